@@ -1,0 +1,36 @@
+"""THE EQUATION. torch only; no tokens, no files, no config.
+
+Shapes: B batch, H heads, L length (Lq of queries, Lk of keys), D width of a head, d width of the model, E pairs,
+G query heads that share a key head. Order inside the core: B H L D; outside: B L d.
+"""
+
+from .attend import attend, explicit, flex, fused, mix, sparse
+from .layers import MLP, Attention, Block, Place, Stack, Sublayer, Wiring
+from .memory import Fixed, Memory, empty
+from .positions import Alibi, Learned, Positions, Rotary, Sinusoid, llama3, ntk, stretched
+from .similarity import (
+    Additive,
+    Bilinear,
+    Concat,
+    Dot,
+    Gaussian,
+    Kernel,
+    Latent,
+    Mahalanobis,
+    ScaledDot,
+    Similarity,
+    polynomial,
+)
+from .structure import CAUSAL, FULL, Layout, Structure, bigbird, edges, hubs, keep, random_links, same, window
+from .view import Editor, View, Watcher, editing, watching
+from .weights import edge_softmax, weights
+
+# fmt: off
+__all__ = [
+    "CAUSAL", "FULL", "MLP", "Additive", "Alibi", "Attention", "Bilinear", "Block", "Concat", "Dot", "Editor",
+    "Fixed", "Gaussian", "Kernel", "Latent", "Layout", "Learned", "Mahalanobis", "Memory", "Place",
+    "Positions", "Rotary", "ScaledDot", "Similarity", "Sinusoid", "Stack", "Structure",
+    "Sublayer", "View", "Watcher", "Wiring", "attend", "bigbird", "edge_softmax", "edges", "editing", "empty",
+    "explicit", "flex", "fused", "hubs", "keep", "llama3", "mix", "ntk", "polynomial", "random_links", "same", "sparse",
+    "stretched", "watching", "weights", "window",
+]

@@ -1,0 +1,211 @@
+"""Multi-head attention and the blocks made of it. GPT-2, Llama, BERT and ViT are choices of the same block."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .attend import attend
+from .memory import Fixed, Memory, empty
+from .positions import Positions
+from .similarity import ScaledDot, Similarity
+from .structure import FULL, Layout, Structure
+from .view import Watcher
+
+
+@dataclass(frozen=True)
+class Place:
+    """What every layer is told: who may look at whom, and where queries and keys stand. Made once per forward."""
+
+    structure: Structure | Layout = FULL
+    slots: Tensor | None = None  # Lq or B Lq: where the new pairs are written in a memory
+    turn: Callable[[Tensor], Tensor] | None = None  # q or k turned by their positions
+    bias: Tensor | None = None
+
+
+class Attention(nn.Module):
+    """MHA(x, c) = (||_h HA_h) W_o. Self-attention when c is x, cross-attention when c is another sequence."""
+
+    def __init__(
+        self,
+        d: int,
+        heads: int,
+        *,
+        kv_heads: int | None = None,
+        d_k: int | None = None,
+        d_v: int | None = None,
+        similarity: Similarity | None = None,
+        dropout: float = 0.0,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        kv_heads = kv_heads or heads
+        if heads % kv_heads:
+            raise ValueError(f"{heads} query heads do not split over {kv_heads} key heads; take a divisor of {heads}")
+        if d % heads and not (d_k and d_v):
+            raise ValueError(f"d={d} does not split over {heads} heads; try d={d // heads * heads + heads}")
+        self.d_k, self.d_v, self.kv_heads, self.p = d_k or d // heads, d_v or d // heads, kv_heads, dropout
+        self.W_q = nn.Linear(d, heads * self.d_k, bias=bias)
+        self.W_k = nn.Linear(d, kv_heads * self.d_k, bias=bias)
+        self.W_v = nn.Linear(d, kv_heads * self.d_v, bias=bias)
+        self.W_o = nn.Linear(heads * self.d_v, d, bias=bias)
+        self.similarity = similarity or ScaledDot(self.d_k)
+        self.watch: Watcher | None = None
+
+    def forward(
+        self, x: Tensor, source: Tensor | None = None, *, place: Place | None = None, memory: Memory | None = None
+    ) -> Tensor:  # x: B Lq d, source: B Lk d -> B Lq d
+        place = place or Place()
+        q = _split(self.W_q(x), self.d_k)  # B H Lq D
+        k, v = (memory.k, memory.v) if isinstance(memory, Fixed) else self.pairs(x if source is None else source)
+        if place.turn is not None:
+            q, k = place.turn(q), place.turn(k)
+        if memory is not None and not isinstance(memory, Fixed):
+            assert place.slots is not None
+            k, v = memory.write(k, v, place.slots)
+        dropout = self.p if self.training else 0.0
+        o = attend(q, k, v, self.similarity, place.structure, bias=place.bias, dropout=dropout, watch=self.watch)
+        return self.W_o(o.transpose(1, 2).flatten(2))
+
+    def pairs(self, c: Tensor) -> tuple[Tensor, Tensor]:
+        """The keys and values of a sequence: B H' L D each."""
+        return _split(self.W_k(c), self.d_k), _split(self.W_v(c), self.d_v)
+
+
+def _split(x: Tensor, D: int) -> Tensor:  # B L (H D) -> B H L D
+    return x.unflatten(-1, (-1, D)).transpose(1, 2)
+
+
+class Sublayer(nn.Module):
+    """x + f(LN(x)) before (2019), LN(x + f(x)) after (2017), x + f(x) without; and each of them without the x."""
+
+    def __init__(
+        self, norm: nn.Module, where: Literal["pre", "post", "none"], *, dropout: float, residual: bool
+    ) -> None:
+        super().__init__()
+        self.norm = nn.Identity() if where == "none" else norm
+        self.where, self.residual, self.dropout = where, residual, nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
+        y: Tensor = self.dropout(f(self.norm(x) if self.where == "pre" else x))
+        h = x + y if self.residual else y
+        return self.norm(h) if self.where == "post" else h
+
+
+class MLP(nn.Module):
+    """W_2 act(W_1 x); for swiglu, W_2 (silu(W_1 x) * W_3 x)."""
+
+    def __init__(self, d: int, hidden: int, act: str = "gelu", *, bias: bool = True) -> None:
+        super().__init__()
+        self.act = ACTS[act]
+        self.W_1, self.W_2 = nn.Linear(d, hidden, bias=bias), nn.Linear(hidden, d, bias=bias)
+        self.W_3 = nn.Linear(d, hidden, bias=bias) if act == "swiglu" else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.act(self.W_1(x))
+        return self.W_2(h if self.W_3 is None else h * self.W_3(x))
+
+
+ACTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu-tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "relu": F.relu,
+    "swiglu": F.silu,
+}
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """How a block is wired. Every field is a free choice; the defaults are the lecture's block of 2019."""
+
+    d: int
+    heads: int
+    kv_heads: int | None = None
+    d_k: int | None = None
+    d_v: int | None = None
+    hidden: int | None = None  # width of the MLP; None: 4 d
+    act: str = "gelu"
+    norm: Literal["pre", "post", "none"] = "pre"
+    rms: bool = False  # RMSNorm instead of LayerNorm
+    eps: float = 1e-5
+    residual: bool = True
+    dropout: float = 0.0
+    bias: bool = True
+    cross: bool = False  # a second attention, to a source
+    similarity: Callable[[int, int], Similarity] = lambda heads, D: ScaledDot(D)  # from key heads and their width
+
+    def attention(self) -> Attention:
+        similarity = self.similarity(self.kv_heads or self.heads, self.d_k or self.d // self.heads)
+        widths = {"kv_heads": self.kv_heads, "d_k": self.d_k, "d_v": self.d_v}
+        return Attention(self.d, self.heads, **widths, similarity=similarity, dropout=self.dropout, bias=self.bias)
+
+    def normalise(self) -> nn.Module:
+        return nn.RMSNorm(self.d, self.eps) if self.rms else nn.LayerNorm(self.d, self.eps, bias=self.bias)
+
+    def sublayer(self) -> Sublayer:
+        return Sublayer(self.normalise(), self.norm, dropout=self.dropout, residual=self.residual)
+
+
+class Block(nn.Module):
+    """Self-attention, cross-attention where there is a source, MLP; each in its sublayer."""
+
+    def __init__(self, wiring: Wiring) -> None:
+        super().__init__()
+        self.look, self.look_sub = wiring.attention(), wiring.sublayer()
+        if wiring.cross:
+            self.cross, self.cross_sub = wiring.attention(), wiring.sublayer()
+        self.mlp = MLP(wiring.d, wiring.hidden or 4 * wiring.d, wiring.act, bias=wiring.bias)
+        self.mlp_sub = wiring.sublayer()
+
+    def forward(
+        self, x: Tensor, place: Place, memory: Memory | None = None, source: tuple[Memory, Place] | None = None
+    ) -> Tensor:
+        x = self.look_sub(x, lambda h: self.look(h, place=place, memory=memory))
+        if source is not None:
+            # no causal mask here, whatever the lecture prints: the whole source lies open to every target word
+            x = self.cross_sub(x, lambda h: self.cross(h, memory=source[0], place=source[1]))
+        return self.mlp_sub(x, self.mlp)
+
+
+class Stack(nn.Module):
+    """H^{l+1} = Block(H^l). Owns the positions; lays out structure and positions once for all layers."""
+
+    def __init__(self, layers: int, wiring: Wiring, positions: Positions | None = None) -> None:
+        super().__init__()
+        self.positions = positions or Positions()
+        self.blocks: Sequence[Block] = nn.ModuleList(Block(wiring) for _ in range(layers))  # type: ignore[assignment]
+
+    def forward(
+        self,
+        x: Tensor,  # B L d
+        *,
+        structure: Structure = FULL,
+        pos: Tensor | None = None,  # L or B L: places in the document
+        memory: Sequence[Memory] | None = None,
+        source: Sequence[Memory] | None = None,
+        source_structure: Structure = FULL,
+    ) -> Tensor:
+        B, L, _ = x.shape
+        pos = torch.arange(L, device=x.device) if pos is None else pos
+        pos_k = pos
+        if memory is not None:  # in a memory, slot and position are the same place
+            pos_k, structure = torch.arange(memory[0].capacity, device=x.device), structure.at(pos)
+        laid = structure.lay(B, L, pos_k.shape[-1], x.device)
+        place = Place(laid, pos, self.positions.turner(pos), self.positions.bias(pos, pos_k))
+        if source is not None:
+            there = Place(source_structure.lay(B, L, source[0].capacity, x.device))
+        for n, block in enumerate(self.blocks):
+            x = block(x, place, memory and memory[n], source and (source[n], there))
+        return x
+
+    def memory(self, B: int, capacity: int) -> list[Memory]:
+        """An empty memory for each layer."""
+        looks = [block.look for block in self.blocks]
+        return [empty(B, a.kv_heads, capacity, a.d_k, a.d_v, like=a.W_k.weight) for a in looks]
+
+    def read(self, source: Tensor) -> list[Fixed]:
+        """The source's keys and values for each layer's cross-attention, computed once."""
+        return [Fixed(*block.cross.pairs(source)) for block in self.blocks]

@@ -1,0 +1,46 @@
+"""Memory: the stored (key, value) pairs a query is compared with. Filling in a decoder, fixed after an encoder.
+
+The lectures' word for the kv-cache. It is preallocated and written in place, so the step of one token has the same
+shapes whatever the length of the text. Unwritten slots must stay hidden: `CAUSAL.at(slots)` does it, since j <= slot.
+"""
+
+import torch
+from torch import Tensor
+
+
+class Memory:
+    """One layer's pairs, filling: `capacity` slots, written where the queries sit."""
+
+    def __init__(self, k: Tensor, v: Tensor) -> None:  # B H C D, B H C D_v
+        self.k, self.v = k, v
+
+    def write(self, k: Tensor, v: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """Put k and v (B H L D) at these slots (L, or B L when the rows stand at different places); give all pairs."""
+        for store, new in ((self.k, k), (self.v, v)):
+            if slots.dim() == 1:
+                store.index_copy_(2, slots, new.to(store.dtype))
+            else:
+                index = slots[:, None, :, None].expand(-1, new.shape[1], -1, new.shape[-1])
+                store.scatter_(2, index, new.to(store.dtype))
+        return self.k, self.v
+
+    def reorder(self, rows: Tensor) -> None:
+        """Keep these batch rows: how a beam search follows its survivors. In place, so that a captured step sees it."""
+        for store in (self.k, self.v):
+            store.copy_(store[rows])
+
+    @property
+    def capacity(self) -> int:
+        return self.k.shape[2]
+
+
+class Fixed(Memory):
+    """Pairs that are given once and only read: an encoder's output, a story."""
+
+    def write(self, k: Tensor, v: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
+        raise ValueError("a fixed memory is only read; use Memory for pairs that are still to come")
+
+
+def empty(B: int, heads: int, capacity: int, d_k: int, d_v: int, *, like: Tensor) -> Memory:
+    """A filling memory on the device and in the precision of `like`, with nothing in it."""
+    return Memory(*(torch.zeros(B, heads, capacity, D, device=like.device, dtype=like.dtype) for D in (d_k, d_v)))

@@ -1,0 +1,131 @@
+"""Where a token stands. Position enters at one of three doors: added to x, turning q and k, or biasing the score."""
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+Layout = Literal["interleaved", "halves"]  # pairs of features side by side, or the first half with the second
+Scaling = Callable[[Tensor], Tensor]  # frequencies -> frequencies, for texts longer than those of the training
+
+
+class Positions(nn.Module):
+    """No positions: the sequence is a set."""
+
+    def add(self, x: Tensor, pos: Tensor) -> Tensor:  # B L d
+        return x
+
+    def turner(self, pos: Tensor) -> Callable[[Tensor], Tensor] | None:
+        """What turns q or k (B H L D) that stand at pos; its angles are computed once, for all layers."""
+        return None
+
+    def turn(self, x: Tensor, pos: Tensor) -> Tensor:
+        turner = self.turner(pos)
+        return x if turner is None else turner(x)
+
+    def bias(self, pos_q: Tensor, pos_k: Tensor) -> Tensor | None:  # H Lq Lk or B H Lq Lk
+        return None
+
+
+class Sinusoid(Positions):
+    """sin(p f_i) and cos(p f_i) added, f_i = 10000^(-2 floor(i/2) / d): side by side (CS5242), or in halves."""
+
+    def __init__(self, layout: Layout = "interleaved") -> None:
+        super().__init__()
+        self.layout = layout
+
+    def add(self, x: Tensor, pos: Tensor) -> Tensor:
+        d = x.shape[-1]
+        a = pos[..., None] * frequencies(d + d % 2, device=x.device)
+        waves = [a.sin(), a.cos()]
+        PE = torch.stack(waves, -1).flatten(-2) if self.layout == "interleaved" else torch.cat(waves, -1)
+        return x + PE[..., :d].to(x.dtype)
+
+
+class Learned(Positions):
+    """One vector for each position up to the context. Positions beyond it do not exist."""
+
+    def __init__(self, context: int, d: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(context, d)
+
+    def add(self, x: Tensor, pos: Tensor) -> Tensor:
+        added: Tensor = x + self.table(pos)
+        return added
+
+
+class Rotary(Positions):
+    """Turns feature pairs by an angle that grows with position, so <q, k> depends on i - j only."""
+
+    def __init__(
+        self, D: int, *, base: float = 10_000.0, layout: Layout = "halves", scaling: Scaling | None = None
+    ) -> None:
+        super().__init__()
+        if D % 2:
+            raise ValueError(f"rotary positions turn pairs of features: D={D} is odd; choose an even width per head")
+        self.layout = layout
+        f = frequencies(D, base)
+        self.f: Tensor
+        self.register_buffer("f", scaling(f) if scaling else f, persistent=False)
+
+    def turner(self, pos: Tensor) -> Callable[[Tensor], Tensor]:
+        angles = pos[..., None] * self.f  # L D/2 or B L D/2
+        if angles.dim() == 3:
+            angles = angles.unsqueeze(1)  # the heads turn alike
+        c, s = angles.cos(), angles.sin()
+
+        def turn(x: Tensor) -> Tensor:
+            halves = self.layout == "halves"
+            u, w = x.float().chunk(2, -1) if halves else x.float().unflatten(-1, (-1, 2)).unbind(-1)
+            turned = [u * c - w * s, u * s + w * c]
+            return (torch.cat(turned, -1) if halves else torch.stack(turned, -1).flatten(-2)).to(x.dtype)
+
+        return turn
+
+
+class Alibi(Positions):
+    """-slope |i - j| added to the score, one slope per head: nearer tokens weigh more (Press 2021)."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.slope: Tensor
+        self.register_buffer("slope", torch.tensor(_slopes(heads)), persistent=False)
+
+    def bias(self, pos_q: Tensor, pos_k: Tensor) -> Tensor:
+        distance = (pos_q.unsqueeze(-1) - pos_k.unsqueeze(-2)).abs()  # Lq Lk or B Lq Lk
+        return -self.slope[:, None, None] * distance.unsqueeze(-3)
+
+
+def frequencies(d: int, base: float = 10_000.0, device: torch.device | None = None) -> Tensor:  # d/2
+    return base ** (-torch.arange(0, d, 2, device=device) / d)
+
+
+def stretched(factor: float) -> Scaling:
+    """Positions squeezed by a factor, so that a longer text fits the angles seen in training."""
+    return lambda f: f / factor
+
+
+def ntk(factor: float) -> Scaling:
+    """Slow pairs are slowed by the factor, fast ones are left: neighbours stay as far apart as they were."""
+    return lambda f: f * factor ** -torch.linspace(0, 1, len(f))
+
+
+def llama3(factor: float, *, low: float = 1.0, high: float = 4.0, context: int = 8192) -> Scaling:
+    """Llama 3's: waves longer than context/low are slowed by the factor, shorter than context/high left as they are."""
+
+    def scale(f: Tensor) -> Tensor:
+        turns = context * f / (2 * math.pi)  # how often a wave fits into the original context
+        smooth = ((turns - low) / (high - low)).clamp(0, 1)
+        return (1 - smooth) * f / factor + smooth * f
+
+    return scale
+
+
+def _slopes(heads: int) -> list[float]:
+    """2^(-8h/heads) for a power of two; otherwise those of the power below, and every other of the power above."""
+    power = 2 ** math.floor(math.log2(heads))
+    first = [2.0 ** (-8 * h / power) for h in range(1, power + 1)]
+    rest = [2.0 ** (-4 * h / power) for h in range(1, 2 * power + 1, 2)]
+    return first + rest[: heads - power]

@@ -1,0 +1,251 @@
+"""What a training costs: seconds, FLOPs, energy and CO2e, each with its source.
+
+Energy is measured where the machine lets us (NVML for a GPU, RAPL for a CPU: the whole part, whoever else uses it) and
+estimated where it does not; the result says which. CO2e follows the lecture: kWh x PUE x pounds per kWh.
+"""
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from harken.errors import BadRun
+from harken.train import machine
+
+LECTURE = "Strubell et al. 2019, as in CS5242, lecture 7"
+PUE = 1.58  # world average of data centres, 2018
+LB_PER_KWH = 0.954  # CO2e of the US grid, 2018
+KG_PER_LB = 0.45359237
+TRANSFORMER_BIG_LB = 192.0
+
+POWERCAP = Path("/sys/class/powercap")
+CORE_WATTS = 10.0
+GPU_WATTS = {"H200": 700.0, "H100": 700.0, "A100": 400.0, "V100": 300.0, "P100": 250.0, "T4": 70.0}
+WATTS_SOURCE = (
+    "a core: server processors of 150-300 W over their 16-48 cores are 5-10 W each, rounded up for its share of the "
+    "memory; a GPU: its enforced power limit, else the maker's figure for its largest version, else 300 W"
+)
+EVERY = 30.0  # seconds; RAPL fills up and starts again within minutes on a large processor, so it is read in between
+STILL = 1.0  # seconds after which a counter that has not moved is not believed: virtual machines show such ones
+
+
+class Reading(NamedTuple):
+    """What was used so far: wall seconds, joules of the machine itself (no PUE), and where the joules come from."""
+
+    seconds: float
+    joules: float
+    source: str
+
+
+@dataclass
+class Counter:
+    """Hardware counters that add up used energy; one with a range starts again from 0 when it is full."""
+
+    name: str
+    read: Callable[[], list[int]]
+    per_joule: float
+    ranges: list[int]
+    last: list[int] = field(default_factory=list)
+
+    def used(self) -> float:
+        """Joules since the last call; 0 if the counters cannot be read now, and the next call makes up for it."""
+        try:
+            now = self.read()
+        except Exception:  # whatever the driver's trouble is, a meter never stops a training
+            return 0.0
+        pairs = zip(self.last or now, now, self.ranges, strict=True)
+        self.last = now
+        return sum(b - a if b >= a else max(0, b - a + full) for a, b, full in pairs) / self.per_joule
+
+
+@dataclass
+class Source:
+    """Joules of one part of the machine: from its counter if it has one that moves, else watts x seconds."""
+
+    estimate: str
+    watts: float
+    counter: Counter | None = None
+    still: float = 0.0
+
+    @property
+    def label(self) -> str:
+        return f"estimated: {self.estimate}" if self.counter is None else f"measured: {self.counter.name}"
+
+    def joules(self, seconds: float) -> float:
+        """Joules of the last `seconds`."""
+        if self.counter is not None:
+            used = self.counter.used()
+            self.still = 0.0 if used else self.still + seconds
+            if self.still < STILL:
+                return used
+            self.counter, seconds = None, self.still
+        return self.watts * seconds
+
+
+class Meter:
+    """Measures seconds and energy inside `with`; starts from the cost of the run that is resumed, if any."""
+
+    def __init__(
+        self, previous: dict[str, Any] | None = None, *, device: torch.device | str = "cpu", powercap: Path = POWERCAP
+    ) -> None:
+        previous = previous or {"seconds": 0.0, "joules": 0.0}
+        self._seconds, self._joules = _amount(previous, "seconds"), _amount(previous, "joules")
+        known = previous.get("energy_source")
+        self._legs = str(known).split("; then ") if known else []
+        self._sources = _sources(torch.device(device), powercap)
+        self._since: float | None = None
+        self._lock, self._done = threading.Lock(), threading.Event()
+
+    def __enter__(self) -> Self:
+        self._done.clear()
+        self._since = time.perf_counter()
+        for source in self._sources:
+            source.joules(0.0)  # what was used before does not count
+        if any(source.counter for source in self._sources):
+            threading.Thread(target=self._watch, name="harken-meter", daemon=True).start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._done.set()
+        self._sample()
+        with self._lock:
+            self._since = None
+
+    def reading(self) -> Reading:
+        """What was used up to now; cheap enough for every checkpoint."""
+        self._sample()
+        return Reading(self._seconds, self._joules, "; then ".join(self._legs or [self._leg()]))
+
+    def _leg(self) -> str:
+        return " + ".join(source.label for source in self._sources)
+
+    def _watch(self) -> None:
+        while not self._done.wait(EVERY):
+            self._sample()
+
+    def _sample(self) -> None:
+        with self._lock:
+            if self._since is None:
+                return
+            now = time.perf_counter()
+            seconds, self._since = now - self._since, now
+            joules = sum(source.joules(seconds) for source in self._sources)
+            self._seconds += seconds
+            self._joules += joules
+            if joules > 0 and self._leg() not in self._legs[-1:]:
+                self._legs.append(self._leg())
+
+
+def flops_per_token(model: torch.nn.Module, example_call: Callable[[], None], tokens: int) -> float:
+    """FLOPs of matrix products and convolutions per token, counted over `example_call`: a forward and a backward.
+
+    The model is left as it was: its gradients and the random state are put back. Give it the uncompiled model.
+    """
+    grads = [(weight, weight.grad) for weight in model.parameters()]
+    devices = sorted({weight.device.index for weight, _ in grads if weight.is_cuda})
+    try:
+        with torch.random.fork_rng(devices), _in_the_open(), FlopCounterMode(display=False) as counter:
+            model.zero_grad(set_to_none=True)
+            example_call()
+    finally:
+        for weight, grad in grads:
+            weight.grad = grad
+    return float(counter.get_total_flops()) / tokens
+
+
+@contextmanager
+def _in_the_open() -> Iterator[None]:
+    """Attention and recurrent layers as plain matrix products: torch's counter sees 0 FLOPs in several fused ones."""
+    libraries: tuple[Any, ...] = (torch.backends.mkldnn, torch.backends.cudnn)
+    before = [library.enabled for library in libraries]
+    try:
+        for library in libraries:
+            library.enabled = False
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        for library, enabled in zip(libraries, before, strict=True):
+            library.enabled = enabled
+
+
+def emissions(kwh_it: float) -> dict[str, Any]:
+    """From the machine's own kWh to the data centre's (x PUE) and to CO2e, with the source of each factor."""
+    kwh = kwh_it * PUE
+    lb = kwh * LB_PER_KWH
+    factors = {"pue": PUE, "pue_source": LECTURE, "lb_per_kwh": LB_PER_KWH, "intensity_source": LECTURE}
+    return {"kwh": kwh, "co2e_lb": lb, "co2e_kg": lb * KG_PER_LB, **factors}
+
+
+def cost(
+    reading: Reading, *, tokens: int, flops_per_token: float, price: tuple[float, str] | None = None
+) -> dict[str, Any]:
+    """The content of cost.json. `tokens` counts from the run's first step; `price` is USD an hour and its source."""
+    made = emissions(reading.joules / 3.6e6)
+    lecture = {"model": "Transformer (big)", "co2e_lb": TRANSFORMER_BIG_LB, "source": LECTURE}
+    return {
+        "seconds": reading.seconds,
+        "flops": flops_per_token * tokens,
+        "flops_per_token": flops_per_token,
+        "joules": reading.joules,
+        "energy_source": reading.source,
+        "watts_source": WATTS_SOURCE if "estimated" in reading.source else None,
+        **made,
+        "price_usd": price and price[0] * reading.seconds / 3600,
+        "price_source": price and f"{price[0]:g} USD an hour: {price[1]}",
+        "compared_with": {**lecture, "fraction": made["co2e_lb"] / TRANSFORMER_BIG_LB},
+    }
+
+
+def _amount(previous: dict[str, Any], name: str) -> float:
+    """A number of the previous cost, which may come from a file that someone changed."""
+    value = previous.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise BadRun(f"cost.json: {name}={value!r} is not a number of at least 0; remove the file to count anew")
+    return float(value)
+
+
+def _sources(device: torch.device, powercap: Path) -> list[Source]:
+    """The parts of the machine that a run on this device uses. A GPU run keeps one core busy feeding it."""
+    cores = 1 if device.type == "cuda" else min(torch.get_num_threads(), machine.cores())
+    cpu = Source(f"{cores} core{'s' * (cores > 1)} x {CORE_WATTS:g} W", CORE_WATTS * cores, _rapl(powercap))
+    return [_gpu(device), cpu] if device.type == "cuda" else [cpu]
+
+
+def _rapl(powercap: Path) -> Counter | None:
+    """The processor's counters, if readable: every package, and the memory beside it, which a package leaves out."""
+    try:
+        zones = sorted(powercap.glob("intel-rapl:*"))
+        zones = [zone for zone in zones if (zone / "name").read_text().startswith(("package", "dram"))]
+        ranges = [int((zone / "max_energy_range_uj").read_text()) for zone in zones]
+        counter = Counter("RAPL", lambda: [int((zone / "energy_uj").read_text()) for zone in zones], 1e6, ranges)
+        return counter if counter.read() else None
+    except (OSError, ValueError):
+        return None
+
+
+def _gpu(device: torch.device) -> Source:
+    """The GPU: its energy counter, if NVML is installed and has one, and the watts to fall back on."""
+    card = torch.cuda.get_device_properties(device)
+    known = (watts for name, watts in GPU_WATTS.items() if re.search(rf"\b{name}\b", card.name))
+    watts, counter = next(known, 300.0), None
+    try:
+        import pynvml
+    except ImportError:
+        return Source(f"1 GPU x {watts:g} W", watts)
+    try:
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{card.uuid}")
+        watts = pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000
+        pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+        counter = Counter("NVML", lambda: [pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)], 1e3, [0])
+    except pynvml.NVMLError:
+        pass  # no driver, a slice of a GPU, or one older than the counter
+    return Source(f"1 GPU x {watts:g} W", watts, counter)
