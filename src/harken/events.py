@@ -1,4 +1,4 @@
-"""How long work tells whoever listens what it is doing. The library speaks in facts; only `cli` turns them into words."""
+"""How long work tells whoever listens what it does. The library speaks in facts; only `cli` turns them into words."""
 
 from collections.abc import Callable
 from typing import Any

@@ -22,8 +22,7 @@ from .similarity import (
     polynomial,
 )
 from .structure import CAUSAL, FULL, Layout, Structure, bigbird, edges, hubs, keep, random_links, same, window
-from .view import Editor, View, Watcher, editing, watching
-from .weights import edge_softmax, weights
+from .view import Editor, View, Watcher, edge_softmax, editing, watching, weights
 
 # fmt: off
 __all__ = [

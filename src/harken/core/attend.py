@@ -5,7 +5,6 @@ pair, for graphs and BigBird) and `flex` (block by block, on a GPU). tests/core/
 numbers. A query that may look at nothing gets o = 0, with finite gradients, in all of them.
 """
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -15,8 +14,7 @@ from torch import Tensor
 
 from .similarity import Similarity
 from .structure import FULL, Layout, Structure
-from .view import Editor, View, Watcher
-from .weights import edge_softmax, weights
+from .view import Edit, Editor, View, Watcher, pair_weights, weights
 
 
 def attend(
@@ -31,77 +29,48 @@ def attend(
     watch: Watcher | None = None,
 ) -> Tensor:  # B H Lq D_v
     """Look into the memory (k, v) with the queries q."""
-    layout = structure.lay(len(q), q.shape[-2], k.shape[-2], q.device)
+    layout = structure.lay(len(q), q.shape[-2], k.shape[-2], q.device, bias)
     q, k = similarity.project(q, k)
     if isinstance(watch, Editor):  # the one reason to take the slow road
-        return explicit(q, k, v, similarity, layout, bias=bias, dropout=dropout, edit=watch.f)
+        return explicit(q, k, v, similarity, layout, dropout=dropout, edit=watch.f)
     if watch is not None:
-        watch(View(q, k, similarity, layout, bias))  # nothing is computed yet
-    if similarity.is_dot and bias is None and dropout == 0 and _flexible(q, layout):
-        return flex(q, k, v, similarity.scale, layout)
-    if layout.pairs is not None and bias is None:
-        return sparse(q, k, v, similarity, layout.pairs, dropout=dropout)
-    if similarity.is_dot:
-        return fused(q, k, v, similarity.scale, layout, bias=bias, dropout=dropout)
-    return explicit(q, k, v, similarity, layout, bias=bias, dropout=dropout)
+        watch(View(q, k, similarity, layout))  # nothing is computed yet
+    if dropout == 0 and similarity.is_dot and _flexible(q, layout):
+        return flex(q, k, v, similarity, layout)
+    if layout.lists:
+        return sparse(q, k, v, similarity, layout, dropout=dropout)
+    route = fused if similarity.is_dot else explicit
+    return route(q, k, v, similarity, layout, dropout=dropout)
 
 
 def explicit(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    similarity: Similarity,
-    layout: Layout,
-    *,
-    bias: Tensor | None = None,
-    dropout: float = 0.0,
-    edit: Callable[[Tensor], Tensor] | None = None,
+    q: Tensor, k: Tensor, v: Tensor, similarity: Similarity, layout: Layout, *, dropout: float = 0.0, edit: Edit = None
 ) -> Tensor:
     """The equation as it is written, with all weights A laid out."""
-    A = weights(q, k, similarity, layout.mask, bias)  # B H Lq Lk
-    if edit is not None:
-        A = edit(A)
-    A = F.dropout(A, dropout).to(v.dtype)
-    groups = A.unflatten(1, (v.shape[1], -1)).flatten(
-        2, 3
-    )  # B H' (G Lq) Lk: the queries of a group, one below the other
-    return (groups @ v).unflatten(2, (-1, q.shape[-2])).flatten(1, 2)
+    A = weights(q, k, similarity, layout.mask, layout.bias)  # B H Lq Lk
+    A = F.dropout(A if edit is None else edit(A), dropout).to(v.dtype)
+    A = A.unflatten(1, (v.shape[1], -1)).flatten(2, 3)  # B H' (G Lq) Lk: the queries of a group, one below the other
+    return (A @ v).unflatten(2, (-1, q.shape[-2])).flatten(1, 2)
 
 
-def fused(
-    q: Tensor, k: Tensor, v: Tensor, scale: float, layout: Layout, *, bias: Tensor | None = None, dropout: float = 0.0
-) -> Tensor:
+def fused(q: Tensor, k: Tensor, v: Tensor, similarity: Similarity, layout: Layout, *, dropout: float = 0.0) -> Tensor:
     """PyTorch's kernel. Here, and only here, is known when a mask may be replaced by a flag or by nothing."""
     D, width = max(q.shape[-1], v.shape[-1]), v.shape[-1]
-    q, k, v = _widen(q, D), _widen(k, D), _widen(v, D)  # the fast kernels want one width; zeros add nothing to a dot
-    options: dict[str, Any] = {"dropout_p": dropout, "scale": scale, "enable_gqa": q.shape[1] != k.shape[1]}
-    if bias is None and (layout.full or layout.causal):
-        o = F.scaled_dot_product_attention(q, k, v, is_causal=layout.causal, **options)
-        return o[..., :width]
-    mask, empty = layout.mask, layout.empty
-    if empty is not None:
-        mask = mask | empty  # an empty row looks everywhere for a moment, so that nothing divides by 0 ...
-    if bias is not None:
-        mask = bias.masked_fill(~mask, -torch.inf).to(q.dtype)
-    o = F.scaled_dot_product_attention(q, k, v, mask, **options)[..., :width]
-    return o if empty is None else o.masked_fill(empty, 0)  # ... and then gets nothing
+    if q.shape[-1] != width:  # the fast kernels want one width; zeros add nothing to a dot
+        q, k, v = (F.pad(x, (0, D - x.shape[-1])) for x in (q, k, v))
+    flag = layout.full or layout.causal
+    mask = None if flag else layout.open if layout.bias is None else layout.open.to(q.dtype)
+    options: dict[str, Any] = {"scale": similarity.scale, "enable_gqa": q.shape[1] != k.shape[1]}
+    o = F.scaled_dot_product_attention(q, k, v, mask, dropout, layout.causal, **options)[..., :width]
+    return o if flag or layout.empty is None else o.masked_fill(layout.empty, 0)
 
 
-def sparse(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    similarity: Similarity,
-    pairs: tuple[Tensor, Tensor, Tensor],
-    *,
-    dropout: float = 0.0,
-) -> Tensor:
+def sparse(q: Tensor, k: Tensor, v: Tensor, similarity: Similarity, layout: Layout, *, dropout: float = 0.0) -> Tensor:
     """Pair by pair, over those the structure lists: nothing of size L x L."""
-    i, j, allowed = pairs
-    heads, L = k.shape[1], q.shape[-2]
-    scores = similarity.pair(q[:, :, i].unflatten(1, (heads, -1)), k[:, :, None, j])  # B H' G E
-    a = edge_softmax(scores, i, L, allowed[:, None, None])
-    return mix(F.dropout(a, dropout).to(v.dtype), v.unsqueeze(2), i, j, L).flatten(1, 2)
+    i, j, _ = pairs = layout.pairs
+    a = F.dropout(pair_weights(q, k, similarity, pairs, layout.shift(slice(None), i, j)), dropout)
+    groups = a.unflatten(1, (v.shape[1], -1))  # B H' G E
+    return mix(groups, v.unsqueeze(2), i, j, q.shape[-2]).flatten(1, 2).to(v.dtype)  # a hub's sum is too long for bf16
 
 
 def mix(a: Tensor, v: Tensor, i: Tensor, j: Tensor, n: int) -> Tensor:
@@ -110,24 +79,20 @@ def mix(a: Tensor, v: Tensor, i: Tensor, j: Tensor, n: int) -> Tensor:
     return sent.new_zeros(*sent.shape[:-2], n, sent.shape[-1]).index_add(-2, i, sent)
 
 
-def flex(q: Tensor, k: Tensor, v: Tensor, scale: float, layout: Layout) -> Tensor:
+def flex(q: Tensor, k: Tensor, v: Tensor, similarity: Similarity, layout: Layout) -> Tensor:
     """FlexAttention: only the blocks in which somebody may look at somebody are computed."""
     kernel = _flex_kernel(torch.compiler.is_compiling())
-    o: Tensor = kernel(q, k, v, block_mask=layout.blocks, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
-    return o
+    return kernel(q, k, v, block_mask=layout.blocks, scale=similarity.scale, enable_gqa=q.shape[1] != k.shape[1])
 
 
 def _flexible(q: Tensor, layout: Layout) -> bool:
     """Where FlexAttention pays: on a GPU, for a mask the kernel has no flag for, over more than a few blocks."""
-    return q.is_cuda and not (layout.full or layout.causal) and min(layout.Lq, layout.Lk) >= 512
+    plain = layout.full or layout.causal or layout.bias is not None
+    return q.is_cuda and not plain and min(layout.Lq, layout.Lk) >= 512
 
 
 @cache
-def _flex_kernel(compiling: bool) -> Callable[..., Any]:
+def _flex_kernel(compiling: bool) -> Any:
     from torch.nn.attention.flex_attention import flex_attention
 
     return flex_attention if compiling else torch.compile(flex_attention, dynamic=False)
-
-
-def _widen(x: Tensor, D: int) -> Tensor:
-    return x if x.shape[-1] == D else F.pad(x, (0, D - x.shape[-1]))

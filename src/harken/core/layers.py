@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -12,8 +13,18 @@ from .attend import attend
 from .memory import Fixed, Memory, empty
 from .positions import Positions
 from .similarity import ScaledDot, Similarity
-from .structure import FULL, Layout, Structure
+from .structure import CAUSAL, FULL, Layout, Structure
 from .view import Watcher
+
+
+Map = Callable[[Tensor], Tensor]
+Where = Literal["pre", "post", "none"]
+ACTS: dict[str, Map] = {
+    "gelu": F.gelu,
+    "gelu-tanh": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+    "swiglu": F.silu,
+}
 
 
 @dataclass(frozen=True)
@@ -21,9 +32,7 @@ class Place:
     """What every layer is told: who may look at whom, and where queries and keys stand. Made once per forward."""
 
     structure: Structure | Layout = FULL
-    slots: Tensor | None = None  # Lq or B Lq: where the new pairs are written in a memory
-    turn: Callable[[Tensor], Tensor] | None = None  # q or k turned by their positions
-    bias: Tensor | None = None
+    turn: Map = lambda x: x  # q or k turned by their positions
 
 
 class Attention(nn.Module):
@@ -59,15 +68,16 @@ class Attention(nn.Module):
         self, x: Tensor, source: Tensor | None = None, *, place: Place | None = None, memory: Memory | None = None
     ) -> Tensor:  # x: B Lq d, source: B Lk d -> B Lq d
         place = place or Place()
-        q = _split(self.W_q(x), self.d_k)  # B H Lq D
-        k, v = (memory.k, memory.v) if isinstance(memory, Fixed) else self.pairs(x if source is None else source)
-        if place.turn is not None:
-            q, k = place.turn(q), place.turn(k)
-        if memory is not None and not isinstance(memory, Fixed):
-            assert place.slots is not None
-            k, v = memory.write(k, v, place.slots)
+        q = place.turn(_split(self.W_q(x), self.d_k))  # B H Lq D
+        if isinstance(memory, Fixed):
+            k, v = memory.k, memory.v
+        else:
+            k, v = self.pairs(x if source is None else source)
+            k = place.turn(k)
+            if memory is not None:
+                k, v = memory.write(k, v, place.structure.slots)
         dropout = self.p if self.training else 0.0
-        o = attend(q, k, v, self.similarity, place.structure, bias=place.bias, dropout=dropout, watch=self.watch)
+        o = attend(q, k, v, self.similarity, place.structure, dropout=dropout, watch=self.watch)
         return self.W_o(o.transpose(1, 2).flatten(2))
 
     def pairs(self, c: Tensor) -> tuple[Tensor, Tensor]:
@@ -82,14 +92,12 @@ def _split(x: Tensor, D: int) -> Tensor:  # B L (H D) -> B H L D
 class Sublayer(nn.Module):
     """x + f(LN(x)) before (2019), LN(x + f(x)) after (2017), x + f(x) without; and each of them without the x."""
 
-    def __init__(
-        self, norm: nn.Module, where: Literal["pre", "post", "none"], *, dropout: float, residual: bool
-    ) -> None:
+    def __init__(self, norm: nn.Module, where: Where, *, dropout: float, residual: bool) -> None:
         super().__init__()
         self.norm = nn.Identity() if where == "none" else norm
         self.where, self.residual, self.dropout = where, residual, nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
+    def forward(self, x: Tensor, f: Map) -> Tensor:
         y: Tensor = self.dropout(f(self.norm(x) if self.where == "pre" else x))
         h = x + y if self.residual else y
         return self.norm(h) if self.where == "post" else h
@@ -109,14 +117,6 @@ class MLP(nn.Module):
         return self.W_2(h if self.W_3 is None else h * self.W_3(x))
 
 
-ACTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,
-    "gelu-tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "relu": F.relu,
-    "swiglu": F.silu,
-}
-
-
 @dataclass(frozen=True)
 class Wiring:
     """How a block is wired. Every field is a free choice; the defaults are the lecture's block of 2019."""
@@ -128,7 +128,7 @@ class Wiring:
     d_v: int | None = None
     hidden: int | None = None  # width of the MLP; None: 4 d
     act: str = "gelu"
-    norm: Literal["pre", "post", "none"] = "pre"
+    norm: Where = "pre"
     rms: bool = False  # RMSNorm instead of LayerNorm
     eps: float = 1e-5
     residual: bool = True
@@ -191,10 +191,10 @@ class Stack(nn.Module):
         B, L, _ = x.shape
         pos = torch.arange(L, device=x.device) if pos is None else pos
         pos_k = pos
-        if memory is not None:  # in a memory, slot and position are the same place
-            pos_k, structure = torch.arange(memory[0].capacity, device=x.device), structure.at(pos)
-        laid = structure.lay(B, L, pos_k.shape[-1], x.device)
-        place = Place(laid, pos, self.positions.turner(pos), self.positions.bias(pos, pos_k))
+        if memory is not None:  # there slot and position are the same place, and what is not yet written lies ahead
+            pos_k, structure = torch.arange(memory[0].capacity, device=x.device), (CAUSAL & structure).at(pos)
+        laid = structure.lay(B, L, pos_k.shape[-1], x.device, self.positions.bias(pos, pos_k))
+        place = Place(laid, self.positions.turner(pos))
         if source is not None:
             there = Place(source_structure.lay(B, L, source[0].capacity, x.device))
         for n, block in enumerate(self.blocks):

@@ -14,14 +14,13 @@ class Memory:
     def __init__(self, k: Tensor, v: Tensor) -> None:  # B H C D, B H C D_v
         self.k, self.v = k, v
 
-    def write(self, k: Tensor, v: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
+    def write(self, k: Tensor, v: Tensor, slots: Tensor | None) -> tuple[Tensor, Tensor]:
         """Put k and v (B H L D) at these slots (L, or B L when the rows stand at different places); give all pairs."""
+        if slots is None:
+            raise ValueError("a memory is written where the queries sit: say so with structure.at(slots)")
+        at = slots.expand(len(k), -1)[:, None, :, None]  # B 1 L 1
         for store, new in ((self.k, k), (self.v, v)):
-            if slots.dim() == 1:
-                store.index_copy_(2, slots, new.to(store.dtype))
-            else:
-                index = slots[:, None, :, None].expand(-1, new.shape[1], -1, new.shape[-1])
-                store.scatter_(2, index, new.to(store.dtype))
+            store.scatter_(2, at.expand_as(new), new.to(store.dtype))
         return self.k, self.v
 
     def reorder(self, rows: Tensor) -> None:
@@ -37,7 +36,7 @@ class Memory:
 class Fixed(Memory):
     """Pairs that are given once and only read: an encoder's output, a story."""
 
-    def write(self, k: Tensor, v: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
+    def write(self, k: Tensor, v: Tensor, slots: Tensor | None) -> tuple[Tensor, Tensor]:
         raise ValueError("a fixed memory is only read; use Memory for pairs that are still to come")
 
 

@@ -7,6 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from .similarity import precise
+
 Layout = Literal["interleaved", "halves"]  # pairs of features side by side, or the first half with the second
 Scaling = Callable[[Tensor], Tensor]  # frequencies -> frequencies, for texts longer than those of the training
 
@@ -17,13 +19,12 @@ class Positions(nn.Module):
     def add(self, x: Tensor, pos: Tensor) -> Tensor:  # B L d
         return x
 
-    def turner(self, pos: Tensor) -> Callable[[Tensor], Tensor] | None:
+    def turner(self, pos: Tensor) -> Callable[[Tensor], Tensor]:
         """What turns q or k (B H L D) that stand at pos; its angles are computed once, for all layers."""
-        return None
+        return lambda x: x
 
     def turn(self, x: Tensor, pos: Tensor) -> Tensor:
-        turner = self.turner(pos)
-        return x if turner is None else turner(x)
+        return self.turner(pos)(x)
 
     def bias(self, pos_q: Tensor, pos_k: Tensor) -> Tensor | None:  # H Lq Lk or B H Lq Lk
         return None
@@ -52,33 +53,28 @@ class Learned(Positions):
         self.table = nn.Embedding(context, d)
 
     def add(self, x: Tensor, pos: Tensor) -> Tensor:
-        added: Tensor = x + self.table(pos)
-        return added
+        return x + self.table(pos)
 
 
 class Rotary(Positions):
     """Turns feature pairs by an angle that grows with position, so <q, k> depends on i - j only."""
 
-    def __init__(
-        self, D: int, *, base: float = 10_000.0, layout: Layout = "halves", scaling: Scaling | None = None
-    ) -> None:
+    def __init__(self, D: int, *, base: float = 1e4, layout: Layout = "halves", scaling: Scaling = lambda f: f) -> None:
         super().__init__()
         if D % 2:
             raise ValueError(f"rotary positions turn pairs of features: D={D} is odd; choose an even width per head")
-        self.layout = layout
-        f = frequencies(D, base)
-        self.f: Tensor
-        self.register_buffer("f", scaling(f) if scaling else f, persistent=False)
+        self.D, self.base, self.layout, self.scaling = D, base, layout, scaling
 
     def turner(self, pos: Tensor) -> Callable[[Tensor], Tensor]:
-        angles = pos[..., None] * self.f  # L D/2 or B L D/2
+        f = self.scaling(frequencies(self.D, self.base, pos.device))  # no buffer: it would be cast with the model
+        angles = pos[..., None] * f  # L D/2 or B L D/2
         if angles.dim() == 3:
             angles = angles.unsqueeze(1)  # the heads turn alike
         c, s = angles.cos(), angles.sin()
 
         def turn(x: Tensor) -> Tensor:
             halves = self.layout == "halves"
-            u, w = x.float().chunk(2, -1) if halves else x.float().unflatten(-1, (-1, 2)).unbind(-1)
+            u, w = precise(x).chunk(2, -1) if halves else precise(x).unflatten(-1, (-1, 2)).unbind(-1)
             turned = [u * c - w * s, u * s + w * c]
             return (torch.cat(turned, -1) if halves else torch.stack(turned, -1).flatten(-2)).to(x.dtype)
 
@@ -90,16 +86,22 @@ class Alibi(Positions):
 
     def __init__(self, heads: int) -> None:
         super().__init__()
-        self.slope: Tensor
-        self.register_buffer("slope", torch.tensor(_slopes(heads)), persistent=False)
+        self.heads = heads
 
     def bias(self, pos_q: Tensor, pos_k: Tensor) -> Tensor:
         distance = (pos_q.unsqueeze(-1) - pos_k.unsqueeze(-2)).abs()  # Lq Lk or B Lq Lk
-        return -self.slope[:, None, None] * distance.unsqueeze(-3)
+        return -slopes(self.heads, pos_q.device)[:, None, None] * distance.unsqueeze(-3)
 
 
-def frequencies(d: int, base: float = 10_000.0, device: torch.device | None = None) -> Tensor:  # d/2
-    return base ** (-torch.arange(0, d, 2, device=device) / d)
+def slopes(heads: int, device: torch.device | None = None) -> Tensor:  # H
+    """2^(-8h/heads) for a power of two; otherwise those of the power below, and every other of the power above."""
+    power = 2 ** math.floor(math.log2(heads))
+    h = torch.arange(1, heads + 1, device=device, dtype=torch.float32)
+    return 2.0 ** -torch.where(h <= power, 8 * h, 8 * (h - power) - 4).div(power)
+
+
+def frequencies(d: int, base: float = 1e4, device: torch.device | None = None) -> Tensor:  # d/2
+    return base ** -torch.arange(0, d, 2, device=device, dtype=torch.float32).div(d)
 
 
 def stretched(factor: float) -> Scaling:
@@ -109,7 +111,7 @@ def stretched(factor: float) -> Scaling:
 
 def ntk(factor: float) -> Scaling:
     """Slow pairs are slowed by the factor, fast ones are left: neighbours stay as far apart as they were."""
-    return lambda f: f * factor ** -torch.linspace(0, 1, len(f))
+    return lambda f: f * factor ** -torch.linspace(0, 1, len(f), device=f.device)
 
 
 def llama3(factor: float, *, low: float = 1.0, high: float = 4.0, context: int = 8192) -> Scaling:
@@ -121,11 +123,3 @@ def llama3(factor: float, *, low: float = 1.0, high: float = 4.0, context: int =
         return (1 - smooth) * f / factor + smooth * f
 
     return scale
-
-
-def _slopes(heads: int) -> list[float]:
-    """2^(-8h/heads) for a power of two; otherwise those of the power below, and every other of the power above."""
-    power = 2 ** math.floor(math.log2(heads))
-    first = [2.0 ** (-8 * h / power) for h in range(1, power + 1)]
-    rest = [2.0 ** (-4 * h / power) for h in range(1, 2 * power + 1, 2)]
-    return first + rest[: heads - power]

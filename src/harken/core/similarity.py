@@ -23,7 +23,7 @@ class Similarity(nn.Module):
     def project(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:  # B H L D -> B H L D'
         return q, k
 
-    def pair(self, q: Tensor, k: Tensor) -> Tensor:  # ... D', ... D' -> ...
+    def pair(self, q: Tensor, k: Tensor) -> Tensor:  # ... D', ... D' -> ...; in float32 at least
         raise NotImplementedError(f"{type(self).__name__} does not say how a pair is scored")
 
     def all_pairs(self, q: Tensor, k: Tensor) -> Tensor:  # B H Lq D', B H Lk D' -> B H Lq Lk
@@ -91,8 +91,7 @@ class Kernel(Similarity):
         self.f = f
 
     def pair(self, q: Tensor, k: Tensor) -> Tensor:
-        value = self.f(q, k)
-        return (value.float() if value.dtype in HALF else value).clamp_min(TINY).log()
+        return self.f(q, k).clamp_min(TINY).log()
 
 
 def polynomial(degree: int = 2, c: float = 1.0) -> Callable[[Tensor, Tensor], Tensor]:
@@ -100,16 +99,26 @@ def polynomial(degree: int = 2, c: float = 1.0) -> Callable[[Tensor, Tensor], Te
     return lambda q, k: ((q * k).sum(-1) + c) ** degree
 
 
-class Latent(Similarity):
+class Projected(Similarity):
+    """A matrix per head for q, and another for k."""
+
+    def __init__(self, heads: int, d_k: int, width: int) -> None:
+        super().__init__()
+        self.W_q, self.W_k = (nn.Parameter(torch.randn(heads, d_k, width) / math.sqrt(d_k)) for _ in range(2))
+
+    def project(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        return _per_head(q, self.W_q), _per_head(k, self.W_k)
+
+
+class Latent(Projected):
     """log sum_z p(z|q) p(z|k): query and key are alike if they would name the same hidden cause z."""
 
     def __init__(self, heads: int, d_k: int, causes: int = 8) -> None:
-        super().__init__()
-        self.W_q = nn.Parameter(torch.randn(heads, d_k, causes) / math.sqrt(d_k))
-        self.W_k = nn.Parameter(torch.randn(heads, d_k, causes) / math.sqrt(d_k))
+        super().__init__(heads, d_k, causes)
 
     def project(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        return _per_head(q, self.W_q).softmax(-1), _per_head(k, self.W_k).softmax(-1)
+        q, k = super().project(q, k)
+        return q.softmax(-1), k.softmax(-1)
 
     def pair(self, q: Tensor, k: Tensor) -> Tensor:
         return (q * k).sum(-1).clamp_min(TINY).log()
@@ -118,44 +127,34 @@ class Latent(Similarity):
         return (q @ k.mT).clamp_min(TINY).log()
 
 
-class Additive(Similarity):
+class Additive(Projected):
     """w . tanh(W_q q + W_k k): the attention of the RNN translators (Bahdanau 2014)."""
 
     def __init__(self, heads: int, d_k: int) -> None:
-        super().__init__()
-        self.W_q = nn.Parameter(torch.randn(heads, d_k, d_k) / math.sqrt(d_k))
-        self.W_k = nn.Parameter(torch.randn(heads, d_k, d_k) / math.sqrt(d_k))
+        super().__init__(heads, d_k, d_k)
         self.w = nn.Parameter(torch.randn(d_k) / math.sqrt(d_k))
 
-    def project(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        return _per_head(q, self.W_q), _per_head(k, self.W_k)
-
     def pair(self, q: Tensor, k: Tensor) -> Tensor:
-        return torch.tanh(q + k) @ self.w
+        return torch.tanh(q + k) @ self.w.to(q.dtype)
 
 
-class Concat(Similarity):
+class Concat(Projected):
     """LeakyReLU(a . [q || k]): the attention of GAT. The dot splits over the concatenation, so project first."""
 
     def __init__(self, heads: int, d_k: int) -> None:
-        super().__init__()
-        self.a_q = nn.Parameter(torch.randn(heads, d_k, 1) / math.sqrt(d_k))
-        self.a_k = nn.Parameter(torch.randn(heads, d_k, 1) / math.sqrt(d_k))
-
-    def project(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        return _per_head(q, self.a_q), _per_head(k, self.a_k)
+        super().__init__(heads, d_k, 1)
 
     def pair(self, q: Tensor, k: Tensor) -> Tensor:
         return nn.functional.leaky_relu(q + k, 0.2).squeeze(-1)
 
 
-HALF = (torch.float16, torch.bfloat16)
+def precise(x: Tensor) -> Tensor:
+    """x in float32 at least."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def _per_head(x: Tensor, W: Tensor) -> Tensor:
     """x: B H L D times W: heads D D', where H may be a multiple of heads (query heads in groups)."""
-    if x.shape[-3] == len(W):
-        return x @ W
     return (x.unflatten(-3, (len(W), -1)) @ W.unsqueeze(1)).flatten(-4, -3)
 
 

@@ -7,12 +7,15 @@ They combine with & | ~ and are laid out late: as a mask, as a list of pairs, as
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property, reduce
+from typing import Any
 
 import torch
 from torch import Tensor
 
 Predicate = Callable[[Tensor, Tensor, Tensor], Tensor]  # b, i, j (broadcastable) -> True where i may look at j
 Pairs = tuple[Tensor, Tensor]  # i, j: E each
+Listed = tuple[Tensor, Tensor, Tensor]  # i, j, and whether the pair is allowed
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,131 +26,116 @@ class Structure:
     name: str
     pairs: Pairs | None = None  # a list that holds every allowed pair, when there is one shorter than L x L
     reflexive: bool = False  # every query may look at its own slot, so no row is empty
-    batched: bool = False  # the answer depends on b
     slots: Tensor | None = None  # where the queries sit: Lq or B Lq; None: at the end of the keys
 
     def __and__(self, other: "Structure") -> "Structure":
         if self is FULL or other is FULL or self is other:
             return other if self is FULL else self
         known = [s.pairs for s in (self, other) if s.pairs is not None]
-        pairs = min(known, key=lambda p: len(p[0])) if known else None
-        return self._join(other, operator.and_, "&", pairs, self.reflexive and other.reflexive)
+        return self._join(other, operator.and_, "&", min(known, key=lambda p: len(p[0]), default=None))
 
     def __or__(self, other: "Structure") -> "Structure":
         if self is FULL or other is FULL:
             return FULL
         pairs = None if self.pairs is None or other.pairs is None else _union(self.pairs, other.pairs)
-        return self._join(other, operator.or_, "|", pairs, self.reflexive or other.reflexive)
+        return self._join(other, operator.or_, "|", pairs)
 
-    def _join(
-        self,
-        other: "Structure",
-        how: Callable[[Tensor, Tensor], Tensor],
-        sign: str,
-        pairs: Pairs | None,
-        reflexive: bool,
-    ) -> "Structure":
+    def _join(self, other: "Structure", how: Callable[[Any, Any], Any], sign: str, pairs: Pairs | None) -> "Structure":
         def allows(b: Tensor, i: Tensor, j: Tensor) -> Tensor:
             return how(self.allows(b, i, j), other.allows(b, i, j))
 
-        slots = self.slots if self.slots is not None else other.slots
-        name = f"({self.name} {sign} {other.name})"
-        return Structure(allows, name, pairs, reflexive, self.batched or other.batched, slots)
+        name, reflexive = f"({self.name} {sign} {other.name})", how(self.reflexive, other.reflexive)
+        slots = other.slots if self.slots is None else self.slots
+        return Structure(allows, name, pairs, reflexive, slots)
 
     def __invert__(self) -> "Structure":
-        return Structure(lambda b, i, j: ~self.allows(b, i, j), f"~{self.name}", None, False, self.batched, self.slots)
+        return Structure(lambda b, i, j: ~self.allows(b, i, j), f"~{self.name}", slots=self.slots)
 
     def at(self, slots: Tensor) -> "Structure":
         """The same relation for queries that sit at these slots (Lq, or B Lq): decoding, or a few rows of a view."""
         return replace(self, slots=slots)
 
-    def lay(self, B: int, Lq: int, Lk: int, device: torch.device) -> "Layout":
-        return Layout(self, B, Lq, Lk, device)
+    def lay(self, B: int, Lq: int, Lk: int, device: torch.device, bias: Tensor | None = None) -> "Layout":
+        return Layout(self, B, Lq, Lk, device, bias)
 
     def mask(self, B: int, Lq: int, Lk: int, device: torch.device | None = None) -> Tensor:
         """B 1 Lq Lk (or broadcastable to it), True where i may look at j."""
-        return Layout(self, B, Lq, Lk, device or torch.device("cpu")).mask
+        return self.lay(B, Lq, Lk, device or torch.device("cpu")).mask
 
     def __repr__(self) -> str:
         return self.name
 
 
 class Layout:
-    """A structure laid out for one shape, once per forward: every layer reads the same mask."""
+    """A structure laid out for one shape, with the bias of its scores, once per forward: every layer reads the same."""
 
-    def __init__(self, structure: Structure, B: int, Lq: int, Lk: int, device: torch.device) -> None:
-        self.structure, self.B, self.Lq, self.Lk, self.device = structure, B, Lq, Lk, device
+    def __init__(
+        self, structure: Structure, B: int, Lq: int, Lk: int, device: torch.device, bias: Tensor | None
+    ) -> None:
+        self.structure, self.B, self.Lq, self.Lk, self.device, self.bias = structure, B, Lq, Lk, device, bias
+        self.slots = torch.arange(Lk - Lq, Lk, device=device) if structure.slots is None else structure.slots
         # a kernel's own flag may replace the mask, but only when the queries sit where the kernel thinks they do
         last = structure is CAUSAL and Lq == 1  # one query at the end of its keys sees them all
-        self.full = structure.allows is FULL.allows or last
-        self.causal = structure is CAUSAL and Lq == Lk and not last
-        self._mask: Tensor | None = None
-        self._empty: Tensor | None = None
-        self._pairs: tuple[Tensor, Tensor, Tensor] | None = None
-        self._blocks: object = None
+        self.full = bias is None and (structure.allows is FULL.allows or last)
+        self.causal = bias is None and structure is CAUSAL and Lq == Lk and not last
+        self.lists = structure.pairs is not None and structure.slots is None and Lq == Lk
 
-    def lay(self, B: int, Lq: int, Lk: int, device: torch.device) -> "Layout":
+    def lay(self, B: int, Lq: int, Lk: int, device: torch.device, bias: Tensor | None = None) -> "Layout":
         """Already laid out: a layout stands wherever a structure may."""
-        return self
+        return self if bias is None else self.structure.lay(B, Lq, Lk, device, bias)
 
-    def slots(self) -> Tensor:
-        """The slot of each query: Lq or B Lq."""
-        given = self.structure.slots
-        return torch.arange(self.Lk - self.Lq, self.Lk, device=self.device) if given is None else given
+    def rows(self, index: Tensor | slice = slice(None)) -> Tensor:
+        """The mask of these query rows: B|1 1 len(index)|1 Lk."""
+        slots, j = self.slots[..., index], torch.arange(self.Lk, device=self.device)
+        return self._allowed(slots.view(-1, slots.shape[-1], 1), j.view(1, 1, -1)).unsqueeze(1)
+
+    def shift(self, heads: Tensor | slice, i: Tensor, j: Tensor | slice = slice(None)) -> Tensor | None:
+        """The bias of these heads for these pairs, or for whole rows i."""
+        return None if self.bias is None else self.bias[..., heads, i, j]
+
+    @cached_property
+    def mask(self) -> Tensor:
+        """B|1 1 Lq|1 Lk, True where i may look at j."""
+        return self.rows()
+
+    @cached_property
+    def empty(self) -> Tensor | None:
+        """The rows that may look at nothing, B|1 1 Lq|1 1; None where there can be none."""
+        return None if self.structure.reflexive and self.Lq <= self.Lk else ~self.mask.any(-1, keepdim=True)
+
+    @cached_property
+    def open(self) -> Tensor:
+        """What a kernel is given: an empty row looks everywhere, so that nothing divides by 0; and the bias, if any."""
+        allowed = self.mask if self.empty is None else self.mask | self.empty
+        return allowed if self.bias is None else self.bias.masked_fill(~allowed, -torch.inf)
+
+    @cached_property
+    def pairs(self) -> Listed:
+        """i, j (E each) and whether each is allowed (B|1 E): graphs and BigBird, with nothing of size L x L."""
+        if self.structure.pairs is None or not self.lists:
+            raise ValueError(f"{self.structure} lists no pairs; ask for rows, top or whole")
+        i, j = (t.to(self.device) for t in self.structure.pairs)
+        return i, j, self._allowed(i.view(1, 1, -1), j.view(1, 1, -1)).squeeze(1)
+
+    @cached_property
+    def blocks(self) -> object:
+        """FlexAttention's block mask: blocks in which nobody may look at anybody are skipped, never stored."""
+        from torch.nn.attention.flex_attention import create_block_mask
+
+        allows, slots = self.structure.allows, self.slots
+
+        def mask_mod(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return allows(b, slots[b, i] if slots.dim() == 2 else slots[i], j)
+
+        B = len(self.rows(slice(1)))  # 1 where all rows of the batch are alike
+        # compiled, because the eager builder would lay out the whole L x L first
+        alone = not torch.compiler.is_compiling()
+        return create_block_mask(mask_mod, B, None, self.Lq, self.Lk, str(self.device), _compile=alone)
 
     def _allowed(self, i: Tensor, j: Tensor) -> Tensor:
         """i and j: (B) x y -> B|1 x y."""
-        b = torch.arange(self.B if self.structure.batched else 1, device=self.device)
-        return self.structure.allows(b[:, None, None], i, j)
-
-    @property
-    def mask(self) -> Tensor:
-        """B|1 1 Lq|1 Lk, True where i may look at j."""
-        if self._mask is None:
-            self._mask = self.rows()
-        return self._mask
-
-    def rows(self, index: Tensor | None = None) -> Tensor:
-        """The mask of these query rows only: B|1 1 len(index) Lk."""
-        slots = self.slots() if index is None else self.slots()[..., index]
-        j = torch.arange(self.Lk, device=self.device)
-        return self._allowed(slots[..., None].view(-1, slots.shape[-1], 1), j[None, None]).unsqueeze(1)
-
-    @property
-    def empty(self) -> Tensor | None:
-        """The rows that may look at nothing, B|1 1 Lq|1 1; None where there can be none."""
-        if self.structure.reflexive:
-            return None
-        if self._empty is None:
-            self._empty = ~self.mask.any(-1, keepdim=True)
-        return self._empty
-
-    @property
-    def pairs(self) -> tuple[Tensor, Tensor, Tensor] | None:
-        """i, j (E each) and whether each is allowed (B|1 E): graphs and BigBird, with nothing of size L x L."""
-        if self.structure.pairs is None or self.Lq != self.Lk or self.structure.slots is not None:
-            return None
-        if self._pairs is None:
-            i, j = (t.to(self.device) for t in self.structure.pairs)
-            self._pairs = i, j, self._allowed(i[None, None], j[None, None]).squeeze(1)
-        return self._pairs
-
-    @property
-    def blocks(self) -> object:
-        """FlexAttention's block mask: blocks in which nobody may look at anybody are skipped, never stored."""
-        if self._blocks is None:
-            from torch.nn.attention.flex_attention import create_block_mask
-
-            allows, slots = self.structure.allows, self.slots()
-
-            def mask_mod(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-                return allows(b, slots[b, i] if slots.dim() == 2 else slots[i], j)
-
-            B = self.B if self.structure.batched or slots.dim() == 2 else None
-            # compiled, because the eager builder would lay out the whole L x L first
-            eager = torch.compiler.is_compiling()
-            self._blocks = create_block_mask(mask_mod, B, None, self.Lq, self.Lk, str(self.device), _compile=not eager)
-        return self._blocks
+        b = torch.arange(self.B, device=self.device)
+        return self.structure.allows(b.view(-1, 1, 1), i, j)
 
 
 FULL = Structure(lambda b, i, j: (i >= 0) & (j >= 0), "full", reflexive=True)
@@ -158,9 +146,8 @@ def window(w: int, L: int | None = None) -> Structure:
     """Neighbours at distance w or less. With the length L given, its pairs are listed: L (2w + 1), not L x L."""
     pairs = None
     if L is not None:
-        j = torch.arange(L)[:, None] + torch.arange(-w, w + 1)
-        inside = (j >= 0) & (j < L)
-        pairs = inside.nonzero()[:, 0], j[inside]
+        j = (torch.arange(L)[:, None] + torch.arange(-w, w + 1)).clamp(0, L - 1)
+        pairs = _union((torch.arange(L).repeat_interleave(2 * w + 1), j.flatten()))
     return Structure(lambda b, i, j: (i - j).abs() <= w, f"window({w})", pairs, reflexive=True)
 
 
@@ -168,7 +155,7 @@ def hubs(g: int, L: int | None = None) -> Structure:
     """The first g slots see all and are seen by all (BigBird's global tokens). Listed when L is given: 2 g L."""
     pairs = None
     if L is not None:
-        to, hub = torch.arange(L).repeat(min(g, L)), torch.arange(min(g, L)).repeat_interleave(L)
+        to, hub = torch.cartesian_prod(torch.arange(L), torch.arange(min(g, L))).unbind(-1)
         pairs = _union((to, hub), (hub, to))
     return Structure(lambda b, i, j: (i < g) | (j < g), f"hubs({g})", pairs)
 
@@ -179,12 +166,9 @@ def random_links(L: int, r: int, seed: int = 0) -> Structure:
 
     def allows(b: Tensor, i: Tensor, j: Tensor) -> Tensor:
         links = table.to(i.device)
-        found = links[i, 0] == j
-        for n in range(1, r):  # one comparison a link: never a whole L x L x r
-            found = found | (links[i, n] == j)
-        return found
+        return reduce(operator.or_, (links[i, n] == j for n in range(r)), i + j < 0)  # never a whole L x L x r
 
-    return Structure(allows, f"random({r})", _unique(torch.arange(L).repeat_interleave(r), table.flatten()))
+    return Structure(allows, f"random({r})", _union((torch.arange(L).repeat_interleave(r), table.flatten())))
 
 
 def bigbird(L: int, w: int = 3, g: int = 2, r: int = 3, seed: int = 0) -> Structure:
@@ -194,33 +178,27 @@ def bigbird(L: int, w: int = 3, g: int = 2, r: int = 3, seed: int = 0) -> Struct
 
 def keep(real: Tensor) -> Structure:
     """Only real tokens are looked at. real: B Lk, False at padding."""
-    return Structure(lambda b, i, j: real[b, j], "keep", batched=True)
+    return Structure(lambda b, i, j: real[b, j], "keep")
 
 
 def same(doc: Tensor) -> Structure:
     """Only tokens of the same document see each other. doc: B L, the index of the document in a packed row."""
-    return Structure(lambda b, i, j: doc[b, i] == doc[b, j], "same", reflexive=True, batched=True)
+    return Structure(lambda b, i, j: doc[b, i] == doc[b, j], "same", reflexive=True)
 
 
 def edges(i: Tensor, j: Tensor, n: int) -> Structure:
     """A graph of n nodes: node i looks at node j."""
-    listed = _unique(i, j)
-    codes = listed[0] * n + listed[1]
+    listed = _union((i, j))
+    codes = torch.cat([listed[0].new_tensor([-1]), listed[0] * n + listed[1]])  # sorted, and never empty
 
     def allows(b: Tensor, a: Tensor, c: Tensor) -> Tensor:
         known, code = codes.to(a.device), (a * n + c).contiguous()
         return known[torch.searchsorted(known, code).clamp(max=len(known) - 1)] == code
 
-    if not len(codes):
-        return replace(~FULL, name="edges(0)", pairs=listed)
-    return Structure(allows, f"edges({len(codes)})", listed)
+    return Structure(allows, f"edges({len(listed[0])})", listed)
 
 
-def _unique(i: Tensor, j: Tensor) -> Pairs:
+def _union(*lists: Pairs) -> Pairs:
     """A relation holds or does not: a pair that is named twice counts once. Sorted by i, then j."""
-    pairs = torch.unique(torch.stack([i, j]).long(), dim=1)
-    return pairs[0], pairs[1]
-
-
-def _union(a: Pairs, b: Pairs) -> Pairs:
-    return _unique(torch.cat([a[0], b[0]]), torch.cat([a[1], b[1]]))
+    i, j = torch.unique(torch.stack([torch.cat(t) for t in zip(*lists, strict=True)]).long(), dim=1)
+    return i, j

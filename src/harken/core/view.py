@@ -1,20 +1,60 @@
-"""Looking is free: a watcher that reads gets a View, from which only what is asked is computed."""
+"""The weights, and looking at them: softmax over the allowed pairs, all of them, listed ones, or those a View is asked.
+
+Looking is free: a watcher that reads gets a View, from which only what is asked is computed.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from .similarity import Similarity
-from .structure import Layout
-from .weights import edge_softmax, weights
+from .similarity import Similarity, precise
+from .structure import Layout, Listed
 
 BLOCK = 256  # query rows computed at a time when a whole map is only summed up
 
 Heads = Sequence[int] | None
+Edit = Callable[[Tensor], Tensor] | None
+T = TypeVar("T")
+
+
+def weights(q: Tensor, k: Tensor, similarity: Similarity, allowed: Tensor, bias: Tensor | None = None) -> Tensor:
+    """a_ij for projected q and k, 0 where not allowed: B H Lq Lk."""
+    groups = q.unflatten(1, (k.shape[1], -1)).flatten(2, 3)  # B H' (G Lq) D
+    scores = _scores(similarity.all_pairs, groups, k).unflatten(2, (-1, q.shape[-2])).flatten(1, 2)  # B H Lq Lk
+    scores = scores if bias is None else scores + bias
+    # "times -inf" in the lecture means: replace by -inf. The lowest finite number keeps an empty row's gradient finite
+    scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
+    return scores.softmax(-1).masked_fill(~allowed, 0)
+
+
+def pair_weights(q: Tensor, k: Tensor, similarity: Similarity, pairs: Listed, bias: Tensor | None = None) -> Tensor:
+    """The same for listed pairs: B H E."""
+    i, j, allowed = pairs
+    groups = q[:, :, i].unflatten(1, (k.shape[1], -1))  # B H' G E D
+    scores = _scores(similarity.pair, groups, k[:, :, None, j]).flatten(1, 2)  # B H E
+    return edge_softmax(scores if bias is None else scores + bias, i, q.shape[-2], allowed[:, None])
+
+
+def edge_softmax(scores: Tensor, i: Tensor, n: int, allowed: Tensor) -> Tensor:
+    """Softmax over the pairs that leave each query i."""
+    scores = precise(scores).masked_fill(~allowed, -torch.inf)
+    index, known = i.expand_as(scores), scores.detach()
+    top = known.new_full((*scores.shape[:-1], n), -torch.inf).scatter_reduce(-1, index, known, "amax")
+    top = top.masked_fill(top.isinf(), 0)  # a query without an allowed pair
+    weight = (scores - top.gather(-1, index)).exp()
+    total = weight.new_zeros(top.shape).scatter_add(-1, index, weight)
+    return weight / total.clamp_min(1).gather(-1, index)  # a query's best pair alone adds 1
+
+
+def _scores(pair: Callable[[Tensor, Tensor], Tensor], q: Tensor, k: Tensor) -> Tensor:
+    """Scores in float32 at least, under autocast too: two scores near 60 are the same number in bf16 if 0.1 apart."""
+    with torch.autocast(q.device.type, enabled=False):
+        return pair(precise(q), precise(k))
 
 
 class View:
@@ -23,20 +63,16 @@ class View:
     It keeps the projected q and k: 2 L d numbers, not L^2. Read it before its memory is written again.
     """
 
-    def __init__(self, q: Tensor, k: Tensor, similarity: Similarity, layout: Layout, bias: Tensor | None) -> None:
+    def __init__(self, q: Tensor, k: Tensor, similarity: Similarity, layout: Layout) -> None:
         self.q, self.k, self.similarity, self.layout = q.detach(), k.detach(), similarity, layout
-        self.bias = None if bias is None else bias.detach()
 
     @torch.no_grad()
     def rows(self, i: Sequence[int] | Tensor, heads: Heads = None) -> Tensor:
         """The weights of these query rows: B H' len(i) Lk."""
         index = torch.as_tensor(i, device=self.q.device)
-        chosen = self._heads(heads)
-        group = self.q.shape[1] // self.k.shape[1]
-        k = self.k[:, [h // group for h in chosen]]
-        bias = None if self.bias is None else self.bias[..., chosen, :, :][..., index, :]
-        # similarities are per key head: by now q and k are projected, so heads may be taken apart
-        return weights(self.q[:, chosen][:, :, index], k, self.similarity, self.layout.rows(index), bias)
+        q, k, chosen = self._heads(heads)
+        bias = self.layout.shift(chosen, index)
+        return weights(q[:, :, index], k, self.similarity, self.layout.rows(index), bias)
 
     def whole(self, heads: Heads = None) -> Tensor:
         """B H' Lq Lk, when it is really wanted."""
@@ -58,15 +94,14 @@ class View:
     @torch.no_grad()
     def edges(self, heads: Heads = None) -> Tensor:
         """The weight of each listed pair, for structures given as pairs: B H' E."""
-        if self.layout.pairs is None:
-            raise ValueError(f"{self.layout.structure} lists no pairs; ask for rows, top or whole")
-        i, j, allowed = self.layout.pairs
-        chosen, group = self._heads(heads), self.q.shape[1] // self.k.shape[1]
-        q, k = self.q[:, chosen], self.k[:, [h // group for h in chosen]]
-        return edge_softmax(self.similarity.pair(q[:, :, i], k[:, :, j]), i, self.q.shape[-2], allowed[:, None])
+        i, j, _ = pairs = self.layout.pairs
+        q, k, chosen = self._heads(heads)
+        return pair_weights(q, k, self.similarity, pairs, self.layout.shift(chosen, i, j))
 
-    def _heads(self, heads: Heads) -> list[int]:
-        return list(range(self.q.shape[1])) if heads is None else list(heads)
+    def _heads(self, heads: Heads) -> tuple[Tensor, Tensor, Tensor]:
+        """The queries of these heads, each with its own keys: once projected, heads may be taken apart."""
+        chosen = torch.as_tensor(range(self.q.shape[1]) if heads is None else heads, device=self.q.device)
+        return self.q[:, chosen], self.k[:, chosen // (self.q.shape[1] // self.k.shape[1])], chosen[:, None]
 
     def _blocks(self, heads: Heads) -> Iterator[Tensor]:
         for start in range(0, self.q.shape[-2], BLOCK):
@@ -83,30 +118,31 @@ class Editor:
 Watcher = Callable[[View], None] | Editor  # stands at one attention; one that only reads changes nothing
 
 
-@contextmanager
-def watching(model: nn.Module, *names: str) -> Iterator[dict[str, View]]:
+def watching(model: nn.Module, *names: str) -> AbstractContextManager[dict[str, View]]:
     """Read the attentions of these names (all, if none is given) during the calls inside: name -> last view."""
-    places = [n for n, m in model.named_modules() if hasattr(m, "watch")]
-    if missing := set(names) - set(places):
-        raise ValueError(f"no attention is called {min(missing)!r}; there are {', '.join(places) or 'none'}")
     seen: dict[str, View] = {}
-    with _standing(model, {name: partial(seen.__setitem__, name) for name in names or places}):
-        yield seen
+    return _standing(model, {name: partial(seen.__setitem__, name) for name in names or _places(model)}, seen)
 
 
-@contextmanager
-def editing(model: nn.Module, name: str, f: Callable[[Tensor], Tensor]) -> Iterator[None]:
+def editing(model: nn.Module, name: str, f: Callable[[Tensor], Tensor]) -> AbstractContextManager[None]:
     """Replace the weights of the attention of this name by f(A) during the calls inside."""
-    with _standing(model, {name: Editor(f)}):
-        yield
+    return _standing(model, {name: Editor(f)}, None)
+
+
+def _places(model: nn.Module) -> dict[str, nn.Module]:
+    return {name: module for name, module in model.named_modules() if hasattr(module, "watch")}
 
 
 @contextmanager
-def _standing(model: nn.Module, watchers: Mapping[str, Watcher]) -> Iterator[None]:
+def _standing(model: nn.Module, watchers: Mapping[str, Watcher], given: T) -> Iterator[T]:
+    places = _places(model)
+    if missing := watchers.keys() - places.keys():
+        raise ValueError(f"no attention is called {min(missing)!r}; there are {', '.join(places) or 'none'}")
+    before = {name: vars(places[name])["watch"] for name in watchers}
     try:
         for name, watcher in watchers.items():
-            vars(model.get_submodule(name))["watch"] = watcher
-        yield
+            vars(places[name])["watch"] = watcher
+        yield given
     finally:
-        for name in watchers:
-            vars(model.get_submodule(name))["watch"] = None
+        for name, watcher in before.items():
+            vars(places[name])["watch"] = watcher

@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from harken.errors import BadRun
-from harken.train import machine
+from harken.training import machine
 
 LECTURE = "Strubell et al. 2019, as in CS5242, lecture 7"
 PUE = 1.58  # world average of data centres, 2018
@@ -61,8 +61,7 @@ class Counter:
             now = self.read()
         except Exception:  # whatever the driver's trouble is, a meter never stops a training
             return 0.0
-        pairs = zip(self.last or now, now, self.ranges, strict=True)
-        self.last = now
+        pairs, self.last = zip(self.last or now, now, self.ranges, strict=True), now
         return sum(b - a if b >= a else max(0, b - a + full) for a, b, full in pairs) / self.per_joule
 
 

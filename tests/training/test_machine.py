@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from harken.errors import BadSetting
-from harken.train import machine
+from harken.training import machine
 
 CPU = torch.device("cpu")
 
@@ -66,6 +66,7 @@ def test_a_processor_without_a_name_is_called_by_its_kind(tmp_path, monkeypatch)
 
 @pytest.mark.parametrize(("limit", "share"), [("50000 100000", 1), ("max 100000", None), ("99900000 100000", None)])
 def test_a_container_counts_only_its_share_of_the_cores(tmp_path, monkeypatch, limit, share):
+    monkeypatch.setattr(machine, "CGROUP", tmp_path / "absent")
     alone = machine.cores()
     (tmp_path / "cpu.max").write_text(limit + "\n")
     monkeypatch.setattr(machine, "CGROUP", tmp_path)
@@ -150,7 +151,7 @@ def test_float16_on_a_cpu_is_refused_in_one_line():
 def test_a_misspelt_precision_is_refused_in_one_line_with_the_nearest_word():
     with pytest.raises(BadSetting) as error:
         machine.pick_precision("bfloat61", CPU)
-    assert one_line(error).endswith("accepted: auto, float32, bfloat16, float16 Did you mean bfloat16?")
+    assert one_line(error).endswith("accepted: auto, float32, bfloat16, float16. Did you mean bfloat16?")
 
 
 @pytest.fixture
@@ -205,7 +206,8 @@ def test_a_gpu_compiles_with_triton_and_a_c_compiler(tools, monkeypatch):
 
 
 @pytest.mark.process
-def test_torch_compile_works_exactly_where_it_is_said_to():
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method`:DeprecationWarning")  # torch's own, on import
+def test_torch_compile_works_where_it_is_said_to():
     if machine.can_compile("cpu") is not None:
         pytest.skip(machine.can_compile("cpu"))
     double = torch.compile(lambda x: (x * 2).sin())

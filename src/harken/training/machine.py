@@ -67,7 +67,7 @@ def pick_precision(wanted: str, device: torch.device | str) -> torch.dtype:
         return torch.bfloat16 if _has_bfloat16(device) else torch.float32
     if wanted not in PRECISIONS:
         hint = did_you_mean(wanted, ("auto", *PRECISIONS))
-        raise BadSetting(f"train.precision={wanted!r}: not a precision; accepted: auto, {', '.join(PRECISIONS)}{hint}")
+        raise BadSetting(f"train.precision={wanted!r}: not a precision; accepted: auto, {', '.join(PRECISIONS)}.{hint}")
     if wanted == "float16" and device.type == "cpu":
         raise BadSetting("train.precision=float16: needs a CUDA device, this run is on cpu; use bfloat16 or float32")
     # a CPU without the instructions still computes bfloat16 rightly, only slowly: asked for by name, it is given

@@ -1,0 +1,38 @@
+"""harken: attention networks, from the equation to the served model.
+
+    run = harken.train("my.txt", minutes=3)
+    run.generate("Once upon a time")
+
+`import harken` is light: torch is imported when one of its names is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .errors import BadInput, BadRun, BadSetting, HarkenError
+    from .study.train import train
+    from .use.model import Run, load
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "BadInput": "errors",
+    "BadRun": "errors",
+    "BadSetting": "errors",
+    "HarkenError": "errors",
+    "Run": "use.model",
+    "load": "use.model",
+    "train": "study.train",
+}
+__all__ = ["BadInput", "BadRun", "BadSetting", "HarkenError", "Run", "__version__", "load", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHERE:
+        return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+    raise AttributeError(f"module 'harken' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,112 @@
+"""The command line: harken <verb> <thing> [section.key=value ...]. It parses, calls and prints; nothing else prints.
+
+Verbs are imported when they are called, so that `harken --help` never waits for torch.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import click
+
+from harken.errors import HarkenError, did_you_mean
+
+VERBS = {
+    "check": "what is this data, which recipe would be used, what would it cost; trains nothing",
+    "data": "list the data catalogue, or fetch one set into the cache",
+    "demo": "a first success in minutes: train on Shakespeare, judge, sample, report",
+    "eval": "a run's metric on a split or on other data, beside the free baseline",
+    "generate": "text from a language model, streamed",
+    "runs": "the run folders here: kind, metric, size, date, cost",
+    "score": "log-probability of each word of a text, and its perplexity",
+    "train": "from data or a recipe to a trained, judged, reported run; resumes bit for bit",
+}
+
+
+class Verbs(click.Group):
+    """The verbs, by name, without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in VERBS:
+            return None
+        command: click.Command = getattr(import_module(f"harken.cli.{name}"), name)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            raise click.UsageError(f"{args[0]!r} is not a verb; see harken --help.{did_you_mean(args[0], VERBS)}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.version_option(package_name="harken", prog_name="harken")
+def harken() -> None:
+    """Attention networks, from the equation to the served model.
+
+    \b
+    harken demo                        a first success in minutes
+    harken train my.txt                learn from your own text
+    harken generate runs/my "Once"     and let it write
+    """
+
+
+def as_json(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """The option every verb has."""
+    return click.option("--json", "json_", is_flag=True, help="One JSON object on stdout, nothing else there.")(verb)
+
+
+def show(result: dict[str, Any]) -> None:
+    """The one JSON object of --json. Numbers that JSON does not have are null."""
+    click.echo(json.dumps(_plain(result), ensure_ascii=False))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, float) and (value != value or abs(value) == float("inf")):
+        return None
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def main() -> None:
+    """The entry point: an error is one line on stderr and an exit code, never a traceback (unless HARKEN_DEBUG=1)."""
+    try:
+        code = harken.main(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except click.exceptions.Exit as end:
+        sys.exit(end.exit_code)
+    except click.ClickException as error:
+        _one_line(error.format_message(), 2)
+    except (KeyboardInterrupt, click.Abort):
+        _one_line("stopped", 1)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read us has left: nothing to say
+        sys.exit(0)
+    except HarkenError as error:
+        if os.environ.get("HARKEN_DEBUG") == "1":
+            raise
+        _one_line(str(error), error.exit_code)
+    except Exception as error:
+        if os.environ.get("HARKEN_DEBUG") == "1":
+            raise
+        what = str(error).strip().splitlines()
+        _one_line(f"{type(error).__name__}: {what[0] if what else 'unknown'}; HARKEN_DEBUG=1 shows where", 1)
+
+
+def _one_line(text: str, code: int) -> None:
+    click.echo("harken: " + " ".join(text.split()), err=True)
+    sys.exit(code)

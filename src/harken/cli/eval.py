@@ -1,0 +1,34 @@
+"""harken eval RUN [DATA]"""
+
+import click
+
+from . import as_json, show
+from .say import Teller, verdict
+
+
+@click.command()
+@click.argument("run")
+@click.argument("data", required=False)
+@click.option("--split", type=click.Choice(["valid", "test"]), default=None, help="Which split of the run's own data.")
+@as_json
+def eval(run: str, data: str | None, split: str | None, json_: bool) -> None:
+    """The metric of a RUN on a split of its data, or on other DATA, with its protocol, beside the free baseline."""
+    from harken.study.choose import located
+    from harken.use.model import load
+
+    model = load(run)
+    chosen = split or ("test" if data or "test" in model.metrics else "valid")
+    with Teller(quiet=json_) as teller:
+        path = None if data is None else str(located(data, listen=teller))
+        score, baseline = model.evaluate(chosen, data=path, listen=teller)
+    shown = "other data" if data else chosen
+    if json_:
+        result = {"metrics": score.metrics, "baseline": baseline, "split": shown, "examples": score.protocol["tokens"]}
+        show({**result, "protocol": score.protocol, "parts": score.parts})
+        return
+    for line in verdict(
+        {"metrics": {shown: score.metrics}, "protocol": {shown: score.protocol}, "baseline": {shown: baseline}}
+    ):
+        click.echo(line)
+    for name, values in score.parts.items():
+        click.echo(f"          loss {values['loss']:.4f}   {name}")

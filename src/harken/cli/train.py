@@ -1,0 +1,66 @@
+"""harken train DATA|RECIPE|RUN"""
+
+from typing import Any
+
+import click
+
+from . import as_json, show
+from .say import Teller, duration, energy, verdict
+
+
+@click.command()
+@click.argument("what", metavar="DATA|RECIPE|RUN")
+@click.argument("settings", nargs=-1, metavar="[section.key=value ...]")
+@click.option("--out", metavar="DIR", help="The run folder to write. Default: runs/<name of the data>.")
+@click.option("--minutes", type=float, help="How long to train; set-up is not counted.")
+@click.option("--resume", is_flag=True, help="Go on from the last checkpoint, bit for bit.")
+@click.option("--force", is_flag=True, help="Write over a run folder that is not empty.")
+@click.option(
+    "--show", "show_", is_flag=True, help="Print the resolved recipe with each value's origin; train nothing."
+)
+@as_json
+def train(what: str, settings: tuple[str, ...], json_: bool, show_: bool, **options: Any) -> None:
+    """Train a model on DATA (a file, a folder, - for stdin, or a name of `harken data`), by a RECIPE, or go on with a RUN."""
+    from harken.recipe import override
+    from harken.study.choose import choose
+
+    given = dict(override(text) for text in settings)
+    with Teller(quiet=json_) as teller:
+        if show_:
+            from .check import recipe_lines
+
+            click.echo("\n".join(recipe_lines(choose(what, given, listen=teller).recipe)))
+            return
+        from harken.study.train import train as train_
+
+        run = train_(what, settings=given, listen=teller, **options)
+    result = outcome(run)
+    if json_:
+        show(result)
+        return
+    for line in verdict(run.facts):
+        click.echo(line)
+    cost = result["cost"]
+    click.echo(
+        f"  cost    {duration(cost['seconds'])}, {energy(cost['kwh'])} ({cost['energy_source']}), {cost['co2e_kg'] * 1000:.3g} g CO2e"
+    )
+    click.echo(f"  run     {run.path}      report: {run.path / 'report.html'}")
+    click.echo(f'  next    harken generate {run.path} "Once upon a time"')
+
+
+def outcome(run: Any) -> dict[str, Any]:
+    """What --json says of a finished training."""
+    from harken.run import read_json
+
+    facts = run.facts
+    first = next(iter(facts["metrics"]), None)
+    kept = {name: facts[name] for name in ("kind", "parameters", "steps", "seconds")}
+    return {
+        "run": str(run.path),
+        **kept,
+        "metrics": facts["metrics"].get(first, {}),
+        "baseline": facts["baseline"].get(first, {}),
+        "splits": facts["metrics"],
+        "cost": read_json(run.path / "cost.json"),
+        "files": sorted(p.name for p in run.path.iterdir() if p.is_file() and not p.name.startswith(".")),
+    }

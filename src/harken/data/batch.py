@@ -1,0 +1,162 @@
+"""Batches of a stream of tokens. Which tokens stand in which batch is a pure function of (seed, epoch, position).
+
+Three ways to cut: `Windows` (shuffled pieces of the stream), `Streams` (B readers side by side, each going on where it
+stopped: for models with a state) and `Packed` (whole documents, several in a row, that do not see each other).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harken.core import FULL, Structure, same
+
+IGNORE = -100  # a target that does not count
+Tokens = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of tokens and, for each token, the one that follows."""
+
+    tokens: Tensor  # B L
+    targets: Tensor  # B L, IGNORE where nothing is asked
+    pos: Tensor | None = None  # B L: place in the document; None: 0 .. L-1
+    doc: Tensor | None = None  # B L: which document of the row; None: one document a row
+    source: Tensor | None = None  # B: which of the mixed texts
+    fresh: bool = True  # nothing before this batch is remembered
+
+    @property
+    def structure(self) -> Structure:
+        return FULL if self.doc is None else same(self.doc)
+
+    @property
+    def count(self) -> int:
+        """How many targets are asked."""
+        return int((self.targets != IGNORE).sum())
+
+    def _each(self, change: Any) -> "Batch":
+        now = {f.name: getattr(self, f.name) for f in fields(self)}
+        return replace(self, **{name: change(x) for name, x in now.items() if isinstance(x, Tensor)})
+
+    def to(self, device: torch.device) -> "Batch":
+        return self._each(lambda x: x.to(device, non_blocking=True))
+
+    def rows(self, start: int, stop: int) -> "Batch":
+        return self._each(lambda x: x[start:stop])
+
+
+class Batches(Protocol):
+    """The training batches of one data set."""
+
+    steps: int  # in one epoch
+
+    def batch(self, epoch: int, step: int) -> Batch: ...
+
+
+def dice(seed: int, *where: int) -> np.random.Generator:
+    """The random numbers of one place in the training: the same for the same (seed, place), whatever came before."""
+    return np.random.Generator(np.random.PCG64([seed, *where]))
+
+
+class Windows:
+    """Windows of L tokens, cut anew each epoch at a drawn offset, in drawn order; mixed texts by their weights."""
+
+    def __init__(
+        self, streams: Sequence[Tokens], L: int, rows: int, *, seed: int, weights: Sequence[float] | None = None
+    ):
+        self.streams, self.L, self.seed = streams, L, seed
+        counts = [max(0, (len(s) - 1) // L) for s in streams]
+        total = sum(counts)
+        self.rows = max(1, min(rows, total))
+        self.steps = total // self.rows
+        self.shares = counts if weights is None else [round(total * w / sum(weights)) for w in weights]
+        self._epoch: tuple[int, Tokens] = (-1, np.empty((0, 2), np.int64))
+
+    def _order(self, epoch: int) -> Tokens:  # N 2: which stream, where it starts
+        if self._epoch[0] != epoch:
+            parts = []
+            for s, (stream, share) in enumerate(zip(self.streams, self.shares, strict=True)):
+                rng = dice(self.seed, 1, epoch, s)
+                phase = int(rng.integers(min(self.L, max(1, len(stream) - self.L))))
+                count = (len(stream) - 1 - phase) // self.L
+                laps = (
+                    -(-share // count) if count else 0
+                )  # a text asked for more often than it has windows starts again
+                picks = np.concatenate([rng.permutation(count) for _ in range(laps)] or [np.empty(0, np.int64)])[:share]
+                parts.append(np.stack([np.full(len(picks), s), phase + picks * self.L], 1))
+            order = np.concatenate(parts)
+            self._epoch = (epoch, order[dice(self.seed, 2, epoch).permutation(len(order))])
+        return self._epoch[1]
+
+    def batch(self, epoch: int, step: int) -> Batch:
+        order = self._order(epoch)
+        picks = order[np.arange(step * self.rows, (step + 1) * self.rows) % len(order)]
+        rows = np.stack([self.streams[s][start : start + self.L + 1] for s, start in picks]).astype(np.int64)
+        tokens = torch.from_numpy(rows)
+        source = torch.from_numpy(picks[:, 0].copy()) if len(self.streams) > 1 else None
+        return Batch(tokens[:, :-1], tokens[:, 1:], source=source)
+
+
+class Streams:
+    """B readers, each on its own part of the text, L tokens at a time; the model's state goes on between batches."""
+
+    def __init__(self, stream: Tokens, L: int, rows: int) -> None:
+        self.rows = max(1, min(rows, (len(stream) - 1) // L))
+        self.stream, self.L, self.length = stream, L, (len(stream) - 1) // self.rows
+        self.steps = -(-self.length // L)
+
+    def batch(self, epoch: int, step: int) -> Batch:
+        a, b = step * self.L, min((step + 1) * self.L, self.length)
+        starts = np.arange(self.rows) * self.length
+        rows = torch.from_numpy(np.stack([self.stream[s + a : s + b + 1] for s in starts]).astype(np.int64))
+        return Batch(rows[:, :-1], rows[:, 1:], fresh=step == 0)
+
+
+class Packed:
+    """Documents in drawn order, one after the other, cut into rows of L. A document sees only itself."""
+
+    def __init__(self, stream: Tokens, starts: Tokens, L: int, rows: int, *, seed: int) -> None:
+        self.stream, self.L, self.seed = stream, L, seed
+        self.starts = np.asarray(starts, np.int64)
+        self.lengths = np.diff(np.append(self.starts, len(stream)))
+        total = len(stream) // L
+        self.rows = max(1, min(rows, total))
+        self.steps = max(1, total // self.rows)
+
+    def batch(self, epoch: int, step: int) -> Batch:
+        order = dice(self.seed, 3, epoch).permutation(len(self.starts))
+        ends = np.cumsum(self.lengths[order])
+        made = [self._row(order, ends, step * self.rows + r) for r in range(self.rows)]
+        tokens, targets, pos, doc = (torch.from_numpy(np.stack(column)) for column in zip(*made, strict=True))
+        return Batch(tokens, targets, pos, doc)
+
+    def _row(self, order: Tokens, ends: Tokens, row: int) -> tuple[Tokens, ...]:
+        place = np.arange(row * self.L, (row + 1) * self.L) % ends[-1]  # in the shuffled text
+        which = np.searchsorted(ends, place, side="right")
+        offset = place - (ends[which] - self.lengths[order[which]])  # in the document
+        at = self.starts[order[which]] + offset
+        last = offset + 1 == self.lengths[order[which]]
+        after = self.stream[np.minimum(at + 1, len(self.stream) - 1)].astype(np.int64)
+        first = np.concatenate([[0], np.flatnonzero(np.diff(which)) + 1])  # where a document begins in this row
+        begin = np.repeat(first, np.diff(np.append(first, self.L)))
+        doc = np.repeat(np.arange(len(first)), np.diff(np.append(first, self.L)))
+        return self.stream[at].astype(np.int64), np.where(last, IGNORE, after), np.arange(self.L) - begin, doc
+
+
+def scoring(stream: Tokens, L: int, stride: int, rows: int) -> Iterator[Batch]:
+    """Every token after the first is asked once, with at least L - stride tokens before it (fewer at the start)."""
+    n = len(stream) - 1
+    starts = list(range(0, max(1, n - L + stride), stride)) if n > L else [0]
+    for group in (starts[g : g + rows] for g in range(0, len(starts), rows)):
+        tokens = np.zeros((len(group), L), np.int64)
+        targets = np.full((len(group), L), IGNORE, np.int64)
+        for r, start in enumerate(group):
+            piece = np.asarray(stream[start : start + L + 1], np.int64)
+            fresh = 0 if start == 0 else L - stride  # what the window before has already answered
+            tokens[r, : len(piece) - 1] = piece[:-1]
+            targets[r, fresh : len(piece) - 1] = piece[1 + fresh :]
+        yield Batch(torch.from_numpy(tokens), torch.from_numpy(targets))

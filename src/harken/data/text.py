@@ -1,0 +1,272 @@
+"""Text for language models: from files to streams of tokens, in train, valid and test, encoded once into the cache."""
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, field_validator
+
+from harken.data.cache import cache_folder
+from harken.data.encode import Encoded, Span, encode_files, read_blocks
+from harken.data.tokens import Tokenizer, train
+from harken.errors import BadInput, BadSetting
+from harken.events import Listener, silent
+from harken.part import Part
+
+NAMED = {"train": ("train",), "valid": ("valid", "validation", "val", "dev"), "test": ("test",)}
+VOCAB = {"char": 0, "byte": 256, "word": 10_000, "bpe": 4096}
+
+
+class Source(Part):
+    """The settings of a text."""
+
+    task: ClassVar[str] = "next-word"
+
+    kind: Literal["text"] = "text"
+    path: str | None = Field(None, description="a file or a folder; files named train, valid, test are the splits")
+    train: str | None = Field(None, description="the file to learn from, instead of path")
+    valid: str | float = Field(
+        0.1, description="a file, or the share of the text's end that is held out while learning"
+    )
+    test: str | float = Field(
+        0.0, description="a file, or the share of the text's end that is kept for the last judgement"
+    )
+    mix: dict[str, float] | None = Field(
+        None, description="several texts and how often each is drawn: {a.txt = 0.6, b.txt = 0.4}"
+    )
+    tokens: Literal["char", "byte", "word", "bpe"] = Field("char", description="what a token is")
+    vocab: int | None = Field(None, ge=3, le=1_000_000, description="most tokens; none: 10,000 words, 4,096 byte pairs")
+    examples: int | None = Field(None, ge=1, description="learn from the first so many lines only")
+    batches: Literal["auto", "windows", "stream", "packed"] = Field(
+        "auto",
+        description="shuffled windows, readers that go on where they stopped, or whole documents packed into rows",
+    )
+    documents: Literal["file", "blank", "line"] = Field(
+        "file", description="what a document is: a file, what stands between blank lines, or a line"
+    )
+    sha256: str | None = Field(None, description="fingerprint of the text; a run refuses to be repeated on another one")
+
+    @field_validator("mix", mode="before")
+    @classmethod
+    def _flat(cls, given: Any) -> Any:
+        """TOML reads the name a.txt as a table in a table; here it is a file's name."""
+
+        def flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+            for key, value in table.items():
+                yield from flat(value, f"{before}{key}.") if isinstance(value, dict) else [(before + key, value)]
+
+        return dict(flat(given)) if isinstance(given, dict) else given
+
+    def located(self) -> "Source":
+        """The same settings with absolute paths."""
+        paths = {name: getattr(self, name) for name in ("path", "train", "valid", "test")}
+        found: dict[str, Any] = {n: str(Path(p).absolute()) for n, p in paths.items() if isinstance(p, str)}
+        if self.mix:
+            found["mix"] = {str(Path(p).absolute()): w for p, w in self.mix.items()}
+        return self.model_copy(update=found)
+
+    def open(
+        self, *, stateful: bool = False, tokenizer: Tokenizer | None = None, listen: Listener = silent
+    ) -> "TextData":
+        """Read, split and encode the text; what is in the cache already is only mapped."""
+        spans = self._split()
+        home, learn = cache_folder("text"), [s for part in spans["train"] for s in part]
+        tokenizer = tokenizer or _tokenizer(self.tokens, self.vocab or VOCAB[self.tokens], learn, home, listen)
+        apart = self.batches == "packed"
+
+        def encode(part: list[Span]) -> Encoded:
+            return encode_files(
+                _documents(part, self.documents) if apart else part, tokenizer, home, documents=apart, listen=listen
+            )
+
+        splits = {name: [encode(part) for part in parts if part] for name, parts in spans.items()}
+        for name, streams in list(splits.items()):
+            if sum(len(s.tokens) for s in streams) < 2:
+                if name == "train":
+                    raise BadInput(
+                        f"{self.path or self.train}: there are fewer than 2 tokens to learn from; give a longer text"
+                    )
+                del splits[name]
+        digest = hashlib.sha256("".join(s.sha256 for n in sorted(splits) for s in splits[n]).encode()).hexdigest()
+        if self.sha256 not in (None, digest):
+            raise BadInput(
+                f"{self.path or self.train}: the text is not the one this recipe was made for (its SHA-256 differs)"
+            )
+        batches = ("stream" if stateful else "windows") if self.batches == "auto" else self.batches
+        if self.mix and batches != "windows":
+            raise BadSetting(f"data.mix: mixed texts are drawn as windows, not as {batches}; set data.batches=windows")
+        names = tuple(self.mix) if self.mix else ("text",)
+        weights = list(self.mix.values()) if self.mix else None
+        held = {n: s for n, s in splits.items() if n != "train"}
+        return TextData(tokenizer, splits["train"], held, names, weights, batches, digest)
+
+    def other(self, path: str, tokenizer: Tokenizer, *, listen: Listener = silent) -> Encoded:
+        """Another text, read with the tokens of this one."""
+        return encode_files(
+            [Span(p) for p in _files(Path(path))], tokenizer, cache_folder("text"), documents=False, listen=listen
+        )
+
+    def _split(self) -> dict[str, list[list[Span]]]:
+        """For each split, for each mixed text, the spans of files it is made of."""
+        if self.mix:
+            parts = [self._tail([Span(p) for p in _files(Path(name))]) for name in self.mix]
+            return {name: [part[name] for part in parts] for name in NAMED}
+        if self.train is None and self.path is None:
+            raise BadSetting("data.path is not given; name a file or a folder: data.path=my.txt")
+        files = _files(Path(self.train or self.path or ""))
+        named = {split: [f for f in files if _is_named(f, words)] for split, words in NAMED.items()}
+        if self.train is None and named["train"]:
+            found = {split: [Span(f) for f in named[split]] for split in NAMED}
+            rest = self._tail(found["train"], valid=not found["valid"], test=False)
+        else:
+            found, rest = {}, self._tail([Span(f) for f in files])
+        for split in ("valid", "test"):
+            given = getattr(self, split)
+            if isinstance(given, str):
+                rest[split] = [Span(f) for f in _files(Path(given))]
+            elif found.get(split):
+                rest[split] = found[split]
+        return {name: [self._first(spans) if name == "train" else spans] for name, spans in rest.items()}
+
+    def _tail(self, spans: list[Span], *, valid: bool = True, test: bool = True) -> dict[str, list[Span]]:
+        """Hold out the end of the text: whole lines for words and byte pairs, whole characters otherwise."""
+        held = {"valid": self.valid if valid else 0.0, "test": self.test if test else 0.0}
+        shares = [share if isinstance(share, float) else 0.0 for share in held.values()]
+        if any(not 0 <= s < 1 for s in shares) or sum(shares) >= 1:
+            raise BadSetting(
+                f"data.valid = {self.valid}, data.test = {self.test}: shares of the text lie between 0 and 1"
+            )
+        total = sum(_size(s) for s in spans)
+        lines = self.tokens in ("word", "bpe")
+        cuts = [0, int(total * (1 - sum(shares))), int(total * (1 - shares[1])), total]
+        if shares[1] == 0:
+            cuts[2] = total
+        return {name: _cut(spans, a, b, lines) for name, (a, b) in zip(NAMED, pairwise(cuts), strict=True)}
+
+    def _first(self, spans: list[Span]) -> list[Span]:
+        """The first `examples` lines."""
+        left, kept = self.examples, []
+        for span in spans if left else ():
+            with span.path.open("rb") as file:
+                file.seek(span.start)
+                while left and file.tell() < (span.stop or span.path.stat().st_size) and file.readline():
+                    left -= 1
+                kept.append(Span(span.path, span.start, min(file.tell(), span.stop or file.tell())))
+            if not left:
+                break
+        return kept if self.examples else spans
+
+
+@dataclass(frozen=True)
+class TextData:
+    """An opened text: its tokens by split."""
+
+    tokenizer: Tokenizer
+    train: list[Encoded]  # one for each mixed text
+    splits: dict[str, list[Encoded]]  # valid and test, where there are any
+    names: tuple[str, ...]
+    weights: list[float] | None
+    batches: str
+    sha256: str
+
+    @property
+    def vocab(self) -> int:
+        return self.tokenizer.vocab
+
+    def facts(self) -> dict[str, Any]:
+        """What the report says of the data."""
+        parts = {"train": self.train, **self.splits}
+        return {
+            "tokens": {name: sum(len(s.tokens) for s in streams) for name, streams in parts.items()},
+            "characters": {name: sum(s.characters for s in streams) for name, streams in parts.items()},
+            "vocab": self.vocab,
+            "token": self.tokenizer.kind,
+            "sha256": self.sha256,
+        }
+
+
+def _files(path: Path) -> list[Path]:
+    """The file, or the files of a folder in the order of their names; hidden ones are left out."""
+    if path.is_dir():
+        found = [p for p in sorted(path.rglob("*")) if p.is_file() and not p.name.startswith(".")]
+        if not found:
+            raise BadInput(f"{path}: the folder is empty; put text files into it")
+        return found
+    if not path.is_file():
+        raise BadInput(f"{path}: there is no such file")
+    return [path]
+
+
+def _is_named(path: Path, words: Iterable[str]) -> bool:
+    return any(piece in words for piece in re.split(r"[._\-]", path.name.lower()))
+
+
+def _size(span: Span) -> int:
+    return (span.path.stat().st_size if span.stop is None else span.stop) - span.start
+
+
+def _cut(spans: Sequence[Span], a: int, b: int, lines: bool) -> list[Span]:
+    """The bytes a to b of the spans taken one after the other, moved on to where a character (or a line) begins."""
+    kept, at = [], 0
+    for span in spans:
+        size = _size(span)
+        low, high = max(a - at, 0), min(b - at, size)
+        if low < high:
+            edges = (_edge(span, low, size, lines), _edge(span, high, size, lines))
+            if edges[0] < edges[1]:
+                kept.append(Span(span.path, span.start + edges[0], span.start + edges[1]))
+        at += size
+    return kept
+
+
+def _edge(span: Span, offset: int, size: int, lines: bool) -> int:
+    if offset in (0, size):
+        return offset
+    with span.path.open("rb") as file:
+        if lines:
+            file.seek(span.start + offset - 1)
+            return min(size, offset - 1 + len(file.readline(1 << 20)))  # a line may be endless
+        file.seek(span.start + offset)
+        ahead = file.read(4)
+    return min(size, offset + next((n for n, byte in enumerate(ahead) if byte & 0xC0 != 0x80), 0))
+
+
+def _documents(spans: Iterable[Span], what: str) -> list[Span]:
+    """Each document as a span of its own."""
+    if what == "file":
+        return list(spans)
+    found: list[Span] = []
+    for span in spans:
+        start = at = span.start
+        with span.path.open("rb") as file:
+            file.seek(start)
+            for line in iter(file.readline, b""):
+                at += len(line)
+                if at >= (span.stop or at + 1) or what == "line" or not line.strip():
+                    found += [Span(span.path, start, min(at, span.stop or at))] if at > start else []
+                    start = at
+                if span.stop is not None and at >= span.stop:
+                    break
+        if at > start:
+            found.append(Span(span.path, start, min(at, span.stop or at)))
+    return found
+
+
+def _tokenizer(kind: str, vocab: int, spans: Sequence[Span], home: Path, listen: Listener) -> Tokenizer:
+    """The tokens learned from the training text. Byte pairs take a while: they are kept under the text's fingerprint."""
+    if kind != "bpe":
+        return train(kind, lambda: (block for span in spans for block in read_blocks(span)), vocab, listen=listen)
+    digest = hashlib.sha256(f"{kind} {vocab} 1".encode())
+    for span in spans:
+        for block in read_blocks(span):
+            digest.update(block.encode())
+    kept = home / f"tokenizer-{digest.hexdigest()[:32]}.json"
+    if not kept.exists():
+        made = train(kind, lambda: (block for span in spans for block in read_blocks(span)), vocab, listen=listen)
+        made.save(kept)
+        return made
+    return Tokenizer.load(kept)

@@ -1,0 +1,300 @@
+"""Tokens: text to numbers and back, in four kinds.
+
+char   every character of the text is a token, in the order of code points; any other character is <unk>, the last id
+byte   256 tokens, the id is the byte: nothing is unknown
+word   the most frequent words between white space, the rest is <unk>; one <eos> ends each line, blank lines give none
+bpe    frequent runs of bytes, learned from the text as GPT-2 does: nothing is unknown; <|endoftext|> ends a document
+
+Each is saved as a tokenizer.json of the `tokenizers` library, which alone gives the same ids: the code here is only
+faster. A lone surrogate is no character and is read as U+FFFD.
+"""
+
+import codecs
+import json
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tokenizers
+
+from harken.data.encode import SPACE, WORD, pieces, split_words
+from harken.errors import BadInput, BadRun, BadSetting, did_you_mean
+from harken.events import Listener, silent
+
+UNK, EOS, END = "<unk>", "<eos>", "<|endoftext|>"
+KINDS = ("char", "byte", "word", "bpe")
+FILE_CAP, ITEM_CAP, ADDED_CAP = 64 << 20, 1_500_000, 1_000  # bytes, items and added tokens of a tokenizer.json
+PIECE = 8 << 10  # characters that are split into byte pairs at once
+MEMO = 100_000  # pre-tokens whose byte pairs are remembered
+SAMPLE = 64 << 20  # characters from which byte pairs are learned: more costs minutes and changes little
+WORDS_KEPT = 2_000_000  # different words counted at once; beyond it those seen once are forgotten
+_LINE_END = rf"\n[{SPACE}]*"
+_LINE_ENDS, _INDENT = re.compile(_LINE_END), re.compile(rf"[{SPACE}]*")
+# Letters whose Unicode classes are settled (Latin, Greek, Cyrillic, Armenian) and typographic signs
+_KNOWN = "".join(map(chr, (*range(0x590), *range(0x2010, 0x2028), 0x20AC)))
+_LETTERS, _NUMBERS = ("".join(c for c in _KNOWN if unicodedata.category(c)[0] == first) for first in "LN")
+_SETTLED = re.compile(f"[{re.escape(_KNOWN)}]*")
+_PRE_TOKEN = re.compile(  # GPT-2's
+    rf"'(?:[sdmt]|ll|ve|re)| ?[{_LETTERS}]+| ?[{_NUMBERS}]+| ?[^{SPACE}{_LETTERS}{_NUMBERS}]+"
+    rf"|[{SPACE}]+(?![^{SPACE}])|[{SPACE}]+"
+)
+# GPT-2's printable character for each byte: itself if it prints, else the next one from U+0100 on
+_HIDDEN = [byte for byte in range(256) if byte == ord(" ") or not chr(byte).isprintable()]
+_BYTES = {chr(256 + _HIDDEN.index(byte) if byte in _HIDDEN else byte): byte for byte in range(256)}
+
+
+def _sound(text: str) -> str:
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _part(kind: str, **fields: Any) -> dict[str, Any]:
+    return {"type": kind, **fields}
+
+
+_WHOLE = _part("ByteLevel", add_prefix_space=False, trim_offsets=True, use_regex=False)
+_PARTED = _WHOLE | {"use_regex": True}
+_LINES = _part("Replace", pattern={"Regex": _LINE_END}, content=f" {EOS} ")
+_SPACED = _part("WordPiece", prefix=" ", cleanup=False)  # a space before every word, since none begins with its prefix
+_BROKEN = _part("Replace", pattern={"Regex": rf" ?(?<!\S){EOS}(?!\S) ?"}, content="\n")
+_SHAPES: dict[str, tuple[Any, Any, Any]] = {  # normalizer, pre-tokenizer, decoder
+    "char": (None, _part("Split", pattern={"Regex": r"[\s\S]"}, behavior="Isolated", invert=False), _part("Fuse")),
+    "byte": (None, _WHOLE, _PARTED),
+    "word": (
+        _part("Sequence", normalizers=[_part("Strip", strip_left=True, strip_right=False), _LINES]),
+        _part("WhitespaceSplit"),
+        _part("Sequence", decoders=[_SPACED, _part("Fuse"), _BROKEN]),
+    ),
+    "bpe": (None, _PARTED, _PARTED),
+}
+_OFF = dict.fromkeys(("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"))
+_BPE = _part("BPE", **_OFF, fuse_unk=False, byte_fallback=False, ignore_merges=False)
+_FLAGS = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+
+
+def _spec(kind: str, vocab: Mapping[str, int], merges: Any = (), added: Any = ()) -> dict[str, Any]:
+    """The content of a tokenizer.json, its keys in the order in which `tokenizers` writes them."""
+    normalizer, splitter, decoder = _SHAPES[kind]
+    model = _part("WordLevel", vocab=vocab, unk_token=UNK)
+    if kind in ("byte", "bpe"):
+        model = {**_BPE, "vocab": vocab, "merges": list(merges)}
+    spec = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": list(added)}
+    spec |= {"normalizer": normalizer, "pre_tokenizer": splitter, "post_processor": None}
+    return spec | {"decoder": decoder, "model": model}
+
+
+def _need(good: bool, reason: str) -> None:
+    if not good:
+        raise ValueError(reason)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    _need(len(found := dict(pairs)) == len(pairs), "a key stands twice")
+    return found
+
+
+def _frame(spec: dict[str, Any]) -> dict[str, Any]:
+    """A tokenizer.json without its words, GPT-2's older spellings of the same thing written harken's way."""
+    frame = {**spec, "added_tokens": [], "model": {**spec["model"], "vocab": {}}}
+    if "merges" in spec["model"]:  # no byte is unknown, so its unk_token is idle
+        given = {name: value for name, value in spec["model"].items() if value or name == "type"}
+        frame["model"] = {**_BPE, **given, "unk_token": None, "vocab": {}, "merges": []}
+    for part in ("pre_tokenizer", "post_processor", "decoder"):
+        value = spec.get(part)
+        if isinstance(value, dict) and value.get("type") == "ByteLevel" and value.keys() <= _WHOLE.keys():
+            if part != "pre_tokenizer":  # there the flags move offsets only
+                frame[part] = _PARTED if part == "decoder" else None
+            elif value.get("add_prefix_space") is False:
+                frame[part] = _WHOLE if value.get("use_regex") is False else _PARTED
+    return frame
+
+
+def _added(given: Any) -> list[dict[str, Any]]:
+    """The tokens that are found in a text before anything else, such as <|endoftext|>."""
+    _need(isinstance(given, list) and len(given) <= ADDED_CAP, "its added tokens are not a short list")
+    for token in given:
+        _need(isinstance(token, dict) and isinstance(token.get("content"), str), "an added token has no text")
+        _need(WORD.fullmatch(token["content"]) is not None, "an added token is empty or has white space")
+        _need(not any(token.get(flag) for flag in ("single_word", "lstrip", "rstrip")), "an added token is not plain")
+    return [{"id": t.get("id"), "content": t["content"], **_FLAGS, "special": bool(t.get("special"))} for t in given]
+
+
+def _recognise(spec: Any) -> tuple[str, dict[str, Any]]:
+    """The kind and the canonical form of a tokenizer.json; a ValueError says why it is not one of ours."""
+    _need(isinstance(spec, dict) and isinstance(spec.get("model"), dict), "it has no model")
+    model, frame = spec["model"], _frame(spec)
+    _need(isinstance(model.get("vocab"), dict), "it has no vocabulary")
+    kind = next((kind for kind in KINDS if _spec(kind, {}) == frame), "")
+    _need(kind != "", "its model, normalizer, pre-tokenizer or decoder (or a pattern in them) is not known")
+    added = _added(spec.get("added_tokens"))
+    tokens = model["vocab"] | {token["content"]: token["id"] for token in added}
+    _need(all(type(i) is int for i in tokens.values()), "an id is not a whole number")
+    _need(sorted(tokens.values()) == list(range(len(tokens))), "its ids are not 0, 1, 2, ... once each")
+    _need(all(model["vocab"].get(t["content"], t["id"]) == t["id"] for t in added), "an added token has two ids")
+    vocab = dict(sorted(model["vocab"].items(), key=lambda item: item[1]))
+    _need(isinstance(model.get("merges", []), list), "its merges are not a list")
+    merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in model.get("merges", [])]
+    for pair in merges:
+        _need(isinstance(pair, list) and len(pair) == 2 and all(isinstance(p, str) for p in pair), "a merge is no pair")
+        _need({*pair, "".join(pair)} <= vocab.keys(), "a merge is not in its vocabulary")
+    _need(kind == "bpe" or not (added or merges), "it has merges or added tokens")
+    _need(kind != "bpe" or _BYTES.keys() <= vocab.keys(), "a byte has no token")
+    _need(kind != "byte" or vocab == _BYTES, "its ids are not the bytes")
+    _need(kind not in ("char", "word") or UNK in vocab, f"it has no {UNK}")
+    _need(kind != "char" or all(len(token) == 1 or token == UNK for token in vocab), "a token is no single character")
+    _need(kind != "word" or EOS in vocab, f"it has no {EOS}")
+    return kind, _spec(kind, vocab, merges, added)
+
+
+class Tokenizer:
+    """Text to ids and back. Made by `train` or `load`.
+
+    kind: char, byte, word or bpe; vocab: how many ids; end: the id that ends a line (word) or a document (bpe), if any.
+    """
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        """From the content of a tokenizer.json; a ValueError gives the reason if it is none of the four kinds."""
+        self.kind, spec = _recognise(spec)
+        self.json = (json.dumps(spec, ensure_ascii=False, indent=2) + "\n").encode()  # ValueError for a lone surrogate
+        self._special: dict[str, int] = {token["content"]: token["id"] for token in spec["added_tokens"]}
+        self._ids: dict[str, int] = spec["model"]["vocab"] | self._special
+        self.vocab = len(self._ids)
+        self.end = self._ids.get({"word": EOS, "bpe": END}.get(self.kind, ""))
+        self.dtype = np.dtype("<u2" if self.vocab <= 1 << 16 else "<u4")
+        self._bytes = [b""] * self.vocab
+        for token, i in self._ids.items():
+            coded = self.kind in ("byte", "bpe") and token not in self._special and _BYTES.keys() >= set(token)
+            self._bytes[i] = bytes(_BYTES[c] for c in token) if coded else token.encode()
+        if self.kind == "char":
+            codes = {ord(token): i for token, i in self._ids.items() if token != UNK}
+            self._table = np.full(0x110000, self._ids[UNK], self.dtype)
+            self._table[list(codes)] = list(codes.values())
+        if self.kind == "bpe":
+            self._library = tokenizers.Tokenizer.from_buffer(self.json)
+            self._pairs = lru_cache(MEMO)(lambda word: self._library.encode(word, add_special_tokens=False).ids)
+
+    def encode(self, text: str) -> npt.NDArray[Any]:
+        """The ids of a text, in 16 bits if they hold the vocabulary, else in 32."""
+        text = _sound(text)
+        if self.kind == "char":
+            return self._table.take(np.frombuffer(text.encode("utf-32-le"), "<u4"), mode="clip")
+        if self.kind == "byte":
+            return np.frombuffer(text.encode(), np.uint8).astype(self.dtype)
+        if self.kind == "word":
+            words = split_words(_LINE_ENDS.sub(f" {EOS} ", _INDENT.sub("", text, count=1)))
+            return np.fromiter(map(self._ids.get, words, repeat(self._ids[UNK])), self.dtype, len(words))
+        return np.concatenate([np.fromiter(ids, self.dtype) for ids in self._byte_pairs(list(pieces(text, PIECE)))])
+
+    def _byte_pairs(self, texts: list[str]) -> Iterator[Iterable[int]]:
+        """From memory, pre-token by pre-token; the library itself takes other scripts, special tokens and long runs."""
+        easy = [len(t) <= 2 * PIECE and _SETTLED.fullmatch(t) and not any(s in t for s in self._special) for t in texts]
+        rest = [text for text, known in zip(texts, easy, strict=True) if not known]
+        answers = iter(self._library.encode_batch_fast(rest, add_special_tokens=False))
+        for text, known in zip(texts, easy, strict=True):
+            yield chain.from_iterable(map(self._pairs, _PRE_TOKEN.findall(text))) if known else next(answers).ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of the ids. Words are joined by spaces, lines by newlines; half a character shows as U+FFFD."""
+        if self.kind == "word":
+            return "".join(map(self.stream_decoder(), self._known(ids)))
+        return b"".join([self._bytes[i] for i in self._known(ids)]).decode("utf-8", "replace")
+
+    def words(self, ids: Iterable[int]) -> list[str]:
+        """Each token's own text; bytes that are not whole characters are shown like <0xE2>."""
+        shown = [self._bytes[i].decode("utf-8", "surrogateescape") for i in self._known(ids)]
+        return [re.sub("[\udc80-\udcff]", lambda bad: f"<0x{ord(bad[0]) & 0xFF:02X}>", text) for text in shown]
+
+    def stream_decoder(self) -> Callable[[int], str]:
+        """A function to feed ids one by one; it answers the text that is now certain, never half a character."""
+        whole, glue = codecs.getincrementaldecoder("utf-8")("replace"), ""
+
+        def next_text(i: int) -> str:
+            nonlocal glue
+            text = whole.decode(self._bytes[self._known([i])[0]])
+            if self.kind == "word":
+                text, glue = ("\n", "") if i == self.end else (glue + text, " ")
+            return text
+
+        return next_text
+
+    def save(self, path: Path) -> None:
+        """Write tokenizer.json; the same tokens give the same bytes."""
+        path.write_bytes(self.json)
+
+    @classmethod
+    def load(cls, path: Path) -> "Tokenizer":
+        """Read a tokenizer.json that may come from anywhere: what is not wholly known is refused as BadRun."""
+        try:
+            _need(path.is_file(), "it is not a file")
+            with path.open("rb") as file:
+                raw = file.read(FILE_CAP + 1)
+            _need(len(raw) <= FILE_CAP, "it is larger than 64 MB")
+            _need(sum(map(raw.count, (b"[", b"{", b","))) <= ITEM_CAP, "it has too many items")
+            return cls(json.loads(raw.decode(), object_pairs_hook=_once))
+        except Exception as error:  # the library raises nothing more special
+            reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+        accepted = "accepted are harken's own tokenizer.json and plain byte-level BPE like GPT-2's"
+        raise BadRun(f"{path}: not a tokenizer to trust: {reason}; {accepted}; fetch or train it again")
+
+    def _known(self, ids: Iterable[int]) -> list[int]:
+        found: list[int] = ids.tolist() if isinstance(ids, np.ndarray) else [int(i) for i in ids]
+        for i in (min(found, default=0), max(found, default=0)):
+            if not 0 <= i < self.vocab:
+                raise BadInput(f"token {i}: not one of this {self.kind} tokenizer; its ids are 0 to {self.vocab - 1}")
+        return found
+
+
+def train(kind: str, texts: Callable[[], Iterable[str]], vocab: int, *, listen: Listener = silent) -> Tokenizer:
+    """Learn the tokens of a text. `texts()` gives its blocks and may be called twice; memory does not grow with them.
+
+    `vocab` is the most that word and bpe may have. Words stand by frequency, equal ones by their first appearance.
+    """
+    if kind not in KINDS:
+        raise BadSetting(f"data.tokens={kind}: not known; accepted are {', '.join(KINDS)}.{did_you_mean(kind, KINDS)}")
+    if vocab < (least := {"word": 3, "bpe": 257}.get(kind, 0)):
+        raise BadSetting(f"data.vocab={vocab}: too few for {kind}; accepted is {least} or more")
+    if kind == "byte":
+        return Tokenizer(_spec("byte", _BYTES))
+    if kind == "bpe":
+        return Tokenizer(_learn_pairs(texts, vocab, listen))
+    seen, count = np.zeros(0x110000, bool), Counter[str]()
+    for text in _told(texts(), listen):
+        if kind == "char":
+            seen[np.frombuffer(text.encode("utf-32-le"), "<u4")] = True
+        else:
+            count.update(split_words(text))
+        if len(count) > WORDS_KEPT:
+            count = Counter({word: times for word, times in count.items() if times > 1})
+    words = [word for word, _ in count.most_common(vocab) if word not in (UNK, EOS)]
+    tokens = [*map(chr, np.flatnonzero(seen)), UNK] if kind == "char" else [UNK, EOS, *words][:vocab]
+    return Tokenizer(_spec(kind, {token: i for i, token in enumerate(tokens)}))
+
+
+def _told(texts: Iterable[str], listen: Listener) -> Iterator[str]:
+    done = 0
+    for text in texts:
+        yield _sound(text)
+        done += len(text)
+        listen("vocabulary", done=done, unit="characters")
+    if not done:
+        raise BadInput("the text is empty; tokens are learned from at least one character; give a text")
+
+
+def _learn_pairs(texts: Callable[[], Iterable[str]], vocab: int, listen: Listener) -> dict[str, Any]:
+    """Byte pairs, from every n-th block where the text is long."""
+    every = 1 + sum(map(len, texts())) // SAMPLE
+    blocks = (text for n, text in enumerate(_told(texts(), listen)) if n % every == 0)
+    sample = (part for text in blocks for piece in pieces(text, PIECE) for part in piece.split(END))
+    library = tokenizers.Tokenizer(tokenizers.models.BPE())
+    library.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=vocab, min_frequency=2, special_tokens=[END], initial_alphabet=list(_BYTES), show_progress=False
+    )
+    library.train_from_iterator(sample, trainer)
+    return {**json.loads(library.to_str()), "decoder": _PARTED}

@@ -1,0 +1,50 @@
+"""The table of kinds: what `model.kind`, `data.kind` and `task.kind` may be, and where each one lives.
+
+A kind is a Part (its settings) that knows how to make the thing. Built-in kinds are listed here; a plug-in adds its own
+through the entry-point groups `harken.models` and `harken.data`. Only the kind that is named gets imported.
+"""
+
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from .errors import BadSetting, did_you_mean
+from .part import Part
+
+BUILT_IN: dict[str, dict[str, str]] = {
+    "data": {"text": "harken.data.text:Source"},
+    "model": {
+        "gpt": "harken.models.gpt:Shape",
+        "rnn": "harken.models.rnn:RNNShape",
+        "gru": "harken.models.rnn:GRUShape",
+        "lstm": "harken.models.rnn:LSTMShape",
+    },
+    "task": {"next-word": "harken.tasks.next_word:Task"},
+    "train": {"loop": "harken.training.settings:Train"},
+}
+GROUPS = {"data": "harken.data", "model": "harken.models"}
+
+
+def names(section: str) -> list[str]:
+    """Every kind this section of a recipe may have, plug-ins included."""
+    plugged = [point.name for point in entry_points(group=GROUPS[section])] if section in GROUPS else []
+    return sorted({*BUILT_IN[section], *plugged})
+
+
+def find(section: str, kind: str) -> type[Any]:
+    """The Part class of a kind, imported now."""
+    if kind in BUILT_IN[section]:
+        module, name = BUILT_IN[section][kind].split(":")
+        found: object = getattr(import_module(module), name)
+    else:
+        points = [p for p in entry_points(group=GROUPS.get(section, "harken.none")) if p.name == kind]
+        if not points:
+            known = names(section)
+            accepted = f"accepted: {', '.join(known)}.{did_you_mean(kind, known)}"
+            raise BadSetting(f"{section}.kind = {kind!r} is not a kind of {section}; {accepted}")
+        found = points[0].load()
+    if not (isinstance(found, type) and issubclass(found, Part)):
+        raise BadSetting(
+            f"{section}.kind = {kind!r}: the plug-in names {found!r}; it must name a harken.part.Part class"
+        )
+    return found

@@ -1,0 +1,167 @@
+"""GPT: predict the next word from all words before it. The lecture's LM Transformer, GPT-2 and Llama are its styles."""
+
+import math
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from harken.core import (
+    CAUSAL,
+    FULL,
+    Additive,
+    Alibi,
+    Bilinear,
+    Dot,
+    Gaussian,
+    Latent,
+    Learned,
+    Mahalanobis,
+    Memory,
+    Positions,
+    Rotary,
+    ScaledDot,
+    Sinusoid,
+    Stack,
+    Structure,
+    Wiring,
+    window,
+)
+from harken.part import Part
+
+SIMILARITIES = {
+    "scaled-dot": lambda heads, D: ScaledDot(D),
+    "dot": lambda heads, D: Dot(),
+    "bilinear": Bilinear,
+    "mahalanobis": Mahalanobis,
+    "gaussian": lambda heads, D: Gaussian(D**0.25),
+    "additive": Additive,
+    "latent": Latent,
+}
+
+
+class Shape(Part):
+    """The settings of a GPT."""
+
+    kind: Literal["gpt"] = "gpt"
+    style: Literal["lecture", "gpt2", "llama"] = Field("lecture", description="whose choices the other fields follow")
+    size: Literal["tiny", "small", "medium", "124m", "355m", "774m", "1.5b"] = Field(
+        "small", description="the one dial: sets d, layers, heads and context; any of them may still be given"
+    )
+    d: int = Field(128, ge=2, le=65536, description="width of a token's vector")
+    layers: int = Field(4, ge=1, le=1000, description="number of blocks")
+    heads: int = Field(4, ge=1, le=1024, description="number of attention heads")
+    kv_heads: int | None = Field(
+        None, ge=1, description="key/value heads, shared by groups of query heads; none: one each"
+    )
+    d_k: int | None = Field(None, ge=1, description="width of a head's keys; none: d / heads")
+    d_v: int | None = Field(None, ge=1, description="width of a head's values; none: d / heads")
+    hidden: int | None = Field(None, ge=1, description="width of the MLP; none: 4 d, or 8/3 d for swiglu")
+    context: int = Field(128, ge=1, le=1_000_000, description="longest sequence seen at once (L)")
+    positions: Literal["sinusoid", "sinusoid-halves", "learned", "rotary", "rotary-interleaved", "alibi", "none"] = (
+        Field("sinusoid", description="how a token's place enters")
+    )
+    base: float = Field(10_000.0, gt=1, description="base of the rotary frequencies")
+    window: int | None = Field(None, ge=1, description="look back at most this many tokens; none: at all before")
+    similarity: Literal["scaled-dot", "dot", "bilinear", "mahalanobis", "gaussian", "additive", "latent"] = Field(
+        "scaled-dot", description="how alike a query and a key are"
+    )
+    norm: Literal["pre", "post", "none"] = Field(
+        "pre", description="normalise before (2019) or after (2017) each sublayer"
+    )
+    rms: bool = Field(False, description="RMSNorm instead of LayerNorm")
+    eps: float = Field(1e-5, gt=0, description="added to the variance when normalising")
+    act: Literal["gelu", "gelu-tanh", "relu", "swiglu"] = Field("gelu", description="the MLP's activation")
+    residual: bool = Field(True, description="add each sublayer's input to its output")
+    bias: bool = Field(True, description="bias vectors in linear layers and norms")
+    lift: bool = Field(False, description="the lecture's linear layer after embedding + positions (LL)")
+    tied: bool = Field(True, description="the word scores use the embedding's own matrix")
+    dropout: float = Field(0.0, ge=0, lt=1, description="share of numbers dropped in training")
+
+    dials: ClassVar = {
+        "style": {
+            "lecture": {},
+            "gpt2": {"positions": "learned", "act": "gelu-tanh"},
+            "llama": {"positions": "rotary", "act": "swiglu", "rms": True, "eps": 1e-6, "bias": False, "tied": False},
+        },
+        "size": {
+            "tiny": {"d": 64, "layers": 2, "heads": 2, "context": 64},
+            "small": {"d": 128, "layers": 4, "heads": 4, "context": 128},
+            "medium": {"d": 384, "layers": 6, "heads": 6, "context": 256},
+            "124m": {"d": 768, "layers": 12, "heads": 12, "context": 1024},
+            "355m": {"d": 1024, "layers": 24, "heads": 16, "context": 1024},
+            "774m": {"d": 1280, "layers": 36, "heads": 20, "context": 1024},
+            "1.5b": {"d": 1600, "layers": 48, "heads": 25, "context": 1024},
+        },
+    }
+
+    def build(self, vocab: int) -> "GPT":
+        return GPT(self, vocab)
+
+    def wiring(self) -> Wiring:
+        hidden = self.hidden or (8 * self.d // 3 if self.act == "swiglu" else 4 * self.d)
+        own = {"hidden": hidden, "similarity": SIMILARITIES[self.similarity]}
+        same = {"d", "heads", "kv_heads", "d_k", "d_v", "act", "norm", "rms", "eps", "residual", "dropout", "bias"}
+        return Wiring(**self.model_dump(include=same), **own)
+
+    def places(self) -> Positions:
+        D = self.d_k or self.d // self.heads
+        return {
+            "sinusoid": lambda: Sinusoid(),
+            "sinusoid-halves": lambda: Sinusoid("halves"),
+            "learned": lambda: Learned(self.context, self.d),
+            "rotary": lambda: Rotary(D, base=self.base),
+            "rotary-interleaved": lambda: Rotary(D, base=self.base, layout="interleaved"),
+            "alibi": lambda: Alibi(self.heads),
+            "none": Positions,
+        }[self.positions]()
+
+
+class GPT(nn.Module):
+    """H^0 = LL(E w + PE), blocks with the causal mask, then a score for each word."""
+
+    def __init__(self, shape: Shape, vocab: int) -> None:
+        super().__init__()
+        self.vocab, self.context = vocab, shape.context
+        padded = math.ceil(vocab / 64) * 64  # kernels like round numbers; the scores of the extra rows are cut off
+        self.embed = nn.Embedding(padded, shape.d)
+        self.lift = nn.Linear(shape.d, shape.d) if shape.lift else nn.Identity()
+        self.dropout = nn.Dropout(shape.dropout)
+        self.stack = Stack(shape.layers, shape.wiring(), shape.places())
+        self.norm = shape.wiring().normalise() if shape.norm == "pre" else nn.Identity()
+        self.head = nn.Linear(shape.d, padded, bias=False)
+        self.structure = CAUSAL if shape.window is None else CAUSAL & window(shape.window)
+        self.apply(_start)
+        for block in self.stack.blocks:  # each layer adds to the sum, so each starts smaller (GPT-2)
+            for out in (block.look.W_o, block.mlp.W_2):
+                nn.init.normal_(out.weight, std=0.02 / math.sqrt(2 * shape.layers))
+        if shape.tied:
+            self.head.weight = self.embed.weight
+
+    def forward(
+        self,
+        tokens: Tensor,  # B L
+        *,
+        pos: Tensor | None = None,
+        structure: Structure = FULL,
+        memory: list[Memory] | None = None,
+        lengths: Tensor | None = None,
+    ) -> Tensor:  # B L d
+        pos = torch.arange(tokens.shape[1], device=tokens.device) if pos is None else pos
+        x = self.lift(self.stack.positions.add(self.embed(tokens), pos))
+        h = self.stack(self.dropout(x), structure=self.structure & structure, pos=pos, memory=memory)
+        return self.norm(h)
+
+    def logits(self, h: Tensor) -> Tensor:  # ... d -> ... vocab
+        return self.head(h)[..., : self.vocab]
+
+    def memory(self, B: int, capacity: int) -> list[Memory]:
+        return self.stack.memory(B, capacity)
+
+
+def _start(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=0.02)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        nn.init.zeros_(module.bias)

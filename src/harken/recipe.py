@@ -1,0 +1,179 @@
+"""A recipe: TOML -> four validated parts (data, model, task, train). It is data: no includes, no code, no expressions.
+
+Precedence: defaults < dials (size, style) < file < command line. Where each value came from is remembered.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from . import kinds
+from .errors import BadInput, BadSetting, did_you_mean
+from .part import Part
+
+SECTIONS = ("data", "model", "task", "train")
+Settings = dict[str, Any]  # {"model.layers": 4, ...}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The four parts of a run, and where each setting came from."""
+
+    data: Any
+    model: Any
+    task: Any
+    train: Any
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+    def settings(self) -> Settings:
+        """Every setting by its dotted path; those that are none are left out."""
+        return {
+            f"{section}.{name}": value
+            for section in SECTIONS
+            for name, value in getattr(self, section).model_dump(mode="json").items()
+            if value is not None
+        }
+
+    def toml(self) -> str:
+        """The resolved recipe as a file that repeats the run."""
+        lines: list[str] = []
+        for section in SECTIONS:
+            lines += [
+                "" if lines else "# The resolved recipe of this run: harken train <this file> --out other repeats it.",
+                f"[{section}]",
+            ]
+            own = {k.partition(".")[2]: v for k, v in self.settings().items() if k.startswith(f"{section}.")}
+            lines += [f"{name} = {as_toml(value)}" for name, value in own.items()]
+        return "\n".join(lines) + "\n"
+
+    def change(self, **settings: Any) -> "Recipe":
+        """The same recipe with these settings (train__steps=100), marked as worked out."""
+        changed = {k.replace("__", "."): v for k, v in settings.items()}
+        parts = {s: getattr(self, s) for s in SECTIONS}
+        for path, value in changed.items():
+            section, name = path.split(".")
+            parts[section] = parts[section].model_copy(update={name: value})
+        return Recipe(**parts, origins={**self.origins, **dict.fromkeys(changed, "worked out")})
+
+
+def resolve(*layers: tuple[str, Settings]) -> Recipe:
+    """Merge layers of settings, each with the name of where it comes from; a later layer wins. Then validate."""
+    given: Settings = {}
+    origins: dict[str, str] = {}
+    for origin, settings in layers:
+        for path, value in settings.items():
+            given[path], origins[path] = value, origin
+    _known_sections(given, origins)
+    source = kinds.find("data", _kind(given, "data", "text"))
+    parts = {"data": _part("data", source, given, origins)}
+    for section, default in (("model", "gpt"), ("task", getattr(source, "task", "next-word")), ("train", "loop")):
+        parts[section] = _part(section, kinds.find(section, _kind(given, section, default)), given, origins)
+    return Recipe(**parts, origins=origins)
+
+
+def _known_sections(given: Settings, origins: Mapping[str, str]) -> None:
+    for path in given:
+        section = path.partition(".")[0]
+        if section not in SECTIONS or "." not in path:
+            accepted = f"settings begin with {', '.join(s + '.' for s in SECTIONS)}"
+            raise BadSetting(f"{origins[path]}: {path} is not a setting; {accepted}.{did_you_mean(section, SECTIONS)}")
+
+
+def _kind(given: Settings, section: str, default: str) -> str:
+    return str(given.get(f"{section}.kind", default))
+
+
+def _part(section: str, part: type[Part], given: Settings, origins: dict[str, str]) -> Part:
+    own = {path.partition(".")[2]: value for path, value in given.items() if path.startswith(f"{section}.")}
+    for name in own:
+        if name not in part.model_fields:
+            guess = did_you_mean(name, part.model_fields).replace("Did you mean ", f"Did you mean {section}.")
+            see = f"harken check --settings {own.get('kind', part.model_fields['kind'].default)} lists them"
+            raise BadSetting(f"{origins[f'{section}.{name}']}: {section}.{name} is not a setting;{guess or ' ' + see}")
+    dialled: Settings = {}
+    for dial, table in part.dials.items():
+        chosen = own.get(dial, part.model_fields[dial].default)
+        for name, value in table.get(chosen, {}).items() if isinstance(chosen, str) else ():
+            dialled[name] = value
+            origins.setdefault(f"{section}.{name}", f"{dial} = {chosen}")
+    try:
+        return part.model_validate({**dialled, **own})
+    except ValidationError as error:
+        raise BadSetting(_explain(section, error, origins)) from None
+
+
+def _explain(section: str, error: ValidationError, origins: Mapping[str, str]) -> str:
+    first = error.errors()[0]
+    path = ".".join([section, *(str(x) for x in first["loc"][:1])])
+    said = first["msg"].removeprefix("Value error, ")
+    value = f" = {first['input']!r}" if first["loc"] else ""
+    return f"{origins.get(path, 'recipe')}: {path}{value}: {said[0].lower()}{said[1:]}"
+
+
+# --- reading and writing ----------------------------------------------------------------------------------------------
+
+
+def read(path: Path) -> Settings:
+    """The settings of a TOML file."""
+    try:
+        tables = tomllib.loads(path.read_text("utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(
+            f"{path}: is not valid TOML ({error}); a recipe has sections like [model] with lines d = 128"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path}: cannot be read ({error})") from None
+    flat: Settings = {}
+    for section, values in tables.items():
+        if not isinstance(values, dict):
+            raise BadSetting(
+                f"{path}: {section} stands outside a section; put it under one of [{'], ['.join(SECTIONS)}]"
+            )
+        flat |= {f"{section}.{name}": value for name, value in values.items()}
+    return flat
+
+
+def shipped(name: str) -> Settings:
+    """The settings of a recipe that comes with harken."""
+    found = files("harken.recipes") / f"{name}.toml"
+    if not found.is_file():
+        raise BadInput(f"recipe {name!r} is not one of harken's; there are {', '.join(shipped_names())}")
+    return read(Path(str(found)))
+
+
+def shipped_names() -> list[str]:
+    return sorted(p.name.removesuffix(".toml") for p in files("harken.recipes").iterdir() if p.name.endswith(".toml"))
+
+
+def override(text: str) -> tuple[str, Any]:
+    """model.layers=6 -> ("model.layers", 6). The value is TOML, else plain text."""
+    path, equals, value = text.partition("=")
+    if not equals or "." not in path:
+        raise BadInput(f"{text!r} is not a setting; settings look like model.layers=6")
+    try:
+        return path.strip(), tomllib.loads(f"x = {value}")["x"]
+    except tomllib.TOMLDecodeError:
+        return path.strip(), value
+
+
+def as_toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_quoted(k)} = {as_toml(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(as_toml(v) for v in value) + "]"
+    return _quoted(str(value))
+
+
+def _quoted(text: str) -> str:
+    escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r", "\b": "\\b", "\f": "\\f"}
+    plain = "".join(escapes.get(c, c if c.isprintable() else f"\\U{ord(c):08x}") for c in text)
+    return f'"{plain}"'

@@ -1,0 +1,1 @@
+"""Whole experiments made of train and use: choose a recipe, train, judge, report."""

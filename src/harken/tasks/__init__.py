@@ -1,0 +1,41 @@
+"""What is learned: target, loss, metric. The training loop knows a task only by the protocol below."""
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from harken.data.batch import Batch
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The summed loss of a batch, over how many answers, and its parts by name (for mixed texts)."""
+
+    total: Tensor
+    count: int
+    parts: dict[str, tuple[Tensor, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Score:
+    """How good a model is on a split, and by which protocol that was found."""
+
+    metrics: dict[str, float]
+    protocol: dict[str, Any]
+    parts: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+class Learning(Protocol):
+    """A task bound to its data: all the loop asks for."""
+
+    steps: int  # of one epoch
+    splits: tuple[str, ...]  # that can be evaluated
+    tokens: int  # of one whole batch, for tokens per second
+
+    def batch(self, epoch: int, step: int) -> Batch: ...
+    def loss(self, model: nn.Module, batch: Batch, part: int = 0) -> Loss: ...
+    def evaluate(self, model: nn.Module, split: str, *, quick: bool = False) -> Score: ...
+    def baselines(self, split: str) -> dict[str, dict[str, float]]: ...
+    def state(self) -> dict[str, Tensor]: ...
+    def load_state(self, state: dict[str, Tensor]) -> None: ...

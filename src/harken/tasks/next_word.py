@@ -1,0 +1,163 @@
+"""Predict the next word: the language model's task. Loss in nats per token; perplexity and bits per character."""
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from harken.data.batch import IGNORE, Batch, Batches, Packed, Streams, Windows, scoring
+from harken.part import Part
+
+from . import Loss, Score
+from .ngram import KneserNey, Unigram
+
+if TYPE_CHECKING:
+    from harken.data.text import TextData
+
+LOGITS = 2**27  # word scores held at a time: half a GiB in float32
+EVAL_READERS = 16  # of a model with a state: each carries its own
+BASELINE_TOKENS = 5_000_000  # what the free baselines learn from at most
+
+
+class Task(Part):
+    """The settings of next-word prediction."""
+
+    kind: Literal["next-word"] = "next-word"
+    stride: int | None = Field(
+        None, ge=1, description="step of the scoring window; smaller gives each word more context"
+    )
+    eval_tokens: int = Field(1_000_000, ge=0, description="score at most this many tokens of a split; 0: all")
+
+    def bind(self, data: "TextData", model: Any, *, batch: int, seed: int) -> "NextWord":
+        return NextWord(self, data, model, batch=batch, seed=seed)
+
+
+class NextWord:
+    """Next-word prediction on one text."""
+
+    def __init__(self, task: Task, data: "TextData", shape: Any, *, batch: int, seed: int) -> None:
+        self.data, self.L, self.limit = data, shape.context, task.eval_tokens or None
+        self.stride = min(task.stride or max(1, self.L // 2), self.L)
+        self.batches = self._cut(batch, seed)
+        self.rows = batch
+        self.steps, self.splits = self.batches.steps, tuple(data.splits)
+        self.tokens = batch * self.L
+        self.carry: dict[int, Any] = {}  # what a model with a state remembers, for each part of the batch
+        self.saved: dict[str, Tensor] = {}  # the same, from a checkpoint
+
+    def _cut(self, batch: int, seed: int) -> Batches:
+        train, how = self.data.train, self.data.batches
+        if how == "packed":
+            return Packed(train[0].tokens, train[0].documents, self.L, batch, seed=seed)
+        if how == "stream":
+            return Streams(train[0].tokens, self.L, batch)
+        return Windows([s.tokens for s in train], self.L, batch, seed=seed, weights=self.data.weights)
+
+    def batch(self, epoch: int, step: int) -> Batch:
+        return self.batches.batch(epoch, step)
+
+    def loss(self, model: nn.Module, batch: Batch, part: int = 0) -> Loss:
+        if self.data.batches == "stream" and (batch.fresh or part not in self.carry):
+            self.carry[part] = model.memory(len(batch.tokens), self.L)  # type: ignore[operator]
+            for n, mine in enumerate(self.carry[part].parts if not batch.fresh else ()):
+                mine.copy_(self.saved[f"{part}.{n}"])
+        rows = nll(model, batch, self.carry.get(part))
+        parts = {}
+        if batch.source is not None:
+            asked = (batch.targets != IGNORE).sum(1)
+            for s, name in enumerate(self.data.names):
+                mine = batch.source == s
+                parts[name] = (rows.detach()[mine].sum(), int(asked[mine].sum()))
+        return Loss(rows.sum(), batch.count, parts)
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module, split: str, *, quick: bool = False) -> Score:
+        """Loss, perplexity and bits per character on the contiguous stream; `quick` looks at less, for the curve."""
+        was = model.training
+        model.eval()
+        limit = min(self.limit or 10**12, 200_000) if quick else self.limit
+        stride = self.L if quick else self.stride
+        sums = [self._score(model, s.tokens, stride, limit) for s in self.data.splits[split]]
+        model.train(was)
+        names = self.data.names if len(sums) > 1 else ()
+        parts = {name: {"loss": total / max(1, n)} for name, (total, n) in zip(names, sums, strict=False)}
+        total, asked = sum(t for t, _ in sums), sum(n for _, n in sums)
+        protocol = {"tokens": asked, "context": self.L, "stride": stride}
+        if model.context is None:
+            protocol = {
+                "tokens": asked,
+                "context": "all before (the state is carried)",
+                "readers": self._readers(split),
+            }
+        return Score(self.metrics(total, asked, split), protocol, parts)
+
+    def _score(self, model: nn.Module, stream: Any, stride: int, limit: int | None) -> tuple[float, int]:
+        stream, device = self._asked(stream, limit), next(model.parameters()).device
+        total, count, state = 0.0, 0, None
+        batches: Iterator[Batch] = scoring(stream, self.L, stride, max(1, self.rows))
+        if model.context is None:
+            cut = Streams(stream, self.L, EVAL_READERS)
+            state = model.memory(cut.rows, self.L)  # type: ignore[operator]
+            batches = (cut.batch(0, step) for step in range(cut.steps))
+        for batch in batches:
+            total += float(nll(model, batch.to(device), state).sum())
+            count += batch.count
+        return total, count
+
+    def _asked(self, stream: Any, limit: int | None) -> Any:
+        """The tokens to be scored; where there is an end mark, one is put before them, so that the first is asked too."""
+        stream, end = stream[: limit or None], self.data.tokenizer.end
+        return stream if end is None else np.concatenate([[end], stream]).astype(stream.dtype)
+
+    def _readers(self, split: str) -> int:
+        return min(
+            Streams(self._asked(s.tokens, self.limit), self.L, EVAL_READERS).rows for s in self.data.splits[split]
+        )
+
+    def metrics(self, total: float, asked: int, split: str) -> dict[str, float]:
+        streams = self.data.splits[split]
+        characters = sum(s.characters for s in streams) / max(1, sum(len(s.tokens) for s in streams))  # a token has
+        mean = total / max(1, asked)
+        per_character = mean / math.log(2) / characters if characters else math.inf
+        return {"loss": mean, "perplexity": math.exp(min(mean, 700)), "bits_per_character": per_character}
+
+    def baselines(self, split: str) -> dict[str, dict[str, float]]:
+        """What costs nothing: word frequencies, and a 5-gram with Kneser-Ney smoothing. On the same tokens."""
+        train = np.concatenate([s.tokens[:BASELINE_TOKENS] for s in self.data.train])[:BASELINE_TOKENS]
+        found = {}
+        for name, counts in (("unigram", Unigram), ("5-gram Kneser-Ney", KneserNey)):
+            fitted = counts(train, self.data.vocab)
+            skip = 0 if self.data.tokenizer.end is None else 1  # the end mark put before is not asked
+            nats = [fitted.nll(self._asked(s.tokens, self.limit))[max(1, skip) :] for s in self.data.splits[split]]
+            found[name] = self.metrics(sum(float(x.sum()) for x in nats), sum(len(x) for x in nats), split)
+        return found
+
+    def state(self) -> dict[str, Tensor]:
+        return {f"{part}.{n}": t for part, memory in self.carry.items() for n, t in enumerate(memory.parts)}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self.carry, self.saved = {}, state
+
+
+def nll(model: nn.Module, batch: Batch, memory: Any = None) -> Tensor:
+    """The summed -ln p of each row's targets: B. Word scores are made in chunks, so that they never fill the memory."""
+    h = model(batch.tokens, pos=batch.pos, structure=batch.structure, memory=memory)  # B L d
+    flat, targets = h.flatten(0, 1), batch.targets.flatten()
+    chunk = max(1, LOGITS // model.vocab)  # type: ignore[operator]
+
+    def some(h: Tensor, y: Tensor) -> Tensor:
+        logits = model.logits(h)  # type: ignore[operator]
+        return F.cross_entropy(logits.float(), y, ignore_index=IGNORE, reduction="none")
+
+    if len(flat) <= chunk:
+        each = some(flat, targets)
+    else:  # scores are made again on the way back instead of being kept
+        pieces = zip(flat.split(chunk), targets.split(chunk), strict=True)
+        each = torch.cat([checkpoint(some, x, y, use_reentrant=False) for x, y in pieces])
+    return each.view(batch.targets.shape).sum(1)

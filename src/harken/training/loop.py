@@ -1,0 +1,298 @@
+"""The loop: one for every family. A step is a pure function of the weights, the moments, the random state and the place
+in the data; all four are in every checkpoint, so a run that was killed goes on as if nothing had happened."""
+
+import json
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from harken import run
+from harken.data.batch import Batch
+from harken.errors import BadRun, HarkenError, Stopped
+from harken.events import Listener, silent
+from harken.tasks import Learning
+
+from . import machine, state
+from .meter import Meter
+from .optim import clip, optimizer, rate
+from .settings import Train
+
+CHECKPOINT_SECONDS = 30.0
+EVALS = 10
+LINES = 200
+
+
+class Trainer:
+    """A model, its task and its optimiser, at some step of a run."""
+
+    def __init__(self, model: nn.Module, task: Learning, train: Train, *, listen: Listener = silent) -> None:
+        self.train, self.task, self.listen = train, task, listen
+        self.device = machine.pick_device(train.device)
+        self.precision = machine.pick_precision(train.precision, self.device)
+        if train.threads:
+            torch.set_num_threads(train.threads)
+        if train.deterministic:
+            torch.use_deterministic_algorithms(True)
+        self.model = model.to(self.device)
+        self.optimizer = optimizer(self.model, train)
+        self.call = self._compiled()
+        self.step, self.best = 0, (math.inf, -1)
+        self.best_weights: dict[str, Tensor] = {}
+
+    def _compiled(self) -> nn.Module:
+        """The model as it is called in a step: compiled where that pays, plain where it cannot be."""
+        wanted = self.train.compile
+        if (
+            wanted == "no"
+            or (wanted == "auto" and self.device.type == "cpu")
+            or not getattr(self.model, "compiles", True)
+        ):
+            return self.model
+        if reason := machine.can_compile(self.device):
+            self.listen("notice", text=f"not compiled: {reason}")
+            return self.model
+        return Compiled(self.model)
+
+    # --- one step -----------------------------------------------------------------------------------------------------
+
+    def update(self, steps: int) -> dict[str, Any]:
+        """One update from one batch, computed in micro-batches whose gradients add up to the whole batch's."""
+        epoch, place = divmod(self.step, self.task.steps)
+        batch = self.task.batch(epoch, place)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate(self.step, steps, self.train)
+        total, parts = self._gradients(batch)
+        norm = clip(self.model.parameters(), self.train.clip)
+        loss = float(total) / batch.count
+        if not (math.isfinite(loss) and math.isfinite(float(norm))):
+            self.optimizer.zero_grad()
+            raise HarkenError(
+                f"step {self.step + 1}: the loss is {loss}, the gradient's length {float(norm)} (epoch {epoch}, batch {place}); "
+                "nothing was updated; lower train.lr, and go on from the last checkpoint with --resume"
+            )
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.step += 1
+        lr = self.optimizer.param_groups[0]["lr"]
+        return {"step": self.step, "epoch": epoch, "loss": loss, "lr": lr, "gradient": float(norm), **parts}
+
+    def _gradients(self, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
+        rows, size = len(batch.tokens), self.train.micro or len(batch.tokens)
+        count, total = batch.count, torch.zeros((), device=self.device)
+        parts: dict[str, list[Any]] = {}
+        for part, start in enumerate(range(0, rows, size)):
+            with self._numbers():
+                loss = self.task.loss(self.call, batch.rows(start, start + size).to(self.device), part)
+            (
+                loss.total / count
+            ).backward()  # over the targets of the whole batch: ragged micro-batches weigh as they should
+            total += loss.total.detach()
+            for name, (sum_, n) in loss.parts.items():
+                seen = parts.setdefault(name, [0.0, 0])
+                parts[name] = [seen[0] + float(sum_), seen[1] + n]
+        means = {name: sum_ / n for name, (sum_, n) in parts.items() if n}
+        return total, {"parts": means} if means else {}
+
+    def _numbers(self) -> Any:
+        if self.precision == torch.float32:
+            return nullcontext()
+        return torch.autocast(self.device.type, self.precision)
+
+    # --- how long -----------------------------------------------------------------------------------------------------
+
+    def plan(self) -> int:
+        """How many steps the budget is. Minutes become steps here, once, from a measured rate; then steps count."""
+        if self.train.steps is not None:
+            return self.train.steps
+        if self.train.tokens is not None:
+            return math.ceil(self.train.tokens / self.task.tokens)
+        if self.train.epochs is not None:
+            return math.ceil(self.train.epochs * self.task.steps)
+        seconds = self.train.minutes * 60
+        step, look = self.measure(min(20.0, max(1.0, seconds / 10)))
+        return max(1, int((seconds - EVALS * min(look, seconds / 50)) / step))
+
+    def measure(self, seconds: float) -> tuple[float, float]:
+        """Seconds of a step and of a look at the valid split. Weights and random state are put back afterwards."""
+        self.listen("measure")
+        before = {n: t.clone() for n, t in run.weights(self.model).items()}
+        chance, carry = state.random_state(), self.task.state()
+        times: list[float] = []
+        begin = time.perf_counter()
+        while len(times) < 5 or (time.perf_counter() - begin < seconds and len(times) < 200):
+            start = time.perf_counter()
+            self.update(10**9)  # the first steps of a long warm-up: nearly no change
+            self._wait()
+            times.append(time.perf_counter() - start)
+        start = time.perf_counter()
+        if "valid" in self.task.splits:
+            self.look("valid")
+        look = time.perf_counter() - start
+        run.load_weights(self.model, before)
+        self.optimizer, self.step = optimizer(self.model, self.train), 0
+        state.load_random_state(chance)
+        self.task.load_state(carry)
+        return sorted(times[2:])[len(times[2:]) // 2], look
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    # --- the run ------------------------------------------------------------------------------------------------------
+
+    def fit(self, folder: Path, steps: int, previous: dict[str, Any] | None = None) -> Meter:
+        """Train up to this step, writing log and checkpoints into the folder. `previous` is the cost until now."""
+        look_every = self.train.eval_every or max(1, math.ceil(steps / EVALS))
+        log_every = self.train.log_every or max(1, steps // LINES)
+        self.model.train()
+        with (
+            Meter(previous, device=self.device) as meter,
+            _asked_to_stop() as stop,
+            (folder / "log.jsonl").open("a") as log,
+        ):
+            saved, mark, tokens = time.monotonic(), time.perf_counter(), 0
+            while self.step < steps:
+                facts = self.update(steps)
+                tokens += self.task.tokens
+                look = self.step % look_every == 0 or self.step == steps
+                if look and "valid" in self.task.splits:
+                    facts["valid"] = self._judge()
+                if look or self.step % log_every == 0 or self.step == 1:
+                    facts["tokens_per_second"] = round(tokens / (time.perf_counter() - mark))
+                    mark, tokens = time.perf_counter(), 0
+                    log.write(json.dumps(facts) + "\n")
+                    log.flush()
+                self.listen("step", steps=steps, **facts)
+                due = self.train.checkpoint_every
+                late = time.monotonic() - saved > CHECKPOINT_SECONDS if due is None else self.step % due == 0
+                if late or stop() or self.step == steps:
+                    self.save(folder, meter)
+                    saved = time.monotonic()
+                if stop() and self.step < steps:
+                    raise Stopped(
+                        f"{folder}: stopped at step {self.step} of {steps}; go on with: harken train {folder} --resume"
+                    )
+        return meter
+
+    def look(self, split: str, *, quick: bool = True) -> Any:
+        with self._numbers():
+            return self.task.evaluate(self.model, split, quick=quick)
+
+    def _judge(self) -> float:
+        loss = float(self.look("valid").metrics["loss"])
+        if self.train.best and loss < self.best[0]:
+            self.best = (loss, self.step)
+            self.best_weights = {n: t.clone() for n, t in run.weights(self.model).items()}
+        return loss
+
+    def finish(self) -> None:
+        """Take the weights that were best on the valid split."""
+        if self.best_weights:
+            run.load_weights(self.model, self.best_weights)
+
+    # --- stop and go on -----------------------------------------------------------------------------------------------
+
+    def save(self, folder: Path, meter: Meter) -> None:
+        tensors = {
+            **state.under("model", run.weights(self.model)),
+            **state.under("optimizer", state.moments(self.model, self.optimizer)),
+            **state.under("random", state.random_state()),
+            **state.under("task", self.task.state()),
+            **state.under("best", self.best_weights),
+        }
+        facts = {
+            "epoch": self.step // self.task.steps,
+            "position": self.step % self.task.steps,
+            "best": list(self.best),
+            "cost": meter.reading()._asdict(),
+            "bitwise": self.device.type == "cpu" or self.train.deterministic,
+            "machine": machine.describe(),
+        }
+        run.save_checkpoint(folder, self.step, tensors, facts, keep=self.train.keep)
+        self.listen("checkpoint", step=self.step)
+
+    def resume(self, folder: Path) -> dict[str, Any] | None:
+        """Go on from the newest whole checkpoint: its facts, or None if there is none."""
+        found = run.newest_checkpoint(folder)
+        if found is None:
+            return None
+        facts, tensors, damaged = found
+        for problem in damaged:
+            self.listen("notice", text=f"{problem}; the checkpoint before it is taken")
+        if (
+            facts["machine"].get("threads") != torch.get_num_threads()
+            or facts["machine"].get("torch") != torch.__version__
+        ):
+            self.listen(
+                "notice", text="another thread count or torch than before: the run goes on, but not bit for bit"
+            )
+        try:
+            run.load_weights(self.model, state.of("model", tensors))
+            state.load_moments(self.model, self.optimizer, state.of("optimizer", tensors))
+            state.load_random_state(state.of("random", tensors))
+            self.task.load_state(state.of("task", tensors))
+            self.best_weights = {n: t.to(self.device) for n, t in state.of("best", tensors).items()}
+            self.step, self.best = int(facts["step"]), tuple(facts["best"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadRun(f"{folder}: its checkpoint does not fit its recipe ({error})") from None
+        trim_log(folder / "log.jsonl", self.step)
+        return facts
+
+
+class Compiled(nn.Module):
+    """A model whose forward is compiled; everything else is the model's own."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.fast: Callable[..., Any] = torch.compile(model, dynamic=False)
+
+    def forward(self, *given: Any, **named: Any) -> Any:
+        return self.fast(*given, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("model"), name)
+
+
+def trim_log(path: Path, step: int) -> None:
+    """Leave the lines up to this step, so that every step stands there once; a half-written last line goes too."""
+    kept = []
+    for line in path.read_text("utf-8").splitlines() if path.exists() else ():
+        try:
+            if json.loads(line)["step"] <= step:
+                kept.append(line + "\n")
+        except (ValueError, KeyError, TypeError):
+            continue
+    run.write(path, "".join(kept))
+
+
+@contextmanager
+def _asked_to_stop() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C and SIGTERM wait until the step is done. A second Ctrl-C does not."""
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    asked: list[int] = []
+
+    def note(number: int, frame: Any) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for s, handler in before.items():
+            signal.signal(s, handler)

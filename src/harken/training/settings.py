@@ -1,0 +1,43 @@
+"""The settings of the training itself: how long, how fast, how often something is kept."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from harken.part import Part
+
+
+class Train(Part):
+    """How a model is trained. One of steps, tokens, epochs or minutes says for how long."""
+
+    kind: Literal["loop"] = "loop"
+    steps: int | None = Field(None, ge=0, description="how many updates; beats the default minutes")
+    tokens: int | None = Field(None, ge=1, description="how many tokens to learn from, instead of steps")
+    epochs: float | None = Field(None, gt=0, description="how many times through the data, instead of steps")
+    minutes: float = Field(4.0, gt=0, description="how long; turned into steps once, from a measured rate")
+    batch: int = Field(16, ge=1, description="rows in one update")
+    micro: int | None = Field(None, ge=1, description="rows computed at a time; fewer need less memory, same gradients")
+    optimizer: Literal["adamw", "sgd"] = Field("adamw", description="the rule of the update")
+    lr: float = Field(1e-3, gt=0, description="highest learning rate")
+    schedule: Literal["cosine", "constant"] = Field(
+        "cosine", description="how the learning rate falls after the warm-up"
+    )
+    warmup: float = Field(0.05, ge=0, description="share of the steps (below 1), or steps, in which the rate rises")
+    final: float = Field(0.0, ge=0, le=1, description="share of the highest rate that is left at the end")
+    weight_decay: float = Field(0.1, ge=0, description="pull of the matrices towards 0")
+    betas: tuple[float, float] = Field((0.9, 0.99), description="AdamW's memory of gradients and of their squares")
+    momentum: float = Field(0.9, ge=0, lt=1, description="SGD's memory of gradients")
+    clip: float = Field(1.0, ge=0, description="longest gradient; longer ones are shortened; 0: never")
+    seed: int = Field(0, ge=0, lt=2**32, description="fixes everything that is drawn")
+    device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", description="numbers of the forward pass"
+    )
+    compile: Literal["auto", "yes", "no"] = Field("auto", description="torch.compile, where it pays")
+    deterministic: bool = Field(False, description="bitwise repeatable on CUDA too, a little slower")
+    threads: int | None = Field(None, ge=1, description="CPU threads; none: as torch chooses")
+    eval_every: int | None = Field(None, ge=1, description="steps between looks at the valid split; none: ten in all")
+    log_every: int | None = Field(None, ge=1, description="steps between lines of log.jsonl; none: about 200 in all")
+    checkpoint_every: int | None = Field(None, ge=1, description="steps between checkpoints; none: every 30 seconds")
+    keep: int = Field(2, ge=1, description="checkpoints kept")
+    best: bool = Field(True, description="end with the weights that were best on the valid split, not with the last")

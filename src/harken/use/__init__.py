@@ -1,0 +1,1 @@
+"""Use a run: generate, score, evaluate, trace. Reads the run folder and nothing else."""

