@@ -16,6 +16,8 @@ from .similarity import Similarity
 from .structure import FULL, Layout, Structure
 from .view import Edit, Editor, View, Watcher, pair_weights, weights
 
+_compiled = cache(torch.compile)  # FlexAttention is a kernel only when compiled
+
 
 def attend(
     q: Tensor,  # B H Lq D
@@ -24,12 +26,13 @@ def attend(
     similarity: Similarity,
     structure: Structure | Layout = FULL,
     *,
-    bias: Tensor | None = None,  # H Lq Lk or B H Lq Lk, added to the scores
+    bias: Tensor | None = None,  # H Lq Lk or B H Lq Lk, added to the scores; a layout has its own
     dropout: float = 0.0,
     watch: Watcher | None = None,
 ) -> Tensor:  # B H Lq D_v
     """Look into the memory (k, v) with the queries q."""
-    layout = structure.lay(len(q), q.shape[-2], k.shape[-2], q.device, bias)
+    shape = len(q), q.shape[-2], k.shape[-2]
+    layout = structure.lay(*shape, q.device, bias) if isinstance(structure, Structure) else structure
     q, k = similarity.project(q, k)
     if isinstance(watch, Editor):  # the one reason to take the slow road
         return explicit(q, k, v, similarity, layout, dropout=dropout, edit=watch.f)
@@ -81,18 +84,13 @@ def mix(a: Tensor, v: Tensor, i: Tensor, j: Tensor, n: int) -> Tensor:
 
 def flex(q: Tensor, k: Tensor, v: Tensor, similarity: Similarity, layout: Layout) -> Tensor:
     """FlexAttention: only the blocks in which somebody may look at somebody are computed."""
-    kernel = _flex_kernel(torch.compiler.is_compiling())
+    from torch.nn.attention.flex_attention import flex_attention
+
+    kernel: Any = flex_attention if torch.compiler.is_compiling() else _compiled(flex_attention)
     return kernel(q, k, v, block_mask=layout.blocks, scale=similarity.scale, enable_gqa=q.shape[1] != k.shape[1])
 
 
 def _flexible(q: Tensor, layout: Layout) -> bool:
     """Where FlexAttention pays: on a GPU, for a mask the kernel has no flag for, over more than a few blocks."""
-    plain = layout.full or layout.causal or layout.bias is not None
+    plain = layout.full or layout.causal or layout.bias is not None or not layout.structure.pointwise
     return q.is_cuda and not plain and min(layout.Lq, layout.Lk) >= 512
-
-
-@cache
-def _flex_kernel(compiling: bool) -> Any:
-    from torch.nn.attention.flex_attention import flex_attention
-
-    return flex_attention if compiling else torch.compile(flex_attention, dynamic=False)

@@ -16,7 +16,6 @@ from .similarity import ScaledDot, Similarity
 from .structure import CAUSAL, FULL, Layout, Structure
 from .view import Watcher
 
-
 Map = Callable[[Tensor], Tensor]
 Where = Literal["pre", "post", "none"]
 ACTS: dict[str, Map] = {
@@ -203,7 +202,7 @@ class Stack(nn.Module):
 
     def memory(self, B: int, capacity: int) -> list[Memory]:
         """An empty memory for each layer."""
-        looks = [block.look for block in self.blocks]
+        looks = (block.look for block in self.blocks)
         return [empty(B, a.kv_heads, capacity, a.d_k, a.d_v, like=a.W_k.weight) for a in looks]
 
     def read(self, source: Tensor) -> list[Fixed]:

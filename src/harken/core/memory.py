@@ -12,7 +12,7 @@ class Memory:
     """One layer's pairs, filling: `capacity` slots, written where the queries sit."""
 
     def __init__(self, k: Tensor, v: Tensor) -> None:  # B H C D, B H C D_v
-        self.k, self.v = k, v
+        self.k, self.v, self.capacity = k, v, k.shape[2]
 
     def write(self, k: Tensor, v: Tensor, slots: Tensor | None) -> tuple[Tensor, Tensor]:
         """Put k and v (B H L D) at these slots (L, or B L when the rows stand at different places); give all pairs."""
@@ -27,10 +27,6 @@ class Memory:
         """Keep these batch rows: how a beam search follows its survivors. In place, so that a captured step sees it."""
         for store in (self.k, self.v):
             store.copy_(store[rows])
-
-    @property
-    def capacity(self) -> int:
-        return self.k.shape[2]
 
 
 class Fixed(Memory):

@@ -67,9 +67,7 @@ class Rotary(Positions):
 
     def turner(self, pos: Tensor) -> Callable[[Tensor], Tensor]:
         f = self.scaling(frequencies(self.D, self.base, pos.device))  # no buffer: it would be cast with the model
-        angles = pos[..., None] * f  # L D/2 or B L D/2
-        if angles.dim() == 3:
-            angles = angles.unsqueeze(1)  # the heads turn alike
+        angles = pos[..., None, :, None] * f  # 1 L D/2 or B 1 L D/2: the heads turn alike
         c, s = angles.cos(), angles.sin()
 
         def turn(x: Tensor) -> Tensor:
@@ -101,7 +99,7 @@ def slopes(heads: int, device: torch.device | None = None) -> Tensor:  # H
 
 
 def frequencies(d: int, base: float = 1e4, device: torch.device | None = None) -> Tensor:  # d/2
-    return base ** -torch.arange(0, d, 2, device=device, dtype=torch.float32).div(d)
+    return 1 / base ** torch.arange(0, d, 2, device=device, dtype=torch.float32).div(d)
 
 
 def stretched(factor: float) -> Scaling:
@@ -118,7 +116,7 @@ def llama3(factor: float, *, low: float = 1.0, high: float = 4.0, context: int =
     """Llama 3's: waves longer than context/low are slowed by the factor, shorter than context/high left as they are."""
 
     def scale(f: Tensor) -> Tensor:
-        turns = context * f / (2 * math.pi)  # how often a wave fits into the original context
+        turns = context / (2 * math.pi / f)  # how often a wave fits into the original context
         smooth = ((turns - low) / (high - low)).clamp(0, 1)
         return (1 - smooth) * f / factor + smooth * f
 

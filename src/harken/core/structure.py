@@ -15,6 +15,8 @@ from torch import Tensor
 
 Predicate = Callable[[Tensor, Tensor, Tensor], Tensor]  # b, i, j (broadcastable) -> True where i may look at j
 Pairs = tuple[Tensor, Tensor]  # i, j: E each
+Bias = Tensor | None  # H Lq Lk or B H Lq Lk
+BLOCK = 128  # FlexAttention's
 Listed = tuple[Tensor, Tensor, Tensor]  # i, j, and whether the pair is allowed
 
 
@@ -26,6 +28,7 @@ class Structure:
     name: str
     pairs: Pairs | None = None  # a list that holds every allowed pair, when there is one shorter than L x L
     reflexive: bool = False  # every query may look at its own slot, so no row is empty
+    pointwise: bool = True  # the predicate is arithmetic on b, i, j, so a block kernel can carry it along
     slots: Tensor | None = None  # where the queries sit: Lq or B Lq; None: at the end of the keys
 
     def __and__(self, other: "Structure") -> "Structure":
@@ -46,16 +49,17 @@ class Structure:
 
         name, reflexive = f"({self.name} {sign} {other.name})", how(self.reflexive, other.reflexive)
         slots = other.slots if self.slots is None else self.slots
-        return Structure(allows, name, pairs, reflexive, slots)
+        return Structure(allows, name, pairs, reflexive, self.pointwise and other.pointwise, slots)
 
     def __invert__(self) -> "Structure":
-        return Structure(lambda b, i, j: ~self.allows(b, i, j), f"~{self.name}", slots=self.slots)
+        name = f"~{self.name}"
+        return replace(self, allows=lambda b, i, j: ~self.allows(b, i, j), name=name, pairs=None, reflexive=False)
 
     def at(self, slots: Tensor) -> "Structure":
         """The same relation for queries that sit at these slots (Lq, or B Lq): decoding, or a few rows of a view."""
         return replace(self, slots=slots)
 
-    def lay(self, B: int, Lq: int, Lk: int, device: torch.device, bias: Tensor | None = None) -> "Layout":
+    def lay(self, B: int, Lq: int, Lk: int, device: torch.device, bias: Bias = None) -> "Layout":
         return Layout(self, B, Lq, Lk, device, bias)
 
     def mask(self, B: int, Lq: int, Lk: int, device: torch.device | None = None) -> Tensor:
@@ -69,10 +73,9 @@ class Structure:
 class Layout:
     """A structure laid out for one shape, with the bias of its scores, once per forward: every layer reads the same."""
 
-    def __init__(
-        self, structure: Structure, B: int, Lq: int, Lk: int, device: torch.device, bias: Tensor | None
-    ) -> None:
-        self.structure, self.B, self.Lq, self.Lk, self.device, self.bias = structure, B, Lq, Lk, device, bias
+    def __init__(self, structure: Structure, B: int, Lq: int, Lk: int, device: torch.device, bias: Bias = None) -> None:
+        self.structure, self.Lq, self.Lk, self.device, self.bias = structure, Lq, Lk, device, bias
+        self.b = torch.arange(B, device=device).view(-1, 1, 1)
         self.slots = torch.arange(Lk - Lq, Lk, device=device) if structure.slots is None else structure.slots
         # a kernel's own flag may replace the mask, but only when the queries sit where the kernel thinks they do
         last = structure is CAUSAL and Lq == 1  # one query at the end of its keys sees them all
@@ -80,14 +83,10 @@ class Layout:
         self.causal = bias is None and structure is CAUSAL and Lq == Lk and not last
         self.lists = structure.pairs is not None and structure.slots is None and Lq == Lk
 
-    def lay(self, B: int, Lq: int, Lk: int, device: torch.device, bias: Tensor | None = None) -> "Layout":
-        """Already laid out: a layout stands wherever a structure may."""
-        return self if bias is None else self.structure.lay(B, Lq, Lk, device, bias)
-
     def rows(self, index: Tensor | slice = slice(None)) -> Tensor:
         """The mask of these query rows: B|1 1 len(index)|1 Lk."""
         slots, j = self.slots[..., index], torch.arange(self.Lk, device=self.device)
-        return self._allowed(slots.view(-1, slots.shape[-1], 1), j.view(1, 1, -1)).unsqueeze(1)
+        return self.structure.allows(self.b, slots.view(-1, slots.shape[-1], 1), j.view(1, 1, -1)).unsqueeze(1)
 
     def shift(self, heads: Tensor | slice, i: Tensor, j: Tensor | slice = slice(None)) -> Tensor | None:
         """The bias of these heads for these pairs, or for whole rows i."""
@@ -115,27 +114,30 @@ class Layout:
         if self.structure.pairs is None or not self.lists:
             raise ValueError(f"{self.structure} lists no pairs; ask for rows, top or whole")
         i, j = (t.to(self.device) for t in self.structure.pairs)
-        return i, j, self._allowed(i.view(1, 1, -1), j.view(1, 1, -1)).squeeze(1)
+        return i, j, self.structure.allows(self.b, i.view(1, 1, -1), j.view(1, 1, -1)).squeeze(1)
 
     @cached_property
     def blocks(self) -> object:
         """FlexAttention's block mask: blocks in which nobody may look at anybody are skipped, never stored."""
-        from torch.nn.attention.flex_attention import create_block_mask
+        from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
         allows, slots = self.structure.allows, self.slots
 
         def mask_mod(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
             return allows(b, slots[b, i] if slots.dim() == 2 else slots[i], j)
 
+        if self.structure.pairs is not None and self.lists:  # the blocks of the listed pairs: never L x L
+            n = -(-self.Lk // BLOCK)
+            i, j = self.structure.pairs
+            rows, columns = (t.to(self.device) for t in _union((i // BLOCK, j // BLOCK)))
+            counts = torch.bincount(rows, minlength=n)
+            table = torch.zeros(n, n, dtype=torch.int32, device=self.device)
+            table[rows, torch.arange(len(rows), device=self.device) - (counts.cumsum(0) - counts)[rows]] = columns.int()
+            lengths = {"BLOCK_SIZE": BLOCK, "mask_mod": mask_mod, "seq_lengths": (self.Lq, self.Lk)}
+            return BlockMask.from_kv_blocks(counts.int()[None, None], table[None, None], **lengths)
         B = len(self.rows(slice(1)))  # 1 where all rows of the batch are alike
-        # compiled, because the eager builder would lay out the whole L x L first
-        alone = not torch.compiler.is_compiling()
-        return create_block_mask(mask_mod, B, None, self.Lq, self.Lk, str(self.device), _compile=alone)
-
-    def _allowed(self, i: Tensor, j: Tensor) -> Tensor:
-        """i and j: (B) x y -> B|1 x y."""
-        b = torch.arange(self.B, device=self.device)
-        return self.structure.allows(b.view(-1, 1, 1), i, j)
+        build: Any = create_block_mask if torch.compiler.is_compiling() else torch.compile(create_block_mask)
+        return build(mask_mod, B, None, self.Lq, self.Lk, str(self.device))
 
 
 FULL = Structure(lambda b, i, j: (i >= 0) & (j >= 0), "full", reflexive=True)
@@ -146,8 +148,8 @@ def window(w: int, L: int | None = None) -> Structure:
     """Neighbours at distance w or less. With the length L given, its pairs are listed: L (2w + 1), not L x L."""
     pairs = None
     if L is not None:
-        j = (torch.arange(L)[:, None] + torch.arange(-w, w + 1)).clamp(0, L - 1)
-        pairs = _union((torch.arange(L).repeat_interleave(2 * w + 1), j.flatten()))
+        i, step = torch.cartesian_prod(torch.arange(L), torch.arange(-w, w + 1)).unbind(-1)
+        pairs = _union((i, (i + step).clamp(0, L - 1)))
     return Structure(lambda b, i, j: (i - j).abs() <= w, f"window({w})", pairs, reflexive=True)
 
 
@@ -155,20 +157,24 @@ def hubs(g: int, L: int | None = None) -> Structure:
     """The first g slots see all and are seen by all (BigBird's global tokens). Listed when L is given: 2 g L."""
     pairs = None
     if L is not None:
-        to, hub = torch.cartesian_prod(torch.arange(L), torch.arange(min(g, L))).unbind(-1)
-        pairs = _union((to, hub), (hub, to))
+        i, hub = torch.cartesian_prod(torch.arange(L), torch.arange(min(g, L))).unbind(-1)
+        pairs = _union((i, hub), (hub, i))
     return Structure(lambda b, i, j: (i < g) | (j < g), f"hubs({g})", pairs)
 
 
 def random_links(L: int, r: int, seed: int = 0) -> Structure:
-    """Each of L queries looks at r keys, drawn once."""
-    table = torch.randint(L, (L, r), generator=torch.Generator().manual_seed(seed))
+    """Each of L queries looks at r keys, drawn once: by a hash of i, so that no table has to follow to a device."""
+
+    def link(i: Tensor, n: int | Tensor) -> Tensor:
+        x = (i * r + n + (seed % 2**31 << 32)) * 0x1E3779B97F4A7C15
+        x = (x ^ (x >> 32)) * 0x3F58476D1CE4E5B9
+        return (x ^ (x >> 29)) % L
 
     def allows(b: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        links = table.to(i.device)
-        return reduce(operator.or_, (links[i, n] == j for n in range(r)), i + j < 0)  # never a whole L x L x r
+        return reduce(operator.or_, (link(i, n) == j for n in range(r)), i + j < 0)  # never a whole L x L x r
 
-    return Structure(allows, f"random({r})", _union((torch.arange(L).repeat_interleave(r), table.flatten())))
+    i, n = torch.cartesian_prod(torch.arange(L), torch.arange(r)).unbind(-1)
+    return Structure(allows, f"random({r})", _union((i, link(i, n))))
 
 
 def bigbird(L: int, w: int = 3, g: int = 2, r: int = 3, seed: int = 0) -> Structure:
@@ -189,16 +195,17 @@ def same(doc: Tensor) -> Structure:
 def edges(i: Tensor, j: Tensor, n: int) -> Structure:
     """A graph of n nodes: node i looks at node j."""
     listed = _union((i, j))
-    codes = torch.cat([listed[0].new_tensor([-1]), listed[0] * n + listed[1]])  # sorted, and never empty
+    codes = torch.cat([listed[0].new_tensor([-1 << 62]), listed[0] * n + listed[1]])  # sorted, and never empty
 
     def allows(b: Tensor, a: Tensor, c: Tensor) -> Tensor:
         known, code = codes.to(a.device), (a * n + c).contiguous()
-        return known[torch.searchsorted(known, code).clamp(max=len(known) - 1)] == code
+        return (c < n) & (known[torch.searchsorted(known, code).clamp(max=len(known) - 1)] == code)
 
-    return Structure(allows, f"edges({len(listed[0])})", listed)
+    return Structure(allows, f"edges({len(listed[0])})", listed, pointwise=False)
 
 
 def _union(*lists: Pairs) -> Pairs:
     """A relation holds or does not: a pair that is named twice counts once. Sorted by i, then j."""
-    i, j = torch.unique(torch.stack([torch.cat(t) for t in zip(*lists, strict=True)]).long(), dim=1)
-    return i, j
+    i, j = (torch.cat(t).long() for t in zip(*lists, strict=True))
+    codes = torch.unique(i << 31 | j)
+    return codes >> 31, codes & (1 << 31) - 1

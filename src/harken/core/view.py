@@ -3,11 +3,10 @@
 Looking is free: a watcher that reads gets a View, from which only what is asked is computed.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +18,6 @@ BLOCK = 256  # query rows computed at a time when a whole map is only summed up
 
 Heads = Sequence[int] | None
 Edit = Callable[[Tensor], Tensor] | None
-T = TypeVar("T")
 
 
 def weights(q: Tensor, k: Tensor, similarity: Similarity, allowed: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -71,8 +69,7 @@ class View:
         """The weights of these query rows: B H' len(i) Lk."""
         index = torch.as_tensor(i, device=self.q.device)
         q, k, chosen = self._heads(heads)
-        bias = self.layout.shift(chosen, index)
-        return weights(q[:, :, index], k, self.similarity, self.layout.rows(index), bias)
+        return weights(q[:, :, index], k, self.similarity, self.layout.rows(index), self.layout.shift(chosen, index))
 
     def whole(self, heads: Heads = None) -> Tensor:
         """B H' Lq Lk, when it is really wanted."""
@@ -121,28 +118,26 @@ Watcher = Callable[[View], None] | Editor  # stands at one attention; one that o
 def watching(model: nn.Module, *names: str) -> AbstractContextManager[dict[str, View]]:
     """Read the attentions of these names (all, if none is given) during the calls inside: name -> last view."""
     seen: dict[str, View] = {}
-    return _standing(model, {name: partial(seen.__setitem__, name) for name in names or _places(model)}, seen)
+    return _standing(model, names, lambda name: partial(seen.__setitem__, name), seen)
 
 
-def editing(model: nn.Module, name: str, f: Callable[[Tensor], Tensor]) -> AbstractContextManager[None]:
+def editing(model: nn.Module, name: str, f: Callable[[Tensor], Tensor]) -> AbstractContextManager[object]:
     """Replace the weights of the attention of this name by f(A) during the calls inside."""
-    return _standing(model, {name: Editor(f)}, None)
-
-
-def _places(model: nn.Module) -> dict[str, nn.Module]:
-    return {name: module for name, module in model.named_modules() if hasattr(module, "watch")}
+    return _standing(model, [name], lambda name: Editor(f), {})
 
 
 @contextmanager
-def _standing(model: nn.Module, watchers: Mapping[str, Watcher], given: T) -> Iterator[T]:
-    places = _places(model)
-    if missing := watchers.keys() - places.keys():
+def _standing(
+    model: nn.Module, names: Sequence[str], watcher: Callable[[str], Watcher], seen: dict[str, View]
+) -> Iterator[dict[str, View]]:
+    places = {name: vars(module) for name, module in model.named_modules() if hasattr(module, "watch")}
+    if missing := set(names) - places.keys():
         raise ValueError(f"no attention is called {min(missing)!r}; there are {', '.join(places) or 'none'}")
-    before = {name: vars(places[name])["watch"] for name in watchers}
+    before = {name: places[name]["watch"] for name in names or places}
     try:
-        for name, watcher in watchers.items():
-            vars(places[name])["watch"] = watcher
-        yield given
+        for name in before:
+            places[name]["watch"] = watcher(name)
+        yield seen
     finally:
-        for name, watcher in before.items():
-            vars(places[name])["watch"] = watcher
+        for name, old in before.items():
+            places[name]["watch"] = old

@@ -7,32 +7,34 @@ import html
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 Point = tuple[float, float]
 HUGE = 1e30  # beyond this a value says only that something broke, and drawing it would hide all others
 MOST = 500  # points of a line: more cannot be told apart on a screen
-PICTURES = {c: 0x2400 + c for c in range(32) if chr(c) not in "\t\n"}
-UNSEEN = {**PICTURES, 127: 0x2421, **dict.fromkeys((*range(128, 160), *range(0xD800, 0xE000)), 0xFFFD)}
+UNSEEN = {c: 0x2400 + c for c in range(32) if chr(c) not in "\t\n"}  # their pictures
+UNSEEN |= dict.fromkeys((*range(127, 160), *range(0xD800, 0xE000)), 0xFFFD)
+UNITS = {  # from where on, divided by what, called what; energy comes in kWh, mass in kg
+    "count": ((1e9, 1e9, "B"), (1e5, 1e6, "M"), (1e4, 1e3, "k")),
+    "flop": tuple((n, n, c + "FLOP") for n, c in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))),
+    "energy": ((1e3, 1e3, "MWh"), (0.1, 1, "kWh"), (1e-4, 1e-3, "Wh"), (0, 1e-6, "mWh")),
+    "mass": ((1e3, 1e3, "t"), (0.1, 1, "kg"), (1e-4, 1e-3, "g"), (0, 1e-6, "mg")),
+}
 
 CSS = """
-figure { margin: 0; min-width: 0 }
-figcaption { font-size: .84rem; color: var(--soft); margin-bottom: .7rem }
-figcaption b { color: var(--ink); font-weight: 600; margin-right: .35em }
-.plot { display: block; overflow: visible; height: 17rem; width: calc(100% - 4.2rem); margin: 0 1.4rem 2.2rem 2.8rem }
-.plot.small { height: 7rem }
-.plot text { font-size: .74rem; fill: var(--soft); font-variant-numeric: tabular-nums }
-.plot .y { text-anchor: end } .plot .x { text-anchor: middle }
-.plot line { stroke: var(--rule) }
-.plot path { fill: none; stroke: var(--accent); stroke-width: 1.8; stroke-linejoin: round; vector-effect: non-scaling-stroke }
-.plot path.faint { stroke-width: 1; opacity: .38 }
-.plot circle { fill: var(--accent) } .plot circle.dots { fill: var(--valid); stroke: var(--paper); stroke-width: 1.5 }
-.plot line.level { stroke: var(--soft); stroke-dasharray: 5 4 }
-.plot text.level { text-anchor: end; paint-order: stroke; stroke: var(--paper); stroke-width: 4px }
-.key { white-space: nowrap; margin-left: .9em }
-.key::before { content: ""; display: inline-block; vertical-align: middle; margin-right: .4em; width: 1.3em; border-top: 2px solid var(--accent) }
-.key.faint::before { border-top-width: 1px; opacity: .6 }
-.key.dots::before { width: .55em; height: .55em; border: 0; border-radius: 50%; background: var(--valid) }
+figure { margin: 0; min-width: 0 } figcaption { font-size: .84rem; color: var(--soft); margin-bottom: .7rem }
+figcaption b { color: var(--ink); margin-right: .35em } .key { white-space: nowrap; margin-left: .9em }
+.plot { display: block; overflow: visible; height: 17rem; width: calc(100% - 4.6rem); margin: 0 1.4rem 2.2rem 3.2rem }
+.plot.small { height: 7rem } .plot .y, .plot text.level { text-anchor: end } .plot .x { text-anchor: middle }
+.plot text { font-size: .74rem; fill: var(--soft) } .plot path.faint { stroke-width: 1; opacity: .45 }
+.plot path { fill: none; stroke: var(--accent); stroke-width: 1.8; vector-effect: non-scaling-stroke }
+.plot line { stroke: var(--rule) } .plot line.level { stroke: var(--soft); stroke-dasharray: 5 4 }
+.plot text.level { paint-order: stroke; stroke: var(--paper); stroke-width: 4px } .plot circle { fill: var(--accent) }
+.plot circle.dots { fill: var(--valid); stroke: var(--paper); stroke-width: 1.5 }
+.key::before { content: ""; display: inline-block; width: 1.3em; border-top: 2px solid var(--accent); margin: .25em }
+.key.faint::before { border-top-width: 1px; opacity: .6 } .key.dots::before { border: 0; border-radius: 50% }
+.key.dots::before { width: .6em; height: .6em; margin-bottom: 0; background: var(--valid) }
 """
 
 
@@ -64,13 +66,30 @@ def number(value: Any) -> float | None:
 
 
 def figure(value: Any, digits: int = 3) -> str:
-    """A number with so many digits that mean something; words stay as they are."""
+    """A number with so many digits that mean something; words stay as they are, None is nothing."""
     x = number(value)
     if x is None or isinstance(value, int):
-        return f"{value:,}" if x is not None else str(value)
+        return "" if value is None else f"{value:,}" if x is not None else str(value)
     if x == 0 or not 1e-4 <= abs(x) < 1e9:
         return f"{x:.{digits}g}".replace("e-0", "e-").replace("e+", "e")
     return f"{x:,.{max(0, digits - 1 - math.floor(math.log10(abs(x))))}f}"
+
+
+def scaled(value: Any, what: str) -> str:
+    """A number in the unit that suits it: 0.83 M, 0.33 Wh."""
+    if (x := number(value)) is None or x < 0:
+        return figure(value)
+    factor, name = next(((factor, name) for start, factor, name in UNITS[what] if x >= start), (1, ""))
+    return f"{figure(value if factor == 1 else x / factor, 2)} {name}".strip()
+
+
+def duration(value: Any) -> str:
+    """Seconds as people say them: 4 min 0 s."""
+    if (x := number(value)) is None or x < 10:
+        return figure(value) if x is None else f"{x:.1f} s"
+    minutes, seconds = divmod(round(x), 60)
+    hours, rest = divmod(minutes, 60)
+    return f"{hours:,} h {rest} min" if hours else f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
 
 
 @dataclass(frozen=True)
@@ -95,21 +114,18 @@ def thin(points: Sequence[Point], most: int = MOST) -> list[Point]:
     stretches = most // 2 - 1
     edges = [len(points) * i // stretches for i in range(stretches + 1)]
     kept = {0, len(points) - 1}
-    for start, end in zip(edges, edges[1:], strict=False):
-        heights = range(start, end)
-        kept |= {min(heights, key=lambda i: points[i][1]), max(heights, key=lambda i: points[i][1])}
+    for places in (range(start, end) for start, end in pairwise(edges)):
+        kept |= {min(places, key=lambda i: points[i][1]), max(places, key=lambda i: points[i][1])}
     return [points[i] for i in sorted(kept)]
 
 
 def smooth(points: Sequence[Point], most: int = 200) -> list[Point]:
-    """The mean over a window around each place; it narrows towards both ends, so that no end is pulled inwards."""
+    """The mean around each place, over less at the start, where a loss falls fast. Fewer than 20 points need none."""
     n = len(points)
-    places = sorted({i * (n - 1) // max(1, most - 1) for i in range(most)}) if n > most else range(n)
-    half = max(1, n // 30)
     out = []
-    for i in places:
-        reach = min(i, n - 1 - i, half)
-        window = points[i - reach : i + reach + 1]
+    for i in sorted({i * (n - 1) // max(1, most - 1) for i in range(most if n >= 20 else 0)}):
+        half = min(i, max(1, n // 30))
+        window = points[i - half : i + half + 1]
         out.append((points[i][0], sum(y for _, y in window) / len(window)))
     return out
 
@@ -117,7 +133,7 @@ def smooth(points: Sequence[Point], most: int = 200) -> list[Point]:
 def ticks(low: float, high: float, about: int = 5) -> list[float]:
     """Round numbers, 1, 2 or 5 times a power of ten apart, the first not above `low`, the last not below `high`."""
     if high - low < 1e-9 * max(abs(low), abs(high), 1e-9):  # one value alone: some room around it
-        room = abs(high) / 10 or 1.0
+        room = abs(high) / 10 if abs(high) > 1e-9 else 1.0
         low, high = low - room, high + room
     rough = (high - low) / about
     power = math.floor(math.log10(rough))
@@ -125,51 +141,49 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
     return [round(k * step, 1 - power) for k in range(math.floor(low / step), math.ceil(high / step) + 1)]
 
 
-def label(tick: float, step: float) -> str:
-    """A tick in writing, with as many decimals as its neighbours."""
-    if tick and step < 1e-4 or abs(tick) >= 1e9:
-        return f"{tick:.6g}".replace("e-0", "e-").replace("e+", "e")
-    if abs(tick) >= 1e4:
-        return f"{tick / 1e6:g} M" if abs(tick) >= 1e6 else f"{tick / 1e3:g} k"
-    return f"{tick:,.{max(0, -math.floor(math.log10(step) + 1e-9))}f}" if tick else "0"
+def labels(ticks: Sequence[float]) -> list[str]:
+    """The ticks of an axis in writing, all in the same unit and with as many decimals as their distance has."""
+    step, top = (ticks[1] - ticks[0] if len(ticks) > 1 else 1.0), max(map(abs, ticks))
+    if step < 1e-4 or top >= 1e9:
+        return [f"{tick:.12g}".replace("e-0", "e-").replace("e+", "e") for tick in ticks]
+    factor, unit = next(pair for pair in ((1e6, " M"), (1e3, " k"), (1, "")) if top >= 10 * pair[0] or pair[0] == 1)
+    decimals = max(0, -math.floor(math.log10(step / factor) + 1e-9))
+    return [f"{tick / factor:,.{decimals}f}{unit}" if tick else "0" for tick in ticks]
 
 
 def chart(title: str, lines: Iterable[Line], *, note: str = "", level: Line | None = None, zero: bool = False) -> Html:
     """The lines over steps as a figure; nothing if there is no point. A level is a line to be compared with."""
-    lines = [Line(line.name, finite(line.points), line.look) for line in lines]
-    lines = [line for line in lines if line.points]
-    if not lines:
+    if not (lines := [Line(line.name, here, line.look) for line in lines if (here := finite(line.points))]):
         return Html()
     heights = [y for line in (*lines, *([level] if level else [])) for _, y in line.points] + [0.0] * zero
-    ys, right = ticks(min(heights), max(heights), 3 if zero else 5), max(x for line in lines for x, _ in line.points)
+    ys, right = ticks(min(heights), max(heights), 3 if zero else 5), max(0.0, *(line.points[-1][0] for line in lines))
     left = min(0.0, *(line.points[0][0] for line in lines))
-    xs = [x for x in ticks(left, right, 6) if left <= x <= right and x == int(x)]
+    xs = [x for x in ticks(left, right, 3 if zero else 6) if left <= x <= right and x == int(x)]
 
     def place(x: float, y: float) -> Point:
         return (x - left) / ((right - left) or 1) * 100, (ys[-1] - y) / (ys[-1] - ys[0]) * 100
 
     marks: list[Html] = []
-    for y in ys:
+    for y, word in zip(ys, labels(ys), strict=True):
         at = f"{place(left, y)[1]:.2f}%"
-        marks += [tag("line", x1="0", x2="100%", y1=at, y2=at)]
-        marks += [tag("text", label(y, ys[1] - ys[0]), class_="y", x="-9", y=at, dy=".33em")]
-    for i, x in enumerate(xs):
-        word = ("" if i else "step ") + label(x, xs[1] - xs[0] if len(xs) > 1 else 1)
-        marks += [tag("text", word, class_="x", x=f"{place(x, ys[0])[0]:.2f}%", y="100%", dy="1.6em")]
+        marks += [tag("line", x1="0", x2="100%", y1=at, y2=at), tag("text", word, class_="y", x="-9", y=at, dy=".33em")]
+    for x, word in zip(xs, labels(xs), strict=True):
+        first = "step " if x == xs[0] else ""
+        marks += [tag("text", first + word, class_="x", x=f"{place(x, 0)[0]:.2f}%", y="100%", dy="1.6em")]
     if level:
         at = f"{place(left, level.points[0][1])[1]:.2f}%"
         marks += [tag("line", class_="level", x1="0", x2="100%", y1=at, y2=at)]
         marks += [tag("text", level.name, class_="level", x="100%", y=at, dy="-.45em")]
-    curves = [_path(line, place) for line in lines if line.look != "dots" and len(line.points) > 1]
+    curves = [_curve(line, place) for line in lines if line.look != "dots" and len(line.points) > 1]
     marks += [tag("svg", curves, viewBox="0 0 1000 1000", preserveAspectRatio="none")] if curves else []
-    marks += [_dots(line, place) for line in lines if line.look == "dots" or len(line.points) == 1]
-    words = [tag("title", f"{title}, {note}" if note else title), tag("desc", " ".join(map(_told, lines)))]
+    marks += [dot for line in lines if line.look == "dots" or len(line.points) == 1 for dot in _dots(line, place)]
+    words = [tag("title", title), tag("desc", " ".join(map(_told, lines)))]
     keys = [tag("span", line.name, class_=f"key {line.look}") for line in lines if len(lines) > 1]
     picture = tag("svg", words, marks, class_="plot small" if zero else "plot", role="img")
     return tag("figure", tag("figcaption", tag("b", title), note, keys), picture)
 
 
-def _path(line: Line, place: Any) -> Html:
+def _curve(line: Line, place: Any) -> Html:
     at = (place(x, y) for x, y in thin(line.points))
     return tag("path", class_=line.look, d="M" + "L".join(f"{x * 10:.1f} {y * 10:.1f}" for x, y in at))
 

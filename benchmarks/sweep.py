@@ -1,0 +1,48 @@
+"""Train one recipe under many settings, several at a time, and print a table sorted by a metric.
+
+    python benchmarks/sweep.py DATA sweep.txt --at-once 8 --split test --metric perplexity
+
+Each line of sweep.txt is one trial: settings as on the command line (`model.d=192 train.lr=3e-3`). Results come as lines
+of JSON on stdout as they finish, then the table. The machine is shared by the trials, so their seconds are not a speed.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+
+def trial(data: str, settings: str, folder: Path, number: int) -> dict:
+    command = [sys.executable, "-m", "harken", "train", data, *settings.split(), "--out", str(folder / str(number)), "--json"]
+    environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "2")}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    result = json.loads(done.stdout) if done.returncode == 0 else {"error": done.stderr.strip()[-300:]}
+    kept = {k: result[k] for k in ("parameters", "steps", "seconds", "splits", "error") if k in result}
+    print(json.dumps({"settings": settings, **kept}), flush=True)
+    return {"settings": settings, **kept}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data")
+    parser.add_argument("trials", type=Path)
+    parser.add_argument("--at-once", type=int, default=1)
+    parser.add_argument("--split", default="valid")
+    parser.add_argument("--metric", default="loss")
+    options = parser.parse_args()
+    lines = [line.strip() for line in options.trials.read_text().splitlines()]
+    lines = [line for line in lines if line and not line.startswith("#")]
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.at_once) as pool:
+        results = list(pool.map(lambda n: trial(options.data, lines[n], Path(folder), n), range(len(lines))))
+    good = [r for r in results if "splits" in r]
+    for r in sorted(good, key=lambda r: r["splits"][options.split][options.metric]):
+        scores = " ".join(f"{s} {v[options.metric]:9.4f}" for s, v in r["splits"].items())
+        print(f"{scores}  {r['parameters'] / 1e6:6.3f} M  {r['steps']:6d} steps  {r['settings']}")
+
+
+if __name__ == "__main__":
+    main()

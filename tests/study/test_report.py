@@ -1,0 +1,454 @@
+"""The report of a run: honest about the result, inert whatever the data says, readable without any script."""
+
+import copy
+import math
+import re
+import tomllib
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harken.study import chart
+from harken.study.chart import Line, duration, figure, labels, scaled, thin, ticks
+from harken.study.report import CSS, judge, report
+
+HOSTILE = "<script>alert(1)</script>\"'&amp;</style></title><img src=x onerror=alert(1)>\x00\x1b[2J\x7f\x85\ud800"
+VOID = {"meta"}
+SOURCE = "Strubell et al. 2019, as in CS5242, lecture 7"
+RECIPE = '[model]\nkind = "gpt"\nd = 128\n\n[train]\nsteps = 1200\nlr = 0.001\n'
+
+
+def facts(steps: int = 1200) -> dict[str, Any]:
+    """A run that beat the 5-gram."""
+    log: list[dict[str, Any]] = []
+    for step in range(6, steps + 1, 6):
+        loss = 1.5 + 2.7 * math.exp(-step / 95)
+        line = {"step": step, "epoch": 0, "loss": loss, "lr": 1e-3, "gradient": 0.4, "tokens_per_second": 31_000}
+        log.append(line | ({"valid": loss + 0.1} if step % 120 == 0 else {}))
+    mine = {"loss": 1.71, "perplexity": 5.5, "bits_per_character": 2.47}
+    free = {
+        "unigram": {"loss": 3.34, "perplexity": 28.1, "bits_per_character": 4.81},
+        "5-gram Kneser-Ney": {"loss": 2.13, "perplexity": 8.4, "bits_per_character": 3.07},
+    }
+    cost = {"seconds": 240.1, "flops": 5.1e13, "flops_per_token": 5.1e6, "kwh": 0.00033, "co2e_kg": 0.00014}
+    factors = {"co2e_lb": 0.00031, "pue": 1.58, "pue_source": SOURCE, "lb_per_kwh": 0.954, "intensity_source": SOURCE}
+    other = {"model": "Transformer (big)", "co2e_lb": 192.0, "fraction": 0.00031 / 192, "source": SOURCE}
+    energy = {"energy_source": "estimated: 2 cores x 10 W", "watts_source": "the maker", "price_usd": 0.02}
+    return {
+        "name": "shakespeare", "kind": "gpt", "task": "next-word", "parameters": 826368, "steps": steps,
+        "seconds": 240.1, "date": "2026-11-15", "metrics": {"valid": mine},
+        "protocol": {"valid": {"tokens": 111540, "context": 128, "stride": 64}}, "baseline": {"valid": free},
+        "parts": {"valid": {"easy.txt": {"loss": 1.2}, "hard.txt": {"loss": 1.9}}}, "log": log,
+        "samples": [{"prompt": "ROMEO:", "text": "\nWhat say'st thou?", "temperature": 0.8}],
+        "cost": {**cost, **factors, **energy, "price_source": "a bill", "compared_with": other},
+        "data": {"tokens": {"train": 1003854}, "characters": {"train": 1003854}, "vocab": 66, "token": "char", "sha256": "86c4"},
+        "reason": "anything else that is UTF-8 = text", "machine": {"cpu": "EPYC", "cores": 2, "gpu": None},
+        "recipe": RECIPE, "origins": {"model.d": "size = small", "train.lr": "command line"},
+        "repeat": ["harken train runs/shakespeare/recipe.toml --out runs/again"], "next": ["harken look runs/shakespeare"],
+    }  # fmt: skip
+
+
+class Page(HTMLParser):
+    """What a browser would make of a page: its elements, its words, and whether every element is closed."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None], list[str]]] = []
+        self.words = ""
+        self.feed(page)
+        self.close()
+        assert not self.open, f"not closed: {self.open}"
+
+    def handle_starttag(self, name: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((name, dict(attrs), []))
+        if name not in VOID:
+            self.open.append(name)
+
+    def handle_endtag(self, name: str) -> None:
+        assert self.open, f"</{name}> closes nothing"
+        assert self.open.pop() == name
+
+    def handle_data(self, words: str) -> None:
+        if self.open and self.open[-1] != "style":
+            self.words += words
+            self.tags[-1][2].append(words)
+
+    def all(self, name: str, **wanted: str) -> list[tuple[dict[str, str | None], str]]:
+        found = [(attrs, "".join(words)) for tag, attrs, words in self.tags if tag == name]
+        return [
+            (attrs, words) for attrs, words in found if all(attrs.get(k.rstrip("_")) == v for k, v in wanted.items())
+        ]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The way to every value of a nest of tables and lists; of a long list, to its first entry."""
+    if isinstance(value, dict):
+        return [p for key in value for p in places(value[key], (*path, key))]
+    if isinstance(value, list):
+        return places(value[0], (*path, 0))
+    return [path]
+
+
+def put(nest: Any, path: tuple[Any, ...], value: Any) -> Any:
+    """A copy of the nest with this value at the end of the path."""
+    nest = copy.deepcopy(nest)
+    inner = nest
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    return nest
+
+
+# ---------------------------------------------------------------- what the data says does nothing
+
+
+def inert(page: str) -> Page:
+    """Nothing runs, nothing is fetched, nothing breaks out of its place; and a file can hold it."""
+    seen = Page(page)
+    page.encode("utf-8")
+    assert not {name for name, _, _ in seen.tags} & {"script", "img", "link", "iframe", "object", "base", "form", "use"}
+    for _, attrs, _ in seen.tags:
+        assert not [key for key in attrs if key.startswith("on") or key in {"src", "srcset", "action", "data"}]
+        assert (attrs.get("href") or "#").startswith("#")
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", page)
+    assert len(seen.all("style")) <= 1
+    assert "url(" not in page.lower()
+    assert "@import" not in page.lower()
+    return seen
+
+
+@pytest.mark.parametrize("path", places(facts()), ids=lambda path: ".".join(map(str, path)))
+def test_a_hostile_value_is_only_words(path):
+    inert(report(put(facts(), path, HOSTILE)))
+
+
+@pytest.mark.parametrize("value", [None, math.nan, -math.inf, 10**400, -1, True, [], {}, "", [HOSTILE]], ids=repr)
+def test_a_value_of_the_wrong_kind_does_not_break_the_page(value):
+    whole = facts(steps=120)
+    for path in places(whole):
+        inert(report(put(whole, path, value)))
+
+
+def test_a_hostile_name_of_a_thing_is_only_words():
+    x = facts()
+    x["metrics"] = {HOSTILE: {HOSTILE: 1.0}}
+    x["baseline"] = {HOSTILE: {HOSTILE: {HOSTILE: 2.0}}, "valid": {HOSTILE: {"loss": 1.0}}}
+    x["protocol"] = {HOSTILE: {HOSTILE: HOSTILE}}
+    x["parts"] = {HOSTILE: {HOSTILE: {HOSTILE: 3.0}}}
+    x["data"] = {"tokens": {HOSTILE: 1}}
+    x["machine"] = x["origins"] = {HOSTILE: HOSTILE}
+    assert inert(report(x)).words.count("<script>alert(1)</script>") >= 10
+
+
+def test_hostile_words_are_shown_as_they_are_and_control_characters_as_pictures():
+    page = inert(report(facts() | {"samples": [{"prompt": "a\x00b", "text": "<b>&lt;\x1b\ttab\nline\ud800"}]}))
+    assert "a␀b" in page.words
+    assert "<b>&lt;␛\ttab\nline�" in page.words
+
+
+def test_nothing_is_asked_from_anywhere():
+    page = report(facts())
+    assert "http" not in page.replace("http-equiv", "")
+    assert "//" not in page
+    policy = inert(page).all("meta", **{"http-equiv": "Content-Security-Policy"})
+    assert [attrs["content"] for attrs, _ in policy] == ["default-src 'none'; style-src 'unsafe-inline'"]
+
+
+# ---------------------------------------------------------------- the verdict
+
+
+def test_better_is_said_with_the_gap_and_both_numbers():
+    verdict, advice = judge(facts())
+    assert verdict.startswith("0.42 nats per token better than the 5-gram Kneser-Ney, which costs nothing")
+    assert "perplexity 5.50 against 8.40 on the validation split" in verdict
+    assert advice == ""
+
+
+def test_worse_is_said_with_advice():
+    x = facts()
+    x["metrics"]["valid"] = {"loss": 2.31, "perplexity": 10.07}
+    verdict, advice = judge(x)
+    assert verdict.startswith("0.18 nats per token worse than the free 5-gram Kneser-Ney: perplexity 10.1 against 8.40")
+    for word in ("longer", "larger", "more data"):
+        assert word in advice
+    page = Page(report(x))
+    assert page.all("p", class_="verdict worse")[0][1] == verdict
+    assert page.all("p", class_="advice")[0][1] == advice
+
+
+def test_a_tie_is_not_called_better():
+    x = facts()
+    x["metrics"]["valid"] = {"loss": 2.128, "perplexity": 8.398}
+    verdict, advice = judge(x)
+    assert verdict.startswith("No better than the free 5-gram")
+    assert advice
+
+
+def test_the_best_of_the_free_ones_is_the_one_to_beat():
+    x = facts()
+    x["baseline"]["valid"]["unigram"]["loss"] = 0.5
+    assert "worse than the free unigram" in judge(x)[0]
+
+
+def test_the_test_split_is_judged_where_there_is_one():
+    x = facts()
+    x["metrics"]["test"] = {"loss": 3.0, "perplexity": 20.1}
+    x["baseline"]["test"] = {"unigram": {"loss": 2.0, "perplexity": 7.4}}
+    assert (
+        "1.0 nats per token worse than the free unigram: perplexity 20.1 against 7.40 on the test split" in judge(x)[0]
+    )
+
+
+def test_of_accuracy_more_is_better():
+    x = {"name": "x", "metrics": {"test": {"loss": 0.5, "accuracy": 0.91}}}
+    free = {"most frequent label": {"loss": 0.1, "accuracy": 0.8}}
+    verdict, _ = judge(x | {"baseline": {"test": free}})
+    assert (
+        verdict
+        == "0.11 better than the most frequent label, which costs nothing: accuracy 0.910 against 0.800 on the test split."
+    )
+    assert "worse" in judge({**x, "metrics": {"test": {"accuracy": 0.7}}, "baseline": {"test": free}})[0]
+
+
+def test_a_loss_that_is_no_number_is_not_praised():
+    verdict, advice = judge(facts() | {"metrics": {"valid": {"loss": math.nan, "perplexity": math.inf}}})
+    assert "nothing can be said" in verdict
+    assert "train.lr" in advice
+
+
+def test_a_validation_loss_that_rose_is_told():
+    x = facts()
+    for line in x["log"]:
+        if line["step"] > 700 and "valid" in line:
+            line["valid"] = 1.9
+    assert "lowest at step 600 (1.60), then rose to 1.90" in Page(report(x)).words
+
+
+# ---------------------------------------------------------------- what is shown, and what is left out
+
+
+def test_every_number_that_is_given_is_on_the_page():
+    words = Page(report(facts())).words
+    for said in ("1.71", "5.50", "2.47", "0.83 M", "826,368", "4 min 0 s", "0.33 Wh", "tokens 111,540, context 128, stride 64",
+                 "unigram", "28.1", "51 TFLOP", "5.1 MFLOP", "0.14 g", "times PUE 1.58", "0.954 lb per kWh", SOURCE,
+                 "Transformer (big): 192 lb", "1/619,355", "0.0200 USD", "estimated: 2 cores x 10 W", "1,003,854", "66",
+                 "86c4", "EPYC", "ROMEO:", "temperature 0.8", "harken look runs/shakespeare", "UTF-8 = text"):  # fmt: skip
+        assert said in words, said
+    assert words.index("hard.txt") < words.index("easy.txt")
+
+
+def test_a_section_without_facts_is_left_out():
+    whole = facts()
+    titles = {words for _, words in Page(report(whole)).all("h2")}
+    assert len(titles) == 9
+    gone = {
+        "Learning curves": ["log"], "Samples": ["samples"], "Data": ["data", "reason"], "Cost": ["cost"],
+        "Machine": ["machine"], "Recipe": ["recipe", "origins"], "Repeat it": ["repeat"], "What next": ["next"],
+    }  # fmt: skip
+    for title, keys in gone.items():
+        for less in ({k: v for k, v in whole.items() if k not in keys}, whole | {k: type(whole[k])() for k in keys}):
+            page = Page(report(less))
+            assert {words for _, words in page.all("h2")} == titles - {title}
+            assert title not in [words for _, words in page.all("a")]
+
+
+def test_name_and_metrics_are_enough():
+    page = inert(report({"name": "bare", "metrics": {"valid": {"loss": 1.0}}}))
+    assert [words for _, words in page.all("h2")] == ["Result"]
+    assert "None" not in page.words
+    assert [words for _, words in inert(report({"name": "empty", "metrics": {}})).all("h2")] == []
+
+
+def test_the_annotated_recipe_is_still_the_recipe():
+    page = report(facts())
+    shown = re.search(r"<pre tabindex=\"0\">(.*?)</pre>", page, re.S)
+    assert shown is not None
+    text = re.sub("<[^>]+>", "", shown[1]).replace("&quot;", '"')
+    assert tomllib.loads(text) == tomllib.loads(RECIPE)
+    assert re.search(r"d = 128 +# size = small\n", text)
+    assert re.search(r"lr = 0.001 +# command line\n", text)
+
+
+def test_a_long_sample_is_cut_and_says_so():
+    page = report(facts() | {"samples": [{"text": "word " * 100_000}] * 100})
+    assert len(page) < 300_000
+    assert "and 496,000 characters more" in page
+
+
+def test_every_heading_table_and_picture_has_a_name():
+    page = Page(report(facts()))
+    assert len(page.all("h1")) == 1
+    assert len(page.all("caption")) == len(page.all("table"))
+    assert all(words.strip() for _, words in page.all("caption"))
+    pictures = [attrs for attrs, _ in page.all("svg") if attrs.get("role") == "img"]
+    assert len(pictures) == 4 == len(page.all("desc"))
+    assert "validation: from" in " ".join(words for _, words in page.all("desc"))
+    assert len({attrs["id"] for attrs, _ in page.all("section")}) == len(page.all("section"))
+    for attrs, _ in page.all("a"):
+        assert page.all("section", id=(attrs["href"] or "")[1:])
+
+
+def luminance(colour: str) -> float:
+    parts = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_every_ink_can_be_read_on_every_paper(theme):
+    colour = {name: found[theme] for name in ("paper", "tint", "ink", "soft", "accent", "valid")
+              if (found := re.findall(rf"--{name}: (#[0-9a-f]{{6}})", CSS))}  # fmt: skip
+    for ink in ("ink", "soft", "accent", "valid"):
+        for paper in ("paper", "tint"):
+            dark, light = sorted((luminance(colour[ink]), luminance(colour[paper])))
+            assert (light + 0.05) / (dark + 0.05) >= 4.5, (ink, paper)
+
+
+# ---------------------------------------------------------------- charts
+
+
+def axis(page: Page, which: str, at: str) -> list[tuple[float, float]]:
+    """The labels of an axis as (value, place in percent)."""
+    found = []
+    for attrs, words in page.all("text", class_=which):
+        number, _, unit = words.removeprefix("step ").replace(",", "").partition(" ")
+        found.append((float(number) * {"": 1, "k": 1e3, "M": 1e6}[unit], float((attrs[at] or "").rstrip("%"))))
+    return found
+
+
+def read(axis: list[tuple[float, float]], place: float) -> float:
+    """What a reader takes from the axis at this place."""
+    (a, at_a), (b, at_b) = axis[0], axis[-1]
+    return a + (place - at_a) / (at_b - at_a) * (b - a)
+
+
+def test_a_reader_finds_the_validation_points_where_they_are():
+    points = [(120.0, 2.61), (700.0, 1.93), (1200.0, 1.71)]
+    train = [(float(step), 4.2 - step / 600) for step in range(1, 1201)]
+    page = Page(chart.chart("Loss", [Line("training", train, "faint"), Line("validation", points, "dots")]))
+    x, y = axis(page, "x", "x"), axis(page, "y", "y")
+    dots = [attrs for attrs, _ in page.all("circle", class_="dots")]
+    seen = [(read(x, float((a["cx"] or "").rstrip("%"))), read(y, float((a["cy"] or "").rstrip("%")))) for a in dots]
+    assert seen == [(pytest.approx(step, abs=0.2), pytest.approx(loss, abs=2e-3)) for step, loss in points]
+    assert page.all("title")[1][1] == "step 120: 2.610"
+
+
+def test_the_line_runs_through_its_points():
+    page = Page(chart.chart("x", [Line("x", [(0.0, 1.0), (50.0, 3.0), (100.0, 2.0)])]))
+    x, y = axis(page, "x", "x"), axis(page, "y", "y")
+    [(path, _)] = page.all("path")
+    seen = [tuple(map(float, pair.split())) for pair in (path["d"] or "").removeprefix("M").split("L")]
+    assert [(read(x, a / 10), read(y, b / 10)) for a, b in seen] == [
+        pytest.approx(p) for p in ((0, 1), (50, 3), (100, 2))
+    ]
+
+
+def test_the_free_baseline_is_a_line_in_the_loss_chart():
+    page = Page(report(facts()))
+    [(line, _)] = page.all("line", class_="level")
+    first = [(v, at) for v, at in axis(page, "y", "y")][: len(ticks(1.5, 4.2))]
+    assert read(first, float((line["y1"] or "").rstrip("%"))) == pytest.approx(2.13, abs=1e-3)
+
+
+BAD = [math.nan, math.inf, -math.inf, 1e300, None, "7", True]
+
+
+@pytest.mark.parametrize("values", [[], [1.0], [1.0, 2.0], [1.0, 1.0], [0.0], [1.0, 1e29], [1e-300, 2e-300], BAD, [1.0, *BAD, 2.0]])
+@pytest.mark.parametrize("look", ["line", "faint", "dots"])
+def test_few_or_broken_points_do_not_break_a_chart(values, look):
+    for zero in (True, False):
+        picture = chart.chart("x", [Line("x", list(enumerate(values)), look)], zero=zero)
+        page = inert(picture)
+        assert bool(picture) == any(type(v) is float and abs(v) < 1e30 for v in values)
+        assert not re.search(r"nan|inf\b", picture)
+        assert bool(page.all("circle") or page.all("path")) == bool(picture)
+
+
+@pytest.mark.parametrize("lines", [0, 1, 2, 19, 20])
+def test_a_log_of_any_length_gives_a_page(lines):
+    page = inert(report(facts() | {"log": facts()["log"][:lines]}))
+    assert ("Learning curves" in [words for _, words in page.all("h2")]) == (lines > 0)
+
+
+def test_broken_lines_of_a_log_are_passed_over():
+    log = [{"step": 1, "loss": math.nan, "valid": math.inf}, {"loss": 2.0}, {"step": "2", "loss": 2.0}, "no", None, {}]
+    assert "Learning curves" not in report(facts() | {"log": log})
+    assert "Learning curves" in report(facts() | {"log": [*log, {"step": -0.5, "loss": 2.0}]})
+
+
+def test_a_hundred_thousand_lines_give_a_small_page():
+    line = {"epoch": 0, "lr": 1e-3, "gradient": 0.5, "tokens_per_second": 31_000}
+    log = [{**line, "step": s, "loss": 2 + math.sin(s * s), "valid": 2 + math.cos(s * s)} for s in range(1, 100_001)]
+    page = report(facts() | {"log": log})
+    assert len(page.encode()) < 300_000
+    assert len(Page(page).all("circle")) <= 500
+
+
+def test_thinning_keeps_the_ends_and_every_spike():
+    points = [(float(x), 1.0) for x in range(100_000)]
+    points[54_321] = (54_321.0, 99.0)
+    points[77] = (77.0, -99.0)
+    less = thin(points)
+    assert len(less) <= 500
+    assert {points[0], points[77], points[54_321], points[-1]} <= set(less)
+    assert less == sorted(less)
+
+
+def test_smoothing_takes_the_noise_and_leaves_the_ends():
+    points = [(float(x), 2.0 + (-1) ** x) for x in range(1001)]
+    even = chart.smooth(points)
+    assert len(even) <= 200
+    assert even[0] == points[0]
+    assert even[-1][0] == 1000.0
+    assert all(abs(y - 2.0) < 0.2 for _, y in even[20:])
+
+
+NUMBERS = st.floats(-1e29, 1e29, allow_subnormal=False)
+
+
+@given(NUMBERS, NUMBERS, st.integers(2, 8))
+def test_ticks_are_round_and_hold_the_range(a, b, about):
+    low, high = min(a, b), max(a, b)
+    found = ticks(low, high, about)
+    step = found[1] - found[0]
+    assert 2 <= len(found) <= about + 3
+    assert found[0] <= low + 1e-9 * step
+    assert found[-1] >= high - 1e-9 * step
+    assert round(step / 10 ** math.floor(math.log10(step) + 1e-6), 6) in {1, 2, 5}
+    assert all(abs(x / step - round(x / step)) < 1e-6 * max(1, abs(x / step)) for x in found)
+    assert len(set(labels(found))) == len(found)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "written"),
+    [
+        (1.62, 4.31, ["1", "2", "3", "4", "5"]),
+        (0.0, 0.001, ["0", "0.0002", "0.0004", "0.0006", "0.0008", "0.0010"]),
+        (0.0, 3e-5, ["0", "1e-5", "2e-5", "3e-5"]),
+        (0, 31_400, ["0", "10 k", "20 k", "30 k", "40 k"]),
+        (0, 1200, ["0", "500", "1,000", "1,500"]),
+        (7.0, 7.0, ["6.0", "6.5", "7.0", "7.5", "8.0"]),
+    ],
+)
+def test_ticks_are_written_as_people_write_them(low, high, written):
+    assert labels(ticks(low, high, 5 if len(written) > 4 else 3)) == written
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        (scaled(826_368, "count"), "0.83 M"), (scaled(66, "count"), "66"), (scaled(31_000, "count"), "31 k"),
+        (scaled(124_439_808, "count"), "124 M"), (scaled(1.5e9, "count"), "1.5 B"), (scaled(None, "count"), ""),
+        (scaled(0.00033, "energy"), "0.33 Wh"), (scaled(12.0, "energy"), "12 kWh"), (scaled(0.0, "energy"), "0 mWh"),
+        (scaled(5.1e13, "flop"), "51 TFLOP"), (scaled(0.00014, "mass"), "0.14 g"), (scaled("?", "mass"), "?"),
+        (duration(240.1), "4 min 0 s"), (duration(0.42), "0.4 s"), (duration(59.7), "1 min 0 s"), (duration(45), "45 s"),
+        (duration(7_325), "2 h 2 min"), (duration(math.nan), "nan"), (figure(1.7052), "1.71"), (figure(111_540), "111,540"),
+        (figure(28.14), "28.1"), (figure(1234.5), "1,234"), (figure(0.0), "0"), (figure(2e-7), "2e-7"), (figure(None), ""),
+    ],
+)  # fmt: skip
+def test_numbers_are_written_for_people(said, wanted):
+    assert said == wanted
