@@ -98,11 +98,17 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
     return {name: p.detach() for name, p in model.named_parameters()} | buffers
 
 
-def load_weights(model: nn.Module, saved: Mapping[str, Tensor]) -> None:
+def fit(model: nn.Module, saved: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The model's own weights, after the saved ones were found to have the same names and shapes."""
     own = weights(model)
     odd = sorted(set(own) ^ set(saved)) or sorted(n for n in own if own[n].shape != saved[n].shape)
     if odd:
         raise BadRun(f"the weights do not fit the model at {odd[0]}; they belong to another recipe")
+    return own
+
+
+def load_weights(model: nn.Module, saved: Mapping[str, Tensor]) -> None:
+    own = fit(model, saved)
     with torch.no_grad():
         for name, tensor in own.items():
             tensor.copy_(saved[name])

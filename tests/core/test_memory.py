@@ -7,6 +7,7 @@ from torch import Tensor
 from harken.core import (
     CAUSAL,
     FULL,
+    Additive,
     Alibi,
     Fixed,
     Learned,
@@ -14,17 +15,18 @@ from harken.core import (
     Place,
     Positions,
     Rotary,
+    ScaledDot,
     Sinusoid,
     Stack,
     Structure,
     Wiring,
     attend,
+    bigbird,
     empty,
     keep,
     same,
     window,
 )
-from harken.core.similarity import Additive, ScaledDot
 
 d, L = 16, 10
 KINDS = {
@@ -104,7 +106,7 @@ def test_rows_of_different_length_decode_together_as_alone(kind: str) -> None:
     torch.testing.assert_close(together[1:], run(stack, short)[:, 3:])
 
 
-@pytest.mark.parametrize("structure", [CAUSAL, FULL], ids=str)
+@pytest.mark.parametrize("structure", [CAUSAL, FULL], ids=lambda s: s.name)
 @torch.no_grad()
 def test_unwritten_slots_are_invisible(structure: Structure) -> None:
     stack, x = stack_of(), words(1, 4)
@@ -198,7 +200,7 @@ def test_the_padding_of_a_source_changes_nothing() -> None:
     torch.testing.assert_close(padded, run(stack, x, source=stack.read(source[:, :4])))
 
 
-@pytest.mark.parametrize("family", [CAUSAL, FULL], ids=str)
+@pytest.mark.parametrize("family", [CAUSAL, FULL], ids=lambda s: s.name)
 @ALL_KINDS
 def test_packed_documents_equal_each_alone_with_their_gradients(kind: str, family: Structure) -> None:
     stack, one, two = stack_of(kind), words(1, 4), words(1, 6)
@@ -212,7 +214,7 @@ def test_packed_documents_equal_each_alone_with_their_gradients(kind: str, famil
         torch.testing.assert_close(a, b)
 
 
-@pytest.mark.parametrize("family", [CAUSAL, FULL, window(2, L) & CAUSAL], ids=str)
+@pytest.mark.parametrize("family", [CAUSAL, FULL, bigbird(L, w=2, g=0, r=0) & CAUSAL], ids=lambda s: s.name)
 @ALL_KINDS
 @torch.no_grad()
 def test_padded_rows_equal_each_alone(kind: str, family: Structure) -> None:

@@ -82,16 +82,14 @@ def test_keep_and_same_speak_of_each_row_of_the_batch() -> None:
 
 
 LISTED = {
-    "window": lambda L: window(2, L),
-    "wide window": lambda L: window(L, L),
-    "hubs": lambda L: hubs(2, L),
-    "more hubs than slots": lambda L: hubs(L + 5, L),
+    "a window wider than the text": lambda L: bigbird(L, w=L, g=0, r=0),
+    "more hubs than slots": lambda L: bigbird(L, w=0, g=L + 5, r=0),
     "random links": lambda L: random_links(L, 3),
     "bigbird": bigbird,
     "bigbird without hubs and links": lambda L: bigbird(L, g=0, r=0),
     "edges": lambda L: edges(torch.arange(L), torch.arange(L) * 3 % L, L),
     "bigbird & edges": lambda L: bigbird(L) & edges(torch.arange(L), torch.arange(L) * 3 % L, L),
-    "window | edges": lambda L: window(1, L) | edges(torch.arange(L), torch.arange(L) * 3 % L, L),
+    "bigbird | edges": lambda L: bigbird(L, w=1) | edges(torch.arange(L), torch.arange(L) * 3 % L, L),
 }
 
 
@@ -99,7 +97,7 @@ LISTED = {
 def test_the_listed_pairs_and_the_predicate_are_the_same_relation(name: str) -> None:
     L = 23
     structure = LISTED[name](L)
-    i, j, allowed = structure.lay(1, L, L, CPU).pairs
+    i, j, allowed = structure.lay(1, L, L, CPU).listed()
     listed = torch.zeros(L, L, dtype=torch.bool).index_put((i[allowed[0]], j[allowed[0]]), torch.tensor(True))
     assert torch.equal(listed, structure.mask(1, L, L)[0, 0])
     assert len(set(zip(i.tolist(), j.tolist(), strict=True))) == len(i)
@@ -135,7 +133,7 @@ def test_edges_beyond_the_graph_do_not_wrap_around() -> None:
 
 
 def test_a_structure_is_called_by_what_it_is_made_of() -> None:
-    assert str(CAUSAL & ~window(3) | hubs(1)) == "((causal & ~window(3)) | hubs(1))"
+    assert (CAUSAL & ~window(3) | hubs(1)).name == "((causal & ~window(3)) | hubs(1))"
 
 
 @pytest.mark.parametrize("positions", [None, Alibi(2)], ids=["no bias", "alibi"])

@@ -160,13 +160,24 @@ def test_another_text_tokenizer_cut_or_kind_of_documents_is_another_entry(tmp_pa
     assert len(list((tmp_path / "cache").glob("*.bin"))) == len(calls)
 
 
-@pytest.mark.parametrize("damage", [(".bin", b"1"), (".bin", b""), (".json", b"{"), (".json", b"[]"), (".json", b"{}")])
+@pytest.mark.parametrize(
+    "damage", [(".bin", b"1"), (".bin", b"12"), (".bin", b""), (".json", b"{"), (".json", b"[]"), (".json", b"{}")]
+)
 def test_a_damaged_entry_is_written_anew(damage, tmp_path):
     path, tokenizer = written(tmp_path, TEXT), train("char", lambda: [TEXT], 0)
     encode_files([path], tokenizer, tmp_path / "cache", documents=False)
     next((tmp_path / "cache").glob(f"*{damage[0]}")).write_bytes(damage[1])
     encoded = encode_files([path], tokenizer, tmp_path / "cache", documents=False)
     assert tokenizer.decode(encoded.tokens) == TEXT
+
+
+def test_ids_are_on_the_disk_before_they_have_their_name(tmp_path, monkeypatch):
+    order = []
+    for name in ("fsync", "replace"):
+        act = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *a, name=name, act=act: (order.append(name), act(*a)))
+    encode_files([written(tmp_path, TEXT)], train("byte", lambda: [], 0), tmp_path / "cache", documents=False)
+    assert order == ["fsync", "replace", "replace"]
 
 
 def test_writers_of_the_same_entry_do_not_harm_each_other(tmp_path):

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harken.data import tokens as module
-from harken.data.tokens import KINDS, Tokenizer, train
+from harken.data.tokens import END, KINDS, Tokenizer, train
 from harken.errors import BadInput, BadRun, BadSetting
 
 TEXT = (
@@ -222,10 +222,10 @@ def test_an_unknown_kind_is_answered_with_the_nearest():
         train("chars", lambda: ["a"], 10)
 
 
-@pytest.mark.parametrize("kind", ["word", "bpe"])
-def test_a_vocabulary_that_cannot_hold_the_kind_is_refused(kind):
-    with pytest.raises(BadSetting, match=r"data\.vocab=2: too few"):
-        train(kind, lambda: ["a"], 2)
+@pytest.mark.parametrize(("kind", "vocab"), [("word", 2), ("bpe", 256), ("word", 300_001)])
+def test_a_vocabulary_that_cannot_be_is_refused(kind, vocab):
+    with pytest.raises(BadSetting, match=rf"data\.vocab={vocab}: not for {kind} tokens; accepted is"):
+        train(kind, lambda: ["a"], vocab)
 
 
 @pytest.mark.parametrize("kind", ["char", "word", "bpe"])
@@ -286,6 +286,7 @@ def put(path: str, value: object):
     return change
 
 
+TWO_IDS = [{"id": 0, "content": "new"}, {"id": train("bpe", lambda: [TEXT], 300).vocab, "content": END}]
 HOSTILE = {
     "a pattern not ours": ("char", put("pre_tokenizer/pattern/Regex", "(a+)+$")),
     "a pattern in a normalizer": ("word", put("normalizer/normalizers/1/pattern/Regex", "(a|a)*b")),
@@ -299,7 +300,6 @@ HOSTILE = {
     "dropout": ("bpe", put("model/dropout", 0.5)),
     "ignored merges": ("bpe", put("model/ignore_merges", True)),
     "a huge id": ("word", put("model/vocab/the", 10**12)),
-    "an id twice": ("word", put("model/vocab/the", 1)),
     "an id that is a float": ("word", put("model/vocab/the", 2.0)),
     "an id that is true": ("word", put("model/vocab/<eos>", True)),
     "a vocabulary that is a list": ("word", put("model/vocab", ["the"])),
@@ -317,8 +317,9 @@ HOSTILE = {
     "added tokens as text": ("bpe", put("added_tokens", "<|endoftext|>")),
     "an added token without text": ("bpe", put("added_tokens/0/content", None)),
     "an added token with a space": ("bpe", put("added_tokens/0/content", "a b")),
+    "an added token without end": ("bpe", put("added_tokens/0/content", "a" * 100)),
     "an added token that takes spaces along": ("bpe", put("added_tokens/0/lstrip", True)),
-    "an added token with another id": ("bpe", put("added_tokens/0/id", 5)),
+    "an added token with two ids": ("bpe", put("added_tokens", TWO_IDS)),
     "a list of added tokens without end": ("bpe", lambda spec: spec.update(added_tokens=spec["added_tokens"] * 2000)),
     "an added token among words": ("word", put("added_tokens", [{"id": 0, "content": "<unk>"}])),
     "half a surrogate": ("word", lambda spec: spec["model"]["vocab"].update({"\ud800": len(spec["model"]["vocab"])})),
@@ -350,8 +351,7 @@ def refused(spec: object, folder: Path) -> str:
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_file_is_refused_in_one_line(name, tmp_path):
     kind, change = HOSTILE[name]
-    spec = spec_of(kind)
-    change(spec)
+    change(spec := spec_of(kind))
     refused(spec, tmp_path)
 
 

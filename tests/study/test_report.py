@@ -4,20 +4,21 @@ import copy
 import math
 import re
 import tomllib
+from functools import reduce
 from html.parser import HTMLParser
+from operator import getitem
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harken.study import chart
-from harken.study.chart import Line, duration, figure, labels, scaled, thin, ticks
+from harken.study.chart import Line, chart, duration, figure, labels, scaled, smooth, thin, ticks
 from harken.study.report import CSS, judge, report
+from harken.training.meter import LECTURE, Reading, cost
 
 HOSTILE = "<script>alert(1)</script>\"'&amp;</style></title><img src=x onerror=alert(1)>\x00\x1b[2J\x7f\x85\ud800"
-VOID = {"meta"}
-SOURCE = "Strubell et al. 2019, as in CS5242, lecture 7"
+FORBIDDEN = {"script", "img", "link", "iframe", "object", "base", "form", "use"}
 RECIPE = '[model]\nkind = "gpt"\nd = 128\n\n[train]\nsteps = 1200\nlr = 0.001\n'
 
 
@@ -28,26 +29,21 @@ def facts(steps: int = 1200) -> dict[str, Any]:
         loss = 1.5 + 2.7 * math.exp(-step / 95)
         line = {"step": step, "epoch": 0, "loss": loss, "lr": 1e-3, "gradient": 0.4, "tokens_per_second": 31_000}
         log.append(line | ({"valid": loss + 0.1} if step % 120 == 0 else {}))
-    mine = {"loss": 1.71, "perplexity": 5.5, "bits_per_character": 2.47}
-    free = {
-        "unigram": {"loss": 3.34, "perplexity": 28.1, "bits_per_character": 4.81},
-        "5-gram Kneser-Ney": {"loss": 2.13, "perplexity": 8.4, "bits_per_character": 3.07},
-    }
-    cost = {"seconds": 240.1, "flops": 5.1e13, "flops_per_token": 5.1e6, "kwh": 0.00033, "co2e_kg": 0.00014}
-    factors = {"co2e_lb": 0.00031, "pue": 1.58, "pue_source": SOURCE, "lb_per_kwh": 0.954, "intensity_source": SOURCE}
-    other = {"model": "Transformer (big)", "co2e_lb": 192.0, "fraction": 0.00031 / 192, "source": SOURCE}
-    energy = {"energy_source": "estimated: 2 cores x 10 W", "watts_source": "the maker", "price_usd": 0.02}
+    reading = Reading(240.1, 752.0, "estimated: 2 cores x 10 W")
     return {
         "name": "shakespeare", "kind": "gpt", "task": "next-word", "parameters": 826368, "steps": steps,
-        "seconds": 240.1, "date": "2026-11-15", "metrics": {"valid": mine},
-        "protocol": {"valid": {"tokens": 111540, "context": 128, "stride": 64}}, "baseline": {"valid": free},
+        "seconds": 240.1, "date": "2026-11-15",
+        "metrics": {"valid": {"loss": 1.71, "perplexity": 5.5, "bits_per_character": 2.47}},
+        "protocol": {"valid": {"tokens": 111540, "context": 128, "stride": 64}},
+        "baseline": {"valid": {"unigram": {"loss": 3.34, "perplexity": 28.1, "bits_per_character": 4.81},
+                               "5-gram Kneser-Ney": {"loss": 2.13, "perplexity": 8.4, "bits_per_character": 3.07}}},
         "parts": {"valid": {"easy.txt": {"loss": 1.2}, "hard.txt": {"loss": 1.9}}}, "log": log,
         "samples": [{"prompt": "ROMEO:", "text": "\nWhat say'st thou?", "temperature": 0.8}],
-        "cost": {**cost, **factors, **energy, "price_source": "a bill", "compared_with": other},
-        "data": {"tokens": {"train": 1003854}, "characters": {"train": 1003854}, "vocab": 66, "token": "char", "sha256": "86c4"},
+        "cost": cost(reading, tokens=10_000_000, flops_per_token=5.1e6, price=(0.3, "a bill")),
+        "data": {"tokens": {"train": 1003854}, "characters": {"train": 1}, "vocab": 66, "token": "c", "sha256": "8c"},
         "reason": "anything else that is UTF-8 = text", "machine": {"cpu": "EPYC", "cores": 2, "gpu": None},
         "recipe": RECIPE, "origins": {"model.d": "size = small", "train.lr": "command line"},
-        "repeat": ["harken train runs/shakespeare/recipe.toml --out runs/again"], "next": ["harken look runs/shakespeare"],
+        "repeat": ["harken train runs/x/recipe.toml --out runs/again"], "next": ["harken look runs/shakespeare"],
     }  # fmt: skip
 
 
@@ -65,7 +61,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, name: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((name, dict(attrs), []))
-        if name not in VOID:
+        if name != "meta":
             self.open.append(name)
 
     def handle_endtag(self, name: str) -> None:
@@ -79,9 +75,7 @@ class Page(HTMLParser):
 
     def all(self, name: str, **wanted: str) -> list[tuple[dict[str, str | None], str]]:
         found = [(attrs, "".join(words)) for tag, attrs, words in self.tags if tag == name]
-        return [
-            (attrs, words) for attrs, words in found if all(attrs.get(k.rstrip("_")) == v for k, v in wanted.items())
-        ]
+        return [pair for pair in found if all(pair[0].get(key.rstrip("_")) == v for key, v in wanted.items())]
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -96,51 +90,39 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 def put(nest: Any, path: tuple[Any, ...], value: Any) -> Any:
     """A copy of the nest with this value at the end of the path."""
     nest = copy.deepcopy(nest)
-    inner = nest
-    for key in path[:-1]:
-        inner = inner[key]
-    inner[path[-1]] = value
+    reduce(getitem, path[:-1], nest)[path[-1]] = value
     return nest
-
-
-# ---------------------------------------------------------------- what the data says does nothing
 
 
 def inert(page: str) -> Page:
     """Nothing runs, nothing is fetched, nothing breaks out of its place; and a file can hold it."""
     seen = Page(page)
     page.encode("utf-8")
-    assert not {name for name, _, _ in seen.tags} & {"script", "img", "link", "iframe", "object", "base", "form", "use"}
+    assert not {name for name, _, _ in seen.tags} & FORBIDDEN
     for _, attrs, _ in seen.tags:
         assert not [key for key in attrs if key.startswith("on") or key in {"src", "srcset", "action", "data"}]
         assert (attrs.get("href") or "#").startswith("#")
-    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", page)
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]|url\(|@import", page)
     assert len(seen.all("style")) <= 1
-    assert "url(" not in page.lower()
-    assert "@import" not in page.lower()
     return seen
 
 
-@pytest.mark.parametrize("path", places(facts()), ids=lambda path: ".".join(map(str, path)))
-def test_a_hostile_value_is_only_words(path):
-    inert(report(put(facts(), path, HOSTILE)))
-
-
-@pytest.mark.parametrize("value", [None, math.nan, -math.inf, 10**400, -1, True, [], {}, "", [HOSTILE]], ids=repr)
-def test_a_value_of_the_wrong_kind_does_not_break_the_page(value):
+@pytest.mark.parametrize(
+    "value", [HOSTILE, None, math.nan, -math.inf, 10**400, -1, [], {}, [HOSTILE]], ids=lambda v: repr(v)[:9]
+)
+def test_whatever_a_value_is_the_page_is_whole_and_inert(value):
     whole = facts(steps=120)
     for path in places(whole):
         inert(report(put(whole, path, value)))
 
 
 def test_a_hostile_name_of_a_thing_is_only_words():
-    x = facts()
-    x["metrics"] = {HOSTILE: {HOSTILE: 1.0}}
-    x["baseline"] = {HOSTILE: {HOSTILE: {HOSTILE: 2.0}}, "valid": {HOSTILE: {"loss": 1.0}}}
-    x["protocol"] = {HOSTILE: {HOSTILE: HOSTILE}}
-    x["parts"] = {HOSTILE: {HOSTILE: {HOSTILE: 3.0}}}
-    x["data"] = {"tokens": {HOSTILE: 1}}
-    x["machine"] = x["origins"] = {HOSTILE: HOSTILE}
+    x = facts() | {
+        "metrics": {HOSTILE: {HOSTILE: 1.0}}, "protocol": {HOSTILE: {HOSTILE: HOSTILE}},
+        "baseline": {HOSTILE: {HOSTILE: {HOSTILE: 2.0}}, "valid": {HOSTILE: {"loss": 1.0}}},
+        "parts": {HOSTILE: {HOSTILE: {HOSTILE: 3.0}}}, "data": {"tokens": {HOSTILE: 1}},
+        "machine": {HOSTILE: HOSTILE}, "origins": {HOSTILE: HOSTILE},
+    }  # fmt: skip
     assert inert(report(x)).words.count("<script>alert(1)</script>") >= 10
 
 
@@ -158,48 +140,31 @@ def test_nothing_is_asked_from_anywhere():
     assert [attrs["content"] for attrs, _ in policy] == ["default-src 'none'; style-src 'unsafe-inline'"]
 
 
-# ---------------------------------------------------------------- the verdict
-
-
-def test_better_is_said_with_the_gap_and_both_numbers():
-    verdict, advice = judge(facts())
-    assert verdict.startswith("0.42 nats per token better than the 5-gram Kneser-Ney, which costs nothing")
-    assert "perplexity 5.50 against 8.40 on the validation split" in verdict
-    assert advice == ""
-
-
-def test_worse_is_said_with_advice():
-    x = facts()
-    x["metrics"]["valid"] = {"loss": 2.31, "perplexity": 10.07}
-    verdict, advice = judge(x)
-    assert verdict.startswith("0.18 nats per token worse than the free 5-gram Kneser-Ney: perplexity 10.1 against 8.40")
-    for word in ("longer", "larger", "more data"):
-        assert word in advice
+@pytest.mark.parametrize(
+    ("loss", "verdict", "good"),
+    [
+        (1.71, "0.42 nats per token better than the 5-gram Kneser-Ney, which costs nothing: perplexity 5.53", True),
+        (2.31, "0.18 nats per token worse than the free 5-gram Kneser-Ney: perplexity 10.1", False),
+        (2.128, "No better than the free 5-gram Kneser-Ney: perplexity 8.40", False),
+        (9.0, "6.9 nats per token worse than the free 5-gram Kneser-Ney: perplexity 8,103", False),
+    ],
+)
+def test_the_verdict_says_better_and_worse_as_it_is(loss, verdict, good):
+    x = facts() | {"metrics": {"valid": {"loss": loss, "perplexity": math.exp(loss)}}}
+    said, advice = judge(x)
+    assert said == f"{verdict} against 8.40 on the validation split."
+    assert [word in advice for word in ("Train longer", "larger", "more data")] == [not good] * 3
     page = Page(report(x))
-    assert page.all("p", class_="verdict worse")[0][1] == verdict
-    assert page.all("p", class_="advice")[0][1] == advice
-
-
-def test_a_tie_is_not_called_better():
-    x = facts()
-    x["metrics"]["valid"] = {"loss": 2.128, "perplexity": 8.398}
-    verdict, advice = judge(x)
-    assert verdict.startswith("No better than the free 5-gram")
-    assert advice
-
-
-def test_the_best_of_the_free_ones_is_the_one_to_beat():
-    x = facts()
-    x["baseline"]["valid"]["unigram"]["loss"] = 0.5
-    assert "worse than the free unigram" in judge(x)[0]
+    assert page.all("p", class_="verdict" if good else "verdict worse")[0][1] == said
+    assert [words for _, words in page.all("p", class_="advice")] == ([] if good else [advice])
 
 
 def test_the_test_split_is_judged_where_there_is_one():
     x = facts()
     x["metrics"]["test"] = {"loss": 3.0, "perplexity": 20.1}
     x["baseline"]["test"] = {"unigram": {"loss": 2.0, "perplexity": 7.4}}
-    assert (
-        "1.0 nats per token worse than the free unigram: perplexity 20.1 against 7.40 on the test split" in judge(x)[0]
+    assert judge(x)[0].startswith(
+        "1.0 nats per token worse than the free unigram: perplexity 20.1 against 7.40 on the test"
     )
 
 
@@ -207,17 +172,15 @@ def test_of_accuracy_more_is_better():
     x = {"name": "x", "metrics": {"test": {"loss": 0.5, "accuracy": 0.91}}}
     free = {"most frequent label": {"loss": 0.1, "accuracy": 0.8}}
     verdict, _ = judge(x | {"baseline": {"test": free}})
-    assert (
-        verdict
-        == "0.11 better than the most frequent label, which costs nothing: accuracy 0.910 against 0.800 on the test split."
+    assert verdict.startswith(
+        "0.11 better than the most frequent label, which costs nothing: accuracy 0.910 against 0.8"
     )
     assert "worse" in judge({**x, "metrics": {"test": {"accuracy": 0.7}}, "baseline": {"test": free}})[0]
 
 
 def test_a_loss_that_is_no_number_is_not_praised():
-    verdict, advice = judge(facts() | {"metrics": {"valid": {"loss": math.nan, "perplexity": math.inf}}})
-    assert "nothing can be said" in verdict
-    assert "train.lr" in advice
+    verdict = judge(facts() | {"metrics": {"valid": {"loss": math.nan, "perplexity": math.inf}}})
+    assert ["nothing can be said" in verdict[0], "train.lr" in verdict[1]] == [True, True]
 
 
 def test_a_validation_loss_that_rose_is_told():
@@ -228,15 +191,13 @@ def test_a_validation_loss_that_rose_is_told():
     assert "lowest at step 600 (1.60), then rose to 1.90" in Page(report(x)).words
 
 
-# ---------------------------------------------------------------- what is shown, and what is left out
-
-
 def test_every_number_that_is_given_is_on_the_page():
     words = Page(report(facts())).words
-    for said in ("1.71", "5.50", "2.47", "0.83 M", "826,368", "4 min 0 s", "0.33 Wh", "tokens 111,540, context 128, stride 64",
-                 "unigram", "28.1", "51 TFLOP", "5.1 MFLOP", "0.14 g", "times PUE 1.58", "0.954 lb per kWh", SOURCE,
-                 "Transformer (big): 192 lb", "1/619,355", "0.0200 USD", "estimated: 2 cores x 10 W", "1,003,854", "66",
-                 "86c4", "EPYC", "ROMEO:", "temperature 0.8", "harken look runs/shakespeare", "UTF-8 = text"):  # fmt: skip
+    for said in ("1.71", "5.50", "2.47", "0.83 M", "826,368", "4 min 0 s", "0.33 Wh",
+                 "tokens 111,540, context 128, stride 64", "unigram", "28.1", "51 TFLOP", "5.1 MFLOP", "0.14 g",
+                 "times PUE 1.58", "0.954 lb per kWh", LECTURE, "Transformer (big): 192 lb", "1/609,",
+                 "0.0200 USD", "estimated: 2 cores x 10 W", "1,003,854", "66", "8c", "EPYC", "ROMEO:",
+                 "temperature 0.8", "harken look runs/shakespeare", "UTF-8 = text"):  # fmt: skip
         assert said in words, said
     assert words.index("hard.txt") < words.index("easy.txt")
 
@@ -256,6 +217,13 @@ def test_a_section_without_facts_is_left_out():
             assert title not in [words for _, words in page.all("a")]
 
 
+def test_of_a_missing_fact_no_trace_is_left():
+    whole = facts(steps=120)
+    for path in places({k: v for k, v in whole.items() if k != "name"}):
+        words = Page(report(put(whole, path, None))).words
+        assert not re.search(r"None|\(\)|\( | \)|  per|PUE \(|: *\.", words.replace("# ", "")), path
+
+
 def test_name_and_metrics_are_enough():
     page = inert(report({"name": "bare", "metrics": {"valid": {"loss": 1.0}}}))
     assert [words for _, words in page.all("h2")] == ["Result"]
@@ -264,10 +232,8 @@ def test_name_and_metrics_are_enough():
 
 
 def test_the_annotated_recipe_is_still_the_recipe():
-    page = report(facts())
-    shown = re.search(r"<pre tabindex=\"0\">(.*?)</pre>", page, re.S)
-    assert shown is not None
-    text = re.sub("<[^>]+>", "", shown[1]).replace("&quot;", '"')
+    [shown] = re.findall(r"<pre tabindex=\"0\">(.*?)</pre>", report(facts()), re.S)
+    text = re.sub("<[^>]+>", "", shown).replace("&quot;", '"')
     assert tomllib.loads(text) == tomllib.loads(RECIPE)
     assert re.search(r"d = 128 +# size = small\n", text)
     assert re.search(r"lr = 0.001 +# command line\n", text)
@@ -275,8 +241,7 @@ def test_the_annotated_recipe_is_still_the_recipe():
 
 def test_a_long_sample_is_cut_and_says_so():
     page = report(facts() | {"samples": [{"text": "word " * 100_000}] * 100})
-    assert len(page) < 300_000
-    assert "and 496,000 characters more" in page
+    assert (len(page) < 300_000, "and 496,000 characters more" in page) == (True, True)
 
 
 def test_every_heading_table_and_picture_has_a_name():
@@ -300,15 +265,11 @@ def luminance(colour: str) -> float:
 
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
 def test_every_ink_can_be_read_on_every_paper(theme):
-    colour = {name: found[theme] for name in ("paper", "tint", "ink", "soft", "accent", "valid")
-              if (found := re.findall(rf"--{name}: (#[0-9a-f]{{6}})", CSS))}  # fmt: skip
     for ink in ("ink", "soft", "accent", "valid"):
         for paper in ("paper", "tint"):
-            dark, light = sorted((luminance(colour[ink]), luminance(colour[paper])))
+            both = [re.findall(rf"--{name}: (#[0-9a-f]{{6}})", CSS)[theme] for name in (ink, paper)]
+            dark, light = sorted(map(luminance, both))
             assert (light + 0.05) / (dark + 0.05) >= 4.5, (ink, paper)
-
-
-# ---------------------------------------------------------------- charts
 
 
 def axis(page: Page, which: str, at: str) -> list[tuple[float, float]]:
@@ -329,22 +290,21 @@ def read(axis: list[tuple[float, float]], place: float) -> float:
 def test_a_reader_finds_the_validation_points_where_they_are():
     points = [(120.0, 2.61), (700.0, 1.93), (1200.0, 1.71)]
     train = [(float(step), 4.2 - step / 600) for step in range(1, 1201)]
-    page = Page(chart.chart("Loss", [Line("training", train, "faint"), Line("validation", points, "dots")]))
+    page = Page(chart("Loss", [Line("training", train, "faint"), Line("validation", points, "dots")]))
     x, y = axis(page, "x", "x"), axis(page, "y", "y")
-    dots = [attrs for attrs, _ in page.all("circle", class_="dots")]
-    seen = [(read(x, float((a["cx"] or "").rstrip("%"))), read(y, float((a["cy"] or "").rstrip("%")))) for a in dots]
+    assert (x[0], x[-1], y[0][1], y[-1][1]) == ((0, 0), (1200, 100), 100, 0)  # later is right, more is up
+    dots = [[float((a[c] or "").rstrip("%")) for c in ("cx", "cy")] for a, _ in page.all("circle", class_="dots")]
+    seen = [(read(x, across), read(y, down)) for across, down in dots]
     assert seen == [(pytest.approx(step, abs=0.2), pytest.approx(loss, abs=2e-3)) for step, loss in points]
     assert page.all("title")[1][1] == "step 120: 2.610"
 
 
 def test_the_line_runs_through_its_points():
-    page = Page(chart.chart("x", [Line("x", [(0.0, 1.0), (50.0, 3.0), (100.0, 2.0)])]))
+    page = Page(chart("x", [Line("x", [(0.0, 1.0), (50.0, 3.0), (100.0, 2.0)])]))
     x, y = axis(page, "x", "x"), axis(page, "y", "y")
     [(path, _)] = page.all("path")
     seen = [tuple(map(float, pair.split())) for pair in (path["d"] or "").removeprefix("M").split("L")]
-    assert [(read(x, a / 10), read(y, b / 10)) for a, b in seen] == [
-        pytest.approx(p) for p in ((0, 1), (50, 3), (100, 2))
-    ]
+    assert [(read(x, a / 10), read(y, b / 10)) for a, b in seen] == [(0, 1), (50, 3), (100, 2)]
 
 
 def test_the_free_baseline_is_a_line_in_the_loss_chart():
@@ -357,11 +317,13 @@ def test_the_free_baseline_is_a_line_in_the_loss_chart():
 BAD = [math.nan, math.inf, -math.inf, 1e300, None, "7", True]
 
 
-@pytest.mark.parametrize("values", [[], [1.0], [1.0, 2.0], [1.0, 1.0], [0.0], [1.0, 1e29], [1e-300, 2e-300], BAD, [1.0, *BAD, 2.0]])
+@pytest.mark.parametrize(
+    "values", [[], [1.0], [1.0, 2.0], [1.0, 1.0], [0.0], [1.0, 1e29], [1e-300, 2e-300], BAD, [1.0, *BAD, 2.0]]
+)
 @pytest.mark.parametrize("look", ["line", "faint", "dots"])
 def test_few_or_broken_points_do_not_break_a_chart(values, look):
     for zero in (True, False):
-        picture = chart.chart("x", [Line("x", list(enumerate(values)), look)], zero=zero)
+        picture = chart("x", [Line("x", list(enumerate(values)), look)], zero=zero)
         page = inert(picture)
         assert bool(picture) == any(type(v) is float and abs(v) < 1e30 for v in values)
         assert not re.search(r"nan|inf\b", picture)
@@ -371,7 +333,7 @@ def test_few_or_broken_points_do_not_break_a_chart(values, look):
 @pytest.mark.parametrize("lines", [0, 1, 2, 19, 20])
 def test_a_log_of_any_length_gives_a_page(lines):
     page = inert(report(facts() | {"log": facts()["log"][:lines]}))
-    assert ("Learning curves" in [words for _, words in page.all("h2")]) == (lines > 0)
+    assert ("Learning curves" in page.words) == (lines > 0)
 
 
 def test_broken_lines_of_a_log_are_passed_over():
@@ -381,8 +343,8 @@ def test_broken_lines_of_a_log_are_passed_over():
 
 
 def test_a_hundred_thousand_lines_give_a_small_page():
-    line = {"epoch": 0, "lr": 1e-3, "gradient": 0.5, "tokens_per_second": 31_000}
-    log = [{**line, "step": s, "loss": 2 + math.sin(s * s), "valid": 2 + math.cos(s * s)} for s in range(1, 100_001)]
+    wild = ((step, 2 + math.sin(step * step)) for step in range(1, 100_001))
+    log = [{"step": s, "loss": y, "valid": y, "lr": y, "gradient": y, "tokens_per_second": y} for s, y in wild]
     page = report(facts() | {"log": log})
     assert len(page.encode()) < 300_000
     assert len(Page(page).all("circle")) <= 500
@@ -392,25 +354,20 @@ def test_thinning_keeps_the_ends_and_every_spike():
     points = [(float(x), 1.0) for x in range(100_000)]
     points[54_321] = (54_321.0, 99.0)
     points[77] = (77.0, -99.0)
-    less = thin(points)
-    assert len(less) <= 500
+    assert len(less := thin(points)) <= 500
     assert {points[0], points[77], points[54_321], points[-1]} <= set(less)
     assert less == sorted(less)
 
 
 def test_smoothing_takes_the_noise_and_leaves_the_ends():
     points = [(float(x), 2.0 + (-1) ** x) for x in range(1001)]
-    even = chart.smooth(points)
+    even = smooth(points)
     assert len(even) <= 200
-    assert even[0] == points[0]
-    assert even[-1][0] == 1000.0
+    assert (even[0], even[-1][0]) == (points[0], 1000.0)
     assert all(abs(y - 2.0) < 0.2 for _, y in even[20:])
 
 
-NUMBERS = st.floats(-1e29, 1e29, allow_subnormal=False)
-
-
-@given(NUMBERS, NUMBERS, st.integers(2, 8))
+@given(st.floats(-1e29, 1e29), st.floats(-1e29, 1e29), st.integers(2, 8))
 def test_ticks_are_round_and_hold_the_range(a, b, about):
     low, high = min(a, b), max(a, b)
     found = ticks(low, high, about)
@@ -423,32 +380,21 @@ def test_ticks_are_round_and_hold_the_range(a, b, about):
     assert len(set(labels(found))) == len(found)
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "written"),
-    [
-        (1.62, 4.31, ["1", "2", "3", "4", "5"]),
-        (0.0, 0.001, ["0", "0.0002", "0.0004", "0.0006", "0.0008", "0.0010"]),
-        (0.0, 3e-5, ["0", "1e-5", "2e-5", "3e-5"]),
-        (0, 31_400, ["0", "10 k", "20 k", "30 k", "40 k"]),
-        (0, 1200, ["0", "500", "1,000", "1,500"]),
-        (7.0, 7.0, ["6.0", "6.5", "7.0", "7.5", "8.0"]),
-    ],
-)
-def test_ticks_are_written_as_people_write_them(low, high, written):
-    assert labels(ticks(low, high, 5 if len(written) > 4 else 3)) == written
+def test_ticks_are_written_as_people_write_them():
+    assert labels(ticks(1.62, 4.31)) == ["1", "2", "3", "4", "5"]
+    assert labels(ticks(0.0, 0.001, 3)) == ["0", "0.0005", "0.0010"]
+    assert labels(ticks(0.0, 3e-5, 3)) == ["0", "1e-5", "2e-5", "3e-5"]
+    assert labels(ticks(0, 31_400)) == ["0", "10 k", "20 k", "30 k", "40 k"]
+    assert labels(ticks(0, 1200, 3)) == ["0", "500", "1,000", "1,500"]
+    assert labels(ticks(7.0, 7.0)) == ["6.0", "6.5", "7.0", "7.5", "8.0"]
 
 
-@pytest.mark.parametrize(
-    ("said", "wanted"),
-    [
-        (scaled(826_368, "count"), "0.83 M"), (scaled(66, "count"), "66"), (scaled(31_000, "count"), "31 k"),
-        (scaled(124_439_808, "count"), "124 M"), (scaled(1.5e9, "count"), "1.5 B"), (scaled(None, "count"), ""),
-        (scaled(0.00033, "energy"), "0.33 Wh"), (scaled(12.0, "energy"), "12 kWh"), (scaled(0.0, "energy"), "0 mWh"),
-        (scaled(5.1e13, "flop"), "51 TFLOP"), (scaled(0.00014, "mass"), "0.14 g"), (scaled("?", "mass"), "?"),
-        (duration(240.1), "4 min 0 s"), (duration(0.42), "0.4 s"), (duration(59.7), "1 min 0 s"), (duration(45), "45 s"),
-        (duration(7_325), "2 h 2 min"), (duration(math.nan), "nan"), (figure(1.7052), "1.71"), (figure(111_540), "111,540"),
-        (figure(28.14), "28.1"), (figure(1234.5), "1,234"), (figure(0.0), "0"), (figure(2e-7), "2e-7"), (figure(None), ""),
-    ],
-)  # fmt: skip
-def test_numbers_are_written_for_people(said, wanted):
-    assert said == wanted
+def test_numbers_are_written_for_people():
+    counts = [scaled(n, "count") for n in (66, 31_000, 826_368, 124_439_808, 1.5e9, None)]
+    assert counts == ["66", "31 k", "0.83 M", "124 M", "1.5 B", ""]
+    assert [scaled(kwh, "energy") for kwh in (12.0, 0.00033, 0.0, "?")] == ["12 kWh", "0.33 Wh", "0 mWh", "?"]
+    assert [scaled(5.1e13, "flop"), scaled(0.00014, "mass")] == ["51 TFLOP", "0.14 g"]
+    times = [duration(seconds) for seconds in (0.42, 45, 59.7, 240.1, 7_325, math.nan)]
+    assert times == ["0.4 s", "45 s", "1 min 0 s", "4 min 0 s", "2 h 2 min", "nan"]
+    figures = [figure(x) for x in (1.7052, 111_540, 28.14, 1234.5, 0.0, 2e-7, None)]
+    assert figures == ["1.71", "111,540", "28.1", "1,234", "0", "2e-7", ""]

@@ -16,7 +16,7 @@ from .say import Teller, duration, energy, number
 )
 @as_json
 def check(what: str | None, settings: tuple[str, ...], kind: str | None, json_: bool) -> None:
-    """Say what the data is and why, the recipe with each value's origin, and what training it would cost. Trains nothing."""
+    """Say what the data is and why, the recipe with each value's origin, and what a training costs. Trains nothing."""
     if kind is not None:
         rows = settings_of(kind)
         if json_:
@@ -49,12 +49,10 @@ def check(what: str | None, settings: tuple[str, ...], kind: str | None, json_: 
             click.echo(f"  not {other}: {why}")
         click.echo("  overrule with data.kind=...\n")
     click.echo("\n".join(recipe_lines(chosen.recipe)))
-    click.echo(
-        f"\n{number(cost['parameters'])} weights, {number(cost['tokens'])} tokens to learn from, about {cost['memory_mib']:.0f} MiB of memory"
-    )
-    click.echo(
-        f"{cost['steps']:,} steps, {duration(cost['minutes'] * 60)}, about {energy(cost['kwh'])} ({cost['machine']})"
-    )
+    needs = f"{number(cost['parameters'])} weights, {number(cost['tokens'])} tokens to learn from"
+    click.echo(f"\n{needs}, about {cost['memory_mib']:.0f} MiB of memory")
+    time, used = duration(cost["minutes"] * 60), energy(cost["kwh"])
+    click.echo(f"{cost['steps']:,} steps, {time}, about {used} ({cost['machine']})")
 
 
 def recipe_lines(recipe: Any) -> list[str]:

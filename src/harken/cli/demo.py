@@ -5,13 +5,13 @@ from typing import Any
 import click
 
 from . import as_json, show
-from .say import Teller, duration, energy, verdict
+from .say import Teller, cost_line, verdict
 
 
 @click.command()
 @click.argument("name", type=click.Choice(["text"]), default="text")
 @click.option("--minutes", type=float, default=4.0, show_default=True, help="How long to train.")
-@click.option("--out", metavar="DIR", help="The run folder to write. Default: runs/demo.")
+@click.option("--out", metavar="DIR", help="The run folder to write. Default: runs/shakespeare.")
 @as_json
 def demo(name: str, minutes: float, out: str | None, json_: bool) -> None:
     """A first success: learn to write from Shakespeare (or, without the registry, from harken's own tales)."""
@@ -32,10 +32,8 @@ def demo(name: str, minutes: float, out: str | None, json_: bool) -> None:
     click.echo("    " + run.generate(tokens=400, temperature=0.8, top_p=0.95).strip().replace("\n", "\n    "))
     from harken.run import read_json
 
-    cost = read_json(run.path / "cost.json")
-    click.echo(
-        f"\n  cost    {duration(cost['seconds'])}, {energy(cost['kwh'])} ({cost['energy_source']}), {cost['co2e_kg'] * 1000:.3g} g CO2e"
-    )
+    click.echo()
+    click.echo(cost_line(read_json(run.path / "cost.json")))
     click.echo(f"  report  {run.path / 'report.html'}")
     click.echo("  next    harken train my.txt                         your own text")
     click.echo(f'          harken generate {run.path} "ROMEO:"          let it go on')

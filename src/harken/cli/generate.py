@@ -23,40 +23,43 @@ from .say import piped
 @click.option("--next", "next_", type=int, metavar="K", help="Print the distribution of the next token instead.")
 @as_json
 def generate(run: str, prompt: str | None, json_: bool, next_: int | None, **options: Any) -> None:
-    """Continue PROMPT with a language model. Without PROMPT, or with -, each line of standard input is a prompt."""
+    """Continue PROMPT with a language model. With -, or piped, each line of stdin is a prompt: one answer a line."""
     from harken.use.model import load
 
     model = load(run)
-    prompts = [prompt] if prompt is not None and prompt != "-" else None
-    if prompts is None:
-        prompts = [line.rstrip("\n") for line in sys.stdin] if prompt == "-" or piped() else [""]
-    one = len(prompts) == 1
-    results = [_one(model, p, next_, options, live=not json_ and one) for p in prompts]
-    if json_:
-        show(results[0] if one else {"results": results})
-
-
-def _one(model: Any, prompt: str, next_: int | None, options: dict[str, Any], *, live: bool) -> dict[str, Any]:
-    show_text = live or (not live and False)
-    if next_ is not None:
-        words = model.next(prompt, next_)
-        for word in words if live else ():
+    if prompt == "-" or (prompt is None and piped()):
+        prompts = [line.rstrip("\n") for line in sys.stdin]
+        results = [_written(model, p, next_, options) for p in prompts]
+        if json_:
+            show({"results": results})
+        for result in results if not json_ else ():
+            click.echo(str(result.get("text", result.get("next"))).replace("\n", "\\n"))
+    elif json_:
+        show(_written(model, prompt or "", next_, options))
+    elif next_ is not None:
+        for word in model.next(prompt or "", next_):
             click.echo(f"{word['probability']:8.4f}  {word['text']!r}")
-        return {"next": words}
-    start = time.perf_counter()
-    if show_text and options["n"] == 1:
-        pieces = []
-        click.echo(prompt, nl=False)
-        for piece in model.stream(prompt, **{k: v for k, v in options.items() if k != "n"}):
-            click.echo(piece, nl=False)
-            sys.stdout.flush()
-            pieces.append(piece)
-        click.echo()
-        text: Any = "".join(pieces)
+    elif options["n"] > 1:
+        for number, text in enumerate(model.generate(prompt or "", **options), 1):
+            click.echo(f"--- {number}\n{prompt or ''}{text}")
     else:
-        text = model.generate(prompt, **options)
-        for number, each in enumerate([text] if isinstance(text, str) else text, 1) if live else ():
-            click.echo(f"--- {number}\n{prompt}{each}")
+        _live(model, prompt or "", options)
+
+
+def _live(model: Any, prompt: str, options: dict[str, Any]) -> None:
+    """Print the text as it is made."""
+    click.echo(prompt, nl=False)
+    for piece in model.stream(prompt, **{name: value for name, value in options.items() if name != "n"}):
+        click.echo(piece, nl=False)
+        sys.stdout.flush()
+    click.echo()
+
+
+def _written(model: Any, prompt: str, next_: int | None, options: dict[str, Any]) -> dict[str, Any]:
+    if next_ is not None:
+        return {"prompt": prompt, "next": model.next(prompt, next_)}
+    start = time.perf_counter()
+    text = model.generate(prompt, **options)
     seconds = time.perf_counter() - start
     made = sum(len(model.tokenizer.encode(t)) for t in ([text] if isinstance(text, str) else text))
     return {"prompt": prompt, "text": text, "tokens": made, "tokens_per_second": round(made / max(seconds, 1e-9), 1)}

@@ -41,4 +41,5 @@ def _line(row: dict[str, Any]) -> str:
     split, metrics = next(iter(row["metrics"].items()), ("", {}))
     judged = f"{split} " + "  ".join(f"{name} {value:.4g}" for name, value in list(metrics.items())[:2])
     cost = f"{duration(row['seconds'])}, {energy(row['kwh'])}"
-    return f"{row['run']:<28} {row['kind']:<6} {number(row['parameters']):>8} weights   {judged:<36} {row['date']}   {cost}"
+    size = f"{number(row['parameters'])} weights"
+    return f"{row['run']:<28} {row['kind']:<6} {size:>16}   {judged:<36} {row['date']}   {cost}"

@@ -132,6 +132,11 @@ class Teller:
         self.bar.update(self.job, completed=done, total=total)
 
 
+def cost_line(cost: dict[str, Any]) -> str:
+    used = f"{duration(cost['seconds'])}, {energy(cost['kwh'])} ({cost['energy_source']})"
+    return f"  cost    {used}, {cost['co2e_kg'] * 1000:.3g} g CO2e"
+
+
 def verdict(facts: dict[str, Any]) -> list[str]:
     """The metrics of each split beside the baselines that cost nothing."""
     lines = []

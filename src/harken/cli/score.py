@@ -12,7 +12,7 @@ from . import as_json, show
 @click.argument("texts", nargs=-1, metavar="TEXT")
 @as_json
 def score(run: str, texts: tuple[str, ...], json_: bool) -> None:
-    """The log-probability of each word of TEXT, and its perplexity. Without TEXT, or with -, one text a line of stdin."""
+    """The log-probability of each word of TEXT, and its perplexity. With -, or piped, one text a line of stdin."""
     from harken.use.model import load
 
     model = load(run)

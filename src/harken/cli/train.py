@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from . import as_json, show
-from .say import Teller, duration, energy, verdict
+from .say import Teller, cost_line, verdict
 
 
 @click.command()
@@ -20,7 +20,7 @@ from .say import Teller, duration, energy, verdict
 )
 @as_json
 def train(what: str, settings: tuple[str, ...], json_: bool, show_: bool, **options: Any) -> None:
-    """Train a model on DATA (a file, a folder, - for stdin, or a name of `harken data`), by a RECIPE, or go on with a RUN."""
+    """Train a model on DATA (a file, a folder, -, or a name of `harken data`), by a RECIPE, or go on with a RUN."""
     from harken.recipe import override
     from harken.study.choose import choose
 
@@ -40,10 +40,7 @@ def train(what: str, settings: tuple[str, ...], json_: bool, show_: bool, **opti
         return
     for line in verdict(run.facts):
         click.echo(line)
-    cost = result["cost"]
-    click.echo(
-        f"  cost    {duration(cost['seconds'])}, {energy(cost['kwh'])} ({cost['energy_source']}), {cost['co2e_kg'] * 1000:.3g} g CO2e"
-    )
+    click.echo(cost_line(result["cost"]))
     click.echo(f"  run     {run.path}      report: {run.path / 'report.html'}")
     click.echo(f'  next    harken generate {run.path} "Once upon a time"')
 

@@ -32,7 +32,7 @@ def attend(
 ) -> Tensor:  # B H Lq D_v
     """Look into the memory (k, v) with the queries q."""
     shape = len(q), q.shape[-2], k.shape[-2]
-    layout = structure.lay(*shape, q.device, bias) if isinstance(structure, Structure) else structure
+    layout = structure if isinstance(structure, Layout) else structure.lay(*shape, q.device, bias)
     q, k = similarity.project(q, k)
     if isinstance(watch, Editor):  # the one reason to take the slow road
         return explicit(q, k, v, similarity, layout, dropout=dropout, edit=watch.f)
@@ -40,7 +40,7 @@ def attend(
         watch(View(q, k, similarity, layout))  # nothing is computed yet
     if dropout == 0 and similarity.is_dot and _flexible(q, layout):
         return flex(q, k, v, similarity, layout)
-    if layout.lists:
+    if layout.pairs is not None:
         return sparse(q, k, v, similarity, layout, dropout=dropout)
     route = fused if similarity.is_dot else explicit
     return route(q, k, v, similarity, layout, dropout=dropout)
@@ -50,7 +50,7 @@ def explicit(
     q: Tensor, k: Tensor, v: Tensor, similarity: Similarity, layout: Layout, *, dropout: float = 0.0, edit: Edit = None
 ) -> Tensor:
     """The equation as it is written, with all weights A laid out."""
-    A = weights(q, k, similarity, layout.mask, layout.bias)  # B H Lq Lk
+    A = weights(q, k, similarity, layout.dense()[0], layout.bias)  # B H Lq Lk
     A = F.dropout(A if edit is None else edit(A), dropout).to(v.dtype)
     A = A.unflatten(1, (v.shape[1], -1)).flatten(2, 3)  # B H' (G Lq) Lk: the queries of a group, one below the other
     return (A @ v).unflatten(2, (-1, q.shape[-2])).flatten(1, 2)
@@ -61,16 +61,16 @@ def fused(q: Tensor, k: Tensor, v: Tensor, similarity: Similarity, layout: Layou
     D, width = max(q.shape[-1], v.shape[-1]), v.shape[-1]
     if q.shape[-1] != width:  # the fast kernels want one width; zeros add nothing to a dot
         q, k, v = (F.pad(x, (0, D - x.shape[-1])) for x in (q, k, v))
-    flag = layout.full or layout.causal
-    mask = None if flag else layout.open if layout.bias is None else layout.open.to(q.dtype)
+    _, empty, mask = (None, None, None) if layout.full or layout.causal else layout.dense()
+    mask = mask if mask is None or layout.bias is None else mask.to(q.dtype)
     options: dict[str, Any] = {"scale": similarity.scale, "enable_gqa": q.shape[1] != k.shape[1]}
     o = F.scaled_dot_product_attention(q, k, v, mask, dropout, layout.causal, **options)[..., :width]
-    return o if flag or layout.empty is None else o.masked_fill(layout.empty, 0)
+    return o if empty is None else o.masked_fill(empty, 0)
 
 
 def sparse(q: Tensor, k: Tensor, v: Tensor, similarity: Similarity, layout: Layout, *, dropout: float = 0.0) -> Tensor:
     """Pair by pair, over those the structure lists: nothing of size L x L."""
-    i, j, _ = pairs = layout.pairs
+    i, j, _ = pairs = layout.listed()
     a = F.dropout(pair_weights(q, k, similarity, pairs, layout.shift(slice(None), i, j)), dropout)
     groups = a.unflatten(1, (v.shape[1], -1))  # B H' G E
     return mix(groups, v.unsqueeze(2), i, j, q.shape[-2]).flatten(1, 2).to(v.dtype)  # a hub's sum is too long for bf16
@@ -87,7 +87,7 @@ def flex(q: Tensor, k: Tensor, v: Tensor, similarity: Similarity, layout: Layout
     from torch.nn.attention.flex_attention import flex_attention
 
     kernel: Any = flex_attention if torch.compiler.is_compiling() else _compiled(flex_attention)
-    return kernel(q, k, v, block_mask=layout.blocks, scale=similarity.scale, enable_gqa=q.shape[1] != k.shape[1])
+    return kernel(q, k, v, block_mask=layout.blocks(), scale=similarity.scale, enable_gqa=q.shape[1] != k.shape[1])
 
 
 def _flexible(q: Tensor, layout: Layout) -> bool:

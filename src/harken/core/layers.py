@@ -17,13 +17,10 @@ from .structure import CAUSAL, FULL, Layout, Structure
 from .view import Watcher
 
 Map = Callable[[Tensor], Tensor]
+Source = Tensor | Fixed | None  # a sequence, or the pairs read from it
 Where = Literal["pre", "post", "none"]
-ACTS: dict[str, Map] = {
-    "gelu": F.gelu,
-    "gelu-tanh": partial(F.gelu, approximate="tanh"),
-    "relu": F.relu,
-    "swiglu": F.silu,
-}
+ACTS: dict[str, Map] = {"gelu": F.gelu, "relu": F.relu, "swiglu": F.silu}
+ACTS["gelu-tanh"] = partial(F.gelu, approximate="tanh")
 
 
 @dataclass(frozen=True)
@@ -64,24 +61,21 @@ class Attention(nn.Module):
         self.watch: Watcher | None = None
 
     def forward(
-        self, x: Tensor, source: Tensor | None = None, *, place: Place | None = None, memory: Memory | None = None
+        self, x: Tensor, source: Source = None, *, place: Place | None = None, memory: Memory | None = None
     ) -> Tensor:  # x: B Lq d, source: B Lk d -> B Lq d
         place = place or Place()
+        c = x if source is None else source
         q = place.turn(_split(self.W_q(x), self.d_k))  # B H Lq D
-        if isinstance(memory, Fixed):
-            k, v = memory.k, memory.v
-        else:
-            k, v = self.pairs(x if source is None else source)
-            k = place.turn(k)
-            if memory is not None:
-                k, v = memory.write(k, v, place.structure.slots)
+        k, v = (c.k, c.v) if isinstance(c, Fixed) else self.pairs(c, place.turn)  # B H' Lk D
+        if memory is not None:
+            k, v = memory.write(k, v, place.structure.slots)
         dropout = self.p if self.training else 0.0
         o = attend(q, k, v, self.similarity, place.structure, dropout=dropout, watch=self.watch)
         return self.W_o(o.transpose(1, 2).flatten(2))
 
-    def pairs(self, c: Tensor) -> tuple[Tensor, Tensor]:
+    def pairs(self, c: Tensor, turn: Map = lambda k: k) -> tuple[Tensor, Tensor]:
         """The keys and values of a sequence: B H' L D each."""
-        return _split(self.W_k(c), self.d_k), _split(self.W_v(c), self.d_v)
+        return turn(_split(self.W_k(c), self.d_k)), _split(self.W_v(c), self.d_v)
 
 
 def _split(x: Tensor, D: int) -> Tensor:  # B L (H D) -> B H L D
@@ -160,12 +154,12 @@ class Block(nn.Module):
         self.mlp_sub = wiring.sublayer()
 
     def forward(
-        self, x: Tensor, place: Place, memory: Memory | None = None, source: tuple[Memory, Place] | None = None
+        self, x: Tensor, place: Place, memory: Memory | None = None, source: tuple[Fixed, Place] | None = None
     ) -> Tensor:
         x = self.look_sub(x, lambda h: self.look(h, place=place, memory=memory))
         if source is not None:
             # no causal mask here, whatever the lecture prints: the whole source lies open to every target word
-            x = self.cross_sub(x, lambda h: self.cross(h, memory=source[0], place=source[1]))
+            x = self.cross_sub(x, lambda h: self.cross(h, source[0], place=source[1]))
         return self.mlp_sub(x, self.mlp)
 
 
@@ -184,7 +178,7 @@ class Stack(nn.Module):
         structure: Structure = FULL,
         pos: Tensor | None = None,  # L or B L: places in the document
         memory: Sequence[Memory] | None = None,
-        source: Sequence[Memory] | None = None,
+        source: Sequence[Fixed] | None = None,
         source_structure: Structure = FULL,
     ) -> Tensor:
         B, L, _ = x.shape

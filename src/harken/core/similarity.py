@@ -123,9 +123,6 @@ class Latent(Projected):
     def pair(self, q: Tensor, k: Tensor) -> Tensor:
         return (q * k).sum(-1).clamp_min(TINY).log()
 
-    def all_pairs(self, q: Tensor, k: Tensor) -> Tensor:
-        return (q @ k.mT).clamp_min(TINY).log()
-
 
 class Additive(Projected):
     """w . tanh(W_q q + W_k k): the attention of the RNN translators (Bahdanau 2014)."""

@@ -7,7 +7,7 @@ They combine with & | ~ and are laid out late: as a mask, as a list of pairs, as
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import reduce
 from typing import Any
 
 import torch
@@ -17,7 +17,8 @@ Predicate = Callable[[Tensor, Tensor, Tensor], Tensor]  # b, i, j (broadcastable
 Pairs = tuple[Tensor, Tensor]  # i, j: E each
 Bias = Tensor | None  # H Lq Lk or B H Lq Lk
 BLOCK = 128  # FlexAttention's
-Listed = tuple[Tensor, Tensor, Tensor]  # i, j, and whether the pair is allowed
+Listed = tuple[Tensor, Tensor, Tensor]  # i, j: E each, and whether the pair is allowed: B|1 E
+Dense = tuple[Tensor, Tensor | None, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,8 +35,9 @@ class Structure:
     def __and__(self, other: "Structure") -> "Structure":
         if self is FULL or other is FULL or self is other:
             return other if self is FULL else self
-        known = [s.pairs for s in (self, other) if s.pairs is not None]
-        return self._join(other, operator.and_, "&", min(known, key=lambda p: len(p[0]), default=None))
+        a, b = self.pairs, other.pairs  # the shorter list will do
+        pairs = a if b is None or (a is not None and len(a[0]) <= len(b[0])) else b
+        return self._join(other, operator.and_, "&", pairs)
 
     def __or__(self, other: "Structure") -> "Structure":
         if self is FULL or other is FULL:
@@ -64,10 +66,7 @@ class Structure:
 
     def mask(self, B: int, Lq: int, Lk: int, device: torch.device | None = None) -> Tensor:
         """B 1 Lq Lk (or broadcastable to it), True where i may look at j."""
-        return self.lay(B, Lq, Lk, device or torch.device("cpu")).mask
-
-    def __repr__(self) -> str:
-        return self.name
+        return self.lay(B, Lq, Lk, device or torch.device("cpu")).dense()[0]
 
 
 class Layout:
@@ -81,7 +80,12 @@ class Layout:
         last = structure is CAUSAL and Lq == 1  # one query at the end of its keys sees them all
         self.full = bias is None and (structure.allows is FULL.allows or last)
         self.causal = bias is None and structure is CAUSAL and Lq == Lk and not last
-        self.lists = structure.pairs is not None and structure.slots is None and Lq == Lk
+        self.pairs: Listed | None = None
+        if structure.pairs is not None and structure.slots is None and Lq == Lk:
+            i, j = (t.to(device) for t in structure.pairs)
+            self.pairs = i, j, structure.allows(self.b, i.view(1, 1, -1), j.view(1, 1, -1)).squeeze(1)
+        self._dense: Dense | None = None
+        self._blocks: Any = None
 
     def rows(self, index: Tensor | slice = slice(None)) -> Tensor:
         """The mask of these query rows: B|1 1 len(index)|1 Lk."""
@@ -92,32 +96,22 @@ class Layout:
         """The bias of these heads for these pairs, or for whole rows i."""
         return None if self.bias is None else self.bias[..., heads, i, j]
 
-    @cached_property
-    def mask(self) -> Tensor:
-        """B|1 1 Lq|1 Lk, True where i may look at j."""
-        return self.rows()
+    def dense(self) -> Dense:
+        """The mask, B|1 1 Lq|1 Lk; the rows that may look at nothing, None where there can be none; and what a kernel
+        is given: there an empty row looks everywhere, so that nothing divides by 0, and the bias is in it."""
+        if self._dense is None:
+            mask, inside = self.rows(), self.structure.reflexive and self.Lq <= self.Lk
+            empty = None if inside else ~mask.any(-1, keepdim=True)
+            open = mask if empty is None else mask | empty
+            self._dense = mask, empty, open if self.bias is None else self.bias.masked_fill(~open, -torch.inf)
+        return self._dense
 
-    @cached_property
-    def empty(self) -> Tensor | None:
-        """The rows that may look at nothing, B|1 1 Lq|1 1; None where there can be none."""
-        return None if self.structure.reflexive and self.Lq <= self.Lk else ~self.mask.any(-1, keepdim=True)
+    def listed(self) -> Listed:
+        if self.pairs is None:
+            raise ValueError(f"{self.structure.name} lists no pairs; ask for rows, top or whole")
+        return self.pairs
 
-    @cached_property
-    def open(self) -> Tensor:
-        """What a kernel is given: an empty row looks everywhere, so that nothing divides by 0; and the bias, if any."""
-        allowed = self.mask if self.empty is None else self.mask | self.empty
-        return allowed if self.bias is None else self.bias.masked_fill(~allowed, -torch.inf)
-
-    @cached_property
-    def pairs(self) -> Listed:
-        """i, j (E each) and whether each is allowed (B|1 E): graphs and BigBird, with nothing of size L x L."""
-        if self.structure.pairs is None or not self.lists:
-            raise ValueError(f"{self.structure} lists no pairs; ask for rows, top or whole")
-        i, j = (t.to(self.device) for t in self.structure.pairs)
-        return i, j, self.structure.allows(self.b, i.view(1, 1, -1), j.view(1, 1, -1)).squeeze(1)
-
-    @cached_property
-    def blocks(self) -> object:
+    def blocks(self) -> Any:
         """FlexAttention's block mask: blocks in which nobody may look at anybody are skipped, never stored."""
         from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
@@ -126,40 +120,32 @@ class Layout:
         def mask_mod(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
             return allows(b, slots[b, i] if slots.dim() == 2 else slots[i], j)
 
-        if self.structure.pairs is not None and self.lists:  # the blocks of the listed pairs: never L x L
-            n = -(-self.Lk // BLOCK)
-            i, j = self.structure.pairs
-            rows, columns = (t.to(self.device) for t in _union((i // BLOCK, j // BLOCK)))
-            counts = torch.bincount(rows, minlength=n)
-            table = torch.zeros(n, n, dtype=torch.int32, device=self.device)
-            table[rows, torch.arange(len(rows), device=self.device) - (counts.cumsum(0) - counts)[rows]] = columns.int()
-            lengths = {"BLOCK_SIZE": BLOCK, "mask_mod": mask_mod, "seq_lengths": (self.Lq, self.Lk)}
-            return BlockMask.from_kv_blocks(counts.int()[None, None], table[None, None], **lengths)
-        B = len(self.rows(slice(1)))  # 1 where all rows of the batch are alike
-        build: Any = create_block_mask if torch.compiler.is_compiling() else torch.compile(create_block_mask)
-        return build(mask_mod, B, None, self.Lq, self.Lk, str(self.device))
+        if self._blocks is None and self.pairs is not None:  # the blocks of the listed pairs: never L x L
+            n, (i, j, _) = -(-self.Lk // BLOCK), self.pairs
+            touched = torch.zeros(1, 1, n, n, dtype=torch.int32, device=self.device)
+            touched[0, 0, i // BLOCK, j // BLOCK] = 1
+            order = touched.argsort(dim=-1, descending=True, stable=True).int()
+            rest: dict[str, Any] = {"mask_mod": mask_mod, "BLOCK_SIZE": BLOCK, "seq_lengths": (self.Lq, self.Lk)}
+            self._blocks = BlockMask.from_kv_blocks(touched.sum(-1).int(), order, **rest)
+        if self._blocks is None:
+            B = len(self.rows(slice(1)))  # 1 where all rows of the batch are alike
+            build: Any = create_block_mask if torch.compiler.is_compiling() else torch.compile(create_block_mask)
+            self._blocks = build(mask_mod, B, None, self.Lq, self.Lk, str(self.device))
+        return self._blocks
 
 
 FULL = Structure(lambda b, i, j: (i >= 0) & (j >= 0), "full", reflexive=True)
 CAUSAL = Structure(lambda b, i, j: j <= i, "causal", reflexive=True)
 
 
-def window(w: int, L: int | None = None) -> Structure:
-    """Neighbours at distance w or less. With the length L given, its pairs are listed: L (2w + 1), not L x L."""
-    pairs = None
-    if L is not None:
-        i, step = torch.cartesian_prod(torch.arange(L), torch.arange(-w, w + 1)).unbind(-1)
-        pairs = _union((i, (i + step).clamp(0, L - 1)))
-    return Structure(lambda b, i, j: (i - j).abs() <= w, f"window({w})", pairs, reflexive=True)
+def window(w: int) -> Structure:
+    """Neighbours at distance w or less."""
+    return Structure(lambda b, i, j: (i - j).abs() <= w, f"window({w})", reflexive=True)
 
 
-def hubs(g: int, L: int | None = None) -> Structure:
-    """The first g slots see all and are seen by all (BigBird's global tokens). Listed when L is given: 2 g L."""
-    pairs = None
-    if L is not None:
-        i, hub = torch.cartesian_prod(torch.arange(L), torch.arange(min(g, L))).unbind(-1)
-        pairs = _union((i, hub), (hub, i))
-    return Structure(lambda b, i, j: (i < g) | (j < g), f"hubs({g})", pairs)
+def hubs(g: int) -> Structure:
+    """The first g slots see all and are seen by all (BigBird's global tokens)."""
+    return Structure(lambda b, i, j: (i < g) | (j < g), f"hubs({g})")
 
 
 def random_links(L: int, r: int, seed: int = 0) -> Structure:
@@ -178,8 +164,11 @@ def random_links(L: int, r: int, seed: int = 0) -> Structure:
 
 
 def bigbird(L: int, w: int = 3, g: int = 2, r: int = 3, seed: int = 0) -> Structure:
-    """Window, hubs and random links together, listed: O(L (w + g + r)) pairs."""
-    return window(w, L) | hubs(g, L) | random_links(L, r, seed)
+    """Window, hubs and random links together, listed: O(L (w + g + r)) pairs, not L x L."""
+    i, step = torch.cartesian_prod(torch.arange(L), torch.arange(-w, w + 1)).unbind(-1)
+    to, hub = torch.cartesian_prod(torch.arange(L), torch.arange(min(g, L))).unbind(-1)
+    pairs = _union((i, (i + step).clamp(0, L - 1)), (to, hub), (hub, to))
+    return replace(window(w) | hubs(g), pairs=pairs) | random_links(L, r, seed)
 
 
 def keep(real: Tensor) -> Structure:

@@ -1,7 +1,4 @@
-"""The weights, and looking at them: softmax over the allowed pairs, all of them, listed ones, or those a View is asked.
-
-Looking is free: a watcher that reads gets a View, from which only what is asked is computed.
-"""
+"""The weights, and looking at them, which is free: a View computes only what it is asked."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -91,7 +88,7 @@ class View:
     @torch.no_grad()
     def edges(self, heads: Heads = None) -> Tensor:
         """The weight of each listed pair, for structures given as pairs: B H' E."""
-        i, j, _ = pairs = self.layout.pairs
+        i, j, _ = pairs = self.layout.listed()
         q, k, chosen = self._heads(heads)
         return pair_weights(q, k, self.similarity, pairs, self.layout.shift(chosen, i, j))
 
@@ -101,8 +98,7 @@ class View:
         return self.q[:, chosen], self.k[:, chosen // (self.q.shape[1] // self.k.shape[1])], chosen[:, None]
 
     def _blocks(self, heads: Heads) -> Iterator[Tensor]:
-        for start in range(0, self.q.shape[-2], BLOCK):
-            yield self.rows(torch.arange(start, min(start + BLOCK, self.q.shape[-2])), heads)
+        return (self.rows(index, heads) for index in torch.arange(self.q.shape[-2]).split(BLOCK))
 
 
 @dataclass(frozen=True)
@@ -112,12 +108,13 @@ class Editor:
     f: Callable[[Tensor], Tensor]
 
 
+Views = dict[str, View]
 Watcher = Callable[[View], None] | Editor  # stands at one attention; one that only reads changes nothing
 
 
-def watching(model: nn.Module, *names: str) -> AbstractContextManager[dict[str, View]]:
+def watching(model: nn.Module, *names: str) -> AbstractContextManager[Views]:
     """Read the attentions of these names (all, if none is given) during the calls inside: name -> last view."""
-    seen: dict[str, View] = {}
+    seen: Views = {}
     return _standing(model, names, lambda name: partial(seen.__setitem__, name), seen)
 
 
@@ -127,16 +124,14 @@ def editing(model: nn.Module, name: str, f: Callable[[Tensor], Tensor]) -> Abstr
 
 
 @contextmanager
-def _standing(
-    model: nn.Module, names: Sequence[str], watcher: Callable[[str], Watcher], seen: dict[str, View]
-) -> Iterator[dict[str, View]]:
+def _standing(model: nn.Module, names: Sequence[str], made: Callable[[str], Watcher], seen: Views) -> Iterator[Views]:
     places = {name: vars(module) for name, module in model.named_modules() if hasattr(module, "watch")}
     if missing := set(names) - places.keys():
         raise ValueError(f"no attention is called {min(missing)!r}; there are {', '.join(places) or 'none'}")
     before = {name: places[name]["watch"] for name in names or places}
     try:
         for name in before:
-            places[name]["watch"] = watcher(name)
+            places[name]["watch"] = made(name)
         yield seen
     finally:
         for name, old in before.items():

@@ -257,7 +257,7 @@ def _documents(spans: Iterable[Span], what: str) -> list[Span]:
 
 
 def _tokenizer(kind: str, vocab: int, spans: Sequence[Span], home: Path, listen: Listener) -> Tokenizer:
-    """The tokens learned from the training text. Byte pairs take a while: they are kept under the text's fingerprint."""
+    """The tokens learned from the training text. Byte pairs take a while: they are kept, by the text's fingerprint."""
     if kind != "bpe":
         return train(kind, lambda: (block for span in spans for block in read_blocks(span)), vocab, listen=listen)
     digest = hashlib.sha256(f"{kind} {vocab} 1".encode())

@@ -24,13 +24,13 @@ import numpy as np
 import numpy.typing as npt
 import tokenizers
 
-from harken.data.encode import SPACE, WORD, pieces, split_words
+from harken.data.encode import SPACE, pieces, split_words
 from harken.errors import BadInput, BadRun, BadSetting, did_you_mean
 from harken.events import Listener, silent
 
 UNK, EOS, END = "<unk>", "<eos>", "<|endoftext|>"
 KINDS = ("char", "byte", "word", "bpe")
-FILE_CAP, ITEM_CAP, ADDED_CAP = 64 << 20, 1_500_000, 1_000  # bytes, items and added tokens of a tokenizer.json
+VOCAB_CAP, FILE_CAP, ITEM_CAP, ADDED_CAP = 300_000, 64 << 20, 1_300_000, 1_000  # the last three: of a tokenizer.json
 PIECE = 8 << 10  # characters that are split into byte pairs at once
 MEMO = 100_000  # pre-tokens whose byte pairs are remembered
 SAMPLE = 64 << 20  # characters from which byte pairs are learned: more costs minutes and changes little
@@ -120,7 +120,7 @@ def _added(given: Any) -> list[dict[str, Any]]:
     _need(isinstance(given, list) and len(given) <= ADDED_CAP, "its added tokens are not a short list")
     for token in given:
         _need(isinstance(token, dict) and isinstance(token.get("content"), str), "an added token has no text")
-        _need(WORD.fullmatch(token["content"]) is not None, "an added token is empty or has white space")
+        _need(bool(re.fullmatch(rf"[^{SPACE}]{{1,99}}", token["content"])), "an added token is no single word")
         _need(not any(token.get(flag) for flag in ("single_word", "lstrip", "rstrip")), "an added token is not plain")
     return [{"id": t.get("id"), "content": t["content"], **_FLAGS, "special": bool(t.get("special"))} for t in given]
 
@@ -134,7 +134,7 @@ def _recognise(spec: Any) -> tuple[str, dict[str, Any]]:
     _need(kind != "", "its model, normalizer, pre-tokenizer or decoder (or a pattern in them) is not known")
     added = _added(spec.get("added_tokens"))
     tokens = model["vocab"] | {token["content"]: token["id"] for token in added}
-    _need(all(type(i) is int for i in tokens.values()), "an id is not a whole number")
+    _need(len(tokens) <= VOCAB_CAP and all(type(i) is int for i in tokens.values()), "it has odd ids, or too many")
     _need(sorted(tokens.values()) == list(range(len(tokens))), "its ids are not 0, 1, 2, ... once each")
     _need(all(model["vocab"].get(t["content"], t["id"]) == t["id"] for t in added), "an added token has two ids")
     vocab = dict(sorted(model["vocab"].items(), key=lambda item: item[1]))
@@ -257,8 +257,8 @@ def train(kind: str, texts: Callable[[], Iterable[str]], vocab: int, *, listen: 
     """
     if kind not in KINDS:
         raise BadSetting(f"data.tokens={kind}: not known; accepted are {', '.join(KINDS)}.{did_you_mean(kind, KINDS)}")
-    if vocab < (least := {"word": 3, "bpe": 257}.get(kind, 0)):
-        raise BadSetting(f"data.vocab={vocab}: too few for {kind}; accepted is {least} or more")
+    if not (least := {"word": 3, "bpe": 257}.get(kind, 0)) <= vocab <= VOCAB_CAP:
+        raise BadSetting(f"data.vocab={vocab}: not for {kind} tokens; accepted is {least} to {VOCAB_CAP}")
     if kind == "byte":
         return Tokenizer(_spec("byte", _BYTES))
     if kind == "bpe":

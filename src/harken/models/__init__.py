@@ -1,5 +1,28 @@
-"""One file per family of the lectures. Each begins with its Shape (the settings) and ends with its module.
+"""One file per family of the lectures. Each begins with its Shape (the settings) and ends with its module."""
 
-What a language model offers: `model(tokens, pos=, structure=, memory=) -> h` (B L d), `model.logits(h)`,
-`model.memory(B, capacity)` for decoding, `model.context` (None: any length).
-"""
+import math
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+
+class LanguageModel(nn.Module):
+    """A score for each word that may come next.
+
+    A family brings `forward(tokens, *, pos, structure, memory, lengths) -> h` (B L -> B L d) and `memory(B, capacity)`,
+    which makes what it remembers while it decodes.
+    """
+
+    context: int | None = None  # the longest sequence it sees at once; None: any
+    memory: Callable[[int, int], Any]
+
+    def __init__(self, vocab: int, d: int) -> None:
+        super().__init__()
+        self.vocab = vocab
+        padded = math.ceil(vocab / 64) * 64  # kernels like round numbers; the scores of the extra rows are cut off
+        self.embed = nn.Embedding(padded, d)
+        self.head = nn.Linear(d, padded, bias=False)
+
+    def logits(self, h: Tensor) -> Tensor:  # ... d -> ... vocab
+        return self.head(h)[..., : self.vocab]

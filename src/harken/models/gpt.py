@@ -1,7 +1,8 @@
 """GPT: predict the next word from all words before it. The lecture's LM Transformer, GPT-2 and Llama are its styles."""
 
 import math
-from typing import ClassVar, Literal
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -22,15 +23,17 @@ from harken.core import (
     Positions,
     Rotary,
     ScaledDot,
+    Similarity,
     Sinusoid,
     Stack,
     Structure,
     Wiring,
     window,
 )
+from harken.models import LanguageModel
 from harken.part import Part
 
-SIMILARITIES = {
+SIMILARITIES: dict[str, Callable[[int, int], Similarity]] = {
     "scaled-dot": lambda heads, D: ScaledDot(D),
     "dot": lambda heads, D: Dot(),
     "bilinear": Bilinear,
@@ -101,36 +104,34 @@ class Shape(Part):
 
     def wiring(self) -> Wiring:
         hidden = self.hidden or (8 * self.d // 3 if self.act == "swiglu" else 4 * self.d)
-        own = {"hidden": hidden, "similarity": SIMILARITIES[self.similarity]}
         same = {"d", "heads", "kv_heads", "d_k", "d_v", "act", "norm", "rms", "eps", "residual", "dropout", "bias"}
-        return Wiring(**self.model_dump(include=same), **own)
+        chosen: dict[str, Any] = self.model_dump(include=same)
+        return Wiring(**chosen, hidden=hidden, similarity=SIMILARITIES[self.similarity])
 
     def places(self) -> Positions:
         D = self.d_k or self.d // self.heads
-        return {
-            "sinusoid": lambda: Sinusoid(),
+        kinds: dict[str, Callable[[], Positions]] = {
+            "sinusoid": Sinusoid,
             "sinusoid-halves": lambda: Sinusoid("halves"),
             "learned": lambda: Learned(self.context, self.d),
             "rotary": lambda: Rotary(D, base=self.base),
             "rotary-interleaved": lambda: Rotary(D, base=self.base, layout="interleaved"),
             "alibi": lambda: Alibi(self.heads),
             "none": Positions,
-        }[self.positions]()
+        }
+        return kinds[self.positions]()
 
 
-class GPT(nn.Module):
+class GPT(LanguageModel):
     """H^0 = LL(E w + PE), blocks with the causal mask, then a score for each word."""
 
     def __init__(self, shape: Shape, vocab: int) -> None:
-        super().__init__()
-        self.vocab, self.context = vocab, shape.context
-        padded = math.ceil(vocab / 64) * 64  # kernels like round numbers; the scores of the extra rows are cut off
-        self.embed = nn.Embedding(padded, shape.d)
+        super().__init__(vocab, shape.d)
+        self.context = shape.context
         self.lift = nn.Linear(shape.d, shape.d) if shape.lift else nn.Identity()
         self.dropout = nn.Dropout(shape.dropout)
         self.stack = Stack(shape.layers, shape.wiring(), shape.places())
         self.norm = shape.wiring().normalise() if shape.norm == "pre" else nn.Identity()
-        self.head = nn.Linear(shape.d, padded, bias=False)
         self.structure = CAUSAL if shape.window is None else CAUSAL & window(shape.window)
         self.apply(_start)
         for block in self.stack.blocks:  # each layer adds to the sum, so each starts smaller (GPT-2)
@@ -152,9 +153,6 @@ class GPT(nn.Module):
         x = self.lift(self.stack.positions.add(self.embed(tokens), pos))
         h = self.stack(self.dropout(x), structure=self.structure & structure, pos=pos, memory=memory)
         return self.norm(h)
-
-    def logits(self, h: Tensor) -> Tensor:  # ... d -> ... vocab
-        return self.head(h)[..., : self.vocab]
 
     def memory(self, B: int, capacity: int) -> list[Memory]:
         return self.stack.memory(B, capacity)

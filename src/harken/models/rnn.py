@@ -9,11 +9,14 @@ from torch import Tensor, nn
 
 from harken.core import FULL, Structure
 from harken.errors import BadSetting
+from harken.models import LanguageModel
 from harken.part import Part
 
 
 class RNNShape(Part):
     """The settings of a vanilla RNN: h_t = tanh(W x_t + U h_{t-1} + b)."""
+
+    stateful: ClassVar[bool] = True  # reads on where it stopped, so its batches are streams
 
     kind: Literal["rnn"] = "rnn"
     size: Literal["tiny", "small", "medium", "large"] = Field(
@@ -64,23 +67,18 @@ class State:
             part.copy_(part[:, rows])
 
 
-class RNN(nn.Module):
+class RNN(LanguageModel):
     """Word vectors, recurrent layers, a score for each word."""
 
-    context = None  # any length: the state does not grow
     compiles = False  # the recurrent kernels are already one call; a compiler has nothing to fuse
 
     def __init__(self, shape: RNNShape, vocab: int) -> None:
-        super().__init__()
-        self.vocab = vocab
-        self.embed = nn.Embedding(math.ceil(vocab / 64) * 64, shape.d)
+        super().__init__(vocab, shape.d)
         between = shape.dropout if shape.layers > 1 else 0.0
         self.cell = CELLS[shape.kind](shape.d, shape.d, shape.layers, batch_first=True, dropout=between)
         self.dropout = nn.Dropout(shape.dropout)
-        self.head = nn.Linear(shape.d, self.embed.num_embeddings)
         for weights in self.parameters():
             nn.init.uniform_(weights, -1 / math.sqrt(shape.d), 1 / math.sqrt(shape.d))
-        nn.init.zeros_(self.head.bias)
         if shape.tied:
             self.head.weight = self.embed.weight
 
@@ -116,9 +114,6 @@ class RNN(nn.Module):
             part.clone() for part in memory.parts
         )  # the gradient needs what stood here before it is overwritten
         return parts if len(parts) == 2 else parts[0]
-
-    def logits(self, h: Tensor) -> Tensor:
-        return self.head(h)[..., : self.vocab]
 
     def memory(self, B: int, capacity: int) -> State:
         like = self.embed.weight

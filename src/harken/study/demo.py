@@ -17,14 +17,5 @@ def demo(*, minutes: float = 4.0, out: str | Path | None = None, listen: Listene
     except HarkenError as error:
         listen("notice", text=f"{error}; harken's own tales are taken instead")
         fetched = catalogue.fetch("tales", listen=listen)
-    place = Path(out) if out else _free(Path("runs/demo"))
-    run = train(str(fetched.path), out=place, minutes=minutes, settings={"data.tokens": "char"}, listen=listen)
+    run = train(str(fetched.path), out=out, minutes=minutes, settings={"data.tokens": "char"}, listen=listen)
     return run, f"{fetched.attribution} ({fetched.licence})"
-
-
-def _free(wanted: Path) -> Path:
-    return (
-        wanted
-        if not wanted.exists()
-        else next(p for n in range(2, 10**6) if not (p := wanted.with_name(f"demo-{n}")).exists())
-    )

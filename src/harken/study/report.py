@@ -1,6 +1,5 @@
 """The report of a finished run: one offline HTML page for people. It needs no script and fetches nothing."""
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,7 +7,6 @@ from . import chart
 from .chart import Html, Line, Point, duration, figure, number, scaled, tag
 
 Facts = Mapping[str, Any]
-LOWER = ("loss", "perplexity", "bits_per_character")  # the metrics of which less is better
 NAMES = {"valid": "validation", "train": "training", "ram_gib": "memory, GiB"}
 SAMPLES, LETTERS, PARTS, LOOKS = 20, 4000, 50, 12  # the most of each on a page
 ADVICE = "Train longer (train.minutes), take a larger model (model.size) or give it more data."
@@ -21,9 +19,9 @@ CSS = """
   --soft: #a3a9b1; --rule: #333941; --tint: #1d2126; --accent: #7cc0f0; --valid: #f5a267 } }
 body { margin: 0 auto; padding: 2.6rem 1.5rem 3rem; max-width: 66rem; background: var(--paper); color: var(--ink);
   font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, Arial, sans-serif; overflow-wrap: break-word }
-* { box-sizing: border-box } p { margin: 0 0 .8rem; max-width: 44rem } dd { margin: 0; overflow-wrap: anywhere }
-h1, h2, .verdict { font-family: var(--serif); line-height: 1.25; text-wrap: balance; margin: 0 }
-h1 { font-size: 2rem } h2 { font-size: 1.12rem } .verdict { font-size: 1.5rem; margin: 1.5rem 0 .6rem; max-width: none }
+* { box-sizing: border-box } dd { margin: 0 } dt, dd, tbody th { overflow-wrap: anywhere; min-width: 6rem }
+h1, h2, .verdict { font-family: var(--serif); line-height: 1.25; text-wrap: balance; margin: 0 } p { margin: .6rem 0 }
+h1 { font-size: 2rem } h2 { font-size: 1.12rem } .verdict { font-size: 1.5rem; margin: 1.5rem 0 .6rem }
 .verdict, .advice { padding-left: 1rem; border-left: 4px solid var(--accent) } .advice { border-color: transparent }
 .verdict.worse { border-color: var(--valid) } nav a { display: inline-block; color: inherit; margin-right: 1.1em }
 .soft, caption, dt, nav, footer, summary { color: var(--soft); font-size: .88rem } summary { margin-bottom: .6rem }
@@ -37,7 +35,7 @@ section, footer { margin-top: 1.8rem; padding-top: 1.1rem; border-top: 1px solid
 table { border-collapse: collapse; width: 100%; margin: 0 0 1rem; font-size: .9rem; font-variant-numeric: tabular-nums }
 caption, th, td { text-align: left; vertical-align: baseline; font-weight: inherit; padding: .28rem 1.1rem .28rem 0 }
 th, td { border-bottom: 1px solid var(--rule) } thead { color: var(--soft) } :is(th, td):last-child { padding-right: 0 }
-.pairs { display: grid; grid: auto / max-content minmax(0, 1fr); gap: .15rem 1.4rem; margin: 0; font-size: .9rem }
+.pairs { display: grid; grid: auto / fit-content(40%) minmax(0, 1fr); gap: .15rem 1.4rem; margin: 0; font-size: .9rem }
 pre { margin: 0 0 .6rem; padding: .7rem .9rem; overflow-x: auto; background: var(--tint);
   font: .84rem/1.5 ui-monospace, Menlo, Consolas, monospace } pre i { color: var(--soft); font-style: normal }
 blockquote { margin: 0 0 1.1rem; padding-left: 1rem; border-left: 2px solid var(--rule); white-space: pre-wrap;
@@ -89,7 +87,7 @@ def judge(facts: Facts) -> tuple[str, str]:
     key = next((k for k in order if any(k in them for them in free.values())), None)
     if key is None:
         return f"The {_name(order[0])} {where} is {figure(mine[order[0]])}; there is nothing to compare it with.", ""
-    sign = 1 if key in LOWER else -1
+    sign = 1 if key in {"loss", "perplexity", "bits_per_character"} else -1  # of these, less is better
     name, theirs = min(((n, t) for n, t in free.items() if key in t), key=lambda pair: sign * pair[1][key])
     gap, shown = sign * (theirs[key] - mine[key]), "perplexity" if "perplexity" in mine.keys() & theirs.keys() else key
     numbers = f"{_name(shown)} {figure(mine[shown])} against {figure(theirs[shown])} {where}."
@@ -122,8 +120,7 @@ def _results(facts: Facts) -> Html | None:
         tables.append(_table(_scored(facts, split), {"this model": mine, **_of(facts, "baseline", split)}, "wide mine"))
     for split in _of(facts, "parts"):
         rows = sorted(_of(facts, "parts", split).items(), key=lambda row: -_numbers(row[1]).get("loss", 0.0))
-        caption = f"{len(rows):,} sources of the {_name(split)} split, the hardest first"
-        tables.append(_table(caption, dict(rows[:PARTS])))
+        tables.append(_table(f"{_name(split)} split: {len(rows):,} sources, hardest first", dict(rows[:PARTS])))
     return tag("div", tables, class_="pair") if any(tables) else None
 
 
@@ -132,11 +129,10 @@ def _curves(facts: Facts) -> list[Html]:
     small = {"lr": "Learning rate", "gradient": "Length of the gradient", "tokens_per_second": "Tokens per second"}
     at = {key: dict(_series(facts, key)) for key in ("loss", "valid", *small)}
     loss, valid = ([*at[key].items()] for key in ("loss", "valid"))
-    even = chart.smooth(loss)
-    lines = [Line("training", loss, "faint" if even else "line"), Line("smoothed", even)]
+    lines = [Line("training", loss, "faint" if (even := chart.smooth(loss)) else "line"), Line("smoothed", even)]
     free = [(x["loss"], n) for n, t in _of(facts, "baseline", "valid").items() if "loss" in (x := _numbers(t))]
     level = Line(f"{min(free)[1]}, free: {figure(min(free)[0])}", [(0.0, min(free)[0])]) if free else None
-    out = [chart.chart("Loss", [*lines, Line("validation", valid, "dots")], note="nats per token", level=level)]
+    out = [chart.chart("Loss", [*lines, Line("validation", valid, "dots")], note="nats", level=level)]
     out += [tag("p", told, class_="soft")] if (told := _course(valid)) else []
     trio = [chart.chart(name, [Line(name, [*at[key].items()])], zero=True) for key, name in small.items()]
     out += [tag("div", trio, class_="trio")] if any(trio) else []
@@ -147,33 +143,37 @@ def _curves(facts: Facts) -> list[Html]:
 
 def _sample(sample: Facts) -> Html:
     """A text the model wrote, its prompt first."""
-    text, heat = str(sample.get("text", "")), sample.get("temperature")
+    text, heat = str(sample.get("text") or ""), sample.get("temperature")
     words = text[:LETTERS] + (f" … and {len(text) - LETTERS:,} characters more" if text[LETTERS:] else "")
     how = tag("div", f"temperature {heat}", class_="soft") if heat is not None else None
     return tag("div", how, tag("blockquote", tag("b", sample.get("prompt")), words, dir="auto"))
 
 
 def _data(data: Facts, reason: Any) -> list[Html]:
-    """How much there was to learn from, what it was taken for, and its fingerprint."""
     table = _table("How much there is of each split", {key: _of(data, key) for key in ("tokens", "characters")})
     rest = {"vocabulary": data.get("vocab"), "a token is": data.get("token"), "recognised": reason}
     return [table, *_pairs({**rest, "SHA-256": data.get("sha256")})]
 
 
 def _cost(cost: Facts) -> Html:
-    """What was used, and where each number comes from."""
-    said = defaultdict(str, {key: figure(value) for key, value in cost.items()})
-    other, pue = _of(cost, "compared_with"), f"times PUE {said['pue']} ({said['pue_source']})" if said["pue"] else ""
-    energy = "; ".join(filter(None, (said["energy_source"], said["watts_source"], pue)))
-    mass, share = f"{said['co2e_lb']} lb, at {said['lb_per_kwh']} lb per kWh", number(other.get("fraction")) or 0.0
+    """What was used, and where each number comes from, as far as it is known."""
+    known = {key: figure(value) for key, value in cost.items()} | {"each": scaled(cost.get("flops_per_token"), "flop")}
+    known |= {f"other_{key}": figure(value) for key, value in _of(cost, "compared_with").items()}
+    share = number(_of(cost, "compared_with").get("fraction")) or 0.0
     size = "" if share <= 0 else f"1/{1 / share:,.0f}" if share < 1 else f"{figure(share)} times"
+
+    def say(**pieces: str) -> str:
+        return " ".join(words.format(known[key]) for key, words in pieces.items() if known.get(key))
+
+    energy = say(energy_source="{}", watts_source="({})", pue="· times PUE {}", pue_source="({})")
+    carbon = say(co2e_lb="{} lb", lb_per_kwh="at {} lb per kWh", intensity_source="({})")
     rows = (
         ("time", duration(cost.get("seconds")), "wall clock of the training"),
-        ("arithmetic", scaled(cost.get("flops"), "flop"), f"{scaled(cost.get('flops_per_token'), 'flop')} per token"),
+        ("arithmetic", scaled(cost.get("flops"), "flop"), say(each="{} per token")),
         ("energy", scaled(cost.get("kwh"), "energy"), energy),
-        ("CO₂e", scaled(cost.get("co2e_kg"), "mass"), f"{mass} ({said['intensity_source']})"),
-        ("price", said["price_usd"] and f"{said['price_usd']} USD", said["price_source"]),
-        ("compared", size, f"of {other.get('model')}: {figure(other.get('co2e_lb'))} lb ({other.get('source')})"),
+        ("CO₂e", scaled(cost.get("co2e_kg"), "mass"), carbon),
+        ("price", say(price_usd="{} USD"), say(price_source="{}")),
+        ("compared", size, say(other_model="of {}:", other_co2e_lb="{} lb", other_source="({})")),
     )
     return _table("What the training used", {name: {"amount": x, "source": why} for name, x, why in rows if x})
 
@@ -204,7 +204,7 @@ def _table(caption: str, rows: Facts, look: str = "wide") -> Html:
 
 
 def _pairs(pairs: Facts) -> list[Html]:
-    rows = [(tag("dt", NAMES.get(k, k)), tag("dd", figure(value))) for k, value in pairs.items() if value is not None]
+    rows = [(tag("dt", NAMES.get(k, k)), tag("dd", figure(value))) for k, value in pairs.items() if figure(value)]
     return [tag("dl", *rows, class_="pairs")] if rows else []
 
 
@@ -229,8 +229,8 @@ def _name(key: str) -> str:
 
 def _split(facts: Facts) -> str:
     """The split to judge by: test before validation, one with a baseline before one without."""
-    splits = sorted(_of(facts, "metrics"), key=lambda s: {"test": 0, "valid": 1}.get(s, 2))
-    return min(splits, key=lambda s: not _of(facts, "baseline", s), default="")
+    free = _of(facts, "baseline")
+    return min(_of(facts, "metrics"), key=lambda s: (not free.get(s), s != "test", s != "valid"), default="")
 
 
 def _scored(facts: Facts, split: str) -> str:

@@ -1,7 +1,9 @@
 """harken.train: choose, train, judge beside the free baselines, report. `harken train` only calls it."""
 
+import json
 import time
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -85,17 +87,21 @@ def _folder(wanted: Path, *, named: bool, force: bool) -> Path:
     return wanted
 
 
-def _train(recipe: Recipe, folder: Path, *, listen: Listener, reason: str | None = None, resume: bool = False) -> Run:
-    stateful = not hasattr(recipe.model, "heads")
-    opened = recipe.data.open(stateful=stateful, listen=listen)
-    recipe = recipe.change(data__sha256=opened.sha256) if recipe.data.sha256 is None else recipe
-    recipe = Recipe(recipe.data.located(), recipe.model, recipe.task, recipe.train, recipe.origins)
+def prepare(recipe: Recipe, listen: Listener) -> tuple[Any, Trainer]:
+    """Everything up to the first step: the data opened, the model with its first weights, the task, the trainer."""
+    opened = recipe.data.open(stateful=getattr(recipe.model, "stateful", False), listen=listen)
     torch.manual_seed(recipe.train.seed)
     model = recipe.model.build(opened.vocab)
     task = recipe.task.bind(opened, recipe.model, batch=recipe.train.batch, seed=recipe.train.seed)
-    parameters = sum(p.numel() for p in model.parameters())
-    listen("data", facts=opened.facts(), parameters=parameters)
-    trainer = Trainer(model, task, recipe.train, listen=listen)
+    listen("data", facts=opened.facts(), parameters=sum(p.numel() for p in model.parameters()))
+    return opened, Trainer(model, task, recipe.train, listen=listen)
+
+
+def _train(recipe: Recipe, folder: Path, *, listen: Listener, reason: str | None = None, resume: bool = False) -> Run:
+    opened, trainer = prepare(recipe, listen)
+    task = trainer.task
+    recipe = recipe.change(data__sha256=opened.sha256) if recipe.data.sha256 is None else recipe
+    recipe = Recipe(recipe.data.located(), recipe.model, recipe.task, recipe.train, recipe.origins)
     before = trainer.resume(folder) if resume else None
     if resume and before is None:
         listen("notice", text=f"{folder}: there is no whole checkpoint; the run starts anew")
@@ -145,7 +151,7 @@ def _judge(
         "best_step": trainer.best[1],
         "bitwise": trainer.device.type == "cpu" or recipe.train.deterministic,
         "machine": machine.describe(),
-        "versions": {"harken": __import__("harken").__version__, "torch": torch.__version__},
+        "versions": {"harken": version("harken"), "torch": torch.__version__},
         **{name: value for name, value in known.items() if value is not None},
     }
     run.finish(folder, facts)
@@ -157,8 +163,6 @@ def _judge(
 
 def _shown(loaded: Run, recipe: Recipe, folder: Path, cost: dict[str, Any]) -> dict[str, Any]:
     """What the report shows beside the facts: curves, samples, the recipe, what to type next."""
-    import json
-
     log = [json.loads(line) for line in (folder / "log.jsonl").read_text("utf-8").splitlines()]
     samples = [
         {"prompt": "", "temperature": t, "text": loaded.generate("", tokens=SAMPLE_TOKENS, temperature=t, top_p=0.95)}

@@ -8,10 +8,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from harken.data.batch import IGNORE, Batch, Batches, Packed, Streams, Windows, scoring
+from harken.models import LanguageModel
 from harken.part import Part
 
 from . import Loss, Score
@@ -62,9 +63,9 @@ class NextWord:
     def batch(self, epoch: int, step: int) -> Batch:
         return self.batches.batch(epoch, step)
 
-    def loss(self, model: nn.Module, batch: Batch, part: int = 0) -> Loss:
+    def loss(self, model: LanguageModel, batch: Batch, part: int = 0) -> Loss:
         if self.data.batches == "stream" and (batch.fresh or part not in self.carry):
-            self.carry[part] = model.memory(len(batch.tokens), self.L)  # type: ignore[operator]
+            self.carry[part] = model.memory(len(batch.tokens), self.L)
             for n, mine in enumerate(self.carry[part].parts if not batch.fresh else ()):
                 mine.copy_(self.saved[f"{part}.{n}"])
         rows = nll(model, batch, self.carry.get(part))
@@ -77,7 +78,7 @@ class NextWord:
         return Loss(rows.sum(), batch.count, parts)
 
     @torch.no_grad()
-    def evaluate(self, model: nn.Module, split: str, *, quick: bool = False) -> Score:
+    def evaluate(self, model: LanguageModel, split: str, *, quick: bool = False) -> Score:
         """Loss, perplexity and bits per character on the contiguous stream; `quick` looks at less, for the curve."""
         was = model.training
         model.eval()
@@ -88,7 +89,7 @@ class NextWord:
         names = self.data.names if len(sums) > 1 else ()
         parts = {name: {"loss": total / max(1, n)} for name, (total, n) in zip(names, sums, strict=False)}
         total, asked = sum(t for t, _ in sums), sum(n for _, n in sums)
-        protocol = {"tokens": asked, "context": self.L, "stride": stride}
+        protocol: dict[str, Any] = {"tokens": asked, "context": self.L, "stride": stride}
         if model.context is None:
             protocol = {
                 "tokens": asked,
@@ -97,13 +98,13 @@ class NextWord:
             }
         return Score(self.metrics(total, asked, split), protocol, parts)
 
-    def _score(self, model: nn.Module, stream: Any, stride: int, limit: int | None) -> tuple[float, int]:
+    def _score(self, model: LanguageModel, stream: Any, stride: int, limit: int | None) -> tuple[float, int]:
         stream, device = self._asked(stream, limit), next(model.parameters()).device
         total, count, state = 0.0, 0, None
         batches: Iterator[Batch] = scoring(stream, self.L, stride, max(1, self.rows))
         if model.context is None:
             cut = Streams(stream, self.L, EVAL_READERS)
-            state = model.memory(cut.rows, self.L)  # type: ignore[operator]
+            state = model.memory(cut.rows, self.L)
             batches = (cut.batch(0, step) for step in range(cut.steps))
         for batch in batches:
             total += float(nll(model, batch.to(device), state).sum())
@@ -111,14 +112,13 @@ class NextWord:
         return total, count
 
     def _asked(self, stream: Any, limit: int | None) -> Any:
-        """The tokens to be scored; where there is an end mark, one is put before them, so that the first is asked too."""
+        """The tokens to be scored; where there is an end mark, one stands before, so that the first counts too."""
         stream, end = stream[: limit or None], self.data.tokenizer.end
         return stream if end is None else np.concatenate([[end], stream]).astype(stream.dtype)
 
     def _readers(self, split: str) -> int:
-        return min(
-            Streams(self._asked(s.tokens, self.limit), self.L, EVAL_READERS).rows for s in self.data.splits[split]
-        )
+        streams = (self._asked(s.tokens, self.limit) for s in self.data.splits[split])
+        return min(Streams(stream, self.L, EVAL_READERS).rows for stream in streams)
 
     def metrics(self, total: float, asked: int, split: str) -> dict[str, float]:
         streams = self.data.splits[split]
@@ -145,14 +145,14 @@ class NextWord:
         self.carry, self.saved = {}, state
 
 
-def nll(model: nn.Module, batch: Batch, memory: Any = None) -> Tensor:
+def nll(model: LanguageModel, batch: Batch, memory: Any = None) -> Tensor:
     """The summed -ln p of each row's targets: B. Word scores are made in chunks, so that they never fill the memory."""
     h = model(batch.tokens, pos=batch.pos, structure=batch.structure, memory=memory)  # B L d
     flat, targets = h.flatten(0, 1), batch.targets.flatten()
-    chunk = max(1, LOGITS // model.vocab)  # type: ignore[operator]
+    chunk = max(1, LOGITS // model.vocab)
 
     def some(h: Tensor, y: Tensor) -> Tensor:
-        logits = model.logits(h)  # type: ignore[operator]
+        logits = model.logits(h)
         return F.cross_entropy(logits.float(), y, ignore_index=IGNORE, reduction="none")
 
     if len(flat) <= chunk:

@@ -74,9 +74,10 @@ class Trainer:
         loss = float(total) / batch.count
         if not (math.isfinite(loss) and math.isfinite(float(norm))):
             self.optimizer.zero_grad()
+            where = f"epoch {epoch}, batch {place}"
             raise HarkenError(
-                f"step {self.step + 1}: the loss is {loss}, the gradient's length {float(norm)} (epoch {epoch}, batch {place}); "
-                "nothing was updated; lower train.lr, and go on from the last checkpoint with --resume"
+                f"step {self.step + 1} ({where}): the loss is {loss}, the gradient's length {float(norm)}; nothing was "
+                "updated; lower train.lr, and go on from the last checkpoint with --resume"
             )
         self.optimizer.step()
         self.optimizer.zero_grad()

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 def moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """What the optimiser remembers of each weight, as `weight/what`."""
-    names = {p: name for name, p in model.named_parameters()}
+    names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
     return {
         f"{names[p]}/{what}": value
         for p, memory in optimizer.state.items()

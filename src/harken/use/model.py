@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from harken import recipe as recipes
 from harken import run
@@ -14,6 +14,7 @@ from harken.core import View, watching
 from harken.data.tokens import Tokenizer
 from harken.errors import BadInput
 from harken.events import Listener, silent
+from harken.models import LanguageModel
 from harken.recipe import Recipe
 from harken.tasks import Score
 
@@ -24,7 +25,7 @@ class Run:
     """A trained model with its words. Make one with `harken.load(folder)`."""
 
     def __init__(
-        self, path: Path, recipe: Recipe, facts: dict[str, Any], model: nn.Module, tokenizer: Tokenizer
+        self, path: Path, recipe: Recipe, facts: dict[str, Any], model: LanguageModel, tokenizer: Tokenizer
     ) -> None:
         self.path, self.recipe, self.facts, self.model, self.tokenizer = path, recipe, facts, model, tokenizer
         self.model.eval()
@@ -47,12 +48,9 @@ class Run:
         self, prompt: str = "", *, tokens: int = 200, n: int = 1, seed: int = 0, stop: str | None = None, **choice: Any
     ) -> Any:
         """The continuation of a prompt, without the prompt; a list if n > 1. Options: temperature, top_k, top_p."""
-        texts = (
-            ["".join(self.stream(prompt, tokens=tokens, seed=seed, stop=stop, **choice))]
-            if n == 1
-            else self._many([prompt] * n, tokens, seed, stop, Choice(**choice))
-        )
-        return texts[0] if n == 1 else texts
+        if n == 1:
+            return "".join(self.stream(prompt, tokens=tokens, seed=seed, stop=stop, **choice))
+        return self._many([prompt] * n, tokens, seed, stop, Choice(**choice))
 
     def stream(
         self, prompt: str = "", *, tokens: int = 200, seed: int = 0, stop: str | None = None, **choice: Any
@@ -121,18 +119,16 @@ class Run:
 
     def _each(self, tokens: Tensor) -> Tensor:
         """-ln p of every token but the first, with as much context as the model takes."""
-        device, L = next(self.model.parameters()).device, self.model.context
-        tokens = tokens.to(device)
-        if L is None or len(tokens) <= L + 1:
-            logits = self.model.logits(self.model(tokens[None, :-1]))[0]  # type: ignore[operator]
-            return torch.nn.functional.cross_entropy(logits.float(), tokens[1:], reduction="none")
-        first = self._each(tokens[: int(L) + 1])  # type: ignore[arg-type]
-        half = max(1, int(L) // 2)  # type: ignore[arg-type]
-        rest = [first]
-        for at in range(int(L) + 1, len(tokens), half):  # type: ignore[arg-type]
-            stop = min(at + half, len(tokens))
-            rest.append(self._each(tokens[stop - int(L) - 1 : stop])[at - stop :])  # type: ignore[arg-type]
-        return torch.cat(rest)
+        L = self.model.context or len(tokens)
+        half = max(1, L // 2)
+        starts = [0, *range(half, len(tokens) - 1 - L + half, half)] if len(tokens) > L + 1 else [0]
+        found: list[Tensor] = []
+        for start in starts:
+            piece = tokens[start : start + L + 1].to(next(self.model.parameters()).device)
+            logits = self.model.logits(self.model(piece[None, :-1]))[0].float()
+            each = torch.nn.functional.cross_entropy(logits, piece[1:], reduction="none")
+            found.append(each[sum(len(f) for f in found) - start :])  # the window before has answered the first ones
+        return torch.cat(found)
 
     def evaluate(
         self, split: str = "valid", *, data: str | None = None, listen: Listener = silent
@@ -145,7 +141,7 @@ class Run:
         if split not in opened.splits:
             there = ", ".join(opened.splits) or "none"
             raise BadInput(
-                f"--split {split}: this run has no such split; there is {there}. Give data of your own: harken eval RUN FILE"
+                f"--split {split}: this run has none; there is {there}. Or give a text: harken eval RUN FILE"
             )
         task = self.recipe.task.bind(
             opened, self.recipe.model, batch=self.recipe.train.batch, seed=self.recipe.train.seed
@@ -157,7 +153,7 @@ class Run:
     @torch.inference_mode()
     def trace(self, text: str) -> "Trace":
         """Run the text at full speed; attention weights are computed when they are asked for."""
-        ids = self._prompt(text)[-(self.model.context or 10**9) :]  # type: ignore[operator]
+        ids = self._prompt(text)[-(self.model.context or 10**9) :]
         device = next(self.model.parameters()).device
         with watching(self.model) as views:
             self.model(torch.tensor([ids], device=device))
@@ -222,6 +218,8 @@ def load(path: str | Path) -> Run:
     recipe = recipes.resolve((str(folder / "recipe.toml"), recipes.read(folder / "recipe.toml")))
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
     saved = run.read_tensors(folder / "model.safetensors")
+    with torch.device("meta"):  # sizes are compared before anything is allocated
+        run.fit(recipe.model.build(tokenizer.vocab), saved)
     with torch.random.fork_rng():
         model = recipe.model.build(tokenizer.vocab)
     run.load_weights(model, saved)

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from harken.errors import BadInput
+from harken.models import LanguageModel
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Choice:
 
 @torch.inference_mode()
 def decode(
-    model: nn.Module, prompts: Sequence[Sequence[int]], tokens: int, choice: Choice, *, seed: int
+    model: LanguageModel, prompts: Sequence[Sequence[int]], tokens: int, choice: Choice, *, seed: int
 ) -> Iterator[Tensor]:
     """The tokens that follow the prompts, one (B) at a time. Prompts may differ in length."""
     texts = [list(p) for p in prompts]
@@ -67,14 +68,14 @@ def decode(
 class Reader:
     """A model that has read some texts: the scores of what comes next, and the memory of what was."""
 
-    def __init__(self, model: nn.Module, texts: Sequence[Sequence[int]], more: int) -> None:
+    def __init__(self, model: LanguageModel, texts: Sequence[Sequence[int]], more: int) -> None:
         self.model, self.device = model, next(model.parameters()).device
-        self.context: int | None = getattr(model, "context", None)
+        self.context = model.context
         self.more = more
         self._begin(texts)
 
     def _begin(self, texts: Sequence[Sequence[int]]) -> None:
-        """Read whole texts at once, right-padded: what the padding writes lies after each row's place and stays hidden."""
+        """Read whole texts at once, right-padded: what the padding writes lies after each row's place, hidden."""
         if self.context is not None:
             texts = [t[-self.context :] for t in texts]
         lengths = torch.tensor([len(t) for t in texts], device=self.device)
@@ -83,7 +84,7 @@ class Reader:
         rows = torch.zeros(len(texts), longest, dtype=torch.long, device=self.device)
         for row, text in zip(rows, texts, strict=True):
             row[: len(text)] = torch.tensor(text, device=self.device)
-        self.memory: Any = self.model.memory(len(texts), capacity)  # type: ignore[operator]
+        self.memory: Any = self.model.memory(len(texts), capacity)
         same = bool((lengths == longest).all())
         h = self.model(
             rows, pos=torch.arange(longest, device=self.device), memory=self.memory, lengths=None if same else lengths
@@ -91,13 +92,13 @@ class Reader:
         # places are shared while all rows are equally long: one number instead of one a row
         self.place = lengths[:1] if same else lengths[:, None]
         self.capacity = capacity
-        self.logits = self.model.logits(h[torch.arange(len(rows), device=self.device), lengths - 1])  # type: ignore[operator]
+        self.logits = self.model.logits(h[torch.arange(len(rows), device=self.device), lengths - 1])
 
     def read(self, texts: Sequence[Sequence[int]], token: Tensor) -> None:
         """Read one token more (B). When the memory is full, the second half of the context is read afresh."""
         if self.context is not None and int(self.place.max()) >= self.capacity:
-            return self._begin([t[-max(1, self.context // 2) :] for t in texts])
+            self._begin([t[-max(1, self.context // 2) :] for t in texts])
+            return
         h = self.model(token[:, None], pos=self.place, memory=self.memory)
         self.place = self.place + 1
-        self.logits = self.model.logits(h[:, -1])  # type: ignore[operator]
-        return None
+        self.logits = self.model.logits(h[:, -1])
