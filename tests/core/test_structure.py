@@ -7,6 +7,7 @@ from torch import Tensor
 from harken.core import (
     CAUSAL,
     FULL,
+    Additive,
     Alibi,
     Dot,
     Stack,
@@ -136,6 +137,24 @@ def test_a_structure_is_called_by_what_it_is_made_of() -> None:
     assert (CAUSAL & ~window(3) | hubs(1)).name == "((causal & ~window(3)) | hubs(1))"
 
 
+def test_the_blocks_of_a_listed_structure_are_those_its_pairs_touch() -> None:
+    L = 1000  # 8 blocks of 128, the last one not full
+    structure = bigbird(L, 3, 2, 0) | edges(torch.tensor([700]), torch.tensor([300]), L)
+    blocks = structure.lay(2, L, L, CPU).blocks()
+    padded = torch.zeros(1024, 1024, dtype=torch.bool)
+    padded[:L, :L] = structure.mask(1, L, L)[0, 0]
+    touched = padded.view(8, 128, 8, 128).any(3).any(1)
+    assert torch.equal(blocks.to_dense()[0, 0].bool(), touched)
+    i, j = torch.randint(L, (2, 50))
+    assert torch.equal(blocks.mask_mod(torch.tensor(0), torch.tensor(0), i, j), padded[i, j])
+
+
+def test_only_what_is_arithmetic_goes_into_a_block_kernel() -> None:
+    graph = edges(torch.tensor([0]), torch.tensor([1]), 9)
+    assert [s.pointwise for s in (bigbird(9), CAUSAL & window(2), ~CAUSAL)] == [True] * 3
+    assert [s.pointwise for s in (graph, CAUSAL & graph, ~graph, bigbird(9) | graph)] == [False] * 4
+
+
 @pytest.mark.parametrize("positions", [None, Alibi(2)], ids=["no bias", "alibi"])
 @pytest.mark.parametrize("route", ["fused", "explicit", "sparse", "memory"])
 def test_a_mask_is_laid_out_once_for_all_layers(route: str, positions) -> None:
@@ -144,8 +163,6 @@ def test_a_mask_is_laid_out_once_for_all_layers(route: str, positions) -> None:
     def allows(b: Tensor, i: Tensor, j: Tensor) -> Tensor:
         calls.append(1)
         return j <= i
-
-    from harken.core import Additive
 
     wiring = Wiring(8, 2, similarity=Additive) if route == "explicit" else Wiring(8, 2)
     stack = Stack(4, wiring, positions)

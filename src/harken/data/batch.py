@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from harken.core import FULL, Structure, same
+from harken.errors import BadInput
 
 IGNORE = -100  # a target that does not count
 Tokens = np.ndarray[Any, np.dtype[Any]]
@@ -68,12 +69,20 @@ class Windows:
     def __init__(
         self, streams: Sequence[Tokens], L: int, rows: int, *, seed: int, weights: Sequence[float] | None = None
     ):
-        self.streams, self.L, self.seed = streams, L, seed
-        counts = [max(0, (len(s) - 1) // L) for s in streams]
+        longest = max(len(s) for s in streams)
+        self.streams, self.L, self.seed = streams, max(1, min(L, longest - 1)), seed
+        short = next((n for n, s in enumerate(streams) if len(s) <= self.L and (weights is None or weights[n])), None)
+        if short is not None:
+            raise BadInput(
+                f"data.mix: text {short + 1} has {len(streams[short])} tokens, and a window needs {self.L + 1}; "
+                "give more of it, or a smaller model.context"
+            )
+        counts = [max(len(s) > self.L, (len(s) - self.L) // self.L) for s in streams]  # fit at any offset
         total = sum(counts)
         self.rows = max(1, min(rows, total))
         self.steps = total // self.rows
-        self.shares = counts if weights is None else [round(total * w / sum(weights)) for w in weights]
+        share = np.cumsum(counts if weights is None else weights)
+        self.shares = np.diff(np.round(share / share[-1] * total), prepend=0).astype(int).tolist()
         self._epoch: tuple[int, Tokens] = (-1, np.empty((0, 2), np.int64))
 
     def _order(self, epoch: int) -> Tokens:  # N 2: which stream, where it starts
@@ -83,9 +92,7 @@ class Windows:
                 rng = dice(self.seed, 1, epoch, s)
                 phase = int(rng.integers(min(self.L, max(1, len(stream) - self.L))))
                 count = (len(stream) - 1 - phase) // self.L
-                laps = (
-                    -(-share // count) if count else 0
-                )  # a text asked for more often than it has windows starts again
+                laps = -(-share // max(1, count))  # a text asked for more often than it has windows starts again
                 picks = np.concatenate([rng.permutation(count) for _ in range(laps)] or [np.empty(0, np.int64)])[:share]
                 parts.append(np.stack([np.full(len(picks), s), phase + picks * self.L], 1))
             order = np.concatenate(parts)
@@ -94,7 +101,7 @@ class Windows:
 
     def batch(self, epoch: int, step: int) -> Batch:
         order = self._order(epoch)
-        picks = order[np.arange(step * self.rows, (step + 1) * self.rows) % len(order)]
+        picks = order[step * self.rows : (step + 1) * self.rows]
         rows = np.stack([self.streams[s][start : start + self.L + 1] for s, start in picks]).astype(np.int64)
         tokens = torch.from_numpy(rows)
         source = torch.from_numpy(picks[:, 0].copy()) if len(self.streams) > 1 else None
@@ -120,12 +127,12 @@ class Packed:
     """Documents in drawn order, one after the other, cut into rows of L. A document sees only itself."""
 
     def __init__(self, stream: Tokens, starts: Tokens, L: int, rows: int, *, seed: int) -> None:
-        self.stream, self.L, self.seed = stream, L, seed
+        self.stream, self.L, self.seed = stream, min(L, len(stream)), seed
         self.starts = np.asarray(starts, np.int64)
         self.lengths = np.diff(np.append(self.starts, len(stream)))
-        total = len(stream) // L
-        self.rows = max(1, min(rows, total))
-        self.steps = max(1, total // self.rows)
+        total = len(stream) // self.L
+        self.rows = min(rows, total)
+        self.steps = total // self.rows
 
     def batch(self, epoch: int, step: int) -> Batch:
         order = dice(self.seed, 3, epoch).permutation(len(self.starts))
@@ -135,7 +142,7 @@ class Packed:
         return Batch(tokens, targets, pos, doc)
 
     def _row(self, order: Tokens, ends: Tokens, row: int) -> tuple[Tokens, ...]:
-        place = np.arange(row * self.L, (row + 1) * self.L) % ends[-1]  # in the shuffled text
+        place = np.arange(row * self.L, (row + 1) * self.L)  # in the shuffled text
         which = np.searchsorted(ends, place, side="right")
         offset = place - (ends[which] - self.lengths[order[which]])  # in the document
         at = self.starts[order[which]] + offset

@@ -24,16 +24,16 @@ import numpy as np
 import numpy.typing as npt
 import tokenizers
 
-from harken.data.encode import SPACE, pieces, split_words
+from harken.data.encode import SPACE, count_words, pieces, split_words
 from harken.errors import BadInput, BadRun, BadSetting, did_you_mean
 from harken.events import Listener, silent
 
 UNK, EOS, END = "<unk>", "<eos>", "<|endoftext|>"
 KINDS = ("char", "byte", "word", "bpe")
 VOCAB_CAP, FILE_CAP, ITEM_CAP, ADDED_CAP = 300_000, 64 << 20, 1_300_000, 1_000  # the last three: of a tokenizer.json
-PIECE = 8 << 10  # characters that are split into byte pairs at once
-MEMO = 100_000  # pre-tokens whose byte pairs are remembered
-SAMPLE = 64 << 20  # characters from which byte pairs are learned: more costs minutes and changes little
+PIECE, MEMO = 8 << 10, 100_000  # characters split into byte pairs at once; pre-tokens whose byte pairs are remembered
+RUN = 256  # characters of the longest word from which byte pairs are learned: time grows with its square
+SAMPLE = 64 << 20  # bytes from which byte pairs are learned: more costs minutes and changes little
 WORDS_KEPT = 2_000_000  # different words counted at once; beyond it those seen once are forgotten
 _LINE_END = rf"\n[{SPACE}]*"
 _LINE_ENDS, _INDENT = re.compile(_LINE_END), re.compile(rf"[{SPACE}]*")
@@ -287,10 +287,12 @@ def _told(texts: Iterable[str], listen: Listener) -> Iterator[str]:
 
 
 def _learn_pairs(texts: Callable[[], Iterable[str]], vocab: int, listen: Listener) -> dict[str, Any]:
-    """Byte pairs, from every n-th block where the text is long."""
-    every = 1 + sum(map(len, texts())) // SAMPLE
+    """Byte pairs, from every n-th block of a long text; fewer where words are long and so each is kept by itself."""
+    sizes = ((len(_sound(text).encode()), 1 + count_words(text)) for text in texts())
+    every = 1 + sum(size * min(16, 1 + size // (16 * words)) for size, words in sizes) // SAMPLE
     blocks = (text for n, text in enumerate(_told(texts(), listen)) if n % every == 0)
-    sample = (part for text in blocks for piece in pieces(text, PIECE) for part in piece.split(END))
+    parts = (part for text in blocks for piece in pieces(text, RUN // 2) for part in piece.split(END))
+    sample = (part[i : i + RUN] for part in parts for i in range(0, len(part), RUN))
     library = tokenizers.Tokenizer(tokenizers.models.BPE())
     library.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = tokenizers.trainers.BpeTrainer(

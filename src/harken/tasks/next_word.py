@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from harken.data.batch import IGNORE, Batch, Batches, Packed, Streams, Windows, scoring
 from harken.models import LanguageModel
@@ -17,11 +15,11 @@ from harken.part import Part
 
 from . import Loss, Score
 from .ngram import KneserNey, Unigram
+from .words import word_loss
 
 if TYPE_CHECKING:
     from harken.data.text import TextData
 
-LOGITS = 2**27  # word scores held at a time: half a GiB in float32
 EVAL_READERS = 16  # of a model with a state: each carries its own
 BASELINE_TOKENS = 5_000_000  # what the free baselines learn from at most
 
@@ -68,14 +66,14 @@ class NextWord:
             self.carry[part] = model.memory(len(batch.tokens), self.L)
             for n, mine in enumerate(self.carry[part].parts if not batch.fresh else ()):
                 mine.copy_(self.saved[f"{part}.{n}"])
-        rows = nll(model, batch, self.carry.get(part))
+        total, rows = nll(model, batch, self.carry.get(part))
         parts = {}
         if batch.source is not None:
             asked = (batch.targets != IGNORE).sum(1)
             for s, name in enumerate(self.data.names):
                 mine = batch.source == s
-                parts[name] = (rows.detach()[mine].sum(), int(asked[mine].sum()))
-        return Loss(rows.sum(), batch.count, parts)
+                parts[name] = (rows[mine].sum(), int(asked[mine].sum()))
+        return Loss(total, batch.count, parts)
 
     @torch.no_grad()
     def evaluate(self, model: LanguageModel, split: str, *, quick: bool = False) -> Score:
@@ -107,7 +105,7 @@ class NextWord:
             state = model.memory(cut.rows, self.L)
             batches = (cut.batch(0, step) for step in range(cut.steps))
         for batch in batches:
-            total += float(nll(model, batch.to(device), state).sum())
+            total += float(nll(model, batch.to(device), state)[0])
             count += batch.count
         return total, count
 
@@ -145,19 +143,8 @@ class NextWord:
         self.carry, self.saved = {}, state
 
 
-def nll(model: LanguageModel, batch: Batch, memory: Any = None) -> Tensor:
-    """The summed -ln p of each row's targets: B. Word scores are made in chunks, so that they never fill the memory."""
+def nll(model: LanguageModel, batch: Batch, memory: Any = None) -> tuple[Tensor, Tensor]:
+    """The summed -ln p of the batch's targets, with gradients; and of each row's, without: B."""
     h = model(batch.tokens, pos=batch.pos, structure=batch.structure, memory=memory)  # B L d
-    flat, targets = h.flatten(0, 1), batch.targets.flatten()
-    chunk = max(1, LOGITS // model.vocab)
-
-    def some(h: Tensor, y: Tensor) -> Tensor:
-        logits = model.logits(h)
-        return F.cross_entropy(logits.float(), y, ignore_index=IGNORE, reduction="none")
-
-    if len(flat) <= chunk:
-        each = some(flat, targets)
-    else:  # scores are made again on the way back instead of being kept
-        pieces = zip(flat.split(chunk), targets.split(chunk), strict=True)
-        each = torch.cat([checkpoint(some, x, y, use_reentrant=False) for x, y in pieces])
-    return each.view(batch.targets.shape).sum(1)
+    total, each = word_loss(h.flatten(0, 1), model.head.weight, batch.targets.flatten(), model.vocab)
+    return total, each.view(batch.targets.shape).sum(1)

@@ -164,13 +164,13 @@ class Trainer:
                 facts = self.update(steps)
                 tokens += self.task.tokens
                 look = self.step % look_every == 0 or self.step == steps
-                if look and "valid" in self.task.splits:
-                    facts["valid"] = self._judge()
                 if look or self.step % log_every == 0 or self.step == 1:
                     facts["tokens_per_second"] = round(tokens / (time.perf_counter() - mark))
-                    mark, tokens = time.perf_counter(), 0
+                    if look and "valid" in self.task.splits:
+                        facts["valid"] = self._judge()
                     log.write(json.dumps(facts) + "\n")
                     log.flush()
+                    mark, tokens = time.perf_counter(), 0
                 self.listen("step", steps=steps, **facts)
                 due = self.train.checkpoint_every
                 late = time.monotonic() - saved > CHECKPOINT_SECONDS if due is None else self.step % due == 0

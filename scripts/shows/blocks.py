@@ -1,0 +1,144 @@
+"""What is built around the equation: norms, residuals, layers upon layers, and what they cost."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from harken.core import CAUSAL, Block, Gaussian, Place, Sinusoid, Stack, Structure, Wiring, attend, window
+
+from . import EXACT, Seen, gap, show
+
+
+
+@show()
+def blocks() -> Seen:
+    """LN(q + MHA) then LN(h + MLP) in 2017; q + MHA(LN q) then h + MLP(LN h) in 2019."""
+    x, off = torch.randn(1, 6, 16), []
+    for norm in ("post", "pre"):
+        b = Block(Wiring(16, 2, norm=norm))
+        for sub in (b.look_sub, b.mlp_sub):
+            nn.init.normal_(sub.norm.weight)
+        LN, LN_ = b.look_sub.norm, b.mlp_sub.norm
+        h = LN(x + b.look(x)) if norm == "post" else x + b.look(LN(x))
+        off.append(gap(b(x, Place()), LN_(h + b.mlp(h)) if norm == "post" else h + b.mlp(LN_(h))))
+    return Seen(max(off), "largest difference of both blocks from their formulas", max(off) < EXACT)
+
+
+@show()
+def layer_norm() -> Seen:
+    """a (q - mean) / std + b: z-scores with a scale and a shift that are learned (std with 1e-5 added to its square)."""
+    q, norm = 5 * torch.randn(10, 64) + 3, Wiring(64, 4).normalise()
+    nn.init.normal_(norm.weight)
+    nn.init.normal_(norm.bias)
+    z = (q - q.mean(-1, keepdim=True)) / q.std(-1, correction=0, keepdim=True)
+    x = gap(norm(q), norm.weight * z + norm.bias)
+    return Seen(x, "largest difference from a (q - mean) / std + b", x < 1e-4)
+
+
+@show()
+def norm_before_softmax() -> Seen:
+    """Words of large size push the softmax to its corners; normalised first, its gradient does not vanish."""
+    x, W_q, W_k = 10 * torch.randn(20, 32), torch.randn(32, 32) / 6, torch.randn(32, 32) / 6
+
+    def slope(h: Tensor) -> float:
+        A = (h @ W_q @ (h @ W_k).T / math.sqrt(32)).softmax(-1)
+        return float((A * (1 - A)).mean())  # of a weight, by its own score
+
+    bare, normed = slope(x), slope(nn.functional.layer_norm(x, (32,)))
+    words = f"times the slope of the softmax with LN before it ({normed:.2g} beside {bare:.2g})"
+    return Seen(normed / bare, words, normed > 5 * bare)
+
+
+@show()
+def residual() -> Seen:
+    """dL/dx = dL/dy (Id + df/dx): through 30 blocks the gradient arrives with the skip, and dies without it."""
+    sizes = []
+    for skip in (True, False):
+        torch.manual_seed(1)
+        stack, x = Stack(30, Wiring(32, 2, residual=skip)), torch.randn(1, 8, 32, requires_grad=True)
+        y = stack(x)
+        sizes.append(float(torch.autograd.grad(y, x, torch.ones_like(y))[0].norm()))
+    words = f"size of the gradient after 30 blocks with the skip, {sizes[1]:.0e} without"
+    return Seen(sizes[0], words, sizes[0] > 1 and sizes[1] < 1e-3 * sizes[0])
+
+
+@show()
+def sets() -> Seen:
+    """Without positions the words are a set: shuffled words give the same vectors, shuffled."""
+    stack, x, order = Stack(3, Wiring(16, 2)), torch.randn(1, 12, 16), torch.randperm(12)
+    diff = gap(stack(x[:, order]), stack(x)[:, order])
+    placed = Stack(3, Wiring(16, 2), Sinusoid())
+    pos = torch.arange(12)
+    y, shuffled = (placed(placed.positions.add(h, pos)) for h in (x, x[:, order]))
+    moved = gap(shuffled, y[:, order])
+    return Seen(diff, f"change by shuffling a set; {moved:.2g} with positions added", diff < EXACT and moved > 0.1)
+
+
+@show()
+def context_to_word() -> Seen:
+    """One word, two sentences: before attention the vector of "broke" is the same, behind it no longer."""
+    names = "the vase broke news sandy record law burglar".split()
+    table, stack = dict(zip(names, torch.randn(8, 32), strict=True)), Stack(2, Wiring(32, 4), Sinusoid())
+    found = []
+    for said in ("the vase broke", "the news broke"):
+        x = torch.stack([table[w] for w in said.split()])[None]
+        found.append(stack(stack.positions.add(x, torch.arange(3)), structure=CAUSAL)[0, -1])
+    x = float(torch.cosine_similarity(found[0], found[1], 0))
+    return Seen(x, 'cosine of the two vectors of "broke" behind two blocks; 1 before', x < 0.999)
+
+
+def reach(structure: Structure, layers: int, L: int = 33) -> int:
+    """How many words of the input the middle word's vector depends on."""
+    stack, x = Stack(layers, Wiring(8, 1)).double(), torch.randn(1, L, 8, dtype=torch.float64, requires_grad=True)
+    stack(x, structure=structure)[0, L // 2].sum().backward()
+    return int((x.grad[0].abs().sum(-1) > 0).sum())
+
+
+@show()
+def receptive_field() -> Seen:
+    """With a context of 3 words in each layer, a word depends on 3, then 5, then 7, then 9 words of the input."""
+    found = [reach(window(1), layers) for layers in (1, 2, 3, 4)]
+    return Seen(found[-1], f"words seen by 4 layers; by 1, 2, 3: {found[:3]}", found == [3, 5, 7, 9])
+
+
+@show()
+def smoothing() -> Seen:
+    """Layer by layer, points are averaged with the closest ones: clusters shrink to points, then to their hierarchy."""
+    centres = torch.tensor([[0.0, 0.0], [3.0, 0.0], [20.0, 0.0], [23.0, 0.0]])
+    x = (centres[:, None] + torch.randn(4, 25, 2)).flatten(0, 1)
+    spread = []
+    for _ in range(4):
+        spread.append(float(x.unflatten(0, (4, 25)).var(1, correction=0).sum(-1).mean()))
+        x = attend(x[None, None], x[None, None], x[None, None], Gaussian(0.7))[0, 0]
+    fall = all(b < a for a, b in zip(spread, spread[1:], strict=False))
+    words = f"spread inside a cluster after 3 layers, {spread[0]:.2g} at the start"
+    return Seen(spread[-1], words, fall and spread[-1] < 0.2 * spread[0])
+
+
+def multiplications(f: Callable[..., Any], *given: Any, **named: Any) -> int:
+    with FlopCounterMode(display=False) as counted:
+        f(*given, **named)
+    return counted.get_total_flops() // 2
+
+
+@show()
+def operations() -> Seen:
+    """Attention L^2 d, recurrence L d^2, convolution L d^2 k: the lecture's example 1, L = 100, d = 1000, k = 3."""
+    x = torch.zeros(1, 1, 100, 1000)
+    scores = multiplications(lambda: x @ x.mT)
+    recurrence = sum(multiplications(lambda: x[0, 0, :1] @ torch.zeros(1000, 1000)) for _ in range(100))
+    kernel = torch.zeros(1000, 1000, 3)
+    conv = multiplications(lambda: nn.functional.conv1d(x[0].mT, kernel, padding=1))
+    words = f"multiplications for the scores, {recurrence:.0e} for a recurrence, {conv:.0e} for a convolution"
+    return Seen(float(scores), words, [scores, recurrence, conv] == [10**7, 10**8, 3 * 10**8])
+
+
+@show()
+def long_texts() -> Seen:
+    """The cost of the scores grows with the square of the length: twice the words, four times the work."""
+    cost = [multiplications(lambda x: x @ x.mT, torch.zeros(1, 1, L, 64)) for L in (256, 512)]
+    return Seen(cost[1] / cost[0], "times the multiplications for twice the length", cost[1] == 4 * cost[0])

@@ -1,0 +1,247 @@
+"""Looking into a memory: the equation, similarities, heads, masks."""
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from harken.core import (
+    CAUSAL,
+    FULL,
+    Additive,
+    Attention,
+    Bilinear,
+    Concat,
+    Dot,
+    Gaussian,
+    Kernel,
+    Latent,
+    Mahalanobis,
+    ScaledDot,
+    Similarity,
+    Sinusoid,
+    Stack,
+    Structure,
+    Wiring,
+    attend,
+    bigbird,
+    polynomial,
+    watching,
+    window,
+)
+
+from . import EXACT, Seen, gap, show
+
+
+def weighed(q: Tensor, k: Tensor, similarity: Similarity, structure: Structure = FULL) -> Tensor:
+    """The weights A themselves: with the identity as values, the answers are the weights."""
+    return attend(q, k, torch.eye(k.shape[-2]).expand(*k.shape[:2], -1, -1), similarity, structure)
+
+
+# --- looking into a memory --------------------------------------------------------------------------------------------
+
+
+@show()
+def memory() -> Seen:
+    """b_i = sim(q, k_i) normalised, o = sum b_i v_i: a loop over the stored pairs, beside `attend`."""
+    q, k, v = torch.randn(3, 6, 8)
+    looped = torch.zeros(6, 8)
+    for i in range(6):
+        b = torch.stack([(q[i] @ k_j / math.sqrt(8)).exp() for k_j in k])
+        looped[i] = sum((b_j * v_j for b_j, v_j in zip(b / b.sum(), v, strict=True)), torch.zeros(8))
+    x = gap(attend(q[None, None], k[None, None], v[None, None], ScaledDot(8))[0, 0], looped)
+    return Seen(x, "largest difference between a loop over the pairs and `attend`", x < EXACT)
+
+
+@show()
+def dictionary() -> Seen:
+    """A query that is one of the keys, said loudly, gets that key's value back; and the entry can be learned."""
+    keys, values = torch.eye(8), torch.randn(8, 5, requires_grad=True)
+    found = attend(30 * keys[None, None, 3:4], keys[None, None], values[None, None], Dot())[0, 0, 0]
+    found.sum().backward()
+    x, change = gap(found, values[3]), float(values.grad[3].sum())
+    return Seen(x, f"off the stored value; a change of the entry comes through {change / 5:.2f} to 1", x < EXACT)
+
+
+@show()
+def queries() -> Seen:
+    """One query per word, asked at once, is each query asked alone."""
+    q, k, v = torch.randn(3, 1, 2, 50, 8)
+    alone = torch.cat([attend(q[:, :, i : i + 1], k, v, ScaledDot(8)) for i in range(50)], 2)
+    x = gap(attend(q, k, v, ScaledDot(8)), alone)
+    return Seen(x, "largest difference between 50 queries at once and 50 asked alone", x < EXACT)
+
+
+@show()
+def qkv() -> Seen:
+    """q = W_q x, k = W_k x, v = W_v x of the same words, a_ij = q_i . k_j, o_i = sum_j softmax(a_ij) v_j."""
+    x, layer = torch.randn(1, 7, 16), Attention(16, 1, similarity=Dot(), bias=False)
+    q, k, v = (x[0] @ W.weight.T for W in (layer.W_q, layer.W_k, layer.W_v))
+    by_hand = (q @ k.T).softmax(-1) @ v
+    diff = gap(layer(x)[0], by_hand @ layer.W_o.weight.T)
+    return Seen(diff, "largest difference between the formula and `Attention(similarity=Dot())`", diff < EXACT)
+
+
+@show()
+def rows() -> Seen:
+    """Every row of the attention matrix is a probability distribution, under any mask and any similarity."""
+    q, k = torch.randn(2, 1, 2, 40, 8)
+    A = torch.stack([weighed(q, k, s(), t) for s in (Dot, Gaussian) for t in (FULL, CAUSAL, CAUSAL & window(3))])
+    x = gap(A.sum(-1), torch.ones(()))
+    return Seen(x, "largest distance of a row's sum from 1; no weight is negative", x < EXACT and bool((A >= 0).all()))
+
+
+@show()
+def likeness() -> Seen:
+    """Of three keys, one like the query, one across, one opposite, the first gets the highest weight."""
+    q = torch.randn(8)
+    across = torch.randn(8)
+    across -= (across @ q) / (q @ q) * q
+    k = torch.stack([q, across * q.norm() / across.norm(), -q])
+    A = weighed(q[None, None, None], k[None, None], ScaledDot(8))[0, 0, 0]
+    return Seen(float(A[0]), f"weight of the same vector, {A[1]:.2g} across, {A[2]:.2g} opposite", A[0] > A[1] > A[2])
+
+
+# --- similarities -----------------------------------------------------------------------------------------------------
+
+
+@show()
+def similarities() -> Seen:
+    """Any suitable kernel: nine similarities, each normalised to a distribution, and each another opinion."""
+    q, k = torch.randn(2, 1, 2, 12, 8)
+    made = [Dot(), ScaledDot(8), Bilinear(2, 8), Mahalanobis(2, 8), Gaussian(), Kernel(polynomial())]
+    made += [Latent(2, 8), Additive(2, 8), Concat(2, 8)]
+    A = [weighed(q, k, s).detach() for s in made]
+    off = max(gap(a.sum(-1), torch.ones(())) for a in A)
+    return Seen(len(A), f"similarities; their rows sum to 1 up to {off:.0e}", len(A) == 9 and off < EXACT)
+
+
+@show()
+def mahalanobis() -> Seen:
+    """-||W q - W k||^2 needs no pairs: after one matrix it is a dot with one more feature."""
+    q, k = torch.randn(2, 1, 1, 12, 8)
+    s = Mahalanobis(1, 8)
+    nn.init.normal_(s.W)
+    distance = torch.cdist(q[0, 0] @ s.W[0].T, k[0, 0] @ s.W[0].T) ** 2
+    x = gap(weighed(q, k, s)[0, 0], (-distance).softmax(-1))
+    return Seen(x, "largest difference from softmax(-||Wq - Wk||^2) over all pairs", x < 1e-4)
+
+
+@show()
+def latent() -> Seen:
+    """Alike if they would name the same hidden cause: the weights are sum_z p(z|q) p(z|k), normalised."""
+    q, k = torch.randn(2, 1, 1, 12, 8)
+    s = Latent(1, 8, causes=3)
+    p, r = (q[0, 0] @ s.W_q[0]).softmax(-1), (k[0, 0] @ s.W_k[0]).softmax(-1)
+    agree = p @ r.T
+    x = gap(weighed(q, k, s)[0, 0], agree / agree.sum(-1, keepdim=True))
+    return Seen(x, "largest difference from the normalised chance of naming the same cause", x < EXACT)
+
+
+@show()
+def scaling() -> Seen:
+    """Divided by sqrt(d_k), a score of random vectors has variance 1 whatever d_k is: 8 for the paper's d_k = 64."""
+    q, k = torch.randn(2, 1, 1, 1000, 64)
+    plain, scaled = (float(s.all_pairs(q, k).var()) for s in (Dot(), ScaledDot(64)))
+    return Seen(scaled, f"variance of a scaled score at d_k = 64, {plain:.1f} of a plain one", abs(scaled - 1) < 0.05)
+
+
+@show()
+def saturation() -> Seen:
+    """Plain scores of wide vectors push softmax to its corners, where nothing more is learned."""
+    q, k, v = torch.randn(3, 1, 1, 64, 512)
+    sizes = []
+    for s in (ScaledDot(512), Dot()):
+        asked = q.clone().requires_grad_()
+        attend(asked, k, v, s).square().sum().backward()
+        sizes.append(float(asked.grad.norm() / s.scale))  # of the scores themselves
+    x = sizes[0] / sizes[1]
+    return Seen(x, "times the gradient of a score is larger with the scale than without, at d_k = 512", x > 3)
+
+
+# --- heads and masks --------------------------------------------------------------------------------------------------
+
+
+@show()
+def heads() -> Seen:
+    """MHA = (head_1 || ... || head_H) W_o, each head with its own W_q, W_k, W_v of width d/H and sqrt(d/H)."""
+    x, layer = torch.randn(1, 6, 12), Attention(12, 3, bias=False)
+    found = []
+    for h in range(3):
+        q, k, v = (x[0] @ W.weight[4 * h : 4 * h + 4].T for W in (layer.W_q, layer.W_k, layer.W_v))
+        found.append((q @ k.T / math.sqrt(12 / 3)).softmax(-1) @ v)
+    diff = gap(layer(x)[0], torch.cat(found, -1) @ layer.W_o.weight.T)
+    return Seen(diff, "largest difference between three attentions side by side and one layer of 3 heads", diff < EXACT)
+
+
+@show()
+def torch_heads() -> Seen:
+    """The same numbers as nn.MultiheadAttention with the same weights."""
+    ours, theirs = Attention(32, 4), nn.MultiheadAttention(32, 4, batch_first=True)
+    with torch.no_grad():
+        theirs.in_proj_weight.copy_(torch.cat([ours.W_q.weight, ours.W_k.weight, ours.W_v.weight]))
+        theirs.in_proj_bias.copy_(torch.cat([ours.W_q.bias, ours.W_k.bias, ours.W_v.bias]))
+        theirs.out_proj.load_state_dict(ours.W_o.state_dict())
+    x = torch.randn(2, 9, 32)
+    diff = gap(ours(x), theirs(x, x, x, need_weights=False)[0])
+    return Seen(diff, "largest difference from nn.MultiheadAttention", diff < EXACT)
+
+
+@show()
+def cross() -> Seen:
+    """Cross-attention: the queries come from one sequence, keys and values from another."""
+    ours, theirs = Attention(32, 4, bias=False), nn.MultiheadAttention(32, 4, bias=False, batch_first=True)
+    with torch.no_grad():
+        theirs.in_proj_weight.copy_(torch.cat([ours.W_q.weight, ours.W_k.weight, ours.W_v.weight]))
+        theirs.out_proj.weight.copy_(ours.W_o.weight)
+    x, source = torch.randn(2, 5, 32), torch.randn(2, 8, 32)
+    diff = gap(ours(x, source), theirs(x, source, source, need_weights=False)[0])
+    return Seen(diff, "largest difference from nn.MultiheadAttention for 5 words that ask 8 others", diff < EXACT)
+
+
+@show()
+def four_steps() -> Seen:
+    """Scores, mask, softmax by row, weighted sum: the last word's vector is a mixture of the words up to it."""
+    q, k, v = torch.randn(3, 1, 1, 5, 8)
+    scores = q @ k.mT / math.sqrt(8)
+    masked = scores.masked_fill(~CAUSAL.mask(1, 5, 5), -torch.inf)
+    x = gap(attend(q, k, v, ScaledDot(8), CAUSAL), masked.softmax(-1) @ v)
+    return Seen(x, "largest difference between the four steps and `attend(..., CAUSAL)`", x < EXACT)
+
+
+@show()
+def future() -> Seen:
+    """Behind the mask another last word changes nothing before it: not by one bit."""
+    stack, x = Stack(3, Wiring(16, 2), Sinusoid()), torch.randn(1, 9, 16)
+    other = torch.cat([x[:, :-1], torch.randn(1, 1, 16)], 1)
+    before, after = stack(x, structure=CAUSAL), stack(other, structure=CAUSAL)
+    moved = gap(before[:, -1], after[:, -1])
+    change = gap(before[:, :-1], after[:, :-1])
+    return Seen(change, f"change of the eight words before; {moved:.2f} of the last", change == 0 and moved > 0.1)
+
+
+@show()
+def watching_is_free() -> Seen:
+    """The score matrix can be read while the model runs: the output keeps every bit, the rows are distributions."""
+    stack, x = Stack(2, Wiring(16, 2), Sinusoid()), torch.randn(1, 9, 16)
+    with torch.no_grad():
+        plain = stack(x, structure=CAUSAL)
+        with watching(stack) as views:
+            seen = stack(x, structure=CAUSAL)
+    sums = views["blocks.1.look"].whole().sum(-1)
+    x_ = gap(plain, seen)
+    return Seen(x_, f"change by reading {len(views)} layers", x_ == 0 and gap(sums, torch.ones(())) < EXACT)
+
+
+@show()
+def bigbird_pairs() -> Seen:
+    """Random, window and global attention together: pairs that grow with L, not with L^2, and the masked equation."""
+    shares = {L: len(bigbird(L).pairs[0]) / L**2 for L in (1024, 4096)}
+    s, (q, k, v) = bigbird(64), torch.randn(3, 1, 1, 64, 8)
+    diff = gap(attend(q, k, v, ScaledDot(8), s), attend(q, k, v, ScaledDot(8), replace(s, pairs=None)))
+    growth = shares[4096] * 16 / shares[1024]
+    words = f"times the pairs for 4 times the length; {100 * shares[4096]:.2g} % of all at L = 4,096"
+    return Seen(growth, words, growth < 4.2 and diff < EXACT)
+
+

@@ -1,0 +1,58 @@
+"""-ln p of each next word, straight from the hidden states: the scores of all words are never held at once.
+
+A vocabulary of 50,000 makes the word scores the largest tensor of a step. They are made a chunk of tokens at a time and
+each chunk's gradients are taken while it is there, so nothing is computed twice and nothing of size L x vocab is kept.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from harken.data.batch import IGNORE
+
+CHUNK = {"cpu": 2**21, "cuda": 2**27}  # scores made at a time: what a processor's cache holds, or half a GiB
+
+
+def word_loss(h: Tensor, W: Tensor, targets: Tensor, vocab: int) -> tuple[Tensor, Tensor]:
+    """The summed loss (with gradients) and each token's own (without). h: N d, W: V d with V >= vocab, targets: N."""
+    total, each = _WordLoss.apply(h, W, targets, vocab)  # type: ignore[no-untyped-call]
+    return total, each
+
+
+class _WordLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, W: Tensor, targets: Tensor, vocab: int) -> tuple[Tensor, Tensor]:
+        learning = any(ctx.needs_input_grad)
+        exact = torch.float32 if h.dtype in (torch.float16, torch.bfloat16) else h.dtype
+        each = torch.empty(len(h), device=h.device, dtype=exact)
+        dh, dW = (torch.empty_like(h), torch.zeros_like(W)) if learning else (None, None)
+        size, w = max(1, CHUNK.get(h.device.type, 2**24) // len(W)), W.to(h.dtype)
+        for start in range(0, len(h), size):
+            part = slice(start, start + size)
+            x, y = h[part], targets[part]
+            asked = (y != IGNORE).unsqueeze(1)
+            at = y.clamp_min(0).unsqueeze(1)
+            p = (x @ w.mT).to(exact)
+            p[:, vocab:] = -torch.inf  # rows that only round the matrix up
+            p -= p.amax(1, keepdim=True)
+            hit = p.gather(1, at)
+            p.exp_()
+            sums = p.sum(1, keepdim=True)
+            each[part] = ((sums.log() - hit) * asked).squeeze(1)
+            if dh is not None and dW is not None:  # d loss / d score = p - [the word that came]
+                p /= sums
+                p.scatter_add_(1, at, p.new_full((len(x), 1), -1.0))
+                p *= asked
+                p_ = p.to(h.dtype)
+                torch.mm(p_, w, out=dh[part])
+                dW.addmm_(p_.mT, x) if dW.dtype == x.dtype else dW.add_(p_.mT @ x)
+        if dh is not None and dW is not None:
+            ctx.save_for_backward(dh, dW)
+        ctx.mark_non_differentiable(each)
+        return each.sum(), each
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor, _: Any) -> tuple[Tensor, Tensor, None, None]:  # type: ignore[override]
+        dh, dW = ctx.saved_tensors
+        return dh * g.to(dh.dtype), dW * g.to(dW.dtype), None, None

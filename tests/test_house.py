@@ -1,0 +1,252 @@
+"""The rules of the house (ARCHITECTURE.md), read off the source: who imports whom, sizes, what is never used."""
+
+import ast
+import importlib.util
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+HOME = Path(__file__).resolve().parents[1]
+SRC = HOME / "src" / "harken"
+
+
+def _script(path: str) -> ModuleType:
+    """A script of this repository, as a module."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, HOME / path)
+    assert spec
+    assert spec.loader
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look themselves up there
+    spec.loader.exec_module(module)
+    return module
+
+
+sizes = _script("benchmarks/sizes.py")
+MODULES: list[Path] = sizes.modules()
+TREES = {path: ast.parse(path.read_text("utf-8")) for path in MODULES}
+
+# imports go only to the right; rooms between two bars do not import each other
+ORDER = """
+cli serve | study | training look bridge | use | run | recipe | tasks | data models | kinds | part | core events | errors
+"""
+RANK = {room: rank for rank, group in enumerate(ORDER.split("|")) for room in group.split()}
+RANK["recipes"] = RANK["recipe"]  # the TOML files that come with it
+
+PUBLIC = ["BadInput", "BadRun", "BadSetting", "HarkenError", "Run", "__version__", "load", "train"]
+CORE_DEPENDENCIES = {"torch", "numpy", "safetensors", "tokenizers", "pydantic", "click", "rich"}
+FORBIDDEN_MODULES = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "yaml"}
+FORBIDDEN_NAMES = {"eval", "exec", "__import__"}
+FORBIDDEN_ATTRIBUTES = {"extractall", "system", "popen"}
+NAMES_THAT_SAY_NOTHING = {"utils", "util", "helpers", "helper", "base", "misc", "common"}
+
+
+def _imports(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of everything a file imports, wherever it does; relative imports made absolute."""
+    package = ["harken", *path.relative_to(SRC).parent.parts]
+    for node in ast.walk(TREES[path]):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            module = ".".join(part for part in (above, node.module) if part)
+            yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
+
+
+def _breaches(path: Path) -> Iterator[str]:
+    """The imports of a file that do not point to the right of its own room."""
+    own = sizes.room(path)
+    for line, name in _imports(path):
+        parts = name.split(".")
+        if parts[0] != "harken":
+            continue
+        other = parts[1] if len(parts) > 1 else ""
+        if other not in RANK:
+            yield f"{sizes.place(path)}:{line} imports {name}, which is in no room"
+        elif own != other and (other == "cli" or RANK[other] <= RANK[own]):
+            yield f"{sizes.place(path)}:{line} imports {name}, which is not to the right of {own}"
+
+
+def _nodes(kind: type[ast.AST]) -> Iterator[tuple[Path, ast.AST]]:
+    yield from ((path, node) for path, tree in TREES.items() for node in ast.walk(tree) if isinstance(node, kind))
+
+
+def _top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements that run when a file is imported."""
+    for node in body:
+        yield node
+        for inner in ("body", "orelse", "finalbody", "handlers"):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield from _top_level(getattr(node, inner, []))
+
+
+# --- who may import whom ----------------------------------------------------------------------------------------------
+
+
+def test_imports_point_to_the_right() -> None:
+    inside = [path for path in MODULES if path.parent != SRC or path.stem not in ("__init__", "__main__")]
+    assert [breach for path in inside for breach in _breaches(path)] == []
+
+
+def test_an_import_to_the_left_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = SRC / "tasks" / "made_up.py"
+    for text in ("from harken.use.model import load", "from harken import use", "from ..use import model"):
+        monkeypatch.setitem(TREES, path, ast.parse(f"def late():\n    {text}"))
+        assert [breach.partition(",")[2] for breach in _breaches(path)] == [" which is not to the right of tasks"]
+
+
+def test_every_room_has_its_place_in_the_order() -> None:
+    rooms = {sizes.room(path) for path in MODULES} - {"__init__", "__main__"}
+    assert rooms - set(RANK) == set()
+
+
+def test_the_core_imports_torch_and_the_standard_library_only() -> None:
+    found = {name.split(".")[0] for path in MODULES if sizes.room(path) == "core" for _, name in _imports(path)}
+    own = {name for path in MODULES if sizes.room(path) == "core" for _, name in _imports(path)}
+    assert found - sys.stdlib_module_names <= {"torch", "harken"}
+    assert all(name.startswith("harken.core") for name in own if name.startswith("harken"))
+
+
+def test_only_the_seven_core_dependencies_are_imported_with_the_package() -> None:
+    odd = []
+    for path, tree in TREES.items():
+        for node in _top_level(tree.body):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module or ""]
+            tops = {name.split(".")[0] for name in names}
+            odd += [
+                f"{sizes.place(path, node)} {top}"
+                for top in tops - CORE_DEPENDENCIES - {"harken"} - sys.stdlib_module_names
+            ]
+    assert odd == []
+
+
+def test_the_seven_are_the_seven_of_the_package() -> None:
+    asked = tomllib.loads((HOME / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]
+    assert {re.split(r"[<>=~!\[; ]", line)[0] for line in asked} == CORE_DEPENDENCIES
+
+
+# --- sizes ------------------------------------------------------------------------------------------------------------
+
+
+def test_no_file_has_more_than_400_lines() -> None:
+    assert [f"{sizes.place(path)} {sizes.lines(path)}" for path in MODULES if sizes.lines(path) > 400] == []
+
+
+def test_no_function_has_more_than_60_lines_or_8_parameters() -> None:
+    found = [function for path in MODULES for function in sizes.functions(path)]
+    assert [f for f in found if f.lines > 60 or f.parameters > 8] == []
+
+
+def test_every_function_is_fully_typed() -> None:
+    assert [f.place for path in MODULES for f in sizes.functions(path) if not f.typed] == []
+
+
+def test_the_core_has_at_most_1000_lines() -> None:
+    assert sum(sizes.lines(path) for path in MODULES if sizes.room(path) == "core") <= 1000
+
+
+def test_the_gpt_has_at_most_150_lines() -> None:
+    assert sizes.lines(SRC / "models" / "gpt.py") <= 150
+
+
+# --- what is never used -----------------------------------------------------------------------------------------------
+
+
+def test_nothing_that_runs_code_from_data_is_used() -> None:
+    odd = [f"{sizes.place(p)}:{n} imports {m}" for p in MODULES for n, m in _imports(p)
+           if FORBIDDEN_MODULES & set(m.split("."))]  # fmt: skip
+    for path, node in _nodes(ast.Name):
+        if node.id in FORBIDDEN_NAMES:  # type: ignore[attr-defined]
+            odd.append(f"{sizes.place(path, node)} {node.id}")  # type: ignore[attr-defined]
+    for path, node in _nodes(ast.Attribute):
+        assert isinstance(node, ast.Attribute)
+        if node.attr in FORBIDDEN_ATTRIBUTES or ast.unparse(node) in ("torch.load", "torch.save"):
+            odd.append(f"{sizes.place(path, node)} {ast.unparse(node)}")
+    odd += [f"{sizes.place(p)}:{n} imports {m}" for p in MODULES for n, m in _imports(p)
+            if m in ("torch.load", "torch.save")]  # fmt: skip
+    for path, node in _nodes(ast.keyword):
+        assert isinstance(node, ast.keyword)
+        if node.arg in ("shell", "allow_pickle") and ast.unparse(node.value) != "False":
+            odd.append(f"{sizes.place(path, node.value)} {ast.unparse(node)}")
+    assert odd == []
+
+
+def test_only_the_command_line_speaks() -> None:
+    outside = [path for path in MODULES if sizes.room(path) != "cli"]
+    names = [(path, node) for path, node in _nodes(ast.Name) if path in outside]
+    spoken = [sizes.place(path, node) for path, node in names if node.id == "print"]  # type: ignore[attr-defined]
+    spoken += [f"{sizes.place(path)}:{line} {name}" for path in outside for line, name in _imports(path)
+               if name.split(".")[0] in ("click", "rich")]  # fmt: skip
+    assert spoken == []
+
+
+def test_no_file_has_a_name_that_says_nothing() -> None:
+    named = {path: {path.stem, *path.relative_to(SRC).parent.parts} for path in MODULES}
+    assert [sizes.place(path) for path, names in named.items() if names & NAMES_THAT_SAY_NOTHING] == []
+
+
+# --- what people rely on ----------------------------------------------------------------------------------------------
+
+
+def test_every_file_says_what_it_is_for() -> None:
+    assert [sizes.place(path) for path, tree in TREES.items() if not ast.get_docstring(tree)] == []
+
+
+def test_the_public_names_are_these_and_documented() -> None:
+    import harken
+
+    assert sorted(harken.__all__) == sorted(PUBLIC)
+    assert dir(harken) == sorted(PUBLIC)
+    for name in PUBLIC:
+        assert isinstance(harken.__version__, str) if name == "__version__" else getattr(harken, name).__doc__, name
+
+
+def test_a_name_that_is_not_public_is_not_there() -> None:
+    import harken
+
+    with pytest.raises(AttributeError, match="no attribute 'tain'"):
+        harken.tain  # noqa: B018
+
+
+@pytest.mark.process
+def test_help_answers_without_torch() -> None:
+    for words in ([], *([verb] for verb in _verbs())):
+        program = f"""
+import sys
+sys.argv = ["harken", *{words!r}, "--help"]
+from harken.cli import main
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+heavy = {{"torch", "numpy", "tokenizers", "safetensors", "pydantic"}} & set(sys.modules)
+assert not heavy, heavy
+"""
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("Usage: harken")
+
+
+def _verbs() -> list[str]:
+    from harken.cli import VERBS
+
+    return list(VERBS)
+
+
+@pytest.mark.process
+def test_import_harken_is_light() -> None:
+    program = "import sys, harken; harken.__version__, dir(harken); assert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60).returncode == 0
+
+
+def test_the_architecture_page_has_the_order_and_names_every_room() -> None:
+    page = (HOME / "ARCHITECTURE.md").read_text("utf-8")
+    assert ORDER.strip() in page
+    rooms = {sizes.room(path) for path in MODULES} - {"__init__", "__main__"}
+    assert [room for room in sorted(rooms) if not re.search(rf"^\| `{room}[/.`]", page, re.M)] == []
