@@ -190,7 +190,10 @@ def test_it_equals_scaled_dot_product_attention(kv: int, causal: bool) -> None:
 def test_causal_queries_sit_at_the_end_of_their_keys(Lq: int, Lk: int) -> None:
     q, k, v = tensors(Lq, Lk)
     expected = by_hand(q, k, v, lambda h, q, k: q.dot(k), lambda b, i, j: j <= i + Lk - Lq)
-    torch.testing.assert_close(attend(q, k, v, Dot(), CAUSAL), expected)
+    with torch.autograd.set_detect_anomaly(True):
+        o = attend(q, k, v, Dot(), CAUSAL)
+        gradients(o, [q, k, v])
+    torch.testing.assert_close(o, expected)
 
 
 @pytest.mark.parametrize(
@@ -241,15 +244,18 @@ def test_a_query_that_may_look_at_nothing_gets_zero_with_finite_gradients(
     layout, listed = NOBODY[case].lay(B, L, L, CPU), (NOBODY[case] & EVERY_PAIR).lay(B, L, L, CPU)
     alone = ~layout.dense()[0].any(-1).expand(B, H, L)
     s = ScaledDot(D)
-    o = {
+    routes = {
         "explicit": lambda: explicit(q, k, v, s, layout),
         "fused": lambda: fused(q, k, v, s, layout),
         "sparse": lambda: sparse(q, k, v, s, listed),
         "attend": lambda: attend(q, k, v, s, NOBODY[case]),
-    }[route]()
+    }
+    with torch.autograd.set_detect_anomaly(True):  # no nan on the way either
+        o = routes[route]()
+        to_q, to_k, to_v = torch.autograd.grad((30 * o.float()).square().sum(), (q, k, v))
     assert alone.any()
     assert (o[alone] == 0).all()
-    to_q, to_k, to_v = torch.autograd.grad((30 * o.float()).square().sum(), (q, k, v))
+    assert o.dtype is dtype
     assert all(gradient.isfinite().all() for gradient in (to_q, to_k, to_v))
     assert (to_q[alone] == 0).all()
 

@@ -1,4 +1,4 @@
-"""FlexAttention on a device that has it: the same numbers as the written-out equation. Run with: pytest -m gpu tests/core"""
+"""FlexAttention on a device that has it: the same numbers as the written-out equation. Run: pytest -m gpu tests/core"""
 
 from importlib import import_module
 

@@ -172,6 +172,13 @@ def test_a_mask_is_laid_out_once_for_all_layers(route: str, positions) -> None:
     assert len(calls) == 1
 
 
+@pytest.mark.parametrize("bias", [None, torch.zeros(2, 5, 3)], ids=["no bias", "bias"])
+@pytest.mark.parametrize("structure", [~FULL, CAUSAL, CAUSAL & window(1)], ids=lambda s: s.name)
+def test_a_kernel_is_never_given_a_row_without_a_key(structure: Structure, bias: Tensor | None) -> None:
+    given = structure.lay(1, 5, 3, CPU, bias).dense()[2]  # more queries than keys: the first two come before them all
+    assert (given if bias is None else given.isfinite()).any(-1).all()
+
+
 def test_the_mask_of_a_flag_is_never_laid_out(largest) -> None:
     q, k, v = (torch.randn(1, 1, 512, 4) for _ in range(3))
     with largest:

@@ -31,7 +31,7 @@ from harken.core import (
 
 B, H, KV, L, D = 2, 4, 2, 300, 8  # longer than one block of rows
 REAL = torch.arange(L).expand(B, L) < torch.tensor([[L], [170]])
-GRAPH = edges(torch.arange(L).repeat(3), torch.arange(3 * L) * 7 % L, L)
+GRAPH = edges(torch.arange(L).repeat(3), torch.cat([torch.arange(L) * 7 + n for n in (0, 11, 40)]) % L, L)
 CASES: dict[str, tuple[Structure, bool]] = {
     "full": (FULL, False),
     "causal": (CAUSAL, False),

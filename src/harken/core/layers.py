@@ -164,7 +164,7 @@ class Block(nn.Module):
 
 
 class Stack(nn.Module):
-    """H^{l+1} = Block(H^l). Lays out structure and positions once for all layers; `positions.add` is the model's to call."""
+    """H^{l+1} = Block(H^l). Lays out structure and positions once for all layers; `positions.add` is for the model."""
 
     def __init__(self, layers: int, wiring: Wiring, positions: Positions | None = None) -> None:
         super().__init__()

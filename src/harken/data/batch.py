@@ -54,6 +54,8 @@ class Batches(Protocol):
     """The training batches of one data set."""
 
     steps: int  # in one epoch
+    rows: int  # in one batch
+    L: int  # tokens in one row
 
     def batch(self, epoch: int, step: int) -> Batch: ...
 
@@ -133,10 +135,17 @@ class Packed:
         total = len(stream) // self.L
         self.rows = min(rows, total)
         self.steps = total // self.rows
+        self._epoch: tuple[int, Tokens, Tokens] = (-1, self.starts, self.starts)
+
+    def _order(self, epoch: int) -> tuple[Tokens, Tokens]:
+        """The documents in this epoch's order, and where each ends."""
+        if self._epoch[0] != epoch:
+            order = dice(self.seed, 3, epoch).permutation(len(self.starts))
+            self._epoch = (epoch, order, np.cumsum(self.lengths[order]))
+        return self._epoch[1:]
 
     def batch(self, epoch: int, step: int) -> Batch:
-        order = dice(self.seed, 3, epoch).permutation(len(self.starts))
-        ends = np.cumsum(self.lengths[order])
+        order, ends = self._order(epoch)
         made = [self._row(order, ends, step * self.rows + r) for r in range(self.rows)]
         tokens, targets, pos, doc = (torch.from_numpy(np.stack(column)) for column in zip(*made, strict=True))
         return Batch(tokens, targets, pos, doc)

@@ -1,9 +1,10 @@
 """Text for language models: from files to streams of tokens, in train, valid and test, encoded once into the cache."""
 
 import hashlib
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -18,6 +19,7 @@ from harken.events import Listener, silent
 from harken.part import Part
 
 NAMED = {"train": ("train",), "valid": ("valid", "validation", "val", "dev"), "test": ("test",)}
+LINE = 1 << 20  # bytes; a longer line is cut
 VOCAB = {"char": 0, "byte": 256, "word": 10_000, "bpe": 4096}
 
 
@@ -61,6 +63,13 @@ class Source(Part):
 
         return dict(flat(given)) if isinstance(given, dict) else given
 
+    @field_validator("mix")
+    @classmethod
+    def _weighted(cls, mix: dict[str, float] | None) -> dict[str, float] | None:
+        if mix is not None and not (all(w >= 0 for w in mix.values()) and 0 < sum(mix.values()) < math.inf):
+            raise ValueError("weights are 0 or more, and one of them is more")
+        return mix
+
     def located(self) -> "Source":
         """The same settings with absolute paths."""
         paths = {name: getattr(self, name) for name in ("path", "train", "valid", "test")}
@@ -102,7 +111,8 @@ class Source(Part):
         names = tuple(self.mix) if self.mix else ("text",)
         weights = list(self.mix.values()) if self.mix else None
         held = {n: s for n, s in splits.items() if n != "train"}
-        return TextData(tokenizer, splits["train"], held, names, weights, batches, digest)
+        asked = {n: tuple(name for name, part in zip(names, spans[n], strict=False) if part) for n in held}
+        return TextData(tokenizer, splits["train"], held, names, weights, batches, digest, asked)
 
     def other(self, path: str, tokenizer: Tokenizer, *, listen: Listener = silent) -> Encoded:
         """Another text, read with the tokens of this one."""
@@ -112,25 +122,25 @@ class Source(Part):
 
     def _split(self) -> dict[str, list[list[Span]]]:
         """For each split, for each mixed text, the spans of files it is made of."""
-        if self.mix:
-            parts = [self._tail([Span(p) for p in _files(Path(name))]) for name in self.mix]
-            return {name: [part[name] for part in parts] for name in NAMED}
-        if self.train is None and self.path is None:
+        texts = list(self.mix or filter(None, [self.train or self.path]))
+        if not texts:
             raise BadSetting("data.path is not given; name a file or a folder: data.path=my.txt")
-        files = _files(Path(self.train or self.path or ""))
-        named = {split: [f for f in files if _is_named(f, words)] for split, words in NAMED.items()}
-        if self.train is None and named["train"]:
-            found = {split: [Span(f) for f in named[split]] for split in NAMED}
-            rest = self._tail(found["train"], valid=not found["valid"], test=False)
-        else:
-            found, rest = {}, self._tail([Span(f) for f in files])
+        parts = [self._parts(_files(Path(name)), by_name=self.mix is not None or self.train is None) for name in texts]
+        found = {split: [part[split] for part in parts] for split in NAMED}
+        if not all(found["train"]):
+            raise BadInput(f"{texts[found['train'].index([])]}: there is nothing to learn from; give a longer text")
         for split in ("valid", "test"):
-            given = getattr(self, split)
-            if isinstance(given, str):
-                rest[split] = [Span(f) for f in _files(Path(given))]
-            elif found.get(split):
-                rest[split] = found[split]
-        return {name: [self._first(spans) if name == "train" else spans] for name, spans in rest.items()}
+            if isinstance(given := getattr(self, split), str):
+                found[split] = [[Span(f) for f in _files(Path(given))]]
+        return found | {"train": [self._first(spans) for spans in found["train"]]}
+
+    def _parts(self, files: list[Path], *, by_name: bool) -> dict[str, list[Span]]:
+        """The splits of one text: files that are named so, and a share of the end for those that are not."""
+        named = {split: [Span(f) for f in files if by_name and _is_named(f, words)] for split, words in NAMED.items()}
+        if not named["train"]:
+            return self._tail([Span(f) for f in files])
+        rest = self._tail(named["train"], valid=not named["valid"], test=not named["test"])
+        return rest | {split: named[split] for split in ("valid", "test") if named[split]}
 
     def _tail(self, spans: list[Span], *, valid: bool = True, test: bool = True) -> dict[str, list[Span]]:
         """Hold out the end of the text: whole lines for words and byte pairs, whole characters otherwise."""
@@ -172,6 +182,7 @@ class TextData:
     weights: list[float] | None
     batches: str
     sha256: str
+    held: dict[str, tuple[str, ...]] = field(default_factory=dict)  # which of the mixed texts each split is made of
 
     @property
     def vocab(self) -> int:
@@ -227,12 +238,17 @@ def _edge(span: Span, offset: int, size: int, lines: bool) -> int:
     if offset in (0, size):
         return offset
     with span.path.open("rb") as file:
+        file.seek(span.start + offset - 1)
         if lines:
-            file.seek(span.start + offset - 1)
-            return min(size, offset - 1 + len(file.readline(1 << 20)))  # a line may be endless
-        file.seek(span.start + offset)
-        ahead = file.read(4)
-    return min(size, offset + next((n for n, byte in enumerate(ahead) if byte & 0xC0 != 0x80), 0))
+            line = file.readline(LINE)
+            offset += len(line) - 1
+            if line.endswith(b"\n") or offset >= size:
+                return min(size, offset)
+            file.seek(span.start + offset - 1)  # an endless line: after any character, then
+        ahead = file.read(5)
+    if ahead.startswith(b"\r\n"):
+        return offset + 1  # one newline, not two halves
+    return min(size, offset + next((n for n, byte in enumerate(ahead[1:]) if byte & 0xC0 != 0x80), len(ahead) - 1))
 
 
 def _documents(spans: Iterable[Span], what: str) -> list[Span]:

@@ -259,10 +259,8 @@ def train(kind: str, texts: Callable[[], Iterable[str]], vocab: int, *, listen: 
         raise BadSetting(f"data.tokens={kind}: not known; accepted are {', '.join(KINDS)}.{did_you_mean(kind, KINDS)}")
     if not (least := {"word": 3, "bpe": 257}.get(kind, 0)) <= vocab <= VOCAB_CAP:
         raise BadSetting(f"data.vocab={vocab}: not for {kind} tokens; accepted is {least} to {VOCAB_CAP}")
-    if kind == "byte":
-        return Tokenizer(_spec("byte", _BYTES))
-    if kind == "bpe":
-        return Tokenizer(_learn_pairs(texts, vocab, listen))
+    if kind in ("byte", "bpe"):
+        return Tokenizer(_spec("byte", _BYTES) if kind == "byte" else _learn_pairs(texts, vocab, listen))
     seen, count = np.zeros(0x110000, bool), Counter[str]()
     for text in _told(texts(), listen):
         if kind == "char":

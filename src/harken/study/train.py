@@ -3,14 +3,13 @@
 import json
 import time
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from harken import __version__, run
 from harken import recipe as recipes
-from harken import run
 from harken.errors import BadInput
 from harken.events import Listener, silent
 from harken.recipe import Recipe
@@ -151,7 +150,7 @@ def _judge(
         "best_step": trainer.best[1],
         "bitwise": trainer.device.type == "cpu" or recipe.train.deterministic,
         "machine": machine.describe(),
-        "versions": {"harken": version("harken"), "torch": torch.__version__},
+        "versions": {"harken": __version__, "torch": torch.__version__},
         **{name: value for name, value in known.items() if value is not None},
     }
     run.finish(folder, facts)

@@ -46,7 +46,7 @@ class NextWord:
         self.batches = self._cut(batch, seed)
         self.rows = batch
         self.steps, self.splits = self.batches.steps, tuple(data.splits)
-        self.tokens = batch * self.L
+        self.tokens = self.batches.rows * self.batches.L
         self.carry: dict[int, Any] = {}  # what a model with a state remembers, for each part of the batch
         self.saved: dict[str, Tensor] = {}  # the same, from a checkpoint
 
@@ -62,7 +62,8 @@ class NextWord:
         return self.batches.batch(epoch, step)
 
     def loss(self, model: LanguageModel, batch: Batch, part: int = 0) -> Loss:
-        if self.data.batches == "stream" and (batch.fresh or part not in self.carry):
+        carries = self.data.batches == "stream" and model.context is None
+        if carries and (batch.fresh or part not in self.carry):
             self.carry[part] = model.memory(len(batch.tokens), self.L)
             for n, mine in enumerate(self.carry[part].parts if not batch.fresh else ()):
                 mine.copy_(self.saved[f"{part}.{n}"])
@@ -84,7 +85,7 @@ class NextWord:
         stride = self.L if quick else self.stride
         sums = [self._score(model, s.tokens, stride, limit) for s in self.data.splits[split]]
         model.train(was)
-        names = self.data.names if len(sums) > 1 else ()
+        names = self.data.held.get(split, ()) if len(sums) > 1 else ()
         parts = {name: {"loss": total / max(1, n)} for name, (total, n) in zip(names, sums, strict=False)}
         total, asked = sum(t for t, _ in sums), sum(n for _, n in sums)
         protocol: dict[str, Any] = {"tokens": asked, "context": self.L, "stride": stride}

@@ -1,0 +1,195 @@
+"""Training: what the loop, its optimisers and its meters can show in seconds."""
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from harken.data.tales import tales
+from harken.events import silent
+from harken.models.gpt import Shape
+from harken.recipe import resolve
+from harken.run import weights
+from harken.study.train import prepare
+from harken.tasks.next_word import nll
+from harken.training import meter
+from harken.training.loop import Trainer
+from harken.training.optim import clip, optimizer
+from harken.training.settings import Train
+
+from . import EXACT, Seen, gap, show
+
+LAB_SECONDS = 48  # one epoch of Lab 01 on a Tesla P100, as the lecture prints it
+LAB_WORDS = 929_589  # of PTB's training text
+
+
+@contextmanager
+def learning(**settings: Any) -> Iterator[Trainer]:
+    """A trainer on 150 of harken's own tales in words (model__d=32, train__lr=...): 13,000 words, 2 % of an epoch a step."""
+    small = {"model.d": 32, "model.layers": 2, "model.heads": 2, "model.context": 32}
+    if settings.get("model__kind", "gpt") != "gpt":
+        del small["model.heads"]
+    fixed = {"data.tokens": "word", "train.precision": "float32", "train.device": "cpu", "train.lr": 1e-2}
+    given = {name.replace("__", "."): value for name, value in settings.items()}
+    before = os.environ.get("HARKEN_CACHE")
+    with tempfile.TemporaryDirectory() as folder:
+        text = Path(folder) / "tales.txt"
+        text.write_text("\n\n".join(tales(150)), "utf-8")
+        os.environ["HARKEN_CACHE"] = str(Path(folder) / "cache")
+        try:
+            yield prepare(resolve(("here", {"data.path": str(text), **small, **fixed, **given})), silent)[1]
+        finally:
+            os.environ.pop("HARKEN_CACHE") if before is None else os.environ.update(HARKEN_CACHE=before)
+
+
+def learn(trainer: Trainer, steps: int) -> float:
+    """The perplexity on the valid split after so many steps."""
+    for _ in range(steps):
+        trainer.update(steps)
+    return float(trainer.look("valid").metrics["perplexity"])
+
+
+@show(slow=True)
+def language_models() -> Seen:
+    """Words in their context: a Transformer and the recurrent models beside what counting words alone can do."""
+    found = {}
+    for kind in ("gpt", "rnn", "gru", "lstm"):
+        with learning(model__kind=kind, **({"model__layers": 1} if kind != "gpt" else {})) as trainer:
+            found[kind] = learn(trainer, 150)
+            found["unigram"] = trainer.task.baselines("valid")["unigram"]["perplexity"]
+    rest = ", ".join(f"{kind} {x:.0f}" for kind, x in found.items() if kind != "gpt")
+    words = f"perplexity of the LM Transformer after 150 steps; {rest}"
+    return Seen(found["gpt"], words, max(x for kind, x in found.items() if kind != "unigram") < found["unigram"] / 2)
+
+
+@show(slow=True)
+def norm_converges() -> Seen:
+    """With layer normalisation the same training gets further in the same steps."""
+    found = []
+    for norm in ("pre", "none"):
+        with learning(model__norm=norm, model__layers=6) as trainer:
+            found.append(learn(trainer, 100))
+    return Seen(found[0], f"perplexity after 100 steps with LN, {found[1]:.0f} without (6 blocks)", found[0] < found[1])
+
+
+@show(slow=True)
+def unseen_lengths() -> Seen:
+    """Trained on 32 words, asked at 33 to 64: waves can be computed there, but what they say was never learned."""
+    beyond = {}
+    for kind in ("sinusoid", "alibi"):
+        with learning(model__positions=kind) as trainer:
+            learn(trainer, 150)
+            text = torch.as_tensor(trainer.task.data.splits["valid"][0].tokens[:1281].astype("int64"))
+            rows, asked = text[:-1].view(-1, 64), text[1:].view(-1, 64)
+            trainer.model.eval()
+            with torch.no_grad():
+                logits = trainer.model.logits(trainer.model(rows))
+            each = nn.functional.cross_entropy(logits.flatten(0, 1), asked.flatten(), reduction="none").view(-1, 64)
+            beyond[kind] = each[:, 32:].mean().exp() / each[:, :32].mean().exp()
+    words = f"times the perplexity at words 33 to 64 with sin/cos, {beyond['alibi']:.2f} with ALiBi"
+    return Seen(float(beyond["sinusoid"]), words, beyond["alibi"] < 1.1 < beyond["sinusoid"])
+
+
+@show(slow=True)
+def dropout_of_the_lab() -> Seen:
+    """What dropout 0.95 costs, beside 0.05: most of what could be learned."""
+    found = []
+    for share in (0.95, 0.05):
+        with learning(model__dropout=share) as trainer:
+            found.append(learn(trainer, 150))
+    return Seen(found[0], f"perplexity after 150 steps with dropout 0.95, {found[1]:.0f} with 0.05", found[0] > 1.5 * found[1])
+
+
+@show(slow=True, timed=True)
+def lab01_epoch() -> Seen:
+    """Seconds of one epoch of Lab 01's shape on this machine, from six steps; 10,000 words in the dictionary."""
+    shape = Shape(d=128, layers=2, heads=4, context=100, lift=True, tied=False)
+    model = shape.build(10_000)
+    updating = optimizer(model, Train())
+    times = []
+    for _ in range(6):
+        start = time.perf_counter()
+        words = torch.randint(10_000, (20, 101))
+        logits = model.logits(model(words[:, :-1]))
+        nn.functional.cross_entropy(logits.flatten(0, 1), words[:, 1:].flatten()).backward()
+        updating.step()
+        updating.zero_grad()
+        times.append(time.perf_counter() - start)
+    x = sorted(times)[2] * LAB_WORDS / 2000
+    words_ = f"seconds an epoch of {LAB_WORDS:,} words would take here ({torch.get_num_threads()} threads); printed {LAB_SECONDS}"
+    return Seen(x, words_, x > 0)
+
+
+# --- batches and steps ------------------------------------------------------------------------------------------------
+
+
+@show()
+def parts_of_a_batch() -> Seen:
+    """Gradients of parts of a batch can be computed apart and added: the step is that of the whole batch."""
+    found = []
+    for micro in (16, 3):
+        torch.manual_seed(0)
+        with learning(train__micro=micro, train__optimizer="sgd", train__lr=0.5, train__warmup=0) as trainer:
+            trainer.update(2)
+            found.append(torch.cat([w.flatten() for w in weights(trainer.model).values()]).clone())
+    x = gap(*found)
+    return Seen(x, "largest difference of a weight after one step: 16 rows at once, or 3 at a time", x < EXACT)
+
+
+@show()
+def noise_of_a_batch() -> Seen:
+    """The gradient of a small batch is a noisy guess: four times the rows halve the noise."""
+    with learning(train__batch=64) as trainer:
+        model = trainer.model
+        batch, rows = trainer.task.batch(0, 0), []
+        for r in range(64):
+            model.zero_grad()
+            nll(model, batch.rows(r, r + 1)).sum().backward()
+            rows.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    each = torch.stack(rows)
+    small, large = (each.view(-1, B, each.shape[1]).mean(1).var(0).sum().sqrt() for B in (4, 16))
+    x = float(small / large)
+    return Seen(x, "times the noise with batches of 4 beside 16; 2 expected", 1.6 < x < 2.4)
+
+
+@show()
+def adaptive() -> Seen:
+    """An ill-conditioned valley, one slope 10,000 times the other: SGD crawls along it, AdamW has a rate for each."""
+    found = {}
+    for name, lr in (("adamw", 0.05), ("sgd", 1.5e-4)):  # SGD would leave the valley above 2e-4
+        point = nn.Parameter(torch.tensor([1.0, 1.0]))
+        holder = nn.ParameterList([point])
+        updating = optimizer(holder, Train(optimizer=name, lr=lr, momentum=0.0))
+        for _ in range(300):
+            updating.zero_grad()
+            (0.5 * (point[0] ** 2 + 1e4 * point[1] ** 2)).backward()
+            updating.step()
+        found[name] = float(point.detach()[0].abs())
+    words = f"of the way is left after 300 steps with AdamW, {found['sgd']:.2f} with SGD"
+    return Seen(found["adamw"], words, found["adamw"] < 0.1 < 0.5 < found["sgd"])
+
+
+@show()
+def exploding() -> Seen:
+    """A gradient that explodes on its way through 60 steps is shortened to 1, in the same direction."""
+    cell = nn.RNN(64, 64, nonlinearity="relu", batch_first=True)
+    nn.init.normal_(cell.weight_hh_l0, std=0.25)
+    cell(torch.randn(1, 60, 64))[0][:, -1].sum().backward()
+    before = torch.cat([p.grad.flatten().clone() for p in cell.parameters()])
+    length = float(clip(cell.parameters(), 1.0))
+    after = torch.cat([p.grad.flatten() for p in cell.parameters()])
+    turned = float(1 - torch.cosine_similarity(before, after, 0))
+    return Seen(length, f"length of the gradient before, {float(after.norm()):.2f} after", length > 1e3 and turned < EXACT)
+
+
+@show()
+def carbon() -> Seen:
+    """Transformer (big): 1515.43 W for 84 hours, times PUE 1.58 = 201 kWh, times 0.954 pounds a kWh = 192 pounds."""
+    made = meter.emissions(1515.43 * 84 / 1000)
+    return Seen(made["co2e_lb"], f"pounds of CO2e from {made['kwh']:.0f} kWh; printed 192 and 201", round(made["co2e_lb"]) == 192)

@@ -1,0 +1,46 @@
+"""docs/cli.md and docs/recipe.md say what the program says."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+HOME = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def generate() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate_docs", HOME / "scripts" / "generate_docs.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_generated_pages_are_up_to_date(generate: ModuleType) -> None:
+    assert generate.stale() == [], "run: python scripts/generate_docs.py"
+
+
+def test_a_changed_page_is_called_stale(generate: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate, "HOME", tmp_path)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "cli.md").write_text(generate.cli_page())
+    (tmp_path / "docs" / "recipe.md").write_text(generate.recipe_page().replace("layers", "layrs", 1))
+    assert generate.stale() == ["docs/recipe.md"]
+
+
+def test_every_verb_and_every_setting_is_on_a_page(generate: ModuleType) -> None:
+    cli, recipe = generate.cli_page(), generate.recipe_page()
+    assert all(f"## harken {verb}\n" in cli for verb in generate.VERBS)
+    for section, kinds in generate.kinds.BUILT_IN.items():
+        fields = {field for kind in kinds for field in generate.kinds.find(section, kind).model_fields}
+        assert [field for field in fields if f"| `{section}.{field}` |" not in recipe] == []
+
+
+def test_no_setting_goes_without_its_sentence(generate: ModuleType) -> None:
+    rows = [row for kinds in generate.kinds.BUILT_IN.values() for kind in kinds for row in generate.settings_of(kind)]
+    assert [
+        r["path"] for r in rows if r["description"] == "which kind this is" and not r["path"].endswith("kind")
+    ] == []

@@ -1,0 +1,144 @@
+"""What README.md tells people to type works: every harken command and every Python block runs, in order, in one folder.
+
+Commands stand in ```bash blocks and in the table "what you own, what to type". Trainings are cut to two steps of a tiny
+model. What needs the package registry (`demo`, sets of the catalogue that are fetched) is only parsed.
+"""
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from harken.cli import VERBS
+from harken.cli import harken as program
+
+HOME = Path(__file__).resolve().parents[2]
+README = (HOME / "README.md").read_text("utf-8")
+SHORT = ["train.steps=2", "model.size=tiny", "train.batch=2"]
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.M | re.S)
+
+
+def commands() -> list[str]:
+    """Every line of a bash block, and every command in the tables, in the order of the page."""
+    found = re.findall(r"^```bash\n(.*?)^```|^\|.*?\| (.*) \|$", README, re.M | re.S)
+    lines = [line for block, _ in found for line in block.splitlines()]
+    cells = [c.replace("\\|", "|") for _, cell in found for c in re.findall(r"`([^`]*\bharken [^`]*)`", cell)]
+    return [line.strip() for line in [*lines, *cells] if line.strip()]
+
+
+def parsed(line: str) -> tuple[list[str], str]:
+    """The words after `harken`, without a comment, and the file that is piped in."""
+    piped, bar, line = line.rpartition("|") if "| harken" in line else ("", "", line)
+    words = shlex.split(line, comments=True)
+    return words[1:], piped.removeprefix("cat ").strip()
+
+
+HARKEN = [line for line in commands() if re.match(r"(cat \S+ \| )?harken ", line)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the reader of the README is said to own."""
+    from harken.data.tales import tales
+
+    home = tmp_path_factory.mktemp("readme")
+    text = "\n\n".join(tales(30)) + "\n"
+    names = ("my.txt", "other.txt", "a.txt", "b.txt", "letters/1.txt", "letters/2.txt")
+    for name in (*names, "parted/train.txt", "parted/valid.txt", "parted/test.txt"):
+        (home / name).parent.mkdir(exist_ok=True)
+        (home / name).write_text(text)
+    (home / "recipe.toml").write_text('[data]\npath = "my.txt"\n[model]\nsize = "tiny"\n[train]\nsteps = 2\n')
+    return home
+
+
+@pytest.fixture
+def at_home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In that folder, with its cache, and with less of everything that takes time."""
+    from harken.data import catalogue
+    from harken.study import estimate, train
+
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("HARKEN_CACHE", str(folder / "cache"))
+    monkeypatch.setattr(catalogue, "TALES", 30)
+    monkeypatch.setattr(estimate, "PROBE_SECONDS", 0.01)
+    monkeypatch.setattr(train, "SAMPLE_TOKENS", 5)
+
+
+def needs_the_registry(words: list[str]) -> bool:
+    from harken.data.catalogue import ENTRIES
+
+    return words[0] == "demo" or any(word in ENTRIES and ENTRIES[word].package for word in words)
+
+
+def run(line: str) -> Result:
+    words, piped = parsed(line)
+    if words[0] in ("train", "check") and "--resume" not in words:
+        words += SHORT
+    if words[0] == "generate" and "--tokens" not in words:
+        words += ["--tokens", "5"]
+    return CliRunner().invoke(program, words, input=Path(piped).read_bytes() if piped else None)
+
+
+def test_there_are_commands_to_try() -> None:
+    verbs = {parsed(line)[0][0] for line in HARKEN}
+    assert verbs == set(VERBS) - {"demo"}  # `make demo` is the one way to it
+
+
+@pytest.mark.usefixtures("at_home")
+@pytest.mark.parametrize("line", HARKEN)
+def test_the_command_works(line: str) -> None:
+    words, _ = parsed(line)
+    if needs_the_registry(words):
+        command = program.get_command(click.Context(program), words[0])
+        assert command is not None
+        assert command.make_context(words[0], words[1:]).params
+        return
+    done = run(line)
+    assert done.exit_code == 0, f"{line}\n{done.output}\n{done.exception}"
+    assert done.output
+
+
+@pytest.mark.usefixtures("at_home")
+@pytest.mark.parametrize("number", range(len(blocks("python"))))
+def test_the_python_block_works(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    short = "settings={'train.steps': 2, 'model.size': 'tiny', 'train.batch': 2}"
+    code = re.sub(r"\bminutes=\d+", short, blocks("python")[number])
+    names: dict[str, object] = {}
+    exec(compile(code, f"README.md, Python block {number + 1}", "exec"), names)
+    if "A" in names:
+        A = names["A"]
+        assert A.shape[0] == A.shape[1]  # type: ignore[attr-defined]
+        assert (A.sum(-1) - 1).abs().max() < 1e-5  # type: ignore[attr-defined]
+
+
+def test_the_run_folder_holds_the_files_the_page_names(folder: Path) -> None:
+    if not (folder / "runs" / "my").is_dir():
+        pytest.skip("the commands before were not run")
+    (listed,) = [b for b in re.findall(r"^```\n(.*?)^```", README, re.M | re.S) if b.startswith("recipe.toml")]
+    names = {line.split()[0].rstrip("/") for line in listed.splitlines()}
+    assert names == {path.name for path in (folder / "runs" / "my").iterdir() if not path.name.startswith(".")}
+
+
+def test_every_make_target_is_there() -> None:
+    asked = set(re.findall(r"\bmake ([a-z-]+)", " ".join(re.findall(r"`(make [a-z-]+)`|^(make .*)", README)[0])))
+    asked |= {line.removeprefix("make ") for line in commands() if line.startswith("make ")}
+    assert {"demo", "test"} <= asked <= set(re.findall(r"^([a-z-]+):", (HOME / "Makefile").read_text(), re.M))
+
+
+def test_every_extra_is_one_of_the_package() -> None:
+    extras = tomllib.loads((HOME / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    named = {name for names in re.findall(r"\[([a-z0-9,]+)\]\"", README) for name in names.split(",")}
+    assert named <= set(extras)
+
+
+@pytest.mark.parametrize("page", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"])
+def test_every_page_that_is_linked_is_there(page: str) -> None:
+    links = re.findall(r"\]\((?!http)([^)#]+)", (HOME / page).read_text("utf-8"))
+    assert [link for link in links if not (HOME / link).exists()] == []
