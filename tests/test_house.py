@@ -64,7 +64,7 @@ def _breaches(path: Path) -> Iterator[str]:
     own = sizes.room(path)
     for line, name in _imports(path):
         parts = name.split(".")
-        if parts[0] != "harken":
+        if parts[0] != "harken" or name == "harken.__version__":
             continue
         other = parts[1] if len(parts) > 1 else ""
         if other not in RANK:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -11,7 +12,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from harken.core import CAUSAL, Block, Gaussian, Place, Sinusoid, Stack, Structure, Wiring, attend, window
 
 from . import EXACT, Seen, gap, show
-
 
 
 @show()
@@ -30,7 +30,7 @@ def blocks() -> Seen:
 
 @show()
 def layer_norm() -> Seen:
-    """a (q - mean) / std + b: z-scores with a scale and a shift that are learned (std with 1e-5 added to its square)."""
+    """a (q - mean) / std + b: z-scores with a scale and a shift that are learned (1e-5 is added to std^2)."""
     q, norm = 5 * torch.randn(10, 64) + 3, Wiring(64, 4).normalise()
     nn.init.normal_(norm.weight)
     nn.init.normal_(norm.bias)
@@ -81,8 +81,8 @@ def sets() -> Seen:
 @show()
 def context_to_word() -> Seen:
     """One word, two sentences: before attention the vector of "broke" is the same, behind it no longer."""
-    names = "the vase broke news sandy record law burglar".split()
-    table, stack = dict(zip(names, torch.randn(8, 32), strict=True)), Stack(4, Wiring(32, 4), Sinusoid())
+    table = dict(zip(["the", "vase", "news", "broke"], torch.randn(4, 32), strict=True))
+    stack = Stack(4, Wiring(32, 4), Sinusoid())
     found = []
     for said in ("the vase broke", "the news broke"):
         x = torch.stack([table[w] for w in said.split()])[None]
@@ -107,14 +107,14 @@ def receptive_field() -> Seen:
 
 @show()
 def smoothing() -> Seen:
-    """Layer by layer, points are averaged with the closest ones: each cluster shrinks to a point, and stays where it is."""
+    """Layer by layer, points are averaged with the closest ones: each cluster shrinks to a point where it is."""
     centres = torch.tensor([[0.0, 0.0], [5.0, 0.0], [40.0, 0.0], [45.0, 0.0]])
     x = (centres[:, None] + torch.randn(4, 25, 2)).flatten(0, 1)
     spread = []
     for _ in range(4):
         spread.append(float(x.unflatten(0, (4, 25)).std(1).mean()))
         x = attend(x[None, None], x[None, None], x[None, None], Gaussian(1.0))[0, 0]
-    fall = all(b < a for a, b in zip(spread, spread[1:], strict=False))
+    fall = all(b < a for a, b in pairwise(spread))
     words = f"spread inside a cluster after 3 layers; before: {', '.join(f'{s:.2f}' for s in spread[:3])}"
     stays = gap(x.unflatten(0, (4, 25)).mean(1), centres) < 1
     return Seen(spread[-1], words, fall and stays and spread[-1] < 0.2 * spread[0])

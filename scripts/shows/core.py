@@ -239,5 +239,3 @@ def bigbird_pairs() -> Seen:
     growth = shares[4096] * 16 / shares[1024]
     words = f"times the pairs for 4 times the length; {100 * shares[4096]:.2g} % of all at L = 4,096"
     return Seen(growth, words, growth < 4.2 and diff < EXACT)
-
-

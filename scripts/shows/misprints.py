@@ -5,20 +5,7 @@ import math
 import torch
 from torch import nn
 
-from harken.core import (
-    CAUSAL,
-    FULL,
-    Attention,
-    Block,
-    Dot,
-    Place,
-    ScaledDot,
-    Sinusoid,
-    Stack,
-    Wiring,
-    attend,
-    empty,
-)
+from harken.core import CAUSAL, FULL, Attention, Block, Dot, Place, ScaledDot, Sinusoid, Stack, Wiring, attend, empty
 
 from . import EXACT, Seen, gap, show
 from .blocks import multiplications
@@ -32,7 +19,11 @@ def literal_mask() -> Seen:
     broken = float((scores * mask).softmax(-1).isnan().any(-1)[:, :4].float().mean())
     q = torch.randn(200, 1, 5, 8)
     ours = attend(q, q, q, ScaledDot(8), CAUSAL)
-    return Seen(broken, "of the rows with a future are no numbers as printed; none by `attend`", ours.isfinite().all() and broken > 0.5)
+    return Seen(
+        broken,
+        "of the rows with a future are no numbers as printed; none by `attend`",
+        ours.isfinite().all() and broken > 0.5,
+    )
 
 
 @show()
@@ -54,7 +45,9 @@ def masked_cross() -> Seen:
         asked = source.clone().requires_grad_()
         stack(x, structure=CAUSAL, source=stack.read(asked), source_structure=structure)[0, 0].square().sum().backward()
         seen.append(int((asked.grad[0].abs().sum(-1) > 0).sum()))
-    return Seen(seen[0], f"of 6 source words seen by the first target word as printed; {seen[1]} by harken", seen == [1, 6])
+    return Seen(
+        seen[0], f"of 6 source words seen by the first target word as printed; {seen[1]} by harken", seen == [1, 6]
+    )
 
 
 @show()
@@ -68,7 +61,7 @@ def mask_after_training() -> Seen:
         store = empty(1, 1, 16, 8, 8, like=k)
         keys, values = store.write(k, v, torch.arange(8))
         slots = gap(attend(q, keys, values, ScaledDot(8)), attend(q, k, v, ScaledDot(8)))
-    words = f"change of a prompt read without mask; {slots:.2g} of one query over unwritten slots; {one:.0g} over a full memory"
+    words = f"change of a prompt read without mask; {slots:.2g} of one query beside unwritten slots; {one:.0g} without"
     return Seen(prompt, words, prompt > 0.1 and slots > 0.01 and one < EXACT)
 
 
@@ -77,7 +70,11 @@ def parameters_and_length() -> Seen:
     """Weights do not depend on L: one attention has 4 d^2, a recurrence 2 d^2. What falls below at L < d is work."""
     attention = sum(p.numel() for p in Attention(1000, 1, bias=False).parameters())
     recurrence = sum(p.numel() for p in nn.RNN(1000, 1000, bias=False).parameters())
-    return Seen(attention / recurrence, f"times the weights of a recurrence ({attention:,} and {recurrence:,}), for any L", attention == 2 * recurrence)
+    return Seen(
+        attention / recurrence,
+        f"times the weights of a recurrence ({attention:,} and {recurrence:,}), for any L",
+        attention == 2 * recurrence,
+    )
 
 
 @show()
@@ -97,7 +94,9 @@ def widths() -> Seen:
     layer, x = Attention(32, 4, d_k=5, d_v=7), torch.randn(1, 6, 32)
     k, v = layer.pairs(x)
     fits = layer(x).shape == x.shape and k.shape[-1] == 5
-    return Seen(v.shape[-1], f"columns of V beside {k.shape[-1]} of Q and K, in one layer that works", fits and v.shape[-1] == 7)
+    return Seen(
+        v.shape[-1], f"columns of V beside {k.shape[-1]} of Q and K, in one layer that works", fits and v.shape[-1] == 7
+    )
 
 
 @show()
@@ -106,7 +105,11 @@ def one_index() -> Seen:
     q, k, v = torch.randn(3, 1, 1, 6, 8)
     literal = ((q * k).sum(-1, keepdim=True)).softmax(-1) * v
     moved = gap(literal, attend(q, k, v, Dot()))
-    return Seen(gap(literal, v), f"difference from no attention at all, as printed; {moved:.2g} from q_i . k_j", moved > 0.1 and gap(literal, v) == 0)
+    return Seen(
+        gap(literal, v),
+        f"difference from no attention at all, as printed; {moved:.2g} from q_i . k_j",
+        moved > 0.1 and gap(literal, v) == 0,
+    )
 
 
 @show()

@@ -58,7 +58,9 @@ def proximity() -> Seen:
     """Near words have like position vectors: the cosine falls from 1 with the distance."""
     PE = waves(101)
     near = torch.cosine_similarity(PE[:1], PE[[1, 10, 100]]).tolist()
-    return Seen(near[0], f"cosine at distance 1, {near[1]:.2f} at 10, {near[2]:.2f} at 100", near[0] > near[1] > near[2])
+    return Seen(
+        near[0], f"cosine at distance 1, {near[1]:.2f} at 10, {near[2]:.2f} at 100", near[0] > near[1] > near[2]
+    )
 
 
 @show()
@@ -95,4 +97,6 @@ def other_positions() -> Seen:
     x = max(abs(score(i + 5, i) - score(5, 0)) for i in range(0, 200, 10))
     bias = Alibi(4).bias(torch.arange(9), torch.arange(9))
     nearer = bool((bias[:, 8, 1:] > bias[:, 8, :-1]).all())
-    return Seen(x, "largest change of a rotary score at equal distance; ALiBi: the nearer the higher", x < EXACT and nearer)
+    return Seen(
+        x, "largest change of a rotary score at equal distance; ALiBi: the nearer the higher", x < EXACT and nearer
+    )

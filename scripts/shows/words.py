@@ -1,5 +1,7 @@
 """Language models: the Transformer and the recurrent ones, what they see, remember and say."""
 
+from itertools import pairwise
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -38,7 +40,10 @@ def scores(model: LanguageModel, tokens: Tensor) -> Tensor:
 def one_hot() -> Seen:
     """A word is one of 10,000 one-hot vectors, embedded by a matrix: the row that nn.Embedding looks up."""
     model, words = Shape(d=32, layers=1, heads=2, context=8).build(10_000), torch.randint(10_000, (20,))
-    looked_up, multiplied = model.embed(words), F.one_hot(words, model.embed.num_embeddings).float() @ model.embed.weight
+    looked_up, multiplied = (
+        model.embed(words),
+        F.one_hot(words, model.embed.num_embeddings).float() @ model.embed.weight,
+    )
     x = gap(looked_up, multiplied)
     return Seen(x, "difference between looking up and multiplying by one-hot vectors", x == 0)
 
@@ -49,7 +54,9 @@ def distribution() -> Seen:
     model = Shape(d=32, layers=1, heads=2, context=16).build(10_000)
     p = scores(model, torch.randint(10_000, (3, 12)))[:, -1].softmax(-1)
     x = gap(p.sum(-1), torch.ones(()))
-    return Seen(p.shape[-1], f"probabilities, all above 0; their sum is off 1 by {x:.0e}", x < EXACT and bool((p > 0).all()))
+    return Seen(
+        p.shape[-1], f"probabilities, all above 0; their sum is off 1 by {x:.0e}", x < EXACT and bool((p > 0).all())
+    )
 
 
 @show()
@@ -88,7 +95,7 @@ def self_supervised() -> Seen:
     """The text itself is the answer: every target is the next word, no label is given."""
     text = np.random.default_rng(0).integers(0, 50, 2000)
     batch = Windows([text], 20, 8, seed=0).batch(0, 0)
-    follows = {(a, b) for a, b in zip(text, text[1:], strict=False)}
+    follows = set(pairwise(text.tolist()))
     pairs = zip(batch.tokens.flatten().tolist(), batch.targets.flatten().tolist(), strict=True)
     share = sum(pair in follows for pair in pairs) / batch.count
     shifted = bool((batch.targets[:, :-1] == batch.tokens[:, 1:]).all())

@@ -130,6 +130,8 @@ def writing(folder: Path) -> Iterator[None]:
             raise BadInput(
                 f"{folder}: another process is training here; wait for it, or choose another --out"
             ) from None
+        for left in folder.glob(".tmp-*"):  # half-written, by a writer that was killed
+            left.unlink()
         yield
 
 
@@ -146,20 +148,33 @@ def save_checkpoint(
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir()
     write_tensors(beside / "state.safetensors", tensors)
-    hashes = {"state.safetensors": sha256(beside / "state.safetensors")}
-    write_json(beside / "manifest.json", {"format": FORMAT, "step": step, **facts, "sha256": hashes})
+    made = {
+        "format": FORMAT,
+        "step": step,
+        **facts,
+        "sha256": {"state.safetensors": sha256(beside / "state.safetensors")},
+    }
+    write_json(beside / "manifest.json", {**made, "seal": _seal(made)})
     if place.exists():  # left by a run that was stopped and resumed from an earlier one
         shutil.rmtree(place)
     beside.rename(place)
     _sync(shelf)
-    for old in [*_shelved(folder)[keep:], *shelf.glob(".tmp-*")]:
+    mine = [p for p in _shelved(folder) if int(p.name[5:]) <= step]  # later ones are of a run that is no more
+    for old in {*_shelved(folder), *shelf.glob(".tmp-*")}.difference(mine[:keep]):
         shutil.rmtree(old, ignore_errors=True)
     return place
 
 
+def _seal(facts: Mapping[str, Any]) -> str:
+    """The SHA-256 of what a manifest says, kept in the manifest itself."""
+    said = {name: value for name, value in facts.items() if name != "seal"}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
 def _shelved(folder: Path) -> list[Path]:
     """The checkpoints, newest first."""
-    return sorted((folder / "checkpoints").glob("step-*"), key=lambda p: int(p.name[5:]), reverse=True)
+    found = [p for p in (folder / "checkpoints").glob("step-*") if p.name[5:].isdecimal()]
+    return sorted(found, key=lambda p: int(p.name[5:]), reverse=True)
 
 
 def newest_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], list[str]] | None:
@@ -168,7 +183,9 @@ def newest_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], 
     for place in _shelved(folder):
         try:
             facts = read_json(place / "manifest.json")
-            if facts.get("sha256", {}).get("state.safetensors") != sha256(place / "state.safetensors"):
+            if facts.get("seal") != _seal(facts):
+                raise BadRun(f"{place / 'manifest.json'}: it does not say what it said when it was sealed")
+            if facts["sha256"]["state.safetensors"] != sha256(place / "state.safetensors"):
                 raise BadRun(f"{place / 'state.safetensors'}: its SHA-256 is not the one in the manifest")
             return facts, read_tensors(place / "state.safetensors"), damaged
         except (BadRun, OSError) as error:
@@ -197,7 +214,9 @@ def facts(folder: Path, *needed: str) -> dict[str, Any]:
     found = read_json(folder / "harken.json")
     if found.get("format") != FORMAT:
         raise BadRun(f"{folder}: format {found.get('format')!r} is not known to this harken (it reads format {FORMAT})")
-    hashes = found.get("sha256", {})
+    hashes = found.get("sha256")
+    if not isinstance(hashes, dict):
+        raise BadRun(f"{folder / 'harken.json'}: names no SHA-256 of the run's files; this is not a file harken wrote")
     for name in needed or hashes:
         path = folder / name
         if name not in PARTS or not path.is_file() or sha256(path) != hashes.get(name):

@@ -26,18 +26,16 @@ def blocks(language: str) -> list[str]:
 
 
 def commands() -> list[str]:
-    """Every line of a bash block, and every command in the tables, in the order of the page."""
-    found = re.findall(r"^```bash\n(.*?)^```|^\|.*?\| (.*) \|$", README, re.M | re.S)
-    lines = [line for block, _ in found for line in block.splitlines()]
-    cells = [c.replace("\\|", "|") for _, cell in found for c in re.findall(r"`([^`]*\bharken [^`]*)`", cell)]
-    return [line.strip() for line in [*lines, *cells] if line.strip()]
+    """Every line of a bash block, without its comment; then every command in a table."""
+    lines = [line.partition("  #")[0].strip() for block in blocks("bash") for line in block.splitlines()]
+    rows = re.findall(r"^\|.*\|$", README, re.M)
+    return lines + [c.replace("\\|", "|") for row in rows for c in re.findall(r"`([^`]*\bharken [^`]*)`", row)]
 
 
 def parsed(line: str) -> tuple[list[str], str]:
-    """The words after `harken`, without a comment, and the file that is piped in."""
-    piped, bar, line = line.rpartition("|") if "| harken" in line else ("", "", line)
-    words = shlex.split(line, comments=True)
-    return words[1:], piped.removeprefix("cat ").strip()
+    """The words after `harken`, and the file that is piped in."""
+    piped, _, line = line.rpartition("| ")
+    return shlex.split(line)[1:], piped.removeprefix("cat ").strip()
 
 
 HARKEN = [line for line in commands() if re.match(r"(cat \S+ \| )?harken ", line)]
@@ -49,11 +47,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from harken.data.tales import tales
 
     home = tmp_path_factory.mktemp("readme")
-    text = "\n\n".join(tales(30)) + "\n"
     names = ("my.txt", "other.txt", "a.txt", "b.txt", "letters/1.txt", "letters/2.txt")
     for name in (*names, "parted/train.txt", "parted/valid.txt", "parted/test.txt"):
         (home / name).parent.mkdir(exist_ok=True)
-        (home / name).write_text(text)
+        (home / name).write_text("\n\n".join(tales(20 if name == "my.txt" else 10)) + "\n")
     (home / "recipe.toml").write_text('[data]\npath = "my.txt"\n[model]\nsize = "tiny"\n[train]\nsteps = 2\n')
     return home
 
@@ -66,7 +63,7 @@ def at_home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.chdir(folder)
     monkeypatch.setenv("HARKEN_CACHE", str(folder / "cache"))
-    monkeypatch.setattr(catalogue, "TALES", 30)
+    monkeypatch.setattr(catalogue, "TALES", 10)
     monkeypatch.setattr(estimate, "PROBE_SECONDS", 0.01)
     monkeypatch.setattr(train, "SAMPLE_TOKENS", 5)
 
@@ -107,7 +104,7 @@ def test_the_command_works(line: str) -> None:
 
 @pytest.mark.usefixtures("at_home")
 @pytest.mark.parametrize("number", range(len(blocks("python"))))
-def test_the_python_block_works(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_block_works(number: int) -> None:
     short = "settings={'train.steps': 2, 'model.size': 'tiny', 'train.batch': 2}"
     code = re.sub(r"\bminutes=\d+", short, blocks("python")[number])
     names: dict[str, object] = {}
@@ -121,13 +118,24 @@ def test_the_python_block_works(number: int, monkeypatch: pytest.MonkeyPatch) ->
 def test_the_run_folder_holds_the_files_the_page_names(folder: Path) -> None:
     if not (folder / "runs" / "my").is_dir():
         pytest.skip("the commands before were not run")
-    (listed,) = [b for b in re.findall(r"^```\n(.*?)^```", README, re.M | re.S) if b.startswith("recipe.toml")]
+    (listed,) = [block for block in blocks("text") if block.startswith("recipe.toml")]
     names = {line.split()[0].rstrip("/") for line in listed.splitlines()}
     assert names == {path.name for path in (folder / "runs" / "my").iterdir() if not path.name.startswith(".")}
 
 
+def test_the_tree_names_only_what_is_there() -> None:
+    (tree,) = [block for block in blocks("text") if block.startswith("README.md")]
+    names, inside = [], ""
+    for line in tree.splitlines():
+        first, *more = (word for word in re.split(r" {2,}|;", line.strip())[0].split())
+        inside = inside if line.startswith(" ") else ""
+        names += [inside + name for name in (first, *more)]
+        inside = first if not line.startswith(" ") and first.endswith("/") else inside
+    assert [name for name in names if not (HOME / name).exists()] == []
+
+
 def test_every_make_target_is_there() -> None:
-    asked = set(re.findall(r"\bmake ([a-z-]+)", " ".join(re.findall(r"`(make [a-z-]+)`|^(make .*)", README)[0])))
+    asked = set(re.findall(r"`make ([a-z-]+)`", README))
     asked |= {line.removeprefix("make ") for line in commands() if line.startswith("make ")}
     assert {"demo", "test"} <= asked <= set(re.findall(r"^([a-z-]+):", (HOME / "Makefile").read_text(), re.M))
 

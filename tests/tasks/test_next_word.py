@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from harken import kinds
@@ -13,16 +14,16 @@ from harken.data.batch import IGNORE, Batch
 from harken.data.text import Source
 from harken.errors import BadSetting
 from harken.models import LanguageModel
-from harken.tasks import next_word
+from harken.tasks import next_word, words
 from harken.tasks.next_word import NextWord, Task, nll
 
 TEXT = "the cat saw the dog and the dog saw the cat\n" * 12
 
 
-def model(kind: str = "gpt", vocab: int = 20, **fields) -> LanguageModel:
+def model(kind: str = "gpt", vocab: int = 20, dtype: torch.dtype = torch.float32, **fields) -> LanguageModel:
     tiny = {"d": 16, "layers": 1, "context": 8} | ({"heads": 2} if kind == "gpt" else {}) | fields
     torch.manual_seed(0)
-    return kinds.find("model", kind)(**tiny).build(vocab)
+    return kinds.find("model", kind)(**tiny).build(vocab).to(dtype)
 
 
 def bound(path: Path, text: str = TEXT, *, kind: str = "gpt", task: dict | None = None, **data) -> NextWord:
@@ -48,17 +49,16 @@ class Fair(LanguageModel):
 
 
 class Bigram(LanguageModel):
-    """ln p(next | this) from a table: its answers can be looked up. With a context of 1 it forgets at once."""
+    """ln p(next | this) from a table: its answers can be looked up."""
 
     def __init__(self, table: Tensor, context: int = 8) -> None:
         super().__init__(len(table), len(table))
         self.table, self.context = table, context
+        with torch.no_grad():
+            self.head.weight[: len(table)] = torch.eye(len(table))  # the score of a word is its place in h
 
     def forward(self, tokens: Tensor, **_) -> Tensor:
         return self.table[tokens]
-
-    def logits(self, h: Tensor) -> Tensor:
-        return h
 
 
 def bigram(vocab: int) -> Tensor:
@@ -79,32 +79,43 @@ def test_the_loss_is_minus_ln_p_of_each_rows_targets():
     table, batch = bigram(20), some_batch()
     pairs = [zip(a, b, strict=True) for a, b in zip(batch.tokens.tolist(), batch.targets.tolist(), strict=True)]
     by_hand = [-sum(float(table[x, y]) for x, y in row if y != IGNORE) for row in pairs]
-    torch.testing.assert_close(nll(Bigram(table), batch), torch.tensor(by_hand))
+    torch.testing.assert_close(nll(Bigram(table), batch)[1], torch.tensor(by_hand))
 
 
-@pytest.mark.parametrize("held", [1, 20, 3 * 20, 7 * 20])
-def test_scores_made_in_chunks_give_the_same_loss_and_the_same_gradient(monkeypatch, held):
-    def result() -> tuple[Tensor, list[Tensor]]:
-        net = model().double()
-        loss = nll(net, some_batch()).sum()
-        loss.backward()
-        return loss, [p.grad for p in net.parameters()]
+def test_the_summed_loss_is_the_sum_over_the_rows():
+    total, rows = nll(model(), some_batch())
+    torch.testing.assert_close(total.detach(), rows.sum())
 
-    whole = result()
-    monkeypatch.setattr(next_word, "LOGITS", held)
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 24, 1000])
+def test_scores_made_in_chunks_give_the_loss_and_the_gradient_of_whole_ones(monkeypatch, rows):
+    monkeypatch.setitem(words.CHUNK, "cpu", rows * 64)  # 20 words are rounded up to 64
+    net, batch = model(dtype=torch.float64), some_batch()
+    total, _ = nll(net, batch)
+    total.backward()
+    chunked = [p.grad.clone() for p in net.parameters()]
+    net.zero_grad()
+    whole = F.cross_entropy(net.logits(net(batch.tokens)).flatten(0, 1), batch.targets.flatten(), reduction="sum")
+    whole.backward()
+    torch.testing.assert_close(total, whole)
+    torch.testing.assert_close(chunked, [p.grad for p in net.parameters()])
+
+
+def test_no_more_scores_than_a_chunk_are_held_at_a_time(monkeypatch):
+    monkeypatch.setitem(words.CHUNK, "cpu", 5 * 64)
     made = []
-    monkeypatch.setattr(LanguageModel, "logits", _counted(LanguageModel.logits, made))
-    chunked = result()
-    assert max(made) <= max(held, 20)
-    torch.testing.assert_close(chunked, whole, rtol=0, atol=1e-6)  # cross-entropy itself is in float32
+    monkeypatch.setattr(Tensor, "exp_", lambda p, exp_=Tensor.exp_: (made.append(len(p)), exp_(p))[1])
+    nll(model(), some_batch())
+    assert made == [5, 5, 5, 5, 4]
 
 
-def _counted(logits, made: list[int]):
-    def count(self, h: Tensor) -> Tensor:
-        made.append(h.shape[0] * self.vocab)
-        return logits(self, h)
+def test_judging_takes_no_gradients(monkeypatch):
+    def never(*_):
+        raise AssertionError("a gradient was computed")
 
-    return count
+    monkeypatch.setattr(Tensor, "scatter_add_", never)
+    with torch.no_grad():
+        nll(model(), some_batch())
 
 
 def test_the_loss_of_a_mixed_batch_is_told_for_each_text(tmp_path):
@@ -115,7 +126,7 @@ def test_the_loss_of_a_mixed_batch_is_told_for_each_text(tmp_path):
     net = Bigram(bigram(task.data.vocab))
     batch = task.batch(0, 0)
     loss = task.loss(net, batch)
-    rows = nll(net, batch)
+    rows = nll(net, batch)[1]
     for s, name in enumerate(mix):
         total, count = loss.parts[name]
         assert count == int((batch.source == s).sum()) * 8
@@ -179,7 +190,7 @@ def test_a_reader_with_a_state_reads_on_to_the_very_end(tmp_path, monkeypatch):
     task = bound(tmp_path, kind="lstm")
     net = model("lstm", task.data.vocab)
     stream = torch.from_numpy(task.data.splits["valid"][0].tokens.astype(np.int64))[None]
-    whole = nll(net, Batch(stream[:, :-1], stream[:, 1:])).sum() / (stream.numel() - 1)
+    whole = nll(net, Batch(stream[:, :-1], stream[:, 1:]))[0].detach() / (stream.numel() - 1)
     assert task.evaluate(net, "valid").metrics["loss"] == pytest.approx(float(whole), rel=1e-5)
 
 
@@ -192,7 +203,7 @@ def test_readers_side_by_side_leave_no_token_out(tmp_path, monkeypatch):
     cuts = [0, n // 3, 2 * (n // 3), n]  # the last reader has the remainder
     assert n % 3
     rows = [stream[a : b + 1][None] for a, b in zip(cuts, cuts[1:], strict=False)]
-    alone = sum(float(nll(net, Batch(row[:, :-1], row[:, 1:])).sum()) for row in rows)
+    alone = sum(float(nll(net, Batch(row[:, :-1], row[:, 1:]))[1].sum()) for row in rows)
     assert task.evaluate(net, "valid").metrics["loss"] == pytest.approx(alone / n, rel=1e-5)
 
 
@@ -216,19 +227,16 @@ def test_a_stride_longer_than_the_context_would_leave_words_out_and_is_the_conte
 def test_a_smaller_stride_gives_words_more_context(tmp_path):
     """A model that only knows what stood 7 tokens before: with a stride of 1 it always knows, else only at times."""
 
-    class Echo(Fair):
+    class Echo(Bigram):
         def forward(self, tokens: Tensor, **_) -> Tensor:
             seen = torch.zeros(*tokens.shape, self.vocab)
-            seen[:, 7:] = 50.0 * nn.functional.one_hot(tokens[:, :-7], self.vocab)
+            seen[:, 7:] = 50.0 * F.one_hot(tokens[:, :-7], self.vocab)
             return seen
-
-        def logits(self, h: Tensor) -> Tensor:
-            return h
 
     losses = []
     for stride in (1, 4, 8):
         task = bound(tmp_path, "abcdefgh" * 60, task={"stride": stride})
-        losses.append(task.evaluate(Echo(task.data.vocab), "valid").metrics["loss"])
+        losses.append(task.evaluate(Echo(bigram(task.data.vocab)), "valid").metrics["loss"])
     assert losses[0] < losses[1] < losses[2]
 
 
@@ -284,10 +292,10 @@ def test_the_baselines_have_the_metrics_of_the_model(tmp_path):
 def test_the_state_goes_on_from_batch_to_batch(tmp_path):
     task = bound(tmp_path, kind="lstm", valid=0.0)
     net = model("lstm", task.data.vocab)
-    losses = [float(task.loss(net, task.batch(0, step)).total) for step in range(task.steps)]
+    losses = [float(task.loss(net, task.batch(0, step)).total.detach()) for step in range(task.steps)]
     whole = torch.cat([task.batch(0, step).tokens for step in range(task.steps)], 1)
     asked = torch.cat([task.batch(0, step).targets for step in range(task.steps)], 1)
-    assert sum(losses) == pytest.approx(float(nll(net, Batch(whole, asked)).sum()), rel=1e-5)
+    assert sum(losses) == pytest.approx(float(nll(net, Batch(whole, asked))[1].sum()), rel=1e-5)
 
 
 def test_a_saved_state_goes_on_as_the_one_it_was_saved_from(tmp_path):

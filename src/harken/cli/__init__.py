@@ -6,9 +6,10 @@ Verbs are imported when they are called, so that `harken --help` never waits for
 import json
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -49,10 +50,23 @@ class Verbs(click.Group):
         with formatter.section("Verbs"):
             formatter.write_dl(list(VERBS.items()))
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # whoever read us has left: nothing to say
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+
+@click.group(
+    cls=Verbs,
+    invoke_without_command=True,
+    subcommand_metavar="VERB [THING] [section.key=value ...]",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+)
 @click.version_option(package_name="harken", prog_name="harken")
-def harken() -> None:
+@click.pass_context
+def harken(ctx: click.Context) -> None:
     """Attention networks, from the equation to the served model.
 
     \b
@@ -60,6 +74,8 @@ def harken() -> None:
     harken train my.txt                learn from your own text
     harken generate runs/my "Once"     and let it write
     """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 def as_json(verb: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,30 +99,31 @@ def _plain(value: Any) -> Any:
 
 
 def main() -> None:
-    """The entry point: an error is one line on stderr and an exit code, never a traceback (unless HARKEN_DEBUG=1)."""
+    """The entry point: an error is one line on stderr and an exit code; HARKEN_DEBUG=1 puts its traceback before."""
     try:
         code = harken.main(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
-    except click.exceptions.Exit as end:
-        sys.exit(end.exit_code)
     except click.ClickException as error:
-        _one_line(error.format_message(), 2)
+        _end(_usage(error), 2)
     except (KeyboardInterrupt, click.Abort):
-        _one_line("stopped", 1)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read us has left: nothing to say
-        sys.exit(0)
+        _end("stopped", 1)
     except HarkenError as error:
-        if os.environ.get("HARKEN_DEBUG") == "1":
-            raise
-        _one_line(str(error), error.exit_code)
+        _end(str(error), error.exit_code)
     except Exception as error:
-        if os.environ.get("HARKEN_DEBUG") == "1":
-            raise
         what = str(error).strip().splitlines()
-        _one_line(f"{type(error).__name__}: {what[0] if what else 'unknown'}; HARKEN_DEBUG=1 shows where", 1)
+        _end(f"{type(error).__name__}: {what[0] if what else 'unknown'}; HARKEN_DEBUG=1 shows where", 1)
 
 
-def _one_line(text: str, code: int) -> None:
+def _usage(error: click.ClickException) -> str:
+    """What click says about options and arguments, with the verb it concerns and where its help is."""
+    said, ctx = error.format_message().rstrip("."), getattr(error, "ctx", None)
+    if ctx is None or ctx.parent is None:
+        return said
+    return f"{ctx.info_name}: {said[0].lower()}{said[1:]}; see harken {ctx.info_name} --help"
+
+
+def _end(text: str, code: int) -> NoReturn:
+    if os.environ.get("HARKEN_DEBUG") == "1":
+        traceback.print_exc()
     click.echo("harken: " + " ".join(text.split()), err=True)
     sys.exit(code)

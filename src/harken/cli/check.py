@@ -5,24 +5,20 @@ from typing import Any
 import click
 
 from . import as_json, show
-from .say import Teller, duration, energy, number
+from .say import Teller, columns, duration, energy, number, table
+
+SECTIONS = ("model", "data", "task", "train")
 
 
 @click.command()
 @click.argument("what", metavar="DATA|RECIPE", required=False)
 @click.argument("settings", nargs=-1, metavar="[section.key=value ...]")
-@click.option(
-    "--settings", "kind", metavar="KIND", help="List every setting of a kind (gpt, text, train, ...) instead."
-)
+@click.option("--settings", "kind", metavar="KIND", help="List every setting of a kind (gpt, text, train ...) instead.")
 @as_json
 def check(what: str | None, settings: tuple[str, ...], kind: str | None, json_: bool) -> None:
     """Say what the data is and why, the recipe with each value's origin, and what a training costs. Trains nothing."""
     if kind is not None:
-        rows = settings_of(kind)
-        if json_:
-            show({"kind": kind, "settings": rows})
-        for row in rows if not json_ else ():
-            click.echo(f"{row['path']:<24} {row['default']:<14} {row['description']}")
+        _settings(kind, json_)
         return
     if what is None:
         raise click.UsageError("name the data or the recipe to check, or a kind with --settings")
@@ -32,37 +28,48 @@ def check(what: str | None, settings: tuple[str, ...], kind: str | None, json_: 
 
     with Teller(quiet=json_) as teller:
         chosen = choose(what, dict(override(text) for text in settings), listen=teller)
-        cost = estimate(chosen.recipe, listen=teller)
-    guess = chosen.guess
+        recipe, guess = chosen.recipe, chosen.guess
+        if not json_:
+            click.echo("\n".join([*_taken(what, guess, recipe.data.kind), ""]))
+        cost = estimate(recipe, listen=teller)
     if json_:
-        others = [{"kind": k, "why": why} for k, why in guess.others] if guess else []
-        taken = {
-            "kind": chosen.recipe.data.kind,
-            "reason": guess.reason if guess else "named by the recipe",
-            "others": others,
-        }
-        show({**taken, "recipe": chosen.recipe.settings(), "origins": dict(chosen.recipe.origins), "estimate": cost})
+        others = [{"kind": other, "why": why} for other, why in guess.others] if guess else []
+        reason = guess.reason if guess else "named by the settings"
+        taken = {"kind": recipe.data.kind, "reason": reason, "others": others, "overrule": "data.kind"}
+        show({**taken, "recipe": recipe.settings(), "origins": dict(recipe.origins), "estimate": cost})
         return
-    if guess:
-        click.echo(f"{what} is {guess.kind}: {guess.reason}")
-        for other, why in guess.others:
-            click.echo(f"  not {other}: {why}")
-        click.echo("  overrule with data.kind=...\n")
-    click.echo("\n".join(recipe_lines(chosen.recipe)))
+    click.echo("\n".join(["", *recipe_lines(recipe), ""]))
     needs = f"{number(cost['parameters'])} weights, {number(cost['tokens'])} tokens to learn from"
-    click.echo(f"\n{needs}, about {cost['memory_mib']:.0f} MiB of memory")
+    click.echo(f"{needs}, about {max(1, round(cost['memory_mib'])):,} MiB of memory beside torch's own")
     time, used = duration(cost["minutes"] * 60), energy(cost["kwh"])
-    click.echo(f"{cost['steps']:,} steps, {time}, about {used} ({cost['machine']})")
+    click.echo(f"{cost['steps']:,} steps, about {time} and {used} ({cost['machine']})")
+
+
+def _taken(what: str, guess: Any, kind: str) -> list[str]:
+    """What the data was taken for and why, the runners-up, and how to overrule the choice."""
+    if guess is None:
+        return [f"{what} is {kind}, as the settings say"]
+    others = [f"  not {other}: {why}" for other, why in guess.others]
+    return [f"{what} is {guess.kind}: {guess.reason}", *others, "  overrule with data.kind=..."]
 
 
 def recipe_lines(recipe: Any) -> list[str]:
     """Every setting with where its value comes from."""
     from harken.recipe import as_toml
 
-    lines = []
-    for path, value in recipe.settings().items():
-        lines.append(f"{path:<24} = {as_toml(value):<24} # {recipe.origins.get(path, 'default')}")
-    return lines
+    rows = [
+        [path, "=", as_toml(value), recipe.origins.get(path, "default")] for path, value in recipe.settings().items()
+    ]
+    return columns([[path, equals, value, f"# {origin}"] for path, equals, value, origin in rows])
+
+
+def _settings(kind: str, json_: bool) -> None:
+    rows = settings_of(kind)
+    if json_:
+        show({"kind": kind, "settings": rows})
+        return
+    heads = ("setting", "default", "what it is", "accepted")
+    table(heads, [[row["path"], row["default"], row["description"], row["accepted"]] for row in rows])
 
 
 def settings_of(kind: str) -> list[dict[str, Any]]:
@@ -71,7 +78,7 @@ def settings_of(kind: str) -> list[dict[str, Any]]:
     from harken.errors import BadInput, did_you_mean
     from harken.recipe import as_toml
 
-    for section in ("model", "data", "task", "train"):
+    for section in SECTIONS:
         if kind in kinds.names(section) or kind == section:
             name = kind if kind in kinds.names(section) else kinds.names(section)[0]
             part = kinds.find(section, name)
@@ -85,7 +92,7 @@ def settings_of(kind: str) -> list[dict[str, Any]]:
                 }
                 for field, spec in part.model_fields.items()
             ]
-    known = sorted({n for s in ("model", "data", "task", "train") for n in kinds.names(s)})
+    known = [name for section in SECTIONS[:-1] for name in kinds.names(section)] + ["train"]
     raise BadInput(f"--settings {kind}: not a kind; there are {', '.join(known)}.{did_you_mean(kind, known)}")
 
 

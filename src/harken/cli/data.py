@@ -1,45 +1,44 @@
 """harken data: list the data catalogue, or fetch one of its sets."""
 
-import json
 from typing import Any
 
 import click
 
+from . import as_json, show
+from .say import Teller, size, table
+
 
 @click.command()
 @click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
-def data(name: str | None, as_json: bool) -> None:
+@as_json
+def data(name: str | None, json_: bool) -> None:
     """List the data catalogue, or fetch the set NAME into the cache and say where it is.
 
     A fetched set is checked against its hash; a cached one is checked and used again.
     """
-    if name is None:
-        sets = _sets()
-        if as_json:
-            click.echo(json.dumps({"sets": sets}))
-        else:
-            _show(sets)
-        return
-
     from harken.data import catalogue
 
-    got = catalogue.fetch(name, listen=_progress)
-    if as_json:
-        facts = {"path": str(got.path), "sha256": got.sha256, "licence": got.licence, "attribution": got.attribution}
-        click.echo(json.dumps({"name": name, **facts}))
+    if name is None:
+        _list(json_)
+        return
+    with Teller(quiet=json_) as teller:
+        got = catalogue.fetch(name, listen=teller)
+    facts = {"sha256": got.sha256, "licence": got.licence, "attribution": got.attribution}
+    if json_:
+        show({"name": name, "path": got.path, **facts})
         return
     click.echo(f"{name}: {got.path}")
-    click.echo(f"  sha256       {got.sha256}")
-    click.echo(f"  licence      {got.licence}")
-    click.echo(f"  attribution  {got.attribution}")
+    for key, value in facts.items():
+        click.echo(f"  {key:<11}  {value}")
+    if catalogue.ENTRIES[name].kind == "text":
+        click.echo(f"  next         harken train {name}")
 
 
-def _sets() -> list[dict[str, Any]]:
-    """What there is to fetch, one dictionary a set; `bytes` is what travels."""
+def _list(json_: bool) -> None:
+    """What there is to fetch; `bytes` is what travels."""
     from harken.data import catalogue
 
-    return [
+    sets: list[dict[str, Any]] = [
         {
             "name": name,
             "kind": entry.kind,
@@ -51,36 +50,10 @@ def _sets() -> list[dict[str, Any]]:
         }
         for name, entry in catalogue.ENTRIES.items()
     ]
-
-
-def _show(sets: list[dict[str, Any]]) -> None:
-    """A table on a terminal, aligned plain lines elsewhere."""
-    from rich.console import Console
-    from rich.table import Table
-
-    heads = ["name", "kind", "size", "what", "licence", "cached"]
-    rows = [
-        [one["name"], one["kind"], _size(one["bytes"]), one["what"], one["licence"], "yes" if one["cached"] else "no"]
-        for one in sets
-    ]
-    console = Console()
-    if console.is_terminal:
-        table = Table(*heads, box=None, header_style="bold", pad_edge=False)
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
-        console.print("\nharken data NAME fetches one", highlight=False)
+    if json_:
+        show({"sets": sets})
         return
-    widths = [max(len(row[i]) for row in [heads, *rows]) for i in range(len(heads))]
-    for row in [heads, *rows]:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e6:.1f} MB" if count else "made here"
-
-
-def _progress(event: str, /, **facts: Any) -> None:
-    """Say on stderr that something travels: stdout is for the result."""
-    if event == "fetch" and facts["done"] == 0:
-        click.echo(f"fetching {facts['name']}, {_size(facts['total'])} ...", err=True)
+    heads = ("name", "kind", "size", "what", "licence", "cached")
+    shown = [{**one, "size": size(one["bytes"]), "cached": "yes" if one["cached"] else "no"} for one in sets]
+    table(heads, [[str(one[head]) for head in heads] for one in shown])
+    click.echo("\nharken data NAME fetches one")

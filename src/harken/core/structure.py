@@ -102,8 +102,8 @@ class Layout:
         if self._dense is None:
             mask, inside = self.rows(), self.structure.reflexive and self.Lq <= self.Lk
             empty = None if inside else ~mask.any(-1, keepdim=True)
-            open = mask if empty is None else mask | empty
-            self._dense = mask, empty, open if self.bias is None else self.bias.masked_fill(~open, -torch.inf)
+            given = mask if empty is None else mask | empty
+            self._dense = mask, empty, given if self.bias is None else self.bias.masked_fill(~given, -torch.inf)
         return self._dense
 
     def listed(self) -> Listed:

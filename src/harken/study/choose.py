@@ -1,6 +1,7 @@
 """From what the user names (a file, a folder, a catalogue name, a recipe) to a resolved recipe, and why."""
 
 import hashlib
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,42 +31,59 @@ class Chosen:
 def choose(what: str | None, settings: Settings | None = None, *, listen: Listener = silent) -> Chosen:
     """The recipe for this data or recipe file, with these settings on top."""
     given = dict(settings or {})
-    origin = "command line"
+    on_top = ("command line", given)
     if what is None:
-        return Chosen(recipe.resolve((origin, given)), None, _name(given))
-    if what.endswith(".toml"):
-        return Chosen(
-            recipe.resolve((what, recipe.read(Path(what))), (origin, given)),
-            None,
-            _name(given, recipe.read(Path(what))),
-        )
+        return Chosen(recipe.resolve(on_top), None, _name(given))
+    if what.endswith(".toml") and Path(what).exists():
+        read = recipe.read(Path(what))
+        return Chosen(recipe.resolve((what, read), on_top), None, _name(given, read))
     if not Path(what).exists() and what in recipe.shipped_names():
         base = recipe.shipped(what)
-        return Chosen(
-            recipe.resolve((f"recipe {what}", base), (origin, given)),
-            None,
-            _name(given, base) if "data.path" in given else what,
-        )
+        named = "data.path" in given or "data.train" in given
+        return Chosen(recipe.resolve((f"recipe {what}", base), on_top), None, _name(given) if named else what)
     path = located(what, listen=listen)
+    kind, guess = _kind(what, path, given)
+    found = {"data.kind": kind, "data.path": str(path), **_found(what, kind, guess, listen)}
+    layers = ("harken's choice for such data", _template(kind, path, given)), (what, found), on_top
+    return Chosen(recipe.resolve(*layers), guess, _name({"data.path": "stdin" if what == "-" else what}))
+
+
+def _kind(what: str, path: Path, given: Settings) -> tuple[str, Guess | None]:
+    """The kind of the data: the one that was named, else the one it looks like, with the guess and its reason."""
+    if "data.kind" in given:
+        kind = str(given["data.kind"])
+        kinds.find("data", kind)
+        try:  # a plug-in may read what harken does not know
+            guess = sniff(path)
+        except BadInput:
+            return kind, None
+        return kind, guess if kind == KIND.get(guess.kind, guess.kind) else None
     guess = sniff(path)
-    kind = str(given.get("data.kind", KIND.get(guess.kind, guess.kind)))
+    kind = KIND.get(guess.kind, guess.kind)
     if kind not in kinds.names("data"):
         raise BadInput(
             f"{what}: this is {guess.kind} ({guess.reason}), and this harken has no reader for {kind} yet; "
             f"it reads {', '.join(kinds.names('data'))}. To take it for text all the same: data.kind=text"
         )
-    found: Settings = {"data.kind": kind, "data.path": str(path)} | (guess.settings if kind == guess.kind else {})
-    tokens = str(given.get("data.tokens", _tokens(path)))
-    template = (
-        recipe.shipped(tokens)
-        if kind == "text" and given.get("model.kind", "gpt") == "gpt"
-        else {"data.tokens": tokens}
-    )
-    known = recipe.shipped_names()
-    if kind == "text" and (other := str(given.get("model.kind", "gpt"))) != "gpt" and f"{other}" in known:
-        template = {**recipe.shipped(other), "data.tokens": tokens}
-    layers = ("harken's choice for such data", template if kind == "text" else {}), (what, found), (origin, given)
-    return Chosen(recipe.resolve(*layers), guess, _name({"data.path": what if what != "-" else "stdin"}))
+    return kind, guess
+
+
+def _found(what: str, kind: str, guess: Guess | None, listen: Listener) -> Settings:
+    """The settings found in the data; one that its reader does not have is left aside, and that is said."""
+    found, fields = (guess.settings if guess else {}), kinds.find("data", kind).model_fields
+    for key in (aside := [key for key in found if key.partition(".")[2] not in fields]):
+        why = f"but the reader of {kind} has no such setting; the data is read as it is"
+        listen("notice", text=f"{what}: {key}={recipe.as_toml(found[key])} would fit, {why}")
+    return {key: value for key, value in found.items() if key not in aside}
+
+
+def _template(kind: str, path: Path, given: Settings) -> Settings:
+    """The settings that suit such data: a recipe that comes with harken, by its tokens or by its model."""
+    if kind != "text":
+        return {}
+    tokens, model = str(given.get("data.tokens", _tokens(path))), str(given.get("model.kind", "gpt"))
+    name = tokens if model == "gpt" else model
+    return {**(recipe.shipped(name) if name in recipe.shipped_names() else {}), "data.tokens": tokens}
 
 
 def located(what: str, *, listen: Listener = silent) -> Path:
@@ -73,14 +91,18 @@ def located(what: str, *, listen: Listener = silent) -> Path:
     if what == "-":
         return _stdin()
     path = Path(what)
-    if path.exists() or path.is_symlink():
+    if what and (path.exists() or path.is_symlink()):
+        if (path / "harken.json").exists() or (path / "checkpoints").exists():
+            again = f"repeat it with: harken train {path / 'recipe.toml'}"
+            raise BadInput(f"{what}: this is a run, not data; go on with it: harken train {what} --resume; or {again}")
         return path.absolute()
     if what in catalogue.names():
         return catalogue.fetch(what, listen=listen).path
     near = did_you_mean(path.name, [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else [])
     near = near or did_you_mean(what, [*catalogue.names(), *recipe.shipped_names()])
     raise BadInput(
-        f"{what}: there is no such file, folder, catalogue name (harken data) or recipe;{near or ' check the name'}"
+        f"{what or repr(what)}: there is no such file, folder, catalogue name (harken data) or recipe; "
+        f"check the name.{near}"
     )
 
 
@@ -109,8 +131,9 @@ def _tokens(path: Path) -> str:
 
 
 def _name(*layers: dict[str, Any]) -> str:
+    """The name of a run: that of its data, without folder and ending."""
     for settings in layers:
         for key in ("data.path", "data.train"):
             if key in settings:
-                return Path(str(settings[key])).stem or "run"
+                return Path(os.path.abspath(str(settings[key]))).stem or "run"
     return "run"

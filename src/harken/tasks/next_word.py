@@ -108,6 +108,11 @@ class NextWord:
         for batch in batches:
             total += float(nll(model, batch.to(device), state)[0])
             count += batch.count
+        if state is not None and count < len(stream) - 1:  # the last reader goes on to the end
+            rest = torch.from_numpy(np.asarray(stream[count:], np.int64))[None].to(device)
+            state.parts = tuple(part[:, -1:].contiguous() for part in state.parts)
+            total += float(nll(model, Batch(rest[:, :-1], rest[:, 1:]), state)[0])
+            count += rest.shape[1] - 1
         return total, count
 
     def _asked(self, stream: Any, limit: int | None) -> Any:

@@ -16,14 +16,13 @@ CHUNK = {"cpu": 2**21, "cuda": 2**27}  # scores made at a time: what a processor
 
 def word_loss(h: Tensor, W: Tensor, targets: Tensor, vocab: int) -> tuple[Tensor, Tensor]:
     """The summed loss (with gradients) and each token's own (without). h: N d, W: V d with V >= vocab, targets: N."""
-    total, each = _WordLoss.apply(h, W, targets, vocab)  # type: ignore[no-untyped-call]
+    total, each = _WordLoss.apply(h, W, targets, vocab, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
     return total, each
 
 
 class _WordLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, h: Tensor, W: Tensor, targets: Tensor, vocab: int) -> tuple[Tensor, Tensor]:
-        learning = any(ctx.needs_input_grad)
+    def forward(ctx: Any, h: Tensor, W: Tensor, targets: Tensor, vocab: int, learning: bool) -> tuple[Tensor, Tensor]:
         exact = torch.float32 if h.dtype in (torch.float16, torch.bfloat16) else h.dtype
         each = torch.empty(len(h), device=h.device, dtype=exact)
         dh, dW = (torch.empty_like(h), torch.zeros_like(W)) if learning else (None, None)
@@ -53,6 +52,6 @@ class _WordLoss(torch.autograd.Function):
         return each.sum(), each
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor, _: Any) -> tuple[Tensor, Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, g: Tensor, _: Any) -> tuple[Tensor, Tensor, None, None, None]:
         dh, dW = ctx.saved_tensors
-        return dh * g.to(dh.dtype), dW * g.to(dW.dtype), None, None
+        return dh * g.to(dh.dtype), dW * g.to(dW.dtype), None, None, None

@@ -11,6 +11,7 @@ from torch import Tensor
 from harken import recipe as recipes
 from harken import run
 from harken.core import View, watching
+from harken.data.text import TextData
 from harken.data.tokens import Tokenizer
 from harken.errors import BadInput
 from harken.events import Listener, silent
@@ -56,11 +57,13 @@ class Run:
         self, prompt: str = "", *, tokens: int = 200, seed: int = 0, stop: str | None = None, **choice: Any
     ) -> Iterator[str]:
         """The continuation, piece by piece as it is made."""
+        return self._pieces(self._prompt(prompt), tokens, seed, stop, Choice(**choice))
+
+    def _pieces(self, ids: list[int], tokens: int, seed: int, stop: str | None, choice: Choice) -> Iterator[str]:
         piece, cut = self.tokenizer.stream_decoder(), Cut(stop)
-        ids = self._prompt(prompt)
         for token in ids:
             piece(token)
-        for chosen in decode(self.model, [ids], tokens, Choice(**choice), seed=seed):
+        for chosen in decode(self.model, [ids], tokens, choice, seed=seed):
             yield cut.take(piece(int(chosen)))
             if cut.done:
                 return
@@ -134,19 +137,33 @@ class Run:
         self, split: str = "valid", *, data: str | None = None, listen: Listener = silent
     ) -> tuple[Score, dict[str, Any]]:
         """The task's metrics on a split of the run's own data, or on other data; and those of the free baselines."""
-        source = self.recipe.data.model_copy(update={"sha256": None}) if data else self.recipe.data
-        opened = source.open(stateful=self.model.context is None, tokenizer=self.tokenizer, listen=listen)
-        if data:
-            opened.splits[split] = [source.other(data, self.tokenizer, listen=listen)]
+        opened, whole = self._opened(split, data, listen)
         if split not in opened.splits:
             there = ", ".join(opened.splits) or "none"
             raise BadInput(
                 f"--split {split}: this run has none; there is {there}. Or give a text: harken eval RUN FILE"
             )
-        task = self.recipe.task.bind(
-            opened, self.recipe.model, batch=self.recipe.train.batch, seed=self.recipe.train.seed
-        )
-        return task.evaluate(self.model, split), task.baselines(split)
+        recipe = self.recipe
+        task = recipe.task.bind(opened, recipe.model, batch=recipe.train.batch, seed=recipe.train.seed)
+        return task.evaluate(self.model, split), task.baselines(split) if whole else {}
+
+    def _opened(self, split: str, data: str | None, listen: Listener) -> tuple[Any, bool]:
+        """The run's data, with other data as this split if there is any; and whether there is something to learn from.
+
+        A run may have travelled without the text it learned from: then other data is judged without the baselines.
+        """
+        source, stateful = self.recipe.data, self.model.context is None
+        if data is None:
+            return source.open(stateful=stateful, tokenizer=self.tokenizer, listen=listen), True
+        other, known = [source.other(data, self.tokenizer, listen=listen)], source.model_copy(update={"sha256": None})
+        try:
+            opened = known.open(stateful=stateful, tokenizer=self.tokenizer, listen=listen)
+            opened.splits[split] = other
+            return opened, True
+        except BadInput as error:
+            listen("notice", text=f"{error}; the free baselines learn from it and are left out")
+        batches = "stream" if stateful else "windows"
+        return TextData(self.tokenizer, other, {split: other}, ("text",), None, batches, other[0].sha256), False
 
     # --- look ---------------------------------------------------------------------------------------------------------
 

@@ -69,36 +69,38 @@ class Reader:
     """A model that has read some texts: the scores of what comes next, and the memory of what was."""
 
     def __init__(self, model: LanguageModel, texts: Sequence[Sequence[int]], more: int) -> None:
-        self.model, self.device = model, next(model.parameters()).device
+        self.model, self.device, self.more = model, next(model.parameters()).device, more
         self.context = model.context
-        self.more = more
+        self.starts = [0 if self.context is None else max(0, len(t) - self.context) for t in texts]
         self._begin(texts)
 
     def _begin(self, texts: Sequence[Sequence[int]]) -> None:
-        """Read whole texts at once, right-padded: what the padding writes lies after each row's place, hidden."""
-        if self.context is not None:
-            texts = [t[-self.context :] for t in texts]
-        lengths = torch.tensor([len(t) for t in texts], device=self.device)
-        longest = int(lengths.max())
-        capacity = longest + self.more if self.context is None else min(self.context, longest + self.more)
+        """Read each text from its start at once, right-padded: what the padding writes lies after its place, hidden."""
+        texts = [t[start:] for t, start in zip(texts, self.starts, strict=True)]
+        self.lengths = [len(t) for t in texts]
+        longest = max(self.lengths)
+        self.capacity = longest + self.more if self.context is None else min(self.context, longest + self.more)
         rows = torch.zeros(len(texts), longest, dtype=torch.long, device=self.device)
         for row, text in zip(rows, texts, strict=True):
             row[: len(text)] = torch.tensor(text, device=self.device)
-        self.memory: Any = self.model.memory(len(texts), capacity)
-        same = bool((lengths == longest).all())
+        self.memory: Any = self.model.memory(len(texts), self.capacity)
+        lengths, same = torch.tensor(self.lengths, device=self.device), min(self.lengths) == longest
         h = self.model(
             rows, pos=torch.arange(longest, device=self.device), memory=self.memory, lengths=None if same else lengths
         )
         # places are shared while all rows are equally long: one number instead of one a row
         self.place = lengths[:1] if same else lengths[:, None]
-        self.capacity = capacity
         self.logits = self.model.logits(h[torch.arange(len(rows), device=self.device), lengths - 1])
 
     def read(self, texts: Sequence[Sequence[int]], token: Tensor) -> None:
-        """Read one token more (B). When the memory is full, the second half of the context is read afresh."""
-        if self.context is not None and int(self.place.max()) >= self.capacity:
-            self._begin([t[-max(1, self.context // 2) :] for t in texts])
+        """Read one token more (B), the last of each text. A row that fills its context goes on with its second half."""
+        if self.context is not None and max(self.lengths) >= self.capacity:
+            half = max(1, self.context // 2)
+            for row, (text, length) in enumerate(zip(texts, self.lengths, strict=True)):
+                if length >= self.capacity:
+                    self.starts[row] = len(text) - half
+            self._begin(texts)
             return
         h = self.model(token[:, None], pos=self.place, memory=self.memory)
-        self.place = self.place + 1
+        self.place, self.lengths = self.place + 1, [length + 1 for length in self.lengths]
         self.logits = self.model.logits(h[:, -1])

@@ -1,0 +1,242 @@
+"""Every row of docs/lectures.md: a statement of the lectures, the command that shows it, the number seen, the test.
+
+    python scripts/lectures.py                  check the page, run every command, write lectures.html
+    python scripts/lectures.py show scaling     one demonstration
+    python scripts/lectures.py list             what can be shown
+    python scripts/lectures.py --write          run, and put the numbers seen into docs/lectures.md
+
+A row without a command or a test fails; so does a test that does not exist, and a statement that no longer holds.
+"""
+
+import argparse
+import ast
+import html
+import math
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import shows
+
+HOME = Path(__file__).resolve().parents[1]
+PAGE = HOME / "docs" / "lectures.md"
+TITLES = (
+    "Mathematics and AI, lecture 22",
+    "Neural Networks and Machine Learning: Transformers",
+    "CS37300: Transformers",
+    "CS5242, lecture 7",
+)
+SHOW = "python scripts/lectures.py show "
+NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
+STYLE = """body{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:75rem;padding:0 1rem}
+table{border-collapse:collapse;width:100%}td,th{border-top:1px solid #8886;padding:.45rem .6rem;text-align:left}
+td,th{vertical-align:top}code{font-size:.85em;overflow-wrap:anywhere}.no{color:#c22;font-weight:600}.ok{color:#173}
+@media(prefers-color-scheme:dark){body{background:#16181c;color:#ddd}.ok{color:#8d8}.no{color:#f77}}"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One statement: where it stands on the page, who says it, and what shows it."""
+
+    line: int
+    statement: str
+    lecture: str
+    command: str
+    seen: str
+    tests: tuple[str, ...]
+    correction: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a row's command said now, whether the statement held, and how long that took."""
+
+    said: str
+    holds: bool
+    seconds: float
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().removeprefix("|").removesuffix("|"))]
+
+
+def tables(page: str) -> Iterator[tuple[list[str], list[tuple[int, list[str]]]]]:
+    """Each table of a page: the names of its columns, and its rows with their line numbers."""
+    head: list[str] | None = None
+    found: list[tuple[int, list[str]]] = []
+    for number, line in enumerate([*page.splitlines(), ""]):
+        if line.startswith("|"):
+            if head is None:
+                head = cells(line)
+            elif not set(line) <= set("|-: "):
+                found.append((number, cells(line)))
+        elif head is not None:
+            yield head, found
+            head, found = None, []
+
+
+def read(page: str) -> list[Row]:
+    """The rows of the page: those of every table that has a column of commands and one of tests."""
+    rows = []
+    for head, body in tables(page):
+        if not {"lecture", "command", "test"} <= set(head):
+            continue
+        for number, given in body:
+            of = dict(zip(head, given, strict=False))
+            command = of.get("command", "").strip("`")
+            tests = tuple(re.findall(r"`([^`]+::[^`]+)`", of.get("test", "")))
+            said = of.get("statement") or of.get("as printed", "")
+            seen, correction = of.get("number seen", ""), of.get("what holds", "")
+            rows.append(Row(number, said, of.get("lecture", ""), command, seen, tests, correction))
+    return rows
+
+
+@cache
+def functions(path: Path) -> frozenset[str]:
+    """The names of a file's functions, without running it."""
+    tree = ast.parse(path.read_text("utf-8"))
+    return frozenset(node.name for node in tree.body if isinstance(node, ast.FunctionDef))
+
+
+def problems(rows: Sequence[Row]) -> Iterator[str]:
+    """What is wrong with the page, in one line each."""
+    known = shows.every()
+    for row in rows:
+        where = f"docs/lectures.md:{row.line + 1}"
+        if not row.command and not row.tests:
+            yield f"{where}: neither a command nor a test shows it: {row.statement}"
+        for title in row.lecture.split("; "):
+            if title not in TITLES:
+                yield f"{where}: {title!r} is not the title of a lecture"
+        if row.command.startswith(SHOW) and row.command.removeprefix(SHOW) not in known:
+            yield f"{where}: there is no demonstration {row.command.removeprefix(SHOW)!r}"
+        elif row.command and not row.command.startswith((SHOW, "harken ")):
+            yield f"{where}: {row.command!r} is neither a demonstration nor a harken command"
+        if row.command and not NUMBER.search(row.seen):
+            yield f"{where}: no number was seen: {row.statement}"
+        for test in row.tests:
+            file, _, function = test.partition("::")
+            if not (HOME / file).is_file() or function.partition("[")[0] not in functions(HOME / file):
+                yield f"{where}: there is no test {test}"
+    named = {row.command.removeprefix(SHOW) for row in rows}
+    yield from (f"docs/lectures.md: no row names the demonstration {name!r}" for name in known if name not in named)
+
+
+def first_number(text: str) -> float:
+    found = NUMBER.search(text)
+    return float(found.group().replace(",", "")) if found else math.nan
+
+
+def agree(seen: str, now: str) -> bool:
+    """The same number, up to what another machine may change."""
+    return math.isclose(first_number(seen), first_number(now), rel_tol=0.05, abs_tol=1e-5)
+
+
+# --- running ----------------------------------------------------------------------------------------------------------
+
+
+def run(command: str) -> Outcome:
+    """A demonstration in this process, or a harken command in a folder of its own."""
+    start = time.perf_counter()
+    if command.startswith(SHOW):
+        seen = shows.every()[command.removeprefix(SHOW)]()
+        return Outcome(str(seen), bool(seen.holds), time.perf_counter() - start)
+    words = [sys.executable, "-m", *shlex.split(command)]
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(words, capture_output=True, text=True, cwd=folder, check=False)
+    lines = [line.strip() for line in (done.stdout or done.stderr).splitlines() if NUMBER.search(line)]
+    return Outcome(lines[-1] if lines else "nothing", done.returncode == 0, time.perf_counter() - start)
+
+
+def coded(text: str) -> str:
+    """Escaped for a page, with `this` as code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text.replace("\\|", "|")))
+
+
+def document(rows: Sequence[Row], outcomes: Sequence[Outcome | None]) -> str:
+    """One offline page: every statement with the number on docs/lectures.md and the number seen now."""
+    body = []
+    for row, now in zip(rows, outcomes, strict=True):
+        held = "" if now is None else f'<span class="{"ok" if now.holds else "no"}">{coded(now.said)}</span>'
+        said = coded(row.statement) + (f"<br><em>{coded(row.correction)}</em>" if row.correction else "")
+        tests = "<br>".join(f"<code>{html.escape(t)}</code>" for t in row.tests)
+        took = "" if now is None else f"{now.seconds:.1f}"
+        shown = f"<code>{html.escape(row.command)}</code>" if row.command else ""
+        columns = (said, html.escape(row.lecture), shown, coded(row.seen), held, took, tests)
+        body.append("<tr>" + "".join(f"<td>{c}</td>" for c in columns) + "</tr>")
+    names = ("statement", "lecture", "command", "number on the page", "number now", "seconds", "test")
+    head = "".join(f"<th>{name}</th>" for name in names)
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>What the lectures say</title>'
+        f"<style>{STYLE}</style><h1>What the lectures say, and what was seen</h1>"
+        f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></html>\n"
+    )
+
+
+def written(page: str, rows: Sequence[Row]) -> str:
+    """The page with the numbers of these rows."""
+    lines = page.splitlines()
+    for head, body in tables(page):
+        for number, given in body:
+            for row in (r for r in rows if r.line == number and r.command):
+                given[head.index("number seen")] = row.seen
+                lines[number] = f"| {' | '.join(given)} |"
+    return "\n".join(lines) + "\n"
+
+
+def whole(out: Path, *, write: bool) -> int:
+    """Check the page, run every row, write the results; how many rows failed."""
+    page = PAGE.read_text("utf-8")
+    rows, begin = read(page), time.perf_counter()
+    outcomes: list[Outcome | None] = []
+    for row in rows:
+        outcomes.append(now := run(row.command) if row.command else None)
+        if now is not None:
+            verdict = "holds" if now.holds else "FAILS"
+            print(f"{verdict}  {row.command.removeprefix(SHOW):24} {now.said}  ({now.seconds:.1f} s)", flush=True)
+    out.write_text(document(rows, outcomes), "utf-8")
+    if write:
+        rows = [r if now is None else replace(r, seen=now.said) for r, now in zip(rows, outcomes, strict=True)]
+        PAGE.write_text(written(page, rows), "utf-8")
+    wrong = list(problems(rows))
+    for line in wrong:
+        print(line, file=sys.stderr)
+    failed = sum(now is not None and not now.holds for now in outcomes) + len(wrong)
+    told = f"{failed} fail" if failed else "all hold"
+    print(f"{len(rows)} rows, {told}, {time.perf_counter() - begin:.0f} seconds; {out}")
+    return failed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("act", nargs="?", choices=["show", "list"])
+    parser.add_argument("name", nargs="?", help="of a demonstration")
+    parser.add_argument("--out", type=Path, default=Path("lectures.html"))
+    parser.add_argument("--write", action="store_true", help="put the numbers seen into docs/lectures.md")
+    given = parser.parse_args()
+    known = shows.every()
+    if given.act == "list":
+        for name, show in known.items():
+            print(f"{name:24} {(show.f.__doc__ or '').strip()}")
+        return 0
+    if given.act == "show":
+        if given.name not in known:
+            parser.error(f"there is no demonstration {given.name!r}; see: python scripts/lectures.py list")
+        seen = known[given.name]()
+        print(seen)
+        return 0 if seen.holds else 1
+    return min(1, whole(given.out, write=given.write))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
