@@ -1,9 +1,10 @@
 """Train one recipe under many settings, several at a time, and print a table sorted by a metric.
 
-    python benchmarks/sweep.py DATA sweep.txt --at-once 8 --split test --metric perplexity
+    python benchmarks/sweep.py DATA sweep.txt --at-once 8 --split valid --metric perplexity
 
-Each line of sweep.txt is one trial: settings as on the command line (`model.d=192 train.lr=3e-3`). Results come as lines
-of JSON on stdout as they finish, then the table. The machine is shared by the trials, so their seconds are not a speed.
+Each line of sweep.txt is one trial: settings as on the command line (`model.d=192 train.lr=3e-3`). Results come as
+lines of JSON on stdout as they finish, then the table. Choose by the valid split; the trials share the machine: their
+seconds are not a speed.
 """
 
 import argparse
@@ -17,7 +18,8 @@ from pathlib import Path
 
 
 def trial(data: str, settings: str, folder: Path, number: int) -> dict:
-    command = [sys.executable, "-m", "harken", "train", data, *settings.split(), "--out", str(folder / str(number)), "--json"]
+    place = ["--out", str(folder / str(number)), "--json"]
+    command = [sys.executable, "-m", "harken", "train", data, *settings.split(), *place]
     environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "2")}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     result = json.loads(done.stdout) if done.returncode == 0 else {"error": done.stderr.strip()[-300:]}

@@ -11,7 +11,9 @@ A row without a command or a test fails; so does a test that does not exist, and
 import argparse
 import ast
 import html
+import json
 import math
+import os
 import re
 import shlex
 import subprocess
@@ -151,11 +153,16 @@ def run(command: str) -> Outcome:
     if command.startswith(SHOW):
         seen = shows.every()[command.removeprefix(SHOW)]()
         return Outcome(str(seen), bool(seen.holds), time.perf_counter() - start)
-    words = [sys.executable, "-m", *shlex.split(command)]
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(words, capture_output=True, text=True, cwd=folder, check=False)
-    lines = [line.strip() for line in (done.stdout or done.stderr).splitlines() if NUMBER.search(line)]
-    return Outcome(lines[-1] if lines else "nothing", done.returncode == 0, time.perf_counter() - start)
+        words = [sys.executable, "-m", *shlex.split(command), "--json"]
+        cached = {**os.environ, "HARKEN_CACHE": folder + "/cache"}
+        done = subprocess.run(words, capture_output=True, text=True, cwd=folder, env=cached, check=False)
+    if done.returncode:
+        return Outcome(done.stderr.strip() or "failed", False, time.perf_counter() - start)
+    found = json.loads(done.stdout)
+    numbers = {k: v for k, v in found.get("metrics", found).items() if isinstance(v, int | float)}
+    said = ", ".join(f"{v:.3g} {k.replace('_', ' ')}" for k, v in numbers.items())
+    return Outcome(said, True, time.perf_counter() - start)
 
 
 def coded(text: str) -> str:

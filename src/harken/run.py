@@ -130,7 +130,7 @@ def writing(folder: Path) -> Iterator[None]:
             raise BadInput(
                 f"{folder}: another process is training here; wait for it, or choose another --out"
             ) from None
-        for left in folder.glob(".tmp-*"):  # half-written, by a writer that was killed
+        for left in filter(Path.is_file, folder.glob(".tmp-*")):  # half-written, by a writer that was killed
             left.unlink()
         yield
 
@@ -148,12 +148,8 @@ def save_checkpoint(
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir()
     write_tensors(beside / "state.safetensors", tensors)
-    made = {
-        "format": FORMAT,
-        "step": step,
-        **facts,
-        "sha256": {"state.safetensors": sha256(beside / "state.safetensors")},
-    }
+    hashes = {"state.safetensors": sha256(beside / "state.safetensors")}
+    made = {"format": FORMAT, "step": step, **facts, "sha256": hashes}
     write_json(beside / "manifest.json", {**made, "seal": _seal(made)})
     if place.exists():  # left by a run that was stopped and resumed from an earlier one
         shutil.rmtree(place)
@@ -185,7 +181,8 @@ def newest_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], 
             facts = read_json(place / "manifest.json")
             if facts.get("seal") != _seal(facts):
                 raise BadRun(f"{place / 'manifest.json'}: it does not say what it said when it was sealed")
-            if facts["sha256"]["state.safetensors"] != sha256(place / "state.safetensors"):
+            hashes = facts.get("sha256")
+            if not isinstance(hashes, dict) or hashes.get("state.safetensors") != sha256(place / "state.safetensors"):
                 raise BadRun(f"{place / 'state.safetensors'}: its SHA-256 is not the one in the manifest")
             return facts, read_tensors(place / "state.safetensors"), damaged
         except (BadRun, OSError) as error:

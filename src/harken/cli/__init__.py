@@ -119,7 +119,11 @@ def _usage(error: click.ClickException) -> str:
     said, ctx = error.format_message().rstrip("."), getattr(error, "ctx", None)
     if ctx is None or ctx.parent is None:
         return said
-    return f"{ctx.info_name}: {said[0].lower()}{said[1:]}; see harken {ctx.info_name} --help"
+    near = ""
+    if isinstance(error, click.NoSuchOption):
+        said = f"no such option {error.option_name}"
+        near = "." + did_you_mean(error.option_name, [name for p in ctx.command.params for name in p.opts])
+    return f"{ctx.info_name}: {said[0].lower()}{said[1:]}; see harken {ctx.info_name} --help{near.removesuffix('.')}"
 
 
 def _end(text: str, code: int) -> NoReturn:

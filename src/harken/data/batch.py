@@ -70,7 +70,7 @@ class Windows:
 
     def __init__(
         self, streams: Sequence[Tokens], L: int, rows: int, *, seed: int, weights: Sequence[float] | None = None
-    ):
+    ) -> None:
         longest = max(len(s) for s in streams)
         self.streams, self.L, self.seed = streams, max(1, min(L, longest - 1)), seed
         short = next((n for n, s in enumerate(streams) if len(s) <= self.L and (weights is None or weights[n])), None)

@@ -8,39 +8,19 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from harken.core import (
-    CAUSAL,
-    FULL,
-    Additive,
-    Alibi,
-    Bilinear,
-    Dot,
-    Gaussian,
-    Latent,
-    Learned,
-    Mahalanobis,
-    Memory,
-    Positions,
-    Rotary,
-    ScaledDot,
-    Similarity,
-    Sinusoid,
-    Stack,
-    Structure,
-    Wiring,
-    window,
-)
+from harken import core
+from harken.core import CAUSAL, FULL, Memory, Positions, Similarity, Stack, Structure, Wiring
 from harken.models import LanguageModel
 from harken.part import Part
 
 SIMILARITIES: dict[str, Callable[[int, int], Similarity]] = {
-    "scaled-dot": lambda heads, D: ScaledDot(D),
-    "dot": lambda heads, D: Dot(),
-    "bilinear": Bilinear,
-    "mahalanobis": Mahalanobis,
-    "gaussian": lambda heads, D: Gaussian(D**0.25),
-    "additive": Additive,
-    "latent": Latent,
+    "scaled-dot": lambda heads, D: core.ScaledDot(D),
+    "dot": lambda heads, D: core.Dot(),
+    "bilinear": core.Bilinear,
+    "mahalanobis": core.Mahalanobis,
+    "gaussian": lambda heads, D: core.Gaussian(D**0.25),
+    "additive": core.Additive,
+    "latent": core.Latent,
 }
 
 
@@ -111,12 +91,12 @@ class Shape(Part):
     def places(self) -> Positions:
         D = self.d_k or self.d // self.heads
         kinds: dict[str, Callable[[], Positions]] = {
-            "sinusoid": Sinusoid,
-            "sinusoid-halves": lambda: Sinusoid("halves"),
-            "learned": lambda: Learned(self.context, self.d),
-            "rotary": lambda: Rotary(D, base=self.base),
-            "rotary-interleaved": lambda: Rotary(D, base=self.base, layout="interleaved"),
-            "alibi": lambda: Alibi(self.heads),
+            "sinusoid": core.Sinusoid,
+            "sinusoid-halves": lambda: core.Sinusoid("halves"),
+            "learned": lambda: core.Learned(self.context, self.d),
+            "rotary": lambda: core.Rotary(D, base=self.base),
+            "rotary-interleaved": lambda: core.Rotary(D, base=self.base, layout="interleaved"),
+            "alibi": lambda: core.Alibi(self.heads),
             "none": Positions,
         }
         return kinds[self.positions]()
@@ -132,7 +112,7 @@ class GPT(LanguageModel):
         self.dropout = nn.Dropout(shape.dropout)
         self.stack = Stack(shape.layers, shape.wiring(), shape.places())
         self.norm = shape.wiring().normalise() if shape.norm == "pre" else nn.Identity()
-        self.structure = CAUSAL if shape.window is None else CAUSAL & window(shape.window)
+        self.structure = CAUSAL if shape.window is None else CAUSAL & core.window(shape.window)
         self.apply(_start)
         for block in self.stack.blocks:  # each layer adds to the sum, so each starts smaller (GPT-2)
             for out in (block.look.W_o, block.mlp.W_2):

@@ -100,10 +100,8 @@ def located(what: str, *, listen: Listener = silent) -> Path:
         return catalogue.fetch(what, listen=listen).path
     near = did_you_mean(path.name, [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else [])
     near = near or did_you_mean(what, [*catalogue.names(), *recipe.shipped_names()])
-    raise BadInput(
-        f"{what or repr(what)}: there is no such file, folder, catalogue name (harken data) or recipe; "
-        f"check the name.{near}"
-    )
+    missing = f"{what or repr(what)}: there is no such file, folder, catalogue name (harken data) or recipe; check the name"
+    raise BadInput(missing + ("." + near if near else ""))
 
 
 def _stdin() -> Path:

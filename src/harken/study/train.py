@@ -1,6 +1,7 @@
 """harken.train: choose, train, judge beside the free baselines, report. `harken train` only calls it."""
 
 import json
+import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +11,8 @@ import torch
 
 from harken import __version__, run
 from harken import recipe as recipes
-from harken.errors import BadInput
+from harken.data.tokens import Tokenizer
+from harken.errors import BadInput, BadSetting
 from harken.events import Listener, silent
 from harken.recipe import Recipe
 from harken.training import machine, meter
@@ -68,8 +70,11 @@ def _go_on(folder: Path, given: dict[str, Any], listen: Listener) -> Run:
 
 
 def _folder(wanted: Path, *, named: bool, force: bool) -> Path:
-    """The folder to write. A name that was given is refused if it is taken; a default one takes -2, -3 ..."""
-    if not wanted.exists() or (wanted.is_dir() and not any(wanted.iterdir())):
+    """The folder to write. A name that was given is refused if it is taken; a default one takes -2, -3 ...
+
+    What a writer leaves that was killed before its first step (a lock, half a file) takes no name.
+    """
+    if not wanted.exists() or (wanted.is_dir() and all(p.name.startswith(".") for p in wanted.iterdir())):
         return wanted
     if not named:
         return next(p for n in range(2, 10**6) if not (p := wanted.with_name(f"{wanted.name}-{n}")).exists())
@@ -81,8 +86,7 @@ def _folder(wanted: Path, *, named: bool, force: bool) -> Path:
         )
     for name in (*run.PARTS, "harken.json"):
         (wanted / name).unlink(missing_ok=True)
-    for checkpoint in (wanted / "checkpoints").glob("*/*"):
-        checkpoint.unlink()
+    shutil.rmtree(wanted / "checkpoints", ignore_errors=True)
     return wanted
 
 
@@ -90,7 +94,10 @@ def prepare(recipe: Recipe, listen: Listener) -> tuple[Any, Trainer]:
     """Everything up to the first step: the data opened, the model with its first weights, the task, the trainer."""
     opened = recipe.data.open(stateful=getattr(recipe.model, "stateful", False), listen=listen)
     torch.manual_seed(recipe.train.seed)
-    model = recipe.model.build(opened.vocab)
+    try:
+        model = recipe.model.build(opened.vocab)
+    except ValueError as error:
+        raise BadSetting(f"model: {error}") from None
     task = recipe.task.bind(opened, recipe.model, batch=recipe.train.batch, seed=recipe.train.seed)
     listen("data", facts=opened.facts(), parameters=sum(p.numel() for p in model.parameters()))
     return opened, Trainer(model, task, recipe.train, listen=listen)
@@ -112,7 +119,7 @@ def _train(recipe: Recipe, folder: Path, *, listen: Listener, reason: str | None
         run.write(folder / "log.jsonl", "")
     steps = recipe.train.steps or 0
     listen("begin", step=trainer.step, steps=steps, epochs=steps / task.steps)
-    metered = trainer.fit(folder, steps, before and before["cost"])
+    metered = trainer.fit(folder, steps, before and before.get("cost"))
     trainer.finish()
     run.write_tensors(folder / "model.safetensors", run.weights(trainer.model))
     return _judge(recipe, folder, trainer, metered, {"data": opened.facts(), "reason": reason}, listen)
@@ -153,9 +160,8 @@ def _judge(
         "versions": {"harken": __version__, "torch": torch.__version__},
         **{name: value for name, value in known.items() if value is not None},
     }
-    run.finish(folder, facts)
-    loaded = load(folder)
-    run.write(folder / "report.html", report(facts | _shown(loaded, recipe, folder, cost)))
+    ready = Run(folder, recipe, facts, trainer.model, Tokenizer.load(folder / "tokenizer.json"))
+    run.write(folder / "report.html", report(facts | _shown(ready, recipe, folder, cost)))
     run.finish(folder, facts)
     return load(folder)
 

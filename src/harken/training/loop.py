@@ -77,7 +77,7 @@ class Trainer:
             where = f"epoch {epoch}, batch {place}"
             raise HarkenError(
                 f"step {self.step + 1} ({where}): the loss is {loss}, the gradient's length {float(norm)}; nothing was "
-                "updated; lower train.lr, and go on from the last checkpoint with --resume"
+                "updated; train again with a lower train.lr or a longer train.warmup"
             )
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -174,10 +174,11 @@ class Trainer:
                 self.listen("step", steps=steps, **facts)
                 due = self.train.checkpoint_every
                 late = time.monotonic() - saved > CHECKPOINT_SECONDS if due is None else self.step % due == 0
-                if late or stop() or self.step == steps:
+                stopped = stop()
+                if late or stopped or self.step == steps:
                     self.save(folder, meter)
                     saved = time.monotonic()
-                if stop() and self.step < steps:
+                if stopped and self.step < steps:
                     raise Stopped(
                         f"{folder}: stopped at step {self.step} of {steps}; go on with: harken train {folder} --resume"
                     )
@@ -209,11 +210,12 @@ class Trainer:
             **state.under("task", self.task.state()),
             **state.under("best", self.best_weights),
         }
+        used = meter.reading()
         facts = {
             "epoch": self.step // self.task.steps,
             "position": self.step % self.task.steps,
             "best": list(self.best),
-            "cost": meter.reading()._asdict(),
+            "cost": {"seconds": used.seconds, "joules": used.joules, "energy_source": used.source},
             "bitwise": self.device.type == "cpu" or self.train.deterministic,
             "machine": machine.describe(),
         }
@@ -228,21 +230,19 @@ class Trainer:
         facts, tensors, damaged = found
         for problem in damaged:
             self.listen("notice", text=f"{problem}; the checkpoint before it is taken")
-        if (
-            facts["machine"].get("threads") != torch.get_num_threads()
-            or facts["machine"].get("torch") != torch.__version__
-        ):
-            self.listen(
-                "notice", text="another thread count or torch than before: the run goes on, but not bit for bit"
-            )
+        now = {"threads": torch.get_num_threads(), "torch": torch.__version__}
         try:
+            if any(facts["machine"][name] != value for name, value in now.items()):
+                self.listen(
+                    "notice", text="another thread count or torch than before: the run goes on, but not bit for bit"
+                )
             run.load_weights(self.model, state.of("model", tensors))
             state.load_moments(self.model, self.optimizer, state.of("optimizer", tensors))
             state.load_random_state(state.of("random", tensors))
             self.task.load_state(state.of("task", tensors))
             self.best_weights = {n: t.to(self.device) for n, t in state.of("best", tensors).items()}
             self.step, self.best = int(facts["step"]), tuple(facts["best"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise BadRun(f"{folder}: its checkpoint does not fit its recipe ({error})") from None
         trim_log(folder / "log.jsonl", self.step)
         return facts
