@@ -54,6 +54,7 @@ class Row:
     seen: str
     tests: tuple[str, ...]
     correction: str = ""
+    whole: bool = True  # as many cells as the table has columns
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,8 @@ def read(page: str) -> list[Row]:
             tests = tuple(re.findall(r"`([^`]+::[^`]+)`", of.get("test", "")))
             said = of.get("statement") or of.get("as printed", "")
             seen, correction = of.get("number seen", ""), of.get("what holds", "")
-            rows.append(Row(number, said, of.get("lecture", ""), command, seen, tests, correction))
+            fits = len(given) == len(head)
+            rows.append(Row(number, said, of.get("lecture", ""), command, seen, tests, correction, fits))
     return rows
 
 
@@ -115,6 +117,8 @@ def problems(rows: Sequence[Row]) -> Iterator[str]:
     known = shows.every()
     for row in rows:
         where = f"docs/lectures.md:{row.line + 1}"
+        if not row.whole:
+            yield f"{where}: more or fewer cells than columns: {row.statement}"
         if not row.command and not row.tests:
             yield f"{where}: neither a command nor a test shows it: {row.statement}"
         for title in row.lecture.split("; "):
@@ -196,7 +200,7 @@ def written(page: str, rows: Sequence[Row]) -> str:
     for head, body in tables(page):
         for number, given in body:
             for row in (r for r in rows if r.line == number and r.command):
-                given[head.index("number seen")] = row.seen
+                given[head.index("number seen")] = row.seen.replace("|", "\\|")
                 lines[number] = f"| {' | '.join(given)} |"
     return "\n".join(lines) + "\n"
 
@@ -224,13 +228,13 @@ def whole(out: Path, *, write: bool) -> int:
     return failed
 
 
-def main() -> int:
+def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("act", nargs="?", choices=["show", "list"])
     parser.add_argument("name", nargs="?", help="of a demonstration")
     parser.add_argument("--out", type=Path, default=Path("lectures.html"))
     parser.add_argument("--write", action="store_true", help="put the numbers seen into docs/lectures.md")
-    given = parser.parse_args()
+    given = parser.parse_args(words)
     known = shows.every()
     if given.act == "list":
         for name, show in known.items():

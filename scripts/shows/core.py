@@ -125,7 +125,7 @@ def mahalanobis() -> Seen:
     nn.init.normal_(s.W)
     distance = torch.cdist(q[0, 0] @ s.W[0].T, k[0, 0] @ s.W[0].T) ** 2
     x = gap(weighed(q, k, s)[0, 0], (-distance).softmax(-1))
-    return Seen(x, "largest difference from softmax(-||Wq - Wk||^2) over all pairs", x < 1e-4)
+    return Seen(x, "largest difference from the softmax of minus the squared distances of all pairs", x < 1e-4)
 
 
 @show()

@@ -20,8 +20,8 @@ def literal_mask() -> Seen:
     q = torch.randn(200, 1, 5, 8)
     ours = attend(q, q, q, ScaledDot(8), CAUSAL)
     return Seen(
-        broken,
-        "of the rows with a future are no numbers as printed; none by `attend`",
+        100 * broken,
+        "% of the rows with a future are no numbers as printed; none by `attend`",
         ours.isfinite().all() and broken > 0.5,
     )
 
@@ -119,11 +119,13 @@ def sparse_softmax() -> Seen:
     A = attend(q, k, torch.eye(200)[None, None], ScaledDot(16))[0, 0]
     held = int(((A.sort(-1, descending=True).values.cumsum(-1) < 0.9).sum(-1) + 1).float().median())
     share = float((A > 0).float().mean())
-    return Seen(share, f"of the weights are above 0; {held} of 200 words hold 90 % of a row", share == 1 and held < 60)
+    return Seen(
+        100 * share, f"% of the weights are above 0; {held} of 200 words hold 90 % of a row", share == 1 and held < 60
+    )
 
 
 @show()
 def dropped() -> Seen:
     """Dropout takes the share that is dropped: 0.95 leaves one number in twenty."""
     left = float((nn.Dropout(0.95)(torch.ones(100_000)) > 0).float().mean())
-    return Seen(left, "of the numbers are left by dropout 0.95", abs(left - 0.05) < 0.005)
+    return Seen(100 * left, "% of the numbers are left by dropout 0.95", abs(left - 0.05) < 0.005)

@@ -99,7 +99,9 @@ def self_supervised() -> Seen:
     pairs = zip(batch.tokens.flatten().tolist(), batch.targets.flatten().tolist(), strict=True)
     share = sum(pair in follows for pair in pairs) / batch.count
     shifted = bool((batch.targets[:, :-1] == batch.tokens[:, 1:]).all())
-    return Seen(share, "of the targets are the word that follows in the text; labels given: 0", share == 1 and shifted)
+    return Seen(
+        100 * share, "% of the targets are the word that follows in the text; labels given: 0", share == 1 and shifted
+    )
 
 
 # --- training in parallel, writing one by one -------------------------------------------------------------------------

@@ -1,6 +1,8 @@
 """A recipe: TOML -> four validated parts (data, model, task, train). It is data: no includes, no code, no expressions.
 
-Precedence: defaults < dials (size, style) < file < command line. Where each value came from is remembered.
+Precedence: defaults < dials (size, style) < file < command line. A dial on the command line beats what an earlier layer
+says of the settings it stands for, and so does a budget (minutes beat the steps of the file). Where each value came
+from is remembered.
 """
 
 import tomllib
@@ -65,14 +67,18 @@ def resolve(*layers: tuple[str, Settings]) -> Recipe:
     """Merge layers of settings, each with the name of where it comes from; a later layer wins. Then validate."""
     given: Settings = {}
     origins: dict[str, str] = {}
-    for origin, settings in layers:
+    ranks: dict[str, int] = {}
+    for rank, (origin, settings) in enumerate(layers):
         for path, value in settings.items():
-            given[path], origins[path] = value, origin
+            given[path], origins[path], ranks[path] = value, origin, rank
     _known_sections(given, origins)
-    source = kinds.find("data", _kind(given, "data", "text"))
-    parts = {"data": _part("data", source, given, origins)}
-    for section, default in (("model", "gpt"), ("task", getattr(source, "task", "next-word")), ("train", "loop")):
-        parts[section] = _part(section, kinds.find(section, _kind(given, section, default)), given, origins)
+    parts: dict[str, Part] = {}
+    for section, default in (("data", "text"), ("model", "gpt"), ("task", "next-word"), ("train", "loop")):
+        default = getattr(parts["data"], "task", default) if section == "task" else default
+        part = _find(section, str(given.get(f"{section}.kind", default)), origins)
+        for name in _overruled(section, part, given, ranks):
+            del given[f"{section}.{name}"], origins[f"{section}.{name}"]
+        parts[section] = _part(section, part, given, origins)
     return Recipe(**parts, origins=origins)
 
 
@@ -80,12 +86,28 @@ def _known_sections(given: Settings, origins: Mapping[str, str]) -> None:
     for path in given:
         section = path.partition(".")[0]
         if section not in SECTIONS or "." not in path:
-            accepted = f"settings begin with {', '.join(s + '.' for s in SECTIONS)}"
+            accepted = f"the sections are {', '.join(SECTIONS)}"
             raise BadSetting(f"{origins[path]}: {path} is not a setting; {accepted}.{did_you_mean(section, SECTIONS)}")
 
 
-def _kind(given: Settings, section: str, default: str) -> str:
-    return str(given.get(f"{section}.kind", default))
+def _find(section: str, kind: str, origins: Mapping[str, str]) -> type[Part]:
+    try:
+        return kinds.find(section, kind)
+    except BadSetting as error:
+        raise BadSetting(f"{origins.get(f'{section}.kind', 'recipe')}: {error}") from None
+
+
+def _overruled(section: str, part: type[Part], given: Settings, ranks: Mapping[str, int]) -> set[str]:
+    """Settings that a later layer replaced: by a dial that stands for them, or by another where only one counts."""
+
+    def rank(name: str) -> int:
+        return ranks.get(f"{section}.{name}", -1)
+
+    stands = [(dial, table.get(str(given.get(f"{section}.{dial}")), {})) for dial, table in part.dials.items()]
+    beaten = {name for dial, row in stands for name in row if 0 <= rank(name) < rank(dial)}
+    for group in getattr(part, "one_of", ()):
+        beaten |= {name for name in group if 0 <= rank(name) < max(map(rank, group))}
+    return beaten
 
 
 def _part(section: str, part: type[Part], given: Settings, origins: dict[str, str]) -> Part:
@@ -175,5 +197,7 @@ def as_toml(value: Any) -> str:
 
 def _quoted(text: str) -> str:
     escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r", "\b": "\\b", "\f": "\\f"}
+    if any("\ud800" <= c <= "\udfff" for c in text):
+        raise BadInput(f"{text!r}: this name is not UTF-8, and a recipe is; rename the file")
     plain = "".join(escapes.get(c, c if c.isprintable() else f"\\U{ord(c):08x}") for c in text)
     return f'"{plain}"'

@@ -1,4 +1,4 @@
-"""From a user's files to streams of tokens: what is learned from, what is held out, and what is said when it is wrong."""
+"""From files to streams of tokens: what is learned from, what is held out, and what is said when it is wrong."""
 
 import tomllib
 import tracemalloc

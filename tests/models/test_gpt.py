@@ -50,35 +50,35 @@ def by_the_lecture(w: dict[str, Tensor], tokens: list[int]) -> Tensor:
     """CS5242, lecture 7, word by word and head by head, in float64. (The last LN is GPT-2's: pre-LN sums grow.)"""
     E = w["embed.weight"]
 
-    def LN(x: Tensor, name: str) -> Tensor:
+    def ln(x: Tensor, name: str) -> Tensor:
         mu, var = x.mean(), ((x - x.mean()) ** 2).mean()
         return w[f"{name}.weight"] * (x - mu) / (var + 1e-5).sqrt() + w[f"{name}.bias"]
 
-    def LL(x: Tensor, name: str) -> Tensor:
+    def linear(x: Tensor, name: str) -> Tensor:
         return w[f"{name}.weight"] @ x + w[f"{name}.bias"]
 
-    def PE(t: int) -> Tensor:
+    def pe(t: int) -> Tensor:
         waves = [t / 10_000 ** (2 * (i // 2) / d) for i in range(d)]
         return torch.tensor([math.cos(a) if i % 2 else math.sin(a) for i, a in enumerate(waves)], dtype=E.dtype)
 
-    def MHA(X: list[Tensor], t: int, name: str) -> Tensor:
+    def mha(X: list[Tensor], t: int, name: str) -> Tensor:
         D, heads = d // HEADS, []
         for h in range(HEADS):
             cut = slice(h * D, (h + 1) * D)
-            q = LL(X[t], f"{name}.W_q")[cut]
-            pairs = [(LL(x, f"{name}.W_k")[cut], LL(x, f"{name}.W_v")[cut]) for x in X[: t + 1]]  # the mask
+            q = linear(X[t], f"{name}.W_q")[cut]
+            pairs = [(linear(x, f"{name}.W_k")[cut], linear(x, f"{name}.W_v")[cut]) for x in X[: t + 1]]  # the mask
             a = torch.stack([q @ k / math.sqrt(D) for k, _ in pairs]).exp()
             heads.append(sum(weight * v for weight, (_, v) in zip(a / a.sum(), pairs, strict=True)))
-        return LL(torch.cat(heads), f"{name}.W_o")
+        return linear(torch.cat(heads), f"{name}.W_o")
 
-    H = [LL(E[word] + PE(t), "lift") for t, word in enumerate(tokens)]
+    H = [linear(E[word] + pe(t), "lift") for t, word in enumerate(tokens)]
     for layer in range(LAYERS):
         at = f"stack.blocks.{layer}"
-        X = [LN(h, f"{at}.look_sub.norm") for h in H]
-        H = [h + MHA(X, t, f"{at}.look") for t, h in enumerate(H)]
-        hidden = [LL(LN(h, f"{at}.mlp_sub.norm"), f"{at}.mlp.W_1").relu() for h in H]
-        H = [h + LL(x, f"{at}.mlp.W_2") for h, x in zip(H, hidden, strict=True)]
-    return torch.stack([E[:VOCAB] @ LN(h, "norm") for h in H])
+        X = [ln(h, f"{at}.look_sub.norm") for h in H]
+        H = [h + mha(X, t, f"{at}.look") for t, h in enumerate(H)]
+        hidden = [linear(ln(h, f"{at}.mlp_sub.norm"), f"{at}.mlp.W_1").relu() for h in H]
+        H = [h + linear(x, f"{at}.mlp.W_2") for h, x in zip(H, hidden, strict=True)]
+    return torch.stack([E[:VOCAB] @ ln(h, "norm") for h in H])
 
 
 def test_the_lectures_form_is_its_equations():
@@ -104,7 +104,9 @@ def test_the_default_is_the_lectures_block():
 def test_the_gpt2_style_equals_transformers_gpt2():
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    theirs = GPT2LMHeadModel(GPT2Config(vocab_size=VOCAB, n_positions=16, n_embd=d, n_layer=LAYERS, n_head=HEADS)).double()
+    theirs = GPT2LMHeadModel(
+        GPT2Config(vocab_size=VOCAB, n_positions=16, n_embd=d, n_layer=LAYERS, n_head=HEADS)
+    ).double()
     w = shaken(theirs.eval())
     mine = {
         "embed.weight": rounded(w["transformer.wte.weight"]),
@@ -155,8 +157,7 @@ def test_the_llama_style_equals_transformers_llama(kv_heads):
 
 
 @pytest.mark.parametrize(  # as transformers counts the published checkpoints, with 50,257 words
-    ("size", "weights"),
-    [("124m", 124_439_808), ("355m", 354_823_168), ("774m", 774_030_080), ("1.5b", 1_557_611_200)],
+    ("size", "weights"), [("124m", 124_439_808), ("355m", 354_823_168), ("774m", 774_030_080), ("1.5b", 1_557_611_200)]
 )
 def test_the_sizes_named_for_gpt2_have_its_number_of_weights(size, weights):
     shape = resolve(("test", {"model.style": "gpt2", "model.size": size})).model

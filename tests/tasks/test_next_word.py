@@ -1,6 +1,7 @@
 """Next-word prediction: the loss, the metrics and the free baselines, each against a computation by hand."""
 
 import math
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -202,7 +203,7 @@ def test_readers_side_by_side_leave_no_token_out(tmp_path, monkeypatch):
     monkeypatch.setattr(next_word, "EVAL_READERS", 3)
     cuts = [0, n // 3, 2 * (n // 3), n]  # the last reader has the remainder
     assert n % 3
-    rows = [stream[a : b + 1][None] for a, b in zip(cuts, cuts[1:], strict=False)]
+    rows = [stream[a : b + 1][None] for a, b in pairwise(cuts)]
     alone = sum(float(nll(net, Batch(row[:, :-1], row[:, 1:]))[1].sum()) for row in rows)
     assert task.evaluate(net, "valid").metrics["loss"] == pytest.approx(alone / n, rel=1e-5)
 

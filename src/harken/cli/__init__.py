@@ -122,8 +122,8 @@ def _usage(error: click.ClickException) -> str:
     near = ""
     if isinstance(error, click.NoSuchOption):
         said = f"no such option {error.option_name}"
-        near = "." + did_you_mean(error.option_name, [name for p in ctx.command.params for name in p.opts])
-    return f"{ctx.info_name}: {said[0].lower()}{said[1:]}; see harken {ctx.info_name} --help{near.removesuffix('.')}"
+        near = did_you_mean(error.option_name, [name for p in ctx.command.params for name in p.opts])
+    return f"{ctx.info_name}: {said[0].lower()}{said[1:]}; see harken {ctx.info_name} --help{near and '.' + near}"
 
 
 def _end(text: str, code: int) -> NoReturn:

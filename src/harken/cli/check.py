@@ -48,7 +48,7 @@ def check(what: str | None, settings: tuple[str, ...], kind: str | None, json_: 
 def _taken(what: str, guess: Any, kind: str) -> list[str]:
     """What the data was taken for and why, the runners-up, and how to overrule the choice."""
     if guess is None:
-        return [f"{what} is {kind}, as the settings say"]
+        return [f"{what}: {kind}, as the settings say"]
     others = [f"  not {other}: {why}" for other, why in guess.others]
     return [f"{what} is {guess.kind}: {guess.reason}", *others, "  overrule with data.kind=..."]
 
@@ -57,10 +57,9 @@ def recipe_lines(recipe: Any) -> list[str]:
     """Every setting with where its value comes from."""
     from harken.recipe import as_toml
 
-    rows = [
-        [path, "=", as_toml(value), recipe.origins.get(path, "default")] for path, value in recipe.settings().items()
-    ]
-    return columns([[path, equals, value, f"# {origin}"] for path, equals, value, origin in rows])
+    origin = recipe.origins.get
+    settings = recipe.settings().items()
+    return columns([(path, f"= {as_toml(value)}", f"# {origin(path, 'default')}") for path, value in settings])
 
 
 def _settings(kind: str, json_: bool) -> None:

@@ -100,8 +100,8 @@ def located(what: str, *, listen: Listener = silent) -> Path:
         return catalogue.fetch(what, listen=listen).path
     near = did_you_mean(path.name, [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else [])
     near = near or did_you_mean(what, [*catalogue.names(), *recipe.shipped_names()])
-    missing = f"{what or repr(what)}: there is no such file, folder, catalogue name (harken data) or recipe; check the name"
-    raise BadInput(missing + ("." + near if near else ""))
+    accepted = "there is no such file, folder, catalogue name (harken data) or recipe"
+    raise BadInput(f"{what or repr(what)}: {accepted}; check the name{near and '.' + near}")
 
 
 def _stdin() -> Path:

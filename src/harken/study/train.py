@@ -39,13 +39,16 @@ def train(
     given = dict(settings or {}) | ({} if minutes is None else {"train.minutes": minutes})
     existing = _existing(what, out)
     if resume and existing is not None:
-        return _go_on(existing, given, listen)
+        named = what is not None and Path(what) != existing and Path(what).exists() and Path(what).suffix != ".toml"
+        return _go_on(existing, given | ({"data.path": str(what)} if named else {}), listen)
     chosen = choose(None if what is None else str(what), given, listen=listen)
     folder = _folder(Path(out) if out else Path("runs") / chosen.name, named=out is not None, force=force)
     if resume:
         listen("notice", text=f"{folder}: there is nothing to go on with; the run starts anew")
     listen("chosen", recipe=chosen.recipe, guess=chosen.guess, folder=folder)
     with run.writing(folder):
+        if force:
+            _clear(folder)
         return _train(chosen.recipe, folder, reason=chosen.guess.reason if chosen.guess else None, listen=listen)
 
 
@@ -58,13 +61,16 @@ def _existing(what: str | Path | None, out: str | Path | None) -> Path | None:
 
 
 def _go_on(folder: Path, given: dict[str, Any], listen: Listener) -> Run:
-    if given:
-        raise BadInput(f"{folder}: a run is resumed with the recipe it has; {next(iter(given))} cannot be changed now")
+    path = folder / "recipe.toml"
+    recipe = recipes.resolve((str(path), recipes.read(path)))
+    asked = recipes.resolve((str(path), recipes.read(path)), ("command line", given))
+    asked = Recipe(asked.data.located(), asked.model, asked.task, asked.train)
+    for name, value in asked.settings().items():
+        if name in given and value != recipe.settings().get(name):
+            raise BadInput(f"{folder}: a run is resumed with the recipe it has; {name} cannot be changed now")
     if (folder / "harken.json").exists():
         listen("notice", text=f"{folder}: this run is finished; there is nothing left to do")
         return load(folder)
-    path = folder / "recipe.toml"
-    recipe = recipes.resolve((str(path), recipes.read(path)))
     with run.writing(folder):
         return _train(recipe, folder, listen=listen, resume=True)
 
@@ -84,10 +90,14 @@ def _folder(wanted: Path, *, named: bool, force: bool) -> Path:
         raise BadInput(
             f"--out {wanted}: is not empty; go on with --resume, write over it with --force, or choose another"
         )
-    for name in (*run.PARTS, "harken.json"):
-        (wanted / name).unlink(missing_ok=True)
-    shutil.rmtree(wanted / "checkpoints", ignore_errors=True)
     return wanted
+
+
+def _clear(folder: Path) -> None:
+    """Take away the run that is there."""
+    for name in (*run.PARTS, "harken.json"):
+        (folder / name).unlink(missing_ok=True)
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
 
 def prepare(recipe: Recipe, listen: Listener) -> tuple[Any, Trainer]:
@@ -160,7 +170,8 @@ def _judge(
         "versions": {"harken": __version__, "torch": torch.__version__},
         **{name: value for name, value in known.items() if value is not None},
     }
-    ready = Run(folder, recipe, facts, trainer.model, Tokenizer.load(folder / "tokenizer.json"))
+    model: Any = trainer.model
+    ready = Run(folder, recipe, facts, model, Tokenizer.load(folder / "tokenizer.json"))
     run.write(folder / "report.html", report(facts | _shown(ready, recipe, folder, cost)))
     run.finish(folder, facts)
     return load(folder)

@@ -1,6 +1,6 @@
 """The settings of the training itself: how long, how fast, how often something is kept."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -9,6 +9,8 @@ from harken.part import Part
 
 class Train(Part):
     """How a model is trained. One of steps, tokens, epochs or minutes says for how long."""
+
+    one_of: ClassVar = (("steps", "tokens", "epochs", "minutes"),)  # the last that was said counts
 
     kind: Literal["loop"] = "loop"
     steps: int | None = Field(None, ge=0, description="how many updates; beats the default minutes")

@@ -71,18 +71,16 @@ class Run:
 
     def _many(self, prompts: Sequence[str], tokens: int, seed: int, stop: str | None, choice: Choice) -> list[str]:
         ids = [self._prompt(p) for p in prompts]
-        made = (
-            torch.stack(list(decode(self.model, ids, tokens, choice, seed=seed)), 1).tolist()
-            if tokens
-            else [[]] * len(ids)
-        )
-        texts = []
-        for before, after in zip(ids, made, strict=True):
-            piece, cut = self.tokenizer.stream_decoder(), Cut(stop)
+        pieces, cuts, texts = [self.tokenizer.stream_decoder() for _ in ids], [Cut(stop) for _ in ids], [""] * len(ids)
+        for row, before in enumerate(ids):
             for token in before:
-                piece(token)
-            texts.append("".join(cut.take(piece(token)) for token in after) + ("" if cut.done else cut.rest()))
-        return texts
+                pieces[row](token)
+        for chosen in decode(self.model, ids, tokens, choice, seed=seed):
+            for row, token in enumerate(chosen.tolist()):
+                texts[row] += cuts[row].take(pieces[row](token))
+            if all(cut.done for cut in cuts):
+                break
+        return [text + cut.rest() for text, cut in zip(texts, cuts, strict=True)]
 
     def _prompt(self, prompt: str) -> list[int]:
         """The prompt's tokens; without any, the mark that ends a text, or a new line, begins the next one."""
@@ -113,12 +111,11 @@ class Run:
         start = self.tokenizer.end
         given = ids if start is None else [start, *ids]
         if len(given) < 2:
-            raise BadInput(f"{text!r}: too short to be scored; give at least two tokens")
+            raise BadInput(f"{text!r}: too short to be scored; give a longer text")
         each = self._each(torch.tensor(given)).tolist()
-        pieces = self.tokenizer.words(ids)
         logs = ([None] if start is None else []) + [-x for x in each]  # the first token has nothing before it
-        perplexity = math.exp(sum(each) / len(each))
-        return {"words": _words(pieces, logs, self.tokenizer.kind), "perplexity": perplexity, "tokens": len(each)}
+        perplexity = math.exp(min(sum(each) / len(each), 700))
+        return {"words": _words(ids, logs, self.tokenizer), "perplexity": perplexity, "tokens": len(each)}
 
     def _each(self, tokens: Tensor) -> Tensor:
         """-ln p of every token but the first, with as much context as the model takes."""
@@ -201,8 +198,8 @@ class Cut:
         self.stop, self.held, self.done = stop, "", False
 
     def take(self, piece: str) -> str:
-        if not self.stop:
-            return piece
+        if not self.stop or self.done:
+            return "" if self.done else piece
         text = self.held + piece
         if self.stop in text:
             self.done, self.held = True, ""
@@ -215,16 +212,19 @@ class Cut:
         return self.held
 
 
-def _words(pieces: list[str], logs: list[float | None], kind: str) -> list[dict[str, Any]]:
-    """Tokens joined to words: a new one begins after white space. ln p of a word is the sum over its tokens."""
-    words: list[dict[str, Any]] = []
-    for piece, log in zip(pieces, logs, strict=True):
-        begins = not words or kind == "word" or piece[:1].isspace() or words[-1]["word"][-1:].isspace()
-        if begins:
-            words.append({"word": piece, "logprob": log})
-        else:
-            before = words[-1]["logprob"]
-            words[-1] = {"word": words[-1]["word"] + piece, "logprob": log if before is None else before + (log or 0.0)}
+def _words(ids: list[int], logs: list[float | None], tokenizer: Tokenizer) -> list[dict[str, Any]]:
+    """Tokens joined to words, white space with the word after it. ln p of a word is the sum over its tokens."""
+    pieces = tokenizer.words(ids)
+    starts = [
+        n
+        for n, piece in enumerate(pieces)
+        if n == 0 or tokenizer.kind == "word" or (piece[:1].isspace() and not pieces[n - 1].isspace())
+    ]
+    words = []
+    for start, stop in zip(starts, [*starts[1:], len(ids)], strict=True):
+        known = [log for log in logs[start:stop] if log is not None]
+        text = pieces[start] if tokenizer.kind == "word" else tokenizer.decode(ids[start:stop])
+        words.append({"word": text, "logprob": sum(known) if known else None})
     return words
 
 

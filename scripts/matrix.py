@@ -1,0 +1,170 @@
+"""docs/matrix.md: which family can do what, found out by doing it.
+
+    python scripts/matrix.py            print the table
+    python scripts/matrix.py --write    write docs/matrix.md
+
+Every model of harken is trained for a few steps on a few of harken's own tales, judged, and trained once more with a
+death in the middle: the resumed run must end with the same bytes. A cell passes, or says why not.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import harken
+from harken import kinds, run
+from harken.cli import VERBS
+from harken.data.tales import tales
+
+HOME = Path(__file__).resolve().parents[1]
+PAGE = HOME / "docs" / "matrix.md"
+COLUMNS = ("train", "eval", "kill+resume", "look", "audit", "serve", "export", "compare")
+PASSES = "passes"
+STEPS, DIES, SAVES = 6, 5, 2  # dies in step 5; the last checkpoint is of step 4
+SETTINGS: Mapping[str, Any] = {
+    "data.tokens": "char",
+    "model.d": 16,
+    "model.layers": 1,
+    "model.context": 16,
+    "model.dropout": 0.1,  # so that the random state must be taken up again too
+    "train.steps": STEPS,
+    "train.batch": 4,
+    "train.checkpoint_every": SAVES,
+    "train.precision": "float32",
+    "train.device": "cpu",
+}
+
+
+class Died(Exception):
+    """What stands in for a kill: the training is left where it is, nothing is tidied up."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """A kind of data and a model that learns from it."""
+
+    data: str
+    model: str
+
+    def settings(self) -> dict[str, Any]:
+        heads = {"model.heads": 2} if self.model == "gpt" else {}
+        return {**SETTINGS, "data.kind": self.data, "model.kind": self.model, **heads}
+
+
+def families() -> list[Family]:
+    """Every model harken brings; all of them learn from text in this version."""
+    return [Family("text", model) for model in kinds.BUILT_IN["model"]]
+
+
+# --- the columns ------------------------------------------------------------------------------------------------------
+
+
+def trains(family: Family, text: Path, folder: Path) -> str:
+    made = harken.train(text, out=folder / "whole", settings=family.settings())
+    steps, loss = made.facts["steps"], made.metrics["valid"]["loss"]
+    return PASSES if steps == STEPS and loss < 10 else f"ended at step {steps} with loss {loss:.1f}"
+
+
+def evaluates(family: Family, text: Path, folder: Path) -> str:
+    whole = harken.load(folder / "whole")
+    again, told = whole.evaluate("valid")[0].metrics["loss"], whole.metrics["valid"]["loss"]
+    return PASSES if again == told else f"the run says {told}, judging it again {again}"
+
+
+def resumes(family: Family, text: Path, folder: Path) -> str:
+    begun: list[int] = []
+
+    def die(event: str, **facts: Any) -> None:
+        if event == "step" and facts["step"] == DIES:
+            raise Died
+
+    def note(event: str, **facts: Any) -> None:
+        if event == "begin":
+            begun.append(facts["step"])
+
+    with suppress(Died):
+        harken.train(text, out=folder / "broken", settings=family.settings(), listen=die)
+    resumed = harken.train(folder / "broken", resume=True, listen=note)
+    if begun != [SAVES * (DIES // SAVES)]:
+        return f"went on from step {begun[-1] if begun else STEPS}, not from the last checkpoint"
+    same = run.sha256(resumed.path / "model.safetensors") == run.sha256(folder / "whole" / "model.safetensors")
+    return PASSES if same else "the resumed weights are not those of the unbroken run"
+
+
+def verb(name: str) -> str:
+    """A verb this table does not try: it is not there yet, or the table is behind."""
+    return "not tried here" if name in VERBS else f"comes with `harken {name}`"
+
+
+CHECKS: dict[str, Callable[[Family, Path, Path], str]] = {"train": trains, "eval": evaluates, "kill+resume": resumes}
+
+
+def cell(column: str, family: Family, text: Path, folder: Path) -> str:
+    if column not in CHECKS:
+        return verb(column)
+    try:
+        return CHECKS[column](family, text, folder)
+    except harken.HarkenError as error:
+        return str(error)
+
+
+def row(family: Family) -> list[str]:
+    """What this family can do, tried now."""
+    before, threads = os.environ.get("HARKEN_CACHE"), torch.get_num_threads()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as name, torch.random.fork_rng(devices=[]):
+        folder = Path(name)
+        os.environ["HARKEN_CACHE"] = str(folder / "cache")
+        text = folder / "tales.txt"
+        text.write_text("\n\n".join(tales(8)), "utf-8")
+        try:
+            return [cell(column, family, text, folder) for column in COLUMNS]
+        finally:
+            torch.set_num_threads(threads)
+            os.environ.pop("HARKEN_CACHE") if before is None else os.environ.update(HARKEN_CACHE=before)
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+
+def page(rows: Mapping[Family, list[str]]) -> str:
+    lines = [
+        "# Which family can do what",
+        "",
+        "Written by `python scripts/matrix.py --write`, which tries every cell; tests/docs/test_matrix.py tries them",
+        "again and compares. A cell passes, or says why not.",
+        "",
+        f"| data | model | {' | '.join(COLUMNS)} |",
+        "|" + "---|" * (len(COLUMNS) + 2),
+        *(f"| {f.data} | {f.model} | {' | '.join(cells)} |" for f, cells in rows.items()),
+        "",
+        "- train: a few steps on a small text, from data to a finished run folder.",
+        "- eval: the finished run, loaded and judged again, has the loss it was finished with, to the last bit.",
+        "- kill+resume: left between two checkpoints and resumed from the last one, the run ends with the same bytes",
+        "  as the unbroken one. Dropout is on, so the dice are taken up again as well. Real kills, at any time and",
+        "  wherever a file is written: tests/training/test_resume.py.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write docs/matrix.md")
+    made = page({family: row(family) for family in families()})
+    if parser.parse_args().write:
+        PAGE.write_text(made, "utf-8")
+    else:
+        print(made, end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""The command line in this process: `harken("train", "my.txt")` gives exit code, stdout and stderr."""
+
+import io
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+# the smallest that is still a training
+TINY = (
+    *("model.d=16", "model.layers=1", "model.heads=2", "model.context=16"),
+    *("train.steps=2", "train.batch=4", "train.eval_every=2"),
+)
+
+
+@dataclass(frozen=True)
+class Said:
+    code: int
+    out: str
+    err: str
+
+
+class Keyboard(io.StringIO):
+    """A terminal at which nobody types."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def harken(monkeypatch, capsys, tmp_path):
+    """Call harken in an empty folder."""
+    from harken.cli import main
+    from harken.study import train
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HARKEN_DEBUG", raising=False)
+    monkeypatch.setattr(train, "SAMPLE_TOKENS", 5)
+
+    def call(*args: object, stdin: bytes | None = None) -> Said:
+        monkeypatch.setattr(sys, "argv", ["harken", *map(str, args)])
+        typed = Keyboard() if stdin is None else io.TextIOWrapper(io.BytesIO(stdin), "utf-8")
+        monkeypatch.setattr(sys, "stdin", typed)
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main()
+        out, err = capsys.readouterr()
+        return Said(end.value.code or 0, out, err)
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def tales(tmp_path_factory) -> Path:
+    from harken.data.tales import tales
+
+    path = tmp_path_factory.mktemp("text") / "tales.txt"
+    path.write_text("\n\n".join(tales(20)) + "\n")
+    return path
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory, tales) -> Path:
+    """The folder of a finished run. Tests only read it."""
+    from harken.recipe import override
+    from harken.study import train
+
+    home = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HARKEN_CACHE", str(home / "cache"))
+        patch.setattr(train, "SAMPLE_TOKENS", 5)
+        train.train(tales, out=home / "tales", settings=dict(map(override, TINY)))
+    return home / "tales"

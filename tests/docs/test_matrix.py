@@ -1,0 +1,68 @@
+"""docs/matrix.md is what the families can do, tried now: train, judge, die and go on."""
+
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HOME = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(HOME / "scripts"))
+
+import matrix  # noqa: E402
+
+from harken import kinds  # noqa: E402
+from harken.errors import BadInput  # noqa: E402
+
+FAMILIES = matrix.families()
+
+
+@cache
+def tried(family: matrix.Family) -> dict[str, str]:
+    return dict(zip(matrix.COLUMNS, matrix.row(family), strict=True))
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: f"{family.data}-{family.model}")
+@pytest.mark.parametrize("column", matrix.CHECKS)
+def test_the_family_trains_is_judged_and_goes_on_after_a_death(family: matrix.Family, column: str) -> None:
+    assert tried(family)[column] == matrix.PASSES
+
+
+def test_the_page_is_what_was_tried() -> None:
+    """If not: python scripts/matrix.py --write"""
+    assert matrix.PAGE.read_text("utf-8") == matrix.page({f: list(tried(f).values()) for f in FAMILIES})
+
+
+def test_the_page_has_every_model() -> None:
+    assert [family.model for family in FAMILIES] == list(kinds.BUILT_IN["model"])
+
+
+def test_every_cell_passes_or_gives_its_reason() -> None:
+    for line in matrix.PAGE.read_text("utf-8").splitlines():
+        if line.startswith("| text"):
+            cells = [cell.strip() for cell in line.strip("|").split("|")[2:]]
+            assert len(cells) == len(matrix.COLUMNS)
+            assert all(cell == matrix.PASSES or len(cell) > 10 for cell in cells)
+
+
+def test_a_verb_that_is_there_but_not_tried_is_not_said_to_come() -> None:
+    assert matrix.verb("serve") == "comes with `harken serve`"
+    assert matrix.verb("generate") == "not tried here"
+
+
+def test_a_family_that_fails_gives_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: Any) -> str:
+        raise BadInput("there is no such model")
+
+    monkeypatch.setitem(matrix.CHECKS, "train", refuse)
+    assert matrix.cell("train", matrix.Family("text", "gpt"), tmp_path, tmp_path) == "there is no such model"
+
+
+def test_a_run_that_starts_anew_does_not_count_as_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starting anew gives the same bytes as well: what counts is where it went on."""
+    monkeypatch.setattr(matrix, "SETTINGS", {**matrix.SETTINGS, "train.checkpoint_every": 100})
+    text = tmp_path / "tales.txt"
+    text.write_text("\n\n".join(matrix.tales(8)), "utf-8")
+    told = matrix.resumes(matrix.Family("text", "rnn"), text, tmp_path)
+    assert told == "went on from step 0, not from the last checkpoint"

@@ -1,0 +1,234 @@
+"""Recipes: every shipped one runs, a written one reads back, later layers win, and mistakes get their one line."""
+
+import math
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harken import kinds, recipe
+from harken.data.tales import tales
+from harken.errors import BadInput, BadSetting
+from harken.recipe import Recipe, as_toml, override, read, resolve, shipped, shipped_names
+
+MODELS, DATA = (", ".join(kinds.names(section)) for section in ("model", "data"))  # with the plug-ins that are there
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "tales.txt"
+    path.write_text("\n".join(tales(12)))
+    return path
+
+
+# --- those that are shipped -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", shipped_names())
+def test_every_shipped_recipe_is_valid(name):
+    assert resolve((name, shipped(name))).data.kind == "text"
+
+
+@pytest.mark.parametrize("name", shipped_names())
+def test_every_shipped_recipe_says_in_its_first_line_what_it_is_for(name):
+    first = (Path(recipe.__file__).parent / "recipes" / f"{name}.toml").read_text().splitlines()[0]
+    assert first.startswith("# A ")
+
+
+@pytest.mark.parametrize("name", shipped_names())
+def test_two_steps_of_every_shipped_recipe_run(name, text, tmp_path, monkeypatch):
+    from harken.study import train as study
+
+    monkeypatch.setattr(study, "SAMPLE_TOKENS", 2)
+    tiny = {"data.path": str(text), "model.d": 16, "model.layers": 1, "model.context": 8}
+    tiny |= {"train.steps": 2, "train.batch": 4, "task.eval_tokens": 200}
+    tiny |= {"data.vocab": 300} if name in ("word", "bpe") else {}
+    tiny |= {"model.heads": 2} if "heads" in type(resolve((name, shipped(name))).model).model_fields else {}
+    run = study.train(name, settings=tiny, out=tmp_path / "run")
+    assert run.facts["steps"] == 2
+    assert math.isfinite(run.metrics["valid"]["loss"])
+
+
+def test_a_recipe_that_is_not_shipped_is_refused():
+    with pytest.raises(BadInput, match=r"^recipe 'chars' is not one of harken's; there are bpe, byte, char"):
+        shipped("chars")
+
+
+# --- written and read back --------------------------------------------------------------------------------------------
+
+
+def again(made: Recipe, path: Path) -> Recipe:
+    path.write_text(made.toml(), "utf-8")
+    return resolve((str(path), read(path)))
+
+
+def parts(made: Recipe) -> list:
+    return [made.data, made.model, made.task, made.train]
+
+
+@pytest.mark.parametrize("name", shipped_names())
+def test_a_written_recipe_reads_back_as_the_same(name, tmp_path):
+    made = resolve((name, shipped(name)), ("x", {"data.path": "/a b/ü.txt", "train.steps": 7}))
+    assert parts(again(made, tmp_path / "recipe.toml")) == parts(made)
+
+
+NASTY = st.text(st.characters(exclude_categories=["Cs"]), max_size=30) | st.sampled_from(
+    ['"', "\\", '"""', "'", "\n", "\r\n", "\t", "\x00", "\x7f", "\u2028", "\ufeff", "#", "=", "[data]", "😀", "\\u0041"]
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(path=NASTY, mix=st.dictionaries(NASTY.filter(bool), st.floats(0.01, 9), min_size=1, max_size=3))
+def test_names_however_odd_read_back_as_they_were(path, mix):
+    made = resolve(("x", {"data.path": path, "data.mix": mix}))
+    found = tomllib.loads(made.toml())
+    assert (found["data"]["path"], found["data"]["mix"]) == (path, mix)
+    assert resolve(("y", {f"data.{k}": v for k, v in found["data"].items()})).data == made.data
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.floats(allow_nan=False) | st.integers() | st.booleans() | NASTY | st.lists(st.integers() | NASTY))
+def test_every_value_reads_back_as_it_was(value):
+    found = tomllib.loads(f"x = {as_toml(value)}")["x"]
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_a_name_that_is_no_text_is_refused():
+    with pytest.raises(BadInput, match="this name is not UTF-8, and a recipe is; rename the file"):
+        resolve(("x", {"data.path": "caf\udce9.txt"})).toml()
+
+
+def test_settings_that_are_none_are_left_out():
+    assert "kv_heads" not in resolve().toml()
+
+
+# --- which layer wins -------------------------------------------------------------------------------------------------
+
+
+def test_defaults_give_way_to_dials_dials_to_the_file_and_the_file_to_the_command_line():
+    made = resolve(
+        ("lm.toml", {"model.size": "tiny", "model.d": 48, "model.layers": 3}), ("command line", {"model.layers": 5})
+    )
+    assert (made.model.dropout, made.model.heads, made.model.d, made.model.layers) == (0.0, 2, 48, 5)
+
+
+def test_each_value_remembers_where_it_came_from():
+    made = resolve(
+        ("lm.toml", {"model.size": "tiny", "model.d": 48, "model.layers": 3}), ("command line", {"model.layers": 5})
+    )
+    named = {name: made.origins.get(f"model.{name}") for name in ("dropout", "heads", "d", "layers")}
+    assert named == {"dropout": None, "heads": "size = tiny", "d": "lm.toml", "layers": "command line"}
+
+
+def test_a_value_that_was_worked_out_says_so():
+    made = resolve().change(train__steps=12)
+    assert (made.train.steps, made.origins["train.steps"]) == (12, "worked out")
+
+
+def test_a_dial_on_the_command_line_beats_the_fields_of_the_file():
+    made = resolve(
+        ("recipe char", {"model.d": 96, "model.positions": "rotary"}), ("command line", {"model.size": "tiny"})
+    )
+    assert (made.model.d, made.model.positions) == (64, "rotary")
+    assert made.origins["model.d"] == "size = tiny"
+
+
+def test_a_dial_and_a_field_of_the_same_layer_leave_the_field():
+    assert resolve(("x", {"model.d": 96, "model.size": "tiny"})).model.d == 96
+
+
+@pytest.mark.parametrize("said", [{"train.minutes": 1.0}, {"train.epochs": 2.0}, {"train.tokens": 99}])
+def test_a_budget_on_the_command_line_beats_that_of_the_file(said):
+    made = resolve(("lm.toml", {"train.steps": 500, "train.minutes": 9}), ("command line", said))
+    assert made.train.steps is None
+    assert "train.steps" not in made.origins
+
+
+def test_steps_of_a_file_stay_when_the_command_line_says_nothing_of_the_budget():
+    assert resolve(("lm.toml", {"train.steps": 500}), ("command line", {"train.lr": 0.1})).train.steps == 500
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("model.layers=6", 6),
+        ("train.lr=1e-3", 1e-3),
+        ("model.tied=false", False),
+        ("train.betas=[0.9, 0.95]", [0.9, 0.95]),
+        ("data.mix={a.txt = 1}", {"a": {"txt": 1}}),
+        ("data.path=my text.txt", "my text.txt"),
+        ('data.path="6"', "6"),
+        ("data.path=a=b", "a=b"),
+        ("data.path=", ""),
+    ],
+)
+def test_a_setting_of_the_command_line_is_toml_or_else_plain_text(text, value):
+    assert override(text) == (text.partition("=")[0], value)
+
+
+# --- what is said when it is wrong ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"model.layrs": 4}, "lm.toml: model.layrs is not a setting; Did you mean model.layers?"),
+        ({"train.stepz": 4}, "lm.toml: train.stepz is not a setting; Did you mean train.steps?"),
+        ({"model.xyzzy": 4}, "lm.toml: model.xyzzy is not a setting; harken check --settings gpt lists them"),
+        (
+            {"modle.layers": 4},
+            "lm.toml: modle.layers is not a setting; the sections are data, model, task, train. Did you mean model?",
+        ),
+        (
+            {"model.layers": "four"},
+            "lm.toml: model.layers = 'four': input should be a valid integer, unable to parse string as an integer",
+        ),
+        ({"model.layers": 0}, "lm.toml: model.layers = 0: input should be greater than or equal to 1"),
+        ({"model.norm": "before"}, "lm.toml: model.norm = 'before': input should be 'pre', 'post' or 'none'"),
+        (
+            {"model.kind": "gtp"},
+            f"lm.toml: model.kind = 'gtp' is not a kind of model; accepted: {MODELS}. Did you mean gpt?",
+        ),
+        ({"data.kind": "movies"}, f"lm.toml: data.kind = 'movies' is not a kind of data; accepted: {DATA}."),
+        ({"model.dropout": 1.0}, "lm.toml: model.dropout = 1.0: input should be less than 1"),
+    ],
+)
+def test_a_wrong_setting_is_answered_word_for_word(said, message):
+    with pytest.raises(BadSetting) as refused:
+        resolve(("lm.toml", said))
+    assert str(refused.value) == message
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            "[model\n",
+            r"^{path}: is not valid TOML \(.*line 1.*\); a recipe has sections like \[model\] with lines d = 128$",
+        ),
+        (
+            "d = 4\n",
+            r"^{path}: d stands outside a section; put it under one of \[data\], \[model\], \[task\], \[train\]$",
+        ),
+        ("\ud800", r"^{path}: cannot be read"),
+    ],
+)
+def test_a_file_that_is_no_recipe_is_named(tmp_path, content, message):
+    path = tmp_path / "lm.toml"
+    path.write_bytes(content.encode("utf-8", "surrogatepass"))
+    with pytest.raises(BadInput, match=message.replace("{path}", str(path))):
+        read(path)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(BadInput, match=rf"^{tmp_path}/no.toml: cannot be read"):
+        read(tmp_path / "no.toml")
+
+
+@pytest.mark.parametrize("text", ["layers=6", "model.layers", "=6", "--out"])
+def test_what_is_no_setting_is_shown_one(text):
+    with pytest.raises(BadInput, match=r"is not a setting; settings look like model.layers=6$"):
+        override(text)

@@ -1,0 +1,362 @@
+"""The run folder: nothing half-written wins, nothing changed goes unnoticed, and others can read it."""
+
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import struct
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from torch import nn
+
+from harken import run
+from harken.errors import BadInput, BadRun
+
+
+def tensors(value: float) -> dict[str, torch.Tensor]:
+    return {"model:w": torch.full((3, 4), value), "random:cpu": torch.arange(8, dtype=torch.uint8)}
+
+
+def shelve(folder: Path, *steps: int, keep: int = 9) -> list[Path]:
+    """Checkpoints of these steps; what is saved at step n is n."""
+    folder.mkdir(exist_ok=True)
+    return [
+        run.save_checkpoint(folder, n, tensors(n), {"best": [1.5, n], "machine": {"threads": 1}}, keep=keep)
+        for n in steps
+    ]
+
+
+def newest(folder: Path) -> int | None:
+    found = run.newest_checkpoint(folder)
+    if found is None:
+        return None
+    facts, saved, _ = found
+    assert torch.equal(saved["model:w"], tensors(facts["step"])["model:w"])
+    return facts["step"]
+
+
+def finished(folder: Path, **more) -> Path:
+    folder.mkdir()
+    run.write(folder / "recipe.toml", "[data]\n")
+    run.write(folder / "tokenizer.json", "{}")
+    run.write(folder / "log.jsonl", "")
+    run.write_json(folder / "cost.json", {"seconds": 1})
+    run.write_tensors(folder / "model.safetensors", {"w": torch.ones(2)})
+    run.finish(folder, {"name": "x", **more})
+    return folder
+
+
+# --- a checkpoint -----------------------------------------------------------------------------------------------------
+
+
+def test_the_newest_checkpoint_is_taken(tmp_path):
+    shelve(tmp_path / "r", 2, 9, 10)
+    shelve(tmp_path / "s", 999_999, 1_000_000)  # by number, not by name
+    assert (newest(tmp_path / "r"), newest(tmp_path / "s")) == (10, 1_000_000)
+
+
+def test_what_is_read_is_what_was_saved(tmp_path):
+    shelve(tmp_path / "r", 3)
+    facts, saved, damaged = run.newest_checkpoint(tmp_path / "r")
+    assert {name: t.tolist() for name, t in saved.items()} == {name: t.tolist() for name, t in tensors(3).items()}
+    assert (facts["best"], damaged) == ([1.5, 3], [])
+
+
+def test_without_a_checkpoint_there_is_none(tmp_path):
+    assert newest(tmp_path) is None
+
+
+@pytest.mark.parametrize("moment", range(1, 5))
+def test_a_half_written_checkpoint_never_wins(tmp_path, monkeypatch, moment):
+    """The writer dies at each moment at which something is synced; whatever lies there then is not taken."""
+    shelve(tmp_path / "r", 1, 2)
+    calls = []
+
+    def die(handle: int) -> None:
+        calls.append(handle)
+        if len(calls) == moment:
+            raise SystemExit
+
+    monkeypatch.setattr(os, "fsync", die)
+    with pytest.raises(SystemExit):
+        shelve(tmp_path / "r", 3)
+    assert newest(tmp_path / "r") == 2
+
+
+def test_a_written_checkpoint_wins_even_if_the_writer_dies_right_after(tmp_path, monkeypatch):
+    shelve(tmp_path / "r", 1)
+    monkeypatch.setattr(run, "_shelved", lambda _: (_ for _ in ()).throw(SystemExit))
+    with pytest.raises(SystemExit):
+        shelve(tmp_path / "r", 2)
+    monkeypatch.undo()
+    assert newest(tmp_path / "r") == 2
+
+
+@pytest.mark.parametrize("name", ["state.safetensors", "manifest.json"])
+def test_every_flipped_bit_is_noticed_and_the_checkpoint_before_is_taken(tmp_path, name):
+    _, last = shelve(tmp_path / "r", 1, 2)
+    good = (last / name).read_bytes()
+    for at in range(0, len(good), 7 if name == "manifest.json" else 17):
+        for bit in range(8):
+            (last / name).write_bytes(good[:at] + bytes([good[at] ^ 1 << bit]) + good[at + 1 :])
+            assert newest(tmp_path / "r") == 1, (at, bit)
+    (last / name).write_bytes(good)
+    assert newest(tmp_path / "r") == 2
+
+
+def damage_truncated(last: Path, first: Path) -> None:
+    state = last / "state.safetensors"
+    state.write_bytes(state.read_bytes()[:-1])
+
+
+def damage_emptied(last: Path, first: Path) -> None:
+    (last / "manifest.json").write_bytes(b"")
+
+
+def damage_missing_state(last: Path, first: Path) -> None:
+    (last / "state.safetensors").unlink()
+
+
+def damage_missing_manifest(last: Path, first: Path) -> None:
+    (last / "manifest.json").unlink()
+
+
+def damage_swapped_state(last: Path, first: Path) -> None:
+    shutil.copy(first / "state.safetensors", last / "state.safetensors")
+
+
+def damage_a_list_of_hashes(last: Path, first: Path) -> None:
+    facts = json.loads((last / "manifest.json").read_text()) | {"sha256": ["state.safetensors"]}
+    (last / "manifest.json").write_text(json.dumps(facts | {"seal": run._seal(facts)}))
+
+
+@pytest.mark.parametrize("damage", [f for name, f in sorted(globals().items()) if name.startswith("damage_")])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(tmp_path, damage):
+    first, last = shelve(tmp_path / "r", 1, 2)
+    damage(last, first)
+    facts, _, damaged = run.newest_checkpoint(tmp_path / "r")
+    assert facts["step"] == 1
+    assert len(damaged) == 1
+    assert damaged[0].startswith(str(last)) or str(last) in damaged[0]
+
+
+def test_a_folder_with_no_number_is_no_checkpoint(tmp_path):
+    shelve(tmp_path / "r", 1)
+    (tmp_path / "r" / "checkpoints" / "step-old").mkdir()
+    assert newest(tmp_path / "r") == 1
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3])
+def test_only_so_many_checkpoints_are_kept(tmp_path, keep):
+    shelve(tmp_path / "r", 1, 2, 3, 4, keep=keep)
+    kept = sorted(p.name for p in (tmp_path / "r" / "checkpoints").iterdir())
+    assert kept == [f"step-{n:06d}" for n in (1, 2, 3, 4)][-keep:]
+
+
+def test_a_damaged_later_checkpoint_does_not_push_out_the_good_ones(tmp_path):
+    """A run goes on from step 2, because step 9 was damaged: what it saves now is what counts."""
+    *_, last = shelve(tmp_path / "r", 2, 9)
+    (last / "manifest.json").unlink()
+    shelve(tmp_path / "r", 3, keep=1)
+    assert newest(tmp_path / "r") == 3
+    assert not last.exists()
+
+
+def test_a_checkpoint_can_be_written_again(tmp_path):
+    shelve(tmp_path / "r", 2, 2)
+    assert newest(tmp_path / "r") == 2
+
+
+# --- one writer -------------------------------------------------------------------------------------------------------
+
+
+def test_a_second_writer_is_refused(tmp_path):
+    with (
+        run.writing(tmp_path / "r"),
+        pytest.raises(BadInput, match=r"r: another process is training here; wait for it, or choose another --out$"),
+        run.writing(tmp_path / "r"),
+    ):
+        pass
+
+
+def test_a_writer_that_is_done_does_not_block(tmp_path):
+    for _ in range(2):
+        with run.writing(tmp_path / "r"):
+            pass
+
+
+def _hold(folder: Path, begun) -> None:
+    with run.writing(folder):
+        begun.set()
+        signal.pause()
+
+
+@pytest.mark.process
+def test_a_killed_writers_lock_does_not_block(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    begun = context.Event()
+    other = context.Process(target=_hold, args=(tmp_path / "r", begun))
+    other.start()
+    assert begun.wait(60)
+    with pytest.raises(BadInput), run.writing(tmp_path / "r"):
+        pass
+    os.kill(other.pid, signal.SIGKILL)
+    other.join()
+    with run.writing(tmp_path / "r"):
+        pass
+
+
+def test_what_a_killed_writer_left_half_written_is_put_away(tmp_path):
+    (tmp_path / ".tmp-1-model.safetensors").write_bytes(b"half")
+    with run.writing(tmp_path):
+        assert [p.name for p in tmp_path.iterdir()] == [".lock"]
+
+
+# --- a finished run ---------------------------------------------------------------------------------------------------
+
+
+def test_every_file_of_a_finished_run_is_hashed(tmp_path):
+    folder = finished(tmp_path / "r")
+    hashes = json.loads((folder / "harken.json").read_text())["sha256"]
+    assert set(hashes) == {p.name for p in folder.iterdir()} - {"harken.json"}
+    by_sha256sum = "1d206c1d48cf7b51ad48b5f46289f22685f7c59dc2e40ea8f32cb24bd873f0a0"  # printf '[data]\\n' | sha256sum
+    assert hashes["recipe.toml"] == by_sha256sum
+
+
+@pytest.mark.parametrize("name", ["recipe.toml", "model.safetensors", "tokenizer.json", "log.jsonl", "cost.json"])
+@pytest.mark.parametrize("how", ["changed", "gone"])
+def test_a_file_that_was_tampered_with_is_refused_by_name(tmp_path, name, how):
+    folder = finished(tmp_path / "r")
+    (folder / name).unlink() if how == "gone" else (folder / name).write_bytes(b"other")
+    with pytest.raises(BadRun, match=rf"^{folder / name}: is not the file this run was finished with; .*copy"):
+        run.facts(folder)
+
+
+def test_only_the_files_that_are_needed_are_checked(tmp_path):
+    folder = finished(tmp_path / "r")
+    (folder / "log.jsonl").write_text("more\n")
+    assert run.facts(folder, "model.safetensors")["name"] == "x"
+
+
+@pytest.mark.parametrize("name", ["../other", "/etc/hostname", "extra.bin"])
+def test_a_file_that_is_not_of_a_run_is_not_even_opened(tmp_path, name):
+    folder = finished(tmp_path / "r")
+    (tmp_path / "other").write_bytes(b"")
+    facts = json.loads((folder / "harken.json").read_text())
+    facts["sha256"][name] = "0" * 64
+    (folder / "harken.json").write_text(json.dumps(facts))
+    with pytest.raises(BadRun, match="is not the file this run was finished with"):
+        run.facts(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"nonsense", b"\xff\xfe", b'{"format": 1}', b"[" * 100_000])
+def test_a_description_that_is_no_description_is_refused_in_one_line(tmp_path, content):
+    folder = finished(tmp_path / "r")
+    (folder / "harken.json").write_bytes(content)
+    with pytest.raises(BadRun, match=r"harken.json: ") as refused:
+        run.facts(folder)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("number", [0, 2, "1", None])
+def test_a_foreign_format_is_refused(tmp_path, number):
+    folder = finished(tmp_path / "r", format=number)
+    with pytest.raises(BadRun, match=rf"format {number!r} is not known to this harken \(it reads format 1\)$"):
+        run.facts(folder)
+
+
+def test_an_unfinished_run_says_how_to_go_on(tmp_path):
+    shelve(tmp_path / "r", 1)
+    with pytest.raises(BadRun) as refused:
+        run.facts(tmp_path / "r")
+    assert str(refused.value) == (
+        f"{tmp_path}/r: this run is not finished; go on with: harken train {tmp_path}/r --resume"
+    )
+
+
+@pytest.mark.parametrize(("there", "what"), [(False, "there is no such folder"), (True, "this is no run folder")])
+def test_what_is_no_run_is_refused(tmp_path, there, what):
+    if there:
+        (tmp_path / "r").mkdir()
+    with pytest.raises(BadInput, match=rf"^{tmp_path}/r: {what}.*; harken runs lists those that are there$"):
+        run.facts(tmp_path / "r")
+
+
+# --- the weights ------------------------------------------------------------------------------------------------------
+
+
+def test_equal_weights_give_equal_bytes(tmp_path):
+    a, b = {"b": torch.ones(2), "a": torch.zeros(3)}, {"a": torch.zeros(3), "b": torch.ones(2)}
+    for name, saved in {"1": a, "2": b}.items():
+        run.write_tensors(tmp_path / name, saved)
+    assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
+
+
+def test_safetensors_itself_opens_the_weights(tmp_path):
+    saved = {"w": torch.randn(3, 4), "b": torch.randn(4).to(torch.bfloat16), "t": torch.randn(4, 3).mT}
+    run.write_tensors(tmp_path / "model.safetensors", saved)
+    read = safetensors.torch.load_file(tmp_path / "model.safetensors")
+    assert {n: t.tolist() for n, t in read.items()} == {n: t.tolist() for n, t in saved.items()}
+
+
+def test_the_weights_say_nothing_of_the_time(tmp_path):
+    run.write_tensors(tmp_path / "w", {"w": torch.ones(1)})
+    raw = (tmp_path / "w").read_bytes()
+    header = json.loads(raw[8 : 8 + struct.unpack("<Q", raw[:8])[0]])
+    assert header == {"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}
+
+
+def hostile(header: dict, size: int = 4, length: int | None = None) -> bytes:
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text) if length is None else length) + text + b"\0" * size
+
+
+HUGE = {"w": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}}
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\0" * 7,
+        hostile(HUGE),
+        hostile({}, length=2**63),
+        hostile({}, length=2**64 - 1),
+        struct.pack("<Q", 50 << 20) + b"{" * 100,
+        hostile({"w": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}),
+        hostile({"w": {"dtype": "CODE", "shape": [1], "data_offsets": [0, 4]}}),
+        hostile({"w": {"dtype": "F32", "shape": [1], "data_offsets": [4, 0]}}),
+    ],
+    ids=["empty", "short", "huge", "endless", "more", "header", "negative", "type", "backwards"],
+)
+def test_a_hostile_weights_file_is_refused_before_anything_is_allocated(tmp_path, raw):
+    (tmp_path / "model.safetensors").write_bytes(raw)
+    with pytest.raises(BadRun, match=r"^.*model.safetensors: ") as refused:
+        run.read_tensors(tmp_path / "model.safetensors")
+    assert "\n" not in str(refused.value)
+
+
+def test_tied_weights_are_stored_once(tmp_path):
+    model = nn.ModuleDict({"a": nn.Linear(3, 3, bias=False), "b": nn.Linear(3, 3, bias=False)})
+    model["b"].weight = model["a"].weight
+    assert list(run.weights(model)) == ["a.weight"]
+
+
+@pytest.mark.parametrize("other", [{}, {"weight": torch.ones(3, 3)}, {"weight": torch.ones(2, 3), "x": torch.ones(1)}])
+def test_weights_of_another_model_are_refused_by_name(other):
+    with pytest.raises(
+        BadRun, match=r"^the weights do not fit the model at (weight|x); they belong to another recipe$"
+    ):
+        run.load_weights(nn.Linear(3, 2, bias=False), other)
+
+
+def test_a_file_is_put_in_place_at_once(tmp_path, monkeypatch):
+    run.write(tmp_path / "a", "old")
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(SystemExit))
+    with pytest.raises(SystemExit):
+        run.write(tmp_path / "a", "new, but not all of it")
+    assert (tmp_path / "a").read_text() == "old"
