@@ -82,8 +82,10 @@ def sets() -> Seen:
 def context_to_word() -> Seen:
     """One word, two sentences: before attention the vector of "broke" is the same, behind it no longer."""
     table = dict(zip(["the", "vase", "news", "broke"], torch.randn(4, 32), strict=True))
-    stack = Stack(4, Wiring(32, 4), Sinusoid())
-    found = []
+    stack, found = Stack(4, Wiring(32, 4), Sinusoid()), []
+    with torch.no_grad():
+        for block in stack.blocks:
+            block.look.W_v.weight.mul_(4)  # first weights are timid
     for said in ("the vase broke", "the news broke"):
         x = torch.stack([table[w] for w in said.split()])[None]
         found.append(stack(stack.positions.add(x, torch.arange(3)), structure=CAUSAL)[0, -1])

@@ -20,6 +20,7 @@ from .words import word_loss
 if TYPE_CHECKING:
     from harken.data.text import TextData
 
+QUICK = 40_000  # tokens of the valid split that a look during the training costs at most
 EVAL_READERS = 16  # of a model with a state: each carries its own
 BASELINE_TOKENS = 5_000_000  # what the free baselines learn from at most
 
@@ -81,7 +82,7 @@ class NextWord:
         """Loss, perplexity and bits per character on the contiguous stream; `quick` looks at less, for the curve."""
         was = model.training
         model.eval()
-        limit = min(self.limit or 10**12, 200_000) if quick else self.limit
+        limit = min(self.limit or QUICK, QUICK) if quick else self.limit
         stride = self.L if quick else self.stride
         sums = [self._score(model, s.tokens, stride, limit) for s in self.data.splits[split]]
         model.train(was)

@@ -27,25 +27,20 @@ class _WordLoss(torch.autograd.Function):
         each = torch.empty(len(h), device=h.device, dtype=exact)
         dh, dW = (torch.empty_like(h), torch.zeros_like(W)) if learning else (None, None)
         size, w = max(1, CHUNK.get(h.device.type, 2**24) // len(W)), W.to(h.dtype)
+        real = targets != IGNORE
+        ragged = not bool(real.all())
         for start in range(0, len(h), size):
             part = slice(start, start + size)
-            x, y = h[part], targets[part]
-            asked = (y != IGNORE).unsqueeze(1)
-            at = y.clamp_min(0).unsqueeze(1)
-            p = (x @ w.mT).to(exact)
-            p[:, vocab:] = -torch.inf  # rows that only round the matrix up
-            p -= p.amax(1, keepdim=True)
-            hit = p.gather(1, at)
-            p.exp_()
-            sums = p.sum(1, keepdim=True)
-            each[part] = ((sums.log() - hit) * asked).squeeze(1)
+            x, at, asked = h[part], targets[part, None].clamp_min(0), real[part, None]
+            scores = (x @ w.mT).to(exact)
+            scores[:, vocab:] = -torch.inf  # rows that only round the matrix up
+            logs = scores.log_softmax(1)
+            each[part] = -(logs.gather(1, at) * asked).squeeze(1)
             if dh is not None and dW is not None:  # d loss / d score = p - [the word that came]
-                p /= sums
-                p.scatter_add_(1, at, p.new_full((len(x), 1), -1.0))
-                p *= asked
-                p_ = p.to(h.dtype)
-                torch.mm(p_, w, out=dh[part])
-                dW.addmm_(p_.mT, x) if dW.dtype == x.dtype else dW.add_(p_.mT @ x)
+                p = logs.exp_().scatter_add_(1, at, logs.new_full((len(x), 1), -1.0))
+                p = (p.mul_(asked) if ragged else p).to(h.dtype)
+                torch.mm(p, w, out=dh[part])
+                dW.addmm_(p.mT, x) if dW.dtype == x.dtype else dW.add_(p.mT @ x)
         if dh is not None and dW is not None:
             ctx.save_for_backward(dh, dW)
         ctx.mark_non_differentiable(each)
