@@ -39,7 +39,7 @@ def logged(folder: Path) -> list[dict]:
 def killed_at(step: int, process: subprocess.Popen, folder: Path, dice: random.Random) -> int | None:
     """Kill the process some time after it has logged this step; the last step it logged, None if it was faster."""
     while process.poll() is None and (not logged(folder) or logged(folder)[-1]["step"] < step):
-        time.sleep(0.001)
+        time.sleep(0.005)
     time.sleep(dice.uniform(0, 0.05))
     if process.poll() is None:
         os.kill(process.pid, signal.SIGKILL)

@@ -15,5 +15,7 @@ class Part(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    # groups of settings of which only one counts: the one that was said last
+    one_of: ClassVar[tuple[tuple[str, ...], ...]] = ()
     # field name -> its value -> the settings it stands for; later dials win over earlier ones
     dials: ClassVar[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {}

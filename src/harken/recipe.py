@@ -105,7 +105,7 @@ def _overruled(section: str, part: type[Part], given: Settings, ranks: Mapping[s
 
     stands = [(dial, table.get(str(given.get(f"{section}.{dial}")), {})) for dial, table in part.dials.items()]
     beaten = {name for dial, row in stands for name in row if 0 <= rank(name) < rank(dial)}
-    for group in getattr(part, "one_of", ()):
+    for group in part.one_of:
         beaten |= {name for name in group if 0 <= rank(name) < max(map(rank, group))}
     return beaten
 

@@ -9,7 +9,7 @@ from .say import Teller, cost_line, verdict
 
 
 @click.command()
-@click.argument("name", type=click.Choice(["text"]), default="text")
+@click.argument("name", type=click.Choice(["text"]), default="text", metavar="[NAME]")
 @click.option("--minutes", type=float, default=4.0, show_default=True, help="How long to train.")
 @click.option("--out", metavar="DIR", help="The run folder to write. Default: runs/shakespeare.")
 @as_json

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from . import as_json, show
-from .say import duration, energy, figure, number, table
+from .say import duration, energy, figure, judged, number, table
 
 
 @click.command()
@@ -52,7 +52,8 @@ def _row(path: Path) -> dict[str, Any]:
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
-    split, metrics = next(iter(row["metrics"].items()), ("", {}))
-    judged = "  ".join([split, *(f"{name} {figure(value)}" for name, value in list(metrics.items())[:2])])
+    split = judged(row["metrics"])
+    metrics = row["metrics"].get(split, {})
+    shown = "  ".join([split, *(f"{name} {figure(value)}" for name, value in list(metrics.items())[:2])])
     cost = f"{duration(row['seconds'])}, {energy(row['kwh'])}"
-    return [str(row["run"]), str(row["kind"]), number(row["parameters"]), judged, str(row["date"]), cost]
+    return [str(row["run"]), str(row["kind"]), number(row["parameters"]), shown, str(row["date"]), cost]

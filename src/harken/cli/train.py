@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from . import as_json, show
-from .say import Teller, cost_line, verdict
+from .say import Teller, cost_line, judged, verdict
 
 
 @click.command()
@@ -58,11 +58,12 @@ def outcome(run: Any) -> dict[str, Any]:
     from harken.run import read_json
 
     facts = run.facts
-    first = next(iter(facts["metrics"]), None)
+    first = judged(facts["metrics"])
     kept = {name: facts[name] for name in ("kind", "parameters", "steps", "seconds")}
     return {
         "run": str(run.path),
         **kept,
+        "split": first,
         "metrics": facts["metrics"].get(first, {}),
         "baseline": facts["baseline"].get(first, {}),
         "splits": facts["metrics"],

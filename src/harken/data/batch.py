@@ -130,9 +130,11 @@ class Packed:
 
     def __init__(self, stream: Tokens, starts: Tokens, L: int, rows: int, *, seed: int) -> None:
         self.stream, self.L, self.seed = stream, min(L, len(stream)), seed
-        self.starts = np.asarray(starts, np.int64)
-        self.lengths = np.diff(np.append(self.starts, len(stream)))
-        total = len(stream) // self.L
+        starts = np.asarray(starts, np.int64)
+        lengths = np.diff(np.append(starts, len(stream)))
+        asks = lengths > 1 if (lengths > 1).any() else lengths > 0  # a document of one token asks nothing
+        self.starts, self.lengths = starts[asks], lengths[asks]
+        total = max(1, int(self.lengths.sum()) // self.L)
         self.rows = min(rows, total)
         self.steps = total // self.rows
         self._epoch: tuple[int, Tokens, Tokens] = (-1, self.starts, self.starts)

@@ -274,6 +274,8 @@ def _folder(path: Path) -> Guess:
         return Guess("pairs", reason, {"data.source": str(sides[0]), "data.target": str(sides[1])}, (AS_TEXT,))
     splits = [(SPLITS[found[1]], file) for file in top if (found := SPLIT.search(file.name.lower()))]
     splits.sort(key=lambda split: list(SPLITS).index(split[0]))
+    if {name for name, _ in splits} <= {"train"}:  # one name alone says nothing: a-train-ride.txt
+        splits = []
     first = splits[0][1] if splits else top[0]
     mixed = not splits and len({file.suffix for file in top}) > 1
     guess = Guess("text", "files of several kinds, all of them UTF-8", {}, ()) if mixed else sniff(first)

@@ -2,8 +2,10 @@
 
 import hashlib
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -11,10 +13,11 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
+from harken.data import peek
 from harken.data.cache import cache_folder
 from harken.data.encode import Encoded, Span, encode_files, read_blocks
 from harken.data.tokens import Tokenizer, train
-from harken.errors import BadInput, BadSetting
+from harken.errors import BadInput, BadRun, BadSetting
 from harken.events import Listener, silent
 from harken.part import Part
 
@@ -86,11 +89,11 @@ class Source(Part):
         home, learn = cache_folder("text"), [s for part in spans["train"] for s in part]
         tokenizer = tokenizer or _tokenizer(self.tokens, self.vocab or VOCAB[self.tokens], learn, home, listen)
         apart = self.batches == "packed"
+        ends = apart or tokenizer.kind == "bpe"  # byte pairs have a mark for the end of a file
 
         def encode(part: list[Span]) -> Encoded:
-            return encode_files(
-                _documents(part, self.documents) if apart else part, tokenizer, home, documents=apart, listen=listen
-            )
+            cut = _documents(part, self.documents) if apart else part
+            return encode_files(cut, tokenizer, home, documents=ends, listen=listen)
 
         splits = {name: [encode(part) for part in parts if part] for name, parts in spans.items()}
         for name, streams in list(splits.items()):
@@ -100,7 +103,9 @@ class Source(Part):
                         f"{self.path or self.train}: there are fewer than 2 tokens to learn from; give a longer text"
                     )
                 del splits[name]
-        digest = hashlib.sha256("".join(s.sha256 for n in sorted(splits) for s in splits[n]).encode()).hexdigest()
+                if getattr(self, name):
+                    listen("notice", text=f"data.{name}: the text is too short to hold a part of it out")
+        digest = _fingerprint(span.path for parts in spans.values() for part in parts for span in part)
         if self.sha256 not in (None, digest):
             raise BadInput(
                 f"{self.path or self.train}: the text is not the one this recipe was made for (its SHA-256 differs)"
@@ -117,7 +122,7 @@ class Source(Part):
     def other(self, path: str, tokenizer: Tokenizer, *, listen: Listener = silent) -> Encoded:
         """Another text, read with the tokens of this one."""
         return encode_files(
-            [Span(p) for p in _files(Path(path))], tokenizer, cache_folder("text"), documents=False, listen=listen
+            [Span(p) for p in files(Path(path))], tokenizer, cache_folder("text"), documents=False, listen=listen
         )
 
     def _split(self) -> dict[str, list[list[Span]]]:
@@ -125,21 +130,23 @@ class Source(Part):
         texts = list(self.mix or filter(None, [self.train or self.path]))
         if not texts:
             raise BadSetting("data.path is not given; name a file or a folder: data.path=my.txt")
-        parts = [self._parts(_files(Path(name)), by_name=self.mix is not None or self.train is None) for name in texts]
+        parts = [self._parts(files(Path(name)), by_name=self.mix is not None or self.train is None) for name in texts]
         found = {split: [part[split] for part in parts] for split in NAMED}
         if not all(found["train"]):
             raise BadInput(f"{texts[found['train'].index([])]}: there is nothing to learn from; give a longer text")
         for split in ("valid", "test"):
             if isinstance(given := getattr(self, split), str):
-                found[split] = [[Span(f) for f in _files(Path(given))]]
+                found[split] = [[Span(f) for f in files(Path(given))]]
         return found | {"train": [self._first(spans) for spans in found["train"]]}
 
-    def _parts(self, files: list[Path], *, by_name: bool) -> dict[str, list[Span]]:
+    def _parts(self, found: list[Path], *, by_name: bool) -> dict[str, list[Span]]:
         """The splits of one text: files that are named so, and a share of the end for those that are not."""
-        named = {split: [Span(f) for f in files if by_name and _is_named(f, words)] for split, words in NAMED.items()}
-        if not named["train"]:
-            return self._tail([Span(f) for f in files])
-        rest = self._tail(named["train"], valid=not named["valid"], test=not named["test"])
+        named = {split: [Span(f) for f in found if by_name and _is_named(f, words)] for split, words in NAMED.items()}
+        if sum(map(bool, named.values())) < (2 if named["train"] else 1):
+            return self._tail([Span(f) for f in found])  # one name alone says nothing: a-train-ride.txt
+        apart = {span.path for split in ("valid", "test") for span in named[split]}
+        learn = named["train"] or [Span(f) for f in found if f not in apart]
+        rest = self._tail(learn, valid=not named["valid"], test=not named["test"])
         return rest | {split: named[split] for split in ("valid", "test") if named[split]}
 
     def _tail(self, spans: list[Span], *, valid: bool = True, test: bool = True) -> dict[str, list[Span]]:
@@ -200,16 +207,22 @@ class TextData:
         }
 
 
-def _files(path: Path) -> list[Path]:
-    """The file, or the files of a folder in the order of their names; hidden ones are left out."""
+def files(path: Path) -> list[Path]:
+    """The file, or the files of a folder in the order of their names; hidden ones and read-mes are left out."""
     if path.is_dir():
-        found = [p for p in sorted(path.rglob("*")) if p.is_file() and not p.name.startswith(".")]
-        if not found:
-            raise BadInput(f"{path}: the folder is empty; put text files into it")
-        return found
+        return sorted(peek.files_of(path))
     if not path.is_file():
         raise BadInput(f"{path}: there is no such file")
     return [path]
+
+
+def _fingerprint(paths: Iterable[Path]) -> str:
+    """SHA-256 over the contents of the files, each once: the same however they are split."""
+    digest = hashlib.sha256()
+    for path in sorted(set(paths)):
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
 
 
 def _is_named(path: Path, words: Iterable[str]) -> bool:
@@ -241,10 +254,11 @@ def _edge(span: Span, offset: int, size: int, lines: bool) -> int:
         file.seek(span.start + offset - 1)
         if lines:
             line = file.readline(LINE)
-            offset += len(line) - 1
-            if line.endswith(b"\n") or offset >= size:
-                return min(size, offset)
-            file.seek(span.start + offset - 1)  # an endless line: after any character, then
+            if line.endswith(b"\n") and offset + len(line) - 1 < size:
+                return offset + len(line) - 1
+            if space := re.search(rb"\s+", line):  # no line ends here: between two words, then
+                return min(size, offset - 1 + space.end())
+            file.seek(span.start + offset - 1)  # an endless word: between two characters
         ahead = file.read(5)
     if ahead.startswith(b"\r\n"):
         return offset + 1  # one newline, not two halves
@@ -281,8 +295,10 @@ def _tokenizer(kind: str, vocab: int, spans: Sequence[Span], home: Path, listen:
         for block in read_blocks(span):
             digest.update(block.encode())
     kept = home / f"tokenizer-{digest.hexdigest()[:32]}.json"
-    if not kept.exists():
-        made = train(kind, lambda: (block for span in spans for block in read_blocks(span)), vocab, listen=listen)
-        made.save(kept)
-        return made
-    return Tokenizer.load(kept)
+    with suppress(BadRun, OSError):  # not there yet, or left half-written
+        return Tokenizer.load(kept)
+    made = train(kind, lambda: (block for span in spans for block in read_blocks(span)), vocab, listen=listen)
+    beside = kept.with_name(f".tmp-{os.getpid()}-{kept.name}")
+    made.save(beside)
+    beside.replace(kept)
+    return made

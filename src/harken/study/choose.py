@@ -5,12 +5,12 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from harken import kinds, recipe
 from harken.data import catalogue
 from harken.data.cache import cache_folder
 from harken.data.sniff import Guess, sniff
+from harken.data.text import files
 from harken.errors import BadInput, did_you_mean
 from harken.events import Listener, silent
 from harken.recipe import Recipe, Settings
@@ -21,11 +21,10 @@ KIND = {"trees": "pairs"}
 
 @dataclass(frozen=True)
 class Chosen:
-    """A resolved recipe, what the data was taken for, and the name a run of it would have."""
+    """A resolved recipe, and what the data was taken for."""
 
     recipe: Recipe
     guess: Guess | None
-    name: str
 
 
 def choose(what: str | None, settings: Settings | None = None, *, listen: Listener = silent) -> Chosen:
@@ -33,19 +32,19 @@ def choose(what: str | None, settings: Settings | None = None, *, listen: Listen
     given = dict(settings or {})
     on_top = ("command line", given)
     if what is None:
-        return Chosen(recipe.resolve(on_top), None, _name(given))
+        return Chosen(recipe.resolve(on_top), None)
     if what.endswith(".toml") and Path(what).exists():
         read = recipe.read(Path(what))
-        return Chosen(recipe.resolve((what, read), on_top), None, _name(given, read))
+        if any(f"data.{name}" in given for name in ("path", "train", "valid", "test", "mix")):
+            read.pop("data.sha256", None)  # the fingerprint of another text
+        return Chosen(recipe.resolve((what, read), on_top), None)
     if not Path(what).exists() and what in recipe.shipped_names():
-        base = recipe.shipped(what)
-        named = "data.path" in given or "data.train" in given
-        return Chosen(recipe.resolve((f"recipe {what}", base), on_top), None, _name(given) if named else what)
+        return Chosen(recipe.resolve((f"recipe {what}", recipe.shipped(what)), on_top), None)
     path = located(what, listen=listen)
     kind, guess = _kind(what, path, given)
     found = {"data.kind": kind, "data.path": str(path), **_found(what, kind, guess, listen)}
     layers = ("harken's choice for such data", _template(kind, path, given)), (what, found), on_top
-    return Chosen(recipe.resolve(*layers), guess, _name({"data.path": "stdin" if what == "-" else what}))
+    return Chosen(recipe.resolve(*layers), guess)
 
 
 def _kind(what: str, path: Path, given: Settings) -> tuple[str, Guess | None]:
@@ -98,40 +97,47 @@ def located(what: str, *, listen: Listener = silent) -> Path:
         return path.absolute()
     if what in catalogue.names():
         return catalogue.fetch(what, listen=listen).path
-    near = did_you_mean(path.name, [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else [])
-    near = near or did_you_mean(what, [*catalogue.names(), *recipe.shipped_names()])
     accepted = "there is no such file, folder, catalogue name (harken data) or recipe"
+    near = did_you_mean(what, [*_beside(path), *catalogue.names(), *recipe.shipped_names()])
     raise BadInput(f"{what or repr(what)}: {accepted}; check the name{near and '.' + near}")
+
+
+def _beside(path: Path) -> list[str]:
+    """Files and folders with a like name: the ending alone makes none alike."""
+    there = path.parent.iterdir() if path.parent.is_dir() else ()
+    return [str(path.with_name(p.name)) for p in there if path.name and did_you_mean(path.stem, [p.stem])]
 
 
 def _stdin() -> Path:
     """Standard input as a file: it is read once, and a run must be repeatable."""
     digest, home = hashlib.sha256(), cache_folder("stdin")
-    partial = home / f".tmp-{id(digest)}"
+    partial = home / f".tmp-{os.getpid()}"
     with partial.open("wb") as file:
         while block := sys.stdin.buffer.read(1 << 20):
             digest.update(block)
             file.write(block)
-    place = home / f"{digest.hexdigest()[:16]}.txt"
-    return partial.replace(place)
+    if not partial.stat().st_size:
+        partial.unlink()
+        raise BadInput("stdin: there is nothing in it; give it a text: harken train - < my.txt")
+    return partial.replace(home / f"{digest.hexdigest()[:16]}.txt")
 
 
 def _tokens(path: Path) -> str:
     """Words if the text is marked as words (<unk> as in Lab 01's data), characters if it is short, else byte pairs."""
-    files = (
-        [path] if path.is_file() else [p for p in sorted(path.rglob("*")) if p.is_file() and not p.name.startswith(".")]
-    )
-    for file in files[:3]:
+    found = files(path)
+    for file in found[:3]:
         with file.open("rb") as opened:
             if b" <unk> " in opened.read(1 << 16):
                 return "word"
-    return "bpe" if sum(f.stat().st_size for f in files) > LARGE else "char"
+    return "bpe" if sum(f.stat().st_size for f in found) > LARGE else "char"
 
 
-def _name(*layers: dict[str, Any]) -> str:
-    """The name of a run: that of its data, without folder and ending."""
-    for settings in layers:
-        for key in ("data.path", "data.train"):
-            if key in settings:
-                return Path(os.path.abspath(str(settings[key]))).stem or "run"
-    return "run"
+def run_name(what: str | None, given: Settings) -> str:
+    """The name of a run: that of its data, without folder and ending; of its recipe, where that names no data."""
+    layers = [given]
+    if what is not None and what.endswith(".toml") and Path(what).exists():
+        layers.append(recipe.read(Path(what)))
+    elif what is not None and (Path(what).exists() or what not in recipe.shipped_names()):
+        layers = [{"data.path": "stdin" if what == "-" else what}]
+    paths = [str(settings[key]) for settings in layers for key in ("data.path", "data.train") if key in settings]
+    return Path(os.path.abspath(paths[0])).stem or "run" if paths else what or "run"

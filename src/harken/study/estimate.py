@@ -5,6 +5,7 @@ from typing import Any
 from harken.events import Listener, silent
 from harken.recipe import Recipe
 from harken.training import machine, meter
+from harken.training.loop import EVALS
 
 from .train import prepare
 
@@ -23,8 +24,8 @@ def estimate(recipe: Recipe, *, listen: Listener = silent) -> dict[str, Any]:
         step, look = trainer.measure(PROBE_SECONDS)
     used = probe.reading()
     known = any(getattr(recipe.train, name) is not None for name in ("steps", "tokens", "epochs"))
-    steps = trainer.plan() if known else max(1, int(recipe.train.minutes * 60 / step))
-    seconds = steps * step + 10 * look
+    steps = trainer.plan() if known else trainer.affordable(step, look)
+    seconds = steps * step + EVALS * look
     here = machine.describe()
     parameters = sum(p.numel() for p in trainer.model.parameters())
     return {
@@ -33,13 +34,13 @@ def estimate(recipe: Recipe, *, listen: Listener = silent) -> dict[str, Any]:
         "steps": steps,
         "minutes": seconds / 60,
         "kwh": meter.emissions(used.joules / used.seconds * seconds / 3.6e6)["kwh"],
-        "memory_mib": (16 * parameters + 4 * _activations(recipe, opened.vocab)) / 2**20,
+        "memory_mib": (20 * parameters + 4 * _activations(recipe)) / 2**20,  # gradients, two moments, the best weights
         "machine": f"{here['cpu']}, {here['cores']} cores" if trainer.device.type == "cpu" else str(here["gpu"]),
     }
 
 
-def _activations(recipe: Recipe, vocab: int) -> int:
-    """Numbers kept for the way back: for each token about 16 a width and layer, and its word scores."""
+def _activations(recipe: Recipe) -> int:
+    """Numbers kept for the way back: for each token about 16 a width and layer; word scores are never kept."""
     rows, model = recipe.train.micro or recipe.train.batch, recipe.model
     inside = 16 * getattr(model, "d", 128) * getattr(model, "layers", 1)  # a plug-in may call them otherwise
-    return int(rows * model.context * (inside + 3 * min(vocab, 2**27)))
+    return int(rows * model.context * inside)

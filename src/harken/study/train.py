@@ -1,6 +1,7 @@
 """harken.train: choose, train, judge beside the free baselines, report. `harken train` only calls it."""
 
 import json
+import shlex
 import shutil
 import time
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from harken.training import machine, meter
 from harken.training.loop import Trainer
 from harken.use.model import Run, load
 
-from .choose import choose
+from .choose import choose, run_name
 from .report import report
 
 SAMPLE_TOKENS = 300
@@ -37,12 +38,13 @@ def train(
 ) -> Run:
     """Train a model on this data, by this recipe, or go on with this run; the finished run."""
     given = dict(settings or {}) | ({} if minutes is None else {"train.minutes": minutes})
-    existing = _existing(what, out)
+    place = Path(out) if out else Path("runs") / run_name(None if what is None else str(what), given)
+    existing = _existing(what, place)
     if resume and existing is not None:
         named = what is not None and Path(what) != existing and Path(what).exists() and Path(what).suffix != ".toml"
         return _go_on(existing, given | ({"data.path": str(what)} if named else {}), listen)
     chosen = choose(None if what is None else str(what), given, listen=listen)
-    folder = _folder(Path(out) if out else Path("runs") / chosen.name, named=out is not None, force=force)
+    folder = _folder(place, named=out is not None, force=force)
     if resume:
         listen("notice", text=f"{folder}: there is nothing to go on with; the run starts anew")
     listen("chosen", recipe=chosen.recipe, guess=chosen.guess, folder=folder)
@@ -52,12 +54,9 @@ def train(
         return _train(chosen.recipe, folder, reason=chosen.guess.reason if chosen.guess else None, listen=listen)
 
 
-def _existing(what: str | Path | None, out: str | Path | None) -> Path | None:
-    """The folder of a run that was begun: the one named to go on with, or the one at --out."""
-    for folder in (what, out, Path("runs") / Path(str(what)).stem if what and not out else None):
-        if folder and (Path(folder) / "recipe.toml").is_file():
-            return Path(folder)
-    return None
+def _existing(what: str | Path | None, place: Path) -> Path | None:
+    """The folder of a run that was begun: the one named to go on with, or the one that would be written."""
+    return next((Path(f) for f in (what, place) if f and (Path(f) / "recipe.toml").is_file()), None)
 
 
 def _go_on(folder: Path, given: dict[str, Any], listen: Listener) -> Run:
@@ -90,6 +89,8 @@ def _folder(wanted: Path, *, named: bool, force: bool) -> Path:
         raise BadInput(
             f"--out {wanted}: is not empty; go on with --resume, write over it with --force, or choose another"
         )
+    if not (wanted / "recipe.toml").is_file():
+        raise BadInput(f"--out {wanted}: is no run folder, so --force does not clear it; choose another")
     return wanted
 
 
@@ -100,9 +101,10 @@ def _clear(folder: Path) -> None:
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
 
-def prepare(recipe: Recipe, listen: Listener) -> tuple[Any, Trainer]:
+def prepare(recipe: Recipe, listen: Listener, tokenizer: Tokenizer | None = None) -> tuple[Any, Trainer]:
     """Everything up to the first step: the data opened, the model with its first weights, the task, the trainer."""
-    opened = recipe.data.open(stateful=getattr(recipe.model, "stateful", False), listen=listen)
+    stateful = getattr(recipe.model, "stateful", False)
+    opened = recipe.data.open(stateful=stateful, tokenizer=tokenizer, listen=listen)
     torch.manual_seed(recipe.train.seed)
     try:
         model = recipe.model.build(opened.vocab)
@@ -114,7 +116,8 @@ def prepare(recipe: Recipe, listen: Listener) -> tuple[Any, Trainer]:
 
 
 def _train(recipe: Recipe, folder: Path, *, listen: Listener, reason: str | None = None, resume: bool = False) -> Run:
-    opened, trainer = prepare(recipe, listen)
+    kept = folder / "tokenizer.json"
+    opened, trainer = prepare(recipe, listen, Tokenizer.load(kept) if resume and kept.exists() else None)
     task = trainer.task
     recipe = recipe.change(data__sha256=opened.sha256) if recipe.data.sha256 is None else recipe
     recipe = Recipe(recipe.data.located(), recipe.model, recipe.task, recipe.train, recipe.origins)
@@ -123,9 +126,11 @@ def _train(recipe: Recipe, folder: Path, *, listen: Listener, reason: str | None
         listen("notice", text=f"{folder}: there is no whole checkpoint; the run starts anew")
     if before is None:
         steps = trainer.plan()
-        recipe = recipe.change(train__steps=steps)
+        numbers = str(trainer.precision).removeprefix("torch.")
+        recipe = recipe.change(train__steps=steps, train__device=trainer.device.type, train__precision=numbers)
+        recipe = recipe.change(train__threads=torch.get_num_threads())
         run.write(folder / "recipe.toml", recipe.toml())
-        opened.tokenizer.save(folder / "tokenizer.json")
+        run.write(folder / "tokenizer.json", opened.tokenizer.json)
         run.write(folder / "log.jsonl", "")
     steps = recipe.train.steps or 0
     listen("begin", step=trainer.step, steps=steps, epochs=steps / task.steps)
@@ -179,6 +184,7 @@ def _judge(
 
 def _shown(loaded: Run, recipe: Recipe, folder: Path, cost: dict[str, Any]) -> dict[str, Any]:
     """What the report shows beside the facts: curves, samples, the recipe, what to type next."""
+    place = shlex.quote(str(folder))
     log = [json.loads(line) for line in (folder / "log.jsonl").read_text("utf-8").splitlines()]
     samples = [
         {"prompt": "", "temperature": t, "text": loaded.generate("", tokens=SAMPLE_TOKENS, temperature=t, top_p=0.95)}
@@ -190,10 +196,10 @@ def _shown(loaded: Run, recipe: Recipe, folder: Path, cost: dict[str, Any]) -> d
         "samples": samples,
         "recipe": recipe.toml(),
         "origins": dict(recipe.origins),
-        "repeat": [f"harken train {folder}/recipe.toml --out runs/again"],
+        "repeat": [f"harken train {place}/recipe.toml --out runs/again"],
         "next": [
-            f'harken generate {folder} "Once upon a time"',
-            f"harken eval {folder}",
-            f'harken score {folder} "A sentence."',
+            f'harken generate {place} "Once upon a time"',
+            f"harken eval {place}",
+            f'harken score {place} "A sentence."',
         ],
     }

@@ -138,8 +138,7 @@ class NextWord:
         found = {}
         for name, counts in (("unigram", Unigram), ("5-gram Kneser-Ney", KneserNey)):
             fitted = counts(train, self.data.vocab)
-            skip = 0 if self.data.tokenizer.end is None else 1  # the end mark put before is not asked
-            nats = [fitted.nll(self._asked(s.tokens, self.limit))[max(1, skip) :] for s in self.data.splits[split]]
+            nats = [fitted.nll(self._asked(s.tokens, self.limit))[1:] for s in self.data.splits[split]]
             found[name] = self.metrics(sum(float(x.sum()) for x in nats), sum(len(x) for x in nats), split)
         return found
 

@@ -49,4 +49,4 @@ class _WordLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor, _: Any) -> tuple[Tensor, Tensor, None, None, None]:
         dh, dW = ctx.saved_tensors
-        return dh * g.to(dh.dtype), dW * g.to(dW.dtype), None, None, None
+        return dh * g, dW * g, None, None, None  # g is one number: it does not change the precision of the others

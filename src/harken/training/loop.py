@@ -3,6 +3,7 @@ in the data; all four are in every checkpoint, so a run that was killed goes on 
 
 import json
 import math
+import os
 import signal
 import threading
 import time
@@ -40,6 +41,7 @@ class Trainer:
         if train.threads:
             torch.set_num_threads(train.threads)
         if train.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats itself only then
             torch.use_deterministic_algorithms(True)
         self.model = model.to(self.device)
         self.optimizer = optimizer(self.model, train)
@@ -59,7 +61,7 @@ class Trainer:
         if reason := machine.can_compile(self.device):
             self.listen("notice", text=f"not compiled: {reason}")
             return self.model
-        return Compiled(self.model)
+        return Compiled(self.model, self.listen)
 
     # --- one step -----------------------------------------------------------------------------------------------------
 
@@ -117,8 +119,11 @@ class Trainer:
             return math.ceil(self.train.tokens / self.task.tokens)
         if self.train.epochs is not None:
             return math.ceil(self.train.epochs * self.task.steps)
+        return self.affordable(*self.measure(min(20.0, max(1.0, self.train.minutes * 6))))
+
+    def affordable(self, step: float, look: float) -> int:
+        """How many steps of this length the minutes hold, with the looks at the valid split between them."""
         seconds = self.train.minutes * 60
-        step, look = self.measure(min(20.0, max(1.0, seconds / 10)))
         return max(1, int((seconds - EVALS * min(look, seconds / 50)) / step))
 
     def measure(self, seconds: float) -> tuple[float, float]:
@@ -185,7 +190,8 @@ class Trainer:
         return meter
 
     def look(self, split: str, *, quick: bool = True) -> Any:
-        with self._numbers():
+        """The task's score. The last judgement is made in float32, as `harken eval` will make it again."""
+        with self._numbers() if quick else nullcontext():
             return self.task.evaluate(self.model, split, quick=quick)
 
     def _judge(self) -> float:
@@ -214,7 +220,7 @@ class Trainer:
         facts = {
             "epoch": self.step // self.task.steps,
             "position": self.step % self.task.steps,
-            "best": list(self.best),
+            "best": list(self.best) if self.best_weights else None,
             "cost": {"seconds": used.seconds, "joules": used.joules, "energy_source": used.source},
             "bitwise": self.device.type == "cpu" or self.train.deterministic,
             "machine": machine.describe(),
@@ -241,7 +247,7 @@ class Trainer:
             state.load_random_state(state.of("random", tensors))
             self.task.load_state(state.of("task", tensors))
             self.best_weights = {n: t.to(self.device) for n, t in state.of("best", tensors).items()}
-            self.step, self.best = int(facts["step"]), tuple(facts["best"])
+            self.step, self.best = int(facts["step"]), tuple(facts["best"] or self.best)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise BadRun(f"{folder}: its checkpoint does not fit its recipe ({error})") from None
         trim_log(folder / "log.jsonl", self.step)
@@ -251,13 +257,22 @@ class Trainer:
 class Compiled(nn.Module):
     """A model whose forward is compiled; everything else is the model's own."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, listen: Listener) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.listen = model, listen
         self.fast: Callable[..., Any] = torch.compile(model, dynamic=False)
+        self.proven = False
 
     def forward(self, *given: Any, **named: Any) -> Any:
-        return self.fast(*given, **named)
+        try:
+            h = self.fast(*given, **named)
+        except Exception as error:  # compilers fail in their own ways; the plain model says whether it was their fault
+            if self.proven:
+                raise
+            self.fast, h = self.model, self.model(*given, **named)
+            self.listen("notice", text=f"not compiled, so slower: {type(error).__name__}")
+        self.proven = True
+        return h
 
     def __getattr__(self, name: str) -> Any:
         try:

@@ -32,9 +32,7 @@ class Train(Part):
     clip: float = Field(1.0, ge=0, description="longest gradient; longer ones are shortened; 0: never")
     seed: int = Field(0, ge=0, lt=2**32, description="fixes everything that is drawn")
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
-    precision: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="numbers of the forward pass"
-    )
+    precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="numbers of the forward pass")
     compile: Literal["auto", "yes", "no"] = Field("auto", description="torch.compile, where it pays")
     deterministic: bool = Field(False, description="bitwise repeatable on CUDA too, a little slower")
     threads: int | None = Field(None, ge=1, description="CPU threads; none: as torch chooses")

@@ -231,7 +231,7 @@ def _words(ids: list[int], logs: list[float | None], tokenizer: Tokenizer) -> li
 def load(path: str | Path) -> Run:
     """A finished run from its folder; every file it needs is checked first."""
     folder = Path(path)
-    facts = run.facts(folder, "recipe.toml", "model.safetensors", "tokenizer.json")
+    facts = run.facts(folder)
     recipe = recipes.resolve((str(folder / "recipe.toml"), recipes.read(folder / "recipe.toml")))
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
     saved = run.read_tensors(folder / "model.safetensors")

@@ -1,0 +1,340 @@
+"""The words a user reads when something is wrong, word for word: one line on stderr, and the exit code."""
+
+import shutil
+
+import pytest
+
+import harken as package
+from harken.cli import VERBS
+
+
+@pytest.fixture
+def wrong(harken):
+    """What harken says of this command: its one line without the name, after the exit code was seen."""
+
+    def call(*args: object, code: int = 2, stdin: bytes | None = None) -> str:
+        said = harken(*args, stdin=stdin)
+        assert said.code == code, said
+        assert said.err.startswith("harken: "), said.err
+        assert said.err.count("\n") == 1, said.err
+        return said.err.removeprefix("harken: ").removesuffix("\n")
+
+    return call
+
+
+@pytest.fixture
+def text(tales, tmp_path) -> str:
+    shutil.copy(tales, tmp_path / "my.txt")
+    return "my.txt"
+
+
+# --- the command itself -----------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_verb_names_the_near_one(wrong):
+    assert wrong("trian", "my.txt") == "'trian' is not a verb; see harken --help. Did you mean train?"
+
+
+def test_an_unknown_verb_without_a_near_one_names_the_help(wrong):
+    assert wrong("xyzzy") == "'xyzzy' is not a verb; see harken --help."
+
+
+def test_an_unknown_option_names_the_near_one_and_the_help(wrong):
+    assert wrong("generate", "runs/my", "--tokns", 5) == (
+        "generate: no such option --tokns; see harken generate --help. Did you mean --tokens?"
+    )
+    assert wrong("runs", "--zzz") == "runs: no such option --zzz; see harken runs --help"
+
+
+def test_a_missing_argument_is_named(wrong):
+    assert wrong("train") == "train: missing argument 'DATA|RECIPE|RUN'; see harken train --help"
+    assert wrong("eval") == "eval: missing argument 'RUN'; see harken eval --help"
+
+
+def test_check_without_anything_says_what_it_wants(wrong):
+    assert wrong("check") == (
+        "check: name the data or the recipe to check, or a kind with --settings; see harken check --help"
+    )
+
+
+def test_score_without_a_text_at_a_terminal_does_not_wait_for_one(wrong, run):
+    assert wrong("score", run) == (
+        "score: give a text, or - to read texts from stdin, one a line; see harken score --help"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--tokens", "-1"), "generate: invalid value for '--tokens': -1 is not in the range x>=0; {see}"),
+        (("--tokens", "many"), "generate: invalid value for '--tokens': 'many' is not a valid integer range; {see}"),
+        (("--n", "0"), "generate: invalid value for '--n': 0 is not in the range 1<=x<=1000; {see}"),
+        (("--temperature", "hot"), "generate: invalid value for '--temperature': 'hot' is not a valid float; {see}"),
+        (("--temperature", "-1"), "--temperature -1.0: it is 0 (greedy) or more; 0.8 is a good start"),
+        (("--top-k", "0"), "--top-k 0: at least 1 token must be left to choose from"),
+        (("--top-p", "2"), "--top-p 2.0: a share above 0 and up to 1, such as 0.9"),
+        (("--next", "0"), "--next 0: ask for at least 1 word"),
+    ],
+)
+def test_a_bad_value_of_an_option_of_generate(wrong, run, options, said):
+    assert wrong("generate", run, "Tom", *options) == said.format(see="see harken generate --help")
+
+
+def test_a_bad_option_is_noticed_before_anything_is_written(harken, run):
+    assert harken("generate", run, "Tom", "--temperature", "-1").out == ""
+
+
+def test_a_split_that_cannot_be_judged(wrong, run):
+    assert wrong("eval", run, "--split", "train") == (
+        "eval: invalid value for '--split': 'train' is not one of 'valid', 'test'; see harken eval --help"
+    )
+    assert wrong("eval", run, "--split", "test") == (
+        "--split test: this run has none; there is valid. Or give a text: harken eval RUN FILE"
+    )
+
+
+def test_a_demo_that_is_not_there(wrong):
+    assert wrong("demo", "digits") == "demo: invalid value for '[NAME]': 'digits' is not 'text'; see harken demo --help"
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("model.layrs=4", "command line: model.layrs is not a setting; Did you mean model.layers?"),
+        ("model.zzz=4", "command line: model.zzz is not a setting; harken check --settings gpt lists them"),
+        ("layers=4", "'layers=4' is not a setting; settings look like model.layers=6"),
+        ("model.layers", "'model.layers' is not a setting; settings look like model.layers=6"),
+        ("model.layers=0", "command line: model.layers = 0: input should be greater than or equal to 1"),
+        (
+            "model.positions=sine",
+            "command line: model.positions = 'sine': input should be 'sinusoid', 'sinusoid-halves', 'learned', "
+            "'rotary', 'rotary-interleaved', 'alibi' or 'none'",
+        ),
+        (
+            "train.lr=fast",
+            "command line: train.lr = 'fast': input should be a valid number, unable to parse string as a number",
+        ),
+        ("data.tokens=chars", "command line: data.tokens = 'chars': input should be 'char', 'byte', 'word' or 'bpe'"),
+        (
+            "model.kind=gtp",
+            "model.kind = 'gtp' is not a kind of model; accepted: gpt, gru, lstm, rnn. Did you mean gpt?",
+        ),
+        ("data.kind=texts", "data.kind = 'texts' is not a kind of data; accepted: text. Did you mean text?"),
+    ],
+)
+def test_a_setting_that_is_wrong(wrong, text, setting, said):
+    assert wrong("train", text, setting) == said
+
+
+def test_minutes_are_more_than_none(wrong, text):
+    assert wrong("train", text, "--minutes", 0) == "command line: train.minutes = 0.0: input should be greater than 0"
+
+
+def test_a_setting_that_is_wrong_in_a_recipe_names_the_file(wrong, tmp_path):
+    (tmp_path / "lm.toml").write_text("[model]\nlayrs = 2\n")
+    assert wrong("train", "lm.toml") == "lm.toml: model.layrs is not a setting; Did you mean model.layers?"
+
+
+def test_a_recipe_that_is_no_toml_says_where(wrong, tmp_path):
+    (tmp_path / "lm.toml").write_text("[model\n")
+    assert wrong("check", "lm.toml").startswith("lm.toml: is not valid TOML (Expected ']' ")
+
+
+def test_a_recipe_with_a_setting_outside_a_section(wrong, tmp_path):
+    (tmp_path / "lm.toml").write_text("layers = 2\n")
+    assert wrong("check", "lm.toml") == (
+        "lm.toml: layers stands outside a section; put it under one of [data], [model], [task], [train]"
+    )
+
+
+def test_settings_of_a_kind_that_is_not_there(wrong):
+    assert wrong("check", "--settings", "gtp") == (
+        "--settings gtp: not a kind; there are gpt, gru, lstm, rnn, text, next-word, train. Did you mean gpt?"
+    )
+
+
+# --- data -------------------------------------------------------------------------------------------------------------
+
+MISSING = "there is no such file, folder, catalogue name (harken data) or recipe; check the name"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("my.tx", f"my.tx: {MISSING}. Did you mean my.txt?"),
+        ("shakespear", f"shakespear: {MISSING}. Did you mean shakespeare?"),
+        ("nothing.txt", f"nothing.txt: {MISSING}"),  # an ending in common makes no near name
+        ("no/such/place.txt", f"no/such/place.txt: {MISSING}"),
+        ("lm.toml", f"lm.toml: {MISSING}"),
+        ("", f"'': {MISSING}"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["train", "check"])
+def test_data_that_is_not_there(wrong, text, verb, given, said):
+    assert wrong(verb, given) == said
+
+
+def test_near_names_in_another_folder_come_with_it(wrong, text, tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "novel.txt").write_text("x")
+    assert wrong("check", "sub/novell.txt") == f"sub/novell.txt: {MISSING}. Did you mean sub/novel.txt?"
+
+
+def test_other_data_to_judge_that_is_not_there(wrong, run, text):
+    assert wrong("eval", run, "mi.txt") == f"mi.txt: {MISSING}. Did you mean my.txt?"
+
+
+def test_a_set_that_is_not_in_the_catalogue(wrong):
+    said = wrong("data", "tale")
+    assert said.startswith("data tale: no such set; there are tales, shakespeare, ")
+    assert said.endswith(". Did you mean tales?")
+
+
+def test_a_text_that_is_not_utf_8_says_where_and_how_to_convert_it(wrong, tmp_path):
+    place = tmp_path / "latin.txt"
+    place.write_bytes("un café\n".encode("latin-1") * 20)
+    assert wrong("train", "latin.txt") == (
+        f"{place}:1: byte 0xe9 at column 7 is not UTF-8 (it looks like Latin-1); harken reads UTF-8; "
+        f"convert it: iconv -f latin1 -t utf-8 {place} > {tmp_path / 'latin.utf8.txt'}"
+    )
+
+
+def test_stdin_that_is_not_utf_8_says_in_which_line(wrong, run):
+    assert wrong("generate", run, "-", "--tokens", 2, stdin=b"Tom\ncaf\xe9\n") == (
+        "stdin:2: byte 0xe9 is not UTF-8; texts are read as UTF-8; convert it: iconv -f WINDOWS-1252 -t UTF-8"
+    )
+
+
+def test_pairs_are_recognised_and_named_as_not_readable_yet(wrong, tmp_path):
+    (tmp_path / "p.tsv").write_text("".join(f"a cat {n} sat\tun chat {n} dort\n" for n in range(30)))
+    assert wrong("train", "p.tsv") == (
+        "p.tsv: this is pairs (2 columns split at tabs, no header; column 1 and column 2 hold text, and no column is a "
+        "label), and this harken has no reader for pairs yet; it reads text. "
+        "To take it for text all the same: data.kind=text"
+    )
+
+
+def test_a_table_is_recognised_and_named_as_not_readable_yet(wrong, tmp_path):
+    rows = "".join(f"we saw film {n} and slept,bad\nwe saw film {n} and cheered,good\n" for n in range(9))
+    (tmp_path / "t.csv").write_text("review,verdict\n" + rows)
+    said = wrong("check", "t.csv")
+    assert said.startswith("t.csv: this is table (2 columns split at commas, a header; column 'verdict' has 2 values")
+    assert said.endswith("no reader for table yet; it reads text. To take it for text all the same: data.kind=text")
+
+
+def test_an_empty_stdin_is_named(wrong):
+    assert wrong("train", "-", stdin=b"") == "stdin: there is nothing in it; give it a text: harken train - < my.txt"
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["generate", "score", "eval"])
+def test_a_run_that_is_not_there(wrong, verb):
+    extra = ("x",) if verb != "eval" else ()
+    assert wrong(verb, "runs/x", *extra) == "runs/x: there is no such folder; harken runs lists those that are there"
+
+
+def test_a_folder_that_is_no_run(wrong, tmp_path):
+    (tmp_path / "stuff").mkdir()
+    assert wrong("generate", "stuff", "x") == (
+        "stuff: this is no run folder (it has no harken.json); harken runs lists those that are there"
+    )
+
+
+def test_a_run_that_is_not_finished_says_how_to_go_on(wrong, run, tmp_path):
+    shutil.copytree(run, tmp_path / "half")
+    (tmp_path / "half" / "harken.json").unlink()
+    assert wrong("generate", "half", "x", code=1) == (
+        "half: this run is not finished; go on with: harken train half --resume"
+    )
+
+
+def test_a_run_that_was_tampered_with_names_the_file(wrong, run, tmp_path):
+    shutil.copytree(run, tmp_path / "odd")
+    with (tmp_path / "odd" / "model.safetensors").open("ab") as file:
+        file.write(b"!")
+    assert wrong("generate", "odd", "x", code=1) == (
+        "odd/model.safetensors: is not the file this run was finished with; take it from a copy, or train again"
+    )
+
+
+def test_a_run_is_not_taken_for_data(wrong, run, tmp_path):
+    shutil.copytree(run, tmp_path / "mine")
+    assert wrong("train", "mine") == (
+        "mine: this is a run, not data; go on with it: harken train mine --resume; "
+        "or repeat it with: harken train mine/recipe.toml"
+    )
+
+
+def test_an_out_folder_that_is_not_empty(wrong, text, tmp_path):
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "notes").write_text("mine")
+    assert wrong("train", text, "--out", "taken") == (
+        "--out taken: is not empty; go on with --resume, write over it with --force, or choose another"
+    )
+
+
+def test_an_out_folder_that_is_a_file(wrong, text):
+    assert wrong("train", text, "--out", text) == "--out my.txt: there is a file of this name; choose another"
+
+
+def test_a_resumed_run_keeps_its_settings(wrong, run):
+    assert wrong("train", run, "train.steps=9", "--resume") == (
+        f"{run}: a run is resumed with the recipe it has; train.steps cannot be changed now"
+    )
+
+
+# --- what nobody foresaw ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    from harken.use import model
+
+    def load(path):
+        raise RuntimeError("the wheels came off\nand rolled away")
+
+    monkeypatch.setattr(model, "load", load)
+
+
+def test_an_unforeseen_error_is_one_line_too(wrong, broken):
+    assert wrong("score", "runs/x", "Tom", code=1) == "RuntimeError: the wheels came off; HARKEN_DEBUG=1 shows where"
+
+
+def test_ctrl_c_is_no_traceback(harken, monkeypatch):
+    from harken.use import model
+
+    monkeypatch.setattr(model, "load", lambda path: (_ for _ in ()).throw(KeyboardInterrupt))
+    said = harken("score", "runs/x", "Tom")
+    assert (said.code, said.err.strip()) == (1, "harken: stopped")
+
+
+def test_harken_debug_shows_the_traceback_before_the_line(harken, broken, monkeypatch):
+    monkeypatch.setenv("HARKEN_DEBUG", "1")
+    said = harken("score", "runs/x", "Tom")
+    assert said.code == 1
+    assert said.err.startswith("Traceback (most recent call last):")
+    assert said.err.splitlines()[-1].startswith("harken: RuntimeError: the wheels came off")
+
+
+def test_harken_debug_keeps_the_exit_code(harken, monkeypatch):
+    monkeypatch.setenv("HARKEN_DEBUG", "1")
+    said = harken("check", "nothing.txt")
+    assert "BadInput" in said.err
+    assert said.code == 2
+
+
+def test_the_errors_a_program_may_catch_have_names_in_the_package():
+    assert issubclass(package.BadInput, package.HarkenError)
+    assert issubclass(package.BadSetting, ValueError)
+
+
+def test_json_leaves_stdout_empty_when_something_is_wrong(harken):
+    for verb in VERBS:
+        thing = ("nothing",) if verb not in ("runs", "demo") else ("--zzz",)
+        said = harken(verb, *thing, *(("x",) if verb == "score" else ()), "--json")
+        assert (said.code, said.out) == (2, ""), verb
