@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 
-# the smallest that is still a training
-TINY = (
-    *("model.d=16", "model.layers=1", "model.heads=2", "model.context=16"),
-    *("train.steps=2", "train.batch=4", "train.eval_every=2"),
-)
+TINY = [
+    "model.d=16",
+    "model.layers=1",
+    "model.heads=2",
+    "model.context=16",
+    "train.steps=2",
+    "train.batch=4",
+    "train.eval_every=2",
+]
 
 
 @dataclass(frozen=True)
@@ -32,9 +36,10 @@ class Keyboard(io.StringIO):
 def harken(monkeypatch, capsys, tmp_path):
     """Call harken in an empty folder."""
     from harken.cli import main
-    from harken.study import train
+    from harken.study import estimate, train
 
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(estimate, "PROBE_SECONDS", 0.01)
     monkeypatch.delenv("HARKEN_DEBUG", raising=False)
     monkeypatch.setattr(train, "SAMPLE_TOKENS", 5)
 

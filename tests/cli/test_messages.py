@@ -36,7 +36,7 @@ def test_an_unknown_verb_names_the_near_one(wrong):
 
 
 def test_an_unknown_verb_without_a_near_one_names_the_help(wrong):
-    assert wrong("xyzzy") == "'xyzzy' is not a verb; see harken --help."
+    assert wrong("xyzzy") == "'xyzzy' is not a verb; see harken --help"
 
 
 def test_an_unknown_option_names_the_near_one_and_the_help(wrong):
@@ -120,9 +120,12 @@ def test_a_demo_that_is_not_there(wrong):
         ("data.tokens=chars", "command line: data.tokens = 'chars': input should be 'char', 'byte', 'word' or 'bpe'"),
         (
             "model.kind=gtp",
-            "model.kind = 'gtp' is not a kind of model; accepted: gpt, gru, lstm, rnn. Did you mean gpt?",
+            "command line: model.kind = 'gtp' is not a kind of model; accepted: gpt, gru, lstm, rnn. Did you mean gpt?",
         ),
-        ("data.kind=texts", "data.kind = 'texts' is not a kind of data; accepted: text. Did you mean text?"),
+        (
+            "data.kind=texts",
+            "command line: data.kind = 'texts' is not a kind of data; accepted: text. Did you mean text?",
+        ),
     ],
 )
 def test_a_setting_that_is_wrong(wrong, text, setting, said):
@@ -184,7 +187,7 @@ def test_near_names_in_another_folder_come_with_it(wrong, text, tmp_path):
 
 
 def test_other_data_to_judge_that_is_not_there(wrong, run, text):
-    assert wrong("eval", run, "mi.txt") == f"mi.txt: {MISSING}. Did you mean my.txt?"
+    assert wrong("eval", run, "my_.txt") == f"my_.txt: {MISSING}. Did you mean my.txt?"
 
 
 def test_a_set_that_is_not_in_the_catalogue(wrong):

@@ -337,7 +337,7 @@ def test_a_cache_that_cannot_be_made_is_one_line(tmp_path: Path, monkeypatch: py
 def test_the_list_shows_every_set_and_what_is_cached(offer: Offer) -> None:
     offer(tar({"toy/a.txt": b"x"}), files=("toy/a.txt",))
     fetch("toy")
-    lines = CliRunner().invoke(data, []).stdout.splitlines()
+    lines = CliRunner().invoke(data, []).stdout.split("\n\n")[0].splitlines()
     assert lines[0].split() == ["name", "kind", "size", "what", "licence", "cached"]
     assert [line.split()[0] for line in lines[1:]] == catalogue.names()
     assert [line.split()[0] for line in lines if line.endswith("yes")] == ["toy"]

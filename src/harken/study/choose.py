@@ -51,7 +51,7 @@ def _kind(what: str, path: Path, given: Settings) -> tuple[str, Guess | None]:
     """The kind of the data: the one that was named, else the one it looks like, with the guess and its reason."""
     if "data.kind" in given:
         kind = str(given["data.kind"])
-        kinds.find("data", kind)
+        recipe.resolve(("command line", {"data.kind": kind}))  # refuses a kind that is none
         try:  # a plug-in may read what harken does not know
             guess = sniff(path)
         except BadInput:

@@ -1,0 +1,395 @@
+"""What each verb prints: for programs one JSON object, for people lines; from arguments, stdin and pipes alike."""
+
+import json
+import os
+import pty
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from harken.cli import VERBS
+from harken.cli.say import Teller, columns, duration, energy, figure, number
+
+TINY = [
+    "model.d=16",
+    "model.layers=1",
+    "model.heads=2",
+    "model.context=16",
+    "train.steps=2",
+    "train.batch=4",
+    "train.eval_every=2",
+]
+
+
+@pytest.fixture
+def text(tales, tmp_path) -> str:
+    shutil.copy(tales, tmp_path / "my.txt")
+    return "my.txt"
+
+
+@pytest.fixture
+def told(harken):
+    """What harken prints when all goes well."""
+
+    def call(*args: object, stdin: bytes | None = None) -> str:
+        said = harken(*args, stdin=stdin)
+        assert said.code == 0, said
+        return said.out
+
+    return call
+
+
+@pytest.fixture
+def asked(told):
+    """The one JSON object on stdout: nothing else may stand there."""
+    return lambda *args, stdin=None: json.loads(told(*args, "--json", stdin=stdin))
+
+
+@pytest.fixture
+def few_tales(monkeypatch):
+    from harken.data import catalogue
+
+    monkeypatch.setattr(catalogue, "TALES", 20)
+
+
+# --- --json: at least the keys of the contract ------------------------------------------------------------------------
+
+
+def test_json_of_train(asked, text):
+    found = asked("train", text, *TINY)
+    assert {"run", "kind", "parameters", "steps", "seconds", "metrics", "baseline", "cost"} <= found.keys()
+    assert (found["run"], found["kind"], found["steps"]) == ("runs/my", "gpt", 2)
+    assert {"loss", "perplexity", "bits_per_character"} == found["metrics"].keys()
+
+
+def test_json_of_check(asked, text):
+    found = asked("check", text, *TINY)
+    assert {"kind", "reason", "others", "recipe", "origins", "estimate"} <= found.keys()
+    assert found["kind"] == "text"
+    assert found["origins"]["model.d"] == "command line"
+    assert {"parameters", "steps", "minutes", "kwh", "memory_mib"} <= found["estimate"].keys()
+
+
+def test_json_of_eval(asked, run):
+    found = asked("eval", run)
+    assert {"metrics", "baseline", "split", "examples", "protocol"} <= found.keys()
+    assert found["split"] == "valid"
+    assert found["protocol"]["context"] == 16
+
+
+def test_json_of_eval_on_other_data(asked, run, text):
+    found = asked("eval", run, text)
+    assert found["split"] == "other data"
+    assert found["examples"] == os.path.getsize(text) - 1
+
+
+def test_json_of_generate(asked, run):
+    found = asked("generate", run, "Tom", "--tokens", 7)
+    assert {"text", "tokens", "tokens_per_second"} <= found.keys()
+    assert (len(found["text"]), found["tokens"]) == (7, 7)
+
+
+def test_json_of_many_continuations_has_a_list_of_texts(asked, run):
+    found = asked("generate", run, "Tom", "--tokens", 7, "--n", 3)
+    assert [len(text) for text in found["text"]] == [7, 7, 7]
+    assert found["tokens"] == 21
+
+
+def test_json_of_next(asked, run):
+    found = asked("generate", run, "Tom", "--next", 3)["next"]
+    assert len(found) == 3
+    assert all(word.keys() == {"text", "probability"} for word in found)
+
+
+def test_json_of_score(asked, run):
+    found = asked("score", run, "Tom had")
+    assert {"words", "perplexity"} <= found.keys()
+    assert [word["word"] for word in found["words"]] == ["Tom", " had"]
+
+
+def test_json_of_data(asked, few_tales):
+    listed = asked("data")["sets"]
+    assert {"name", "kind", "bytes", "licence", "attribution", "cached"} <= listed[0].keys()
+    found = asked("data", "tales")
+    assert os.path.isfile(found["path"])
+    assert len(found["sha256"]) == 64
+
+
+def test_json_of_runs(asked, run):
+    (found,) = asked("runs", run.parent)["runs"]
+    assert {"run", "state", "kind", "parameters", "metrics", "date", "seconds", "kwh"} <= found.keys()
+    assert found["state"] == "finished"
+
+
+def test_json_of_demo(asked, few_tales, monkeypatch):
+    from harken.data import catalogue
+
+    fetch = catalogue.fetch
+    monkeypatch.setattr(catalogue, "fetch", lambda name, **_: fetch("tales"))
+    found = asked("demo", "--minutes", 0.001)
+    assert {"run", "metrics", "files", "attribution"} <= found.keys()
+    assert all(os.path.isfile(file) for file in found["files"])
+
+
+def test_json_of_settings_and_of_show(asked, text):
+    assert {"path", "default", "accepted", "description"} == asked("check", "--settings", "gpt")["settings"][0].keys()
+    assert asked("train", text, "--show", *TINY)["recipe"]["model.d"] == 16
+
+
+def test_json_with_a_notice_keeps_stdout_clean(harken, run):
+    said = harken("train", run, "--resume", "--json")
+    assert said.err == f"{run}: this run is finished; there is nothing left to do\n"
+    assert json.loads(said.out)["run"] == str(run)
+
+
+# --- stdin ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dash", [("-",), ()])
+def test_each_line_of_stdin_gets_one_line_empty_ones_too(told, run, dash):
+    out = told("generate", run, *dash, "--tokens", 8, stdin=b"Tom\n\nNora had\n")
+    assert out.count("\n") == 3
+
+
+def test_a_line_of_stdin_is_answered_as_if_it_were_an_argument(told, asked, run):
+    alone = [asked("generate", run, prompt, "--tokens", 8)["text"] for prompt in ("Tom", "")]
+    assert told("generate", run, "--tokens", 8, stdin=b"Tom\n\n").split("\n")[:2] == [
+        text.replace("\n", "\\n") for text in alone
+    ]
+
+
+def test_a_bom_and_crlf_in_stdin_are_no_part_of_the_prompt(asked, run):
+    plain, windows = b"Tom\nNora\n", b"\xef\xbb\xbfTom\r\nNora\r\n"
+    found = [asked("generate", run, "--tokens", 2, stdin=given)["text"] for given in (plain, windows)]
+    assert found[0] == found[1]
+
+
+def test_json_of_several_lines_has_lists_with_one_entry_a_line(asked, run):
+    found = asked("generate", run, "-", "--tokens", 4, stdin=b"Tom\n\nNora\n")
+    assert found["prompt"] == ["Tom", "", "Nora"]
+    assert [len(text) for text in found["text"]] == found["tokens"] == [4, 4, 4]
+
+
+def test_an_empty_line_gets_an_empty_score(told, asked, run):
+    lines = told("score", run, stdin=b"Tom had\n\na\nNora had\n").split("\n")
+    assert [line[:10] for line in lines] == ["perplexity", "", "", "perplexity", ""]
+    assert [p is None for p in asked("score", run, stdin=b"Tom had\n\n")["perplexity"]] == [False, True]
+
+
+def test_several_texts_are_scored_one_a_line(told, run):
+    assert told("score", run, "Tom had", "a hat").count("perplexity") == 2
+
+
+def test_a_text_comes_from_stdin(told, tales):
+    assert "  run     runs/stdin " in told("train", "-", *TINY, stdin=tales.read_bytes())
+
+
+# --- check, show, runs ------------------------------------------------------------------------------------------------
+
+
+def test_check_prints_the_kind_why_and_how_to_overrule_it(told, text):
+    lines = told("check", text, *TINY).splitlines()
+    assert lines[0].startswith("my.txt is text: plain UTF-8 text, lines of ")
+    assert "  overrule with data.kind=..." in lines
+
+
+def test_check_prints_the_runners_up(told, tmp_path):
+    (tmp_path / "half.txt").write_text("one, two\n" * 40 + "a line of prose without any\n" * 40)
+    assert "\n  not table: 50% of its lines split at ','" in told("check", "half.txt", *TINY)
+
+
+def test_check_prints_each_setting_with_its_origin_in_columns(told, text):
+    lines = [line for line in told("check", text, *TINY).splitlines() if " = " in line]
+    origins = {line.split()[0]: line.partition("# ")[2] for line in lines}
+    assert origins["model.d"] == "command line"
+    assert origins["data.path"] == "my.txt"
+    assert origins["model.kind"] == "harken's choice for such data"
+    assert origins["train.seed"] == "default"
+    assert len({line.index("= ") for line in lines}) == len({line.index("# ") for line in lines}) == 1
+
+
+def test_check_ends_with_what_it_would_cost(told, text):
+    weights, cost = told("check", text, *TINY).splitlines()[-2:]
+    assert "weights" in weights
+    assert "MiB of memory" in weights
+    assert cost.startswith("2 steps, about ")
+    assert "Wh" in cost
+
+
+def test_check_trains_nothing(told, text, tmp_path):
+    told("check", text, *TINY)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_check_settings_lists_every_setting_with_its_sentence(told):
+    out = told("check", "--settings", "gpt")
+    assert "model.heads" in out
+    assert "number of attention heads" in out
+    assert "scaled-dot, dot, bilinear" in out
+
+
+@pytest.mark.parametrize("kind", ["text", "train", "next-word", "lstm", "model"])
+def test_check_settings_knows_every_kind_and_section(told, kind):
+    assert "description" not in told("check", "--settings", kind)
+
+
+def test_show_prints_the_recipe_and_trains_nothing(told, text, tmp_path):
+    out = told("train", text, "--show", "--minutes", 3, "model.layers=7")
+    assert "model.layers         = 7" in out
+    assert "train.minutes        = 3.0" in out
+    assert not (tmp_path / "runs").exists()
+
+
+def test_runs_tells_finished_unfinished_and_damaged_apart(told, asked, run, tmp_path):
+    for name in ("whole", "half", "odd"):
+        shutil.copytree(run, tmp_path / "runs" / name)
+    (tmp_path / "runs" / "half" / "harken.json").unlink()
+    (tmp_path / "runs" / "odd" / "cost.json").write_text("{}")
+    (tmp_path / "runs" / "mess").mkdir()
+    (tmp_path / "runs" / "mess" / "harken.json").write_text('{"format": 1, "sha256": {}, "metrics": 3}')
+    states = {one["run"]: one["state"] for one in asked("runs")["runs"]}
+    assert states == {
+        "runs/half": "not finished",
+        "runs/mess": "damaged",
+        "runs/odd": "damaged",
+        "runs/whole": "finished",
+    }
+    out = told("runs")
+    assert "runs/half  not finished: go on with: harken train runs/half --resume" in out
+    assert "runs/odd  damaged: runs/odd/cost.json: is not the file this run was finished with" in out
+
+
+def test_no_runs_says_how_to_make_one(told):
+    assert told("runs") == "no runs in runs; make one with: harken train my.txt\n"
+
+
+def test_default_names_take_2_and_3(told, text, tmp_path):
+    for _ in range(3):
+        told("train", text, *TINY)
+    assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == ["my", "my-2", "my-3"]
+
+
+def test_resume_without_anything_starts_anew_and_says_so(harken, text):
+    said = harken("train", text, "--resume", *TINY)
+    assert said.code == 0
+    assert said.err == "runs/my: there is nothing to go on with; the run starts anew\n"
+
+
+def test_a_training_tells_what_it_does_and_what_to_type_next(told, text):
+    out = told("train", text, *TINY)
+    marks = ("text", "recipe", "data", "model", "train", "step", "valid", "cost", "run", "next")
+    found = [line.split()[0] for line in out.splitlines() if line.split()[0] in marks]
+    assert list(dict.fromkeys(found)) == list(marks)
+    assert '  next    harken generate runs/my "Once upon a time"' in out
+
+
+def test_the_verdict_stands_beside_the_free_baselines(told, run):
+    model, unigram, counts, protocol = told("eval", run).splitlines()
+    assert model.endswith("this model")
+    assert unigram.endswith("unigram, for free")
+    assert counts.endswith("5-gram Kneser-Ney, for free")
+    assert "context 16, stride 8" in protocol
+
+
+# --- help, pipes and terminals ----------------------------------------------------------------------------------------
+
+
+def test_harken_alone_prints_its_help(told):
+    assert told() == told("--help")
+    assert all(f"  {verb}" in told("--help") for verb in VERBS)
+
+
+HELP = """
+import sys
+from harken.cli import VERBS, main
+for verb in ["", *VERBS]:
+    sys.argv = ["harken", *([verb] if verb else []), "--help"]
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code, verb
+    heavy = {"torch", "numpy", "pydantic", "rich"} & sys.modules.keys()
+    assert not heavy, (verb, heavy)
+"""
+
+
+@pytest.mark.process
+def test_the_help_of_every_verb_needs_neither_torch_nor_numpy_nor_rich():
+    done = subprocess.run([sys.executable, "-c", HELP], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Usage: harken") == 1 + len(VERBS)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("verb", [(), ("train",), ("data",)])
+def test_help_takes_no_time_worth_mentioning(verb):
+    def cpu_seconds() -> float:
+        before = os.times()
+        subprocess.run([sys.executable, "-m", "harken", *verb, "--help"], capture_output=True, check=True)
+        after = os.times()
+        return after.children_user + after.children_system - before.children_user - before.children_system
+
+    assert min(cpu_seconds() for _ in range(3)) < 0.2  # measured: 0.07
+
+
+@pytest.mark.process
+def test_a_reader_that_leaves_early_is_no_error():
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([sys.executable, "-m", "harken", "data"], stdout=write, stderr=subprocess.PIPE)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def at_a_terminal(*args: str, **env: str) -> str:
+    """What harken writes to a terminal of 100 columns."""
+    mine, its = pty.openpty()
+    everything = {**os.environ, "TERM": "xterm", "COLUMNS": "100", **env}
+    process = subprocess.Popen([sys.executable, "-m", "harken", *args], stdout=its, stderr=its, env=everything)
+    os.close(its)
+    shown = b""
+    try:
+        while block := os.read(mine, 1 << 16):
+            shown += block
+    except OSError:  # the other side was closed
+        pass
+    os.close(mine)
+    assert process.wait() == 0
+    return shown.decode()
+
+
+@pytest.mark.process
+def test_a_table_is_drawn_on_a_terminal_and_plain_with_no_color():
+    assert "\x1b[1m" in at_a_terminal("data")
+    assert "\x1b" not in at_a_terminal("data", NO_COLOR="1")
+
+
+def test_elsewhere_there_are_no_escape_codes(told, text):
+    assert "\x1b" not in told("train", text, *TINY) + told("data") + told("check", "--settings", "text")
+
+
+@pytest.mark.parametrize(
+    ("env", "live"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)], ids=["plain", "no", "dumb"]
+)
+def test_a_bar_is_drawn_only_where_somebody_watches(monkeypatch, env, live):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert Teller(quiet=False).live is live
+    assert not Teller(quiet=True).live
+
+
+def test_numbers_are_told_in_few_figures():
+    assert [number(n) for n in (7, 1234, 1_234_567, 2e9)] == ["7", "1.23 k", "1.23 M", "2 G"]
+    assert [duration(s) for s in (2.345, 95, 7300)] == ["2.35 s", "1 min 35 s", "2.0 h"]
+    assert [energy(kwh) for kwh in (0.0123, 2.5)] == ["12.3 Wh", "2.5 kWh"]
+    assert [figure(x) for x in (2.71, 0.5, 1234.4, 56789.2)] == ["2.710", "0.5000", "1234", "56,789"]
+
+
+def test_columns_are_as_wide_as_their_widest_cell():
+    assert columns([("a", "bb", "c"), ("aaa", "b", "")]) == ["a    bb  c", "aaa  b"]

@@ -1,0 +1,175 @@
+"""From what the user names to a recipe: what was found, what was chosen for it, and whose word counts."""
+
+import io
+import json
+import sys
+
+import pytest
+
+from harken.data import catalogue
+from harken.data.tales import tales
+from harken.errors import BadInput
+from harken.study import choose as room
+from harken.study.choose import choose, located, run_name
+
+
+@pytest.fixture(autouse=True)
+def an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def text(tmp_path):
+    (tmp_path / "my.txt").write_text("\n\n".join(tales(3)))
+    return "my.txt"
+
+
+def notices(what, settings=None):
+    heard = []
+    choose(what, settings, listen=lambda event, **facts: heard.append((event, facts.get("text"))))
+    return [said for event, said in heard if event == "notice"]
+
+
+# --- whose word counts ------------------------------------------------------------------------------------------------
+
+
+def test_a_text_gets_harkens_choice_for_texts(text, tmp_path):
+    chosen = choose(text)
+    assert (chosen.recipe.data.kind, chosen.recipe.data.tokens, chosen.recipe.model.kind) == ("text", "char", "gpt")
+    assert chosen.recipe.data.path == str(tmp_path / "my.txt")
+    assert chosen.recipe.origins["model.kind"] == "harken's choice for such data"
+
+
+def test_the_command_line_beats_harkens_choice(text):
+    chosen = choose(text, {"model.layers": 3, "data.tokens": "byte"})
+    assert (chosen.recipe.model.layers, chosen.recipe.data.tokens) == (3, "byte")
+    assert chosen.recipe.origins["model.layers"] == "command line"
+
+
+def test_the_command_line_beats_the_recipe_file(text):
+    with open("lm.toml", "w") as file:
+        file.write('[data]\npath = "my.txt"\n[model]\nlayers = 2\nd = 32\n')
+    chosen = choose("lm.toml", {"model.layers": 3})
+    assert (chosen.recipe.model.layers, chosen.recipe.model.d) == (3, 32)
+    assert (chosen.recipe.origins["model.d"], chosen.guess) == ("lm.toml", None)
+
+
+def test_a_recipe_for_other_data_loses_the_fingerprint_of_its_own(text):
+    with open("lm.toml", "w") as file:
+        file.write('[data]\npath = "old.txt"\nsha256 = "abc"\n')
+    assert choose("lm.toml").recipe.data.sha256 == "abc"
+    assert choose("lm.toml", {"data.path": "my.txt"}).recipe.data.sha256 is None
+
+
+def test_a_recipe_that_comes_with_harken_is_taken_by_its_name(text):
+    chosen = choose("word", {"data.path": "my.txt"})
+    assert chosen.recipe.data.tokens == "word"
+    assert chosen.recipe.origins["data.tokens"] == "recipe word"
+
+
+def test_a_file_of_the_same_name_beats_a_recipe_that_comes_with_harken(text, tmp_path):
+    (tmp_path / "word").write_text("A plain text. " * 40)
+    assert choose("word").recipe.data.path == str(tmp_path / "word")
+
+
+def test_a_recurrent_model_gets_the_recipe_of_its_kind_with_the_tokens_of_the_text(text):
+    chosen = choose(text, {"model.kind": "lstm"})
+    assert (chosen.recipe.model.kind, chosen.recipe.data.tokens) == ("lstm", "char")
+    assert chosen.recipe.origins["train.lr"] == "harken's choice for such data"
+
+
+# --- what was found ---------------------------------------------------------------------------------------------------
+
+
+def test_a_text_with_marked_unknown_words_is_learned_in_words(tmp_path):
+    (tmp_path / "ptb.txt").write_text("the <unk> of the year was <unk> again\n" * 50)
+    assert choose("ptb.txt").recipe.data.tokens == "word"
+
+
+def test_a_long_text_is_learned_in_byte_pairs(text, monkeypatch):
+    monkeypatch.setattr(room, "LARGE", 100)
+    assert choose(text).recipe.data.tokens == "bpe"
+
+
+def test_splits_that_are_named_in_a_folder_are_found(tmp_path):
+    (tmp_path / "corpus").mkdir()
+    for name in ("train", "valid", "test"):
+        (tmp_path / "corpus" / f"{name}.txt").write_text("A plain line of text.\n" * 30)
+    data = choose("corpus").recipe.data
+    assert (data.train, data.valid, data.test) == tuple(
+        str(tmp_path / "corpus" / f"{name}.txt") for name in ("train", "valid", "test")
+    )
+
+
+def test_a_guess_comes_with_its_reason(text):
+    assert choose(text).guess.reason.startswith("plain UTF-8 text")
+
+
+def test_a_kind_that_was_named_is_no_guess(tmp_path):
+    (tmp_path / "p.tsv").write_text("".join(f"a cat {n} sat\tun chat {n} dort\n" for n in range(30)))
+    chosen = choose("p.tsv", {"data.kind": "text"})
+    assert (chosen.recipe.data.kind, chosen.guess) == ("text", None)
+
+
+def test_a_kind_that_was_named_is_not_refused_for_what_it_looks_like(tmp_path):
+    (tmp_path / "blob").write_bytes(bytes(range(256)) * 10)
+    with pytest.raises(BadInput, match="binary"):
+        choose("blob")
+    assert choose("blob", {"data.kind": "text"}).recipe.data.path == str(tmp_path / "blob")
+
+
+def test_a_setting_the_reader_does_not_have_is_left_aside_and_said(tmp_path):
+    rows = (json.dumps({"id": n, "body": f"line {n} of a long and winding text"}) for n in range(30))
+    (tmp_path / "t.jsonl").write_text("\n".join(rows))
+    assert notices("t.jsonl") == [
+        't.jsonl: data.text="body" would fit, but the reader of text has no such setting; the data is read as it is'
+    ]
+
+
+def test_a_text_that_needs_no_setting_is_taken_without_a_word(text):
+    assert notices(text) == []
+
+
+# --- where it lies ----------------------------------------------------------------------------------------------------
+
+
+def test_a_name_of_the_catalogue_is_fetched(monkeypatch):
+    monkeypatch.setattr(catalogue, "TALES", 3)
+    assert choose("tales").recipe.data.path == str(catalogue.fetch("tales").path)
+
+
+def test_a_file_beats_a_name_of_the_catalogue(tmp_path):
+    (tmp_path / "tales").write_text("A plain text. " * 40)
+    assert located("tales") == tmp_path / "tales"
+
+
+def test_standard_input_is_kept_so_that_the_run_can_be_repeated(monkeypatch):
+    places = []
+    for _ in range(2):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Tom had a hat. " * 9)))
+        places.append(located("-"))
+    assert places[0] == places[1]
+    assert places[0].read_bytes() == b"Tom had a hat. " * 9
+
+
+@pytest.mark.parametrize(
+    ("what", "given", "name"),
+    [
+        ("my.txt", {}, "my"),
+        ("some/where/war.and.peace.txt", {}, "war.and.peace"),
+        ("folder/", {}, "folder"),
+        ("-", {}, "stdin"),
+        ("shakespeare", {}, "shakespeare"),
+        ("word", {}, "word"),
+        ("word", {"data.path": "x/novel.txt"}, "novel"),
+        (None, {"data.train": "a.txt"}, "a"),
+        (None, {}, "run"),
+    ],
+)
+def test_a_run_is_named_after_its_data(what, given, name):
+    assert run_name(what, given) == name
+
+
+def test_a_run_on_the_folder_one_stands_in_or_above_has_that_folders_name(tmp_path):
+    assert run_name(".", {}) == tmp_path.stem
+    assert run_name("..", {}) == tmp_path.parent.stem

@@ -1,0 +1,164 @@
+"""harken.train: from a text to a run folder that holds what the contract says, and says what it cost."""
+
+import hashlib
+import json
+import tomllib
+
+import pytest
+
+import harken
+from harken.data.tales import tales as told
+from harken.errors import BadInput
+from harken.study import train as room
+
+TINY = {
+    "model.d": 16,
+    "model.layers": 1,
+    "model.heads": 2,
+    "model.context": 16,
+    "train.steps": 6,
+    "train.batch": 4,
+    "train.eval_every": 3,
+    "train.log_every": 1,
+    "train.checkpoint_every": 3,
+}
+PARTS = {"recipe.toml", "harken.json", "model.safetensors", "tokenizer.json", "log.jsonl", "cost.json", "report.html"}
+
+
+@pytest.fixture(autouse=True)
+def short_samples(monkeypatch):
+    monkeypatch.setattr(room, "SAMPLE_TOKENS", 5)
+
+
+@pytest.fixture(scope="module")
+def tales(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "tales.txt"
+    path.write_text("\n\n".join(told(20)) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, tales):
+    """A finished run, with a test split. Tests only read it."""
+    home = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HARKEN_CACHE", str(home / "cache"))
+        patch.setattr(room, "SAMPLE_TOKENS", 5)
+        return harken.train(tales, out=home / "run", settings={**TINY, "data.test": 0.1})
+
+
+def read(run, name: str) -> dict:
+    return json.loads((run.path / name).read_text())
+
+
+# --- the folder -------------------------------------------------------------------------------------------------------
+
+
+def test_the_run_folder_holds_the_files_of_the_contract_and_no_others(run):
+    assert {p.name for p in run.path.iterdir() if not p.name.startswith(".")} == PARTS | {"checkpoints"}
+    assert {p.name for p in run.path.iterdir() if p.name.startswith(".")} <= {".lock"}
+
+
+def test_a_checkpoint_holds_its_state_and_its_manifest(run):
+    shelf = sorted((run.path / "checkpoints").iterdir())
+    assert [place.name for place in shelf] == ["step-000003", "step-000006"]
+    assert {p.name for p in shelf[0].iterdir()} == {"state.safetensors", "manifest.json"}
+
+
+def test_harken_json_has_the_sha256_of_every_other_file(run):
+    hashes = {name: hashlib.sha256((run.path / name).read_bytes()).hexdigest() for name in PARTS - {"harken.json"}}
+    assert read(run, "harken.json")["sha256"] == hashes
+
+
+def test_harken_json_says_what_the_run_is(run):
+    facts = read(run, "harken.json")
+    assert (facts["format"], facts["kind"], facts["task"]) == (1, "gpt", "next-word")
+    assert facts["versions"].keys() == {"harken", "torch"}
+    assert facts["data"]["sha256"] == run.recipe.data.sha256
+    assert facts["steps"] == 6
+
+
+def test_the_recipe_stores_the_path_absolute_with_its_fingerprint_and_the_steps(run, tales):
+    recipe = tomllib.loads((run.path / "recipe.toml").read_text())
+    assert recipe["data"]["path"] == str(tales)
+    assert len(recipe["data"]["sha256"]) == 64
+    assert recipe["train"]["steps"] == 6
+
+
+def test_the_log_has_one_object_a_step_each_step_once(run):
+    lines = [json.loads(line) for line in (run.path / "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    assert all({"loss", "lr", "gradient", "tokens_per_second"} <= line.keys() for line in lines)
+    assert [line["step"] for line in lines if "valid" in line] == [3, 6]
+
+
+def test_the_cost_says_seconds_energy_where_it_comes_from_and_co2(run):
+    cost = read(run, "cost.json")
+    wanted = {"seconds", "joules", "energy_source", "kwh", "co2e_kg", "flops", "flops_per_token", "price_usd"}
+    assert wanted <= cost.keys()
+    assert cost["flops"] == pytest.approx(cost["flops_per_token"] * 6 * 4 * 16)
+    assert cost["energy_source"].startswith(("measured", "estimated"))
+
+
+def test_every_split_has_its_metrics_beside_the_free_baselines(run):
+    facts = read(run, "harken.json")
+    assert facts["metrics"].keys() == facts["baseline"].keys() == facts["protocol"].keys() == {"valid", "test"}
+    for split in ("valid", "test"):
+        assert facts["baseline"][split].keys() == {"unigram", "5-gram Kneser-Ney"}
+        for values in (facts["metrics"][split], *facts["baseline"][split].values()):
+            assert values.keys() == {"loss", "perplexity", "bits_per_character"}
+
+
+# --- from Python ------------------------------------------------------------------------------------------------------
+
+
+def test_settings_may_be_given_as_a_dictionary(run):
+    assert (run.recipe.model.d, run.recipe.model.layers, run.recipe.data.test) == (16, 1, 0.1)
+
+
+def test_the_recipe_of_a_run_repeats_it_bit_for_bit(run, tmp_path):
+    again = harken.train(run.path / "recipe.toml", out=tmp_path / "again")
+    for name in ("model.safetensors", "tokenizer.json"):
+        assert (again.path / name).read_bytes() == (run.path / name).read_bytes()
+    assert again.metrics == run.metrics
+
+
+def test_another_seed_gives_other_weights(run, tmp_path):
+    other = harken.train(run.path / "recipe.toml", out=tmp_path / "other", settings={"train.seed": 1})
+    assert (other.path / "model.safetensors").read_bytes() != (run.path / "model.safetensors").read_bytes()
+
+
+def test_a_recipe_refuses_a_text_that_has_changed(tmp_path):
+    text = tmp_path / "my.txt"
+    text.write_text("\n".join(told(12)))
+    first = harken.train(text, out=tmp_path / "first", settings=TINY)
+    text.write_text("\n".join(told(12)) + "And then?")
+    with pytest.raises(BadInput, match="the text is not the one this recipe was made for"):
+        harken.train(first.path / "recipe.toml", out=tmp_path / "second")
+
+
+def test_a_finished_run_is_resumed_without_work(run):
+    heard = []
+    again = harken.train(run.path, resume=True, listen=lambda event, **facts: heard.append(event))
+    assert heard == ["notice"]
+    assert again.metrics == run.metrics
+
+
+def test_minutes_become_steps_once_and_are_written_down(tales, tmp_path):
+    short = {name: value for name, value in TINY.items() if name != "train.steps"}
+    made = harken.train(tales, out=tmp_path / "short", minutes=0.005, settings=short)
+    assert made.recipe.train.minutes == 0.005
+    assert made.recipe.train.steps == made.facts["steps"] >= 1
+
+
+def test_force_writes_over_a_run(tales, tmp_path):
+    for seed in (1, 2):
+        settings = {**TINY, "train.seed": seed}
+        made = harken.train(tales, out=tmp_path / "over", settings=settings, force=True)
+        assert made.recipe.train.seed == seed
+    assert {p.name for p in made.path.iterdir() if not p.name.startswith(".")} == PARTS | {"checkpoints"}
+
+
+def test_training_from_the_package_gives_a_run_that_writes(run):
+    assert isinstance(run, harken.Run)
+    assert len(run.generate("Tom", tokens=9)) == 9
