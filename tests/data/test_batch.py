@@ -158,11 +158,11 @@ def test_readers_forget_only_where_an_epoch_begins():
 
 # --- packed documents -------------------------------------------------------------------------------------------------
 
-STARTS = st.lists(st.integers(1, 30), min_size=1, max_size=12)  # lengths of documents
+LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=12).filter(lambda lengths: max(lengths) > 1)  # of documents
 
 
 @settings(max_examples=100, deadline=None)
-@given(lengths=STARTS, L=st.integers(1, 20), rows=st.integers(1, 4), epoch=st.integers(0, 2))
+@given(lengths=LENGTHS, L=st.integers(1, 20), rows=st.integers(1, 4), epoch=st.integers(0, 2))
 def test_packed_tokens_see_their_own_document_and_no_other(lengths, L, rows, epoch):
     ends = np.cumsum(lengths)
     for batch in epoch_of(Packed(text(ends[-1]), ends - lengths, L, rows, seed=1), epoch):
@@ -173,7 +173,7 @@ def test_packed_tokens_see_their_own_document_and_no_other(lengths, L, rows, epo
 
 
 @settings(max_examples=100, deadline=None)
-@given(lengths=STARTS, L=st.integers(1, 20), rows=st.integers(1, 4), epoch=st.integers(0, 2))
+@given(lengths=LENGTHS, L=st.integers(1, 20), rows=st.integers(1, 4), epoch=st.integers(0, 2))
 def test_the_last_token_of_a_document_asks_nothing_and_every_other_what_follows(lengths, L, rows, epoch):
     ends = np.cumsum(lengths)
     for batch in epoch_of(Packed(text(ends[-1]), ends - lengths, L, rows, seed=1), epoch):
@@ -198,6 +198,19 @@ def test_an_epoch_packs_every_token_once_up_to_what_fills_no_batch():
 def test_empty_documents_are_passed_over():
     cut = Packed(text(20), np.array([0, 0, 8, 8, 20]), 10, 1, seed=0)
     assert sorted(int(t) for b in epoch_of(cut, 0) for t in b.tokens.flatten()) == list(range(20))
+
+
+def test_documents_of_one_token_are_left_out():
+    cut = Packed(text(9), np.array([0, 1, 5, 6]), 3, 1, seed=0)
+    assert sorted(int(t) for b in epoch_of(cut, 0) for t in b.tokens.flatten()) in (
+        [1, 2, 3, 4, 6, 7],
+        [1, 2, 3, 6, 7, 8],
+    )
+
+
+def test_documents_that_ask_nothing_at_all_are_refused():
+    with pytest.raises(BadInput, match=r"^data.documents: no document has two tokens, so nothing is asked; "):
+        Packed(text(3), np.array([0, 1, 2]), 8, 1, seed=0)
 
 
 def test_documents_shorter_than_a_row_are_packed_into_a_shorter_one():

@@ -193,6 +193,7 @@ def test_a_setting_of_the_command_line_is_toml_or_else_plain_text(text, value):
             f"lm.toml: model.kind = 'gtp' is not a kind of model; accepted: {MODELS}. Did you mean gpt?",
         ),
         ({"data.kind": "movies"}, f"lm.toml: data.kind = 'movies' is not a kind of data; accepted: {DATA}."),
+        ({"train.epochs": math.inf}, "lm.toml: train.epochs = inf: input should be a finite number"),
         ({"model.dropout": 1.0}, "lm.toml: model.dropout = 1.0: input should be less than 1"),
     ],
 )

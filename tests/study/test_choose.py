@@ -170,6 +170,11 @@ def test_a_run_is_named_after_its_data(what, given, name):
     assert run_name(what, given) == name
 
 
+def test_a_run_by_a_recipe_that_mixes_texts_has_the_recipes_name(tmp_path):
+    (tmp_path / "mix.toml").write_text('[data]\nmix = {"a.txt" = 0.5, "b.txt" = 0.5}\n')
+    assert run_name("mix.toml", {}) == "mix"
+
+
 def test_a_run_on_the_folder_one_stands_in_or_above_has_that_folders_name(tmp_path):
     assert run_name(".", {}) == tmp_path.stem
     assert run_name("..", {}) == tmp_path.parent.stem

@@ -26,9 +26,6 @@ def eval(run: str, data: str | None, split: str | None, json_: bool) -> None:
         result = {"metrics": score.metrics, "baseline": baseline, "split": shown, "examples": score.protocol["tokens"]}
         show({**result, "protocol": score.protocol, "parts": score.parts})
         return
-    for line in verdict(
-        {"metrics": {shown: score.metrics}, "protocol": {shown: score.protocol}, "baseline": {shown: baseline}}
-    ):
+    found = {"metrics": score.metrics, "protocol": score.protocol, "parts": score.parts, "baseline": baseline}
+    for line in verdict({name: {shown: value} for name, value in found.items()}):
         click.echo(line)
-    for name, values in score.parts.items():
-        click.echo(f"          loss {values['loss']:.4f}   {name}")

@@ -209,12 +209,13 @@ def judged(metrics: Mapping[str, Any]) -> str:
 
 
 def verdict(facts: dict[str, Any]) -> list[str]:
-    """The metrics of each split, the protocol by which they were found, and the baselines that cost nothing."""
+    """The metrics of each split and of its mixed texts, the baselines that cost nothing, and the protocol of it all."""
     width = max([6, *map(len, facts["metrics"])])
-    told = []
+    told = [] if facts["metrics"] else ["  (no text is held out, so nothing is judged: data.valid, data.test)"]
     for split, values in facts["metrics"].items():
-        free = facts.get("baseline", {}).get(split, {})
-        rows = [("this model", values), *((f"{name}, for free", base) for name, base in free.items())]
+        free, parts = (facts.get(name, {}).get(split, {}) for name in ("baseline", "parts"))
+        rows = [("this model", values), *((f"this model on {name}", part) for name, part in parts.items())]
+        rows += [(f"{name}, for free", base) for name, base in free.items()]
         found = [f"{_metrics(row)}   {who}" for who, row in rows]
         protocol = facts.get("protocol", {}).get(split, {})
         how = ", ".join(f"{name} {x:,}" if isinstance(x, int) else f"{name} {x}" for name, x in protocol.items())

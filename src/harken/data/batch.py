@@ -129,12 +129,14 @@ class Packed:
     """Documents in drawn order, one after the other, cut into rows of L. A document sees only itself."""
 
     def __init__(self, stream: Tokens, starts: Tokens, L: int, rows: int, *, seed: int) -> None:
-        self.stream, self.L, self.seed = stream, min(L, len(stream)), seed
         starts = np.asarray(starts, np.int64)
         lengths = np.diff(np.append(starts, len(stream)))
-        asks = lengths > 1 if (lengths > 1).any() else lengths > 0  # a document of one token asks nothing
+        asks = lengths > 1  # a document of one token asks nothing
+        if not asks.any():
+            raise BadInput("data.documents: no document has two tokens, so nothing is asked; try data.documents=file")
         self.starts, self.lengths = starts[asks], lengths[asks]
-        total = max(1, int(self.lengths.sum()) // self.L)
+        self.stream, self.L, self.seed = stream, min(L, int(self.lengths.sum())), seed
+        total = int(self.lengths.sum()) // self.L
         self.rows = min(rows, total)
         self.steps = total // self.rows
         self._epoch: tuple[int, Tokens, Tokens] = (-1, self.starts, self.starts)

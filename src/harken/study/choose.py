@@ -140,4 +140,4 @@ def run_name(what: str | None, given: Settings) -> str:
     elif what is not None and (Path(what).exists() or what not in recipe.shipped_names()):
         layers = [{"data.path": "stdin" if what == "-" else what}]
     paths = [str(settings[key]) for settings in layers for key in ("data.path", "data.train") if key in settings]
-    return Path(os.path.abspath(paths[0])).stem or "run" if paths else what or "run"
+    return Path(os.path.abspath(paths[0] if paths else what or "run")).stem or "run"

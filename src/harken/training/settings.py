@@ -2,13 +2,15 @@
 
 from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from harken.part import Part
 
 
 class Train(Part):
     """How a model is trained. One of steps, tokens, epochs or minutes says for how long."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
 
     one_of: ClassVar = (("steps", "tokens", "epochs", "minutes"),)  # the last that was said counts
 
