@@ -10,7 +10,6 @@ import sys
 import pytest
 
 from harken.cli import VERBS
-from harken.cli.say import Teller, columns, duration, energy, figure, number
 
 TINY = [
     "model.d=16",
@@ -368,28 +367,3 @@ def test_a_table_is_drawn_on_a_terminal_and_plain_with_no_color():
 
 def test_elsewhere_there_are_no_escape_codes(told, text):
     assert "\x1b" not in told("train", text, *TINY) + told("data") + told("check", "--settings", "text")
-
-
-@pytest.mark.parametrize(
-    ("env", "live"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)], ids=["plain", "no", "dumb"]
-)
-def test_a_bar_is_drawn_only_where_somebody_watches(monkeypatch, env, live):
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    for name, value in env.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    assert Teller(quiet=False).live is live
-    assert not Teller(quiet=True).live
-
-
-def test_numbers_are_told_in_few_figures():
-    assert [number(n) for n in (7, 1234, 1_234_567, 2e9)] == ["7", "1.23 k", "1.23 M", "2 G"]
-    assert [duration(s) for s in (2.345, 95, 7300)] == ["2.35 s", "1 min 35 s", "2.0 h"]
-    assert [energy(kwh) for kwh in (0.0123, 2.5)] == ["12.3 Wh", "2.5 kWh"]
-    assert [figure(x) for x in (2.71, 0.5, 1234.4, 56789.2)] == ["2.710", "0.5000", "1234", "56,789"]
-
-
-def test_columns_are_as_wide_as_their_widest_cell():
-    assert columns([("a", "bb", "c"), ("aaa", "b", "")]) == ["a    bb  c", "aaa  b"]

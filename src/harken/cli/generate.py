@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from . import as_json, show
+from .files import through_files, work_through
 from .say import lines, piped
 
 
@@ -20,14 +21,20 @@ from .say import lines, piped
 @click.option("--stop", metavar="TEXT", help="End before this text.")
 @click.option("--n", type=click.IntRange(1, 1000), default=1, show_default=True, help="How many continuations.")
 @click.option("--next", "next_", type=int, metavar="K", help="Print the K likeliest next tokens instead.")
+@through_files
 @as_json
 def generate(run: str, prompt: str | None, json_: bool, next_: int | None, **options: Any) -> None:
     """Continue PROMPT with a language model. With -, or piped, each line of stdin is a prompt: one answer a line."""
+    in_, out_ = options.pop("in_"), options.pop("out_")
     from harken.use.model import load
     from harken.use.sample import Choice
 
     Choice(**{name: options[name] for name in ("temperature", "top_k", "top_p")})  # said before anything is loaded
     model = load(run)
+    if in_ is not None:
+        count = work_through(in_, out_, lambda text: _written(model, text, next_, options))
+        show({"answers": count, "out": out_}) if json_ else click.echo(f"{count} answers in {out_}")
+        return
     if prompt == "-" or (prompt is None and piped()):
         _each_line(model, json_, next_, options)
         return

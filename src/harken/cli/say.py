@@ -161,7 +161,8 @@ class Teller:
         speed = f"   {number(self.seen['tokens_per_second'])} tokens/s" if self.seen.get("tokens_per_second") else ""
         if self.live:
             self._progress("training", step, steps, f"loss {loss:.4f}{valid}{speed}")
-        if "valid" in facts or (not self.live and time.monotonic() - self.last > PLAIN_SECONDS):
+        due = step == steps or time.monotonic() - self.last > PLAIN_SECONDS
+        if "valid" in facts or (due and not self.live):
             self.last = time.monotonic()
             self.line(f"  step {step:>7,} of {steps:,}   loss {loss:.4f}{valid}{speed}")
 

@@ -5,20 +5,26 @@ from typing import Any
 import click
 
 from . import as_json, show
+from .files import through_files, work_through
 from .say import lines, piped
 
 
 @click.command()
 @click.argument("run")
 @click.argument("texts", nargs=-1, metavar="TEXT...")
+@through_files
 @as_json
-def score(run: str, texts: tuple[str, ...], json_: bool) -> None:
+def score(run: str, texts: tuple[str, ...], json_: bool, in_: str | None, out_: str | None) -> None:
     """The log-probability of each word of TEXT, and its perplexity. With -, or piped, one text a line of stdin."""
-    if not texts and not piped():
+    if not texts and in_ is None and not piped():
         raise click.UsageError("give a text, or - to read texts from stdin, one a line")
     from harken.use.model import load
 
     model = load(run)
+    if in_ is not None:
+        count = work_through(in_, out_, lambda text: _or_nothing(model, text))
+        show({"answers": count, "out": out_}) if json_ else click.echo(f"{count} answers in {out_}")
+        return
     if len(texts) == 1 and texts != ("-",):
         result = model.score(texts[0])
         if json_:

@@ -1,0 +1,60 @@
+"""--in FILE --out FILE: many texts out of a file, one answer each into another."""
+
+import csv
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from harken.errors import BadInput
+
+COLUMNS = ("text", "prompt")
+
+
+def through_files(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """The two options of a verb that can work through a file."""
+    out = click.option(
+        "--out", "out_", metavar="FILE", help="Where the answers go, one JSON object a line (with --in)."
+    )
+    source = click.option("--in", "in_", metavar="FILE", help="Texts from a file: CSV, JSONL, or one a line.")
+    return source(out(verb))
+
+
+def work_through(in_: str, out_: str | None, answer: Callable[[str], dict[str, Any]]) -> int:
+    """Answer every text of a file; each answer is written as soon as it is there. How many there were."""
+    if out_ is None:
+        raise BadInput(f"--in {in_}: say where the answers go: --out answers.jsonl")
+    if Path(out_).exists():
+        raise BadInput(f"--out {out_}: there is such a file; choose another name")
+    count = 0
+    with Path(out_).open("w", encoding="utf-8") as file:
+        for text in _texts(Path(in_)):
+            file.write(json.dumps({"input": text, **answer(text)}, ensure_ascii=False) + "\n")
+            count += 1
+    return count
+
+
+def _texts(path: Path) -> Iterator[str]:
+    """The texts: the column text or prompt (else the first) of a CSV, the same key of JSONL objects, or plain lines."""
+    if not path.is_file():
+        raise BadInput(f"--in {path}: there is no such file")
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        try:
+            if path.suffix == ".csv":
+                for row in csv.DictReader(file):
+                    yield str(next((row[c] for c in COLUMNS if c in row), next(iter(row.values()), "")))
+            else:
+                for n, line in enumerate(file, 1):
+                    yield _object(path, n, line) if path.suffix == ".jsonl" else line.rstrip("\r\n")
+        except UnicodeDecodeError:
+            raise BadInput(f"--in {path}: is not UTF-8; convert it with iconv") from None
+
+
+def _object(path: Path, n: int, line: str) -> str:
+    try:
+        given = json.loads(line)
+        return str(given if isinstance(given, str) else next(given[c] for c in COLUMNS if c in given))
+    except (ValueError, TypeError, StopIteration, RecursionError):
+        raise BadInput(f"{path}:{n}: is no JSON object with a key text or prompt") from None
