@@ -71,7 +71,7 @@ def by_the_lecture(w: dict[str, Tensor], tokens: list[int]) -> Tensor:
             heads.append(sum(weight * v for weight, (_, v) in zip(a / a.sum(), pairs, strict=True)))
         return linear(torch.cat(heads), f"{name}.W_o")
 
-    H = [linear(E[word] + pe(t), "lift") for t, word in enumerate(tokens)]
+    H = [linear(E[word] / 0.02 + pe(t), "lift") for t, word in enumerate(tokens)]  # words as loud as sin and cos
     for layer in range(LAYERS):
         at = f"stack.blocks.{layer}"
         X = [ln(h, f"{at}.look_sub.norm") for h in H]
@@ -85,6 +85,13 @@ def test_the_lectures_form_is_its_equations():
     model = build(lift=True, positions="sinusoid", act="relu").double()
     weights, tokens = shaken(model), words(1, L)
     torch.testing.assert_close(scores(model, tokens)[0], by_the_lecture(weights, tokens[0].tolist()))
+
+
+def test_words_are_not_drowned_by_sin_and_cos_at_the_start():
+    model = build(positions="sinusoid")
+    there = torch.arange(L)
+    words_alone = model.embed(words(1, L)) * model.loud
+    assert 0.5 < words_alone.std() / (model.stack.positions.add(torch.zeros(1, L, d), there)).std() < 2.5
 
 
 def test_the_default_is_the_lectures_block():

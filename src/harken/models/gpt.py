@@ -24,6 +24,9 @@ SIMILARITIES: dict[str, Callable[[int, int], Similarity]] = {
 }
 
 
+START = 0.02  # spread of the first weights (GPT-2)
+
+
 class Shape(Part):
     """The settings of a GPT."""
 
@@ -108,6 +111,8 @@ class GPT(LanguageModel):
     def __init__(self, shape: Shape, vocab: int) -> None:
         super().__init__(vocab, shape.d)
         self.context = shape.context
+        # sin and cos have size 1, and words that start at 0.02 would drown in them (the paper multiplies too)
+        self.loud = 1 / START if shape.positions.startswith("sinusoid") else 1.0
         self.lift = nn.Linear(shape.d, shape.d) if shape.lift else nn.Identity()
         self.dropout = nn.Dropout(shape.dropout)
         self.stack = Stack(shape.layers, shape.wiring(), shape.places())
@@ -116,7 +121,7 @@ class GPT(LanguageModel):
         self.apply(_start)
         for block in self.stack.blocks:  # each layer adds to the sum, so each starts smaller (GPT-2)
             for out in (block.look.W_o, block.mlp.W_2):
-                nn.init.normal_(out.weight, std=0.02 / math.sqrt(2 * shape.layers))
+                nn.init.normal_(out.weight, std=START / math.sqrt(2 * shape.layers))
         if shape.tied:
             self.head.weight = self.embed.weight
 
@@ -130,7 +135,7 @@ class GPT(LanguageModel):
         lengths: Tensor | None = None,
     ) -> Tensor:  # B L d
         pos = torch.arange(tokens.shape[1], device=tokens.device) if pos is None else pos
-        x = self.lift(self.stack.positions.add(self.embed(tokens), pos))
+        x = self.lift(self.stack.positions.add(self.embed(tokens) * self.loud, pos))
         h = self.stack(self.dropout(x), structure=self.structure & structure, pos=pos, memory=memory)
         return self.norm(h)
 
@@ -140,6 +145,6 @@ class GPT(LanguageModel):
 
 def _start(module: nn.Module) -> None:
     if isinstance(module, nn.Linear | nn.Embedding):
-        nn.init.normal_(module.weight, std=0.02)
+        nn.init.normal_(module.weight, std=START)
     if isinstance(module, nn.Linear) and module.bias is not None:
         nn.init.zeros_(module.bias)
