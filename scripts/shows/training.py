@@ -82,6 +82,7 @@ def norm_converges() -> Seen:
 
 def _as_large_as_waves(model: Any) -> None:
     """Start the word vectors at the size of the sin and cos that are added to them, as nn.Embedding does."""
+    model.loud = 1.0
     sizes: list[Tensor] = []
     with patch.object(model.stack.positions, "add", lambda x, pos: sizes.append(x.std()) or x), torch.no_grad():
         model(torch.arange(30)[None])

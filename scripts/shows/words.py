@@ -84,7 +84,7 @@ def lift() -> Seen:
     """H^0 = LL(embedding + PE): with model.lift there is one more linear layer, before the first block."""
     model, words = small(lift=True), torch.randint(50, (1, 9))
     nn.init.normal_(model.lift.weight)
-    placed = model.stack.positions.add(model.embed(words), torch.arange(9))
+    placed = model.stack.positions.add(model.embed(words) * model.loud, torch.arange(9))
     h = model.norm(model.stack(placed @ model.lift.weight.T + model.lift.bias, structure=CAUSAL))
     x = gap(model(words), h)
     return Seen(x, "largest difference from LL(embedding + PE) through the blocks", x < EXACT)
