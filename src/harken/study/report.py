@@ -80,6 +80,8 @@ def report(facts: Facts) -> str:
 def judge(facts: Facts) -> tuple[str, str]:
     """The verdict in one sentence, against the best that costs nothing, and advice where it is not good."""
     mine, where = _numbers(_of(facts, "metrics", split := _split(facts))), f"on the {_name(split)} split"
+    if not facts.get("metrics"):
+        return "Nothing was held out, so nothing was judged.", "Hold out a part: data.valid=0.1."
     if not mine:
         return "No finite number was measured: nothing can be said about this model.", "Lower train.lr and train again."
     free = {name: _numbers(them) for name, them in _of(facts, "baseline", split).items()}
