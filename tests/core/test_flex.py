@@ -5,7 +5,11 @@ from importlib import import_module
 import pytest
 import torch
 
+import harken
 from harken.core import CAUSAL, ScaledDot, attend, bigbird, explicit, hubs, keep, same, window
+from harken.data.tales import tales
+from harken.models.gpt import Shape
+from harken.run import sha256
 
 pytestmark = pytest.mark.gpu
 L, D = 1024, 64
@@ -63,3 +67,24 @@ def test_bigbird_on_the_device_builds_nothing_of_size_l_squared(device):
     before = torch.cuda.memory_allocated()
     attend(q, k, v, ScaledDot(D), structure).sum().backward()
     assert torch.cuda.max_memory_allocated() - before < long * long / 4  # a mask of two bits a pair would be more
+
+
+def test_twenty_packed_batches_are_compiled_for_once(device):
+    torch._dynamo.reset()
+    model = Shape(d=128, layers=2, heads=2, context=L).build(100).to(device)
+    counts = []
+    for seed in range(20):
+        torch.manual_seed(seed)
+        doc = (torch.rand(2, L, device=device) < 0.01).long().cumsum(1)
+        tokens = torch.randint(100, (2, L), device=device)
+        model(tokens, structure=same(doc)).sum().backward()
+        counts.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+    assert counts[-1] == counts[1], counts
+
+
+@pytest.mark.parametrize("positions", ["rotary", "learned", "alibi"])
+def test_a_deterministic_training_repeats_itself_bit_for_bit_on_the_device(positions, device, tmp_path):
+    (tmp_path / "tales.txt").write_text("\n".join(tales(40)))
+    settings = {"train.steps": 5, "train.deterministic": True, "model.positions": positions, "model.size": "tiny"}
+    runs = [harken.train(tmp_path / "tales.txt", out=tmp_path / n, settings=settings) for n in "ab"]
+    assert len({sha256(run.folder / "model.safetensors") for run in runs}) == 1

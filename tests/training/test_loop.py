@@ -273,7 +273,7 @@ def test_the_weights_that_were_best_on_the_valid_split_are_taken(tmp_path):
     assert float(trainer.model.w.detach()) == -6
     trainer.finish()
     assert float(trainer.model.w.detach()) == -2  # the first of the two that are equally good
-    assert trainer.best == (3, 2)
+    assert (trainer.course.best, trainer.course.step) == (3, 2)
 
 
 def test_without_best_the_last_weights_are_taken(tmp_path):

@@ -5,7 +5,6 @@ pair, for graphs and BigBird) and `flex` (block by block, on a GPU). tests/core/
 numbers. A query that may look at nothing gets o = 0, with finite gradients, in all of them.
 """
 
-from functools import cache
 from typing import Any
 
 import torch
@@ -13,10 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .similarity import Similarity
-from .structure import FULL, Layout, Structure
+from .structure import FULL, Layout, Structure, compiled
 from .view import Edit, Editor, View, Watcher, pair_weights, weights
-
-_compiled = cache(torch.compile)  # FlexAttention is a kernel only when compiled
 
 
 def attend(
@@ -86,7 +83,7 @@ def flex(q: Tensor, k: Tensor, v: Tensor, similarity: Similarity, layout: Layout
     """FlexAttention: only the blocks in which somebody may look at somebody are computed."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    kernel: Any = flex_attention if torch.compiler.is_compiling() else _compiled(flex_attention)
+    kernel: Any = flex_attention if torch.compiler.is_compiling() else compiled(flex_attention)
     return kernel(q, k, v, block_mask=layout.blocks(), scale=similarity.scale, enable_gqa=q.shape[1] != k.shape[1])
 
 

@@ -7,11 +7,13 @@ They combine with & | ~ and are laid out late: as a mask, as a list of pairs, as
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cache, reduce
 from typing import Any
 
 import torch
 from torch import Tensor
+
+compiled = cache(torch.compile)  # FlexAttention and its masks are kernels only when compiled
 
 Predicate = Callable[[Tensor, Tensor, Tensor], Tensor]  # b, i, j (broadcastable) -> True where i may look at j
 Pairs = tuple[Tensor, Tensor]  # i, j: E each
@@ -129,7 +131,7 @@ class Layout:
             self._blocks = BlockMask.from_kv_blocks(touched.sum(-1).int(), order, **rest)
         if self._blocks is None:
             B = len(self.rows(slice(1)))  # 1 where all rows of the batch are alike
-            build: Any = create_block_mask if torch.compiler.is_compiling() else torch.compile(create_block_mask)
+            build: Any = create_block_mask if torch.compiler.is_compiling() else compiled(create_block_mask)
             self._blocks = build(mask_mod, B, None, self.Lq, self.Lk, str(self.device))
         return self._blocks
 

@@ -64,6 +64,7 @@ class Shape(Part):
     lift: bool = Field(False, description="the lecture's linear layer after embedding + positions (LL)")
     tied: bool = Field(True, description="the word scores use the embedding's own matrix")
     dropout: float = Field(0.0, ge=0, lt=1, description="share of numbers dropped in training")
+    word_dropout: float = Field(0.0, ge=0, lt=1, description="share of words hidden in training, all over a row")
 
     dials: ClassVar = {
         "style": {
@@ -109,7 +110,7 @@ class GPT(LanguageModel):
     """H^0 = LL(E w + PE), blocks with the causal mask, then a score for each word."""
 
     def __init__(self, shape: Shape, vocab: int) -> None:
-        super().__init__(vocab, shape.d)
+        super().__init__(vocab, shape.d, word_dropout=shape.word_dropout)
         self.context = shape.context
         # sin and cos have size 1, and words that start at 0.02 would drown in them (the paper multiplies too)
         self.loud = 1 / START if shape.positions.startswith("sinusoid") else 1.0
@@ -135,7 +136,7 @@ class GPT(LanguageModel):
         lengths: Tensor | None = None,
     ) -> Tensor:  # B L d
         pos = torch.arange(tokens.shape[1], device=tokens.device) if pos is None else pos
-        x = self.lift(self.stack.positions.add(self.embed(tokens) * self.loud, pos))
+        x = self.lift(self.stack.positions.add(self.words(tokens) * self.loud, pos))
         h = self.stack(self.dropout(x), structure=self.structure & structure, pos=pos, memory=memory)
         return self.norm(h)
 

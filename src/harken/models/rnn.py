@@ -27,6 +27,7 @@ class RNNShape(Part):
     context: int = Field(35, ge=1, le=100_000, description="steps the gradient flows back (the state itself goes on)")
     tied: bool = Field(True, description="the word scores use the embedding's own matrix")
     dropout: float = Field(0.0, ge=0, lt=1, description="share of numbers dropped in training, not across time")
+    word_dropout: float = Field(0.0, ge=0, lt=1, description="share of words hidden in training, all over a row")
 
     dials: ClassVar = {
         "size": {
@@ -73,7 +74,7 @@ class RNN(LanguageModel):
     compiles = False  # the recurrent kernels are already one call; a compiler has nothing to fuse
 
     def __init__(self, shape: RNNShape, vocab: int) -> None:
-        super().__init__(vocab, shape.d)
+        super().__init__(vocab, shape.d, word_dropout=shape.word_dropout)
         between = shape.dropout if shape.layers > 1 else 0.0
         self.cell = CELLS[shape.kind](shape.d, shape.d, shape.layers, batch_first=True, dropout=between)
         self.dropout = nn.Dropout(shape.dropout)
@@ -96,7 +97,7 @@ class RNN(LanguageModel):
             raise BadSetting(
                 f"data.batches: a {kind} reads on across documents; use data.batches=stream, or model.kind=gpt"
             )
-        x: Any = self.dropout(self.embed(tokens))
+        x: Any = self.dropout(self.words(tokens))
         if lengths is not None:
             x = nn.utils.rnn.pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
         h, after = self.cell(x, self._before(memory))

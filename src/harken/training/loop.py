@@ -22,6 +22,8 @@ from harken.events import Listener, silent
 from harken.tasks import Learning
 
 from . import machine, state
+from .average import average
+from .course import Course
 from .meter import Meter
 from .optim import clip, optimizer, rate
 from .settings import Train
@@ -46,7 +48,7 @@ class Trainer:
         self.model = model.to(self.device)
         self.optimizer = optimizer(self.model, train)
         self.call = self._compiled()
-        self.step, self.best = 0, (math.inf, -1)
+        self.step, self.course, self.average = 0, Course(), average(train)
         self.best_weights: dict[str, Tensor] = {}
 
     def _compiled(self) -> nn.Module:
@@ -70,22 +72,28 @@ class Trainer:
         epoch, place = divmod(self.step, self.task.steps)
         batch = self.task.batch(epoch, place)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate(self.step, steps, self.train)
+            group["lr"] = rate(self.step, steps, self.train) * self.course.left
         total, parts = self._gradients(batch)
         norm = clip(self.model.parameters(), self.train.clip)
         loss = float(total) / batch.count
-        if not (math.isfinite(loss) and math.isfinite(float(norm))):
-            self.optimizer.zero_grad()
-            where = f"epoch {epoch}, batch {place}"
-            raise HarkenError(
-                f"step {self.step + 1} ({where}): the loss is {loss}, the gradient's length {float(norm)}; nothing was "
-                "updated; train again with a lower train.lr or a longer train.warmup"
-            )
-        self.optimizer.step()
+        if math.isfinite(loss) and math.isfinite(float(norm)):
+            self.optimizer.step()
+            self.average.step(self.model)
+        else:
+            self._odd(f"epoch {epoch}, batch {place}", loss, float(norm))
         self.optimizer.zero_grad()
         self.step += 1
         lr = self.optimizer.param_groups[0]["lr"]
         return {"step": self.step, "epoch": epoch, "loss": loss, "lr": lr, "gradient": float(norm), **parts}
+
+    def _odd(self, where: str, loss: float, norm: float) -> None:
+        """A loss or gradient that is no number: nothing is updated; then stop, or go on with the next batch."""
+        self.optimizer.zero_grad()
+        self.course.skipped += 1
+        what = f"step {self.step + 1} ({where}): the loss is {loss}, the gradient's length {norm}; nothing was updated"
+        if self.train.on_nan == "stop":
+            raise HarkenError(f"{what}; train again with a lower train.lr or a longer train.warmup")
+        self.listen("notice", text=f"{what}; the batch is skipped")
 
     def _gradients(self, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
         rows, size = len(batch.tokens), self.train.micro or len(batch.tokens)
@@ -144,6 +152,7 @@ class Trainer:
         look = time.perf_counter() - start
         run.load_weights(self.model, before)
         self.optimizer, self.step = optimizer(self.model, self.train), 0
+        self.course, self.average = Course(), average(self.train)
         state.load_random_state(chance)
         self.task.load_state(carry)
         return sorted(times[2:])[len(times[2:]) // 2], look
@@ -165,7 +174,7 @@ class Trainer:
             (folder / "log.jsonl").open("a") as log,
         ):
             saved, mark, tokens = time.monotonic(), time.perf_counter(), 0
-            while self.step < steps:
+            while self.step < steps and not self.course.over(self.train):
                 facts = self.update(steps)
                 tokens += self.task.tokens
                 look = self.step % look_every == 0 or self.step == steps
@@ -180,10 +189,11 @@ class Trainer:
                 due = self.train.checkpoint_every
                 late = time.monotonic() - saved > CHECKPOINT_SECONDS if due is None else self.step % due == 0
                 stopped = stop()
-                if late or stopped or self.step == steps:
+                done = self.step == steps or self.course.over(self.train)
+                if late or stopped or done:
                     self.save(folder, meter)
                     saved = time.monotonic()
-                if stopped and self.step < steps:
+                if stopped and not done:
                     raise Stopped(
                         f"{folder}: stopped at step {self.step} of {steps}; go on with: harken train {folder} --resume"
                     )
@@ -195,16 +205,21 @@ class Trainer:
             return self.task.evaluate(self.model, split, quick=quick)
 
     def _judge(self) -> float:
+        self.average.look(self.model)
+        now = {n: t.clone() for n, t in run.weights(self.model).items()}
+        if averaged := self.average.weights():
+            run.load_weights(self.model, averaged)
         loss = float(self.look("valid").metrics["loss"])
-        if self.train.best and loss < self.best[0]:
-            self.best = (loss, self.step)
-            self.best_weights = {n: t.clone() for n, t in run.weights(self.model).items()}
+        if self.course.note(loss, self.step, self.train) and self.train.best:
+            self.best_weights = {n: t.clone() for n, t in run.weights(self.model).items()} if averaged else now
+        if averaged:
+            run.load_weights(self.model, now)
         return loss
 
     def finish(self) -> None:
-        """Take the weights that were best on the valid split."""
-        if self.best_weights:
-            run.load_weights(self.model, self.best_weights)
+        """Take the weights that were best on the valid split, else the average, else the last."""
+        if final := self.best_weights or self.average.weights():
+            run.load_weights(self.model, final)
 
     # --- stop and go on -----------------------------------------------------------------------------------------------
 
@@ -215,12 +230,13 @@ class Trainer:
             **state.under("random", state.random_state()),
             **state.under("task", self.task.state()),
             **state.under("best", self.best_weights),
+            **state.under("average", self.average.state()),
         }
         used = meter.reading()
         facts = {
             "epoch": self.step // self.task.steps,
             "position": self.step % self.task.steps,
-            "best": list(self.best) if self.best_weights else None,
+            "course": self.course.facts(),
             "cost": {"seconds": used.seconds, "joules": used.joules, "energy_source": used.source},
             "bitwise": self.device.type == "cpu" or self.train.deterministic,
             "machine": machine.describe(),
@@ -247,7 +263,9 @@ class Trainer:
             state.load_random_state(state.of("random", tensors))
             self.task.load_state(state.of("task", tensors))
             self.best_weights = {n: t.to(self.device) for n, t in state.of("best", tensors).items()}
-            self.step, self.best = int(facts["step"]), tuple(facts["best"] or self.best)
+            self.step, self.course = int(facts["step"]), Course.of(facts["course"])
+            if saved := state.of("average", tensors):
+                self.average.load_state({n: t if n == "n" else t.to(self.device) for n, t in saved.items()})
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise BadRun(f"{folder}: its checkpoint does not fit its recipe ({error})") from None
         trim_log(folder / "log.jsonl", self.step)

@@ -6,31 +6,57 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from .muon import Muon
 from .settings import Train
 
 
 def optimizer(model: nn.Module, train: Train) -> torch.optim.Optimizer:
-    """AdamW or SGD. Matrices decay; vectors (norms, biases) do not."""
+    """The rule that was asked for. Matrices decay; vectors (norms, biases) do not."""
     parameters = [p for p in model.parameters() if p.requires_grad]
+    inner = hidden(model) if train.optimizer == "muon" else []
+    taken = {id(p) for p in inner}
+    rest = [p for p in parameters if id(p) not in taken]
     groups = [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": train.weight_decay},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+        {"params": [p for p in rest if p.dim() >= 2], "weight_decay": train.weight_decay},
+        {"params": [p for p in rest if p.dim() < 2], "weight_decay": 0.0},
     ]
     groups = [g for g in groups if g["params"]]
-    if train.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=train.lr, momentum=train.momentum)
-    return torch.optim.AdamW(groups, lr=train.lr, betas=train.betas, fused=True)
+    match train.optimizer:
+        case "sgd":
+            return torch.optim.SGD(groups, lr=train.lr, momentum=train.momentum, nesterov=train.nesterov)
+        case "rmsprop":
+            return torch.optim.RMSprop(groups, lr=train.lr, alpha=train.betas[1], momentum=train.momentum)
+        case "adam":
+            return torch.optim.Adam(groups, lr=train.lr, betas=train.betas, fused=True)
+    adamw = torch.optim.AdamW(groups, lr=train.lr, betas=train.betas, fused=True)
+    if not inner:
+        return adamw
+    return Muon(inner, adamw, lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay)
+
+
+def hidden(model: nn.Module) -> list[Tensor]:
+    """The matrices between the layers: those of linear maps, without the word scores."""
+    lines = [(name, m.weight) for name, m in model.named_modules() if isinstance(m, nn.Linear)]
+    return [W for name, W in lines if W.requires_grad and name.rpartition(".")[2] != "head"]
 
 
 def rate(step: int, steps: int, train: Train) -> float:
-    """The learning rate of a step: a straight rise, then half a cosine down."""
+    """The learning rate of a step: a straight rise, the schedule, and at the end a straight fall where one is asked."""
     warmup = round(train.warmup * steps) if train.warmup < 1 else round(train.warmup)
     if step < warmup:
         return train.lr * (step + 1) / warmup
-    if train.schedule == "constant":
-        return train.lr
     done = (step - warmup) / max(1, steps - warmup)
-    return train.lr * (train.final + (1 - train.final) * (1 + math.cos(math.pi * done)) / 2)
+    left = 1.0  # share of the highest rate
+    match train.schedule:
+        case "cosine":
+            left = train.final + (1 - train.final) * (1 + math.cos(math.pi * done)) / 2
+        case "linear":
+            left = train.final + (1 - train.final) * (1 - done)
+        case "rsqrt":  # the paper of 2017: as 1 / sqrt(step) after the warm-up
+            left = math.sqrt(max(1, warmup) / max(1, step + 1))
+    if train.cooldown and done > 1 - train.cooldown:
+        left *= train.final + (1 - train.final) * (1 - done) / train.cooldown
+    return train.lr * left
 
 
 def clip(parameters: Iterable[Tensor], longest: float) -> Tensor:

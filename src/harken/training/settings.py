@@ -21,16 +21,22 @@ class Train(Part):
     minutes: float = Field(4.0, gt=0, description="how long; turned into steps once, from a measured rate")
     batch: int = Field(16, ge=1, description="rows in one update")
     micro: int | None = Field(None, ge=1, description="rows computed at a time; fewer need less memory, same gradients")
-    optimizer: Literal["adamw", "sgd"] = Field("adamw", description="the rule of the update")
+    optimizer: Literal["adamw", "muon", "adam", "rmsprop", "sgd"] = Field(
+        "adamw", description="the rule of the update; muon: orthogonal updates of hidden matrices, AdamW for the rest"
+    )
     lr: float = Field(1e-3, gt=0, description="highest learning rate")
-    schedule: Literal["cosine", "constant"] = Field(
-        "cosine", description="how the learning rate falls after the warm-up"
+    schedule: Literal["cosine", "linear", "rsqrt", "plateau", "constant"] = Field(
+        "cosine", description="how the learning rate falls after the warm-up; plateau: when the valid loss stands still"
     )
     warmup: float = Field(0.05, ge=0, description="share of the steps (below 1), or steps, in which the rate rises")
     final: float = Field(0.0, ge=0, le=1, description="share of the highest rate that is left at the end")
+    cooldown: float = Field(
+        0.0, ge=0, le=1, description="share of the steps, the last, in which the rate falls to final"
+    )
     weight_decay: float = Field(0.1, ge=0, description="pull of the matrices towards 0")
     betas: tuple[float, float] = Field((0.9, 0.99), description="AdamW's memory of gradients and of their squares")
-    momentum: float = Field(0.9, ge=0, lt=1, description="SGD's memory of gradients")
+    momentum: float = Field(0.9, ge=0, lt=1, description="memory of gradients of sgd, rmsprop and muon (there 0.95)")
+    nesterov: bool = Field(False, description="sgd looks ahead along its momentum")
     clip: float = Field(1.0, ge=0, description="longest gradient; longer ones are shortened; 0: never")
     seed: int = Field(0, ge=0, lt=2**32, description="fixes everything that is drawn")
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
@@ -43,3 +49,12 @@ class Train(Part):
     checkpoint_every: int | None = Field(None, ge=1, description="steps between checkpoints; none: every 30 seconds")
     keep: int = Field(2, ge=1, description="checkpoints kept")
     best: bool = Field(True, description="end with the weights that were best on the valid split, not with the last")
+    average: Literal["none", "moving", "last"] = Field(
+        "none", description="judge and keep an average: moving over all updates, or of the last looks"
+    )
+    decay: float = Field(0.999, ge=0, lt=1, description="the moving average's memory")
+    last: int = Field(5, ge=1, description="how many looks the average of the last ones takes")
+    patience: int = Field(2, ge=1, description="plateau: looks without a better valid loss until the rate falls")
+    drop: float = Field(0.5, gt=0, lt=1, description="plateau: what is left of the rate when it falls")
+    stop_after: int | None = Field(None, ge=1, description="stop after this many looks without a better valid loss")
+    on_nan: Literal["stop", "skip"] = Field("stop", description="what to do when a loss or gradient is not finite")
