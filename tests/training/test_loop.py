@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from harken import run
 from harken.data.batch import Batch
 from harken.data.tales import tales
-from harken.data.text import Source
+from harken.data.text import TextSource
 from harken.errors import BadRun, HarkenError, Stopped
 from harken.models.gpt import Shape
 from harken.tasks import Loss, Score
@@ -40,7 +40,7 @@ def words(
     """A maker of trainers on a little text, each from the same first weights."""
     path = tmp_path / "tales.txt"
     path.write_text("\n".join(tales(6)).replace(" ", "\n" if "documents" in data else " "))
-    opened = Source(path=str(path), **data).open()
+    opened = TextSource(path=str(path), **data).open()
 
     def make(listen=lambda *_, **__: None, **train) -> Trainer:
         chosen = settings(**train)
@@ -377,7 +377,7 @@ def test_without_a_compiler_the_run_goes_on_plainly_and_says_so(tmp_path, monkey
     monkeypatch.setattr(machine, "can_compile", lambda device: "no compiler here")
     model = Slope()
     trainer = Trainer(model, Toy(), settings(compile="yes"), listen=lambda event, **facts: said.append((event, facts)))
-    assert trainer.call is model
+    assert trainer.make.call is model
     assert said == [("notice", {"text": "not compiled: no compiler here"})]
 
 
@@ -387,6 +387,6 @@ def test_without_a_compiler_the_run_goes_on_plainly_and_says_so(tmp_path, monkey
 def test_compiled_losses_are_those_of_the_plain_model(tmp_path):
     make = words(tmp_path)
     plain, fast = make(), make(compile="yes")
-    assert fast.call is not fast.model
+    assert fast.make.call is not fast.model
     losses = [[trainer.update(6)["loss"] for _ in range(4)] for trainer in (plain, fast)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)

@@ -22,8 +22,6 @@ SIMILARITIES: dict[str, Callable[[int, int], Similarity]] = {
     "additive": core.Additive,
     "latent": core.Latent,
 }
-
-
 START = 0.02  # spread of the first weights (GPT-2)
 
 
@@ -93,7 +91,8 @@ class Shape(Part):
         return Wiring(**chosen, hidden=hidden, similarity=SIMILARITIES[self.similarity])
 
     def places(self) -> Positions:
-        D = self.d_k or self.d // self.heads
+        with torch.device("meta"):
+            D = self.wiring().attention().d_k  # a d that does not split over the heads is refused here, by its name
         kinds: dict[str, Callable[[], Positions]] = {
             "sinusoid": core.Sinusoid,
             "sinusoid-halves": lambda: core.Sinusoid("halves"),

@@ -63,6 +63,10 @@ class State:
     def __init__(self, *parts: Tensor) -> None:
         self.parts = parts  # layers B d each
 
+    def rows(self, start: int, stop: int) -> "State":
+        """The same memory, of some rows."""
+        return State(*(part[:, start:stop] for part in self.parts))
+
     def reorder(self, rows: Tensor) -> None:
         for part in self.parts:
             part.copy_(part[:, rows])
@@ -111,9 +115,8 @@ class RNN(LanguageModel):
     def _before(self, memory: State | None) -> Any:
         if memory is None:
             return None
-        parts = tuple(
-            part.clone() for part in memory.parts
-        )  # the gradient needs what stood here before it is overwritten
+        # the gradient needs what stood here before it is overwritten
+        parts = tuple(part.clone(memory_format=torch.contiguous_format) for part in memory.parts)
         return parts if len(parts) == 2 else parts[0]
 
     def memory(self, B: int, capacity: int) -> State:

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from harken.core.structure import compiled
 from harken.data.batch import IGNORE
 
-CHUNK = {"cpu": 2**21, "cuda": 2**27}  # scores made at a time: what a processor's cache holds, or half a GiB
+CHUNK = {"cpu": 2**21, "cuda": 2**28}  # scores made at a time: what a processor's cache holds, or half a GiB
 
 
 def word_loss(h: Tensor, W: Tensor, targets: Tensor, vocab: int) -> tuple[Tensor, Tensor]:
@@ -26,19 +27,15 @@ class _WordLoss(torch.autograd.Function):
         exact = torch.float32 if h.dtype in (torch.float16, torch.bfloat16) else h.dtype
         each = torch.empty(len(h), device=h.device, dtype=exact)
         dh, dW = (torch.empty_like(h), torch.zeros_like(W)) if learning else (None, None)
-        size, w = max(1, CHUNK.get(h.device.type, 2**24) // len(W)), W.to(h.dtype)
-        real = targets != IGNORE
-        ragged = not bool(real.all())
-        for start in range(0, len(h), size):
-            part = slice(start, start + size)
-            x, at, asked = h[part], targets[part, None].clamp_min(0), real[part, None]
-            scores = (x @ w.mT).to(exact)
-            scores[:, vocab:] = -torch.inf  # rows that only round the matrix up
-            logs = scores.log_softmax(1)
-            each[part] = -(logs.gather(1, at) * asked).squeeze(1)
-            if dh is not None and dW is not None:  # d loss / d score = p - [the word that came]
-                p = logs.exp_().scatter_add_(1, at, logs.new_full((len(x), 1), -1.0))
-                p = (p.mul_(asked) if ragged else p).to(h.dtype)
+        w, parts = W.to(h.dtype), -(-len(h) * len(W) // CHUNK.get(h.device.type, 2**24))
+        real, step = targets != IGNORE, -(-len(h) // parts)
+        grade = compiled(_graded) if h.is_cuda else _graded
+        all_real = not h.is_cuda and bool(real.all())  # a GPU is not asked: the answer would have to be waited for
+        for start in range(0, len(h), step):
+            part = slice(start, start + step)
+            x, at, asked = h[part], targets[part].clamp_min(0), None if all_real else real[part]
+            each[part], p = grade(x @ w.mT, at, asked, vocab, exact, learning)
+            if dh is not None and dW is not None and p is not None:
                 torch.mm(p, w, out=dh[part])
                 dW.addmm_(p.mT, x) if dW.dtype == x.dtype else dW.add_(p.mT @ x)
         if dh is not None and dW is not None:
@@ -50,3 +47,19 @@ class _WordLoss(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor, _: Any) -> tuple[Tensor, Tensor, None, None, None]:
         dh, dW = ctx.saved_tensors
         return dh * g, dW * g, None, None, None  # g is one number: it does not change the precision of the others
+
+
+def _graded(
+    scores: Tensor, at: Tensor, asked: Tensor | None, vocab: int, exact: torch.dtype, learning: bool
+) -> tuple[Tensor, Tensor | None]:
+    """-ln p of the words that came, and d loss / d score = p - [the word that came]."""
+    dtype, scores, rows = scores.dtype, scores.to(exact), torch.arange(len(at), device=at.device)
+    scores[:, vocab:] = -torch.inf  # rows that only round the matrix up
+    logs = scores.log_softmax(1)
+    came = logs[rows, at]
+    loss = -came if asked is None else -came * asked
+    if not learning:
+        return loss, None
+    p = logs.exp_()
+    p[rows, at] = came.exp() - 1
+    return loss, (p if asked is None else p * asked[:, None]).to(dtype)

@@ -3,7 +3,6 @@ in the data; all four are in every checkpoint, so a run that was killed goes on 
 
 import json
 import math
-import os
 import signal
 import threading
 import time
@@ -16,8 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from harken import run
-from harken.data.batch import Batch
-from harken.errors import BadRun, HarkenError, Stopped
+from harken.errors import BadRun, HarkenError, Stopped, how_to_go_on
 from harken.events import Listener, silent
 from harken.tasks import Learning
 
@@ -25,12 +23,14 @@ from . import machine, state
 from .average import average
 from .course import Course
 from .meter import Meter
-from .optim import clip, optimizer, rate
+from .optim import rate
 from .settings import Train
+from .step import Step
 
 CHECKPOINT_SECONDS = 30.0
 EVALS = 10
 LINES = 200
+READ = 10  # steps between readings of a GPU's numbers
 
 
 class Trainer:
@@ -38,84 +38,41 @@ class Trainer:
 
     def __init__(self, model: nn.Module, task: Learning, train: Train, *, listen: Listener = silent) -> None:
         self.train, self.task, self.listen = train, task, listen
-        self.device = machine.pick_device(train.device)
-        self.precision = machine.pick_precision(train.precision, self.device)
         if train.threads:
             torch.set_num_threads(train.threads)
-        if train.deterministic:
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats itself only then
-            torch.use_deterministic_algorithms(True)
-        self.model = model.to(self.device)
-        self.optimizer = optimizer(self.model, train)
-        self.call = self._compiled()
+        self.make = Step(model, task, train, listen=listen)
+        self.model, self.device, self.precision = self.make.model, self.make.device, self.make.precision
         self.step, self.course, self.average = 0, Course(), average(train)
+        self.last = {"loss": math.nan, "gradient": math.nan}  # as they were last read
         self.best_weights: dict[str, Tensor] = {}
+        self.notes: dict[str, Any] = {}  # what else a checkpoint keeps for whoever goes on
 
-    def _compiled(self) -> nn.Module:
-        """The model as it is called in a step: compiled where that pays, plain where it cannot be."""
-        wanted = self.train.compile
-        if (
-            wanted == "no"
-            or (wanted == "auto" and self.device.type == "cpu")
-            or not getattr(self.model, "compiles", True)
-        ):
-            return self.model
-        if reason := machine.can_compile(self.device):
-            self.listen("notice", text=f"not compiled: {reason}")
-            return self.model
-        return Compiled(self.model, self.listen)
-
-    # --- one step -----------------------------------------------------------------------------------------------------
-
-    def update(self, steps: int) -> dict[str, Any]:
-        """One update from one batch, computed in micro-batches whose gradients add up to the whole batch's."""
+    def update(self, steps: int, *, read: bool = True) -> dict[str, Any]:
+        """One step. Reading its loss back takes a GPU's time, so there it may be left for later."""
         epoch, place = divmod(self.step, self.task.steps)
-        batch = self.task.batch(epoch, place)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate(self.step, steps, self.train) * self.course.left
-        total, parts = self._gradients(batch)
-        norm = clip(self.model.parameters(), self.train.clip)
-        loss = float(total) / batch.count
-        if math.isfinite(loss) and math.isfinite(float(norm)):
-            self.optimizer.step()
-            self.average.step(self.model)
-        else:
-            self._odd(f"epoch {epoch}, batch {place}", loss, float(norm))
-        self.optimizer.zero_grad()
+        lr = rate(self.step, steps, self.train) * self.course.left
+        self.make(self.task.batch(epoch, place), lr)
+        self.average.step(self.model)
         self.step += 1
-        lr = self.optimizer.param_groups[0]["lr"]
-        return {"step": self.step, "epoch": epoch, "loss": loss, "lr": lr, "gradient": float(norm), **parts}
+        if read or not self.make.lazy:
+            loss, norm, odd = self.make.read()
+            self.last = {"loss": loss, "gradient": norm}
+            if odd > self.course.skipped:
+                self._odd(odd - self.course.skipped)
+        parts = {"parts": self.make.parts} if self.make.parts else {}
+        return {"step": self.step, "epoch": epoch, "lr": lr, **self.last, **parts}
 
-    def _odd(self, where: str, loss: float, norm: float) -> None:
-        """A loss or gradient that is no number: nothing is updated; then stop, or go on with the next batch."""
-        self.optimizer.zero_grad()
-        self.course.skipped += 1
-        what = f"step {self.step + 1} ({where}): the loss is {loss}, the gradient's length {norm}; nothing was updated"
+    def _odd(self, new: int) -> None:
+        """Losses or gradients that are no numbers: nothing was updated; stop, or go on with the next batch."""
+        self.course.skipped += new
+        first = self.step - new
+        epoch, place = divmod(first, self.task.steps)
+        numbers = f"the loss is {self.last['loss']}, the gradient's length {self.last['gradient']}"
+        what = f"step {first + 1} (epoch {epoch}, batch {place}): {numbers}; nothing was updated"
         if self.train.on_nan == "stop":
+            self.step = first
             raise HarkenError(f"{what}; train again with a lower train.lr or a longer train.warmup")
         self.listen("notice", text=f"{what}; the batch is skipped")
-
-    def _gradients(self, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
-        rows, size = len(batch.tokens), self.train.micro or len(batch.tokens)
-        count, total = batch.count, torch.zeros((), device=self.device)
-        parts: dict[str, list[Any]] = {}
-        for part, start in enumerate(range(0, rows, size)):
-            with self._numbers():
-                loss = self.task.loss(self.call, batch.rows(start, start + size).to(self.device), part)
-            (
-                loss.total / count
-            ).backward()  # over the targets of the whole batch: ragged micro-batches weigh as they should
-            total += loss.total.detach()
-            for name, (sum_, n) in loss.parts.items():
-                seen = parts.setdefault(name, [0.0, 0])
-                parts[name] = [seen[0] + float(sum_), seen[1] + n]
-        means = {name: sum_ / n for name, (sum_, n) in parts.items() if n}
-        return total, {"parts": means} if means else {}
-
-    def _numbers(self) -> Any:
-        if self.precision == torch.float32:
-            return nullcontext()
-        return torch.autocast(self.device.type, self.precision)
 
     # --- how long -----------------------------------------------------------------------------------------------------
 
@@ -151,8 +108,8 @@ class Trainer:
             self.look("valid")
         look = time.perf_counter() - start
         run.load_weights(self.model, before)
-        self.optimizer, self.step = optimizer(self.model, self.train), 0
-        self.course, self.average = Course(), average(self.train)
+        self.make.begin()
+        self.step, self.course, self.average = 0, Course(), average(self.train)
         state.load_random_state(chance)
         self.task.load_state(carry)
         return sorted(times[2:])[len(times[2:]) // 2], look
@@ -175,10 +132,12 @@ class Trainer:
         ):
             saved, mark, tokens = time.monotonic(), time.perf_counter(), 0
             while self.step < steps and not self.course.over(self.train):
-                facts = self.update(steps)
+                n = self.step + 1
+                look = n % look_every == 0 or n == steps
+                told = look or n % log_every == 0 or n == 1
+                facts = self.update(steps, read=told or n % READ == 0)
                 tokens += self.task.tokens
-                look = self.step % look_every == 0 or self.step == steps
-                if look or self.step % log_every == 0 or self.step == 1:
+                if told:
                     facts["tokens_per_second"] = round(tokens / (time.perf_counter() - mark))
                     if look and "valid" in self.task.splits:
                         facts["valid"] = self._judge()
@@ -194,14 +153,13 @@ class Trainer:
                     self.save(folder, meter)
                     saved = time.monotonic()
                 if stopped and not done:
-                    raise Stopped(
-                        f"{folder}: stopped at step {self.step} of {steps}; go on with: harken train {folder} --resume"
-                    )
+                    where = f"{folder}: stopped at step {self.step} of {steps}"
+                    raise Stopped(f"{where}; {how_to_go_on(folder)}", stopped)
         return meter
 
     def look(self, split: str, *, quick: bool = True) -> Any:
         """The task's score. The last judgement is made in float32, as `harken eval` will make it again."""
-        with self._numbers() if quick else nullcontext():
+        with self.make.numbers() if quick else nullcontext():
             return self.task.evaluate(self.model, split, quick=quick)
 
     def _judge(self) -> float:
@@ -226,7 +184,7 @@ class Trainer:
     def save(self, folder: Path, meter: Meter) -> None:
         tensors = {
             **state.under("model", run.weights(self.model)),
-            **state.under("optimizer", state.moments(self.model, self.optimizer)),
+            **state.under("optimizer", state.moments(self.model, self.make.optimizer)),
             **state.under("random", state.random_state()),
             **state.under("task", self.task.state()),
             **state.under("best", self.best_weights),
@@ -240,18 +198,18 @@ class Trainer:
             "cost": {"seconds": used.seconds, "joules": used.joules, "energy_source": used.source},
             "bitwise": self.device.type == "cpu" or self.train.deterministic,
             "machine": machine.describe(),
+            "notes": self.notes,
         }
         run.save_checkpoint(folder, self.step, tensors, facts, keep=self.train.keep)
         self.listen("checkpoint", step=self.step)
 
     def resume(self, folder: Path) -> dict[str, Any] | None:
         """Go on from the newest whole checkpoint: its facts, or None if there is none."""
-        found = run.newest_checkpoint(folder)
-        if found is None:
-            return None
-        facts, tensors, damaged = found
+        facts, tensors, damaged = run.newest_checkpoint(folder)
         for problem in damaged:
-            self.listen("notice", text=f"{problem}; the checkpoint before it is taken")
+            self.listen("notice", text=f"{problem}; the checkpoint before it is taken" if facts else problem)
+        if facts is None:
+            return None
         now = {"threads": torch.get_num_threads(), "torch": torch.__version__}
         try:
             if any(facts["machine"][name] != value for name, value in now.items()):
@@ -259,7 +217,7 @@ class Trainer:
                     "notice", text="another thread count or torch than before: the run goes on, but not bit for bit"
                 )
             run.load_weights(self.model, state.of("model", tensors))
-            state.load_moments(self.model, self.optimizer, state.of("optimizer", tensors))
+            state.load_moments(self.model, self.make.optimizer, state.of("optimizer", tensors))
             state.load_random_state(state.of("random", tensors))
             self.task.load_state(state.of("task", tensors))
             self.best_weights = {n: t.to(self.device) for n, t in state.of("best", tensors).items()}
@@ -270,33 +228,6 @@ class Trainer:
             raise BadRun(f"{folder}: its checkpoint does not fit its recipe ({error})") from None
         trim_log(folder / "log.jsonl", self.step)
         return facts
-
-
-class Compiled(nn.Module):
-    """A model whose forward is compiled; everything else is the model's own."""
-
-    def __init__(self, model: nn.Module, listen: Listener) -> None:
-        super().__init__()
-        self.model, self.listen = model, listen
-        self.fast: Callable[..., Any] = torch.compile(model, dynamic=False)
-        self.proven = False
-
-    def forward(self, *given: Any, **named: Any) -> Any:
-        try:
-            h = self.fast(*given, **named)
-        except Exception as error:  # compilers fail in their own ways; the plain model says whether it was their fault
-            if self.proven:
-                raise
-            self.fast, h = self.model, self.model(*given, **named)
-            self.listen("notice", text=f"not compiled, so slower: {type(error).__name__}")
-        self.proven = True
-        return h
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(super().__getattr__("model"), name)
 
 
 def trim_log(path: Path, step: int) -> None:
@@ -312,10 +243,10 @@ def trim_log(path: Path, step: int) -> None:
 
 
 @contextmanager
-def _asked_to_stop() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C and SIGTERM wait until the step is done. A second Ctrl-C does not."""
+def _asked_to_stop() -> Iterator[Callable[[], int]]:
+    """Ctrl-C and SIGTERM wait until the step is done: the number of the first, or 0. A second Ctrl-C does not wait."""
     if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
+        yield lambda: 0
         return
     asked: list[int] = []
 
@@ -326,7 +257,7 @@ def _asked_to_stop() -> Iterator[Callable[[], bool]]:
 
     before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: bool(asked)
+        yield lambda: asked[0] if asked else 0
     finally:
         for s, handler in before.items():
             signal.signal(s, handler)

@@ -1,7 +1,7 @@
 """Muon: the momentum of a hidden matrix, with all its directions made equally long, is the update (Jordan 2024).
 
-A gradient of a matrix is dominated by a few directions; the others, just as needed, hardly move. Replacing M = U S V' by
-U V' gives each its turn. The rest (embeddings, word scores, vectors) has no such shape and is left to AdamW.
+A gradient of a matrix is dominated by a few directions; the others, just as needed, hardly move. Replacing M = U S V'
+by U V' gives each its turn. The rest (embeddings, word scores, vectors) has no such shape and is left to AdamW.
 """
 
 from collections import defaultdict
@@ -30,28 +30,38 @@ def orthogonal(M: Tensor) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """Muon for the matrices, AdamW for the rest, at one learning rate: an update is as long as AdamW's would be."""
 
-    def __init__(self, matrices: Iterable[Tensor], rest: torch.optim.Optimizer, **settings: float) -> None:
+    found_inf: Tensor | None = None  # 1: nothing is updated (PyTorch's own name for it, in its fused rules)
+
+    def __init__(self, matrices: Iterable[Tensor], rest: torch.optim.Optimizer, **settings: Any) -> None:
         super().__init__([{"params": list(matrices)}], settings)  # lr, momentum, weight_decay
-        self.rest = rest
+        self.rest: Any = rest
         self.param_groups += rest.param_groups
         rest.state = self.state
+        self.alike: dict[tuple[int, ...], list[Tensor]] = defaultdict(list)
+        for p in self.param_groups[0]["params"]:
+            self.alike[tuple(p.shape)].append(p)
+        self.moments: dict[tuple[int, ...], Tensor] = {}  # of all matrices of a shape: N m n
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
-        group = self.param_groups[0]
-        alike: dict[tuple[int, ...], list[Tensor]] = defaultdict(list)
-        for p in group["params"]:
-            if p.grad is not None:
-                alike[tuple(p.shape)].append(p)
-        for (m, n), matrices in alike.items():
-            for p in matrices:
-                if p not in self.state:
-                    self.state[p]["momentum"] = torch.zeros_like(p)
-            gradients = [p.grad for p in matrices if p.grad is not None]
-            moments = [self.state[p]["momentum"] for p in matrices]
-            torch._foreach_lerp_(moments, gradients, 1 - group["momentum"])
-            ahead = torch._foreach_lerp(gradients, moments, group["momentum"])  # Nesterov: where it is going to be
-            updates = orthogonal(torch.stack(ahead)) * (0.2 * max(m, n) ** 0.5)  # AdamW's usual length (Liu 2025)
-            torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
-            torch._foreach_add_(matrices, list(updates.unbind()), alpha=-group["lr"])
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        group, odd = self.param_groups[0], self.found_inf
+        lr = group["lr"] if odd is None else group["lr"] * (1 - odd)
+        for shape, matrices in self.alike.items():
+            G, M = torch.stack([p.grad for p in matrices]), self._moment(shape)  # type: ignore[misc]
+            G = G if odd is None else torch.where(odd > 0, M, G)
+            M.lerp_(G, 1 - group["momentum"])
+            ahead = G.lerp(M, group["momentum"])  # Nesterov: where it is going to be
+            update = orthogonal(ahead) * (-0.2 * max(shape) ** 0.5 * lr)  # 0.2: AdamW's usual length (Liu 2025)
+            torch._foreach_mul_(matrices, 1 - lr * group["weight_decay"])
+            torch._foreach_add_(matrices, list(update.unbind()))
+        self.rest.found_inf = odd
         self.rest.step()
+
+    def _moment(self, shape: tuple[int, ...]) -> Tensor:
+        """The moments of a shape in one piece; what is saved of each matrix is its part of it."""
+        if shape not in self.moments:
+            saved = [self.state[p].get("momentum", torch.zeros_like(p)) for p in self.alike[shape]]
+            self.moments[shape] = torch.stack(saved)
+            for p, part in zip(self.alike[shape], self.moments[shape], strict=True):
+                self.state[p]["momentum"] = part
+        return self.moments[shape]
