@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harken.data.batch import IGNORE, Batch, Packed, Streams, Windows, scoring
-from harken.errors import BadInput
+from harken.errors import BadInput, BadSetting
 
 
 def text(n: int) -> np.ndarray:
@@ -162,7 +162,7 @@ LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=12).filter(lambda le
 
 
 @settings(max_examples=100, deadline=None)
-@given(lengths=LENGTHS, L=st.integers(1, 20), rows=st.integers(1, 4), epoch=st.integers(0, 2))
+@given(lengths=LENGTHS, L=st.integers(2, 20), rows=st.integers(1, 4), epoch=st.integers(0, 2))
 def test_packed_tokens_see_their_own_document_and_no_other(lengths, L, rows, epoch):
     ends = np.cumsum(lengths)
     for batch in epoch_of(Packed(text(ends[-1]), ends - lengths, L, rows, seed=1), epoch):
@@ -173,12 +173,13 @@ def test_packed_tokens_see_their_own_document_and_no_other(lengths, L, rows, epo
 
 
 @settings(max_examples=100, deadline=None)
-@given(lengths=LENGTHS, L=st.integers(1, 20), rows=st.integers(1, 4), epoch=st.integers(0, 2))
+@given(lengths=LENGTHS, L=st.integers(2, 20), rows=st.integers(1, 4), epoch=st.integers(0, 2))
 def test_the_last_token_of_a_document_asks_nothing_and_every_other_what_follows(lengths, L, rows, epoch):
     ends = np.cumsum(lengths)
     for batch in epoch_of(Packed(text(ends[-1]), ends - lengths, L, rows, seed=1), epoch):
         last = torch.from_numpy(np.isin(batch.tokens.numpy() + 1, ends))
         assert torch.equal(batch.targets, torch.where(last, IGNORE, batch.tokens + 1))
+        assert batch.count > 0
 
 
 def test_places_count_from_0_in_every_document_of_a_row():
@@ -211,6 +212,11 @@ def test_documents_of_one_token_are_left_out():
 def test_documents_that_ask_nothing_at_all_are_refused():
     with pytest.raises(BadInput, match=r"^data.documents: no document has two tokens, so nothing is asked; "):
         Packed(text(3), np.array([0, 1, 2]), 8, 1, seed=0)
+
+
+def test_packed_rows_of_one_token_which_may_ask_nothing_are_refused():
+    with pytest.raises(BadSetting, match=r"^model.context=1: packed documents need rows of 2 tokens or more; "):
+        Packed(text(9), np.array([0, 4]), 1, 1, seed=0)
 
 
 def test_documents_shorter_than_a_row_are_packed_into_a_shorter_one():

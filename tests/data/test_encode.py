@@ -1,6 +1,7 @@
 """Files to ids: block by block as in one piece, found again, never half written, clear about what cannot be read."""
 
 import hashlib
+import io
 import os
 import subprocess
 import sys
@@ -131,7 +132,8 @@ def test_characters_words_and_bytes_are_counted(tokenizer, small_blocks, tmp_pat
 
 @given(text=st.text() | st.text("a \n\t\x1c\x08\x0e"))
 def test_counting_words_is_splitting_them(text):
-    assert count_words(text) == len(module.WORD.findall(text))
+    for given_ in (text, text * 300):
+        assert count_words(given_) == len(module.WORD.findall(given_))
 
 
 def test_a_second_call_encodes_nothing(tokenizer, tmp_path, monkeypatch):
@@ -206,6 +208,34 @@ def test_encoding_tells_how_far_it_is(small_blocks, tmp_path):
     assert len(heard) > 3
     assert heard == sorted(heard)
     assert heard[-1] == ("encode", 2500, 2500)
+
+
+def test_a_file_is_opened_no_more_often_for_many_spans_than_for_one(tmp_path, monkeypatch):
+    path, tokenizer, opened = written(tmp_path, "ab\n" * 100), train("char", lambda: ["ab\n"], 0), []
+    opens = Path.open
+
+    def noted(self, *given, **options):
+        opened.append(self)
+        return opens(self, *given, **options)
+
+    monkeypatch.setattr(Path, "open", noted)
+    found = []
+    for spans in ([Span(path)], [Span(path, n, n + 3) for n in range(0, 300, 3)]):
+        opened.clear()
+        encode_files(spans, tokenizer, tmp_path / "cache", documents=True)
+        found.append(opened.count(path))
+    assert found[0] == found[1]
+
+
+def test_a_disk_that_fails_while_it_is_read_is_told_as_that(tmp_path, monkeypatch):
+    class Failing(io.BytesIO):
+        def read(self, *_):
+            raise OSError(5, "Input/output error")
+
+    path = written(tmp_path, TEXT)
+    monkeypatch.setattr(Path, "open", lambda *_: Failing())
+    with pytest.raises(BadInput, match=r"notes\.txt: cannot be read \(Input/output error\); "):
+        encode_files([Span(path, 0, 4)], train("byte", lambda: [], 0), tmp_path / "cache", documents=False)
 
 
 @pytest.mark.parametrize("size", [7, 1 << 20])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from harken.core import FULL, Structure, same
-from harken.errors import BadInput
+from harken.errors import BadInput, BadSetting
 
 IGNORE = -100  # a target that does not count
 Tokens = np.ndarray[Any, np.dtype[Any]]
@@ -129,6 +129,8 @@ class Packed:
     """Documents in drawn order, one after the other, cut into rows of L. A document sees only itself."""
 
     def __init__(self, stream: Tokens, starts: Tokens, L: int, rows: int, *, seed: int) -> None:
+        if L < 2:  # a row could be the last token of a document, which asks nothing
+            raise BadSetting("model.context=1: packed documents need rows of 2 tokens or more; set model.context=2")
         starts = np.asarray(starts, np.int64)
         lengths = np.diff(np.append(starts, len(stream)))
         asks = lengths > 1  # a document of one token asks nothing

@@ -13,11 +13,12 @@ import os
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -67,7 +68,7 @@ def split_words(text: str) -> list[str]:
 
 def count_words(text: str) -> int:
     """How many there are."""
-    if not text or not text.isascii():
+    if len(text) < 256 or not text.isascii():
         return len(split_words(text))
     codes = np.frombuffer(text.encode(), np.uint8)
     space = (codes == 32) | (codes - 9 < 5)  # below 9 the difference wraps around
@@ -83,10 +84,27 @@ def pieces(text: str, size: int) -> Iterator[str]:
     yield text[start:]
 
 
-def read_blocks(span: Span, digest: Any = None) -> Iterator[str]:
-    """The text of a span in blocks of about 1 MiB that end with a line if they can; a digest is fed the bytes."""
+def read_blocks(span: Span) -> Iterator[str]:
+    """The text of a span in blocks of about 1 MiB that end with a line if they can."""
+    return (text for _, file in _opened([span]) for text in _blocks(span, file))
+
+
+def _opened(spans: Iterable[Span]) -> Iterator[tuple[Span, IO[bytes]]]:
+    """Each span with its file. Spans of one file that follow each other, such as its lines, share one opening."""
+    for path, group in groupby(spans, lambda span: span.path):
+        try:
+            if not path.is_file():
+                raise BadInput(f"{path}: no such file; a regular text file is needed; give its path")
+            with path.open("rb") as file:
+                yield from ((span, file) for span in group)
+        except OSError as error:
+            raise _unreadable(path, error) from None
+
+
+def _blocks(span: Span, file: IO[bytes], digest: Any = None) -> Iterator[str]:
+    """The text of a span, block by block; a digest is fed the bytes."""
     text, held, place = "", b"", span.start  # text not yet given; bytes not yet read as text, and where they stand
-    for raw, last in _chunks(span, digest):
+    for raw, last in _chunks(span, file, digest):
         held += raw
         try:
             more, used = codecs.utf_8_decode(held, "strict", last)
@@ -104,21 +122,22 @@ def read_blocks(span: Span, digest: Any = None) -> Iterator[str]:
         text = text[cut:]
 
 
-def _chunks(span: Span, digest: Any) -> Iterator[tuple[bytes, bool]]:
+def _chunks(span: Span, file: IO[bytes], digest: Any) -> Iterator[tuple[bytes, bool]]:
     """The bytes of a span, and whether they are its last."""
-    try:
-        if not span.path.is_file():
-            raise BadInput(f"{span.path}: no such file; a regular text file is needed; give its path")
-        with span.path.open("rb") as file:
-            stop = os.fstat(file.fileno()).st_size if span.stop is None else span.stop
-            file.seek(span.start)
-            for at in range(span.start, max(stop, span.start + 1), BLOCK):
-                raw = file.read(max(0, min(BLOCK, stop - at)))
-                if digest:
-                    digest.update(raw)
-                yield raw, at + BLOCK >= stop
-    except OSError as error:
-        raise BadInput(f"{span.path}: cannot be read ({error.strerror}); a readable text file is needed") from None
+    stop = os.fstat(file.fileno()).st_size if span.stop is None else span.stop
+    file.seek(span.start)
+    for at in range(span.start, max(stop, span.start + 1), BLOCK):
+        try:
+            raw = file.read(max(0, min(BLOCK, stop - at)))
+        except OSError as error:
+            raise _unreadable(span.path, error) from None
+        if digest:
+            digest.update(raw)
+        yield raw, at + BLOCK >= stop
+
+
+def _unreadable(path: Path, error: OSError) -> BadInput:
+    return BadInput(f"{path}: cannot be read ({error.strerror}); a readable text file is needed")
 
 
 def _not_utf8(path: Path, offset: int) -> BadInput:
@@ -131,10 +150,10 @@ def _not_utf8(path: Path, offset: int) -> BadInput:
     return BadInput(f"{path}:{line}: byte 0x{byte} is not UTF-8; texts are read as UTF-8; convert it: {way}")
 
 
-def _ids(span: Span, tokenizer: Tokenizer, documents: bool, tally: Counter[str], digest: Any) -> Iterator[Any]:
+def _ids(texts: Iterable[str], tokenizer: Tokenizer, documents: bool, tally: Counter[str]) -> Iterator[Any]:
     """The ids of a span, block by block. A last line without a newline is a line too: with words it gets its <eos>."""
     end, begun = np.array([tokenizer.end or 0], tokenizer.dtype), False  # begun: a line with words, not yet ended
-    for text in read_blocks(span, digest):
+    for text in texts:
         tally.update(characters=len(text), words=count_words(text), bytes=len(text.encode()))
         if tokenizer.kind == "word":
             word = WORD.search(text)
@@ -154,7 +173,7 @@ def encode_files(
     With `documents` each file or span is a document: its start is noted, and bpe ends it with <|endoftext|>.
     """
     spans, content = [file if isinstance(file, Span) else Span(file) for file in files], hashlib.sha256()
-    sizes = [sum(len(raw) for raw, _ in _chunks(span, content)) for span in spans]
+    sizes = [sum(len(raw) for raw, _ in _chunks(span, file, content)) for span, file in _opened(spans)]
     key = json.dumps([FORMAT, documents, sizes, content.hexdigest(), tokenizer.json.decode()])
     place = out_folder / hashlib.sha256(key.encode()).hexdigest()
     if found := _open(place, tokenizer.dtype):
@@ -175,11 +194,12 @@ def encode_files(
 
 def _write(folder: Path, spans: list[Span], tokenizer: Tokenizer, documents: bool, total: int, listen: Listener) -> str:
     """Put the ids and the facts into a folder; answer the SHA-256 of what was read."""
-    tally, starts, digest = Counter(tokens=0, characters=0, words=0, bytes=0), [], hashlib.sha256()
+    tally, digest = Counter(tokens=0, characters=0, words=0, bytes=0), hashlib.sha256()
+    starts: list[int] = []
     with (folder / ".bin").open("wb") as file:
-        for n, span in enumerate(spans):
-            starts += [tally["tokens"]] if documents or n == 0 else []
-            for ids in _ids(span, tokenizer, documents, tally, digest):
+        for span, source in _opened(spans):
+            starts += [tally["tokens"]] if documents or not starts else []
+            for ids in _ids(_blocks(span, source, digest), tokenizer, documents, tally):
                 file.write(ids.data)
                 tally["tokens"] += len(ids)
                 listen("encode", done=min(tally["bytes"], total), total=total, unit="bytes")

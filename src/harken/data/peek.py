@@ -215,7 +215,6 @@ class Text:
     text: str
     lines: list[str]
     more: tuple[str, ...]
-    encoding: str
 
 
 def text_of(start: Start) -> Text:
@@ -239,8 +238,7 @@ def text_of(start: Start) -> Text:
     if len(lines) > 1 and (start.size > HEAD or not lines[-1]):
         lines.pop()  # cut in two by the bound, or the nothing behind the last newline
     more = tuple(part.partition("\n")[2].rpartition("\n")[0] for part in parts[1:])
-    encoding = "utf-8-sig" if text != parts[0] else "utf-8"
-    return Text(start.path, start.path.suffix.lower(), max(1.0, start.size / HEAD), text, lines, more, encoding)
+    return Text(start.path, start.path.suffix.lower(), max(1.0, start.size / HEAD), text, lines, more)
 
 
 def _not_utf8(start: Start, offset: int, byte: int) -> BadInput:

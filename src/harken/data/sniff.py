@@ -15,9 +15,6 @@ from harken.data import peek
 from harken.data.peek import Column, Start, Table, Text, bad
 from harken.errors import BadInput
 
-KINDS = ("text", "pairs", "table", "stories", "tags", "spans", "graph", "images", "trees")
-OVERRULE = "data.kind"  # the setting that overrules the guess; it takes one of KINDS
-
 STAMP = re.compile(r"\W?(\d{4}[-/]\d\d[-/]\d\d|\d\d[-/]\w+[-/]\d{4}|\d+\.\d+\.\d+\.\d+)\D")
 CHUNK = re.compile(r"O|[BIESLU]-\S+")
 PART_OF_SPEECH = re.compile(r"[A-Z][A-Z0-9$+|-]{0,9}|[^\w\s]{1,4}|-[LR][RCS]B-")
@@ -36,7 +33,6 @@ class Guess:
     reason: str
     settings: dict[str, Any]
     others: tuple[tuple[str, str], ...]
-    encoding: str = "utf-8"
 
 
 def sniff(path: str | Path) -> Guess:
@@ -50,8 +46,7 @@ def sniff(path: str | Path) -> Guess:
     if guess := _arrays(start):
         return guess
     text = peek.text_of(start)
-    guess = next(found for recognise in RECOGNISERS if (found := recognise(text)))
-    return replace(guess, encoding=text.encoding)
+    return next(found for recognise in RECOGNISERS if (found := recognise(text)))
 
 
 def _arrays(start: Start) -> Guess | None:
