@@ -183,6 +183,13 @@ def test_a_loss_that_is_no_number_is_not_praised():
     assert ["nothing can be said" in verdict[0], "train.lr" in verdict[1]] == [True, True]
 
 
+def test_of_a_run_that_held_nothing_out_the_page_does_not_doubt_the_learning_rate():
+    words = Page(report(facts() | {"metrics": {}, "baseline": {}, "protocol": {}, "parts": {}})).words
+    assert "Nothing was held out, so nothing was judged." in words
+    assert "Hold out a part: data.valid=0.1." in words
+    assert "Lower train.lr" not in words
+
+
 def test_a_validation_loss_that_rose_is_told():
     x = facts()
     for line in x["log"]:
