@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("--split", default="test")
     parser.add_argument("--places", type=int, default=4000)
     options = parser.parse_args()
-    run = harken.load(options.run)
+    run = harken.load(options.run, device="cpu")
     stream = np.asarray(run.recipe.data.open(tokenizer=run.tokenizer).splits[options.split][0].tokens, np.int64)
     L = run.model.context
     places = np.random.default_rng(0).integers(L, len(stream), options.places)

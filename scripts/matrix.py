@@ -74,7 +74,7 @@ def trains(family: Family, text: Path, folder: Path) -> str:
 
 
 def evaluates(family: Family, text: Path, folder: Path) -> str:
-    whole = harken.load(folder / "whole")
+    whole = harken.load(folder / "whole", device="cpu")
     again, told = whole.evaluate("valid")[0].metrics["loss"], whole.metrics["valid"]["loss"]
     return PASSES if again == told else f"the run says {told}, judging it again {again}"
 

@@ -12,7 +12,7 @@ from .errors import BadSetting, did_you_mean
 from .part import Part
 
 BUILT_IN: dict[str, dict[str, str]] = {
-    "data": {"text": "harken.data.text:Source"},
+    "data": {"text": "harken.data.text:TextSource"},
     "model": {
         "gpt": "harken.models.gpt:Shape",
         "rnn": "harken.models.rnn:RNNShape",

@@ -10,7 +10,7 @@ import pytest
 
 from harken.data import encode
 from harken.data.tales import tales
-from harken.data.text import Source, TextData
+from harken.data.text import TextData, TextSource
 from harken.errors import BadInput, BadSetting
 
 LETTERS = "abcdefghij" * 10 + "\n"
@@ -24,7 +24,7 @@ def put(folder: Path, name: str, text: str | bytes) -> Path:
 
 
 def opened(path: Path, **settings) -> TextData:
-    return Source(path=str(path), **settings).open()
+    return TextSource(path=str(path), **settings).open()
 
 
 def told(data: TextData, split: str = "train", text: int = 0) -> str:
@@ -117,7 +117,7 @@ def test_a_test_share_is_taken_where_no_test_file_is(tmp_path):
 
 def test_given_files_are_taken_as_they_are_given(tmp_path):
     a, b, c = (put(tmp_path, name, text) for name, text in {"1.txt": "aaaa", "2.txt": "bbab", "3.txt": "bb"}.items())
-    data = Source(train=str(a), valid=str(b), test=str(c)).open()
+    data = TextSource(train=str(a), valid=str(b), test=str(c)).open()
     assert told(data) == "aaaa"
     assert [len(data.splits[s][0].tokens) for s in ("valid", "test")] == [4, 2]
 
@@ -191,11 +191,11 @@ def two(tmp_path, monkeypatch) -> Path:
 
 def test_names_that_toml_takes_for_tables_are_names_of_files(two):
     mix = tomllib.loads("mix = {a.txt = 0.6, b.v2.txt = 0.4}")["mix"]
-    assert Source(mix=mix).mix == {"a.txt": 0.6, "b.v2.txt": 0.4}
+    assert TextSource(mix=mix).mix == {"a.txt": 0.6, "b.v2.txt": 0.4}
 
 
 def test_each_mixed_text_is_a_stream_of_its_own_with_a_held_out_end(two):
-    data = Source(mix={"a.txt": 0.6, "b.v2.txt": 0.4}).open()
+    data = TextSource(mix={"a.txt": 0.6, "b.v2.txt": 0.4}).open()
     assert [told(data, text=n) for n in (0, 1)] == ["aaaaaaaaa\n" * 9, "bbbbbbbbb\n" * 18]
     assert [told(data, "valid", text=n) for n in (0, 1)] == ["aaaaaaaaa\n", "bbbbbbbbb\n" * 2]
     assert (data.names, data.weights) == (("a.txt", "b.v2.txt"), [0.6, 0.4])
@@ -204,24 +204,24 @@ def test_each_mixed_text_is_a_stream_of_its_own_with_a_held_out_end(two):
 def test_a_mixed_folder_does_not_learn_from_its_test_file(two):
     for split in ("train", "valid", "test"):
         put(two, f"c/{split}.txt", f"{split}\n" * 5)
-    data = Source(mix={"a.txt": 1, "c": 1}, tokens="byte").open()
+    data = TextSource(mix={"a.txt": 1, "c": 1}, tokens="byte").open()
     assert told(data, text=1) == "train\n" * 5
     assert told(data, "valid", text=1) == "valid\n" * 5
 
 
 def test_mixed_texts_can_be_judged_on_one_given_file(two):
-    data = Source(mix={"a.txt": 1, "b.v2.txt": 1}, valid=str(put(two, "v.txt", "abab"))).open()
+    data = TextSource(mix={"a.txt": 1, "b.v2.txt": 1}, valid=str(put(two, "v.txt", "abab"))).open()
     assert told(data, "valid") == "abab"
 
 
 def test_examples_count_in_each_mixed_text(two):
-    data = Source(mix={"a.txt": 1, "b.v2.txt": 1}, examples=2).open()
+    data = TextSource(mix={"a.txt": 1, "b.v2.txt": 1}, examples=2).open()
     assert [told(data, text=n) for n in (0, 1)] == ["aaaaaaaaa\n" * 2, "bbbbbbbbb\n" * 2]
 
 
 def test_a_mixed_text_with_nothing_to_hold_out_is_not_among_the_judged(two):
     put(two, "c.txt", "one line only\n")
-    data = Source(mix={"a.txt": 1, "c.txt": 1, "b.v2.txt": 1}, tokens="word").open()
+    data = TextSource(mix={"a.txt": 1, "c.txt": 1, "b.v2.txt": 1}, tokens="word").open()
     assert data.held == {"valid": ("a.txt", "b.v2.txt")}
     assert len(data.splits["valid"]) == 2
 
@@ -229,12 +229,12 @@ def test_a_mixed_text_with_nothing_to_hold_out_is_not_among_the_judged(two):
 @pytest.mark.parametrize("weights", [(0, 0), (-1, 2), (float("inf"), 1), (float("nan"), 1)])
 def test_weights_that_mix_nothing_are_refused(weights):
     with pytest.raises(ValueError, match="weights are 0 or more"):
-        Source(mix={"a.txt": weights[0], "b.txt": weights[1]})
+        TextSource(mix={"a.txt": weights[0], "b.txt": weights[1]})
 
 
 def test_mixed_texts_are_windows(two):
     with pytest.raises(BadSetting, match=r"^data.mix: mixed texts are drawn as windows, not as packed"):
-        Source(mix={"a.txt": 1, "b.v2.txt": 1}, batches="packed").open()
+        TextSource(mix={"a.txt": 1, "b.v2.txt": 1}, batches="packed").open()
 
 
 # --- documents --------------------------------------------------------------------------------------------------------
@@ -303,7 +303,7 @@ def test_a_recipe_made_for_this_text_is_accepted(tmp_path):
 
 def test_located_settings_name_absolute_paths(two):
     put(two, "v.txt", "aa")
-    source = Source(mix={"a.txt": 1, "b.v2.txt": 2}, valid="v.txt", test=0.1).located()
+    source = TextSource(mix={"a.txt": 1, "b.v2.txt": 2}, valid="v.txt", test=0.1).located()
     assert source.mix == {str(two / "a.txt"): 1, str(two / "b.v2.txt"): 2}
     assert (source.valid, source.test) == (str(two / "v.txt"), 0.1)
 
@@ -331,13 +331,79 @@ def test_an_empty_folder_is_named(tmp_path):
 
 def test_a_text_that_is_not_named_is_asked_for():
     with pytest.raises(BadSetting, match=r"^data.path is not given; name a file or a folder"):
-        Source().open()
+        TextSource().open()
 
 
 @pytest.mark.parametrize("shares", [{"valid": 1.0}, {"valid": -0.1}, {"valid": 0.6, "test": 0.5}])
 def test_shares_that_leave_nothing_to_learn_are_refused(tmp_path, shares):
     with pytest.raises(BadSetting, match=r"^data.valid = .* shares of the text lie between 0 and 1$"):
         opened(put(tmp_path, "a.txt", LETTERS), **shares)
+
+
+# --- another text -----------------------------------------------------------------------------------------------------
+
+TABLE = "text,label\n" + "".join(f"the cat {n} sat,{'ab'[n % 2]}\n" for n in range(100))
+
+
+def other(path: Path, given: Path, **settings) -> TextData:
+    source = TextSource(path=str(path), **settings)
+    return source.other(str(given), "test", tokenizer=source.open().tokenizer)
+
+
+def test_another_text_is_a_split_beside_the_text_learned_from(tmp_path):
+    data = other(put(tmp_path, "a.txt", LETTERS[:100]), put(tmp_path, "b.txt", "jihgfedcba"))
+    assert (told(data), told(data, "valid"), told(data, "test")) == (LETTERS[:90], LETTERS[90:100], "jihgfedcba")
+    assert data.learned
+
+
+def test_another_text_stands_alone_when_the_text_learned_from_is_gone(tmp_path):
+    source, heard = TextSource(path=str(tmp_path / "gone.txt")), []
+    tokenizer, given = opened(put(tmp_path, "a.txt", LETTERS)).tokenizer, put(tmp_path, "b.txt", "abc\n")
+    data = source.other(str(given), "test", tokenizer=tokenizer, listen=lambda event, **facts: heard.append(facts))
+    assert list(data.splits) == ["test"]
+    assert not data.learned
+    assert "gone.txt: there is no such file; the free baselines learn from it" in heard[-1]["text"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (
+            TABLE,
+            r"b\.txt: this is table \(2 columns split at commas, .*\), and this run reads text; give it a plain text$",
+        ),
+        (b"caf\xe9 au lait\n", r"b\.txt:1: byte 0xe9 at column 4 is not UTF-8 \(it looks like Latin-1\); "),
+        (b"", r"b\.txt: an empty file; "),
+        ("a", r"b\.txt: there are fewer than 2 tokens to judge; give a longer text$"),
+    ],
+)
+def test_another_text_that_is_none_is_refused_in_one_line(tmp_path, content, said):
+    with pytest.raises(BadInput, match=said):
+        other(put(tmp_path, "a.txt", LETTERS), put(tmp_path, "b.txt", content))
+
+
+def test_a_run_that_took_a_table_for_text_is_judged_on_tables(tmp_path):
+    data = other(put(tmp_path, "a.csv", TABLE), put(tmp_path, "b.csv", TABLE.replace("cat", "sat")))
+    assert told(data, "test") == TABLE.replace("cat", "sat")
+
+
+def test_a_reader_of_another_format_overrides_files_alone(tmp_path):
+    class Shouted(TextSource):
+        """Reads what is written in capitals as if it were not."""
+
+        kind: str = "shouted"
+
+        def files(self, path: Path) -> list[Path]:
+            return [put(tmp_path, f"read/{f.name}", f.read_text().lower()) for f in super().files(path)]
+
+    for name in ("a", "b", "c"):
+        put(tmp_path, f"{name}.txt", f"{name.upper()}{TABLE.upper()}")
+    a, b, c = (str(tmp_path / f"{name}.txt") for name in "abc")
+    one = Shouted(path=a, valid=b).open()
+    assert (told(one), told(one, "valid")) == (f"a{TABLE}", f"b{TABLE}")
+    mixed = Shouted(mix={a: 1, b: 1}, valid=c)
+    assert [told(mixed.open(), text=n)[0] for n in (0, 1)] == ["a", "b"]
+    assert told(mixed.other(c, "test", tokenizer=mixed.open().tokenizer), "test") == f"c{TABLE}"
 
 
 # --- size -------------------------------------------------------------------------------------------------------------

@@ -122,6 +122,42 @@ def test_words_are_joined_by_spaces_and_lines_by_newlines():
     assert tokenizer.decode(tokenizer.encode("\n  a   b \n\n b a\nb")) == "a b\nb a\nb"
 
 
+def test_the_letters_of_all_tokens_are_the_characters_of_their_text(tokenizer):
+    text = TEXT.replace("<unk>", "words").replace("<eos>", "are")
+    own = train(tokenizer.kind, lambda: [text], 300 if tokenizer.kind == "bpe" else 1000)
+    ids = own.encode(text + "\n")
+    assert own.letters[ids].sum() == len(own.decode(ids))
+
+
+def test_a_token_that_is_no_text_has_no_letters():
+    char, word, bpe = (train(kind, lambda: ["a b"], 300) for kind in ("char", "word", "bpe"))
+    assert char.letters[char.encode("aé")].tolist() == [1, 0]
+    assert word.letters[word.encode("a zzz\nb\n")].tolist() == [2, 0, 0, 2, 0]
+    assert bpe.letters[bpe.encode("é<|endoftext|>")].tolist() == [1, 0, 0]
+
+
+def test_the_marks_are_the_tokens_that_are_no_text(tokenizer):
+    known = {"char": ["<unk>"], "byte": [], "word": ["<unk>"], "bpe": ["<|endoftext|>"]}
+    assert tokenizer.words(tokenizer.marks) == known[tokenizer.kind]
+
+
+@pytest.mark.parametrize("text", [TEXT, *NASTY], ids=range(len(NASTY) + 1))
+def test_a_text_is_split_into_one_piece_a_token(tokenizer, text):
+    pieces, ids = tokenizer.split(text), tokenizer.encode(text).tolist()
+    assert len(pieces) == len(ids)
+    shown = tokenizer.words(ids)
+    assert [p for p, i in zip(pieces, ids, strict=True) if i != tokenizer.unknown] == [
+        w for w, i in zip(shown, ids, strict=True) if i != tokenizer.unknown
+    ]
+
+
+def test_what_a_tokenizer_misses_is_told_as_it_was_written():
+    char, word, byte = (train(kind, lambda: ["the hat\n"], 300) for kind in ("char", "word", "byte"))
+    assert char.missing("the cat é é") == ["c", "é", "é"]
+    assert word.missing("the hat. <unk>\nis hat") == ["hat.", "is"]
+    assert byte.missing("the cat é") == []
+
+
 def test_words_seen_once_are_forgotten_when_there_are_too_many(monkeypatch):
     monkeypatch.setattr(module, "WORDS_KEPT", 3)
     assert train("word", lambda: ["a a b c d", "e e"], 10).words(range(4)) == ["<unk>", "<eos>", "a", "e"]

@@ -1,6 +1,7 @@
 """Next-word prediction: the loss, the metrics and the free baselines, each against a computation by hand."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from harken import kinds
 from harken.data.batch import IGNORE, Batch
-from harken.data.text import Source
+from harken.data.text import TextSource
 from harken.errors import BadSetting
 from harken.models import LanguageModel
 from harken.tasks import next_word, words
@@ -30,7 +31,7 @@ def model(kind: str = "gpt", vocab: int = 20, dtype: torch.dtype = torch.float32
 def bound(path: Path, text: str = TEXT, *, kind: str = "gpt", task: dict | None = None, **data) -> NextWord:
     path.mkdir(exist_ok=True)
     (path / "a.txt").write_text(text)
-    source = data.pop("source", None) or Source(path=str(path / "a.txt"), **data)
+    source = data.pop("source", None) or TextSource(path=str(path / "a.txt"), **data)
     shape = kinds.find("model", kind)(d=16, layers=1, context=8)
     opened = source.open(stateful=getattr(shape, "stateful", False))
     return Task(**task or {}).bind(opened, shape, batch=4, seed=0)
@@ -123,7 +124,7 @@ def test_the_loss_of_a_mixed_batch_is_told_for_each_text(tmp_path):
     for name, text in {"a": "abababab\n" * 9, "b": "aabbaabb\n" * 9}.items():
         (tmp_path / name).write_text(text)
     mix = {str(tmp_path / "a"): 1.0, str(tmp_path / "b"): 1.0}
-    task = bound(tmp_path, source=Source(mix=mix))
+    task = bound(tmp_path, source=TextSource(mix=mix))
     net = Bigram(bigram(task.data.vocab))
     batch = task.batch(0, 0)
     loss = task.loss(net, batch)
@@ -208,13 +209,62 @@ def test_readers_side_by_side_leave_no_token_out(tmp_path, monkeypatch):
     assert task.evaluate(net, "valid").metrics["loss"] == pytest.approx(alone / n, rel=1e-5)
 
 
-def test_the_protocol_names_context_and_stride(tmp_path):
+def test_bits_per_character_are_those_of_the_tokens_judged(tmp_path):
+    """Long words first, then short ones: a limit that reaches the long ones only has fewer bits a character."""
+    text = "incomprehensible understanding\n" * 9 + "a bb\n" * 60
+    (tmp_path / "v.txt").write_text(text)
+    task = bound(tmp_path, text, tokens="word", valid=str(tmp_path / "v.txt"), task={"eval_tokens": 27})
+    for found in (task.evaluate(Fair(task.data.vocab), "valid").metrics, task.baselines("valid")["unigram"]):
+        bits = 27 * found["loss"] / math.log(2)
+        assert found["bits_per_character"] == pytest.approx(bits / len("incomprehensible understanding\n" * 9))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "text", "asked", "characters"),
+    [("char", "the ÿÿ the dog\n", 14, 12), ("word", "the ÿÿ dog\nyes\n", 6, len("the dog\n"))],
+)
+def test_an_unknown_token_is_told_and_is_no_character(tmp_path, tokens, text, asked, characters):
+    (tmp_path / "v.txt").write_text(text)
+    task = bound(tmp_path, tokens=tokens, valid=str(tmp_path / "v.txt"))
+    score = task.evaluate(Fair(task.data.vocab), "valid")
+    assert score.protocol["tokens"] == asked
+    assert score.protocol["unknown"] == pytest.approx(2 / asked, rel=1e-3)
+    bits = asked * math.log2(task.data.vocab)
+    assert score.metrics["bits_per_character"] == pytest.approx(bits / characters, rel=1e-5)
+
+
+def test_the_protocol_names_context_stride_unknown_share_and_what_the_baselines_learned_from(tmp_path):
     task = bound(tmp_path, task={"stride": 3})
+    learned = len(task.data.train[0].tokens)
     assert task.evaluate(Fair(task.data.vocab), "valid").protocol | {"tokens": 0} == {
         "tokens": 0,
         "context": 8,
         "stride": 3,
+        "unknown": 0.0,
+        "baseline_tokens": learned,
     }
+
+
+def test_where_nothing_is_unknown_the_protocol_does_not_speak_of_it(tmp_path):
+    task = bound(tmp_path, tokens="byte")
+    assert "unknown" not in task.evaluate(Fair(task.data.vocab), "valid").protocol
+
+
+def test_baselines_that_learn_from_a_part_of_the_text_say_from_how_much(tmp_path, monkeypatch):
+    monkeypatch.setattr(next_word, "BASELINE_TOKENS", 50)
+    task = bound(tmp_path)
+    assert task.evaluate(Fair(task.data.vocab), "valid").protocol["baseline_tokens"] == 50
+    p = (np.bincount(task.data.train[0].tokens[:50], minlength=task.data.vocab) + 1) / (50 + task.data.vocab)
+    asked = task.data.splits["valid"][0].tokens[1:]
+    assert task.baselines("valid")["unigram"]["loss"] == pytest.approx(-np.log(p[asked]).mean(), rel=1e-6)
+
+
+def test_without_the_text_learned_from_there_are_no_baselines(tmp_path):
+    task = bound(tmp_path)
+    shape = kinds.find("model", "gpt")(d=16, layers=1, heads=2, context=8)
+    alone = Task().bind(replace(task.data, learned=False), shape, batch=4, seed=0)
+    assert alone.baselines("valid") == {}
+    assert "baseline_tokens" not in alone.evaluate(Fair(task.data.vocab), "valid").protocol
 
 
 def test_the_stride_is_half_the_context_unless_it_is_said(tmp_path):
@@ -259,7 +309,7 @@ def test_mixed_texts_are_judged_each_by_its_own_name(tmp_path):
     for name, text in {"a": "abababab\n" * 9, "b": "x\n", "c": "aabbaabb\n" * 9}.items():
         (tmp_path / name).write_text(text)
     mix = {str(tmp_path / name): 1.0 for name in ("a", "b", "c")}
-    opened = Source(mix=mix, tokens="word").open()  # b is one line: nothing of it is held out
+    opened = TextSource(mix=mix, tokens="word").open()  # b is one line: nothing of it is held out
     task = Task().bind(opened, kinds.find("model", "gpt")(d=16, layers=1, heads=2, context=1), batch=4, seed=0)
     score = task.evaluate(Bigram(bigram(opened.vocab), context=1), "valid")
     assert list(score.parts) == [str(tmp_path / "a"), str(tmp_path / "c")]

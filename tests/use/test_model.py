@@ -29,7 +29,7 @@ def total(score: dict) -> float:
 def by_hand(run, text: str) -> list[float]:
     """ln p of each token from one pass over the whole text; before the first stands the end mark, if there is one."""
     end = [] if run.tokenizer.end is None else [run.tokenizer.end]
-    ids = torch.tensor([*end, *run.tokenizer.encode(text).tolist()])
+    ids = torch.tensor([*end, *run.tokenizer.encode(text).tolist()], device=run.device)
     logs = run.model.logits(run.model(ids[None, :-1]))[0].log_softmax(-1)
     return logs.gather(-1, ids[1:, None])[:, 0].tolist()
 
@@ -58,7 +58,37 @@ def test_a_word_of_bytes_is_shown_as_the_character_they_make(folders):
 def test_with_word_tokens_each_token_is_a_word(folders):
     word = harken.load(folders["word"])
     known = word.tokenizer.words([7])[0]
-    assert [w["word"] for w in word.score(f"{known} zzzz\n{known}")["words"]] == [known, "<unk>", "<eos>", known]
+    assert [w["word"] for w in word.score(f"{known} zzzz\n{known}")["words"]] == [known, "zzzz", "<eos>", known]
+
+
+def test_a_score_shows_what_the_run_does_not_know_as_it_was_written_and_how_much_it_is(folders):
+    score = harken.load(folders["char"]).score("Tom's café, €5€")
+    assert [w["word"] for w in score["words"]] == ["Tom's", " café,", " €5€"]
+    assert score["unknown"] == 4  # é, €, 5, €
+    assert harken.load(folders["bpe"]).score("Tom's café, €5€")["unknown"] == 0
+
+
+@pytest.mark.parametrize("how", ["generate", "many", "stream", "next"])
+def test_what_a_prompt_has_that_the_run_does_not_know_is_told_once(folders, how):
+    word, heard = harken.load(folders["word"]), []
+    ask = {
+        "generate": lambda text, **given: word.generate(text, tokens=1, **given),
+        "many": lambda text, **given: word.generate(text, tokens=1, n=3, **given),
+        "stream": lambda text, **given: list(word.stream(text, tokens=1, **given)),
+        "next": word.next,
+    }[how]
+    known = word.tokenizer.words([7])[0]
+    ask(known, listen=lambda event, **facts: heard.append((event, facts)))
+    assert heard == []
+    ask(f"zzz {known} qqq zzz", listen=lambda event, **facts: heard.append((event, facts)))
+    said = "prompt: unknown to this run, and read as <unk>: 'zzz', 'qqq' (3 in all)"
+    assert heard == [("notice", {"text": said})]
+
+
+def test_of_very_much_that_is_unknown_in_a_prompt_five_are_named(char):
+    heard = []
+    char.generate("äöüßéèà", tokens=1, listen=lambda event, **facts: heard.append(facts["text"]))
+    assert heard == ["prompt: unknown to this run, and read as <unk>: 'ä', 'ö', 'ü', 'ß', 'é', ... (7 in all)"]
 
 
 def test_the_log_probability_of_a_word_is_the_sum_over_its_tokens(folders):
@@ -114,7 +144,7 @@ def test_the_next_tokens_have_the_probabilities_of_softmax_best_first(every):
     vocab = every.tokenizer.vocab
     found = every.next("Tom had", vocab)
     with torch.inference_mode():
-        ids = torch.tensor([every._prompt("Tom had")])
+        ids = torch.tensor([every._prompt("Tom had")], device=every.device)
         p = every.model.logits(every.model(ids))[0, -1].float().softmax(-1).sort(descending=True).values
     assert [word["probability"] for word in found] == pytest.approx(p.tolist(), abs=1e-6)
     assert sum(word["probability"] for word in found) == pytest.approx(1, abs=1e-5)
@@ -172,6 +202,23 @@ def test_the_protocol_says_how_many_tokens_with_how_much_context(char, folders):
     assert "all before" in harken.load(folders["lstm"]).evaluate("valid")[0].protocol["context"]
 
 
+def test_the_share_of_another_text_that_is_unknown_is_in_its_protocol_and_told(char, tmp_path):
+    other, heard = tmp_path / "other.txt", []
+    other.write_text("Tom had ÿÿ\n" * 10)
+    score, _ = char.evaluate("test", data=str(other), listen=lambda event, **facts: heard.append(facts.get("text")))
+    assert score.protocol["unknown"] == pytest.approx(20 / 109, rel=1e-3)
+    assert f"{other}: 18.4 % of its tokens are unknown to this run, and judged as <unk>" in heard
+
+
+def test_data_that_is_no_text_is_not_judged_as_text(char, tmp_path):
+    other = tmp_path / "other.csv"
+    other.write_text("text,label\n" + "".join(f"the cat {n} sat,{'ab'[n % 2]}\n" for n in range(100)))
+    with pytest.raises(
+        BadInput, match=r"other.csv: this is table \(.*\), and this run reads text; give it a plain text$"
+    ):
+        char.evaluate("test", data=str(other))
+
+
 def test_a_run_without_its_training_text_still_judges_other_data(copy, tales, tmp_path):
     recipe = (copy / "recipe.toml").read_text().replace(str(tales), str(tmp_path / "gone.txt"))
     (copy / "recipe.toml").write_text(recipe)
@@ -182,6 +229,7 @@ def test_a_run_without_its_training_text_still_judges_other_data(copy, tales, tm
     )
     assert math.isfinite(score.metrics["loss"])
     assert baseline == {}
+    assert "baseline_tokens" not in score.protocol
     notices = [text for event, text in heard if event == "notice"]
     assert len(notices) == 1
     assert notices[0].endswith("the free baselines learn from it and are left out")
@@ -257,6 +305,7 @@ def test_a_recurrent_model_has_no_attention_to_show(folders):
 def resealed(folder) -> None:
     """Make harken.json fit the files again, as somebody would who wants to deceive."""
     facts = json.loads((folder / "harken.json").read_text())
+    facts.pop("seal", None)
     facts["sha256"] = {n: hashlib.sha256((folder / n).read_bytes()).hexdigest() for n in facts["sha256"]}
     (folder / "harken.json").write_text(json.dumps(facts))
 
@@ -268,9 +317,8 @@ def test_a_folder_that_was_tampered_with_is_refused_with_the_name_of_the_file(co
     (copy / name).write_bytes(whole[:-1] + b"#") if how == "changed" else (copy / name).unlink()
     with pytest.raises(BadRun) as error:
         harken.load(copy)
-    assert str(error.value) == (
-        f"{copy / name}: is not the file this run was finished with; take it from a copy, or train again"
-    )
+    said = {"changed": "is not the file this run was finished with", "gone": "is missing"}[how]
+    assert str(error.value) == f"{copy / name}: {said}; take it from a copy, or train again"
 
 
 def test_weights_of_another_recipe_are_refused_even_if_the_hashes_fit(copy, folders):
@@ -278,6 +326,19 @@ def test_weights_of_another_recipe_are_refused_even_if_the_hashes_fit(copy, fold
     resealed(copy)
     with pytest.raises(BadRun, match=r"the weights do not fit the model at .*; they belong to another recipe"):
         harken.load(copy)
+
+
+def test_a_run_is_loaded_onto_the_gpu_where_there_is_one_unless_the_cpu_is_asked_for(folders):
+    assert harken.load(folders["char"]).device.type == ("cuda" if torch.cuda.is_available() else "cpu")
+    assert harken.load(folders["char"], device="cpu").device.type == "cpu"
+
+
+@pytest.mark.parametrize("device", ["cuda", "gpu", ""])
+def test_a_device_that_is_not_here_is_refused_in_one_line(folders, device, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(BadInput) as error:
+        harken.load(folders["char"], device=device)
+    assert str(error.value) == f"device={device!r}: not here; accepted: auto, cpu"
 
 
 def test_loading_leaves_the_random_numbers_of_the_program_alone(folders):

@@ -18,7 +18,7 @@ CONTEXT = 16
 @torch.inference_mode()
 def full_pass(run, ids: list[int]) -> torch.Tensor:
     """The scores of what comes next, without any memory."""
-    return run.model.logits(run.model(torch.tensor([ids])))[0, -1]
+    return run.model.logits(run.model(torch.tensor([ids], device=run.device)))[0, -1]
 
 
 def written(run, prompts: list[list[int]], tokens: int, choice: Choice = GREEDY, seed: int = 0) -> list[list[int]]:
@@ -100,6 +100,17 @@ def test_rows_that_fill_their_context_at_different_times_write_what_each_would_w
     assert written(char, prompts, 40, choice) == alone
 
 
+def test_prompts_that_share_a_seed_do_not_share_their_draws(every):
+    many = [every.generate("Tom", tokens=12, seed=5, index=index, temperature=2.0) for index in range(4)]
+    assert len(set(many)) == 4
+    assert many[2] == every.generate("Tom", tokens=12, seed=5, index=2, temperature=2.0)
+
+
+def test_no_two_of_many_prompts_with_many_continuations_share_their_draws(char):
+    many = [text for index in range(4) for text in char.generate("Tom", tokens=12, n=4, index=index, temperature=2.0)]
+    assert len(set(many)) == 16
+
+
 def test_of_many_continuations_each_is_the_one_of_its_seed(every):
     many = every.generate("Tom", tokens=12, n=3, seed=5)
     assert many == [every.generate("Tom", tokens=12, seed=5 + row) for row in range(3)]
@@ -157,6 +168,20 @@ def test_top_k_of_1_is_greedy_at_any_temperature(char):
     assert char.generate("Tom", tokens=20, temperature=5.0, top_k=1) == char.generate("Tom", tokens=20, temperature=0)
 
 
+@pytest.mark.parametrize("temperature", [1e-40, 1e-320, 1e-5])
+def test_a_temperature_too_low_to_divide_by_is_greedy(temperature):
+    logits = torch.tensor([[1e3, -1e3, 1e3 + 1, 0.0]])
+    assert Choice(temperature=temperature, top_p=0.9).draw(logits, [torch.Generator().manual_seed(1)]).tolist() == [2]
+
+
+def test_unless_it_is_said_the_temperature_is_that_of_the_verb(char):
+    from harken.cli.generate import generate
+
+    (verb,) = (option.default for option in generate.params if option.name == "temperature")
+    assert Choice().temperature == verb == 0.8
+    assert char.generate("Tom", tokens=30) == char.generate("Tom", tokens=30, temperature=0.8)
+
+
 @pytest.mark.parametrize("temperature", [1.0, 0.5, 2.0])
 def test_draws_follow_softmax_of_the_scores_over_the_temperature(temperature):
     rows = 20_000
@@ -170,6 +195,17 @@ def test_draws_follow_softmax_of_the_scores_over_the_temperature(temperature):
 def test_what_was_cut_off_is_never_drawn():
     dice = [torch.Generator().manual_seed(1)] * 2000
     assert set(Choice(temperature=9.0, top_k=2).draw(LOGITS.expand(2000, -1), dice).tolist()) == {2, 4}
+
+
+@pytest.mark.parametrize("choice", [{"temperature": 0}, {"temperature": 5.0}, {"top_k": 1}, {"top_p": 0.01}])
+def test_what_is_no_text_is_never_written_however_likely_it_is(every, monkeypatch, choice):
+    scores = every.model.logits
+    liked = torch.zeros(every.tokenizer.vocab, dtype=torch.double)
+    liked[every.tokenizer.marks] = 1000.0
+    monkeypatch.setattr(every.model, "logits", lambda h: scores(h) + liked.to(h.device))
+    assert every.next("Tom", 1)[0]["text"] in ("<unk>", "<|endoftext|>")
+    for text in every.generate("Tom", tokens=20, n=2, **choice):
+        assert not any(mark in text for mark in ("<unk>", "<|endoftext|>"))
 
 
 def test_the_same_seed_writes_the_same_text(every):

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -16,6 +16,7 @@ from pydantic import Field, field_validator
 from harken.data import peek
 from harken.data.cache import cache_folder
 from harken.data.encode import Encoded, Span, encode_files, read_blocks
+from harken.data.sniff import sniff
 from harken.data.tokens import Tokenizer, train
 from harken.errors import BadInput, BadRun, BadSetting
 from harken.events import Listener, silent
@@ -26,7 +27,7 @@ LINE = 1 << 20  # bytes; a longer line is cut
 VOCAB = {"char": 0, "byte": 256, "word": 10_000, "bpe": 4096}
 
 
-class Source(Part):
+class TextSource(Part):
     """The settings of a text."""
 
     task: ClassVar[str] = "next-word"
@@ -43,7 +44,9 @@ class Source(Part):
     mix: dict[str, float] | None = Field(
         None, description="several texts and how often each is drawn: {a.txt = 0.6, b.txt = 0.4}"
     )
-    tokens: Literal["char", "byte", "word", "bpe"] = Field("char", description="what a token is")
+    tokens: Literal["char", "byte", "word", "bpe"] = Field(
+        "char", description="what a token is; words are split at white space only: hat. is not hat"
+    )
     vocab: int | None = Field(None, ge=3, le=1_000_000, description="most tokens; none: 10,000 words, 4,096 byte pairs")
     examples: int | None = Field(None, ge=1, description="learn from the first so many lines only")
     batches: Literal["auto", "windows", "stream", "packed"] = Field(
@@ -73,7 +76,7 @@ class Source(Part):
             raise ValueError("weights are 0 or more, and one of them is more")
         return mix
 
-    def located(self) -> "Source":
+    def located(self) -> "TextSource":
         """The same settings with absolute paths."""
         paths = {name: getattr(self, name) for name in ("path", "train", "valid", "test")}
         found: dict[str, Any] = {n: str(Path(p).absolute()) for n, p in paths.items() if isinstance(p, str)}
@@ -119,24 +122,63 @@ class Source(Part):
         asked = {n: tuple(name for name, part in zip(names, spans[n], strict=False) if part) for n in held}
         return TextData(tokenizer, splits["train"], held, names, weights, batches, digest, asked)
 
-    def other(self, path: str, tokenizer: Tokenizer, *, listen: Listener = silent) -> Encoded:
-        """Another text, read with the tokens of this one."""
-        return encode_files(
-            [Span(p) for p in files(Path(path))], tokenizer, cache_folder("text"), documents=False, listen=listen
-        )
+    def other(
+        self, path: str, split: str, *, tokenizer: Tokenizer, stateful: bool = False, listen: Listener = silent
+    ) -> "TextData":
+        """The same data with another text as one of its splits.
+
+        A run may have travelled without the text it learned from: then the other text stands alone.
+        """
+        self._refuse(path)
+        spans = [Span(file) for file in self.files(Path(path))]
+        found = [encode_files(spans, tokenizer, cache_folder("text"), documents=False, listen=listen)]
+        if len(found[0].tokens) < 2:
+            raise BadInput(f"{path}: there are fewer than 2 tokens to judge; give a longer text")
+        try:
+            known = self.model_copy(update={"sha256": None})
+            opened = known.open(stateful=stateful, tokenizer=tokenizer, listen=listen)
+        except BadInput as error:
+            listen("notice", text=f"{error}; the free baselines learn from it and are left out")
+            batches, digest = "stream" if stateful else "windows", found[0].sha256
+            return TextData(tokenizer, found, {split: found}, ("text",), None, batches, digest, learned=False)
+        return replace(opened, splits={**opened.splits, split: found})
+
+    def files(self, path: Path) -> list[Path]:
+        """The file, or the files of a folder in the order of their names; hidden ones and read-mes are left out.
+
+        A plug-in that reads another format answers files of text instead: all texts of a run come through here.
+        """
+        if path.is_dir():
+            return sorted(peek.files_of(path))
+        if not path.is_file():
+            raise BadInput(f"{path}: there is no such file")
+        return [path]
+
+    def _texts(self) -> list[str]:
+        """The text to learn from, or the mixed ones."""
+        return list(self.mix or filter(None, [self.train or self.path]))
+
+    def _refuse(self, path: str) -> None:
+        """Refuse what training refuses as no text, unless the run itself was told to take such data for text."""
+        if self.kind != "text" or (guess := sniff(path)).kind == "text":  # a plug-in's kind is never guessed
+            return
+        with suppress(BadInput):
+            if sniff(next(iter(self._texts()), "")).kind == guess.kind:
+                return
+        raise BadInput(f"{path}: this is {guess.kind} ({guess.reason}), and this run reads text; give it a plain text")
 
     def _split(self) -> dict[str, list[list[Span]]]:
         """For each split, for each mixed text, the spans of files it is made of."""
-        texts = list(self.mix or filter(None, [self.train or self.path]))
+        texts, by_name = self._texts(), self.mix is not None or self.train is None
         if not texts:
             raise BadSetting("data.path is not given; name a file or a folder: data.path=my.txt")
-        parts = [self._parts(files(Path(name)), by_name=self.mix is not None or self.train is None) for name in texts]
+        parts = [self._parts(self.files(Path(name)), by_name=by_name) for name in texts]
         found = {split: [part[split] for part in parts] for split in NAMED}
         if not all(found["train"]):
             raise BadInput(f"{texts[found['train'].index([])]}: there is nothing to learn from; give a longer text")
         for split in ("valid", "test"):
             if isinstance(given := getattr(self, split), str):
-                found[split] = [[Span(f) for f in files(Path(given))]]
+                found[split] = [[Span(f) for f in self.files(Path(given))]]
         return found | {"train": [self._first(spans) for spans in found["train"]]}
 
     def _parts(self, found: list[Path], *, by_name: bool) -> dict[str, list[Span]]:
@@ -190,6 +232,7 @@ class TextData:
     batches: str
     sha256: str
     held: dict[str, tuple[str, ...]] = field(default_factory=dict)  # which of the mixed texts each split is made of
+    learned: bool = True  # train is what the run learned from; else that is gone, and a judged text stands in for it
 
     @property
     def vocab(self) -> int:
@@ -205,15 +248,6 @@ class TextData:
             "token": self.tokenizer.kind,
             "sha256": self.sha256,
         }
-
-
-def files(path: Path) -> list[Path]:
-    """The file, or the files of a folder in the order of their names; hidden ones and read-mes are left out."""
-    if path.is_dir():
-        return sorted(peek.files_of(path))
-    if not path.is_file():
-        raise BadInput(f"{path}: there is no such file")
-    return [path]
 
 
 def _fingerprint(paths: Iterable[Path]) -> str:

@@ -2,7 +2,8 @@
 
 char   every character of the text is a token, in the order of code points; any other character is <unk>, the last id
 byte   256 tokens, the id is the byte: nothing is unknown
-word   the most frequent words between white space, the rest is <unk>; one <eos> ends each line, blank lines give none
+word   the most frequent words between white space ("hat." is not "hat"), the rest is <unk>; one <eos> ends each line,
+       blank lines give none
 bpe    frequent runs of bytes, learned from the text as GPT-2 does: nothing is unknown; <|endoftext|> ends a document
 
 Each is saved as a tokenizer.json of the `tokenizers` library, which alone gives the same ids: the code here is only
@@ -37,6 +38,7 @@ SAMPLE = 64 << 20  # bytes from which byte pairs are learned: more costs minutes
 WORDS_KEPT = 2_000_000  # different words counted at once; beyond it those seen once are forgotten
 _LINE_END = rf"\n[{SPACE}]*"
 _LINE_ENDS, _INDENT = re.compile(_LINE_END), re.compile(rf"[{SPACE}]*")
+_CONTINUED = bytes(range(0x80, 0xC0))  # bytes inside a character of UTF-8
 # Letters whose Unicode classes are settled (Latin, Greek, Cyrillic, Armenian) and typographic signs
 _KNOWN = "".join(map(chr, (*range(0x590), *range(0x2010, 0x2028), 0x20AC)))
 _LETTERS, _NUMBERS = ("".join(c for c in _KNOWN if unicodedata.category(c)[0] == first) for first in "LN")
@@ -52,6 +54,11 @@ _BYTES = {chr(256 + _HIDDEN.index(byte) if byte in _HIDDEN else byte): byte for 
 
 def _sound(text: str) -> str:
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _lined(text: str) -> list[str]:
+    """The words of a text, and an <eos> for the end of each line."""
+    return split_words(_LINE_ENDS.sub(f" {EOS} ", _INDENT.sub("", text, count=1)))
 
 
 def _part(kind: str, **fields: Any) -> dict[str, Any]:
@@ -155,7 +162,9 @@ def _recognise(spec: Any) -> tuple[str, dict[str, Any]]:
 class Tokenizer:
     """Text to ids and back. Made by `train` or `load`.
 
-    kind: char, byte, word or bpe; vocab: how many ids; end: the id that ends a line (word) or a document (bpe), if any.
+    kind: char, byte, word or bpe; vocab: how many ids; end: the id that ends a line (word) or a document (bpe), if any;
+    unknown: the id of <unk> (char and word); marks: the ids that are no text, and so never written; letters: how many
+    characters of a text each id stands for, the white space behind a word with it; a mark stands for none.
     """
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
@@ -166,11 +175,17 @@ class Tokenizer:
         self._ids: dict[str, int] = spec["model"]["vocab"] | self._special
         self.vocab = len(self._ids)
         self.end = self._ids.get({"word": EOS, "bpe": END}.get(self.kind, ""))
+        self.unknown = self._ids[UNK] if self.kind in ("char", "word") else None
+        special = [token["id"] for token in spec["added_tokens"] if token["special"]]
+        self.marks: list[int] = special if self.unknown is None else [self.unknown]
         self.dtype = np.dtype("<u2" if self.vocab <= 1 << 16 else "<u4")
         self._bytes = [b""] * self.vocab
         for token, i in self._ids.items():
             coded = self.kind in ("byte", "bpe") and token not in self._special and _BYTES.keys() >= set(token)
             self._bytes[i] = bytes(_BYTES[c] for c in token) if coded else token.encode()
+        words = self.kind == "word"  # there a line's <eos> is the white space behind its last word
+        self.letters = np.array([len(text.translate(None, _CONTINUED)) + words for text in self._bytes])
+        self.letters[[*self.marks, self.end] if words else self.marks] = 0
         if self.kind == "char":
             codes = {ord(token): i for token, i in self._ids.items() if token != UNK}
             self._table = np.full(0x110000, self._ids[UNK], self.dtype)
@@ -187,7 +202,7 @@ class Tokenizer:
         if self.kind == "byte":
             return np.frombuffer(text.encode(), np.uint8).astype(self.dtype)
         if self.kind == "word":
-            words = split_words(_LINE_ENDS.sub(f" {EOS} ", _INDENT.sub("", text, count=1)))
+            words = _lined(text)
             return np.fromiter(map(self._ids.get, words, repeat(self._ids[UNK])), self.dtype, len(words))
         return np.concatenate([np.fromiter(ids, self.dtype) for ids in self._byte_pairs(list(pieces(text, PIECE)))])
 
@@ -209,6 +224,19 @@ class Tokenizer:
         """Each token's own text; bytes that are not whole characters are shown like <0xE2>."""
         shown = [self._bytes[i].decode("utf-8", "surrogateescape") for i in self._known(ids)]
         return [re.sub("[\udc80-\udcff]", lambda bad: f"<0x{ord(bad[0]) & 0xFF:02X}>", text) for text in shown]
+
+    def split(self, text: str) -> list[str]:
+        """What stands in the text for each of its tokens: the words as they were written, known or not."""
+        if self.unknown is None:
+            return self.words(self.encode(text))
+        return list(_sound(text)) if self.kind == "char" else _lined(_sound(text))
+
+    def missing(self, text: str) -> list[str]:
+        """The characters or words of a text that are <unk> to this tokenizer, as often as they stand there."""
+        if self.unknown is None:
+            return []
+        both = zip(self.split(text), self.encode(text).tolist(), strict=True)
+        return [piece for piece, i in both if i == self.unknown and piece != UNK]
 
     def stream_decoder(self) -> Callable[[int], str]:
         """A function to feed ids one by one; it answers the text that is now certain, never half a character."""

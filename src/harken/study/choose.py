@@ -10,7 +10,7 @@ from harken import kinds, recipe
 from harken.data import catalogue
 from harken.data.cache import cache_folder
 from harken.data.sniff import Guess, sniff
-from harken.data.text import files
+from harken.data.text import TextSource
 from harken.errors import BadInput, did_you_mean
 from harken.events import Listener, silent
 from harken.recipe import Recipe, Settings
@@ -124,7 +124,7 @@ def _stdin() -> Path:
 
 def _tokens(path: Path) -> str:
     """Words if the text is marked as words (<unk> as in Lab 01's data), characters if it is short, else byte pairs."""
-    found = files(path)
+    found = TextSource().files(path)
     for file in found[:3]:
         with file.open("rb") as opened:
             if b" <unk> " in opened.read(1 << 16):

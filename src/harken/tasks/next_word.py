@@ -14,7 +14,7 @@ from harken.models import LanguageModel
 from harken.part import Part
 
 from . import Loss, Score
-from .ngram import KneserNey, Unigram
+from .ngram import KneserNey, Unigram, frequencies
 from .words import word_loss
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ class NextWord:
         self.rows = batch
         self.steps, self.splits = self.batches.steps, tuple(data.splits)
         self.tokens = self.batches.rows * self.batches.L
-        self.carry: dict[int, Any] = {}  # what a model with a state remembers, for each part of the batch
-        self.saved: dict[str, Tensor] = {}  # the same, from a checkpoint
+        self.carry: Any = None  # what a model with a state remembers
+        self.saved: list[Tensor] = []  # the same, from a checkpoint
 
     def _cut(self, batch: int, seed: int) -> Batches:
         train, how = self.data.train, self.data.batches
@@ -62,13 +62,15 @@ class NextWord:
     def batch(self, epoch: int, step: int) -> Batch:
         return self.batches.batch(epoch, step)
 
-    def loss(self, model: LanguageModel, batch: Batch, part: int = 0) -> Loss:
-        carries = self.data.batches == "stream" and model.context is None
-        if carries and (batch.fresh or part not in self.carry):
-            self.carry[part] = model.memory(len(batch.tokens), self.L)
-            for n, mine in enumerate(self.carry[part].parts if not batch.fresh else ()):
-                mine.copy_(self.saved[f"{part}.{n}"])
-        total, rows = nll(model, batch, self.carry.get(part))
+    def loss(self, model: LanguageModel, batch: Batch, start: int = 0) -> Loss:
+        memory = None
+        if self.data.batches == "stream" and model.context is None:
+            if self.carry is None or (batch.fresh and start == 0):
+                self.carry = model.memory(self.batches.rows, self.L)
+                for mine, saved in zip(self.carry.parts, self.saved, strict=False) if not batch.fresh else ():
+                    mine.copy_(saved)
+            memory = self.carry.rows(start, start + len(batch.tokens))
+        total, rows = nll(model, batch, memory)
         parts = {}
         if batch.source is not None:
             asked = (batch.targets != IGNORE).sum(1)
@@ -82,24 +84,25 @@ class NextWord:
         """Loss, perplexity and bits per character on the contiguous stream; `quick` looks at less, for the curve."""
         was = model.training
         model.eval()
-        limit = min(self.limit or QUICK, QUICK) if quick else self.limit
         stride = self.L if quick else self.stride
-        sums = [self._score(model, s.tokens, stride, limit) for s in self.data.splits[split]]
+        streams = self._asked(split, min(self.limit or QUICK, QUICK) if quick else self.limit)
+        sums = [self._score(model, stream, stride) for stream in streams]
         model.train(was)
         names = self.data.held.get(split, ()) if len(sums) > 1 else ()
         parts = {name: {"loss": total / max(1, n)} for name, (total, n) in zip(names, sums, strict=False)}
-        total, asked = sum(t for t, _ in sums), sum(n for _, n in sums)
-        protocol: dict[str, Any] = {"tokens": asked, "context": self.L, "stride": stride}
+        how: dict[str, Any] = {"context": self.L, "stride": stride}
         if model.context is None:
-            protocol = {
-                "tokens": asked,
-                "context": "all before (the state is carried)",
-                "readers": self._readers(split),
-            }
-        return Score(self.metrics(total, asked, split), protocol, parts)
+            readers = min(Streams(stream, self.L, EVAL_READERS).rows for stream in streams)
+            how = {"context": "all before (the state is carried)", "readers": readers}
+        counts, unknown = self._counts(streams), self.data.tokenizer.unknown
+        if unknown is not None:  # the share of <unk>
+            how["unknown"] = float(f"{counts[unknown] / max(1, counts.sum()):.4g}")
+        if self.data.learned:
+            how["baseline_tokens"] = min(BASELINE_TOKENS, sum(len(s.tokens) for s in self.data.train))
+        return Score(self._metrics(sum(t for t, _ in sums), counts), {"tokens": sum(n for _, n in sums), **how}, parts)
 
-    def _score(self, model: LanguageModel, stream: Any, stride: int, limit: int | None) -> tuple[float, int]:
-        stream, device = self._asked(stream, limit), next(model.parameters()).device
+    def _score(self, model: LanguageModel, stream: Any, stride: int) -> tuple[float, int]:
+        device = next(model.parameters()).device
         total, count, state = 0.0, 0, None
         batches: Iterator[Batch] = scoring(stream, self.L, stride, max(1, self.rows))
         if model.context is None:
@@ -116,37 +119,38 @@ class NextWord:
             count += rest.shape[1] - 1
         return total, count
 
-    def _asked(self, stream: Any, limit: int | None) -> Any:
-        """The tokens to be scored; where there is an end mark, one stands before, so that the first counts too."""
-        stream, end = stream[: limit or None], self.data.tokenizer.end
-        return stream if end is None else np.concatenate([[end], stream]).astype(stream.dtype)
+    def _asked(self, split: str, limit: int | None) -> list[Any]:
+        """The tokens to be scored, behind one that is only read: the end mark, or where there is none the first."""
+        streams, end = [s.tokens[: limit or None] for s in self.data.splits[split]], self.data.tokenizer.end
+        return streams if end is None else [np.concatenate([[end], s]).astype(s.dtype) for s in streams]
 
-    def _readers(self, split: str) -> int:
-        streams = (self._asked(s.tokens, self.limit) for s in self.data.splits[split])
-        return min(Streams(stream, self.L, EVAL_READERS).rows for stream in streams)
+    def _counts(self, streams: list[Any]) -> Any:
+        """How often each token is asked."""
+        return sum(frequencies(stream[1:], self.data.vocab) for stream in streams)
 
-    def metrics(self, total: float, asked: int, split: str) -> dict[str, float]:
-        streams = self.data.splits[split]
-        characters = sum(s.characters for s in streams) / max(1, sum(len(s.tokens) for s in streams))  # a token has
-        mean = total / max(1, asked)
-        per_character = mean / math.log(2) / characters if characters else math.inf
+    def _metrics(self, total: float, counts: Any) -> dict[str, float]:
+        """From the summed loss. An <unk> says not which characters it stands for, so it counts as none of them."""
+        mean, characters = total / max(1, int(counts.sum())), int(counts @ self.data.tokenizer.letters)
+        per_character = total / math.log(2) / characters if characters else math.inf
         return {"loss": mean, "perplexity": math.exp(min(mean, 700)), "bits_per_character": per_character}
 
     def baselines(self, split: str) -> dict[str, dict[str, float]]:
         """What costs nothing: word frequencies, and a 5-gram with Kneser-Ney smoothing. On the same tokens."""
+        if not self.data.learned:
+            return {}
         train = np.concatenate([s.tokens[:BASELINE_TOKENS] for s in self.data.train])[:BASELINE_TOKENS]
-        found = {}
-        for name, counts in (("unigram", Unigram), ("5-gram Kneser-Ney", KneserNey)):
-            fitted = counts(train, self.data.vocab)
-            nats = [fitted.nll(self._asked(s.tokens, self.limit))[1:] for s in self.data.splits[split]]
-            found[name] = self.metrics(sum(float(x.sum()) for x in nats), sum(len(x) for x in nats), split)
+        streams, found = self._asked(split, self.limit), {}
+        counts = self._counts(streams)
+        for name, kind in (("unigram", Unigram), ("5-gram Kneser-Ney", KneserNey)):
+            fitted = kind(train, self.data.vocab)
+            found[name] = self._metrics(sum(float(fitted.nll(stream)[1:].sum()) for stream in streams), counts)
         return found
 
     def state(self) -> dict[str, Tensor]:
-        return {f"{part}.{n}": t for part, memory in self.carry.items() for n, t in enumerate(memory.parts)}
+        return {} if self.carry is None else {str(n): t for n, t in enumerate(self.carry.parts)}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        self.carry, self.saved = {}, state
+        self.carry, self.saved = None, [state[str(n)] for n in range(len(state))]
 
 
 def nll(model: LanguageModel, batch: Batch, memory: Any = None) -> tuple[Tensor, Tensor]:

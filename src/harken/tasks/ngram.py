@@ -26,11 +26,8 @@ class Unigram:
     """p(w) = (count(w) + 1) / (tokens + vocab): how often each token occurs, whatever stands before it."""
 
     def __init__(self, tokens: Tokens, vocab: int) -> None:
-        _check(tokens, vocab)
         self.vocab = vocab
-        count = np.ones(vocab, np.int64)
-        for start in range(0, len(tokens), CHUNK):
-            count += np.bincount(_words(tokens, start, start + CHUNK, vocab), minlength=vocab)
+        count = frequencies(tokens, vocab) + 1
         self._nll: Floats = 0.0 - np.log(count / count.sum())
 
     def nll(self, tokens: Tokens) -> Floats:
@@ -131,6 +128,15 @@ def _discounts(counts: Ints) -> Floats:
             if n[k] and n[k + 1] and (estimate := k - (k + 1) * Y * n[k + 1] / n[k]) > 0:
                 D[k] = estimate
     return np.array(D)
+
+
+def frequencies(tokens: Tokens, vocab: int) -> Ints:
+    """How often each token of the vocabulary occurs."""
+    _check(tokens, vocab)
+    count = np.zeros(vocab, np.int64)
+    for start in range(0, len(tokens), CHUNK):
+        count += np.bincount(_words(tokens, start, start + CHUNK, vocab), minlength=vocab)
+    return count
 
 
 def _check(tokens: Tokens, vocab: int) -> None:

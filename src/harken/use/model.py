@@ -1,7 +1,7 @@
 """A run, loaded: what users hold in their hands after `harken.load` or `harken.train`."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ from torch import Tensor
 from harken import recipe as recipes
 from harken import run
 from harken.core import View, watching
-from harken.data.text import TextData
 from harken.data.tokens import Tokenizer
 from harken.errors import BadInput
 from harken.events import Listener, silent
@@ -37,6 +36,10 @@ class Run:
         return dict(self.facts["metrics"])
 
     @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    @property
     def parameters(self) -> int:
         return sum(p.numel() for p in self.model.parameters())
 
@@ -46,44 +49,60 @@ class Run:
     # --- generate -----------------------------------------------------------------------------------------------------
 
     def generate(
-        self, prompt: str = "", *, tokens: int = 200, n: int = 1, seed: int = 0, stop: str | None = None, **choice: Any
+        self,
+        prompt: str = "",
+        *,
+        tokens: int = 200,
+        n: int = 1,
+        seed: int = 0,
+        index: int = 0,
+        stop: str | None = None,
+        listen: Listener = silent,
+        **choice: Any,
     ) -> Any:
-        """The continuation of a prompt, without the prompt; a list if n > 1. Options: temperature, top_k, top_p."""
-        if n == 1:
-            return "".join(self.stream(prompt, tokens=tokens, seed=seed, stop=stop, **choice))
-        return self._many([prompt] * n, tokens, seed, stop, Choice(**choice))
+        """The continuation of a prompt, without the prompt; a list if n > 1. Options: temperature, top_k, top_p.
+
+        Many prompts may share a seed: by its `index` among them each has draws of its own.
+        """
+        rows = self._pieces(self._prompt(prompt, listen), n, tokens, stop, Choice(**choice), seed=seed, index=index)
+        texts = ["".join(pieces) for pieces in zip(*rows, strict=True)]
+        return texts[0] if n == 1 else texts
 
     def stream(
-        self, prompt: str = "", *, tokens: int = 200, seed: int = 0, stop: str | None = None, **choice: Any
+        self,
+        prompt: str = "",
+        *,
+        tokens: int = 200,
+        seed: int = 0,
+        index: int = 0,
+        stop: str | None = None,
+        listen: Listener = silent,
+        **choice: Any,
     ) -> Iterator[str]:
         """The continuation, piece by piece as it is made."""
-        return self._pieces(self._prompt(prompt), tokens, seed, stop, Choice(**choice))
+        rows = self._pieces(self._prompt(prompt, listen), 1, tokens, stop, Choice(**choice), seed=seed, index=index)
+        return (piece for (piece,) in rows)
 
-    def _pieces(self, ids: list[int], tokens: int, seed: int, stop: str | None, choice: Choice) -> Iterator[str]:
-        piece, cut = self.tokenizer.stream_decoder(), Cut(stop)
+    def _pieces(
+        self, ids: list[int], n: int, tokens: int, stop: str | None, choice: Choice, **dice: int
+    ) -> Iterator[list[str]]:
+        """What each of n continuations gains by a token, until all have come to the stop text."""
+        decoders, cuts = [self.tokenizer.stream_decoder() for _ in range(n)], [Cut(stop) for _ in range(n)]
         for token in ids:
-            piece(token)
-        for chosen in decode(self.model, [ids], tokens, choice, seed=seed):
-            yield cut.take(piece(int(chosen)))
-            if cut.done:
-                return
-        yield cut.rest()
-
-    def _many(self, prompts: Sequence[str], tokens: int, seed: int, stop: str | None, choice: Choice) -> list[str]:
-        ids = [self._prompt(p) for p in prompts]
-        pieces, cuts, texts = [self.tokenizer.stream_decoder() for _ in ids], [Cut(stop) for _ in ids], [""] * len(ids)
-        for row, before in enumerate(ids):
-            for token in before:
-                pieces[row](token)
-        for chosen in decode(self.model, ids, tokens, choice, seed=seed):
-            for row, token in enumerate(chosen.tolist()):
-                texts[row] += cuts[row].take(pieces[row](token))
+            for text in decoders:
+                text(token)
+        for chosen in decode(self.model, [ids] * n, tokens, choice, never=self.tokenizer.marks, **dice):
+            yield [cut.take(text(i)) for cut, text, i in zip(cuts, decoders, chosen.tolist(), strict=True)]
             if all(cut.done for cut in cuts):
-                break
-        return [text + cut.rest() for text, cut in zip(texts, cuts, strict=True)]
+                return
+        yield [cut.rest() for cut in cuts]
 
-    def _prompt(self, prompt: str) -> list[int]:
+    def _prompt(self, prompt: str, listen: Listener = silent) -> list[int]:
         """The prompt's tokens; without any, the mark that ends a text, or a new line, begins the next one."""
+        if missing := self.tokenizer.missing(prompt):
+            some = [repr(piece) for piece in dict.fromkeys(missing)]
+            named = ", ".join(some[:5] + ["..."] * (len(some) > 5))
+            listen("notice", text=f"prompt: unknown to this run, and read as <unk>: {named} ({len(missing)} in all)")
         ids = [int(t) for t in self.tokenizer.encode(prompt)]
         if self.tokenizer.kind == "word" and ids and ids[-1] == self.tokenizer.end and not prompt.endswith("\n"):
             ids.pop()  # the prompt's line goes on
@@ -93,11 +112,11 @@ class Run:
         return ids
 
     @torch.inference_mode()
-    def next(self, prompt: str, k: int = 10) -> list[dict[str, Any]]:
-        """The k likeliest next tokens and their probabilities."""
+    def next(self, prompt: str, k: int = 10, *, listen: Listener = silent) -> list[dict[str, Any]]:
+        """The k likeliest next tokens and their probabilities, <unk> among them: the model's whole expectation."""
         if k < 1:
             raise BadInput(f"--next {k}: ask for at least 1 word")
-        p = Reader(self.model, [self._prompt(prompt)], 1).logits[0].float().softmax(-1)
+        p = Reader(self.model, [self._prompt(prompt, listen)], 1).logits[0].float().softmax(-1)
         best = p.topk(min(k, len(p)))
         words = self.tokenizer.words(best.indices.tolist())
         return [{"text": w, "probability": q} for w, q in zip(words, best.values.tolist(), strict=True)]
@@ -106,7 +125,7 @@ class Run:
 
     @torch.inference_mode()
     def score(self, text: str) -> dict[str, Any]:
-        """ln p of each word given all before it, and the perplexity of the text (per token)."""
+        """ln p of each word given all before it, the perplexity of the text (per token), and how many were unknown."""
         ids = [int(t) for t in self.tokenizer.encode(text)]
         start = self.tokenizer.end
         given = ids if start is None else [start, *ids]
@@ -115,7 +134,8 @@ class Run:
         each = self._each(torch.tensor(given)).tolist()
         logs = ([None] if start is None else []) + [-x for x in each]  # the first token has nothing before it
         perplexity = math.exp(min(sum(each) / len(each), 700))
-        return {"words": _words(ids, logs, self.tokenizer), "perplexity": perplexity, "tokens": len(each)}
+        found = {"words": _words(text, logs, self.tokenizer), "perplexity": perplexity, "tokens": len(each)}
+        return found | {"unknown": len(self.tokenizer.missing(text))}
 
     def _each(self, tokens: Tensor) -> Tensor:
         """-ln p of every token but the first, with as much context as the model takes."""
@@ -124,7 +144,7 @@ class Run:
         starts = [0, *range(half, len(tokens) - 1 - L + half, half)] if len(tokens) > L + 1 else [0]
         found: list[Tensor] = []
         for start in starts:
-            piece = tokens[start : start + L + 1].to(next(self.model.parameters()).device)
+            piece = tokens[start : start + L + 1].to(self.device)
             logits = self.model.logits(self.model(piece[None, :-1]))[0].float()
             each = torch.nn.functional.cross_entropy(logits, piece[1:], reduction="none")
             found.append(each[sum(len(f) for f in found) - start :])  # the window before has answered the first ones
@@ -134,33 +154,19 @@ class Run:
         self, split: str = "valid", *, data: str | None = None, listen: Listener = silent
     ) -> tuple[Score, dict[str, Any]]:
         """The task's metrics on a split of the run's own data, or on other data; and those of the free baselines."""
-        opened, whole = self._opened(split, data, listen)
+        how: dict[str, Any] = {"stateful": self.model.context is None, "tokenizer": self.tokenizer, "listen": listen}
+        recipe, source = self.recipe, self.recipe.data
+        opened = source.open(**how) if data is None else source.other(data, split, **how)
         if split not in opened.splits:
             there = ", ".join(opened.splits) or "none"
             raise BadInput(
                 f"--split {split}: this run has none; there is {there}. Or give a text: harken eval RUN FILE"
             )
-        recipe = self.recipe
         task = recipe.task.bind(opened, recipe.model, batch=recipe.train.batch, seed=recipe.train.seed)
-        return task.evaluate(self.model, split), task.baselines(split) if whole else {}
-
-    def _opened(self, split: str, data: str | None, listen: Listener) -> tuple[Any, bool]:
-        """The run's data, with other data as this split if there is any; and whether there is something to learn from.
-
-        A run may have travelled without the text it learned from: then other data is judged without the baselines.
-        """
-        source, stateful = self.recipe.data, self.model.context is None
-        if data is None:
-            return source.open(stateful=stateful, tokenizer=self.tokenizer, listen=listen), True
-        other, known = [source.other(data, self.tokenizer, listen=listen)], source.model_copy(update={"sha256": None})
-        try:
-            opened = known.open(stateful=stateful, tokenizer=self.tokenizer, listen=listen)
-            opened.splits[split] = other
-            return opened, True
-        except BadInput as error:
-            listen("notice", text=f"{error}; the free baselines learn from it and are left out")
-        batches = "stream" if stateful else "windows"
-        return TextData(self.tokenizer, other, {split: other}, ("text",), None, batches, other[0].sha256), False
+        score = task.evaluate(self.model, split)
+        if data is not None and (share := score.protocol.get("unknown")):
+            listen("notice", text=f"{data}: {100 * share:.3g} % of its tokens are unknown to this run, and judged as <unk>")
+        return score, task.baselines(split)
 
     # --- look ---------------------------------------------------------------------------------------------------------
 
@@ -168,9 +174,8 @@ class Run:
     def trace(self, text: str) -> "Trace":
         """Run the text at full speed; attention weights are computed when they are asked for."""
         ids = self._prompt(text)[-(self.model.context or 10**9) :]
-        device = next(self.model.parameters()).device
         with watching(self.model) as views:
-            self.model(torch.tensor([ids], device=device))
+            self.model(torch.tensor([ids], device=self.device))
         return Trace(self.tokenizer.words(ids), list(views.values()))
 
 
@@ -212,9 +217,9 @@ class Cut:
         return self.held
 
 
-def _words(ids: list[int], logs: list[float | None], tokenizer: Tokenizer) -> list[dict[str, Any]]:
+def _words(written: str, logs: list[float | None], tokenizer: Tokenizer) -> list[dict[str, Any]]:
     """Tokens joined to words, white space with the word after it. ln p of a word is the sum over its tokens."""
-    pieces = tokenizer.words(ids)
+    pieces, ids = tokenizer.split(written), tokenizer.encode(written)
     starts = [
         n
         for n, piece in enumerate(pieces)
@@ -223,14 +228,17 @@ def _words(ids: list[int], logs: list[float | None], tokenizer: Tokenizer) -> li
     words = []
     for start, stop in zip(starts, [*starts[1:], len(ids)], strict=True):
         known = [log for log in logs[start:stop] if log is not None]
-        text = pieces[start] if tokenizer.kind == "word" else tokenizer.decode(ids[start:stop])
+        bytewise = tokenizer.unknown is None  # a character may be in several pieces
+        text = tokenizer.decode(ids[start:stop]) if bytewise else "".join(pieces[start:stop])
         words.append({"word": text, "logprob": sum(known) if known else None})
     return words
 
 
-def load(path: str | Path) -> Run:
-    """A finished run from its folder; every file it needs is checked first."""
-    folder = Path(path)
+def load(path: str | Path, *, device: str = "auto") -> Run:
+    """A finished run from its folder; every file it needs is checked first. device: auto, cpu or cuda."""
+    folder, gpu = Path(path), torch.cuda.is_available()
+    if device not in ("auto", "cpu", "cuda") or (device == "cuda" and not gpu):
+        raise BadInput(f"device={device!r}: not here; accepted: auto, cpu{', cuda' * gpu}")
     facts = run.facts(folder)
     recipe = recipes.resolve((str(folder / "recipe.toml"), recipes.read(folder / "recipe.toml")))
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
@@ -240,4 +248,5 @@ def load(path: str | Path) -> Run:
     with torch.random.fork_rng():
         model = recipe.model.build(tokenizer.vocab)
     run.load_weights(model, saved)
+    model.to("cuda" if gpu and device != "cpu" else "cpu")
     return Run(folder, recipe, facts, model, tokenizer)

@@ -4,18 +4,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from harken.errors import BadInput
 from harken.models import LanguageModel
 
+COLD = 1e-4  # below this temperature no other token has a chance, and scores divided by it overflow
+
 
 @dataclass(frozen=True)
 class Choice:
-    """How the next token is drawn from the distribution."""
+    """How the next token is drawn from the distribution. Its defaults are those of `generate` and of the verb."""
 
-    temperature: float = 1.0
+    temperature: float = 0.8
     top_k: int | None = None
     top_p: float | None = None
 
@@ -41,7 +44,7 @@ class Choice:
 
     def draw(self, logits: Tensor, dice: Sequence[torch.Generator]) -> Tensor:
         """One token a row: B. Each row has its own dice, so a row is the same alone and in a batch."""
-        if self.temperature == 0:
+        if self.temperature < COLD:
             return logits.argmax(-1)
         logits = self.narrow(logits.float() / self.temperature)
         chance = torch.stack([torch.rand(logits.shape[-1], generator=d) for d in dice]).to(logits.device)
@@ -50,19 +53,33 @@ class Choice:
 
 @torch.inference_mode()
 def decode(
-    model: LanguageModel, prompts: Sequence[Sequence[int]], tokens: int, choice: Choice, *, seed: int
+    model: LanguageModel,
+    prompts: Sequence[Sequence[int]],
+    tokens: int,
+    choice: Choice,
+    *,
+    seed: int,
+    index: int = 0,
+    never: Sequence[int] = (),
 ) -> Iterator[Tensor]:
-    """The tokens that follow the prompts, one (B) at a time. Prompts may differ in length."""
+    """The tokens that follow the prompts, one (B) at a time, and none of `never`. Prompts may differ in length."""
     texts = [list(p) for p in prompts]
-    dice = [torch.Generator().manual_seed(seed + row) for row in range(len(texts))]
+    dice = [_dice(seed + row, index) for row in range(len(texts))]
     reader = Reader(model, texts, tokens)
+    out = torch.tensor(never, dtype=torch.long, device=reader.device)
     for n in range(tokens):
-        chosen = choice.draw(reader.logits, dice)
+        chosen = choice.draw(reader.logits.index_fill(-1, out, -torch.inf), dice)
         yield chosen
         for text, token in zip(texts, chosen.tolist(), strict=True):
             text.append(token)
         if n + 1 < tokens:
             reader.read(texts, chosen)
+
+
+def _dice(seed: int, index: int) -> torch.Generator:
+    """The dice of one text: neither two seeds nor two places in a list of prompts have the same."""
+    mixed = np.random.SeedSequence([seed % 2**64, index]).generate_state(1, np.uint64)
+    return torch.Generator().manual_seed(int(mixed[0]))
 
 
 class Reader:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from harken.core import CAUSAL, FULL, Dot, Rotary, Stack, Structure, Wiring
 from harken.data.cache import cache_folder
-from harken.data.text import Source
+from harken.data.text import TextSource
 from harken.models import LanguageModel
 from harken.part import Part
 
@@ -53,22 +53,19 @@ class CosineLM(LanguageModel):
         return self.norm(self.stack(self.embed(tokens), structure=CAUSAL & structure, **where))  # B L d
 
 
-class Fasta(Source):
+class Fasta(TextSource):
     """The settings of data.kind=fasta: those of a text. Lines that begin with > only name a sequence."""
 
     kind: Literal["fasta"] = "fasta"  # type: ignore[assignment]
 
-    def open(self, **options: Any) -> Any:
-        return Source.open(self.model_copy(update={"path": bases(str(self.path))}), **options)
-
-    def other(self, path: str, *given: Any, **options: Any) -> Any:
-        return super().other(bases(path), *given, **options)
+    def files(self, path: Path) -> list[Path]:
+        return [bases(file) for file in super().files(path)]
 
 
-def bases(path: str) -> str:
-    """A text of the bases alone, one sequence a line, kept in harken's cache."""
-    parts = Path(path).read_text("ascii").split(">")[1:]
+def bases(path: Path) -> Path:
+    """A text of the bases alone, one sequence a line, kept in harken's cache under the file's own name."""
+    parts = path.read_text("ascii").split(">")[1:]
     text = "".join("".join(part.splitlines()[1:]).upper() + "\n" for part in parts)
-    place = cache_folder("fasta") / f"{sha256(text.encode()).hexdigest()}.txt"
+    place = cache_folder("fasta", sha256(text.encode()).hexdigest()) / path.name
     place.write_text(text, "ascii")
-    return str(place)
+    return place
