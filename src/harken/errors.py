@@ -5,11 +5,14 @@ HarkenError
 │   └── BadSetting  a recipe setting that is not one, or has a bad value  exit code 2
 ├── BadRun          a run folder that is not whole, or not ours           exit code 1
 ├── MissingExtra    an optional package is needed; names the pip command  exit code 1
-└── Stopped         the work was asked to stop and left a checkpoint      exit code 1
+└── Stopped         the work was asked to stop and left a checkpoint      exit code 130, or 143 for SIGTERM
 """
 
 import difflib
+import shlex
+import signal
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class HarkenError(Exception):
@@ -42,8 +45,33 @@ class MissingExtra(HarkenError):
 class Stopped(HarkenError):
     """The work was asked to stop (Ctrl-C, SIGTERM) and has left a good checkpoint."""
 
+    def __init__(self, text: str, number: int = signal.SIGINT) -> None:
+        super().__init__(text)
+        self.exit_code = 128 + number  # as a shell says it of whoever dies of a signal
 
-def did_you_mean(given: str, known: Iterable[str]) -> str:
+
+def did_you_mean(given: str, known: Iterable[str], *, alike: float = 0.6) -> str:
     """' Did you mean X?' for the nearest known word, or nothing."""
-    close = difflib.get_close_matches(given, list(known), n=1, cutoff=0.6)
+    close = difflib.get_close_matches(given, list(known), n=1, cutoff=alike)
     return f" Did you mean {close[0]}?" if close else ""
+
+
+def near_name(given: str | Path, known: Iterable[str] = ()) -> str:
+    """'. Did you mean X?' for the file or folder with the nearest name, or one of the known words; or nothing."""
+    near = did_you_mean(str(given), [*_beside(Path(given)), *known])
+    return near and f".{near}"
+
+
+def _beside(path: Path) -> list[str]:
+    """Files and folders with a like name, in its folder or in one with a like name: the ending alone makes none alike.
+
+    Half of the letters is enough here: names are short, and mt.txt is meant to be my.txt.
+    """
+    folders = [path.parent] if path.parent.is_dir() else [Path(near) for near in _beside(path.parent)]
+    there = (p for folder in folders if folder.is_dir() for p in folder.iterdir())
+    return [str(p) for p in there if path.name and did_you_mean(path.stem, [p.stem], alike=0.5)]
+
+
+def how_to_go_on(folder: Path) -> str:
+    """The command that goes on with a run."""
+    return f"go on with: harken train {shlex.quote(str(folder))} --resume"

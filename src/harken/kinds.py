@@ -39,8 +39,8 @@ def find(section: str, kind: str) -> type[Any]:
     else:
         points = [p for p in entry_points(group=GROUPS.get(section, "harken.none")) if p.name == kind]
         if not points:
-            known = names(section)
-            accepted = f"accepted: {', '.join(known)}.{did_you_mean(kind, known)}"
+            known, missing = names(section), " A plug-in that brings it may be missing." * (section in GROUPS)
+            accepted = f"accepted: {', '.join(known)}.{did_you_mean(kind, known) or missing}"
             raise BadSetting(f"{section}.kind = {kind!r} is not a kind of {section}; {accepted}")
         found = points[0].load()
     if not (isinstance(found, type) and issubclass(found, Part)):

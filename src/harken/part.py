@@ -7,7 +7,7 @@ A setting is declared once, beside the code that obeys it; its description is th
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 
 class Part(BaseModel):
@@ -19,3 +19,43 @@ class Part(BaseModel):
     one_of: ClassVar[tuple[tuple[str, ...], ...]] = ()
     # field name -> its value -> the settings it stands for; later dials win over earlier ones
     dials: ClassVar[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {}
+
+    @classmethod
+    def dialled(cls, given: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
+        """What the dials stand for when these settings are given: each setting with its dial and its value."""
+        found: dict[str, tuple[str, Any]] = {}
+        for dial, table in cls.dials.items():
+            chosen = given.get(dial, cls.model_fields[dial].default)
+            row = table.get(chosen, {}) if isinstance(chosen, str) else {}
+            found |= {name: (f"{dial} = {chosen}", value) for name, value in row.items()}
+        return found
+
+    @model_validator(mode="before")
+    @classmethod
+    def _turn(cls, given: Any) -> Any:
+        """A dial sets what was not given itself, in a recipe and in Python alike."""
+        if not isinstance(given, Mapping):
+            return given
+        return {name: value for name, (_, value) in cls.dialled(given).items()} | dict(given)
+
+    @classmethod
+    def accepts(cls, setting: str) -> str:
+        """What a setting accepts, in a few words."""
+        return _in_words(cls.model_json_schema()["properties"][setting])
+
+
+WORDS = {"integer": "whole number", "number": "number", "boolean": "true or false", "object": "table {name = number}"}
+LIMITS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+
+
+def _in_words(schema: Mapping[str, Any]) -> str:
+    if "anyOf" in schema:
+        return " or ".join(_in_words(s) for s in schema["anyOf"] if s.get("type") != "null")
+    if "enum" in schema:
+        return ", ".join(str(v) for v in schema["enum"])
+    if "const" in schema:
+        return str(schema["const"])
+    if "prefixItems" in schema:
+        return f"list of {len(schema['prefixItems'])} {_in_words(schema['prefixItems'][0])}s"
+    bounds = " ".join(f"{sign} {schema[key]}" for key, sign in LIMITS.items() if key in schema)
+    return f"{WORDS.get(schema.get('type', ''), 'text')} {bounds}".strip()

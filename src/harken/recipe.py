@@ -1,8 +1,8 @@
 """A recipe: TOML -> four validated parts (data, model, task, train). It is data: no includes, no code, no expressions.
 
-Precedence: defaults < dials (size, style) < file < command line. A dial on the command line beats what an earlier layer
-says of the settings it stands for, and so does a budget (minutes beat the steps of the file). Where each value came
-from is remembered.
+Precedence: defaults < dials (size, style) < file < what is given with the command or the call. A dial that is given
+beats what an earlier layer says of the settings it stands for, and so does a budget (minutes beat the steps of the
+file). Where each value came from is remembered.
 """
 
 import tomllib
@@ -19,6 +19,7 @@ from .errors import BadInput, BadSetting, did_you_mean
 from .part import Part
 
 SECTIONS = ("data", "model", "task", "train")
+GIVEN = "given"  # where the settings of the command line, or of a call, come from
 Settings = dict[str, Any]  # {"model.layers": 4, ...}
 
 
@@ -76,25 +77,39 @@ def resolve(*layers: tuple[str, Settings]) -> Recipe:
     for section, default in (("data", "text"), ("model", "gpt"), ("task", "next-word"), ("train", "loop")):
         default = getattr(parts["data"], "task", default) if section == "task" else default
         part = _find(section, str(given.get(f"{section}.kind", default)), origins)
+        _one_each(section, part, origins)
         for name in _overruled(section, part, given, ranks):
             del given[f"{section}.{name}"], origins[f"{section}.{name}"]
         parts[section] = _part(section, part, given, origins)
     return Recipe(**parts, origins=origins)
 
 
+def _at(origin: str) -> str:
+    """The place that stands before a message; what was given just now needs none."""
+    return "" if origin == GIVEN else f"{origin}: "
+
+
 def _known_sections(given: Settings, origins: Mapping[str, str]) -> None:
     for path in given:
         section = path.partition(".")[0]
         if section not in SECTIONS or "." not in path:
-            accepted = f"the sections are {', '.join(SECTIONS)}"
-            raise BadSetting(f"{origins[path]}: {path} is not a setting; {accepted}.{did_you_mean(section, SECTIONS)}")
+            accepted = f"the sections are {', '.join(SECTIONS)}.{did_you_mean(section, SECTIONS)}"
+            raise BadSetting(f"{_at(origins[path])}{path} is not a setting; {accepted}")
 
 
 def _find(section: str, kind: str, origins: Mapping[str, str]) -> type[Part]:
     try:
         return kinds.find(section, kind)
     except BadSetting as error:
-        raise BadSetting(f"{origins.get(f'{section}.kind', 'recipe')}: {error}") from None
+        raise BadSetting(f"{_at(origins.get(f'{section}.kind', GIVEN))}{error}") from None
+
+
+def _one_each(section: str, part: type[Part], origins: Mapping[str, str]) -> None:
+    """Refuse two settings given at once of which only one counts."""
+    for group in part.one_of:
+        both = [path for name in group if origins.get(path := f"{section}.{name}") == GIVEN]
+        if len(both) > 1:
+            raise BadSetting(f"{' and '.join(both)}: only one of them counts; give one")
 
 
 def _overruled(section: str, part: type[Part], given: Settings, ranks: Mapping[str, int]) -> set[str]:
@@ -116,25 +131,31 @@ def _part(section: str, part: type[Part], given: Settings, origins: dict[str, st
         if name not in part.model_fields:
             guess = did_you_mean(name, part.model_fields).replace("Did you mean ", f"Did you mean {section}.")
             see = f"harken check --settings {own.get('kind', part.model_fields['kind'].default)} lists them"
-            raise BadSetting(f"{origins[f'{section}.{name}']}: {section}.{name} is not a setting;{guess or ' ' + see}")
-    dialled: Settings = {}
-    for dial, table in part.dials.items():
-        chosen = own.get(dial, part.model_fields[dial].default)
-        for name, value in table.get(chosen, {}).items() if isinstance(chosen, str) else ():
-            dialled[name] = value
-            origins.setdefault(f"{section}.{name}", f"{dial} = {chosen}")
+            way = f".{guess}" if guess else f"; {see}"
+            raise BadSetting(f"{_at(origins[f'{section}.{name}'])}{section}.{name} is not a setting{way}")
+    for name, (dial, _) in part.dialled(own).items():
+        origins.setdefault(f"{section}.{name}", dial)
     try:
-        return part.model_validate({**dialled, **own})
+        return part.model_validate(own)
     except ValidationError as error:
-        raise BadSetting(_explain(section, error, origins)) from None
+        raise BadSetting(_explain(section, part, error, origins)) from None
 
 
-def _explain(section: str, error: ValidationError, origins: Mapping[str, str]) -> str:
+def _explain(section: str, part: type[Part], error: ValidationError, origins: Mapping[str, str]) -> str:
+    """Our one line for the first of pydantic's: the setting, its value, and what is accepted instead."""
     first = error.errors()[0]
-    path = ".".join([section, *(str(x) for x in first["loc"][:1])])
-    said = first["msg"].removeprefix("Value error, ")
-    value = f" = {first['input']!r}" if first["loc"] else ""
-    return f"{origins.get(path, 'recipe')}: {path}{value}: {said[0].lower()}{said[1:]}"
+    name, *inside = map(str, first["loc"] or ("",))
+    accepted, value = part.accepts(name) if name else "", first["input"]
+    near = did_you_mean(value, accepted.split(", ")) if isinstance(value, str) else ""
+    said = f"accepted: {accepted}{near and '.' + near}"
+    if first["type"] == "value_error":
+        said = first["msg"].removeprefix("Value error, ")
+    elif first["type"] == "finite_number" or (inside and first["type"].startswith("float_")):
+        said = "accepted: a finite number"
+    path = f"{section}.{name}".removesuffix(".")
+    place = f": {inside[0]}" if inside and accepted.startswith("table") else ""
+    shown = "" if isinstance(value, dict) or not name else f" = {value!r}"
+    return f"{_at(origins.get(path, GIVEN))}{path}{place}{shown}: {said}"
 
 
 # --- reading and writing ----------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from .errors import BadInput, BadRun
+from .errors import BadInput, BadRun, how_to_go_on, near_name
 
 FORMAT = 1
 HEADER = 8 * 2**20  # bytes; a larger header of a weights file is not ours
@@ -73,6 +73,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 def read_json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise BadRun(f"{path}: is missing") from None
     except (OSError, ValueError, RecursionError) as error:
         raise BadRun(f"{path}: cannot be read as JSON ({error})") from None
     if not isinstance(found, dict):
@@ -127,9 +129,7 @@ def writing(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise BadInput(
-                f"{folder}: another process is training here; wait for it, or choose another --out"
-            ) from None
+            raise BadInput(f"{folder}: another process is training here; wait for it, or take another folder") from None
         for left in filter(Path.is_file, folder.glob(".tmp-*")):  # half-written, by a writer that was killed
             left.unlink()
         yield
@@ -162,7 +162,7 @@ def save_checkpoint(
 
 
 def _seal(facts: Mapping[str, Any]) -> str:
-    """The SHA-256 of what a manifest says, kept in the manifest itself."""
+    """The SHA-256 of what a file of facts says, kept in the file itself."""
     said = {name: value for name, value in facts.items() if name != "seal"}
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
@@ -173,8 +173,9 @@ def _shelved(folder: Path) -> list[Path]:
     return sorted(found, key=lambda p: int(p.name[5:]), reverse=True)
 
 
-def newest_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], list[str]] | None:
-    """The newest checkpoint that is whole: its facts, its tensors; and what is wrong with newer ones that are not."""
+def newest_checkpoint(folder: Path) -> tuple[dict[str, Any] | None, dict[str, Tensor], list[str]]:
+    """The newest checkpoint that is whole: its facts (None: there is none), its tensors; and what is wrong with newer
+    ones that are not."""
     damaged: list[str] = []
     for place in _shelved(folder):
         try:
@@ -185,37 +186,54 @@ def newest_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], 
             if not isinstance(hashes, dict) or hashes.get("state.safetensors") != sha256(place / "state.safetensors"):
                 raise BadRun(f"{place / 'state.safetensors'}: its SHA-256 is not the one in the manifest")
             return facts, read_tensors(place / "state.safetensors"), damaged
+        except FileNotFoundError as error:
+            damaged.append(f"{error.filename}: is missing")
         except (BadRun, OSError) as error:
             damaged.append(str(error))
-    return None
+    return None, {}, damaged
 
 
 # --- a finished run ---------------------------------------------------------------------------------------------------
 
 PARTS = ("recipe.toml", "model.safetensors", "tokenizer.json", "log.jsonl", "cost.json", "report.html")
+COPY = "take it from a copy, or train again"
 
 
 def finish(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Write harken.json, last: the facts of the run and the SHA-256 of every other file."""
+    """Write harken.json, last: the facts of the run and the SHA-256 of every other file, sealed."""
     hashes = {name: sha256(folder / name) for name in PARTS if (folder / name).exists()}
-    write_json(folder / "harken.json", {"format": FORMAT, **facts, "sha256": hashes})
+    made = {"format": FORMAT, **facts, "sha256": hashes}
+    write_json(folder / "harken.json", {**made, "seal": _seal(made)})
 
 
 def facts(folder: Path, *needed: str) -> dict[str, Any]:
     """The facts of a finished run, after the files that are needed (all, if none is named) were checked."""
     if not (folder / "harken.json").exists():
-        if (folder / "checkpoints").exists() or (folder / "recipe.toml").exists():
-            raise BadRun(f"{folder}: this run is not finished; go on with: harken train {folder} --resume")
-        what = "there is no such folder" if not folder.exists() else "this is no run folder (it has no harken.json)"
-        raise BadInput(f"{folder}: {what}; harken runs lists those that are there")
+        raise _no_run(folder)
     found = read_json(folder / "harken.json")
     if found.get("format") != FORMAT:
         raise BadRun(f"{folder}: format {found.get('format')!r} is not known to this harken (it reads format {FORMAT})")
+    if found.get("seal", seal := _seal(found)) != seal:  # the first runs have none
+        raise BadRun(f"{folder / 'harken.json'}: was changed after the run was finished; {COPY}")
     hashes = found.get("sha256")
     if not isinstance(hashes, dict):
         raise BadRun(f"{folder / 'harken.json'}: names no SHA-256 of the run's files; this is not a file harken wrote")
     for name in needed or hashes:
         path = folder / name
-        if name not in PARTS or not path.is_file() or sha256(path) != hashes.get(name):
-            raise BadRun(f"{path}: is not the file this run was finished with; take it from a copy, or train again")
+        if name in PARTS and not path.is_file():
+            raise BadRun(f"{path}: is missing; {COPY}")
+        if name not in PARTS or sha256(path) != hashes.get(name):
+            raise BadRun(f"{path}: is not the file this run was finished with; {COPY}")
     return found
+
+
+def _no_run(folder: Path) -> Exception:
+    """What to say of a folder without harken.json."""
+    if (folder / "checkpoints").exists() or (folder / "recipe.toml").exists():
+        return BadRun(f"{folder}: this run is not finished; {how_to_go_on(folder)}")
+    listed = "harken runs lists those that are there"
+    if folder.exists():
+        return BadInput(f"{folder}: this is no run folder (it has no harken.json); {listed}")
+    here = Path("runs") / folder
+    near = f". Did you mean {here}?" if here.is_dir() else near_name(folder)
+    return BadInput(f"{folder}: there is no such folder; {listed}{near}")

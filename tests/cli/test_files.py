@@ -3,18 +3,21 @@
 import json
 
 import pytest
+from click import Context
 
-from harken.cli.files import work_through
+from harken.cli.files import check_files, work_through
+from harken.cli.score import score
 from harken.errors import BadInput
 
 
 def told(tmp_path, name: str, content: str) -> list[str]:
     source, out = tmp_path / name, tmp_path / "answers.jsonl"
     source.write_text(content, "utf-8")
-    count = work_through(str(source), str(out), lambda text: {"length": len(text)})
+    count = work_through(str(source), str(out), lambda text, place: {"length": len(text), "place": place})
     answers = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
     assert len(answers) == count
     assert all(answer["length"] == len(answer["input"]) for answer in answers)
+    assert [answer["place"] for answer in answers] == list(range(count))
     return [answer["input"] for answer in answers]
 
 
@@ -40,8 +43,18 @@ def test_a_line_that_is_no_text_is_named_by_its_number(tmp_path, line):
         told(tmp_path, "a.jsonl", f'"good"\n{line}\n')
 
 
-def test_a_file_that_exists_is_not_written_over(tmp_path):
-    (tmp_path / "answers.jsonl").write_text("precious")
-    with pytest.raises(BadInput, match="there is such a file"):
-        told(tmp_path, "a.txt", "x\n")
-    assert (tmp_path / "answers.jsonl").read_text() == "precious"
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("ask.txt", "taken.jsonl"), "--out taken.jsonl: there is such a file; choose another name"),
+        (("ask.txt", None), "--in ask.txt: say where the answers go: --out answers.jsonl"),
+        (("ack.txt", "a.jsonl"), "--in ack.txt: there is no such file; check the name. Did you mean ask.txt?"),
+    ],
+)
+def test_files_that_cannot_be_worked_through_are_refused(tmp_path, monkeypatch, given, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ask.txt").write_text("x\n")
+    (tmp_path / "taken.jsonl").write_text("precious")
+    with Context(score), pytest.raises(BadInput) as refused:
+        check_files(*given)
+    assert str(refused.value) == said

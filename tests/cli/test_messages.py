@@ -69,19 +69,37 @@ def test_score_without_a_text_at_a_terminal_does_not_wait_for_one(wrong, run):
         (("--tokens", "-1"), "generate: invalid value for '--tokens': -1 is not in the range x>=0; {see}"),
         (("--tokens", "many"), "generate: invalid value for '--tokens': 'many' is not a valid integer range; {see}"),
         (("--n", "0"), "generate: invalid value for '--n': 0 is not in the range 1<=x<=1000; {see}"),
-        (("--temperature", "hot"), "generate: invalid value for '--temperature': 'hot' is not a valid float; {see}"),
-        (("--temperature", "-1"), "--temperature -1.0: it is 0 (greedy) or more; 0.8 is a good start"),
-        (("--top-k", "0"), "--top-k 0: at least 1 token must be left to choose from"),
-        (("--top-p", "2"), "--top-p 2.0: a share above 0 and up to 1, such as 0.9"),
-        (("--next", "0"), "--next 0: ask for at least 1 word"),
+        (
+            ("--temperature", "hot"),
+            "generate: invalid value for '--temperature': 'hot' is not a valid float range; {see}",
+        ),
+        (("--temperature", "-1"), "generate: invalid value for '--temperature': -1.0 is not in the range x>=0; {see}"),
+        (("--top-k", "0"), "generate: invalid value for '--top-k': 0 is not in the range x>=1; {see}"),
+        (("--top-p", "2"), "generate: invalid value for '--top-p': 2.0 is not in the range 0<x<=1; {see}"),
+        (("--next", "0"), "generate: invalid value for '--next': 0 is not in the range x>=1; {see}"),
+        (("--next", "3", "--tokens", "5"), "generate: with --next, --tokens means nothing; {see}"),
+        (("--out", "a.jsonl"), "generate: without --in, --out means nothing; {see}"),
+        (("--in", "a.txt"), "generate: with --in, PROMPT means nothing; {see}"),
     ],
 )
-def test_a_bad_value_of_an_option_of_generate(wrong, run, options, said):
-    assert wrong("generate", run, "Tom", *options) == said.format(see="see harken generate --help")
+def test_a_bad_value_of_an_option_of_generate_is_noticed_before_the_run_is_looked_for(wrong, options, said):
+    assert wrong("generate", "no/run", "Tom", *options) == said.format(see="see harken generate --help")
 
 
-def test_a_bad_option_is_noticed_before_anything_is_written(harken, run):
-    assert harken("generate", run, "Tom", "--temperature", "-1").out == ""
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("eval", "no/run", "my.txt", "--split", "test"), "eval: for other data, --split means nothing; {see} eval"),
+        (("check", "my.txt", "--settings", "gpt"), "check: with --settings, DATA|RECIPE means nothing; {see} check"),
+        (("train", "my.txt", "--show", "--resume"), "train: with --show, --resume means nothing; {see} train"),
+        (("score", "no/run", "Tom", "--in", "my.txt"), "score: with --in, TEXT... means nothing; {see} score"),
+        (("train", "my.txt", "--resume", "--force"), "resume goes on with a run, and force writes over it; give one"),
+        (("train", "my.txt", "--force"), "force writes over a folder that is named; name it with out"),
+        (("train", "my.txt", "--minutes", "1", "train.steps=3"), "train.steps and train.minutes: only one of them"),
+    ],
+)
+def test_what_would_be_passed_over_in_silence_is_refused(wrong, text, words, said):
+    assert wrong(*words).startswith(said.format(see="see harken"))
 
 
 def test_a_split_that_cannot_be_judged(wrong, run):
@@ -103,42 +121,43 @@ def test_a_demo_that_is_not_there(wrong):
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ("model.layrs=4", "command line: model.layrs is not a setting; Did you mean model.layers?"),
-        ("model.zzz=4", "command line: model.zzz is not a setting; harken check --settings gpt lists them"),
+        ("model.layrs=4", "model.layrs is not a setting. Did you mean model.layers?"),
+        ("model.zzz=4", "model.zzz is not a setting; harken check --settings gpt lists them"),
         ("layers=4", "'layers=4' is not a setting; settings look like model.layers=6"),
         ("model.layers", "'model.layers' is not a setting; settings look like model.layers=6"),
-        ("model.layers=0", "command line: model.layers = 0: input should be greater than or equal to 1"),
+        ("model.layers=0", "model.layers = 0: accepted: whole number ≥ 1 ≤ 1000"),
         (
             "model.positions=sine",
-            "command line: model.positions = 'sine': input should be 'sinusoid', 'sinusoid-halves', 'learned', "
-            "'rotary', 'rotary-interleaved', 'alibi' or 'none'",
+            "model.positions = 'sine': accepted: sinusoid, sinusoid-halves, learned, rotary, rotary-interleaved, "
+            "alibi, none",
         ),
+        ("train.lr=fast", "train.lr = 'fast': accepted: number > 0"),
+        ("data.tokens=chars", "data.tokens = 'chars': accepted: char, byte, word, bpe. Did you mean char?"),
+        ("model.heads=5", "model: d=96 does not split over 5 heads; try d=100"),
         (
-            "train.lr=fast",
-            "command line: train.lr = 'fast': input should be a valid number, unable to parse string as a number",
+            "data.mix={my.txt=1}",
+            "my.txt: data.mix says too what is read; leave one of them out; with data.mix, name a "
+            "recipe instead: harken train char data.mix=...",
         ),
-        ("data.tokens=chars", "command line: data.tokens = 'chars': input should be 'char', 'byte', 'word' or 'bpe'"),
         (
             "model.kind=gtp",
-            "command line: model.kind = 'gtp' is not a kind of model; accepted: gpt, gru, lstm, rnn. Did you mean gpt?",
+            "model.kind = 'gtp' is not a kind of model; accepted: gpt, gru, lstm, rnn. Did you mean gpt?",
         ),
-        (
-            "data.kind=texts",
-            "command line: data.kind = 'texts' is not a kind of data; accepted: text. Did you mean text?",
-        ),
+        ("data.kind=texts", "data.kind = 'texts' is not a kind of data; accepted: text. Did you mean text?"),
     ],
 )
-def test_a_setting_that_is_wrong(wrong, text, setting, said):
-    assert wrong("train", text, setting) == said
+def test_a_setting_that_is_wrong_takes_no_folder(wrong, text, setting, said, tmp_path):
+    assert wrong("train", text, setting, "model.positions=rotary" if "heads" in setting else "data.valid=0.2") == said
+    assert not (tmp_path / "runs").exists()
 
 
 def test_minutes_are_more_than_none(wrong, text):
-    assert wrong("train", text, "--minutes", 0) == "command line: train.minutes = 0.0: input should be greater than 0"
+    assert wrong("train", text, "--minutes", 0) == "train.minutes = 0.0: accepted: number > 0"
 
 
 def test_a_setting_that_is_wrong_in_a_recipe_names_the_file(wrong, tmp_path):
     (tmp_path / "lm.toml").write_text("[model]\nlayrs = 2\n")
-    assert wrong("train", "lm.toml") == "lm.toml: model.layrs is not a setting; Did you mean model.layers?"
+    assert wrong("train", "lm.toml") == "lm.toml: model.layrs is not a setting. Did you mean model.layers?"
 
 
 def test_a_recipe_that_is_no_toml_says_where(wrong, tmp_path):
@@ -171,7 +190,8 @@ MISSING = "there is no such file, folder, catalogue name (harken data) or recipe
         ("shakespear", f"shakespear: {MISSING}. Did you mean shakespeare?"),
         ("nothing.txt", f"nothing.txt: {MISSING}"),  # an ending in common makes no near name
         ("no/such/place.txt", f"no/such/place.txt: {MISSING}"),
-        ("lm.toml", f"lm.toml: {MISSING}"),
+        ("mt.txt", f"mt.txt: {MISSING}. Did you mean my.txt?"),  # one letter of two
+        ("lm.toml", "lm.toml: there is no such recipe; check the name"),
         ("", f"'': {MISSING}"),
     ],
 )
@@ -197,11 +217,10 @@ def test_a_set_that_is_not_in_the_catalogue(wrong):
 
 
 def test_a_text_that_is_not_utf_8_says_where_and_how_to_convert_it(wrong, tmp_path):
-    place = tmp_path / "latin.txt"
-    place.write_bytes("un café\n".encode("latin-1") * 20)
+    (tmp_path / "latin.txt").write_bytes("un café\n".encode("latin-1") * 20)
     assert wrong("train", "latin.txt") == (
-        f"{place}:1: byte 0xe9 at column 7 is not UTF-8 (it looks like Latin-1); harken reads UTF-8; "
-        f"convert it: iconv -f latin1 -t utf-8 {place} > {tmp_path / 'latin.utf8.txt'}"
+        "latin.txt:1: byte 0xe9 at column 7 is not UTF-8 (it looks like Latin-1); harken reads UTF-8; "
+        "convert it: iconv -f latin1 -t utf-8 latin.txt > latin.utf8.txt"
     )
 
 
@@ -268,7 +287,7 @@ def test_a_run_that_was_tampered_with_names_the_file(wrong, run, tmp_path):
 def test_a_run_is_not_taken_for_data(wrong, run, tmp_path):
     shutil.copytree(run, tmp_path / "mine")
     assert wrong("train", "mine") == (
-        "mine: this is a run, not data; go on with it: harken train mine --resume; "
+        "mine: this is a run, not data; go on with: harken train mine --resume; "
         "or repeat it with: harken train mine/recipe.toml"
     )
 
@@ -277,12 +296,24 @@ def test_an_out_folder_that_is_not_empty(wrong, text, tmp_path):
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "notes").write_text("mine")
     assert wrong("train", text, "--out", "taken") == (
-        "--out taken: is not empty; go on with --resume, write over it with --force, or choose another"
+        "taken: is not empty; resume the run there, force to write over it, or take another folder"
     )
 
 
 def test_an_out_folder_that_is_a_file(wrong, text):
-    assert wrong("train", text, "--out", text) == "--out my.txt: there is a file of this name; choose another"
+    assert wrong("train", text, "--out", text) == "my.txt: there is a file of this name; take another folder"
+
+
+def test_a_run_goes_on_in_its_own_folder(wrong, run):
+    assert wrong("train", run, "--resume", "--out", "other") == (
+        f"{run}: a run goes on in its own folder, not in other; leave out away"
+    )
+
+
+def test_a_folder_of_runs_that_is_not_there(wrong, tmp_path):
+    (tmp_path / "runs").mkdir()
+    assert wrong("runs", "nope") == "nope: there is no such folder; check the name"
+    assert wrong("runs", "rus") == "rus: there is no such folder; check the name. Did you mean runs?"
 
 
 def test_a_resumed_run_keeps_its_settings(wrong, run):
@@ -313,7 +344,7 @@ def test_ctrl_c_is_no_traceback(harken, monkeypatch):
 
     monkeypatch.setattr(model, "load", lambda path: (_ for _ in ()).throw(KeyboardInterrupt))
     said = harken("score", "runs/x", "Tom")
-    assert (said.code, said.err.strip()) == (1, "harken: stopped")
+    assert (said.code, said.err.strip()) == (130, "harken: stopped")
 
 
 def test_harken_debug_shows_the_traceback_before_the_line(harken, broken, monkeypatch):

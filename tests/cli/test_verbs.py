@@ -67,7 +67,7 @@ def test_json_of_check(asked, text):
     found = asked("check", text, *TINY)
     assert {"kind", "reason", "others", "recipe", "origins", "estimate"} <= found.keys()
     assert found["kind"] == "text"
-    assert found["origins"]["model.d"] == "command line"
+    assert found["origins"]["model.d"] == "given"
     assert {"parameters", "steps", "minutes", "kwh", "memory_mib"} <= found["estimate"].keys()
 
 
@@ -152,11 +152,22 @@ def test_each_line_of_stdin_gets_one_line_empty_ones_too(told, run, dash):
     assert out.count("\n") == 3
 
 
-def test_a_line_of_stdin_is_answered_as_if_it_were_an_argument(told, asked, run):
-    alone = [asked("generate", run, prompt, "--tokens", 8)["text"] for prompt in ("Tom", "")]
-    assert told("generate", run, "--tokens", 8, stdin=b"Tom\n\n").split("\n")[:2] == [
-        text.replace("\n", "\\n") for text in alone
-    ]
+@pytest.mark.parametrize("how", [(), ("--temperature", 0)])
+def test_the_first_line_of_stdin_is_answered_as_if_it_were_an_argument(asked, run, how):
+    alone = asked("generate", run, "Tom", "--tokens", 8, *how)["text"]
+    assert asked("generate", run, "--tokens", 8, *how, stdin=b"Tom\nTom\n")["text"][0] == alone
+
+
+def test_each_line_has_draws_of_its_own_and_the_same_seed_the_same_answers(asked, run, tmp_path):
+    def answers(seed: int) -> list[str]:
+        return asked("generate", run, "--tokens", 8, "--seed", seed, stdin=b"Tom\n" * 9)["text"]
+
+    assert len(set(answers(3))) > 1
+    assert answers(3) == answers(3) != answers(4)
+    (tmp_path / "ask.txt").write_text("Tom\n" * 9)
+    asked("generate", run, "--tokens", 8, "--seed", 3, "--in", "ask.txt", "--out", "said.jsonl")
+    written = (tmp_path / "said.jsonl").read_text().splitlines()
+    assert [json.loads(line)["text"] for line in written] == answers(3)
 
 
 def test_a_bom_and_crlf_in_stdin_are_no_part_of_the_prompt(asked, run):
@@ -202,7 +213,7 @@ def test_check_prints_the_runners_up(told, tmp_path):
 def test_check_prints_each_setting_with_its_origin_in_columns(told, text):
     lines = [line for line in told("check", text, *TINY).splitlines() if " = " in line]
     origins = {line.split()[0]: line.partition("# ")[2] for line in lines}
-    assert origins["model.d"] == "command line"
+    assert origins["model.d"] == "given"
     assert origins["data.path"] == "my.txt"
     assert origins["model.kind"] == "harken's choice for such data"
     assert origins["train.seed"] == "default"
@@ -242,14 +253,17 @@ def test_show_prints_the_recipe_and_trains_nothing(told, text, tmp_path):
 
 
 def test_runs_tells_finished_unfinished_and_damaged_apart(told, asked, run, tmp_path):
-    for name in ("whole", "half", "odd"):
+    for name in ("whole", "half", "odd", "bare"):
         shutil.copytree(run, tmp_path / "runs" / name)
     (tmp_path / "runs" / "half" / "harken.json").unlink()
     (tmp_path / "runs" / "odd" / "cost.json").write_text("{}")
+    (tmp_path / "runs" / "bare" / "model.safetensors").unlink()
+    (tmp_path / "runs" / "whole" / "report.html").write_text("mine now")
     (tmp_path / "runs" / "mess").mkdir()
     (tmp_path / "runs" / "mess" / "harken.json").write_text('{"format": 1, "sha256": {}, "metrics": 3}')
     states = {one["run"]: one["state"] for one in asked("runs")["runs"]}
     assert states == {
+        "runs/bare": "damaged",
         "runs/half": "not finished",
         "runs/mess": "damaged",
         "runs/odd": "damaged",
@@ -257,7 +271,8 @@ def test_runs_tells_finished_unfinished_and_damaged_apart(told, asked, run, tmp_
     }
     out = told("runs")
     assert "runs/half  not finished: go on with: harken train runs/half --resume" in out
-    assert "runs/odd  damaged: runs/odd/cost.json: is not the file this run was finished with" in out
+    assert "runs/odd   damaged: runs/odd/cost.json: is not the file this run was finished with" in out
+    assert "runs/bare  damaged: runs/bare/model.safetensors: is missing" in out
 
 
 def test_no_runs_says_how_to_make_one(told):
@@ -278,10 +293,23 @@ def test_resume_without_anything_starts_anew_and_says_so(harken, text):
 
 def test_a_training_tells_what_it_does_and_what_to_type_next(told, text):
     out = told("train", text, *TINY)
-    marks = ("text", "recipe", "data", "model", "train", "step", "valid", "cost", "run", "next")
+    marks = ("text", "data", "model", "recipe", "train", "step", "valid", "cost", "run", "next")
     found = [line.split()[0] for line in out.splitlines() if line.split()[0] in marks]
     assert list(dict.fromkeys(found)) == list(marks)
     assert '  next    harken generate runs/my "Once upon a time"' in out
+
+
+def test_with_json_the_training_is_told_on_stderr(harken, text):
+    said = harken("train", text, *TINY, "--json")
+    assert json.loads(said.out)["steps"] == 2
+    assert "  recipe  runs/my/recipe.toml holds every setting" in said.err
+    assert "  step       2 of 2" in said.err
+
+
+def test_nothing_is_judged_where_nothing_is_held_out(harken, text):
+    said = harken("train", text, *TINY, "data.valid=0")
+    assert "judging" not in said.out
+    assert "  (no text is held out, so nothing is judged: data.valid, data.test)" in said.out
 
 
 def test_the_verdict_stands_beside_the_free_baselines(told, run):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from harken import kinds, recipe
 from harken.data.tales import tales
 from harken.errors import BadInput, BadSetting
-from harken.recipe import Recipe, as_toml, override, read, resolve, shipped, shipped_names
+from harken.recipe import GIVEN, Recipe, as_toml, override, read, resolve, shipped, shipped_names
 
 MODELS, DATA = (", ".join(kinds.names(section)) for section in ("model", "data"))  # with the plug-ins that are there
 
@@ -140,6 +140,12 @@ def test_a_dial_and_a_field_of_the_same_layer_leave_the_field():
     assert resolve(("x", {"model.d": 96, "model.size": "tiny"})).model.d == 96
 
 
+@pytest.mark.parametrize("name", ["tiny", "medium"])
+def test_a_dial_means_the_same_in_python_as_in_a_recipe(name):
+    part = kinds.find("model", "gpt")
+    assert part(size=name, heads=1) == resolve(("x", {"model.size": name, "model.heads": 1})).model
+
+
 @pytest.mark.parametrize("said", [{"train.minutes": 1.0}, {"train.epochs": 2.0}, {"train.tokens": 99}])
 def test_a_budget_on_the_command_line_beats_that_of_the_file(said):
     made = resolve(("lm.toml", {"train.steps": 500, "train.minutes": 9}), ("command line", said))
@@ -175,32 +181,51 @@ def test_a_setting_of_the_command_line_is_toml_or_else_plain_text(text, value):
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ({"model.layrs": 4}, "lm.toml: model.layrs is not a setting; Did you mean model.layers?"),
-        ({"train.stepz": 4}, "lm.toml: train.stepz is not a setting; Did you mean train.steps?"),
+        ({"model.layrs": 4}, "lm.toml: model.layrs is not a setting. Did you mean model.layers?"),
+        ({"train.stepz": 4}, "lm.toml: train.stepz is not a setting. Did you mean train.steps?"),
         ({"model.xyzzy": 4}, "lm.toml: model.xyzzy is not a setting; harken check --settings gpt lists them"),
         (
             {"modle.layers": 4},
             "lm.toml: modle.layers is not a setting; the sections are data, model, task, train. Did you mean model?",
         ),
-        (
-            {"model.layers": "four"},
-            "lm.toml: model.layers = 'four': input should be a valid integer, unable to parse string as an integer",
-        ),
-        ({"model.layers": 0}, "lm.toml: model.layers = 0: input should be greater than or equal to 1"),
-        ({"model.norm": "before"}, "lm.toml: model.norm = 'before': input should be 'pre', 'post' or 'none'"),
+        ({"model.layers": "four"}, "lm.toml: model.layers = 'four': accepted: whole number ≥ 1 ≤ 1000"),
+        ({"model.layers": 0}, "lm.toml: model.layers = 0: accepted: whole number ≥ 1 ≤ 1000"),
+        ({"model.norm": "before"}, "lm.toml: model.norm = 'before': accepted: pre, post, none"),
+        ({"model.norm": "nome"}, "lm.toml: model.norm = 'nome': accepted: pre, post, none. Did you mean none?"),
+        ({"model.tied": "maybe"}, "lm.toml: model.tied = 'maybe': accepted: true or false"),
+        ({"train.betas": [0.9]}, "lm.toml: train.betas = [0.9]: accepted: list of 2 numbers"),
+        ({"train.betas": [0.9, "b"]}, "lm.toml: train.betas = 'b': accepted: a finite number"),
+        ({"data.mix": 5}, "lm.toml: data.mix = 5: accepted: table {name = number}"),
+        ({"data.mix": {"a": {"txt": "b"}}}, "lm.toml: data.mix: a.txt = 'b': accepted: a finite number"),
+        ({"data.mix": {"a": {"txt": -1}}}, "lm.toml: data.mix: weights are 0 or more, and one of them is more"),
         (
             {"model.kind": "gtp"},
             f"lm.toml: model.kind = 'gtp' is not a kind of model; accepted: {MODELS}. Did you mean gpt?",
         ),
-        ({"data.kind": "movies"}, f"lm.toml: data.kind = 'movies' is not a kind of data; accepted: {DATA}."),
-        ({"train.epochs": math.inf}, "lm.toml: train.epochs = inf: input should be a finite number"),
-        ({"model.dropout": 1.0}, "lm.toml: model.dropout = 1.0: input should be less than 1"),
+        (
+            {"data.kind": "movies"},
+            f"lm.toml: data.kind = 'movies' is not a kind of data; accepted: {DATA}. "
+            "A plug-in that brings it may be missing.",
+        ),
+        ({"task.kind": "chess"}, "lm.toml: task.kind = 'chess' is not a kind of task; accepted: next-word."),
+        ({"train.epochs": math.inf}, "lm.toml: train.epochs = inf: accepted: a finite number"),
+        ({"model.dropout": 1.0}, "lm.toml: model.dropout = 1.0: accepted: number ≥ 0 < 1"),
     ],
 )
 def test_a_wrong_setting_is_answered_word_for_word(said, message):
     with pytest.raises(BadSetting) as refused:
         resolve(("lm.toml", said))
     assert str(refused.value) == message
+
+
+def test_what_was_given_just_now_needs_no_place_before_it():
+    with pytest.raises(BadSetting, match=r"^model.layers = 0: accepted: "):
+        resolve((GIVEN, {"model.layers": 0}))
+
+
+def test_two_budgets_at_once_are_refused():
+    with pytest.raises(BadSetting, match=r"^train.steps and train.minutes: only one of them counts; give one$"):
+        resolve((GIVEN, {"train.minutes": 3, "train.steps": 5}))
 
 
 @pytest.mark.parametrize(

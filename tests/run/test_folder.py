@@ -31,10 +31,9 @@ def shelve(folder: Path, *steps: int, keep: int = 9) -> list[Path]:
 
 
 def newest(folder: Path) -> int | None:
-    found = run.newest_checkpoint(folder)
-    if found is None:
+    facts, saved, _ = run.newest_checkpoint(folder)
+    if facts is None:
         return None
-    facts, saved, _ = found
     assert torch.equal(saved["model:w"], tensors(facts["step"])["model:w"])
     return facts["step"]
 
@@ -144,6 +143,17 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(tmp_path, dam
     assert damaged[0].startswith(str(last)) or str(last) in damaged[0]
 
 
+def test_when_no_checkpoint_is_whole_it_is_said_what_is_wrong_with_each(tmp_path):
+    first, last = shelve(tmp_path / "r", 1, 2)
+    (first / "manifest.json").unlink()
+    (last / "state.safetensors").unlink()
+    assert run.newest_checkpoint(tmp_path / "r") == (
+        None,
+        {},
+        [f"{last}/state.safetensors: is missing", f"{first}/manifest.json: is missing"],
+    )
+
+
 def test_a_folder_with_no_number_is_no_checkpoint(tmp_path):
     shelve(tmp_path / "r", 1)
     (tmp_path / "r" / "checkpoints" / "step-old").mkdir()
@@ -177,7 +187,7 @@ def test_a_checkpoint_can_be_written_again(tmp_path):
 def test_a_second_writer_is_refused(tmp_path):
     with (
         run.writing(tmp_path / "r"),
-        pytest.raises(BadInput, match=r"r: another process is training here; wait for it, or choose another --out$"),
+        pytest.raises(BadInput, match=r"r: another process is training here; wait for it, or take another folder$"),
         run.writing(tmp_path / "r"),
     ):
         pass
@@ -228,12 +238,36 @@ def test_every_file_of_a_finished_run_is_hashed(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["recipe.toml", "model.safetensors", "tokenizer.json", "log.jsonl", "cost.json"])
-@pytest.mark.parametrize("how", ["changed", "gone"])
-def test_a_file_that_was_tampered_with_is_refused_by_name(tmp_path, name, how):
+@pytest.mark.parametrize(
+    ("how", "what"), [("changed", "is not the file this run was finished with"), ("gone", "is missing")]
+)
+def test_a_file_that_was_changed_or_is_missing_is_refused_by_name(tmp_path, name, how, what):
     folder = finished(tmp_path / "r")
     (folder / name).unlink() if how == "gone" else (folder / name).write_bytes(b"other")
-    with pytest.raises(BadRun, match=rf"^{folder / name}: is not the file this run was finished with; .*copy"):
+    with pytest.raises(BadRun, match=rf"^{folder / name}: {what}; take it from a copy, or train again$"):
         run.facts(folder)
+
+
+def reworded(folder: Path, **more) -> None:
+    """Change what harken.json says, and nothing else of it."""
+    said = json.loads((folder / "harken.json").read_text())
+    (folder / "harken.json").write_text(json.dumps(said | more))
+
+
+def test_a_changed_harken_json_is_noticed(tmp_path):
+    folder = finished(tmp_path / "r", metrics={"valid": {"loss": 2.0}})
+    assert run.facts(folder)["metrics"]["valid"]["loss"] == 2.0
+    reworded(folder, metrics={"valid": {"loss": 1.0}})
+    with pytest.raises(BadRun, match=r"harken.json: was changed after the run was finished; take it from a copy"):
+        run.facts(folder)
+
+
+def test_a_run_from_before_the_seal_is_still_read(tmp_path):
+    folder = finished(tmp_path / "r")
+    said = json.loads((folder / "harken.json").read_text())
+    del said["seal"]
+    (folder / "harken.json").write_text(json.dumps(said))
+    assert run.facts(folder)["name"] == "x"
 
 
 def test_only_the_files_that_are_needed_are_checked(tmp_path):
@@ -248,7 +282,7 @@ def test_a_file_that_is_not_of_a_run_is_not_even_opened(tmp_path, name):
     (tmp_path / "other").write_bytes(b"")
     facts = json.loads((folder / "harken.json").read_text())
     facts["sha256"][name] = "0" * 64
-    (folder / "harken.json").write_text(json.dumps(facts))
+    reworded(folder, sha256=facts["sha256"], seal=run._seal(facts))
     with pytest.raises(BadRun, match="is not the file this run was finished with"):
         run.facts(folder)
 
@@ -284,6 +318,21 @@ def test_what_is_no_run_is_refused(tmp_path, there, what):
         (tmp_path / "r").mkdir()
     with pytest.raises(BadInput, match=rf"^{tmp_path}/r: {what}.*; harken runs lists those that are there$"):
         run.facts(tmp_path / "r")
+
+
+def test_a_near_name_is_offered_for_a_run_that_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    finished(tmp_path / "runs" / "my")
+    for given in ("runs/mi", "run/my", "my"):
+        with pytest.raises(BadInput, match=r" Did you mean runs/my\?$"):
+            run.facts(Path(given))
+
+
+def test_a_name_with_a_space_is_quoted_in_the_command_to_go_on_with(tmp_path):
+    shelve(tmp_path / "a run", 1)
+    with pytest.raises(BadRun, match=r"go on with: harken train '.*/a run' --resume$"):
+        run.facts(tmp_path / "a run")
 
 
 # --- the weights ------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -36,17 +37,17 @@ def notices(what, settings=None):
 def test_a_text_gets_harkens_choice_for_texts(text, tmp_path):
     chosen = choose(text)
     assert (chosen.recipe.data.kind, chosen.recipe.data.tokens, chosen.recipe.model.kind) == ("text", "char", "gpt")
-    assert chosen.recipe.data.path == str(tmp_path / "my.txt")
+    assert chosen.recipe.data.path == "my.txt"
     assert chosen.recipe.origins["model.kind"] == "harken's choice for such data"
 
 
-def test_the_command_line_beats_harkens_choice(text):
+def test_what_is_given_beats_harkens_choice(text):
     chosen = choose(text, {"model.layers": 3, "data.tokens": "byte"})
     assert (chosen.recipe.model.layers, chosen.recipe.data.tokens) == (3, "byte")
-    assert chosen.recipe.origins["model.layers"] == "command line"
+    assert chosen.recipe.origins["model.layers"] == "given"
 
 
-def test_the_command_line_beats_the_recipe_file(text):
+def test_what_is_given_beats_the_recipe_file(text):
     with open("lm.toml", "w") as file:
         file.write('[data]\npath = "my.txt"\n[model]\nlayers = 2\nd = 32\n')
     chosen = choose("lm.toml", {"model.layers": 3})
@@ -69,13 +70,30 @@ def test_a_recipe_that_comes_with_harken_is_taken_by_its_name(text):
 
 def test_a_file_of_the_same_name_beats_a_recipe_that_comes_with_harken(text, tmp_path):
     (tmp_path / "word").write_text("A plain text. " * 40)
-    assert choose("word").recipe.data.path == str(tmp_path / "word")
+    assert choose("word").recipe.data.path == "word"
 
 
 def test_a_recurrent_model_gets_the_recipe_of_its_kind_with_the_tokens_of_the_text(text):
     chosen = choose(text, {"model.kind": "lstm"})
     assert (chosen.recipe.model.kind, chosen.recipe.data.tokens) == ("lstm", "char")
     assert chosen.recipe.origins["train.lr"] == "harken's choice for such data"
+
+
+@pytest.mark.parametrize("name", ["data.path", "data.train", "data.mix"])
+def test_a_text_and_a_setting_that_names_another_are_refused_together(text, name):
+    with pytest.raises(BadInput, match=rf"^my.txt: {name} says too what is read; leave one of them out; "):
+        choose(text, {name: {"my.txt": 1} if name == "data.mix" else "my.txt"})
+    assert choose("char", {name: {"my.txt": 1} if name == "data.mix" else "my.txt"}).recipe.model.kind == "gpt"
+
+
+def test_a_recipe_that_is_not_there_is_named_as_a_recipe(tmp_path):
+    (tmp_path / "runs" / "my").mkdir(parents=True)
+    (tmp_path / "runs" / "my" / "recipe.toml").write_text("")
+    for given in ("runs/mi/recipe.toml", "runs/my/recip.toml"):
+        with pytest.raises(
+            BadInput, match=rf"^{given}: there is no such recipe; .* Did you mean runs/my/recipe.toml\?$"
+        ):
+            choose(given)
 
 
 # --- what was found ---------------------------------------------------------------------------------------------------
@@ -96,9 +114,7 @@ def test_splits_that_are_named_in_a_folder_are_found(tmp_path):
     for name in ("train", "valid", "test"):
         (tmp_path / "corpus" / f"{name}.txt").write_text("A plain line of text.\n" * 30)
     data = choose("corpus").recipe.data
-    assert (data.train, data.valid, data.test) == tuple(
-        str(tmp_path / "corpus" / f"{name}.txt") for name in ("train", "valid", "test")
-    )
+    assert (data.train, data.valid, data.test) == tuple(f"corpus/{name}.txt" for name in ("train", "valid", "test"))
 
 
 def test_a_guess_comes_with_its_reason(text):
@@ -115,7 +131,7 @@ def test_a_kind_that_was_named_is_not_refused_for_what_it_looks_like(tmp_path):
     (tmp_path / "blob").write_bytes(bytes(range(256)) * 10)
     with pytest.raises(BadInput, match="binary"):
         choose("blob")
-    assert choose("blob", {"data.kind": "text"}).recipe.data.path == str(tmp_path / "blob")
+    assert choose("blob", {"data.kind": "text"}).recipe.data.path == "blob"
 
 
 def test_a_setting_the_reader_does_not_have_is_left_aside_and_said(tmp_path):
@@ -140,7 +156,7 @@ def test_a_name_of_the_catalogue_is_fetched(monkeypatch):
 
 def test_a_file_beats_a_name_of_the_catalogue(tmp_path):
     (tmp_path / "tales").write_text("A plain text. " * 40)
-    assert located("tales") == tmp_path / "tales"
+    assert located("tales") == Path("tales")
 
 
 def test_standard_input_is_kept_so_that_the_run_can_be_repeated(monkeypatch):

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -109,6 +110,80 @@ def test_every_split_has_its_metrics_beside_the_free_baselines(run):
             assert values.keys() == {"loss", "perplexity", "bits_per_character"}
 
 
+# --- which folder -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def my(tmp_path, monkeypatch):
+    """A text in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.txt").write_text("\n".join(told(12)))
+    return "my.txt"
+
+
+@pytest.mark.parametrize("settings", [{"model.heads": 3}, {"data.valid": "no.txt"}, {"train.device": "abacus"}])
+def test_a_training_that_is_refused_takes_no_folder(my, tmp_path, settings):
+    with pytest.raises(BadInput):
+        harken.train(my, settings=TINY | settings)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_lock_that_was_left_takes_no_number(my, tmp_path):
+    for name in ("my", "my-2"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+    (tmp_path / "runs" / "my" / "recipe.toml").write_text("")
+    (tmp_path / "runs" / "my-2" / ".lock").write_text("")
+    assert harken.train(my, settings=TINY).path.name == "my-2"
+
+
+def begun(my, *names: str) -> None:
+    """Runs of this text that were stopped after their last step."""
+    for name in names:
+        made = harken.train(my, settings=TINY, out=f"runs/{name}")
+        (made.path / "harken.json").unlink()
+
+
+def test_resume_goes_on_with_the_newest_run_that_is_not_finished_and_says_which(my, tmp_path):
+    begun(my, "my", "my-2", "my-10", "my-11")
+    harken.train("runs/my-11", resume=True)
+    heard = []
+    again = harken.train(my, resume=True, listen=lambda event, **facts: heard.append((event, facts.get("text"))))
+    assert str(again.path) == "runs/my-10"
+    assert ("notice", "runs/my-10: this is the newest run to go on with") in heard
+    assert [name for name in ("my", "my-2") if (tmp_path / "runs" / name / "harken.json").exists()] == []
+
+
+def test_resume_does_not_take_the_run_of_a_text_with_a_like_name(my, tmp_path):
+    (tmp_path / "my-2.txt").write_text("\n".join(told(12)))
+    begun("my-2.txt", "my-2")
+    assert str(harken.train(my, settings=TINY, resume=True).path) == "runs/my"
+
+
+def test_a_resumed_run_reports_why_its_recipe_was_chosen(my):
+    first = harken.train(my, settings=TINY).facts["reason"]
+    report = (Path("runs") / "my" / "report.html").read_text()
+    (Path("runs") / "my" / "harken.json").unlink()
+    (Path("runs") / "my" / "report.html").unlink()
+    again = harken.train("runs/my", resume=True)
+    assert again.facts["reason"] == first
+    assert (
+        (again.path / "report.html").read_text().count("# given") == report.count("# given") >= len(TINY) - 1
+    )  # steps are worked out
+
+
+def test_damaged_checkpoints_are_named_before_the_run_starts_anew(my):
+    begun(my, "my")
+    for state in Path("runs/my/checkpoints").glob("*/state.safetensors"):
+        state.unlink()
+    heard = []
+    harken.train("runs/my", resume=True, listen=lambda event, **facts: heard.append(facts.get("text")))
+    assert heard[1:4] == [
+        "runs/my/checkpoints/step-000006/state.safetensors: is missing",
+        "runs/my/checkpoints/step-000003/state.safetensors: is missing",
+        "runs/my: there is no whole checkpoint; the run starts anew",
+    ]
+
+
 # --- from Python ------------------------------------------------------------------------------------------------------
 
 
@@ -135,6 +210,12 @@ def test_a_recipe_refuses_a_text_that_has_changed(tmp_path):
     text.write_text("\n".join(told(12)) + "And then?")
     with pytest.raises(BadInput, match="the text is not the one this recipe was made for"):
         harken.train(first.path / "recipe.toml", out=tmp_path / "second")
+
+
+@pytest.mark.parametrize("settings", ["model.layers=6", ["model.layers"], {6: "model.layers"}])
+def test_settings_that_are_no_dictionary_of_names_are_refused_by_their_name(settings):
+    with pytest.raises(BadInput, match=r"^settings = .*: a dictionary is accepted, such as"):
+        harken.train("my.txt", settings=settings)
 
 
 def test_a_finished_run_is_resumed_without_work(run):

@@ -168,7 +168,7 @@ def test_a_run_that_is_asked_to_stop_says_how_to_go_on_and_does(unbroken, home, 
         time.sleep(0.002)
     os.kill(process.pid, number)
     said, errors = process.communicate(timeout=60)
-    assert process.returncode == 1, said + errors
+    assert process.returncode == 128 + number, said + errors
     assert errors.startswith(f"harken: {out}: stopped at step ")
     assert errors.endswith(f"of 80; go on with: harken train {out} --resume\n")
     assert errors.count("\n") == 1
@@ -205,7 +205,7 @@ def test_a_taken_folder_is_refused_without_resume_or_force(unbroken, home, tmp_p
     unbroken("gpt")
     child = Child(*begin(home, "gpt", home / "unbroken-gpt"), folder=tmp_path)
     assert child.wait() == 2
-    assert "is not empty; go on with --resume, write over it with --force, or choose another" in child.text
+    assert "is not empty; resume the run there, force to write over it, or take another folder" in child.text
 
 
 def test_writing_over_a_run_leaves_nothing_of_it(unbroken, home, tmp_path):

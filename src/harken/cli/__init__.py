@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 import click
+from click.core import ParameterSource
 
 from harken.errors import HarkenError, did_you_mean
 
@@ -83,6 +84,15 @@ def as_json(verb: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--json", "json_", is_flag=True, help="One JSON object on stdout, nothing else there.")(verb)
 
 
+def refuse(why: str, *names: str) -> None:
+    """Refuse the options and arguments that were given and would be passed over in silence."""
+    ctx = click.get_current_context()
+    for param in ctx.command.params:
+        if param.name in names and ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE:
+            word = param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
+            raise click.UsageError(f"{why}, {word} means nothing")
+
+
 def show(result: dict[str, Any]) -> None:
     """The one JSON object of --json. Numbers that JSON does not have are null."""
     click.echo(json.dumps(_plain(result), ensure_ascii=False))
@@ -106,7 +116,7 @@ def main() -> None:
     except click.ClickException as error:
         _end(_usage(error), 2)
     except (KeyboardInterrupt, click.Abort):
-        _end("stopped", 1)
+        _end("stopped", 130)
     except HarkenError as error:
         _end(str(error), error.exit_code)
     except Exception as error:

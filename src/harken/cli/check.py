@@ -4,8 +4,10 @@ from typing import Any
 
 import click
 
-from . import as_json, show
-from .say import Teller, columns, duration, energy, number, table
+from harken.study.chart import duration, scaled
+
+from . import as_json, refuse, show
+from .say import Teller, columns, table
 
 SECTIONS = ("model", "data", "task", "train")
 
@@ -18,6 +20,7 @@ SECTIONS = ("model", "data", "task", "train")
 def check(what: str | None, settings: tuple[str, ...], kind: str | None, json_: bool) -> None:
     """Say what the data is and why, the recipe with each value's origin, and what a training costs. Trains nothing."""
     if kind is not None:
+        refuse("with --settings", "what")
         _settings(kind, json_)
         return
     if what is None:
@@ -26,7 +29,7 @@ def check(what: str | None, settings: tuple[str, ...], kind: str | None, json_: 
     from harken.study.choose import choose
     from harken.study.estimate import estimate
 
-    with Teller(quiet=json_) as teller:
+    with Teller(aside=json_) as teller:
         chosen = choose(what, dict(override(text) for text in settings), listen=teller)
         recipe, guess = chosen.recipe, chosen.guess
         if not json_:
@@ -39,9 +42,9 @@ def check(what: str | None, settings: tuple[str, ...], kind: str | None, json_: 
         show({**taken, "recipe": recipe.settings(), "origins": dict(recipe.origins), "estimate": cost})
         return
     click.echo("\n".join(["", *recipe_lines(recipe), ""]))
-    needs = f"{number(cost['parameters'])} weights, {number(cost['tokens'])} tokens to learn from"
+    needs = f"{scaled(cost['parameters'], 'count')} weights, {scaled(cost['tokens'], 'count')} tokens to learn from"
     click.echo(f"{needs}, about {max(1, round(cost['memory_mib'])):,} MiB of memory beside torch's own")
-    time, used = duration(cost["minutes"] * 60), energy(cost["kwh"])
+    time, used = duration(cost["minutes"] * 60), scaled(cost["kwh"], "energy")
     click.echo(f"{cost['steps']:,} steps, about {time} and {used} ({cost['machine']})")
 
 
@@ -81,36 +84,14 @@ def settings_of(kind: str) -> list[dict[str, Any]]:
         if kind in kinds.names(section) or kind == section:
             name = kind if kind in kinds.names(section) else kinds.names(section)[0]
             part = kinds.find(section, name)
-            properties = part.model_json_schema()["properties"]
             return [
                 {
                     "path": f"{section}.{field}",
                     "default": "none" if spec.default is None else as_toml(spec.default),
-                    "accepted": accepted(properties[field]),
+                    "accepted": part.accepts(field),
                     "description": spec.description or "which kind this is",
                 }
                 for field, spec in part.model_fields.items()
             ]
     known = [name for section in SECTIONS[:-1] for name in kinds.names(section)] + ["train"]
     raise BadInput(f"--settings {kind}: not a kind; there are {', '.join(known)}.{did_you_mean(kind, known)}")
-
-
-def accepted(schema: dict[str, Any]) -> str:
-    """What a setting accepts, in a few words."""
-    if "anyOf" in schema:
-        return " or ".join(accepted(s) for s in schema["anyOf"] if s.get("type") != "null")
-    if "enum" in schema:
-        return ", ".join(str(v) for v in schema["enum"])
-    if "const" in schema:
-        return str(schema["const"])
-    words = {
-        "integer": "whole number",
-        "number": "number",
-        "boolean": "true or false",
-        "string": "text",
-        "array": "list",
-        "object": "table",
-    }
-    limits = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-    bounds = " ".join(f"{sign} {schema[key]}" for key, sign in limits.items() if key in schema)
-    return f"{words.get(schema.get('type', ''), 'text')} {bounds}".strip()

@@ -21,7 +21,7 @@ def data(name: str | None, json_: bool) -> None:
     if name is None:
         _list(json_)
         return
-    with Teller(quiet=json_) as teller:
+    with Teller(aside=json_) as teller:
         got = catalogue.fetch(name, listen=teller)
     facts = {"sha256": got.sha256, "licence": got.licence, "attribution": got.attribution}
     if json_:

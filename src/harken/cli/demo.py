@@ -19,7 +19,7 @@ def demo(name: str, minutes: float, out: str | None, json_: bool) -> None:
 
     from .train import outcome
 
-    with Teller(quiet=json_) as teller:
+    with Teller(aside=json_) as teller:
         run, whose = demo_(minutes=minutes, out=out, listen=teller)
     result = outcome(run)
     if json_:

@@ -2,7 +2,7 @@
 
 import click
 
-from . import as_json, show
+from . import as_json, refuse, show
 from .say import Teller, verdict
 
 
@@ -13,12 +13,14 @@ from .say import Teller, verdict
 @as_json
 def eval(run: str, data: str | None, split: str | None, json_: bool) -> None:
     """The metric of a RUN on a split of its data, or on other DATA, with its protocol, beside the free baseline."""
+    if data is not None:
+        refuse("for other data", "split")
     from harken.study.choose import located
     from harken.use.model import load
 
     model = load(run)
     chosen = split or ("test" if data or "test" in model.metrics else "valid")
-    with Teller(quiet=json_) as teller:
+    with Teller(aside=json_) as teller:
         path = None if data is None else str(located(data, listen=teller))
         score, baseline = model.evaluate(chosen, data=path, listen=teller)
     shown = "other data" if data else chosen

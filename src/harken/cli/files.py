@@ -8,7 +8,9 @@ from typing import Any
 
 import click
 
-from harken.errors import BadInput
+from harken.errors import BadInput, near_name
+
+from . import refuse
 
 COLUMNS = ("text", "prompt")
 
@@ -22,24 +24,32 @@ def through_files(verb: Callable[..., Any]) -> Callable[..., Any]:
     return source(out(verb))
 
 
-def work_through(in_: str, out_: str | None, answer: Callable[[str], dict[str, Any]]) -> int:
-    """Answer every text of a file; each answer is written as soon as it is there. How many there were."""
+def check_files(in_: str | None, out_: str | None) -> None:
+    """Refuse what cannot be worked through, before anything slow begins."""
+    if in_ is None:
+        refuse("without --in", "out_")
+        return
+    refuse("with --in", "prompt", "texts")
+    if not Path(in_).is_file():
+        raise BadInput(f"--in {in_}: there is no such file; check the name{near_name(in_)}")
     if out_ is None:
         raise BadInput(f"--in {in_}: say where the answers go: --out answers.jsonl")
     if Path(out_).exists():
         raise BadInput(f"--out {out_}: there is such a file; choose another name")
+
+
+def work_through(in_: str, out_: str, answer: Callable[[str, int], dict[str, Any]]) -> int:
+    """Answer every text of a file, by its place; each answer is written as soon as it is there. How many there were."""
     count = 0
     with Path(out_).open("w", encoding="utf-8") as file:
         for text in _texts(Path(in_)):
-            file.write(json.dumps({"input": text, **answer(text)}, ensure_ascii=False) + "\n")
+            file.write(json.dumps({"input": text, **answer(text, count)}, ensure_ascii=False) + "\n")
             count += 1
     return count
 
 
 def _texts(path: Path) -> Iterator[str]:
     """The texts: the column text or prompt (else the first) of a CSV, the same key of JSONL objects, or plain lines."""
-    if not path.is_file():
-        raise BadInput(f"--in {path}: there is no such file")
     with path.open(encoding="utf-8-sig", newline="") as file:
         try:
             if path.suffix == ".csv":

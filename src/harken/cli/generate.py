@@ -5,52 +5,74 @@ from typing import Any
 
 import click
 
-from . import as_json, show
-from .files import through_files, work_through
-from .say import lines, piped
+from . import as_json, refuse, show
+from .files import check_files, through_files, work_through
+from .say import Teller, lines, piped
 
 
 @click.command()
 @click.argument("run")
 @click.argument("prompt", required=False)
 @click.option("--tokens", type=click.IntRange(0), default=200, show_default=True, help="How many tokens to write.")
-@click.option("--temperature", type=float, default=0.8, show_default=True, help="0 is greedy; higher is bolder.")
-@click.option("--top-k", type=int, metavar="K", help="Choose among the k likeliest only.")
-@click.option("--top-p", type=float, metavar="P", help="Choose among the likeliest that together have probability P.")
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, metavar="N", help="Same seed, same text.")
+@click.option(
+    "--temperature", type=click.FloatRange(0), default=0.8, show_default=True, help="0 is greedy; higher is bolder."
+)
+@click.option("--top-k", type=click.IntRange(1), metavar="K", help="Choose among the k likeliest only.")
+@click.option(
+    "--top-p",
+    type=click.FloatRange(0, 1, min_open=True),
+    metavar="P",
+    help="Choose among the likeliest that together have probability P.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**63 - 1),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Same seed, same text; each of many prompts has draws of its own.",
+)
 @click.option("--stop", metavar="TEXT", help="End before this text.")
 @click.option("--n", type=click.IntRange(1, 1000), default=1, show_default=True, help="How many continuations.")
-@click.option("--next", "next_", type=int, metavar="K", help="Print the K likeliest next tokens instead.")
+@click.option("--next", "next_", type=click.IntRange(1), metavar="K", help="Print the K likeliest next tokens instead.")
 @through_files
 @as_json
 def generate(run: str, prompt: str | None, json_: bool, next_: int | None, **options: Any) -> None:
     """Continue PROMPT with a language model. With -, or piped, each line of stdin is a prompt: one answer a line."""
     in_, out_ = options.pop("in_"), options.pop("out_")
+    if next_ is not None:
+        refuse("with --next", *options)
+    check_files(in_, out_)
     from harken.use.model import load
-    from harken.use.sample import Choice
 
-    Choice(**{name: options[name] for name in ("temperature", "top_k", "top_p")})  # said before anything is loaded
     model = load(run)
-    if in_ is not None:
-        count = work_through(in_, out_, lambda text: _written(model, text, next_, options))
-        show({"answers": count, "out": out_}) if json_ else click.echo(f"{count} answers in {out_}")
-        return
-    if prompt == "-" or (prompt is None and piped()):
-        _each_line(model, json_, next_, options)
-        return
-    prompt = (prompt or "").encode("utf-8", "replace").decode()  # bytes of the command line that are no text
-    if json_:
-        show(_written(model, prompt, next_, options))
-    elif next_ is not None:
-        for word in model.next(prompt, next_):
+    with Teller(aside=True) as teller:
+        options["listen"] = teller
+        if in_ is not None:
+            count = work_through(
+                in_, out_, lambda text, index: _written(model, text, next_, options | {"index": index})
+            )
+            show({"answers": count, "out": out_}) if json_ else click.echo(f"{count} answers in {out_}")
+        elif prompt == "-" or (prompt is None and piped()):
+            _each_line(model, json_, next_, options)
+        else:
+            prompt = (prompt or "").encode("utf-8", "replace").decode()  # bytes of the command line that are no text
+            show(_written(model, prompt, next_, options)) if json_ else _tell(model, prompt, next_, options)
+
+
+def _tell(model: Any, prompt: str, next_: int | None, options: dict[str, Any]) -> None:
+    """One prompt, for people: the text is read while it is written."""
+    if next_ is not None:
+        for word in model.next(prompt, next_, listen=options["listen"]):
             click.echo(f"{word['probability']:8.4f}  {word['text']!r}")
     elif options["n"] > 1:
         for number, text in enumerate(model.generate(prompt, **options), 1):
             click.echo(f"--- {number}\n{prompt}{text}")
     else:
+        pieces = model.stream(prompt, **{name: value for name, value in options.items() if name != "n"})
         click.echo(prompt, nl=False)
-        for piece in model.stream(prompt, **{name: value for name, value in options.items() if name != "n"}):
-            click.echo(piece, nl=False)  # echo flushes: the text is read while it is written
+        for piece in pieces:
+            click.echo(piece, nl=False)  # echo flushes
         click.echo()
 
 
@@ -58,8 +80,8 @@ def _each_line(model: Any, json_: bool, next_: int | None, options: dict[str, An
     """Answer each prompt as soon as it comes; in JSON, every key is then a list with one entry a line."""
     keys = ("prompt", "next") if next_ is not None else ("prompt", "text", "tokens", "tokens_per_second")
     listed: dict[str, list[Any]] = {key: [] for key in keys}
-    for prompt in lines():
-        result = _written(model, prompt, next_, options)
+    for index, prompt in enumerate(lines()):
+        result = _written(model, prompt, next_, options | {"index": index})
         if json_:
             for key in keys:
                 listed[key].append(result[key])
@@ -74,7 +96,7 @@ def _each_line(model: Any, json_: bool, next_: int | None, options: dict[str, An
 
 def _written(model: Any, prompt: str, next_: int | None, options: dict[str, Any]) -> dict[str, Any]:
     if next_ is not None:
-        return {"prompt": prompt, "next": model.next(prompt, next_)}
+        return {"prompt": prompt, "next": model.next(prompt, next_, listen=options["listen"])}
     start = time.perf_counter()
     text = model.generate(prompt, **options)
     seconds = time.perf_counter() - start

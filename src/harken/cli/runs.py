@@ -5,17 +5,22 @@ from typing import Any
 
 import click
 
+from harken.errors import BadInput, BadRun, how_to_go_on, near_name
+from harken.study.chart import duration, figure, scaled
+
 from . import as_json, show
-from .say import duration, energy, figure, judged, number, table
+from .say import columns, judged, table
 
 
 @click.command()
-@click.argument("folder", default="runs", metavar="[DIR]")
+@click.argument("folder", required=False, metavar="[DIR]")
 @as_json
-def runs(folder: str, json_: bool) -> None:
+def runs(folder: str | None, json_: bool) -> None:
     """The run folders in DIR (default: runs): kind, metric, size, date, cost."""
-    found = sorted(p for p in Path(folder).glob("*") if (p / "recipe.toml").exists() or (p / "harken.json").exists())
-    rows = [_row(path) for path in found]
+    if folder is not None and not Path(folder).is_dir():
+        raise BadInput(f"{folder}: there is no such folder; check the name{near_name(folder)}")
+    folder = folder or "runs"
+    rows = [_row(path) for path in folders(folder)]
     if json_:
         show({"runs": rows})
         return
@@ -24,19 +29,23 @@ def runs(folder: str, json_: bool) -> None:
         return
     whole = [_cells(row) for row in rows if row["state"] == "finished"]
     if whole:
-        table(("run", "kind", "weights", "metric", "date", "cost"), whole)
-    for row in rows:
-        if row["state"] != "finished":
-            click.echo(f"{row['run']}  {row['state']}: {row['problem']}")
+        table(("run", "kind", "weights", "split", "metrics", "date", "cost"), whole)
+    odd = [(row["run"], f"{row['state']}: {row['problem']}") for row in rows if row["state"] != "finished"]
+    click.echo("\n".join(columns(odd))) if odd else None
+
+
+def folders(folder: str) -> list[Path]:
+    """The runs in a folder, finished or not."""
+    return sorted(p for p in Path(folder).glob("*") if (p / "recipe.toml").exists() or (p / "harken.json").exists())
 
 
 def _row(path: Path) -> dict[str, Any]:
     """The facts of a run, or what is wrong with it."""
-    from harken.errors import BadRun
     from harken.run import facts, read_json
 
     try:
-        found, cost = facts(path, "cost.json", "recipe.toml"), read_json(path / "cost.json")
+        found = facts(path, "recipe.toml", "model.safetensors", "tokenizer.json", "cost.json")
+        cost = read_json(path / "cost.json")
         row = {"run": str(path), "state": "finished"}
         row |= {name: found[name] for name in ("kind", "parameters", "steps", "date", "metrics")}
         row |= {"seconds": cost["seconds"], "kwh": cost["kwh"]}
@@ -44,7 +53,7 @@ def _row(path: Path) -> dict[str, Any]:
         return row
     except BadRun as error:
         if not (path / "harken.json").exists():
-            return {"run": str(path), "state": "not finished", "problem": f"go on with: harken train {path} --resume"}
+            return {"run": str(path), "state": "not finished", "problem": how_to_go_on(path)}
         problem = str(error)
     except (KeyError, TypeError, ValueError, AttributeError):
         problem = f"{path / 'harken.json'}: does not hold the facts of a run"
@@ -53,7 +62,7 @@ def _row(path: Path) -> dict[str, Any]:
 
 def _cells(row: dict[str, Any]) -> list[str]:
     split = judged(row["metrics"])
-    metrics = row["metrics"].get(split, {})
-    shown = "  ".join([split, *(f"{name} {figure(value)}" for name, value in list(metrics.items())[:2])])
-    cost = f"{duration(row['seconds'])}, {energy(row['kwh'])}"
-    return [str(row["run"]), str(row["kind"]), number(row["parameters"]), shown, str(row["date"]), cost]
+    metrics = list(row["metrics"].get(split, {}).items())[:2]
+    shown = "  ".join(f"{name} {figure(value, 4):>6}" for name, value in metrics)
+    cost = f"{duration(row['seconds'])}, {scaled(row['kwh'], 'energy')}"
+    return [row["run"], str(row["kind"]), scaled(row["parameters"], "count"), split, shown, str(row["date"]), cost]

@@ -1,4 +1,4 @@
-"""How the work is told to people: a live bar on a terminal, plain lines elsewhere, nothing with --json."""
+"""How the work is told to people: a live bar on a terminal, plain lines elsewhere; with --json all of it on stderr."""
 
 import os
 import sys
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harken.errors import BadInput
+from harken.study.chart import duration, figure, scaled
+from harken.study.report import FEW, too_few
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -18,37 +20,16 @@ PLAIN_SECONDS = 10.0  # between two lines where there is no terminal
 TOKENS = {"char": "characters", "byte": "bytes", "word": "words", "bpe": "byte pairs"}
 
 
-def number(n: float) -> str:
-    """1234567 -> 1.23 M."""
-    for size, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(n) >= size:
-            return f"{n / size:.3g} {name}"
-    return f"{n:.3g}"
-
-
 def size(count: int) -> str:
     return f"{count / 1e6:.1f} MB" if count else "made here"
 
 
-def duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.3g} s"
-    return f"{int(seconds // 60)} min {int(seconds % 60)} s" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def energy(kwh: float) -> str:
-    return f"{kwh:.3g} kWh" if kwh >= 1 else f"{kwh * 1000:.3g} Wh"
-
-
-def figure(value: float) -> str:
-    """Four figures, as many as a metric is good for."""
-    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:#.4g}".rstrip(".")
-
-
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of cells as lines, each column as wide as its widest cell."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    """Rows of cells as lines, each column as wide as its widest cell; a Chinese letter is as wide as two others."""
+    from rich.cells import cell_len, set_cell_size
+
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(set_cell_size, row, widths)).rstrip() for row in rows]
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -69,10 +50,10 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 # --- where we are -----------------------------------------------------------------------------------------------------
 
 
-def terminal() -> bool:
-    """Whether somebody watches a terminal that may be drawn on."""
+def terminal(*, aside: bool = False) -> bool:
+    """Whether somebody watches a terminal that may be drawn on; what is told aside needs only stderr."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    return not plain and sys.stdout.isatty() and sys.stderr.isatty()
+    return not plain and sys.stderr.isatty() and (aside or sys.stdout.isatty())
 
 
 def piped() -> bool:
@@ -96,10 +77,13 @@ def lines() -> Iterator[str]:
 
 
 class Teller:
-    """A listener that tells people what happens. Use it as a context, so that the bar is put away."""
+    """A listener that tells people what happens, aside (on stderr) where stdout belongs to JSON or to a text.
 
-    def __init__(self, *, quiet: bool) -> None:
-        self.quiet, self.live = quiet, terminal() and not quiet
+    Use it as a context, so that the bar is put away.
+    """
+
+    def __init__(self, *, aside: bool) -> None:
+        self.aside, self.live = aside, terminal(aside=aside)
         self.bar: Progress | None = None
         self.job: Any = None
         self.doing = ""
@@ -113,21 +97,23 @@ class Teller:
         self._away()
 
     def __call__(self, event: str, /, **facts: Any) -> None:
-        if event == "notice":
-            self.line(facts["text"], err=True)
-        elif not self.quiet:
-            getattr(self, f"_{event}", lambda **_: None)(**facts)
+        getattr(self, f"_{event}", lambda **_: None)(**facts)
 
     def line(self, text: str, *, err: bool = False) -> None:
         if self.bar is not None:
             self.bar.console.print(text, markup=False, soft_wrap=True)
         else:
-            click.echo(text, err=err or self.quiet)
+            click.echo(text, err=err or self.aside)
 
-    def _chosen(self, recipe: Any, guess: Any, folder: Any) -> None:
+    def _notice(self, text: str) -> None:
+        self.line(text, err=True)
+
+    def _chosen(self, guess: Any) -> None:
         if guess is not None:
             self.line(f"  {guess.kind:<7} {guess.reason} (overrule with data.kind=...)")
-        self.line(f"  recipe  {folder}/recipe.toml will hold every setting")
+
+    def _recipe(self, path: Any) -> None:
+        self.line(f"  recipe  {path} holds every setting")
 
     def _fetch(self, name: str, done: int, total: int) -> None:
         if done < total and not self.live:  # on stderr: stdout is for the result
@@ -135,17 +121,17 @@ class Teller:
         self._progress(f"fetching {name}, {size(total)}", done, None)  # how far it is, nobody says
 
     def _vocabulary(self, done: int, **_: Any) -> None:
-        self._progress("learning the tokens", done, None, f"{number(done)} characters read")
+        self._progress("learning the tokens", done, None, f"{scaled(done, 'count')} characters read")
 
     def _encode(self, done: int, total: int, **_: Any) -> None:
         self._progress("reading the text", done, total)
 
     def _data(self, facts: dict[str, Any], parameters: int) -> None:
         self._away()
-        tokens = ", ".join(f"{name} {number(n)}" for name, n in facts["tokens"].items())
+        tokens = ", ".join(f"{name} {scaled(n, 'count')}" for name, n in facts["tokens"].items())
         kind = TOKENS.get(facts["token"], facts["token"])
         self.line(f"  data    {tokens} tokens ({kind}, {facts['vocab']:,} different)")
-        self.line(f"  model   {number(parameters)} weights")
+        self.line(f"  model   {scaled(parameters, 'count')} weights")
 
     def _measure(self) -> None:
         self._away()
@@ -158,7 +144,8 @@ class Teller:
     def _step(self, step: int, steps: int, loss: float, **facts: Any) -> None:
         self.seen |= {name: facts[name] for name in ("valid", "tokens_per_second") if name in facts}
         valid = f"   valid {self.seen['valid']:.4f}" if "valid" in self.seen else ""
-        speed = f"   {number(self.seen['tokens_per_second'])} tokens/s" if self.seen.get("tokens_per_second") else ""
+        rate = self.seen.get("tokens_per_second")
+        speed = f"   {scaled(rate, 'count')} tokens/s" if rate else ""
         if self.live:
             self._progress("training", step, steps, f"loss {loss:.4f}{valid}{speed}")
         due = step == steps or time.monotonic() - self.last > PLAIN_SECONDS
@@ -200,8 +187,8 @@ def _bar() -> "Progress":
 
 
 def cost_line(cost: dict[str, Any]) -> str:
-    used = f"{duration(cost['seconds'])}, {energy(cost['kwh'])} ({cost['energy_source']})"
-    return f"  cost    {used}, {cost['co2e_kg'] * 1000:.3g} g CO2e"
+    used = f"{duration(cost['seconds'])}, {scaled(cost['kwh'], 'energy')} ({cost['energy_source']})"
+    return f"  cost    {used}, {scaled(cost['co2e_kg'], 'mass')} CO2e"
 
 
 def judged(metrics: Mapping[str, Any]) -> str:
@@ -217,13 +204,19 @@ def verdict(facts: dict[str, Any]) -> list[str]:
         free, parts = (facts.get(name, {}).get(split, {}) for name in ("baseline", "parts"))
         rows = [("this model", values), *((f"this model on {name}", part) for name, part in parts.items())]
         rows += [(f"{name}, for free", base) for name, base in free.items()]
-        found = [f"{_metrics(row)}   {who}" for who, row in rows]
         protocol = facts.get("protocol", {}).get(split, {})
-        how = ", ".join(f"{name} {x:,}" if isinstance(x, int) else f"{name} {x}" for name, x in protocol.items())
-        told += [f"  {split if n == 0 else '':<{width}}  {line}" for n, line in enumerate(found)]
+        how = ", ".join(f"{name.replace('_', ' ')} {figure(x)}" for name, x in protocol.items())
+        told += [f"  {split if n == 0 else '':<{width}}  {line}" for n, line in enumerate(_aligned(rows))]
         told += [f"  {'':<{width}}  ({how})"] if how else []
+        told += [f"  {'':<{width}}  (too few tokens for a verdict: {FEW:,} are needed)"] if too_few(protocol) else []
     return told
 
 
-def _metrics(values: dict[str, float]) -> str:
-    return "   ".join(f"{name.replace('_', ' ')} {figure(value):>6}" for name, value in values.items())
+def _aligned(rows: Sequence[tuple[str, Mapping[str, float]]]) -> list[str]:
+    """Each row's metrics, one below the other, and whose they are."""
+    grid = []
+    for name in dict.fromkeys(name for _, values in rows for name in values):
+        figures = [figure(values.get(name), 4) for _, values in rows]
+        width = max(6, *map(len, figures))
+        grid.append([f"{name.replace('_', ' ')} {x:>{width}} " if x else "" for x in figures])
+    return columns(list(zip(*grid, [who for who, _ in rows], strict=True)))

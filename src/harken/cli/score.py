@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from . import as_json, show
-from .files import through_files, work_through
+from .files import check_files, through_files, work_through
 from .say import lines, piped
 
 
@@ -18,11 +18,12 @@ def score(run: str, texts: tuple[str, ...], json_: bool, in_: str | None, out_: 
     """The log-probability of each word of TEXT, and its perplexity. With -, or piped, one text a line of stdin."""
     if not texts and in_ is None and not piped():
         raise click.UsageError("give a text, or - to read texts from stdin, one a line")
+    check_files(in_, out_)
     from harken.use.model import load
 
     model = load(run)
-    if in_ is not None:
-        count = work_through(in_, out_, lambda text: _or_nothing(model, text))
+    if in_ is not None and out_ is not None:
+        count = work_through(in_, out_, lambda text, _: _or_nothing(model, text))
         show({"answers": count, "out": out_}) if json_ else click.echo(f"{count} answers in {out_}")
         return
     if len(texts) == 1 and texts != ("-",):
@@ -34,6 +35,8 @@ def score(run: str, texts: tuple[str, ...], json_: bool, in_: str | None, out_: 
             log = "(no context)" if word["logprob"] is None else f"{word['logprob']:12.4f}"
             click.echo(f"{log}  {word['word']!r}")
         click.echo(f"perplexity {result['perplexity']:.4f} over {result['tokens']} tokens")
+        if result["unknown"]:
+            click.echo(f"({result['unknown']} tokens are unknown to this run, and scored as <unk>)")
         if model.tokenizer.end is None:
             click.echo("(nothing stands before the first token: it is not counted)")
         return

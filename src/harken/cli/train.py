@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from . import as_json, show
+from . import as_json, refuse, show
 from .say import Teller, cost_line, judged, verdict
 
 
@@ -23,8 +23,9 @@ def train(what: str, settings: tuple[str, ...], json_: bool, show_: bool, **opti
     from harken.recipe import override
 
     given = dict(override(text) for text in settings)
-    with Teller(quiet=json_) as teller:
+    with Teller(aside=json_) as teller:
         if show_:
+            refuse("with --show", "out", "resume", "force")
             _show(what, given | ({} if options["minutes"] is None else {"train.minutes": options["minutes"]}), teller)
             return
         from harken.study.train import train as train_
@@ -47,7 +48,7 @@ def _show(what: str, given: dict[str, Any], teller: Teller) -> None:
     from .check import recipe_lines
 
     recipe = choose(what, given, listen=teller).recipe
-    if teller.quiet:
+    if teller.aside:
         show({"recipe": recipe.settings(), "origins": dict(recipe.origins)})
     else:
         click.echo("\n".join(recipe_lines(recipe)))

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from harken.data import catalogue
 from harken.data.cache import cache_folder
 from harken.data.sniff import Guess, sniff
 from harken.data.text import TextSource
-from harken.errors import BadInput, did_you_mean
+from harken.errors import BadInput, how_to_go_on, near_name
 from harken.events import Listener, silent
 from harken.recipe import Recipe, Settings
 
@@ -30,16 +31,22 @@ class Chosen:
 def choose(what: str | None, settings: Settings | None = None, *, listen: Listener = silent) -> Chosen:
     """The recipe for this data or recipe file, with these settings on top."""
     given = dict(settings or {})
-    on_top = ("command line", given)
+    on_top = (recipe.GIVEN, given)
     if what is None:
         return Chosen(recipe.resolve(on_top), None)
-    if what.endswith(".toml") and Path(what).exists():
+    if what.endswith(".toml"):
+        if not Path(what).exists():
+            raise BadInput(f"{what}: there is no such recipe; check the name{near_name(what)}")
         read = recipe.read(Path(what))
         if any(f"data.{name}" in given for name in ("path", "train", "valid", "test", "mix")):
             read.pop("data.sha256", None)  # the fingerprint of another text
         return Chosen(recipe.resolve((what, read), on_top), None)
     if not Path(what).exists() and what in recipe.shipped_names():
         return Chosen(recipe.resolve((f"recipe {what}", recipe.shipped(what)), on_top), None)
+    for name in ("data.path", "data.train", "data.mix"):
+        if name in given:
+            way = f"leave one of them out; with {name}, name a recipe instead: harken train char {name}=..."
+            raise BadInput(f"{what}: {name} says too what is read; {way}")
     path = located(what, listen=listen)
     kind, guess = _kind(what, path, given)
     found = {"data.kind": kind, "data.path": str(path), **_found(what, kind, guess, listen)}
@@ -51,7 +58,7 @@ def _kind(what: str, path: Path, given: Settings) -> tuple[str, Guess | None]:
     """The kind of the data: the one that was named, else the one it looks like, with the guess and its reason."""
     if "data.kind" in given:
         kind = str(given["data.kind"])
-        recipe.resolve(("command line", {"data.kind": kind}))  # refuses a kind that is none
+        recipe.resolve((recipe.GIVEN, {"data.kind": kind}))  # refuses a kind that is none
         try:  # a plug-in may read what harken does not know
             guess = sniff(path)
         except BadInput:
@@ -86,26 +93,20 @@ def _template(kind: str, path: Path, given: Settings) -> Settings:
 
 
 def located(what: str, *, listen: Listener = silent) -> Path:
-    """The path of the data: stdin is kept in the cache, a catalogue name is fetched."""
+    """The path of the data, as it was named: stdin is kept in the cache, a catalogue name is fetched."""
     if what == "-":
         return _stdin()
     path = Path(what)
     if what and (path.exists() or path.is_symlink()):
         if (path / "harken.json").exists() or (path / "checkpoints").exists():
-            again = f"repeat it with: harken train {path / 'recipe.toml'}"
-            raise BadInput(f"{what}: this is a run, not data; go on with it: harken train {what} --resume; or {again}")
-        return path.absolute()
+            again = f"repeat it with: harken train {shlex.quote(str(path / 'recipe.toml'))}"
+            raise BadInput(f"{what}: this is a run, not data; {how_to_go_on(path)}; or {again}")
+        return path
     if what in catalogue.names():
         return catalogue.fetch(what, listen=listen).path
     accepted = "there is no such file, folder, catalogue name (harken data) or recipe"
-    near = did_you_mean(what, [*_beside(path), *catalogue.names(), *recipe.shipped_names()])
-    raise BadInput(f"{what or repr(what)}: {accepted}; check the name{near and '.' + near}")
-
-
-def _beside(path: Path) -> list[str]:
-    """Files and folders with a like name: the ending alone makes none alike."""
-    there = path.parent.iterdir() if path.parent.is_dir() else ()
-    return [str(path.with_name(p.name)) for p in there if path.name and did_you_mean(path.stem, [p.stem])]
+    near = near_name(what, [*catalogue.names(), *recipe.shipped_names()])
+    raise BadInput(f"{what or repr(what)}: {accepted}; check the name{near}")
 
 
 def _stdin() -> Path:

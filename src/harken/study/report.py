@@ -9,6 +9,7 @@ from .chart import Html, Line, Point, duration, figure, number, scaled, tag
 Facts = Mapping[str, Any]
 NAMES = {"valid": "validation", "train": "training", "ram_gib": "memory, GiB"}
 SAMPLES, LETTERS, PARTS, LOOKS = 20, 4000, 50, 12  # the most of each on a page
+FEW = 1000  # tokens; what fewer of them say of a model is chance
 ADVICE = "Train longer (train.minutes), take a larger model (model.size) or give it more data."
 HEAD = """<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">"""
@@ -79,6 +80,10 @@ def report(facts: Facts) -> str:
 
 def judge(facts: Facts) -> tuple[str, str]:
     """The verdict in one sentence, against the best that costs nothing, and advice where it is not good."""
+    protocol = _of(facts, "protocol", _split(facts))
+    if too_few(protocol):
+        told = f"Only {figure(protocol['tokens'])} tokens were judged, too few for a verdict: {FEW:,} are needed."
+        return told, "Give it a longer text, or hold out more of it (data.valid)."
     mine, where = _numbers(_of(facts, "metrics", split := _split(facts))), f"on the {_name(split)} split"
     if not facts.get("metrics"):
         return "Nothing was held out, so nothing was judged.", "Hold out a part: data.valid=0.1."
@@ -98,6 +103,11 @@ def judge(facts: Facts) -> tuple[str, str]:
         return f"{size} better than the {name}, which costs nothing: {numbers}", ""
     verdict = f"{size} worse than" if gap <= -0.005 else "No better than"
     return f"{verdict} the free {name}: {numbers}", f"{_course(_series(facts, 'valid'))} {ADVICE}".strip()
+
+
+def too_few(protocol: Facts) -> bool:
+    """Whether a judgement by this protocol rests on too few tokens."""
+    return (number(protocol.get("tokens")) or FEW) < FEW
 
 
 def _cards(facts: Facts, split: str) -> list[Html]:

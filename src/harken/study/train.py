@@ -1,6 +1,7 @@
 """harken.train: choose, train, judge beside the free baselines, report. `harken train` only calls it."""
 
 import json
+import re
 import shlex
 import shutil
 import time
@@ -37,32 +38,65 @@ def train(
     listen: Listener = silent,
 ) -> Run:
     """Train a model on this data, by this recipe, or go on with this run; the finished run."""
+    if not isinstance(settings or {}, Mapping) or not all(isinstance(name, str) for name in settings or ()):
+        raise BadInput(f'settings = {settings!r}: a dictionary is accepted, such as {{"model.layers": 6}}')
+    if resume and force:
+        raise BadInput("resume goes on with a run, and force writes over it; give one of the two")
+    if force and not out:
+        raise BadInput("force writes over a folder that is named; name it with out")
     given = dict(settings or {}) | ({} if minutes is None else {"train.minutes": minutes})
     place = Path(out) if out else Path("runs") / run_name(None if what is None else str(what), given)
-    existing = _existing(what, place)
-    if resume and existing is not None:
-        named = what is not None and Path(what) != existing and Path(what).exists() and Path(what).suffix != ".toml"
-        return _go_on(existing, given | ({"data.path": str(what)} if named else {}), listen)
+    if resume and (begun := _begun(what, place, named=bool(out))) is not None:
+        if str(begun) not in (str(what), str(place)):
+            listen("notice", text=f"{begun}: this is the newest run to go on with")
+        return _go_on(begun, given | ({"data.path": str(what)} if _is_data(what) else {}), listen)
     chosen = choose(None if what is None else str(what), given, listen=listen)
-    folder = _folder(place, named=out is not None, force=force)
+    folder = _folder(place, named=bool(out), force=force)
     if resume:
         listen("notice", text=f"{folder}: there is nothing to go on with; the run starts anew")
-    listen("chosen", recipe=chosen.recipe, guess=chosen.guess, folder=folder)
+    listen("chosen", guess=chosen.guess)
+    ready = prepare(chosen.recipe, listen)  # what cannot be trained takes no folder and no name
+    folder = _folder(place, named=bool(out), force=force)  # that took a while: another process may be here now
     with run.writing(folder):
         if force:
             _clear(folder)
-        return _train(chosen.recipe, folder, reason=chosen.guess.reason if chosen.guess else None, listen=listen)
+        reason = chosen.guess.reason if chosen.guess else None
+        return _train(chosen.recipe, folder, ready, reason=reason, listen=listen)
 
 
-def _existing(what: str | Path | None, place: Path) -> Path | None:
-    """The folder of a run that was begun: the one named to go on with, or the one that would be written."""
-    return next((Path(f) for f in (what, place) if f and (Path(f) / "recipe.toml").is_file()), None)
+# --- which folder -----------------------------------------------------------------------------------------------------
+
+
+def _is_data(what: str | Path | None) -> bool:
+    """Whether this is a file or folder to learn from: no recipe, no run, no name of one."""
+    there = what is not None and Path(what).exists() and Path(what).suffix != ".toml"
+    return there and not (Path(str(what)) / "recipe.toml").is_file()
+
+
+def _begun(what: str | Path | None, place: Path, *, named: bool) -> Path | None:
+    """The run to go on with: the one that is named, or the newest one of this data, an unfinished one first."""
+    if what is not None and (Path(what) / "recipe.toml").is_file():
+        if named and Path(what).absolute() != place.absolute():
+            raise BadInput(f"{what}: a run goes on in its own folder, not in {place}; leave out away")
+        return Path(what)
+    known = [p for p in ([place] if named else _numbered(place)) if (p / "recipe.toml").is_file()]
+    if not named and _is_data(what):
+        mine = str(Path(str(what)).absolute())
+        known = [p for p in known if recipes.read(p / "recipe.toml").get("data.path") == mine]
+    left = [p for p in known if not (p / "harken.json").exists()] or known
+    return left[-1] if left else None
+
+
+def _numbered(place: Path) -> list[Path]:
+    """my, and the my-2, my-3 ... that are there."""
+    later = [p for p in place.parent.glob("*") if re.fullmatch(rf"{re.escape(place.name)}-\d+", p.name)]
+    return [place, *sorted(later, key=lambda p: int(p.name.rpartition("-")[2]))]
 
 
 def _go_on(folder: Path, given: dict[str, Any], listen: Listener) -> Run:
     path = folder / "recipe.toml"
     recipe = recipes.resolve((str(path), recipes.read(path)))
-    asked = recipes.resolve((str(path), recipes.read(path)), ("command line", given))
+    asked = recipes.resolve((str(path), recipes.read(path)), (recipes.GIVEN, given))
     asked = Recipe(asked.data.located(), asked.model, asked.task, asked.train)
     for name, value in asked.settings().items():
         if name in given and value != recipe.settings().get(name):
@@ -71,27 +105,29 @@ def _go_on(folder: Path, given: dict[str, Any], listen: Listener) -> Run:
         listen("notice", text=f"{folder}: this run is finished; there is nothing left to do")
         return load(folder)
     with run.writing(folder):
-        return _train(recipe, folder, listen=listen, resume=True)
+        kept = folder / "tokenizer.json"
+        ready = prepare(recipe, listen, Tokenizer.load(kept) if kept.exists() else None)
+        return _train(recipe, folder, ready, listen=listen, resume=True)
 
 
 def _folder(wanted: Path, *, named: bool, force: bool) -> Path:
-    """The folder to write. A name that was given is refused if it is taken; a default one takes -2, -3 ...
-
-    What a writer leaves that was killed before its first step (a lock, half a file) takes no name.
-    """
-    if not wanted.exists() or (wanted.is_dir() and all(p.name.startswith(".") for p in wanted.iterdir())):
+    """The folder to write. A name that was given is refused if it is taken; a default one takes -2, -3 ..."""
+    if _is_free(wanted):
         return wanted
     if not named:
-        return next(p for n in range(2, 10**6) if not (p := wanted.with_name(f"{wanted.name}-{n}")).exists())
+        return next(p for n in range(2, 10**6) if _is_free(p := wanted.with_name(f"{wanted.name}-{n}")))
     if not wanted.is_dir():
-        raise BadInput(f"--out {wanted}: there is a file of this name; choose another")
+        raise BadInput(f"{wanted}: there is a file of this name; take another folder")
     if not force:
-        raise BadInput(
-            f"--out {wanted}: is not empty; go on with --resume, write over it with --force, or choose another"
-        )
+        raise BadInput(f"{wanted}: is not empty; resume the run there, force to write over it, or take another folder")
     if not (wanted / "recipe.toml").is_file():
-        raise BadInput(f"--out {wanted}: is no run folder, so --force does not clear it; choose another")
+        raise BadInput(f"{wanted}: is no run folder, so it is not cleared; take another folder")
     return wanted
+
+
+def _is_free(folder: Path) -> bool:
+    """What a writer leaves that was killed before its first step (a lock, half a file) takes no name."""
+    return not folder.exists() or (folder.is_dir() and all(p.name.startswith(".") for p in folder.iterdir()))
 
 
 def _clear(folder: Path) -> None:
@@ -99,6 +135,9 @@ def _clear(folder: Path) -> None:
     for name in (*run.PARTS, "harken.json"):
         (folder / name).unlink(missing_ok=True)
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+
+
+# --- the training -----------------------------------------------------------------------------------------------------
 
 
 def prepare(recipe: Recipe, listen: Listener, tokenizer: Tokenizer | None = None) -> tuple[Any, Trainer]:
@@ -115,37 +154,47 @@ def prepare(recipe: Recipe, listen: Listener, tokenizer: Tokenizer | None = None
     return opened, Trainer(model, task, recipe.train, listen=listen)
 
 
-def _train(recipe: Recipe, folder: Path, *, listen: Listener, reason: str | None = None, resume: bool = False) -> Run:
-    kept = folder / "tokenizer.json"
-    opened, trainer = prepare(recipe, listen, Tokenizer.load(kept) if resume and kept.exists() else None)
-    task = trainer.task
+def _train(
+    recipe: Recipe,
+    folder: Path,
+    ready: tuple[Any, Trainer],
+    *,
+    listen: Listener,
+    reason: str | None = None,
+    resume: bool = False,
+) -> Run:
+    """Train what is ready. Why this recipe was chosen is told by the report, after a resumption too."""
+    opened, trainer = ready
     recipe = recipe.change(data__sha256=opened.sha256) if recipe.data.sha256 is None else recipe
-    recipe = Recipe(recipe.data.located(), recipe.model, recipe.task, recipe.train, recipe.origins)
     before = trainer.resume(folder) if resume else None
     if resume and before is None:
         listen("notice", text=f"{folder}: there is no whole checkpoint; the run starts anew")
     if before is None:
-        steps = trainer.plan()
         numbers = str(trainer.precision).removeprefix("torch.")
-        recipe = recipe.change(train__steps=steps, train__device=trainer.device.type, train__precision=numbers)
+        recipe = recipe.change(train__steps=trainer.plan(), train__device=trainer.device.type, train__precision=numbers)
         recipe = recipe.change(train__threads=torch.get_num_threads())
+    notes = trainer.notes = (before or {}).get("notes") or {"reason": reason, "origins": dict(recipe.origins)}
+    recipe = Recipe(recipe.data.located(), recipe.model, recipe.task, recipe.train, notes["origins"])
+    if before is None:
         run.write(folder / "recipe.toml", recipe.toml())
         run.write(folder / "tokenizer.json", opened.tokenizer.json)
         run.write(folder / "log.jsonl", "")
+        listen("recipe", path=folder / "recipe.toml")
     steps = recipe.train.steps or 0
-    listen("begin", step=trainer.step, steps=steps, epochs=steps / task.steps)
+    listen("begin", step=trainer.step, steps=steps, epochs=steps / trainer.task.steps)
     metered = trainer.fit(folder, steps, before and before.get("cost"))
     trainer.finish()
     run.write_tensors(folder / "model.safetensors", run.weights(trainer.model))
-    return _judge(recipe, folder, trainer, metered, {"data": opened.facts(), "reason": reason}, listen)
+    return _judge(recipe, folder, trainer, metered, {"data": opened.facts(), "reason": notes["reason"]}, listen)
 
 
 def _judge(
     recipe: Recipe, folder: Path, trainer: Trainer, metered: meter.Meter, known: dict[str, Any], listen: Listener
 ) -> Run:
     """Evaluate, write down what it cost, and report."""
-    task, steps = trainer.task, recipe.train.steps or 0
-    listen("judge")
+    task, steps = trainer.task, trainer.step
+    if task.splits:
+        listen("judge")
     scores = {split: trainer.look(split, quick=False) for split in task.splits}
     baseline = {split: task.baselines(split) for split in task.splits}
     few = task.batch(0, 0).rows(0, 1).to(trainer.device)
@@ -169,7 +218,7 @@ def _judge(
         "protocol": {split: score.protocol for split, score in scores.items()},
         "parts": {split: score.parts for split, score in scores.items() if score.parts},
         "baseline": baseline,
-        "best_step": trainer.best[1],
+        "best_step": trainer.course.step,
         "bitwise": trainer.device.type == "cpu" or recipe.train.deterministic,
         "machine": machine.describe(),
         "versions": {"harken": __version__, "torch": torch.__version__},
