@@ -5,7 +5,7 @@ import math
 import torch
 from torch import nn
 
-from harken.core import CAUSAL, FULL, Attention, Block, Dot, Place, ScaledDot, Sinusoid, Stack, Wiring, attend, empty
+from harken.core import CAUSAL, FULL, Attention, Block, Dot, Memory, Place, ScaledDot, Sinusoid, Stack, Wiring, attend
 
 from . import EXACT, Seen, gap, show
 from .blocks import multiplications
@@ -58,7 +58,7 @@ def mask_after_training() -> Seen:
         prompt = gap(stack(x)[:, :-1], stack(x, structure=CAUSAL)[:, :-1])
         q, k, v = torch.randn(1, 1, 1, 8), torch.randn(1, 1, 8, 8), torch.randn(1, 1, 8, 8)
         one = gap(attend(q, k, v, ScaledDot(8)), attend(q, k, v, ScaledDot(8), CAUSAL))
-        store = empty(1, 1, 16, 8, 8, like=k)
+        store = Memory(k.new_zeros(1, 1, 16, 8), k.new_zeros(1, 1, 16, 8))
         keys, values = store.write(k, v, torch.arange(8))
         slots = gap(attend(q, keys, values, ScaledDot(8)), attend(q, k, v, ScaledDot(8)))
     words = f"change of a prompt read without mask; {slots:.2g} of one query beside unwritten slots; {one:.0g} without"

@@ -22,7 +22,6 @@ from harken.core import (
     Wiring,
     attend,
     bigbird,
-    empty,
     keep,
     same,
     window,
@@ -132,7 +131,7 @@ def test_the_prompt_needs_the_mask_after_training_too() -> None:
 @torch.no_grad()
 def test_a_preallocated_memory_needs_the_mask_after_training_too() -> None:
     q, k, v = words(1, 1, 1), words(1, 1, L), words(1, 1, L)
-    memory = empty(1, 1, 2 * L, d, d, like=k)
+    memory = Memory(k.new_zeros(1, 1, 2 * L, d), k.new_zeros(1, 1, 2 * L, d))
     keys, values = memory.write(k, v, torch.arange(L))
     exact, slot = attend(q, k, v, ScaledDot(d)), torch.tensor([L - 1])
     torch.testing.assert_close(attend(q, keys, values, ScaledDot(d), CAUSAL.at(slot)), exact)

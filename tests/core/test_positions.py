@@ -71,7 +71,7 @@ def test_without_positions_nothing_is_added_turned_or_biased() -> None:
     x = torch.randn(2, 3, 4)
     none = Positions()
     assert none.add(x, POS[:3]) is x
-    assert none.turn(x, POS[:3]) is x
+    assert none.turner(POS[:3])(x) is x
     assert none.bias(POS, POS) is None
 
 
@@ -88,9 +88,9 @@ def test_rotary_scores_depend_on_distance_only(layout: str) -> None:
 
     def score(i: int, j: int) -> float:
         return (
-            rotary.turn(q[None, None, None], torch.tensor([i]))
+            rotary.turner(torch.tensor([i]))(q[None, None, None])
             .flatten()
-            .dot(rotary.turn(k[None, None, None], torch.tensor([j])).flatten())
+            .dot(rotary.turner(torch.tensor([j]))(k[None, None, None]).flatten())
         )
 
     torch.testing.assert_close(score(9, 4), score(105, 100), rtol=1e-5, atol=1e-6)
@@ -100,15 +100,15 @@ def test_rotary_scores_depend_on_distance_only(layout: str) -> None:
 @pytest.mark.parametrize("layout", ["halves", "interleaved"])
 def test_rotary_turns_and_does_not_stretch(layout: str) -> None:
     x = torch.randn(2, 3, 50, 8, dtype=torch.float64)
-    torch.testing.assert_close(Rotary(8, layout=layout).turn(x, POS).norm(dim=-1), x.norm(dim=-1))
+    torch.testing.assert_close(Rotary(8, layout=layout).turner(POS)(x).norm(dim=-1), x.norm(dim=-1))
 
 
 def test_rotary_turns_each_row_by_its_own_positions() -> None:
     x, pos = torch.randn(2, 3, 4, 8), torch.tensor([[0, 1, 2, 3], [5, 6, 0, 1]])
     rotary = Rotary(8)
-    together = rotary.turn(x, pos)
+    together = rotary.turner(pos)(x)
     for b in range(2):
-        torch.testing.assert_close(together[b : b + 1], rotary.turn(x[b : b + 1], pos[b]))
+        torch.testing.assert_close(together[b : b + 1], rotary.turner(pos[b])(x[b : b + 1]))
 
 
 def test_an_odd_width_cannot_be_turned() -> None:
@@ -118,7 +118,7 @@ def test_an_odd_width_cannot_be_turned() -> None:
 
 def test_stretched_positions_stand_closer() -> None:
     x = torch.randn(1, 1, 50, 8)
-    torch.testing.assert_close(Rotary(8, scaling=stretched(2)).turn(x, 2 * POS), Rotary(8).turn(x, POS))
+    torch.testing.assert_close(Rotary(8, scaling=stretched(2)).turner(2 * POS)(x), Rotary(8).turner(POS)(x))
 
 
 def test_ntk_leaves_the_fastest_pair_and_slows_the_slowest_by_the_factor() -> None:
@@ -131,8 +131,8 @@ def test_ntk_leaves_the_fastest_pair_and_slows_the_slowest_by_the_factor() -> No
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_a_model_cast_to_half_precision_still_counts_to_a_thousand(dtype: torch.dtype) -> None:
     x, pos = torch.randn(1, 1, 1, 8).to(dtype), torch.tensor([1001])  # bf16 has no 1001
-    exact = Rotary(8).turn(x.double(), pos)
-    cast = Rotary(8).to(dtype).turn(x, pos)
+    exact = Rotary(8).turner(pos)(x.double())
+    cast = Rotary(8).to(dtype).turner(pos)(x)
     assert cast.dtype is dtype
     assert (cast.double() - exact).abs().max() < 0.02
     assert torch.equal(Alibi(12).to(dtype).bias(pos, POS), Alibi(12).bias(pos, POS))
@@ -210,7 +210,7 @@ def test_rotary_in_halves_is_the_rotary_of_llama(rope: dict[str, object], scalin
     cos, sin = LlamaRotaryEmbedding(config(**rope))(q, pos[None])
     theirs = apply_rotary_pos_emb(q, k, cos, sin)
     rotary = Rotary(32, base=5e5, scaling=scaling)
-    for ours, their in zip((rotary.turn(q, pos), rotary.turn(k, pos)), theirs, strict=True):
+    for ours, their in zip((rotary.turner(pos)(q), rotary.turner(pos)(k)), theirs, strict=True):
         torch.testing.assert_close(ours, their, rtol=1e-5, atol=1e-5)
 
 
@@ -223,7 +223,7 @@ def test_rotary_in_halves_is_the_rotary_of_gpt_neox() -> None:
     parameters = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0}
     their_config = GPTNeoXConfig(hidden_size=64, num_attention_heads=2, rope_parameters=parameters)
     cos, sin = GPTNeoXRotaryEmbedding(their_config)(q, pos[None])
-    torch.testing.assert_close(Rotary(32).turn(q, pos), apply_rotary_pos_emb(q, q, cos, sin)[0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(Rotary(32).turner(pos)(q), apply_rotary_pos_emb(q, q, cos, sin)[0], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.oracle
@@ -233,4 +233,4 @@ def test_interleaved_rotary_is_the_rotary_of_gpt_j() -> None:
     q, pos = torch.randn(1, 2, 9, 32), torch.arange(9)
     sin, cos = create_sinusoidal_positions(9, 32)[None].chunk(2, -1)
     theirs = apply_rotary_pos_emb(q.transpose(1, 2), sin, cos).transpose(1, 2)  # B L H D
-    torch.testing.assert_close(Rotary(32, layout="interleaved").turn(q, pos), theirs, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(Rotary(32, layout="interleaved").turner(pos)(q), theirs, rtol=1e-5, atol=1e-5)

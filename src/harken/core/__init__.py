@@ -6,7 +6,7 @@ G query heads that share a key head. Order inside the core: B H L D; outside: B 
 
 from .attend import attend, explicit, flex, fused, mix, sparse
 from .layers import MLP, Attention, Block, Place, Stack, Sublayer, Wiring
-from .memory import Fixed, Memory, empty
+from .memory import Fixed, Memory
 from .positions import Alibi, Learned, Positions, Rotary, Sinusoid, llama3, ntk, stretched
 from .similarity import (
     Additive,
@@ -29,7 +29,7 @@ __all__ = [
     "CAUSAL", "FULL", "MLP", "Additive", "Alibi", "Attention", "Bilinear", "Block", "Concat", "Dot", "Editor",
     "Fixed", "Gaussian", "Kernel", "Latent", "Layout", "Learned", "Mahalanobis", "Memory", "Place",
     "Positions", "Rotary", "ScaledDot", "Similarity", "Sinusoid", "Stack", "Structure",
-    "Sublayer", "View", "Watcher", "Wiring", "attend", "bigbird", "edge_softmax", "edges", "editing", "empty",
+    "Sublayer", "View", "Watcher", "Wiring", "attend", "bigbird", "edge_softmax", "edges", "editing",
     "explicit", "flex", "fused", "hubs", "keep", "llama3", "mix", "ntk", "polynomial", "random_links", "same", "sparse",
     "stretched", "watching", "weights", "window",
 ]

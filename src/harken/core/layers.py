@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .attend import attend
-from .memory import Fixed, Memory, empty
+from .memory import Fixed, Memory
 from .positions import Positions
 from .similarity import ScaledDot, Similarity
 from .structure import CAUSAL, FULL, Layout, Structure
@@ -19,8 +19,8 @@ from .view import Watcher
 Map = Callable[[Tensor], Tensor]
 Source = Tensor | Fixed | None  # a sequence, or the pairs read from it
 Where = Literal["pre", "post", "none"]
-ACTS: dict[str, Map] = {"gelu": F.gelu, "relu": F.relu, "swiglu": F.silu}
-ACTS["gelu-tanh"] = partial(F.gelu, approximate="tanh")
+SMOOTH = partial(F.gelu, approximate="tanh")
+ACTS: dict[str, Map] = {"gelu": F.gelu, "gelu-tanh": SMOOTH, "relu": F.relu, "swiglu": F.silu}
 
 
 @dataclass(frozen=True)
@@ -64,22 +64,33 @@ class Attention(nn.Module):
         self, x: Tensor, source: Source = None, *, place: Place | None = None, memory: Memory | None = None
     ) -> Tensor:  # x: B Lq d, source: B Lk d -> B Lq d
         place = place or Place()
-        c = x if source is None else source
-        q = place.turn(_split(self.W_q(x), self.d_k))  # B H Lq D
-        k, v = (c.k, c.v) if isinstance(c, Fixed) else self.pairs(c, place.turn)  # B H' Lk D
+        q, *own = self._heads(x, self.W_q, *(() if source is not None else (self.W_k, self.W_v)))
+        if isinstance(source, Fixed):
+            k, v = source.k, source.v  # as they are
+        else:
+            k, v = own if source is None else self.pairs(source)  # B H' Lk D
+            k = place.turn(k)
         if memory is not None:
             k, v = memory.write(k, v, place.structure.slots)
         dropout = self.p if self.training else 0.0
-        o = attend(q, k, v, self.similarity, place.structure, dropout=dropout, watch=self.watch)
+        o = attend(place.turn(q), k, v, self.similarity, place.structure, dropout=dropout, watch=self.watch)
         return self.W_o(o.transpose(1, 2).flatten(2))
 
-    def pairs(self, c: Tensor, turn: Map = lambda k: k) -> tuple[Tensor, Tensor]:
+    def pairs(self, c: Tensor) -> list[Tensor]:
         """The keys and values of a sequence: B H' L D each."""
-        return turn(_split(self.W_k(c), self.d_k)), _split(self.W_v(c), self.d_v)
+        return self._heads(c, self.W_k, self.W_v)
+
+    def _heads(self, x: Tensor, *maps: nn.Linear) -> list[Tensor]:  # B H L D each
+        widths = (self.d_v if f is self.W_v else self.d_k for f in maps)
+        return [y.unflatten(-1, (-1, D)).transpose(1, 2) for y, D in zip(_maps(x, *maps), widths, strict=True)]
 
 
-def _split(x: Tensor, D: int) -> Tensor:  # B L (H D) -> B H L D
-    return x.unflatten(-1, (-1, D)).transpose(1, 2)
+def _maps(x: Tensor, *maps: nn.Linear) -> Sequence[Tensor]:
+    """Linear maps of one x; in training as one product, which saves more than it costs."""
+    if not torch.is_grad_enabled():
+        return [f(x) for f in maps]
+    b = torch.cat([f.bias for f in maps]) if maps[0].bias is not None else None
+    return F.linear(x, torch.cat([f.weight for f in maps]), b).split([f.out_features for f in maps], -1)
 
 
 class Sublayer(nn.Module):
@@ -182,8 +193,7 @@ class Stack(nn.Module):
         source_structure: Structure = FULL,
     ) -> Tensor:
         B, L, _ = x.shape
-        pos = torch.arange(L, device=x.device) if pos is None else pos
-        pos_k = pos
+        pos = pos_k = torch.arange(L, device=x.device) if pos is None else pos
         if memory is not None:  # there slot and position are the same place, and what is not yet written lies ahead
             pos_k, structure = torch.arange(memory[0].capacity, device=x.device), (CAUSAL & structure).at(pos)
         laid = structure.lay(B, L, pos_k.shape[-1], x.device, self.positions.bias(pos, pos_k))
@@ -196,8 +206,8 @@ class Stack(nn.Module):
 
     def memory(self, B: int, capacity: int) -> list[Memory]:
         """An empty memory for each layer."""
-        looks = (block.look for block in self.blocks)
-        return [empty(B, a.kv_heads, capacity, a.d_k, a.d_v, like=a.W_k.weight) for a in looks]
+        looks = [(block.look.W_k.weight.new_zeros, block.look) for block in self.blocks]
+        return [Memory(*(zeros(B, a.kv_heads, capacity, D) for D in (a.d_k, a.d_v))) for zeros, a in looks]
 
     def read(self, source: Tensor) -> list[Fixed]:
         """The source's keys and values for each layer's cross-attention, computed once."""

@@ -4,7 +4,6 @@ The lectures' word for the kv-cache. It is preallocated and written in place, so
 shapes whatever the length of the text. Unwritten slots must stay hidden: `CAUSAL.at(slots)` does it, since j <= slot.
 """
 
-import torch
 from torch import Tensor
 
 
@@ -34,8 +33,3 @@ class Fixed(Memory):
 
     def write(self, k: Tensor, v: Tensor, slots: Tensor | None) -> tuple[Tensor, Tensor]:
         raise ValueError("a fixed memory is only read; use Memory for pairs that are still to come")
-
-
-def empty(B: int, heads: int, capacity: int, d_k: int, d_v: int, *, like: Tensor) -> Memory:
-    """A filling memory on the device and in the precision of `like`, with nothing in it."""
-    return Memory(*(torch.zeros(B, heads, capacity, D, device=like.device, dtype=like.dtype) for D in (d_k, d_v)))

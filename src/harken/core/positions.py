@@ -23,9 +23,6 @@ class Positions(nn.Module):
         """What turns q or k (B H L D) that stand at pos; its angles are computed once, for all layers."""
         return lambda x: x
 
-    def turn(self, x: Tensor, pos: Tensor) -> Tensor:
-        return self.turner(pos)(x)
-
     def bias(self, pos_q: Tensor, pos_k: Tensor) -> Tensor | None:  # H Lq Lk or B H Lq Lk
         return None
 
