@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,8 @@ class Run:
 
         Many prompts may share a seed: by its `index` among them each has draws of its own.
         """
-        rows = self._pieces(self._prompt(prompt, listen), n, tokens, stop, Choice(**choice), seed=seed, index=index)
+        _check(Integral, tokens=tokens, n=n, seed=seed)
+        rows = self._pieces(self._prompt(prompt, listen), n, tokens, stop, Choice.of(choice), seed=seed, index=index)
         texts = ["".join(pieces) for pieces in zip(*rows, strict=True)]
         return texts[0] if n == 1 else texts
 
@@ -80,7 +82,8 @@ class Run:
         **choice: Any,
     ) -> Iterator[str]:
         """The continuation, piece by piece as it is made."""
-        rows = self._pieces(self._prompt(prompt, listen), 1, tokens, stop, Choice(**choice), seed=seed, index=index)
+        _check(Integral, tokens=tokens, seed=seed)
+        rows = self._pieces(self._prompt(prompt, listen), 1, tokens, stop, Choice.of(choice), seed=seed, index=index)
         return (piece for (piece,) in rows)
 
     def _pieces(
@@ -99,6 +102,7 @@ class Run:
 
     def _prompt(self, prompt: str, listen: Listener = silent) -> list[int]:
         """The prompt's tokens; without any, the mark that ends a text, or a new line, begins the next one."""
+        _check(str, prompt=prompt)
         if missing := self.tokenizer.missing(prompt):
             some = [repr(piece) for piece in dict.fromkeys(missing)]
             named = ", ".join(some[:5] + ["..."] * (len(some) > 5))
@@ -115,7 +119,7 @@ class Run:
     def next(self, prompt: str, k: int = 10, *, listen: Listener = silent) -> list[dict[str, Any]]:
         """The k likeliest next tokens and their probabilities, <unk> among them: the model's whole expectation."""
         if k < 1:
-            raise BadInput(f"--next {k}: ask for at least 1 word")
+            raise BadInput(f"k={k}: ask for at least 1 word")
         p = Reader(self.model, [self._prompt(prompt, listen)], 1).logits[0].float().softmax(-1)
         best = p.topk(min(k, len(p)))
         words = self.tokenizer.words(best.indices.tolist())
@@ -126,6 +130,7 @@ class Run:
     @torch.inference_mode()
     def score(self, text: str) -> dict[str, Any]:
         """ln p of each word given all before it, the perplexity of the text (per token), and how many were unknown."""
+        _check(str, text=text)
         ids = [int(t) for t in self.tokenizer.encode(text)]
         start = self.tokenizer.end
         given = ids if start is None else [start, *ids]
@@ -158,14 +163,13 @@ class Run:
         recipe, source = self.recipe, self.recipe.data
         opened = source.open(**how) if data is None else source.other(data, split, **how)
         if split not in opened.splits:
-            there = ", ".join(opened.splits) or "none"
-            raise BadInput(
-                f"--split {split}: this run has none; there is {there}. Or give a text: harken eval RUN FILE"
-            )
+            there = f"has {', '.join(opened.splits)}" if opened.splits else "held nothing out"
+            raise BadInput(f"split {split}: not in this run, which {there}; or give it another text to judge")
         task = recipe.task.bind(opened, recipe.model, batch=recipe.train.batch, seed=recipe.train.seed)
         score = task.evaluate(self.model, split)
         if data is not None and (share := score.protocol.get("unknown")):
-            listen("notice", text=f"{data}: {100 * share:.3g} % of its tokens are unknown to this run, and judged as <unk>")
+            told = f"{100 * share:.3g} % of its tokens are unknown to this run, and judged as <unk>"
+            listen("notice", text=f"{data}: {told}")
         return score, task.baselines(split)
 
     # --- look ---------------------------------------------------------------------------------------------------------
@@ -234,12 +238,20 @@ def _words(written: str, logs: list[float | None], tokenizer: Tokenizer) -> list
     return words
 
 
+def _check(kind: type, **given: Any) -> None:
+    """Refuse an argument of another type by its name, before torch does it in its own words."""
+    for name, value in given.items():
+        if not isinstance(value, kind) or (kind is Integral and value < 0):
+            accepted = "a text" if kind is str else "a whole number of 0 or more"
+            raise BadInput(f"{name}={value!r}: {accepted} is accepted")
+
+
 def load(path: str | Path, *, device: str = "auto") -> Run:
     """A finished run from its folder; every file it needs is checked first. device: auto, cpu or cuda."""
     folder, gpu = Path(path), torch.cuda.is_available()
     if device not in ("auto", "cpu", "cuda") or (device == "cuda" and not gpu):
         raise BadInput(f"device={device!r}: not here; accepted: auto, cpu{', cuda' * gpu}")
-    facts = run.facts(folder)
+    facts = run.facts(folder, "recipe.toml", "model.safetensors", "tokenizer.json")
     recipe = recipes.resolve((str(folder / "recipe.toml"), recipes.read(folder / "recipe.toml")))
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
     saved = run.read_tensors(folder / "model.safetensors")
