@@ -17,6 +17,7 @@ from harken.events import silent
 from harken.models.gpt import Shape
 from harken.recipe import resolve
 from harken.run import weights
+from harken.study import cost
 from harken.study.train import prepare
 from harken.training import meter
 from harken.training.loop import Trainer
@@ -202,6 +203,16 @@ def exploding() -> Seen:
     return Seen(
         length, f"length of the gradient before, {float(after.norm()):.2f} after", length > 1e3 and turned < EXACT
     )
+
+
+@show()
+def cost_table() -> Seen:
+    """Every row of the cost table that has a power and a time: W x hours x PUE, times the pounds of a kWh."""
+    rows = cost.lecture()["rows"]
+    made = [row for row in rows if row["kwh"] is not None]
+    off = max(abs(row["co2e_lb"] / row["printed_co2e_lb"] - 1) for row in made if row["printed_co2e_lb"] > 100)
+    words = f"of {len(rows)} rows have power and hours; they give the printed pounds up to {100 * off:.2f} %"
+    return Seen(len(made), f"{words} (26 is 25.6, rounded)", all(row["agrees"] for row in made))
 
 
 @show()

@@ -18,6 +18,7 @@ from harken.errors import HarkenError, did_you_mean
 
 VERBS = {
     "check": "what is this data, which recipe would be used, what would it cost; trains nothing",
+    "cost": "what runs cost together: time, energy, CO2e; or the lecture's cost table computed again",
     "data": "list the data catalogue, or fetch one set into the cache",
     "demo": "a first success in minutes: train on Shakespeare, judge, sample, report",
     "eval": "a run's metric on a split or on other data, beside the free baseline",

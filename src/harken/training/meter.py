@@ -24,7 +24,7 @@ LECTURE = "Strubell et al. 2019, as in CS5242, lecture 7"
 PUE = 1.58  # world average of data centres, 2018
 LB_PER_KWH = 0.954  # CO2e of the US grid, 2018
 KG_PER_LB = 0.45359237
-TRANSFORMER_BIG_LB = 192.0
+TRANSFORMER_BIG_LB = 192
 
 POWERCAP = Path("/sys/class/powercap")
 CORE_WATTS = 10.0
@@ -191,6 +191,7 @@ def cost(
     lecture = {"model": "Transformer (big)", "co2e_lb": TRANSFORMER_BIG_LB, "source": LECTURE}
     return {
         "seconds": reading.seconds,
+        "tokens": tokens,
         "flops": flops_per_token * tokens,
         "flops_per_token": flops_per_token,
         "joules": reading.joules,
