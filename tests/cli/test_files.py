@@ -58,3 +58,9 @@ def test_files_that_cannot_be_worked_through_are_refused(tmp_path, monkeypatch, 
     with Context(score), pytest.raises(BadInput) as refused:
         check_files(*given)
     assert str(refused.value) == said
+
+
+def test_a_file_that_is_not_utf_8_is_told_as_one_that_is_trained_on_would_be(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"one\ncaf\xe9\n")
+    with pytest.raises(BadInput, match=r"a.txt:2: byte 0xe9 at column 4 is not UTF-8 \(it looks like Latin-1\); "):
+        work_through(str(tmp_path / "a.txt"), str(tmp_path / "b.jsonl"), lambda text, place: {})

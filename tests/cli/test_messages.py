@@ -107,7 +107,7 @@ def test_a_split_that_cannot_be_judged(wrong, run):
         "eval: invalid value for '--split': 'train' is not one of 'valid', 'test'; see harken eval --help"
     )
     assert wrong("eval", run, "--split", "test") == (
-        "--split test: this run has none; there is valid. Or give a text: harken eval RUN FILE"
+        "split test: not in this run, which has valid; or give it another text to judge"
     )
 
 
@@ -226,7 +226,7 @@ def test_a_text_that_is_not_utf_8_says_where_and_how_to_convert_it(wrong, tmp_pa
 
 def test_stdin_that_is_not_utf_8_says_in_which_line(wrong, run):
     assert wrong("generate", run, "-", "--tokens", 2, stdin=b"Tom\ncaf\xe9\n") == (
-        "stdin:2: byte 0xe9 is not UTF-8; texts are read as UTF-8; convert it: iconv -f WINDOWS-1252 -t UTF-8"
+        "stdin:2: byte 0xe9 is not UTF-8; harken reads UTF-8; convert it: iconv -f latin1 -t utf-8"
     )
 
 

@@ -310,6 +310,10 @@ def test_nothing_is_judged_where_nothing_is_held_out(harken, text):
     said = harken("train", text, *TINY, "data.valid=0")
     assert "judging" not in said.out
     assert "  (no text is held out, so nothing is judged: data.valid, data.test)" in said.out
+    said = harken("eval", "runs/my")
+    assert said.err == (
+        "harken: split valid: not in this run, which held nothing out; or give it another text to judge\n"
+    )
 
 
 def test_the_verdict_stands_beside_the_free_baselines(told, run):

@@ -245,17 +245,19 @@ def test_a_byte_that_is_not_utf8_is_named_with_its_line(size, start, tmp_path, m
     path = written(tmp_path, "one\ntwo\nthré".encode("latin1"))
     with pytest.raises(BadInput) as caught:
         list(read_blocks(Span(path, start)))
-    way = "iconv -f WINDOWS-1252 -t UTF-8 'notes.txt' > new.txt"
-    assert str(caught.value) == (f"{path}:3: byte 0xe9 is not UTF-8; texts are read as UTF-8; convert it: {way}")
+    assert str(caught.value) == (
+        f"{path}:3: byte 0xe9 at column 4 is not UTF-8 (it looks like Latin-1); harken reads UTF-8; "
+        f"convert it: iconv -f latin1 -t utf-8 {path} > {path.with_name('notes.utf8.txt')}"
+    )
 
 
 def test_half_a_character_at_the_end_is_not_utf8(tmp_path):
-    with pytest.raises(BadInput, match=r"notes\.txt:2: byte 0xe2 is not UTF-8"):
+    with pytest.raises(BadInput, match=r"notes\.txt:2: byte 0xe2 at column 1 is not UTF-8"):
         list(read_blocks(Span(written(tmp_path, b"one\n\xe2\x82"))))
 
 
 def test_a_file_of_wide_characters_is_told_as_utf16(tmp_path):
-    with pytest.raises(BadInput, match=r"notes\.txt:1: byte 0xff is not UTF-8; .* iconv -f UTF-16 "):
+    with pytest.raises(BadInput, match=r"notes\.txt:1: byte 0xff .* \(it looks like UTF-16\); .* iconv -f utf-16 "):
         list(read_blocks(Span(written(tmp_path, "text".encode("utf-16")))))
 
 

@@ -157,7 +157,7 @@ def test_windows_line_ends_are_newlines(tmp_path):
 
 def test_bytes_that_are_not_utf8_are_named_by_file_and_line(tmp_path):
     path = put(tmp_path, "a.txt", b"fine\nfine too\ncaf\xe9\n")
-    with pytest.raises(BadInput, match=rf"^{path}:3: byte 0xe9 is not UTF-8; .*iconv"):
+    with pytest.raises(BadInput, match=rf"^{path}:3: byte 0xe9 at column 4 is not UTF-8 .*iconv"):
         opened(path)
 
 
@@ -199,6 +199,12 @@ def test_each_mixed_text_is_a_stream_of_its_own_with_a_held_out_end(two):
     assert [told(data, text=n) for n in (0, 1)] == ["aaaaaaaaa\n" * 9, "bbbbbbbbb\n" * 18]
     assert [told(data, "valid", text=n) for n in (0, 1)] == ["aaaaaaaaa\n", "bbbbbbbbb\n" * 2]
     assert (data.names, data.weights) == (("a.txt", "b.v2.txt"), [0.6, 0.4])
+
+
+def test_mixed_texts_are_named_without_the_folder_they_share_from_wherever_they_are_opened(two):
+    put(two, "c/a.txt", "ccccccccc\n" * 10)
+    mix = TextSource(mix={"a.txt": 1, "c/a.txt": 1})
+    assert mix.open().names == mix.located().open().names == ("a.txt", "c/a.txt")
 
 
 def test_a_mixed_folder_does_not_learn_from_its_test_file(two):

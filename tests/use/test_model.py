@@ -159,7 +159,7 @@ def test_more_next_tokens_than_there_are_gives_all(char):
 
 
 def test_no_next_token_cannot_be_asked_for(char):
-    with pytest.raises(BadInput, match=r"^--next 0: ask for at least 1 word$"):
+    with pytest.raises(BadInput, match=r"^k=0: ask for at least 1 word$"):
         char.next("Tom", 0)
 
 
@@ -238,7 +238,38 @@ def test_a_run_without_its_training_text_still_judges_other_data(copy, tales, tm
 def test_a_split_the_run_does_not_have_is_refused_with_those_it_has(char):
     with pytest.raises(BadInput) as error:
         char.evaluate("test")
-    assert str(error.value) == ("--split test: this run has none; there is valid. Or give a text: harken eval RUN FILE")
+    assert str(error.value) == "split test: not in this run, which has valid; or give it another text to judge"
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda run: run.generate(5), "prompt=5: a text is accepted"),
+        (lambda run: run.generate("Tom", tokens="5"), "tokens='5': a whole number of 0 or more is accepted"),
+        (lambda run: run.stream("Tom", seed=-1), "seed=-1: a whole number of 0 or more is accepted"),
+        (lambda run: run.generate("Tom", temperature="hot"), "temperature='hot': it is 0 (greedy) or more; 0.8 is a"),
+        (lambda run: run.generate("Tom", top_k=2.5), "top_k=2.5: at least 1 token must be left to choose from"),
+        (
+            lambda run: run.generate("Tom", temprature=1),
+            "temprature is not an option; there are temperature, top_k, top_p. Did you mean temperature?",
+        ),
+        (lambda run: run.next("Tom", k=None), "k=None: a whole number of 0 or more is accepted"),
+        (lambda run: run.score(None), "text=None: a text is accepted"),
+    ],
+)
+def test_an_argument_that_cannot_be_used_is_refused_by_its_name(char, call, said):
+    with pytest.raises(BadInput) as error:
+        call(char)
+    assert str(error.value).startswith(said)
+
+
+def test_a_changed_report_does_not_keep_a_run_from_being_used(copy):
+    (copy / "report.html").write_text("my notes")
+    (copy / "log.jsonl").unlink()
+    assert harken.load(copy).generate("Tom", tokens=2)
 
 
 # --- trace ------------------------------------------------------------------------------------------------------------

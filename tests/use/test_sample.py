@@ -225,11 +225,11 @@ def test_writing_leaves_the_random_numbers_of_the_program_alone(char):
 @pytest.mark.parametrize(
     ("choice", "said"),
     [
-        ({"temperature": -0.1}, "--temperature -0.1: it is 0 (greedy) or more; 0.8 is a good start"),
-        ({"temperature": math.nan}, "--temperature nan: it is 0 (greedy) or more; 0.8 is a good start"),
-        ({"top_k": 0}, "--top-k 0: at least 1 token must be left to choose from"),
-        ({"top_p": 0.0}, "--top-p 0.0: a share above 0 and up to 1, such as 0.9"),
-        ({"top_p": 1.5}, "--top-p 1.5: a share above 0 and up to 1, such as 0.9"),
+        ({"temperature": -0.1}, "temperature=-0.1: it is 0 (greedy) or more; 0.8 is a good start"),
+        ({"temperature": math.nan}, "temperature=nan: it is 0 (greedy) or more; 0.8 is a good start"),
+        ({"top_k": 0}, "top_k=0: at least 1 token must be left to choose from"),
+        ({"top_p": 0.0}, "top_p=0.0: a share above 0 and up to 1, such as 0.9"),
+        ({"top_p": 1.5}, "top_p=1.5: a share above 0 and up to 1, such as 0.9"),
     ],
 )
 def test_a_choice_that_cannot_be_is_refused_before_the_first_piece(char, choice, said):

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from harken.data.peek import not_utf8
 from harken.errors import BadInput, near_name
 
 from . import refuse
@@ -59,7 +60,16 @@ def _texts(path: Path) -> Iterator[str]:
                 for n, line in enumerate(file, 1):
                     yield _object(path, n, line) if path.suffix == ".jsonl" else line.rstrip("\r\n")
         except UnicodeDecodeError:
-            raise BadInput(f"--in {path}: is not UTF-8; convert it with iconv") from None
+            raise not_utf8(path, _odd_byte(path)) from None
+
+
+def _odd_byte(path: Path) -> int:
+    """Where the first byte stands that is not UTF-8: a decoder that reads in blocks does not know."""
+    try:
+        path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        return error.start
+    return 0
 
 
 def _object(path: Path, n: int, line: str) -> str:

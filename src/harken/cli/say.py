@@ -67,10 +67,8 @@ def lines() -> Iterator[str]:
         try:
             yield raw.decode("utf-8-sig" if n == 1 else "utf-8").removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError as error:
-            way = "convert it: iconv -f WINDOWS-1252 -t UTF-8"
-            raise BadInput(
-                f"stdin:{n}: byte 0x{raw[error.start]:02x} is not UTF-8; texts are read as UTF-8; {way}"
-            ) from None
+            what = f"stdin:{n}: byte 0x{raw[error.start]:02x} is not UTF-8"
+            raise BadInput(f"{what}; harken reads UTF-8; convert it: iconv -f latin1 -t utf-8") from None
 
 
 # --- what happens -----------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from harken.data.peek import not_utf8
 from harken.errors import BadInput
 from harken.events import Listener, silent
 
@@ -109,7 +110,7 @@ def _blocks(span: Span, file: IO[bytes], digest: Any = None) -> Iterator[str]:
         try:
             more, used = codecs.utf_8_decode(held, "strict", last)
         except UnicodeDecodeError as error:
-            raise _not_utf8(span.path, place + error.start) from None
+            raise not_utf8(span.path, place + error.start) from None
         if "\r" in more:
             used -= (ends := not last and more.endswith("\r"))
             more = more[: len(more) - ends].replace("\r\n", "\n")
@@ -138,16 +139,6 @@ def _chunks(span: Span, file: IO[bytes], digest: Any) -> Iterator[tuple[bytes, b
 
 def _unreadable(path: Path, error: OSError) -> BadInput:
     return BadInput(f"{path}: cannot be read ({error.strerror}); a readable text file is needed")
-
-
-def _not_utf8(path: Path, offset: int) -> BadInput:
-    with path.open("rb") as file:
-        guess = "UTF-16" if file.read(2) in (b"\xff\xfe", b"\xfe\xff") else "WINDOWS-1252"
-        file.seek(0)
-        line = 1 + sum(file.read(min(BLOCK, offset - at)).count(b"\n") for at in range(0, offset, BLOCK))
-        byte = file.read(1).hex()
-    way = f"iconv -f {guess} -t UTF-8 '{path.name}' > new.txt"
-    return BadInput(f"{path}:{line}: byte 0x{byte} is not UTF-8; texts are read as UTF-8; convert it: {way}")
 
 
 def _ids(texts: Iterable[str], tokenizer: Tokenizer, documents: bool, tally: Counter[str]) -> Iterator[Any]:

@@ -229,7 +229,7 @@ def text_of(start: Start) -> Text:
         try:
             part = codecs.getincrementaldecoder("utf-8")().decode(data[skip:], ends)
         except UnicodeDecodeError as error:
-            raise _not_utf8(start, offset + skip + error.start, data[skip + error.start]) from None
+            raise not_utf8(start.path, offset + skip + error.start) from None
         parts.append(part.replace("\r\n", "\n").replace("\r", "\n"))
     if not any(part.strip("\ufeff \t\n\f\v\u00a0") for part in parts):
         raise bad(start.path, "nothing but white space", "a file with data is needed", "check how it was written")
@@ -241,20 +241,26 @@ def text_of(start: Start) -> Text:
     return Text(start.path, start.path.suffix.lower(), max(1.0, start.size / HEAD), text, lines, more)
 
 
-def _not_utf8(start: Start, offset: int, byte: int) -> BadInput:
-    """The error for one byte, with its line and its column in characters."""
-    newline = b"\n" if b"\n" in start.head else b"\r"
+def not_utf8(path: Path, offset: int) -> BadInput:
+    """The error for the byte at this offset, with its line and its column in characters."""
     line, before, left = 1, b"", offset
-    with start.path.open("rb") as file:
+    with path.open("rb") as file:
+        head = file.read(HEAD)
+        newline = b"\n" if b"\n" in head else b"\r"
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(0)
         while 0 < left <= FAR and (block := file.read(min(HEAD, left))):
             left -= len(block)
             line += block.count(newline)
             before = block.rpartition(newline)[2] if newline in block else (before + block)[-HEAD:]
     column = len(before.decode("utf-8-sig", "replace")) + 1
-    place, where = (f"{start.path}:{line}", f"column {column}") if offset <= FAR else (start.path, f"offset {offset}")
+    place, where = (f"{path}:{line}", f"column {column}") if offset <= FAR else (path, f"offset {offset}")
     looks, encoding = ("Windows-1252", "cp1252") if byte < 0xA0 else ("Latin-1", "latin1")
+    if wide := _wide(head):
+        looks, encoding = wide.upper(), wide
     given = f"byte 0x{byte:02x} at {where} is not UTF-8 (it looks like {looks})"
-    return bad(place, given, "harken reads UTF-8", _iconv(start.path, encoding))
+    return bad(place, given, "harken reads UTF-8", _iconv(path, encoding))
 
 
 @dataclass(frozen=True)

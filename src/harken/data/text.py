@@ -31,6 +31,7 @@ class TextSource(Part):
     """The settings of a text."""
 
     task: ClassVar[str] = "next-word"
+    one_of: ClassVar = (("path", "mix"),)  # the last that was said counts
 
     kind: Literal["text"] = "text"
     path: str | None = Field(None, description="a file or a folder; files named train, valid, test are the splits")
@@ -103,7 +104,7 @@ class TextSource(Part):
             if sum(len(s.tokens) for s in streams) < 2:
                 if name == "train":
                     raise BadInput(
-                        f"{self.path or self.train}: there are fewer than 2 tokens to learn from; give a longer text"
+                        f"{' + '.join(self._texts())}: there are fewer than 2 tokens to learn from; give a longer text"
                     )
                 del splits[name]
                 if getattr(self, name):
@@ -111,12 +112,12 @@ class TextSource(Part):
         digest = _fingerprint(span.path for parts in spans.values() for part in parts for span in part)
         if self.sha256 not in (None, digest):
             raise BadInput(
-                f"{self.path or self.train}: the text is not the one this recipe was made for (its SHA-256 differs)"
+                f"{' + '.join(self._texts())}: the text is not the one this recipe was made for (its SHA-256 differs)"
             )
         batches = ("stream" if stateful else "windows") if self.batches == "auto" else self.batches
         if self.mix and batches != "windows":
             raise BadSetting(f"data.mix: mixed texts are drawn as windows, not as {batches}; set data.batches=windows")
-        names = tuple(self.mix) if self.mix else ("text",)
+        names = _short(self.mix) if self.mix else ("text",)
         weights = list(self.mix.values()) if self.mix else None
         held = {n: s for n, s in splits.items() if n != "train"}
         asked = {n: tuple(name for name, part in zip(names, spans[n], strict=False) if part) for n in held}
@@ -248,6 +249,13 @@ class TextData:
             "token": self.tokenizer.kind,
             "sha256": self.sha256,
         }
+
+
+def _short(paths: Iterable[str]) -> tuple[str, ...]:
+    """Names without the folder they share: the same from wherever they are opened."""
+    full = [os.path.abspath(path) for path in paths]
+    home = os.path.commonpath([os.path.dirname(path) for path in full])
+    return tuple(os.path.relpath(path, home) for path in full)
 
 
 def _fingerprint(paths: Iterable[Path]) -> str:

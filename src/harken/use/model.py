@@ -118,6 +118,7 @@ class Run:
     @torch.inference_mode()
     def next(self, prompt: str, k: int = 10, *, listen: Listener = silent) -> list[dict[str, Any]]:
         """The k likeliest next tokens and their probabilities, <unk> among them: the model's whole expectation."""
+        _check(Integral, k=k)
         if k < 1:
             raise BadInput(f"k={k}: ask for at least 1 word")
         p = Reader(self.model, [self._prompt(prompt, listen)], 1).logits[0].float().softmax(-1)

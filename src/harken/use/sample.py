@@ -1,14 +1,15 @@
 """Text from a language model, one token at a time. The memory keeps what was read; each step reads one token more."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from harken.errors import BadInput
+from harken.errors import BadInput, did_you_mean
 from harken.models import LanguageModel
 
 COLD = 1e-4  # below this temperature no other token has a chance, and scores divided by it overflow
@@ -23,12 +24,22 @@ class Choice:
     top_p: float | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature < float("inf"):
-            raise BadInput(f"--temperature {self.temperature}: it is 0 (greedy) or more; 0.8 is a good start")
-        if self.top_k is not None and self.top_k < 1:
-            raise BadInput(f"--top-k {self.top_k}: at least 1 token must be left to choose from")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise BadInput(f"--top-p {self.top_p}: a share above 0 and up to 1, such as 0.9")
+        heat, k, p = self.temperature, self.top_k, self.top_p
+        if not (isinstance(heat, Real) and 0 <= heat < float("inf")):
+            raise BadInput(f"temperature={heat!r}: it is 0 (greedy) or more; 0.8 is a good start")
+        if k is not None and not (isinstance(k, Integral) and k >= 1):
+            raise BadInput(f"top_k={k!r}: at least 1 token must be left to choose from")
+        if p is not None and not (isinstance(p, Real) and 0 < p <= 1):
+            raise BadInput(f"top_p={p!r}: a share above 0 and up to 1, such as 0.9")
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> "Choice":
+        """A choice by these names; one that is none is refused by its name."""
+        known = [field.name for field in fields(cls)]
+        for name in given:
+            if name not in known:
+                raise BadInput(f"{name} is not an option; there are {', '.join(known)}.{did_you_mean(name, known)}")
+        return cls(**given)
 
     def narrow(self, logits: Tensor) -> Tensor:
         """Scores with all but the likeliest tokens at -inf."""
