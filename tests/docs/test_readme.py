@@ -76,9 +76,11 @@ def needs_the_registry(words: list[str]) -> bool:
 
 def run(line: str) -> Result:
     words, piped = parsed(line)
+    if "--minutes" in words:
+        words[words.index("--minutes") + 1] = "0.001"
     if words[0] in ("train", "check") and "--resume" not in words:
-        words += SHORT
-    if words[0] == "generate" and "--tokens" not in words:
+        words += SHORT["--minutes" in words :]  # a budget in minutes stands for itself
+    if words[0] == "generate" and not {"--tokens", "--next"} & set(words):
         words += ["--tokens", "5"]
     return CliRunner().invoke(program, words, input=Path(piped).read_bytes() if piped else None)
 
