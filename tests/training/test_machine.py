@@ -95,14 +95,14 @@ def test_auto_takes_a_gpu_where_there_is_one():
 def test_a_gpu_that_is_not_there_is_refused_in_one_line():
     with pytest.raises(BadSetting) as error:
         machine.pick_device("cuda")
-    assert one_line(error) == f"device=cuda: torch {torch.__version__} finds no CUDA device here; use auto or cpu"
+    assert one_line(error) == f"train.device=cuda: torch {torch.__version__} finds no CUDA device here; use auto or cpu"
 
 
 @pytest.mark.usefixtures("two_old_gpus")
 def test_a_gpu_beyond_the_last_is_refused_in_one_line():
     with pytest.raises(BadSetting) as error:
         machine.pick_device("cuda:2")
-    assert one_line(error) == "device=cuda:2: there are 2 CUDA devices here; use one of cuda:0 to cuda:1"
+    assert one_line(error) == "train.device=cuda:2: there are 2 CUDA devices here; use one of cuda:0 to cuda:1"
 
 
 @pytest.mark.parametrize("wanted", ["gpu", "cudda", "cuda:x", "cuda:-1", "cuda:", "cuda:²", "meta", "", "c\nd"])
@@ -132,26 +132,13 @@ def test_a_cpu_computes_in_bfloat16_if_it_is_asked_by_name(tmp_path, monkeypatch
 @pytest.mark.usefixtures("two_old_gpus")
 def test_auto_is_float32_on_a_gpu_without_bfloat16():
     assert machine.pick_precision("auto", "cuda") is torch.float32
-    assert machine.pick_precision("float16", "cuda") is torch.float16
 
 
 @pytest.mark.usefixtures("two_old_gpus")
 def test_bfloat16_on_a_gpu_without_it_is_refused_in_one_line():
     with pytest.raises(BadSetting) as error:
         machine.pick_precision("bfloat16", "cuda")
-    assert one_line(error).startswith("train.precision=bfloat16: Tesla P100-PCIE-16GB does not")
-
-
-def test_float16_on_a_cpu_is_refused_in_one_line():
-    with pytest.raises(BadSetting) as error:
-        machine.pick_precision("float16", CPU)
-    assert "use bfloat16 or float32" in one_line(error)
-
-
-def test_a_misspelt_precision_is_refused_in_one_line_with_the_nearest_word():
-    with pytest.raises(BadSetting) as error:
-        machine.pick_precision("bfloat61", CPU)
-    assert one_line(error).endswith("accepted: auto, float32, bfloat16, float16. Did you mean bfloat16?")
+    assert one_line(error) == ("train.precision=bfloat16: Tesla P100-PCIE-16GB does not compute with it; use float32")
 
 
 @pytest.fixture
@@ -213,8 +200,3 @@ def test_torch_compile_works_where_it_is_said_to():
     double = torch.compile(lambda x: (x * 2).sin())
     x = torch.ones(3)
     assert torch.allclose(double(x), (x * 2).sin())
-
-
-def test_free_disk_counts_for_a_folder_that_is_not_made_yet(tmp_path):
-    assert machine.free_disk(tmp_path / "runs" / "one") > 0
-    assert isinstance(machine.free_disk(str(tmp_path)), int)

@@ -16,7 +16,7 @@ from harken.errors import BadSetting, did_you_mean
 
 CPUINFO = Path("/proc/cpuinfo")
 CGROUP = Path("/sys/fs/cgroup")
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def describe() -> dict[str, Any]:
@@ -52,11 +52,13 @@ def pick_device(wanted: str = "auto") -> torch.device:
     kind, _, index = wanted.partition(":")
     if kind != "cuda" or (":" in wanted and not (index.isascii() and index.isdigit())):
         hint = did_you_mean(wanted, ("auto", "cpu", "cuda"))
-        raise BadSetting(f"device={wanted!r}: not a device; accepted: auto, cpu, cuda, cuda:0, cuda:1, ...{hint}")
+        raise BadSetting(f"train.device={wanted!r}: not a device; accepted: auto, cpu, cuda, cuda:0, cuda:1, ...{hint}")
     if not here:
-        raise BadSetting(f"device={wanted}: torch {torch.__version__} finds no CUDA device here; use auto or cpu")
+        raise BadSetting(f"train.device={wanted}: torch {torch.__version__} finds no CUDA device here; use auto or cpu")
     if index and int(index) >= here:
-        raise BadSetting(f"device={wanted}: there are {here} CUDA devices here; use one of cuda:0 to cuda:{here - 1}")
+        raise BadSetting(
+            f"train.device={wanted}: there are {here} CUDA devices here; use one of cuda:0 to cuda:{here - 1}"
+        )
     return torch.device("cuda", int(index)) if index else torch.device("cuda")
 
 
@@ -65,15 +67,10 @@ def pick_precision(wanted: str, device: torch.device | str) -> torch.dtype:
     device = torch.device(device)
     if wanted == "auto":
         return torch.bfloat16 if _has_bfloat16(device) else torch.float32
-    if wanted not in PRECISIONS:
-        hint = did_you_mean(wanted, ("auto", *PRECISIONS))
-        raise BadSetting(f"train.precision={wanted!r}: not a precision; accepted: auto, {', '.join(PRECISIONS)}.{hint}")
-    if wanted == "float16" and device.type == "cpu":
-        raise BadSetting("train.precision=float16: needs a CUDA device, this run is on cpu; use bfloat16 or float32")
     # a CPU without the instructions still computes bfloat16 rightly, only slowly: asked for by name, it is given
     if wanted == "bfloat16" and device.type == "cuda" and not _has_bfloat16(device):
         name = torch.cuda.get_device_name(device)
-        raise BadSetting(f"train.precision=bfloat16: {name} does not compute with it; use float16 or float32")
+        raise BadSetting(f"train.precision=bfloat16: {name} does not compute with it; use float32")
     return PRECISIONS[wanted]
 
 
@@ -95,14 +92,6 @@ def can_compile(device: torch.device | str | None = None) -> str | None:
     other = next((name for name in ("g++", "clang++") if shutil.which(name)), None)
     way_out = f"set CXX={other}" if other else "install one or set CXX"
     return f"torch.compile on a CPU needs a C++ compiler, and {compiler} is not found; {way_out}"
-
-
-def free_disk(path: str | os.PathLike[str]) -> int:
-    """Free bytes on the disk that holds `path`, or that will hold it once it is made."""
-    place = Path(path).absolute()
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    return shutil.disk_usage(place).free
 
 
 def _has_bfloat16(device: torch.device) -> bool:
