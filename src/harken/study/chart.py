@@ -6,7 +6,7 @@ A chart has no fixed size: places are percentages, so its letters stay readable 
 import html
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -21,21 +21,30 @@ UNITS = {  # from where on, divided by what, called what; energy comes in kWh, m
     "energy": ((1e3, 1e3, "MWh"), (0.1, 1, "kWh"), (1e-4, 1e-3, "Wh"), (0, 1e-6, "mWh")),
     "mass": ((1e3, 1e3, "t"), (0.1, 1, "kg"), (1e-4, 1e-3, "g"), (0, 1e-6, "mg")),
 }
+TONES = ("#0079b8", "#cf5a00", "#008f68", "#b05a9a", "#8a7000", "#d03d4d", "#008c99", "#7a7a7a")  # on light and dark
 
 CSS = """
 figure { margin: 0; min-width: 0 } figcaption { font-size: .84rem; color: var(--soft); margin-bottom: .7rem }
 figcaption b { color: var(--ink); margin-right: .35em } .key { white-space: nowrap; margin-left: .9em }
 .plot { display: block; overflow: visible; height: 17rem; width: calc(100% - 4.6rem); margin: 0 1.4rem 2.2rem 3.2rem }
-.plot.small { height: 7rem } .plot .y, .plot text.level { text-anchor: end } .plot .x { text-anchor: middle }
-.plot text { font-size: .74rem; fill: var(--soft) } .plot path.faint { stroke-width: 1; opacity: .45 }
-.plot path { fill: none; stroke: var(--accent); stroke-width: 1.8; vector-effect: non-scaling-stroke }
-.plot line { stroke: var(--rule) } .plot line.level { stroke: var(--soft); stroke-dasharray: 5 4 }
-.plot text.level { paint-order: stroke; stroke: var(--paper); stroke-width: 4px } .plot circle { fill: var(--accent) }
-.plot circle.dots { fill: var(--valid); stroke: var(--paper); stroke-width: 1.5 }
+.plot.small { height: 7rem }
 .key::before { content: ""; display: inline-block; width: 1.3em; border-top: 2px solid var(--accent); margin: .25em }
 .key.faint::before { border-top-width: 1px; opacity: .6 } .key.dots::before { border: 0; border-radius: 50% }
 .key.dots::before { width: .6em; height: .6em; margin-bottom: 0; background: var(--valid) }
 """
+MARKS = """
+.plot .y, .plot text.level { text-anchor: end } .plot .x { text-anchor: middle }
+.plot text { font-size: .74rem; fill: var(--soft) } .plot path.faint { stroke-width: 1; opacity: .45 }
+.plot path { fill: none; stroke: var(--accent); stroke-width: 1.8; vector-effect: non-scaling-stroke }
+.plot line { stroke: var(--rule) } .plot line.level { stroke: var(--soft); stroke-dasharray: 5 4 }
+.plot text.level { paint-order: stroke; stroke: var(--paper); stroke-width: 4px } .plot circle { fill: var(--accent) }
+.plot circle.dots { fill: var(--valid); stroke: var(--paper); stroke-width: 1.5 } .plot .name { fill: var(--ink) }
+.plot line.span { stroke-width: 2 } .plot circle.seed { opacity: .45 } .plot .dashed { stroke-dasharray: 6 4 }
+"""
+for n, tone in enumerate(TONES, 1):
+    MARKS += f".plot path.t{n}, .plot line.t{n} {{ stroke: {tone} }} .plot circle.t{n} {{ fill: {tone} }}\n"
+    CSS += f".key.t{n}::before {{ border-color: {tone} }}\n"
+CSS += MARKS + ".key.dashed::before { border-top-style: dashed }\n"
 
 
 class Html(str):
@@ -99,6 +108,36 @@ class Line:
     name: str
     points: Sequence[Point]
     look: Literal["line", "faint", "dots"] = "line"
+    tone: int = 0  # which colour; 0: the page's own
+
+    @property
+    def classes(self) -> str:
+        return f"{self.look} {toned(self.tone)}".strip()
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A drawn chart: a figure on a page, or a part of a file of its own."""
+
+    title: str
+    note: str
+    keys: Sequence[tuple[str, str]]  # the name of each line, and its classes
+    told: str  # in words, for those who cannot see it
+    marks: Html
+    small: bool = False
+    rows: int = 0  # if it is made of rows: how many, each 2.5 lines high
+
+    def figure(self) -> Html:
+        keys = [tag("span", name, class_=f"key {classes}") for name, classes in self.keys]
+        words, tall = (tag("title", self.title), tag("desc", self.told)), f"height: {2.5 * self.rows}rem"
+        look = "plot small" if self.small else "plot"
+        plot = tag("svg", words, self.marks, class_=look, role="img", style=tall if self.rows else None)
+        return tag("figure", tag("figcaption", tag("b", self.title), self.note, keys), plot)
+
+
+def toned(tone: int) -> str:
+    """The classes of a colour; when all were used, they come again dashed."""
+    return f"t{(tone - 1) % len(TONES) + 1}{' dashed' * (tone > len(TONES))}" if tone else ""
 
 
 def finite(points: Iterable[tuple[Any, Any]]) -> list[Point]:
@@ -151,14 +190,28 @@ def labels(ticks: Sequence[float]) -> list[str]:
     return [f"{tick / factor:,.{decimals}f}{unit}" if tick else "0" for tick in ticks]
 
 
-def chart(title: str, lines: Iterable[Line], *, note: str = "", level: Line | None = None, zero: bool = False) -> Html:
-    """The lines over steps as a figure; nothing if there is no point. A level is a line to be compared with."""
-    if not (lines := [Line(line.name, here, line.look) for line in lines if (here := finite(line.points))]):
-        return Html()
+def chart(title: str, lines: Iterable[Line], **how: Any) -> Html:
+    """The lines as a figure of a page; nothing if there is no point. Options: those of `drawn`."""
+    picture = drawn(title, lines, **how)
+    return picture.figure() if picture else Html()
+
+
+def drawn(
+    title: str,
+    lines: Iterable[Line],
+    *,
+    note: str = "",
+    level: Line | None = None,
+    zero: bool = False,
+    unit: str = "step",
+) -> Picture | None:
+    """The lines over steps, or over another unit. A level is a line to be compared with; zero: a small one, from 0."""
+    if not (lines := [replace(line, points=here) for line in lines if (here := finite(line.points))]):
+        return None
     heights = [y for line in (*lines, *([level] if level else [])) for _, y in line.points] + [0.0] * zero
     ys, right = ticks(min(heights), max(heights), 3 if zero else 5), max(0.0, *(line.points[-1][0] for line in lines))
     left = min(0.0, *(line.points[0][0] for line in lines))
-    xs = [x for x in ticks(left, right, 3 if zero else 6) if left <= x <= right and x == int(x)]
+    xs = [x for x in ticks(left, right, 3 if zero else 6) if left <= x <= right and (unit != "step" or x == int(x))]
 
     def place(x: float, y: float) -> Point:
         return (x - left) / ((right - left) or 1) * 100, (ys[-1] - y) / (ys[-1] - ys[0]) * 100
@@ -167,34 +220,46 @@ def chart(title: str, lines: Iterable[Line], *, note: str = "", level: Line | No
     for y, word in zip(ys, labels(ys), strict=True):
         at = f"{place(left, y)[1]:.2f}%"
         marks += [tag("line", x1="0", x2="100%", y1=at, y2=at), tag("text", word, class_="y", x="-9", y=at, dy=".33em")]
-    for x, word in zip(xs, labels(xs), strict=True):
-        first = "step " if x == xs[0] else ""
-        marks += [tag("text", first + word, class_="x", x=f"{place(x, 0)[0]:.2f}%", y="100%", dy="1.6em")]
+    marks += below([place(x, 0)[0] for x in xs], xs, unit)
     if level:
         at = f"{place(left, level.points[0][1])[1]:.2f}%"
         marks += [tag("line", class_="level", x1="0", x2="100%", y1=at, y2=at)]
         marks += [tag("text", level.name, class_="level", x="100%", y=at, dy="-.45em")]
     curves = [_curve(line, place) for line in lines if line.look != "dots" and len(line.points) > 1]
     marks += [tag("svg", curves, viewBox="0 0 1000 1000", preserveAspectRatio="none")] if curves else []
-    marks += [dot for line in lines if line.look == "dots" or len(line.points) == 1 for dot in _dots(line, place)]
-    words = [tag("title", title), tag("desc", " ".join(map(_told, lines)))]
-    keys = [tag("span", line.name, class_=f"key {line.look}") for line in lines if len(lines) > 1]
-    picture = tag("svg", words, marks, class_="plot small" if zero else "plot", role="img")
-    return tag("figure", tag("figcaption", tag("b", title), note, keys), picture)
+    marks += [dot for line in lines if line.look == "dots" or len(line.points) == 1 for dot in _dots(line, place, unit)]
+    keys = list({line.name: line.classes for line in lines}.items())  # lines of one name have one key
+    told = " ".join(_told(line, unit) for line in lines)
+    return Picture(title, note, keys if len(keys) > 1 else (), told, Html("".join(marks)), small=zero)
 
 
 def _curve(line: Line, place: Any) -> Html:
     at = (place(x, y) for x, y in thin(line.points))
-    return tag("path", class_=line.look, d="M" + "L".join(f"{x * 10:.1f} {y * 10:.1f}" for x, y in at))
+    d = "M" + "L".join(f"{x * 10:.1f} {y * 10:.1f}" for x, y in at)
+    return tag("path", tag("title", line.name) if line.tone else None, class_=line.classes, d=d)
 
 
-def _dots(line: Line, place: Any) -> list[Html]:
-    at = [(*place(x, y), f"step {x:,.0f}: {figure(y, 4)}") for x, y in thin(line.points)]
-    return [tag("circle", tag("title", t), class_=line.look, cx=f"{x:.2f}%", cy=f"{y:.2f}%", r="4") for x, y, t in at]
+def _dots(line: Line, place: Any, unit: str) -> list[Html]:
+    at = [(*place(x, y), f"{_at(x, unit)}: {figure(y, 4)}") for x, y in thin(line.points)]
+    look = line.classes
+    return [tag("circle", tag("title", t), class_=look, cx=f"{x:.2f}%", cy=f"{y:.2f}%", r="4") for x, y, t in at]
 
 
-def _told(line: Line) -> str:
+def below(places: Sequence[float], ticks: Sequence[float], unit: str = "") -> list[Html]:
+    """The numbers under an axis, at these percentages; the first says what is counted."""
+    words = labels(ticks)
+    return [
+        tag("text", f"{unit} {word}".strip() if n == 0 else word, class_="x", x=f"{at:.2f}%", y="100%", dy="1.6em")
+        for n, (at, word) in enumerate(zip(places, words, strict=True))
+    ]
+
+
+def _at(x: float, unit: str) -> str:
+    return f"{unit} {f'{x:,.0f}' if x == int(x) or x >= 100 else figure(x)}"
+
+
+def _told(line: Line, unit: str) -> str:
     """The line in a sentence, for those who cannot see it."""
     (x0, y0), (x1, y1), low = line.points[0], line.points[-1], min(line.points, key=lambda p: p[1])
-    ends = f"from {figure(y0)} at step {x0:,.0f} to {figure(y1)} at step {x1:,.0f}"
-    return f"{line.name}: {ends}, lowest {figure(low[1])} at step {low[0]:,.0f}."
+    ends = f"from {figure(y0)} at {_at(x0, unit)} to {figure(y1)} at {_at(x1, unit)}"
+    return f"{line.name}: {ends}, lowest {figure(low[1])} at {_at(low[0], unit)}."

@@ -10,6 +10,7 @@ Facts = Mapping[str, Any]
 NAMES = {"valid": "validation", "train": "training", "ram_gib": "memory, GiB"}
 SAMPLES, LETTERS, PARTS, LOOKS = 20, 4000, 50, 12  # the most of each on a page
 FEW = 1000  # tokens; what fewer of them say of a model is chance
+LESS = {"loss", "perplexity", "bits_per_character"}  # of these, less is better
 ADVICE = "Train longer (train.minutes), take a larger model (model.size) or give it more data."
 HEAD = """<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">"""
@@ -32,9 +33,10 @@ h1 { font-size: 2rem } h2 { font-size: 1.12rem } .verdict { font-size: 1.5rem; m
 .cards .big { font-size: 1.75rem; line-height: 1.3; color: var(--ink) } .mine tbody > :first-child { font-weight: 650 }
 .trio { grid: auto / repeat(auto-fit, minmax(min(100%, 14rem), 1fr)); gap: 1rem 1.2rem } .wide { overflow-x: auto }
 section { display: grid; grid: auto / 8.5rem minmax(0, 1fr); gap: .7rem 1.8rem } td:nth-child(2) { white-space: nowrap }
-section, footer { margin-top: 1.8rem; padding-top: 1.1rem; border-top: 1px solid var(--rule) } .n { text-align: right }
+section, footer { margin-top: 1.8rem; padding-top: 1.1rem; border-top: 1px solid var(--rule) }
 table { border-collapse: collapse; width: 100%; margin: 0 0 1rem; font-size: .9rem; font-variant-numeric: tabular-nums }
 caption, th, td { text-align: left; vertical-align: baseline; font-weight: inherit; padding: .28rem 1.1rem .28rem 0 }
+.n, .right :is(td, thead th) { text-align: right } .right td { white-space: nowrap }
 th, td { border-bottom: 1px solid var(--rule) } thead { color: var(--soft) } :is(th, td):last-child { padding-right: 0 }
 .pairs { display: grid; grid: auto / fit-content(40%) minmax(0, 1fr); gap: .15rem 1.4rem; margin: 0; font-size: .9rem }
 pre { margin: 0 0 .6rem; padding: .7rem .9rem; overflow-x: auto; background: var(--tint);
@@ -56,25 +58,33 @@ def report(facts: Facts) -> str:
         ("Samples", [_sample(x) for x in (facts.get("samples") or ())[:SAMPLES] if isinstance(x, Mapping)]),
         ("Data", _data(_of(facts, "data"), facts.get("reason"))),
         ("Cost", _cost(_of(facts, "cost"))),
-        ("Machine", _pairs(_of(facts, "machine"))),
+        ("Machine", pairs(_of(facts, "machine"))),
         ("Recipe", _recipe(str(facts.get("recipe") or ""), _of(facts, "origins"))),
         ("Repeat it", [tag("pre", command) for command in facts.get("repeat") or ()]),
         ("What next", [tag("pre", command) for command in facts.get("next") or ()]),
     )
-    full = [(title, title.split()[0].lower(), Html(inside)) for title, raw in sections if (inside := chart.escape(raw))]
     about = [str(facts[key]) for key in ("kind", "task", "date") if facts.get(key) is not None]
     verdict, advice = judge(facts)
-    body = (
-        tag("p", " · ".join(["harken, report of a training", *about]), class_="soft"),
-        tag("h1", facts["name"]),
+    lead = (
         tag("p", verdict, class_="verdict worse" if advice else "verdict"),
         tag("p", advice, class_="advice") if advice else None,
         _cards(facts, _split(facts)),
+    )
+    return page(str(facts["name"]), "report of a training", about, lead, sections)
+
+
+def page(name: str, what: str, about: Sequence[str], lead: Sequence[Any], sections: Sequence[tuple[str, Any]]) -> str:
+    """One offline file: its name, what leads, and a section for whatever has something in it."""
+    full = [(title, title.split()[0].lower(), Html(inside)) for title, raw in sections if (inside := chart.escape(raw))]
+    body = (
+        tag("p", " · ".join([f"harken, {what}", *about]), class_="soft"),
+        tag("h1", name),
+        lead,
         tag("nav", [tag("a", title, href=f"#{key}") for title, key, _ in full], aria_label="Sections"),
         [tag("section", tag("h2", title), tag("div", inside), id=key) for title, key, inside in full],
         tag("footer", "This file is whole: it holds no script and fetches nothing."),
     )
-    head = HEAD + tag("title", f"{facts['name']}: report of a training") + tag("style", Html(CSS + chart.CSS))
+    head = HEAD + tag("title", f"{name}: {what}") + tag("style", Html(CSS + chart.CSS))
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>{tag("body", tag("main", body))}</html>\n'
 
 
@@ -90,11 +100,11 @@ def judge(facts: Facts) -> tuple[str, str]:
     if not mine:
         return "No finite number was measured: nothing can be said about this model.", "Lower train.lr and train again."
     free = {name: _numbers(them) for name, them in _of(facts, "baseline", split).items()}
-    order = sorted(mine, key=lambda k: (k == "loss") != ("perplexity" in mine))  # a language model goes by its loss
+    order = leading(mine)
     key = next((k for k in order if any(k in them for them in free.values())), None)
     if key is None:
         return f"The {_name(order[0])} {where} is {figure(mine[order[0]])}; there is nothing to compare it with.", ""
-    sign = 1 if key in {"loss", "perplexity", "bits_per_character"} else -1  # of these, less is better
+    sign = 1 if key in LESS else -1
     name, theirs = min(((n, t) for n, t in free.items() if key in t), key=lambda pair: sign * pair[1][key])
     gap, shown = sign * (theirs[key] - mine[key]), "perplexity" if "perplexity" in mine.keys() & theirs.keys() else key
     numbers = f"{_name(shown)} {figure(mine[shown])} against {figure(theirs[shown])} {where}."
@@ -103,6 +113,11 @@ def judge(facts: Facts) -> tuple[str, str]:
         return f"{size} better than the {name}, which costs nothing: {numbers}", ""
     verdict = f"{size} worse than" if gap <= -0.005 else "No better than"
     return f"{verdict} the free {name}: {numbers}", f"{_course(_series(facts, 'valid'))} {ADVICE}".strip()
+
+
+def leading(metrics: Facts) -> list[str]:
+    """The metrics, the one to judge by first: for a language model its loss, for others the first that is no loss."""
+    return sorted(metrics, key=lambda key: (key == "loss") != ("perplexity" in metrics))
 
 
 def too_few(protocol: Facts) -> bool:
@@ -129,10 +144,10 @@ def _results(facts: Facts) -> Html | None:
     """The model beside what costs nothing, a table for each split; and each source of mixed data, the hardest first."""
     tables = []
     for split, mine in _of(facts, "metrics").items():
-        tables.append(_table(_scored(facts, split), {"this model": mine, **_of(facts, "baseline", split)}, "wide mine"))
+        tables.append(table(_scored(facts, split), {"this model": mine, **_of(facts, "baseline", split)}, "wide mine"))
     for split in _of(facts, "parts"):
         rows = sorted(_of(facts, "parts", split).items(), key=lambda row: -_numbers(row[1]).get("loss", 0.0))
-        tables.append(_table(f"{_name(split)} split: {len(rows):,} sources, hardest first", dict(rows[:PARTS])))
+        tables.append(table(f"{_name(split)} split: {len(rows):,} sources, hardest first", dict(rows[:PARTS])))
     return tag("div", tables, class_="pair") if any(tables) else None
 
 
@@ -149,8 +164,8 @@ def _curves(facts: Facts) -> list[Html]:
     trio = [chart.chart(name, [Line(name, [*at[key].items()])], zero=True) for key, name in small.items()]
     out += [tag("div", trio, class_="trio")] if any(trio) else []
     looks = valid[:: -1 - len(valid) // LOOKS][::-1]  # from the end, so that the last one is among them
-    table = _table("Quick looks", {f"step {x:,.0f}": {key: at[key].get(x) for key in at} for x, _ in looks})
-    return [*out, tag("details", tag("summary", "The numbers behind the curve"), table)] if table else out
+    shown = table("Quick looks", {f"step {x:,.0f}": {key: at[key].get(x) for key in at} for x, _ in looks})
+    return [*out, tag("details", tag("summary", "The numbers behind the curve"), shown)] if shown else out
 
 
 def _sample(sample: Facts) -> Html:
@@ -162,9 +177,9 @@ def _sample(sample: Facts) -> Html:
 
 
 def _data(data: Facts, reason: Any) -> list[Html]:
-    table = _table("How much there is of each split", {key: _of(data, key) for key in ("tokens", "characters")})
+    counts = table("How much there is of each split", {key: _of(data, key) for key in ("tokens", "characters")})
     rest = {"vocabulary": data.get("vocab"), "a token is": data.get("token"), "recognised": reason}
-    return [table, *_pairs({**rest, "SHA-256": data.get("sha256")})]
+    return [counts, *pairs({**rest, "SHA-256": data.get("sha256")})]
 
 
 def _cost(cost: Facts) -> Html:
@@ -187,7 +202,7 @@ def _cost(cost: Facts) -> Html:
         ("price", say(price_usd="{} USD"), say(price_source="{}")),
         ("compared", size, say(other_model="of {}:", other_co2e_lb="{} lb", other_source="({})")),
     )
-    return _table("What the training used", {name: {"amount": x, "source": why} for name, x, why in rows if x})
+    return table("What the training used", {name: {"amount": x, "source": why} for name, x, why in rows if x})
 
 
 def _recipe(text: str, origins: Facts) -> list[Html]:
@@ -198,10 +213,10 @@ def _recipe(text: str, origins: Facts) -> list[Html]:
         section = f"{words.strip('[] ')}." if words.startswith("[") else section
         origin = left.pop(section + words.partition("=")[0].strip(), None)
         lines += [line, tag("i", f"{'':{max(2, 36 - len(line))}}# {origin}") if origin is not None else None, "\n"]
-    return [tag("pre", lines, tabindex="0"), *_pairs(left)] if lines else _pairs(left)
+    return [tag("pre", lines, tabindex="0"), *pairs(left)] if lines else pairs(left)
 
 
-def _table(caption: str, rows: Facts, look: str = "wide") -> Html:
+def table(caption: str, rows: Facts, look: str = "wide") -> Html:
     """Rows of named values, numbers to the right; nothing if there is no value."""
     rows = {name: row for name, row in rows.items() if isinstance(row, Mapping) and row}
     keys = list({key: 0 for row in rows.values() for key, value in row.items() if value is not None})
@@ -211,12 +226,12 @@ def _table(caption: str, rows: Facts, look: str = "wide") -> Html:
         tag("tr", tag("th", name, scope="row"), [tag("td", figure(row.get(k), 4), class_=side[k]) for k in keys])
         for name, row in rows.items()
     ]
-    table = tag("table", tag("caption", caption), tag("thead", head), tag("tbody", body))
-    return tag("div", table, class_=look) if keys else Html()
+    whole = tag("table", tag("caption", caption), tag("thead", head), tag("tbody", body))
+    return tag("div", whole, class_=look) if keys else Html()
 
 
-def _pairs(pairs: Facts) -> list[Html]:
-    rows = [(tag("dt", NAMES.get(k, k)), tag("dd", figure(value))) for k, value in pairs.items() if figure(value)]
+def pairs(given: Facts) -> list[Html]:
+    rows = [(tag("dt", NAMES.get(k, k)), tag("dd", figure(value))) for k, value in given.items() if figure(value)]
     return [tag("dl", *rows, class_="pairs")] if rows else []
 
 
