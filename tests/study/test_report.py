@@ -159,6 +159,13 @@ def test_the_verdict_says_better_and_worse_as_it_is(loss, verdict, good):
     assert [words for _, words in page.all("p", class_="advice")] == ([] if good else [advice])
 
 
+@pytest.mark.parametrize(("tokens", "verdict"), [(999, False), (1000, True)])
+def test_fewer_than_a_thousand_tokens_give_no_verdict(tokens, verdict):
+    said, advice = judge(facts() | {"protocol": {"valid": {"tokens": tokens}}})
+    few = "Only 999 tokens were judged, too few for a verdict: 1,000 are needed."
+    assert (said == few and "data.valid" in advice) != verdict
+
+
 def test_the_test_split_is_judged_where_there_is_one():
     x = facts()
     x["metrics"]["test"] = {"loss": 3.0, "perplexity": 20.1}

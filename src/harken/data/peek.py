@@ -243,22 +243,19 @@ def text_of(start: Start) -> Text:
 
 def not_utf8(path: Path, offset: int) -> BadInput:
     """The error for the byte at this offset, with its line and its column in characters."""
-    line, before, left = 1, b"", offset
+    line, before, left, head = 1, b"", offset, start_of(path, 1 << 16).head
+    newline = b"\n" if b"\n" in head else b"\r"
     with path.open("rb") as file:
-        head = file.read(HEAD)
-        newline = b"\n" if b"\n" in head else b"\r"
-        file.seek(offset)
-        byte = file.read(1)[0]
-        file.seek(0)
         while 0 < left <= FAR and (block := file.read(min(HEAD, left))):
             left -= len(block)
             line += block.count(newline)
             before = block.rpartition(newline)[2] if newline in block else (before + block)[-HEAD:]
+        file.seek(offset)
+        byte = file.read(1)[0]
     column = len(before.decode("utf-8-sig", "replace")) + 1
     place, where = (f"{path}:{line}", f"column {column}") if offset <= FAR else (path, f"offset {offset}")
-    looks, encoding = ("Windows-1252", "cp1252") if byte < 0xA0 else ("Latin-1", "latin1")
-    if wide := _wide(head):
-        looks, encoding = wide.upper(), wide
+    encoding = _wide(head) or ("cp1252" if byte < 0xA0 else "latin1")
+    looks = {"cp1252": "Windows-1252", "latin1": "Latin-1"}.get(encoding, encoding.upper())
     given = f"byte 0x{byte:02x} at {where} is not UTF-8 (it looks like {looks})"
     return bad(place, given, "harken reads UTF-8", _iconv(path, encoding))
 
