@@ -242,7 +242,7 @@ def _words(written: str, logs: list[float | None], tokenizer: Tokenizer) -> list
 def _check(kind: type, **given: Any) -> None:
     """Refuse an argument of another type by its name, before torch does it in its own words."""
     for name, value in given.items():
-        if not isinstance(value, kind) or (kind is Integral and value < 0):
+        if not isinstance(value, kind) or (isinstance(value, Integral) and value < 0):
             accepted = "a text" if kind is str else "a whole number of 0 or more"
             raise BadInput(f"{name}={value!r}: {accepted} is accepted")
 
