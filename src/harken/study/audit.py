@@ -1,0 +1,174 @@
+"""harken.audit: whether a model obeys its mask, proved on its own weights; and the first layer that does not.
+
+A copy of the model is asked, in float64 on a CPU: there two ways to the same number agree to some fifteen figures.
+"""
+
+import copy
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from harken.core import Structure
+from harken.errors import BadInput, BadSetting, HarkenError
+from harken.events import Listener, silent
+from harken.models import LanguageModel
+from harken.recipe import Recipe
+from harken.tasks import Learning
+from harken.use.model import Run, load
+
+from . import proofs
+from .choose import choose
+
+PASSED, FAILED, UNFIT = "passed", "failed", "does not apply"
+LARGE, HUGE = 20_000_000, 200_000_000  # weights: rows of large models are shorter, huge ones are asked in float32
+TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4}  # shares of the largest number
+CLAIMS = {
+    "causal": "a later token changes nothing before it",
+    "gradient": "no vector depends on a later word: dh_t/dx_s = 0 for s > t",
+    "padded": "what stands behind the end of a text changes nothing in it, nor in what follows",
+    "packed": "a document among others in a row is the same as alone",
+    "cached": "decoding with a memory, token by token, is the full pass",
+    "batched": "a row among others of other lengths is the same as alone",
+    "accumulated": "the gradients of parts of a batch add up to those of the whole",
+}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check: passed, failed or does not apply, and the largest difference, as a share of the largest number."""
+
+    name: str
+    claim: str
+    outcome: str
+    difference: float | None = None
+    tolerance: float | None = None
+    layer: str | None = None  # of a failure: the first module that was given the same and said something else
+    why: str | None = None
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What was checked of a model."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing failed."""
+        return not self._of(FAILED)
+
+    def _of(self, outcome: str) -> list[Check]:
+        return [check for check in self.checks if check.outcome == outcome]
+
+    def __str__(self) -> str:
+        if failed := self._of(FAILED):
+            told = ", ".join(check.name + (f" in {check.layer}" if check.layer else "") for check in failed)
+            return f"{len(failed)} of {len(self.checks)} checks failed: {told}"
+        done, rest = (", ".join(check.name for check in self._of(outcome)) for outcome in (PASSED, UNFIT))
+        return f"{len(self._of(PASSED))} checks passed ({done})" + (f"; {rest} does not apply" if rest else "")
+
+    def facts(self) -> dict[str, Any]:
+        """The same for JSON."""
+        return {"passed": self.passed, "summary": str(self), "checks": [asdict(check) for check in self.checks]}
+
+
+def audit(
+    what: str | Path | Run | nn.Module,
+    task: Learning | None = None,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    length: int | None = None,
+    listen: Listener = silent,
+) -> Audit:
+    """Audit a run, a fresh model by a recipe, or a model as it is, with the task it learns. It stays as it is."""
+    model, learns = (what, task) if isinstance(what, nn.Module) else _named(what, dict(settings or {}), listen)
+    with torch.inference_mode(False), torch.random.fork_rng(devices=[]):
+        return Audit(tuple(_checks(_copy(model), learns or "no task is given", length)))
+
+
+# --- what is audited --------------------------------------------------------------------------------------------------
+
+
+def _named(what: str | Path | Run, settings: dict[str, Any], listen: Listener) -> tuple[nn.Module, Learning | str]:
+    """The model of a run, or of a recipe with its first weights; and its task, or why there is none."""
+    if isinstance(what, Run) or any((Path(what) / name).exists() for name in ("harken.json", "checkpoints")):
+        if settings:
+            raise BadInput(f"{what}: a run is audited as it is; settings are for a recipe or for data")
+        run = what if isinstance(what, Run) else load(what, device="cpu")
+        try:
+            return run.model, _bound(run.recipe, listen, run.tokenizer)[1]
+        except HarkenError as error:  # the data may be elsewhere; the model is here
+            return run.model, str(error)
+    recipe = choose(str(what), settings, listen=listen).recipe
+    opened, task = _bound(recipe, listen)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(recipe.train.seed)
+        try:
+            return recipe.model.build(opened.vocab), task
+        except ValueError as error:
+            raise BadSetting(f"model: {error}") from None
+
+
+def _bound(recipe: Recipe, listen: Listener, tokenizer: Any = None) -> tuple[Any, Learning]:
+    """The data of a recipe, and its task on it."""
+    stateful = getattr(recipe.model, "stateful", False)
+    opened = recipe.data.open(stateful=stateful, tokenizer=tokenizer, listen=listen)
+    return opened, recipe.task.bind(opened, recipe.model, batch=recipe.train.batch, seed=recipe.train.seed)
+
+
+def _copy(model: nn.Module) -> nn.Module:
+    """A copy on the CPU, in float64, unless it is huge or does not take such numbers."""
+    # a kernel knows CAUSAL by its identity; with a copied Structure the copy would go another way than the model
+    kept = {id(s): s for module in model.modules() for s in vars(module).values() if isinstance(s, Structure)}
+    mine = copy.deepcopy(model, kept).cpu().eval().requires_grad_(True)
+    if _size(model) > HUGE:
+        return mine.float()
+    if isinstance(mine.double(), LanguageModel):
+        try:
+            mine(torch.zeros(1, 1, dtype=torch.long))
+        except RuntimeError:
+            return mine.float()
+    return mine
+
+
+def _size(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+# --- one after the other ----------------------------------------------------------------------------------------------
+
+
+def _checks(model: nn.Module, task: Learning | str, length: int | None) -> Iterator[Check]:
+    limit = TOLERANCE[next(model.parameters()).dtype]
+    for name, claim in CLAIMS.items():
+        check = partial(Check, name, claim)
+        try:
+            worst, found = _prove(name, model, task, length, limit)
+        except HarkenError as error:  # a family says no, in its own words, to what it cannot do
+            yield check(UNFIT, why=str(error))
+        except Exception as error:  # a model may break in any way, and a training that is done must not be lost by it
+            yield check(FAILED, why=f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
+        else:
+            layer, first = (layer or type(model).__name__ for layer in found) if found else (None, None)
+            if math.isfinite(worst):
+                why = None if layer == first else f"first seen in {first}"
+                yield check(PASSED if worst <= limit else FAILED, worst, limit, layer, why)
+            else:
+                yield check(FAILED, None, limit, layer, "what it says is not a number")
+
+
+def _prove(name: str, model: nn.Module, task: Learning | str, length: int | None, limit: float) -> proofs.Found:
+    if name == "accumulated":
+        if isinstance(task, str):
+            raise HarkenError(task)
+        return proofs.accumulated(model, task, limit)
+    if not isinstance(model, LanguageModel):
+        raise HarkenError(f"{type(model).__name__} is no language model")
+    L = length or (proofs.LENGTH if _size(model) <= LARGE else proofs.LENGTH // 2)
+    return proofs.PROOFS[name](model, L if model.context is None else min(L, model.context), limit)
