@@ -87,4 +87,4 @@ def test_a_deterministic_training_repeats_itself_bit_for_bit_on_the_device(posit
     (tmp_path / "tales.txt").write_text("\n".join(tales(40)))
     settings = {"train.steps": 5, "train.deterministic": True, "model.positions": positions, "model.size": "tiny"}
     runs = [harken.train(tmp_path / "tales.txt", out=tmp_path / n, settings=settings) for n in "ab"]
-    assert len({sha256(run.folder / "model.safetensors") for run in runs}) == 1
+    assert len({sha256(run.path / "model.safetensors") for run in runs}) == 1

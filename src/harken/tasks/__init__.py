@@ -10,10 +10,9 @@ from harken.data.batch import Batch
 
 @dataclass(frozen=True)
 class Loss:
-    """The summed loss of a batch, over how many answers, and its parts by name (for mixed texts)."""
+    """The summed loss of a batch, and its parts by name with how many answers each has (for mixed texts)."""
 
     total: Tensor
-    count: int
     parts: dict[str, tuple[Tensor, int]] = field(default_factory=dict)
 
 

@@ -77,7 +77,7 @@ class NextWord:
             for s, name in enumerate(self.data.names):
                 mine = batch.source == s
                 parts[name] = (rows[mine].sum(), int(asked[mine].sum()))
-        return Loss(total, batch.count, parts)
+        return Loss(total, parts)
 
     @torch.no_grad()
     def evaluate(self, model: LanguageModel, split: str, *, quick: bool = False) -> Score:

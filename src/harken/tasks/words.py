@@ -24,22 +24,11 @@ def word_loss(h: Tensor, W: Tensor, targets: Tensor, vocab: int) -> tuple[Tensor
 class _WordLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, h: Tensor, W: Tensor, targets: Tensor, vocab: int, learning: bool) -> tuple[Tensor, Tensor]:
-        exact = torch.float32 if h.dtype in (torch.float16, torch.bfloat16) else h.dtype
-        each = torch.empty(len(h), device=h.device, dtype=exact)
-        dh, dW = (torch.empty_like(h), torch.zeros_like(W)) if learning else (None, None)
-        w, parts = W.to(h.dtype), -(-len(h) * len(W) // CHUNK.get(h.device.type, 2**24))
-        real, step = targets != IGNORE, -(-len(h) // parts)
-        grade = compiled(_graded) if h.is_cuda else _graded
-        all_real = not h.is_cuda and bool(real.all())  # a GPU is not asked: the answer would have to be waited for
-        for start in range(0, len(h), step):
-            part = slice(start, start + step)
-            x, at, asked = h[part], targets[part].clamp_min(0), None if all_real else real[part]
-            each[part], p = grade(x @ w.mT, at, asked, vocab, exact, learning)
-            if dh is not None and dW is not None and p is not None:
-                torch.mm(p, w, out=dh[part])
-                dW.addmm_(p.mT, x) if dW.dtype == x.dtype else dW.add_(p.mT @ x)
+        dtype = torch.get_autocast_dtype(h.device.type) if torch.is_autocast_enabled(h.device.type) else h.dtype
+        with torch.autocast(h.device.type, enabled=False):
+            each, dh, dW = _losses(h.to(dtype), W.to(dtype), targets, vocab, learning)
         if dh is not None and dW is not None:
-            ctx.save_for_backward(dh, dW)
+            ctx.save_for_backward(dh.to(h.dtype), dW.to(W.dtype))
         ctx.mark_non_differentiable(each)
         return each.sum(), each
 
@@ -47,6 +36,27 @@ class _WordLoss(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor, _: Any) -> tuple[Tensor, Tensor, None, None, None]:
         dh, dW = ctx.saved_tensors
         return dh * g, dW * g, None, None, None  # g is one number: it does not change the precision of the others
+
+
+def _losses(
+    h: Tensor, W: Tensor, targets: Tensor, vocab: int, learning: bool
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Each token's loss, and the gradients of their sum, chunk by chunk."""
+    exact = torch.float32 if h.dtype in (torch.float16, torch.bfloat16) else h.dtype
+    each = torch.empty(len(h), device=h.device, dtype=exact)
+    dh, dW = (torch.empty_like(h), torch.zeros_like(W, dtype=exact)) if learning else (None, None)
+    parts = -(-len(h) * len(W) // CHUNK.get(h.device.type, 2**24))
+    real, step = targets != IGNORE, -(-len(h) // parts)
+    grade = compiled(_graded) if h.is_cuda else _graded
+    all_real = not h.is_cuda and bool(real.all())  # a GPU is not asked: the answer would have to be waited for
+    for start in range(0, len(h), step):
+        part = slice(start, start + step)
+        x, at, asked = h[part], targets[part].clamp_min(0), None if all_real else real[part]
+        each[part], p = grade(x @ W.mT, at, asked, vocab, exact, learning)
+        if dh is not None and dW is not None and p is not None:
+            torch.mm(p, W, out=dh[part])
+            dW.addmm_(p.mT, x) if dW.dtype == x.dtype else dW.add_(p.mT @ x)
+    return each, dh, dW
 
 
 def _graded(

@@ -20,9 +20,8 @@ class Recording:
     """The updates for batches of one shape."""
 
     def __init__(self, batch: Batch, update: Callable[[Batch], tuple[Tensor, Tensor]]) -> None:
-        self.batch, self.count, self.graph = batch, batch.count, torch.cuda.CUDAGraph()
-        torch.cuda.synchronize()
-        with torch.cuda.graph(self.graph):
+        self.batch, self.graph = batch, torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, stream=torch.cuda.current_stream()):
             self.result = update(batch)
 
     def fits(self, batch: Batch) -> bool:

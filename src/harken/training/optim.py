@@ -20,15 +20,15 @@ def optimizer(model: nn.Module, train: Train) -> torch.optim.Optimizer:
         {"params": [p for p in rest if p.dim() >= 2], "weight_decay": train.weight_decay},
         {"params": [p for p in rest if p.dim() < 2], "weight_decay": 0.0},
     ]
-    groups = [g for g in groups if g["params"]]
+    groups, on_gpu = [g for g in groups if g["params"]], parameters[0].is_cuda
     match train.optimizer:
         case "sgd":
             return torch.optim.SGD(groups, lr=train.lr, momentum=train.momentum, nesterov=train.nesterov)
         case "rmsprop":
             return torch.optim.RMSprop(groups, lr=train.lr, alpha=train.betas[1], momentum=train.momentum)
         case "adam":
-            return torch.optim.Adam(groups, lr=train.lr, betas=train.betas, fused=True)
-    adamw = torch.optim.AdamW(groups, lr=train.lr, betas=train.betas, fused=True)
+            return torch.optim.Adam(groups, lr=train.lr, betas=train.betas, fused=True, capturable=on_gpu)
+    adamw = torch.optim.AdamW(groups, lr=train.lr, betas=train.betas, fused=True, capturable=on_gpu)
     if not inner:
         return adamw
     return Muon(inner, adamw, lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay)

@@ -45,6 +45,7 @@ class Step:
         self.optimizer = optimizer(self.model, self.train)
         self.recording: Recording | None = None
         self.plain = 0  # updates made without a recording
+        self.side = torch.cuda.Stream(self.device) if self.lazy else None
         self.count, self.parts = 1, dict[str, float]()
         self.total = self.norm = torch.zeros((), device=self.device)
         self.odd = torch.zeros((), device=self.device)  # 1: a number was not finite, nothing is updated
@@ -81,10 +82,19 @@ class Step:
         before = {name: t.clone() for name, t in self.task.state().items()}
         while True:
             try:
-                return self._make(batch)
+                return self._aside(batch)
             except torch.OutOfMemoryError:
                 self.task.load_state(before)
                 self._halve(len(batch.tokens))
+
+    def _aside(self, batch: Batch) -> None:
+        """On a GPU, the update on a stream of its own: what was begun on the main one cannot be recorded."""
+        if self.side is None:
+            return self._make(batch)
+        self.side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.side):
+            self._make(batch)
+        torch.cuda.current_stream().wait_stream(self.side)
 
     def _make(self, batch: Batch) -> None:
         self.count = batch.count

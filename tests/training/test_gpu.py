@@ -1,0 +1,107 @@
+"""On a GPU: an update played from a recording is the plain update, and what does not fit is cut. Run: pytest -m gpu"""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from harken.data.batch import Batch
+from harken.errors import HarkenError
+from harken.models.gpt import Shape
+from harken.tasks import Loss
+from harken.tasks.next_word import nll
+from harken.training.loop import Trainer
+from harken.training.settings import Train
+
+pytestmark = pytest.mark.gpu
+SHAPE = Shape(d=64, layers=2, heads=2, context=32)
+
+
+class Noise:
+    """Next-word prediction on random tokens; each step has its own."""
+
+    steps, splits, tokens = 100, (), 256
+
+    def batch(self, epoch: int, step: int) -> Batch:
+        made = torch.randint(100, (8, 33), generator=torch.Generator().manual_seed(step))
+        return Batch(made[:, :-1], made[:, 1:])
+
+    def loss(self, model: nn.Module, batch: Batch, start: int = 0) -> Loss:
+        return Loss(nll(model, batch)[0])
+
+    def state(self) -> dict[str, torch.Tensor]:
+        return {}
+
+    def load_state(self, state: dict[str, torch.Tensor]) -> None: ...
+
+
+def trainer(task=None, listen=lambda *_, **__: None, **settings) -> Trainer:
+    torch.manual_seed(0)
+    train = Train(**{"steps": 12, "device": "cuda", "precision": "float32", "lr": 1e-2, "warmup": 0} | settings)
+    return Trainer(SHAPE.build(100), task or Noise(), train, listen=listen)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon", "adam"])
+@pytest.mark.parametrize("micro", [None, 3])
+def test_recorded_updates_are_the_plain_ones(optimizer, micro):
+    plain, played = (trainer(optimizer=optimizer, micro=micro, compile=how) for how in ("no", "yes"))
+    losses = [[t.update(12)["loss"] for _ in range(12)] for t in (plain, played)]
+    assert played.make.recording is not None
+    assert plain.make.recording is None
+    assert losses[1] == pytest.approx(losses[0], rel=2e-3)
+
+
+def test_dropout_in_a_recording_is_drawn_anew_each_time():
+    class Same(Noise):
+        def batch(self, epoch, step):
+            return super().batch(0, 0)
+
+    torch.manual_seed(0)
+    shape = SHAPE.model_copy(update={"dropout": 0.5})
+    train = Train(steps=12, device="cuda", lr=1e-12, warmup=0, weight_decay=0)
+    t = Trainer(shape.build(100), Same(), train)
+    losses = [t.update(12)["loss"] for _ in range(10)]
+    assert t.make.recording is not None
+    assert len(set(losses[4:])) == 6
+
+
+@pytest.mark.parametrize("compiled", ["no", "yes"])
+def test_after_a_number_that_is_none_no_weight_moves_and_the_batch_is_named(compiled):
+    class Breaks(Noise):
+        def loss(self, model, batch, start=0):
+            good = super().loss(model, batch)
+            broken = torch.where((batch.tokens == 99).all(), math.nan, 1.0)
+            return Loss(good.total * broken)
+
+        def batch(self, epoch, step):
+            batch = super().batch(epoch, step)
+            return batch if step != 6 else Batch(torch.full_like(batch.tokens, 99), batch.targets)
+
+    t = trainer(Breaks(), compile=compiled, optimizer="muon")
+    for _ in range(6):
+        t.update(12, read=False)
+    before = [p.detach().clone() for p in t.model.parameters()]
+    t.update(12, read=False)
+    t.update(12, read=False)
+    with pytest.raises(HarkenError, match=r"^step 7 \(epoch 0, batch 6\): .*nothing was updated"):
+        t.update(12)
+    assert all(torch.equal(a, b) for a, b in zip(before, t.model.parameters(), strict=True))
+
+
+def test_what_does_not_fit_into_memory_is_cut_and_the_update_is_the_same():
+    class Large(Noise):
+        def loss(self, model, batch, start=0):
+            if len(batch.tokens) > 2:
+                raise torch.OutOfMemoryError("too many rows")
+            return super().loss(model, batch)
+
+    said = []
+    cut = trainer(Large(), listen=lambda event, **facts: said.append(facts.get("text")), compile="no")
+    whole = trainer(compile="no")
+    assert cut.update(12)["loss"] == pytest.approx(whole.update(12)["loss"], rel=1e-5)
+    assert cut.make.micro == 2
+    assert [text for text in said if text] == [
+        "out of memory: 4 of 8 rows at a time from now on; the updates stay the same",
+        "out of memory: 2 of 8 rows at a time from now on; the updates stay the same",
+    ]
