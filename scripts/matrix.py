@@ -99,12 +99,22 @@ def resumes(family: Family, text: Path, folder: Path) -> str:
     return PASSES if same else "the resumed weights are not those of the unbroken run"
 
 
+def audits(family: Family, text: Path, folder: Path) -> str:
+    found = harken.audit(folder / "whole")
+    return PASSES if found.passed else str(found)
+
+
 def verb(name: str) -> str:
     """A verb this table does not try: it is not there yet, or the table is behind."""
     return "not tried here" if name in VERBS else f"comes with `harken {name}`"
 
 
-CHECKS: dict[str, Callable[[Family, Path, Path], str]] = {"train": trains, "eval": evaluates, "kill+resume": resumes}
+CHECKS: dict[str, Callable[[Family, Path, Path], str]] = {
+    "train": trains,
+    "eval": evaluates,
+    "kill+resume": resumes,
+    "audit": audits,
+}
 
 
 def cell(column: str, family: Family, text: Path, folder: Path) -> str:
@@ -151,6 +161,7 @@ def page(rows: Mapping[Family, list[str]]) -> str:
         "- kill+resume: left between two checkpoints and resumed from the last one, the run ends with the same bytes",
         "  as the unbroken one. Dropout is on, so the dice are taken up again as well. Real kills, at any time and",
         "  wherever a file is written: tests/training/test_resume.py.",
+        "- audit: no check of `harken audit` fails ([audit.md](audit.md)).",
     ]
     return "\n".join(lines) + "\n"
 

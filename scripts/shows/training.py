@@ -18,6 +18,7 @@ from harken.models.gpt import Shape
 from harken.recipe import resolve
 from harken.run import weights
 from harken.study import cost
+from harken.study.audit import audit
 from harken.study.train import prepare
 from harken.training import meter
 from harken.training.loop import Trainer
@@ -139,6 +140,16 @@ def lab01_epoch() -> Seen:
     x = min(times) * LAB_WORDS / 2000  # the step least disturbed by others
     here = f"on {torch.get_num_threads()} threads of this machine"
     return Seen(x, f"seconds an epoch of {LAB_WORDS:,} words would take {here}; printed {LAB_SECONDS}", x > 0)
+
+
+@show()
+def audited() -> Seen:
+    """Trained on all words in parallel, then asked: other words to come, one word at a time, packed, in a batch."""
+    with learning() as trainer:
+        learn(trainer, 10)
+        found = audit(trainer.model, trainer.task)
+    x = max(check.difference or 0.0 for check in found.checks)
+    return Seen(x, f"largest difference in {len(found.checks)} checks after 10 steps of training", found.passed)
 
 
 # --- batches and steps ------------------------------------------------------------------------------------------------

@@ -11,21 +11,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .errors import BadInput, BadRun, BadSetting, HarkenError
+    from .study.audit import Audit, audit
     from .study.train import train
     from .use.model import Run, load
 
 __version__ = "0.1.0"
 
 _WHERE = {
+    "Audit": "study.audit",
     "BadInput": "errors",
     "BadRun": "errors",
     "BadSetting": "errors",
     "HarkenError": "errors",
     "Run": "use.model",
+    "audit": "study.audit",
     "load": "use.model",
     "train": "study.train",
 }
-__all__ = ["BadInput", "BadRun", "BadSetting", "HarkenError", "Run", "__version__", "load", "train"]
+__all__ = ["Audit", "BadInput", "BadRun", "BadSetting", "HarkenError", "Run", "__version__", "audit", "load", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -308,7 +308,7 @@ class OwnCount(NextWord):
 
     def loss(self, model, batch, start=0):
         loss = super().loss(model, batch, start)
-        return Loss(loss.total / loss.count, loss.count, loss.parts)
+        return Loss(loss.total / batch.count, loss.parts)
 
 
 def test_a_loss_over_the_micro_batchs_own_count_is_caught(tales):
@@ -319,9 +319,11 @@ def test_a_loss_over_the_micro_batchs_own_count_is_caught(tales):
 
 def test_a_step_that_divides_by_the_micro_batchs_own_count_is_caught(tales, monkeypatch):
     def gradients(self, batch):
-        for start in range(0, len(batch.tokens), self.micro or len(batch.tokens)):
-            loss = self.task.loss(self.call, batch.rows(start, start + (self.micro or len(batch.tokens))), start)
-            (loss.total / loss.count).backward()
+        size = self.micro or len(batch.tokens)
+        for start in range(0, len(batch.tokens), size):
+            rows = batch.rows(start, start + size)
+            loss = self.task.loss(self.call, rows, start)
+            (loss.total / rows.count).backward()
         return loss.total.detach()
 
     monkeypatch.setattr(Step, "_gradients", gradients)
@@ -371,7 +373,7 @@ def test_a_model_of_another_kind_is_asked_only_what_it_can_answer(tales):
     class Learned(NextWord):
         def loss(self, model, batch, start=0):
             scores = model.table(batch.tokens).flatten(0, 1)
-            return Loss(F.cross_entropy(scores, batch.targets.flatten(), reduction="sum"), batch.count)
+            return Loss(F.cross_entropy(scores, batch.targets.flatten(), reduction="sum"))
 
     ready = trainer(tales)
     ready.task.__class__ = Learned
@@ -486,8 +488,10 @@ def test_the_audit_is_one_line():
     assert str(audit(good)) == (
         "6 checks passed (causal, gradient, padded, packed, cached, batched); accumulated does not apply"
     )
-    assert str(audit(bad)).startswith("5 of 7 checks failed: causal in stack.blocks.0.look, gradient in stack")
-    assert "\n" not in str(audit(bad))
+    bad.norm = OverTheSequence(16)
+    assert str(audit(bad)) == (
+        "6 of 7 checks failed: causal, gradient, padded, cached, batched in stack.blocks.0.look; packed in norm"
+    )
 
 
 def test_the_facts_say_what_was_claimed_how_far_off_it_was_and_who_is_to_blame():
@@ -520,6 +524,14 @@ def run(tmp_path_factory, tales):
 
 def test_a_run_is_audited_by_its_folder_or_as_it_is_in_the_hand(run):
     assert results(harken.audit(run.path)) == results(harken.audit(run)) == {}
+
+
+def test_every_training_ends_with_its_audit(run):
+    facts = json.loads((run.path / "harken.json").read_text())["audit"]
+    assert facts["passed"] is True
+    assert facts["summary"] == f"7 checks passed ({', '.join(CLAIMS)})"
+    assert [check["outcome"] for check in facts["checks"]] == ["passed"] * 7
+    assert facts["summary"] in (run.path / "report.html").read_text()
 
 
 def test_a_run_whose_data_is_gone_is_audited_without_it(run):

@@ -41,6 +41,9 @@ def facts(steps: int = 1200) -> dict[str, Any]:
         "samples": [{"prompt": "ROMEO:", "text": "\nWhat say'st thou?", "temperature": 0.8}],
         "cost": cost(reading, tokens=10_000_000, flops_per_token=5.1e6, price=(0.3, "a bill")),
         "data": {"tokens": {"train": 1003854}, "characters": {"train": 1}, "vocab": 66, "token": "c", "sha256": "8c"},
+        "audit": {"passed": True, "summary": "1 checks passed (causal)", "checks": [
+            {"name": "causal", "claim": "no future", "outcome": "passed", "difference": 2e-16, "tolerance": 1e-8,
+             "layer": None, "why": None}]},
         "reason": "anything else that is UTF-8 = text", "machine": {"cpu": "EPYC", "cores": 2, "gpu": None},
         "recipe": RECIPE, "origins": {"model.d": "size = small", "train.lr": "command line"},
         "repeat": ["harken train runs/x/recipe.toml --out runs/again"], "next": ["harken look runs/shakespeare"],
@@ -197,6 +200,13 @@ def test_of_a_run_that_held_nothing_out_the_page_does_not_doubt_the_learning_rat
     assert "Lower train.lr" not in words
 
 
+def test_a_model_that_failed_its_audit_is_not_praised_before_that_is_said():
+    leaky = {"passed": False, "summary": "1 of 7 checks failed: causal in blocks.0", "checks": []}
+    words = Page(report(facts() | {"audit": leaky})).words
+    assert words.index("Do not trust these numbers: 1 of 7 checks failed: causal in blocks.0.") < words.index("better")
+    assert "Do not trust" not in Page(report(facts())).words
+
+
 def test_a_validation_loss_that_rose_is_told():
     x = facts()
     for line in x["log"]:
@@ -211,7 +221,8 @@ def test_every_number_that_is_given_is_on_the_page():
                  "tokens 111,540, context 128, stride 64", "unigram", "28.1", "51 TFLOP", "5.1 MFLOP", "0.14 g",
                  "times PUE 1.58", "0.954 lb per kWh", LECTURE, "Transformer (big): 192 lb", "1/609,",
                  "0.0200 USD", "estimated: 2 cores x 10 W", "1,003,854", "66", "8c", "EPYC", "ROMEO:",
-                 "temperature 0.8", "harken look runs/shakespeare", "UTF-8 = text"):  # fmt: skip
+                 "temperature 0.8", "harken look runs/shakespeare", "UTF-8 = text",
+                 "no future", "2e-16", "1e-8"):  # fmt: skip
         assert said in words, said
     assert words.index("hard.txt") < words.index("easy.txt")
 
@@ -219,10 +230,11 @@ def test_every_number_that_is_given_is_on_the_page():
 def test_a_section_without_facts_is_left_out():
     whole = facts()
     titles = {words for _, words in Page(report(whole)).all("h2")}
-    assert len(titles) == 9
+    assert len(titles) == 10
     gone = {
         "Learning curves": ["log"], "Samples": ["samples"], "Data": ["data", "reason"], "Cost": ["cost"],
         "Machine": ["machine"], "Recipe": ["recipe", "origins"], "Repeat it": ["repeat"], "What next": ["next"],
+        "Audit": ["audit"],
     }  # fmt: skip
     for title, keys in gone.items():
         for less in ({k: v for k, v in whole.items() if k not in keys}, whole | {k: type(whole[k])() for k in keys}):

@@ -207,7 +207,7 @@ def verdict(facts: dict[str, Any]) -> list[str]:
         told += [f"  {split if n == 0 else '':<{width}}  {line}" for n, line in enumerate(_aligned(rows))]
         told += [f"  {'':<{width}}  ({how})"] if how else []
         told += [f"  {'':<{width}}  (too few tokens for a verdict: {FEW:,} are needed)"] if too_few(protocol) else []
-    return told
+    return [*told, f"  audit   {facts['audit']['summary']}"] if "audit" in facts else told
 
 
 def _aligned(rows: Sequence[tuple[str, Mapping[str, float]]]) -> list[str]:

@@ -68,8 +68,9 @@ class Audit:
 
     def __str__(self) -> str:
         if failed := self._of(FAILED):
-            told = ", ".join(check.name + (f" in {check.layer}" if check.layer else "") for check in failed)
-            return f"{len(failed)} of {len(self.checks)} checks failed: {told}"
+            layers = {check.layer: [c.name for c in failed if c.layer == check.layer] for check in failed}
+            told = [", ".join(names) + (f" in {layer}" if layer else "") for layer, names in layers.items()]
+            return f"{len(failed)} of {len(self.checks)} checks failed: {'; '.join(told)}"
         done, rest = (", ".join(check.name for check in self._of(outcome)) for outcome in (PASSED, UNFIT))
         return f"{len(self._of(PASSED))} checks passed ({done})" + (f"; {rest} does not apply" if rest else "")
 

@@ -56,6 +56,7 @@ def report(facts: Facts) -> str:
         ("Result", _results(facts)),
         ("Learning curves", _curves(facts)),
         ("Samples", [_sample(x) for x in (facts.get("samples") or ())[:SAMPLES] if isinstance(x, Mapping)]),
+        ("Audit", _audit(_of(facts, "audit"))),
         ("Data", _data(_of(facts, "data"), facts.get("reason"))),
         ("Cost", _cost(_of(facts, "cost"))),
         ("Machine", pairs(_of(facts, "machine"))),
@@ -65,7 +66,9 @@ def report(facts: Facts) -> str:
     )
     about = [str(facts[key]) for key in ("kind", "task", "date") if facts.get(key) is not None]
     verdict, advice = judge(facts)
+    failed = figure(_of(facts, "audit").get("summary")) if _of(facts, "audit").get("passed") is False else ""
     lead = (
+        tag("p", f"Do not trust these numbers: {failed}.", class_="verdict worse") if failed else None,
         tag("p", verdict, class_="verdict worse" if advice else "verdict"),
         tag("p", advice, class_="advice") if advice else None,
         _cards(facts, _split(facts)),
@@ -174,6 +177,13 @@ def _sample(sample: Facts) -> Html:
     words = text[:LETTERS] + (f" … and {len(text) - LETTERS:,} characters more" if text[LETTERS:] else "")
     how = tag("div", f"temperature {heat}", class_="soft") if heat is not None else None
     return tag("div", how, tag("blockquote", tag("b", sample.get("prompt")), words, dir="auto"))
+
+
+def _audit(audit: Facts) -> Html:
+    """What was proved of the model, check by check, and the layer that is to blame where a check failed."""
+    checks = checks if isinstance(checks := audit.get("checks"), list) else []
+    rows = {figure(c.get("name")): {"outcome": "", **c, "name": None} for c in checks if isinstance(c, Mapping)}
+    return table(figure(audit.get("summary")), rows)
 
 
 def _data(data: Facts, reason: Any) -> list[Html]:

@@ -1,4 +1,4 @@
-"""harken.train: choose, train, judge beside the free baselines, report. `harken train` only calls it."""
+"""harken.train: choose, train, judge beside the free baselines, audit, report. `harken train` only calls it."""
 
 import json
 import re
@@ -21,6 +21,7 @@ from harken.training import machine, meter
 from harken.training.loop import Trainer
 from harken.use.model import Run, load
 
+from .audit import audit
 from .choose import choose, run_name
 from .report import report
 
@@ -218,6 +219,7 @@ def _judge(
         "protocol": {split: score.protocol for split, score in scores.items()},
         "parts": {split: score.parts for split, score in scores.items() if score.parts},
         "baseline": baseline,
+        "audit": audit(trainer.model, task).facts(),
         "best_step": trainer.course.step,
         "bitwise": trainer.device.type == "cpu" or recipe.train.deterministic,
         "machine": machine.describe(),
