@@ -11,6 +11,8 @@ from harken.errors import BadInput
 from harken.use.model import Cut
 from harken.use.sample import Choice, Reader, decode
 
+ZERO = torch.tensor(0)
+
 GREEDY = Choice(temperature=0)
 CONTEXT = 16
 
@@ -171,7 +173,7 @@ def test_top_k_of_1_is_greedy_at_any_temperature(char):
 @pytest.mark.parametrize("temperature", [1e-40, 1e-320, 1e-5])
 def test_a_temperature_too_low_to_divide_by_is_greedy(temperature):
     logits = torch.tensor([[1e3, -1e3, 1e3 + 1, 0.0]])
-    assert Choice(temperature=temperature, top_p=0.9).draw(logits, [torch.Generator().manual_seed(1)]).tolist() == [2]
+    assert Choice(temperature=temperature, top_p=0.9).draw(logits, torch.tensor([1]), ZERO).tolist() == [2]
 
 
 def test_unless_it_is_said_the_temperature_is_that_of_the_verb(char):
@@ -185,16 +187,21 @@ def test_unless_it_is_said_the_temperature_is_that_of_the_verb(char):
 @pytest.mark.parametrize("temperature", [1.0, 0.5, 2.0])
 def test_draws_follow_softmax_of_the_scores_over_the_temperature(temperature):
     rows = 20_000
-    dice = [torch.Generator().manual_seed(0)] * rows  # one after the other
-    seen = Choice(temperature=temperature).draw(LOGITS.expand(rows, -1), dice).bincount(minlength=LOGITS.shape[1])
+    seen = (
+        Choice(temperature=temperature)
+        .draw(LOGITS.expand(rows, -1), torch.arange(rows), ZERO)
+        .bincount(minlength=LOGITS.shape[1])
+    )
     expected = rows * (LOGITS[0] / temperature).softmax(-1)
     chi_square = float(((seen - expected) ** 2 / expected).sum())
     assert chi_square < 27.9  # 6 degrees of freedom: a right generator is above it once in 10,000 seeds
 
 
 def test_what_was_cut_off_is_never_drawn():
-    dice = [torch.Generator().manual_seed(1)] * 2000
-    assert set(Choice(temperature=9.0, top_k=2).draw(LOGITS.expand(2000, -1), dice).tolist()) == {2, 4}
+    assert set(Choice(temperature=9.0, top_k=2).draw(LOGITS.expand(2000, -1), torch.arange(2000), ZERO).tolist()) == {
+        2,
+        4,
+    }
 
 
 @pytest.mark.parametrize("choice", [{"temperature": 0}, {"temperature": 5.0}, {"top_k": 1}, {"top_p": 0.01}])

@@ -59,7 +59,9 @@ class Step:
     def _compiled(self) -> nn.Module:
         """The model as it is called in a step: compiled where that pays, plain where it cannot be."""
         wanted, able = self.train.compile, getattr(self.model, "compiles", True)
-        if wanted == "no" or (wanted == "auto" and self.device.type == "cpu") or not able:
+        # on a CPU it does not pay, and a compiler that tries out its kernels does not repeat itself bit for bit
+        plain = wanted == "auto" and (self.device.type == "cpu" or self.train.deterministic)
+        if wanted == "no" or plain or not able:
             return self.model
         if reason := machine.can_compile(self.device):
             self.listen("notice", text=f"not compiled: {reason}")

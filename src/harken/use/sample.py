@@ -1,17 +1,20 @@
 """Text from a language model, one token at a time. The memory keeps what was read; each step reads one token more."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from harken.errors import BadInput, did_you_mean
 from harken.models import LanguageModel
 
+from .dice import chance, seeds
+from .steps import FEW, Steps, recordable
+
+Call = Callable[..., Tensor]
 COLD = 1e-4  # below this temperature no other token has a chance, and scores divided by it overflow
 
 
@@ -53,13 +56,13 @@ class Choice:
             logits = logits.masked_fill(beyond.scatter(-1, index, beyond), -torch.inf)
         return logits
 
-    def draw(self, logits: Tensor, dice: Sequence[torch.Generator]) -> Tensor:
-        """One token a row: B. Each row has its own dice, so a row is the same alone and in a batch."""
+    def draw(self, logits: Tensor, seeds: Tensor, n: Tensor) -> Tensor:
+        """The n-th token of each row: B. Each row has its own seed, so a row is the same alone and in a batch."""
         if self.temperature < COLD:
             return logits.argmax(-1)
         logits = self.narrow(logits.float() / self.temperature)
-        chance = torch.stack([torch.rand(logits.shape[-1], generator=d) for d in dice]).to(logits.device)
-        return (logits - (-chance.clamp_min(1e-20).log()).log()).argmax(-1)  # Gumbel: the same as drawing from softmax
+        # Gumbel's way, the same as drawing from softmax
+        return (logits - (-chance(seeds, n, logits.shape[-1]).log()).log()).argmax(-1)
 
 
 @torch.inference_mode()
@@ -72,32 +75,56 @@ def decode(
     seed: int,
     index: int = 0,
     never: Sequence[int] = (),
+    call: Call | None = None,
 ) -> Iterator[Tensor]:
-    """The tokens that follow the prompts, one (B) at a time, and none of `never`. Prompts may differ in length."""
+    """The tokens that follow the prompts, one (B) at a time, and none of `never`. Prompts may differ in length.
+
+    `call` is the model as it is called, where that is not the model itself: compiled.
+    """
     texts = [list(p) for p in prompts]
-    dice = [_dice(seed + row, index) for row in range(len(texts))]
-    reader = Reader(model, texts, tokens)
-    out = torch.tensor(never, dtype=torch.long, device=reader.device)
-    for n in range(tokens):
-        chosen = choice.draw(reader.logits.index_fill(-1, out, -torch.inf), dice)
-        yield chosen
+    reader = Reader(model, texts, tokens, call)
+    rows, out = seeds(seed, index, len(texts), reader.device), torch.tensor(never, dtype=torch.long)
+    out = out.to(reader.device)
+
+    def draw(logits: Tensor, n: Tensor) -> Tensor:
+        return choice.draw(logits.index_fill(-1, out, -torch.inf), rows, n)
+
+    for chosen in _tokens(reader, texts, tokens, draw):
         for text, token in zip(texts, chosen.tolist(), strict=True):
             text.append(token)
-        if n + 1 < tokens:
+        yield chosen
+
+
+def fast(model: LanguageModel) -> Call:
+    """The model compiled for steps of one token: products of one row are then sums that melt into their neighbours."""
+    compiled: Call = torch.compile(model, dynamic=False, options={"coordinate_descent_tuning": True})
+    return compiled
+
+
+def _tokens(reader: "Reader", texts: Sequence[Sequence[int]], tokens: int, draw: Any) -> Iterator[Tensor]:
+    """One token after the other; where it can be, many from one recording of the step."""
+    n = torch.zeros((), dtype=torch.long, device=reader.device)
+    while int(n) < tokens:
+        yield (chosen := draw(reader.logits, n))
+        n += 1
+        many = min(tokens - int(n), reader.capacity - max(reader.lengths))
+        if many >= FEW and recordable(reader.model):
+            steps = Steps(reader, chosen, n, draw)
+            yield from steps.play(many)
+            reader.lengths, n, chosen = [length + many for length in reader.lengths], steps.n, steps.token
+            reader.place = steps.place
+        if int(n) < tokens:
             reader.read(texts, chosen)
-
-
-def _dice(seed: int, index: int) -> torch.Generator:
-    """The dice of one text: neither two seeds nor two places in a list of prompts have the same."""
-    mixed = np.random.SeedSequence([seed % 2**64, index]).generate_state(1, np.uint64)
-    return torch.Generator().manual_seed(int(mixed[0]))
 
 
 class Reader:
     """A model that has read some texts: the scores of what comes next, and the memory of what was."""
 
-    def __init__(self, model: LanguageModel, texts: Sequence[Sequence[int]], more: int) -> None:
+    def __init__(
+        self, model: LanguageModel, texts: Sequence[Sequence[int]], more: int, call: Call | None = None
+    ) -> None:
         self.model, self.device, self.more = model, next(model.parameters()).device, more
+        self.call = call or model
         self.context = model.context
         self.starts = [0 if self.context is None else max(0, len(t) - self.context) for t in texts]
         self._begin(texts)
@@ -129,6 +156,6 @@ class Reader:
                     self.starts[row] = len(text) - half
             self._begin(texts)
             return
-        h = self.model(token[:, None], pos=self.place, memory=self.memory)
+        h = self.call(token[:, None], pos=self.place, memory=self.memory)
         self.place, self.lengths = self.place + 1, [length + 1 for length in self.lengths]
         self.logits = self.model.logits(h[:, -1])
