@@ -104,6 +104,12 @@ def audits(family: Family, text: Path, folder: Path) -> str:
     return PASSES if found.passed else str(found)
 
 
+def compares(family: Family, text: Path, folder: Path) -> str:
+    axes = {"train.lr": [1e-3, 1e-2]}
+    found = harken.compare(text, axes, settings=family.settings(), seeds=2, out=folder / "compared")
+    return PASSES if all(row["interval"].get("loss") for row in found.rows) else found.verdict
+
+
 def verb(name: str) -> str:
     """A verb this table does not try: it is not there yet, or the table is behind."""
     return "not tried here" if name in VERBS else f"comes with `harken {name}`"
@@ -114,6 +120,7 @@ CHECKS: dict[str, Callable[[Family, Path, Path], str]] = {
     "eval": evaluates,
     "kill+resume": resumes,
     "audit": audits,
+    "compare": compares,
 }
 
 
@@ -162,6 +169,7 @@ def page(rows: Mapping[Family, list[str]]) -> str:
         "  as the unbroken one. Dropout is on, so the dice are taken up again as well. Real kills, at any time and",
         "  wherever a file is written: tests/training/test_resume.py.",
         "- audit: no check of `harken audit` fails ([audit.md](audit.md)).",
+        "- compare: two learning rates with two seeds each; every loss has its interval.",
     ]
     return "\n".join(lines) + "\n"
 

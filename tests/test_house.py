@@ -40,7 +40,20 @@ ORDER = (
 RANK = {room: rank for rank, group in enumerate(ORDER.split("|")) for room in group.split()}
 RANK |= {"recipes": RANK["recipe"], "cli": -1}  # recipes: the TOML files; cli: one of its verbs starts `serve`
 
-PUBLIC = ["Audit", "BadInput", "BadRun", "BadSetting", "HarkenError", "Run", "__version__", "audit", "load", "train"]
+PUBLIC = [
+    "Audit",
+    "BadInput",
+    "BadRun",
+    "BadSetting",
+    "Comparison",
+    "HarkenError",
+    "Run",
+    "__version__",
+    "audit",
+    "compare",
+    "load",
+    "train",
+]
 CORE_DEPENDENCIES = {"torch", "numpy", "safetensors", "tokenizers", "pydantic", "click", "rich"}
 FORBIDDEN_MODULES = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "yaml"}
 FORBIDDEN_CALLS = {"eval", "exec", "__import__", "torch.load", "torch.save", "os.system", "os.popen"}

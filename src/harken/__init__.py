@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .errors import BadInput, BadRun, BadSetting, HarkenError
     from .study.audit import Audit, audit
+    from .study.compare import Comparison, compare
     from .study.train import train
     from .use.model import Run, load
 
@@ -22,13 +23,28 @@ _WHERE = {
     "BadInput": "errors",
     "BadRun": "errors",
     "BadSetting": "errors",
+    "Comparison": "study.compare",
     "HarkenError": "errors",
     "Run": "use.model",
     "audit": "study.audit",
+    "compare": "study.compare",
     "load": "use.model",
     "train": "study.train",
 }
-__all__ = ["Audit", "BadInput", "BadRun", "BadSetting", "HarkenError", "Run", "__version__", "audit", "load", "train"]
+__all__ = [
+    "Audit",
+    "BadInput",
+    "BadRun",
+    "BadSetting",
+    "Comparison",
+    "HarkenError",
+    "Run",
+    "__version__",
+    "audit",
+    "compare",
+    "load",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

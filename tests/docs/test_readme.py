@@ -78,7 +78,7 @@ def run(line: str) -> Result:
     words, piped = parsed(line)
     if "--minutes" in words:
         words[words.index("--minutes") + 1] = "0.001"
-    if words[0] in ("train", "check") and "--resume" not in words:
+    if words[0] in ("train", "check", "compare") and "--resume" not in words:
         words += SHORT["--minutes" in words :]  # a budget in minutes stands for itself
     if words[0] == "generate" and not {"--tokens", "--next"} & set(words):
         words += ["--tokens", "5"]

@@ -19,6 +19,7 @@ from harken.errors import HarkenError, did_you_mean
 VERBS = {
     "audit": "prove that a model obeys its mask: no future leak, nothing from padding, packing, memory or batch",
     "check": "what is this data, which recipe would be used, what would it cost; trains nothing",
+    "compare": "the same data under several settings and seeds: quality with intervals, time, cost, and a picture",
     "cost": "what runs cost together: time, energy, CO2e; or the lecture's cost table computed again",
     "data": "list the data catalogue, or fetch one set into the cache",
     "demo": "a first success in minutes: train on Shakespeare, judge, sample, report",

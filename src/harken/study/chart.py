@@ -37,8 +37,9 @@ MARKS = """
 .plot text { font-size: .74rem; fill: var(--soft) } .plot path.faint { stroke-width: 1; opacity: .45 }
 .plot path { fill: none; stroke: var(--accent); stroke-width: 1.8; vector-effect: non-scaling-stroke }
 .plot line { stroke: var(--rule) } .plot line.level { stroke: var(--soft); stroke-dasharray: 5 4 }
-.plot text.level { paint-order: stroke; stroke: var(--paper); stroke-width: 4px } .plot circle { fill: var(--accent) }
-.plot circle.dots { fill: var(--valid); stroke: var(--paper); stroke-width: 1.5 } .plot .name { fill: var(--ink) }
+.plot :is(text.level, .name) { paint-order: stroke; stroke: var(--paper); stroke-width: 4px }
+.plot circle { fill: var(--accent) } .plot .name { fill: var(--ink) }
+.plot circle.dots { fill: var(--valid); stroke: var(--paper); stroke-width: 1.5 }
 .plot line.span { stroke-width: 2 } .plot circle.seed { opacity: .45 } .plot .dashed { stroke-dasharray: 6 4 }
 """
 for n, tone in enumerate(TONES, 1):

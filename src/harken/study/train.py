@@ -6,6 +6,7 @@ import shlex
 import shutil
 import time
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def _begun(what: str | Path | None, place: Path, *, named: bool) -> Path | None:
         if named and Path(what).absolute() != place.absolute():
             raise BadInput(f"{what}: a run goes on in its own folder, not in {place}; leave out away")
         return Path(what)
-    known = [p for p in ([place] if named else _numbered(place)) if (p / "recipe.toml").is_file()]
+    known = [p for p in ([place] if named else numbered(place)) if (p / "recipe.toml").is_file()]
     if not named and _is_data(what):
         mine = str(Path(str(what)).absolute())
         known = [p for p in known if recipes.read(p / "recipe.toml").get("data.path") == mine]
@@ -88,7 +89,7 @@ def _begun(what: str | Path | None, place: Path, *, named: bool) -> Path | None:
     return left[-1] if left else None
 
 
-def _numbered(place: Path) -> list[Path]:
+def numbered(place: Path) -> list[Path]:
     """my, and the my-2, my-3 ... that are there."""
     later = [p for p in place.parent.glob("*") if re.fullmatch(rf"{re.escape(place.name)}-\d+", p.name)]
     return [place, *sorted(later, key=lambda p: int(p.name.rpartition("-")[2]))]
@@ -113,10 +114,8 @@ def _go_on(folder: Path, given: dict[str, Any], listen: Listener) -> Run:
 
 def _folder(wanted: Path, *, named: bool, force: bool) -> Path:
     """The folder to write. A name that was given is refused if it is taken; a default one takes -2, -3 ..."""
-    if _is_free(wanted):
-        return wanted
-    if not named:
-        return next(p for n in range(2, 10**6) if _is_free(p := wanted.with_name(f"{wanted.name}-{n}")))
+    if not named or is_free(wanted):
+        return next_free(wanted)
     if not wanted.is_dir():
         raise BadInput(f"{wanted}: there is a file of this name; take another folder")
     if not force:
@@ -126,7 +125,13 @@ def _folder(wanted: Path, *, named: bool, force: bool) -> Path:
     return wanted
 
 
-def _is_free(folder: Path) -> bool:
+def next_free(wanted: Path) -> Path:
+    """The folder of this name, or the first of name-2, name-3 ... that is free."""
+    later = (wanted.with_name(f"{wanted.name}-{n}") for n in range(2, 10**6))
+    return next(folder for folder in chain([wanted], later) if is_free(folder))
+
+
+def is_free(folder: Path) -> bool:
     """What a writer leaves that was killed before its first step (a lock, half a file) takes no name."""
     return not folder.exists() or (folder.is_dir() and all(p.name.startswith(".") for p in folder.iterdir()))
 

@@ -1,0 +1,85 @@
+"""harken compare DATA [section.key=a,b,c ...]"""
+
+from typing import Any
+
+import click
+
+from harken.study.chart import duration, figure
+
+from . import as_json, show
+from .say import Teller, table
+
+TOLD = {"notice", "fetch", "vocabulary", "encode", "step", "trial", "tried"}  # of a trial; the rest is in its report
+
+
+@click.command()
+@click.argument("what", metavar="DATA|RECIPE|COMPARISON")
+@click.argument("settings", nargs=-1, metavar="[section.key=a,b,c ...]")
+@click.option("--models", metavar="A,B", help="The same as model.kind=A,B.")
+@click.option("--minutes", type=float, help="How long to train each trial; set-up is not counted.")
+@click.option("--seeds", type=click.IntRange(min=1), metavar="N", help="How often each is trained. Default: 3.")
+@click.option(
+    "--eval",
+    "evals",
+    multiple=True,
+    metavar="section.key=a,b",
+    help="Judge each trained model under these settings too.",
+)
+@click.option("--out", metavar="DIR", help="The folder to write. Default: runs/<name of the data>-compare.")
+@click.option("--resume", is_flag=True, help="Go on with a comparison: what is finished is not trained again.")
+@as_json
+def compare(what: str, settings: tuple[str, ...], json_: bool, **options: Any) -> None:
+    """Train on the same data with the same budget under several settings, and say what made a difference.
+
+    A setting with several values (model.heads=1,2,8) is compared; several such settings are combined.
+    """
+    from harken.study.compare import compare as compare_
+    from harken.study.compare import values
+    from harken.study.tally import elsewhere, grid, refused
+
+    given = dict(map(values, settings))
+    models, minutes, evals = (options.pop(name) for name in ("models", "minutes", "evals"))
+    if models and "model.kind" in given:
+        raise click.UsageError("--models and model.kind say the same; give one of them")
+    given |= dict([values(f"model.kind={models}")]) if models else {}
+    given |= {"train.minutes": [minutes]} if minutes is not None else {}
+    axes = {path: some for path, some in given.items() if len(some) > 1}
+    shared = {path: some[0] for path, some in given.items() if len(some) == 1}
+    with Trials(aside=json_) as teller:
+        made = compare_(what, axes, settings=shared, evals=dict(map(values, evals)), listen=teller, **options)
+    found = made.facts
+    if json_:
+        show({**found, "files": [str(made.path / name) for name in ("compare.json", "report.html", "compare.svg")]})
+        return
+    click.echo()
+    table(*grid(found))
+    heads, lines = elsewhere(found)
+    if lines:
+        click.echo()
+        table(heads, lines)
+    for name, reason in refused(found).items():
+        click.echo(f"  failed  {name}: {reason}")
+    click.echo(f"\n  {made.verdict}")
+    click.echo(f"  report  {made.path / 'report.html'}      picture: {made.path / 'compare.svg'}")
+
+
+class Trials(Teller):
+    """Tells a line for each trial, and what happens inside one only while it lasts."""
+
+    def __call__(self, event: str, /, **facts: Any) -> None:
+        if event in TOLD:
+            super().__call__(
+                event, **{name: fact for name, fact in facts.items() if (event, name) != ("step", "valid")}
+            )
+
+    def _trial(self, number: int, trials: int, name: str, seed: int) -> None:
+        self._away()
+        self.line(f"  trial {number} of {trials}: {name or 'the recipe'}, seed {seed}")
+
+    def _tried(self, trial: Any, **_: Any) -> None:
+        self._away()
+        told = f"failed: {trial.failed}"
+        if not trial.failed:
+            losses = ", ".join(f"{split} loss {figure(x['loss'], 4)}" for split, x in trial.facts["metrics"].items())
+            told = f"{losses}, {trial.facts['steps']:,} steps in {duration(trial.cost['seconds'])}"
+        self.line(f"    {told}")

@@ -1,0 +1,315 @@
+"""harken.compare: the same data and budget under several settings and seeds; each trial is an ordinary training.
+
+    runs/my-compare/  compare.json  report.html  compare.svg  model.heads=1-seed=0/  model.heads=1-seed=1/ ...
+
+compare.json holds the plan from the start, so that a comparison that was stopped goes on where it was: a trial that is
+finished is only read.
+"""
+
+import gc
+import hashlib
+import itertools
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+import torch
+
+from harken import recipe as recipes
+from harken import run
+from harken.errors import BadInput, BadRun, HarkenError, Stopped
+from harken.events import Listener, silent
+from harken.recipe import GIVEN, Recipe, Settings
+from harken.use.model import Run
+
+from .chart import number
+from .choose import choose, located, run_name
+from .compare_page import compare_page, compare_svg
+from .tally import Trial, name_of, tally
+from .train import is_free, next_free, numbered, train
+
+PLAN = "compare.json"
+QUOTED = re.compile(r'"(?:\\.|[^"\\])*"|\'[^\']*\'')  # a text as TOML writes it
+PLAIN = re.compile(r"[\w./@+-]+")
+LONGEST = 100  # letters of a folder's name
+SEEDS = 3  # the fewest that give an interval of some use
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is compared: the axes and their values, what all trials share, how often, and what is asked of each."""
+
+    what: str
+    axes: dict[str, list[Any]] = field(default_factory=dict)
+    settings: Settings = field(default_factory=dict)
+    evals: dict[str, list[Any]] = field(default_factory=dict)
+    seeds: int = SEEDS
+
+    def rows(self) -> list[Settings]:
+        return list(product(self.axes))
+
+    def first_seed(self) -> int:
+        return int(self.settings.get("train.seed", 0))
+
+    def shared(self) -> str:
+        """What must be the same for a comparison to go on."""
+        return json.dumps([self.what, self.settings], sort_keys=True)
+
+    def command(self) -> str:
+        """What to type to repeat it."""
+        words = ["harken", "compare", self.what]
+        words += [f"{path}={','.join(map(as_word, some))}" for path, some in self.axes.items()]
+        words += [f"{path}={as_word(value)}" for path, value in self.settings.items()]
+        for path, some in self.evals.items():
+            words += ["--eval", f"{path}={','.join(map(as_word, some))}"]
+        return " ".join(map(quote, [*words, "--seeds", str(self.seeds)]))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A finished comparison: its folder and what was found, as in its compare.json."""
+
+    path: Path
+    facts: dict[str, Any]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One for each combination of settings: metrics and intervals over the seeds, seconds, weights, cost."""
+        return list(self.facts["rows"])
+
+    @property
+    def verdict(self) -> str:
+        return str(self.facts["verdict"])
+
+
+def compare(
+    what: str | Path,
+    axes: Mapping[str, Sequence[Any]] | None = None,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    evals: Mapping[str, Sequence[Any]] | None = None,
+    seeds: int | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    listen: Listener = silent,
+) -> Comparison:
+    """Train under each combination of the axes' values, with several seeds, and judge side by side.
+
+    axes={"model.heads": [1, 2, 8]} are compared; settings are the same for all; evals={"model.context": [128, 256]}
+    asks each finished trial how it does under other settings. With resume a comparison goes on, also with more seeds.
+    """
+    given = dict(settings or {})
+    if (Path(what) / PLAN).is_file():
+        folder = Path(what)
+        if not resume:
+            raise BadInput(f"{what}: this is a comparison, not data; {_how_to_go_on(folder)}")
+        if axes or given or evals or out:
+            raise BadInput(f"{what}: this comparison goes on with the settings it has; leave them and out away")
+        plan = _read(folder)
+        plan = replace(plan, seeds=plan.seeds if seeds is None else seeds)
+        check(plan, listen)
+    else:
+        place = Path(out) if out else Path("runs") / f"{run_name(str(what), given)}-compare"
+        kept = located("-", listen=listen) if what == "-" else Path(what)  # stdin is read once
+        source = str(kept.absolute()) if kept.exists() else str(what)
+        plan = Plan(source, _lists(axes), given, _lists(evals), SEEDS if seeds is None else seeds)
+        check(plan, listen)
+        folder = _folder(plan, place, named=bool(out), resume=resume, listen=listen)
+    with run.writing(folder):
+        run.write_json(folder / PLAN, asdict(plan))
+        return _compare(plan, folder, listen)
+
+
+# --- the plan ---------------------------------------------------------------------------------------------------------
+
+
+def values(text: str) -> tuple[str, list[Any]]:
+    """model.heads=1,2,8 -> ("model.heads", [1, 2, 8]). A comma inside brackets, braces or quotes is part of a value."""
+    path, equals, said = text.partition("=")
+    pieces, depth, at = [""], 0, 0
+    while at < len(said):
+        quoted = QUOTED.match(said, at) if depth or not pieces[-1].strip() else None  # it's.txt has no quotes
+        piece = quoted[0] if quoted else said[at]
+        depth, at = depth + (piece in ("[", "{")) - (piece in ("]", "}")), at + len(piece)
+        if piece == "," and depth <= 0:
+            pieces.append("")
+        else:
+            pieces[-1] += piece
+    if len(pieces) > 1 and not all(map(str.strip, pieces)):
+        raise BadInput(f"{text}: there is nothing before or after a comma; values look like {path}=1,2,8")
+    given = [recipes.override(f"{path}{equals}{piece.strip() if pieces[1:] else piece}") for piece in pieces]
+    return given[0][0], [value for _, value in given]
+
+
+def as_word(value: Any) -> str:
+    """A value as it is typed: plain text where it reads as itself, else TOML."""
+    plain = isinstance(value, str) and PLAIN.fullmatch(value) and recipes.override(f"x.x={value}")[1] == value
+    return value if plain else recipes.as_toml(value)
+
+
+def product(axes: Mapping[str, Sequence[Any]]) -> Iterator[Settings]:
+    """Every combination of the axes' values."""
+    return (dict(zip(axes, combination, strict=True)) for combination in itertools.product(*axes.values()))
+
+
+def _lists(axes: Mapping[str, Sequence[Any]] | None) -> dict[str, list[Any]]:
+    """The axes, after each was found to be a list of different values."""
+    if not isinstance(axes or {}, Mapping):
+        raise BadInput(f'axes = {axes!r}: a dictionary is accepted, such as {{"model.heads": [1, 2, 8]}}')
+    for path, given in (axes or {}).items():
+        if isinstance(given, str) or not isinstance(given, Sequence) or not given:
+            raise BadInput(f"{path} = {given!r}: an axis is a list of values, such as [1, 2, 8]")
+        twice = [value for n, value in enumerate(given) if value in given[:n]]
+        if twice:
+            raise BadInput(f"{path}: {twice[0]!r} is there twice; name each value once")
+    return {path: list(given) for path, given in (axes or {}).items()}
+
+
+def check(plan: Plan, listen: Listener = silent) -> None:
+    """Refuse, before anything is trained, what no recipe can be made of."""
+    if not isinstance(plan.seeds, int) or plan.seeds < 1:
+        raise BadInput(f"seeds = {plan.seeds!r}: at least 1 is needed, and 2 for an interval")
+    if "train.seed" in plan.axes:
+        raise BadInput("train.seed: seeds are repetitions, not rivals; say how many with seeds")
+    both = [path for path in plan.axes if path in plan.settings]
+    if both:
+        raise BadInput(f"{both[0]}: is given with one value and with several; give it once")
+    outside = [path for path in plan.evals if not path.startswith(("model.", "task."))]
+    if outside:
+        raise BadInput(f"{outside[0]}: what was learned is judged under other settings of model and task only")
+    for row in plan.rows():
+        recipe = choose(plan.what, plan.settings | row, listen=listen).recipe
+        for under in product(plan.evals):
+            recipes.resolve(("the recipe", recipe.settings()), (GIVEN, under))
+
+
+def _read(folder: Path) -> Plan:
+    found = run.read_json(folder / PLAN)
+    try:
+        return Plan(**{name: found[name] for name in Plan.__dataclass_fields__})
+    except KeyError as error:
+        raise BadRun(f"{folder / PLAN}: holds no {error.args[0]}; this is not a file harken wrote") from None
+
+
+def _folder(plan: Plan, wanted: Path, *, named: bool, resume: bool, listen: Listener) -> Path:
+    """The folder to write. A comparison that was begun goes on if it shares data and settings; more may be compared."""
+    if resume:
+        known = {p: _read(p) for p in ([wanted] if named else numbered(wanted)) if (p / PLAN).is_file()}
+        mine = [p for p, begun in known.items() if begun.shared() == plan.shared()]
+        if mine:
+            return mine[-1]
+        if named and known:
+            raise BadInput(f"{wanted}: the comparison there has other data or settings; take another folder")
+        listen("notice", text=f"{wanted}: there is nothing to go on with; the comparison starts anew")
+    if named and not is_free(wanted):
+        raise BadInput(f"{wanted}: is not empty; resume the comparison there, or take another folder")
+    return next_free(wanted)
+
+
+def _how_to_go_on(folder: Path) -> str:
+    return f"go on with: harken compare {quote(str(folder))} --resume"
+
+
+# --- the trials -------------------------------------------------------------------------------------------------------
+
+
+def _compare(plan: Plan, folder: Path, listen: Listener) -> Comparison:
+    rows, first = plan.rows(), plan.first_seed()
+    todo = [(n, seed) for seed in range(first, first + plan.seeds) for n in range(len(rows))]  # all rows, then again
+    groups: list[list[Trial]] = [[] for _ in rows]
+    for turn, (n, seed) in enumerate(todo, 1):
+        listen("trial", number=turn, trials=len(todo), name=name_of(rows[n]), seed=seed)
+        place = folder / _name(rows[n], seed)
+        try:
+            trial = _trial(plan, rows[n], seed, place, listen)
+        except Stopped as error:
+            where = f"{folder}: stopped in trial {turn} of {len(todo)}"
+            raise Stopped(f"{where}; {_how_to_go_on(folder)}", error.exit_code - 128) from None
+        groups[n].append(trial)
+        listen("tried", name=name_of(rows[n]), seed=seed, trial=trial)
+    texts = {trial.facts["data"].get("sha256") for group in groups for trial in group if not trial.failed}
+    if len(texts) > 1 and not any(path.startswith("data.") for path in plan.axes):
+        raise BadInput(f"{folder}: {plan.what} was changed between two trials; compare anew in another folder")
+    found = {"comparison": str(folder), **asdict(plan), **tally(groups), "command": plan.command()}
+    run.write(folder / "report.html", compare_page(found, groups))
+    run.write(folder / "compare.svg", compare_svg(found, groups))
+    run.write_json(folder / PLAN, found)
+    if not any(row["seeds"] for row in found["rows"]):
+        raise HarkenError(f"{folder}: every trial failed, the first by: {found['rows'][0]['failed'][0]['reason']}")
+    return Comparison(folder, found)
+
+
+def _name(settings: Settings, seed: int) -> str:
+    """A folder's name that says which trial is in it, and is no other's."""
+    said = "-".join([*(f"{path}={as_word(value)}" for path, value in settings.items()), f"seed={seed}"])
+    plain = re.sub(r"[^\w.=+-]+", "_", said)
+    if plain == said and len(plain) <= LONGEST:
+        return plain
+    return f"{plain[:LONGEST]}-{hashlib.sha256(said.encode()).hexdigest()[:8]}"
+
+
+def _trial(plan: Plan, row: Settings, seed: int, folder: Path, listen: Listener) -> Trial:
+    """Train one, go on with one that was begun, or read one that is finished. One that fails says why."""
+    trial = Trial(row, seed, folder)
+    given = plan.settings | row | {"train.seed": seed}
+    begun, done = (folder / "recipe.toml").is_file(), (folder / "harken.json").is_file()
+    _forget()
+    try:
+        made = train(plan.what, out=folder, settings=given, resume=begun, listen=silent if done else listen)
+        log = [json.loads(line) for line in (folder / "log.jsonl").read_text("utf-8").splitlines()]
+        asked = [_under(made, under) for under in product(plan.evals)] if plan.evals else []
+        trial = replace(trial, facts=made.facts, cost=run.read_json(folder / "cost.json"), log=log, evals=asked)
+        odd = [split for split, found in made.metrics.items() if number(found["loss"]) is None]
+        return replace(trial, failed=f"its {odd[0]} loss is not a finite number") if odd else trial
+    except Stopped:
+        raise
+    except Exception as error:  # a night of trials does not end with the first that is out of memory
+        said = " ".join(str(error).split())
+        return replace(trial, failed=said if isinstance(error, HarkenError) else f"{type(error).__name__}: {said}")
+
+
+def _forget() -> None:
+    """Let go of the trial before: its memory, and its compiled code, of which torch keeps only so many of a kind."""
+    gc.collect()
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()
+
+
+def _under(made: Run, settings: Settings) -> dict[str, Any]:
+    """How a trained model does under other settings."""
+    try:
+        return {"settings": settings, "metrics": judged_under(made, settings), "failed": ""}
+    except HarkenError as error:
+        return {"settings": settings, "metrics": {}, "failed": str(error)}
+
+
+def judged_under(made: Run, settings: Settings) -> dict[str, float]:
+    """The metrics on the valid split of the trained weights in the model, and by the task, that these settings make."""
+    recipe = recipes.resolve((str(made.path), made.recipe.settings()), (GIVEN, settings))
+    opened = recipe.data.open(stateful=made.model.context is None, tokenizer=made.tokenizer)
+    split = next((s for s in ("valid", "test") if s in opened.splits), None)
+    if split is None:
+        raise BadInput(f"{made.path}: nothing was held out, so nothing can be judged; data.valid=0.1 holds out a part")
+    with torch.random.fork_rng():
+        model = recipe.model.build(made.tokenizer.vocab).to(made.device).eval()
+    try:
+        run.load_weights(model, run.weights(made.model))
+    except BadRun:
+        raise BadInput(_unfit(made.recipe, recipe)) from None
+    task = recipe.task.bind(opened, recipe.model, batch=recipe.train.batch, seed=recipe.train.seed)
+    return dict(task.evaluate(model, split).metrics)
+
+
+def _unfit(trained: Recipe, asked: Recipe) -> str:
+    """Why weights do not fit the model of other settings, and what to do."""
+    if getattr(asked.model, "positions", None) == "learned" and trained.model.context != asked.model.context:
+        has = f"learned positions are those of the training, {trained.model.context}"
+        return (
+            f"{has}; train with model.context={asked.model.context}, or with model.positions=rotary, alibi or sinusoid"
+        )
+    return "the trained weights do not fit this model; train with this setting instead"

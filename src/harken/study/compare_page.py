@@ -1,0 +1,90 @@
+"""What a comparison shows people: one offline page, and its pictures as one SVG file."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from . import chart
+from .chart import Html, Line, Picture, figure, number, tag
+from .picture import Span, alone, spans
+from .report import LESS, page, pairs, table
+from .tally import Trial, elsewhere, grid, refused
+
+Facts = Mapping[str, Any]
+Groups = Sequence[Sequence[Trial]]
+
+
+def compare_page(found: Facts, groups: Groups) -> str:
+    """The page: verdict, table, pictures, what failed, and how to repeat it."""
+    level = f"“to {figure(found['level'])}” is the time until this valid loss, the best that every trial reaches"
+    how = f"± is the 95 % interval of Student's t over the seeds{'; ' + level if found['level'] is not None else ''}"
+    sections = (
+        ("Result", _table(how, *grid(found))),
+        ("Pictures", [picture.figure() for picture in pictures(found, groups)]),
+        ("Elsewhere", _table("The trained weights, judged under other settings", *elsewhere(found))),
+        ("Failed", pairs(refused(found))),
+        ("Settings", pairs({"data": found["what"], **found["settings"]})),
+        ("Runs", pairs({row["name"]: ", ".join(Path(r).name for r in row["runs"]) for row in found["rows"]})),
+        ("Repeat it", tag("pre", found["command"])),
+    )
+    lead = (tag("p", found["verdict"], class_="verdict"),)
+    return page(Path(found["comparison"]).name, "a comparison", [f"{found['seeds']} seeds"], lead, sections)
+
+
+def compare_svg(found: Facts, groups: Groups) -> str:
+    """The pictures as one file."""
+    return alone(found["verdict"], pictures(found, groups))
+
+
+def _table(caption: str, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> Html:
+    return table(caption, {name: dict(zip(heads[1:], cells, strict=True)) for name, *cells in lines}, "wide right")
+
+
+def pictures(found: Facts, groups: Groups) -> list[Picture]:
+    """The numbers with their intervals; the valid loss over steps and over seconds; the metric under other settings."""
+    rows = list(zip(range(1, len(groups) + 1), found["rows"], groups, strict=True))
+    curves = [(row["name"], n, trial.curve()) for n, row, group in rows for trial in group if not trial.failed]
+    over_steps = [Line(name, [(step, loss) for step, _, loss in points], tone=n) for name, n, points in curves]
+    over_time = [Line(name, [(seconds, loss) for _, seconds, loss in points], tone=n) for name, n, points in curves]
+    equal = found["level"]
+    level = None if equal is None else Line(f"equal quality: {figure(equal)}", [(0.0, equal)])
+    drawn = (
+        _judged(found, groups),
+        chart.drawn("Valid loss over steps", over_steps, note="a line for each seed"),
+        chart.drawn("Valid loss over time", over_time, note="without the looks", level=level, unit="seconds"),
+        _under(found),
+    )
+    return [picture for picture in drawn if picture]
+
+
+def _judged(found: Facts, groups: Groups) -> Picture | None:
+    """Each row's number with its interval and its seeds, beside the best that costs nothing."""
+    split, metric, rows = found["split"], found["metric"], []
+    for n, (row, group) in enumerate(zip(found["rows"], groups, strict=True), 1):
+        if metric in row["metrics"]:
+            low_high = row["interval"][metric]
+            seeds = [trial.facts["metrics"][split][metric] for trial in group if not trial.failed]
+            ends = None if low_high is None else (low_high[0], low_high[1])
+            rows.append(Span(row["name"], row["metrics"][metric], ends, seeds, n))
+    free = sorted((x, name) for name, m in found["baseline"].items() if (x := number(m.get(metric))) is not None)
+    known = [x for row in rows for x in (row.middle, *(row.ends or ()), *row.points)]
+    level = None
+    if known and free:
+        best, name = free[0] if metric in LESS else free[-1]
+        room = max(known) - min(known)
+        if min(known) - room <= best <= max(known) + room:  # one far away would leave the others no room
+            level = Line(f"{name}, free: {figure(best)}", [(0.0, best)])
+    title = f"{split} {metric.replace('_', ' ')}".capitalize()
+    return spans(title, rows, note="mean, 95 % interval and each seed", level=level) if rows else None
+
+
+def _under(found: Facts) -> Picture | None:
+    """The metric over a setting of the evaluation, where there is one and it is a number."""
+    if len(found["evals"]) != 1:
+        return None
+    [path], metric = found["evals"], found["metric"]
+    asked = [[(one["settings"][path], one["metrics"].get(metric)) for one in row["evals"]] for row in found["rows"]]
+    lines = [
+        Line(row["name"], points, tone=n) for n, (row, points) in enumerate(zip(found["rows"], asked, strict=True), 1)
+    ]
+    return chart.drawn(f"{found['split']} {metric} by {path}".capitalize(), lines, unit=path)

@@ -1,0 +1,99 @@
+"""harken compare: its table for people, its one object for programs, and its words when something is wrong."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+TINY = ["model.d=16", "model.layers=1", "model.context=16", "train.steps=2", "train.batch=4", "train.eval_every=1"]
+
+
+@pytest.fixture
+def text(tales, tmp_path) -> str:
+    shutil.copy(tales, tmp_path / "my.txt")
+    return "my.txt"
+
+
+@pytest.fixture
+def refused(harken):
+    """The one line of an error, after its exit code was seen."""
+
+    def call(*args: object, code: int = 2) -> str:
+        said = harken("compare", *args)
+        assert (said.code, said.err.count("\n")) == (code, 1), said
+        return said.err.removeprefix("harken: ").removesuffix("\n")
+
+    return call
+
+
+def test_json_of_compare(harken, text):
+    said = harken("compare", text, "model.heads=1,2", *TINY, "--seeds", 2, "--eval", "model.context=16,32", "--json")
+    assert said.code == 0, said
+    found = json.loads(said.out)
+    assert [row["settings"] for row in found["rows"]] == [{"model.heads": 1}, {"model.heads": 2}]
+    wanted = {"model", "settings", "metrics", "interval", "seconds", "parameters", "flops", "kwh", "co2e_kg"}
+    for row in found["rows"]:
+        assert wanted <= row.keys()
+        assert row["model"] == "gpt"
+        low, high = row["interval"]["loss"]
+        assert low <= row["metrics"]["loss"] <= high
+        assert [e["settings"]["model.context"] for e in row["evals"]] == [16, 32]
+    assert all(Path(file).is_file() for file in found["files"])
+    assert {"unigram", "5-gram Kneser-Ney"} == found["baseline"].keys()
+
+
+def test_people_get_a_line_for_each_trial_a_table_a_verdict_and_where_it_is(harken, text):
+    said = harken("compare", text, "--models", "gpt,lstm", *TINY, "--seeds", 1, "--eval", "model.context=8")
+    assert said.code == 0, said
+    lines = said.out.splitlines()
+    trials = [line for line in lines if line.startswith("  trial ")]
+    assert trials == ["  trial 1 of 2: gpt, seed 0", "  trial 2 of 2: lstm, seed 0"]
+    table = lines.index(next(line for line in lines if line.lstrip().startswith("valid loss  ")))
+    assert [line.split("  ")[0] for line in lines[table + 1 : table + 5]] == [
+        "gpt", "lstm", "unigram, for free", "5-gram Kneser-Ney, for free",
+    ]  # fmt: skip
+    assert any(line.lstrip().startswith("valid loss, as trained  model.context=8") for line in lines)
+    assert "one seed has no interval: it may be chance" in lines[-2]
+    assert lines[-1] == "  report  runs/my-compare/report.html      picture: runs/my-compare/compare.svg"
+
+
+def test_what_failed_is_told_with_its_reason(harken, text):
+    said = harken("compare", text, "model.heads=2,3", *TINY, "--seeds", 1)
+    assert said.code == 0, said
+    assert "    failed: model: d=16 does not split over 3 heads" in said.out
+    assert "  failed  model.heads=3, seed 0: model: d=16 does not split over 3 heads" in said.out
+
+
+def test_minutes_are_the_budget_of_each_trial(harken, text):
+    tiny = [word for word in TINY if not word.startswith("train.steps")]
+    said = harken("compare", text, *tiny, "--minutes", 0.001, "--seeds", 1, "--json")
+    assert json.loads(said.out)["settings"]["train.minutes"] == 0.001
+
+
+def test_a_finished_comparison_is_told_again_without_training(harken, text, tmp_path):
+    first = json.loads(harken("compare", text, *TINY, "--seeds", 1, "--json").out)
+    made = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/my-compare/*/model.safetensors")}
+    again = harken("compare", "runs/my-compare", "--resume", "--json")
+    assert json.loads(again.out)["rows"] == first["rows"]
+    assert made == {path: path.stat().st_mtime_ns for path in made}
+
+
+def test_a_typing_error_is_refused_before_anything_is_trained(refused, text, tmp_path):
+    assert refused(text, "model.haeds=1,2") == "model.haeds is not a setting. Did you mean model.heads?"
+    assert refused(text, "model.heads=1,,2") == (
+        "model.heads=1,,2: there is nothing before or after a comma; values look like model.heads=1,2,8"
+    )
+    assert refused(text, "heads=1,2") == "'heads=1' is not a setting; settings look like model.layers=6"
+    assert refused(text, "--models", "gpt,lsmt").endswith("Did you mean lstm?")
+    assert refused(text, "--models", "gpt", "model.kind=lstm") == (
+        "compare: --models and model.kind say the same; give one of them; see harken compare --help"
+    )
+    assert refused(text, "--seeds", "0").startswith("compare: invalid value for '--seeds'")
+    assert refused("mt.txt", "model.heads=1,2").startswith("mt.txt: there is no such file")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_where_nothing_could_be_trained_the_exit_code_says_so(refused, text):
+    said = refused(text, "model.heads=3", *TINY, "--seeds", 1, "--out", "none", code=1)
+    assert said.startswith("none: every trial failed, the first by: model: d=16 does not split over 3 heads")
