@@ -165,11 +165,11 @@ def _checks(model: nn.Module, task: Learning | str, length: int | None) -> Itera
 
 
 def _prove(name: str, model: nn.Module, task: Learning | str, length: int | None, limit: float) -> proofs.Found:
+    L = length or (proofs.LENGTH if _size(model) <= LARGE else proofs.LENGTH // 2)
     if name == "accumulated":
         if isinstance(task, str):
             raise HarkenError(task)
-        return proofs.accumulated(model, task, limit)
+        return proofs.accumulated(model, task, L, limit)
     if not isinstance(model, LanguageModel):
         raise HarkenError(f"{type(model).__name__} is no language model")
-    L = length or (proofs.LENGTH if _size(model) <= LARGE else proofs.LENGTH // 2)
     return proofs.PROOFS[name](model, L if model.context is None else min(L, model.context), limit)

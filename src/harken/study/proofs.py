@@ -201,33 +201,40 @@ PROOFS: dict[str, Callable[[LanguageModel, int, float], Found]] = {
 # --- parts of a batch -------------------------------------------------------------------------------------------------
 
 
-def accumulated(model: nn.Module, task: Learning, limit: float) -> Found:
+def accumulated(model: nn.Module, task: Learning, L: int, limit: float) -> Found:
     """The gradients of two steps as the training itself makes them: of whole batches, and in micro-batches."""
-    batches = [_few(task.batch(0, n)) for n in range(min(2, task.steps))]
+    batches = [_few(task.batch(0, n), L) for n in range(min(2, task.steps))]
     if len(batches[0].tokens) < 2:
         raise HarkenError("a batch is a single row, so there is nothing to add up")
-    worst = gap(*(_updates(model, task, batches, micro) for micro in (None, MICRO)))
-    return worst, None if worst <= limit else _added(model, task, batches[0], limit)
+    steps = [_step(model, task, micro) for micro in (None, MICRO)]
+    worst = _largest(gap(*(_left(step, batch) for step in steps)) for batch in batches)
+    return worst, None if worst <= limit else _added(model, task, batches, limit)
 
 
-def _few(batch: Batch) -> Batch:
+def _few(batch: Batch, L: int) -> Batch:
     """A corner of a batch, in which each row asks less than the row above."""
     few = batch.rows(0, ROWS)
-    L = min(LENGTH, few.tokens.shape[1])
+    L = min(L, few.tokens.shape[1])
     cut: dict[str, Any] = {k: x[:, :L] for k, x in vars(few).items() if isinstance(x, Tensor) and x.dim() > 1}
     asked = L - torch.arange(len(few.tokens)) * L // (ROWS + 1)
     cut["targets"] = cut["targets"].masked_fill(torch.arange(L) >= asked[:, None], IGNORE)
     return replace(few, **cut)
 
 
-def _updates(model: nn.Module, task: Learning, batches: list[Batch], micro: int | None) -> Tensor:
-    """The gradients that the training's own step leaves, when its rate is 0 and nothing is clipped."""
+def _step(model: nn.Module, task: Learning, micro: int | None) -> Step:
+    """The training's own step, which clips nothing."""
     plain = Train(device="cpu", precision="float32", compile="no", optimizer="sgd", momentum=0, clip=0, micro=micro)
-    step, found = Step(model.eval(), _afresh(task), plain, listen=silent), []
-    for batch in batches:
-        step(batch, 0.0)
-        found.append(_gradients(model))
-    return torch.cat(found)
+    return Step(model.eval(), _afresh(task), plain, listen=silent)
+
+
+def _left(step: Step, batch: Batch) -> Tensor:
+    """The gradients a step leaves when its rate is 0."""
+    step(batch, 0.0)
+    return _gradients(step.model)
+
+
+def _gradients(model: nn.Module) -> Tensor:
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
 def _afresh(task: Learning) -> Learning:
@@ -237,26 +244,23 @@ def _afresh(task: Learning) -> Learning:
     return mine
 
 
-def _gradients(model: nn.Module) -> Tensor:
-    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
-
-
-def _added(model: nn.Module, task: Learning, batch: Batch, limit: float) -> tuple[str, str]:
+def _added(model: nn.Module, task: Learning, batches: list[Batch], limit: float) -> tuple[str, str]:
     """Who is to blame: a module that says something else in a micro-batch, or the loss, or the step that adds up."""
 
-    def by_hand(size: int) -> tuple[list[Part], Tensor]:
+    def by_hand(micro: int) -> tuple[list[Part], Tensor]:
         mine, seen = _afresh(task), []
         model.zero_grad()
-        for start in range(0, len(batch.tokens), size):
-            rows = batch.rows(start, start + size)
-            with noting(model) as notes:
-                mine.loss(model, rows, start).total.backward()
-            seen.append(Part(rows.tokens, notes))
+        for batch in batches:
+            for start in range(0, len(batch.tokens), micro):
+                rows = batch.rows(start, start + micro)
+                with noting(model, wanted=batch is batches[0]) as notes:  # what a task remembers of it is its own
+                    mine.loss(model, rows, start).total.backward()
+                seen.append(Part(rows.tokens, notes))
         return seen, _gradients(model)
 
-    (whole,), total = by_hand(len(batch.tokens))
+    (whole, *_), total = by_hand(ROWS)
     parts, added = by_hand(MICRO)
-    for n, part in enumerate(parts):
+    for n, part in enumerate(parts[: -(-len(whole.h) // MICRO)]):
         if found := differ(whole.at(rows=slice(n * MICRO, (n + 1) * MICRO)), part, limit):
             return found
     guilty = "training.step" if gap(total, added) <= limit else f"{type(task).__name__}.loss"
