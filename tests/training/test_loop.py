@@ -20,7 +20,8 @@ from harken.models.gpt import Shape
 from harken.tasks import Loss, Score
 from harken.tasks.next_word import Task
 from harken.training import machine
-from harken.training.loop import Trainer
+from harken.training.forecast import plan
+from harken.training.loop import Pace, Trainer
 from harken.training.meter import Meter
 from harken.training.optim import clip, optimizer, rate
 from harken.training.settings import Train
@@ -72,7 +73,7 @@ class Toy:
         return Batch(torch.zeros(2, 1), torch.zeros(2, 1))
 
     def loss(self, model: Slope, batch: Batch, part: int = 0) -> Loss:
-        return Loss(model.w * batch.count, batch.count)
+        return Loss(model.w * batch.count)
 
     def evaluate(self, model: Slope, split: str, *, quick: bool = False) -> Score:
         return Score({"loss": self.valid.pop(0)}, {})
@@ -162,7 +163,7 @@ def test_a_number_that_is_none_stops_the_run_before_the_update(tmp_path, broken)
             if len(self.seen) < 3:
                 return good
             total = good.total * math.nan if broken == "loss" else (model.w * 0).sqrt()  # sqrt at 0: 0 * inf
-            return Loss(total, good.count)
+            return Loss(total)
 
     trainer = Trainer(Slope(), Breaks(), settings(optimizer="sgd", momentum=0, lr=0.5))
     for _ in range(2):
@@ -218,13 +219,13 @@ def test_the_rate_of_a_step_is_the_one_it_is_made_with(tmp_path):
     ],
 )
 def test_a_budget_is_a_number_of_steps(budget, steps):
-    assert Trainer(Slope(), Toy(), settings(**budget)).plan() == steps
+    assert plan(Trainer(Slope(), Toy(), settings(**budget))) == (steps, None)
 
 
 def test_minutes_become_steps_by_the_measured_rate(monkeypatch):
     trainer = Trainer(Slope(), Toy(), settings(steps=None, minutes=0.5))
-    monkeypatch.setattr(trainer, "measure", lambda seconds: (0.1, 0.2))  # seconds of a step, and of a look at valid
-    assert trainer.plan() == (30 - 10 * 0.2) / 0.1
+    monkeypatch.setattr(trainer, "measure", lambda seconds, most: Pace(step=0.1, look=0.2, watts=20.0))
+    assert plan(trainer)[0] == (30 - 10 * 0.2) / 0.1
 
 
 def test_the_recipe_of_a_run_keeps_the_steps_its_minutes_became(tmp_path, monkeypatch):
@@ -232,7 +233,8 @@ def test_the_recipe_of_a_run_keeps_the_steps_its_minutes_became(tmp_path, monkey
 
     measured = []
     monkeypatch.setattr(study, "SAMPLE_TOKENS", 2)
-    monkeypatch.setattr(Trainer, "measure", lambda self, seconds: (measured.append(seconds), (1.0, 0.0))[1])
+    pace = Pace(step=1.0, look=0.0, watts=20.0)
+    monkeypatch.setattr(Trainer, "measure", lambda self, seconds, most: (measured.append(seconds), pace)[1])
     (tmp_path / "a.txt").write_text("\n".join(tales(4)))
     tiny = {"model.d": 16, "model.layers": 1, "model.heads": 2, "model.context": 8, "train.batch": 2}
     first = study.train(tmp_path / "a.txt", settings=tiny, minutes=0.1, out=tmp_path / "one")

@@ -1,7 +1,7 @@
 """The cost of a training: counted FLOPs, measured or estimated energy, and the lecture's CO2e."""
 
+import ctypes
 import json
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -99,7 +99,7 @@ def test_rapl_counts_the_difference_of_all_packages(tmp_path):
     with Meter(powercap=tmp_path) as used:
         one.write_text("4000000\n")
         two.write_text("7500000\n")
-    seconds, joules, source = used.reading()
+    seconds, joules, source, _ = used.reading()
     assert joules == pytest.approx(3.5)
     assert source == "measured: RAPL"
     assert 0 < seconds < 10
@@ -154,7 +154,7 @@ def test_without_counters_the_energy_is_an_estimate_and_says_so(tmp_path, monkey
     monkeypatch.setattr(machine, "cores", lambda: 8)
     with Meter(powercap=tmp_path / "absent") as used:
         time.sleep(0.02)
-    seconds, joules, source = used.reading()
+    seconds, joules, source, _ = used.reading()
     assert source == "estimated: 2 cores x 10 W"
     assert joules == pytest.approx(20 * seconds)
     assert seconds >= 0.02
@@ -178,7 +178,7 @@ def test_a_counter_that_stands_still_is_replaced_by_the_estimate(tmp_path, monke
     with Meter(powercap=tmp_path) as used:
         used.reading()
         time.sleep(0.02)
-    seconds, joules, source = used.reading()
+    seconds, joules, source, _ = used.reading()
     assert source.startswith("estimated")
     assert joules >= 10 * seconds * 0.99
 
@@ -202,43 +202,46 @@ def test_a_training_that_fails_is_measured_too(tmp_path):
     assert used.reading().seconds > 0
 
 
-class NoCounterError(Exception):
-    pass
+class Nvml:
+    """NVIDIA's library, as ctypes gives it: `used` is the counter in milli-joules; None is a card that has none."""
+
+    used: int | None = 5_000
+
+    def nvmlInit_v2(self) -> int:  # noqa: N802  their name
+        return 0
+
+    def nvmlDeviceGetHandleByUUID(self, card: bytes, handle) -> int:  # noqa: N802
+        return 0 if card == b"GPU-12-34" else 6
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, handle, number) -> int:  # noqa: N802
+        number._obj.value = 650_000
+        return 0
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle, number) -> int:  # noqa: N802
+        number._obj.value = self.used or 0
+        return 3 if self.used is None else 0
 
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """A GPU and its NVML: `gpu.used` is the counter in milli-joules; None is a card that has none."""
-    card = SimpleNamespace(name="NVIDIA H200", uuid="12-34", used=5_000)
-
-    def energy(handle: str) -> int:
-        assert handle == "GPU-12-34"
-        if card.used is None:
-            raise NoCounterError
-        return card.used
-
-    nvml = SimpleNamespace(
-        NVMLError=NoCounterError,
-        nvmlInit=lambda: None,
-        nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
-        nvmlDeviceGetEnforcedPowerLimit=lambda handle: 650_000,
-        nvmlDeviceGetTotalEnergyConsumption=energy,
-    )
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    """A GPU and its NVML."""
+    card = SimpleNamespace(name="NVIDIA H200", uuid="12-34", nvml=Nvml())
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: card.nvml)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 7 * 2**20)
     return card
 
 
 def test_a_gpu_is_measured_and_its_core_is_added(gpu, tmp_path):
     with Meter(device="cuda", powercap=tmp_path) as used:
-        gpu.used = 8_000
-    seconds, joules, source = used.reading()
+        gpu.nvml.used = 8_000
+    seconds, joules, source, _ = used.reading()
     assert source == "measured: NVML + estimated: 1 core x 10 W"
     assert joules == pytest.approx(3.0 + 10 * seconds)
 
 
 def test_a_gpu_without_a_counter_is_estimated_by_its_power_limit(gpu, tmp_path):
-    gpu.used = None
+    gpu.nvml.used = None
     assert Meter(device="cuda", powercap=tmp_path).reading().source.startswith("estimated: 1 GPU x 650 W + ")
 
 
@@ -256,8 +259,65 @@ def test_a_gpu_without_a_counter_is_estimated_by_its_power_limit(gpu, tmp_path):
 )
 def test_a_gpu_without_nvml_is_estimated_by_its_name(gpu, tmp_path, monkeypatch, name, watts):
     gpu.name = name
-    monkeypatch.setitem(sys.modules, "pynvml", None)
+
+    def absent(library: str) -> None:
+        raise OSError(library)
+
+    monkeypatch.setattr(ctypes, "CDLL", absent)
     assert Meter(device="cuda", powercap=tmp_path).reading().source.startswith(f"estimated: 1 GPU x {watts} W + ")
+
+
+def test_a_card_that_nvml_does_not_know_is_estimated(gpu, tmp_path):
+    gpu.uuid = "56-78"
+    assert Meter(device="cuda", powercap=tmp_path).reading().source.startswith("estimated: 1 GPU x 700 W + ")
+
+
+def test_the_power_is_the_energy_over_the_time(gpu, tmp_path):
+    with Meter(device="cuda", powercap=tmp_path) as used:
+        gpu.nvml.used += 2_000
+    assert used.watts() == pytest.approx(10 + 2 / used.reading().seconds)
+
+
+def test_a_counter_that_has_not_moved_yet_gives_the_power_of_the_estimate(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(machine, "cores", lambda: 8)
+    zone(tmp_path, "intel-rapl:0", "package-0", 0)
+    with Meter(powercap=tmp_path) as used:
+        pass
+    assert used.watts() == 20
+
+
+# ---------------------------------------------------------------- memory
+
+
+def test_the_peak_of_the_memory_is_that_of_the_training(tmp_path):
+    with Meter(powercap=tmp_path) as used:
+        large = bytearray(300 * 2**20)
+        before = len(large)
+        del large
+    assert used.reading().memory >= before
+
+
+def test_on_a_gpu_the_tensors_are_counted(gpu, tmp_path):
+    with Meter(device="cuda", powercap=tmp_path) as used:
+        pass
+    assert used.reading().memory == 7 * 2**20
+    assert cost(used.reading(), tokens=1, flops_per_token=1.0)["memory_mib"] == 7
+
+
+def test_what_is_held_now_is_no_more_than_the_peak():
+    here = torch.device("cpu")
+    large = bytearray(200 * 2**20)
+    with_it = meter.held(here)
+    assert with_it > len(large)
+    del large
+    assert meter.held(here) < with_it - 100 * 2**20
+    assert meter.peak(here) >= with_it
+
+
+def test_where_the_system_does_not_say_what_is_held_the_peak_stands_for_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(meter, "STATM", tmp_path / "absent")
+    assert meter.held(torch.device("cpu")) == meter.peak(torch.device("cpu"))
 
 
 # ---------------------------------------------------------------- resuming
@@ -268,7 +328,7 @@ def test_a_resumed_run_adds_to_its_cost(tmp_path):
     before = cost(Reading(100.0, 50.0, "measured: RAPL"), tokens=10, flops_per_token=6.0)
     with Meter(json.loads(json.dumps(before)), powercap=tmp_path) as used:
         one.write_text("2000000")
-    seconds, joules, source = used.reading()
+    seconds, joules, source, _ = used.reading()
     assert 100 < seconds < 110
     assert joules == pytest.approx(52.0)
     assert source == "measured: RAPL"
@@ -279,6 +339,13 @@ def test_a_run_resumed_on_another_machine_names_both_sources(tmp_path):
     with Meter(before, powercap=tmp_path / "absent") as used:
         pass
     assert used.reading().source.startswith("measured: RAPL; then estimated: ")
+
+
+def test_a_resumed_run_keeps_the_highest_peak(gpu, tmp_path):
+    before = {"seconds": 1.0, "joules": 2.0, "memory": 9 * 2**20}
+    with Meter(before, device="cuda", powercap=tmp_path) as used:
+        pass
+    assert used.reading().memory == 9 * 2**20
 
 
 @pytest.mark.parametrize("bad", [{}, {"seconds": "1"}, {"seconds": -1}, {"seconds": float("nan")}, {"seconds": True}])
@@ -317,6 +384,13 @@ def test_a_measured_cost_names_no_source_for_watts():
     assert cost(Reading(1, 1, "measured: RAPL"), tokens=1, flops_per_token=1.0)["watts_source"] is None
 
 
+def test_what_was_predicted_stands_in_the_cost():
+    said = {"seconds": 1.0, "kwh": 2.0, "memory_mib": 3.0}
+    reading = Reading(1, 1, "measured: RAPL")
+    assert cost(reading, tokens=1, flops_per_token=1.0, predicted=said)["predicted"] == said
+    assert cost(reading, tokens=1, flops_per_token=1.0)["predicted"] is None
+
+
 def test_there_is_no_price_unless_one_is_given():
     reading = Reading(7200, 1.0, "measured: RAPL")
     free = cost(reading, tokens=1, flops_per_token=1.0)
@@ -335,5 +409,5 @@ def test_a_busy_gpu_is_measured_between_nothing_and_its_limit():
             x @ x
         torch.cuda.synchronize()
         time.sleep(0.3)
-    seconds, joules, _ = used.reading()
+    seconds, joules, *_ = used.reading()
     assert 0 < joules / seconds < 1500

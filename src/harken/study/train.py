@@ -19,6 +19,7 @@ from harken.errors import BadInput, BadSetting
 from harken.events import Listener, silent
 from harken.recipe import Recipe
 from harken.training import machine, meter
+from harken.training.forecast import plan
 from harken.training.loop import Trainer
 from harken.use.model import Run, load
 
@@ -175,11 +176,14 @@ def _train(
     before = trainer.resume(folder) if resume else None
     if resume and before is None:
         listen("notice", text=f"{folder}: there is no whole checkpoint; the run starts anew")
+    predicted = None
     if before is None:
+        steps, predicted = plan(trainer)
         numbers = str(trainer.precision).removeprefix("torch.")
-        recipe = recipe.change(train__steps=trainer.plan(), train__device=trainer.device.type, train__precision=numbers)
+        recipe = recipe.change(train__steps=steps, train__device=trainer.device.type, train__precision=numbers)
         recipe = recipe.change(train__threads=torch.get_num_threads())
-    notes = trainer.notes = (before or {}).get("notes") or {"reason": reason, "origins": dict(recipe.origins)}
+    made: dict[str, Any] = {"reason": reason, "origins": dict(recipe.origins), "predicted": predicted}
+    notes = trainer.notes = (before or {}).get("notes") or made
     recipe = Recipe(recipe.data.located(), recipe.model, recipe.task, recipe.train, notes["origins"])
     if before is None:
         run.write(folder / "recipe.toml", recipe.toml())
@@ -209,7 +213,8 @@ def _judge(
         task.loss(trainer.model, few).total.backward()
 
     flops = meter.flops_per_token(trainer.model, once, few.count)
-    cost = meter.cost(metered.reading(), tokens=steps * task.tokens, flops_per_token=flops)
+    predicted = trainer.notes.get("predicted")
+    cost = meter.cost(metered.reading(), tokens=steps * task.tokens, flops_per_token=flops, predicted=predicted)
     run.write_json(folder / "cost.json", cost)
     facts = {
         "name": folder.name,

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from harken.tasks import Learning
 
 from . import machine, state
 from .average import average
+from .capture import WARM
 from .course import Course
 from .meter import Meter
 from .optim import rate
@@ -31,6 +32,14 @@ CHECKPOINT_SECONDS = 30.0
 EVALS = 10
 LINES = 200
 READ = 10  # steps between readings of a GPU's numbers
+
+
+class Pace(NamedTuple):
+    """What was measured before the first step: seconds of an update and of a look at the valid split, and watts."""
+
+    step: float
+    look: float
+    watts: float
 
 
 class Trainer:
@@ -76,33 +85,24 @@ class Trainer:
 
     # --- how long -----------------------------------------------------------------------------------------------------
 
-    def plan(self) -> int:
-        """How many steps the budget is. Minutes become steps here, once, from a measured rate; then steps count."""
-        if self.train.steps is not None:
-            return self.train.steps
-        if self.train.tokens is not None:
-            return math.ceil(self.train.tokens / self.task.tokens)
-        if self.train.epochs is not None:
-            return math.ceil(self.train.epochs * self.task.steps)
-        return self.affordable(*self.measure(min(20.0, max(1.0, self.train.minutes * 6))))
-
-    def affordable(self, step: float, look: float) -> int:
-        """How many steps of this length the minutes hold, with the looks at the valid split between them."""
-        seconds = self.train.minutes * 60
-        return max(1, int((seconds - EVALS * min(look, seconds / 50)) / step))
-
-    def measure(self, seconds: float) -> tuple[float, float]:
-        """Seconds of a step and of a look at the valid split. Weights and random state are put back afterwards."""
+    def measure(self, seconds: float, most: int = 200) -> Pace:
+        """The pace, from so many seconds or steps. Weights and random state are put back afterwards."""
         self.listen("measure")
         before = {n: t.clone() for n, t in run.weights(self.model).items()}
         chance, carry = state.random_state(), self.task.state()
-        times: list[float] = []
-        begin = time.perf_counter()
-        while len(times) < 5 or (time.perf_counter() - begin < seconds and len(times) < 200):
-            start = time.perf_counter()
+        for _ in range(WARM + 2 if self.make.lazy else 2):  # what the first steps set up is set up once
             self.update(10**9)  # the first steps of a long warm-up: nearly no change
-            self._wait()
-            times.append(time.perf_counter() - start)
+        self._wait()
+        times: list[float] = []
+        block = READ if self.make.lazy else 1
+        begin = time.perf_counter()
+        with Meter(device=self.device) as meter:
+            while len(times) < 5 or (time.perf_counter() - begin < seconds and len(times) * block < most):
+                start = time.perf_counter()
+                for _ in range(block):
+                    self.update(10**9, read=False)
+                self._wait()
+                times.append((time.perf_counter() - start) / block)
         start = time.perf_counter()
         if "valid" in self.task.splits:
             self.look("valid")
@@ -112,7 +112,7 @@ class Trainer:
         self.step, self.course, self.average = 0, Course(), average(self.train)
         state.load_random_state(chance)
         self.task.load_state(carry)
-        return sorted(times[2:])[len(times[2:]) // 2], look
+        return Pace(sorted(times)[len(times) // 2], look, meter.watts())
 
     def _wait(self) -> None:
         if self.device.type == "cuda":
@@ -195,7 +195,12 @@ class Trainer:
             "epoch": self.step // self.task.steps,
             "position": self.step % self.task.steps,
             "course": self.course.facts(),
-            "cost": {"seconds": used.seconds, "joules": used.joules, "energy_source": used.source},
+            "cost": {
+                "seconds": used.seconds,
+                "joules": used.joules,
+                "energy_source": used.source,
+                "memory": used.memory,
+            },
             "bitwise": self.device.type == "cpu" or self.train.deterministic,
             "machine": machine.describe(),
             "notes": self.notes,

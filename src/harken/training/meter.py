@@ -1,13 +1,16 @@
-"""What a training costs: seconds, FLOPs, energy and CO2e, each with its source.
+"""What a training costs: seconds, memory, FLOPs, energy and CO2e, each with its source.
 
 Energy is measured where the machine lets us (NVML for a GPU, RAPL for a CPU: the whole part, whoever else uses it) and
 estimated where it does not; the result says which. CO2e follows the lecture: kWh x PUE x pounds per kWh.
 """
 
+import ctypes
+import mmap
 import re
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +29,7 @@ LB_PER_KWH = 0.954  # CO2e of the US grid, 2018
 KG_PER_LB = 0.45359237
 TRANSFORMER_BIG_LB = 192
 
+STATM = Path("/proc/self/statm")  # its second number: pages in memory
 POWERCAP = Path("/sys/class/powercap")
 CORE_WATTS = 10.0
 GPU_WATTS = {"H200": 700.0, "H100": 700.0, "A100": 400.0, "V100": 300.0, "P100": 250.0, "T4": 70.0}
@@ -38,11 +42,13 @@ STILL = 1.0  # seconds after which a counter that has not moved is not believed:
 
 
 class Reading(NamedTuple):
-    """What was used so far: wall seconds, joules of the machine itself (no PUE), and where the joules come from."""
+    """What was used so far: wall seconds, joules of the machine itself (no PUE) and where they come from, and the most
+    bytes of memory at once."""
 
     seconds: float
     joules: float
     source: str
+    memory: float = 0.0
 
 
 @dataclass
@@ -95,11 +101,12 @@ class Meter:
     def __init__(
         self, previous: dict[str, Any] | None = None, *, device: torch.device | str = "cpu", powercap: Path = POWERCAP
     ) -> None:
-        previous = previous or {"seconds": 0.0, "joules": 0.0}
-        self._seconds, self._joules = _amount(previous, "seconds"), _amount(previous, "joules")
+        previous = {"memory": 0.0, **(previous or {"seconds": 0.0, "joules": 0.0})}  # the first runs kept no memory
+        self._seconds, self._joules, self._memory = (_amount(previous, n) for n in ("seconds", "joules", "memory"))
         known = previous.get("energy_source")
         self._legs = str(known).split("; then ") if known else []
-        self._sources = _sources(torch.device(device), powercap)
+        self._device = torch.device(device)
+        self._sources = _sources(self._device, powercap)
         self._since: float | None = None
         self._lock, self._done = threading.Lock(), threading.Event()
 
@@ -121,7 +128,12 @@ class Meter:
     def reading(self) -> Reading:
         """What was used up to now; cheap enough for every checkpoint."""
         self._sample()
-        return Reading(self._seconds, self._joules, "; then ".join(self._legs or [self._leg()]))
+        return Reading(self._seconds, self._joules, "; then ".join(self._legs or [self._leg()]), self._memory)
+
+    def watts(self) -> float:
+        """The power until now; as it is estimated, where the counters have not moved in so short a time."""
+        used = self.reading()
+        return used.joules / used.seconds if used.joules else sum(source.watts for source in self._sources)
 
     def _leg(self) -> str:
         return " + ".join(source.label for source in self._sources)
@@ -139,8 +151,29 @@ class Meter:
             joules = sum(source.joules(seconds) for source in self._sources)
             self._seconds += seconds
             self._joules += joules
+            self._memory = max(self._memory, peak(self._device))
             if joules > 0 and self._leg() not in self._legs[-1:]:
                 self._legs.append(self._leg())
+
+
+def peak(device: torch.device) -> int:
+    """The most bytes held at once until now: of tensors on a GPU, else of this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    import resource  # not on every system
+
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
+
+
+def held(device: torch.device) -> int:
+    """Bytes held now, as in `peak`; where the system does not say, the most until now."""
+    if device.type == "cuda":
+        return torch.cuda.memory_allocated(device)
+    try:
+        return int(STATM.read_text().split()[1]) * mmap.PAGESIZE
+    except OSError:
+        return peak(device)
 
 
 def flops_per_token(model: torch.nn.Module, example_call: Callable[[], None], tokens: int) -> float:
@@ -184,13 +217,20 @@ def emissions(kwh_it: float) -> dict[str, Any]:
 
 
 def cost(
-    reading: Reading, *, tokens: int, flops_per_token: float, price: tuple[float, str] | None = None
+    reading: Reading,
+    *,
+    tokens: int,
+    flops_per_token: float,
+    price: tuple[float, str] | None = None,
+    predicted: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
-    """The content of cost.json. `tokens` counts from the run's first step; `price` is USD an hour and its source."""
+    """The content of cost.json. `tokens` counts from the run's first step; `price` is USD an hour and its source;
+    `predicted` is what was said of seconds, kwh and memory_mib before."""
     made = emissions(reading.joules / 3.6e6)
     lecture = {"model": "Transformer (big)", "co2e_lb": TRANSFORMER_BIG_LB, "source": LECTURE}
     return {
         "seconds": reading.seconds,
+        "memory_mib": reading.memory / 2**20,
         "tokens": tokens,
         "flops": flops_per_token * tokens,
         "flops_per_token": flops_per_token,
@@ -200,6 +240,7 @@ def cost(
         **made,
         "price_usd": price and price[0] * reading.seconds / 3600,
         "price_source": price and f"{price[0]:g} USD an hour: {price[1]}",
+        "predicted": predicted and dict(predicted),
         "compared_with": {**lecture, "fraction": made["co2e_lb"] / TRANSFORMER_BIG_LB},
     }
 
@@ -232,20 +273,32 @@ def _rapl(powercap: Path) -> Counter | None:
 
 
 def _gpu(device: torch.device) -> Source:
-    """The GPU: its energy counter, if NVML is installed and has one, and the watts to fall back on."""
+    """The GPU: its energy counter, if NVML has one, and the watts to fall back on."""
     card = torch.cuda.get_device_properties(device)
     known = (watts for name, watts in GPU_WATTS.items() if re.search(rf"\b{name}\b", card.name))
     watts, counter = next(known, 300.0), None
     try:
-        import pynvml
-    except ImportError:
-        return Source(f"1 GPU x {watts:g} W", watts)
-    try:
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{card.uuid}")
-        watts = pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000
-        pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
-        counter = Counter("NVML", lambda: [pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)], 1e3, [0])
-    except pynvml.NVMLError:
+        lib, handle = _nvml(f"GPU-{card.uuid}")
+        watts = _ask(lib.nvmlDeviceGetEnforcedPowerLimit, handle) / 1000
+        energy = lib.nvmlDeviceGetTotalEnergyConsumption
+        _ask(energy, handle)
+        counter = Counter("NVML", lambda: [_ask(energy, handle)], 1e3, [0])
+    except (OSError, AttributeError):
         pass  # no driver, a slice of a GPU, or one older than the counter
     return Source(f"1 GPU x {watts:g} W", watts, counter)
+
+
+def _nvml(card: str) -> tuple[Any, ctypes.c_void_p]:
+    """NVIDIA's library, which comes with the driver, and its handle of this card."""
+    lib, handle = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p()
+    if lib.nvmlInit_v2() or lib.nvmlDeviceGetHandleByUUID(card.encode(), ctypes.byref(handle)):
+        raise OSError(f"NVML does not know {card}")
+    return lib, handle
+
+
+def _ask(what: Any, handle: ctypes.c_void_p) -> int:
+    """One number of a card."""
+    number = ctypes.c_ulonglong()  # large enough for the smaller ones too, as it starts at 0
+    if what(handle, ctypes.byref(number)):
+        raise OSError("NVML has no such number")
+    return number.value

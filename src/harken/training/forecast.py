@@ -1,0 +1,104 @@
+"""What a training will need, before its first step: memory by counting, minutes and energy by a short probe."""
+
+import math
+from typing import Any
+
+import torch
+
+from harken.data.batch import Batch
+from harken.tasks.words import CHUNK
+
+from . import meter, state
+from .loop import EVALS, Pace, Trainer
+from .optim import hidden
+
+SHORT = 20  # steps; so few are over before anything is learned about them
+SCORE = 8  # bytes of a word score while its gradient is taken: the score and its logarithm
+
+
+def plan(trainer: Trainer) -> tuple[int, dict[str, float] | None]:
+    """How many steps the budget is, and what they will take. Minutes become steps here, once; then steps count."""
+    known = _known(trainer)
+    if known is not None and known < SHORT:
+        return known, None
+    return forecast(trainer, 20.0 if known else min(20.0, max(1.0, trainer.train.minutes * 6)))
+
+
+def forecast(trainer: Trainer, seconds: float) -> tuple[int, dict[str, float]]:
+    """The steps, and their seconds, kWh and MiB, from counting and from measuring for so long at most."""
+    known, train = _known(trainer), trainer.train
+    needed = memory(trainer)
+    pace = trainer.measure(seconds, 200 if known is None else min(200, known // 50))
+    steps = _affordable(train.minutes * 60, pace) if known is None else known
+    looks = math.ceil(steps / train.eval_every) if train.eval_every else min(EVALS, steps)
+    spent = steps * pace.step + looks * pace.look
+    kwh = meter.emissions(pace.watts * spent / 3.6e6)["kwh"]
+    return steps, {"seconds": spent, "kwh": kwh, "memory_mib": needed / 2**20}
+
+
+def _affordable(seconds: float, pace: Pace) -> int:
+    """How many steps of this length the time holds, with the looks at the valid split between them."""
+    return max(1, int((seconds - EVALS * min(pace.look, seconds / 50)) / pace.step))
+
+
+def _known(trainer: Trainer) -> int | None:
+    """The budget in steps, where it is not in minutes."""
+    train, task = trainer.train, trainer.task
+    if train.steps is not None:
+        return train.steps
+    if train.tokens is not None:
+        return math.ceil(train.tokens / task.tokens)
+    return None if train.epochs is None else math.ceil(train.epochs * task.steps)
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+def memory(trainer: Trainer) -> float:
+    """Bytes at the peak: what is there now, what will be held between the steps, and what one step keeps.
+
+    Nothing larger than two rows is computed, so the question may be asked of what would not fit.
+    """
+    batch = trainer.task.batch(0, 0)
+    rows = min(trainer.train.micro or len(batch.tokens), len(batch.tokens))
+    one, two = (_kept(trainer, batch.rows(0, n)) for n in (1, 2))
+    scores = batch.rows(0, rows).tokens.numel() * getattr(trainer.model, "vocab", 0)
+    chunk = min(scores, CHUNK.get(trainer.device.type, scores))
+    step = one + (two - one) * (rows - 1) + SCORE * chunk
+    return max(meter.peak(trainer.device), meter.held(trainer.device) + _between(trainer) + step)
+
+
+def _between(trainer: Trainer) -> float:
+    """Gradients, moments, and the copies of the weights: the best, those of the moment, the averaged."""
+    train, inner = trainer.train, hidden(trainer.model) if trainer.train.optimizer == "muon" else []
+    weights = _size(list(trainer.model.parameters()))
+    moments = {"sgd": bool(train.momentum), "rmsprop": 1 + bool(train.momentum)}.get(train.optimizer, 2)
+    copies = {"moving": 1, "last": train.last + 1}.get(train.average, 0)
+    copies += 1 + train.best if "valid" in trainer.task.splits else 0
+    return weights * (1 + moments + copies) - _size(inner)  # Muon: one moment a hidden matrix
+
+
+def _size(tensors: Any) -> int:
+    return sum(t.nbytes for t in tensors)
+
+
+def _kept(trainer: Trainer, batch: Batch) -> int:
+    """Bytes that a forward pass keeps for its way back, beside the weights. Nothing else stays of it."""
+    model, task = trainer.model, trainer.task
+    own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
+    found: dict[int, int] = {}
+
+    def note(t: torch.Tensor) -> torch.Tensor:
+        place = t.untyped_storage()
+        if place.data_ptr() not in own:
+            found[place.data_ptr()] = place.nbytes()
+        return t.detach()
+
+    chance, carry = state.random_state(), task.state()
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t), trainer.make.numbers():
+        loss = task.loss(model, batch.to(trainer.device)).total
+    loss.backward()
+    model.zero_grad(set_to_none=True)
+    state.load_random_state(chance)
+    task.load_state(carry)
+    return sum(found.values())
