@@ -17,7 +17,7 @@ from torch import Tensor
 
 from harken.models.gpt import GPT
 from harken.recipe import resolve
-from harken.use.sample import Choice, decode, fast
+from harken.use.sample import Choice, Writer
 
 PROMPT = 32
 
@@ -67,14 +67,14 @@ def main() -> None:
     args = parser.parse_args()
     torch.manual_seed(0)
     ours, theirs = (m.to(args.device, getattr(torch, args.dtype)) for m in pair(args.size))
-    calls = {"harken": None}
+    writers = {"harken": Writer(ours)}
     if args.device == "cuda" and not args.plain:
-        calls["harken, compiled"] = fast(ours)
+        writers["harken, compiled"] = Writer(ours, compiled=True)
     for batch in args.batches:
         prompt = torch.randint(50257, (batch, PROMPT))
 
-        def write(call: Callable[..., Tensor] | None, prompt: Tensor = prompt) -> Tensor:
-            made = decode(ours, prompt.tolist(), args.tokens, Choice(temperature=0), seed=0, call=call)
+        def write(writer: Writer, prompt: Tensor = prompt) -> Tensor:
+            made = writer.write(prompt.tolist(), args.tokens, Choice(temperature=0), seed=0)
             return torch.stack([t.cpu() for t in made], 1)
 
         def generate(prompt: Tensor = prompt) -> Tensor:
@@ -83,7 +83,7 @@ def main() -> None:
                                    attention_mask=torch.ones_like(here), pad_token_id=0)  # fmt: skip
             return made[:, PROMPT:].cpu()
 
-        makers: dict[str, Callable[[], Tensor]] = {name: (lambda c=c: write(c)) for name, c in calls.items()}
+        makers: dict[str, Callable[[], Tensor]] = {name: (lambda w=w: write(w)) for name, w in writers.items()}
         makers["transformers"] = generate
         texts, speeds = {}, {name: [] for name in makers}
         for name, make in makers.items():

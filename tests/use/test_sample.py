@@ -9,7 +9,7 @@ import torch
 import harken
 from harken.errors import BadInput
 from harken.use.model import Cut
-from harken.use.sample import Choice, Reader, decode
+from harken.use.sample import Choice, Reader, Writer
 
 ZERO = torch.tensor(0)
 
@@ -24,7 +24,7 @@ def full_pass(run, ids: list[int]) -> torch.Tensor:
 
 
 def written(run, prompts: list[list[int]], tokens: int, choice: Choice = GREEDY, seed: int = 0) -> list[list[int]]:
-    return torch.stack(list(decode(run.model, prompts, tokens, choice, seed=seed)), 1).tolist()
+    return torch.stack(list(Writer(run.model).write(prompts, tokens, choice, seed=seed)), 1).tolist()
 
 
 def prompt(run, text: str = "Tom had a hat.") -> list[int]:

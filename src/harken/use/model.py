@@ -19,7 +19,7 @@ from harken.models import LanguageModel
 from harken.recipe import Recipe
 from harken.tasks import Score
 
-from .sample import Call, Choice, Reader, decode, fast
+from .sample import Choice, Reader, Writer
 
 
 class Run:
@@ -29,12 +29,12 @@ class Run:
         self, path: Path, recipe: Recipe, facts: dict[str, Any], model: LanguageModel, tokenizer: Tokenizer
     ) -> None:
         self.path, self.recipe, self.facts, self.model, self.tokenizer = path, recipe, facts, model, tokenizer
-        self.call: Call = self.model  # as it is called while decoding
+        self.writer = Writer(model)
         self.model.eval()
 
     def compile(self) -> "Run":
         """Compile the step of one token: the first text comes a minute later, every other one faster. Needs a GPU."""
-        self.call = fast(self.model)
+        self.writer = Writer(self.model, compiled=True)
         return self
 
     @property
@@ -100,8 +100,8 @@ class Run:
         for token in ids:
             for text in decoders:
                 text(token)
-        never, call = self.tokenizer.marks, self.call
-        for chosen in decode(self.model, [ids] * n, tokens, choice, seed=seed, index=index, never=never, call=call):
+        never = self.tokenizer.marks
+        for chosen in self.writer.write([ids] * n, tokens, choice, seed=seed, index=index, never=never):
             yield [cut.take(text(i)) for cut, text, i in zip(cuts, decoders, chosen.tolist(), strict=True)]
             if all(cut.done for cut in cuts):
                 return

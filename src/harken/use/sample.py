@@ -1,7 +1,7 @@
 """Text from a language model, one token at a time. The memory keeps what was read; each step reads one token more."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any
 
@@ -12,9 +12,11 @@ from harken.errors import BadInput, did_you_mean
 from harken.models import LanguageModel
 
 from .dice import chance, seeds
-from .steps import FEW, Steps, recordable
+from .steps import FEW, Desk, Steps, recordable
 
 Call = Callable[..., Tensor]
+Desks = dict[tuple[int, int], Desk]  # by rows and capacity
+DESKS = 4  # kept at most
 COLD = 1e-4  # below this temperature no other token has a chance, and scores divided by it overflow
 
 
@@ -65,66 +67,67 @@ class Choice:
         return (logits - (-chance(seeds, n, logits.shape[-1]).log()).log()).argmax(-1)
 
 
-@torch.inference_mode()
-def decode(
-    model: LanguageModel,
-    prompts: Sequence[Sequence[int]],
-    tokens: int,
-    choice: Choice,
-    *,
-    seed: int,
-    index: int = 0,
-    never: Sequence[int] = (),
-    call: Call | None = None,
-) -> Iterator[Tensor]:
-    """The tokens that follow the prompts, one (B) at a time, and none of `never`. Prompts may differ in length.
+class Writer:
+    """A model that writes texts. What is recorded for one is there for the next."""
 
-    `call` is the model as it is called, where that is not the model itself: compiled.
-    """
-    texts = [list(p) for p in prompts]
-    reader = Reader(model, texts, tokens, call)
-    rows, out = seeds(seed, index, len(texts), reader.device), torch.tensor(never, dtype=torch.long)
-    out = out.to(reader.device)
+    def __init__(self, model: LanguageModel, *, compiled: bool = False) -> None:
+        self.model, self.desks = model, Desks()
+        self.call: Call = model
+        if compiled:  # products of one row are then sums that melt into their neighbours
+            self.call = torch.compile(model, dynamic=False, options={"coordinate_descent_tuning": True})
 
-    def draw(logits: Tensor, n: Tensor) -> Tensor:
-        return choice.draw(logits.index_fill(-1, out, -torch.inf), rows, n)
-
-    for chosen in _tokens(reader, texts, tokens, draw):
-        for text, token in zip(texts, chosen.tolist(), strict=True):
-            text.append(token)
-        yield chosen
-
-
-def fast(model: LanguageModel) -> Call:
-    """The model compiled for steps of one token: products of one row are then sums that melt into their neighbours."""
-    compiled: Call = torch.compile(model, dynamic=False, options={"coordinate_descent_tuning": True})
-    return compiled
+    @torch.inference_mode()
+    def write(
+        self,
+        prompts: Sequence[Sequence[int]],
+        tokens: int,
+        choice: Choice,
+        *,
+        seed: int,
+        index: int = 0,
+        never: Sequence[int] = (),
+    ) -> Iterator[Tensor]:
+        """The tokens that follow the prompts, one (B) at a time, and none of `never`. Prompts may differ in length."""
+        texts = [list(p) for p in prompts]
+        reader = Reader(self.model, texts, tokens, call=self.call, desks=self.desks)
+        rows, out = seeds(seed, index, len(texts), reader.device), torch.tensor(never, dtype=torch.long)
+        drawn = Drawn(choice, tuple(never), out.to(reader.device))
+        try:
+            for chosen in reader.tokens(texts, tokens, rows, drawn):
+                for text, token in zip(texts, chosen.tolist(), strict=True):
+                    text.append(token)
+                yield chosen
+        finally:
+            reader.leave()
 
 
-def _tokens(reader: "Reader", texts: Sequence[Sequence[int]], tokens: int, draw: Any) -> Iterator[Tensor]:
-    """One token after the other; where it can be, many from one recording of the step."""
-    n = torch.zeros((), dtype=torch.long, device=reader.device)
-    while int(n) < tokens:
-        yield (chosen := draw(reader.logits, n))
-        n += 1
-        many = min(tokens - int(n), reader.capacity - max(reader.lengths))
-        if many >= FEW and recordable(reader.model):
-            steps = Steps(reader, chosen, n, draw)
-            yield from steps.play(many)
-            reader.lengths, n, chosen = [length + many for length in reader.lengths], steps.n, steps.token
-            reader.place = steps.place
-        if int(n) < tokens:
-            reader.read(texts, chosen)
+@dataclass(frozen=True)
+class Drawn:
+    """A choice among all tokens but some."""
+
+    choice: Choice
+    never: tuple[int, ...]
+    out: Tensor = field(compare=False)  # the same, where the scores are
+
+    def __call__(self, logits: Tensor, seeds: Tensor, n: Tensor) -> Tensor:
+        return self.choice.draw(logits.index_fill(-1, self.out, -torch.inf), seeds, n)
 
 
 class Reader:
     """A model that has read some texts: the scores of what comes next, and the memory of what was."""
 
     def __init__(
-        self, model: LanguageModel, texts: Sequence[Sequence[int]], more: int, call: Call | None = None
+        self,
+        model: LanguageModel,
+        texts: Sequence[Sequence[int]],
+        more: int,
+        *,
+        call: Call | None = None,
+        desks: Desks | None = None,
     ) -> None:
         self.model, self.device, self.more = model, next(model.parameters()).device, more
-        self.call = call or model
+        self.call, self.desk = model if call is None else call, Desk(None)
+        self.desks = desks if recordable(model) else None
         self.context = model.context
         self.starts = [0 if self.context is None else max(0, len(t) - self.context) for t in texts]
         self._begin(texts)
@@ -138,7 +141,11 @@ class Reader:
         rows = torch.zeros(len(texts), longest, dtype=torch.long, device=self.device)
         for row, text in zip(rows, texts, strict=True):
             row[: len(text)] = torch.tensor(text, device=self.device)
-        self.memory: Any = self.model.memory(len(texts), self.capacity)
+        self.leave()
+        self.size = len(texts), self.capacity
+        found = None if self.desks is None else self.desks.pop(self.size, None)
+        self.desk = found or Desk(self.model.memory(*self.size))
+        self.memory = self.desk.memory
         lengths, same = torch.tensor(self.lengths, device=self.device), min(self.lengths) == longest
         h = self.model(
             rows, pos=torch.arange(longest, device=self.device), memory=self.memory, lengths=None if same else lengths
@@ -146,6 +153,13 @@ class Reader:
         # places are shared while all rows are equally long: one number instead of one a row
         self.place = lengths[:1] if same else lengths[:, None]
         self.logits = self.model.logits(h[torch.arange(len(rows), device=self.device), lengths - 1])
+
+    def leave(self) -> None:
+        """Leave memory and recordings for the next text of this size."""
+        if self.desks is not None and self.desk.memory is not None:
+            self.desks[self.size] = self.desk
+            while len(self.desks) > DESKS:
+                self.desks.pop(next(iter(self.desks)))
 
     def read(self, texts: Sequence[Sequence[int]], token: Tensor) -> None:
         """Read one token more (B), the last of each text. A row that fills its context goes on with its second half."""
@@ -159,3 +173,20 @@ class Reader:
         h = self.call(token[:, None], pos=self.place, memory=self.memory)
         self.place, self.lengths = self.place + 1, [length + 1 for length in self.lengths]
         self.logits = self.model.logits(h[:, -1])
+
+    def tokens(self, texts: Sequence[Sequence[int]], tokens: int, rows: Tensor, draw: Drawn) -> Iterator[Tensor]:
+        """One token (B) after the other, drawn with the rows' seeds; where it can be, many from one recording."""
+        n = 0
+        while n < tokens:
+            yield (chosen := draw(self.logits, rows, torch.tensor(n, device=self.device)))
+            n += 1
+            many = min(tokens - n, self.capacity - max(self.lengths))
+            if many >= FEW and self.desks is not None:
+                key = draw, self.place.shape
+                steps = self.desk.steps.setdefault(key, Steps(self.call, self.model, self.memory, draw))
+                steps.start(chosen, self.place, torch.tensor(n, device=self.device), rows)
+                yield from steps.play(many)
+                n, chosen, self.place = n + many, steps.token.clone(), steps.place.clone()
+                self.lengths = [length + many for length in self.lengths]
+            if n < tokens:
+                self.read(texts, chosen)

@@ -1,48 +1,65 @@
 """On a GPU the step of one token is recorded once and played again, the draw inside it: the CPU only says go."""
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from .sample import Reader
-
 FEW = 8  # steps that are not worth a recording
 AHEAD = 16  # steps played before anything is read back
+Draw = Callable[[Tensor, Tensor, Tensor], Tensor]  # scores, seeds, n -> tokens
+
+
+@dataclass
+class Desk:
+    """The memory of texts of one size, and the recordings of steps that write into it."""
+
+    memory: Any
+    steps: dict[Any, "Steps"] = field(default_factory=dict)
 
 
 class Steps:
     """Reads the last token of each row, draws the next, and so on. Static shapes; everything is written in place."""
 
-    def __init__(self, reader: "Reader", token: Tensor, n: Tensor, draw: Callable[[Tensor, Tensor], Tensor]) -> None:
-        self.reader, self.draw = reader, draw
-        self.token, self.place, self.n = token.clone(), reader.place.clone(), n.clone()
+    def __init__(self, call: Callable[..., Tensor], model: Any, memory: Any, draw: Draw) -> None:
+        self.call, self.model, self.memory, self.draw = call, model, memory, draw
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.token: Tensor
+        self.place: Tensor
+        self.n: Tensor
+        self.seeds: Tensor
+
+    def start(self, token: Tensor, place: Tensor, n: Tensor, seeds: Tensor) -> None:
+        """From this token of each row, at this place, for the n-th draw."""
+        if self.graph is not None:
+            for mine, given in zip((self.token, self.place, self.n, self.seeds), (token, place, n, seeds), strict=True):
+                mine.copy_(given)
+            return
         self.kept = torch.zeros(AHEAD, len(token), dtype=torch.long, device=token.device)
         side = torch.cuda.Stream(token.device)
         side.wait_stream(torch.cuda.current_stream())
-        before = [t.clone() for t in (self.token, self.place, self.n)]
         with torch.cuda.stream(side):
-            for _ in range(2):  # the kernels are chosen, and compiled where they are, before they are recorded
+            for _ in range(2):  # kernels are chosen, and compiled where they are, before they are recorded
+                self.token, self.place, self.n, self.seeds = (t.clone() for t in (token, place, n, seeds))
                 self._step()
-            for mine, was in zip((self.token, self.place, self.n), before, strict=True):
-                mine.copy_(was)  # what was written into the memory is written again
         torch.cuda.current_stream().wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self._step()
+        self.start(token, place, n, seeds)  # what those steps wrote into the memory is written again
 
     def _step(self) -> None:
-        reader = self.reader
-        h = reader.call(self.token[:, None], pos=self.place, memory=reader.memory)
-        self.token.copy_(self.draw(reader.model.logits(h[:, -1]), self.n))
+        h = self.call(self.token[:, None], pos=self.place, memory=self.memory)
+        self.token.copy_(self.draw(self.model.logits(h[:, -1]), self.seeds, self.n))
         self.kept.index_copy_(0, (self.n % AHEAD).view(1), self.token[None])
         self.place += 1
         self.n += 1
 
     def play(self, many: int) -> Iterator[Tensor]:
         """The next tokens, B at a time, on the CPU."""
+        assert self.graph is not None
         first = int(self.n)
         for start in range(first, first + many, AHEAD):
             stop = min(start + AHEAD, first + many)
