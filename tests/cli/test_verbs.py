@@ -225,6 +225,7 @@ def test_check_ends_with_what_it_would_cost(told, text):
     assert "weights" in weights
     assert "MiB of memory" in weights
     assert cost.startswith("2 steps, about ")
+    assert "(estimated: " in cost or "(measured: " in cost
     assert "Wh" in cost
 
 

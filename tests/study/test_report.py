@@ -227,6 +227,17 @@ def test_every_number_that_is_given_is_on_the_page():
     assert words.index("hard.txt") < words.index("easy.txt")
 
 
+def test_what_was_predicted_stands_beside_what_was_used():
+    x = facts()
+    reading = Reading(240.1, 752.0, "measured: RAPL", memory=500 * 2**20)
+    said = {"seconds": 222.0, "kwh": 3e-4, "memory_mib": 432.1}
+    x["cost"] = cost(reading, tokens=1, flops_per_token=1.0, predicted=said)
+    words = Page(report(x)).words
+    for row in ("time4 min 0 s3 min 42 s", "memory500 MiB432 MiB", "energy0.33 Wh0.30 Wh"):
+        assert row in words, row
+    assert "predicted" not in Page(report(facts())).words
+
+
 def test_a_section_without_facts_is_left_out():
     whole = facts()
     titles = {words for _, words in Page(report(whole)).all("h2")}

@@ -10,7 +10,7 @@ from harken import run
 from harken.data.tales import tales
 from harken.recipe import resolve
 from harken.study.train import prepare
-from harken.training import forecast, meter
+from harken.training import forecast, machine, meter
 from harken.training.forecast import memory, plan
 from harken.training.loop import Pace, Trainer
 
@@ -129,11 +129,29 @@ def test_counting_leaves_no_trace(trainer, kind):
     assert [counted.update(6)["loss"] for _ in range(3)] == expected
 
 
+def test_what_does_not_fit_is_said_before_anything_is_computed(trainer, monkeypatch):
+    heard = []
+    monkeypatch.setattr(machine, "describe", lambda: {"ram_gib": 0.1})
+    made = trainer(train__steps=50)
+    monkeypatch.setattr(made, "listen", lambda event, **facts: heard.append(facts.get("text", event)))
+    plan(made)
+    said, after = heard
+    assert said.endswith(
+        "are needed and 0.1 are there; fewer rows at a time (train.micro) or a smaller model need less"
+    )
+    assert after == "measure"
+    monkeypatch.setattr(machine, "describe", lambda: {"ram_gib": None})  # where the system does not say
+    plan(made)
+    assert heard[2:] == ["measure"]
+
+
 # --- steps, time and energy -------------------------------------------------------------------------------------------
 
 
 def test_time_is_that_of_the_steps_and_of_the_looks_between_them(trainer, monkeypatch):
-    monkeypatch.setattr(Trainer, "measure", lambda self, seconds, most: Pace(step=0.5, look=2.0, watts=36.0))
+    monkeypatch.setattr(
+        Trainer, "measure", lambda self, seconds, most: Pace(step=0.5, look=2.0, watts=36.0, source="known")
+    )
     steps, said = plan(trainer(train__steps=100))
     assert (steps, said["seconds"]) == (100, 100 * 0.5 + 10 * 2.0)
     assert said["kwh"] == pytest.approx(36 * 70 / 3.6e6 * 1.58)
@@ -141,7 +159,9 @@ def test_time_is_that_of_the_steps_and_of_the_looks_between_them(trainer, monkey
 
 
 def test_a_budget_in_minutes_is_predicted_to_take_them(trainer, monkeypatch):
-    monkeypatch.setattr(Trainer, "measure", lambda self, seconds, most: Pace(step=0.01, look=0.1, watts=20.0))
+    monkeypatch.setattr(
+        Trainer, "measure", lambda self, seconds, most: Pace(step=0.01, look=0.1, watts=20.0, source="known")
+    )
     steps, said = plan(trainer(train__minutes=2.0))
     assert said["seconds"] == pytest.approx(120, abs=0.02)
     assert steps == pytest.approx(11_900, abs=1)
@@ -157,7 +177,7 @@ def test_a_long_run_is_measured_for_a_small_part_of_it(trainer, monkeypatch):
 
     def measure(self: Trainer, seconds: float, most: int) -> Pace:
         asked.append(most)
-        return Pace(1.0, 0.0, 20.0)
+        return Pace(1.0, 0.0, 20.0, "known")
 
     monkeypatch.setattr(Trainer, "measure", measure)
     for steps in (1000, 10**6):
@@ -172,7 +192,7 @@ def test_what_was_predicted_stands_beside_what_was_obtained(text, tmp_path, monk
     given = {**SMALL, "train.steps": 20, "train.checkpoint_every": 10}
     made = train.train(text, settings=given, out=tmp_path / "r")
     cost = run.read_json(made.path / "cost.json")
-    assert cost["predicted"].keys() == {"seconds", "kwh", "memory_mib"}
+    assert cost["predicted"].keys() == {"seconds", "kwh", "energy_source", "memory_mib"}
     assert 1 / 1.5 < cost["predicted"]["memory_mib"] / cost["memory_mib"] < 1.5
     newest, *_ = run.newest_checkpoint(made.path)
     assert newest["notes"]["predicted"] == cost["predicted"]

@@ -224,7 +224,7 @@ def test_a_budget_is_a_number_of_steps(budget, steps):
 
 def test_minutes_become_steps_by_the_measured_rate(monkeypatch):
     trainer = Trainer(Slope(), Toy(), settings(steps=None, minutes=0.5))
-    monkeypatch.setattr(trainer, "measure", lambda seconds, most: Pace(step=0.1, look=0.2, watts=20.0))
+    monkeypatch.setattr(trainer, "measure", lambda seconds, most: Pace(step=0.1, look=0.2, watts=20.0, source="known"))
     assert plan(trainer)[0] == (30 - 10 * 0.2) / 0.1
 
 
@@ -233,7 +233,7 @@ def test_the_recipe_of_a_run_keeps_the_steps_its_minutes_became(tmp_path, monkey
 
     measured = []
     monkeypatch.setattr(study, "SAMPLE_TOKENS", 2)
-    pace = Pace(step=1.0, look=0.0, watts=20.0)
+    pace = Pace(step=1.0, look=0.0, watts=20.0, source="known")
     monkeypatch.setattr(Trainer, "measure", lambda self, seconds, most: (measured.append(seconds), pace)[1])
     (tmp_path / "a.txt").write_text("\n".join(tales(4)))
     tiny = {"model.d": 16, "model.layers": 1, "model.heads": 2, "model.context": 8, "train.batch": 2}

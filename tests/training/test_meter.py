@@ -275,7 +275,9 @@ def test_a_card_that_nvml_does_not_know_is_estimated(gpu, tmp_path):
 def test_the_power_is_the_energy_over_the_time(gpu, tmp_path):
     with Meter(device="cuda", powercap=tmp_path) as used:
         gpu.nvml.used += 2_000
-    assert used.watts() == pytest.approx(10 + 2 / used.reading().seconds)
+    watts, source = used.power()
+    assert watts == pytest.approx(10 + 2 / used.reading().seconds)
+    assert source == "measured: NVML + estimated: 1 core x 10 W"
 
 
 def test_a_counter_that_has_not_moved_yet_gives_the_power_of_the_estimate(tmp_path, monkeypatch):
@@ -284,7 +286,7 @@ def test_a_counter_that_has_not_moved_yet_gives_the_power_of_the_estimate(tmp_pa
     zone(tmp_path, "intel-rapl:0", "package-0", 0)
     with Meter(powercap=tmp_path) as used:
         pass
-    assert used.watts() == 20
+    assert used.power() == (20, "estimated: 2 cores x 10 W")
 
 
 # ---------------------------------------------------------------- memory

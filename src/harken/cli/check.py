@@ -43,9 +43,9 @@ def check(what: str | None, settings: tuple[str, ...], kind: str | None, json_: 
         return
     click.echo("\n".join(["", *recipe_lines(recipe), ""]))
     needs = f"{scaled(cost['parameters'], 'count')} weights, {scaled(cost['tokens'], 'count')} tokens to learn from"
-    click.echo(f"{needs}, about {max(1, round(cost['memory_mib'])):,} MiB of memory beside torch's own")
+    click.echo(f"{needs}, about {cost['memory_mib']:,.0f} MiB of memory in all")
     time, used = duration(cost["minutes"] * 60), scaled(cost["kwh"], "energy")
-    click.echo(f"{cost['steps']:,} steps, about {time} and {used} ({cost['machine']})")
+    click.echo(f"{cost['steps']:,} steps, about {time} and {used} ({cost['energy_source']}) on {cost['machine']}")
 
 
 def _taken(what: str, guess: Any, kind: str) -> list[str]:

@@ -27,7 +27,6 @@ def estimate(recipe: Recipe, *, listen: Listener = silent) -> dict[str, Any]:
         "tokens": opened.facts()["tokens"]["train"],
         "steps": steps,
         "minutes": predicted["seconds"] / 60,
-        "kwh": predicted["kwh"],
-        "memory_mib": predicted["memory_mib"],
+        **{name: predicted[name] for name in ("kwh", "energy_source", "memory_mib")},
         "machine": f"{here['cpu']}, {here['cores']} cores" if trainer.device.type == "cpu" else str(here["gpu"]),
     }

@@ -206,13 +206,25 @@ def _cost(cost: Facts) -> Html:
     carbon = say(co2e_lb="{} lb", lb_per_kwh="at {} lb per kWh", intensity_source="({})")
     rows = (
         ("time", duration(cost.get("seconds")), "wall clock of the training"),
+        ("memory", _memory(cost), "the most at once while training: this process, or the tensors on the GPU"),
         ("arithmetic", scaled(cost.get("flops"), "flop"), say(each="{} per token")),
         ("energy", scaled(cost.get("kwh"), "energy"), energy),
         ("CO₂e", scaled(cost.get("co2e_kg"), "mass"), carbon),
         ("price", say(price_usd="{} USD"), say(price_source="{}")),
         ("compared", size, say(other_model="of {}:", other_co2e_lb="{} lb", other_source="({})")),
     )
-    return table("What the training used", {name: {"amount": x, "source": why} for name, x, why in rows if x})
+    said = _of(cost, "predicted")
+    before = {
+        "time": duration(said.get("seconds")),
+        "memory": _memory(said),
+        "energy": scaled(said.get("kwh"), "energy"),
+    }
+    found = {n: {"amount": x, "predicted": before.get(n) or None, "source": why} for n, x, why in rows if x}
+    return table("What the training used", found)
+
+
+def _memory(cost: Facts) -> str:
+    return f"{x:,.0f} MiB" if (x := number(cost.get("memory_mib"))) else ""
 
 
 def _recipe(text: str, origins: Facts) -> list[Html]:

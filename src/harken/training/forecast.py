@@ -8,7 +8,7 @@ import torch
 from harken.data.batch import Batch
 from harken.tasks.words import CHUNK
 
-from . import meter, state
+from . import machine, meter, state
 from .loop import EVALS, Pace, Trainer
 from .optim import hidden
 
@@ -16,7 +16,7 @@ SHORT = 20  # steps; so few are over before anything is learned about them
 SCORE = 8  # bytes of a word score while its gradient is taken: the score and its logarithm
 
 
-def plan(trainer: Trainer) -> tuple[int, dict[str, float] | None]:
+def plan(trainer: Trainer) -> tuple[int, dict[str, Any] | None]:
     """How many steps the budget is, and what they will take. Minutes become steps here, once; then steps count."""
     known = _known(trainer)
     if known is not None and known < SHORT:
@@ -24,16 +24,19 @@ def plan(trainer: Trainer) -> tuple[int, dict[str, float] | None]:
     return forecast(trainer, 20.0 if known else min(20.0, max(1.0, trainer.train.minutes * 6)))
 
 
-def forecast(trainer: Trainer, seconds: float) -> tuple[int, dict[str, float]]:
+def forecast(trainer: Trainer, seconds: float) -> tuple[int, dict[str, Any]]:
     """The steps, and their seconds, kWh and MiB, from counting and from measuring for so long at most."""
     known, train = _known(trainer), trainer.train
     needed = memory(trainer)
+    if trainer.device.type == "cpu" and needed > 2**30 * (there := machine.describe()["ram_gib"] or math.inf):
+        words = f"about {needed / 2**30:.1f} GiB of memory are needed and {there} are there"
+        trainer.listen("notice", text=f"{words}; fewer rows at a time (train.micro) or a smaller model need less")
     pace = trainer.measure(seconds, 200 if known is None else min(200, known // 50))
     steps = _affordable(train.minutes * 60, pace) if known is None else known
     looks = math.ceil(steps / train.eval_every) if train.eval_every else min(EVALS, steps)
     spent = steps * pace.step + looks * pace.look
     kwh = meter.emissions(pace.watts * spent / 3.6e6)["kwh"]
-    return steps, {"seconds": spent, "kwh": kwh, "memory_mib": needed / 2**20}
+    return steps, {"seconds": spent, "kwh": kwh, "energy_source": pace.source, "memory_mib": needed / 2**20}
 
 
 def _affordable(seconds: float, pace: Pace) -> int:

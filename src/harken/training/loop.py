@@ -35,11 +35,13 @@ READ = 10  # steps between readings of a GPU's numbers
 
 
 class Pace(NamedTuple):
-    """What was measured before the first step: seconds of an update and of a look at the valid split, and watts."""
+    """What was measured before the first step: seconds of an update and of a look at the valid split, watts and their
+    source."""
 
     step: float
     look: float
     watts: float
+    source: str
 
 
 class Trainer:
@@ -112,7 +114,7 @@ class Trainer:
         self.step, self.course, self.average = 0, Course(), average(self.train)
         state.load_random_state(chance)
         self.task.load_state(carry)
-        return Pace(sorted(times)[len(times) // 2], look, meter.watts())
+        return Pace(sorted(times)[len(times) // 2], look, *meter.power())
 
     def _wait(self) -> None:
         if self.device.type == "cuda":

@@ -130,10 +130,13 @@ class Meter:
         self._sample()
         return Reading(self._seconds, self._joules, "; then ".join(self._legs or [self._leg()]), self._memory)
 
-    def watts(self) -> float:
-        """The power until now; as it is estimated, where the counters have not moved in so short a time."""
+    def power(self) -> tuple[float, str]:
+        """The watts until now and where they come from: an estimate, if no counter moved in so short a time."""
         used = self.reading()
-        return used.joules / used.seconds if used.joules else sum(source.watts for source in self._sources)
+        if used.joules:
+            return used.joules / used.seconds, used.source
+        told = " + ".join(f"estimated: {source.estimate}" for source in self._sources)
+        return sum(source.watts for source in self._sources), told
 
     def _leg(self) -> str:
         return " + ".join(source.label for source in self._sources)
@@ -222,7 +225,7 @@ def cost(
     tokens: int,
     flops_per_token: float,
     price: tuple[float, str] | None = None,
-    predicted: Mapping[str, float] | None = None,
+    predicted: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The content of cost.json. `tokens` counts from the run's first step; `price` is USD an hour and its source;
     `predicted` is what was said of seconds, kwh and memory_mib before."""
