@@ -59,5 +59,5 @@ def test_whoever_looks_at_the_weights_sees_the_last_step(model):
     with watching(model) as seen:
         written(Writer(model), [[1, 2, 3]], tokens=20, temperature=0)
     view = seen["stack.blocks.0.look"]
-    assert float(view.row(0)[..., 22:].sum()) == 0  # 3 + 19 tokens were read
-    assert float(view.row(0)[..., 21].sum()) > 0
+    assert float(view.rows([0])[..., 22:].sum()) == 0  # 3 + 19 tokens were read
+    assert float(view.rows([0])[..., 21].sum()) > 0
