@@ -1,6 +1,7 @@
 """What a training will need: its memory counted, its steps, time and energy from a measured pace."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -145,6 +146,18 @@ def test_what_does_not_fit_is_said_before_anything_is_computed(trainer, monkeypa
     assert heard[2:] == ["measure"]
 
 
+def test_what_does_not_fit_on_a_gpu_in_two_rows_takes_all_of_it(trainer, monkeypatch):
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError
+
+    card = SimpleNamespace(total_memory=80 * 2**30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
+    made, before = trainer(), torch.get_rng_state()
+    monkeypatch.setattr(made.task, "loss", full)
+    assert memory(made) == card.total_memory
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 # --- steps, time and energy -------------------------------------------------------------------------------------------
 
 
@@ -156,6 +169,11 @@ def test_time_is_that_of_the_steps_and_of_the_looks_between_them(trainer, monkey
     assert (steps, said["seconds"]) == (100, 100 * 0.5 + 10 * 2.0)
     assert said["kwh"] == pytest.approx(36 * 70 / 3.6e6 * 1.58)
     assert plan(trainer(train__steps=100, train__eval_every=30))[1]["seconds"] == 100 * 0.5 + 4 * 2.0
+    assert plan(trainer(train__steps=25))[1]["seconds"] == 25 * 0.5 + 9 * 2.0  # every third step, and the last
+
+
+def test_no_steps_take_no_time(trainer):
+    assert forecast.forecast(trainer(train__steps=0), 0.01)[1]["seconds"] == 0
 
 
 def test_a_budget_in_minutes_is_predicted_to_take_them(trainer, monkeypatch):

@@ -1,9 +1,11 @@
 """What a training will need, before its first step: memory by counting, minutes and energy by a short probe."""
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from harken.data.batch import Batch
 from harken.tasks.words import CHUNK
@@ -33,7 +35,7 @@ def forecast(trainer: Trainer, seconds: float) -> tuple[int, dict[str, Any]]:
         trainer.listen("notice", text=f"{words}; fewer rows at a time (train.micro) or a smaller model need less")
     pace = trainer.measure(seconds, 200 if known is None else min(200, known // 50))
     steps = _affordable(train.minutes * 60, pace) if known is None else known
-    looks = math.ceil(steps / train.eval_every) if train.eval_every else min(EVALS, steps)
+    looks = math.ceil(steps / (train.eval_every or max(1, math.ceil(steps / EVALS))))
     spent = steps * pace.step + looks * pace.look
     kwh = meter.emissions(pace.watts * spent / 3.6e6)["kwh"]
     return steps, {"seconds": spent, "kwh": kwh, "energy_source": pace.source, "memory_mib": needed / 2**20}
@@ -64,7 +66,10 @@ def memory(trainer: Trainer) -> float:
     """
     batch = trainer.task.batch(0, 0)
     rows = min(trainer.train.micro or len(batch.tokens), len(batch.tokens))
-    one, two = (_kept(trainer, batch.rows(0, n)) for n in (1, 2))
+    try:
+        one, two = (_kept(trainer, batch.rows(0, n)) for n in (1, min(2, rows)))
+    except torch.OutOfMemoryError:  # all there is; the training will say what can be done
+        return torch.cuda.get_device_properties(trainer.device).total_memory
     scores = batch.rows(0, rows).tokens.numel() * getattr(trainer.model, "vocab", 0)
     chunk = min(scores, CHUNK.get(trainer.device.type, scores))
     step = one + (two - one) * (rows - 1) + SCORE * chunk
@@ -74,14 +79,14 @@ def memory(trainer: Trainer) -> float:
 def _between(trainer: Trainer) -> float:
     """Gradients, moments, and the copies of the weights: the best, those of the moment, the averaged."""
     train, inner = trainer.train, hidden(trainer.model) if trainer.train.optimizer == "muon" else []
-    weights = _size(list(trainer.model.parameters()))
+    weights = _size(trainer.model.parameters())
     moments = {"sgd": bool(train.momentum), "rmsprop": 1 + bool(train.momentum)}.get(train.optimizer, 2)
     copies = {"moving": 1, "last": train.last + 1}.get(train.average, 0)
     copies += 1 + train.best if "valid" in trainer.task.splits else 0
     return weights * (1 + moments + copies) - _size(inner)  # Muon: one moment a hidden matrix
 
 
-def _size(tensors: Any) -> int:
+def _size(tensors: Iterable[Tensor]) -> int:
     return sum(t.nbytes for t in tensors)
 
 
@@ -91,17 +96,20 @@ def _kept(trainer: Trainer, batch: Batch) -> int:
     own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
     found: dict[int, int] = {}
 
-    def note(t: torch.Tensor) -> torch.Tensor:
+    def note(t: Tensor) -> Tensor:
         place = t.untyped_storage()
         if place.data_ptr() not in own:
             found[place.data_ptr()] = place.nbytes()
         return t.detach()
 
     chance, carry = state.random_state(), task.state()
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t), trainer.make.numbers():
-        loss = task.loss(model, batch.to(trainer.device)).total
-    loss.backward()
-    model.zero_grad(set_to_none=True)
-    state.load_random_state(chance)
-    task.load_state(carry)
+    eager = torch.compiler.set_stance("force_eager")  # kernels are compiled for the sizes of the training alone
+    try:
+        with eager, torch.autograd.graph.saved_tensors_hooks(note, lambda t: t), trainer.make.numbers():
+            loss = task.loss(model, batch.to(trainer.device)).total
+        loss.backward()
+    finally:
+        model.zero_grad(set_to_none=True)
+        state.load_random_state(chance)
+        task.load_state(carry)
     return sum(found.values())
