@@ -125,7 +125,7 @@ def test_a_demo_that_is_not_there(wrong):
         ("model.zzz=4", "model.zzz is not a setting; harken check --settings gpt lists them"),
         ("layers=4", "'layers=4' is not a setting; settings look like model.layers=6"),
         ("model.layers", "'model.layers' is not a setting; settings look like model.layers=6"),
-        ("model.layers=0", "model.layers = 0: accepted: whole number ≥ 1 ≤ 1000"),
+        ("model.layers=0", "model.layers = 0: accepted: whole number ≥ 1 and ≤ 1000"),
         (
             "model.positions=sine",
             "model.positions = 'sine': accepted: sinusoid, sinusoid-halves, learned, rotary, rotary-interleaved, "

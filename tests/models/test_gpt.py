@@ -270,7 +270,7 @@ def test_heads_that_do_not_share_the_width_are_refused_with_a_way_out():
 
 
 def test_a_setting_outside_its_bounds_is_refused():
-    with pytest.raises(BadSetting, match=r"^test: model.layers = 0: input should be greater than or equal to 1$"):
+    with pytest.raises(BadSetting, match=r"^test: model.layers = 0: accepted: whole number ≥ 1 and ≤ 1000$"):
         build(layers=0)
 
 
