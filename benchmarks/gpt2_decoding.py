@@ -11,12 +11,14 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from copy import deepcopy
 
 import torch
 from torch import Tensor
 
 from harken.models.gpt import GPT
 from harken.recipe import resolve
+from harken.use.light import lighten
 from harken.use.sample import Choice, Writer
 
 PROMPT = 32
@@ -70,6 +72,8 @@ def main() -> None:
     writers = {"harken": Writer(ours)}
     if args.device == "cuda" and not args.plain:
         writers["harken, compiled"] = Writer(ours, compiled=True)
+    if args.device == "cpu":
+        writers["harken, int8"] = Writer(lighten(deepcopy(ours), "int8"))
     for batch in args.batches:
         prompt = torch.randint(50257, (batch, PROMPT))
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from harken import run
 from harken.errors import BadSetting
 from harken.models.gpt import GPT, Shape
+from harken.models.rnn import LSTMShape
 from harken.recipe import resolve
 
 VOCAB, L, LAYERS, HEADS, d = 37, 11, 2, 4, 32
@@ -299,3 +300,18 @@ def test_rows_that_round_the_vocabulary_up_change_neither_loss_nor_gradient():
     torch.testing.assert_close(results[0], results[1])
     plain = F.cross_entropy(scores(model, tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten(), reduction="sum")
     torch.testing.assert_close(results[0][0], plain)
+
+
+@pytest.mark.parametrize("make", [Shape, LSTMShape])
+def test_a_hidden_word_is_hidden_all_over_its_row_and_the_others_are_louder(make):
+    model = make(d=16, layers=1, context=64, word_dropout=0.5).build(20)
+    tokens = torch.randint(20, (40, 64), generator=torch.Generator().manual_seed(0))
+    plain = model.embed(tokens)
+    x = model.train().words(tokens)
+    ratio = (x / plain).mean(-1)
+    assert {0.0, 2.0} == set(ratio.round(decimals=3).unique().tolist())
+    for row, said in zip(ratio, tokens, strict=True):
+        for word in said.unique():
+            assert len(row[said == word].round(decimals=3).unique()) == 1
+    assert 0.4 < float((ratio == 0).float().mean()) < 0.6
+    assert torch.equal(model.eval().words(tokens), plain)

@@ -34,7 +34,7 @@ def trial(value: Any, seed: int, loss: float | None, **more: Any) -> Trial:
         "protocol": {"valid": {"tokens": 5000}},
         "baseline": {"valid": {"5-gram": {"loss": 2.5, "perplexity": 12.2, "bits_per_character": 1.25}}},
     }  # fmt: skip
-    cost = {"seconds": 25.0, "flops": 6e6, "flops_per_token": 6e3, "kwh": 0.1, "co2e_kg": 0.2}
+    cost = {"seconds": 25.0, "flops": 6e6, "tokens": 1000, "flops_per_token": 6e3, "kwh": 0.1, "co2e_kg": 0.2}
     return Trial(settings, seed, run, facts | more, cost, log)
 
 

@@ -3,6 +3,7 @@
 import torch
 
 from harken.use.dice import chance, seeds
+from harken.use.sample import Choice
 
 CPU = torch.device("cpu")
 
@@ -19,6 +20,18 @@ def test_the_numbers_are_spread_evenly_between_0_and_1():
     seen = torch.histc(x, 100, 0, 1)
     expected = len(x) / 100
     assert float(((seen - expected) ** 2 / expected).sum()) < 160  # chi squared with 99 degrees: 1 of 10,000 is above
+
+
+def test_not_even_the_highest_word_is_rounded_to_1(monkeypatch):
+    monkeypatch.setattr("harken.use.dice._mix", lambda x: torch.full_like(x, 0xFFFFFFFF))
+    assert float(chance(seeds(0, 0, 1, CPU), torch.tensor(0), 3).max()) < 1
+
+
+def test_what_was_cut_off_is_not_drawn_in_a_million_draws_of_a_large_vocabulary():
+    logits = torch.full((64, 20_000), -torch.inf)
+    logits[:, :2] = 0.0
+    drawn = [Choice(temperature=1.0).draw(logits, seeds(0, 0, 64, CPU), torch.tensor(n)) for n in range(50)]
+    assert set(torch.cat(drawn).tolist()) == {0, 1}
 
 
 def test_no_number_tells_of_its_neighbour_in_place_row_or_draw():

@@ -87,6 +87,12 @@ def as_json(verb: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--json", "json_", is_flag=True, help="One JSON object on stdout, nothing else there.")(verb)
 
 
+def as_precision(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """The option of verbs that use a run's weights."""
+    choice, text = click.Choice(["float32", "bfloat16", "int8"]), "Lighter weights write faster (int8: on a CPU)."
+    return click.option("--precision", type=choice, default="float32", show_default=True, help=text)(verb)
+
+
 def refuse(why: str, *names: str) -> None:
     """Refuse the options and arguments that were given and would be passed over in silence."""
     ctx = click.get_current_context()
@@ -121,6 +127,8 @@ def main() -> None:
     except (KeyboardInterrupt, click.Abort):
         _end("stopped", 130)
     except HarkenError as error:
+        if error.told:
+            sys.exit(error.exit_code)
         _end(str(error), error.exit_code)
     except Exception as error:
         what = str(error).strip().splitlines()

@@ -41,6 +41,8 @@ def compare(what: str, settings: tuple[str, ...], json_: bool, **options: Any) -
     models, minutes, evals = (options.pop(name) for name in ("models", "minutes", "evals"))
     if models and "model.kind" in given:
         raise click.UsageError("--models and model.kind say the same; give one of them")
+    if minutes is not None and "train.minutes" in given:
+        raise click.UsageError("--minutes and train.minutes say the same; give one of them")
     given |= dict([values(f"model.kind={models}")]) if models else {}
     given |= {"train.minutes": [minutes]} if minutes is not None else {}
     axes = {path: some for path, some in given.items() if len(some) > 1}

@@ -2,7 +2,7 @@
 
 import click
 
-from . import as_json, refuse, show
+from . import as_json, as_precision, refuse, show
 from .say import Teller, verdict
 
 
@@ -10,15 +10,16 @@ from .say import Teller, verdict
 @click.argument("run")
 @click.argument("data", required=False)
 @click.option("--split", type=click.Choice(["valid", "test"]), default=None, help="Which split of the run's own data.")
+@as_precision
 @as_json
-def eval(run: str, data: str | None, split: str | None, json_: bool) -> None:
+def eval(run: str, data: str | None, split: str | None, precision: str, json_: bool) -> None:
     """The metric of a RUN on a split of its data, or on other DATA, with its protocol, beside the free baseline."""
     if data is not None:
         refuse("for other data", "split")
     from harken.study.choose import located
     from harken.use.model import load
 
-    model = load(run)
+    model = load(run, precision=precision)
     chosen = split or ("test" if data or "test" in model.metrics else "valid")
     with Teller(aside=json_) as teller:
         path = None if data is None else str(located(data, listen=teller))

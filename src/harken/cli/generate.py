@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from . import as_json, refuse, show
+from . import as_json, as_precision, refuse, show
 from .files import check_files, through_files, work_through
 from .say import Teller, lines, piped
 
@@ -36,8 +36,9 @@ from .say import Teller, lines, piped
 @click.option("--n", type=click.IntRange(1, 1000), default=1, show_default=True, help="How many continuations.")
 @click.option("--next", "next_", type=click.IntRange(1), metavar="K", help="Print the K likeliest next tokens instead.")
 @through_files
+@as_precision
 @as_json
-def generate(run: str, prompt: str | None, json_: bool, next_: int | None, **options: Any) -> None:
+def generate(run: str, prompt: str | None, json_: bool, next_: int | None, precision: str, **options: Any) -> None:
     """Continue PROMPT with a language model. With -, or piped, each line of stdin is a prompt: one answer a line."""
     in_, out_ = options.pop("in_"), options.pop("out_")
     if next_ is not None:
@@ -45,7 +46,7 @@ def generate(run: str, prompt: str | None, json_: bool, next_: int | None, **opt
     check_files(in_, out_)
     from harken.use.model import load
 
-    model = load(run)
+    model = load(run, precision=precision)
     with Teller(aside=True) as teller:
         options["listen"] = teller
         if in_ is not None:

@@ -246,7 +246,7 @@ def _compare(plan: Plan, folder: Path, listen: Listener) -> Comparison:
 
 def _name(settings: Settings, seed: int) -> str:
     """A folder's name that says which trial is in it, and is no other's."""
-    said = "-".join([*(f"{path}={as_word(value)}" for path, value in settings.items()), f"seed={seed}"])
+    said = "-".join([*(f"{path}={as_word(value)}" for path, value in sorted(settings.items())), f"seed={seed}"])
     plain = re.sub(r"[^\w.=+-]+", "_", said)
     if plain == said and len(plain) <= LONGEST:
         return plain
@@ -284,7 +284,7 @@ def _under(made: Run, settings: Settings) -> dict[str, Any]:
     """How a trained model does under other settings."""
     try:
         return {"settings": settings, "metrics": judged_under(made, settings), "failed": ""}
-    except HarkenError as error:
+    except (HarkenError, ValueError) as error:  # a shape that cannot be built says so by ValueError
         return {"settings": settings, "metrics": {}, "failed": str(error)}
 
 

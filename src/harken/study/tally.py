@@ -34,8 +34,7 @@ class Trial:
     @property
     def tokens(self) -> float:
         """How many tokens it learned from."""
-        each = self.cost.get("flops_per_token")
-        return self.cost["flops"] / each if each else 0.0
+        return float(self.cost.get("tokens", 0))
 
     @property
     def token(self) -> tuple[Any, Any]:

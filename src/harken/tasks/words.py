@@ -4,15 +4,21 @@ A vocabulary of 50,000 makes the word scores the largest tensor of a step. They 
 each chunk's gradients are taken while it is there, so nothing is computed twice and nothing of size L x vocab is kept.
 """
 
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+from shutil import which
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from harken.core.structure import compiled
 from harken.data.batch import IGNORE
 
-CHUNK = {"cpu": 2**21, "cuda": 2**28}  # scores made at a time: what a processor's cache holds, or half a GiB
+CHUNK = {
+    "cpu": 2**21,
+    "cuda": 2**28,
+}  # scores made at a time: a processor's cache, or half a GiB of bfloat16
 
 
 def word_loss(h: Tensor, W: Tensor, targets: Tensor, vocab: int) -> tuple[Tensor, Tensor]:
@@ -47,7 +53,7 @@ def _losses(
     dh, dW = (torch.empty_like(h), torch.zeros_like(W, dtype=exact)) if learning else (None, None)
     parts = -(-len(h) * len(W) // CHUNK.get(h.device.type, 2**24))
     real, step = targets != IGNORE, -(-len(h) // parts)
-    grade = compiled(_graded) if h.is_cuda and not torch.are_deterministic_algorithms_enabled() else _graded
+    grade = _compiled() if h.is_cuda and not torch.are_deterministic_algorithms_enabled() else _graded
     all_real = not h.is_cuda and bool(real.all())  # a GPU is not asked: the answer would have to be waited for
     for start in range(0, len(h), step):
         part = slice(start, start + step)
@@ -57,6 +63,13 @@ def _losses(
             torch.mm(p, W, out=dh[part])
             dW.addmm_(p.mT, x) if dW.dtype == x.dtype else dW.add_(p.mT @ x)
     return each, dh, dW
+
+
+@cache
+def _compiled() -> Callable[..., tuple[Tensor, Tensor | None]]:
+    """The function below as two kernels instead of ten, where there is a compiler."""
+    able = find_spec("triton") is not None and (which("gcc") or which("cc") or which("clang"))
+    return torch.compile(_graded) if able else _graded
 
 
 def _graded(

@@ -41,7 +41,7 @@ class Moving(Average):
 
     @torch.no_grad()
     def step(self, model: nn.Module) -> None:
-        now = run.weights(model)
+        now = _averaged(model)
         if not self.kept:
             self.kept = {name: t.clone() for name, t in now.items()}
         self.n += 1
@@ -65,11 +65,11 @@ class Last(Average):
         self.kept: deque[Weights] = deque(maxlen=k)
 
     def look(self, model: nn.Module) -> None:
-        self.kept.append({name: t.clone() for name, t in run.weights(model).items()})
+        self.kept.append({name: t.clone() for name, t in _averaged(model).items()})
 
     def weights(self) -> Weights:
         first = self.kept[0] if self.kept else {}
-        return {name: torch.stack([w[name] for w in self.kept]).mean(0).to(t.dtype) for name, t in first.items()}
+        return {name: torch.stack([w[name] for w in self.kept]).mean(0) for name in first}
 
     def state(self) -> Weights:
         return {k: t for n, weights in enumerate(self.kept) for k, t in under(str(n), weights).items()}
@@ -77,6 +77,11 @@ class Last(Average):
     def load_state(self, saved: Mapping[str, Tensor]) -> None:
         numbers = sorted({int(name.partition(":")[0]) for name in saved})
         self.kept.extend(of(str(n), saved) for n in numbers)
+
+
+def _averaged(model: nn.Module) -> Weights:
+    """What can be averaged: a counter among the weights is taken as it is."""
+    return {name: t for name, t in run.weights(model).items() if t.is_floating_point()}
 
 
 def average(train: Train) -> Average:

@@ -1,12 +1,7 @@
-"""A whole update recorded once on the GPU and played again: forward, backward, clipping and the rule in one launch.
-
-A small model's step is a thousand small kernels, and the CPU that starts them is slower than the GPU that runs them.
-Played from a recording they need one start. Nothing is read back either: whether a number was not finite is noted on
-the device, which then leaves the weights as they are.
-"""
+"""A whole update recorded once on the GPU and played again: a small model's step is a thousand small kernels, and the
+CPU that starts them is slower than the GPU that runs them. Played from a recording they need one start."""
 
 from collections.abc import Callable
-from dataclasses import fields
 
 import torch
 from torch import Tensor
@@ -25,20 +20,17 @@ class Recording:
             self.result = update(batch)
 
     def fits(self, batch: Batch) -> bool:
-        return all(
-            getattr(self.batch, f.name).shape == x.shape if isinstance(x := getattr(batch, f.name), Tensor) else True
-            for f in fields(batch)
-        )
+        return recordable(batch) and batch.tokens.shape == self.batch.tokens.shape
 
     def play(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The summed loss and the gradient's length of this batch, after its update; both still on the device."""
-        for f in fields(batch):
-            if isinstance(x := getattr(batch, f.name), Tensor):
-                getattr(self.batch, f.name).copy_(x, non_blocking=True)
+        self.batch.tokens.copy_(batch.tokens, non_blocking=True)
+        self.batch.targets.copy_(batch.targets, non_blocking=True)
         self.graph.replay()
         return self.result
 
 
 def recordable(batch: Batch) -> bool:
     """Whether every batch like this one is the same work: all rows full, one text, no documents to keep apart."""
-    return batch.doc is None and batch.source is None and batch.count == batch.targets.numel()
+    plain = batch.pos is None and batch.doc is None and batch.source is None
+    return plain and batch.count == batch.targets.numel()

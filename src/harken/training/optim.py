@@ -6,6 +6,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from harken.errors import BadSetting
+
 from .muon import Muon
 from .settings import Train
 
@@ -29,8 +31,10 @@ def optimizer(model: nn.Module, train: Train) -> torch.optim.Optimizer:
         case "adam":
             return torch.optim.Adam(groups, lr=train.lr, betas=train.betas, fused=True, capturable=on_gpu)
     adamw = torch.optim.AdamW(groups, lr=train.lr, betas=train.betas, fused=True, capturable=on_gpu)
-    if not inner:
+    if train.optimizer == "adamw":
         return adamw
+    if not inner:
+        raise BadSetting("train.optimizer=muon: this model has no linear maps between its layers; take adamw")
     return Muon(inner, adamw, lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay)
 
 

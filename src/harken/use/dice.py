@@ -9,7 +9,7 @@ STEP = 0x9E3779B1  # 2^32 / the golden ratio, odd: consecutive places fall far a
 
 
 def seeds(seed: int, index: int, rows: int, device: torch.device) -> Tensor:  # B
-    """A seed for each row: neither two seeds nor two places in a list of prompts have the same."""
+    """A seed for each row: row r of seed s is the first of seed s + r, and no two places in a list share theirs."""
     mixed = [np.random.SeedSequence([(seed + row) % 2**64, index]).generate_state(1)[0] for row in range(rows)]
     return torch.tensor(np.array(mixed, np.int64), device=device)
 
@@ -18,7 +18,7 @@ def chance(seeds: Tensor, n: Tensor, many: int) -> Tensor:  # B many
     """Numbers between 0 and 1 for the n-th draw of each row, none of them 0 or 1."""
     row = _mix(seeds ^ _mix(n * STEP + 1))  # B
     x = _mix(torch.arange(many, device=seeds.device) * STEP + row[:, None])
-    return ((x >> 8).float() + 0.5) / 2**24
+    return ((x >> 9).float() + 0.5) / 2**23  # exact in float32: one bit more, and the last would be rounded to 1
 
 
 def _mix(x: Tensor) -> Tensor:

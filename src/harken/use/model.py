@@ -19,6 +19,7 @@ from harken.models import LanguageModel
 from harken.recipe import Recipe
 from harken.tasks import Score
 
+from .light import lighten
 from .sample import Choice, Reader, Writer
 
 
@@ -33,7 +34,7 @@ class Run:
         self.model.eval()
 
     def compile(self) -> "Run":
-        """Compile the step of one token: the first text comes a minute later, every other one faster. Needs a GPU."""
+        """Compile the step of one token: the first text comes half a minute later, every other one faster."""
         self.writer = Writer(self.model, compiled=True)
         return self
 
@@ -254,8 +255,11 @@ def _check(kind: type, **given: Any) -> None:
             raise BadInput(f"{name}={value!r}: {accepted} is accepted")
 
 
-def load(path: str | Path, *, device: str = "auto") -> Run:
-    """A finished run from its folder; every file it needs is checked first. device: auto, cpu or cuda."""
+def load(path: str | Path, *, device: str = "auto", precision: str = "float32") -> Run:
+    """A finished run from its folder; every file it needs is checked first.
+
+    device: auto, cpu or cuda; precision: float32, or bfloat16 or (on a CPU) int8 to write faster.
+    """
     folder, gpu = Path(path), torch.cuda.is_available()
     if device not in ("auto", "cpu", "cuda") or (device == "cuda" and not gpu):
         raise BadInput(f"device={device!r}: not here; accepted: auto, cpu{', cuda' * gpu}")
@@ -268,5 +272,5 @@ def load(path: str | Path, *, device: str = "auto") -> Run:
     with torch.random.fork_rng():
         model = recipe.model.build(tokenizer.vocab)
     run.load_weights(model, saved)
-    model.to("cuda" if gpu and device != "cpu" else "cpu")
-    return Run(folder, recipe, facts, model, tokenizer)
+    model.to("cuda" if gpu and device != "cpu" and precision != "int8" else "cpu")
+    return Run(folder, recipe, facts, lighten(model, precision), tokenizer)

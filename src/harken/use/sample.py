@@ -182,8 +182,7 @@ class Reader:
             n += 1
             many = min(tokens - n, self.capacity - max(self.lengths))
             if many >= FEW and self.desks is not None:
-                key = draw, self.place.shape
-                steps = self.desk.steps.setdefault(key, Steps(self.call, self.model, self.memory, draw))
+                steps = self.desk.recorded((draw, self.place.shape), Steps(self.call, self.model, self.memory, draw))
                 steps.start(chosen, self.place, torch.tensor(n, device=self.device), rows)
                 yield from steps.play(many)
                 n, chosen, self.place = n + many, steps.token.clone(), steps.place.clone()

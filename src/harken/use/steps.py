@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 FEW = 8  # steps that are not worth a recording
+KEPT = 4  # recordings of one size
 AHEAD = 16  # steps played before anything is read back
 Draw = Callable[[Tensor, Tensor, Tensor], Tensor]  # scores, seeds, n -> tokens
 
@@ -18,6 +19,13 @@ class Desk:
 
     memory: Any
     steps: dict[Any, "Steps"] = field(default_factory=dict)
+
+    def recorded(self, key: Any, new: "Steps") -> "Steps":
+        """The steps of this key, kept from an earlier text or new; the oldest of many are given up."""
+        found = self.steps.setdefault(key, new)
+        while len(self.steps) > KEPT:
+            self.steps.pop(next(iter(self.steps)))
+        return found
 
 
 class Steps:
@@ -72,4 +80,5 @@ class Steps:
 def recordable(model: nn.Module) -> bool:
     """On a GPU, unless somebody looks at the weights: a recording calls nobody."""
     here = next(model.parameters()).is_cuda and getattr(model, "compiles", True)
-    return here and not any(getattr(module, "watch", None) for module in model.modules())
+    bounded = getattr(model, "context", None) is not None  # its memory hides what an earlier text left in it
+    return here and bounded and not any(getattr(module, "watch", None) for module in model.modules())
