@@ -19,6 +19,7 @@ class HarkenError(Exception):
     """An error meant for people: its text is the whole message."""
 
     exit_code = 1
+    told = False  # another process of the same training has said it already
 
 
 class BadInput(HarkenError, ValueError):
@@ -72,6 +73,7 @@ def _beside(path: Path) -> list[str]:
     return [str(p) for p in there if path.name and did_you_mean(path.stem, [p.stem], alike=0.5)]
 
 
-def how_to_go_on(folder: Path) -> str:
+def how_to_go_on(folder: Path, processes: int = 1) -> str:
     """The command that goes on with a run."""
-    return f"go on with: harken train {shlex.quote(str(folder))} --resume"
+    start = "harken" if processes == 1 else f"torchrun --nproc-per-node {processes} -m harken"
+    return f"go on with: {start} train {shlex.quote(str(folder))} --resume"
