@@ -7,6 +7,7 @@ No pickle, nothing outside the folder. Every file is written beside its place, s
 file never wins; every file's SHA-256 is written down, so a changed one is noticed.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -20,9 +21,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from .errors import BadInput, BadRun, how_to_go_on, near_name
+from . import recipe
+from .errors import BadInput, BadRun, HarkenError, how_to_go_on, near_name
 
 FORMAT = 1
+FULL = (errno.ENOSPC, errno.EDQUOT)  # what the system says when nothing more can be written
 HEADER = 8 * 2**20  # bytes; a larger header of a weights file is not ours
 
 
@@ -33,26 +36,41 @@ def sha256(path: Path) -> str:
 
 def write(path: Path, content: str | bytes) -> None:
     """Put a whole file in place at once."""
-    beside = path.with_name(f".tmp-{os.getpid()}-{path.name}")
-    with beside.open("wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
-    _sync(path.parent)
+    with _placed(path) as beside:
+        beside.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    write(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    write(path, _json(content))
+
+
+def _json(content: Mapping[str, Any]) -> bytes:
+    return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """A safetensors file, put in place at once. Its metadata holds no time: equal weights give equal bytes."""
+    with _placed(path) as beside:
+        try:
+            save_file({name: t.detach().cpu().contiguous() for name, t in sorted(tensors.items())}, beside)
+        except Exception as error:  # safetensors raises its own class, which tells of a full disk in its text alone
+            code = next((code for code in FULL if os.strerror(code) in str(error)), None)
+            if code is None:
+                raise
+            raise OSError(code, os.strerror(code), str(path)) from None
+
+
+@contextmanager
+def _placed(path: Path) -> Iterator[Path]:
+    """Where to write a file: beside its place. It is then synced and renamed; one that fails leaves nothing behind."""
     beside = path.with_name(f".tmp-{os.getpid()}-{path.name}")
-    save_file({name: t.detach().cpu().contiguous() for name, t in sorted(tensors.items())}, beside)
-    with beside.open("rb") as file:
-        os.fsync(file.fileno())
-    beside.replace(path)
+    try:
+        yield beside
+        _sync(beside)
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
     _sync(path.parent)
 
 
@@ -82,8 +100,8 @@ def read_json(path: Path) -> dict[str, Any]:
     return found
 
 
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
@@ -121,7 +139,10 @@ def load_weights(model: nn.Module, saved: Mapping[str, Tensor]) -> None:
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Hold the folder: a second writer is refused. The system lets go when the process dies, however it dies."""
+    """Hold the folder: a second writer is refused. The system lets go when the process dies, however it dies.
+
+    A disk that is full ends the work in one line: every file is there whole, or as it was before.
+    """
     import fcntl
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -132,7 +153,13 @@ def writing(folder: Path) -> Iterator[None]:
             raise BadInput(f"{folder}: another process is training here; wait for it, or take another folder") from None
         for left in filter(Path.is_file, folder.glob(".tmp-*")):  # half-written, by a writer that was killed
             left.unlink()
-        yield
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            way = how_to_go_on(folder) if (folder / "recipe.toml").exists() else "train again"
+            raise HarkenError(f"{folder}: the disk is full; what was saved is whole; make room, then {way}") from None
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------
@@ -143,22 +170,36 @@ def save_checkpoint(
 ) -> Path:
     """Write a checkpoint: all its files synced in a folder of another name, then renamed. Older ones go afterwards."""
     shelf = folder / "checkpoints"
-    shelf.mkdir(exist_ok=True)
+    if not shelf.exists():
+        shelf.mkdir()
+        _sync(folder)
+    if (log := folder / "log.jsonl").exists():
+        _sync(log)  # a checkpoint that survives finds the lines up to its step
     beside, place = shelf / f".tmp-{os.getpid()}", shelf / f"step-{step:06d}"
     shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir()
-    write_tensors(beside / "state.safetensors", tensors)
-    hashes = {"state.safetensors": sha256(beside / "state.safetensors")}
-    made = {"format": FORMAT, "step": step, **facts, "sha256": hashes}
-    write_json(beside / "manifest.json", {**made, "seal": _seal(made)})
-    if place.exists():  # left by a run that was stopped and resumed from an earlier one
-        shutil.rmtree(place)
-    beside.rename(place)
+    try:
+        beside.mkdir()
+        write_tensors(beside / "state.safetensors", tensors)
+        hashes = {"state.safetensors": sha256(beside / "state.safetensors")}
+        made = {"format": FORMAT, "step": step, "recipe": _recipe(folder), **facts, "sha256": hashes}
+        write_json(beside / "manifest.json", {**made, "seal": _seal(made)})
+        set_aside(folder, step - 1)
+        beside.rename(place)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
     _sync(shelf)
-    mine = [p for p in _shelved(folder) if int(p.name[5:]) <= step]  # later ones are of a run that is no more
-    for old in {*_shelved(folder), *shelf.glob(".tmp-*")}.difference(mine[:keep]):
+    for old in [*_shelved(folder)[keep:], *shelf.glob(".tmp-*")]:
         shutil.rmtree(old, ignore_errors=True)
     return place
+
+
+def _recipe(folder: Path) -> str:
+    """The SHA-256 of what recipe.toml says, but for where the texts lie and where it is trained: these may move."""
+    path = folder / "recipe.toml"
+    said = recipe.read(path) if path.exists() else {}
+    moves = [n for n, value in said.items() if os.path.isabs(str(value)) or n in ("train.device", "train.threads")]
+    return _seal({n: value for n, value in said.items() if n not in moves})
 
 
 def _seal(facts: Mapping[str, Any]) -> str:
@@ -177,20 +218,43 @@ def newest_checkpoint(folder: Path) -> tuple[dict[str, Any] | None, dict[str, Te
     """The newest checkpoint that is whole: its facts (None: there is none), its tensors; and what is wrong with newer
     ones that are not."""
     damaged: list[str] = []
+    mine, foreign = _recipe(folder), ""
     for place in _shelved(folder):
         try:
-            facts = read_json(place / "manifest.json")
-            if facts.get("seal") != _seal(facts):
-                raise BadRun(f"{place / 'manifest.json'}: it does not say what it said when it was sealed")
-            hashes = facts.get("sha256")
-            if not isinstance(hashes, dict) or hashes.get("state.safetensors") != sha256(place / "state.safetensors"):
-                raise BadRun(f"{place / 'state.safetensors'}: its SHA-256 is not the one in the manifest")
-            return facts, read_tensors(place / "state.safetensors"), damaged
+            facts = _sealed(place)
+            if facts.get("recipe", mine) == mine:  # the first ones do not say
+                return facts, read_tensors(place / "state.safetensors"), damaged
+            damaged.append(foreign := f"{place}: is a checkpoint of another recipe than recipe.toml")
         except FileNotFoundError as error:
             damaged.append(f"{error.filename}: is missing")
         except (BadRun, OSError) as error:
             damaged.append(str(error))
+    if foreign:  # to start anew would throw away what another recipe.toml may go on with
+        raise BadRun(f"{foreign}; put its recipe back, or train in another folder")
     return None, {}, damaged
+
+
+def _sealed(place: Path) -> dict[str, Any]:
+    """What a checkpoint says, if every byte of it is as it was written, for this step."""
+    manifest, state = place / "manifest.json", place / "state.safetensors"
+    facts = read_json(manifest)
+    if facts.get("seal") != _seal(facts) or _json(facts) != manifest.read_bytes():
+        raise BadRun(f"{manifest}: it does not say what it said when it was sealed")
+    hashes = facts.get("sha256")
+    if not isinstance(hashes, dict) or hashes.get(state.name) != sha256(state):
+        raise BadRun(f"{state}: its SHA-256 is not the one in the manifest")
+    if facts.get("step") != int(place.name[5:]):
+        raise BadRun(f"{place}: is the checkpoint of step {facts.get('step')}")
+    return facts
+
+
+def set_aside(folder: Path, step: int) -> None:
+    """Later checkpoints than this are of a run that is no more. The next that is saved takes them away for good."""
+    for place in _shelved(folder):
+        if int(place.name[5:]) > step:
+            aside = place.with_name(f".tmp-{place.name}")
+            shutil.rmtree(aside, ignore_errors=True)
+            place.rename(aside)
 
 
 # --- a finished run ---------------------------------------------------------------------------------------------------

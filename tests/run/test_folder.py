@@ -3,7 +3,6 @@
 import json
 import multiprocessing
 import os
-import shutil
 import signal
 import struct
 from pathlib import Path
@@ -67,80 +66,6 @@ def test_what_is_read_is_what_was_saved(tmp_path):
 
 def test_without_a_checkpoint_there_is_none(tmp_path):
     assert newest(tmp_path) is None
-
-
-@pytest.mark.parametrize("moment", range(1, 5))
-def test_a_half_written_checkpoint_never_wins(tmp_path, monkeypatch, moment):
-    """The writer dies at each moment at which something is synced; whatever lies there then is not taken."""
-    shelve(tmp_path / "r", 1, 2)
-    calls = []
-
-    def die(handle: int) -> None:
-        calls.append(handle)
-        if len(calls) == moment:
-            raise SystemExit
-
-    monkeypatch.setattr(os, "fsync", die)
-    with pytest.raises(SystemExit):
-        shelve(tmp_path / "r", 3)
-    assert newest(tmp_path / "r") == 2
-
-
-def test_a_written_checkpoint_wins_even_if_the_writer_dies_right_after(tmp_path, monkeypatch):
-    shelve(tmp_path / "r", 1)
-    monkeypatch.setattr(run, "_shelved", lambda _: (_ for _ in ()).throw(SystemExit))
-    with pytest.raises(SystemExit):
-        shelve(tmp_path / "r", 2)
-    monkeypatch.undo()
-    assert newest(tmp_path / "r") == 2
-
-
-@pytest.mark.parametrize("name", ["state.safetensors", "manifest.json"])
-def test_every_flipped_bit_is_noticed_and_the_checkpoint_before_is_taken(tmp_path, name):
-    _, last = shelve(tmp_path / "r", 1, 2)
-    good = (last / name).read_bytes()
-    for at in range(0, len(good), 7 if name == "manifest.json" else 17):
-        for bit in range(8):
-            (last / name).write_bytes(good[:at] + bytes([good[at] ^ 1 << bit]) + good[at + 1 :])
-            assert newest(tmp_path / "r") == 1, (at, bit)
-    (last / name).write_bytes(good)
-    assert newest(tmp_path / "r") == 2
-
-
-def damage_truncated(last: Path, first: Path) -> None:
-    state = last / "state.safetensors"
-    state.write_bytes(state.read_bytes()[:-1])
-
-
-def damage_emptied(last: Path, first: Path) -> None:
-    (last / "manifest.json").write_bytes(b"")
-
-
-def damage_missing_state(last: Path, first: Path) -> None:
-    (last / "state.safetensors").unlink()
-
-
-def damage_missing_manifest(last: Path, first: Path) -> None:
-    (last / "manifest.json").unlink()
-
-
-def damage_swapped_state(last: Path, first: Path) -> None:
-    shutil.copy(first / "state.safetensors", last / "state.safetensors")
-
-
-def damage_a_list_of_hashes(last: Path, first: Path) -> None:
-    facts = json.loads((last / "manifest.json").read_text()) | {"sha256": ["state.safetensors"]}
-    (last / "manifest.json").write_text(json.dumps(facts | {"seal": run._seal(facts)}))
-
-
-@pytest.mark.parametrize("damage", [f for name, f in sorted(globals().items()) if name.startswith("damage_")])
-def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(tmp_path, damage):
-    first, last = shelve(tmp_path / "r", 1, 2)
-    damage(last, first)
-    facts, _, damaged = run.newest_checkpoint(tmp_path / "r")
-    assert facts["step"] == 1
-    assert len(damaged) == 1
-    assert damaged[0].startswith(str(last)) or str(last) in damaged[0]
 
 
 def test_when_no_checkpoint_is_whole_it_is_said_what_is_wrong_with_each(tmp_path):

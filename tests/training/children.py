@@ -4,20 +4,24 @@ import multiprocessing
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import failpoints
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["torch._dynamo", "harken.study.train", "harken.cli.train"])
 
 
 class Child:
-    """`harken ...` in a process of its own. `die_at` kills it (-9) at the n-th moment at which it syncs a file."""
+    """`harken ...` in a process of its own. It is killed (-9) by itself at the n-th moment of writing on the disk
+    (`die_at`), or in the n-th micro-batch, before its gradients are added (`die_in`)."""
 
-    def __init__(self, *arguments: Any, folder: Path, die_at: int | None = None) -> None:
+    def __init__(self, *arguments: Any, folder: Path, die_at: int | None = None, die_in: int | None = None) -> None:
         self.said = folder / f"said-{id(self)}.txt"
         given = [str(a) for a in arguments]
-        self.process = _context.Process(target=_harken, args=(given, self.said, die_at))
+        self.process = _context.Process(target=_harken, args=(given, self.said, die_at, die_in))
         self.process.start()
 
     def wait(self) -> int:
@@ -33,12 +37,14 @@ class Child:
         return self.said.read_text()
 
 
-def _harken(arguments: list[str], said: Path, die_at: int | None) -> None:
+def _harken(arguments: list[str], said: Path, die_at: int | None, die_in: int | None) -> None:
     with said.open("w") as file:
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
     if die_at is not None:
-        _die_at(die_at)
+        failpoints.die_at(die_at, _die)
+    if die_in is not None:
+        _die_in(die_in)
     from harken.cli import main
     from harken.study import train
 
@@ -47,15 +53,21 @@ def _harken(arguments: list[str], said: Path, die_at: int | None) -> None:
     main()
 
 
-def _die_at(moment: int) -> None:
-    """Every file is synced once before it is put in its place, and its folder once after: each is a moment to die."""
-    sync, count = os.fsync, 0
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
-    def fsync(handle: int) -> None:
+
+def _die_in(moment: int) -> None:
+    import torch
+
+    backward: Callable[..., None] = torch.Tensor.backward
+    count = 0
+
+    def counted(*given: Any, **named: Any) -> None:
         nonlocal count
         count += 1
         if count == moment:
-            os.kill(os.getpid(), signal.SIGKILL)
-        sync(handle)
+            _die()
+        backward(*given, **named)
 
-    os.fsync = fsync
+    torch.Tensor.backward = counted  # type: ignore[method-assign]

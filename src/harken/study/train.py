@@ -19,7 +19,7 @@ from harken.errors import BadInput, BadSetting
 from harken.events import Listener, silent
 from harken.recipe import Recipe
 from harken.training import machine, meter
-from harken.training.forecast import plan
+from harken.training.forecast import plan, refuse_a_small_disk
 from harken.training.loop import Trainer
 from harken.use.model import Run, load
 
@@ -60,6 +60,7 @@ def train(
     listen("chosen", guess=chosen.guess)
     ready = prepare(chosen.recipe, listen)  # what cannot be trained takes no folder and no name
     folder = _folder(place, named=bool(out), force=force)  # that took a while: another process may be here now
+    refuse_a_small_disk(ready[1], folder)
     with run.writing(folder):
         if force:
             _clear(folder)
@@ -110,6 +111,7 @@ def _go_on(folder: Path, given: dict[str, Any], listen: Listener) -> Run:
     with run.writing(folder):
         kept = folder / "tokenizer.json"
         ready = prepare(recipe, listen, Tokenizer.load(kept) if kept.exists() else None)
+        refuse_a_small_disk(ready[1], folder)
         return _train(recipe, folder, ready, listen=listen, resume=True)
 
 
@@ -138,10 +140,11 @@ def is_free(folder: Path) -> bool:
 
 
 def _clear(folder: Path) -> None:
-    """Take away the run that is there."""
-    for name in (*run.PARTS, "harken.json"):
-        (folder / name).unlink(missing_ok=True)
+    """Take away the run that is there; whoever is killed meanwhile leaves one that is not finished, with its recipe."""
+    (folder / "harken.json").unlink(missing_ok=True)
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    for name in reversed(run.PARTS):
+        (folder / name).unlink(missing_ok=True)
 
 
 # --- the training -----------------------------------------------------------------------------------------------------

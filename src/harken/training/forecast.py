@@ -1,20 +1,25 @@
-"""What a training will need, before its first step: memory by counting, minutes and energy by a short probe."""
+"""What a training will need, before its first step: memory and disk by counting, minutes and energy by a probe."""
 
 import math
+import shutil
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from harken.data.batch import Batch
+from harken.errors import HarkenError
 from harken.tasks.words import CHUNK
 
 from . import machine, meter, state
-from .loop import EVALS, Pace, Trainer
+from .loop import EVALS, LINES, Pace, Trainer
 from .optim import hidden
+from .parallel import held
 
 SHORT = 20  # steps; so few are over before anything is learned about them
+LINE = 300  # bytes of the log, and of the report that shows it
 SCORE = 8  # bytes of a word score while its gradient is taken: the score and its logarithm
 
 
@@ -64,7 +69,7 @@ def memory(trainer: Trainer) -> float:
 
     Nothing larger than two rows is computed, so the question may be asked of what would not fit.
     """
-    batch = trainer.task.batch(0, 0)
+    batch = trainer.ranks.rows(trainer.task.batch(0, 0))
     rows = min(trainer.train.micro or len(batch.tokens), len(batch.tokens))
     try:
         one, two = (_kept(trainer, batch.rows(0, n)) for n in (1, min(2, rows)))
@@ -73,17 +78,23 @@ def memory(trainer: Trainer) -> float:
     scores = batch.rows(0, rows).tokens.numel() * getattr(trainer.model, "vocab", 0)
     chunk = min(scores, CHUNK.get(trainer.device.type, scores))
     step = one + (two - one) * (rows - 1) + SCORE * chunk
-    return max(meter.peak(trainer.device), meter.held(trainer.device) + _between(trainer) + step)
+    between = _between(trainer) / (trainer.ranks.world if trainer.ranks.sharded else 1)
+    return max(meter.peak(trainer.device), meter.held(trainer.device) + between + step)
 
 
 def _between(trainer: Trainer) -> float:
     """Gradients, moments, and the copies of the weights: the best, those of the moment, the averaged."""
+    train, weights = trainer.train, _size(trainer.model.parameters())
+    passing = (train.average == "last") + ("valid" in trainer.task.splits)  # of a look: the mean, those of the moment
+    return weights * (1 + passing) + _saved(trainer)
+
+
+def _saved(trainer: Trainer) -> int:
+    """What a checkpoint has beside the weights: moments, and their copies that are the best, or averaged."""
     train, inner = trainer.train, hidden(trainer.model) if trainer.train.optimizer == "muon" else []
-    weights = _size(trainer.model.parameters())
     moments = {"sgd": bool(train.momentum), "rmsprop": 1 + bool(train.momentum)}.get(train.optimizer, 2)
-    copies = {"moving": 1, "last": train.last + 1}.get(train.average, 0)
-    copies += 1 + train.best if "valid" in trainer.task.splits else 0
-    return weights * (1 + moments + copies) - _size(inner)  # Muon: one moment a hidden matrix
+    copies = {"moving": 1, "last": train.last}.get(train.average, 0) + (train.best and "valid" in trainer.task.splits)
+    return _size(trainer.model.parameters()) * (moments + copies) - _size(inner)  # Muon: one moment a hidden matrix
 
 
 def _size(tensors: Iterable[Tensor]) -> int:
@@ -93,7 +104,7 @@ def _size(tensors: Iterable[Tensor]) -> int:
 def _kept(trainer: Trainer, batch: Batch) -> int:
     """Bytes that a forward pass keeps for its way back, beside the weights. Nothing else stays of it."""
     model, task = trainer.model, trainer.task
-    own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
+    own = {held(t).untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
     found: dict[int, int] = {}
 
     def note(t: Tensor) -> Tensor:
@@ -113,3 +124,23 @@ def _kept(trainer: Trainer, batch: Batch) -> int:
         state.load_random_state(chance)
         task.load_state(carry)
     return sum(found.values())
+
+
+# --- disk -------------------------------------------------------------------------------------------------------------
+
+
+def disk(trainer: Trainer) -> int:
+    """Bytes of the checkpoints that are kept, of one more that is being written, of the weights and of the log."""
+    train, weights = trainer.train, _size(trainer.model.parameters())
+    lines = LINES + EVALS if train.log_every is None else (_known(trainer) or 0) // train.log_every
+    return (train.keep + 1) * (weights + _saved(trainer)) + weights + 2 * LINE * lines
+
+
+def refuse_a_small_disk(trainer: Trainer, folder: Path) -> None:
+    """Say before the first step, not after hours, that what will be written does not fit beside what is there."""
+    there = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
+    mine = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())  # a run that goes on, or is written over
+    needed, free = disk(trainer) - mine, shutil.disk_usage(there).free
+    if needed > free:
+        what = f"{folder}: about {math.ceil(needed / 2**20):,} MiB of disk are needed and {free >> 20:,} are free"
+        raise HarkenError(f"{what}; make room, take another folder, or keep fewer checkpoints (train.keep)")

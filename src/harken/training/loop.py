@@ -229,10 +229,12 @@ class Trainer:
             self.task.load_state(state.of("task", tensors))
             self.best_weights = {n: t.to(self.device) for n, t in state.of("best", tensors).items()}
             self.step, self.course = int(facts["step"]), Course.of(facts["course"])
+            self.make.odds.fill_(self.course.skipped)
             if saved := state.of("average", tensors):
                 self.average.load_state({n: t if n == "n" else t.to(self.device) for n, t in saved.items()})
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise BadRun(f"{folder}: its checkpoint does not fit its recipe ({error})") from None
+        run.set_aside(folder, self.step)
         trim_log(folder / "log.jsonl", self.step)
         return facts
 
