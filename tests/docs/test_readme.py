@@ -82,6 +82,8 @@ def run(line: str) -> Result:
         words += SHORT["--minutes" in words :]  # a budget in minutes stands for itself
     if words[0] == "generate" and not {"--tokens", "--next"} & set(words):
         words += ["--tokens", "5"]
+    if words[0] == "bench":
+        words += ["--size", "tiny", "--rounds", "1"]
     return CliRunner().invoke(program, words, input=Path(piped).read_bytes() if piped else None)
 
 

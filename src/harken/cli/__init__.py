@@ -18,6 +18,7 @@ from harken.errors import HarkenError, did_you_mean
 
 VERBS = {
     "audit": "prove that a model obeys its mask: no future leak, nothing from padding, packing, memory or batch",
+    "bench": "speed of training and of writing beside transformers, with the machine's measured ceiling",
     "check": "what is this data, which recipe would be used, what would it cost; trains nothing",
     "compare": "the same data under several settings and seeds: quality with intervals, time, cost, and a picture",
     "cost": "what runs cost together: time, energy, CO2e; or the lecture's cost table computed again",
@@ -29,6 +30,7 @@ VERBS = {
     "score": "log-probability of each word of a text, and its perplexity",
     "train": "from data or a recipe to a trained, judged, reported run; resumes bit for bit",
 }
+PRECISION = click.Choice(["float32", "bfloat16", "int8"])
 
 
 class Verbs(click.Group):
@@ -89,8 +91,8 @@ def as_json(verb: Callable[..., Any]) -> Callable[..., Any]:
 
 def as_precision(verb: Callable[..., Any]) -> Callable[..., Any]:
     """The option of verbs that use a run's weights."""
-    choice, text = click.Choice(["float32", "bfloat16", "int8"]), "Lighter weights write faster (int8: on a CPU)."
-    return click.option("--precision", type=choice, default="float32", show_default=True, help=text)(verb)
+    text = "Lighter weights write faster (int8: on a CPU)."
+    return click.option("--precision", type=PRECISION, default="float32", show_default=True, help=text)(verb)
 
 
 def refuse(why: str, *names: str) -> None:

@@ -1,0 +1,72 @@
+"""harken bench: its tables for people, its rows for programs, and its words when something is wrong."""
+
+import json
+
+import pytest
+
+QUICK = ["--size", "tiny", "--batch", 1, "--tokens", 2, "--rounds", 1]
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    """Without the peer, which takes seconds to import; and with a small product."""
+    import torch
+
+    from harken.study import contenders, peer
+
+    monkeypatch.setattr(peer, "there", lambda: False)
+    monkeypatch.setitem(contenders.SIDE, "cpu", 16)
+    monkeypatch.setattr("harken.training.machine.pick_device", lambda wanted="auto": torch.device("cpu"))
+
+
+def test_json_of_bench(harken):
+    said = harken("bench", *QUICK, "--json")
+    assert said.code == 0, said
+    found = json.loads(said.out)
+    assert [(row["bench"], row["precision"]) for row in found["rows"]][-2:] == [
+        ("decode", "float32"),
+        ("decode", "int8"),
+    ]
+    wanted = {"name", "tokens_per_second", "spread", "ratio", "share", "ceiling", "ceiling_unit", "memory_mib"}
+    assert all(wanted <= row.keys() for row in found["rows"])
+    assert {"torch", "cpu", "threads"} <= found["machine"].keys()
+    assert said.err.startswith("transformers is not installed")
+
+
+def test_people_get_a_table_for_each_bench_with_the_columns_that_are_known(harken):
+    said = harken("bench", *QUICK)
+    assert said.code == 0, said
+    lines = said.out.splitlines()
+    train, decode = (lines.index(line) for line in lines if line.startswith(("train: ", "decode: ")))
+    assert lines[train] == "train: GPT-2 tiny, batch 1, context 64, rounds 1"
+    assert lines[train + 1].split("  ")[-1] == "of the ceiling"
+    assert "% of " in lines[train + 2]
+    assert lines[train + 2].endswith("FLOP/s")
+    assert lines[decode + 1].split()[-5:] == ["same", "text", "scores", "off", "by"]
+    assert [line.split()[:2] for line in lines[decode + 2 :]] == [["harken", "float32"], ["harken", "int8"]]
+    assert " GB/s" in lines[-1]
+    assert not any(word in said.out for word in ("ratio", "memory"))
+
+
+def test_one_bench_can_be_asked_for_in_one_precision(harken):
+    said = harken("bench", "decode", *QUICK, "--precision", "bfloat16", "--plain", "--json")
+    (row,) = json.loads(said.out)["rows"]
+    assert (row["bench"], row["precision"], row["compiled"]) == ("decode", "bfloat16", False)
+    assert row["logit_difference"] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("train", "--precision", "int8"), "bench: --precision int8 can only write; take float32 or bfloat16"),
+        (("writing",), "bench: invalid value for '[train|decode]': 'writing' is not one of 'train', 'decode'"),
+        (("decode", "--context", 20), "context=20: a prompt of 32 and 64 tokens need 96; take a longer context"),
+        (("--size", "huge"), "bench: model.size = 'huge': "),
+        (("--rounds", 0), "bench: invalid value for '--rounds': 0 is not in the range x>=1"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_in_one_line(harken, words, told):
+    said = harken("bench", *words)
+    assert (said.code, said.out) == (2, "")
+    assert said.err.splitlines()[-1].startswith(f"harken: {told}")
+    assert said.err.count("\n") <= 2  # before it, that there is no peer
