@@ -1,0 +1,124 @@
+"""Fill a small disk in the middle of a training, and make room again: is all that was saved whole, is it said in one
+line, and does the run then end with the same bits as one that had room enough?
+
+    python benchmarks/full_disk.py --levels 10
+
+The disk is a tmpfs, so this needs the right to mount one. Exit status 1 if a level was not survived.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import harken
+from harken import run
+from harken.data.tales import tales
+from harken.errors import HarkenError
+
+SETTINGS = {"model.d": 32, "model.layers": 2, "model.heads": 2, "model.context": 16, "model.dropout": 0.1}
+SETTINGS |= {"train.batch": 4, "train.steps": 12, "train.eval_every": 4, "train.log_every": 1}
+SETTINGS |= {"train.checkpoint_every": 2, "train.keep": 1}
+LAST = ("model.safetensors", "cost.json", "report.html", "harken.json")
+MOMENTS = {"after step 5": ("step", 5), "after the last checkpoint": ("checkpoint", 12)}  # when the disk fills up
+MIB = 16
+
+
+class Outcome(NamedTuple):
+    said: str  # the one line it ended with; nothing: it had room enough
+    step: int  # of the checkpoint that was there then
+    damaged: list[str]
+    left: list[str]  # files that were begun and not put in place
+    equal: bool  # after going on, with room
+
+
+@contextmanager
+def small_disk(mib: int = MIB) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as name:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", name], check=True, capture_output=True)
+        try:
+            yield Path(name)
+        finally:
+            subprocess.run(["umount", name], check=True)
+
+
+def text(folder: Path) -> Path:
+    (folder / "tales.txt").write_text("\n\n".join(tales(12)))
+    return folder / "tales.txt"
+
+
+def fill(ballast: Path, room: int) -> None:
+    """Take all the room there is but this."""
+    with ballast.open("wb") as file:
+        file.write(b"\0" * max(0, shutil.disk_usage(ballast.parent).free - room))
+
+
+def hashes(folder: Path) -> list[str]:
+    """The SHA-256 of the weights, of the last state and of all losses."""
+    files = folder / "model.safetensors", max((folder / "checkpoints").glob("step-*")) / "state.safetensors"
+    lines = map(json.loads, (folder / "log.jsonl").read_text().splitlines())
+    losses = [(line["step"], line["loss"], line.get("valid")) for line in lines]
+    return [hashlib.sha256(raw).hexdigest() for raw in (*(f.read_bytes() for f in files), repr(losses).encode())]
+
+
+def rooms(peace: Path, levels: int) -> list[tuple[str, int]]:
+    """When the disk fills up and what room it leaves: too little for a checkpoint, or for what is written last."""
+    checkpoint = sum(p.stat().st_size for p in max((peace / "checkpoints").glob("step-*")).iterdir())
+    needed = checkpoint, sum((peace / name).stat().st_size for name in LAST)
+    half = [(levels + 1) // 2, levels // 2]
+    return [(m, size * n // h) for m, size, h in zip(MOMENTS, needed, half, strict=True) for n in range(h)]
+
+
+def survive(disk: Path, data: Path, level: tuple[str, int], expected: list[str]) -> Outcome:
+    """Train where the disk fills up at some moment to some room, then go on where there is room again."""
+    out, ballast, said = disk / "run", disk / "ballast", ""
+    moment, room = MOMENTS[level[0]], level[1]
+
+    def listen(event: str, /, **facts: Any) -> None:
+        if (event, facts.get("step")) == moment:
+            fill(ballast, room)
+
+    try:
+        harken.train(data, out=out, settings=SETTINGS, listen=listen)
+    except HarkenError as error:
+        said = str(error)
+    facts, _, damaged = run.newest_checkpoint(out)
+    left = [p.name for p in out.rglob(".tmp-*")]
+    ballast.unlink()
+    harken.train(out, resume=True)
+    equal = hashes(out) == expected
+    shutil.rmtree(out)
+    return Outcome(said, facts["step"] if facts else 0, damaged, left, equal)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--levels", type=int, default=10)
+    options = parser.parse_args()
+    bad = 0
+    with tempfile.TemporaryDirectory() as name, small_disk() as disk:
+        os.environ["HARKEN_CACHE"] = str(Path(name) / "cache")
+        data = text(Path(name))
+        peace = harken.train(data, out=Path(name) / "peace", settings=SETTINGS).path
+        for level in rooms(peace, options.levels):
+            made = survive(disk, data, level, hashes(peace))
+            clear = f"{disk / 'run'}: the disk is full; what was saved is whole; make room, then go on with: "
+            good = not made.damaged and not made.left and made.equal
+            good &= made.said.startswith(clear) and "\n" not in made.said
+            bad += not good
+            then = f"step {made.step} is whole; went on to {'the same bits' if made.equal else 'OTHER BITS'}"
+            print(f"{level[0]}, {level[1] >> 10:>4} KiB left: {'one line' if good else repr(made)}; {then}")
+    print(f"{options.levels - bad} of {options.levels} levels survived, bit for bit")
+    sys.exit(1 if bad else 0)
+
+
+if __name__ == "__main__":
+    main()
