@@ -18,10 +18,17 @@ class Child:
     """`harken ...` in a process of its own. It is killed (-9) by itself at the n-th moment of writing on the disk
     (`die_at`), or in the n-th micro-batch, before its gradients are added (`die_in`)."""
 
-    def __init__(self, *arguments: Any, folder: Path, die_at: int | None = None, die_in: int | None = None) -> None:
+    def __init__(
+        self,
+        *arguments: Any,
+        folder: Path,
+        die_at: int | None = None,
+        die_in: int | None = None,
+        env: dict[str, str] | None = None,
+    ) -> None:
         self.said = folder / f"said-{id(self)}.txt"
         given = [str(a) for a in arguments]
-        self.process = _context.Process(target=_harken, args=(given, self.said, die_at, die_in))
+        self.process = _context.Process(target=_harken, args=(given, self.said, die_at, die_in, env or {}))
         self.process.start()
 
     def wait(self) -> int:
@@ -37,7 +44,8 @@ class Child:
         return self.said.read_text()
 
 
-def _harken(arguments: list[str], said: Path, die_at: int | None, die_in: int | None) -> None:
+def _harken(arguments: list[str], said: Path, die_at: int | None, die_in: int | None, env: dict[str, str]) -> None:
+    os.environ.update(env)
     with said.open("w") as file:
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)

@@ -29,8 +29,11 @@ def train(what: str, settings: tuple[str, ...], json_: bool, show_: bool, **opti
             _show(what, given | ({} if options["minutes"] is None else {"train.minutes": options["minutes"]}), teller)
             return
         from harken.study.train import train as train_
+        from harken.training.parallel import first
 
         run = train_(what, settings=given, listen=teller, **options)
+    if not first():
+        return
     result = outcome(run)
     if json_:
         show(result)

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ from harken.data.tokens import Tokenizer
 from harken.errors import BadInput, BadSetting
 from harken.events import Listener, silent
 from harken.recipe import Recipe
-from harken.training import machine, meter
+from harken.training import machine, meter, parallel
 from harken.training.forecast import plan, refuse_a_small_disk
 from harken.training.loop import Trainer
+from harken.training.parallel import Ranks
 from harken.use.model import Run, load
 
 from .audit import audit
@@ -48,24 +50,49 @@ def train(
     if force and not out:
         raise BadInput("force writes over a folder that is named; name it with out")
     given = dict(settings or {}) | ({} if minutes is None else {"train.minutes": minutes})
+    with parallel.together() as ranks:
+        return _with(ranks, what, out, given, resume=resume, force=force, listen=listen if ranks.first else silent)
+
+
+def _with(
+    ranks: Ranks,
+    what: str | Path | None,
+    out: str | Path | None,
+    given: dict[str, Any],
+    *,
+    resume: bool,
+    force: bool,
+    listen: Listener,
+) -> Run:
+    if what == "-" and ranks.world > 1:
+        raise BadInput(f"stdin: {ranks.world} processes cannot all read it; save the text, and name the file")
     place = Path(out) if out else Path("runs") / run_name(None if what is None else str(what), given)
     if resume and (begun := _begun(what, place, named=bool(out))) is not None:
         if str(begun) not in (str(what), str(place)):
             listen("notice", text=f"{begun}: this is the newest run to go on with")
-        return _go_on(begun, given | ({"data.path": str(what)} if _is_data(what) else {}), listen)
+        return _go_on(begun, given | ({"data.path": str(what)} if _is_data(what) else {}), ranks, listen)
     chosen = choose(None if what is None else str(what), given, listen=listen)
     folder = _folder(place, named=bool(out), force=force)
     if resume:
         listen("notice", text=f"{folder}: there is nothing to go on with; the run starts anew")
     listen("chosen", guess=chosen.guess)
-    ready = prepare(chosen.recipe, listen)  # what cannot be trained takes no folder and no name
-    folder = _folder(place, named=bool(out), force=force)  # that took a while: another process may be here now
-    refuse_a_small_disk(ready[1], folder)
-    with run.writing(folder):
-        if force:
+    recipe = chosen.recipe
+    if ranks.world > 1 and "train.parallel" not in recipe.origins:
+        recipe = recipe.change(train__parallel="ddp")
+    ready = prepare(recipe, listen, ranks=ranks.by(recipe.train))  # what cannot be trained takes no folder and no name
+    # that took a while: another process may be here now
+    folder = Path(ranks.same(lambda: str(_folder(place, named=bool(out), force=force))))
+    ranks.same(lambda: refuse_a_small_disk(ready[1], folder))
+    with _writing(folder, ranks):
+        if force and ranks.first:
             _clear(folder)
         reason = chosen.guess.reason if chosen.guess else None
-        return _train(chosen.recipe, folder, ready, reason=reason, listen=listen)
+        return _train(recipe, folder, ready, reason=reason, listen=listen)
+
+
+def _writing(folder: Path, ranks: Ranks) -> AbstractContextManager[None]:
+    """Only the first rank writes."""
+    return run.writing(folder) if ranks.first else nullcontext()
 
 
 # --- which folder -----------------------------------------------------------------------------------------------------
@@ -97,21 +124,23 @@ def numbered(place: Path) -> list[Path]:
     return [place, *sorted(later, key=lambda p: int(p.name.rpartition("-")[2]))]
 
 
-def _go_on(folder: Path, given: dict[str, Any], listen: Listener) -> Run:
+def _go_on(folder: Path, given: dict[str, Any], ranks: Ranks, listen: Listener) -> Run:
     path = folder / "recipe.toml"
     recipe = recipes.resolve((str(path), recipes.read(path)))
     asked = recipes.resolve((str(path), recipes.read(path)), (recipes.GIVEN, given))
     asked = Recipe(asked.data.located(), asked.model, asked.task, asked.train)
     for name, value in asked.settings().items():
-        if name in given and value != recipe.settings().get(name):
+        if name in given and name != "train.parallel" and value != recipe.settings().get(name):
             raise BadInput(f"{folder}: a run is resumed with the recipe it has; {name} cannot be changed now")
     if (folder / "harken.json").exists():
         listen("notice", text=f"{folder}: this run is finished; there is nothing left to do")
         return load(folder)
-    with run.writing(folder):
+    recipe = recipe.change(train__parallel=asked.train.parallel)
+    ranks = ranks.by(recipe.train)
+    with _writing(folder, ranks):
         kept = folder / "tokenizer.json"
-        ready = prepare(recipe, listen, Tokenizer.load(kept) if kept.exists() else None)
-        refuse_a_small_disk(ready[1], folder)
+        ready = prepare(recipe, listen, Tokenizer.load(kept) if kept.exists() else None, ranks=ranks)
+        ranks.same(lambda: refuse_a_small_disk(ready[1], folder))
         return _train(recipe, folder, ready, listen=listen, resume=True)
 
 
@@ -150,18 +179,21 @@ def _clear(folder: Path) -> None:
 # --- the training -----------------------------------------------------------------------------------------------------
 
 
-def prepare(recipe: Recipe, listen: Listener, tokenizer: Tokenizer | None = None) -> tuple[Any, Trainer]:
+def prepare(
+    recipe: Recipe, listen: Listener, tokenizer: Tokenizer | None = None, *, ranks: Ranks | None = None
+) -> tuple[Any, Trainer]:
     """Everything up to the first step: the data opened, the model with its first weights, the task, the trainer."""
-    stateful = getattr(recipe.model, "stateful", False)
-    opened = recipe.data.open(stateful=stateful, tokenizer=tokenizer, listen=listen)
+    stateful, ranks = getattr(recipe.model, "stateful", False), ranks or Ranks()
+    opened = ranks.in_turn(lambda: recipe.data.open(stateful=stateful, tokenizer=tokenizer, listen=listen))
     torch.manual_seed(recipe.train.seed)
     try:
         model = recipe.model.build(opened.vocab)
     except ValueError as error:
         raise BadSetting(f"model: {error}") from None
     task = recipe.task.bind(opened, recipe.model, batch=recipe.train.batch, seed=recipe.train.seed)
+    ranks.rows(task.batch(0, 0))  # refuses what does not split
     listen("data", facts=opened.facts(), parameters=sum(p.numel() for p in model.parameters()))
-    return opened, Trainer(model, task, recipe.train, listen=listen)
+    return opened, Trainer(model, task, recipe.train, listen=listen, ranks=ranks)
 
 
 def _train(
@@ -175,6 +207,7 @@ def _train(
 ) -> Run:
     """Train what is ready. Why this recipe was chosen is told by the report, after a resumption too."""
     opened, trainer = ready
+    ranks = trainer.ranks
     recipe = recipe.change(data__sha256=opened.sha256) if recipe.data.sha256 is None else recipe
     before = trainer.resume(folder) if resume else None
     if resume and before is None:
@@ -188,7 +221,7 @@ def _train(
     made: dict[str, Any] = {"reason": reason, "origins": dict(recipe.origins), "predicted": predicted}
     notes = trainer.notes = (before or {}).get("notes") or made
     recipe = Recipe(recipe.data.located(), recipe.model, recipe.task, recipe.train, notes["origins"])
-    if before is None:
+    if before is None and ranks.first:
         run.write(folder / "recipe.toml", recipe.toml())
         run.write(folder / "tokenizer.json", opened.tokenizer.json)
         run.write(folder / "log.jsonl", "")
@@ -197,13 +230,17 @@ def _train(
     listen("begin", step=trainer.step, steps=steps, epochs=steps / trainer.task.steps)
     metered = trainer.fit(folder, steps, before and before.get("cost"))
     trainer.finish()
-    run.write_tensors(folder / "model.safetensors", run.weights(trainer.model))
-    return _judge(recipe, folder, trainer, metered, {"data": opened.facts(), "reason": notes["reason"]}, listen)
+    trainer.model = ranks.joined(trainer.model, lambda: recipe.model.build(opened.vocab))
+    if ranks.first:
+        run.write_tensors(folder / "model.safetensors", run.weights(trainer.model))
+        _judge(recipe, folder, trainer, metered, {"data": opened.facts(), "reason": notes["reason"]}, listen)
+    ranks.same(lambda: None)  # the others wait
+    return load(folder)
 
 
 def _judge(
     recipe: Recipe, folder: Path, trainer: Trainer, metered: meter.Meter, known: dict[str, Any], listen: Listener
-) -> Run:
+) -> None:
     """Evaluate, write down what it cost, and report."""
     task, steps = trainer.task, trainer.step
     if task.splits:
@@ -243,7 +280,6 @@ def _judge(
     ready = Run(folder, recipe, facts, model, Tokenizer.load(folder / "tokenizer.json"))
     run.write(folder / "report.html", report(facts | _shown(ready, recipe, folder, cost)))
     run.finish(folder, facts)
-    return load(folder)
 
 
 def _shown(loaded: Run, recipe: Recipe, folder: Path, cost: dict[str, Any]) -> dict[str, Any]:

@@ -65,11 +65,13 @@ class NextWord:
     def loss(self, model: LanguageModel, batch: Batch, start: int = 0) -> Loss:
         memory = None
         if self.data.batches == "stream" and model.context is None:
-            if self.carry is None or (batch.fresh and start == 0):
+            if self.carry is None:
                 self.carry = model.memory(self.batches.rows, self.L)
-                for mine, saved in zip(self.carry.parts, self.saved, strict=False) if not batch.fresh else ():
+                for mine, saved in zip(self.carry.parts, self.saved, strict=False):
                     mine.copy_(saved)
             memory = self.carry.rows(start, start + len(batch.tokens))
+            for mine in memory.parts if batch.fresh else ():
+                mine.zero_()
         total, rows = nll(model, batch, memory)
         parts = {}
         if batch.source is not None:

@@ -16,6 +16,7 @@ from harken.tasks.words import CHUNK
 from . import machine, meter, state
 from .loop import EVALS, LINES, Pace, Trainer
 from .optim import hidden
+from .parallel import held
 
 SHORT = 20  # steps; so few are over before anything is learned about them
 LINE = 300  # bytes of the log, and of the report that shows it
@@ -68,7 +69,7 @@ def memory(trainer: Trainer) -> float:
 
     Nothing larger than two rows is computed, so the question may be asked of what would not fit.
     """
-    batch = trainer.task.batch(0, 0)
+    batch = trainer.ranks.rows(trainer.task.batch(0, 0))
     rows = min(trainer.train.micro or len(batch.tokens), len(batch.tokens))
     try:
         one, two = (_kept(trainer, batch.rows(0, n)) for n in (1, min(2, rows)))
@@ -77,7 +78,8 @@ def memory(trainer: Trainer) -> float:
     scores = batch.rows(0, rows).tokens.numel() * getattr(trainer.model, "vocab", 0)
     chunk = min(scores, CHUNK.get(trainer.device.type, scores))
     step = one + (two - one) * (rows - 1) + SCORE * chunk
-    return max(meter.peak(trainer.device), meter.held(trainer.device) + _between(trainer) + step)
+    between = _between(trainer) / (trainer.ranks.world if trainer.ranks.sharded else 1)
+    return max(meter.peak(trainer.device), meter.held(trainer.device) + between + step)
 
 
 def _between(trainer: Trainer) -> float:
@@ -102,7 +104,7 @@ def _size(tensors: Iterable[Tensor]) -> int:
 def _kept(trainer: Trainer, batch: Batch) -> int:
     """Bytes that a forward pass keeps for its way back, beside the weights. Nothing else stays of it."""
     model, task = trainer.model, trainer.task
-    own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
+    own = {held(t).untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
     found: dict[int, int] = {}
 
     def note(t: Tensor) -> Tensor:

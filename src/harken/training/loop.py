@@ -3,6 +3,7 @@ in the data; all four are in every checkpoint, so a run that was killed goes on 
 
 import json
 import math
+import os
 import signal
 import threading
 import time
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from harken import run
-from harken.errors import BadRun, HarkenError, Stopped, how_to_go_on
+from harken.errors import BadRun, BadSetting, HarkenError, Stopped, how_to_go_on
 from harken.events import Listener, silent
 from harken.tasks import Learning
 
@@ -25,6 +26,7 @@ from .capture import WARM
 from .course import Course
 from .meter import Meter
 from .optim import rate
+from .parallel import Ranks
 from .settings import Train
 from .step import Step
 
@@ -47,13 +49,21 @@ class Pace(NamedTuple):
 class Trainer:
     """A model, its task and its optimiser, at some step of a run."""
 
-    def __init__(self, model: nn.Module, task: Learning, train: Train, *, listen: Listener = silent) -> None:
-        self.train, self.task, self.listen = train, task, listen
+    def __init__(
+        self, model: nn.Module, task: Learning, train: Train, *, listen: Listener = silent, ranks: Ranks | None = None
+    ) -> None:
+        self.train, self.task, self.listen, self.ranks = train, task, listen, ranks or Ranks()
         if train.threads:
             torch.set_num_threads(train.threads)
-        self.make = Step(model, task, train, listen=listen)
+        self.make = Step(model, task, train, listen=listen, ranks=self.ranks)
+        self.ranks.draw(train.seed)
         self.model, self.device, self.precision = self.make.model, self.make.device, self.make.precision
         self.step, self.course, self.average = 0, Course(), average(train)
+        looked_at = train.schedule == "plateau" or train.average == "last" or train.stop_after is not None
+        if looked_at and "valid" not in task.splits:
+            raise BadSetting(
+                "train: plateau, average=last and stop_after need a valid split; hold one out: data.valid=0.1"
+            )
         self.last = {"loss": math.nan, "gradient": math.nan}  # as they were last read
         self.best_weights: dict[str, Tensor] = {}
         self.notes: dict[str, Any] = {}  # what else a checkpoint keeps for whoever goes on
@@ -66,24 +76,25 @@ class Trainer:
         self.average.step(self.model)
         self.step += 1
         if read or not self.make.lazy:
-            loss, norm, odd = self.make.read()
-            self.last = {"loss": loss, "gradient": norm}
-            if odd > self.course.skipped:
-                self._odd(odd - self.course.skipped)
+            self._read()
         parts = {"parts": self.make.parts} if self.make.parts else {}
         return {"step": self.step, "epoch": epoch, "lr": lr, **self.last, **parts}
 
-    def _odd(self, new: int) -> None:
-        """Losses or gradients that are no numbers: nothing was updated; stop, or go on with the next batch."""
-        self.course.skipped += new
-        first = self.step - new
-        epoch, place = divmod(first, self.task.steps)
-        numbers = f"the loss is {self.last['loss']}, the gradient's length {self.last['gradient']}"
-        what = f"step {first + 1} (epoch {epoch}, batch {place}): {numbers}; nothing was updated"
-        if self.train.on_nan == "stop":
-            self.step = first
-            raise HarkenError(f"{what}; train again with a lower train.lr or a longer train.warmup")
-        self.listen("notice", text=f"{what}; the batch is skipped")
+    def _read(self) -> None:
+        """Read what came of the last updates. Where a number was not finite nothing was updated: stop, or go on."""
+        loss, norm, odd = self.make.read()
+        self.last = {"loss": loss, "gradient": norm}
+        if (new := odd - self.course.skipped) == 0:
+            return
+        self.course.skipped = odd
+        what = "the loss or the gradient is not finite, so nothing was updated"
+        if self.train.on_nan == "skip":
+            where = f"step {self.step}" if new == 1 else f"{new} of the steps up to {self.step}"
+            return self.listen("notice", text=f"{where}: {what}; skipped")
+        self.step -= new  # after the first, none was updated
+        epoch, place = divmod(self.step, self.task.steps)
+        where = f"step {self.step + 1} (epoch {epoch}, batch {place})"
+        raise HarkenError(f"{where}: {what}; train again with a lower train.lr or a longer train.warmup")
 
     # --- how long -----------------------------------------------------------------------------------------------------
 
@@ -99,7 +110,9 @@ class Trainer:
         block = READ if self.make.lazy else 1
         begin = time.perf_counter()
         with Meter(device=self.device) as meter:
-            while len(times) < 5 or (time.perf_counter() - begin < seconds and len(times) * block < most):
+            while self.ranks.same(
+                lambda: len(times) < 5 or (time.perf_counter() - begin < seconds and len(times) * block < most)
+            ):
                 start = time.perf_counter()
                 for _ in range(block):
                     self.update(10**9, read=False)
@@ -114,7 +127,8 @@ class Trainer:
         self.step, self.course, self.average = 0, Course(), average(self.train)
         state.load_random_state(chance)
         self.task.load_state(carry)
-        return Pace(sorted(times)[len(times) // 2], look, *meter.power())
+        pace = Pace(sorted(times)[len(times) // 2], look, *meter.power())
+        return Pace(*self.ranks.same(lambda: pace))
 
     def _wait(self) -> None:
         if self.device.type == "cuda":
@@ -128,9 +142,9 @@ class Trainer:
         log_every = self.train.log_every or max(1, steps // LINES)
         self.model.train()
         with (
-            Meter(previous, device=self.device) as meter,
+            Meter(previous, device=self.device, processes=self.ranks.here) as meter,
             _asked_to_stop() as stop,
-            (folder / "log.jsonl").open("a") as log,
+            (folder / "log.jsonl" if self.ranks.first else Path(os.devnull)).open("a") as log,
         ):
             saved, mark, tokens = time.monotonic(), time.perf_counter(), 0
             while self.step < steps and not self.course.over(self.train):
@@ -149,14 +163,14 @@ class Trainer:
                 self.listen("step", steps=steps, **facts)
                 due = self.train.checkpoint_every
                 late = time.monotonic() - saved > CHECKPOINT_SECONDS if due is None else self.step % due == 0
-                stopped = stop()
+                save, stopped = self.ranks.most(late, stop())
                 done = self.step == steps or self.course.over(self.train)
-                if late or stopped or done:
+                if save or stopped or done:
                     self.save(folder, meter)
                     saved = time.monotonic()
                 if stopped and not done:
                     where = f"{folder}: stopped at step {self.step} of {steps}"
-                    raise Stopped(f"{where}; {how_to_go_on(folder)}", stopped)
+                    raise Stopped(f"{where}; {how_to_go_on(folder, self.ranks.world)}", stopped)
         return meter
 
     def look(self, split: str, *, quick: bool = True) -> Any:
@@ -168,8 +182,9 @@ class Trainer:
         self.average.look(self.model)
         now = {n: t.clone() for n, t in run.weights(self.model).items()}
         if averaged := self.average.weights():
-            run.load_weights(self.model, averaged)
-        loss = float(self.look("valid").metrics["loss"])
+            run.load_weights(self.model, now | averaged)
+        seen = float(self.look("valid").metrics["loss"])
+        loss = self.ranks.same(lambda: seen)
         if self.course.note(loss, self.step, self.train) and self.train.best:
             self.best_weights = {n: t.clone() for n, t in run.weights(self.model).items()} if averaged else now
         if averaged:
@@ -178,20 +193,22 @@ class Trainer:
 
     def finish(self) -> None:
         """Take the weights that were best on the valid split, else the average, else the last."""
-        if final := self.best_weights or self.average.weights():
-            run.load_weights(self.model, final)
+        final = self.best_weights or self.average.weights()
+        run.load_weights(self.model, run.weights(self.model) | final)
 
     # --- stop and go on -----------------------------------------------------------------------------------------------
 
     def save(self, folder: Path, meter: Meter) -> None:
-        tensors = {
+        self._read()  # a checkpoint behind an odd number that nobody has read would hide it
+        held = {
             **state.under("model", run.weights(self.model)),
             **state.under("optimizer", state.moments(self.model, self.make.optimizer)),
-            **state.under("random", state.random_state()),
-            **state.under("task", self.task.state()),
+            **state.under("random", self.ranks.chances()),
+            **state.under("task", self.ranks.carried(self.task.state())),
             **state.under("best", self.best_weights),
             **state.under("average", self.average.state()),
         }
+        tensors = self.ranks.collected(held)
         used = meter.reading()
         facts = {
             "epoch": self.step // self.task.steps,
@@ -205,27 +222,34 @@ class Trainer:
             },
             "bitwise": self.device.type == "cpu" or self.train.deterministic,
             "machine": machine.describe(),
+            "processes": self.ranks.world,
             "notes": self.notes,
         }
-        run.save_checkpoint(folder, self.step, tensors, facts, keep=self.train.keep)
+        if self.ranks.first:
+            run.save_checkpoint(folder, self.step, tensors, facts, keep=self.train.keep)
         self.listen("checkpoint", step=self.step)
 
     def resume(self, folder: Path) -> dict[str, Any] | None:
         """Go on from the newest whole checkpoint: its facts, or None if there is none."""
-        facts, tensors, damaged = run.newest_checkpoint(folder)
+        found, tensors, damaged = run.newest_checkpoint(folder) if self.ranks.first else (None, {}, [])
+        facts = self.ranks.same(lambda: found)
         for problem in damaged:
             self.listen("notice", text=f"{problem}; the checkpoint before it is taken" if facts else problem)
         if facts is None:
             return None
+        tensors = self.ranks.handed(tensors, self.model)
         now = {"threads": torch.get_num_threads(), "torch": torch.__version__}
         try:
             if any(facts["machine"][name] != value for name, value in now.items()):
                 self.listen(
                     "notice", text="another thread count or torch than before: the run goes on, but not bit for bit"
                 )
+            if (before := facts.get("processes", 1)) != self.ranks.world:  # the first runs do not say
+                text = f"{self.ranks.world} processes instead of {before}: the run goes on, but not bit for bit"
+                self.listen("notice", text=text)
             run.load_weights(self.model, state.of("model", tensors))
             state.load_moments(self.model, self.make.optimizer, state.of("optimizer", tensors))
-            state.load_random_state(state.of("random", tensors))
+            state.load_random_state(self.ranks.own_chance(state.of("random", tensors)))
             self.task.load_state(state.of("task", tensors))
             self.best_weights = {n: t.to(self.device) for n, t in state.of("best", tensors).items()}
             self.step, self.course = int(facts["step"]), Course.of(facts["course"])
@@ -234,8 +258,9 @@ class Trainer:
                 self.average.load_state({n: t if n == "n" else t.to(self.device) for n, t in saved.items()})
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise BadRun(f"{folder}: its checkpoint does not fit its recipe ({error})") from None
-        run.set_aside(folder, self.step)
-        trim_log(folder / "log.jsonl", self.step)
+        if self.ranks.first:
+            run.set_aside(folder, self.step)
+            trim_log(folder / "log.jsonl", self.step)
         return facts
 
 

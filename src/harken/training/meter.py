@@ -99,14 +99,19 @@ class Meter:
     """Measures seconds and energy inside `with`; starts from the cost of the run that is resumed, if any."""
 
     def __init__(
-        self, previous: dict[str, Any] | None = None, *, device: torch.device | str = "cpu", powercap: Path = POWERCAP
+        self,
+        previous: dict[str, Any] | None = None,
+        *,
+        device: torch.device | str = "cpu",
+        processes: int = 1,
+        powercap: Path = POWERCAP,
     ) -> None:
         previous = {"memory": 0.0, **(previous or {"seconds": 0.0, "joules": 0.0})}  # the first runs kept no memory
         self._seconds, self._joules, self._memory = (_amount(previous, n) for n in ("seconds", "joules", "memory"))
         known = previous.get("energy_source")
         self._legs = str(known).split("; then ") if known else []
         self._device = torch.device(device)
-        self._sources = _sources(self._device, powercap)
+        self._sources = _sources(self._device, processes, powercap)
         self._since: float | None = None
         self._lock, self._done = threading.Lock(), threading.Event()
 
@@ -256,11 +261,13 @@ def _amount(previous: dict[str, Any], name: str) -> float:
     return float(value)
 
 
-def _sources(device: torch.device, powercap: Path) -> list[Source]:
-    """The parts of the machine that a run on this device uses. A GPU run keeps one core busy feeding it."""
-    cores = 1 if device.type == "cuda" else min(torch.get_num_threads(), machine.cores())
+def _sources(device: torch.device, processes: int, powercap: Path) -> list[Source]:
+    """The parts of the machine that so many processes use, each on a device of its own if they are several. A GPU keeps
+    one core busy feeding it."""
+    cores = min(processes * (1 if device.type == "cuda" else torch.get_num_threads()), machine.cores())
     cpu = Source(f"{cores} core{'s' * (cores > 1)} x {CORE_WATTS:g} W", CORE_WATTS * cores, _rapl(powercap))
-    return [_gpu(device), cpu] if device.type == "cuda" else [cpu]
+    devices = [device] if processes == 1 else [torch.device(device.type, n) for n in range(processes)]
+    return [*map(_gpu, devices), cpu] if device.type == "cuda" else [cpu]
 
 
 def _rapl(powercap: Path) -> Counter | None:

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .parallel import in_one_piece
+
 # Five rounds of X <- aX + (b XX' + c (XX')^2) X bring every singular value near 1; the numbers are Jordan's.
 ROUNDS, A, B, C = 5, 3.4445, -4.7750, 2.0315
 
@@ -51,7 +53,8 @@ class Muon(torch.optim.Optimizer):
             G = G if odd is None else torch.where(odd > 0, M, G)
             M.lerp_(G, 1 - group["momentum"])
             ahead = G.lerp(M, group["momentum"])  # Nesterov: where it is going to be
-            update = orthogonal(ahead) * (-0.2 * max(shape) ** 0.5 * lr)  # 0.2: AdamW's usual length (Liu 2025)
+            length = 0.2 * max(shape) ** 0.5 * lr  # 0.2: AdamW's usual length (Liu 2025)
+            update = in_one_piece(orthogonal, ahead) * -length
             torch._foreach_mul_(matrices, 1 - lr * group["weight_decay"])
             torch._foreach_add_(matrices, list(update.unbind()))
         self.rest.found_inf = odd

@@ -1,10 +1,12 @@
 """The settings of the training itself: how long, how fast, how often something is kept."""
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
 from harken.part import Part
+
+Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Train(Part):
@@ -34,8 +36,10 @@ class Train(Part):
         0.0, ge=0, le=1, description="share of the steps, the last, in which the rate falls to final"
     )
     weight_decay: float = Field(0.1, ge=0, description="pull of the matrices towards 0")
-    betas: tuple[float, float] = Field((0.9, 0.99), description="AdamW's memory of gradients and of their squares")
-    momentum: float = Field(0.9, ge=0, lt=1, description="memory of gradients of sgd, rmsprop and muon (there 0.95)")
+    betas: tuple[Share, Share] = Field(
+        (0.9, 0.99), description="memory of gradients and of their squares; rmsprop: the second"
+    )
+    momentum: float = Field(0.9, ge=0, lt=1, description="memory of gradients of sgd, rmsprop and muon")
     nesterov: bool = Field(False, description="sgd looks ahead along its momentum")
     clip: float = Field(1.0, ge=0, description="longest gradient; longer ones are shortened; 0: never")
     seed: int = Field(0, ge=0, lt=2**32, description="fixes everything that is drawn")
@@ -43,6 +47,9 @@ class Train(Part):
     precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="numbers of the forward pass")
     compile: Literal["auto", "yes", "no"] = Field("auto", description="torch.compile, where it pays")
     deterministic: bool = Field(False, description="bitwise repeatable on CUDA too, a little slower")
+    parallel: Literal["none", "ddp", "fsdp"] = Field(
+        "none", description="how the processes of torchrun share the work; ddp: rows; fsdp: rows and weights"
+    )
     threads: int | None = Field(None, ge=1, description="CPU threads; none: as torch chooses")
     eval_every: int | None = Field(None, ge=1, description="steps between looks at the valid split; none: ten in all")
     log_every: int | None = Field(None, ge=1, description="steps between lines of log.jsonl; none: about 200 in all")

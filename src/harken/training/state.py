@@ -34,7 +34,7 @@ def random_state() -> dict[str, Tensor]:
 def load_random_state(saved: Mapping[str, Tensor]) -> None:
     torch.set_rng_state(saved["cpu"])
     if torch.cuda.is_available() and "cuda0" in saved:
-        torch.cuda.set_rng_state_all([saved[f"cuda{n}"] for n in range(len(saved) - 1)])
+        torch.cuda.set_rng_state_all([saved[f"cuda{n}"] for n in range(min(len(saved) - 1, torch.cuda.device_count()))])
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -21,23 +21,26 @@ from harken.tasks import Learning
 from . import machine
 from .capture import WARM, Recording, recordable
 from .optim import clip, optimizer
+from .parallel import Ranks, whole
 from .settings import Train
 
 
 class Step:
     """A model, its task and its rule."""
 
-    def __init__(self, model: nn.Module, task: Learning, train: Train, *, listen: Listener) -> None:
-        self.task, self.train, self.listen = task, train, listen
+    def __init__(
+        self, model: nn.Module, task: Learning, train: Train, *, listen: Listener, ranks: Ranks | None = None
+    ) -> None:
+        self.task, self.train, self.listen, self.ranks = task, train, listen, ranks or Ranks()
         self.device = machine.pick_device(train.device)
         self.precision = machine.pick_precision(train.precision, self.device)
-        if train.deterministic:
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats itself only then
-            torch.use_deterministic_algorithms(True)
-        self.model = model.to(self.device)
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats itself only then
+        torch.use_deterministic_algorithms(train.deterministic)
+        self.model = self.ranks.spread(model.to(self.device))
         self.call = self._compiled()
         self.micro = train.micro
-        self.lazy = self.device.type == "cuda" and train.optimizer in ("adamw", "adam", "muon")
+        able = train.optimizer in ("adamw", "adam", "muon") and not self.ranks.sharded
+        self.lazy = self.device.type == "cuda" and able
         self.begin()
 
     def begin(self) -> None:
@@ -58,7 +61,7 @@ class Step:
 
     def _compiled(self) -> nn.Module:
         """The model as it is called in a step: compiled where that pays, plain where it cannot be."""
-        wanted, able = self.train.compile, getattr(self.model, "compiles", True)
+        wanted, able = self.train.compile, getattr(self.model, "compiles", True) and not self.ranks.sharded
         # on a CPU it does not pay, and a compiler that tries out its kernels does not repeat itself bit for bit
         plain = wanted == "auto" and (self.device.type == "cpu" or self.train.deterministic)
         if wanted == "no" or plain or not able:
@@ -81,25 +84,25 @@ class Step:
         else:
             for group in self.optimizer.param_groups:
                 group["lr"] = lr
+        self.count, mine = batch.count, self.ranks.rows(batch)
         before = {name: t.clone() for name, t in self.task.state().items()}
         while True:
             try:
-                return self._aside(batch)
+                return self._aside(mine)
             except torch.OutOfMemoryError:
                 self.task.load_state(before)
-                self._halve(len(batch.tokens))
+                self._halve(len(mine.tokens))
 
     def _aside(self, batch: Batch) -> None:
         """On a GPU, the update on a stream of its own: what was begun on the main one cannot be recorded."""
         if self.side is None:
             return self._make(batch)
-        self.side.wait_stream(torch.cuda.current_stream())
+        self.side.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self.side):
             self._make(batch)
-        torch.cuda.current_stream().wait_stream(self.side)
+        torch.cuda.current_stream(self.device).wait_stream(self.side)
 
     def _make(self, batch: Batch) -> None:
-        self.count = batch.count
         if self.recording is not None and self.recording.fits(batch):
             self.total, self.norm = self.recording.play(batch)
             return
@@ -114,19 +117,20 @@ class Step:
     def _settled(self, batch: Batch) -> bool:
         """Whether from now on every step is the same work."""
         free = self.lazy and self.train.compile != "no" and not self.train.deterministic and not self.task.state()
-        return free and self.plain >= WARM and recordable(batch)
+        return free and self.ranks.world == 1 and self.recording is None and self.plain >= WARM and recordable(batch)
 
     def _whole(self, batch: Batch) -> tuple[Tensor, Tensor]:
         self.optimizer.zero_grad()
-        total = self._gradients(batch)
-        norm = clip(self.model.parameters(), self.train.clip)
+        total = self.ranks.sum(self._gradients(batch))
+        self.ranks.add_up(self.model)
+        norm = whole(clip(self.model.parameters(), self.train.clip))
         if self.lazy:
             self._note(total, norm)
             self.optimizer.step()
         elif math.isfinite(float(total)) and math.isfinite(float(norm)):
             self.optimizer.step()
         else:
-            self.odd.fill_(1)
+            self.odds += 1
         return total, norm
 
     def _note(self, total: Tensor, norm: Tensor) -> None:
@@ -138,28 +142,32 @@ class Step:
 
     def _gradients(self, batch: Batch) -> Tensor:
         rows = len(batch.tokens)
-        size, total = self.micro or rows, torch.zeros((), device=self.device)
+        size, above, total = self.micro or rows, self.ranks.rank * rows, torch.zeros((), device=self.device)
         parts: dict[str, list[Any]] = {}
         for start in range(0, rows, size):
+            self.ranks.adding(self.model, last=start + size >= rows)
             with self.numbers():
-                loss = self.task.loss(self.call, batch.rows(start, start + size), start)
+                loss = self.task.loss(self.call, batch.rows(start, start + size), above + start)
             (loss.total / self.count).backward()  # over the whole batch's targets: ragged micro-batches weigh rightly
             total += loss.total.detach()
             for name, (sum_, n) in loss.parts.items():
                 seen = parts.setdefault(name, [0.0, 0])
                 parts[name] = [seen[0] + float(sum_), seen[1] + n]
-        self.parts = {name: sum_ / n for name, (sum_, n) in parts.items() if n}
+        sums = self.ranks.sum(torch.tensor([*parts.values()], dtype=torch.float64)).tolist() if parts else []
+        self.parts = {name: sum_ / n for name, (sum_, n) in zip(parts, sums, strict=True) if n}
         return total
 
     def _halve(self, rows: int) -> None:
         """The device's memory was too small: half as many rows at a time, the same update."""
         size = min(self.micro or rows, rows)
         self.optimizer.zero_grad()
-        self.recording = None
+        self.recording, self.plain = None, 0
         torch.cuda.empty_cache()
         if size == 1:
             raise HarkenError("out of memory with one row at a time; take a smaller model.context or a smaller model")
         self.micro = math.ceil(size / 2)
+        if self.ranks.world > 1:  # the others are in the middle of the same update and cannot begin it anew
+            raise HarkenError(f"out of memory with {size} rows at a time; train again with train.micro={self.micro}")
         text = f"out of memory: {self.micro} of {rows} rows at a time from now on; the updates stay the same"
         self.listen("notice", text=text)
 
@@ -167,9 +175,6 @@ class Step:
 
     def read(self) -> tuple[float, float, int]:
         """The last update's loss and gradient's length, and how many updates before and with it were left out."""
-        if not self.lazy:
-            self.odds += self.odd.long()
-            self.odd.zero_()
         return float(self.total) / self.count, float(self.norm), int(self.odds)
 
 
