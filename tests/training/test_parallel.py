@@ -365,6 +365,14 @@ def test_what_goes_wrong_for_all_is_said_once(home, given, code, line, tmp_path)
     assert re.match(line, said[0])
 
 
+def test_what_goes_wrong_for_the_first_alone_ends_the_others_in_silence(home, tmp_path):
+    with run.writing(tmp_path / "r"):
+        pair = Pair(*begin(home, tmp_path / "r"), folder=tmp_path, home=home)
+        assert pair.wait() == (2, 1)
+    assert "another process is training here" in pair.ranks[0].text
+    assert "harken: " not in pair.ranks[1].text
+
+
 def test_a_text_from_stdin_is_not_shared(home, tmp_path):
     pair = Pair("train", "-", folder=tmp_path, home=home)
     assert pair.wait() == (2, 2)
