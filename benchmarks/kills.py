@@ -1,8 +1,12 @@
-"""Train once in peace, and once killed (-9) at random moments and resumed: are weights and losses equal, bit for bit?
+"""Train once in peace, and many times killed and resumed: are all weights, states and losses equal, bit for bit?
 
-    python benchmarks/kills.py --kills 10 --model gpt --steps 300
+    python benchmarks/kills.py --kills 100
 
-Prints the SHA-256 of model.safetensors and of the list of logged losses for both runs; exit status 1 if they differ.
+Each run is killed (-9) and resumed until it comes to its end: at random moments of its whole life; right before and
+right after each call that changes the disk (the sync and the renaming of a file, the removal of an old one); in each
+micro-batch of an update; and it is asked to stop (SIGTERM, SIGINT) at random moments. Compared are the SHA-256 of
+model.safetensors, of the last checkpoint's state (weights, optimiser, random state, what a model carries on) and of the
+list of all logged losses. Exit status 1 if a run differs.
 """
 
 import argparse
@@ -10,88 +14,170 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
-from harken.data.tales import tales
+HOME = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(HOME / "tests"), str(HOME / "tests" / "training")]  # whose children die when they are told
 
-SETTINGS = {"gpt": ["model.heads=2", "model.context=32"], "default": ["model.context=32"]}
-COMMON = ["model.d=32", "model.layers=2", "model.dropout=0.1", "train.batch=8", "train.log_every=1", "train.lr=3e-3"]
+from children import Child  # noqa: E402
+
+from harken.data.tales import tales  # noqa: E402
+
+STEPS = 60
+MODELS = {"gpt": ["model.heads=2"], "lstm": ["model.kind=lstm"]}
+SETTINGS = ["model.d=32", "model.layers=2", "model.context=32", "model.dropout=0.1", "train.batch=8", "train.micro=3"]
+SETTINGS += ["train.checkpoint_every=7", "train.log_every=1", "train.eval_every=20", "train.lr=3e-3"]
+SHORT = ["train.steps=12", "train.checkpoint_every=4", "train.keep=1"]  # where each moment has its turn
+KILLED = -signal.SIGKILL
+STOPPED = {signal.SIGTERM: (143, -signal.SIGTERM), signal.SIGINT: (130, -signal.SIGINT, 1)}  # 1: while Python starts
 
 
-def command(options: argparse.Namespace, data: Path, out: Path) -> list[str]:
-    own = [f"model.kind={options.model}", *SETTINGS.get(options.model, SETTINGS["default"])]
-    pace = [f"train.steps={options.steps}", f"train.checkpoint_every={options.checkpoint_every}"]
-    return [sys.executable, "-m", "harken", "train", str(data), *COMMON, *own, *pace, "--out", str(out), "--resume"]
+class Runs(NamedTuple):
+    """A kind of run, the folder of all its trainings, and what one ends with that nobody disturbs, after how long."""
+
+    home: Path
+    command: list[str]
+    hashes: tuple[str, str, str]
+    seconds: float
+
+    def child(self, out: Path, **death: int) -> Child:
+        return Child(*self.command, "--out", out, "--resume", folder=self.home, **death)
+
+    def end(self, out: Path) -> None:
+        """The run has come to its end: it must be the unbroken one."""
+        if hashes(out) != self.hashes:
+            sys.exit(f"the runs differ: {hashes(out)} instead of {self.hashes}")
+        shutil.rmtree(out)
 
 
 def logged(folder: Path) -> list[dict]:
     """The lines of the log that are whole."""
     path = folder / "log.jsonl"
-    lines = path.read_text().split("\n")[:-1] if path.exists() else []
-    return [json.loads(line) for line in lines]
+    return [json.loads(line) for line in (path.read_text().split("\n")[:-1] if path.exists() else [])]
 
 
-def killed_at(step: int, process: subprocess.Popen, folder: Path, dice: random.Random) -> int | None:
-    """Kill the process some time after it has logged this step; the last step it logged, None if it was faster."""
-    while process.poll() is None and (not logged(folder) or logged(folder)[-1]["step"] < step):
-        time.sleep(0.005)
-    time.sleep(dice.uniform(0, 0.05))
-    if process.poll() is None:
-        os.kill(process.pid, signal.SIGKILL)
-    return logged(folder)[-1]["step"] if process.wait() == -signal.SIGKILL else None
+def hashes(folder: Path) -> tuple[str, str, str]:
+    last = max((folder / "checkpoints").glob("step-*"))
+    losses = json.dumps([[line["step"], line["loss"], line.get("valid")] for line in logged(folder)])
+    files = (folder / "model.safetensors").read_bytes(), (last / "state.safetensors").read_bytes()
+    weights, state, told = (hashlib.sha256(raw).hexdigest() for raw in (*files, losses.encode()))
+    return weights, state, told
 
 
-def go(options: argparse.Namespace, data: Path, out: Path, stops: list[int]) -> int:
-    """Train to the end, killed after each of these steps; how many kills there were."""
-    dice, kills = random.Random(options.seed), 0
-    for step in [*stops, None]:
-        process = subprocess.Popen(
-            command(options, data, out), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+@contextmanager
+def trained(*settings: str) -> Iterator[Runs]:
+    """In a folder for a while, after two trainings in peace: the first reads the text, the second says how long it
+    takes."""
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        (home / "tales.txt").write_text("\n\n".join(tales(60)))
+        runs = Runs(
+            home, ["train", str(home / "tales.txt"), f"train.steps={STEPS}", *SETTINGS, *settings], ("", "", ""), 0.0
         )
-        if step is not None and (last := killed_at(step, process, out, dice)) is not None:
-            kills += 1
-            print(f"  kill {kills}: wanted after step {step}, was at step {last}", flush=True)
-            continue
-        said, _ = process.communicate()
-        if process.returncode != 0:
-            sys.exit(f"the run failed: {said.strip()[-500:]}")
-        break
-    return kills
+        for name in ("first", "second"):
+            begin, child = time.monotonic(), runs.child(home / name)
+            if child.wait() != 0:
+                sys.exit(f"the run failed: {child.text[-500:]}")
+        if hashes(home / "first") != hashes(home / "second"):
+            sys.exit("two runs that nobody disturbed differ")
+        yield runs._replace(hashes=hashes(home / "first"), seconds=time.monotonic() - begin)
 
 
-def hashes(folder: Path) -> tuple[str, str]:
-    losses = [[line["step"], line["loss"], line.get("valid")] for line in logged(folder)]
-    weights = (folder / "model.safetensors").read_bytes()
-    return hashlib.sha256(weights).hexdigest(), hashlib.sha256(json.dumps(losses).encode()).hexdigest()
+# --- the ways to die --------------------------------------------------------------------------------------------------
+
+
+def at_random(runs: Runs, times: int, signals: dict[int, tuple[int, ...]], dice: random.Random) -> Counter:
+    """End runs by a signal, at moments nobody chose, until there were so many; when that was."""
+    seen: Counter[str] = Counter()
+    for n in count():
+        if seen.total() >= times:
+            return seen
+        out = runs.home / f"random-{n}"
+        while True:
+            child, number = runs.child(out), dice.choice(list(signals))
+            child.process.join(dice.uniform(0, 0.8 * runs.seconds))
+            if child.process.is_alive():
+                os.kill(child.process.pid, number)
+            if (code := child.wait()) == 0:
+                break
+            if code not in signals[number]:
+                sys.exit(f"the run failed ({code}): {child.text[-500:]}")
+            last = logged(out)[-1:]
+            epoch = f"in epoch {last[0]['epoch']} of run {n}" if last else ""
+            seen["after its last step" if epoch and last[0]["step"] == STEPS else epoch or "before its first step"] += 1
+        runs.end(out)
+
+
+def told(seen: Counter) -> str:
+    """How often, and when."""
+    inside = {when: times for when, times in seen.items() if when.startswith("in epoch")}
+    again = sum(times > 1 for times in inside.values())
+    ends = ", ".join(f"{seen[when]} {when}" for when in ("before its first step", "after its last step"))
+    return f"{seen.total()}: {ends}, {sum(inside.values())} on its way, of these several in the same of {again} epochs"
+
+
+def at_each(runs: Runs, out: Path, way: str) -> int:
+    """Kill a run at its first moment, resume it and kill it at its second, ... until it ends; how often."""
+    for moment in count(1):
+        child = runs.child(out, **{way: moment})
+        if (code := child.wait()) != KILLED:
+            break
+    if code != 0:
+        sys.exit(f"the run failed ({code}): {child.text[-500:]}")
+    runs.end(out)
+    return moment - 1
+
+
+def one_by_one(runs: Runs) -> Iterator[tuple[str, int]]:
+    yield "moments of writing, from the beginning", at_each(runs, runs.home / "new", "die_at")
+    begun = runs.home / "begun"
+    runs.child(begun, die_in=14).wait()  # in the 5th step, behind the first checkpoint
+    yield "moments of writing, with a checkpoint there", at_each(runs, begun, "die_at")
+    done = shutil.copytree(runs.home / "first", runs.home / "done")
+    for name in ("model.safetensors", "cost.json", "report.html", "harken.json"):
+        (done / name).unlink()
+    yield "moments of writing, after the last step", at_each(runs, done, "die_at")
+    yield "micro-batches", at_each(runs, runs.home / "micro", "die_in")
+
+
+def kill(name: str, settings: list[str], kills: int, stops: int, dice: random.Random) -> int:
+    """Kill runs of a model in every way; how often."""
+    with trained(*settings) as runs:
+        print(f"{name}, {STEPS} steps, weights, state and losses:  {'  '.join(runs.hashes)}", flush=True)
+        seen = at_random(runs, kills, {signal.SIGKILL: (KILLED,)}, dice)
+        print(f"  killed at random moments {told(seen)}", flush=True)
+        print(f"  asked to stop at random moments {told(at_random(runs, stops, STOPPED, dice))}", flush=True)
+    total = seen.total()
+    with trained(*settings, *SHORT) as runs:
+        for way, times in one_by_one(runs):
+            print(f"  killed at each of {times} {way}", flush=True)
+            total += times
+    return total
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=10)
-    parser.add_argument("--model", default="gpt", help="gpt, rnn, gru or lstm")
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--checkpoint-every", type=int, default=7)
+    parser.add_argument("--kills", type=int, default=100, help="at random moments, of each model half")
+    parser.add_argument(
+        "--stops", type=int, default=20, help="SIGTERM and SIGINT at random moments, of each model half"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
-    options = parser.parse_args()
-    stops = sorted(random.Random(options.seed).sample(range(1, options.steps - 5), options.kills))
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "tales.txt").write_text("\n\n".join(tales(60)))
-        go(options, folder / "tales.txt", folder / "peace", [])
-        kills = go(options, folder / "tales.txt", folder / "war", stops)
-        results = {"unbroken": hashes(folder / "peace"), f"{kills} kills": hashes(folder / "war")}
-    for run, (weights, losses) in results.items():
-        print(f"{options.model}, {options.steps} steps, {run:>9}: weights {weights}  losses {losses}")
-    if kills < options.kills:
-        sys.exit(f"only {kills} of {options.kills} kills came in time; give more --steps")
-    if len(set(results.values())) > 1:
-        sys.exit("the runs differ")
-    print("equal, bit for bit")
+    options, begin = parser.parse_args(), time.monotonic()
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["HARKEN_CACHE"] = cache
+        dice, half = random.Random(options.seed), len(MODELS)
+        total = sum(kill(*model, options.kills // half, options.stops // half, dice) for model in MODELS.items())
+    print(f"{total} kills in {time.monotonic() - begin:.0f} s; every run ended equal, bit for bit")
 
 
 if __name__ == "__main__":

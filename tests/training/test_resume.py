@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import random
 import shutil
@@ -12,11 +13,17 @@ import time
 from functools import cache
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import harken
 from harken import run
+from harken.data.batch import Batch
 from harken.data.tales import tales
+from harken.recipe import override
+from harken.tasks import Loss
+from harken.tasks.next_word import NextWord
 
 from children import Child  # isort: skip
 
@@ -209,6 +216,33 @@ def test_what_the_looks_decide_is_decided_in_these_runs(unbroken, feature):
     made = unbroken("gpt", *FEATURES[feature])
     assert (made["course"]["left"] < 1) == (feature == "plateau")
     assert (len(made["lines"]) < 12) == (feature == "stop_after")
+
+
+def test_updates_that_were_left_out_are_counted_on(home, tmp_path, monkeypatch):
+    """A loss that is no number in the 3rd and in the 8th step; the run dies in its 6th."""
+
+    def batch(task: NextWord, epoch: int, step: int) -> Batch:
+        task.at = epoch * task.steps + step
+        return right_batch(task, epoch, step)
+
+    def loss(task: NextWord, *given: Any) -> Loss:
+        found = right_loss(task, *given)
+        return Loss(found.total * math.nan, found.parts) if task.at in (2, 7) else found
+
+    def listen(event: str, /, **facts: Any) -> None:
+        if (event, facts.get("step")) == ("step", 6):
+            assert dying.pop(), "dead"
+
+    right_batch, right_loss, dying = NextWord.batch, NextWord.loss, [False, True]
+    monkeypatch.setattr(NextWord, "batch", batch)
+    monkeypatch.setattr(NextWord, "loss", loss)
+    settings = dict(override(setting) for setting in (*PLAIN, *SETTINGS["gpt"], "train.on_nan=skip"))
+    harken.train(home / "tales.txt", out=tmp_path / "whole", settings=settings, listen=listen)
+    with pytest.raises(AssertionError, match="dead"):
+        harken.train(home / "tales.txt", out=tmp_path / "broken", settings=settings, listen=listen)
+    harken.train(tmp_path / "broken", resume=True)
+    assert outcome(tmp_path / "broken") == outcome(tmp_path / "whole")
+    assert outcome(tmp_path / "whole")["course"]["skipped"] == 2
 
 
 @pytest.mark.parametrize("kind", ["lstm"])
