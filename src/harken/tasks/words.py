@@ -15,10 +15,7 @@ from torch import Tensor
 
 from harken.data.batch import IGNORE
 
-CHUNK = {
-    "cpu": 2**21,
-    "cuda": 2**28,
-}  # scores made at a time: a processor's cache, or half a GiB of bfloat16
+CHUNK = {"cpu": 2**21, "cuda": 2**28}  # scores made at a time: a processor's cache, or half a GiB of bfloat16
 
 
 def word_loss(h: Tensor, W: Tensor, targets: Tensor, vocab: int) -> tuple[Tensor, Tensor]:
