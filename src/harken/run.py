@@ -198,8 +198,8 @@ def _recipe(folder: Path) -> str:
     """The SHA-256 of what recipe.toml says, but for where the texts lie and where it is trained: these may move."""
     path = folder / "recipe.toml"
     said = recipe.read(path) if path.exists() else {}
-    moves = [n for n, value in said.items() if os.path.isabs(str(value)) or n in ("train.device", "train.threads")]
-    return _seal({n: value for n, value in said.items() if n not in moves})
+    where = ("train.device", "train.threads", "train.parallel")
+    return _seal({n: value for n, value in said.items() if n not in where and not os.path.isabs(str(value))})
 
 
 def _seal(facts: Mapping[str, Any]) -> str:

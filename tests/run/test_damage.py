@@ -178,8 +178,8 @@ def test_a_run_whose_recipe_was_changed_is_not_begun_anew_over_its_checkpoints(t
 
 
 def test_a_run_may_move_to_another_place_and_device(tmp_path):
-    before = '[data]\npath = "/here/a.txt"\n[train]\nseed = 1\ndevice = "cuda"\nthreads = 1\n'
-    after = '[data]\npath = "/there/b.txt"\n[train]\nseed = 1\ndevice = "cpu"\nthreads = 2\n'
+    before = '[data]\npath = "/here/a.txt"\n[train]\nseed = 1\ndevice = "cuda"\nthreads = 1\nparallel = "ddp"\n'
+    after = '[data]\npath = "/there/b.txt"\n[train]\nseed = 1\ndevice = "cpu"\nthreads = 2\nparallel = "none"\n'
     shelve(tmp_path / "r", 1, recipe=before)
     (tmp_path / "r" / "recipe.toml").write_text(after)
     assert found(tmp_path / "r") == (1, [])
