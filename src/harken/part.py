@@ -56,6 +56,6 @@ def _in_words(schema: Mapping[str, Any]) -> str:
     if "const" in schema:
         return str(schema["const"])
     if "prefixItems" in schema:
-        return f"list of {len(schema['prefixItems'])} {_in_words(schema['prefixItems'][0])}s"
+        return f"list of {len(schema['prefixItems'])}, each a {_in_words(schema['prefixItems'][0])}"
     bounds = " and ".join(f"{sign} {schema[key]}" for key, sign in LIMITS.items() if key in schema)
     return f"{WORDS.get(schema.get('type', ''), 'text')} {bounds}".strip()

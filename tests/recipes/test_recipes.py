@@ -193,7 +193,7 @@ def test_a_setting_of_the_command_line_is_toml_or_else_plain_text(text, value):
         ({"model.norm": "before"}, "lm.toml: model.norm = 'before': accepted: pre, post, none"),
         ({"model.norm": "nome"}, "lm.toml: model.norm = 'nome': accepted: pre, post, none. Did you mean none?"),
         ({"model.tied": "maybe"}, "lm.toml: model.tied = 'maybe': accepted: true or false"),
-        ({"train.betas": [0.9]}, "lm.toml: train.betas = [0.9]: accepted: list of 2 numbers"),
+        ({"train.betas": [0.9]}, "lm.toml: train.betas = [0.9]: accepted: list of 2, each a number ≥ 0 and < 1"),
         ({"train.betas": [0.9, "b"]}, "lm.toml: train.betas = 'b': accepted: a finite number"),
         ({"data.mix": 5}, "lm.toml: data.mix = 5: accepted: table {name = number}"),
         ({"data.mix": {"a": {"txt": "b"}}}, "lm.toml: data.mix: a.txt = 'b': accepted: a finite number"),
@@ -209,7 +209,7 @@ def test_a_setting_of_the_command_line_is_toml_or_else_plain_text(text, value):
         ),
         ({"task.kind": "chess"}, "lm.toml: task.kind = 'chess' is not a kind of task; accepted: next-word."),
         ({"train.epochs": math.inf}, "lm.toml: train.epochs = inf: accepted: a finite number"),
-        ({"model.dropout": 1.0}, "lm.toml: model.dropout = 1.0: accepted: number ≥ 0 < 1"),
+        ({"model.dropout": 1.0}, "lm.toml: model.dropout = 1.0: accepted: number ≥ 0 and < 1"),
     ],
 )
 def test_a_wrong_setting_is_answered_word_for_word(said, message):
