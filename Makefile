@@ -29,8 +29,8 @@ test-fast: $(SETUP) ## what needs no other process and no other library
 	$(PYTEST) -m "not slow and not gpu and not net and not process and not oracle"
 
 check: $(SETUP) ## style, types (mypy --strict on src), generated docs up to date
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff check --no-cache .
+	$(BIN)/ruff format --no-cache --check .
 	$(BIN)/mypy
 	$(BIN)/python scripts/generate_docs.py --check
 

@@ -11,7 +11,6 @@ HOME = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(HOME / "scripts"))
 
 import matrix  # noqa: E402
-
 from harken import kinds  # noqa: E402
 from harken.errors import BadInput  # noqa: E402
 
