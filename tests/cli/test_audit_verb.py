@@ -5,6 +5,7 @@ import json
 import pytest
 
 CHECKS = ["causal", "gradient", "padded", "packed", "cached", "batched", "accumulated"]
+SMALL = ["model.d=16", "model.layers=1", "model.heads=2", "model.context=16", "train.steps=2", "train.batch=4"]
 
 
 @pytest.fixture
@@ -25,10 +26,19 @@ def test_a_run_that_obeys_its_mask_ends_with_0_and_says_so_last(harken, run):
 
 
 def test_a_training_says_before_its_cost_how_the_audit_went(harken, tales):
-    small = ["model.d=16", "model.layers=1", "model.heads=2", "model.context=16", "train.steps=2", "train.batch=4"]
-    lines = harken("train", tales, *small).out.splitlines()
+    lines = harken("train", tales, *SMALL).out.splitlines()
     place = lines.index(f"  audit   7 checks passed ({', '.join(CHECKS)})")
     assert lines[place + 1].startswith("  cost  ")
+
+
+@pytest.mark.usefixtures("leaky")
+def test_the_json_of_a_training_has_what_its_audit_found(harken, tales):
+    said = harken("train", tales, *SMALL, "--json")
+    found = json.loads(said.out)["audit"]
+    assert (said.code, found["passed"]) == (0, False)
+    assert found["summary"].startswith("5 of 7 checks failed: causal,")
+    assert [check["name"] for check in found["checks"]] == CHECKS
+    assert found["checks"][0]["layer"] == "stack.blocks.0.look"
 
 
 def test_json_has_the_checks_of_the_contract(harken, run):

@@ -58,7 +58,7 @@ def few_tales(monkeypatch):
 
 def test_json_of_train(asked, text):
     found = asked("train", text, *TINY)
-    assert {"run", "kind", "parameters", "steps", "seconds", "metrics", "baseline", "cost"} <= found.keys()
+    assert {"run", "kind", "parameters", "steps", "seconds", "metrics", "baseline", "cost", "audit"} <= found.keys()
     assert (found["run"], found["kind"], found["steps"]) == ("runs/my", "gpt", 2)
     assert {"loss", "perplexity", "bits_per_character"} == found["metrics"].keys()
 
@@ -226,7 +226,16 @@ def test_check_ends_with_what_it_would_cost(told, text):
     assert "MiB of memory" in weights
     assert cost.startswith("2 steps, about ")
     assert "(estimated: " in cost or "(measured: " in cost
-    assert "Wh" in cost
+
+
+def test_check_prints_the_minutes_and_the_energy_that_its_json_gives(told, asked, text, monkeypatch):
+    from harken.training.loop import Pace, Trainer
+
+    monkeypatch.setattr(Trainer, "measure", lambda *_: Pace(step=40.0, look=10.0, watts=400.0, source="known"))
+    found = asked("check", text, *TINY)["estimate"]
+    assert (found["minutes"], found["energy_source"]) == (pytest.approx(90 / 60), "known")
+    assert found["kwh"] == pytest.approx(0.4 * 90 / 3600 * 1.58)
+    assert "2 steps, about 1 min 30 s and 16 Wh (known) on" in told("check", text, *TINY)
 
 
 def test_check_trains_nothing(told, text, tmp_path):

@@ -1,5 +1,6 @@
 """What a training will need: its memory counted, its steps, time and energy from a measured pace."""
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ from torch import nn
 from harken import run
 from harken.data.tales import tales
 from harken.recipe import resolve
+from harken.study.chart import duration, scaled
 from harken.study.train import prepare
 from harken.training import forecast, machine, meter
 from harken.training.forecast import memory, plan
@@ -215,3 +217,11 @@ def test_what_was_predicted_stands_beside_what_was_obtained(text, tmp_path, monk
     newest, *_ = run.newest_checkpoint(made.path)
     assert newest["notes"]["predicted"] == cost["predicted"]
     assert newest["cost"]["memory"] == pytest.approx(cost["memory_mib"] * MIB, rel=0.1)
+    page = re.sub(r"<[^>]*>", " ", (made.path / "report.html").read_text())
+    rows = {
+        "time": ("seconds", duration),
+        "memory": ("memory_mib", "{:,.0f} MiB".format),
+        "energy": ("kwh", lambda kwh: scaled(kwh, "energy")),
+    }
+    for name, (key, written) in rows.items():
+        assert re.search(rf"\b{name} +{written(cost[key])} +{written(cost['predicted'][key])} ", page), name

@@ -71,6 +71,7 @@ def outcome(run: Any) -> dict[str, Any]:
         "metrics": facts["metrics"].get(first, {}),
         "baseline": facts["baseline"].get(first, {}),
         "splits": facts["metrics"],
+        "audit": facts.get("audit"),  # the first runs were not audited
         "cost": read_json(run.path / "cost.json"),
         "files": sorted(p.name for p in run.path.iterdir() if p.is_file() and not p.name.startswith(".")),
     }
