@@ -47,6 +47,39 @@ def test_an_int8_model_holds_no_other_linear_map_and_writes_with_memory_what_it_
         text.append(int(token))
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
+def test_one_product_for_q_k_and_v_gives_what_three_give_and_takes_no_room(precision):
+    torch.manual_seed(0)
+    model = lighten(Shape(d=32, layers=1, heads=4, kv_heads=2, context=16).build(50).eval(), precision)
+    look, x = model.stack.blocks[0].look, torch.randn(2, 5, 32).to(model.embed.weight.dtype)
+    maps = look.W_q, look.W_k, look.W_v
+    with torch.no_grad():
+        torch.testing.assert_close(look.joint(x), torch.cat([f(x) for f in maps], -1), rtol=1e-2, atol=1e-3)
+        one = look(x)
+        look.joint = None
+        torch.testing.assert_close(one, look(x), rtol=1e-2, atol=1e-3)
+    held = [f.whole if precision == "int8" else f.weight for f in maps]
+    assert len({t.untyped_storage().data_ptr() for t in held}) == 1
+
+
+def test_a_model_made_ready_for_writing_has_the_same_weights_by_name_and_can_still_learn():
+    torch.manual_seed(0)
+    model = Shape(d=32, layers=1, heads=2, context=16).build(50)
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    lighten(model, "float32")
+    after = model.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    tokens = torch.randint(50, (2, 8))
+    model.logits(model(tokens)).sum().backward()
+    with torch.no_grad():
+        for p in model.parameters():
+            p -= p.grad
+        one = model(tokens)
+        model.stack.blocks[0].look.joint = None
+        torch.testing.assert_close(one, model(tokens))
+
+
 @pytest.mark.parametrize("precision", ["int8", "bfloat16"])
 def test_what_lighter_weights_cost_is_small_and_is_told_by_evaluate(folders, precision):
     plain, light = harken.load(folders["char"]), harken.load(folders["char"], precision=precision)

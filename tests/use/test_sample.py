@@ -8,8 +8,9 @@ import torch
 
 import harken
 from harken.errors import BadInput
+from harken.use import sample
 from harken.use.model import Cut
-from harken.use.sample import Choice, Reader, Writer
+from harken.use.sample import Choice, Echo, Reader, Writer
 
 ZERO = torch.tensor(0)
 
@@ -48,7 +49,7 @@ def test_scores_with_memory_equal_those_of_the_full_pass(every):
         torch.testing.assert_close(reader.logits[0], full_pass(every, text), rtol=0, atol=1e-10)
         text.append(token)
         with torch.inference_mode():
-            reader.read([text], torch.tensor([token]))
+            reader.read([text], torch.tensor([[token]]))
 
 
 def test_a_full_context_is_left_for_a_fresh_reading_of_its_last_half(char):
@@ -61,7 +62,7 @@ def test_a_full_context_is_left_for_a_fresh_reading_of_its_last_half(char):
         text.append(token)
         held = [*held, token] if len(held) < CONTEXT else text[-CONTEXT // 2 :]
         with torch.inference_mode():
-            reader.read([text], torch.tensor([token]))
+            reader.read([text], torch.tensor([[token]]))
 
 
 def test_of_a_prompt_longer_than_the_context_the_end_counts(char):
@@ -77,6 +78,59 @@ def test_a_recurrent_model_remembers_any_length(folders):
     for token in written(lstm, [text], 4 * CONTEXT)[0]:
         assert token == int(full_pass(lstm, text).argmax())
         text.append(token)
+
+
+# --- guesses ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_text_is_guessed_to_go_on_as_it_did_when_its_last_two_tokens_stood_together():
+    echo = Echo()
+    assert echo([1, 2, 3, 4, 1]) == []
+    assert echo([1, 2, 3, 4, 1, 2]) == [3, 4]
+    assert echo([1, 2, 3, 4, 1, 2, 9, 1, 2]) == [9, 1]  # the last time counts
+    assert Echo()([5, 5, 5]) == [5, 5]  # a text that turns in a circle
+    assert Echo()([7]) == []
+
+
+@pytest.mark.parametrize("choice", [GREEDY, Choice(temperature=1.2, top_p=0.9)])
+@pytest.mark.parametrize("guess", ["none", "right", "wrong", "mixed"])
+def test_whatever_is_guessed_the_text_is_the_same(char, monkeypatch, choice, guess):
+    char.model.double()
+    vocab, text, calls = char.tokenizer.vocab, prompt(char), []
+    monkeypatch.setattr(sample, "GUESSES", 0)
+    plain = written(char, [text], 60, choice, seed=3)[0]
+    whole = [*text, *plain, 0, 0]
+    right = lambda held: whole[len(held) : len(held) + 2]  # noqa: E731
+    wrong = lambda held: [(t + 1) % vocab for t in right(held)]  # noqa: E731
+    guesses = {
+        "none": lambda held: [],
+        "right": right,
+        "wrong": wrong,
+        "mixed": lambda held: [*right(held)[:1], *wrong(held)[1:]] if len(held) % 3 else right(held),
+    }
+    monkeypatch.setattr(sample, "GUESSES", 2)
+    monkeypatch.setattr(sample, "Echo", lambda: guesses[guess])
+    hook = char.model.register_forward_hook(lambda *_: calls.append(1))
+    assert written(char, [text], 60, choice, seed=3)[0] == plain
+    hook.remove()
+    assert (len(calls) < 45) == (guess in ("right", "mixed"))
+
+
+def test_a_text_that_repeats_itself_is_read_in_fewer_steps_and_stays_the_same(char, monkeypatch):
+    char.model.double()
+    text, calls = prompt(char), []
+    char.model.head.register_forward_hook(lambda *_: calls.append(1))
+    fast = written(char, [text], 90)
+    few, calls[:] = len(calls), []
+    monkeypatch.setattr(sample, "GUESSES", 0)
+    assert fast == written(char, [text], 90)
+    assert few < len(calls)
+
+
+def test_a_recurrent_model_cannot_take_back_what_it_read_and_guesses_nothing(folders, monkeypatch):
+    lstm = harken.load(folders["lstm"])
+    monkeypatch.setattr(sample, "Echo", lambda: pytest.fail("it guesses"))
+    written(lstm, [prompt(lstm)], 8)
 
 
 # --- a batch ----------------------------------------------------------------------------------------------------------

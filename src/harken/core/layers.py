@@ -58,6 +58,7 @@ class Attention(nn.Module):
         self.W_v = nn.Linear(d, kv_heads * self.d_v, bias=bias)
         self.W_o = nn.Linear(heads * self.d_v, d, bias=bias)
         self.similarity = similarity or ScaledDot(self.d_k)
+        self.joint: Map | None = None  # q, k and v by one product where nobody learns (use/light.py)
         self.watch: Watcher | None = None
 
     def forward(
@@ -82,7 +83,9 @@ class Attention(nn.Module):
 
     def _heads(self, x: Tensor, *maps: nn.Linear) -> list[Tensor]:  # B H L D each
         widths = (self.d_v if f is self.W_v else self.d_k for f in maps)
-        return [y.unflatten(-1, (-1, D)).transpose(1, 2) for y, D in zip(_maps(x, *maps), widths, strict=True)]
+        joint = None if torch.is_grad_enabled() or len(maps) < 3 else self.joint
+        made = _maps(x, *maps) if joint is None else joint(x).split([f.out_features for f in maps], -1)
+        return [y.unflatten(-1, (-1, D)).transpose(1, 2) for y, D in zip(made, widths, strict=True)]
 
 
 def _maps(x: Tensor, *maps: nn.Linear) -> Sequence[Tensor]:

@@ -231,10 +231,11 @@ def difference(light: LanguageModel, plain: LanguageModel, text: Tensor) -> floa
 
 def weight_bytes(model: nn.Module) -> int:
     """Bytes of weights that a step reads: all but tables, of which it reads a row. What it remembers is not counted."""
-    read: dict[int, int] = {}
+    read: dict[int, int] = {}  # by where they lie: q, k and v are views of what they share
     for part in model.modules():
         if not isinstance(part, nn.Embedding):
-            read |= {id(t): t.nbytes for t in (*part.parameters(recurse=False), *part.buffers(recurse=False))}
+            own = [t.untyped_storage() for t in (*part.parameters(recurse=False), *part.buffers(recurse=False))]
+            read |= {stored.data_ptr(): stored.nbytes() for stored in own}
     return sum(read.values())
 
 

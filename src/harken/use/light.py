@@ -1,12 +1,17 @@
-"""Lighter weights for writing: the step of one token is as slow as its weights are heavy, for each is read once.
+"""Weights made ready for writing: the step of one token is as slow as its weights are heavy, for each is read once.
 
-int8 has a scale for each row of a matrix and rounds what it is multiplied with as it comes (on a CPU); bfloat16 keeps
-the numbers' size and fewer of their digits. What that costs is measured: `harken eval RUN --precision int8`.
+q, k and v come from one product. int8 has a scale for each row of a matrix and rounds what it is multiplied with as it
+comes (on a CPU); bfloat16 keeps the numbers' size and fewer of their digits. What that costs is measured: `harken eval
+RUN --precision int8`.
 """
 
+from typing import cast
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from harken.core import Attention
 from harken.errors import BadInput, did_you_mean
 from harken.models import LanguageModel
 
@@ -14,10 +19,30 @@ PRECISIONS = ("float32", "bfloat16", "int8")
 TINY = 1e-12  # a row of zeros has a scale too
 
 
+class Joint(nn.Module):
+    """Maps of one x as one product. They become views of it, so that it takes no room and learns what they learn."""
+
+    def __init__(self, *maps: nn.Linear) -> None:
+        super().__init__()
+        rows = [f.out_features for f in maps]
+        self.register_buffer("bias", None)
+        for name in ("weight", "bias") if maps[0].bias is not None else ("weight",):
+            whole = torch.cat([getattr(f, name).detach() for f in maps])
+            self.register_buffer(name, whole, persistent=False)
+            for f, own in zip(maps, whole.split(rows), strict=True):
+                setattr(f, name, nn.Parameter(own))
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
 class Int8(nn.Module):
     """y = W x + b in 8 bits: each row of W has a scale, and each x gets one as it comes. Sums are exact, in 32 bits."""
 
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, linear: nn.Linear | Joint) -> None:
         super().__init__()
         W, self.bias = linear.weight.detach(), linear.bias
         scale = (W.abs().amax(1, keepdim=True) / 127).clamp_min(TINY)
@@ -32,25 +57,41 @@ class Int8(nn.Module):
         """The matrix as it is after rounding."""
         return self.whole * self.scale.mT
 
+    @property
+    def out_features(self) -> int:
+        return len(self.whole)
+
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
         own = (rows.abs().amax(-1, keepdim=True) / 127).clamp_min(TINY)
-        y = torch._int_mm((rows / own).round().to(torch.int8), self.whole.mT) * own * self.scale
-        return (y if self.bias is None else y + self.bias).view(*x.shape[:-1], -1)
+        y = torch._int_mm((rows / own).round().to(torch.int8), self.whole.mT)
+        scale = own * self.scale
+        return (y * scale if self.bias is None else torch.addcmul(self.bias, y, scale)).view(*x.shape[:-1], -1)
 
 
 def lighten(model: LanguageModel, precision: str) -> LanguageModel:
-    """The same model with lighter weights, in place."""
+    """The same model ready for writing, with lighter weights, in place."""
     if precision not in PRECISIONS:
         hint = did_you_mean(precision, PRECISIONS)
         raise BadInput(f"precision={precision!r}: not a precision; accepted: {', '.join(PRECISIONS)}.{hint}")
+    if precision == "int8" and next(model.parameters()).is_cuda:
+        raise BadInput("precision='int8': it is for a CPU; take bfloat16, or load the run with device='cpu'")
     if precision == "bfloat16":
-        return model.to(torch.bfloat16)
+        model.to(torch.bfloat16)
+    for look in [m for m in model.modules() if isinstance(m, Attention)]:
+        look.joint = Joint(look.W_q, look.W_k, look.W_v)
     if precision == "int8":
-        if next(model.parameters()).is_cuda:
-            raise BadInput("precision='int8': it is for a CPU; take bfloat16, or load the run with device='cpu'")
-        for module in list(model.modules()):
-            for name, child in module.named_children():
-                if isinstance(child, nn.Linear):
-                    setattr(module, name, Int8(child))
+        for part in list(model.modules()):
+            for name, child in part.named_children():
+                if isinstance(child, nn.Linear | Joint):
+                    setattr(part, name, Int8(child))
+            if isinstance(part, Attention):
+                _share(cast(Int8, part.joint), *cast(list[Int8], [part.W_q, part.W_k, part.W_v]))
     return model
+
+
+def _share(joint: Int8, *maps: Int8) -> None:
+    """The maps become views of their joint product."""
+    rows = [f.out_features for f in maps]
+    for f, whole, scale in zip(maps, joint.whole.split(rows), joint.scale.split(rows, 1), strict=True):
+        f.whole, f.scale = whole, scale

@@ -11,12 +11,14 @@ from torch import Tensor
 from harken.errors import BadInput, did_you_mean
 from harken.models import LanguageModel
 
-from .dice import chance, seeds
-from .steps import FEW, Desk, Steps, recordable
+from .chance import chance, seeds
+from .steps import FEW, Desk, Steps, recordable, repeatable
 
 Call = Callable[..., Tensor]
 Desks = dict[tuple[int, int], Desk]  # by rows and capacity
 DESKS = 4  # kept at most
+ROUND = 64  # a memory has room for a multiple of so many tokens
+GUESSES = 2  # tokens read with the last one: on a CPU three rows of a product take as long as one
 COLD = 1e-4  # below this temperature no other token has a chance, and scores divided by it overflow
 
 
@@ -137,7 +139,8 @@ class Reader:
         texts = [t[start:] for t, start in zip(texts, self.starts, strict=True)]
         self.lengths = [len(t) for t in texts]
         longest = max(self.lengths)
-        self.capacity = longest + self.more if self.context is None else min(self.context, longest + self.more)
+        need = -(-(longest + self.more) // ROUND) * ROUND  # few sizes: what is compiled or recorded for one is kept
+        self.capacity = need if self.context is None else min(self.context, need)
         rows = torch.zeros(len(texts), longest, dtype=torch.long, device=self.device)
         for row, text in zip(rows, texts, strict=True):
             row[: len(text)] = torch.tensor(text, device=self.device)
@@ -161,8 +164,8 @@ class Reader:
             while len(self.desks) > DESKS:
                 self.desks.pop(next(iter(self.desks)))
 
-    def read(self, texts: Sequence[Sequence[int]], token: Tensor) -> None:
-        """Read one token more (B), the last of each text. A row that fills its context goes on with its second half."""
+    def read(self, texts: Sequence[Sequence[int]], tokens: Tensor) -> None:
+        """Read the last token of each text (B 1), and maybe guesses after it; a full context goes on with its half."""
         if self.context is not None and max(self.lengths) >= self.capacity:
             half = max(1, self.context // 2)
             for row, (text, length) in enumerate(zip(texts, self.lengths, strict=True)):
@@ -170,16 +173,29 @@ class Reader:
                     self.starts[row] = len(text) - half
             self._begin(texts)
             return
-        h = self.call(token[:, None], pos=self.place, memory=self.memory)
-        self.place, self.lengths = self.place + 1, [length + 1 for length in self.lengths]
-        self.logits = self.model.logits(h[:, -1])
+        h = self.call(tokens, pos=self.place + torch.arange(tokens.shape[1], device=self.device), memory=self.memory)
+        self._move(1)
+        self.logits = self.model.logits(h.flatten(0, 1))
+
+    def _move(self, many: int) -> None:
+        self.place, self.lengths = self.place + many, [length + many for length in self.lengths]
 
     def tokens(self, texts: Sequence[Sequence[int]], tokens: int, rows: Tensor, draw: Drawn) -> Iterator[Tensor]:
-        """One token (B) after the other, drawn with the rows' seeds; where it can be, many from one recording."""
-        n = 0
+        """One token (B) after the other, drawn with the rows' seeds; where it can be, many from one recording.
+
+        The only text on a CPU is read with guesses of its next tokens; as many as are then drawn were read by that.
+        """
+        echo = Echo() if len(texts) == 1 and self.device.type == "cpu" and repeatable(self.model) else None
+        n, guesses = 0, list[int]()
         while n < tokens:
-            yield (chosen := draw(self.logits, rows, torch.tensor(n, device=self.device)))
-            n += 1
+            drawn = draw(self.logits, rows, n + torch.arange(1 + len(guesses), device=self.device))
+            if guesses:
+                right = [g == t for g, t in zip(guesses, drawn.tolist(), strict=False)] + [False]
+                drawn = drawn[: right.index(False) + 1]
+                self._move(len(drawn) - 1)
+            for chosen in drawn.split(len(texts)):
+                yield chosen
+            n += len(drawn) // len(texts)
             many = min(tokens - n, self.capacity - max(self.lengths))
             if many >= FEW and self.desks is not None:
                 steps = self.desk.recorded((draw, self.place.shape), Steps(self.call, self.model, self.memory, draw))
@@ -188,4 +204,21 @@ class Reader:
                 n, chosen, self.place = n + many, steps.token.clone(), steps.place.clone()
                 self.lengths = [length + many for length in self.lengths]
             if n < tokens:
-                self.read(texts, chosen)
+                guesses = echo(texts[0]) if echo and many > GUESSES else []
+                self.read(texts, torch.cat([chosen, chosen.new_tensor(guesses)]).view(len(texts), -1))
+
+
+class Echo:
+    """Guesses that a text goes on as it did when its last two tokens stood together before."""
+
+    def __init__(self) -> None:
+        self.after: dict[tuple[int, int], int] = {}  # where a pair was last followed by something
+        self.known = 2
+
+    def __call__(self, text: Sequence[int]) -> list[int]:
+        """The next tokens, or none at all."""
+        for end in range(self.known, len(text)):
+            self.after[text[end - 2], text[end - 1]] = end
+        self.known = max(2, len(text))
+        start = self.after.get((text[-2], text[-1])) if len(text) > 1 else None
+        return [] if start is None else [text[start + i % (len(text) - start)] for i in range(GUESSES)]

@@ -78,7 +78,11 @@ class Steps:
 
 
 def recordable(model: nn.Module) -> bool:
-    """On a GPU, unless somebody looks at the weights: a recording calls nobody."""
-    here = next(model.parameters()).is_cuda and getattr(model, "compiles", True)
-    bounded = getattr(model, "context", None) is not None  # its memory hides what an earlier text left in it
-    return here and bounded and not any(getattr(module, "watch", None) for module in model.modules())
+    """On a GPU, where a step may be played again."""
+    return next(model.parameters()).is_cuda and getattr(model, "compiles", True) and repeatable(model)
+
+
+def repeatable(model: nn.Module) -> bool:
+    """A step may be done again: nobody looks at the weights, and a memory of slots hides what was written too much."""
+    bounded = getattr(model, "context", None) is not None
+    return bounded and not any(getattr(module, "watch", None) for module in model.modules())
