@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from . import kinds
 from .errors import BadInput, BadSetting, did_you_mean
+from .events import Listener, silent
 from .part import Part
 
 SECTIONS = ("data", "model", "task", "train")
@@ -62,6 +63,22 @@ class Recipe:
             section, name = path.split(".")
             parts[section] = parts[section].model_copy(update={name: value})
         return Recipe(**parts, origins={**self.origins, **dict.fromkeys(changed, "worked out")})
+
+    def open(self, tokenizer: Any = None, *, other: tuple[str, str] | None = None, listen: Listener = silent) -> Any:
+        """The data, or another text (path, split) to judge by; its tokens are learned, unless they are given."""
+        how = {"stateful": getattr(self.model, "stateful", False), "tokenizer": tokenizer, "listen": listen}
+        return self.data.open(**how) if other is None else self.data.other(*other, **how)
+
+    def bind(self, opened: Any) -> Any:
+        """The task on data that is open."""
+        return self.task.bind(opened, self.model, batch=self.train.batch, seed=self.train.seed)
+
+    def build(self, vocab: int) -> Any:
+        """The model with its first weights."""
+        try:
+            return self.model.build(vocab)
+        except ValueError as error:
+            raise BadSetting(f"model: {error}") from None
 
 
 def resolve(*layers: tuple[str, Settings]) -> Recipe:

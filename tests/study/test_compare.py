@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import harken
 from harken.data.tales import tales as told
-from harken.errors import BadInput, HarkenError, Stopped
+from harken.errors import BadInput, BadSetting, HarkenError, Stopped
 from harken.recipe import override
 from harken.study import compare as room
 from harken.study import train as training
@@ -237,6 +237,11 @@ def test_another_length_is_judged_as_a_run_of_that_length_would_be(made):
 def test_weights_that_do_not_fit_a_model_are_refused(made):
     with pytest.raises(BadInput, match="the trained weights do not fit this model; train with this setting instead"):
         judged_under(harken.load(made.rows[0]["runs"][0]), {"model.d": 32})
+
+
+def test_a_model_that_cannot_be_built_is_refused_by_its_section(made):
+    with pytest.raises(BadSetting, match=r"^model: d=\d+ does not split over 3 heads"):
+        judged_under(harken.load(made.rows[0]["runs"][0]), {"model.heads": 3})
 
 
 # --- stop and go on ---------------------------------------------------------------------------------------------------

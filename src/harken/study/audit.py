@@ -15,10 +15,9 @@ import torch
 from torch import nn
 
 from harken.core import Structure
-from harken.errors import BadInput, BadSetting, HarkenError
+from harken.errors import BadInput, HarkenError
 from harken.events import Listener, silent
 from harken.models import LanguageModel
-from harken.recipe import Recipe
 from harken.tasks import Learning
 from harken.use.model import Run, load
 
@@ -103,24 +102,14 @@ def _named(what: str | Path | Run, settings: dict[str, Any], listen: Listener) -
             raise BadInput(f"{what}: a run is audited as it is; settings are for a recipe or for data")
         run = what if isinstance(what, Run) else load(what, device="cpu")
         try:
-            return run.model, _bound(run.recipe, listen, run.tokenizer)[1]
+            return run.model, run.recipe.bind(run.recipe.open(run.tokenizer, listen=listen))
         except HarkenError as error:  # the data may be elsewhere; the model is here
             return run.model, str(error)
     recipe = choose(str(what), settings, listen=listen).recipe
-    opened, task = _bound(recipe, listen)
+    opened = recipe.open(listen=listen)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(recipe.train.seed)
-        try:
-            return recipe.model.build(opened.vocab), task
-        except ValueError as error:
-            raise BadSetting(f"model: {error}") from None
-
-
-def _bound(recipe: Recipe, listen: Listener, tokenizer: Any = None) -> tuple[Any, Learning]:
-    """The data of a recipe, and its task on it."""
-    stateful = getattr(recipe.model, "stateful", False)
-    opened = recipe.data.open(stateful=stateful, tokenizer=tokenizer, listen=listen)
-    return opened, recipe.task.bind(opened, recipe.model, batch=recipe.train.batch, seed=recipe.train.seed)
+        return recipe.build(opened.vocab), recipe.bind(opened)
 
 
 def _copy(model: nn.Module) -> nn.Module:

@@ -25,7 +25,7 @@ from harken import run
 from harken.errors import BadInput, BadRun, HarkenError, Stopped
 from harken.events import Listener, silent
 from harken.recipe import GIVEN, Recipe, Settings
-from harken.use.model import Run
+from harken.use.model import Run, fitted
 
 from .chart import number
 from .choose import choose, located, run_name
@@ -284,25 +284,22 @@ def _under(made: Run, settings: Settings) -> dict[str, Any]:
     """How a trained model does under other settings."""
     try:
         return {"settings": settings, "metrics": judged_under(made, settings), "failed": ""}
-    except (HarkenError, ValueError) as error:  # a shape that cannot be built says so by ValueError
+    except HarkenError as error:
         return {"settings": settings, "metrics": {}, "failed": str(error)}
 
 
 def judged_under(made: Run, settings: Settings) -> dict[str, float]:
     """The metrics on the valid split of the trained weights in the model, and by the task, that these settings make."""
     recipe = recipes.resolve((str(made.path), made.recipe.settings()), (GIVEN, settings))
-    opened = recipe.data.open(stateful=made.model.context is None, tokenizer=made.tokenizer)
+    opened = recipe.open(made.tokenizer)
     split = next((s for s in ("valid", "test") if s in opened.splits), None)
     if split is None:
         raise BadInput(f"{made.path}: nothing was held out, so nothing can be judged; data.valid=0.1 holds out a part")
-    with torch.random.fork_rng():
-        model = recipe.model.build(made.tokenizer.vocab).to(made.device).eval()
     try:
-        run.load_weights(model, run.weights(made.model))
+        model = fitted(recipe, opened.vocab, run.weights(made.model)).to(made.device).eval()
     except BadRun:
         raise BadInput(_unfit(made.recipe, recipe)) from None
-    task = recipe.task.bind(opened, recipe.model, batch=recipe.train.batch, seed=recipe.train.seed)
-    return dict(task.evaluate(model, split).metrics)
+    return dict(recipe.bind(opened).evaluate(model, split).metrics)
 
 
 def _unfit(trained: Recipe, asked: Recipe) -> str:

@@ -16,7 +16,7 @@ import torch
 from harken import __version__, run
 from harken import recipe as recipes
 from harken.data.tokens import Tokenizer
-from harken.errors import BadInput, BadSetting
+from harken.errors import BadInput
 from harken.events import Listener, silent
 from harken.recipe import Recipe
 from harken.training import machine, meter, parallel
@@ -125,9 +125,8 @@ def numbered(place: Path) -> list[Path]:
 
 
 def _go_on(folder: Path, given: dict[str, Any], ranks: Ranks, listen: Listener) -> Run:
-    path = folder / "recipe.toml"
-    recipe = recipes.resolve((str(path), recipes.read(path)))
-    asked = recipes.resolve((str(path), recipes.read(path)), (recipes.GIVEN, given))
+    own = str(folder / "recipe.toml"), recipes.read(folder / "recipe.toml")
+    recipe, asked = recipes.resolve(own), recipes.resolve(own, (recipes.GIVEN, given))
     asked = Recipe(asked.data.located(), asked.model, asked.task, asked.train)
     for name, value in asked.settings().items():
         if name in given and name != "train.parallel" and value != recipe.settings().get(name):
@@ -183,14 +182,10 @@ def prepare(
     recipe: Recipe, listen: Listener, tokenizer: Tokenizer | None = None, *, ranks: Ranks | None = None
 ) -> tuple[Any, Trainer]:
     """Everything up to the first step: the data opened, the model with its first weights, the task, the trainer."""
-    stateful, ranks = getattr(recipe.model, "stateful", False), ranks or Ranks()
-    opened = ranks.in_turn(lambda: recipe.data.open(stateful=stateful, tokenizer=tokenizer, listen=listen))
+    ranks = ranks or Ranks()
+    opened = ranks.in_turn(lambda: recipe.open(tokenizer, listen=listen))
     torch.manual_seed(recipe.train.seed)
-    try:
-        model = recipe.model.build(opened.vocab)
-    except ValueError as error:
-        raise BadSetting(f"model: {error}") from None
-    task = recipe.task.bind(opened, recipe.model, batch=recipe.train.batch, seed=recipe.train.seed)
+    model, task = recipe.build(opened.vocab), recipe.bind(opened)
     ranks.rows(task.batch(0, 0))  # refuses what does not split
     listen("data", facts=opened.facts(), parameters=sum(p.numel() for p in model.parameters()))
     return opened, Trainer(model, task, recipe.train, listen=listen, ranks=ranks)
@@ -230,7 +225,7 @@ def _train(
     listen("begin", step=trainer.step, steps=steps, epochs=steps / trainer.task.steps)
     metered = trainer.fit(folder, steps, before and before.get("cost"))
     trainer.finish()
-    trainer.model = ranks.joined(trainer.model, lambda: recipe.model.build(opened.vocab))
+    trainer.model = ranks.joined(trainer.model, lambda: recipe.build(opened.vocab))
     if ranks.first:
         run.write_tensors(folder / "model.safetensors", run.weights(trainer.model))
         _judge(recipe, folder, trainer, metered, {"data": opened.facts(), "reason": notes["reason"]}, listen)

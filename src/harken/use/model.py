@@ -1,7 +1,7 @@
 """A run, loaded: what users hold in their hands after `harken.load` or `harken.train`."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -168,13 +168,11 @@ class Run:
         self, split: str = "valid", *, data: str | None = None, listen: Listener = silent
     ) -> tuple[Score, dict[str, Any]]:
         """The task's metrics on a split of the run's own data, or on other data; and those of the free baselines."""
-        how: dict[str, Any] = {"stateful": self.model.context is None, "tokenizer": self.tokenizer, "listen": listen}
-        recipe, source = self.recipe, self.recipe.data
-        opened = source.open(**how) if data is None else source.other(data, split, **how)
+        opened = self.recipe.open(self.tokenizer, other=None if data is None else (data, split), listen=listen)
         if split not in opened.splits:
             there = f"has {', '.join(opened.splits)}" if opened.splits else "held nothing out"
             raise BadInput(f"split {split}: not in this run, which {there}; or give it another text to judge")
-        task = recipe.task.bind(opened, recipe.model, batch=recipe.train.batch, seed=recipe.train.seed)
+        task = self.recipe.bind(opened)
         score = task.evaluate(self.model, split)
         if data is not None and (share := score.protocol.get("unknown")):
             told = f"{100 * share:.3g} % of its tokens are unknown to this run, and judged as <unk>"
@@ -266,11 +264,16 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "float32") 
     facts = run.facts(folder, "recipe.toml", "model.safetensors", "tokenizer.json")
     recipe = recipes.resolve((str(folder / "recipe.toml"), recipes.read(folder / "recipe.toml")))
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
-    saved = run.read_tensors(folder / "model.safetensors")
-    with torch.device("meta"):  # sizes are compared before anything is allocated
-        run.fit(recipe.model.build(tokenizer.vocab), saved)
-    with torch.random.fork_rng():
-        model = recipe.model.build(tokenizer.vocab)
-    run.load_weights(model, saved)
+    model = fitted(recipe, tokenizer.vocab, run.read_tensors(folder / "model.safetensors"))
     model.to("cuda" if gpu and device != "cpu" and precision != "int8" else "cpu")
     return Run(folder, recipe, facts, lighten(model, precision), tokenizer)
+
+
+def fitted(recipe: Recipe, vocab: int, weights: Mapping[str, Tensor]) -> LanguageModel:
+    """The model of a recipe with these weights; sizes are compared before anything is allocated."""
+    with torch.device("meta"):
+        run.fit(recipe.build(vocab), weights)
+    with torch.random.fork_rng(devices=[]):
+        model: LanguageModel = recipe.build(vocab)
+    run.load_weights(model, weights)
+    return model
