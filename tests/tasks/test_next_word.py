@@ -136,6 +136,30 @@ def test_the_loss_of_a_mixed_batch_is_told_for_each_text(tmp_path):
     assert sum(count for _, count in loss.parts.values()) == batch.count
 
 
+@pytest.mark.parametrize("rows", [2, 1000])
+@pytest.mark.parametrize("kind", ["gpt", "lstm"])
+def test_a_smoothed_task_learns_from_torchs_smoothed_loss_and_tells_the_plain_one(tmp_path, monkeypatch, kind, rows):
+    monkeypatch.setitem(words.CHUNK, "cpu", rows * 64)
+    task = bound(tmp_path, kind=kind, task={"label_smoothing": 0.1})
+    net, batch = model(kind, task.data.vocab, torch.float64), some_batch(task.data.vocab)
+    loss = task.loss(net, batch)
+    loss.total.backward()
+    mine = [p.grad.clone() for p in net.parameters()]
+    net.zero_grad()
+    scores, targets = net.logits(net(batch.tokens)).flatten(0, 1), batch.targets.flatten()
+    want, plain = (F.cross_entropy(scores, targets, label_smoothing=e, reduction="sum") for e in (0.1, 0.0))
+    want.backward()
+    torch.testing.assert_close(loss.total, want)
+    torch.testing.assert_close(loss.told, plain.detach())
+    torch.testing.assert_close(mine, [p.grad for p in net.parameters()])
+
+
+def test_a_smoothed_task_judges_as_a_plain_one(tmp_path):
+    plain, smoothed = bound(tmp_path), bound(tmp_path, task={"label_smoothing": 0.4})
+    net = model(vocab=plain.data.vocab)
+    assert smoothed.evaluate(net, "valid") == plain.evaluate(net, "valid")
+
+
 # --- the metrics ------------------------------------------------------------------------------------------------------
 
 

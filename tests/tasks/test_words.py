@@ -1,8 +1,66 @@
-"""The word scores' loss in chunks, under reduced precision."""
+"""The word scores' loss in chunks: smoothed, compiled, under reduced precision."""
 
+import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
+from harken.data.batch import IGNORE
+from harken.tasks import words
 from harken.tasks.words import word_loss
+
+N, D, VOCAB, ROWS = 30, 8, 60, 64  # ROWS: the vocabulary rounded up
+SMOOTHING = [0.0, 0.1, 0.5]
+
+
+def drawn(*, ragged: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Hidden states, word vectors (float64, so that two ways to a number agree) and targets, some of them not asked."""
+    draw = torch.Generator().manual_seed(0)
+    h, W = (torch.randn(n, D, generator=draw, dtype=torch.float64).requires_grad_() for n in (N, ROWS))
+    targets = torch.randint(VOCAB, (N,), generator=draw)
+    if ragged:
+        targets[5:9] = targets[20] = targets[-4:] = IGNORE
+    return h, W, targets
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+@pytest.mark.parametrize("tokens", [1, 7, N])
+@pytest.mark.parametrize("smoothing", SMOOTHING)
+def test_the_smoothed_loss_and_its_gradients_are_those_of_torch(monkeypatch, smoothing, tokens, ragged):
+    monkeypatch.setitem(words.CHUNK, "cpu", tokens * ROWS)
+    h, W, targets = drawn(ragged=ragged)
+    want = F.cross_entropy(h @ W[:VOCAB].mT, targets, label_smoothing=smoothing, ignore_index=IGNORE, reduction="sum")
+    plain = F.cross_entropy(h @ W[:VOCAB].mT, targets, ignore_index=IGNORE, reduction="none")
+    total, each = word_loss(h, W, targets, VOCAB, smoothing=smoothing)
+    torch.testing.assert_close(total, want)
+    torch.testing.assert_close(each, plain)
+    for mine, theirs in zip(*(torch.autograd.grad(3 * loss, (h, W)) for loss in (total, want)), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_the_smoothed_loss_is_the_cross_entropy_with_the_smoothed_target():
+    h, W, targets = drawn(ragged=False)
+    target = torch.full((N, VOCAB), 0.1 / VOCAB, dtype=torch.float64)
+    for n, word in enumerate(targets.tolist()):
+        target[n, word] += 0.9
+    by_hand = -(target * (h @ W[:VOCAB].mT).softmax(1).log()).sum()
+    torch.testing.assert_close(word_loss(h, W, targets, VOCAB, smoothing=0.1)[0], by_hand)
+
+
+def test_without_gradients_the_smoothed_loss_is_the_same():
+    h, W, targets = drawn(ragged=True)
+    with torch.no_grad():
+        judged = word_loss(h, W, targets, VOCAB, smoothing=0.1)
+    torch.testing.assert_close(judged, word_loss(h, W, targets, VOCAB, smoothing=0.1), rtol=0, atol=0)
+
+
+def test_the_graph_that_a_gpu_would_compile_gives_the_same_for_every_smoothing():
+    fast = torch.compile(words._graded, backend="aot_eager", fullgraph=True)
+    h, W, targets = (t.detach() for t in drawn(ragged=True))
+    for smoothing in (0.1, None, 0.3):  # one after the other: training, judging, another training
+        for learning in (True, False):
+            given = (targets.clamp_min(0), targets != IGNORE, VOCAB, smoothing, torch.float64, learning)
+            torch.testing.assert_close(fast(h @ W.mT, *given), words._graded(h @ W.mT, *given))
 
 
 def test_under_autocast_the_gradients_are_those_of_float32_to_its_precision():

@@ -36,7 +36,7 @@ def settings(**fields) -> Train:
 
 
 def words(
-    tmp_path: Path, *, shape: Shape = SHAPE, dtype: torch.dtype = torch.float32, **data
+    tmp_path: Path, *, shape: Shape = SHAPE, dtype: torch.dtype = torch.float32, smoothing: float = 0.0, **data
 ) -> Callable[..., Trainer]:
     """A maker of trainers on a little text, each from the same first weights."""
     path = tmp_path / "tales.txt"
@@ -46,8 +46,8 @@ def words(
     def make(listen=lambda *_, **__: None, **train) -> Trainer:
         chosen = settings(**train)
         torch.manual_seed(0)
-        model = shape.build(opened.vocab).to(dtype)
-        return Trainer(model, Task().bind(opened, shape, batch=chosen.batch, seed=0), chosen, listen=listen)
+        model, task = shape.build(opened.vocab).to(dtype), Task(label_smoothing=smoothing)
+        return Trainer(model, task.bind(opened, shape, batch=chosen.batch, seed=0), chosen, listen=listen)
 
     return make
 
@@ -121,6 +121,15 @@ def test_the_loss_that_is_told_is_the_mean_over_all_targets(tmp_path):
     batch = trainer.task.batch(0, 0)
     mean = float(trainer.task.loss(trainer.model, batch).total.detach()) / batch.count
     assert trainer.update(6)["loss"] == pytest.approx(mean, rel=1e-5)
+
+
+def test_a_smoothed_training_learns_another_thing_and_tells_the_loss_it_is_judged_by(tmp_path):
+    data = {"batches": "packed", "documents": "line"}
+    plain, smoothed = words(tmp_path, **data)(), words(tmp_path, smoothing=0.3, **data)(micro=2)
+    assert smoothed.update(6)["loss"] == pytest.approx(plain.update(6)["loss"], rel=1e-6)
+    assert any(not torch.equal(a, b) for a, b in zip(weights(plain).values(), weights(smoothed).values(), strict=True))
+    run.load_weights(smoothed.model, weights(plain))
+    assert smoothed.look("valid") == plain.look("valid")
 
 
 def test_a_step_takes_the_next_batch_and_a_new_epoch_begins_after_the_last(tmp_path):

@@ -190,7 +190,7 @@ FEATURES = {
     "rnn": ["model.kind=rnn"],
     "gru": ["model.kind=gru"],
     "packed": ["data.batches=packed", "data.documents=line"],
-    "words": ["data.tokens=word", "model.word_dropout=0.2", "train.precision=bfloat16"],
+    "words": ["data.tokens=word", "model.word_dropout=0.2", "task.label_smoothing=0.1", "train.precision=bfloat16"],
     "mix": ["data.mix={'HOME/tales.txt' = 0.7, 'HOME/others.txt' = 0.3}"],
 }
 

@@ -10,10 +10,14 @@ from harken.data.batch import Batch
 
 @dataclass(frozen=True)
 class Loss:
-    """The summed loss of a batch, and its parts by name with how many answers each has (for mixed texts)."""
+    """The summed loss of a batch, and its parts by name with how many answers each has (for mixed texts).
+
+    Where what is learned from is not what a split is judged by, `told` is the latter: the log and the curves tell it.
+    """
 
     total: Tensor
     parts: dict[str, tuple[Tensor, int]] = field(default_factory=dict)
+    told: Tensor | None = None
 
 
 @dataclass(frozen=True)

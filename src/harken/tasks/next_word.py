@@ -32,6 +32,9 @@ class Task(Part):
     stride: int | None = Field(
         None, ge=1, description="step of the scoring window; smaller gives each word more context"
     )
+    label_smoothing: float = Field(
+        0.0, ge=0, lt=1, description="share of each target spread over all words in training; losses told are without"
+    )
     eval_tokens: int = Field(1_000_000, ge=0, description="score at most this many tokens of a split; 0: all")
 
     def bind(self, data: "TextData", model: Any, *, batch: int, seed: int) -> "NextWord":
@@ -43,6 +46,7 @@ class NextWord:
 
     def __init__(self, task: Task, data: "TextData", shape: Any, *, batch: int, seed: int) -> None:
         self.data, self.L, self.limit = data, shape.context, task.eval_tokens or None
+        self.smoothing = task.label_smoothing
         self.stride = min(task.stride or max(1, self.L // 2), self.L)
         self.batches = self._cut(batch, seed)
         self.rows = batch
@@ -72,14 +76,14 @@ class NextWord:
             memory = self.carry.rows(start, start + len(batch.tokens))
             for mine in memory.parts if batch.fresh else ():
                 mine.zero_()
-        total, rows = nll(model, batch, memory)
+        total, rows = nll(model, batch, memory, smoothing=self.smoothing)
         parts = {}
         if batch.source is not None:
             asked = (batch.targets != IGNORE).sum(1)
             for s, name in enumerate(self.data.names):
                 mine = batch.source == s
                 parts[name] = (rows[mine].sum(), int(asked[mine].sum()))
-        return Loss(total, parts)
+        return Loss(total, parts, rows.sum() if self.smoothing else None)
 
     @torch.no_grad()
     def evaluate(self, model: LanguageModel, split: str, *, quick: bool = False) -> Score:
@@ -155,8 +159,9 @@ class NextWord:
         self.carry, self.saved = None, [state[str(n)] for n in range(len(state))]
 
 
-def nll(model: LanguageModel, batch: Batch, memory: Any = None) -> tuple[Tensor, Tensor]:
-    """The summed -ln p of the batch's targets, with gradients; and of each row's, without: B."""
+def nll(model: LanguageModel, batch: Batch, memory: Any = None, *, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+    """The summed -ln p of the batch's targets, smoothed, with gradients; and of each row's, plain, without: B."""
     h = model(batch.tokens, pos=batch.pos, structure=batch.structure, memory=memory)  # B L d
-    total, each = word_loss(h.flatten(0, 1), model.head.weight, batch.targets.flatten(), model.vocab)
+    W, targets = model.head.weight, batch.targets.flatten()
+    total, each = word_loss(h.flatten(0, 1), W, targets, model.vocab, smoothing=smoothing)
     return total, each.view(batch.targets.shape).sum(1)

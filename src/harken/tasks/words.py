@@ -18,68 +18,92 @@ from harken.data.batch import IGNORE
 CHUNK = {"cpu": 2**21, "cuda": 2**28}  # scores made at a time: a processor's cache, or half a GiB of bfloat16
 
 
-def word_loss(h: Tensor, W: Tensor, targets: Tensor, vocab: int) -> tuple[Tensor, Tensor]:
-    """The summed loss (with gradients) and each token's own (without). h: N d, W: V d with V >= vocab, targets: N."""
-    total, each = _WordLoss.apply(h, W, targets, vocab, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
+def word_loss(h: Tensor, W: Tensor, targets: Tensor, vocab: int, *, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+    """The summed loss (with gradients) and each token's -ln p (without). h: N d, W: V d with V >= vocab, targets: N.
+
+    Smoothing e is in the sum alone: there a token's loss is (1 - e) (-ln p of the word that came) + e (the mean of
+    -ln p over all words), as if the word that came had been drawn from all words in a share e of the cases.
+    """
+    total, each = _WordLoss.apply(h, W, targets, vocab, smoothing, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
     return total, each
 
 
 class _WordLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, h: Tensor, W: Tensor, targets: Tensor, vocab: int, learning: bool) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, h: Tensor, W: Tensor, targets: Tensor, vocab: int, smoothing: float, learning: bool
+    ) -> tuple[Tensor, Tensor]:
         dtype = torch.get_autocast_dtype(h.device.type) if torch.is_autocast_enabled(h.device.type) else h.dtype
         with torch.autocast(h.device.type, enabled=False):
-            each, dh, dW = _losses(h.to(dtype), W.to(dtype), targets, vocab, learning)
+            total, each, dh, dW = _losses(h.to(dtype), W.to(dtype), targets, vocab, smoothing, learning)
         if dh is not None and dW is not None:
             ctx.save_for_backward(dh.to(h.dtype), dW.to(W.dtype))
         ctx.mark_non_differentiable(each)
-        return each.sum(), each
+        return total, each
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor, _: Any) -> tuple[Tensor, Tensor, None, None, None]:
+    def backward(ctx: Any, g: Tensor, _: Any) -> tuple[Tensor | None, ...]:
         dh, dW = ctx.saved_tensors
-        return dh * g, dW * g, None, None, None  # g is one number: it does not change the precision of the others
+        return dh * g, dW * g, None, None, None, None  # g is one number: it does not change the precision of the others
 
 
 def _losses(
-    h: Tensor, W: Tensor, targets: Tensor, vocab: int, learning: bool
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Each token's loss, and the gradients of their sum, chunk by chunk."""
+    h: Tensor, W: Tensor, targets: Tensor, vocab: int, smoothing: float, learning: bool
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """The summed loss, each token's -ln p, and the gradients of the sum, chunk by chunk."""
     exact = torch.float32 if h.dtype in (torch.float16, torch.bfloat16) else h.dtype
     each = torch.empty(len(h), device=h.device, dtype=exact)
+    spread: Tensor | float = 0.0
     dh, dW = (torch.empty_like(h), torch.zeros_like(W, dtype=exact)) if learning else (None, None)
     parts = -(-len(h) * len(W) // CHUNK.get(h.device.type, 2**24))
     real, step = targets != IGNORE, -(-len(h) // parts)
     grade = _compiled() if h.is_cuda and not torch.are_deterministic_algorithms_enabled() else _graded
     all_real = not h.is_cuda and bool(real.all())  # a GPU is not asked: the answer would have to be waited for
+    share = smoothing or None  # a compiler takes a number that is 0 in judging for one that varies
     for start in range(0, len(h), step):
         part = slice(start, start + step)
         x, at, asked = h[part], targets[part].clamp_min(0), None if all_real else real[part]
-        each[part], p = grade(x @ W.mT, at, asked, vocab, exact, learning)
+        each[part], means, p = grade(x @ W.mT, at, asked, vocab, share, exact, learning)
+        if means is not None:
+            spread = spread + means.sum()
         if dh is not None and dW is not None and p is not None:
             torch.mm(p, W, out=dh[part])
             dW.addmm_(p.mT, x) if dW.dtype == x.dtype else dW.add_(p.mT @ x)
-    return each, dh, dW
+    total = (1 - smoothing) * each.sum() + smoothing * spread if smoothing else each.sum()
+    return total, each, dh, dW
 
 
 @cache
-def _compiled() -> Callable[..., tuple[Tensor, Tensor | None]]:
+def _compiled() -> Callable[..., tuple[Tensor, Tensor | None, Tensor | None]]:
     """The function below as two kernels instead of ten, where there is a compiler."""
     able = find_spec("triton") is not None and (which("gcc") or which("cc") or which("clang"))
     return torch.compile(_graded) if able else _graded
 
 
 def _graded(
-    scores: Tensor, at: Tensor, asked: Tensor | None, vocab: int, exact: torch.dtype, learning: bool
-) -> tuple[Tensor, Tensor | None]:
-    """-ln p of the words that came, and d loss / d score = p - [the word that came]."""
+    scores: Tensor,
+    at: Tensor,
+    asked: Tensor | None,
+    vocab: int,
+    smoothing: float | None,
+    exact: torch.dtype,
+    learning: bool,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """-ln p of the words that came, its mean over all words (if that counts), and d loss / d score = p - target.
+
+    The target is 1 for the word that came; smoothed by e it is 1 - e + e / vocab, and e / vocab for every other.
+    """
     dtype, scores, rows = scores.dtype, scores.to(exact), torch.arange(len(at), device=at.device)
     scores[:, vocab:] = -torch.inf  # rows that only round the matrix up
     logs = scores.log_softmax(1)
     came = logs[rows, at]
-    loss = -came if asked is None else -came * asked
+    counts = 1 if asked is None else asked
+    loss, means = -came * counts, None if smoothing is None else -logs[:, :vocab].mean(1) * counts
     if not learning:
-        return loss, None
-    p = logs.exp_()
-    p[rows, at] = came.exp() - 1
-    return loss, (p if asked is None else p * asked[:, None]).to(dtype)
+        return loss, means, None
+    p, target = logs.exp_(), 1.0
+    if smoothing is not None:
+        p[:, :vocab] -= smoothing / vocab
+        target -= smoothing - smoothing / vocab
+    p[rows, at] = came.exp() - target
+    return loss, means, (p if asked is None else p * asked[:, None]).to(dtype)

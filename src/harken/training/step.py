@@ -149,7 +149,7 @@ class Step:
             with self.numbers():
                 loss = self.task.loss(self.call, batch.rows(start, start + size), above + start)
             (loss.total / self.count).backward()  # over the whole batch's targets: ragged micro-batches weigh rightly
-            total += loss.total.detach()
+            total += loss.total.detach() if loss.told is None else loss.told
             for name, (sum_, n) in loss.parts.items():
                 seen = parts.setdefault(name, [0.0, 0])
                 parts[name] = [seen[0] + float(sum_), seen[1] + n]
