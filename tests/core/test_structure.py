@@ -1,5 +1,7 @@
 """Who may look at whom, drawn as text: a row for each query, x where it may look."""
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor
@@ -131,6 +133,10 @@ def test_random_links_fall_on_all_keys_alike() -> None:
 
 def test_edges_beyond_the_graph_do_not_wrap_around() -> None:
     assert drawn(edges(torch.tensor([1]), torch.tensor([0]), 2), 3) == "...\nx..\n..."
+
+
+def test_a_copy_is_the_structure_itself():
+    assert [copy.deepcopy(s) is s for s in (CAUSAL, FULL, bigbird(9))] == [True] * 3
 
 
 def test_a_structure_is_called_by_what_it_is_made_of() -> None:

@@ -1,5 +1,6 @@
 """What every language model owes, whatever its family: checked for each kind that is registered, plug-ins included."""
 
+import copy
 import math
 from pathlib import Path
 
@@ -50,6 +51,20 @@ def spoken(kind: str, **fields) -> LanguageModel:
         for weight in model.parameters():
             weight += 0.3 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(weight.numel()))
     return model
+
+
+@every_kind
+def test_a_deep_copy_takes_the_same_route_to_the_same_numbers(kind, monkeypatch):
+    seen, kernel = [], F.scaled_dot_product_attention
+
+    def noted(q, k, v, mask=None, dropout=0.0, causal=False, **options):
+        seen.append((mask is None, causal))
+        return kernel(q, k, v, mask, dropout, causal, **options)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", noted)
+    model = spoken(kind)
+    assert torch.equal(scores(copy.deepcopy(model), words(2, L)), scores(model, words(2, L)))
+    assert seen[: len(seen) // 2] == seen[len(seen) // 2 :] == [(True, True)] * (len(seen) // 2)
 
 
 @every_kind

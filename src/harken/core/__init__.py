@@ -8,19 +8,8 @@ from .attend import attend, explicit, flex, fused, mix, sparse
 from .layers import MLP, Attention, Block, Place, Stack, Sublayer, Wiring
 from .memory import Fixed, Memory
 from .positions import Alibi, Learned, Positions, Rotary, Sinusoid, llama3, ntk, stretched
-from .similarity import (
-    Additive,
-    Bilinear,
-    Concat,
-    Dot,
-    Gaussian,
-    Kernel,
-    Latent,
-    Mahalanobis,
-    ScaledDot,
-    Similarity,
-    polynomial,
-)
+from .similarity import Additive, Bilinear, Concat, Dot, Gaussian, Kernel, Latent, Mahalanobis, ScaledDot, Similarity
+from .similarity import polynomial as polynomial  # alone, since the others fill their line
 from .structure import CAUSAL, FULL, Layout, Structure, bigbird, edges, hubs, keep, random_links, same, window
 from .view import Editor, View, Watcher, edge_softmax, editing, watching, weights
 

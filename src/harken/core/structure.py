@@ -48,16 +48,16 @@ class Structure:
         return self._join(other, operator.or_, "|", pairs)
 
     def _join(self, other: "Structure", how: Callable[[Any, Any], Any], sign: str, pairs: Pairs | None) -> "Structure":
-        def allows(b: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            return how(self.allows(b, i, j), other.allows(b, i, j))
-
         name, reflexive = f"({self.name} {sign} {other.name})", how(self.reflexive, other.reflexive)
-        slots = other.slots if self.slots is None else self.slots
-        return Structure(allows, name, pairs, reflexive, self.pointwise and other.pointwise, slots)
+        pointwise, slots = self.pointwise and other.pointwise, other.slots if self.slots is None else self.slots
+        return Structure(lambda *x: how(self.allows(*x), other.allows(*x)), name, pairs, reflexive, pointwise, slots)
 
     def __invert__(self) -> "Structure":
         name = f"~{self.name}"
         return replace(self, allows=lambda b, i, j: ~self.allows(b, i, j), name=name, pairs=None, reflexive=False)
+
+    def __deepcopy__(self, memo: Any) -> "Structure":
+        return self  # it never changes, and CAUSAL is known by its identity: a copied model takes the same routes
 
     def at(self, slots: Tensor) -> "Structure":
         """The same relation for queries that sit at these slots (Lq, or B Lq): decoding, or a few rows of a view."""

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from harken.core import Structure
 from harken.errors import BadInput, HarkenError
 from harken.events import Listener, silent
 from harken.models import LanguageModel
@@ -114,9 +113,7 @@ def _named(what: str | Path | Run, settings: dict[str, Any], listen: Listener) -
 
 def _copy(model: nn.Module) -> nn.Module:
     """A copy on the CPU, in float64, unless it is huge or does not take such numbers."""
-    # a kernel knows CAUSAL by its identity; with a copied Structure the copy would go another way than the model
-    kept = {id(s): s for module in model.modules() for s in vars(module).values() if isinstance(s, Structure)}
-    mine = copy.deepcopy(model, kept).cpu().eval().requires_grad_(True)
+    mine = copy.deepcopy(model).cpu().eval().requires_grad_(True)
     if _size(model) > HUGE:
         return mine.float()
     if isinstance(mine.double(), LanguageModel):
