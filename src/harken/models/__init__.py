@@ -35,3 +35,7 @@ class LanguageModel(nn.Module):
 
     def logits(self, h: Tensor) -> Tensor:  # ... d -> ... vocab
         return self.head(h)[..., : self.vocab]
+
+    def scores(self, tokens: Tensor, **how: Any) -> Tensor:  # B L -> B L vocab
+        """What may come after each token."""
+        return self.logits(self(tokens, **how))

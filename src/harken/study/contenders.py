@@ -161,7 +161,7 @@ def flops(shape: Shape) -> float:
     """
     with torch.device("meta"):
         model, tokens = shape.build(VOCAB), torch.zeros(1, shape.context, dtype=torch.long)
-    return meter.flops_per_token(model, lambda: model.logits(model(tokens)).sum().backward(), shape.context)
+    return meter.flops_per_token(model, lambda: model.scores(tokens).sum().backward(), shape.context)
 
 
 def product(dtype: torch.dtype, device: torch.device) -> Ceiling:
@@ -225,7 +225,7 @@ def _same(made: Tensor, text: Tensor) -> float:
 @torch.inference_mode()
 def difference(light: LanguageModel, plain: LanguageModel, text: Tensor) -> float:
     """By how much the scores of two models for this text (B L) differ at most."""
-    one, other = (model.logits(model(text)).float() for model in (light, plain))
+    one, other = (model.scores(text).float() for model in (light, plain))
     return float((one - other).abs().max())
 
 

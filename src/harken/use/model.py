@@ -159,7 +159,7 @@ class Run:
         found: list[Tensor] = []
         for start in starts:
             piece = tokens[start : start + L + 1].to(self.device)
-            logits = self.model.logits(self.model(piece[None, :-1]))[0].float()
+            logits = self.model.scores(piece[None, :-1])[0].float()
             each = torch.nn.functional.cross_entropy(logits, piece[1:], reduction="none")
             found.append(each[sum(len(f) for f in found) - start :])  # the window before has answered the first ones
         return torch.cat(found)

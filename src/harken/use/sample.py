@@ -74,9 +74,9 @@ class Writer:
 
     def __init__(self, model: LanguageModel, *, compiled: bool = False) -> None:
         self.model, self.desks = model, Desks()
-        self.call: Call = model
+        self.call: Call = model.scores
         if compiled:  # products of one row are then sums that melt into their neighbours
-            self.call = torch.compile(model, dynamic=False, options={"coordinate_descent_tuning": True})
+            self.call = torch.compile(model.scores, dynamic=False, options={"coordinate_descent_tuning": True})
 
     @torch.inference_mode()
     def write(
@@ -128,7 +128,7 @@ class Reader:
         desks: Desks | None = None,
     ) -> None:
         self.model, self.device, self.more = model, next(model.parameters()).device, more
-        self.call, self.desk = model if call is None else call, Desk(None)
+        self.call, self.desk = call or model.scores, Desk(None)
         self.desks = desks if recordable(model) else None
         self.context = model.context
         self.starts = [0 if self.context is None else max(0, len(t) - self.context) for t in texts]
@@ -173,9 +173,9 @@ class Reader:
                     self.starts[row] = len(text) - half
             self._begin(texts)
             return
-        h = self.call(tokens, pos=self.place + torch.arange(tokens.shape[1], device=self.device), memory=self.memory)
+        places = self.place + torch.arange(tokens.shape[1], device=self.device)
+        self.logits = self.call(tokens, pos=places, memory=self.memory).flatten(0, 1)
         self._move(1)
-        self.logits = self.model.logits(h.flatten(0, 1))
 
     def _move(self, many: int) -> None:
         self.place, self.lengths = self.place + many, [length + many for length in self.lengths]
@@ -198,7 +198,7 @@ class Reader:
             n += len(drawn) // len(texts)
             many = min(tokens - n, self.capacity - max(self.lengths))
             if many >= FEW and self.desks is not None:
-                steps = self.desk.recorded((draw, self.place.shape), Steps(self.call, self.model, self.memory, draw))
+                steps = self.desk.recorded((draw, self.place.shape), Steps(self.call, self.memory, draw))
                 steps.start(chosen, self.place, torch.tensor(n, device=self.device), rows)
                 yield from steps.play(many)
                 n, chosen, self.place = n + many, steps.token.clone(), steps.place.clone()

@@ -31,8 +31,8 @@ class Desk:
 class Steps:
     """Reads the last token of each row, draws the next, and so on. Static shapes; everything is written in place."""
 
-    def __init__(self, call: Callable[..., Tensor], model: Any, memory: Any, draw: Draw) -> None:
-        self.call, self.model, self.memory, self.draw = call, model, memory, draw
+    def __init__(self, call: Callable[..., Tensor], memory: Any, draw: Draw) -> None:
+        self.call, self.memory, self.draw = call, memory, draw
         self.graph: torch.cuda.CUDAGraph | None = None
         self.token: Tensor
         self.place: Tensor
@@ -59,8 +59,8 @@ class Steps:
         self.start(token, place, n, seeds)  # what those steps wrote into the memory is written again
 
     def _step(self) -> None:
-        h = self.call(self.token[:, None], pos=self.place, memory=self.memory)
-        self.token.copy_(self.draw(self.model.logits(h[:, -1]), self.seeds, self.n))
+        logits = self.call(self.token[:, None], pos=self.place, memory=self.memory)[:, -1]
+        self.token.copy_(self.draw(logits, self.seeds, self.n))
         self.kept.index_copy_(0, (self.n % AHEAD).view(1), self.token[None])
         self.place += 1
         self.n += 1
