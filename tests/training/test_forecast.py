@@ -160,6 +160,14 @@ def test_what_does_not_fit_on_a_gpu_in_two_rows_takes_all_of_it(trainer, monkeyp
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.skipif(not meter.FORGET.exists(), reason="this system keeps one peak of a process")
+def test_the_memory_of_what_the_process_did_before_is_not_that_of_the_training(trainer):
+    large = bytearray(300 * MIB)
+    del large
+    before = meter.peak(torch.device("cpu"))
+    assert memory(trainer()) < before - 200 * MIB
+
+
 # --- steps, time and energy -------------------------------------------------------------------------------------------
 
 

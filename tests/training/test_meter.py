@@ -318,8 +318,27 @@ def test_what_is_held_now_is_no_more_than_the_peak():
 
 
 def test_where_the_system_does_not_say_what_is_held_the_peak_stands_for_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(meter, "STATM", tmp_path / "absent")
-    assert meter.held(torch.device("cpu")) == meter.peak(torch.device("cpu"))
+    monkeypatch.setattr(meter, "STATUS", tmp_path / "absent")
+    monkeypatch.setattr(meter, "FORGET", tmp_path / "absent" / "too")
+    meter.forget_peak(torch.device("cpu"))
+    assert meter.held(torch.device("cpu")) == meter.peak(torch.device("cpu")) > 2**20
+
+
+@pytest.mark.skipif(not meter.FORGET.exists(), reason="this system keeps one peak of a process")
+def test_a_peak_that_is_forgotten_does_not_count():
+    here = torch.device("cpu")
+    large = bytearray(300 * 2**20)
+    del large
+    before = meter.peak(here)
+    meter.forget_peak(here)
+    assert meter.held(here) <= meter.peak(here) < before - 200 * 2**20
+
+
+def test_a_gpus_peak_is_forgotten_on_that_gpu(monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", asked.append)
+    meter.forget_peak(torch.device("cuda", 1))
+    assert asked == [torch.device("cuda", 1)]
 
 
 # ---------------------------------------------------------------- resuming

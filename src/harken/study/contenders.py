@@ -77,8 +77,7 @@ def _settling(who: str, plan: Plan, listen: Listener, *, compiled: bool) -> Iter
     """Notes what it takes until a contender is ready for its turns: seconds and, on a GPU, the highest memory."""
     facts: dict[str, Any] = {"compiled": compiled, "memory_mib": None}
     gpu, before, begin = plan.device.type == "cuda", meter.held(plan.device), time.perf_counter()
-    if gpu:
-        torch.cuda.reset_peak_memory_stats(plan.device)
+    meter.forget_peak(plan.device)
     yield facts
     wait(plan.device)
     facts["setup_seconds"] = time.perf_counter() - begin

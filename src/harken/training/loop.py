@@ -24,7 +24,7 @@ from . import machine, state
 from .average import average
 from .capture import WARM
 from .course import Course
-from .meter import Meter
+from .meter import Meter, forget_peak
 from .optim import rate
 from .parallel import Ranks
 from .settings import Train
@@ -58,6 +58,7 @@ class Trainer:
         self.make = Step(model, task, train, listen=listen, ranks=self.ranks)
         self.ranks.draw(train.seed)
         self.model, self.device, self.precision = self.make.model, self.make.device, self.make.precision
+        forget_peak(self.device)  # the memory of whatever this process did before is not this run's
         self.step, self.course, self.average = 0, Course(), average(train)
         looked_at = train.schedule == "plateau" or train.average == "last" or train.stop_after is not None
         if looked_at and "valid" not in task.splits:

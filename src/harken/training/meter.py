@@ -5,13 +5,12 @@ estimated where it does not; the result says which. CO2e follows the lecture: kW
 """
 
 import ctypes
-import mmap
 import re
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -29,7 +28,8 @@ LB_PER_KWH = 0.954  # CO2e of the US grid, 2018
 KG_PER_LB = 0.45359237
 TRANSFORMER_BIG_LB = 192
 
-STATM = Path("/proc/self/statm")  # its second number: pages in memory
+STATUS = Path("/proc/self/status")  # VmRSS: kB in memory now, VmHWM: the most
+FORGET = Path("/proc/self/clear_refs")  # a 5 makes VmHWM begin anew
 POWERCAP = Path("/sys/class/powercap")
 CORE_WATTS = 10.0
 GPU_WATTS = {"H200": 700.0, "H100": 700.0, "A100": 400.0, "V100": 300.0, "P100": 250.0, "T4": 70.0}
@@ -164,24 +164,32 @@ class Meter:
                 self._legs.append(self._leg())
 
 
-def peak(device: torch.device) -> int:
-    """The most bytes held at once until now: of tensors on a GPU, else of this process."""
+def forget_peak(device: torch.device) -> None:
+    """Let `peak` begin anew. Where the system keeps one peak of a process, it stays that one."""
     if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    import resource  # not on every system
+        return torch.cuda.reset_peak_memory_stats(device)
+    with suppress(OSError):
+        FORGET.write_text("5")
 
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else most * 1024
+
+def peak(device: torch.device) -> int:
+    """The most bytes held at once since it was forgotten: of tensors on a GPU, else of this process."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else _resident("VmHWM")
 
 
 def held(device: torch.device) -> int:
     """Bytes held now, as in `peak`; where the system does not say, the most until now."""
-    if device.type == "cuda":
-        return torch.cuda.memory_allocated(device)
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else _resident("VmRSS")
+
+
+def _resident(what: str) -> int:
     try:
-        return int(STATM.read_text().split()[1]) * mmap.PAGESIZE
-    except OSError:
-        return peak(device)
+        return int(STATUS.read_text().partition(f"{what}:")[2].split()[0]) * 1024
+    except (OSError, IndexError):
+        import resource  # not on every system
+
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most if sys.platform == "darwin" else most * 1024
 
 
 def flops_per_token(model: torch.nn.Module, example_call: Callable[[], None], tokens: int) -> float:
