@@ -195,10 +195,11 @@ def save_checkpoint(
 
 
 def _recipe(folder: Path) -> str:
-    """The SHA-256 of what recipe.toml says, but for where the texts lie and where it is trained: these may move."""
+    """The SHA-256 of what recipe.toml says, but for where the texts lie, where it is trained and who watches: these may
+    change."""
     path = folder / "recipe.toml"
     said = recipe.read(path) if path.exists() else {}
-    where = ("train.device", "train.threads", "train.parallel")
+    where = ("train.device", "train.threads", "train.parallel", "train.tensorboard")
     return _seal({n: value for n, value in said.items() if n not in where and not os.path.isabs(str(value))})
 
 

@@ -20,6 +20,7 @@ from harken.errors import BadInput
 from harken.events import Listener, silent
 from harken.recipe import Recipe
 from harken.training import machine, meter, parallel
+from harken.training.board import PLACE
 from harken.training.forecast import plan, refuse_a_small_disk
 from harken.training.loop import Trainer
 from harken.training.parallel import Ranks
@@ -30,6 +31,7 @@ from .choose import choose, run_name
 from .report import report
 
 SAMPLE_TOKENS = 300
+MAY_CHANGE = ("train.parallel", "train.tensorboard")  # when a run goes on: nothing that it learns
 
 
 def train(
@@ -129,12 +131,12 @@ def _go_on(folder: Path, given: dict[str, Any], ranks: Ranks, listen: Listener) 
     recipe, asked = recipes.resolve(own), recipes.resolve(own, (recipes.GIVEN, given))
     asked = Recipe(asked.data.located(), asked.model, asked.task, asked.train)
     for name, value in asked.settings().items():
-        if name in given and name != "train.parallel" and value != recipe.settings().get(name):
+        if name in given and name not in MAY_CHANGE and value != recipe.settings().get(name):
             raise BadInput(f"{folder}: a run is resumed with the recipe it has; {name} cannot be changed now")
     if (folder / "harken.json").exists():
         listen("notice", text=f"{folder}: this run is finished; there is nothing left to do")
         return load(folder)
-    recipe = recipe.change(train__parallel=asked.train.parallel)
+    recipe = recipe.change(train__parallel=asked.train.parallel, train__tensorboard=asked.train.tensorboard)
     ranks = ranks.by(recipe.train)
     with _writing(folder, ranks):
         kept = folder / "tokenizer.json"
@@ -170,7 +172,8 @@ def is_free(folder: Path) -> bool:
 def _clear(folder: Path) -> None:
     """Take away the run that is there; whoever is killed meanwhile leaves one that is not finished, with its recipe."""
     (folder / "harken.json").unlink(missing_ok=True)
-    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    for name in ("checkpoints", PLACE):
+        shutil.rmtree(folder / name, ignore_errors=True)
     for name in reversed(run.PARTS):
         (folder / name).unlink(missing_ok=True)
 
@@ -211,7 +214,7 @@ def _train(
     if before is None:
         steps, predicted = plan(trainer)
         numbers = str(trainer.precision).removeprefix("torch.")
-        recipe = recipe.change(train__steps=steps, train__device=trainer.device.type, train__precision=numbers)
+        recipe = recipe.change(train__steps=steps, train__device=str(trainer.device), train__precision=numbers)
         recipe = recipe.change(train__threads=torch.get_num_threads())
     made: dict[str, Any] = {"reason": reason, "origins": dict(recipe.origins), "predicted": predicted}
     notes = trainer.notes = (before or {}).get("notes") or made

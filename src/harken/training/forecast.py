@@ -19,7 +19,7 @@ from .optim import hidden
 from .parallel import held
 
 SHORT = 20  # steps; so few are over before anything is learned about them
-LINE = 300  # bytes of the log, and of the report that shows it
+LINE = 300  # bytes of the log, of the report that shows it, and of an event file
 SCORE = 8  # bytes of a word score while its gradient is taken: the score and its logarithm
 
 
@@ -133,7 +133,7 @@ def disk(trainer: Trainer) -> int:
     """Bytes of the checkpoints that are kept, of one more that is being written, of the weights and of the log."""
     train, weights = trainer.train, _size(trainer.model.parameters())
     lines = LINES + EVALS if train.log_every is None else (_known(trainer) or 0) // train.log_every
-    return (train.keep + 1) * (weights + _saved(trainer)) + weights + 2 * LINE * lines
+    return (train.keep + 1) * (weights + _saved(trainer)) + weights + (2 + train.tensorboard) * LINE * lines
 
 
 def refuse_a_small_disk(trainer: Trainer, folder: Path) -> None:

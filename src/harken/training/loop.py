@@ -22,6 +22,7 @@ from harken.tasks import Learning
 
 from . import machine, state
 from .average import average
+from .board import curves, summary_writer
 from .capture import WARM
 from .course import Course
 from .meter import Meter, forget_peak
@@ -55,6 +56,8 @@ class Trainer:
         self.train, self.task, self.listen, self.ranks = train, task, listen, ranks or Ranks()
         if train.threads:
             torch.set_num_threads(train.threads)
+        if train.tensorboard:
+            summary_writer()  # if it is missing, now is the time to say so
         self.make = Step(model, task, train, listen=listen, ranks=self.ranks)
         self.ranks.draw(train.seed)
         self.model, self.device, self.precision = self.make.model, self.make.device, self.make.precision
@@ -146,6 +149,7 @@ class Trainer:
             Meter(previous, device=self.device, processes=self.ranks.here) as meter,
             _asked_to_stop() as stop,
             (folder / "log.jsonl" if self.ranks.first else Path(os.devnull)).open("a") as log,
+            curves(folder if self.train.tensorboard and self.ranks.first else None) as draw,
         ):
             saved, mark, tokens = time.monotonic(), time.perf_counter(), 0
             while self.step < steps and not self.course.over(self.train):
@@ -160,6 +164,7 @@ class Trainer:
                         facts["valid"] = self._judge()
                     log.write(json.dumps(facts) + "\n")
                     log.flush()
+                    draw(facts)
                     mark, tokens = time.perf_counter(), 0
                 self.listen("step", steps=steps, **facts)
                 due = self.train.checkpoint_every

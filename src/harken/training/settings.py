@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 
 from harken.part import Part
 
@@ -54,6 +54,7 @@ class Train(Part):
     eval_every: int | None = Field(None, ge=1, description="steps between looks at the valid split; none: ten in all")
     log_every: int | None = Field(None, ge=1, description="steps between lines of log.jsonl; none: about 200 in all")
     checkpoint_every: int | None = Field(None, ge=1, description="steps between checkpoints; none: every 30 seconds")
+    tensorboard: bool = Field(False, description="draw the curves of log.jsonl for TensorBoard too, in tensorboard/")
     keep: int = Field(2, ge=1, description="checkpoints kept")
     best: bool = Field(True, description="end with the weights that were best on the valid split, not with the last")
     average: Literal["none", "moving", "last"] = Field(
@@ -65,3 +66,10 @@ class Train(Part):
     drop: float = Field(0.5, gt=0, lt=1, description="plateau: what is left of the rate when it falls")
     stop_after: int | None = Field(None, ge=1, description="stop after this many looks without a better valid loss")
     on_nan: Literal["stop", "skip"] = Field("stop", description="what to do when a loss or gradient is not finite")
+
+    @field_validator("nesterov")
+    @classmethod
+    def _ahead(cls, nesterov: bool, given: ValidationInfo) -> bool:
+        if nesterov and not (given.data.get("optimizer") == "sgd" and given.data.get("momentum")):
+            raise ValueError("only sgd with a momentum looks ahead; set train.optimizer=sgd and train.momentum=0.9")
+        return nesterov
