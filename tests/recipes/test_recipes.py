@@ -210,6 +210,14 @@ def test_a_setting_of_the_command_line_is_toml_or_else_plain_text(text, value):
         ({"task.kind": "chess"}, "lm.toml: task.kind = 'chess' is not a kind of task; accepted: next-word."),
         ({"train.epochs": math.inf}, "lm.toml: train.epochs = inf: accepted: a finite number"),
         ({"model.dropout": 1.0}, "lm.toml: model.dropout = 1.0: accepted: number ≥ 0 and < 1"),
+        *(
+            (
+                {"train.nesterov": True, **rule},
+                "lm.toml: train.nesterov = True: only sgd with a momentum looks ahead; "
+                "set train.optimizer=sgd and train.momentum=0.9",
+            )
+            for rule in ({}, {"train.optimizer": "muon"}, {"train.optimizer": "sgd", "train.momentum": 0})
+        ),
     ],
 )
 def test_a_wrong_setting_is_answered_word_for_word(said, message):

@@ -6,11 +6,13 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 
 import harken
 from harken.data.tales import tales as told
 from harken.errors import BadInput
 from harken.study import train as room
+from harken.training import machine
 
 TINY = {
     "model.d": 16,
@@ -58,6 +60,12 @@ def read(run, name: str) -> dict:
 def test_the_run_folder_holds_the_files_of_the_contract_and_no_others(run):
     assert {p.name for p in run.path.iterdir() if not p.name.startswith(".")} == PARTS | {"checkpoints"}
     assert {p.name for p in run.path.iterdir() if p.name.startswith(".")} <= {".lock"}
+
+
+def test_the_recipe_keeps_which_device_of_its_kind_was_used(tales, tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "pick_device", lambda wanted: torch.device("cpu", 0))  # as cuda:1 is, among GPUs
+    made = harken.train(tales, out=tmp_path / "run", settings={**TINY, "train.steps": 1})
+    assert made.recipe.train.device == "cpu:0"
 
 
 def test_a_checkpoint_holds_its_state_and_its_manifest(run):
