@@ -138,6 +138,12 @@ def test_the_tree_names_only_what_is_there() -> None:
     assert [name for name in names if not (HOME / name).exists()] == []
 
 
+@pytest.mark.parametrize("folder", ["benchmarks", "scripts"])
+def test_the_tree_names_every_script(folder: str) -> None:
+    (line,) = re.findall(rf"^{folder}/ .*", README, re.M)
+    assert set(re.findall(r"\w+\.py", line)) == {path.name for path in (HOME / folder).glob("*.py")}
+
+
 def test_every_make_target_is_there() -> None:
     asked = set(re.findall(r"`make ([a-z-]+)`", README))
     asked |= {line.removeprefix("make ") for line in commands() if line.startswith("make ")}
