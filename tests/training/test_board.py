@@ -1,6 +1,8 @@
 """The curves for TensorBoard: the log's numbers, each step once, and nothing else of the run is touched."""
 
+import errno
 import json
+import os
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -10,7 +12,7 @@ import pytest
 
 from harken import run
 from harken.data.tales import tales
-from harken.errors import MissingExtra
+from harken.errors import HarkenError, MissingExtra
 from harken.study import train as study
 from harken.study.train import train
 from harken.use.model import load
@@ -75,8 +77,9 @@ def broken(text: Path, out: Path, settings: dict) -> Path:
 
 
 def test_without_the_package_one_line_says_what_to_install_and_nothing_is_begun(text, tmp_path, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("tensorboard.")]:
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "tensorboard", None)
-    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
     wanted = 'train.tensorboard=true needs an extra package; install it with: pip install "harken[track]"'
     with pytest.raises(MissingExtra) as error:
         train(text, out=tmp_path / "r", settings=DRAWN)
@@ -129,6 +132,19 @@ def test_whether_it_is_drawn_may_change_when_a_run_goes_on(text, tmp_path, drawn
     train(out, resume=True, settings={"train.tensorboard": not before})
     steps = drawn(out)["loss"].keys() if (out / "tensorboard").exists() else set()
     assert steps == set(range(1, 6 if before else 9))
+
+
+@pytest.mark.usefixtures("drawn")
+def test_a_disk_that_is_full_is_one_line(text, tmp_path, monkeypatch, capfd):
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    def full(self: RecordWriter, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(RecordWriter, "write", full)
+    with pytest.raises(HarkenError, match="the disk is full; what was saved is whole"):
+        train(text, out=tmp_path / "r", settings=DRAWN)
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.usefixtures("drawn")

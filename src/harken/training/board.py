@@ -1,7 +1,12 @@
-"""The curves of a run for TensorBoard: its event files are drawn from log.jsonl alone, and nothing reads them again."""
+"""The curves of a run for TensorBoard: its event files are drawn from log.jsonl alone, and nothing reads them again.
+
+TensorBoard's own writer (and with it PyTorch's) works in a thread, which meets a full disk with a traceback of its own;
+so the records are written here, with the log's lines.
+"""
 
 import json
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,20 +15,22 @@ from typing import Any
 from harken.errors import MissingExtra
 
 PLACE = "tensorboard"  # in the run folder
-FLUSH = 30  # seconds until what is drawn can be seen
+Draw = Callable[[Mapping[str, Any]], None]
 
 
-def summary_writer() -> Any:
-    """TensorBoard's writer; what is missing is said."""
+def tensorboard() -> tuple[Any, Any, Any]:
+    """TensorBoard's event, its summary and its writer of records; what is missing is said."""
     try:
-        from torch.utils.tensorboard import SummaryWriter
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.record_writer import RecordWriter
     except ImportError:
         raise MissingExtra("train.tensorboard=true", "track") from None
-    return SummaryWriter
+    return Event, Summary, RecordWriter
 
 
 @contextmanager
-def curves(folder: Path | None) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+def curves(folder: Path | None) -> Iterator[Draw]:
     """What draws a line of the log, after those that are there; without a folder it draws nothing.
 
     A run that goes on is drawn anew from its first line: the log has every step once, whatever a killed writer left.
@@ -31,16 +38,22 @@ def curves(folder: Path | None) -> Iterator[Callable[[Mapping[str, Any]], None]]
     if folder is None:
         yield lambda facts: None
         return
+    Event, Summary, RecordWriter = tensorboard()
     shutil.rmtree(folder / PLACE, ignore_errors=True)
-    # purge_step: a TensorBoard that watches forgets what it has read before
-    with summary_writer()(folder / PLACE, purge_step=0, flush_secs=FLUSH) as writer:
+    (folder / PLACE).mkdir(exist_ok=True)
+    with (folder / PLACE / f"events.out.tfevents.{time.time_ns()}").open("wb") as file:
+        records = RecordWriter(file)
+
+        def write(**event: Any) -> None:
+            records.write(Event(wall_time=time.time(), **event).SerializeToString())
+            file.flush()
 
         def draw(facts: Mapping[str, Any]) -> None:
-            parts = {f"parts/{name}": loss for name, loss in facts.get("parts", {}).items()}
-            for name, value in {**facts, **parts}.items():
-                if name not in ("step", "parts"):
-                    writer.add_scalar(name, value, facts["step"])
+            numbers = {**facts, **{f"parts/{name}": loss for name, loss in facts.get("parts", {}).items()}}
+            shown = [Summary.Value(tag=n, simple_value=x) for n, x in numbers.items() if n not in ("step", "parts")]
+            write(step=facts["step"], summary=Summary(value=shown))
 
+        write(file_version="brain.Event:2")
         for line in (folder / "log.jsonl").read_text("utf-8").splitlines():
             draw(json.loads(line))
         yield draw

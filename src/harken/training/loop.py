@@ -22,7 +22,7 @@ from harken.tasks import Learning
 
 from . import machine, state
 from .average import average
-from .board import curves, summary_writer
+from .board import curves, tensorboard
 from .capture import WARM
 from .course import Course
 from .meter import Meter, forget_peak
@@ -57,10 +57,11 @@ class Trainer:
         if train.threads:
             torch.set_num_threads(train.threads)
         if train.tensorboard:
-            summary_writer()  # if it is missing, now is the time to say so
+            tensorboard()  # if it is missing, now is the time to say so
         self.make = Step(model, task, train, listen=listen, ranks=self.ranks)
         self.ranks.draw(train.seed)
         self.model, self.device, self.precision = self.make.model, self.make.device, self.make.precision
+        self.bitwise = self.device.type == "cpu" or train.deterministic  # whether it repeats itself to the last bit
         forget_peak(self.device)  # the memory of whatever this process did before is not this run's
         self.step, self.course, self.average = 0, Course(), average(train)
         looked_at = train.schedule == "plateau" or train.average == "last" or train.stop_after is not None
@@ -105,7 +106,7 @@ class Trainer:
     def measure(self, seconds: float, most: int = 200) -> Pace:
         """The pace, from so many seconds or steps. Weights and random state are put back afterwards."""
         self.listen("measure")
-        before = {n: t.clone() for n, t in run.weights(self.model).items()}
+        before = self._weights()
         chance, carry = state.random_state(), self.task.state()
         for _ in range(WARM + 2 if self.make.lazy else 2):  # what the first steps set up is set up once
             self.update(10**9)  # the first steps of a long warm-up: nearly no change
@@ -186,16 +187,19 @@ class Trainer:
 
     def _judge(self) -> float:
         self.average.look(self.model)
-        now = {n: t.clone() for n, t in run.weights(self.model).items()}
+        now = self._weights()
         if averaged := self.average.weights():
             run.load_weights(self.model, now | averaged)
         seen = float(self.look("valid").metrics["loss"])
         loss = self.ranks.same(lambda: seen)
         if self.course.note(loss, self.step, self.train) and self.train.best:
-            self.best_weights = {n: t.clone() for n, t in run.weights(self.model).items()} if averaged else now
+            self.best_weights = self._weights() if averaged else now
         if averaged:
             run.load_weights(self.model, now)
         return loss
+
+    def _weights(self) -> dict[str, Tensor]:
+        return {n: t.clone() for n, t in run.weights(self.model).items()}
 
     def finish(self) -> None:
         """Take the weights that were best on the valid split, else the average, else the last."""
@@ -226,7 +230,7 @@ class Trainer:
                 "energy_source": used.source,
                 "memory": used.memory,
             },
-            "bitwise": self.device.type == "cpu" or self.train.deterministic,
+            "bitwise": self.bitwise,
             "machine": machine.describe(),
             "processes": self.ranks.world,
             "notes": self.notes,
