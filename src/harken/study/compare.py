@@ -53,9 +53,6 @@ class Plan:
     def rows(self) -> list[Settings]:
         return list(product(self.axes))
 
-    def first_seed(self) -> int:
-        return int(self.settings.get("train.seed", 0))
-
     def shared(self) -> str:
         """What must be the same for a comparison to go on."""
         return json.dumps([self.what, self.settings], sort_keys=True)
@@ -164,8 +161,7 @@ def _lists(axes: Mapping[str, Sequence[Any]] | None) -> dict[str, list[Any]]:
     for path, given in (axes or {}).items():
         if isinstance(given, str) or not isinstance(given, Sequence) or not given:
             raise BadInput(f"{path} = {given!r}: an axis is a list of values, such as [1, 2, 8]")
-        twice = [value for n, value in enumerate(given) if value in given[:n]]
-        if twice:
+        if twice := [value for n, value in enumerate(given) if value in given[:n]]:
             raise BadInput(f"{path}: {twice[0]!r} is there twice; name each value once")
     return {path: list(given) for path, given in (axes or {}).items()}
 
@@ -176,11 +172,9 @@ def check(plan: Plan, listen: Listener = silent) -> None:
         raise BadInput(f"seeds = {plan.seeds!r}: at least 1 is needed, and 2 for an interval")
     if "train.seed" in plan.axes:
         raise BadInput("train.seed: seeds are repetitions, not rivals; say how many with seeds")
-    both = [path for path in plan.axes if path in plan.settings]
-    if both:
+    if both := [path for path in plan.axes if path in plan.settings]:
         raise BadInput(f"{both[0]}: is given with one value and with several; give it once")
-    outside = [path for path in plan.evals if not path.startswith(("model.", "task."))]
-    if outside:
+    if outside := [path for path in plan.evals if not path.startswith(("model.", "task."))]:
         raise BadInput(f"{outside[0]}: what was learned is judged under other settings of model and task only")
     for row in plan.rows():
         recipe = choose(plan.what, plan.settings | row, listen=listen).recipe
@@ -200,8 +194,7 @@ def _folder(plan: Plan, wanted: Path, *, named: bool, resume: bool, listen: List
     """The folder to write. A comparison that was begun goes on if it shares data and settings; more may be compared."""
     if resume:
         known = {p: _read(p) for p in ([wanted] if named else numbered(wanted)) if (p / PLAN).is_file()}
-        mine = [p for p, begun in known.items() if begun.shared() == plan.shared()]
-        if mine:
+        if mine := [p for p, begun in known.items() if begun.shared() == plan.shared()]:
             return mine[-1]
         if named and known:
             raise BadInput(f"{wanted}: the comparison there has other data or settings; take another folder")
@@ -219,7 +212,7 @@ def _how_to_go_on(folder: Path) -> str:
 
 
 def _compare(plan: Plan, folder: Path, listen: Listener) -> Comparison:
-    rows, first = plan.rows(), plan.first_seed()
+    rows, first = plan.rows(), int(plan.settings.get("train.seed", 0))
     todo = [(n, seed) for seed in range(first, first + plan.seeds) for n in range(len(rows))]  # all rows, then again
     groups: list[list[Trial]] = [[] for _ in rows]
     for turn, (n, seed) in enumerate(todo, 1):
@@ -305,8 +298,6 @@ def judged_under(made: Run, settings: Settings) -> dict[str, float]:
 def _unfit(trained: Recipe, asked: Recipe) -> str:
     """Why weights do not fit the model of other settings, and what to do."""
     if getattr(asked.model, "positions", None) == "learned" and trained.model.context != asked.model.context:
-        has = f"learned positions are those of the training, {trained.model.context}"
-        return (
-            f"{has}; train with model.context={asked.model.context}, or with model.positions=rotary, alibi or sinusoid"
-        )
+        way = f"train with model.context={asked.model.context}, or with model.positions=rotary, alibi or sinusoid"
+        return f"learned positions are those of the training, {trained.model.context}; {way}"
     return "the trained weights do not fit this model; train with this setting instead"

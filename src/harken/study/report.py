@@ -93,11 +93,10 @@ def page(name: str, what: str, about: Sequence[str], lead: Sequence[Any], sectio
 
 def judge(facts: Facts) -> tuple[str, str]:
     """The verdict in one sentence, against the best that costs nothing, and advice where it is not good."""
-    protocol = _of(facts, "protocol", _split(facts))
-    if too_few(protocol):
-        told = f"Only {figure(protocol['tokens'])} tokens were judged, too few for a verdict: {FEW:,} are needed."
+    split = _split(facts)
+    if told := too_few(_of(facts, "protocol", split)):
         return told, "Give it a longer text, or hold out more of it (data.valid)."
-    mine, where = _numbers(_of(facts, "metrics", split := _split(facts))), f"on the {_name(split)} split"
+    mine, where = _numbers(_of(facts, "metrics", split)), f"on the {_name(split)} split"
     if not facts.get("metrics"):
         return "Nothing was held out, so nothing was judged.", "Hold out a part: data.valid=0.1."
     if not mine:
@@ -123,9 +122,10 @@ def leading(metrics: Facts) -> list[str]:
     return sorted(metrics, key=lambda key: (key == "loss") != ("perplexity" in metrics))
 
 
-def too_few(protocol: Facts) -> bool:
-    """Whether a judgement by this protocol rests on too few tokens."""
-    return (number(protocol.get("tokens")) or FEW) < FEW
+def too_few(protocol: Facts) -> str:
+    """What is said if a judgement by this protocol rests on too few tokens; else nothing."""
+    told = f"Only {figure(protocol.get('tokens'))} tokens were judged, too few for a verdict: {FEW:,} are needed."
+    return told if (number(protocol.get("tokens")) or FEW) < FEW else ""
 
 
 def _cards(facts: Facts, split: str) -> list[Html]:
@@ -214,12 +214,8 @@ def _cost(cost: Facts) -> Html:
         ("compared", size, say(other_model="of {}:", other_co2e_lb="{} lb", other_source="({})")),
     )
     said = _of(cost, "predicted")
-    before = {
-        "time": duration(said.get("seconds")),
-        "memory": _memory(said),
-        "energy": scaled(said.get("kwh"), "energy"),
-    }
-    found = {n: {"amount": x, "predicted": before.get(n) or None, "source": why} for n, x, why in rows if x}
+    told = {"time": duration(said.get("seconds")), "memory": _memory(said), "energy": scaled(said.get("kwh"), "energy")}
+    found = {n: {"amount": x, "predicted": told.get(n) or None, "source": why} for n, x, why in rows if x}
     return table("What the training used", found)
 
 

@@ -56,12 +56,8 @@ class Trial:
 
 def name_of(settings: Facts) -> str:
     """model.heads=8 train.lr=0.01; a kind of model needs no more than its name."""
-    said = (value if path == "model.kind" else f"{path}={_plain(value)}" for path, value in settings.items())
-    return " ".join(map(str, said))
-
-
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else as_toml(value)
+    said = ((path, value if isinstance(value, str) else as_toml(value)) for path, value in settings.items())
+    return " ".join(value if path == "model.kind" else f"{path}={value}" for path, value in said)
 
 
 # --- numbers over seeds -----------------------------------------------------------------------------------------------
@@ -76,7 +72,7 @@ def student(freedom: int, sure: float = SURE) -> float:
 
     def inside(theta: float) -> float:
         odd, c = freedom % 2, math.cos(theta)
-        term, total = (c, 0.0) if odd else (1.0, 0.0)
+        term, total = c if odd else 1.0, 0.0
         for k in range(2 + odd, freedom + 1, 2):
             total += term
             term *= c * c * (k - 1) / k
@@ -149,8 +145,8 @@ def _row(group: Sequence[Trial], splits: Sequence[str], level: float | None) -> 
     done = [trial for trial in group if not trial.failed]
     first, settings = done[0].facts if done else {}, group[0].settings
     scores = {split: averaged([trial.facts["metrics"][split] for trial in done]) for split in splits if done}
-    curves = [[(seconds, loss) for _, seconds, loss in trial.curve()] for trial in done if level is not None]
-    times = [seconds_to(level or 0.0, curve) for curve in curves]
+    curves = [[(seconds, loss) for _, seconds, loss in trial.curve()] for trial in done]
+    times = [] if level is None else [seconds_to(level, curve) for curve in curves]
 
     def mean(values: Iterable[float | None]) -> float | None:
         known = [x for x in values if x is not None]
@@ -223,14 +219,12 @@ def _has(found: Facts, split: str, key: str) -> bool:
 def elsewhere(found: Facts) -> tuple[list[str], list[list[str]]]:
     """The metric of each row as it was trained, and under each setting it was asked about too."""
     metric, rows = found["metric"], [row for row in found["rows"] if row["evals"]]
-    heads = ["", f"{found['split']} {metric}, as trained"] + [
-        name_of(e["settings"]) for e in (rows[0]["evals"] if rows else ())
-    ]
+    asked = [name_of(one["settings"]) for one in rows[0]["evals"]] if rows else []
     lines = []
     for row in rows:
         told = [in_words(x["metrics"].get(metric), x["interval"].get(metric)) for x in (row, *row["evals"])]
         lines.append([row["name"], *told])
-    return heads, lines
+    return ["", f"{found['split']} {metric}, as trained", *asked], lines
 
 
 def refused(found: Facts) -> dict[str, str]:
@@ -252,10 +246,9 @@ def verdict(found: Facts) -> str:
         return (
             "Every trial failed." if len(lost) == len(found["rows"]) else "Nothing was held out, so nothing was judged."
         )
-    protocols = [row["protocol"].get(split, {}) for row in rows]
-    if any(map(too_few, protocols)):
-        fewest = min(p["tokens"] for p in protocols)
-        return f"Only {figure(fewest)} tokens were judged, too few for a verdict: {FEW:,} are needed."
+    protocols = (row["protocol"].get(split, {}) for row in rows)
+    if told := too_few(min(protocols, key=lambda protocol: number(protocol.get("tokens")) or FEW)):
+        return told
     sign = 1 if metric in LESS else -1
     rows.sort(key=lambda row: sign * row["metrics"][metric])
     said = [_ranked(rows, f"{split} {metric.replace('_', ' ')}", metric)]

@@ -269,7 +269,7 @@ def _judge(
         "baseline": baseline,
         "audit": audit(trainer.model, task).facts(),
         "best_step": trainer.course.step,
-        "bitwise": trainer.device.type == "cpu" or recipe.train.deterministic,
+        "bitwise": trainer.bitwise,
         "machine": machine.describe(),
         "versions": {"harken": __version__, "torch": torch.__version__},
         **{name: value for name, value in known.items() if value is not None},
