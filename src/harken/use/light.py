@@ -5,7 +5,7 @@ comes (on a CPU); bfloat16 keeps the numbers' size and fewer of their digits. Wh
 RUN --precision int8`.
 """
 
-from typing import cast
+from typing import Any, Self, cast
 
 import torch
 import torch.nn.functional as F
@@ -20,20 +20,33 @@ TINY = 1e-12  # a row of zeros has a scale too
 
 
 class Joint(nn.Module):
-    """Maps of one x as one product. They become views of it, so that it takes no room and learns what they learn."""
+    """Maps of one x as one product. They are views of it, so that it takes no room and learns what they learn."""
 
     def __init__(self, *maps: nn.Linear) -> None:
         super().__init__()
-        rows = [f.out_features for f in maps]
-        self.register_buffer("bias", None)
-        for name in ("weight", "bias") if maps[0].bias is not None else ("weight",):
-            whole = torch.cat([getattr(f, name).detach() for f in maps])
-            self.register_buffer(name, whole, persistent=False)
-            for f, own in zip(maps, whole.split(rows), strict=True):
-                setattr(f, name, nn.Parameter(own))
+        self.maps = maps
+        self.register_buffer("weight", torch.cat([f.weight.detach() for f in maps]), persistent=False)
+        b = None if maps[0].bias is None else torch.cat([f.bias.detach() for f in maps])
+        self.register_buffer("bias", b, persistent=False)
+        self._share()
 
     weight: Tensor
     bias: Tensor | None
+
+    def _share(self) -> None:
+        rows = [f.out_features for f in self.maps]
+        for name, whole in self.named_buffers():
+            for f, own in zip(self.maps, whole.split(rows), strict=True):
+                setattr(f, name, nn.Parameter(own))
+
+    def _apply(self, *how: Any, **options: Any) -> Self:  # another device or dtype
+        super()._apply(*how, **options)  # type: ignore[no-untyped-call]
+        self._share()
+        return self
+
+    def __setstate__(self, state: dict[str, Any]) -> None:  # a copy
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._share()
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias)
