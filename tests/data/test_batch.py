@@ -18,7 +18,7 @@ def text(n: int) -> np.ndarray:
 
 
 def equal(a: Batch, b: Batch) -> bool:
-    pairs = [(getattr(a, name), getattr(b, name)) for name in ("tokens", "targets", "pos", "doc", "source")]
+    pairs = [(getattr(a, name), getattr(b, name)) for name in ("tokens", "targets", "pos", "doc", "origin")]
     return all(x is y is None or torch.equal(x, y) for x, y in pairs) and a.fresh == b.fresh
 
 
@@ -115,7 +115,7 @@ def test_a_text_too_short_to_be_mixed_is_refused_in_one_line():
 @given(weights=st.lists(st.integers(1, 9), min_size=2, max_size=4), epoch=st.integers(0, 2))
 def test_mixed_texts_are_drawn_by_their_weights_within_one_window(weights, epoch):
     cut = Windows([text(130 + 70 * s) for s in range(len(weights))], 6, 1, seed=3, weights=weights)
-    drawn = torch.cat([b.source for b in epoch_of(cut, epoch)])
+    drawn = torch.cat([b.origin for b in epoch_of(cut, epoch)])
     for s, weight in enumerate(weights):
         assert abs(int((drawn == s).sum()) - cut.steps * weight / sum(weights)) < 1 + 1e-9
 
@@ -123,12 +123,12 @@ def test_mixed_texts_are_drawn_by_their_weights_within_one_window(weights, epoch
 def test_a_row_comes_from_the_text_it_names():
     streams = [text(130), text(400) + 1000]
     for batch in epoch_of(Windows(streams, 6, 4, seed=0, weights=[2, 1]), 0):
-        assert torch.equal(batch.source, (batch.tokens[:, 0] >= 1000).long())
+        assert torch.equal(batch.origin, (batch.tokens[:, 0] >= 1000).long())
 
 
 def test_a_small_text_with_a_large_weight_is_read_again_and_again():
     cut = Windows([text(40), text(4000) + 1000], 6, 1, seed=0, weights=[1, 1])
-    starts = [int(b.tokens[0, 0]) for b in epoch_of(cut, 0) if int(b.source) == 0]
+    starts = [int(b.tokens[0, 0]) for b in epoch_of(cut, 0) if int(b.origin) == 0]
     counts = np.unique(starts, return_counts=True)[1]
     assert counts.max() - counts.min() <= 1
     assert counts.min() > 10
@@ -136,7 +136,7 @@ def test_a_small_text_with_a_large_weight_is_read_again_and_again():
 
 def test_a_text_of_weight_0_is_not_read():
     cut = Windows([text(300), text(300)], 6, 1, seed=0, weights=[1, 0])
-    assert {int(b.source) for b in epoch_of(cut, 0)} == {0}
+    assert {int(b.origin) for b in epoch_of(cut, 0)} == {0}
 
 
 # --- streams ----------------------------------------------------------------------------------------------------------

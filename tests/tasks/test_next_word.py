@@ -131,8 +131,8 @@ def test_the_loss_of_a_mixed_batch_is_told_for_each_text(tmp_path):
     rows = nll(net, batch)[1]
     for s, name in enumerate("ab"):
         total, count = loss.parts[name]
-        assert count == int((batch.source == s).sum()) * 8
-        torch.testing.assert_close(total, rows[batch.source == s].sum())
+        assert count == int((batch.origin == s).sum()) * 8
+        torch.testing.assert_close(total, rows[batch.origin == s].sum())
     assert sum(count for _, count in loss.parts.values()) == batch.count
 
 

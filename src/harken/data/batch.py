@@ -27,7 +27,7 @@ class Batch:
     targets: Tensor  # B L, IGNORE where nothing is asked
     pos: Tensor | None = None  # B L: place in the document; None: 0 .. L-1
     doc: Tensor | None = None  # B L: which document of the row; None: one document a row
-    source: Tensor | None = None  # B: which of the mixed texts
+    origin: Tensor | None = None  # B: which of the mixed texts
     fresh: bool = True  # nothing before this batch is remembered
 
     @property
@@ -39,9 +39,12 @@ class Batch:
         """How many targets are asked."""
         return int((self.targets != IGNORE).sum())
 
+    def tensors(self) -> dict[str, Tensor]:
+        """All that is there, those of a class derived from this one too."""
+        return {f.name: x for f in fields(self) if isinstance(x := getattr(self, f.name), Tensor)}
+
     def _each(self, change: Any) -> "Batch":
-        now = {f.name: getattr(self, f.name) for f in fields(self)}
-        return replace(self, **{name: change(x) for name, x in now.items() if isinstance(x, Tensor)})
+        return replace(self, **{name: change(x) for name, x in self.tensors().items()})
 
     def to(self, device: torch.device) -> "Batch":
         return self._each(lambda x: x.to(device, non_blocking=True))
@@ -106,8 +109,8 @@ class Windows:
         picks = order[step * self.rows : (step + 1) * self.rows]
         rows = np.stack([self.streams[s][start : start + self.L + 1] for s, start in picks]).astype(np.int64)
         tokens = torch.from_numpy(rows)
-        source = torch.from_numpy(picks[:, 0].copy()) if len(self.streams) > 1 else None
-        return Batch(tokens[:, :-1], tokens[:, 1:], source=source)
+        origin = torch.from_numpy(picks[:, 0].copy()) if len(self.streams) > 1 else None
+        return Batch(tokens[:, :-1], tokens[:, 1:], origin=origin)
 
 
 class Streams:

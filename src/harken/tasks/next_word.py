@@ -78,10 +78,10 @@ class NextWord:
                 mine.zero_()
         total, rows = nll(model, batch, memory, smoothing=self.smoothing)
         parts = {}
-        if batch.source is not None:
+        if batch.origin is not None:
             asked = (batch.targets != IGNORE).sum(1)
             for s, name in enumerate(self.data.names):
-                mine = batch.source == s
+                mine = batch.origin == s
                 parts[name] = (rows[mine].sum(), int(asked[mine].sum()))
         return Loss(total, parts, rows.sum() if self.smoothing else None)
 

@@ -20,17 +20,19 @@ class Recording:
             self.result = update(batch)
 
     def fits(self, batch: Batch) -> bool:
-        return recordable(batch) and batch.tokens.shape == self.batch.tokens.shape
+        given, mine = ({name: x.shape for name, x in b.tensors().items()} for b in (batch, self.batch))
+        return recordable(batch) and given == mine
 
     def play(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The summed loss and the gradient's length of this batch, after its update; both still on the device."""
-        self.batch.tokens.copy_(batch.tokens, non_blocking=True)
-        self.batch.targets.copy_(batch.targets, non_blocking=True)
+        given = batch.tensors()
+        for name, mine in self.batch.tensors().items():
+            mine.copy_(given[name], non_blocking=True)
         self.graph.replay()
         return self.result
 
 
 def recordable(batch: Batch) -> bool:
     """Whether every batch like this one is the same work: all rows full, one text, no documents to keep apart."""
-    plain = batch.pos is None and batch.doc is None and batch.source is None
+    plain = batch.pos is None and batch.doc is None and batch.origin is None
     return plain and batch.count == batch.targets.numel()
