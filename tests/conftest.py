@@ -22,3 +22,55 @@ def the_same_start(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     torch.set_default_dtype(dtype)
     if torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
+
+
+# --- tiny runs, trained once: a gpt on characters, words and byte pairs, and an lstm ----------------------------------
+
+TINY = {"model.d": 16, "model.context": 16, "train.steps": 20, "train.batch": 8, "train.eval_every": 20}
+GPT = {"model.kind": "gpt", "model.layers": 1, "model.heads": 2}
+KINDS = {
+    "char": {**GPT, "data.tokens": "char"},
+    "word": {**GPT, "data.tokens": "word", "data.vocab": 120},
+    "bpe": {**GPT, "data.tokens": "bpe", "data.vocab": 300},
+    "lstm": {"model.kind": "lstm", "data.tokens": "char"},
+}
+
+
+@pytest.fixture(scope="session")
+def tales(tmp_path_factory) -> Path:
+    from harken.data.tales import tales
+
+    path = tmp_path_factory.mktemp("text") / "tales.txt"
+    path.write_text("\n\n".join(tales(30)) + "\n")
+    return path
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory, tales) -> dict[str, Path]:
+    """The run folders. Tests only read them."""
+    from harken.study import train
+
+    home = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HARKEN_CACHE", str(home / "cache"))
+        patch.setattr(train, "SAMPLE_TOKENS", 5)
+        for name, settings in KINDS.items():
+            train.train(tales, out=home / name, settings={**TINY, **settings})
+    return {name: home / name for name in KINDS}
+
+
+@pytest.fixture
+def char(folders):
+    import harken
+
+    return harken.load(folders["char"])
+
+
+@pytest.fixture(params=list(KINDS))
+def every(request, folders):
+    """A run of each kind, one after the other, in double precision: then equal means equal to ten figures."""
+    import harken
+
+    run = harken.load(folders[request.param])
+    run.model.double()
+    return run

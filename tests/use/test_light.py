@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 import harken
+from harken.decode.sample import Choice, Writer
 from harken.errors import BadInput
 from harken.models.gpt import Shape
 from harken.use.light import Int8, lighten
-from harken.decode.sample import Choice, Writer
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from harken.data.batch import Batch
+from harken.decode.sample import Choice, Writer
 from harken.events import Listener
 from harken.models import LanguageModel
 from harken.models.gpt import Shape
@@ -25,7 +26,6 @@ from harken.training.capture import WARM
 from harken.training.loop import Trainer
 from harken.training.settings import Train
 from harken.use.light import lighten
-from harken.use.sample import Choice, Writer
 
 from . import peer
 

@@ -13,6 +13,7 @@ from harken import recipe as recipes
 from harken import run
 from harken.core import View, watching
 from harken.data.tokens import Tokenizer
+from harken.decode.sample import Choice, Reader, Writer
 from harken.errors import BadInput
 from harken.events import Listener, silent
 from harken.models import LanguageModel
@@ -20,7 +21,6 @@ from harken.recipe import Recipe
 from harken.tasks import Score
 
 from .light import lighten
-from .sample import Choice, Reader, Writer
 
 
 class Run:

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import harken
+from harken.decode import sample
+from harken.decode.sample import Choice, Echo, Reader, Writer
 from harken.errors import BadInput
-from harken.use import sample
 from harken.use.model import Cut
-from harken.use.sample import Choice, Echo, Reader, Writer
 
 ZERO = torch.tensor(0)
 

@@ -1,12 +1,12 @@
-"""On a GPU: texts from a recording are those of the plain steps. Run: pytest -m gpu tests/use"""
+"""On a GPU: texts from a recording are those of the plain steps. Run: pytest -m gpu tests/decode"""
 
 import pytest
 import torch
 
 from harken.core import watching
+from harken.decode import steps
+from harken.decode.sample import Choice, Writer
 from harken.models.gpt import Shape
-from harken.use import steps
-from harken.use.sample import Choice, Writer
 
 pytestmark = pytest.mark.gpu
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8]]
@@ -29,7 +29,7 @@ def test_a_recorded_text_is_the_plain_one_across_full_contexts(model, choice, pr
     played = written(writer, prompts, **choice)
     assert any(desk.steps for desk in writer.desks.values())
     monkeypatch.setattr(steps, "recordable", lambda model: False)
-    monkeypatch.setattr("harken.use.sample.recordable", lambda model: False)
+    monkeypatch.setattr("harken.decode.sample.recordable", lambda model: False)
     assert written(Writer(model), prompts, **choice) == played
 
 

@@ -2,8 +2,8 @@
 
 import torch
 
-from harken.use.chance import chance, seeds
-from harken.use.sample import Choice
+from harken.decode.chance import chance, seeds
+from harken.decode.sample import Choice
 
 CPU = torch.device("cpu")
 
@@ -23,7 +23,7 @@ def test_the_numbers_are_spread_evenly_between_0_and_1():
 
 
 def test_not_even_the_highest_word_is_rounded_to_1(monkeypatch):
-    monkeypatch.setattr("harken.use.chance._mix", lambda x: torch.full_like(x, 0xFFFFFFFF))
+    monkeypatch.setattr("harken.decode.chance._mix", lambda x: torch.full_like(x, 0xFFFFFFFF))
     assert float(chance(seeds(0, 0, 1, CPU), torch.tensor(0), 3).max()) < 1
 
 
