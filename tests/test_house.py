@@ -35,7 +35,7 @@ TREES = {path: ast.parse(path.read_text("utf-8")) for path in MODULES}
 # imports go only to the right; rooms between two bars do not import each other
 ORDER = (
     "cli serve | study | training look bridge | use | run | recipe | tasks | decode | data models | kinds | part"
-    " | core events | errors"
+    " | core events machine | errors"
 )
 RANK = {room: rank for rank, group in enumerate(ORDER.split("|")) for room in group.split()}
 RANK |= {"recipes": RANK["recipe"], "cli": -1}  # recipes: the TOML files; cli: one of its verbs starts `serve`

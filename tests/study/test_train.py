@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import harken
+from harken import machine
 from harken.data.tales import tales as told
 from harken.errors import BadInput
 from harken.study import train as room
-from harken.training import machine
 
 TINY = {
     "model.d": 16,

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from harken import run
+from harken import machine, run
 from harken.data.tales import tales
 from harken.recipe import resolve
 from harken.study.chart import duration, scaled
 from harken.study.train import prepare
-from harken.training import forecast, machine, meter
+from harken.training import forecast, meter
 from harken.training.forecast import memory, plan
 from harken.training.loop import Pace, Trainer
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from harken import run
+from harken import machine, run
 from harken.data.batch import Batch
 from harken.data.tales import tales
 from harken.data.text import TextSource
@@ -19,7 +19,6 @@ from harken.errors import BadRun, HarkenError, Stopped
 from harken.models.gpt import Shape
 from harken.tasks import Loss, Score
 from harken.tasks.next_word import Task
-from harken.training import machine
 from harken.training.forecast import plan
 from harken.training.loop import Pace, Trainer
 from harken.training.meter import Meter

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import nn
 
+from harken import machine
 from harken.errors import BadRun
-from harken.training import machine, meter
+from harken.training import meter
 from harken.training.meter import Meter, Reading, cost, emissions, flops_per_token
 
 FULL = 262_143_328_850  # micro-joules at which a real package starts again

@@ -17,12 +17,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.distributed import TCPStore
 
-from harken import run
+from harken import machine, run
 from harken.data.batch import Batch
 from harken.data.tales import tales
 from harken.errors import HarkenError
 from harken.events import silent
-from harken.training import machine, parallel
+from harken.training import parallel
 from harken.training.meter import Meter
 from harken.training.settings import Train
 from harken.training.step import Step

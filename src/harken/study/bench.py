@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import torch
 
+from harken import machine
 from harken.errors import BadInput, HarkenError, did_you_mean
 from harken.events import Listener, silent
 from harken.models.gpt import Shape
 from harken.recipe import resolve
-from harken.training import machine
 
 from . import peer
 from .contenders import PROMPT, Contender, Plan, Turn, decoding, training, wait

@@ -14,6 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from harken import machine
 from harken.data.batch import Batch
 from harken.decode.sample import Choice, Writer
 from harken.events import Listener
@@ -21,7 +22,7 @@ from harken.models import LanguageModel
 from harken.models.gpt import Shape
 from harken.tasks import Learning, Loss
 from harken.tasks.next_word import nll
-from harken.training import machine, meter
+from harken.training import meter
 from harken.training.capture import WARM
 from harken.training.loop import Trainer
 from harken.training.settings import Train

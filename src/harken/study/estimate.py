@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from harken import machine
 from harken.events import Listener, silent
 from harken.recipe import Recipe
-from harken.training import machine
 from harken.training.forecast import forecast
 
 from .train import prepare

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from harken import machine
 from harken.data.batch import Batch
 from harken.models.gpt import GPT, Shape
-from harken.training import machine
 from harken.training.settings import Train
 
 NAME = "transformers"

@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 
-from harken import __version__, run
+from harken import __version__, machine, run
 from harken import recipe as recipes
 from harken.data.tokens import Tokenizer
 from harken.errors import BadInput
 from harken.events import Listener, silent
 from harken.recipe import Recipe
-from harken.training import machine, meter, parallel
+from harken.training import meter, parallel
 from harken.training.board import PLACE
 from harken.training.forecast import plan, refuse_a_small_disk
 from harken.training.loop import Trainer

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from harken import machine
 from harken.data.batch import Batch
 from harken.errors import HarkenError
 from harken.tasks.words import CHUNK
 
-from . import machine, meter, state
+from . import meter, state
 from .loop import EVALS, LINES, Pace, Trainer
 from .optim import hidden
 from .parallel import held

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from harken import run
+from harken import machine, run
 from harken.errors import BadRun, BadSetting, HarkenError, Stopped, how_to_go_on
 from harken.events import Listener, silent
 from harken.tasks import Learning
 
-from . import machine, state
+from . import state
 from .average import average
 from .board import curves, tensorboard
 from .capture import WARM

@@ -19,8 +19,8 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from harken import machine
 from harken.errors import BadRun
-from harken.training import machine
 
 LECTURE = "Strubell et al. 2019, as in CS5242, lecture 7"
 PUE = 1.58  # world average of data centres, 2018

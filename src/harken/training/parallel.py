@@ -23,12 +23,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.rendezvous import rendezvous
 
-from harken import run
+from harken import machine, run
 from harken.core.layers import Block
 from harken.data.batch import Batch, dice
 from harken.errors import BadSetting, HarkenError
 
-from . import machine, state
+from . import state
 from .settings import Train
 
 T = TypeVar("T")

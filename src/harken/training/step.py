@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from harken import machine
 from harken.data.batch import Batch
 from harken.errors import HarkenError
 from harken.events import Listener
 from harken.tasks import Learning
 
-from . import machine
 from .capture import WARM, Recording, recordable
 from .optim import clip, optimizer
 from .parallel import Ranks, whole

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from harken import machine
 from harken.errors import BadSetting
-from harken.training import machine
 
 CPU = torch.device("cpu")
 
