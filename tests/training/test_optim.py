@@ -96,6 +96,18 @@ def test_a_rule_is_the_one_of_its_name(name):
     torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", Train.model_fields["optimizer"].annotation.__args__)
+def test_a_decay_takes_the_same_from_the_matrices_under_every_rule(name):
+    net = model()
+    rule, before = optimizer(net, Train(optimizer=name, lr=0.01, weight_decay=0.5)), model().state_dict()
+    for _ in range(100):
+        for p in net.parameters():
+            p.grad = torch.zeros_like(p)
+        rule.step()
+    for n, p in net.named_parameters():
+        torch.testing.assert_close(p.detach(), before[n] * (0.995**100 if p.dim() >= 2 else 1), rtol=1e-4, atol=1e-9)
+
+
 # --- schedules --------------------------------------------------------------------------------------------------------
 
 
@@ -119,6 +131,20 @@ def test_a_constant_rate_with_cool_down_stands_and_then_falls_straight():
     found = rates(schedule="constant", cooldown=0.25, final=0.0)
     assert found[:76] == [1.0] * 76
     assert found[76:] == pytest.approx([(100 - n) / 25 for n in range(76, 101)])
+
+
+def test_a_cool_down_is_a_share_of_all_steps_and_ends_at_final():
+    found = rates(schedule="constant", warmup=0.5, cooldown=0.2, final=0.1)
+    assert found[50:81] == [1.0] * 31
+    assert found[80:] == pytest.approx([1 - 0.9 * n / 20 for n in range(21)])
+    for schedule in ("cosine", "linear", "rsqrt"):
+        assert rates(schedule=schedule, cooldown=0.2, final=0.1)[-1] == pytest.approx(0.1), schedule
+
+
+def test_a_cool_down_waits_for_the_warm_up():
+    assert rates(schedule="constant", warmup=0.5, cooldown=0.8)[49:] == pytest.approx(
+        [1, *(n / 50 for n in range(50, -1, -1))]
+    )
 
 
 def test_a_warm_up_comes_before_every_schedule():

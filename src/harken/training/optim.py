@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,17 +26,31 @@ def optimizer(model: nn.Module, train: Train) -> torch.optim.Optimizer:
     groups, on_gpu = [g for g in groups if g["params"]], parameters[0].is_cuda
     match train.optimizer:
         case "sgd":
-            return torch.optim.SGD(groups, lr=train.lr, momentum=train.momentum, nesterov=train.nesterov)
+            sgd = torch.optim.SGD(rest, lr=train.lr, momentum=train.momentum, nesterov=train.nesterov)
+            return _decaying(sgd, train.weight_decay)
         case "rmsprop":
-            return torch.optim.RMSprop(groups, lr=train.lr, alpha=train.betas[1], momentum=train.momentum)
-        case "adam":
-            return torch.optim.Adam(groups, lr=train.lr, betas=train.betas, fused=True, capturable=on_gpu)
+            rmsprop = torch.optim.RMSprop(rest, lr=train.lr, alpha=train.betas[1], momentum=train.momentum)
+            return _decaying(rmsprop, train.weight_decay)
     adamw = torch.optim.AdamW(groups, lr=train.lr, betas=train.betas, fused=True, capturable=on_gpu)
-    if train.optimizer == "adamw":
+    if train.optimizer != "muon":
         return adamw
     if not inner:
         raise BadSetting("train.optimizer=muon: this model has no linear maps between its layers; take adamw")
     return Muon(inner, adamw, lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay)
+
+
+def _decaying(rule: torch.optim.Optimizer, decay: float) -> torch.optim.Optimizer:
+    """The rule with a decay of its matrices as AdamW has it. PyTorch's own would run through moments and momentum."""
+
+    @torch.no_grad()
+    def shrink(*_: Any) -> None:
+        for group in rule.param_groups:
+            for p in group["params"]:
+                if p.dim() >= 2:
+                    p.mul_(1 - group["lr"] * decay)
+
+    rule.register_step_pre_hook(shrink)
+    return rule
 
 
 def hidden(model: nn.Module) -> list[Tensor]:
@@ -58,8 +73,9 @@ def rate(step: int, steps: int, train: Train) -> float:
             left = train.final + (1 - train.final) * (1 - done)
         case "rsqrt":  # the paper of 2017: as 1 / sqrt(step) after the warm-up
             left = math.sqrt(max(1, warmup) / max(1, step + 1))
-    if train.cooldown and done > 1 - train.cooldown:
-        left *= train.final + (1 - train.final) * (1 - done) / train.cooldown
+    fall = min(train.cooldown * steps, steps - warmup)
+    if steps - step < fall:
+        left = train.final + (left - train.final) * (steps - step) / fall
     return train.lr * left
 
 

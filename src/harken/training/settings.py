@@ -24,18 +24,23 @@ class Train(Part):
     batch: int = Field(16, ge=1, description="rows in one update")
     micro: int | None = Field(None, ge=1, description="rows computed at a time; fewer need less memory, same gradients")
     optimizer: Literal["adamw", "muon", "adam", "rmsprop", "sgd"] = Field(
-        "adamw", description="the rule of the update; muon: orthogonal updates of hidden matrices, AdamW for the rest"
+        "adamw",
+        description="rule of the update; adam: adamw; muon: orthogonal updates of hidden matrices, AdamW for the rest",
     )
     lr: float = Field(1e-3, gt=0, description="highest learning rate")
     schedule: Literal["cosine", "linear", "rsqrt", "plateau", "constant"] = Field(
         "cosine", description="how the learning rate falls after the warm-up; plateau: when the valid loss stands still"
     )
     warmup: float = Field(0.05, ge=0, description="share of the steps (below 1), or steps, in which the rate rises")
-    final: float = Field(0.0, ge=0, le=1, description="share of the highest rate that is left at the end")
+    final: float = Field(
+        0.0, ge=0, le=1, description="share of the highest rate left at the end of cosine, linear or cooldown"
+    )
     cooldown: float = Field(
         0.0, ge=0, le=1, description="share of the steps, the last, in which the rate falls to final"
     )
-    weight_decay: float = Field(0.1, ge=0, description="pull of the matrices towards 0")
+    weight_decay: float = Field(
+        0.1, ge=0, description="pull of the matrices towards 0: each step takes lr times this of them"
+    )
     betas: tuple[Share, Share] = Field(
         (0.9, 0.99), description="memory of gradients and of their squares; rmsprop: the second"
     )
