@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from harken import machine
 from harken.data.batch import IGNORE
 from harken.tasks import words
 from harken.tasks.words import word_loss
@@ -61,6 +62,15 @@ def test_the_graph_that_a_gpu_would_compile_gives_the_same_for_every_smoothing()
         for learning in (True, False):
             given = (targets.clamp_min(0), targets != IGNORE, VOCAB, smoothing, torch.float64, learning)
             torch.testing.assert_close(fast(h @ W.mT, *given), words._graded(h @ W.mT, *given))
+
+
+@pytest.mark.parametrize("why", [None, "there is no Python.h"])
+def test_on_a_gpu_the_loss_is_compiled_where_the_machine_can(monkeypatch, why):
+    monkeypatch.setattr(machine, "can_compile", lambda device: why)
+    words._compiled.cache_clear()
+    monkeypatch.setattr(torch, "compile", lambda f: "compiled")
+    assert words._grader(torch.device("cuda")) == (words._graded if why else "compiled")
+    words._compiled.cache_clear()
 
 
 def test_under_autocast_the_gradients_are_those_of_float32_to_its_precision():

@@ -97,6 +97,28 @@ def log(folder: Path) -> list[dict]:
 # --- one update -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("choice", "may"), [("auto", True), ("yes", True), ("no", False)])
+def test_what_the_setting_says_of_compiling_reaches_the_loss_in_steps_and_looks(choice, may, monkeypatch):
+    seen = []
+
+    class Asks(Toy):
+        def loss(self, *given) -> Loss:
+            seen.append(machine.compiling.get())
+            return super().loss(*given)
+
+        def evaluate(self, *given, **named) -> Score:
+            seen.append(machine.compiling.get())
+            return super().evaluate(*given, **named)
+
+    monkeypatch.setattr(machine, "can_compile", lambda device: "not in this test")
+    trainer = Trainer(Slope(), Asks(), settings(compile=choice))
+    trainer.update(6)
+    trainer.look("valid")
+    trainer.look("valid", quick=False)
+    assert seen == [may] * 3
+    assert machine.compiling.get()
+
+
 @pytest.mark.parametrize("data", [{}, {"batches": "packed", "documents": "line"}], ids=["windows", "ragged"])
 @pytest.mark.parametrize("micro", [1, 2, 3, 4])
 def test_accumulated_gradients_equal_those_of_the_large_batch(tmp_path, data, micro):

@@ -6,15 +6,15 @@ each chunk's gradients are taken while it is there, so nothing is computed twice
 
 from collections.abc import Callable
 from functools import cache
-from importlib.util import find_spec
-from shutil import which
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from harken import machine
 from harken.data.batch import IGNORE
 
+Grader = Callable[..., tuple[Tensor, Tensor | None, Tensor | None]]
 CHUNK = {"cpu": 2**21, "cuda": 2**28}  # scores made at a time: a processor's cache, or half a GiB of bfloat16
 
 
@@ -57,7 +57,7 @@ def _losses(
     dh, dW = (torch.empty_like(h), torch.zeros_like(W, dtype=exact)) if learning else (None, None)
     parts = -(-len(h) * len(W) // CHUNK.get(h.device.type, 2**24))
     real, step = targets != IGNORE, -(-len(h) // parts)
-    grade = _compiled() if h.is_cuda and not torch.are_deterministic_algorithms_enabled() else _graded
+    grade = _grader(h.device)
     all_real = not h.is_cuda and bool(real.all())  # a GPU is not asked: the answer would have to be waited for
     share = smoothing or None  # a compiler takes a number that is 0 in judging for one that varies
     for start in range(0, len(h), step):
@@ -73,11 +73,15 @@ def _losses(
     return total, each, dh, dW
 
 
+def _grader(device: torch.device) -> Grader:
+    """The function below; on a GPU as two kernels instead of ten, where it may and can be compiled."""
+    free = machine.compiling.get() and not torch.are_deterministic_algorithms_enabled()
+    return _compiled() if device.type == "cuda" and free else _graded
+
+
 @cache
-def _compiled() -> Callable[..., tuple[Tensor, Tensor | None, Tensor | None]]:
-    """The function below as two kernels instead of ten, where there is a compiler."""
-    able = find_spec("triton") is not None and (which("gcc") or which("cc") or which("clang"))
-    return torch.compile(_graded) if able else _graded
+def _compiled() -> Grader:
+    return _graded if machine.can_compile("cuda") else torch.compile(_graded)
 
 
 def _graded(

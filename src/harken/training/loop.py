@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -182,7 +182,7 @@ class Trainer:
 
     def look(self, split: str, *, quick: bool = True) -> Any:
         """The task's score. The last judgement is made in float32, as `harken eval` will make it again."""
-        with self.make.numbers() if quick else nullcontext():
+        with self.make.numbers(exact=not quick):
             return self.task.evaluate(self.model, split, quick=quick)
 
     def _judge(self) -> float:
