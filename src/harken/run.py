@@ -200,7 +200,8 @@ def _recipe(folder: Path) -> str:
     path = folder / "recipe.toml"
     said = recipe.read(path) if path.exists() else {}
     where = ("train.device", "train.threads", "train.parallel", "train.tensorboard")
-    return _seal({n: value for n, value in said.items() if n not in where and not os.path.isabs(str(value))})
+    kept = {n: value for n, value in said.items() if n not in where and not os.path.isabs(str(value))}
+    return _seal({n: list(value.values()) if n == "data.mix" else value for n, value in kept.items()})
 
 
 def _seal(facts: Mapping[str, Any]) -> str:

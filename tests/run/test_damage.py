@@ -166,6 +166,13 @@ def test_a_checkpoint_of_another_run_is_not_taken(tmp_path):
     assert found(tmp_path / "r") == (1, [f"{last}: is a checkpoint of another recipe than recipe.toml"])
 
 
+def test_a_mix_of_other_weights_is_another_recipe(tmp_path):
+    shelve(tmp_path / "r", 1, recipe='[data]\nmix = {"/a.txt" = 1.0, "/b.txt" = 2.0}\n')
+    (tmp_path / "r" / "recipe.toml").write_text('[data]\nmix = {"/a.txt" = 2.0, "/b.txt" = 1.0}\n')
+    with pytest.raises(BadRun, match="another recipe"):
+        run.newest_checkpoint(tmp_path / "r")
+
+
 @pytest.mark.parametrize("recipe", ["[train]\nseed = 2\n", "[train]\nseed = 1\nlr = 0.1\n", ""])
 def test_a_run_whose_recipe_was_changed_is_not_begun_anew_over_its_checkpoints(tmp_path, recipe):
     first, _ = shelve(tmp_path / "r", 1, 2)
@@ -177,11 +184,12 @@ def test_a_run_whose_recipe_was_changed_is_not_begun_anew_over_its_checkpoints(t
     )
 
 
-def test_a_run_may_move_to_another_place_and_device(tmp_path):
-    before = '[data]\npath = "/here/a.txt"\n[train]\nseed = 1\ndevice = "cuda"\nthreads = 1\nparallel = "ddp"\n'
-    after = '[data]\npath = "/there/b.txt"\n[train]\nseed = 1\ndevice = "cpu"\nthreads = 2\nparallel = "none"\n'
-    shelve(tmp_path / "r", 1, recipe=before)
-    (tmp_path / "r" / "recipe.toml").write_text(after)
+@pytest.mark.parametrize("data", ['path = "{}"', 'mix = {{"{}" = 1.0, "/c.txt" = 2.0}}'])
+def test_a_run_may_move_to_another_place_and_device(tmp_path, data):
+    before = '\n[train]\nseed = 1\ndevice = "cuda"\nthreads = 1\nparallel = "ddp"\n'
+    after = '\n[train]\nseed = 1\ndevice = "cpu"\nthreads = 2\nparallel = "none"\n'
+    shelve(tmp_path / "r", 1, recipe=f"[data]\n{data.format('/here/a.txt')}{before}")
+    (tmp_path / "r" / "recipe.toml").write_text(f"[data]\n{data.format('/there/b.txt')}{after}")
     assert found(tmp_path / "r") == (1, [])
 
 
