@@ -44,8 +44,8 @@ def cores() -> int:
     return seen
 
 
-def pick_device(wanted: str = "auto") -> torch.device:
-    """The device that was asked for, if it is there; `auto` takes a GPU where there is one."""
+def pick_device(wanted: str = "auto", name: str = "train.device") -> torch.device:
+    """The device that was asked for, by this name, if it is there; `auto` takes a GPU where there is one."""
     here = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if wanted == "auto":
         return torch.device("cuda" if here else "cpu")
@@ -54,13 +54,11 @@ def pick_device(wanted: str = "auto") -> torch.device:
     kind, _, index = wanted.partition(":")
     if kind != "cuda" or (":" in wanted and not (index.isascii() and index.isdigit())):
         hint = did_you_mean(wanted, ("auto", "cpu", "cuda"))
-        raise BadSetting(f"train.device={wanted!r}: not a device; accepted: auto, cpu, cuda, cuda:0, cuda:1, ...{hint}")
+        raise BadSetting(f"{name}={wanted!r}: not a device; accepted: auto, cpu, cuda, cuda:0, cuda:1, ...{hint}")
     if not here:
-        raise BadSetting(f"train.device={wanted}: torch {torch.__version__} finds no CUDA device here; use auto or cpu")
+        raise BadSetting(f"{name}={wanted}: torch {torch.__version__} finds no CUDA device here; use auto or cpu")
     if index and int(index) >= here:
-        raise BadSetting(
-            f"train.device={wanted}: there are {here} CUDA devices here; use one of cuda:0 to cuda:{here - 1}"
-        )
+        raise BadSetting(f"{name}={wanted}: there are {here} CUDA devices here; use one of cuda:0 to cuda:{here - 1}")
     return torch.device("cuda", int(index)) if index else torch.device("cuda")
 
 

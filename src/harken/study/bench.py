@@ -36,7 +36,7 @@ def bench(name: str | None = None, *, device: str = "auto", listen: Listener = s
         raise BadInput(f"{name!r} is not a bench; accepted: {', '.join(BENCHES)}.{did_you_mean(name, BENCHES)}")
     if not peer.there():
         listen("notice", text=f'{peer.NAME} is not installed, so no ratio; pip install "harken[hf]" brings it')
-    here, rows = machine.pick_device(device), []
+    here, rows = machine.pick_device(device, "device"), []
     plans = {each: _plan(each, here, asked, listen) for each in ([name] if name else BENCHES)}
     for each, plan in plans.items():
         told = {"size": plan.shape.size, "batch": plan.batch, "context": plan.shape.context, "rounds": plan.rounds}

@@ -233,7 +233,7 @@ def _train(
         run.write_tensors(folder / "model.safetensors", run.weights(trainer.model))
         _judge(recipe, folder, trainer, metered, {"data": opened.facts(), "reason": notes["reason"]}, listen)
     ranks.same(lambda: None)  # the others wait
-    return load(folder)
+    return load(folder, device=str(trainer.device))
 
 
 def _judge(

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from harken import machine, run
 from harken import recipe as recipes
-from harken import run
 from harken.core import View, watching
 from harken.data.tokens import Tokenizer
 from harken.decode.sample import Choice, Reader, Writer
@@ -256,17 +256,15 @@ def _check(kind: type, **given: Any) -> None:
 def load(path: str | Path, *, device: str = "auto", precision: str = "float32") -> Run:
     """A finished run from its folder; every file it needs is checked first.
 
-    device: auto, cpu or cuda; precision: float32, or bfloat16 or (on a CPU) int8 to write faster.
+    device: auto, cpu, cuda or cuda:N; precision: float32, or bfloat16 or (on a CPU) int8 to write faster.
     """
-    folder, gpu = Path(path), torch.cuda.is_available()
-    if device not in ("auto", "cpu", "cuda") or (device == "cuda" and not gpu):
-        raise BadInput(f"device={device!r}: not here; accepted: auto, cpu{', cuda' * gpu}")
+    folder, own = Path(path), "cpu" if precision == "int8" else "auto"
+    where = machine.pick_device(own if device == "auto" else device, "device")
     facts = run.facts(folder, "recipe.toml", "model.safetensors", "tokenizer.json")
     recipe = recipes.resolve((str(folder / "recipe.toml"), recipes.read(folder / "recipe.toml")))
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
     model = fitted(recipe, tokenizer.vocab, run.read_tensors(folder / "model.safetensors"))
-    model.to("cuda" if gpu and device != "cpu" and precision != "int8" else "cpu")
-    return Run(folder, recipe, facts, lighten(model, precision), tokenizer)
+    return Run(folder, recipe, facts, lighten(model.to(where), precision), tokenizer)
 
 
 def fitted(recipe: Recipe, vocab: int, weights: Mapping[str, Tensor]) -> LanguageModel:
