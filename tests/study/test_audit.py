@@ -23,6 +23,7 @@ from harken.study.audit import CLAIMS, Audit, audit
 from harken.study.train import prepare
 from harken.tasks import Loss
 from harken.tasks.next_word import NextWord
+from harken.training.loop import as_before
 from harken.training.step import Step
 
 VOCAB = 29
@@ -467,6 +468,14 @@ def test_the_model_the_task_and_the_dice_stay_as_they_are(tales):
     assert all(torch.equal(task.state()[n], t) for n, t in state.items())
     assert torch.equal(torch.get_rng_state(), dice)
     assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_an_audit_leaves_determinism_as_it_was(tales):
+    ready = trainer(tales)
+    with as_before():
+        torch.use_deterministic_algorithms(True)
+        assert audit(ready.model, ready.task).passed
+        assert torch.are_deterministic_algorithms_enabled()
 
 
 def test_the_copy_takes_the_route_of_the_model():

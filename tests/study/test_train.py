@@ -12,7 +12,10 @@ import harken
 from harken import machine
 from harken.data.tales import tales as told
 from harken.errors import BadInput
+from harken.recipe import resolve
 from harken.study import train as room
+from harken.study.estimate import estimate
+from harken.training.loop import as_before
 
 TINY = {
     "model.d": 16,
@@ -68,10 +71,10 @@ def test_the_run_keeps_which_device_of_its_kind_was_used(tales, tmp_path, monkey
     monkeypatch.setattr(machine, "pick_device", lambda wanted="auto", name="": asked.append(wanted) or here)
     made = harken.train(tales, out=tmp_path / "run", settings={**TINY, "train.steps": 1})
     assert made.recipe.train.device == "cpu:0"
+    assert asked[-1] == "cpu:0"  # the run that is handed back is there too
 
 
 def test_a_checkpoint_holds_its_state_and_its_manifest(run):
-    assert asked[-1] == "cpu:0"  # the run that is handed back is there too
     shelf = sorted((run.path / "checkpoints").iterdir())
     assert [place.name for place in shelf] == ["step-000003", "step-000006"]
     assert {p.name for p in shelf[0].iterdir()} == {"state.safetensors", "manifest.json"}
@@ -207,6 +210,18 @@ def test_the_recipe_of_a_run_repeats_it_bit_for_bit(run, tmp_path):
     for name in ("model.safetensors", "tokenizer.json"):
         assert (again.path / name).read_bytes() == (run.path / name).read_bytes()
     assert again.metrics == run.metrics
+
+
+def test_threads_and_determinism_are_the_callers_again_after_a_training_and_an_estimate(tales, tmp_path):
+    given = {**TINY, "train.steps": 1, "train.threads": 1}
+    with as_before():
+        torch.set_num_threads(2)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        made = harken.train(tales, out=tmp_path / "run", settings=given)
+        estimate(resolve(("here", {**given, "data.path": str(tales)})))
+        assert made.recipe.train.threads == 1
+        assert torch.get_num_threads() == 2
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
 
 
 def test_another_seed_gives_other_weights(run, tmp_path):

@@ -5,6 +5,7 @@ import math
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,12 @@ from harken.errors import BadRun, HarkenError, Stopped
 from harken.models.gpt import Shape
 from harken.tasks import Loss, Score
 from harken.tasks.next_word import Task
+from harken.training import loop
 from harken.training.forecast import plan
 from harken.training.loop import Pace, Trainer
 from harken.training.meter import Meter
 from harken.training.optim import clip, optimizer, rate
+from harken.training.parallel import Ranks
 from harken.training.settings import Train
 
 SHAPE = Shape(d=16, layers=1, heads=2, context=8)
@@ -94,9 +97,6 @@ def log(folder: Path) -> list[dict]:
     return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
-# --- one update -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("choice", "may"), [("auto", True), ("yes", True), ("no", False)])
 def test_what_the_setting_says_of_compiling_reaches_the_loss_in_steps_and_looks(choice, may, monkeypatch):
     seen = []
@@ -117,6 +117,9 @@ def test_what_the_setting_says_of_compiling_reaches_the_loss_in_steps_and_looks(
     trainer.look("valid", quick=False)
     assert seen == [may] * 3
     assert machine.compiling.get()
+
+
+# --- one update -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("data", [{}, {"batches": "packed", "documents": "line"}], ids=["windows", "ragged"])
@@ -289,6 +292,17 @@ def test_measuring_the_speed_leaves_no_trace(tmp_path, kind):
     measured.measure(0.0)
     assert all(torch.equal(t, before[n]) for n, t in weights(measured).items())
     assert [measured.update(6)["loss"] for _ in range(3)] == expected
+
+
+def test_the_energy_is_predicted_for_all_processes_of_a_machine(monkeypatch, tmp_path):
+    class Two(Ranks):
+        here = 2
+
+    monkeypatch.setattr(machine, "cores", lambda: 8)
+    monkeypatch.setattr(loop, "Meter", partial(Meter, powercap=tmp_path))
+    torch.set_num_threads(3)
+    pace = Trainer(Slope(), Toy(), settings(), ranks=Two()).measure(0.0)
+    assert (pace.watts, pace.source) == (60.0, "estimated: 6 cores x 10 W")
 
 
 # --- the run ----------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from harken.errors import BadInput, HarkenError, did_you_mean
 from harken.events import Listener, silent
 from harken.models.gpt import Shape
 from harken.recipe import resolve
+from harken.training.loop import as_before
 
 from . import peer
 from .contenders import PROMPT, Contender, Plan, Turn, decoding, training, wait
@@ -26,6 +27,7 @@ USUAL = {
 Clock = Callable[[], float]
 
 
+@as_before()
 def bench(name: str | None = None, *, device: str = "auto", listen: Listener = silent, **asked: Any) -> dict[str, Any]:
     """The rows of `train`, of `decode`, or of both.
 

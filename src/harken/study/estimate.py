@@ -6,12 +6,14 @@ from harken import machine
 from harken.events import Listener, silent
 from harken.recipe import Recipe
 from harken.training.forecast import forecast
+from harken.training.loop import as_before
 
 from .train import prepare
 
 PROBE_SECONDS = 3.0
 
 
+@as_before()
 def estimate(recipe: Recipe, *, listen: Listener = silent) -> dict[str, Any]:
     """Open the data, build the model, count its memory, time a few steps; nothing is kept."""
 

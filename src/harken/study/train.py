@@ -22,7 +22,7 @@ from harken.recipe import Recipe
 from harken.training import meter, parallel
 from harken.training.board import PLACE
 from harken.training.forecast import plan, refuse_a_small_disk
-from harken.training.loop import Trainer
+from harken.training.loop import Trainer, as_before
 from harken.training.parallel import Ranks
 from harken.use.model import Run, load
 
@@ -34,6 +34,7 @@ SAMPLE_TOKENS = 300
 MAY_CHANGE = ("train.parallel", "train.tensorboard")  # when a run goes on: nothing that it learns
 
 
+@as_before()
 def train(
     what: str | Path | None = None,
     *,

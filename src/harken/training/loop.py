@@ -47,6 +47,18 @@ class Pace(NamedTuple):
     source: str
 
 
+@contextmanager
+def as_before() -> Iterator[None]:
+    """Threads and determinism are the whole process's: what a Trainer sets of them is put back."""
+    threads, mode = torch.get_num_threads(), torch.get_deterministic_debug_mode()
+    try:
+        yield
+    finally:
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+        torch.set_deterministic_debug_mode(mode)
+
+
 class Trainer:
     """A model, its task and its optimiser, at some step of a run."""
 
@@ -56,6 +68,8 @@ class Trainer:
         self.train, self.task, self.listen, self.ranks = train, task, listen, ranks or Ranks()
         if train.threads:
             torch.set_num_threads(train.threads)
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats itself only then
+        torch.use_deterministic_algorithms(train.deterministic)
         if train.tensorboard:
             tensorboard()  # if it is missing, now is the time to say so
         self.make = Step(model, task, train, listen=listen, ranks=self.ranks)
@@ -114,7 +128,7 @@ class Trainer:
         times: list[float] = []
         block = READ if self.make.lazy else 1
         begin = time.perf_counter()
-        with Meter(device=self.device) as meter:
+        with Meter(device=self.device, processes=self.ranks.here) as meter:
             while self.ranks.same(
                 lambda: len(times) < 5 or (time.perf_counter() - begin < seconds and len(times) * block < most)
             ):

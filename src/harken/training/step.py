@@ -5,7 +5,6 @@ that is not finite is then noted on the device, which leaves the weights as they
 """
 
 import math
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -34,8 +33,6 @@ class Step:
         self.task, self.train, self.listen, self.ranks = task, train, listen, ranks or Ranks()
         self.device = machine.pick_device(train.device)
         self.precision = machine.pick_precision(train.precision, self.device)
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats itself only then
-        torch.use_deterministic_algorithms(train.deterministic)
         self.model = self.ranks.spread(model.to(self.device))
         self.call = self._compiled()
         self.micro = train.micro
