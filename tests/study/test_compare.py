@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import harken
 from harken.data.tales import tales as told
 from harken.errors import BadInput, BadSetting, HarkenError, Stopped
-from harken.recipe import override
+from harken.recipe import override, resolve
 from harken.study import compare as room
 from harken.study import train as training
 from harken.study.chart import escape
@@ -200,8 +200,14 @@ def test_where_every_trial_fails_that_is_an_error_and_the_table_is_there_all_the
     assert json.loads((tmp_path / "none" / "compare.json").read_text())["verdict"] == "Every trial failed."
 
 
-def test_seeds_count_from_the_one_that_is_given(tales):
-    found = harken.compare(tales, settings=TINY | {"train.seed": 7, "train.steps": 1}, seeds=2)
+@pytest.mark.parametrize("where", ["settings", "recipe"])
+def test_seeds_count_from_the_one_that_is_given(tales, where):
+    given = TINY | {"train.seed": 7, "train.steps": 1}
+    if where == "settings":
+        found = harken.compare(tales, settings=given, seeds=2)
+    else:
+        Path("my.toml").write_text(resolve(("here", given | {"data.path": str(tales)})).toml())
+        found = harken.compare("my.toml", seeds=2)
     assert found.rows[0]["seeds"] == [7, 8]
     assert [harken.load(run).recipe.train.seed for run in found.rows[0]["runs"]] == [7, 8]
 

@@ -212,7 +212,8 @@ def _how_to_go_on(folder: Path) -> str:
 
 
 def _compare(plan: Plan, folder: Path, listen: Listener) -> Comparison:
-    rows, first = plan.rows(), int(plan.settings.get("train.seed", 0))
+    rows = plan.rows()
+    first = choose(plan.what, plan.settings | rows[0]).recipe.train.seed
     todo = [(n, seed) for seed in range(first, first + plan.seeds) for n in range(len(rows))]  # all rows, then again
     groups: list[list[Trial]] = [[] for _ in rows]
     for turn, (n, seed) in enumerate(todo, 1):
