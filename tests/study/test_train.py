@@ -115,6 +115,12 @@ def test_the_cost_says_seconds_energy_where_it_comes_from_and_co2(run):
     assert cost["energy_source"].startswith(("measured", "estimated"))
 
 
+def test_a_token_of_packed_documents_costs_what_any_other_does(run, tales, tmp_path):
+    packed = {"data.batches": "packed", "data.documents": "line", "train.steps": 1}
+    made = harken.train(tales, out=tmp_path / "run", settings={**TINY, **packed})
+    assert read(made, "cost.json")["flops_per_token"] == read(run, "cost.json")["flops_per_token"]
+
+
 def test_every_split_has_its_metrics_beside_the_free_baselines(run):
     facts = read(run, "harken.json")
     assert facts["metrics"].keys() == facts["baseline"].keys() == facts["protocol"].keys() == {"valid", "test"}

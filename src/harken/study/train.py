@@ -143,6 +143,9 @@ def _go_on(folder: Path, given: dict[str, Any], ranks: Ranks, listen: Listener) 
         kept = folder / "tokenizer.json"
         ready = prepare(recipe, listen, Tokenizer.load(kept) if kept.exists() else None, ranks=ranks)
         ranks.same(lambda: refuse_a_small_disk(ready[1], folder))
+        if ranks.first:
+            said = own[1] | {name: asked.settings()[name] for name in MAY_CHANGE}
+            run.write(folder / "recipe.toml", recipes.as_file(said))
         return _train(recipe, folder, ready, listen=listen, resume=True)
 
 
@@ -251,7 +254,7 @@ def _judge(
     def once() -> None:
         task.loss(trainer.model, few).total.backward()
 
-    flops = meter.flops_per_token(trainer.model, once, few.count)
+    flops = meter.flops_per_token(trainer.model, once, few.tokens.numel())
     predicted = trainer.notes.get("predicted")
     cost = meter.cost(metered.reading(), tokens=steps * task.tokens, flops_per_token=flops, predicted=predicted)
     run.write_json(folder / "cost.json", cost)

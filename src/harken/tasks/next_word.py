@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from harken.data.text import TextData
 
 QUICK = 40_000  # tokens of the valid split that a look during the training costs at most
+AT_ONCE = 4096  # tokens judged at a time, however many rows a training step computes
 EVAL_READERS = 16  # of a model with a state: each carries its own
 BASELINE_TOKENS = 5_000_000  # what the free baselines learn from at most
 
@@ -49,7 +50,6 @@ class NextWord:
         self.smoothing = task.label_smoothing
         self.stride = min(task.stride or max(1, self.L // 2), self.L)
         self.batches = self._cut(batch, seed)
-        self.rows = batch
         self.steps, self.splits = self.batches.steps, tuple(data.splits)
         self.tokens = self.batches.rows * self.batches.L
         self.carry: Any = None  # what a model with a state remembers
@@ -110,7 +110,7 @@ class NextWord:
     def _score(self, model: LanguageModel, stream: Any, stride: int) -> tuple[float, int]:
         device = next(model.parameters()).device
         total, count, state = 0.0, 0, None
-        batches: Iterator[Batch] = scoring(stream, self.L, stride, max(1, self.rows))
+        batches: Iterator[Batch] = scoring(stream, self.L, stride, max(1, AT_ONCE // self.L))
         if model.context is None:
             cut = Streams(stream, self.L, EVAL_READERS)
             state = model.memory(cut.rows, self.L)
@@ -127,7 +127,9 @@ class NextWord:
 
     def _asked(self, split: str, limit: int | None) -> list[Any]:
         """The tokens to be scored, behind one that is only read: the end mark, or where there is none the first."""
-        streams, end = [s.tokens[: limit or None] for s in self.data.splits[split]], self.data.tokenizer.end
+        texts, end = self.data.splits[split], self.data.tokenizer.end
+        each = limit and max(1, limit // len(texts))  # of every mixed text as many
+        streams = [s.tokens[:each] for s in texts]
         return streams if end is None else [np.concatenate([[end], s]).astype(s.dtype) for s in streams]
 
     def _counts(self, streams: list[Any]) -> Any:
@@ -153,7 +155,7 @@ class NextWord:
         return found
 
     def state(self) -> dict[str, Tensor]:
-        return {} if self.carry is None else {str(n): t for n, t in enumerate(self.carry.parts)}
+        return {str(n): t for n, t in enumerate(self.saved if self.carry is None else self.carry.parts)}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         self.carry, self.saved = None, [state[str(n)] for n in range(len(state))]
