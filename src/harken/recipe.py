@@ -45,15 +45,7 @@ class Recipe:
 
     def toml(self) -> str:
         """The resolved recipe as a file that repeats the run."""
-        lines: list[str] = []
-        for section in SECTIONS:
-            lines += [
-                "" if lines else "# The resolved recipe of this run: harken train <this file> --out other repeats it.",
-                f"[{section}]",
-            ]
-            own = {k.partition(".")[2]: v for k, v in self.settings().items() if k.startswith(f"{section}.")}
-            lines += [f"{name} = {as_toml(value)}" for name, value in own.items()]
-        return "\n".join(lines) + "\n"
+        return as_file(self.settings())
 
     def change(self, **settings: Any) -> "Recipe":
         """The same recipe with these settings (train__steps=100), marked as worked out."""
@@ -219,6 +211,15 @@ def override(text: str) -> tuple[str, Any]:
         return path.strip(), tomllib.loads(f"x = {value}")["x"]
     except tomllib.TOMLDecodeError:
         return path.strip(), value
+
+
+def as_file(settings: Settings) -> str:
+    """The text of a recipe.toml that says this."""
+    lines = ["# The resolved recipe of this run: harken train <this file> --out other repeats it."]
+    for section in SECTIONS:
+        own = {k.partition(".")[2]: v for k, v in settings.items() if k.startswith(f"{section}.")}
+        lines += [f"[{section}]", *(f"{name} = {as_toml(value)}" for name, value in own.items()), ""]
+    return "\n".join(lines)
 
 
 def as_toml(value: Any) -> str:

@@ -130,6 +130,7 @@ def test_a_killed_run_goes_on_in_the_same_curves_and_bit_for_bit(text, tmp_path,
 def test_whether_it_is_drawn_may_change_when_a_run_goes_on(text, tmp_path, drawn, before):
     out = broken(text, tmp_path / "r", {**TINY, "train.tensorboard": before})
     train(out, resume=True, settings={"train.tensorboard": not before})
+    assert load(out).recipe.train.tensorboard is not before  # and so it would go on once more
     steps = drawn(out)["loss"].keys() if (out / "tensorboard").exists() else set()
     assert steps == set(range(1, 6 if before else 9))
 
