@@ -11,11 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from harken import machine
 from harken.core import Attention
 from harken.errors import BadInput, did_you_mean
 from harken.models import LanguageModel
 
-PRECISIONS = ("float32", "bfloat16", "int8")
+ACCEPTED = (*machine.PRECISIONS, "int8")
 TINY = 1e-12  # a row of zeros has a scale too
 
 
@@ -37,7 +38,7 @@ class Joint(nn.Module):
         rows = [f.out_features for f in self.maps]
         for name, whole in self.named_buffers():
             for f, own in zip(self.maps, whole.split(rows), strict=True):
-                setattr(f, name, nn.Parameter(own))
+                getattr(f, name).data = own  # the same parameter: whoever learns it holds it
 
     def _apply(self, *how: Any, **options: Any) -> Self:  # another device or dtype
         super()._apply(*how, **options)  # type: ignore[no-untyped-call]
@@ -84,9 +85,9 @@ class Int8(nn.Module):
 
 def lighten(model: LanguageModel, precision: str) -> LanguageModel:
     """The same model ready for writing, with lighter weights, in place."""
-    if precision not in PRECISIONS:
-        hint = did_you_mean(precision, PRECISIONS)
-        raise BadInput(f"precision={precision!r}: not a precision; accepted: {', '.join(PRECISIONS)}.{hint}")
+    if precision not in ACCEPTED:
+        hint = did_you_mean(precision, ACCEPTED)
+        raise BadInput(f"precision={precision!r}: not a precision; accepted: {', '.join(ACCEPTED)}.{hint}")
     if precision == "int8" and next(model.parameters()).is_cuda:
         raise BadInput("precision='int8': it is for a CPU; take bfloat16, or load the run with device='cpu'")
     if precision == "bfloat16":
