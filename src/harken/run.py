@@ -25,7 +25,7 @@ from . import recipe
 from .errors import BadInput, BadRun, HarkenError, how_to_go_on, near_name
 
 FORMAT = 1
-FULL = (errno.ENOSPC, errno.EDQUOT)  # what the system says when nothing more can be written
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)  # what the system says when nothing more can be written
 HEADER = 8 * 2**20  # bytes; a larger header of a weights file is not ours
 
 
@@ -54,7 +54,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
         try:
             save_file({name: t.detach().cpu().contiguous() for name, t in sorted(tensors.items())}, beside)
         except Exception as error:  # safetensors raises its own class, which tells of a full disk in its text alone
-            code = next((code for code in FULL if os.strerror(code) in str(error)), None)
+            code = next((code for code in NO_ROOM if os.strerror(code) in str(error)), None)
             if code is None:
                 raise
             raise OSError(code, os.strerror(code), str(path)) from None
@@ -156,7 +156,7 @@ def writing(folder: Path) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            if error.errno not in FULL:
+            if error.errno not in NO_ROOM:
                 raise
             way = how_to_go_on(folder) if (folder / "recipe.toml").exists() else "train again"
             raise HarkenError(f"{folder}: the disk is full; what was saved is whole; make room, then {way}") from None

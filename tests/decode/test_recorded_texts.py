@@ -28,8 +28,8 @@ def test_a_recorded_text_is_the_plain_one_across_full_contexts(model, choice, pr
     writer = Writer(model)
     played = written(writer, prompts, **choice)
     assert any(desk.steps for desk in writer.desks.values())
-    monkeypatch.setattr(steps, "recordable", lambda model: False)
-    monkeypatch.setattr("harken.decode.sample.recordable", lambda model: False)
+    monkeypatch.setattr(steps, "playable", lambda model: False)
+    monkeypatch.setattr("harken.decode.sample.playable", lambda model: False)
     assert written(Writer(model), prompts, **choice) == played
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from .similarity import precise
 
-Layout = Literal["interleaved", "halves"]  # pairs of features side by side, or the first half with the second
+Order = Literal["interleaved", "halves"]  # pairs of features side by side, or the first half with the second
 Scaling = Callable[[Tensor], Tensor]  # frequencies -> frequencies, for texts longer than those of the training
 
 
@@ -30,7 +30,7 @@ class Positions(nn.Module):
 class Sinusoid(Positions):
     """sin(p f_i) and cos(p f_i) added, f_i = 10000^(-2 floor(i/2) / d): side by side (CS5242), or in halves."""
 
-    def __init__(self, layout: Layout = "interleaved") -> None:
+    def __init__(self, layout: Order = "interleaved") -> None:
         super().__init__()
         self.layout = layout
 
@@ -56,7 +56,7 @@ class Learned(Positions):
 class Rotary(Positions):
     """Turns feature pairs by an angle that grows with position, so <q, k> depends on i - j only."""
 
-    def __init__(self, D: int, *, base: float = 1e4, layout: Layout = "halves", scaling: Scaling = lambda f: f) -> None:
+    def __init__(self, D: int, *, base: float = 1e4, layout: Order = "halves", scaling: Scaling = lambda f: f) -> None:
         super().__init__()
         if D % 2:
             raise ValueError(f"rotary positions turn pairs of features: D={D} is odd; choose an even width per head")

@@ -12,7 +12,7 @@ from harken.errors import BadInput, did_you_mean
 from harken.models import LanguageModel
 
 from .chance import chance, seeds
-from .steps import FEW, Desk, Steps, recordable, repeatable
+from .steps import FEW, Desk, Steps, playable, repeatable
 
 Call = Callable[..., Tensor]
 Desks = dict[tuple[int, int], Desk]  # by rows and capacity
@@ -129,7 +129,7 @@ class Reader:
     ) -> None:
         self.model, self.device, self.more = model, next(model.parameters()).device, more
         self.call, self.desk = call or model.scores, Desk(None)
-        self.desks = desks if recordable(model) else None
+        self.desks = desks if playable(model) else None
         self.context = model.context
         self.starts = [0 if self.context is None else max(0, len(t) - self.context) for t in texts]
         self._begin(texts)

@@ -77,7 +77,7 @@ class Steps:
             yield from (read[n % AHEAD] for n in range(start, stop))
 
 
-def recordable(model: nn.Module) -> bool:
+def playable(model: nn.Module) -> bool:
     """On a GPU, where a step may be played again."""
     return next(model.parameters()).is_cuda and getattr(model, "compiles", True) and repeatable(model)
 

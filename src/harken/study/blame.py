@@ -25,14 +25,14 @@ class Note:
 
 
 @dataclass(frozen=True)
-class Part:
+class Excerpt:
     """Some rows and places of one call of a model."""
 
     h: Tensor  # B L d: what came of the call
     notes: list[Note]
     where: tuple[slice, ...] = ()
 
-    def at(self, *, rows: slice = slice(None), places: slice = slice(None)) -> "Part":
+    def at(self, *, rows: slice = slice(None), places: slice = slice(None)) -> "Excerpt":
         return replace(self, where=(rows, places))
 
     def of(self, x: Tensor) -> Tensor | None:
@@ -79,7 +79,7 @@ def gap(x: Tensor, y: Tensor) -> float:
     return float((x - y).abs().max() / x.abs().max().clamp_min(torch.finfo(x.dtype).tiny))
 
 
-def differ(a: Part, b: Part, limit: float) -> Blamed:
+def differ(a: Excerpt, b: Excerpt, limit: float) -> Blamed:
     """The module to blame for a difference of two parts that should be the same."""
     there = dict(_numbered(b.notes))
     calls = (
@@ -98,7 +98,7 @@ def _numbered(notes: Iterable[Note]) -> Iterator[tuple[tuple[str, int], Note]]:
         calls[note.name] += 1
 
 
-def _both(a: Part, xs: Tensors, b: Part, ys: Tensors) -> Pairs:
+def _both(a: Excerpt, xs: Tensors, b: Excerpt, ys: Tensors) -> Pairs:
     both = ((a.of(xs[key]), b.of(ys[key])) for key in xs if key in ys)
     return [(x, y) for x, y in both if x is not None and y is not None]
 

@@ -21,12 +21,12 @@ from harken.tasks import Learning
 from harken.training.settings import Train
 from harken.training.step import Step
 
-from .blame import Blamed, Part, blame, differ, gap, noting
+from .blame import Blamed, Excerpt, blame, differ, gap, noting
 
 LENGTH = 32  # tokens in a row
 ROWS, MICRO = 5, 2  # rows of a batch whose gradients are added up, and how many at a time: 2 + 2 + 1
 Found = tuple[float, Blamed]
-Pair = tuple[Part, Part]
+Pair = tuple[Excerpt, Excerpt]
 
 
 class Probe:
@@ -38,11 +38,11 @@ class Probe:
         self.model, self.L, self.notes = model.eval(), L, notes
         self.dice = torch.Generator().manual_seed(0)
 
-    def __call__(self, tokens: Tensor, *, grad: bool = False, **given: Any) -> Part:
+    def __call__(self, tokens: Tensor, *, grad: bool = False, **given: Any) -> Excerpt:
         """One call. What a dropout drops in training is the same in each call of the same shape."""
         torch.default_generator.manual_seed(0)
         with torch.set_grad_enabled(grad or self.model.training), noting(self.model, wanted=self.notes) as notes:
-            return Part(self.model(tokens, **given), notes)
+            return Excerpt(self.model(tokens, **given), notes)
 
     def words(self, B: int, L: int) -> Tensor:
         return torch.randint(self.model.vocab, (B, L), generator=self.dice)
@@ -158,7 +158,7 @@ def gradient(model: LanguageModel, L: int, limit: float) -> Found:
     return worst, None
 
 
-def _leaks(probe: Probe) -> Iterator[tuple[Part, Callable[[Tensor], float]]]:
+def _leaks(probe: Probe) -> Iterator[tuple[Excerpt, Callable[[Tensor], float]]]:
     """A pass, and a measure of what in a tensor's vector at a place comes from later words; for some places."""
     words: list[Tensor] = []
 
@@ -247,7 +247,7 @@ def _afresh(task: Learning) -> Learning:
 def _added(model: nn.Module, task: Learning, batches: list[Batch], limit: float) -> tuple[str, str]:
     """Who is to blame: a module that says something else in a micro-batch, or the loss, or the step that adds up."""
 
-    def by_hand(micro: int) -> tuple[list[Part], Tensor]:
+    def by_hand(micro: int) -> tuple[list[Excerpt], Tensor]:
         mine, seen = _afresh(task), []
         model.zero_grad()
         for batch in batches:
@@ -255,7 +255,7 @@ def _added(model: nn.Module, task: Learning, batches: list[Batch], limit: float)
                 rows = batch.rows(start, start + micro)
                 with noting(model, wanted=batch is batches[0]) as notes:  # what a task remembers of it is its own
                     mine.loss(model, rows, start).total.backward()
-                seen.append(Part(rows.tokens, notes))
+                seen.append(Excerpt(rows.tokens, notes))
         return seen, _gradients(model)
 
     (whole, *_), total = by_hand(ROWS)

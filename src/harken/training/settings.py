@@ -50,7 +50,7 @@ class Train(Part):
     seed: int = Field(0, ge=0, lt=2**32, description="fixes everything that is drawn")
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
     precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="numbers of the forward pass")
-    compile: Literal["auto", "yes", "no"] = Field("auto", description="torch.compile, where it pays")
+    compile: Literal["auto", "yes", "no"] = Field("auto", description="torch.compile and GPU recordings where they pay")
     deterministic: bool = Field(False, description="bitwise repeatable on CUDA too, a little slower")
     parallel: Literal["none", "ddp", "fsdp"] = Field(
         "none", description="how the processes of torchrun share the work; ddp: rows; fsdp: rows and weights"
