@@ -94,6 +94,12 @@ def can_compile(device: torch.device | str | None = None) -> str | None:
     return f"torch.compile on a CPU needs a C++ compiler, and {compiler} is not found; {way_out}"
 
 
+def wait(device: torch.device) -> None:
+    """Until the device has done what was begun."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def _has_bfloat16(device: torch.device) -> bool:
     """Does the device multiply matrices of bfloat16 in hardware?"""
     if device.type == "cuda":

@@ -100,6 +100,11 @@ def read_json(path: Path) -> dict[str, Any]:
     return found
 
 
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """The lines of log.jsonl."""
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text("utf-8").splitlines()]
+
+
 def _sync(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -116,6 +121,11 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
     kept = model.state_dict().keys()
     buffers = {name: b for name, b in model.named_buffers() if name in kept}
     return {name: p.detach() for name, p in model.named_parameters()} | buffers
+
+
+def size(model: nn.Module) -> int:
+    """How many numbers are learned."""
+    return sum(p.numel() for p in model.parameters())
 
 
 def fit(model: nn.Module, saved: Mapping[str, Tensor]) -> dict[str, Tensor]:

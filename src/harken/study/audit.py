@@ -17,6 +17,7 @@ from torch import nn
 from harken.errors import BadInput, HarkenError
 from harken.events import Listener, silent
 from harken.models import LanguageModel
+from harken.run import size
 from harken.tasks import Learning
 from harken.use.model import Run, load
 
@@ -114,7 +115,7 @@ def _named(what: str | Path | Run, settings: dict[str, Any], listen: Listener) -
 def _copy(model: nn.Module) -> nn.Module:
     """A copy on the CPU, in float64, unless it is huge or does not take such numbers."""
     mine = copy.deepcopy(model).cpu().eval().requires_grad_(True)
-    if _size(model) > HUGE:
+    if size(model) > HUGE:
         return mine.float()
     if isinstance(mine.double(), LanguageModel):
         try:
@@ -122,10 +123,6 @@ def _copy(model: nn.Module) -> nn.Module:
         except RuntimeError:
             return mine.float()
     return mine
-
-
-def _size(model: nn.Module) -> int:
-    return sum(p.numel() for p in model.parameters())
 
 
 # --- one after the other ----------------------------------------------------------------------------------------------
@@ -151,7 +148,7 @@ def _checks(model: nn.Module, task: Learning | str, length: int | None) -> Itera
 
 
 def _prove(name: str, model: nn.Module, task: Learning | str, length: int | None, limit: float) -> proofs.Found:
-    L = length or (proofs.LENGTH if _size(model) <= LARGE else proofs.LENGTH // 2)
+    L = length or (proofs.LENGTH if size(model) <= LARGE else proofs.LENGTH // 2)
     if name == "accumulated":
         if isinstance(task, str):
             raise HarkenError(task)

@@ -15,7 +15,7 @@ from harken.recipe import resolve
 from harken.training.loop import as_before
 
 from . import peer
-from .contenders import PROMPT, Contender, Plan, Turn, decoding, training, wait
+from .contenders import PROMPT, Contender, Plan, Turn, decoding, training
 
 BENCHES = {"train": training, "decode": decoding}
 USUAL = {
@@ -83,7 +83,7 @@ def compared(contenders: Sequence[Contender], plan: Plan, clock: Clock = time.pe
     for way in ways:
         way()  # what the first time sets up is set up once
     turns = [*(c.turn for c in contenders), *ways]
-    seconds = iter(interleaved(turns, plan.rounds, wait=lambda: wait(plan.device), clock=clock))
+    seconds = iter(interleaved(turns, plan.rounds, wait=lambda: machine.wait(plan.device), clock=clock))
     speeds = [[c.tokens / s for s in next(seconds)] for c in contenders]
     height = {top: top.work / min(median(next(seconds)) for _ in top.ways) for top in tops}
     rival = next((median(found) for c, found in zip(contenders, speeds, strict=True) if c.name == peer.NAME), None)

@@ -255,9 +255,9 @@ def _trial(plan: Plan, row: Settings, seed: int, folder: Path, listen: Listener)
     _forget()
     try:
         made = train(plan.what, out=folder, settings=given, resume=begun, listen=silent if done else listen)
-        log = [json.loads(line) for line in (folder / "log.jsonl").read_text("utf-8").splitlines()]
         asked = [_under(made, under) for under in product(plan.evals)] if plan.evals else []
-        trial = replace(trial, facts=made.facts, cost=run.read_json(folder / "cost.json"), log=log, evals=asked)
+        cost, log = run.read_json(folder / "cost.json"), run.read_log(folder)
+        trial = replace(trial, facts=made.facts, cost=cost, log=log, evals=asked)
         odd = [split for split, found in made.metrics.items() if number(found["loss"]) is None]
         return replace(trial, failed=f"its {odd[0]} loss is not a finite number") if odd else trial
     except Stopped:

@@ -80,18 +80,12 @@ def _settling(who: str, plan: Plan, listen: Listener, *, compiled: bool) -> Iter
     gpu, before, begin = plan.device.type == "cuda", meter.held(plan.device), time.perf_counter()
     meter.forget_peak(plan.device)
     yield facts
-    wait(plan.device)
+    machine.wait(plan.device)
     facts["setup_seconds"] = time.perf_counter() - begin
     if gpu:
         facts["memory_mib"] = (meter.peak(plan.device) - before) / 2**20
         torch.cuda.empty_cache()
     listen("settled", who=who, seconds=facts["setup_seconds"])
-
-
-def wait(device: torch.device) -> None:
-    """Until the device has done what was begun."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _repeated(once: Turn, times: int) -> Turn:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from harken import machine
+from harken import machine, run
 from harken.events import Listener, silent
 from harken.recipe import Recipe
 from harken.training.forecast import forecast
@@ -25,7 +25,7 @@ def estimate(recipe: Recipe, *, listen: Listener = silent) -> dict[str, Any]:
     steps, predicted = forecast(trainer, PROBE_SECONDS)
     here = machine.describe()
     return {
-        "parameters": sum(p.numel() for p in trainer.model.parameters()),
+        "parameters": run.size(trainer.model),
         "tokens": opened.facts()["tokens"]["train"],
         "steps": steps,
         "minutes": predicted["seconds"] / 60,

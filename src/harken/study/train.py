@@ -1,6 +1,5 @@
 """harken.train: choose, train, judge beside the free baselines, audit, report. `harken train` only calls it."""
 
-import json
 import re
 import shlex
 import shutil
@@ -194,7 +193,7 @@ def prepare(
     torch.manual_seed(recipe.train.seed)
     model, task = recipe.build(opened.vocab), recipe.bind(opened)
     ranks.rows(task.batch(0, 0))  # refuses what does not split
-    listen("data", facts=opened.facts(), parameters=sum(p.numel() for p in model.parameters()))
+    listen("data", facts=opened.facts(), parameters=run.size(model))
     return opened, Trainer(model, task, recipe.train, listen=listen, ranks=ranks)
 
 
@@ -263,7 +262,7 @@ def _judge(
         "kind": recipe.model.kind,
         "data_kind": recipe.data.kind,
         "task": recipe.task.kind,
-        "parameters": sum(p.numel() for p in trainer.model.parameters()),
+        "parameters": run.size(trainer.model),
         "steps": steps,
         "seconds": cost["seconds"],
         "date": time.strftime("%Y-%m-%d"),
@@ -287,14 +286,13 @@ def _judge(
 def _shown(loaded: Run, recipe: Recipe, folder: Path, cost: dict[str, Any]) -> dict[str, Any]:
     """What the report shows beside the facts: curves, samples, the recipe, what to type next."""
     place = shlex.quote(str(folder))
-    log = [json.loads(line) for line in (folder / "log.jsonl").read_text("utf-8").splitlines()]
     samples = [
         {"prompt": "", "temperature": t, "text": loaded.generate("", tokens=SAMPLE_TOKENS, temperature=t, top_p=0.95)}
         for t in (0.5, 0.8, 1.0)
     ]
     return {
         "cost": cost,
-        "log": log,
+        "log": run.read_log(folder),
         "samples": samples,
         "recipe": recipe.toml(),
         "origins": dict(recipe.origins),

@@ -41,9 +41,9 @@ class Moving(Average):
 
     @torch.no_grad()
     def step(self, model: nn.Module) -> None:
-        now = _averaged(model)
         if not self.kept:
-            self.kept = {name: t.clone() for name, t in now.items()}
+            self.kept = {name: t.clone() for name, t in _averaged(model).items()}
+        now = dict(model.named_parameters()) | dict(model.named_buffers())
         self.n += 1
         decay = min(self.decay, float((1 + self.n) / (10 + self.n)))
         torch._foreach_lerp_(list(self.kept.values()), [now[name] for name in self.kept], 1 - decay)

@@ -4,7 +4,6 @@ TensorBoard's own writer (and with it PyTorch's) works in a thread, which meets 
 so the records are written here, with the log's lines.
 """
 
-import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from harken import run
 from harken.errors import MissingExtra
 
 PLACE = "tensorboard"  # in the run folder
@@ -54,6 +54,6 @@ def curves(folder: Path | None) -> Iterator[Draw]:
             write(step=facts["step"], summary=Summary(value=shown))
 
         write(file_version="brain.Event:2")
-        for line in (folder / "log.jsonl").read_text("utf-8").splitlines():
-            draw(json.loads(line))
+        for line in run.read_log(folder):
+            draw(line)
         yield draw

@@ -124,7 +124,7 @@ class Trainer:
         chance, carry = state.random_state(), self.task.state()
         for _ in range(WARM + 2 if self.make.lazy else 2):  # what the first steps set up is set up once
             self.update(10**9)  # the first steps of a long warm-up: nearly no change
-        self._wait()
+        machine.wait(self.device)
         times: list[float] = []
         block = READ if self.make.lazy else 1
         begin = time.perf_counter()
@@ -135,7 +135,7 @@ class Trainer:
                 start = time.perf_counter()
                 for _ in range(block):
                     self.update(10**9, read=False)
-                self._wait()
+                machine.wait(self.device)
                 times.append((time.perf_counter() - start) / block)
         start = time.perf_counter()
         if "valid" in self.task.splits:
@@ -148,10 +148,6 @@ class Trainer:
         self.task.load_state(carry)
         pace = Pace(sorted(times)[len(times) // 2], look, *meter.power())
         return Pace(*self.ranks.same(lambda: pace))
-
-    def _wait(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
 
     # --- the run ------------------------------------------------------------------------------------------------------
 

@@ -49,7 +49,7 @@ class Run:
 
     @property
     def parameters(self) -> int:
-        return sum(p.numel() for p in self.model.parameters())
+        return run.size(self.model)
 
     def __repr__(self) -> str:
         return f"<harken run {self.path.name}: {self.recipe.model.kind}, {self.parameters:,} weights>"
