@@ -7,7 +7,6 @@ import platform
 import shutil
 import sys
 import sysconfig
-from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from harken.errors import BadSetting, did_you_mean
 
 CPUINFO = Path("/proc/cpuinfo")
 CGROUP = Path("/sys/fs/cgroup")
-compiling = ContextVar("compiling", default=True)  # False: losses are computed as they are written
+compiling = True  # False: losses are computed as they are written
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 

@@ -75,7 +75,7 @@ def _losses(
 
 def _grader(device: torch.device) -> Grader:
     """The function below; on a GPU as two kernels instead of ten, where it may and can be compiled."""
-    free = machine.compiling.get() and not torch.are_deterministic_algorithms_enabled()
+    free = machine.compiling and not torch.are_deterministic_algorithms_enabled()
     return _compiled() if device.type == "cuda" and free else _graded
 
 

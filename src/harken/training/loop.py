@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,14 +49,15 @@ class Pace(NamedTuple):
 
 @contextmanager
 def as_before() -> Iterator[None]:
-    """Threads and determinism are the whole process's: what a Trainer sets of them is put back."""
-    threads, mode = torch.get_num_threads(), torch.get_deterministic_debug_mode()
+    """Threads, determinism, compiling are the whole process's: what a Trainer sets of them is put back."""
+    threads, mode, compiling = torch.get_num_threads(), torch.get_deterministic_debug_mode(), machine.compiling
     try:
         yield
     finally:
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
         torch.set_deterministic_debug_mode(mode)
+        machine.compiling = compiling
 
 
 class Trainer:
@@ -70,6 +71,7 @@ class Trainer:
             torch.set_num_threads(train.threads)
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats itself only then
         torch.use_deterministic_algorithms(train.deterministic)
+        machine.compiling = train.compile != "no"
         if train.tensorboard:
             tensorboard()  # if it is missing, now is the time to say so
         self.make = Step(model, task, train, listen=listen, ranks=self.ranks)
@@ -192,7 +194,7 @@ class Trainer:
 
     def look(self, split: str, *, quick: bool = True) -> Any:
         """The task's score. The last judgement is made in float32, as `harken eval` will make it again."""
-        with self.make.numbers(exact=not quick):
+        with self.make.numbers() if quick else nullcontext():
             return self.task.evaluate(self.model, split, quick=quick)
 
     def _judge(self) -> float:

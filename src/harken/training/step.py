@@ -5,8 +5,8 @@ that is not finite is then noted on the device, which leaves the weights as they
 """
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -68,16 +68,9 @@ class Step:
             return self.model
         return Compiled(self.model, self.listen)
 
-    @contextmanager
-    def numbers(self, *, exact: bool = False) -> Iterator[None]:
-        """Where matrix products are computed in the run's precision, and by what train.compile allows."""
-        plain = exact or self.precision == torch.float32
-        before = machine.compiling.set(self.train.compile != "no")
-        try:
-            with nullcontext() if plain else torch.autocast(self.device.type, self.precision):
-                yield
-        finally:
-            machine.compiling.reset(before)
+    def numbers(self) -> Any:
+        """Where matrix products are computed in the run's precision."""
+        return nullcontext() if self.precision == torch.float32 else torch.autocast(self.device.type, self.precision)
 
     # --- an update ----------------------------------------------------------------------------------------------------
 
