@@ -126,7 +126,7 @@ def generation() -> Seen:
         off.append(gap(reader.logits[0], scores(model, torch.tensor([text]))[0, -1]))
         text.append(int(reader.logits[0].argmax()))
         with torch.inference_mode():
-            reader.read([text], torch.tensor(text[-1:]))
+            reader.read([text], torch.tensor([text[-1:]]))
     return Seen(max(off), "largest difference of 20 steps with a memory from 20 whole passes", max(off) < EXACT)
 
 
