@@ -4,12 +4,15 @@ from copy import deepcopy
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import harken
+from harken.data.batch import Batch
 from harken.decode.sample import Choice, Writer
 from harken.errors import BadInput
 from harken.models.gpt import Shape
+from harken.tasks.next_word import nll
 from harken.use.light import Int8, lighten
 
 
@@ -90,6 +93,16 @@ def test_what_lighter_weights_cost_is_small_and_is_told_by_evaluate(folders, pre
     losses = [run.evaluate("valid")[0].metrics["loss"] for run in (plain, light)]
     assert losses[0] != losses[1]
     assert losses[1] == pytest.approx(losses[0], abs=0.02)
+
+
+def test_an_int8_model_is_judged_by_the_scores_it_writes_with():
+    torch.manual_seed(0)
+    model = lighten(Shape(d=32, layers=1, heads=2, context=16).build(50).eval(), "int8")
+    tokens = torch.randint(50, (3, 9))
+    with torch.no_grad():
+        _, rows = nll(model, Batch(tokens[:, :-1], tokens[:, 1:]))
+        written = F.cross_entropy(model.scores(tokens[:, :-1]).mT, tokens[:, 1:], reduction="none").sum(1)
+    torch.testing.assert_close(rows, written, rtol=1e-6, atol=1e-6)
 
 
 def test_a_precision_that_is_none_is_refused(folders):

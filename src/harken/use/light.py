@@ -76,11 +76,18 @@ class Int8(nn.Module):
         return len(self.whole)
 
     def forward(self, x: Tensor) -> Tensor:
-        rows = x.reshape(-1, x.shape[-1])
-        own = (rows.abs().amax(-1, keepdim=True) / 127).clamp_min(TINY)
-        y = torch._int_mm((rows / own).round().to(torch.int8), self.whole.mT)
-        scale = own * self.scale
+        q, own = self._round(x.reshape(-1, x.shape[-1]))
+        y, scale = torch._int_mm(q, self.whole.mT), own * self.scale
         return (y * scale if self.bias is None else torch.addcmul(self.bias, y, scale)).view(*x.shape[:-1], -1)
+
+    def rounded(self, x: Tensor) -> Tensor:
+        """x as this map takes it: W times it is what comes out."""
+        q, own = self._round(x)
+        return q * own
+
+    def _round(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        own = (x.abs().amax(-1, keepdim=True) / 127).clamp_min(TINY)
+        return (x / own).round().to(torch.int8), own
 
 
 def lighten(model: LanguageModel, precision: str) -> LanguageModel:
