@@ -39,6 +39,20 @@ def test_an_unknown_verb_without_a_near_one_names_the_help(wrong):
     assert wrong("xyzzy") == "'xyzzy' is not a verb; see harken --help"
 
 
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "train"])
+def test_under_torchrun_the_first_process_says_that_only_train_runs_so_and_the_others_nothing(
+    wrong, harken, monkeypatch, verb
+):
+    for name, value in {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert wrong(verb, "runs/my") == (
+        f"{verb}: 2 processes would each do it; only train runs under torchrun; call harken {verb}"
+    )
+    monkeypatch.setenv("RANK", "1")  # torchrun would end the first before it speaks, if this one failed
+    said = harken(verb, "runs/my")
+    assert (said.code, said.out, said.err) == (0, "", "")
+
+
 def test_an_unknown_option_names_the_near_one_and_the_help(wrong):
     assert wrong("generate", "runs/my", "--tokns", 5) == (
         "generate: no such option --tokns; see harken generate --help. Did you mean --tokens?"
@@ -61,6 +75,16 @@ def test_score_without_a_text_at_a_terminal_does_not_wait_for_one(wrong, run):
     assert wrong("score", run) == (
         "score: give a text, or - to read texts from stdin, one a line; see harken score --help"
     )
+
+
+@pytest.mark.parametrize("verb", ["score", "generate"])
+def test_no_text_and_an_empty_stdin_are_a_missing_text(wrong, harken, run, verb):
+    assert wrong(verb, run, stdin=b"") == (
+        "no text is given, and stdin is empty; give a text, or - for what may be none".join(
+            [f"{verb}: ", f"; see harken {verb} --help"]
+        )
+    )
+    assert harken(verb, run, "-", stdin=b"").code == 0  # as any filter
 
 
 @pytest.mark.parametrize(
@@ -111,8 +135,9 @@ def test_a_split_that_cannot_be_judged(wrong, run):
     )
 
 
-def test_a_demo_that_is_not_there(wrong):
-    assert wrong("demo", "digits") == "demo: invalid value for '[NAME]': 'digits' is not 'text'; see harken demo --help"
+def test_a_demo_that_is_not_there(wrong, harken):
+    assert wrong("demo", "digits") == "demo: 'digits' is no demo; there is text; see harken demo --help"
+    assert "NAME is text" in harken("demo", "--help").out
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------
@@ -132,6 +157,8 @@ def test_a_demo_that_is_not_there(wrong):
             "alibi, none",
         ),
         ("train.lr=fast", "train.lr = 'fast': accepted: number > 0"),
+        ("data.tokens=Byte", "data.tokens = 'Byte': accepted: char, byte, word, bpe. Did you mean byte?"),
+        ("train.average=ema", "train.average = 'ema': accepted: none, moving, last. Did you mean moving?"),
         ("data.tokens=chars", "data.tokens = 'chars': accepted: char, byte, word, bpe. Did you mean char?"),
         ("model.heads=5", "model: d=96 does not split over 5 heads; try d=100"),
         (
@@ -314,6 +341,10 @@ def test_a_folder_of_runs_that_is_not_there(wrong, tmp_path):
     (tmp_path / "runs").mkdir()
     assert wrong("runs", "nope") == "nope: there is no such folder; check the name"
     assert wrong("runs", "rus") == "rus: there is no such folder; check the name. Did you mean runs?"
+
+
+def test_a_file_is_no_folder_of_runs(wrong, text):
+    assert wrong("runs", text) == "my.txt: this is a file; a folder with runs in it, or a run, is accepted"
 
 
 def test_a_resumed_run_keeps_its_settings(wrong, run):

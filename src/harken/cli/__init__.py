@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import click
 from click.core import ParameterSource
 
-from harken.errors import HarkenError, did_you_mean
+from harken.errors import BadInput, HarkenError, did_you_mean
 
 VERBS = {
     "audit": "prove that a model obeys its mask: no future leak, nothing from padding, packing, memory or batch",
@@ -50,6 +50,7 @@ class Verbs(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in VERBS and not args[0].startswith("-"):
             raise click.UsageError(f"{args[0]!r} is not a verb; see harken --help.{did_you_mean(args[0], VERBS)}")
+        _once(args[0])
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -62,6 +63,16 @@ class Verbs(click.Group):
         except BrokenPipeError:  # whoever read us has left: nothing to say
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
+
+
+def _once(verb: str) -> None:
+    """Refuse what every process that torchrun has started would do again."""
+    world = os.environ.get("WORLD_SIZE", "1")
+    if verb == "train" or "RANK" not in os.environ or world == "1":
+        return
+    if os.environ["RANK"] != "0":
+        sys.exit(0)  # torchrun ends all when one fails, and the first has to say why
+    raise BadInput(f"{verb}: {world} processes would each do it; only train runs under torchrun; call harken {verb}")
 
 
 @click.group(
