@@ -52,9 +52,10 @@ class Stopped(HarkenError):
 
 
 def did_you_mean(given: str, known: Iterable[str], *, alike: float = 0.6) -> str:
-    """' Did you mean X?' for the nearest known word, or nothing."""
-    close = difflib.get_close_matches(given, list(known), n=1, cutoff=alike)
-    return f" Did you mean {close[0]}?" if close else ""
+    """' Did you mean X?' for the nearest known word, in small letters or capitals, or nothing."""
+    words = {word.lower(): word for word in known}
+    close = difflib.get_close_matches(given.lower(), words, n=1, cutoff=alike)
+    return f" Did you mean {words[close[0]]}?" if close else ""
 
 
 def near_name(given: str | Path, known: Iterable[str] = ()) -> str:

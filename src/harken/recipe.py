@@ -21,6 +21,7 @@ from .part import Part
 
 SECTIONS = ("data", "model", "task", "train")
 GIVEN = "given"  # where the settings of the command line, or of a call, come from
+OTHERS_SAY = {"ema": "moving", "swa": "last", "rope": "rotary", "bf16": "bfloat16", "fp32": "float32"}
 Settings = dict[str, Any]  # {"model.layers": 4, ...}
 
 
@@ -155,7 +156,7 @@ def _explain(section: str, part: type[Part], error: ValidationError, origins: Ma
     first = error.errors()[0]
     name, *inside = map(str, first["loc"] or ("",))
     accepted, value = part.accepts(name) if name else "", first["input"]
-    near = did_you_mean(value, accepted.split(", ")) if isinstance(value, str) else ""
+    near = did_you_mean(OTHERS_SAY.get(value, value), accepted.split(", ")) if isinstance(value, str) else ""
     said = f"accepted: {accepted}{near and '.' + near}"
     if first["type"] == "value_error":
         said = first["msg"].removeprefix("Value error, ")

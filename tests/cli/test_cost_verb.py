@@ -9,10 +9,20 @@ def test_the_cost_of_all_runs_and_of_those_that_are_named(harken, run, tmp_path)
         shutil.copytree(run, tmp_path / "runs" / name)
     alone = json.loads(harken("cost", "runs/one", "--json").out)
     both = json.loads(harken("cost", "--json").out)
-    assert {"kWh", "co2e_kg", "seconds", "tokens", "flops", "rows"} == alone.keys()
+    assert {"kWh", "kwh", "co2e_kg", "seconds", "tokens", "flops", "rows"} == alone.keys()
+    assert alone["kWh"] == alone["kwh"] == alone["rows"][0]["kwh"]
     assert [row["run"] for row in both["rows"]] == ["runs/one", "runs/two"]
     assert both["kWh"] == 2 * alone["kWh"] > 0
     assert alone["tokens"] == 2 * 4 * 16  # two steps of four rows of 16
+
+
+def test_the_trials_of_a_comparison_are_counted(harken, run, tmp_path):
+    for name in ("my", "c/model.heads=1-seed=0", "c/model.heads=2-seed=0"):
+        shutil.copytree(run, tmp_path / "runs" / name)
+    (tmp_path / "runs" / "c" / "compare.json").write_text("{}")
+    found = [json.loads(harken("cost", *named, "--json").out) for named in ((), ("runs/c",), ("runs/my",))]
+    assert [len(one["rows"]) for one in found] == [3, 2, 1]
+    assert found[0]["kwh"] == 3 * found[2]["kwh"] > 0
 
 
 def test_the_table_ends_with_the_sum(harken, run, tmp_path):

@@ -80,9 +80,8 @@ def test_score_without_a_text_at_a_terminal_does_not_wait_for_one(wrong, run):
 @pytest.mark.parametrize("verb", ["score", "generate"])
 def test_no_text_and_an_empty_stdin_are_a_missing_text(wrong, harken, run, verb):
     assert wrong(verb, run, stdin=b"") == (
-        "no text is given, and stdin is empty; give a text, or - for what may be none".join(
-            [f"{verb}: ", f"; see harken {verb} --help"]
-        )
+        f"{verb}: no text is given, and stdin is empty; give a text, or - for what may be none; "
+        f"see harken {verb} --help"
     )
     assert harken(verb, run, "-", stdin=b"").code == 0  # as any filter
 

@@ -189,7 +189,9 @@ def test_an_empty_line_gets_an_empty_score(told, asked, run):
 
 
 def test_several_texts_are_scored_one_a_line(told, run):
-    assert told("score", run, "Tom had", "a hat").count("perplexity") == 2
+    first, second = told("score", run, "Tom had", "a hat").splitlines()
+    assert first.startswith("perplexity ")
+    assert (first.rpartition(": ")[2], second.rpartition(": ")[2]) == ("'Tom had'", "'a hat'")
 
 
 def test_a_text_comes_from_stdin(told, tales):
@@ -284,6 +286,16 @@ def test_runs_tells_finished_unfinished_and_damaged_apart(told, asked, run, tmp_
     assert "runs/half  not finished: go on with: harken train runs/half --resume" in out
     assert "runs/odd   damaged: runs/odd/cost.json: is not the file this run was finished with" in out
     assert "runs/bare  damaged: runs/bare/model.safetensors: is missing" in out
+
+
+def test_runs_lists_the_trials_of_a_comparison_and_a_run_that_is_named(asked, run, tmp_path):
+    for name in ("my", "c/model.heads=1-seed=0", "c/model.heads=2-seed=0"):
+        shutil.copytree(run, tmp_path / "runs" / name)
+    (tmp_path / "runs" / "c" / "compare.json").write_text("{}")
+    trials = ["runs/c/model.heads=1-seed=0", "runs/c/model.heads=2-seed=0"]
+    assert [one["run"] for one in asked("runs")["runs"]] == [*trials, "runs/my"]
+    assert [one["run"] for one in asked("runs", "runs/c")["runs"]] == trials
+    assert [one["run"] for one in asked("runs", "runs/my")["runs"]] == ["runs/my"]
 
 
 def test_no_runs_says_how_to_make_one(told):

@@ -17,14 +17,15 @@ from .say import table
 @click.option("--lecture", is_flag=True, help="Compute the cost table of CS5242, lecture 7, again instead.")
 @as_json
 def cost(runs: tuple[str, ...], lecture: bool, json_: bool) -> None:
-    """What these runs (default: all in runs) cost together: time, energy, CO2e, tokens, arithmetic."""
+    """What these runs cost together (default: all in runs; a comparison is its trials): time, energy, CO2e, tokens."""
     from harken.study import cost as costs
 
     if lecture:
         refuse("with --lecture", "runs")
-    found = costs.lecture() if lecture else costs.together(map(Path, runs) if runs else folders("runs"))
+    named = [path for given in runs for path in folders(given) or [Path(given)]]  # what is none is refused by its name
+    found = costs.lecture() if lecture else costs.together(named if runs else folders("runs"))
     if json_:
-        show({"kWh": found.pop("kwh"), **found})
+        show({"kWh": found["kwh"], **found})
     elif lecture:
         _lecture(found)
     elif not found["rows"]:

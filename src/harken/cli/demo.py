@@ -9,12 +9,17 @@ from .say import Teller, cost_line, verdict
 
 
 @click.command()
-@click.argument("name", type=click.Choice(["text"]), default="text", metavar="[NAME]")
+@click.argument("name", default="text", metavar="[NAME]")
 @click.option("--minutes", type=float, default=4.0, show_default=True, help="How long to train.")
 @click.option("--out", metavar="DIR", help="The run folder to write. Default: runs/shakespeare.")
 @as_json
 def demo(name: str, minutes: float, out: str | None, json_: bool) -> None:
-    """A first success: learn to write from Shakespeare (or, without the registry, from harken's own tales)."""
+    """A first success: learn to write from Shakespeare (or, without the registry, from harken's own tales).
+
+    NAME is text, the only demo there is yet.
+    """
+    if name != "text":
+        raise click.UsageError(f"{name!r} is no demo; there is text")
     from harken.study.demo import demo as demo_
 
     from .train import outcome

@@ -1,6 +1,7 @@
 """harken generate RUN [PROMPT]"""
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -55,7 +56,7 @@ def generate(run: str, prompt: str | None, json_: bool, next_: int | None, preci
             )
             show({"answers": count, "out": out_}) if json_ else click.echo(f"{count} answers in {out_}")
         elif prompt == "-" or (prompt is None and piped()):
-            _each_line(model, json_, next_, options)
+            _each_line(model, lines(must=prompt is None), json_, next_, options)
         else:
             prompt = (prompt or "").encode("utf-8", "replace").decode()  # bytes of the command line that are no text
             show(_written(model, prompt, next_, options)) if json_ else _tell(model, prompt, next_, options)
@@ -77,11 +78,11 @@ def _tell(model: Any, prompt: str, next_: int | None, options: dict[str, Any]) -
         click.echo()
 
 
-def _each_line(model: Any, json_: bool, next_: int | None, options: dict[str, Any]) -> None:
+def _each_line(model: Any, prompts: Iterator[str], json_: bool, next_: int | None, options: dict[str, Any]) -> None:
     """Answer each prompt as soon as it comes; in JSON, every key is then a list with one entry a line."""
     keys = ("prompt", "next") if next_ is not None else ("prompt", "text", "tokens", "tokens_per_second")
     listed: dict[str, list[Any]] = {key: [] for key in keys}
-    for index, prompt in enumerate(lines()):
+    for index, prompt in enumerate(prompts):
         result = _written(model, prompt, next_, options | {"index": index})
         if json_:
             for key in keys:

@@ -16,7 +16,9 @@ from .say import columns, judged, table
 @click.argument("folder", required=False, metavar="[DIR]")
 @as_json
 def runs(folder: str | None, json_: bool) -> None:
-    """The run folders in DIR (default: runs): kind, metric, size, date, cost."""
+    """The run folders in DIR (default: runs), trials of comparisons too: kind, metric, size, date, cost."""
+    if folder is not None and Path(folder).is_file():
+        raise BadInput(f"{folder}: this is a file; a folder with runs in it, or a run, is accepted")
     if folder is not None and not Path(folder).is_dir():
         raise BadInput(f"{folder}: there is no such folder; check the name{near_name(folder)}")
     folder = folder or "runs"
@@ -35,8 +37,10 @@ def runs(folder: str | None, json_: bool) -> None:
 
 
 def folders(folder: str) -> list[Path]:
-    """The runs in a folder, finished or not."""
-    return sorted(p for p in Path(folder).glob("*") if (p / "recipe.toml").exists() or (p / "harken.json").exists())
+    """The runs in a folder, finished or not, with the trials of comparisons; a run stands for itself."""
+    places = [Path(folder), *Path(folder).glob("*")]
+    trials = [trial for place in places[1:] if (place / "compare.json").exists() for trial in place.glob("*")]
+    return sorted(p for p in (*places, *trials) if (p / "recipe.toml").exists() or (p / "harken.json").exists())
 
 
 def _row(path: Path) -> dict[str, Any]:

@@ -61,14 +61,17 @@ def piped() -> bool:
     return sys.stdin is not None and not sys.stdin.isatty()
 
 
-def lines() -> Iterator[str]:
-    """The lines of standard input, each as soon as it comes; empty ones are kept."""
+def lines(*, must: bool) -> Iterator[str]:
+    """The lines of standard input, each as soon as it comes; empty ones are kept. `must`: one at least is needed."""
+    n = 0
     for n, raw in enumerate(sys.stdin.buffer, 1):
         try:
             yield raw.decode("utf-8-sig" if n == 1 else "utf-8").removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError as error:
             what = f"stdin:{n}: byte 0x{raw[error.start]:02x} is not UTF-8"
             raise BadInput(f"{what}; harken reads UTF-8; convert it: iconv -f latin1 -t utf-8") from None
+    if must and not n:
+        raise click.UsageError("no text is given, and stdin is empty; give a text, or - for what may be none")
 
 
 # --- what happens -----------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ def score(run: str, texts: tuple[str, ...], json_: bool, in_: str | None, out_: 
             click.echo("(nothing stands before the first token: it is not counted)")
         return
     listed: dict[str, list[Any]] = {"words": [], "perplexity": [], "tokens": []}
-    for text in texts if texts not in ((), ("-",)) else lines():
+    for text in lines(must=not texts) if texts in ((), ("-",)) else texts:
         result = _or_nothing(model, text)
         if json_:
             for key, values in listed.items():
@@ -49,7 +49,7 @@ def score(run: str, texts: tuple[str, ...], json_: bool, in_: str | None, out_: 
         elif result["perplexity"] is None:
             click.echo()
         else:
-            click.echo(f"perplexity {result['perplexity']:.4f} over {result['tokens']} tokens")
+            click.echo(f"perplexity {result['perplexity']:.4f} over {result['tokens']} tokens: {text!r}")
     if json_:
         show(listed)
 
