@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from . import recipe
 from .errors import BadInput, BadRun, HarkenError, how_to_go_on, near_name
+from .events import plain
 
 FORMAT = 1
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)  # what the system says when nothing more can be written
@@ -65,7 +66,10 @@ def _placed(path: Path) -> Iterator[Path]:
     """Where to write a file: beside its place. It is then synced and renamed; one that fails leaves nothing behind."""
     beside = path.with_name(f".tmp-{os.getpid()}-{path.name}")
     try:
+        beside.touch()
+        mode = beside.stat().st_mode
         yield beside
+        beside.chmod(mode)  # safetensors makes a file that nobody else may read
         _sync(beside)
         beside.replace(path)
     except BaseException:
@@ -278,7 +282,7 @@ COPY = "take it from a copy, or train again"
 def finish(folder: Path, facts: Mapping[str, Any]) -> None:
     """Write harken.json, last: the facts of the run and the SHA-256 of every other file, sealed."""
     hashes = {name: sha256(folder / name) for name in PARTS if (folder / name).exists()}
-    made = {"format": FORMAT, **facts, "sha256": hashes}
+    made = plain({"format": FORMAT, **facts, "sha256": hashes})
     write_json(folder / "harken.json", {**made, "seal": _seal(made)})
 
 
@@ -303,10 +307,19 @@ def facts(folder: Path, *needed: str) -> dict[str, Any]:
     return found
 
 
+def unfinished(folder: Path) -> str:
+    """What to do with a run that is not finished: go on, but for one that would end in the same way again."""
+    try:
+        ended = read_log(folder)[-1].get("ended")
+    except (OSError, ValueError, IndexError, AttributeError):  # a killed writer leaves half a line, or none
+        ended = None
+    return how_to_go_on(folder) if ended is None else f"it ended at {ended}"
+
+
 def _no_run(folder: Path) -> Exception:
     """What to say of a folder without harken.json."""
     if (folder / "checkpoints").exists() or (folder / "recipe.toml").exists():
-        return BadRun(f"{folder}: this run is not finished; {how_to_go_on(folder)}")
+        return BadRun(f"{folder}: this run is not finished; {unfinished(folder)}")
     listed = "harken runs lists those that are there"
     if folder.exists():
         return BadInput(f"{folder}: this is no run folder (it has no harken.json); {listed}")

@@ -187,6 +187,12 @@ def test_a_changed_harken_json_is_noticed(tmp_path):
         run.facts(folder)
 
 
+def test_harken_json_is_strict_json_and_sealed_where_a_number_is_not_finite(tmp_path):
+    folder = finished(tmp_path / "r", metrics={"valid": {"loss": float("nan"), "perplexity": float("inf")}})
+    assert not {"NaN", "Infinity"} & set((folder / "harken.json").read_text().replace(",", " ").split())
+    assert run.facts(folder)["metrics"] == {"valid": {"loss": None, "perplexity": None}}
+
+
 def test_a_run_from_before_the_seal_is_still_read(tmp_path):
     folder = finished(tmp_path / "r")
     said = json.loads((folder / "harken.json").read_text())
@@ -275,6 +281,11 @@ def test_safetensors_itself_opens_the_weights(tmp_path):
     run.write_tensors(tmp_path / "model.safetensors", saved)
     read = safetensors.torch.load_file(tmp_path / "model.safetensors")
     assert {n: t.tolist() for n, t in read.items()} == {n: t.tolist() for n, t in saved.items()}
+
+
+def test_whoever_may_read_the_recipe_may_read_the_weights(tmp_path):
+    folder = finished(tmp_path / "r")
+    assert (folder / "model.safetensors").stat().st_mode == (folder / "recipe.toml").stat().st_mode
 
 
 def test_the_weights_say_nothing_of_the_time(tmp_path):

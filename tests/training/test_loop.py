@@ -208,6 +208,53 @@ def test_a_number_that_is_none_stops_the_run_before_the_update(tmp_path, broken)
     assert (trainer.step, float(trainer.model.w.detach())) == (2, -1.0)
 
 
+class Odd(Toy):
+    """Its loss is not a number in these batches."""
+
+    odd = range(1, 99)
+
+    def loss(self, model: Slope, batch: Batch, part: int = 0) -> Loss:
+        return Loss(super().loss(model, batch).total * (math.nan if len(self.seen) in self.odd else 1))
+
+
+def heard() -> tuple[list[str], Callable[..., None]]:
+    """What was told as a notice, and the listener that notes it."""
+    said: list[str] = []
+    return said, lambda event, **facts: said.append(facts["text"]) if event == "notice" else None
+
+
+def test_skipped_updates_are_told_at_the_first_and_whenever_they_have_doubled(tmp_path):
+    said, listen = heard()
+    fit(Trainer(Slope(), Odd(), settings(steps=9, on_nan="skip"), listen=listen), tmp_path / "r", 9)
+    assert [text.partition(":")[0] for text in said] == ["step 1", "step 2", "step 4", "step 8"]
+    assert said[-1].endswith("nothing was updated; 8 skipped until now")
+
+
+def test_what_is_skipped_while_the_speed_is_measured_is_not_told(tmp_path):
+    said, listen = heard()
+    trainer = Trainer(Slope(), Odd(), settings(on_nan="skip"), listen=listen)
+    trainer.measure(0.0)
+    assert said == []
+    trainer.update(6)
+    assert len(said) == 1
+
+
+def test_the_log_of_losses_that_are_no_numbers_is_strict_json(tmp_path):
+    fit(Trainer(Slope(), Odd([math.nan] * 6), settings(on_nan="skip", eval_every=6)), tmp_path / "r")
+    assert "NaN" not in (tmp_path / "r" / "log.jsonl").read_text()
+    assert [(line["loss"], line["valid"]) for line in log(tmp_path / "r") if "valid" in line] == [(None, None)]
+
+
+def test_a_run_that_a_number_has_ended_says_so_to_whoever_asks_later_until_it_goes_on(tmp_path):
+    task = Odd()
+    task.odd = [5]
+    with pytest.raises(HarkenError, match="step 5"):
+        fit(Trainer(Slope(), task, settings(checkpoint_every=2)), tmp_path / "r")
+    assert run.unfinished(tmp_path / "r").startswith("it ended at step 5 (epoch 1, batch 0): the loss or the gradient")
+    Trainer(Slope(), Toy(), settings()).resume(tmp_path / "r")
+    assert run.unfinished(tmp_path / "r").startswith("go on with: harken train")
+
+
 # --- the learning rate ------------------------------------------------------------------------------------------------
 
 
@@ -231,6 +278,14 @@ def test_the_rate_rises_straight_and_falls_as_half_a_cosine(step, value):
 def test_a_warm_up_of_one_or_more_counts_steps():
     train = settings(lr=1.0, warmup=4, schedule="constant")
     assert [rate(step, 100, train) for step in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(("warmup", "told"), [(7, 1), (6, 0), (0.9, 0)])
+def test_a_warm_up_longer_than_the_training_is_told(tmp_path, warmup, told):
+    said, listen = heard()
+    fit(Trainer(Slope(), Toy(), settings(warmup=warmup), listen=listen), tmp_path / "r")
+    text = "train.warmup is 7 steps long, and the training 6: the rate never gets up to train.lr"
+    assert said == [text] * told
 
 
 def test_the_rate_of_a_step_is_the_one_it_is_made_with(tmp_path):
@@ -332,6 +387,20 @@ def test_without_best_the_last_weights_are_taken(tmp_path):
     assert float(trainer.model.w.detach()) == -6
 
 
+@pytest.mark.parametrize(("best", "kept"), [(True, "; the weights of step 2 are kept"), (False, "")])
+def test_a_training_that_stops_early_says_when_and_why(tmp_path, best, kept):
+    said, listen = heard()
+    trainer = Trainer(Slope(), Toy([5, 3, 4, 4, 1, 0]), settings(eval_every=1, stop_after=2, best=best), listen=listen)
+    fit(trainer, tmp_path / "r")
+    assert said == [f"stopped at step 4 of 6: the valid loss was no better for 2 looks{kept}"]
+
+
+def test_a_training_that_ends_with_its_last_step_did_not_stop_early(tmp_path):
+    said, listen = heard()
+    fit(Trainer(Slope(), Toy([5, 3, 2, 1, 1, 1]), settings(eval_every=1, stop_after=2), listen=listen), tmp_path / "r")
+    assert said == []
+
+
 def test_every_logged_step_stands_there_once(tmp_path):
     trainer = Trainer(Slope(), Toy(), settings(steps=12, log_every=3, eval_every=4))
     fit(trainer, tmp_path / "r", 12)
@@ -399,6 +468,14 @@ def test_another_number_of_threads_is_named(tmp_path):
     torch.set_num_threads(2)
     Trainer(Slope(), Toy(), settings(), listen=lambda event, **facts: said.append(facts)).resume(tmp_path / "r")
     assert said == [{"text": "another thread count or torch than before: the run goes on, but not bit for bit"}]
+
+
+def test_another_way_to_share_the_work_is_named(tmp_path):
+    said, listen = heard()
+    fit(Trainer(Slope(), Toy(), settings(parallel="ddp")), tmp_path / "r")
+    Trainer(Slope(), Toy(), settings(parallel="fsdp"), listen=listen).resume(tmp_path / "r")
+    ways = "1 process (train.parallel=fsdp) instead of 1 process (train.parallel=ddp)"
+    assert said == [f"{ways}: the run goes on, but not bit for bit"]
 
 
 def test_a_damaged_checkpoint_is_told_of(tmp_path):

@@ -13,6 +13,7 @@ from typing import Any
 
 from harken import run
 from harken.errors import MissingExtra
+from harken.events import plain
 
 PLACE = "tensorboard"  # in the run folder
 Draw = Callable[[Mapping[str, Any]], None]
@@ -50,7 +51,8 @@ def curves(folder: Path | None) -> Iterator[Draw]:
 
         def draw(facts: Mapping[str, Any]) -> None:
             numbers = {**facts, **{f"parts/{name}": loss for name, loss in facts.get("parts", {}).items()}}
-            shown = [Summary.Value(tag=n, simple_value=x) for n, x in numbers.items() if n not in ("step", "parts")]
+            told = {n: x for n, x in plain(numbers).items() if n not in ("step", "parts") and x is not None}
+            shown = [Summary.Value(tag=n, simple_value=x) for n, x in told.items()]
             write(step=facts["step"], summary=Summary(value=shown))
 
         write(file_version="brain.Event:2")

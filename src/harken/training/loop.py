@@ -10,14 +10,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import torch
 from torch import Tensor, nn
 
 from harken import machine, run
 from harken.errors import BadRun, BadSetting, HarkenError, Stopped, how_to_go_on
-from harken.events import Listener, silent
+from harken.events import Listener, plain, silent
 from harken.tasks import Learning
 
 from . import state
@@ -26,7 +26,7 @@ from .board import curves, tensorboard
 from .capture import WARM
 from .course import Course
 from .meter import Meter, forget_peak
-from .optim import rate
+from .optim import rate, rising
 from .parallel import Ranks
 from .settings import Train
 from .step import Step
@@ -107,11 +107,12 @@ class Trainer:
         self.last = {"loss": loss, "gradient": norm}
         if (new := odd - self.course.skipped) == 0:
             return
-        self.course.skipped = odd
+        before, self.course.skipped = self.course.skipped, odd
         what = "the loss or the gradient is not finite, so nothing was updated"
         if self.train.on_nan == "skip":
-            where = f"step {self.step}" if new == 1 else f"{new} of the steps up to {self.step}"
-            return self.listen("notice", text=f"{where}: {what}; skipped")
+            if odd.bit_length() > before.bit_length():  # the first, and whenever they have doubled
+                self.listen("notice", text=f"step {self.step}: {what}; {odd:,} skipped until now")
+            return
         self.step -= new  # after the first, none was updated
         epoch, place = divmod(self.step, self.task.steps)
         where = f"step {self.step + 1} (epoch {epoch}, batch {place})"
@@ -122,6 +123,7 @@ class Trainer:
     def measure(self, seconds: float, most: int = 200) -> Pace:
         """The pace, from so many seconds or steps. Weights and random state are put back afterwards."""
         self.listen("measure")
+        listen, self.listen = self.listen, silent  # what is odd in steps that are put back is not the run's
         before = self._weights()
         chance, carry = state.random_state(), self.task.state()
         for _ in range(WARM + 2 if self.make.lazy else 2):  # what the first steps set up is set up once
@@ -145,7 +147,7 @@ class Trainer:
         look = time.perf_counter() - start
         run.load_weights(self.model, before)
         self.make.begin()
-        self.step, self.course, self.average = 0, Course(), average(self.train)
+        self.step, self.course, self.average, self.listen = 0, Course(), average(self.train), listen
         state.load_random_state(chance)
         self.task.load_state(carry)
         pace = Pace(sorted(times)[len(times) // 2], look, *meter.power())
@@ -157,11 +159,15 @@ class Trainer:
         """Train up to this step, writing log and checkpoints into the folder. `previous` is the cost until now."""
         look_every = self.train.eval_every or max(1, math.ceil(steps / EVALS))
         log_every = self.train.log_every or max(1, steps // LINES)
+        if (rise := rising(steps, self.train)) > steps:
+            many = f"train.warmup is {rise:,} steps long, and the training {steps:,}"
+            self.listen("notice", text=f"{many}: the rate never gets up to train.lr")
         self.model.train()
         with (
             Meter(previous, device=self.device, processes=self.ranks.here) as meter,
             _asked_to_stop() as stop,
             (folder / "log.jsonl" if self.ranks.first else Path(os.devnull)).open("a") as log,
+            _last_words(log),
             curves(folder if self.train.tensorboard and self.ranks.first else None) as draw,
         ):
             saved, mark, tokens = time.monotonic(), time.perf_counter(), 0
@@ -175,7 +181,7 @@ class Trainer:
                     facts["tokens_per_second"] = round(tokens / (time.perf_counter() - mark))
                     if look and "valid" in self.task.splits:
                         facts["valid"] = self._judge()
-                    log.write(json.dumps(facts) + "\n")
+                    log.write(json.dumps(plain(facts)) + "\n")
                     log.flush()
                     draw(facts)
                     mark, tokens = time.perf_counter(), 0
@@ -190,7 +196,17 @@ class Trainer:
                 if stopped and not done:
                     where = f"{folder}: stopped at step {self.step} of {steps}"
                     raise Stopped(f"{where}; {how_to_go_on(folder, self.ranks.world)}", stopped)
+        if early := self.early(steps):
+            self.listen("notice", text=early)
         return meter
+
+    def early(self, steps: int) -> str:
+        """Why the training was over before its steps were; nothing, if it was not."""
+        if self.step == steps or not self.course.over(self.train):
+            return ""
+        kept = f"; the weights of step {self.course.step:,} are kept" if self.best_weights else ""
+        looks = f"{self.course.waited} look{'s' * (self.course.waited > 1)}"
+        return f"stopped at step {self.step:,} of {steps:,}: the valid loss was no better for {looks}{kept}"
 
     def look(self, split: str, *, quick: bool = True) -> Any:
         """The task's score. The last judgement is made in float32, as `harken eval` will make it again."""
@@ -245,6 +261,7 @@ class Trainer:
             "bitwise": self.bitwise,
             "machine": machine.describe(),
             "processes": self.ranks.world,
+            "parallel": self.train.parallel,
             "notes": self.notes,
         }
         if self.ranks.first:
@@ -266,9 +283,10 @@ class Trainer:
                 self.listen(
                     "notice", text="another thread count or torch than before: the run goes on, but not bit for bit"
                 )
-            if (before := facts.get("processes", 1)) != self.ranks.world:  # the first runs do not say
-                text = f"{self.ranks.world} processes instead of {before}: the run goes on, but not bit for bit"
-                self.listen("notice", text=text)
+            how = self.train.parallel
+            before = _shared(facts.get("processes", 1), facts.get("parallel", how))  # the first runs do not say
+            if (shared := _shared(self.ranks.world, how)) != before:
+                self.listen("notice", text=f"{shared} instead of {before}: the run goes on, but not bit for bit")
             run.load_weights(self.model, state.of("model", tensors))
             state.load_moments(self.model, self.make.optimizer, state.of("optimizer", tensors))
             state.load_random_state(self.ranks.own_chance(state.of("random", tensors)))
@@ -286,6 +304,10 @@ class Trainer:
         return facts
 
 
+def _shared(processes: int, how: str) -> str:
+    return f"{processes} process{'es' * (processes > 1)} (train.parallel={how})"
+
+
 def trim_log(path: Path, step: int) -> None:
     """Leave the lines up to this step, so that every step stands there once; a half-written last line goes too."""
     kept = []
@@ -296,6 +318,18 @@ def trim_log(path: Path, step: int) -> None:
         except (ValueError, KeyError, TypeError):
             continue
     run.write(path, "".join(kept))
+
+
+@contextmanager
+def _last_words(log: TextIO) -> Iterator[None]:
+    """What would end the run again is the last line of its log; whoever goes on before it takes it away."""
+    try:
+        yield
+    except Stopped:
+        raise
+    except HarkenError as error:
+        log.write(json.dumps({"ended": str(error)}) + "\n")
+        raise
 
 
 @contextmanager

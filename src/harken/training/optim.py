@@ -59,9 +59,14 @@ def hidden(model: nn.Module) -> list[Tensor]:
     return [W for name, W in lines if W.requires_grad and name.rpartition(".")[2] != "head"]
 
 
+def rising(steps: int, train: Train) -> int:
+    """The steps in which the learning rate rises."""
+    return round(train.warmup * steps) if train.warmup < 1 else round(train.warmup)
+
+
 def rate(step: int, steps: int, train: Train) -> float:
     """The learning rate of a step: a straight rise, the schedule, and at the end a straight fall where one is asked."""
-    warmup = round(train.warmup * steps) if train.warmup < 1 else round(train.warmup)
+    warmup = rising(steps, train)
     if step < warmup:
         return train.lr * (step + 1) / warmup
     done = (step - warmup) / max(1, steps - warmup)
