@@ -47,6 +47,7 @@ def test_people_get_a_line_for_each_trial_a_table_a_verdict_and_where_it_is(hark
     said = harken("compare", text, "--models", "gpt,lstm", *TINY, "--seeds", 1, "--eval", "model.context=8")
     assert said.code == 0, said
     lines = said.out.splitlines()
+    assert lines[0] == "  compare 2 settings x 1 seed"
     trials = [line for line in lines if line.startswith("  trial ")]
     assert trials == ["  trial 1 of 2: gpt, seed 0", "  trial 2 of 2: lstm, seed 0"]
     table = lines.index(next(line for line in lines if line.lstrip().startswith("valid loss  ")))
@@ -67,8 +68,9 @@ def test_what_failed_is_told_with_its_reason(harken, text):
 
 def test_minutes_are_the_budget_of_each_trial(harken, text):
     tiny = [word for word in TINY if not word.startswith("train.steps")]
-    said = harken("compare", text, *tiny, "--minutes", 0.001, "--seeds", 1, "--json")
+    said = harken("compare", text, *tiny, "--minutes", 0.001, "--seeds", 2, "--json")
     assert json.loads(said.out)["settings"]["train.minutes"] == 0.001
+    assert said.err.splitlines()[0] == "  compare 1 setting x 2 seeds: 0.1 s of training"
 
 
 def test_a_finished_comparison_is_told_again_without_training(harken, text, tmp_path):
@@ -90,6 +92,10 @@ def test_a_typing_error_is_refused_before_anything_is_trained(refused, text, tmp
         "compare: --models and model.kind say the same; give one of them; see harken compare --help"
     )
     assert refused(text, "--seeds", "0").startswith("compare: invalid value for '--seeds'")
+    assert refused(text) == (
+        "my.txt: there is nothing to compare; give a setting several values, such as model.heads=1,2; "
+        "or say how often with seeds (--seeds 3)"
+    )
     assert refused("mt.txt", "model.heads=1,2").startswith("mt.txt: there is no such file")
     assert not (tmp_path / "runs").exists()
 

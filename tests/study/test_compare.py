@@ -118,6 +118,7 @@ def test_one_value_is_read_as_train_reads_it():
         ({"evals": {"model.contxt": [32]}}, "model.contxt is not a setting. Did you mean model.context?"),
         ({"seeds": 0}, "seeds = 0: at least 1 is needed"),
         ({"seeds": "3"}, "seeds = '3': at least 1 is needed"),
+        ({}, "there is nothing to compare; give a setting several values, such as model.heads=1,2"),
         ({"axes": ["model.heads=1,2"]}, "axes = ['model.heads=1,2']: a dictionary is accepted"),
     ],
 )
@@ -291,8 +292,32 @@ def test_more_seeds_and_values_train_only_what_is_missing(tales, tmp_path):
     grown = harken.compare(tales, {"model.heads": [1, 2]}, settings=settings, seeds=2, out=tmp_path / "c", resume=True)
     assert times(tmp_path / "c").items() >= before.items()
     assert [row["seeds"] for row in grown.rows] == [[0, 1], [0, 1]]
-    again = harken.compare(tmp_path / "c", seeds=1, resume=True)
-    assert [row["seeds"] for row in again.rows] == [[0], [0]]
+    again = harken.compare(tales, {"model.heads": [1, 2]}, settings=settings, out=tmp_path / "c", resume=True)
+    assert [row["seeds"] for row in again.rows] == [[0, 1], [0, 1]]
+
+
+def test_fewer_seeds_than_there_are_would_drop_some_and_are_refused(made, tales):
+    said = f"^{made.path}: seeds = 1: the comparison there has 2; take 2 or more, or another folder$"
+    with pytest.raises(BadInput, match=said):
+        harken.compare(made.path, seeds=1, resume=True)
+    with pytest.raises(BadInput, match=said):
+        harken.compare(tales, {"model.heads": [1]}, settings=shared(), seeds=1, out=made.path, resume=True)
+
+
+def test_all_seeds_of_a_row_have_the_steps_that_its_minutes_became_once(tales, tmp_path, monkeypatch):
+    rates = iter((3, 4, 5, 6))  # steps, as noisy timings would find them
+    monkeypatch.setattr(training, "plan", lambda trainer: (trainer.train.steps or next(rates), None))
+    settings = {path: value for path, value in TINY.items() if path not in ("train.steps", "model.heads")}
+
+    def stop(event: str, **facts: Any) -> None:
+        if event == "trial" and facts["number"] == 4:
+            raise Stopped("stopped", 15)
+
+    how = {"settings": settings | {"train.minutes": 0.5}, "seeds": 2, "out": tmp_path / "c"}
+    with pytest.raises(Stopped):
+        harken.compare(tales, {"model.heads": [1, 2]}, **how, listen=stop)
+    found = harken.compare(tmp_path / "c", resume=True)
+    assert [[harken.load(run).facts["steps"] for run in row["runs"]] for row in found.rows] == [[3, 3], [4, 4]]
 
 
 def test_the_newest_comparison_of_this_data_and_these_settings_is_the_one_to_go_on_with(tales):
@@ -318,9 +343,9 @@ def test_the_newest_comparison_of_this_data_and_these_settings_is_the_one_to_go_
 
 def test_a_folder_that_is_taken_is_refused_and_says_what_to_do(made, tales, tmp_path):
     with pytest.raises(BadInput, match="is not empty; resume the comparison there, or take another folder"):
-        harken.compare(tales, settings=TINY, out=made.path)
+        harken.compare(tales, settings=TINY, seeds=1, out=made.path)
     with pytest.raises(BadInput, match="the comparison there has other data or settings; take another folder"):
-        harken.compare(tales, settings=TINY, out=made.path, resume=True)
+        harken.compare(tales, settings=TINY, seeds=1, out=made.path, resume=True)
     with pytest.raises(BadInput, match="this is a comparison, not data; go on with: harken compare "):
         harken.compare(made.path, settings=TINY)
     with pytest.raises(BadInput, match="goes on with the settings it has; leave them and out away"):
@@ -345,7 +370,7 @@ def test_a_tuple_among_the_settings_does_not_keep_it_from_going_on(tales, tmp_pa
 
 def test_a_second_writer_is_refused(tales, tmp_path):
     with room.run.writing(tmp_path / "busy"), pytest.raises(BadInput, match="another process is training here"):
-        harken.compare(tales, settings=TINY, out=tmp_path / "busy")
+        harken.compare(tales, settings=TINY, seeds=1, out=tmp_path / "busy")
 
 
 def test_the_command_of_a_comparison_repeats_it(made, tales):

@@ -188,6 +188,25 @@ def test_of_accuracy_more_is_better():
     )
 
 
+def test_the_steps_are_a_column_only_where_the_rows_differ_in_them():
+    assert "steps" not in grid(compared(a=[1.0], b=[2.0]))[0]
+    heads, lines = grid(tally([[trial("a", 0, 1.0)], [trial("b", 0, 1.0, steps=1494)], [trial("c", 0, None)]]))
+    assert [line[heads.index("steps")] for line in lines] == ["10", "1,494", "-", "-"]
+
+
+def test_without_equal_quality_there_is_no_column_for_the_time_to_it():
+    blind = [Trial({"model.heads": 1}, 0, Path("x"), trial(1, 0, 1.0).facts, trial(1, 0, 1.0).cost)]
+    assert [head for head in grid(compared(a=[1.0]))[0] if head.startswith("to ")] == ["to 1.00"]
+    assert not [head for head in grid(tally([blind]))[0] if head.startswith("to ")]
+
+
+def test_the_free_baselines_are_shown_on_every_split():
+    scores = {split: {"loss": loss} for split, loss in (("valid", 1.0), ("test", 1.1))}
+    free = {split: {"5-gram": {"loss": loss}} for split, loss in (("valid", 2.0), ("test", 2.1))}
+    heads, lines = grid(tally([[trial("a", 0, 1.0, metrics=scores, baseline=free)]]))
+    assert [lines[-1][heads.index(f"{split} loss")] for split in ("valid", "test")] == ["2.000", "2.100"]
+
+
 def test_losses_per_different_tokens_are_not_compared():
     other = trial(
         "b",

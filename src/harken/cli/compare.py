@@ -9,7 +9,16 @@ from harken.study.chart import duration, figure
 from . import as_json, show
 from .say import Teller, table
 
-TOLD = {"notice", "fetch", "vocabulary", "encode", "step", "trial", "tried"}  # of a trial; the rest is in its report
+TOLD = {
+    "notice",
+    "fetch",
+    "vocabulary",
+    "encode",
+    "step",
+    "planned",
+    "trial",
+    "tried",
+}  # of a trial; the rest is in its report
 
 
 @click.command()
@@ -73,6 +82,10 @@ class Trials(Teller):
             super().__call__(
                 event, **{name: fact for name, fact in facts.items() if (event, name) != ("step", "valid")}
             )
+
+    def _planned(self, rows: int, seeds: int, minutes: float) -> None:
+        many = f"{rows} setting{'s' * (rows > 1)} x {seeds} seed{'s' * (seeds > 1)}"
+        self.line(f"  compare {many}{minutes and f': {duration(minutes * 60)} of training' or ''}")
 
     def _trial(self, number: int, trials: int, name: str, seed: int) -> None:
         self._away()

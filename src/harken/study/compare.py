@@ -25,6 +25,7 @@ from harken import run
 from harken.errors import BadInput, BadRun, HarkenError, Stopped
 from harken.events import Listener, silent
 from harken.recipe import GIVEN, Recipe, Settings
+from harken.training.settings import Train
 from harken.use.model import Run, fitted
 
 from .chart import number
@@ -37,6 +38,7 @@ PLAN = "compare.json"
 QUOTED = re.compile(r'"(?:\\.|[^"\\])*"|\'[^\']*\'')  # a text as TOML writes it
 PLAIN = re.compile(r"[\w./@+-]+")
 LONGEST = 100  # letters of a folder's name
+BUDGETS = [f"train.{name}" for name in Train.one_of[0]]
 SEEDS = 3  # the fewest that give an interval of some use
 
 
@@ -107,8 +109,7 @@ def compare(
             raise BadInput(f"{what}: this is a comparison, not data; {_how_to_go_on(folder)}")
         if axes or given or evals or out:
             raise BadInput(f"{what}: this comparison goes on with the settings it has; leave them and out away")
-        plan = _read(folder)
-        plan = replace(plan, seeds=plan.seeds if seeds is None else seeds)
+        plan = _with_seeds(_read(folder), seeds, folder)
         check(plan, listen)
     else:
         place = Path(out) if out else Path("runs") / f"{run_name(str(what), given)}-compare"
@@ -116,7 +117,12 @@ def compare(
         source = str(kept.absolute()) if kept.exists() else str(what)
         plan = Plan(source, _lists(axes), given, _lists(evals), SEEDS if seeds is None else seeds)
         check(plan, listen)
+        if seeds is None and not plan.axes and not plan.evals:
+            way = "give a setting several values, such as model.heads=1,2; or say how often with seeds (--seeds 3)"
+            raise BadInput(f"{what}: there is nothing to compare; {way}")
         folder = _folder(plan, place, named=bool(out), resume=resume, listen=listen)
+        if (folder / PLAN).is_file():
+            plan = replace(plan, seeds=_with_seeds(_read(folder), seeds, folder).seeds)
     with run.writing(folder):
         run.write_json(folder / PLAN, asdict(plan))
         return _compare(plan, folder, listen)
@@ -182,6 +188,14 @@ def check(plan: Plan, listen: Listener = silent) -> None:
             recipes.resolve(("the recipe", recipe.settings()), (GIVEN, under))
 
 
+def _with_seeds(begun: Plan, seeds: int | None, folder: Path) -> Plan:
+    """The plan of a comparison that goes on, with as many seeds as before or more: what is trained is not dropped."""
+    if isinstance(seeds, int) and 0 < seeds < begun.seeds:
+        way = f"take {begun.seeds} or more, or another folder"
+        raise BadInput(f"{folder}: seeds = {seeds}: the comparison there has {begun.seeds}; {way}")
+    return begun if seeds is None else replace(begun, seeds=seeds)
+
+
 def _read(folder: Path) -> Plan:
     found = run.read_json(folder / PLAN)
     try:
@@ -213,14 +227,17 @@ def _how_to_go_on(folder: Path) -> str:
 
 def _compare(plan: Plan, folder: Path, listen: Listener) -> Comparison:
     rows = plan.rows()
-    first = choose(plan.what, plan.settings | rows[0]).recipe.train.seed
+    budgets = [choose(plan.what, plan.settings | row).recipe.train for row in rows]
+    first = budgets[0].seed
     todo = [(n, seed) for seed in range(first, first + plan.seeds) for n in range(len(rows))]  # all rows, then again
     groups: list[list[Trial]] = [[] for _ in rows]
+    minutes = [train.minutes for train in budgets if (train.steps, train.tokens, train.epochs) == (None, None, None)]
+    listen("planned", rows=len(rows), seeds=plan.seeds, minutes=sum(minutes) * plan.seeds)
     for turn, (n, seed) in enumerate(todo, 1):
         listen("trial", number=turn, trials=len(todo), name=name_of(rows[n]), seed=seed)
         place = folder / _name(rows[n], seed)
         try:
-            trial = _trial(plan, rows[n], seed, place, listen)
+            trial = _trial(plan, rows[n], seed, place, groups[n], listen)
         except Stopped as error:
             where = f"{folder}: stopped in trial {turn} of {len(todo)}"
             raise Stopped(f"{where}; {_how_to_go_on(folder)}", error.exit_code - 128) from None
@@ -247,11 +264,11 @@ def _name(settings: Settings, seed: int) -> str:
     return f"{plain[:LONGEST]}-{hashlib.sha256(said.encode()).hexdigest()[:8]}"
 
 
-def _trial(plan: Plan, row: Settings, seed: int, folder: Path, listen: Listener) -> Trial:
+def _trial(plan: Plan, row: Settings, seed: int, folder: Path, before: Sequence[Trial], listen: Listener) -> Trial:
     """Train one, go on with one that was begun, or read one that is finished. One that fails says why."""
     trial = Trial(row, seed, folder)
-    given = plan.settings | row | {"train.seed": seed}
     begun, done = (folder / "recipe.toml").is_file(), (folder / "harken.json").is_file()
+    given = {} if begun else _settings(plan, row, before) | {"train.seed": seed}  # a run that was begun has its own
     _forget()
     try:
         made = train(plan.what, out=folder, settings=given, resume=begun, listen=silent if done else listen)
@@ -265,6 +282,16 @@ def _trial(plan: Plan, row: Settings, seed: int, folder: Path, listen: Listener)
     except Exception as error:  # a night of trials does not end with the first that is out of memory
         said = " ".join(str(error).split())
         return replace(trial, failed=said if isinstance(error, HarkenError) else f"{type(error).__name__}: {said}")
+
+
+def _settings(plan: Plan, row: Settings, before: Sequence[Trial]) -> Settings:
+    """What to train with: the minutes of a row are measured once, and become the same steps for all its seeds."""
+    given = plan.settings | row
+    done = next((trial for trial in before if not trial.failed), None)
+    if done is None:
+        return given
+    steps = {"train.steps": recipes.read(done.run / "recipe.toml")["train.steps"]}
+    return {path: value for path, value in given.items() if path not in BUDGETS} | steps
 
 
 def _forget() -> None:

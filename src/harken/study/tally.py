@@ -126,13 +126,21 @@ def tally(groups: Sequence[Sequence[Trial]]) -> dict[str, Any]:
     order = leading(done[0].facts["metrics"][split]) if split else [""]
     metric = order[0] if alike else "bits_per_character"  # a loss per token says nothing beside one per other token
     level = _level(done) if alike else None
-    found: dict[str, Any] = {"split": split, "metric": metric, "level": level, "baseline": {}}
+    found: dict[str, Any] = {"split": split, "metric": metric, "level": level}
+    free = {each: _free(done, each) for each in splits}
+    found |= {"baseline": free.get(split, {}), "baselines": free}
     found["rows"] = [_row(group, splits, level) for group in groups]
+    return found | {"verdict": verdict(found)}
+
+
+def _free(done: Sequence[Trial], split: str) -> dict[str, Facts]:
+    """The baselines that cost nothing; where trials have other tokens or other data, each its own."""
+    free: dict[str, Facts] = {}
     for trial in done:
         for name, metrics in trial.facts["baseline"].get(split, {}).items():
-            if found["baseline"].setdefault(name, metrics) != metrics:  # other tokens, or other data
-                found["baseline"][f"{name}, {name_of(trial.settings)}"] = metrics
-    return found | {"verdict": verdict(found)}
+            if free.setdefault(name, metrics) != metrics:
+                free[f"{name}, {name_of(trial.settings)}"] = metrics
+    return free
 
 
 def _level(done: Sequence[Trial]) -> float | None:
@@ -195,19 +203,23 @@ def grid(found: Facts) -> tuple[list[str], list[list[str]]]:
     metric, splits = found["metric"], dict.fromkeys(split for row in found["rows"] for split in row["splits"])
     shown = ("loss", "perplexity") if metric == "loss" else (metric,)
     asked = [(split, key) for split in splits for key in shown if _has(found, split, key)]
-    level = "-" if found["level"] is None else figure(found["level"])
-    heads = ["", *(f"{split} {key.replace('_', ' ')}" for split, key in asked), "weights", "time", f"to {level}"]
-    heads += ["tokens/s", "arithmetic", "energy", "CO2e", "seeds"]
+    timed = {"seconds": "time"} | (
+        {} if found["level"] is None else {"seconds_to_quality": f"to {figure(found['level'])}"}
+    )
+    uneven = len({row["steps"] for row in found["rows"] if row["seeds"]}) > 1
+    heads = ["", *(f"{split} {key.replace('_', ' ')}" for split, key in asked), "weights", *["steps"] * uneven]
+    heads += [*timed.values(), "tokens/s", "arithmetic", "energy", "CO2e", "seeds"]
     lines = []
     for row in found["rows"]:
         scores = [(row["splits"].get(split), key) for split, key in asked]
         cells = [in_words(s["metrics"].get(key), s["interval"].get(key)) if s else "" for s, key in scores]
-        cells += [scaled(row["parameters"], "count"), *(duration(row[k]) for k in ("seconds", "seconds_to_quality"))]
+        cells += [scaled(row["parameters"], "count"), *[figure(row["steps"] and round(row["steps"]))] * uneven]
+        cells += [duration(row[k]) for k in timed]
         cells += [scaled(row[k], unit) for k, unit in COSTS.items()]
         lost = f", {len(row['failed'])} failed" if row["failed"] else ""
         lines.append([row["name"], *(cell or "-" for cell in cells), f"{len(row['seeds'])}{lost}"])
-    for name, metrics in found["baseline"].items():
-        cells = [in_words(metrics.get(key)) if split == found["split"] else "-" for split, key in asked]
+    for name in found["baseline"]:
+        cells = [in_words(found["baselines"][split].get(name, {}).get(key)) for split, key in asked]
         lines.append([f"{name}, for free", *cells, *["-"] * (len(heads) - 1 - len(cells))])
     return heads, lines
 
