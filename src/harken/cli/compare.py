@@ -9,16 +9,8 @@ from harken.study.chart import duration, figure
 from . import as_json, show
 from .say import Teller, table
 
-TOLD = {
-    "notice",
-    "fetch",
-    "vocabulary",
-    "encode",
-    "step",
-    "planned",
-    "trial",
-    "tried",
-}  # of a trial; the rest is in its report
+# of a trial; the rest is in its report
+TOLD = {"notice", "fetch", "vocabulary", "encode", "step", "planned", "trial", "tried"}
 
 
 @click.command()
@@ -85,7 +77,7 @@ class Trials(Teller):
 
     def _planned(self, rows: int, seeds: int, minutes: float) -> None:
         many = f"{rows} setting{'s' * (rows > 1)} x {seeds} seed{'s' * (seeds > 1)}"
-        self.line(f"  compare {many}{minutes and f': {duration(minutes * 60)} of training' or ''}")
+        self.line(f"  compare {many}" + (f": {duration(minutes * 60)} of training" if minutes else ""))
 
     def _trial(self, number: int, trials: int, name: str, seed: int) -> None:
         self._away()

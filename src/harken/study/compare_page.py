@@ -28,13 +28,8 @@ def compare_page(found: Facts, groups: Groups) -> str:
         ("Repeat it", tag("pre", found["command"])),
     )
     lead = (tag("p", found["verdict"], class_="verdict"),)
-    return page(
-        Path(found["comparison"]).name,
-        "a comparison",
-        [f"{found['seeds']} seed{'s' * (found['seeds'] > 1)}"],
-        lead,
-        sections,
-    )
+    many = f"{found['seeds']} seed{'s' * (found['seeds'] > 1)}"
+    return page(Path(found["comparison"]).name, "a comparison", [many], lead, sections)
 
 
 def compare_svg(found: Facts, groups: Groups) -> str:

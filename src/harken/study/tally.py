@@ -203,9 +203,9 @@ def grid(found: Facts) -> tuple[list[str], list[list[str]]]:
     metric, splits = found["metric"], dict.fromkeys(split for row in found["rows"] for split in row["splits"])
     shown = ("loss", "perplexity") if metric == "loss" else (metric,)
     asked = [(split, key) for split in splits for key in shown if _has(found, split, key)]
-    timed = {"seconds": "time"} | (
-        {} if found["level"] is None else {"seconds_to_quality": f"to {figure(found['level'])}"}
-    )
+    timed = {"seconds": "time", "seconds_to_quality": f"to {figure(found['level'])}"}
+    if found["level"] is None:
+        del timed["seconds_to_quality"]
     uneven = len({row["steps"] for row in found["rows"] if row["seeds"]}) > 1
     heads = ["", *(f"{split} {key.replace('_', ' ')}" for split, key in asked), "weights", *["steps"] * uneven]
     heads += [*timed.values(), "tokens/s", "arithmetic", "energy", "CO2e", "seeds"]
