@@ -49,9 +49,9 @@ class Recipe:
         return as_file(self.settings())
 
     def change(self, **settings: Any) -> "Recipe":
-        """The same recipe with these settings (train__steps=100), marked as worked out."""
-        changed = {k.replace("__", "."): v for k, v in settings.items()}
-        parts = {s: getattr(self, s) for s in SECTIONS}
+        """The same recipe with these settings (train__steps=100); those that are new are marked as worked out."""
+        parts, before = {s: getattr(self, s) for s in SECTIONS}, self.settings()
+        changed = {p: v for k, v in settings.items() if before.get(p := k.replace("__", ".")) != v}
         for path, value in changed.items():
             section, name = path.split(".")
             parts[section] = parts[section].model_copy(update={name: value})

@@ -151,6 +151,10 @@ def load_weights(model: nn.Module, saved: Mapping[str, Tensor]) -> None:
 # --- one writer -------------------------------------------------------------------------------------------------------
 
 
+class Busy(BadInput):
+    """Another process holds the folder."""
+
+
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
     """Hold the folder: a second writer is refused. The system lets go when the process dies, however it dies.
@@ -164,7 +168,7 @@ def writing(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise BadInput(f"{folder}: another process is training here; wait for it, or take another folder") from None
+            raise Busy(f"{folder}: another process is training here; wait for it, or take another folder") from None
         for left in filter(Path.is_file, folder.glob(".tmp-*")):  # half-written, by a writer that was killed
             left.unlink()
         try:

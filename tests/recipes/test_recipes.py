@@ -126,6 +126,8 @@ def test_each_value_remembers_where_it_came_from():
 def test_a_value_that_was_worked_out_says_so():
     made = resolve().change(train__steps=12)
     assert (made.train.steps, made.origins["train.steps"]) == (12, "worked out")
+    given = resolve(("given", {"train.steps": 12})).change(train__steps=12)
+    assert given.origins["train.steps"] == "given"
 
 
 def test_a_dial_on_the_command_line_beats_the_fields_of_the_file():

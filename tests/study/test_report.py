@@ -213,6 +213,23 @@ def test_a_validation_loss_that_rose_is_told():
         if line["step"] > 700 and "valid" in line:
             line["valid"] = 1.9
     assert "lowest at step 600 (1.60), then rose to 1.90" in Page(report(x)).words
+    advice = judge(x | {"metrics": {"valid": {"loss": 9.0}}})[1]
+    assert ("Train longer" not in advice) and advice.endswith(
+        "1.90. Take a larger model (model.size) or give it more data."
+    )
+
+
+def test_a_training_that_stopped_early_is_told_and_not_sent_on():
+    early = "stopped at step 6 of 40: the valid loss was no better for 1 look; the weights of step 4 are kept"
+    x = facts() | {"early": early, "metrics": {"valid": {"loss": 9.0}}}
+    assert judge(x)[1] == f"S{early[1:]}. Take a larger model (model.size) or give it more data."
+    assert f"S{early[1:]}." in Page(report(facts() | {"early": early})).words
+
+
+def test_updates_that_were_left_out_are_told():
+    told = "9 of 10 updates were left out: their loss or gradient was not finite."
+    assert told in Page(report(facts() | {"steps": 10, "skipped": 9})).words
+    assert "left out" not in Page(report(facts() | {"skipped": 0})).words
 
 
 def test_every_number_that_is_given_is_on_the_page():
@@ -298,6 +315,13 @@ def luminance(colour: str) -> float:
     parts = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_a_name_or_a_number_of_a_table_is_not_cut_and_a_long_command_wraps():
+    rules = {name.strip(): rule for names, rule in re.findall(r"([^{}]+)\{([^{}]*)\}", CSS) for name in names.split(",")}
+    assert "anywhere" not in rules["tbody th"]
+    assert "nowrap" in rules["td.n"]
+    assert "pre-wrap" in rules["pre"]
 
 
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])

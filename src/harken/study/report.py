@@ -11,7 +11,7 @@ NAMES = {"valid": "validation", "train": "training", "ram_gib": "memory, GiB"}
 SAMPLES, LETTERS, PARTS, LOOKS = 20, 4000, 50, 12  # the most of each on a page
 FEW = 1000  # tokens; what fewer of them say of a model is chance
 LESS = {"loss", "perplexity", "bits_per_character"}  # of these, less is better
-ADVICE = "Train longer (train.minutes), take a larger model (model.size) or give it more data."
+ADVICE = "take a larger model (model.size) or give it more data."
 HEAD = """<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">"""
 CSS = """
@@ -66,9 +66,8 @@ def report(facts: Facts) -> str:
     )
     about = [str(facts[key]) for key in ("kind", "task", "date") if facts.get(key) is not None]
     verdict, advice = judge(facts)
-    failed = figure(_of(facts, "audit").get("summary")) if _of(facts, "audit").get("passed") is False else ""
     lead = (
-        tag("p", f"Do not trust these numbers: {failed}.", class_="verdict worse") if failed else None,
+        tag("p", doubt, class_="verdict worse") if (doubt := doubtful(facts)) else None,
         tag("p", verdict, class_="verdict worse" if advice else "verdict"),
         tag("p", advice, class_="advice") if advice else None,
         _cards(facts, _split(facts)),
@@ -114,7 +113,8 @@ def judge(facts: Facts) -> tuple[str, str]:
     if gap >= 0.005:
         return f"{size} better than the {name}, which costs nothing: {numbers}", ""
     verdict = f"{size} worse than" if gap <= -0.005 else "No better than"
-    return f"{verdict} the free {name}: {numbers}", f"{_course(_series(facts, 'valid'))} {ADVICE}".strip()
+    longer = "" if facts.get("early") or _rose(_series(facts, "valid")) else "train longer (train.minutes), "
+    return f"{verdict} the free {name}: {numbers}", f"{_course(facts)} {_upper(longer + ADVICE)}".strip()
 
 
 def leading(metrics: Facts) -> list[str]:
@@ -129,6 +129,18 @@ def too_few(protocol: Facts) -> str:
 
 
 def _cards(facts: Facts, split: str) -> list[Html]:
+def doubtful(facts: Facts) -> str:
+    """Why the numbers of a run say nothing; nothing, if its audit passed."""
+    audit = _of(facts, "audit")
+    return f"Do not trust these numbers: {figure(audit.get('summary'))}." if audit.get("passed") is False else ""
+
+
+def skipped(facts: Facts) -> str:
+    """How many updates were left out, if any was."""
+    told = f"{figure(facts.get('skipped'))} of {figure(facts.get('steps'))} updates were left out"
+    return f"{told}: their loss or gradient was not finite." if number(facts.get("skipped")) else ""
+
+
     """The big numbers, and beside them how they were measured."""
     mine, cost, steps = _of(facts, "metrics", split), _of(facts, "cost"), facts.get("steps")
     units = {"loss": "nats per token", "perplexity": "equally likely choices"} if "perplexity" in mine else {}
@@ -163,7 +175,7 @@ def _curves(facts: Facts) -> list[Html]:
     free = [(x["loss"], n) for n, t in _of(facts, "baseline", "valid").items() if "loss" in (x := _numbers(t))]
     level = Line(f"{min(free)[1]}, free: {figure(min(free)[0])}", [(0.0, min(free)[0])]) if free else None
     out = [chart.chart("Loss", [*lines, Line("validation", valid, "dots")], note="nats", level=level)]
-    out += [tag("p", told, class_="soft")] if (told := _course(valid)) else []
+    out += [tag("p", told, class_="soft") for told in (_course(facts), skipped(facts)) if told]
     trio = [chart.chart(name, [Line(name, [*at[key].items()])], zero=True) for key, name in small.items()]
     out += [tag("div", trio, class_="trio")] if any(trio) else []
     looks = valid[:: -1 - len(valid) // LOOKS][::-1]  # from the end, so that the last one is among them
@@ -284,12 +296,22 @@ def _scored(facts: Facts, split: str) -> str:
     return f"{_name(split)} split" + ": " * bool(how) + ", ".join(how)
 
 
-def _course(valid: Sequence[Point]) -> str:
-    """Where the validation loss was best, and whether it was still falling."""
-    if len(valid) < 3:
+def _upper(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
+
+
+def _rose(valid: Sequence[Point]) -> bool:
+    return bool(valid) and valid[-1][1] > min(loss for _, loss in valid) + 0.01
+
+
+def _course(facts: Facts) -> str:
+    """Where the validation loss was best, and whether it was still falling; or why the training stopped early."""
+    if early := facts.get("early"):
+        return f"{_upper(figure(early))}."
+    if len(valid := _series(facts, "valid")) < 3:
         return ""
     step, best = min(valid, key=lambda point: point[1])
     if step == valid[-1][0]:
         return "The validation loss was lowest at the very end: more steps may still help."
-    risen = f", then rose to {figure(valid[-1][1])}" if valid[-1][1] > best + 0.01 else ""
+    risen = f", then rose to {figure(valid[-1][1])}" if _rose(valid) else ""
     return f"The validation loss was lowest at step {step:,.0f} ({figure(best)}){risen}."

@@ -4,9 +4,9 @@ import re
 import shlex
 import shutil
 import time
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
-from itertools import chain
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ def train(
     if resume and force:
         raise BadInput("resume goes on with a run, and force writes over it; give one of the two")
     if force and not out:
-        raise BadInput("force writes over a folder that is named; name it with out")
+        raise BadInput("force writes over a folder that is named; name it with out (--out DIR)")
     given = dict(settings or {}) | ({} if minutes is None else {"train.minutes": minutes})
     with parallel.together() as ranks:
         return _with(ranks, what, out, given, resume=resume, force=force, listen=listen if ranks.first else silent)
@@ -82,10 +82,9 @@ def _with(
     if ranks.world > 1 and "train.parallel" not in recipe.origins:
         recipe = recipe.change(train__parallel="ddp")
     ready = prepare(recipe, listen, ranks=ranks.by(recipe.train))  # what cannot be trained takes no folder and no name
-    # that took a while: another process may be here now
-    folder = Path(ranks.same(lambda: str(_folder(place, named=bool(out), force=force))))
-    ranks.same(lambda: refuse_a_small_disk(ready[1], folder))
-    with _writing(folder, ranks):
+    with ExitStack() as held:  # preparing took a while: others may be here now
+        folder = Path(ranks.same(lambda: str(_taken(place, held, named=bool(out), force=force))))
+        ranks.same(lambda: refuse_a_small_disk(ready[1], folder))
         if force and ranks.first:
             _clear(folder)
         reason = chosen.guess.reason if chosen.guess else None
@@ -161,10 +160,25 @@ def _folder(wanted: Path, *, named: bool, force: bool) -> Path:
     return wanted
 
 
+def _taken(wanted: Path, held: ExitStack, *, named: bool, force: bool) -> Path:
+    """The folder to write, held. A default name that another training took in this moment is passed over."""
+    for folder in () if named else _free(wanted):
+        with suppress(run.Busy):
+            held.enter_context(run.writing(folder))
+            return folder
+    folder = _folder(wanted, named=named, force=force)
+    held.enter_context(run.writing(folder))
+    return folder
+
+
 def next_free(wanted: Path) -> Path:
     """The folder of this name, or the first of name-2, name-3 ... that is free."""
-    later = (wanted.with_name(f"{wanted.name}-{n}") for n in range(2, 10**6))
-    return next(folder for folder in chain([wanted], later) if is_free(folder))
+    return next(_free(wanted))
+
+
+def _free(wanted: Path) -> Iterator[Path]:
+    later = (wanted.with_name(f"{wanted.name}-{n}") for n in count(2))
+    return filter(is_free, chain([wanted], later))
 
 
 def is_free(folder: Path) -> bool:
@@ -234,7 +248,8 @@ def _train(
     trainer.model = ranks.joined(trainer.model, lambda: recipe.build(opened.vocab))
     if ranks.first:
         run.write_tensors(folder / "model.safetensors", run.weights(trainer.model))
-        _judge(recipe, folder, trainer, metered, {"data": opened.facts(), "reason": notes["reason"]}, listen)
+        known = {"data": opened.facts(), "reason": notes["reason"], "early": trainer.early(steps) or None}
+        _judge(recipe, folder, trainer, metered, known, listen)
     ranks.same(lambda: None)  # the others wait
     return load(folder, device=str(trainer.device))
 
@@ -272,6 +287,7 @@ def _judge(
         "baseline": baseline,
         "audit": audit(trainer.model, task).facts(),
         "best_step": trainer.course.step,
+        "skipped": trainer.course.skipped,
         "bitwise": trainer.bitwise,
         "machine": machine.describe(),
         "versions": {"harken": __version__, "torch": torch.__version__},
