@@ -128,7 +128,6 @@ def too_few(protocol: Facts) -> str:
     return told if (number(protocol.get("tokens")) or FEW) < FEW else ""
 
 
-def _cards(facts: Facts, split: str) -> list[Html]:
 def doubtful(facts: Facts) -> str:
     """Why the numbers of a run say nothing; nothing, if its audit passed."""
     audit = _of(facts, "audit")
@@ -141,6 +140,7 @@ def skipped(facts: Facts) -> str:
     return f"{told}: their loss or gradient was not finite." if number(facts.get("skipped")) else ""
 
 
+def _cards(facts: Facts, split: str) -> list[Html]:
     """The big numbers, and beside them how they were measured."""
     mine, cost, steps = _of(facts, "metrics", split), _of(facts, "cost"), facts.get("steps")
     units = {"loss": "nats per token", "perplexity": "equally likely choices"} if "perplexity" in mine else {}
