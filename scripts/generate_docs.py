@@ -67,7 +67,8 @@ def recipe_page() -> str:
         '(`settings={"model.layers": 6}`) and in errors. `harken check --settings KIND` prints the same tables.',
         "",
         "A later one wins: default, then dial (`size`, `style`), then file, then command line.",
-        "`harken train DATA --show` prints every value and where it comes from.",
+        "`harken train DATA --show` prints every value and where it comes from. A relative path in a recipe file is",
+        "seen from the file's own folder; one given with a command, from where the command runs.",
     ]
     for section, sentence in SECTIONS.items():
         lines += ["", f"## {section}", "", sentence]

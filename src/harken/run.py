@@ -98,7 +98,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise BadRun(f"{path}: is missing") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise BadRun(f"{path}: cannot be read as JSON ({error})") from None
+        raise BadRun(f"{path}: cannot be read as JSON ({error}); {COPY}") from None
     if not isinstance(found, dict):
         raise BadRun(f"{path}: holds no JSON object; this is not a file harken wrote")
     return found

@@ -117,7 +117,7 @@ def test_a_bad_value_of_an_option_of_generate_is_noticed_before_the_run_is_looke
         (("train", "my.txt", "--show", "--resume"), "train: with --show, --resume means nothing; {see} train"),
         (("score", "no/run", "Tom", "--in", "my.txt"), "score: with --in, TEXT... means nothing; {see} score"),
         (("train", "my.txt", "--resume", "--force"), "resume goes on with a run, and force writes over it; give one"),
-        (("train", "my.txt", "--force"), "force writes over a folder that is named; name it with out"),
+        (("train", "my.txt", "--force"), "force writes over a folder that is named; name it with out (--out DIR)"),
         (("train", "my.txt", "--minutes", "1", "train.steps=3"), "train.steps and train.minutes: only one of them"),
     ],
 )
@@ -256,6 +256,50 @@ def test_stdin_that_is_not_utf_8_says_in_which_line(wrong, run):
     )
 
 
+def test_a_set_without_a_reader_is_refused_before_it_is_fetched(wrong, monkeypatch):
+    from harken.data import catalogue
+
+    monkeypatch.setattr(catalogue, "fetch", lambda *_, **__: pytest.fail("it was fetched"))
+    assert wrong("train", "mnist") == (
+        "mnist: this is images (70,000 handwritten digits, 28 x 28 (idx files)), and this harken has no reader for "
+        "images yet; it reads text"
+    )
+    assert wrong("train", "tatoeba-fra").endswith("it reads text. To take it for text all the same: data.kind=text")
+
+
+def test_random_bytes_are_not_called_latin_1(wrong, tmp_path):
+    (tmp_path / "bin.dat").write_bytes(bytes(range(256)) * 40)
+    assert wrong("train", "bin.dat", "data.kind=text") == (
+        "bin.dat:1: a binary file; harken reads UTF-8 text; give a file of text"
+    )
+
+
+def test_a_text_that_is_one_column_among_others_is_refused_with_the_way_out(wrong, tmp_path, run):
+    (tmp_path / "t.jsonl").write_text("".join(f'{{"id": {n}, "body": "line {n} of a tale"}}\n' for n in range(30)))
+    why = "JSON with one object per line; column 'body' holds text, and no column is a label"
+    assert wrong("train", "t.jsonl") == (
+        f"t.jsonl: this is text ({why}), and this harken reads plain text; write column 'body' out as one "
+        "(of JSONL: jq -r .body). To take it for text all the same: data.kind=text"
+    )
+    assert wrong("eval", run, "t.jsonl") == (
+        f"t.jsonl: this is text ({why}), and this run reads text; give it a plain text"
+    )
+
+
+def test_the_paths_in_a_recipe_are_seen_from_its_folder(wrong, tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "r.toml").write_text('[data]\npath = "mt.txt"\n')
+    (tmp_path / "sub" / "my.txt").write_text("A line.\n" * 50)
+    assert wrong("check", "sub/r.toml") == (
+        "sub/mt.txt: there is no such file; check the name. Did you mean sub/my.txt?"
+    )
+
+
+def test_another_text_than_that_of_the_recipe_names_the_way_out(wrong, text, tmp_path):
+    (tmp_path / "r.toml").write_text('[data]\npath = "my.txt"\nsha256 = "abc"\n')
+    assert wrong("train", "r.toml").endswith("bring that one back, or train anew on this one: harken train my.txt")
+
+
 def test_pairs_are_recognised_and_named_as_not_readable_yet(wrong, tmp_path):
     (tmp_path / "p.tsv").write_text("".join(f"a cat {n} sat\tun chat {n} dort\n" for n in range(30)))
     assert wrong("train", "p.tsv") == (
@@ -308,6 +352,14 @@ def test_a_run_that_was_tampered_with_names_the_file(wrong, run, tmp_path):
     assert wrong("generate", "odd", "x", code=1) == (
         "odd/model.safetensors: is not the file this run was finished with; take it from a copy, or train again"
     )
+
+
+def test_a_run_with_half_a_harken_json_names_the_way_out(wrong, run, tmp_path):
+    shutil.copytree(run, tmp_path / "odd")
+    (tmp_path / "odd" / "harken.json").write_text("{")
+    said = wrong("generate", "odd", "x", code=1)
+    assert said.startswith("odd/harken.json: cannot be read as JSON (")
+    assert said.endswith("); take it from a copy, or train again")
 
 
 def test_a_run_is_not_taken_for_data(wrong, run, tmp_path):

@@ -221,7 +221,7 @@ BAD: dict[str, tuple[str, bytes, str]] = {
     "UTF-32 without a mark": ("n.txt", "hello there".encode("utf-32-be"), "UTF-32BE text"),
     "a NUL byte": ("n.txt", b"one\ntwo \0 three\n", "n.txt:2: a binary file"),
     "control bytes": ("n.txt", bytes(range(1, 32)) * 9, "a binary file"),
-    "one picture": ("a.png", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "one picture.*folder of pictures"),
+    "one picture": ("a.png", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "one picture; harken reads UTF-8 text; give a file"),
     "gzip": ("a.txt.gz", gzip.compress(b"text"), "a gzip file.*gunzip"),
     "a truncated gzip": ("a.gz", gzip.compress(idx(3))[:11], "a gzip file"),
     "a PDF": ("a.pdf", b"%PDF-1.7\n%\xe2\xe3\n", "a PDF.*pdftotext"),
@@ -240,7 +240,7 @@ BAD: dict[str, tuple[str, bytes, str]] = {
     "a pickle under another name": ("a.bin", b"\x80\2}q\0.", "pickle can run code"),
     "torch weights": ("a.bin", npz(extra="archive/data.pkl"), "pickle can run code"),
     "safetensors": ("a.safetensors", struct.pack("<Q", 4) + b'{"a"' + bytes(9), "safetensors"),
-    "a NumPy array": ("a.npy", b"\x93NUMPY\1\0", "NumPy array.*savez"),
+    "a NumPy array": ("a.npy", b"\x93NUMPY\1\0", "NumPy array; harken reads UTF-8 text"),
     "an idx file cut short": ("a-ubyte", idx(3, 4, 4)[:-1], r"63 bytes long; 64 bytes are needed"),
     "an empty file": ("a.txt", b"", "an empty file"),
     "white space alone": ("a.txt", b" \n\t\n\r\n", "nothing but white space"),
@@ -262,6 +262,20 @@ BAD: dict[str, tuple[str, bytes, str]] = {
 }  # fmt: skip
 
 
+def test_no_reader_that_is_not_there_is_promised_to_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    for file, data, _ in BAD.values():
+        if b"\0" in data and not file.endswith((".npz", "ubyte")):
+            (tmp_path / file).write_bytes(data)
+            with pytest.raises(BadInput) as caught:
+                sniff(tmp_path / file)
+            assert not re.search(r"CSV|JSON|idx|npz|pictures|harken import", str(caught.value)), caught.value
+
+
+def test_a_line_longer_than_what_is_read_is_not_measured_by_what_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("word " * 300_000)
+    assert sniff(tmp_path / "a.txt").reason == "plain UTF-8 text, a line of more than 1048576 characters, no columns"
+
+
 def one_line(path: Path, says: str) -> None:
     with pytest.raises(BadInput) as caught:
         sniff(path)
@@ -281,8 +295,8 @@ def test_each_unreadable_file_is_named_in_one_clear_line(name: str, tmp_path: Pa
 
 def test_a_missing_file_brings_its_neighbour_to_mind(tmp_path: Path) -> None:
     (tmp_path / "reviews.csv").write_text("a")
-    one_line(tmp_path / "review.csv", r"no such file or folder; .* Did you mean reviews.csv\?")
-    one_line(tmp_path / "nowhere" / "a.txt", "not a folder")
+    one_line(tmp_path / "review.csv", r"no such file or folder; .* Did you mean .*reviews.csv\?")
+    one_line(tmp_path / "nowhere" / "a.txt", "no such file")
     one_line(tmp_path / "reviews.csv" / "a.txt", "no such file")
 
 

@@ -55,6 +55,16 @@ def test_what_is_given_beats_the_recipe_file(text):
     assert (chosen.recipe.origins["model.d"], chosen.guess) == ("lm.toml", None)
 
 
+def test_relative_paths_of_a_recipe_are_seen_from_its_folder_and_given_ones_from_here(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "lm.toml").write_text(
+        '[data]\nmix = {a.txt = 1, "/b.txt" = 2}\nvalid = "c/v.txt"\ntest = 0.1\n'
+    )
+    data = choose("sub/lm.toml").recipe.data
+    assert (data.mix, data.valid, data.test) == ({"sub/a.txt": 1, "/b.txt": 2}, "sub/c/v.txt", 0.1)
+    assert choose("sub/lm.toml", {"data.valid": "v.txt"}).recipe.data.valid == "v.txt"
+
+
 def test_a_recipe_for_other_data_loses_the_fingerprint_of_its_own(text):
     with open("lm.toml", "w") as file:
         file.write('[data]\npath = "old.txt"\nsha256 = "abc"\n')
@@ -137,7 +147,7 @@ def test_a_kind_that_was_named_is_not_refused_for_what_it_looks_like(tmp_path):
 def test_a_setting_the_reader_does_not_have_is_left_aside_and_said(tmp_path):
     rows = (json.dumps({"id": n, "body": f"line {n} of a long and winding text"}) for n in range(30))
     (tmp_path / "t.jsonl").write_text("\n".join(rows))
-    assert notices("t.jsonl") == [
+    assert notices("t.jsonl", {"data.kind": "text"}) == [
         't.jsonl: data.text="body" would fit, but the reader of text has no such setting; the data is read as it is'
     ]
 

@@ -109,7 +109,7 @@ def test_one_value_is_read_as_train_reads_it():
         ({"axes": {"model.heads": [1, 1]}}, "model.heads: 1 is there twice"),
         ({"axes": {"model.heads": 8}}, "model.heads = 8: an axis is a list of values"),
         ({"axes": {"model.kind": "gpt"}}, "model.kind = 'gpt': an axis is a list of values"),
-        ({"axes": {"train.seed": [1, 2]}}, "train.seed: seeds are repetitions, not rivals"),
+        ({"axes": {"train.seed": [1, 2]}}, "seeds are repetitions, not rivals; say how many with seeds (--"),
         (
             {"axes": {"model.d": [8, 16]}, "settings": {"model.d": 8}},
             "model.d: is given with one value and with several",
@@ -348,7 +348,7 @@ def test_a_folder_that_is_taken_is_refused_and_says_what_to_do(made, tales, tmp_
         harken.compare(tales, settings=TINY, seeds=1, out=made.path, resume=True)
     with pytest.raises(BadInput, match="this is a comparison, not data; go on with: harken compare "):
         harken.compare(made.path, settings=TINY)
-    with pytest.raises(BadInput, match="goes on with the settings it has; leave them and out away"):
+    with pytest.raises(BadInput, match=r"leave them and out \(--out\) away, or repeat the first command with"):
         harken.compare(made.path, settings=TINY, resume=True)
 
 

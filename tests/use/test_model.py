@@ -233,7 +233,7 @@ def test_a_run_without_its_training_text_still_judges_other_data(copy, tales, tm
     assert "baseline_tokens" not in score.protocol
     notices = [text for event, text in heard if event == "notice"]
     assert len(notices) == 1
-    assert notices[0].endswith("the free baselines learn from it and are left out")
+    assert notices[0].startswith("the free baselines are left out, for lack of what they learn from: ")
 
 
 def test_a_split_the_run_does_not_have_is_refused_with_those_it_has(char):

@@ -16,6 +16,7 @@ def data(name: str | None, json_: bool) -> None:
 
     A fetched set is checked against its hash; a cached one is checked and used again.
     """
+    from harken import kinds
     from harken.data import catalogue
 
     if name is None:
@@ -30,14 +31,16 @@ def data(name: str | None, json_: bool) -> None:
     click.echo(f"{name}: {got.path}")
     for key, value in facts.items():
         click.echo(f"  {key:<11}  {value}")
-    if catalogue.ENTRIES[name].kind == "text":
+    if catalogue.ENTRIES[name].kind in kinds.names("data"):
         click.echo(f"  next         harken train {name}")
 
 
 def _list(json_: bool) -> None:
     """What there is to fetch; `bytes` is what travels."""
+    from harken import kinds
     from harken.data import catalogue
 
+    known = kinds.names("data")
     sets: list[dict[str, Any]] = [
         {
             "name": name,
@@ -47,6 +50,7 @@ def _list(json_: bool) -> None:
             "licence": entry.licence,
             "attribution": entry.attribution,
             "cached": catalogue.is_cached(name),
+            "readable": entry.kind in known,
         }
         for name, entry in catalogue.ENTRIES.items()
     ]
@@ -55,5 +59,7 @@ def _list(json_: bool) -> None:
         return
     heads = ("name", "kind", "size", "what", "licence", "cached")
     shown = [{**one, "size": size(one["bytes"]), "cached": "yes" if one["cached"] else "no"} for one in sets]
+    for one in shown:
+        one["kind"] += "" if one["readable"] else " *"
     table(heads, [[str(one[head]) for head in heads] for one in shown])
-    click.echo("\nharken data NAME fetches one")
+    click.echo("\nharken data NAME fetches one; * this harken has no reader for this kind yet, and cannot train on it")

@@ -14,11 +14,10 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from harken.errors import BadInput, did_you_mean
+from harken.errors import BadInput, near_name
 
 HEAD = 1 << 20  # bytes read from the start of a file
 SAMPLE = 1 << 16  # bytes read at each of four later places
@@ -26,22 +25,22 @@ FAR = 1 << 28  # a bad byte beyond this is told by its offset: counting the line
 CELLS = 200_000  # cells split per table, so that memory stays small whatever the file
 WIDEST = 1000  # columns
 
-ACCEPTED = "UTF-8 text, tables, SQuAD JSON, .npz, idx files and folders of pictures are accepted"
+ACCEPTED, GIVE = "harken reads UTF-8 text", "give a file of text"
 PICKLE = "a pickle, which is refused because reading a pickle can run code"
 PICKLES = {".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib"}
 PICTURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a")
 ARCHIVES = (b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"7z\xbc\xaf", b"Rar!\x1a", b"PK\5\6")
 # first bytes, what they mean, the way out; magic made of letters alone counts only beside a NUL byte
 MAGIC: tuple[tuple[bytes, str, str], ...] = (
-    *((magic, "one picture", "give a folder of pictures, one subfolder for each label") for magic in PICTURES),
+    *((magic, "one picture", GIVE) for magic in PICTURES),
     *((magic, "a packed archive", "unpack it first") for magic in ARCHIVES),
     (b"\x1f\x8b", "a gzip file", "unpack it first: gunzip -k {name}"),
     (b"%PDF-", "a PDF", "take its text out: pdftotext {name}"),
-    (b"SQLite format 3\0", "an SQLite database", "write the table out as CSV"),
-    (b"PAR1", "a Parquet file", "write it out as CSV or JSONL"),
-    (b"\x93NUMPY", "a single NumPy array", "save x and y, or edges, together with numpy.savez"),
+    (b"SQLite format 3\0", "an SQLite database", "write its text out into a file"),
+    (b"PAR1", "a Parquet file", "write its text out into a file"),
+    (b"\x93NUMPY", "a single NumPy array", GIVE),
     (b"\x7fELF", "a program (ELF)", "give the data, not the program"),
-    (b"GGUF", "model weights (GGUF)", "weights are taken in by harken import"),
+    (b"GGUF", "model weights (GGUF)", GIVE),
 )
 
 # names in a header
@@ -85,12 +84,7 @@ def is_folder(path: Path) -> bool:
 def _missing(path: Path) -> BadInput:
     if path.is_symlink():
         return bad(path, f"a link to {os.readlink(path)}, which does not exist", "a file is needed", "mend the link")
-    try:
-        with os.scandir(path.parent) as entries:
-            near = did_you_mean(path.name, [entry.name for entry in islice(entries, 1000)])
-    except OSError:
-        near = f" {path.parent} is not a folder that can be read."
-    return bad(path, "no such file or folder", "a file or folder is needed", f"check the name.{near}")
+    return bad(path, "no such file or folder", "a file or folder is needed", f"check the name{near_name(path)}")
 
 
 @dataclass(frozen=True)
@@ -175,18 +169,23 @@ def refuse_binary(start: Start) -> None:
     path, head = start.path, start.head
     nul = b"\0" in head[:4096]
     if path.suffix.lower() in PICKLES or (head[0] == 0x80 and 2 <= head[min(1, len(head) - 1)] <= 5):
-        raise bad(path, PICKLE, ACCEPTED, "save the data as CSV, JSONL or .npz")
+        raise bad(path, PICKLE, ACCEPTED, "write its text out into a file")
     for magic, what, way in MAGIC:
         if head.startswith(magic) and (nul or not magic.isalnum()):
             raise bad(path, what, ACCEPTED, way.format(name=shlex.quote(str(path))))
     if wide := _wide(head):
         raise bad(path, f"{wide.upper()} text", "harken reads UTF-8", _iconv(path, wide))
     if nul and head[8:10] == b'{"' and int.from_bytes(head[:8], "little") < start.size:
-        raise bad(path, "model weights (safetensors)", ACCEPTED, "weights are taken in by harken import")
+        raise bad(path, "model weights (safetensors)", ACCEPTED, GIVE)
+    if error := _binary(path, head):
+        raise error
+
+
+def _binary(path: Path, head: bytes) -> BadInput | None:
+    """The error for a file with bytes that no text has, or None."""
     controls = sum(byte < 32 and byte not in b"\t\n\r\f\b\x1b" for byte in head[:4096])
-    if b"\0" in head or controls * 20 > len(head[:4096]):
-        line = f":{head[: head.index(0)].count(10) + 1}" if b"\0" in head else ""
-        raise bad(f"{path}{line}", "a binary file", ACCEPTED, "save the data as one of them")
+    line = f":{head[: head.index(0)].count(10) + 1}" if b"\0" in head else ""
+    return bad(f"{path}{line}", "a binary file", ACCEPTED, GIVE) if line or controls * 20 > len(head[:4096]) else None
 
 
 def _wide(head: bytes) -> str:
@@ -244,6 +243,8 @@ def text_of(start: Start) -> Text:
 def not_utf8(path: Path, offset: int) -> BadInput:
     """The error for the byte at this offset, with its line and its column in characters."""
     line, before, left, head = 1, b"", offset, start_of(path, 1 << 16).head
+    if not (wide := _wide(head)) and (error := _binary(path, head)):
+        return error
     newline = b"\n" if b"\n" in head else b"\r"
     with path.open("rb") as file:
         while 0 < left <= FAR and (block := file.read(min(HEAD, left))):
@@ -254,7 +255,7 @@ def not_utf8(path: Path, offset: int) -> BadInput:
         byte = file.read(1)[0]
     column = len(before.decode("utf-8-sig", "replace")) + 1
     place, where = (f"{path}:{line}", f"column {column}") if offset <= FAR else (path, f"offset {offset}")
-    encoding = _wide(head) or ("cp1252" if byte < 0xA0 else "latin1")
+    encoding = wide or ("cp1252" if byte < 0xA0 else "latin1")
     looks = {"cp1252": "Windows-1252", "latin1": "Latin-1"}.get(encoding, encoding.upper())
     given = f"byte 0x{byte:02x} at {where} is not UTF-8 (it looks like {looks})"
     return bad(place, given, "harken reads UTF-8", _iconv(path, encoding))

@@ -34,6 +34,11 @@ class Guess:
     settings: dict[str, Any]
     others: tuple[tuple[str, str], ...]
 
+    @property
+    def plain(self) -> bool:
+        """Whether it is text and nothing else: not a column of text among others."""
+        return self.kind == "text" and "data.text" not in self.settings
+
 
 def sniff(path: str | Path) -> Guess:
     """Say what kind of data a file or a folder holds; BadInput, in one line, if it holds none."""
@@ -63,12 +68,12 @@ def _arrays(start: Start) -> Guess | None:
     if {"x", "y"} <= set(arrays):
         return Guess("images", f"an .npz file with the arrays x and y (of {_listed(arrays)})", {}, ())
     if any(name.endswith(".pkl") for name in names):
-        raise bad(start.path, peek.PICKLE, peek.ACCEPTED, "save the data as CSV, JSONL or .npz")
+        raise bad(start.path, peek.PICKLE, peek.ACCEPTED, "write its text out into a file")
     if arrays and len(arrays) == len(names):
         raise bad(start.path, f"an .npz file with {_listed(arrays)}", "edges, or x and y, are needed", "rename them")
     office = {"xl": "an Excel workbook", "word": "a Word document"}
     what = next((office[top] for name in names if (top := name.split("/")[0]) in office), "a zip archive")
-    raise bad(start.path, what, peek.ACCEPTED, "save it as CSV or plain text, or unpack it")
+    raise bad(start.path, what, peek.ACCEPTED, "save it as plain text, or unpack it")
 
 
 def _trees(text: Text) -> Guess | None:
@@ -167,7 +172,9 @@ def _table(text: Text) -> Guess:
         cells = f"{table.agree:.0%} of its lines split at {table.delimiter!r} into {len(table.rows[0])} cells"
         others = (("table", f"{cells}, but a table needs 95 % and cells that look like columns"),)
     length = sum(map(len, text.lines)) // len(text.lines)
-    return Guess("text", f"plain UTF-8 text, lines of {length} characters on average, no columns", {}, others)
+    cut = text.grow > 1 and len(text.lines) == 1  # its end was not read
+    lines = f"a line of more than {length} characters" if cut else f"lines of {length} characters on average"
+    return Guess("text", f"plain UTF-8 text, {lines}, no columns", {}, others)
 
 
 def _plausible(text: Text, table: Table) -> bool:

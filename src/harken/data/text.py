@@ -18,7 +18,7 @@ from harken.data.cache import cache_folder
 from harken.data.encode import Encoded, Span, encode_files, read_blocks
 from harken.data.sniff import sniff
 from harken.data.tokens import Tokenizer, train
-from harken.errors import BadInput, BadRun, BadSetting
+from harken.errors import BadInput, BadRun, BadSetting, near_name
 from harken.events import Listener, silent
 from harken.part import Part
 
@@ -111,8 +111,10 @@ class TextSource(Part):
                     listen("notice", text=f"data.{name}: the text is too short to hold a part of it out")
         digest = _fingerprint(span.path for parts in spans.values() for part in parts for span in part)
         if self.sha256 not in (None, digest):
+            text = " + ".join(self._texts())
             raise BadInput(
-                f"{' + '.join(self._texts())}: the text is not the one this recipe was made for (its SHA-256 differs)"
+                f"{text}: the text is not the one this recipe was made for (its SHA-256 differs); "
+                f"bring that one back, or train anew on this one: harken train {text}"
             )
         batches = ("stream" if stateful else "windows") if self.batches == "auto" else self.batches
         if self.mix and batches != "windows":
@@ -139,7 +141,7 @@ class TextSource(Part):
             known = self.model_copy(update={"sha256": None})
             opened = known.open(stateful=stateful, tokenizer=tokenizer, listen=listen)
         except BadInput as error:
-            listen("notice", text=f"{error}; the free baselines learn from it and are left out")
+            listen("notice", text=f"the free baselines are left out, for lack of what they learn from: {error}")
             batches, digest = "stream" if stateful else "windows", found[0].sha256
             return TextData(tokenizer, found, {split: found}, ("text",), None, batches, digest, learned=False)
         return replace(opened, splits={**opened.splits, split: found})
@@ -152,7 +154,7 @@ class TextSource(Part):
         if path.is_dir():
             return sorted(peek.files_of(path))
         if not path.is_file():
-            raise BadInput(f"{path}: there is no such file")
+            raise BadInput(f"{path}: there is no such file; check the name{near_name(path)}")
         return [path]
 
     def _texts(self) -> list[str]:
@@ -161,10 +163,11 @@ class TextSource(Part):
 
     def _refuse(self, path: str) -> None:
         """Refuse what training refuses as no text, unless the run itself was told to take such data for text."""
-        if self.kind != "text" or (guess := sniff(path)).kind == "text":  # a plug-in's kind is never guessed
+        if self.kind != "text" or (guess := sniff(path)).plain:  # a plug-in's kind is never guessed
             return
         with suppress(BadInput):
-            if sniff(next(iter(self._texts()), "")).kind == guess.kind:
+            own = sniff(next(iter(self._texts()), ""))
+            if own.kind == guess.kind and not own.plain:
                 return
         raise BadInput(f"{path}: this is {guess.kind} ({guess.reason}), and this run reads text; give it a plain text")
 

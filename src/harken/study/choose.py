@@ -4,13 +4,13 @@ import hashlib
 import os
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harken import kinds, recipe
 from harken.data import catalogue
 from harken.data.cache import cache_folder
-from harken.data.sniff import Guess, sniff
+from harken.data.sniff import AS_TEXT, Guess, sniff
 from harken.data.text import TextSource
 from harken.errors import BadInput, how_to_go_on, near_name
 from harken.events import Listener, silent
@@ -18,6 +18,8 @@ from harken.recipe import Recipe, Settings
 
 LARGE = 8 << 20  # bytes; a text above this is learned in byte pairs, below it in characters
 KIND = {"trees": "pairs"}
+WRITTEN = ("pairs", "table", "tags")  # kinds of the catalogue whose files are text, if one insists
+PATHS = ("path", "train", "valid", "test", "mix")  # settings that name files
 
 
 @dataclass(frozen=True)
@@ -38,15 +40,17 @@ def choose(what: str | None, settings: Settings | None = None, *, listen: Listen
         if not Path(what).exists():
             raise BadInput(f"{what}: there is no such recipe; check the name{near_name(what)}")
         read = recipe.read(Path(what))
-        if any(f"data.{name}" in given for name in ("path", "train", "valid", "test", "mix")):
+        if any(f"data.{name}" in given for name in PATHS):
             read.pop("data.sha256", None)  # the fingerprint of another text
-        return Chosen(recipe.resolve((what, read), on_top), None)
+        return Chosen(_beside(what, recipe.resolve((what, read), on_top)), None)
     if not Path(what).exists() and what in recipe.shipped_names():
         return Chosen(recipe.resolve((f"recipe {what}", recipe.shipped(what)), on_top), None)
     for name in ("data.path", "data.train", "data.mix"):
         if name in given:
             way = f"leave one of them out; with {name}, name a recipe instead: harken train char {name}=..."
             raise BadInput(f"{what}: {name} says too what is read; {way}")
+    if "data.kind" not in given and not Path(what).exists() and (entry := catalogue.ENTRIES.get(what)):
+        _refuse_unread(what, Guess(entry.kind, entry.what, {}, (AS_TEXT,) if entry.kind in WRITTEN else ()))
     path = located(what, listen=listen)
     kind, guess = _kind(what, path, given)
     found = {"data.kind": kind, "data.path": str(path), **_found(what, kind, guess, listen)}
@@ -65,13 +69,35 @@ def _kind(what: str, path: Path, given: Settings) -> tuple[str, Guess | None]:
             return kind, None
         return kind, guess if kind == KIND.get(guess.kind, guess.kind) else None
     guess = sniff(path)
-    kind = KIND.get(guess.kind, guess.kind)
-    if kind not in kinds.names("data"):
-        raise BadInput(
-            f"{what}: this is {guess.kind} ({guess.reason}), and this harken has no reader for {kind} yet; "
-            f"it reads {', '.join(kinds.names('data'))}. To take it for text all the same: data.kind=text"
-        )
-    return kind, guess
+    _refuse_unread(what, guess)
+    return KIND.get(guess.kind, guess.kind), guess
+
+
+def _refuse_unread(what: str, guess: Guess) -> None:
+    """Refuse data of a kind that has no reader, and text that is one column among others."""
+    kind, known = KIND.get(guess.kind, guess.kind), kinds.names("data")
+    if kind not in known:
+        why = f"this harken has no reader for {kind} yet; it reads {', '.join(known)}"
+    elif kind == "text" and not guess.plain:
+        column = guess.settings["data.text"]
+        why = f"this harken reads plain text; write column {column!r} out as one (of JSONL: jq -r .{column})"
+    else:
+        return
+    as_text = kind == "text" or any(other == "text" for other, _ in guess.others)
+    way = ". To take it for text all the same: data.kind=text" if as_text else ""
+    raise BadInput(f"{what}: this is {guess.kind} ({guess.reason}), and {why}{way}")
+
+
+def _beside(file: str, found: Recipe) -> Recipe:
+    """The same recipe with the relative paths that its file says seen from the file's folder."""
+    home, data = Path(file).parent, found.data
+    said = [name for name in PATHS if found.origins.get(f"data.{name}") == file]
+    given = {name: value for name in said if isinstance(value := getattr(data, name), str | dict)}
+    moved = {
+        name: str(home / value) if isinstance(value, str) else {str(home / path): w for path, w in value.items()}
+        for name, value in given.items()
+    }
+    return replace(found, data=data.model_copy(update=moved))
 
 
 def _found(what: str, kind: str, guess: Guess | None, listen: Listener) -> Settings:

@@ -108,7 +108,8 @@ def compare(
         if not resume:
             raise BadInput(f"{what}: this is a comparison, not data; {_how_to_go_on(folder)}")
         if axes or given or evals or out:
-            raise BadInput(f"{what}: this comparison goes on with the settings it has; leave them and out away")
+            way = "leave them and out (--out) away, or repeat the first command with more values and --resume"
+            raise BadInput(f"{what}: this comparison goes on with the settings it has; {way}")
         plan = _with_seeds(_read(folder), seeds, folder)
         check(plan, listen)
     else:
@@ -177,7 +178,7 @@ def check(plan: Plan, listen: Listener = silent) -> None:
     if not isinstance(plan.seeds, int) or plan.seeds < 1:
         raise BadInput(f"seeds = {plan.seeds!r}: at least 1 is needed, and 2 for an interval")
     if "train.seed" in plan.axes:
-        raise BadInput("train.seed: seeds are repetitions, not rivals; say how many with seeds")
+        raise BadInput("train.seed: seeds are repetitions, not rivals; say how many with seeds (--seeds N)")
     if both := [path for path in plan.axes if path in plan.settings]:
         raise BadInput(f"{both[0]}: is given with one value and with several; give it once")
     if outside := [path for path in plan.evals if not path.startswith(("model.", "task."))]:
