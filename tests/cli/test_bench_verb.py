@@ -38,7 +38,7 @@ def test_people_get_a_table_for_each_bench_with_the_columns_that_are_known(harke
     assert said.code == 0, said
     lines = said.out.splitlines()
     train, decode = (lines.index(line) for line in lines if line.startswith(("train: ", "decode: ")))
-    assert lines[train] == "train: GPT-2 tiny, batch 1, context 64, rounds 1"
+    assert lines[train] == "train: GPT-2 tiny, 50,257 tokens, batch 1, context 64, rounds 1"
     assert lines[train + 1].split("  ")[-1] == "of the ceiling"
     assert "% of " in lines[train + 2]
     assert lines[train + 2].endswith("FLOP/s")

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import xml.etree.ElementTree
 from pathlib import Path
 from statistics import fmean
@@ -406,6 +407,16 @@ def test_the_page_and_the_picture_are_whole_and_fetch_nothing(made):
     assert len(picture.findall("{*}g/{*}svg")) == 4
     assert "var(" not in (made.path / "compare.svg").read_text()
     assert "rem" not in (made.path / "compare.svg").read_text()
+
+
+def test_the_tables_of_the_page_are_narrow_enough_to_be_seen_whole(made):
+    page = (made.path / "report.html").read_text()
+    heads = [re.findall(r"<th[^>]*>(.*?)</th>", head) for head in re.findall(r"<thead>(.*?)</thead>", page)]
+    assert heads[0][:4] == ["valid loss", "valid perplexity", "test loss", "test perplexity"]
+    assert heads[0][-1] == "seeds"
+    assert heads[1] == ["weights", "tokens/s", "arithmetic", "energy", "CO2e"]
+    assert max(map(len, heads)) <= 8
+    assert page.count("unigram, for free") == 1  # what is free has no costs
 
 
 def test_the_table_has_a_row_for_each_setting_and_each_free_baseline(made):

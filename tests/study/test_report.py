@@ -318,7 +318,8 @@ def luminance(colour: str) -> float:
 
 
 def test_a_name_or_a_number_of_a_table_is_not_cut_and_a_long_command_wraps():
-    rules = {name.strip(): rule for names, rule in re.findall(r"([^{}]+)\{([^{}]*)\}", CSS) for name in names.split(",")}
+    found = re.findall(r"([^{}]+)\{([^{}]*)\}", CSS)
+    rules = {name.strip(): rule for names, rule in found for name in names.split(",")}
     assert "anywhere" not in rules["tbody th"]
     assert "nowrap" in rules["td.n"]
     assert "pre-wrap" in rules["pre"]

@@ -24,7 +24,7 @@ from .say import Teller, table
 def bench(name: str | None, precisions: tuple[str, ...], json_: bool, **options: Any) -> None:
     """Tokens per second of training and of writing, beside transformers and below what the machine can do.
 
-    All take a turn in every round, and medians are shown. Weights and tokens are random.
+    All take a turn in every round, and medians are shown. Weights and tokens are random; the vocabulary is GPT-2's.
     """
     if name == "train" and "int8" in precisions:
         raise click.UsageError("--precision int8 can only write; take float32 or bfloat16, or harken bench decode")
@@ -39,7 +39,7 @@ def bench(name: str | None, precisions: tuple[str, ...], json_: bool, **options:
     click.echo(f"\n{here['gpu'] or here['cpu']}, threads {here['threads']}, torch {here['torch']}")
     for _, group in groupby(found["rows"], key=lambda row: row["bench"]):
         rows = list(group)
-        click.echo("\n{bench}: GPT-2 {size}, batch {batch}, context {context}, rounds {rounds}".format(**rows[0]))
+        click.echo("\n{bench}: GPT-2 {size}, {vocab:,} tokens, batch {batch}, context {context}, rounds {rounds}".format(**rows[0]))
         cells = [_cells(row) for row in rows]
         told = [head for head in cells[0] if any(row[head] for row in cells)]
         table(told, [[row[head] for head in told] for row in cells])

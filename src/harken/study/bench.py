@@ -15,7 +15,7 @@ from harken.recipe import resolve
 from harken.training.loop import as_before
 
 from . import peer
-from .contenders import PROMPT, Contender, Plan, Turn, decoding, training
+from .contenders import PROMPT, VOCAB, Contender, Plan, Turn, decoding, training
 
 BENCHES = {"train": training, "decode": decoding}
 USUAL = {
@@ -41,7 +41,8 @@ def bench(name: str | None = None, *, device: str = "auto", listen: Listener = s
     here, rows = machine.pick_device(device, "device"), []
     plans = {each: _plan(each, here, asked, listen) for each in ([name] if name else BENCHES)}
     for each, plan in plans.items():
-        told = {"size": plan.shape.size, "batch": plan.batch, "context": plan.shape.context, "rounds": plan.rounds}
+        told = {"size": plan.shape.size, "vocab": VOCAB, "batch": plan.batch, "context": plan.shape.context}
+        told["rounds"] = plan.rounds
         try:
             with torch.random.fork_rng([]):
                 torch.manual_seed(0)

@@ -5,23 +5,28 @@ from pathlib import Path
 from typing import Any
 
 from . import chart
-from .chart import Html, Line, Picture, figure, number, tag
+from .chart import Line, Picture, figure, number, tag
 from .picture import Span, alone, spans
 from .report import LESS, page, pairs, table
 from .tally import Trial, elsewhere, grid, refused
 
 Facts = Mapping[str, Any]
 Groups = Sequence[Sequence[Trial]]
+LOOK = "wide right"
+PAID = ("weights", "tokens/s", "arithmetic", "energy", "CO2e")  # a table of their own: one of all is too wide
 
 
 def compare_page(found: Facts, groups: Groups) -> str:
     """The page: verdict, table, pictures, what failed, and how to repeat it."""
     level = f"“to {figure(found['level'])}” is the time until this valid loss, the best that every trial reaches"
     how = f"± is the 95 % interval of Student's t over the seeds{'; ' + level if found['level'] is not None else ''}"
+    rows = _rows(*grid(found))
+    good = {name: {head: cell for head, cell in row.items() if head not in PAID} for name, row in rows.items()}
+    paid = {name: {head: row[head] for head in PAID if row[head] != "-"} for name, row in rows.items()}
     sections = (
-        ("Result", _table(how, *grid(found))),
+        ("Result", [table(how, good, LOOK), table("One training, mean over the seeds", paid, LOOK)]),
         ("Pictures", [picture.figure() for picture in pictures(found, groups)]),
-        ("Elsewhere", _table("The trained weights, judged under other settings", *elsewhere(found))),
+        ("Elsewhere", table("The trained weights, judged under other settings", _rows(*elsewhere(found)), LOOK)),
         ("Failed", pairs(refused(found))),
         ("Settings", pairs({"data": found["what"], **found["settings"]})),
         ("Runs", pairs({row["name"]: ", ".join(Path(r).name for r in row["runs"]) for row in found["rows"]})),
@@ -37,8 +42,8 @@ def compare_svg(found: Facts, groups: Groups) -> str:
     return alone(found["verdict"], pictures(found, groups))
 
 
-def _table(caption: str, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> Html:
-    return table(caption, {name: dict(zip(heads[1:], cells, strict=True)) for name, *cells in lines}, "wide right")
+def _rows(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> dict[str, dict[str, str]]:
+    return {name: dict(zip(heads[1:], cells, strict=True)) for name, *cells in lines}
 
 
 def pictures(found: Facts, groups: Groups) -> list[Picture]:

@@ -21,7 +21,8 @@ CSS = """
   --soft: #a3a9b1; --rule: #333941; --tint: #1d2126; --accent: #7cc0f0; --valid: #f5a267 } }
 body { margin: 0 auto; padding: 2.6rem 1.5rem 3rem; max-width: 66rem; background: var(--paper); color: var(--ink);
   font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, Arial, sans-serif; overflow-wrap: break-word }
-* { box-sizing: border-box } dd { margin: 0 } dt, dd, tbody th { overflow-wrap: anywhere; min-width: 6rem }
+* { box-sizing: border-box } dd { margin: 0 } dt, dd { overflow-wrap: anywhere; min-width: 6rem }
+tbody th { min-width: 6rem; max-width: 18rem }
 h1, h2, .verdict { font-family: var(--serif); line-height: 1.25; text-wrap: balance; margin: 0 } p { margin: .6rem 0 }
 h1 { font-size: 2rem } h2 { font-size: 1.12rem } .verdict { font-size: 1.5rem; margin: 1.5rem 0 .6rem }
 .verdict, .advice { padding-left: 1rem; border-left: 4px solid var(--accent) } .advice { border-color: transparent }
@@ -36,17 +37,17 @@ section { display: grid; grid: auto / 8.5rem minmax(0, 1fr); gap: .7rem 1.8rem }
 section, footer { margin-top: 1.8rem; padding-top: 1.1rem; border-top: 1px solid var(--rule) }
 table { border-collapse: collapse; width: 100%; margin: 0 0 1rem; font-size: .9rem; font-variant-numeric: tabular-nums }
 caption, th, td { text-align: left; vertical-align: baseline; font-weight: inherit; padding: .28rem 1.1rem .28rem 0 }
-.n, .right :is(td, thead th) { text-align: right } .right td { white-space: nowrap }
+.n, .right :is(td, thead th) { text-align: right } td.n, .right td { white-space: nowrap }
 th, td { border-bottom: 1px solid var(--rule) } thead { color: var(--soft) } :is(th, td):last-child { padding-right: 0 }
 .pairs { display: grid; grid: auto / fit-content(40%) minmax(0, 1fr); gap: .15rem 1.4rem; margin: 0; font-size: .9rem }
-pre { margin: 0 0 .6rem; padding: .7rem .9rem; overflow-x: auto; background: var(--tint);
+pre { margin: 0 0 .6rem; padding: .7rem .9rem; white-space: pre-wrap; background: var(--tint);
   font: .84rem/1.5 ui-monospace, Menlo, Consolas, monospace } pre i { color: var(--soft); font-style: normal }
 blockquote { margin: 0 0 1.1rem; padding-left: 1rem; border-left: 2px solid var(--rule); white-space: pre-wrap;
   font: 1.02rem/1.5 var(--serif); max-width: 44rem } blockquote b { color: var(--accent) }
 @media (max-width: 46rem) { body { padding: 1.5rem 1.1rem 2rem } section { grid: auto / minmax(0, 1fr) }
   h1 { font-size: 1.7rem } .verdict { font-size: 1.25rem } th, td { padding-right: .8rem } .plot { height: 14rem } }
 @media print { :root { --paper: #fff; font-size: 9.5pt } body { padding: 0 } nav, details { display: none }
-  figure, tr, .cards, blockquote { break-inside: avoid } h2 { break-after: avoid } pre { white-space: pre-wrap } }
+  figure, tr, .cards, blockquote { break-inside: avoid } h2 { break-after: avoid } }
 """
 
 
