@@ -80,7 +80,7 @@ def test_score_without_a_text_at_a_terminal_does_not_wait_for_one(wrong, run):
 @pytest.mark.parametrize("verb", ["score", "generate"])
 def test_no_text_and_an_empty_stdin_are_a_missing_text(wrong, harken, run, verb):
     assert wrong(verb, run, stdin=b"") == (
-        f"{verb}: no text is given, and stdin is empty; give a text, or - for what may be none; "
+        f"{verb}: no text is given, and stdin is empty; give a text (with - no line is no error); "
         f"see harken {verb} --help"
     )
     assert harken(verb, run, "-", stdin=b"").code == 0  # as any filter
@@ -156,7 +156,10 @@ def test_a_demo_that_is_not_there(wrong, harken):
             "alibi, none",
         ),
         ("train.lr=fast", "train.lr = 'fast': accepted: number > 0"),
-        ("data.tokens=Byte", "data.tokens = 'Byte': accepted: char, byte, word, bpe. Did you mean byte?"),
+        (
+            "train.optimizer=adamW",
+            "train.optimizer = 'adamW': accepted: adamw, muon, adam, rmsprop, sgd. Did you mean adamw?",
+        ),
         ("train.average=ema", "train.average = 'ema': accepted: none, moving, last. Did you mean moving?"),
         ("data.tokens=chars", "data.tokens = 'chars': accepted: char, byte, word, bpe. Did you mean char?"),
         ("model.heads=5", "model: d=96 does not split over 5 heads; try d=100"),
@@ -370,9 +373,29 @@ def test_a_run_is_not_taken_for_data(wrong, run, tmp_path):
     )
 
 
+def test_a_run_that_has_lost_its_recipe_is_not_sent_in_a_circle(wrong, run, tmp_path):
+    shutil.copytree(run, tmp_path / "mine")
+    (tmp_path / "mine" / "recipe.toml").unlink()
+    said = "mine: this is a run without its recipe.toml; take it from a copy, or train again"
+    assert wrong("train", "mine", "--resume") == wrong("train", "mine") == said
+
+
+def test_a_folder_that_was_left_before_the_first_step_is_not_taken_for_data(wrong, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / ".lock").write_text("")
+    assert wrong("train", "mine", "--resume") == (
+        "mine: a training that ended before its first step; begin it again with its data"
+    )
+
+
 def test_an_out_folder_that_is_not_empty(wrong, text, tmp_path):
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "notes").write_text("mine")
+    for option in ("--resume", "--force"):
+        assert wrong("train", text, "--out", "taken", option) == (
+            "taken: is not empty and no run folder (it has no recipe.toml); take another folder"
+        )
+    (tmp_path / "taken" / "recipe.toml").write_text("")
     assert wrong("train", text, "--out", "taken") == (
         "taken: is not empty; resume the run there, force to write over it, or take another folder"
     )

@@ -35,8 +35,8 @@ def test_no_bar_is_drawn_when_stdout_goes_into_a_file(terminal, monkeypatch):
 def test_the_bar_shows_the_last_known_loss_and_speed_and_is_put_away(terminal, monkeypatch):
     with Teller(aside=False) as teller:
         teller("step", step=1, steps=9, loss=2.5, tokens_per_second=4321)
-        teller("step", step=2, steps=9, loss=2.25)
-        assert teller.bar.tasks[0].fields["text"] == "loss 2.2500   4,321 tokens/s"
+        teller("step", step=2, steps=9, loss=2.25, lr=0.00123)
+        assert teller.bar.tasks[0].fields["text"] == "loss 2.2500   lr 0.0012   4,321 tokens/s"
         assert (teller.bar.tasks[0].completed, teller.bar.tasks[0].total) == (2, 9)
     assert teller.bar is None
 
@@ -45,10 +45,10 @@ def test_elsewhere_the_looks_at_the_valid_split_and_the_last_step_are_lines(caps
     with Teller(aside=False) as teller:
         teller.last = float("inf")  # as if a line had just been written
         for step, more in ((1, {}), (2, {"valid": 2.0}), (3, {}), (4, {})):
-            teller("step", step=step, steps=4, loss=2.5, **more)
+            teller("step", step=step, steps=4, loss=2.5, lr=0.1 / step, **more)
     assert capsys.readouterr().out.splitlines() == [
-        "  step       2 of 4   loss 2.5000   valid 2.0000",
-        "  step       4 of 4   loss 2.5000   valid 2.0000",
+        "  step       2 of 4   loss 2.5000   valid 2.0000 (quick look)   lr 0.05",
+        "  step       4 of 4   loss 2.5000   valid 2.0000 (quick look)   lr 0.025",
     ]
 
 
@@ -90,6 +90,15 @@ def test_a_verdict_has_model_parts_baselines_and_protocol_one_below_the_other():
         "              loss  3.123   bits per character  4.500   unigram, for free",
         "              (tokens 12,345, context 16, how as ever)",
         "  other data  loss  12.50   this model",
+    ]
+
+
+def test_a_verdict_shows_what_was_skipped_what_is_no_number_and_what_is_not_to_be_trusted():
+    audit = {"passed": False, "summary": "1 of 7 checks failed: causal"}
+    assert verdict({"metrics": {"valid": {"loss": None}}, "audit": audit, "skipped": 9, "steps": 10}) == [
+        "  valid   loss    nan   this model",
+        "          9 of 10 updates were left out: their loss or gradient was not finite.",
+        "  audit   Do not trust these numbers: 1 of 7 checks failed: causal.",
     ]
 
 

@@ -229,6 +229,13 @@ def test_check_prints_each_setting_with_its_origin_in_columns(told, text):
     assert len({line.index("= ") for line in lines}) == len({line.index("# ") for line in lines}) == 1
 
 
+def test_check_says_which_settings_are_not_those_of_the_size(told, text):
+    lines = told("check", text, "train.steps=1").splitlines()
+    assert next(line for line in lines if line.startswith("model.size ")).endswith("# default, but for d")
+    lines = told("check", text, "train.steps=1", "model.size=tiny").splitlines()
+    assert next(line for line in lines if line.startswith("model.size ")).endswith("# given")
+
+
 def test_check_ends_with_what_it_would_cost(told, text):
     weights, cost = told("check", text, *TINY).splitlines()[-2:]
     assert "weights" in weights
@@ -303,6 +310,27 @@ def test_runs_lists_the_trials_of_a_comparison_and_a_run_that_is_named(asked, ru
     assert [one["run"] for one in asked("runs")["runs"]] == [*trials, "runs/my"]
     assert [one["run"] for one in asked("runs", "runs/c")["runs"]] == trials
     assert [one["run"] for one in asked("runs", "runs/my")["runs"]] == ["runs/my"]
+
+
+BROKEN = ("train.lr=1e30", "train.optimizer=sgd", "train.clip=0", "train.warmup=0", "train.steps=6")
+
+
+def test_a_training_whose_losses_are_no_numbers_fails_and_offers_no_next_step(harken, text):
+    said = harken("train", text, *TINY, *BROKEN, "train.on_nan=skip")
+    assert said.code == 1
+    assert "of 6 updates were left out: their loss or gradient was not finite." in said.out
+    assert "next" not in said.out
+    assert said.err.splitlines()[-1] == (
+        "harken: runs/my: the valid loss is not finite; train again with a lower train.lr"
+    )
+    assert harken("train", text, *TINY, *BROKEN, "train.on_nan=skip", "--json").code == 1
+
+
+def test_runs_says_of_a_run_that_a_number_has_ended_that_it_would_end_again(harken, told, text):
+    assert harken("train", text, *TINY, *BROKEN).code == 1
+    line = told("runs")
+    assert "not finished: it ended at step " in line
+    assert [word in line for word in ("not finite", "lower train.lr", "--resume")] == [True, True, False]
 
 
 def test_no_runs_says_how_to_make_one(told):

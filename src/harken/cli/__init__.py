@@ -15,6 +15,7 @@ import click
 from click.core import ParameterSource
 
 from harken.errors import BadInput, HarkenError, did_you_mean
+from harken.events import plain
 
 VERBS = {
     "audit": "prove that a model obeys its mask: no future leak, nothing from padding, packing, memory or batch",
@@ -117,17 +118,7 @@ def refuse(why: str, *names: str) -> None:
 
 def show(result: dict[str, Any]) -> None:
     """The one JSON object of --json. Numbers that JSON does not have are null."""
-    click.echo(json.dumps(_plain(result), ensure_ascii=False))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    if isinstance(value, float) and (value != value or abs(value) == float("inf")):
-        return None
-    return value if isinstance(value, str | int | float | bool | None) else str(value)
+    click.echo(json.dumps(plain(result), ensure_ascii=False))
 
 
 def main() -> None:

@@ -60,9 +60,17 @@ def recipe_lines(recipe: Any) -> list[str]:
     """Every setting with where its value comes from."""
     from harken.recipe import as_toml
 
-    origin = recipe.origins.get
     settings = recipe.settings().items()
-    return columns([(path, f"= {as_toml(value)}", f"# {origin(path, 'default')}") for path, value in settings])
+    return columns([(path, f"= {as_toml(value)}", f"# {_origin(recipe, path)}") for path, value in settings])
+
+
+def _origin(recipe: Any, path: str) -> str:
+    """Where a value comes from; of a dial also which of the settings it stands for have other values."""
+    section, name = path.split(".")
+    part, origin = getattr(recipe, section), recipe.origins.get(path, "default")
+    row = part.dials.get(name, {}).get(getattr(part, name), {})
+    other = [setting for setting, value in row.items() if getattr(part, setting) != value]
+    return f"{origin}, but for {', '.join(other)}" if other else str(origin)
 
 
 def _settings(kind: str, json_: bool) -> None:

@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
-from harken.errors import BadInput, BadRun, how_to_go_on, near_name
-from harken.study.chart import duration, figure, scaled
+from harken.errors import BadInput, BadRun, near_name
+from harken.study.chart import duration, scaled
 
 from . import as_json, show
-from .say import columns, judged, table
+from .say import columns, judged, measured, table
 
 
 @click.command()
@@ -45,7 +45,7 @@ def folders(folder: str) -> list[Path]:
 
 def _row(path: Path) -> dict[str, Any]:
     """The facts of a run, or what is wrong with it."""
-    from harken.run import facts, read_json
+    from harken.run import facts, read_json, unfinished
 
     try:
         found = facts(path, "recipe.toml", "model.safetensors", "tokenizer.json", "cost.json")
@@ -57,7 +57,7 @@ def _row(path: Path) -> dict[str, Any]:
         return row
     except BadRun as error:
         if not (path / "harken.json").exists():
-            return {"run": str(path), "state": "not finished", "problem": how_to_go_on(path)}
+            return {"run": str(path), "state": "not finished", "problem": unfinished(path)}
         problem = str(error)
     except (KeyError, TypeError, ValueError, AttributeError):
         problem = f"{path / 'harken.json'}: does not hold the facts of a run"
@@ -67,6 +67,6 @@ def _row(path: Path) -> dict[str, Any]:
 def _cells(row: dict[str, Any]) -> list[str]:
     split = judged(row["metrics"])
     metrics = list(row["metrics"].get(split, {}).items())[:2]
-    shown = "  ".join(f"{name} {figure(value, 4):>6}" for name, value in metrics)
+    shown = "  ".join(f"{name} {measured(value):>6}" for name, value in metrics)
     cost = f"{duration(row['seconds'])}, {scaled(row['kwh'], 'energy')}"
     return [row["run"], str(row["kind"]), scaled(row["parameters"], "count"), split, shown, str(row["date"]), cost]

@@ -11,7 +11,7 @@ import click
 
 from harken.errors import BadInput
 from harken.study.chart import duration, figure, scaled
-from harken.study.report import FEW, too_few
+from harken.study.report import FEW, doubtful, skipped, too_few
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -71,7 +71,7 @@ def lines(*, must: bool) -> Iterator[str]:
             what = f"stdin:{n}: byte 0x{raw[error.start]:02x} is not UTF-8"
             raise BadInput(f"{what}; harken reads UTF-8; convert it: iconv -f latin1 -t utf-8") from None
     if must and not n:
-        raise click.UsageError("no text is given, and stdin is empty; give a text, or - for what may be none")
+        raise click.UsageError("no text is given, and stdin is empty; give a text (with - no line is no error)")
 
 
 # --- what happens -----------------------------------------------------------------------------------------------------
@@ -144,9 +144,10 @@ class Teller:
 
     def _step(self, step: int, steps: int, loss: float, **facts: Any) -> None:
         self.seen |= {name: facts[name] for name in ("valid", "tokens_per_second") if name in facts}
-        valid = f"   valid {self.seen['valid']:.4f}" if "valid" in self.seen else ""
+        valid = f"   valid {self.seen['valid']:.4f} (quick look)" if "valid" in self.seen else ""
+        lr = f"   lr {facts['lr']:.2g}" if "lr" in facts else ""
         rate = self.seen.get("tokens_per_second")
-        speed = f"   {scaled(rate, 'count')} tokens/s" if rate else ""
+        speed = f"{lr}   {scaled(rate, 'count')} tokens/s" if rate else lr
         if self.live:
             self._progress("training", step, steps, f"loss {loss:.4f}{valid}{speed}")
         due = step == steps or time.monotonic() - self.last > PLAIN_SECONDS
@@ -156,7 +157,7 @@ class Teller:
 
     def _judge(self) -> None:
         self._away()
-        self.line("  judging on the held-out text, beside the free baselines ...")
+        self.line("  judging more closely than the quick looks, beside the free baselines ...")
 
     def _progress(self, what: str, done: float, total: float | None, text: str = "") -> None:
         if not self.live:
@@ -210,14 +211,20 @@ def verdict(facts: dict[str, Any]) -> list[str]:
         told += [f"  {split if n == 0 else '':<{width}}  {line}" for n, line in enumerate(_aligned(rows))]
         told += [f"  {'':<{width}}  ({how})"] if how else []
         told += [f"  {'':<{width}}  (too few tokens for a verdict: {FEW:,} are needed)"] if too_few(protocol) else []
-    return [*told, f"  audit   {facts['audit']['summary']}"] if "audit" in facts else told
+    told += [f"  {'':<{width}}  {left}"] if (left := skipped(facts)) else []
+    return [*told, f"  audit   {doubtful(facts) or facts['audit']['summary']}"] if "audit" in facts else told
+
+
+def measured(value: Any) -> str:
+    """A metric in four digits; a run folder has null for one that is not finite."""
+    return "nan" if value is None else figure(value, 4)
 
 
 def _aligned(rows: Sequence[tuple[str, Mapping[str, float]]]) -> list[str]:
     """Each row's metrics, one below the other, and whose they are."""
     grid = []
     for name in dict.fromkeys(name for _, values in rows for name in values):
-        figures = [figure(values.get(name), 4) for _, values in rows]
+        figures = [measured(values[name]) if name in values else "" for _, values in rows]
         width = max(6, *map(len, figures))
         grid.append([f"{name.replace('_', ' ')} {x:>{width}} " if x else "" for x in figures])
     return columns(list(zip(*grid, [who for who, _ in rows], strict=True)))

@@ -5,6 +5,9 @@ from typing import Any
 
 import click
 
+from harken.errors import HarkenError
+from harken.study.report import doubtful
+
 from . import as_json, refuse, show
 from .say import Teller, cost_line, judged, verdict
 
@@ -12,7 +15,9 @@ from .say import Teller, cost_line, judged, verdict
 @click.command()
 @click.argument("what", metavar="DATA|RECIPE|RUN")
 @click.argument("settings", nargs=-1, metavar="[section.key=value ...]")
-@click.option("--out", metavar="DIR", help="The run folder to write. Default: runs/<name of the data>.")
+@click.option(
+    "--out", metavar="DIR", help="The run folder to write. Default: runs/<name of the data>, -2, -3 ... if taken."
+)
 @click.option("--minutes", type=float, help="How long to train; set-up is not counted.")
 @click.option("--resume", is_flag=True, help="Go on from the last checkpoint, bit for bit.")
 @click.option("--force", is_flag=True, help="Write over a run folder that is not empty.")
@@ -37,12 +42,22 @@ def train(what: str, settings: tuple[str, ...], json_: bool, show_: bool, **opti
     result = outcome(run)
     if json_:
         show(result)
-        return
+        return _refuse_unsound(run)
     for line in verdict(run.facts):
         click.echo(line)
     click.echo(cost_line(result["cost"]))
     click.echo(f"  run     {run.path}      report: {run.path / 'report.html'}")
+    _refuse_unsound(run)
     click.echo(f'  next    harken generate {quote(str(run.path))} "Once upon a time"')
+
+
+def _refuse_unsound(run: Any) -> None:
+    """A model that came out as no numbers, or that does not obey its mask, is no success."""
+    odd = [split for split, found in run.facts["metrics"].items() if found.get("loss") is None]
+    if odd:
+        raise HarkenError(f"{run.path}: the {odd[0]} loss is not finite; train again with a lower train.lr")
+    if doubt := doubtful(run.facts):
+        raise HarkenError(f"{run.path}: {doubt}")
 
 
 def _show(what: str, given: dict[str, Any], teller: Teller) -> None:

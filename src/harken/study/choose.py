@@ -125,8 +125,12 @@ def located(what: str, *, listen: Listener = silent) -> Path:
     path = Path(what)
     if what and (path.exists() or path.is_symlink()):
         if (path / "harken.json").exists() or (path / "checkpoints").exists():
+            if not (path / "recipe.toml").exists():
+                raise BadInput(f"{what}: this is a run without its recipe.toml; take it from a copy, or train again")
             again = f"repeat it with: harken train {shlex.quote(str(path / 'recipe.toml'))}"
             raise BadInput(f"{what}: this is a run, not data; {how_to_go_on(path)}; or {again}")
+        if (path / ".lock").exists() and all(p.name.startswith(".") for p in path.iterdir()):
+            raise BadInput(f"{what}: a training that ended before its first step; begin it again with its data")
         return path
     if what in catalogue.names():
         return catalogue.fetch(what, listen=listen).path

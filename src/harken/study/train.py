@@ -153,10 +153,10 @@ def _folder(wanted: Path, *, named: bool, force: bool) -> Path:
         return next_free(wanted)
     if not wanted.is_dir():
         raise BadInput(f"{wanted}: there is a file of this name; take another folder")
+    if not (wanted / "recipe.toml").is_file():
+        raise BadInput(f"{wanted}: is not empty and no run folder (it has no recipe.toml); take another folder")
     if not force:
         raise BadInput(f"{wanted}: is not empty; resume the run there, force to write over it, or take another folder")
-    if not (wanted / "recipe.toml").is_file():
-        raise BadInput(f"{wanted}: is no run folder, so it is not cleared; take another folder")
     return wanted
 
 

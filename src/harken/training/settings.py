@@ -56,7 +56,7 @@ class Train(Part):
         "none", description="how the processes of torchrun share the work; ddp: rows; fsdp: rows and weights"
     )
     threads: int | None = Field(None, ge=1, description="CPU threads; none: as torch chooses")
-    eval_every: int | None = Field(None, ge=1, description="steps between looks at the valid split; none: ten in all")
+    eval_every: int | None = Field(None, ge=1, description="steps between quick looks at valid; none: ten in all")
     log_every: int | None = Field(None, ge=1, description="steps between lines of log.jsonl; none: about 200 in all")
     checkpoint_every: int | None = Field(None, ge=1, description="steps between checkpoints; none: every 30 seconds")
     tensorboard: bool = Field(False, description="draw the curves of log.jsonl for TensorBoard too, in tensorboard/")
