@@ -82,13 +82,13 @@ def _with(
     if ranks.world > 1 and "train.parallel" not in recipe.origins:
         recipe = recipe.change(train__parallel="ddp")
     ready = prepare(recipe, listen, ranks=ranks.by(recipe.train))  # what cannot be trained takes no folder and no name
+    ranks.same(lambda: refuse_a_small_disk(ready[1], folder))
     with ExitStack() as held:  # preparing took a while: others may be here now
-        folder = Path(ranks.same(lambda: str(_taken(place, held, named=bool(out), force=force))))
-        ranks.same(lambda: refuse_a_small_disk(ready[1], folder))
+        taken = Path(ranks.same(lambda: str(_taken(place, held, named=bool(out), force=force))))
         if force and ranks.first:
-            _clear(folder)
+            _clear(taken)
         reason = chosen.guess.reason if chosen.guess else None
-        return _train(recipe, folder, ready, reason=reason, listen=listen)
+        return _train(recipe, taken, ready, reason=reason, listen=listen)
 
 
 def _writing(folder: Path, ranks: Ranks) -> AbstractContextManager[None]:
