@@ -303,7 +303,7 @@ def test_every_heading_table_and_picture_has_a_name():
     assert all(words.strip() for _, words in page.all("caption"))
     pictures = [attrs for attrs, _ in page.all("svg") if attrs.get("role") == "img"]
     assert len(pictures) == 4 == len(page.all("desc"))
-    assert "validation: from" in " ".join(words for _, words in page.all("desc"))
+    assert "validation, quick looks: from" in " ".join(words for _, words in page.all("desc"))
     assert len({attrs["id"] for attrs, _ in page.all("section")}) == len(page.all("section"))
     for attrs, _ in page.all("a"):
         assert page.all("section", id=(attrs["href"] or "")[1:])

@@ -175,7 +175,7 @@ def _curves(facts: Facts) -> list[Html]:
     lines = [Line("training", loss, "faint" if (even := chart.smooth(loss)) else "line"), Line("smoothed", even)]
     free = [(x["loss"], n) for n, t in _of(facts, "baseline", "valid").items() if "loss" in (x := _numbers(t))]
     level = Line(f"{min(free)[1]}, free: {figure(min(free)[0])}", [(0.0, min(free)[0])]) if free else None
-    out = [chart.chart("Loss", [*lines, Line("validation", valid, "dots")], note="nats", level=level)]
+    out = [chart.chart("Loss", [*lines, Line("validation, quick looks", valid, "dots")], note="nats", level=level)]
     out += [tag("p", told, class_="soft") for told in (_course(facts), skipped(facts)) if told]
     trio = [chart.chart(name, [Line(name, [*at[key].items()])], zero=True) for key, name in small.items()]
     out += [tag("div", trio, class_="trio")] if any(trio) else []
