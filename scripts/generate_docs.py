@@ -67,7 +67,7 @@ def recipe_page() -> str:
         "is used in the file (`[model]` `layers = 6`), on the command line (`model.layers=6`), in Python",
         '(`settings={"model.layers": 6}`) and in errors. `harken check --settings KIND` prints the same tables.',
         "",
-        "A later one wins: default, then dial (`size`, `style`), then file, then command line.",
+        "A later one wins: default, then dial (`size`, `style`, `optimizer`), then file, then command line.",
         "`harken train DATA --show` prints every value and where it comes from. A relative path in a recipe file is",
         "seen from the file's own folder; one given with a command, from where the command runs.",
     ]

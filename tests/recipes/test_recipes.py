@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from harken import kinds, recipe
 from harken.data.tales import tales
 from harken.errors import BadInput, BadSetting
+from harken.events import silent
 from harken.recipe import GIVEN, Recipe, as_toml, override, read, resolve, shipped, shipped_names
+from harken.training.settings import Train
 
 MODELS, DATA = (", ".join(kinds.names(section)) for section in ("model", "data"))  # with the plug-ins that are there
 
@@ -49,6 +51,38 @@ def test_two_steps_of_every_shipped_recipe_run(name, text, tmp_path, monkeypatch
     run = study.train(name, settings=tiny, out=tmp_path / "run")
     assert run.facts["steps"] == 2
     assert math.isfinite(run.metrics["valid"]["loss"])
+
+
+@pytest.mark.parametrize("name", shipped_names())
+def test_a_shipped_recipe_keeps_the_rate_it_was_tuned_with(name):
+    said, made = shipped(name), resolve((name, shipped(name)))
+    assert {"train.lr", "train.weight_decay", "train.betas"} <= said.keys()
+    assert all(made.settings()[path] == value for path, value in said.items())
+
+
+@pytest.mark.parametrize("rule", ["adamw", "adam", "rmsprop", "sgd"])
+def test_a_rule_that_is_given_over_a_recipe_brings_its_own_rate(rule):
+    made = resolve(("recipe char", shipped("char")), (GIVEN, {"train.optimizer": rule}))
+    assert made.train.lr == type(made.train)(optimizer=rule).lr != shipped("char")["train.lr"]
+    assert {made.origins[f"train.{name}"] for name in ("lr", "weight_decay", "betas", "momentum")} == {
+        f"optimizer = {rule}"
+    }
+    given = {"train.optimizer": rule, "train.lr": 0.7}
+    assert resolve(("recipe char", shipped("char")), (GIVEN, given)).train.lr == 0.7
+
+
+@pytest.mark.parametrize("name", ["char", "word"])
+@pytest.mark.parametrize("rule", Train.model_fields["optimizer"].annotation.__args__)
+def test_every_rule_beats_the_unigram_with_its_own_settings(rule, name, tmp_path):
+    from harken.study.train import prepare
+
+    (tmp_path / "tales.txt").write_text("\n\n".join(tales(60)) + "\n")
+    small = {"data.path": str(tmp_path / "tales.txt"), "model.d": 32, "model.layers": 2, "model.heads": 2}
+    small |= {"model.context": 32, "train.batch": 8, "train.steps": 100, "train.optimizer": rule, "train.threads": 1}
+    _, trainer = prepare(resolve((name, shipped(name)), (GIVEN, small)), silent)
+    trainer.fit(tmp_path, 100)
+    trainer.finish()
+    assert trainer.look("valid", quick=False).metrics["loss"] < trainer.task.baselines("valid")["unigram"]["loss"]
 
 
 def test_a_recipe_that_is_not_shipped_is_refused():

@@ -61,7 +61,8 @@ def empty(monkeypatch: pytest.MonkeyPatch) -> None:
     ("settings", "copies"),  # of the weights: gradients, moments, best and present
     [
         ({"train__optimizer": "adamw"}, 1 + 2 + 2),
-        ({"train__optimizer": "rmsprop"}, 1 + 2 + 2),
+        ({"train__optimizer": "rmsprop"}, 1 + 1 + 2),
+        ({"train__optimizer": "rmsprop", "train__momentum": 0.9}, 1 + 2 + 2),
         ({"train__optimizer": "sgd"}, 1 + 1 + 2),
         ({"train__optimizer": "sgd", "train__momentum": 0.0}, 1 + 0 + 2),
         ({"train__best": False}, 1 + 2 + 1),

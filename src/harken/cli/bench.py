@@ -39,7 +39,8 @@ def bench(name: str | None, precisions: tuple[str, ...], json_: bool, **options:
     click.echo(f"\n{here['gpu'] or here['cpu']}, threads {here['threads']}, torch {here['torch']}")
     for _, group in groupby(found["rows"], key=lambda row: row["bench"]):
         rows = list(group)
-        click.echo("\n{bench}: GPT-2 {size}, {vocab:,} tokens, batch {batch}, context {context}, rounds {rounds}".format(**rows[0]))
+        what = "{bench}: GPT-2 {size}, {vocab:,} tokens, batch {batch}, context {context}, rounds {rounds}"
+        click.echo("\n" + what.format(**rows[0]))
         cells = [_cells(row) for row in rows]
         told = [head for head in cells[0] if any(row[head] for row in cells)]
         table(told, [[row[head] for head in told] for row in cells])

@@ -25,9 +25,10 @@ class Train(Part):
     micro: int | None = Field(None, ge=1, description="rows computed at a time; fewer need less memory, same gradients")
     optimizer: Literal["adamw", "muon", "adam", "rmsprop", "sgd"] = Field(
         "adamw",
-        description="rule of the update; adam: adamw; muon: orthogonal updates of hidden matrices, AdamW for the rest",
+        description="rule of the update, a dial: sets lr, weight_decay, betas and momentum, which may still be given; "
+        "adam: adamw; muon: orthogonal updates of hidden matrices, AdamW for the rest",
     )
-    lr: float = Field(1e-3, gt=0, description="highest learning rate")
+    lr: float = Field(3e-3, gt=0, description="highest learning rate")
     schedule: Literal["cosine", "linear", "rsqrt", "plateau", "constant"] = Field(
         "cosine", description="how the learning rate falls after the warm-up; plateau: when the valid loss stands still"
     )
@@ -71,6 +72,16 @@ class Train(Part):
     drop: float = Field(0.5, gt=0, lt=1, description="plateau: what is left of the rate when it falls")
     stop_after: int | None = Field(None, ge=1, description="stop after this many looks without a better valid loss")
     on_nan: Literal["stop", "skip"] = Field("stop", description="what to do when a loss or gradient is not finite")
+
+    dials: ClassVar = {  # docs/log.md has the trainings behind these
+        "optimizer": {
+            "adamw": {"lr": 3e-3, "weight_decay": 0.1, "betas": (0.9, 0.99), "momentum": 0.9},
+            "adam": {"lr": 3e-3, "weight_decay": 0.1, "betas": (0.9, 0.99), "momentum": 0.9},
+            "muon": {"lr": 2e-2, "weight_decay": 0.1, "betas": (0.9, 0.99), "momentum": 0.95},
+            "rmsprop": {"lr": 1e-3, "weight_decay": 0.1, "betas": (0.9, 0.99), "momentum": 0.0},
+            "sgd": {"lr": 0.5, "weight_decay": 1e-3, "betas": (0.9, 0.99), "momentum": 0.9},
+        }
+    }
 
     @field_validator("nesterov")
     @classmethod
