@@ -35,7 +35,7 @@ def test_a_training_says_before_its_cost_how_the_audit_went(harken, tales):
 def test_the_json_of_a_training_has_what_its_audit_found(harken, tales):
     said = harken("train", tales, *SMALL, "--json")
     found = json.loads(said.out)["audit"]
-    assert (said.code, found["passed"]) == (0, False)
+    assert (said.code, found["passed"]) == (1, False)
     assert found["summary"].startswith("5 of 7 checks failed: causal,")
     assert [check["name"] for check in found["checks"]] == CHECKS
     assert found["checks"][0]["layer"] == "stack.blocks.0.look"
