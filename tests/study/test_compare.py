@@ -409,6 +409,13 @@ def test_the_page_and_the_picture_are_whole_and_fetch_nothing(made):
     assert "rem" not in (made.path / "compare.svg").read_text()
 
 
+def test_what_a_rival_brings_along_stands_among_the_settings(tales, tmp_path):
+    axes = {"train.optimizer": ["adamw", "muon"]}
+    found = harken.compare(tales, axes, settings=TINY | {"train.weight_decay": 0.1}, seeds=1, out=tmp_path / "c")
+    assert found.facts["follows"] == {"train.lr": [0.003, 0.02], "train.momentum": [0.9, 0.95]}
+    assert "train.lr, row by row</dt><dd>0.003, 0.02</dd>" in (tmp_path / "c" / "report.html").read_text()
+
+
 def test_the_tables_of_the_page_are_narrow_enough_to_be_seen_whole(made):
     page = (made.path / "report.html").read_text()
     heads = [re.findall(r"<th[^>]*>(.*?)</th>", head) for head in re.findall(r"<thead>(.*?)</thead>", page)]

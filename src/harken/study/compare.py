@@ -228,7 +228,8 @@ def _how_to_go_on(folder: Path) -> str:
 
 def _compare(plan: Plan, folder: Path, listen: Listener) -> Comparison:
     rows = plan.rows()
-    budgets = [choose(plan.what, plan.settings | row).recipe.train for row in rows]
+    chosen = [choose(plan.what, plan.settings | row).recipe for row in rows]
+    budgets = [recipe.train for recipe in chosen]
     first = budgets[0].seed
     todo = [(n, seed) for seed in range(first, first + plan.seeds) for n in range(len(rows))]  # all rows, then again
     groups: list[list[Trial]] = [[] for _ in rows]
@@ -248,12 +249,19 @@ def _compare(plan: Plan, folder: Path, listen: Listener) -> Comparison:
     if len(texts) > 1 and not any(path.startswith("data.") for path in plan.axes):
         raise BadInput(f"{folder}: {plan.what} was changed between two trials; compare anew in another folder")
     found = {"comparison": str(folder), **asdict(plan), **tally(groups), "command": plan.command()}
+    found["follows"] = _follows(plan, [recipe.settings() for recipe in chosen])
     run.write(folder / "report.html", compare_page(found, groups))
     run.write(folder / "compare.svg", compare_svg(found, groups))
     run.write_json(folder / PLAN, found)
     if not any(row["seeds"] for row in found["rows"]):
         raise HarkenError(f"{folder}: every trial failed, the first by: {found['rows'][0]['failed'][0]['reason']}")
     return Comparison(folder, found)
+
+
+def _follows(plan: Plan, rows: Sequence[Settings]) -> dict[str, list[Any]]:
+    """What differs between the rows and is no axis: a dial (optimizer, size) or another model's recipe brings it."""
+    each = {path: [row.get(path) for row in rows] for path in dict.fromkeys(itertools.chain(*rows))}
+    return {path: some for path, some in each.items() if path not in plan.axes and some != some[:1] * len(some)}
 
 
 def _name(settings: Settings, seed: int) -> str:

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from harken.recipe import as_toml
+
 from . import chart
 from .chart import Line, Picture, figure, number, tag
 from .picture import Span, alone, spans
@@ -23,12 +25,14 @@ def compare_page(found: Facts, groups: Groups) -> str:
     rows = _rows(*grid(found))
     good = {name: {head: cell for head, cell in row.items() if head not in PAID} for name, row in rows.items()}
     paid = {name: {head: row[head] for head in PAID if row[head] != "-"} for name, row in rows.items()}
+    words = {path: ", ".join("-" if x is None else as_toml(x) for x in some) for path, some in found["follows"].items()}
+    follows = {f"{path}, row by row": said for path, said in words.items()}
     sections = (
         ("Result", [table(how, good, LOOK), table("One training, mean over the seeds", paid, LOOK)]),
         ("Pictures", [picture.figure() for picture in pictures(found, groups)]),
         ("Elsewhere", table("The trained weights, judged under other settings", _rows(*elsewhere(found)), LOOK)),
         ("Failed", pairs(refused(found))),
-        ("Settings", pairs({"data": found["what"], **found["settings"]})),
+        ("Settings", pairs({"data": found["what"], **found["settings"], **follows})),
         ("Runs", pairs({row["name"]: ", ".join(Path(r).name for r in row["runs"]) for row in found["rows"]})),
         ("Repeat it", tag("pre", found["command"])),
     )
