@@ -1,8 +1,8 @@
 """A recipe: TOML -> four validated parts (data, model, task, train). It is data: no includes, no code, no expressions.
 
-Precedence: defaults < dials (size, style, optimizer) < file < what is given with the command or the call. A dial that is given
-beats what an earlier layer says of the settings it stands for, and so does a budget (minutes beat the steps of the
-file). Where each value came from is remembered.
+Precedence: defaults < dials (size, style, optimizer) < file < what is given with the command or the call. A dial that
+is given beats what an earlier layer says of the settings it stands for, and so does a budget (minutes beat the steps
+of the file). Where each value came from is remembered.
 """
 
 import tomllib
