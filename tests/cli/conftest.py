@@ -57,15 +57,6 @@ def harken(monkeypatch, capsys, tmp_path):
 
 
 @pytest.fixture(scope="session")
-def tales(tmp_path_factory) -> Path:
-    from harken.data.tales import tales
-
-    path = tmp_path_factory.mktemp("text") / "tales.txt"
-    path.write_text("\n\n".join(tales(20)) + "\n")
-    return path
-
-
-@pytest.fixture(scope="session")
 def run(tmp_path_factory, tales) -> Path:
     """The folder of a finished run. Tests only read it."""
     from harken.recipe import override

@@ -35,13 +35,6 @@ def short(monkeypatch, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def tales(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("text") / "tales.txt"
-    path.write_text("\n\n".join(told(40)) + "\n")
-    return path
-
-
-@pytest.fixture(scope="module")
 def made(tmp_path_factory, tales) -> Any:
     """Heads against each other and one that cannot be built, with two seeds, judged at twice the length too."""
     home = tmp_path_factory.mktemp("compared")
