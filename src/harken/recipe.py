@@ -90,7 +90,7 @@ def resolve(*layers: tuple[str, Settings]) -> Recipe:
         _one_each(section, part, origins)
         for name in _overruled(section, part, given, ranks):
             del given[f"{section}.{name}"], origins[f"{section}.{name}"]
-        parts[section] = _part(section, part, given, origins)
+        parts[section] = _part(section, part, given, origins, parts)
     return Recipe(**parts, origins=origins)
 
 
@@ -135,11 +135,13 @@ def _overruled(section: str, part: type[Part], given: Settings, ranks: Mapping[s
     return beaten
 
 
-def _part(section: str, part: type[Part], given: Settings, origins: dict[str, str]) -> Part:
+def _part(section: str, part: type[Part], given: Settings, origins: dict[str, str], others: Mapping[str, Part]) -> Part:
     own = {path.partition(".")[2]: value for path, value in given.items() if path.startswith(f"{section}.")}
     for name in own:
         if name not in part.model_fields:
+            there = [f"{other}.{name}" for other, its in others.items() if name in type(its).model_fields]
             guess = did_you_mean(name, part.model_fields).replace("Did you mean ", f"Did you mean {section}.")
+            guess = f" Did you mean {there[0]}?" if there else guess
             see = f"harken check --settings {own.get('kind', part.model_fields['kind'].default)} lists them"
             way = f".{guess}" if guess else f"; {see}"
             raise BadSetting(f"{_at(origins[f'{section}.{name}'])}{section}.{name} is not a setting{way}")

@@ -302,3 +302,10 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 def test_what_is_no_setting_is_shown_one(text):
     with pytest.raises(BadInput, match=r"is not a setting; settings look like model.layers=6$"):
         override(text)
+
+
+@pytest.mark.parametrize("name", ["model.dropout", "task.label_smoothing"])
+def test_a_setting_in_the_wrong_section_is_shown_its_own(name):
+    wrong = name.replace(name.partition(".")[0], "train")
+    with pytest.raises(BadSetting, match=rf"^{wrong} is not a setting\. Did you mean {name}\?$"):
+        resolve((GIVEN, {wrong: 0.1}))
