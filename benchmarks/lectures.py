@@ -3,6 +3,7 @@
     python benchmarks/lectures.py ptb                         all, each into runs/lectures/NAME
     python benchmarks/lectures.py ptb --only heads            one of them
     python benchmarks/lectures.py ptb train.device=cuda       with a setting for all
+    python benchmarks/lectures.py ptb --at-once 6             the trials of one seed side by side (a large GPU)
     python benchmarks/lectures.py my.txt --quick              a few steps of tiny models: whether they run
 
 Each is one `harken compare`, which is printed first; one that was stopped goes on when this is called again. Whatever
@@ -11,9 +12,17 @@ comes out is reported in docs/lectures.md. The settings are those of the recipe 
 
 import argparse
 import shlex
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
 from typing import NamedTuple
 
+from harken import run
 from harken.cli import harken
+from harken.study.compare import PLAN, Plan, as_word, trial_name, trial_settings, values
+from harken.study.tally import Trial
 
 
 class Claim(NamedTuple):
@@ -63,18 +72,43 @@ def words(name: str, options: argparse.Namespace) -> list[str]:
     return ["compare", options.data, *shlex.split(" ".join(chosen)), *more, *where]
 
 
+def ahead(command: list[str], seeds: int, folder: Path, at_once: int) -> None:
+    """Train the trials of a comparison side by side, seed by seed; the comparison then only reads them."""
+    what, words = str(Path(command[1]).absolute()), command[2 : command.index("--seeds")]
+    given = dict(values(word) for n, word in enumerate(words) if "--eval" not in (word, words[n - 1]))
+    evals = dict(values(word) for n, word in enumerate(words) if words[n - 1] == "--eval")
+    shared = {path: some[0] for path, some in given.items() if len(some) == 1}
+    plan = Plan(what, {path: some for path, some in given.items() if len(some) > 1}, shared, evals, seeds)
+    folder.mkdir(parents=True, exist_ok=True)
+    run.write_json(folder / PLAN, asdict(plan))
+    for seed in range(seeds):
+
+        def trial(row: dict, seed: int = seed) -> None:
+            before = [Trial(row, 0, folder / trial_name(row, 0))] if seed else []
+            given = trial_settings(plan, row, before) | {"train.seed": seed}
+            place = ["--out", str(folder / trial_name(row, seed)), "--json", "--resume"]
+            words = [f"{path}={as_word(value)}" for path, value in given.items()]
+            subprocess.run([sys.executable, "-m", "harken", "train", what, *words, *place], capture_output=True)
+
+        with ThreadPoolExecutor(at_once) as pool:
+            list(pool.map(trial, plan.rows()))
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", help="a file, a folder, or a name of the catalogue")
     parser.add_argument("settings", nargs="*", help="settings for all of them, section.key=value")
     parser.add_argument("--only", choices=CLAIMS, action="append", help="one of them; may be given again")
     parser.add_argument("--quick", action="store_true", help="tiny models, a few steps: only whether they run")
+    parser.add_argument("--at-once", type=int, default=1, help="trials of one seed trained side by side")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", default="runs/lectures")
     options = parser.parse_intermixed_args(arguments)
     for name in options.only or CLAIMS:
         command = words(name, options)
         print(f"\n{name}: {CLAIMS[name].asks}\n  harken {shlex.join(command)}\n", flush=True)
+        if options.at_once > 1:
+            ahead(command, options.seeds, Path(options.out) / name, options.at_once)
         harken.main(command, standalone_mode=False)
 
 

@@ -237,7 +237,7 @@ def _compare(plan: Plan, folder: Path, listen: Listener) -> Comparison:
     listen("planned", rows=len(rows), seeds=plan.seeds, minutes=sum(minutes) * plan.seeds)
     for turn, (n, seed) in enumerate(todo, 1):
         listen("trial", number=turn, trials=len(todo), name=name_of(rows[n]), seed=seed)
-        place = folder / _name(rows[n], seed)
+        place = folder / trial_name(rows[n], seed)
         try:
             trial = _trial(plan, rows[n], seed, place, groups[n], listen)
         except Stopped as error:
@@ -264,7 +264,7 @@ def _follows(plan: Plan, rows: Sequence[Settings]) -> dict[str, list[Any]]:
     return {path: some for path, some in each.items() if path not in plan.axes and some != some[:1] * len(some)}
 
 
-def _name(settings: Settings, seed: int) -> str:
+def trial_name(settings: Settings, seed: int) -> str:
     """A folder's name that says which trial is in it, and is no other's."""
     said = "-".join([*(f"{path}={as_word(value)}" for path, value in sorted(settings.items())), f"seed={seed}"])
     plain = re.sub(r"[^\w.=+-]+", "_", said)
@@ -277,7 +277,7 @@ def _trial(plan: Plan, row: Settings, seed: int, folder: Path, before: Sequence[
     """Train one, go on with one that was begun, or read one that is finished. One that fails says why."""
     trial = Trial(row, seed, folder)
     begun, done = (folder / "recipe.toml").is_file(), (folder / "harken.json").is_file()
-    given = {} if begun else _settings(plan, row, before) | {"train.seed": seed}  # a run that was begun has its own
+    given = {} if begun else trial_settings(plan, row, before) | {"train.seed": seed}  # a run that was begun has its own
     _forget()
     try:
         made = train(plan.what, out=folder, settings=given, resume=begun, listen=silent if done else listen)
@@ -293,7 +293,7 @@ def _trial(plan: Plan, row: Settings, seed: int, folder: Path, before: Sequence[
         return replace(trial, failed=said if isinstance(error, HarkenError) else f"{type(error).__name__}: {said}")
 
 
-def _settings(plan: Plan, row: Settings, before: Sequence[Trial]) -> Settings:
+def trial_settings(plan: Plan, row: Settings, before: Sequence[Trial]) -> Settings:
     """What to train with: the minutes of a row are measured once, and become the same steps for all its seeds."""
     given = plan.settings | row
     done = next((trial for trial in before if not trial.failed), None)
