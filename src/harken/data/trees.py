@@ -1,0 +1,106 @@
+"""Bracketed trees, as treebanks write them, and their line form for a model that writes: (S (NP XX )NP )S.
+
+In the line form (Vinyals et al. 2015) XX stands for a word. Traces (-NONE-) are no words: they are left out, and so is
+what holds nothing else. A label is cut down to its category: NP-SBJ-1 is NP.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+WORD = "XX"
+DEEPEST = 200  # brackets inside each other; sentences have about 30
+_PART = re.compile(r"[()]|[^\s()]+")
+_CATEGORY = re.compile(r"-\w+-$|[^-=|]+")
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A constituent with its parts, or a word with its part of speech."""
+
+    label: str
+    parts: tuple["Tree", ...] = ()
+    word: str = ""
+
+
+def read_trees(text: str) -> Iterator[Tree]:
+    """The trees of a text, one after the other; what is no tree is passed over."""
+    return (tree for _, tree in numbered(text) if tree)
+
+
+def numbered(text: str) -> Iterator[tuple[int, Tree | None]]:
+    """Each tree with the line on which it begins; None for what is no tree."""
+    line, at, depth = 1, 0, 0
+    for found in re.finditer(r"[()]", text):
+        if depth == 0:
+            line += text.count("\n", at, found.start())
+            at = found.start()
+        depth += 1 if found[0] == "(" else -1
+        if depth <= 0:
+            yield line, _tree(text[at : found.end()])
+            depth = 0
+    if depth:
+        yield line, None
+
+
+def _tree(text: str) -> Tree | None:
+    stack: list[list[str | Tree]] = [[]]
+    for part in _PART.findall(text):
+        if part == "(":
+            stack.append([])
+        elif part != ")":
+            stack[-1].append(part)
+        elif len(stack) == 1 or len(stack) > DEEPEST or (made := _node(stack.pop())) is False:
+            return None
+        elif made:
+            stack[-1].append(made)
+    root = stack[0][0] if stack[0] else None
+    return root if isinstance(root, Tree) and root.parts else None
+
+
+def _node(inside: list[str | Tree]) -> Tree | Literal[False] | None:
+    """What a pair of brackets holds: None if only traces, False if it is no part of a tree."""
+    parts = tuple(part for part in inside if isinstance(part, Tree))
+    texts = [part for part in inside if isinstance(part, str)]
+    if len(texts) == 2 and not parts:  # a part of speech and its word
+        return None if texts[0] == "-NONE-" else Tree(_category(texts[0]), word=texts[1])
+    if len(texts) > 1 or (texts and inside[0] != texts[0]):
+        return False
+    if not texts and len(parts) == 1:
+        return parts[0]  # the outer brackets of a treebank have no label
+    return Tree(_category(texts[0]) if texts else "TOP", parts) if parts else None
+
+
+def _category(label: str) -> str:
+    found = _CATEGORY.match(label)
+    return found[0] if found else label
+
+
+def words(tree: Tree) -> list[str]:
+    """The words of the sentence, in order."""
+    return [word for part in tree.parts for word in words(part)] if tree.parts else [tree.word]
+
+
+def linear(tree: Tree) -> str:
+    """The tree as a line: (S (NP XX )NP (VP XX )VP )S."""
+    return f"({tree.label} {' '.join(map(linear, tree.parts))} ){tree.label}" if tree.parts else WORD
+
+
+def brackets(tree: Tree | str) -> list[tuple[str, int, int]] | None:
+    """(label, first word, word behind the last) of each constituent; None for a line that is no whole tree."""
+    found: list[tuple[str, int, int]] = []
+    opened: list[tuple[str, int]] = []
+    place = 0
+    for part in (linear(tree) if isinstance(tree, Tree) else tree).split():
+        if found and not opened:
+            return None  # the tree has ended
+        if part == WORD and opened:
+            place += 1
+        elif part[0] == "(" and part[1:]:
+            opened.append((part[1:], place))
+        elif part[0] == ")" and opened and opened[-1][0] == part[1:] and opened[-1][1] < place:
+            found.append((*opened.pop(), place))
+        else:
+            return None
+    return found if found and not opened else None
