@@ -4,7 +4,7 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -91,7 +91,11 @@ class TextSource(Part):
         """Read, split and encode the text; what is in the cache already is only mapped."""
         spans = self._split()
         home, learn = cache_folder("text"), [s for part in spans["train"] for s in part]
-        tokenizer = tokenizer or _tokenizer(self.tokens, self.vocab or VOCAB[self.tokens], learn, home, listen)
+
+        def blocks() -> Iterator[str]:
+            return (block for span in learn for block in read_blocks(span))
+
+        tokenizer = tokenizer or learned(self.tokens, self.vocab or VOCAB[self.tokens], blocks, home, listen)
         apart = self.batches == "packed"
         ends = apart or tokenizer.kind == "bpe"  # byte pairs have a mark for the end of a file
 
@@ -109,13 +113,8 @@ class TextSource(Part):
                 del splits[name]
                 if getattr(self, name):
                     listen("notice", text=f"data.{name}: the text is too short to hold a part of it out")
-        digest = _fingerprint(span.path for parts in spans.values() for part in parts for span in part)
-        if self.sha256 not in (None, digest):
-            text = " + ".join(self._texts())
-            raise BadInput(
-                f"{text}: the text is not the one this recipe was made for (its SHA-256 differs); "
-                f"bring that one back, or train anew on this one: harken train {text}"
-            )
+        paths = (span.path for parts in spans.values() for part in parts for span in part)
+        digest = fingerprint(paths, self.sha256, " + ".join(self._texts()))
         batches = ("stream" if stateful else "windows") if self.batches == "auto" else self.batches
         if self.mix and batches != "windows":
             raise BadSetting(f"data.mix: mixed texts are drawn as windows, not as {batches}; set data.batches=windows")
@@ -187,7 +186,7 @@ class TextSource(Part):
 
     def _parts(self, found: list[Path], *, by_name: bool) -> dict[str, list[Span]]:
         """The splits of one text: files that are named so, and a share of the end for those that are not."""
-        named = {split: [Span(f) for f in found if by_name and _is_named(f, words)] for split, words in NAMED.items()}
+        named = {split: [Span(f) for f in found if by_name and is_named(f, words)] for split, words in NAMED.items()}
         if sum(map(bool, named.values())) < (2 if named["train"] else 1):
             return self._tail([Span(f) for f in found])  # one name alone says nothing: a-train-ride.txt
         apart = {span.path for split in ("valid", "test") for span in named[split]}
@@ -261,16 +260,21 @@ def _short(paths: Iterable[str]) -> tuple[str, ...]:
     return tuple(os.path.relpath(path, home) for path in full)
 
 
-def _fingerprint(paths: Iterable[Path]) -> str:
-    """SHA-256 over the contents of the files, each once: the same however they are split."""
+def fingerprint(paths: Iterable[Path], expected: str | None, name: str) -> str:
+    """SHA-256 over the contents of the files, each once: the same however they are split. Another one is refused."""
     digest = hashlib.sha256()
     for path in sorted(set(paths)):
         with path.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()
+    if expected not in (None, found := digest.hexdigest()):
+        raise BadInput(
+            f"{name}: the text is not the one this recipe was made for (its SHA-256 differs); "
+            f"bring that one back, or train anew on this one: harken train {name}"
+        )
+    return found
 
 
-def _is_named(path: Path, words: Iterable[str]) -> bool:
+def is_named(path: Path, words: Iterable[str]) -> bool:
     return any(piece in words for piece in re.split(r"[._\-]", path.name.lower()))
 
 
@@ -331,18 +335,17 @@ def _documents(spans: Iterable[Span], what: str) -> list[Span]:
     return found
 
 
-def _tokenizer(kind: str, vocab: int, spans: Sequence[Span], home: Path, listen: Listener) -> Tokenizer:
+def learned(kind: str, vocab: int, texts: Callable[[], Iterable[str]], home: Path, listen: Listener) -> Tokenizer:
     """The tokens learned from the training text. Byte pairs take a while: they are kept, by the text's fingerprint."""
     if kind != "bpe":
-        return train(kind, lambda: (block for span in spans for block in read_blocks(span)), vocab, listen=listen)
+        return train(kind, texts, vocab, listen=listen)
     digest = hashlib.sha256(f"{kind} {vocab} 1".encode())
-    for span in spans:
-        for block in read_blocks(span):
-            digest.update(block.encode())
+    for block in texts():
+        digest.update(block.encode())
     kept = home / f"tokenizer-{digest.hexdigest()[:32]}.json"
     with suppress(BadRun, OSError):  # not there yet, or left half-written
         return Tokenizer.load(kept)
-    made = train(kind, lambda: (block for span in spans for block in read_blocks(span)), vocab, listen=listen)
+    made = train(kind, texts, vocab, listen=listen)
     beside = kept.with_name(f".tmp-{os.getpid()}-{kept.name}")
     made.save(beside)
     beside.replace(kept)
