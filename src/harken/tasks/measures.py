@@ -1,0 +1,246 @@
+"""How good written answers are, and what costs nothing to write.
+
+Every measure takes one hypothesis a row and its references, one or more. Fractions are 0-1, BLEU and chrF 0-100.
+"""
+
+import importlib.util
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from harken.errors import BadInput, MissingExtra
+
+References = Sequence[Sequence[str]]
+# a full stop behind one of these ends no sentence
+SHORT = re.compile(r"\W*(?:[A-Z]|(?:[A-Za-z]\.)+[A-Za-z]|Mrs?|Ms|Dr|Prof|St|Jr|Sr|Gen|Col|Sen|Rep|No|vs|e\.g|i\.e)\.")
+END = re.compile(r"[.!?…]+[\"'”’»)\]]*(?=\s+[^a-z\s]|\s*$)|[。！？]|\n\s*\n")
+
+
+@dataclass(frozen=True)
+class Bleu:
+    """Corpus BLEU, how it was counted, the precision of 1- to 4-grams, and length written / length of references."""
+
+    score: float
+    signature: str
+    precisions: tuple[float, ...]
+    ratio: float
+
+
+@dataclass(frozen=True)
+class Chrf:
+    """Corpus chrF, and how it was counted."""
+
+    score: float
+    signature: str
+
+
+@dataclass(frozen=True)
+class Brackets:
+    """Labelled brackets of all trees together, and the share of trees that are trees over the right words."""
+
+    precision: float
+    recall: float
+    f1: float
+    valid: float
+
+
+def available() -> bool:
+    """Whether BLEU and chrF can be counted here."""
+    return importlib.util.find_spec("sacrebleu") is not None
+
+
+def bleu(hypotheses: Sequence[str], references: References, *, tokenize: str = "13a", lowercase: bool = False) -> Bleu:
+    """BLEU of the whole corpus, against all references of each row. tokenize="none": the texts are tokens already."""
+    metric = _bleu(tokenize=tokenize, lowercase=lowercase)
+    found = metric.corpus_score(*_streams(hypotheses, references))
+    return Bleu(found.score, str(metric.get_signature()), tuple(found.precisions), found.ratio)
+
+
+def chrf(hypotheses: Sequence[str], references: References) -> Chrf:
+    """chrF2 of the whole corpus: n-grams of characters, against the best reference of each row."""
+    metric = _metrics().CHRF()
+    found = metric.corpus_score(*_streams(hypotheses, references))
+    return Chrf(found.score, str(metric.get_signature()))
+
+
+def bootstrap(
+    hypotheses: Sequence[str],
+    references: References,
+    samples: int = 1000,
+    seed: int = 0,
+    *,
+    tokenize: str = "13a",
+    lowercase: bool = False,
+) -> tuple[float, float]:
+    """The mean of BLEU over corpora drawn from these rows with replacement, and half the width that holds 95 % of them.
+
+    Each row is tokenized and counted once: the counts of a drawn corpus are sums of the counts of its rows.
+    """
+    _check(hypotheses, references)
+    metric = _bleu(tokenize=tokenize, lowercase=lowercase, effective_order=True)  # of one row nothing else makes sense
+    rows = (metric.sentence_score(text, list(refs)) for text, refs in zip(hypotheses, references, strict=True))
+    counts = np.array([[row.sys_len, row.ref_len, *row.counts, *row.totals] for row in rows], np.float64)
+    draw, scores = np.random.default_rng(seed), np.empty(samples)
+    for i in range(samples):
+        often = np.bincount(draw.integers(len(counts), size=len(counts)), minlength=len(counts))
+        written, wanted, *grams = (often @ counts).tolist()
+        scores[i] = metric.compute_bleu(grams[:4], grams[4:], int(written), int(wanted), smooth_method="exp").score
+    low, high = np.quantile(scores, [0.025, 0.975])
+    return float(scores.mean()), float(high - low) / 2
+
+
+def exact_match(hypotheses: Sequence[str], references: References) -> float:
+    """The share of rows that equal one of their references, white space around them aside."""
+    return _mean_best(hypotheses, references, lambda text, ref: text.strip() == ref.strip())
+
+
+def rouge_l(hypotheses: Sequence[str], references: References) -> float:
+    """ROUGE-L: F1 of the longest sequence of words that both have in this order; words in small letters, no marks."""
+
+    def f1(text: str, ref: str) -> float:
+        written, wanted = (re.findall(r"[^\W_]+", one.lower()) for one in (text, ref))
+        return _f1(_common(written, wanted), len(written), len(wanted))
+
+    return _mean_best(hypotheses, references, f1)
+
+
+def answer_exact(hypotheses: Sequence[str], references: References) -> float:
+    """The share of answers that equal a reference as SQuAD v1.1 compares: no case, articles or punctuation."""
+    return _mean_best(hypotheses, references, lambda text, ref: _answer(text) == _answer(ref))
+
+
+def answer_f1(hypotheses: Sequence[str], references: References) -> float:
+    """F1 of the words that answer and reference share, in any order, as SQuAD v1.1 compares."""
+
+    def f1(text: str, ref: str) -> float:
+        written, wanted = Counter(_answer(text)), Counter(_answer(ref))
+        return _f1((written & wanted).total(), written.total(), wanted.total())
+
+    return _mean_best(hypotheses, references, f1)
+
+
+def bracket_f1(predicted: Sequence[str], gold: Sequence[str]) -> Brackets:
+    """Labelled brackets of trees written as "(S (NP XX )NP (VP XX )VP )S".
+
+    What is no tree, or a tree over another number of words, matches nothing; what it opened counts as written.
+    """
+    _check(predicted, gold)
+    matched = written = wanted = valid = 0
+    for row, (text, right) in enumerate(zip(predicted, gold, strict=True), 1):
+        found, known = _tree(text), _tree(right)
+        if known is None:
+            raise BadInput(f'gold tree {row}: {right[:60]!r} is no tree; write it as "(S (NP XX )NP )S"')
+        wanted += known[0].total()
+        if found and found[1] == known[1]:
+            valid += 1
+            written += found[0].total()
+            matched += (found[0] & known[0]).total()
+        else:
+            written += sum(token.startswith("(") for token in text.split())
+    precision, recall = matched / max(written, 1), matched / wanted
+    return Brackets(precision, recall, _f1(matched, written, wanted), valid / len(gold))
+
+
+def copy(sources: Sequence[str]) -> list[str]:
+    """Free baseline: the source itself."""
+    return list(sources)
+
+
+def most_frequent(targets: Sequence[str], n: int) -> list[str]:
+    """Free baseline: the target seen most often in training, n times."""
+    return [Counter(targets).most_common(1)[0][0]] * n
+
+
+def lead_1(sources: Sequence[str]) -> list[str]:
+    """Free baseline of summaries: the first sentence."""
+    return [_first_sentence(text.strip()) for text in sources]
+
+
+def _metrics() -> Any:
+    try:
+        from sacrebleu import metrics
+    except ImportError:
+        raise MissingExtra("BLEU", "text") from None
+    return metrics
+
+
+def _bleu(**options: Any) -> Any:
+    """force: tokens that were given as such are no reason for a warning."""
+    return _metrics().BLEU(force=True, **options)
+
+
+def _streams(hypotheses: Sequence[str], references: References) -> tuple[list[str], list[list[str | None]]]:
+    """As sacrebleu wants it: the first references of all rows, the second ones, ...; None where a row has no more."""
+    _check(hypotheses, references)
+    most = max(map(len, references))
+    return list(hypotheses), [[refs[i] if i < len(refs) else None for refs in references] for i in range(most)]
+
+
+def _check(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> None:
+    """Refuse what cannot be compared row by row."""
+    if not hypotheses or len(hypotheses) != len(references):
+        given = f"{len(hypotheses)} texts and {len(references)} rows of references"
+        raise BadInput(f"{given} cannot be compared; give as many of the one as of the other, and at least one")
+    if empty := [row for row, refs in enumerate(references, 1) if not refs]:
+        raise BadInput(f"row {empty[0]} has no reference; give one or leave the row out")
+
+
+def _mean_best(hypotheses: Sequence[str], references: References, measure: Callable[[str, str], float]) -> float:
+    """The mean over rows of the best over a row's references."""
+    _check(hypotheses, references)
+    rows = zip(hypotheses, references, strict=True)
+    return sum(max(measure(text, ref) for ref in refs) for text, refs in rows) / len(hypotheses)
+
+
+def _f1(matched: int, written: int, wanted: int) -> float:
+    return 2 * matched / (written + wanted) if matched else 0.0
+
+
+def _common(a: Sequence[str], b: Sequence[str]) -> int:
+    """The length of the longest common subsequence: a row of its table is one number, a step in it one bit."""
+    where: Counter[str] = Counter()
+    for i, word in enumerate(a):
+        where[word] |= 1 << i
+    full = row = (1 << len(a)) - 1
+    for word in b:
+        fits = row & where[word]
+        row = ((row + fits) | (row - fits)) & full
+    return len(a) - row.bit_count()
+
+
+def _answer(text: str) -> list[str]:
+    """The words of an answer that count."""
+    bare = text.lower().translate(str.maketrans("", "", string.punctuation))
+    return re.sub(r"\b(a|an|the)\b", " ", bare).split()
+
+
+def _tree(text: str) -> tuple[Counter[tuple[str, int, int]], int] | None:
+    """The brackets of a tree as (label, first word, word behind the last), and its number of words; None if no tree."""
+    tokens, found, still_open = text.split(), Counter[tuple[str, int, int]](), list[tuple[str, int]]()
+    words = 0
+    for place, token in enumerate(tokens):
+        if place and not still_open:
+            return None
+        if token.startswith("("):
+            still_open.append((token[1:], words))
+        elif not token.startswith(")"):
+            words += 1
+        elif still_open and still_open[-1][0] == token[1:]:
+            found[(*still_open.pop(), words)] += 1
+        else:
+            return None
+    return (found, words) if found and not still_open else None
+
+
+def _first_sentence(text: str) -> str:
+    """Up to the first mark that ends a sentence, or all of it."""
+    for end in END.finditer(text):
+        head = text[: end.end()].rstrip()
+        if not SHORT.fullmatch(head.split()[-1]):
+            return head
+    return text
