@@ -1,0 +1,117 @@
+"""Batches of pairs by a budget of tokens. Which pairs stand in a batch is a pure function of (seed, epoch, step).
+
+Pairs of like length stand together, so that little is padded. Where a batch ends depends on the lengths alone and is
+the same in every epoch; which of the equally long pairs meet, and in which order the batches come, is drawn anew.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harken.data.batch import IGNORE, Batch, Tokens, dice
+from harken.data.pair_tokens import Splitter
+from harken.data.pairs import Pairs, Side
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairBatch(Batch):
+    """Targets that begin with the edge (and, as answers, end with it), and the sources they are told from."""
+
+    source: Tensor  # B Ls, the edge at its end and as padding
+    lengths: Tensor  # B: tokens of each source, its edge with them
+    index: Tensor  # B: which pair of the split
+
+
+class PairBatches:
+    """The training batches of one epoch: as many pairs as fit, padded, into the budget of `rows` pairs of mean length.
+
+    rows and tokens are the means of a batch: its pairs, and the targets it asks; padding is the share of places that
+    hold no token.
+    """
+
+    def __init__(
+        self, pairs: Pairs, rows: int, *, seed: int, splitters: Sequence[Splitter] | None = None, longest: int = 0
+    ) -> None:
+        self.pairs, self.seed, self.splitters, self.longest = pairs, seed, splitters, longest
+        self.source, self.target = pairs.source.lengths + 1, pairs.target.lengths + 1  # with the edge
+        order = np.lexsort((self.source, self.target))
+        self.cuts = _cuts(self.source[order], self.target[order], rows * float((self.source + self.target).mean()))
+        self.steps = len(self.cuts) - 1
+        self.rows = max(1, round(len(pairs) / self.steps))
+        self.tokens = max(1, round(int(self.target.sum()) / self.steps))
+        counts, starts = np.diff(self.cuts), self.cuts[:-1]
+        widths = sum(np.maximum.reduceat(lengths[order], starts) for lengths in (self.source, self.target))
+        self.padding = 1 - float((self.source + self.target).sum() / (counts * widths).sum())
+        self._epoch: tuple[int, Tokens, Tokens] = (-1, order, order)
+
+    def _order(self, epoch: int) -> tuple[Tokens, Tokens]:
+        """The pairs in this epoch's order, and the order of the batches."""
+        if self._epoch[0] != epoch:
+            rng = dice(self.seed, 4, epoch)
+            order = np.lexsort((rng.permutation(len(self.pairs)), self.source, self.target))
+            self._epoch = (epoch, order, rng.permutation(self.steps))
+        return self._epoch[1:]
+
+    def batch(self, epoch: int, step: int) -> PairBatch:
+        order, turns = self._order(epoch)
+        a, b = self.cuts[turns[step]], self.cuts[turns[step] + 1]
+        picks = order[a:b]
+        sides = [_gather(side, picks) for side in (self.pairs.source, self.pairs.target)]
+        if self.splitters:
+            sides = [self._split(splitter, *side, epoch) for splitter, side in zip(self.splitters, sides, strict=True)]
+        return _batch(self.pairs, picks, sides)
+
+    def _split(self, splitter: Splitter, ids: Tokens, lengths: Tokens, epoch: int) -> tuple[Tokens, Tokens]:
+        """The sentences split anew; one that would become too long stays as it is."""
+        whole = [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
+        split = [splitter.encode(splitter.decode(part), epoch) for part in whole]
+        kept = [new if len(new) <= self.longest else old for new, old in zip(split, whole, strict=True)]
+        return np.concatenate([np.array(part, np.int64) for part in kept]), np.array([len(part) for part in kept])
+
+
+def _cuts(source: Tokens, target: Tokens, budget: float) -> Tokens:
+    """Where the batches of the sorted pairs begin, and the end of the last: rows x longest stays within the budget."""
+    cuts = [0]
+    while (a := cuts[-1]) < len(target):
+        b = a + max(1, int(budget // (target[a] + 1)))  # no more can fit
+        widest = np.maximum.accumulate(source[a:b]) + target[a:b]
+        cost = widest * np.arange(1, len(widest) + 1)
+        cuts.append(a + max(1, int(np.searchsorted(cost, budget, side="right"))))
+    return np.array(cuts)
+
+
+def _gather(side: Side, picks: Tokens) -> tuple[Tokens, Tokens]:
+    """The ids of some sentences, one after the other, and how many each has."""
+    lengths = side.starts[picks + 1] - side.starts[picks]
+    first = np.cumsum(lengths) - lengths
+    return side.ids[np.repeat(side.starts[picks] - first, lengths) + np.arange(lengths.sum())], lengths
+
+
+def _batch(pairs: Pairs, picks: Tokens, sides: Sequence[tuple[Tokens, Tokens]]) -> PairBatch:
+    (source, long), (target, wide) = sides
+    rows, real = len(picks), [np.arange(lengths.max(initial=0)) < lengths[:, None] for lengths in (long, wide)]
+    memory = np.full((rows, long.max() + 1), pairs.source.edge)
+    memory[:, :-1][real[0]] = source
+    tokens = np.full((rows, wide.max() + 1), pairs.target.edge)
+    tokens[:, 1:][real[1]] = target
+    answers = np.full_like(tokens, IGNORE)
+    answers[:, :-1][real[1]] = target
+    answers[np.arange(rows), wide] = pairs.target.edge
+    return PairBatch(
+        torch.from_numpy(tokens),
+        torch.from_numpy(answers),
+        source=torch.from_numpy(memory),
+        lengths=torch.from_numpy(long + 1),
+        index=torch.from_numpy(picks),
+    )
+
+
+def scoring(pairs: Pairs, rows: int) -> Iterator[PairBatch]:
+    """A held-out split, the shortest first, each pair once; `index` says where it stands in the split."""
+    order = np.lexsort((pairs.source.lengths, pairs.target.lengths))
+    for a in range(0, len(order), rows):
+        picks = order[a : a + rows]
+        yield _batch(pairs, picks, [_gather(side, picks) for side in (pairs.source, pairs.target)])

@@ -1,0 +1,380 @@
+"""Pairs of sentences: from files to ids of both sides, in train, valid and test.
+
+The splits are by source sentence: all translations of a sentence stand on one side, and in a held-out split they are
+its references. Which side is told by a hash of the sentence, so that adding lines moves nothing.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from harken.data.cache import cache_folder
+from harken.data.pair_files import Flaws, PairFile, in_folder, one
+from harken.data.pair_tokens import Ids, Splitter, Tokenizers, apart, encode_lines
+from harken.data.text import TextSource, fingerprint, learned
+from harken.data.tokens import Tokenizer
+from harken.errors import BadInput, BadSetting
+from harken.events import Listener, silent
+from harken.part import Part
+
+if TYPE_CHECKING:
+    from harken.data.pair_batch import PairBatches
+
+MOST = 3000  # sources held out by a share: more would cost time and tell little
+BLOCK = 4096  # pairs encoded at once
+VOCAB = {"char": 0, "word": 10_000, "bpe": 8000}
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """The ids of many sentences as one array, where each one starts, and the edge that they have none of."""
+
+    ids: Ids
+    starts: Ids  # one more than sentences
+    edge: int
+
+    @property
+    def lengths(self) -> Ids:
+        return np.diff(self.starts)
+
+    def __getitem__(self, n: int) -> Ids:
+        return self.ids[self.starts[n] : self.starts[n + 1]]
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Encoded pairs. A held-out split has its texts too: each source once, the target's ids are its first reference."""
+
+    source: Side
+    target: Side
+    sources: list[str] = field(default_factory=list)
+    references: list[list[str]] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.source.starts) - 1
+
+
+class PairSource(Part):
+    """The settings of pairs of sentences."""
+
+    task: ClassVar[str] = "translate"
+    models: ClassVar[str] = "pairs"
+
+    kind: Literal["pairs"] = "pairs"
+    path: str | None = Field(None, description="a file or a folder; files named train, valid, test are the splits")
+    train: str | None = Field(None, description="the file to learn from, instead of path")
+    valid: str | float = Field(
+        0.1, description=f"a file, or the share of the source sentences held out while learning, {MOST:,} at most"
+    )
+    test: str | float = Field(
+        0.05, description=f"a file, or the share of the source sentences kept for the last judgement, {MOST:,} at most"
+    )
+    source: int | str | None = Field(
+        None,
+        description="the column of the source, by name or number; a language (de) or a file where each has its own",
+    )
+    target: int | str | None = Field(None, description="the column, language or file of the target")
+    tokens: Literal["char", "word", "bpe"] = Field(
+        "bpe", description="what a token is; a sign is a word of its own, and byte pairs know every character"
+    )
+    vocab: int | None = Field(None, ge=3, le=300_000, description="most tokens; none: 10,000 words, 8,000 byte pairs")
+    joint: bool = Field(True, description="one vocabulary for both sides; false: one each")
+    split_dropout: float = Field(
+        0.0, ge=0, lt=1, description="share of the merges of byte pairs left out while learning, anew in each epoch"
+    )
+    longest: int = Field(
+        100, ge=1, description="most tokens of a side; longer pairs are not learned from, held-out ones are cut"
+    )
+    examples: int | None = Field(None, ge=1, description="learn from the first so many pairs only")
+    sha256: str | None = Field(None, description="fingerprint of the files; a run refuses to be repeated on others")
+
+    def located(self) -> "PairSource":
+        """The same settings with absolute paths."""
+        names = ["path", "train", "valid", "test"]
+        if self._home is None or Path(self._home).is_dir():  # else they are columns
+            names += [n for n in ("source", "target") if self._home is None or Path(str(getattr(self, n))).is_file()]
+        paths = {name: getattr(self, name) for name in names}
+        return self.model_copy(update={n: str(Path(p).absolute()) for n, p in paths.items() if isinstance(p, str)})
+
+    def files(self, path: Path) -> list[Path]:
+        """The file, or the files of a folder in the order of their names."""
+        return TextSource().files(path)
+
+    @property
+    def _home(self) -> str | None:
+        return self.train or self.path
+
+    def open(
+        self, *, stateful: bool = False, tokenizer: Tokenizers | None = None, listen: Listener = silent
+    ) -> "PairData":
+        """Read, split and encode the pairs."""
+        files, flaws = self._files(), Flaws()
+        name = self._home or f"{self.source} + {self.target}"
+        digest = fingerprint((p for some in files.values() for f in some for p in f.paths()), self.sha256, name)
+        learn = files.pop("train")
+        given = {split: _grouped(_read(some, flaws)) for split, some in files.items()}
+        known = {key(source) for texts in given.values() for source in texts}
+        drawn = _Draw({split: self._share(split) for split in ("valid", "test") if split not in given})
+        taken = sum(drawn.sees(*pair, known) for pair in _read(learn, flaws))
+        held = {s: found for s in ("valid", "test") if (found := given.get(s) or drawn.texts(s))}
+        out = {key(source) for found in held.values() for source in found}
+
+        def texts() -> Iterator[tuple[str, str]]:
+            return islice((pair for pair in _read(learn) if key(pair[0]) not in out), self.examples)
+
+        empty = BadInput(f"{name}: there is nothing to learn from; give more pairs, or a larger data.longest")
+        if next(texts(), None) is None:
+            raise empty
+        tokenizer = tokenizer or self._learned(texts, listen)
+        train, keys, aside = self._encoded(texts(), tokenizer, drawn.seen, listen)
+        if not len(train):
+            raise empty
+        notes = {"bad": flaws.count, "reasons": dict(flaws.reasons), "first": flaws.first}
+        notes |= {"aside": aside, "taken": taken}
+        splits = {split: self._judged(found, tokenizer) for split, found in held.items()}
+        opened = PairData(self, tokenizer, train, splits, digest, keys, notes)
+        for text in opened.notices():
+            listen("notice", text=text)
+        return opened
+
+    def other(
+        self, path: str, split: str, *, tokenizer: Tokenizers, stateful: bool = False, listen: Listener = silent
+    ) -> "PairData":
+        """The same data with other pairs as one of its splits; these stand alone where the run's own are gone."""
+        flaws = Flaws()
+        files = self._named(path, split)
+        found = self._judged(_grouped(_read(files, flaws)), tokenizer)
+        if flaws.count:
+            listen("notice", text=_told(flaws.count, flaws.first))
+        try:
+            opened = self.model_copy(update={"sha256": None}).open(tokenizer=tokenizer, listen=listen)
+        except BadInput as error:
+            listen("notice", text=f"the free baselines are left out, for lack of what they learn from: {error}")
+            digest = fingerprint((p for file in files for p in file.paths()), None, path)
+            return PairData(self, tokenizer, found, {split: found}, digest, np.empty(0, np.uint64), {}, learned=False)
+        return replace(opened, splits={**opened.splits, split: found})
+
+    def _files(self) -> dict[str, list[PairFile]]:
+        """For each split that has files of its own, these; those to learn from always."""
+        if self._home is None:
+            if not isinstance(self.source, str) or not isinstance(self.target, str):
+                way = "name a file or a folder (data.path), or two aligned files (data.source and data.target)"
+                raise BadSetting(f"data.path is not given; {way}")
+            source, target = (self.files(Path(side))[0] for side in (self.source, self.target))
+            found = {"train": [PairFile(source, other=target)]}
+        elif self.train is None and Path(self._home).is_dir():
+            found = in_folder(Path(self._home), self.source, self.target)
+        else:
+            found = {"train": self._named(self._home, "train")}
+        named = {
+            split: self._named(given, split)
+            for split in ("valid", "test")
+            if isinstance(given := getattr(self, split), str)
+        }
+        return {split: files for split, files in (found | named).items() if files}
+
+    def _named(self, path: str, split: str) -> list[PairFile]:
+        if not Path(path).is_dir():
+            return [one(path, self.source, self.target)]
+        found = in_folder(Path(path), self.source, self.target)
+        return found.get(split) or found["train"]
+
+    def _share(self, split: str) -> float:
+        share = getattr(self, split)
+        if not 0 <= share < 1 or (
+            isinstance(self.valid, float) and isinstance(self.test, float) and self.valid + self.test >= 1
+        ):
+            raise BadSetting(
+                f"data.valid = {self.valid}, data.test = {self.test}: shares of the sources lie between 0 and 1"
+            )
+        return float(share)
+
+    def _learned(self, texts: Callable[[], Iterable[tuple[str, str]]], listen: Listener) -> Tokenizers:
+        """The tokens of the training pairs."""
+        if self.split_dropout and self.tokens != "bpe":
+            raise BadSetting(f"data.split_dropout: {self.tokens} tokens have no merges; set data.tokens=bpe, or 0")
+
+        def made(*sides: int) -> Tokenizer:
+            def blocks() -> Iterator[str]:
+                for group in _groups(texts()):
+                    lines = [pair[side] for side in sides for pair in group]
+                    yield "".join(f"{line}\n" for line in (map(apart, lines) if self.tokens == "word" else lines))
+
+            return learned(self.tokens, self.vocab or VOCAB[self.tokens], blocks, cache_folder("text"), listen)
+
+        return Tokenizers(both := made(0, 1), both) if self.joint else Tokenizers(made(0), made(1))
+
+    def _encoded(
+        self, pairs: Iterable[tuple[str, str]], tokenizers: Tokenizers, total: int, listen: Listener
+    ) -> tuple[Pairs, Ids, int]:
+        """The pairs that are not too long, the keys of their sources, and how many are too long."""
+        sides: tuple[list[tuple[Ids, Ids]], ...] = ([], [])
+        keys, aside = [], 0
+        for n, group in enumerate(_groups(pairs)):
+            encoded = [
+                encode_lines(t, texts) for t, texts in zip(tokenizers.both, zip(*group, strict=True), strict=True)
+            ]
+            keep = np.logical_and(*(lengths <= self.longest for _, lengths in encoded))
+            for side, (ids, lengths) in zip(sides, encoded, strict=True):
+                side.append((ids[np.repeat(keep, lengths)], lengths[keep]))
+            hashes = np.fromiter((key(source) for source, _ in group), np.uint64, len(group))
+            keys.append(hashes[keep])
+            aside += len(group) - int(keep.sum())
+            listen("encode", done=min(total, (n + 1) * BLOCK), total=total, unit="pairs")
+        listen("encode", done=total, total=total, unit="pairs")
+        source, target = (_side(side, t) for side, t in zip(sides, tokenizers.both, strict=True))
+        return Pairs(source, target), np.unique(np.concatenate([np.empty(0, np.uint64), *keys])), aside
+
+    def _judged(self, texts: dict[str, list[str]], tokenizers: Tokenizers) -> Pairs:
+        """A held-out split: every source, cut where it is too long."""
+        firsts = [references[0] for references in texts.values()]
+        sides = []
+        for tokenizer, lines in zip(tokenizers.both, (texts, firsts), strict=True):
+            ids, lengths = encode_lines(tokenizer, lines)
+            place = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+            sides.append(_side([(ids[place < self.longest], np.minimum(lengths, self.longest))], tokenizer))
+        return Pairs(sides[0], sides[1], list(texts), list(texts.values()))
+
+
+@dataclass(frozen=True, eq=False)
+class PairData:
+    """Opened pairs: the ids of both sides by split."""
+
+    settings: PairSource
+    tokenizers: Tokenizers
+    train: Pairs
+    splits: dict[str, Pairs]  # valid and test, where there are any
+    sha256: str
+    keys: Ids  # of the sources that are learned from, each once, in order
+    notes: dict[str, Any]  # what was left out, and why
+    learned: bool = True  # train is what the run learned from; else that is gone, and a judged split stands in for it
+
+    @property
+    def vocab(self) -> tuple[int, int]:
+        return self.tokenizers.vocab
+
+    def batches(self, rows: int, seed: int) -> "PairBatches":
+        """The training batches, each of about as many tokens as `rows` pairs have."""
+        from harken.data.pair_batch import PairBatches  # torch is imported late
+
+        dropout = self.settings.split_dropout
+        splitters = [Splitter(t, dropout, seed) for t in self.tokenizers.both] if dropout else None
+        return PairBatches(self.train, rows, seed=seed, splitters=splitters, longest=self.settings.longest)
+
+    def texts(self) -> Iterator[tuple[str, str]]:
+        """The training pairs as their tokens write them, one by one."""
+        source, target, by = self.train.source, self.train.target, self.tokenizers
+        return ((by.decode_source(source[n]), by.decode_target(target[n])) for n in range(len(self.train)))
+
+    def overlap(self) -> int:
+        """How many held-out sources are learned from too."""
+        keys = [key(source) for pairs in self.splits.values() for source in pairs.sources]
+        return int(np.isin(np.array(keys, np.uint64), self.keys).sum())
+
+    def facts(self) -> dict[str, Any]:
+        """What the report says of the data."""
+        parts = {"train": self.train, **self.splits}
+
+        def both(of: Callable[[Side], float]) -> dict[str, dict[str, float]]:
+            return {name: {"source": of(pairs.source), "target": of(pairs.target)} for name, pairs in parts.items()}
+
+        pairs = {name: sum(map(len, part.references)) or len(part) for name, part in parts.items()}
+        return {
+            "pairs": pairs,
+            "sources": {"train": len(self.keys)} | {name: len(part) for name, part in self.splits.items()},
+            "references": {name: pairs[name] / max(1, len(part)) for name, part in self.splits.items()},
+            "tokens": both(lambda side: len(side.ids)),
+            "length": both(lambda side: len(side.ids) / max(1, len(side.starts) - 1)),
+            "overlap": self.overlap(),
+            "vocab": list(self.vocab),
+            "token": self.tokenizers.source.kind,
+            "sha256": self.sha256,
+            **self.notes,
+        }
+
+    def notices(self) -> Iterator[str]:
+        """What a user should know before the training, a line each."""
+        if self.notes["bad"]:
+            yield _told(self.notes["bad"], self.notes["first"])
+        if taken := self.notes["taken"]:
+            yield f"training pairs left out because their sources are held out: {taken:,}"
+        if aside := self.notes["aside"]:
+            long = f"more than {self.settings.longest} tokens on a side (data.longest)"
+            yield f"training pairs left out because they have {long}: {aside:,}"
+        for split in ("valid", "test"):
+            if getattr(self.settings, split) and split not in self.splits:
+                yield f"data.{split}: the pairs are too few to hold a part of them out"
+
+
+def _told(count: int, first: list[str]) -> str:
+    more = ", ..." if count > len(first) else ""
+    return f"lines left out because they are no pair: {count:,} ({', '.join(first)}{more})"
+
+
+def key(source: str) -> int:
+    """The number that decides on which side a source stands."""
+    return int.from_bytes(hashlib.blake2b(source.encode(), digest_size=8, person=b"harken pairs").digest(), "big")
+
+
+def _read(files: Iterable[PairFile], flaws: Flaws | None = None) -> Iterator[tuple[str, str]]:
+    return chain.from_iterable(file.pairs(flaws) for file in files)
+
+
+def _groups(pairs: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+    every = iter(pairs)
+    return iter(lambda: list(islice(every, BLOCK)), [])
+
+
+def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Each source with its different references."""
+    found: dict[str, dict[str, None]] = {}
+    for source, target in pairs:
+        found.setdefault(source, {})[target] = None
+    return {source: list(references) for source, references in found.items()}
+
+
+def _side(parts: list[tuple[Ids, Ids]], tokenizer: Tokenizer) -> Side:
+    ids = np.concatenate([np.empty(0, tokenizer.dtype), *(ids for ids, _ in parts)])
+    lengths = np.concatenate([[0], *(lengths for _, lengths in parts)])
+    return Side(ids, np.cumsum(lengths, dtype=np.int64), tokenizer.vocab)
+
+
+class _Draw:
+    """The sources held out by a share: test from one end of the keys' range, valid from the other, MOST at most.
+
+    Beyond MOST those nearest to the end stay. So another share of one split moves nothing in the other.
+    """
+
+    def __init__(self, shares: dict[str, float]) -> None:
+        self.seen = 0
+        self.bounds = {split: int(share * 2**64) for split, share in shares.items()}
+        self.found: dict[str, dict[int, list[tuple[str, str]]]] = {split: {} for split in shares}
+
+    def sees(self, source: str, target: str, known: set[int]) -> bool:
+        """Look at a training pair; answer whether its source is among the known ones, which are held out already."""
+        self.seen += 1
+        if (number := key(source)) in known:
+            return True
+        for split, bound in self.bounds.items():
+            place = number if split == "test" else 2**64 - 1 - number
+            if place < bound:
+                found = self.found[split]
+                found.setdefault(place, []).append((source, target))
+                if len(found) > 2 * MOST:
+                    self._trim(split)
+        return False
+
+    def _trim(self, split: str) -> None:
+        kept = sorted(self.found[split])[:MOST]
+        self.bounds[split] = kept[-1] + 1
+        self.found[split] = {place: self.found[split][place] for place in kept}
+
+    def texts(self, split: str) -> dict[str, list[str]]:
+        found = self.found.get(split, {})
+        return _grouped(pair for place in sorted(found)[:MOST] for pair in found[place])
