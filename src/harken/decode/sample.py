@@ -12,11 +12,12 @@ from harken.errors import BadInput, did_you_mean
 from harken.models import LanguageModel
 
 from .chance import chance, seeds
-from .steps import FEW, Desk, Steps, playable, repeatable
+from .steps import FEW, Desk, Opening, Steps, playable, repeatable
 
 Call = Callable[..., Tensor]
 Desks = dict[tuple[int, int], Desk]  # by rows and capacity
 DESKS = 4  # kept at most
+PROMPT = 32  # tokens: on a GPU prompts are padded to a multiple
 ROUND = 64  # a memory has room for a multiple of so many tokens
 GUESSES = 2  # tokens read with the last one: on a CPU three rows of a product take as long as one
 COLD = 1e-4  # below this temperature no other token has a chance, and scores divided by it overflow
@@ -141,7 +142,9 @@ class Reader:
         longest = max(self.lengths)
         need = -(-(longest + self.more) // ROUND) * ROUND  # few sizes: what is compiled or recorded for one is kept
         self.capacity = need if self.context is None else min(self.context, need)
-        rows = torch.zeros(len(texts), longest, dtype=torch.long, device=self.device)
+        # on a GPU prompts are of few lengths, so that reading one can be played too
+        wide = longest if self.desks is None else min(self.capacity, -(-longest // PROMPT) * PROMPT)
+        rows = torch.zeros(len(texts), wide, dtype=torch.long, device=self.device)
         for row, text in zip(rows, texts, strict=True):
             row[: len(text)] = torch.tensor(text, device=self.device)
         self.leave()
@@ -150,11 +153,13 @@ class Reader:
         self.desk = found or Desk(self.model.memory(*self.size))
         self.memory = self.desk.memory
         lengths, same = torch.tensor(self.lengths, device=self.device), min(self.lengths) == longest
-        h = self.model(
-            rows, pos=torch.arange(longest, device=self.device), memory=self.memory, lengths=None if same else lengths
-        )
         # places are shared while all rows are equally long: one number instead of one a row
         self.place = lengths[:1] if same else lengths[:, None]
+        if self.desks is not None:
+            self.logits = self.desk.recorded(wide, Opening(self.model, self.memory))(rows, lengths)
+            return
+        ends = None if same else lengths
+        h = self.model(rows, pos=torch.arange(longest, device=self.device), memory=self.memory, lengths=ends)
         self.logits = self.model.logits(h[torch.arange(len(rows), device=self.device), lengths - 1])
 
     def leave(self) -> None:

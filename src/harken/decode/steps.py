@@ -2,14 +2,15 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 FEW = 8  # steps that are not worth a recording
-KEPT = 4  # recordings of one size
+KEPT = 8  # recordings of one size
 AHEAD = 16  # steps played before anything is read back
+Recorded = TypeVar("Recorded", "Opening", "Steps")
 Draw = Callable[[Tensor, Tensor, Tensor], Tensor]  # scores, seeds, n -> tokens
 
 
@@ -18,14 +19,44 @@ class Desk:
     """The memory of texts of one size, and the recordings of steps that write into it."""
 
     memory: Any
-    steps: dict[Any, "Steps"] = field(default_factory=dict)
+    steps: dict[Any, Any] = field(default_factory=dict)
 
-    def recorded(self, key: Any, new: "Steps") -> "Steps":
-        """The steps of this key, kept from an earlier text or new; the oldest of many are given up."""
-        found = self.steps.setdefault(key, new)
+    def recorded(self, key: Any, new: Recorded) -> Recorded:
+        """The recording of this key, kept from an earlier text or new; the oldest of many are given up."""
+        found: Recorded = self.steps.setdefault(key, new)
         while len(self.steps) > KEPT:
             self.steps.pop(next(iter(self.steps)))
         return found
+
+
+class Opening:
+    """Reads the beginnings of texts, all padded to one length: plainly the first time, then from a recording."""
+
+    def __init__(self, model: Any, memory: Any) -> None:
+        self.model, self.memory = model, memory
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.rows: Tensor | None = None
+
+    def __call__(self, rows: Tensor, lengths: Tensor) -> Tensor:  # B L, B -> B vocab
+        """The scores of what comes after each text."""
+        if self.rows is None:  # a prompt of a size that never comes again is not worth a recording
+            self.rows, self.lengths = rows.clone(), lengths.clone()
+            return self._read()
+        self.rows.copy_(rows)
+        self.lengths.copy_(lengths)
+        if self.graph is None:
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self.scores = self._read()
+        self.graph.replay()
+        return self.scores.clone()
+
+    def _read(self) -> Tensor:
+        assert self.rows is not None
+        h = self.model(self.rows, pos=torch.arange(self.rows.shape[1], device=self.rows.device), memory=self.memory)
+        last = (self.lengths - 1)[:, None, None].expand(-1, 1, h.shape[-1])
+        scores: Tensor = self.model.logits(h.gather(1, last)[:, 0])
+        return scores
 
 
 class Steps:

@@ -277,7 +277,8 @@ def _trial(plan: Plan, row: Settings, seed: int, folder: Path, before: Sequence[
     """Train one, go on with one that was begun, or read one that is finished. One that fails says why."""
     trial = Trial(row, seed, folder)
     begun, done = (folder / "recipe.toml").is_file(), (folder / "harken.json").is_file()
-    given = {} if begun else trial_settings(plan, row, before) | {"train.seed": seed}  # a run that was begun has its own
+    # a run that was begun has its own
+    given = {} if begun else trial_settings(plan, row, before) | {"train.seed": seed}
     _forget()
     try:
         made = train(plan.what, out=folder, settings=given, resume=begun, listen=silent if done else listen)

@@ -1,0 +1,55 @@
+"""Sequences in, sequences out, made here: copy, reverse, and recall of what stood a known number of steps back."""
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+
+from harken.errors import BadInput
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+DIGITS = "0123456789"
+DISTANCES = (5, 10, 20, 50, 100, 200, 500)
+
+
+def copy(count: int, seed: int = 0, *, lengths: tuple[int, int] = (3, 12)) -> Iterator[tuple[str, str]]:
+    """Pairs of a sequence of letters and digits and itself, no two alike."""
+    rng, seen = random.Random(seed), set[str]()
+    while len(seen) < count:
+        text = " ".join(rng.choices(LETTERS + DIGITS, k=rng.randint(*lengths)))
+        if text not in seen:
+            seen.add(text)
+            yield text, text
+
+
+def reverse(count: int, seed: int = 0, *, lengths: tuple[int, int] = (3, 12)) -> Iterator[tuple[str, str]]:
+    """Pairs of a sequence of letters and digits and the same from its end to its start, no two alike."""
+    for text, _ in copy(count, seed, lengths=lengths):
+        yield text, text[::-1]
+
+
+def recall(distance: int, count: int, seed: int = 0) -> Iterator[tuple[str, str]]:
+    """Pairs of a sequence with a fact in it, asked for at its end, and the answer: 'g K 7 a b c ? K' and '7'.
+
+    The answer stands `distance` tokens before the last one. Before the fact stand 0 to 9 letters, so that its place
+    is told neither by the start nor, where distances are mixed, by the end.
+    """
+    for source, target, _ in mixed(count, seed, distances=(distance,)):
+        yield source, target
+
+
+def mixed(count: int, seed: int = 0, *, distances: Sequence[int] = DISTANCES) -> Iterator[tuple[str, str, int]]:
+    """Recall over one of these distances, drawn anew each time: source, target, distance."""
+    if min(distances) < 2:
+        raise BadInput(f"recall: a distance of {min(distances)}; the question alone takes 2 steps, give 2 or more")
+    rng = random.Random(seed)
+    for _ in range(count):
+        distance, key, value = rng.choice(distances), rng.choice(LETTERS).upper(), rng.choice(DIGITS)
+        before, between = (rng.choices(LETTERS, k=k) for k in (rng.randint(0, 9), distance - 2))
+        yield " ".join([*before, key, value, *between, "?", key]), value, distance
+
+
+def by_distance(right: Iterable[bool], distances: Iterable[int]) -> dict[int, float]:
+    """The share that is right at each distance, nearest first."""
+    groups: dict[int, list[bool]] = {}
+    for good, distance in zip(right, distances, strict=True):
+        groups.setdefault(distance, []).append(good)
+    return {distance: sum(groups[distance]) / len(groups[distance]) for distance in sorted(groups)}
