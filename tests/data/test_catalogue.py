@@ -18,6 +18,7 @@ from harken.cli.data import data
 from harken.data import catalogue
 from harken.data.cache import cache_folder
 from harken.data.catalogue import Entry, Package, fetch
+from harken.data.sniff import sniff
 from harken.errors import BadInput, HarkenError
 
 Files = Mapping[str, bytes]
@@ -308,7 +309,23 @@ def test_tales_need_no_registry(registry: Registry) -> None:
     assert got.path.read_text().count("\n\n") == catalogue.TALES - 1
 
 
-@pytest.mark.parametrize("name", [name for name in catalogue.names() if name != "tales"])
+@pytest.mark.parametrize("name", ["phrases", "copy", "reverse", "recall"])
+def test_pairs_made_here_need_no_registry_and_are_recognised(
+    name: str, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalogue, "PHRASES", 300)
+    monkeypatch.setattr(catalogue, "SEQUENCES", 300)
+    path = fetch(name).path
+    lines = path.read_text("utf-8").splitlines()
+    assert not registry.calls
+    assert len(lines) == 301
+    assert {line.count("\t") for line in lines} == {2 if name == "recall" else 1}
+    guess = sniff(path)
+    assert guess.kind == catalogue.ENTRIES[name].kind == "pairs"
+    assert [guess.settings["data.source"], guess.settings["data.target"]] == lines[0].split("\t")[:2]
+
+
+@pytest.mark.parametrize("name", [name for name, entry in catalogue.ENTRIES.items() if entry.package])
 def test_every_entry_is_pinned_and_says_whom_to_thank(name: str) -> None:
     entry = catalogue.ENTRIES[name]
     assert entry.package

@@ -1,0 +1,66 @@
+"""Copy, reverse and recall: the answer is right, stands where it is said to stand, and nothing else gives it away."""
+
+from collections import Counter
+
+import pytest
+
+from harken.data.recall import DISTANCES, by_distance, copy, mixed, recall, reverse
+from harken.errors import BadInput
+
+
+def test_a_copy_is_its_source_and_no_source_comes_twice() -> None:
+    pairs = list(copy(500, lengths=(1, 4)))
+    assert all(source == target for source, target in pairs)
+    assert len(set(pairs)) == len(pairs) == 500
+    assert {len(source.split()) for source, _ in pairs} == {1, 2, 3, 4}
+
+
+def test_a_reverse_is_its_source_from_the_end() -> None:
+    assert all(target.split() == source.split()[::-1] for source, target in reverse(100))
+    assert any(target != source for source, target in reverse(100))
+
+
+@pytest.mark.parametrize("make", [copy, reverse, mixed])
+def test_the_same_seed_makes_the_same_sequences_and_another_seed_others(make) -> None:
+    assert list(make(20, 3)) == list(make(20, 3))
+    assert not set(make(20, 3)) & set(make(20, 4))
+    assert list(make(30))[:10] == list(make(10))
+
+
+@pytest.mark.parametrize("distance", [2, 5, 50, 500])
+def test_the_answer_stands_that_many_steps_before_the_end_and_behind_its_key(distance: int) -> None:
+    for source, target in recall(distance, 40):
+        words = source.split()
+        assert words[-2] == "?"
+        assert words[-1 - distance] == target
+        assert words[-2 - distance] == words[-1]
+
+
+def test_there_is_one_fact_in_a_sequence_and_its_value_appears_once() -> None:
+    for source, target in recall(30, 200):
+        words = source.split()
+        assert sum(word.isdigit() for word in words) == words.count(target) == 1
+        assert sum(word.isupper() for word in words) == words.count(words[-1]) == 2
+
+
+def test_keys_values_and_starts_are_all_drawn() -> None:
+    pairs = list(recall(5, 2000))
+    assert len({source[-1] for source, _ in pairs}) == 26
+    assert min(Counter(target for _, target in pairs).values()) > 2000 / 10 * 0.7
+    assert {len(source.split()) for source, _ in pairs} == set(range(7, 17))
+
+
+def test_mixed_distances_are_the_true_ones_and_all_come() -> None:
+    found = list(mixed(300))
+    assert {distance for *_, distance in found} == set(DISTANCES)
+    assert all(source.split()[-1 - distance] == target for source, target, distance in found)
+
+
+def test_a_distance_shorter_than_the_question_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"^recall: a distance of 1; .* give 2 or more$"):
+        next(recall(1, 1))
+
+
+def test_accuracy_is_told_for_each_distance_apart() -> None:
+    assert by_distance([True, False, True, True], [50, 5, 5, 50]) == {5: 0.5, 50: 1.0}
+    assert list(by_distance([True] * 3, [100, 20, 5])) == [5, 20, 100]
