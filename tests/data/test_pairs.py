@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from harken.data import pairs as pairs_module
 from harken.data.pair_files import PairFile, clean
@@ -53,7 +54,7 @@ FORMS = {
     "an attribution behind": ("a.txt", "Go on.\tMach weiter.\tCC-BY 2.0 #1\nI see.\tAha.\tCC-BY 2.0 #2\n", {}),
     "a header": ("a.csv", "id,de,en\n1,Mach weiter.,Go on.\n2,Aha.,I see.\n", {"source": "en", "target": "de"}),
     "a header that is found": ("a.tsv", "english\tgerman\nGo on.\tMach weiter.\nI see.\tAha.\n", {}),
-    "a header told by its names": ("a.tsv", "x\ty\nGo on.\tMach weiter.\nI see.\tAha.\n", {"source": "x", "target": "y"}),
+    "a header told by name": ("a.tsv", "x\ty\nGo on.\tMach weiter.\nI see.\tAha.\n", {"source": "x", "target": "y"}),
     "numbers": ("a.tsv", "Mach weiter.\tGo on.\nAha.\tI see.\n", {"source": 2, "target": "1"}),
     "cells in quotes": ("a.csv", 'src,tgt\n"Go on.","Mach weiter."\nI see.,"Aha."\n', {}),
     "JSON lines": ("a.jsonl", "".join(json.dumps({"src": s, "tgt": t}) + "\n" for s, t in TWO), {}),
@@ -118,10 +119,10 @@ def test_lines_that_are_no_pair_are_counted_and_told_by_their_place(tmp_path):
     heard: list[str] = []
     facts = opened(path, heard, source=1, target=2, valid=0.0, test=0.0).facts()
     assert facts["pairs"]["train"] == 16
-    assert facts["bad"] == 4
+    assert facts["bad"]["count"] == sum(facts["bad"]["reasons"].values()) == 4
     reasons = ["4: 1 column only", "5: the source is empty", "6: byte 0xe9 is not UTF-8", "7: an empty line"]
-    assert facts["first"] == [f"{path}:{reason}" for reason in reasons]
-    assert heard == [f"lines left out because they are no pair: 4 ({', '.join(facts['first'])})"]
+    assert facts["bad"]["first"] == [f"{path}:{reason}" for reason in reasons]
+    assert heard == [f"lines left out because they are no pair: 4 ({', '.join(facts['bad']['first'])})"]
 
 
 def test_a_file_with_more_flaws_than_pairs_is_refused_with_the_first(tmp_path):
@@ -141,6 +142,17 @@ def test_a_column_that_is_not_there_is_refused_with_those_that_are(tmp_path):
     table(tmp_path / "a.tsv", [("english", "german"), *MANY[:9]])
     with pytest.raises(BadInput, match=r"there is no column 'fr'; its columns are english, german; set data.target"):
         read(tmp_path / "a.tsv", source="english", target="fr")
+
+
+def test_half_a_character_in_json_is_no_end_of_the_reading(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"src": "a \\ud800 b", "tgt": "c"}\n{"src": "d", "tgt": 12}\n')
+    assert read(tmp_path / "a.jsonl") == [("a ? b", "c"), ("d", "12")]
+
+
+def test_a_table_of_a_header_alone_is_refused(tmp_path):
+    (tmp_path / "a.tsv").write_text("english\tgerman\n")
+    with pytest.raises(BadInput, match=r"a\.tsv: no pair in it; lines with two sides are needed"):
+        read(tmp_path / "a.tsv", source="english", target="german")
 
 
 def test_a_text_without_columns_is_refused(tmp_path):
@@ -301,10 +313,8 @@ def test_other_files_than_those_of_the_recipe_are_refused(tmp_path):
 
 REFUSED = {
     "no path": ({"path": None}, "data.path is not given; name a file or a folder"),
-    "shares": ({"valid": 0.6, "test": 0.5}, "shares of the sources lie between 0 and 1"),
-    "a share above 1": ({"valid": 1.5}, "shares of the sources lie between 0 and 1"),
-    "dropout without merges": ({"split_dropout": 0.1}, "data.split_dropout: char tokens have no merges"),
     "all too long": ({"longest": 1}, "there is nothing to learn from"),
+    "one column twice": ({"target": 1}, "a.tsv: column 1 is both sides; set data.source and data.target"),
     "no such file": ({"valid": "nowhere.tsv"}, "nowhere.tsv: there is no such file"),
 }
 
@@ -316,6 +326,25 @@ def test_what_cannot_be_read_is_refused_in_one_line(case, tmp_path):
     with pytest.raises((BadInput, BadSetting), match=says) as error:
         PairSource(**given | ({"source": None} if case == "no path" else {})).open()
     assert "\n" not in str(error.value)
+
+
+WRONG = {
+    "a share above 1": {"valid": 1.5},
+    "shares of all": {"valid": 0.6, "test": 0.5},
+    "a share that leaves none for the test": {"valid": 0.97},
+    "dropout without merges": {"split_dropout": 0.1, "tokens": "char"},
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_settings_that_cannot_be_are_refused_before_anything_is_read(case):
+    with pytest.raises(ValidationError, match=r"shares of the sources lie|only byte pairs have merges"):
+        PairSource(**WRONG[case])
+
+
+def test_one_language_for_both_sides_is_refused(tmp_path):
+    with pytest.raises(BadInput, match=r"m: de is both sides; set data.source and data.target to two languages"):
+        opened(languages(tmp_path / "m", **SPLIT), source="de", target=str(tmp_path / "m" / "train.de"))
 
 
 # --- tokens -----------------------------------------------------------------------------------------------------------

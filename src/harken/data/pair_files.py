@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 from harken.data import peek
 from harken.data.sniff import sniff
@@ -26,8 +27,7 @@ Row = tuple[int, str, str]  # line, source, target
 
 def clean(text: str) -> str:
     """A sentence as it is compared: one line, characters composed, no white space around it."""
-    text = text.replace("\n", " ").strip()
-    return text if text.isascii() else unicodedata.normalize("NFC", text.encode("utf-8", "replace").decode())
+    return unicodedata.normalize("NFC", text.replace("\n", " ").strip())
 
 
 @dataclass
@@ -45,6 +45,13 @@ class Flaws:
     @property
     def count(self) -> int:
         return self.reasons.total()
+
+    def __str__(self) -> str:
+        more = ", ..." * (self.count > len(self.first))
+        return f"lines left out because they are no pair: {self.count:,} ({', '.join(self.first)}{more})"
+
+    def facts(self) -> dict[str, Any]:
+        return {"count": self.count, "reasons": dict(self.reasons), "first": self.first}
 
 
 @dataclass(frozen=True)
@@ -72,6 +79,8 @@ class PairFile:
         if heard.count > good:
             said = f"{heard.count} of its {heard.count + good} lines are no pair ({heard.first[0]})"
             raise BadInput(f"{self.path}: {said}; check data.source and data.target, or mend the file")
+        if not good:
+            raise BadInput(f"{self.path}: no pair in it; lines with two sides are needed; check how it was written")
         if flaws is not None:
             flaws.reasons += heard.reasons
             flaws.first = (flaws.first + heard.first)[:SHOWN]
@@ -142,7 +151,10 @@ def _objects(file: PairFile, bad: Bad) -> Iterator[Row]:
         if missing := [key for key in keys if key not in texts]:
             bad(file.path, number, f"no text under {missing[0]!r}" if missing[0] else "fewer than two texts")
         else:
-            yield number, texts[keys[0]], texts[keys[1]]
+            source, target = (
+                texts[key].encode("utf-8", "replace").decode() for key in keys
+            )  # JSON has half characters
+            yield number, source, target
 
 
 def _table(file: PairFile, text: peek.Text, bad: Bad) -> Iterator[Row]:
@@ -154,6 +166,10 @@ def _table(file: PairFile, text: peek.Text, bad: Bad) -> Iterator[Row]:
     first = table.header or table.rows[0]
     named = bool(table.header) or any(place in first for place in (file.source, file.target))
     sides = [_column(file.path, first if named else [], place, n) for n, place in enumerate((file.source, file.target))]
+    if sides[0] == sides[1]:
+        raise BadInput(
+            f"{file.path}: column {file.source!r} is both sides; set data.source and data.target to two columns"
+        )
     opened = [cell for line in text.lines for cell in line.split(table.delimiter) if cell.startswith('"')]
     # in tables split at tabs a quote is most often a quote: Excel's rule holds if it holds everywhere
     quoted = table.quoted and (table.delimiter != "\t" or all(cell.endswith('"') and len(cell) > 1 for cell in opened))
@@ -240,6 +256,8 @@ def in_folder(folder: Path, source: Place, target: Place) -> dict[str, list[Pair
     found = sorted(file for file in peek.files_of(folder) if file.parent == folder)
     first, second = _endings(source, target)
     firsts = [file for file in found if source and file.suffix == first and file.with_suffix(second) in found]
+    if firsts and first == second:
+        raise BadInput(f"{folder}: {first[1:]} is both sides; set data.source and data.target to two languages")
     pairs = [PairFile(file, other=file.with_suffix(second)) for file in firsts]
     pairs = pairs or [PairFile(file, source, target) for file in found]
     named = {split: [pair for pair in pairs if is_named(pair.path, NAMED[split])] for split in NAMED}

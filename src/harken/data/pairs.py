@@ -5,14 +5,14 @@ its references. Which side is told by a hash of the sentence, so that adding lin
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from harken.data.cache import cache_folder
 from harken.data.pair_files import Flaws, PairFile, in_folder, one
@@ -73,7 +73,9 @@ class PairSource(Part):
         0.1, description=f"a file, or the share of the source sentences held out while learning, {MOST:,} at most"
     )
     test: str | float = Field(
-        0.05, description=f"a file, or the share of the source sentences kept for the last judgement, {MOST:,} at most"
+        0.05,
+        validate_default=True,
+        description=f"a file, or the share of the source sentences kept for the last judgement, {MOST:,} at most",
     )
     source: int | str | None = Field(
         None,
@@ -93,6 +95,21 @@ class PairSource(Part):
     )
     examples: int | None = Field(None, ge=1, description="learn from the first so many pairs only")
     sha256: str | None = Field(None, description="fingerprint of the files; a run refuses to be repeated on others")
+
+    @field_validator("valid", "test")
+    @classmethod
+    def _shared(cls, given: str | float, info: ValidationInfo) -> str | float:
+        shares = [share for share in (given, info.data.get("valid", 0.0)) if isinstance(share, float)]
+        if any(not 0 <= share < 1 for share in shares) or sum(shares) >= 1:
+            raise ValueError("shares of the sources lie between 0 and 1, and so does their sum")
+        return given
+
+    @field_validator("split_dropout")
+    @classmethod
+    def _merged(cls, share: float, info: ValidationInfo) -> float:
+        if share and info.data.get("tokens") != "bpe":
+            raise ValueError("only byte pairs have merges to leave out; set data.tokens=bpe")
+        return share
 
     def located(self) -> "PairSource":
         """The same settings with absolute paths."""
@@ -120,7 +137,7 @@ class PairSource(Part):
         learn = files.pop("train")
         given = {split: _grouped(_read(some, flaws)) for split, some in files.items()}
         known = {key(source) for texts in given.values() for source in texts}
-        drawn = _Draw({split: self._share(split) for split in ("valid", "test") if split not in given})
+        drawn = _Draw({split: getattr(self, split) for split in ("valid", "test") if split not in given})
         taken = sum(drawn.sees(*pair, known) for pair in _read(learn, flaws))
         held = {s: found for s in ("valid", "test") if (found := given.get(s) or drawn.texts(s))}
         out = {key(source) for found in held.values() for source in found}
@@ -135,13 +152,11 @@ class PairSource(Part):
         train, keys, aside = self._encoded(texts(), tokenizer, drawn.seen, listen)
         if not len(train):
             raise empty
-        notes = {"bad": flaws.count, "reasons": dict(flaws.reasons), "first": flaws.first}
-        notes |= {"aside": aside, "taken": taken}
+        notes = {"bad": flaws.facts(), "aside": aside, "taken": taken}
         splits = {split: self._judged(found, tokenizer) for split, found in held.items()}
-        opened = PairData(self, tokenizer, train, splits, digest, keys, notes)
-        for text in opened.notices():
+        for text in self._notices(flaws, taken, aside, splits):
             listen("notice", text=text)
-        return opened
+        return PairData(self, tokenizer, train, splits, digest, keys, notes)
 
     def other(
         self, path: str, split: str, *, tokenizer: Tokenizers, stateful: bool = False, listen: Listener = silent
@@ -151,7 +166,7 @@ class PairSource(Part):
         files = self._named(path, split)
         found = self._judged(_grouped(_read(files, flaws)), tokenizer)
         if flaws.count:
-            listen("notice", text=_told(flaws.count, flaws.first))
+            listen("notice", text=str(flaws))
         try:
             opened = self.model_copy(update={"sha256": None}).open(tokenizer=tokenizer, listen=listen)
         except BadInput as error:
@@ -159,6 +174,19 @@ class PairSource(Part):
             digest = fingerprint((p for file in files for p in file.paths()), None, path)
             return PairData(self, tokenizer, found, {split: found}, digest, np.empty(0, np.uint64), {}, learned=False)
         return replace(opened, splits={**opened.splits, split: found})
+
+    def _notices(self, flaws: Flaws, taken: int, aside: int, splits: Collection[str]) -> Iterator[str]:
+        """What a user should know before the training, a line each."""
+        if flaws.count:
+            yield str(flaws)
+        if taken:
+            yield f"training pairs left out because their sources are held out: {taken:,}"
+        if aside:
+            long = f"more than {self.longest} tokens on a side (data.longest)"
+            yield f"training pairs left out because they have {long}: {aside:,}"
+        for split in ("valid", "test"):
+            if getattr(self, split) and split not in splits:
+                yield f"data.{split}: the pairs are too few to hold a part of them out"
 
     def _files(self) -> dict[str, list[PairFile]]:
         """For each split that has files of its own, these; those to learn from always."""
@@ -185,20 +213,8 @@ class PairSource(Part):
         found = in_folder(Path(path), self.source, self.target)
         return found.get(split) or found["train"]
 
-    def _share(self, split: str) -> float:
-        share = getattr(self, split)
-        if not 0 <= share < 1 or (
-            isinstance(self.valid, float) and isinstance(self.test, float) and self.valid + self.test >= 1
-        ):
-            raise BadSetting(
-                f"data.valid = {self.valid}, data.test = {self.test}: shares of the sources lie between 0 and 1"
-            )
-        return float(share)
-
     def _learned(self, texts: Callable[[], Iterable[tuple[str, str]]], listen: Listener) -> Tokenizers:
         """The tokens of the training pairs."""
-        if self.split_dropout and self.tokens != "bpe":
-            raise BadSetting(f"data.split_dropout: {self.tokens} tokens have no merges; set data.tokens=bpe, or 0")
 
         def made(*sides: int) -> Tokenizer:
             def blocks() -> Iterator[str]:
@@ -297,24 +313,6 @@ class PairData:
             "sha256": self.sha256,
             **self.notes,
         }
-
-    def notices(self) -> Iterator[str]:
-        """What a user should know before the training, a line each."""
-        if self.notes["bad"]:
-            yield _told(self.notes["bad"], self.notes["first"])
-        if taken := self.notes["taken"]:
-            yield f"training pairs left out because their sources are held out: {taken:,}"
-        if aside := self.notes["aside"]:
-            long = f"more than {self.settings.longest} tokens on a side (data.longest)"
-            yield f"training pairs left out because they have {long}: {aside:,}"
-        for split in ("valid", "test"):
-            if getattr(self.settings, split) and split not in self.splits:
-                yield f"data.{split}: the pairs are too few to hold a part of them out"
-
-
-def _told(count: int, first: list[str]) -> str:
-    more = ", ..." if count > len(first) else ""
-    return f"lines left out because they are no pair: {count:,} ({', '.join(first)}{more})"
 
 
 def key(source: str) -> int:
