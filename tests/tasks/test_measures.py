@@ -5,6 +5,7 @@ import itertools
 import logging
 import random
 import sys
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -143,7 +144,7 @@ def test_without_sacrebleu_one_line_names_the_command(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("measure", [bleu, chrf, bootstrap, exact_match, rouge_l, answer_f1, answer_exact, bracket_f1])
-def test_rows_that_cannot_be_compared_are_refused(measure: measures.Callable[..., object]) -> None:
+def test_rows_that_cannot_be_compared_are_refused(measure: Callable[..., object]) -> None:
     with pytest.raises(BadInput, match=r"^2 texts and 1 rows of references cannot be compared; "):
         measure(["a", "b"], [["a"]])
     with pytest.raises(BadInput, match=r"at least one$"):

@@ -147,7 +147,12 @@ def _described(row: str) -> Adjective:
     return Adjective(english, masculine, feminine, side, tuple(of.split()))
 
 
-NOUN = {kind: [Noun(*[*row.split(), ""][:3], kind) for row in rows(table)] for kind, table in NOUNS.items()}
+def _called(row: str, kind: str) -> Noun:
+    english, french, *gender = row.split()
+    return Noun(english, french, "".join(gender), kind)
+
+
+NOUN = {kind: [_called(row, kind) for row in rows(table)] for kind, table in NOUNS.items()}
 ADJECTIVE = [_described(row) for row in ADJECTIVES.split("\n")]
 NUMBER = dict(row.split() for row in rows(NUMBERS))
 

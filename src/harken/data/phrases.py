@@ -117,7 +117,7 @@ def _something(rng: random.Random, kinds: Sequence[str], dets: Sequence[str] = (
     """What something is done to; dets: the determiners it may have, if not all."""
     kind, det = rng.choice(kinds), rng.choice(dets or [*_new(rng), *_known(rng)])
     noun, several = rng.choice(NOUN[kind]), ("", "many", *NUMBER)
-    if kind == "kin" and det not in ("owner", *OWN):
+    if kind == "kin" and det not in ("owner", "your", *OWN):
         det = _own(rng)
     elif kind in MASS and det in ("a", *several):
         det = ""

@@ -56,14 +56,14 @@ def available() -> bool:
 
 def bleu(hypotheses: Sequence[str], references: References, *, tokenize: str = "13a", lowercase: bool = False) -> Bleu:
     """BLEU of the whole corpus, against all references of each row. tokenize="none": the texts are tokens already."""
-    metric = _bleu(tokenize=tokenize, lowercase=lowercase)
+    metric = _metric("BLEU", force=True, tokenize=tokenize, lowercase=lowercase)
     found = metric.corpus_score(*_streams(hypotheses, references))
     return Bleu(found.score, str(metric.get_signature()), tuple(found.precisions), found.ratio)
 
 
 def chrf(hypotheses: Sequence[str], references: References) -> Chrf:
     """chrF2 of the whole corpus: n-grams of characters, against the best reference of each row."""
-    metric = _metrics().CHRF()
+    metric = _metric("CHRF")
     found = metric.corpus_score(*_streams(hypotheses, references))
     return Chrf(found.score, str(metric.get_signature()))
 
@@ -82,7 +82,7 @@ def bootstrap(
     Each row is tokenized and counted once: the counts of a drawn corpus are sums of the counts of its rows.
     """
     _check(hypotheses, references)
-    metric = _bleu(tokenize=tokenize, lowercase=lowercase, effective_order=True)  # of one row nothing else makes sense
+    metric = _metric("BLEU", force=True, tokenize=tokenize, lowercase=lowercase, effective_order=True)
     rows = (metric.sentence_score(text, list(refs)) for text, refs in zip(hypotheses, references, strict=True))
     counts = np.array([[row.sys_len, row.ref_len, *row.counts, *row.totals] for row in rows], np.float64)
     draw, scores = np.random.default_rng(seed), np.empty(samples)
@@ -161,17 +161,13 @@ def lead_1(sources: Sequence[str]) -> list[str]:
     return [_first_sentence(text.strip()) for text in sources]
 
 
-def _metrics() -> Any:
+def _metric(name: str, **options: Any) -> Any:
+    """A metric of sacrebleu. BLEU's force: tokens that were given as such are no reason for a warning."""
     try:
         from sacrebleu import metrics
     except ImportError:
-        raise MissingExtra("BLEU", "text") from None
-    return metrics
-
-
-def _bleu(**options: Any) -> Any:
-    """force: tokens that were given as such are no reason for a warning."""
-    return _metrics().BLEU(force=True, **options)
+        raise MissingExtra(name, "text") from None
+    return getattr(metrics, name)(**options)
 
 
 def _streams(hypotheses: Sequence[str], references: References) -> tuple[list[str], list[list[str | None]]]:
