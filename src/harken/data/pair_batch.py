@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from harken.data.batch import IGNORE, Batch, Tokens, dice
-from harken.data.pair_tokens import Splitter
-from harken.data.pairs import Pairs, Side
+from harken.data.pairs import Pairs
+from harken.data.split_dropout import Splitter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +32,8 @@ class PairBatches:
     hold no token.
     """
 
-    def __init__(
-        self, pairs: Pairs, rows: int, *, seed: int, splitters: Sequence[Splitter] | None = None, longest: int = 0
-    ) -> None:
-        self.pairs, self.seed, self.splitters, self.longest = pairs, seed, splitters, longest
+    def __init__(self, pairs: Pairs, rows: int, *, seed: int, splitters: Sequence[Splitter] = ()) -> None:
+        self.pairs, self.seed, self.splitters = pairs, seed, splitters
         self.source, self.target = pairs.source.lengths + 1, pairs.target.lengths + 1  # with the edge
         order = np.lexsort((self.source, self.target))
         self.cuts = _cuts(self.source[order], self.target[order], rows * float((self.source + self.target).mean()))
@@ -59,17 +57,10 @@ class PairBatches:
         order, turns = self._order(epoch)
         a, b = self.cuts[turns[step]], self.cuts[turns[step] + 1]
         picks = order[a:b]
-        sides = [_gather(side, picks) for side in (self.pairs.source, self.pairs.target)]
-        if self.splitters:
-            sides = [self._split(splitter, *side, epoch) for splitter, side in zip(self.splitters, sides, strict=True)]
-        return _batch(self.pairs, picks, sides)
-
-    def _split(self, splitter: Splitter, ids: Tokens, lengths: Tokens, epoch: int) -> tuple[Tokens, Tokens]:
-        """The sentences split anew; one that would become too long stays as it is."""
-        whole = [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
-        split = [splitter.encode(splitter.decode(part), epoch) for part in whole]
-        kept = [new if len(new) <= self.longest else old for new, old in zip(split, whole, strict=True)]
-        return np.concatenate([np.array(part, np.int64) for part in kept]), np.array([len(part) for part in kept])
+        sides = [splitter.gather(picks, epoch) for splitter in self.splitters]
+        return _batch(
+            self.pairs, picks, sides or [side.gather(picks) for side in (self.pairs.source, self.pairs.target)]
+        )
 
 
 def _cuts(source: Tokens, target: Tokens, budget: float) -> Tokens:
@@ -81,13 +72,6 @@ def _cuts(source: Tokens, target: Tokens, budget: float) -> Tokens:
         cost = widest * np.arange(1, len(widest) + 1)
         cuts.append(a + max(1, int(np.searchsorted(cost, budget, side="right"))))
     return np.array(cuts)
-
-
-def _gather(side: Side, picks: Tokens) -> tuple[Tokens, Tokens]:
-    """The ids of some sentences, one after the other, and how many each has."""
-    lengths = side.starts[picks + 1] - side.starts[picks]
-    first = np.cumsum(lengths) - lengths
-    return side.ids[np.repeat(side.starts[picks] - first, lengths) + np.arange(lengths.sum())], lengths
 
 
 def _batch(pairs: Pairs, picks: Tokens, sides: Sequence[tuple[Tokens, Tokens]]) -> PairBatch:
@@ -114,4 +98,4 @@ def scoring(pairs: Pairs, rows: int) -> Iterator[PairBatch]:
     order = np.lexsort((pairs.source.lengths, pairs.target.lengths))
     for a in range(0, len(order), rows):
         picks = order[a : a + rows]
-        yield _batch(pairs, picks, [_gather(side, picks) for side in (pairs.source, pairs.target)])
+        yield _batch(pairs, picks, [side.gather(picks) for side in (pairs.source, pairs.target)])

@@ -1,7 +1,5 @@
-"""The tokens of pairs: those of both sides, signs as words of their own, and words split by chance."""
+"""The tokens of pairs: those of both sides, and signs as words of their own."""
 
-import json
-import random
 import re
 import unicodedata
 from collections.abc import Iterable
@@ -11,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import tokenizers
 
 from harken.data.pair_files import clean
 from harken.data.tokens import Tokenizer
@@ -92,45 +89,41 @@ def encode_lines(tokenizer: Tokenizer, lines: Iterable[str]) -> tuple[Ids, Ids]:
     """The ids of clean sentences, one after the other, and how many each has. Encoded at once: that is far faster."""
     made = (apart(line) for line in lines) if tokenizer.kind == "word" else lines
     ids = tokenizer.encode("".join(f"{line}\n" for line in made))
-    end = ids == tokenizer.encode("a\n")[-1]  # a token of its own in every kind, and in no clean sentence
+    end = ids == newline(tokenizer)
     return ids[~end], np.diff(np.flatnonzero(end), prepend=-1) - 1
 
 
-class Splitter:
-    """BPE-dropout (Provilkov et al. 2020): each merge of a word is left out by chance, so a word has many spellings.
+def newline(tokenizer: Tokenizer) -> int:
+    """The id of a line's end: a token of its own in every kind, and in no clean sentence."""
+    return int(tokenizer.encode("a\n")[-1])
 
-    Chance is a function of (seed, epoch, word): within an epoch a word is split the same way everywhere.
-    """
 
-    def __init__(self, tokenizer: Tokenizer, share: float, seed: int) -> None:
-        spec = json.loads(tokenizer.json)["model"]
-        self.share, self.seed, self.decode = share, seed, tokenizer.decode
-        self.ids: dict[str, int] = spec["vocab"]
-        self.ranks = {tuple(pair): rank for rank, pair in enumerate(spec["merges"])}
-        self.cut = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str
-        self._epoch: tuple[int, dict[str, list[int]]] = (-1, {})
+@dataclass(frozen=True, eq=False)
+class Side:
+    """The ids of many sentences as one array, where each one starts, and the edge that they have none of."""
 
-    def encode(self, text: str, epoch: int) -> list[int]:
-        """The ids of a text as this epoch splits it."""
-        if self._epoch[0] != epoch:
-            self._epoch = (epoch, {})
-        known, found = self._epoch[1], []
-        for word, _ in self.cut(text):
-            if word not in known:
-                known[word] = self._split(word, random.Random(f"{self.seed} {epoch} {word}"))
-            found += known[word]
-        return found
+    ids: Ids
+    starts: Ids  # one more than sentences
+    edge: int
 
-    def _split(self, word: str, chance: random.Random) -> list[int]:
-        parts = list(word)
-        while True:
-            merges = [
-                (rank, n)
-                for n in range(len(parts) - 1)
-                if (rank := self.ranks.get((parts[n], parts[n + 1]))) is not None
-            ]
-            kept = [merge for merge in merges if chance.random() >= self.share]
-            if not kept:
-                return [self.ids[part] for part in parts]
-            n = min(kept)[1]
-            parts[n : n + 2] = [parts[n] + parts[n + 1]]
+    @classmethod
+    def of(cls, parts: Iterable[tuple[Ids, Ids]], tokenizer: Tokenizer) -> "Side":
+        """From blocks of ids, each with the lengths of its sentences."""
+        ids, lengths = zip((np.empty(0, tokenizer.dtype), [0]), *parts, strict=True)
+        return cls(np.concatenate(ids), np.cumsum(np.concatenate(lengths), dtype=np.int64), tokenizer.vocab)
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def __getitem__(self, n: int) -> Ids:
+        return self.ids[self.starts[n] : self.starts[n + 1]]
+
+    @property
+    def lengths(self) -> Ids:
+        return np.diff(self.starts)
+
+    def gather(self, picks: Ids) -> tuple[Ids, Ids]:
+        """The ids of some sentences, one after the other, and how many each has."""
+        lengths = self.starts[picks + 1] - self.starts[picks]
+        first = np.cumsum(lengths) - lengths
+        return self.ids[np.repeat(self.starts[picks] - first, lengths) + np.arange(lengths.sum())], lengths

@@ -16,7 +16,8 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from harken.data.cache import cache_folder
 from harken.data.pair_files import Flaws, PairFile, in_folder, one
-from harken.data.pair_tokens import Ids, Splitter, Tokenizers, apart, encode_lines
+from harken.data.pair_tokens import Ids, Side, Tokenizers, apart, encode_lines
+from harken.data.split_dropout import Splitter
 from harken.data.text import TextSource, fingerprint, learned
 from harken.data.tokens import Tokenizer
 from harken.errors import BadInput, BadSetting
@@ -32,22 +33,6 @@ VOCAB = {"char": 0, "word": 10_000, "bpe": 8000}
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
-    """The ids of many sentences as one array, where each one starts, and the edge that they have none of."""
-
-    ids: Ids
-    starts: Ids  # one more than sentences
-    edge: int
-
-    @property
-    def lengths(self) -> Ids:
-        return np.diff(self.starts)
-
-    def __getitem__(self, n: int) -> Ids:
-        return self.ids[self.starts[n] : self.starts[n + 1]]
-
-
-@dataclass(frozen=True, eq=False)
 class Pairs:
     """Encoded pairs. A held-out split has its texts too: each source once, the target's ids are its first reference."""
 
@@ -57,7 +42,7 @@ class Pairs:
     references: list[list[str]] = field(default_factory=list)
 
     def __len__(self) -> int:
-        return len(self.source.starts) - 1
+        return len(self.source)
 
 
 class PairSource(Part):
@@ -244,7 +229,7 @@ class PairSource(Part):
             aside += len(group) - int(keep.sum())
             listen("encode", done=min(total, (n + 1) * BLOCK), total=total, unit="pairs")
         listen("encode", done=total, total=total, unit="pairs")
-        source, target = (_side(side, t) for side, t in zip(sides, tokenizers.both, strict=True))
+        source, target = (Side.of(side, t) for side, t in zip(sides, tokenizers.both, strict=True))
         return Pairs(source, target), np.unique(np.concatenate([np.empty(0, np.uint64), *keys])), aside
 
     def _judged(self, texts: dict[str, list[str]], tokenizers: Tokenizers) -> Pairs:
@@ -254,7 +239,7 @@ class PairSource(Part):
         for tokenizer, lines in zip(tokenizers.both, (texts, firsts), strict=True):
             ids, lengths = encode_lines(tokenizer, lines)
             place = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-            sides.append(_side([(ids[place < self.longest], np.minimum(lengths, self.longest))], tokenizer))
+            sides.append(Side.of([(ids[place < self.longest], np.minimum(lengths, self.longest))], tokenizer))
         return Pairs(sides[0], sides[1], list(texts), list(texts.values()))
 
 
@@ -279,9 +264,10 @@ class PairData:
         """The training batches, each of about as many tokens as `rows` pairs have."""
         from harken.data.pair_batch import PairBatches  # torch is imported late
 
-        dropout = self.settings.split_dropout
-        splitters = [Splitter(t, dropout, seed) for t in self.tokenizers.both] if dropout else None
-        return PairBatches(self.train, rows, seed=seed, splitters=splitters, longest=self.settings.longest)
+        how, sides = self.settings, (self.train.source, self.train.target)
+        both = zip(self.tokenizers.both, sides, strict=True) if how.split_dropout else ()
+        splitters = [Splitter(t, side, how.split_dropout, seed=seed, longest=how.longest) for t, side in both]
+        return PairBatches(self.train, rows, seed=seed, splitters=splitters)
 
     def texts(self) -> Iterator[tuple[str, str]]:
         """The training pairs as their tokens write them, one by one."""
@@ -306,7 +292,7 @@ class PairData:
             "sources": {"train": len(self.keys)} | {name: len(part) for name, part in self.splits.items()},
             "references": {name: pairs[name] / max(1, len(part)) for name, part in self.splits.items()},
             "tokens": both(lambda side: len(side.ids)),
-            "length": both(lambda side: len(side.ids) / max(1, len(side.starts) - 1)),
+            "length": both(lambda side: len(side.ids) / max(1, len(side))),
             "overlap": self.overlap(),
             "vocab": list(self.vocab),
             "token": self.tokenizers.source.kind,
@@ -335,12 +321,6 @@ def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     for source, target in pairs:
         found.setdefault(source, {})[target] = None
     return {source: list(references) for source, references in found.items()}
-
-
-def _side(parts: list[tuple[Ids, Ids]], tokenizer: Tokenizer) -> Side:
-    ids = np.concatenate([np.empty(0, tokenizer.dtype), *(ids for ids, _ in parts)])
-    lengths = np.concatenate([[0], *(lengths for _, lengths in parts)])
-    return Side(ids, np.cumsum(lengths, dtype=np.int64), tokenizer.vocab)
 
 
 class _Draw:
