@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from harken.data import pairs as pairs_module
 from harken.data.pair_files import PairFile, clean
-from harken.data.pair_tokens import GLUE, Splitter, Tokenizers, apart, encode_lines, together
+from harken.data.pair_tokens import GLUE, Tokenizers, apart, encode_lines, together
 from harken.data.pairs import PairData, PairSource, key
 from harken.data.tokens import train
 from harken.errors import BadInput, BadSetting
@@ -396,33 +396,3 @@ def test_pairs_that_are_too_long_are_not_learned_from_and_held_out_ones_are_cut(
     assert found.splits["valid"].target.lengths.tolist() == [9, 20]
     assert found.splits["valid"].references == [["y" * 9], ["b" * 50]]
     assert heard == ["training pairs left out because they have more than 20 tokens on a side (data.longest): 2"]
-
-
-# --- words split by chance --------------------------------------------------------------------------------------------
-
-TEXT = "The hat that the cat sat on is not the rat's hat. Über Übung: 12,5 % — naïve 日本語 text.\n" * 30
-BPE = train("bpe", lambda: [TEXT], 340)
-
-
-@settings(max_examples=150, deadline=None)
-@given(text=st.one_of(LINE, st.lists(st.sampled_from(TEXT.split()), min_size=1).map(" ".join)))
-def test_without_dropout_the_split_is_that_of_the_library(text):
-    assert Splitter(BPE, 0.0, 1).encode(text, 0) == BPE.encode(text).tolist()
-
-
-@settings(max_examples=150, deadline=None)
-@given(text=LINE, share=st.floats(0.01, 0.99), epoch=st.integers(0, 5))
-def test_a_text_split_by_chance_is_still_the_text_and_split_so_again(text, share, epoch):
-    ids = Splitter(BPE, share, 7).encode(text, epoch)
-    assert BPE.decode(ids) == text
-    assert Splitter(BPE, share, 7).encode(text, epoch) == ids
-
-
-def test_another_epoch_or_seed_splits_anew_and_within_one_a_word_is_split_alike():
-    splitter = Splitter(BPE, 0.3, 7)
-    text = " ".join(TEXT.split()[:12])
-    ids = [splitter.encode(text, epoch) for epoch in range(4)]
-    assert len({tuple(some) for some in ids}) > 1
-    assert any(Splitter(BPE, 0.3, 8).encode(text, epoch) != ids[epoch] for epoch in range(4))
-    assert splitter.encode(" hat" * 5, 1) == splitter.encode(" hat", 1) * 5
-    assert sum(map(len, ids)) > 4 * len(BPE.encode(text))
