@@ -66,8 +66,8 @@ class Attention(nn.Module):
     ) -> Tensor:  # x: B Lq d, source: B Lk d -> B Lq d
         place = place or Place()
         q, *own = self._heads(x, self.W_q, *(() if source is not None else (self.W_k, self.W_v)))
-        if isinstance(source, Fixed):
-            k, v = source.k, source.v  # as they are
+        if isinstance(source, Fixed):  # as they are; several texts of one source ask as its several queries
+            k, v, q = source.k, source.v, q.unflatten(0, (len(source.k), -1)).transpose(1, 2).flatten(2, 3)
         else:
             k, v = own if source is None else self.pairs(source)  # B H' Lk D
             k = place.turn(k)
@@ -75,7 +75,7 @@ class Attention(nn.Module):
             k, v = memory.write(k, v, place.structure.slots)
         dropout = self.p if self.training else 0.0
         o = attend(place.turn(q), k, v, self.similarity, place.structure, dropout=dropout, watch=self.watch)
-        return self.W_o(o.transpose(1, 2).flatten(2))
+        return self.W_o(o.transpose(1, 2).flatten(2).view(*x.shape[:2], -1))
 
     def pairs(self, c: Tensor) -> list[Tensor]:
         """The keys and values of a sequence: B H' L D each."""
@@ -202,7 +202,8 @@ class Stack(nn.Module):
         laid = structure.lay(B, L, pos_k.shape[-1], x.device, self.positions.bias(pos, pos_k))
         place = Place(laid, self.positions.turner(pos))
         if source is not None:
-            there = Place(source_structure.lay(B, L, source[0].capacity, x.device))
+            rows = len(source[0].k)
+            there = Place(source_structure.lay(rows, B * L // rows, source[0].capacity, x.device))
         for n, block in enumerate(self.blocks):
             x = block(x, place, memory and memory[n], source and (source[n], there))
         return x

@@ -22,9 +22,9 @@ class Memory:
             store.scatter_(2, at.expand_as(new), new.to(store.dtype))
         return self.k, self.v
 
-    def reorder(self, rows: Tensor) -> None:
+    def reorder(self, rows: Tensor, upto: int | None = None) -> None:
         """Keep these batch rows: how a beam search follows its survivors. In place, so that a captured step sees it."""
-        for store in (self.k, self.v):
+        for store in (self.k[:, :, :upto], self.v[:, :, :upto]):  # what is not yet written need not follow
             store.copy_(store[rows])
 
 

@@ -1,6 +1,5 @@
 """GPT: predict the next word from all words before it. The lecture's LM Transformer, GPT-2 and Llama are its styles."""
 
-import math
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 
 from harken import core
 from harken.core import CAUSAL, FULL, Memory, Positions, Similarity, Stack, Structure, Wiring
-from harken.models import LanguageModel
+from harken.models import START, LanguageModel, calm, start
 from harken.part import Part
 
 SIMILARITIES: dict[str, Callable[[int, int], Similarity]] = {
@@ -22,7 +21,6 @@ SIMILARITIES: dict[str, Callable[[int, int], Similarity]] = {
     "additive": core.Additive,
     "latent": core.Latent,
 }
-START = 0.02  # spread of the first weights (GPT-2)
 
 
 class Shape(Part):
@@ -90,6 +88,9 @@ class Shape(Part):
         chosen: dict[str, Any] = self.model_dump(include=same)
         return Wiring(**chosen, hidden=hidden, similarity=SIMILARITIES[self.similarity])
 
+    def structure(self) -> Structure:
+        return CAUSAL if self.window is None else CAUSAL & core.window(self.window)
+
     def places(self) -> Positions:
         with torch.device("meta"):
             D = self.wiring().attention().d_k  # a d that does not split over the heads is refused here, by its name
@@ -117,11 +118,9 @@ class GPT(LanguageModel):
         self.dropout = nn.Dropout(shape.dropout)
         self.stack = Stack(shape.layers, shape.wiring(), shape.places())
         self.norm = shape.wiring().normalise() if shape.norm == "pre" else nn.Identity()
-        self.structure = CAUSAL if shape.window is None else CAUSAL & core.window(shape.window)
-        self.apply(_start)
-        for block in self.stack.blocks:  # each layer adds to the sum, so each starts smaller (GPT-2)
-            for out in (block.look.W_o, block.mlp.W_2):
-                nn.init.normal_(out.weight, std=START / math.sqrt(2 * shape.layers))
+        self.structure = shape.structure()
+        self.apply(start)
+        calm(self.stack, 2 * shape.layers)
         if shape.tied:
             self.head.weight = self.embed.weight
 
@@ -141,10 +140,3 @@ class GPT(LanguageModel):
 
     def memory(self, B: int, capacity: int) -> list[Memory]:
         return self.stack.memory(B, capacity)
-
-
-def _start(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear | nn.Embedding):
-        nn.init.normal_(module.weight, std=START)
-    if isinstance(module, nn.Linear) and module.bias is not None:
-        nn.init.zeros_(module.bias)

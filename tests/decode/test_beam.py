@@ -1,0 +1,136 @@
+"""Beam search against brute force, a loop without a memory, and itself: alone, in a batch, with other beams."""
+
+import itertools
+
+import pytest
+import torch
+
+from harken.decode.beam import Answer, Search, search
+from harken.errors import BadInput
+from harken.models.seq2seq import TransformerShape
+
+VOCAB = 12
+SOURCES = [[1, 2, 3, 11], [4, 11], [5, 6, 7, 8, 9, 1, 2, 11], [3, 3, 11], [11]]
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(3)
+    made = TransformerShape(size="tiny", layers=2, positions="rotary").build((VOCAB, VOCAB)).double().eval()
+    with torch.no_grad():
+        for weights in made.parameters():
+            weights.mul_(2.0)  # a model that is sure of something
+    return made
+
+
+def log_probability(model, source, answer, *, ended=True) -> float:
+    """The sum of ln p of an answer and its edge, from one whole pass."""
+    tokens = torch.tensor([[model.edge, *answer]])
+    logs = model.scores(tokens, source=torch.tensor([source])).log_softmax(-1)[0]
+    wanted = [*answer, model.edge] if ended else answer
+    return float(sum(logs[n, token] for n, token in enumerate(wanted)))
+
+
+def greedy(model, source, most) -> list[int]:
+    text: list[int] = []
+    while len(text) < most:
+        tokens = torch.tensor([[model.edge, *text]])
+        chosen = int(model.scores(tokens, source=torch.tensor([source]))[0, -1].argmax())
+        if chosen == model.edge:
+            break
+        text.append(chosen)
+    return text
+
+
+def test_a_beam_of_one_is_greedy(model):
+    found = search(model, SOURCES, Search(beam=1))
+    assert [a[0].tokens for a in found] == [greedy(model, s, 2 * len(s) + 10) for s in SOURCES]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("penalty", [0.0, 1.0])
+def test_a_wide_beam_finds_the_best_of_all_answers(model, penalty):
+    most, source = 3, SOURCES[0]
+    words = range(VOCAB - 1)
+    every = [list(a) for n in range(most) for a in itertools.product(words, repeat=n)]
+    best = max(every, key=lambda a: log_probability(model, source, a) / (len(a) + 1) ** penalty)
+    full = [list(a) for a in itertools.product(words, repeat=most)]
+    cut = max(full, key=lambda a: log_probability(model, source, a, ended=False))
+    values = [
+        (log_probability(model, source, best) / (len(best) + 1) ** penalty, best),
+        (log_probability(model, source, cut, ended=False) / most**penalty, cut),
+    ]
+    value, answer = max(values)
+    (found,) = search(model, [source], Search(beam=11**2, longest=most, length_penalty=penalty))
+    assert found[0].tokens == answer
+    assert found[0].score == pytest.approx(value, abs=1e-5)
+
+
+@torch.no_grad()
+def test_the_score_is_the_mean_log_probability_of_the_answer_and_its_edge(model):
+    for source, (best, *_) in zip(SOURCES, search(model, SOURCES, Search(beam=3)), strict=True):
+        if len(best.tokens) < 2 * len(source) + 10:
+            mean = log_probability(model, source, best.tokens) / (len(best.tokens) + 1)
+            assert best.score == pytest.approx(mean, abs=1e-5)
+
+
+@pytest.mark.parametrize("beam", [1, 2, 5])
+def test_a_source_in_a_batch_gets_the_answers_it_gets_alone(model, beam):
+    how = Search(beam=beam, alternatives=beam)
+    together = search(model, SOURCES, how)
+    for source, answers in zip(SOURCES, together, strict=True):
+        (alone,) = search(model, [source], how)
+        assert [a.tokens for a in answers] == [a.tokens for a in alone]
+        assert [a.score for a in answers] == pytest.approx([a.score for a in alone], abs=1e-5)
+
+
+def test_alternatives_are_different_and_the_best_comes_first(model):
+    for answers in search(model, SOURCES, Search(beam=6, alternatives=6)):
+        assert len({tuple(a.tokens) for a in answers}) == len(answers) > 1
+        assert [a.score for a in answers] == sorted((a.score for a in answers), reverse=True)
+
+
+def test_a_forced_beginning_is_there_and_what_follows_is_the_models(model):
+    prefixes = [[7, 7], [], [1], [2, 3, 4], [5]]
+    found = search(model, SOURCES, Search(beam=1), prefixes=prefixes)
+    for source, prefix, (answer, *_) in zip(SOURCES, prefixes, found, strict=True):
+        assert answer.tokens[: len(prefix)] == prefix
+        tokens = torch.tensor([[model.edge, *prefix]])
+        chosen = int(model.scores(tokens, source=torch.tensor([source]))[0, -1].argmax())
+        assert (answer.tokens[len(prefix) :] or [model.edge])[0] == chosen
+
+
+def test_no_run_of_tokens_comes_twice_where_that_is_banned(model):
+    free = search(model, SOURCES, Search(beam=3, longest=20))
+    assert any(len(pairs(a)) > len(set(pairs(a))) for a, *_ in free)  # else there is nothing to ban
+    for answer, *_ in search(model, SOURCES, Search(beam=3, longest=20, no_repeat=2)):
+        assert len(pairs(answer)) == len(set(pairs(answer)))
+
+
+def pairs(answer: Answer) -> list:
+    return list(itertools.pairwise(answer.tokens))
+
+
+def test_a_token_that_is_never_written_is_in_no_answer(model):
+    usual = {
+        token
+        for answers in search(model, SOURCES, Search(beam=4, alternatives=4))
+        for a in answers
+        for token in a.tokens
+    }
+    never = sorted(usual)[:2]
+    found = search(model, SOURCES, Search(beam=4, alternatives=4), never=never)
+    assert not {token for answers in found for a in answers for token in a.tokens} & set(never)
+
+
+def test_an_answer_has_no_more_tokens_than_allowed(model):
+    assert max(len(a.tokens) for a, *_ in search(model, SOURCES, Search(beam=2, longest=3))) == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [({"beam": 0}, "beam=0"), ({"alternatives": 5}, "alternatives=5"), ({"length_penalty": -1}, "length_penalty")],
+)
+def test_what_cannot_be_searched_for_is_refused_by_its_name(given, said):
+    with pytest.raises(BadInput, match=said):
+        Search(**given)
