@@ -136,7 +136,7 @@ class Layout:
         return self._blocks
 
 
-FULL = Structure(lambda b, i, j: (i >= 0) & (j >= 0), "full", reflexive=True)
+FULL = Structure(lambda b, i, j: (i >= 0) | (j >= 0), "full", reflexive=True)  # i < 0: more queries than keys
 CAUSAL = Structure(lambda b, i, j: j <= i, "causal", reflexive=True)
 
 

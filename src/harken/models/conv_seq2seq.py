@@ -1,0 +1,149 @@
+"""The convolutional encoder-decoder (Gehring 2017): filters over k neighbouring words instead of a recurrence.
+
+A layer is h + GLU(W [x_{i-k+1}; ...; x_i]), GLU(a, b) = a * sigmoid(b); each sum of two is scaled by sqrt(1/2). In the
+decoder the filter sees the past alone, and each layer looks at the source: q = W z + g, keys H, values H + e.
+"""
+
+import math
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from harken.core import Dot, Layout, Learned, Positions, Sinusoid
+from harken.models import EncoderDecoder
+from harken.models.rnn_seq2seq import Carried, Look
+from harken.part import Part
+
+HALF = math.sqrt(0.5)  # keeps the variance of a sum of two
+
+
+class ConvShape(Part):
+    """The settings of a convolutional encoder-decoder."""
+
+    kind: Literal["conv"] = "conv"
+    size: Literal["tiny", "small", "medium", "large"] = Field(
+        "small", description="the one dial: sets d and layers; any of them may still be given"
+    )
+    d: int = Field(256, ge=2, le=65536, description="width of a word's vector")
+    layers: int = Field(4, ge=1, le=1000, description="gated convolutions of the decoder, and of the encoder")
+    encoder_layers: int | None = Field(None, ge=1, le=1000, description="those of the encoder; none: as many")
+    filter: int = Field(3, ge=1, le=1000, description="words that a filter sees at once (k)")
+    positions: Literal["learned", "sinusoid"] = Field("learned", description="how a word's place enters")
+    context: int = Field(512, ge=1, le=1_000_000, description="longest sentence, of either side")
+    shared: bool = Field(True, description="source and target share their word vectors; needs a joint vocabulary")
+    tied: bool = Field(True, description="the word scores use the embedding's own matrix")
+    dropout: float = Field(0.0, ge=0, lt=1, description="share of numbers dropped in training")
+    word_dropout: float = Field(0.0, ge=0, lt=1, description="share of words hidden in training, all over a row")
+
+    dials: ClassVar = {
+        "size": {
+            "tiny": {"d": 64, "layers": 2},
+            "small": {"d": 256, "layers": 4},
+            "medium": {"d": 512, "layers": 8},
+            "large": {"d": 768, "layers": 15},
+        }
+    }
+
+    def build(self, vocab: Any) -> "ConvSeq2Seq":
+        return ConvSeq2Seq(self, vocab)
+
+    def places(self) -> Positions:
+        return Learned(self.context, self.d) if self.positions == "learned" else Sinusoid()
+
+
+class Gated(nn.Module):
+    """A gated convolution: one linear map of the k words around (or before) each place, half of it the gates."""
+
+    def __init__(self, d: int, k: int, dropout: float) -> None:
+        super().__init__()
+        self.k, self.W, self.norm, self.dropout = k, nn.Linear(k * d, 2 * d), nn.LayerNorm(d), nn.Dropout(dropout)
+
+    def near(self, h: Tensor) -> Tensor:
+        """What the filter reads of a layer's input."""
+        return self.dropout(self.norm(h))
+
+    def forward(self, x: Tensor) -> Tensor:  # B L+k-1 d -> B L d
+        L = x.shape[1] - self.k + 1
+        return F.glu(self.W(torch.cat([x[:, n : n + L] for n in range(self.k)], -1)), -1)
+
+
+class Layer(Gated):
+    """A layer of the decoder: the words before, then the source."""
+
+    def __init__(self, d: int, k: int, dropout: float) -> None:
+        super().__init__(d, k, dropout)
+        self.look = Look(Dot())
+        self.W_q, self.W_o = nn.Linear(d, d), nn.Linear(d, d)
+
+    def ask(self, z: Tensor, g: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+        """z with what the source says to it; g: the words' own vectors."""
+        q = (self.W_q(z) + g) * HALF
+        return (z + self.W_o(self.look(q, k, v, layout))) * HALF
+
+
+class ConvSeq2Seq(EncoderDecoder):
+    """Encoder of gated convolutions, masked decoder of them, attention to the source in each of its layers."""
+
+    compiles = False  # batches of pairs come in many shapes, and each would be compiled anew
+
+    def __init__(self, shape: ConvShape, vocab: tuple[int, int]) -> None:
+        super().__init__(vocab, shape.d, shared=shape.shared, word_dropout=shape.word_dropout)
+        self.context, self.dropout, d = shape.context, nn.Dropout(shape.dropout), shape.d
+        self.source_places, self.places = shape.places(), shape.places()
+        like = d, shape.filter, shape.dropout
+        self.encoder = nn.ModuleList(Gated(*like) for _ in range(shape.encoder_layers or shape.layers))
+        self.layers = nn.ModuleList(Layer(*like) for _ in range(shape.layers))
+        self.encoder_norm, self.norm = nn.LayerNorm(d), nn.LayerNorm(d)
+        self.apply(_start)
+        if shape.tied:
+            self.head.weight = self.embed.weight
+
+    def read(self, source: Tensor, real: Tensor | None) -> list[Tensor]:
+        """Keys H and values H + e, once for all layers of the decoder."""
+        pos = torch.arange(source.shape[1], device=source.device)
+        e = h = self.dropout(self.source_places.add(self.words(source, self.source_embed), pos))
+        for layer in self.encoder:
+            x = layer.near(h)
+            x = x if real is None else x * real[..., None]  # a filter at the end of a sentence reads zeros behind it
+            h = (h + layer(F.pad(x, (0, 0, layer.k // 2, (layer.k - 1) // 2)))) * HALF
+        H = self.encoder_norm(h)
+        return [H, (H + e) * HALF]
+
+    def forward(
+        self,
+        tokens: Tensor,  # B L
+        *,
+        source: Tensor | None = None,  # B Ls
+        source_lengths: Tensor | None = None,  # B
+        pos: Tensor | None = None,
+        memory: Carried | None = None,
+        lengths: Tensor | None = None,
+    ) -> Tensor:  # B L d
+        if memory is None and source is None:
+            raise ValueError("an encoder-decoder is told a source, or a memory that has read one")
+        carried = memory or self.memory(len(tokens), 0, source, source_lengths)  # type: ignore[arg-type]
+        k, v = carried.source.read
+        pos = torch.arange(tokens.shape[1], device=tokens.device) if pos is None else pos
+        g = h = self.dropout(self.places.add(self.words(tokens), pos))
+        layout = carried.source.structure.lay(len(k), tokens.numel() // len(k), k.shape[1], k.device)
+        for layer, before in zip(self.layers, carried.parts, strict=True):
+            x = torch.cat([before, layer.near(h)], 1)  # B k-1+L d
+            h = (h + layer.ask(layer(x), g, k, v, layout)) * HALF
+            if memory is not None:
+                before.copy_(x[:, x.shape[1] - before.shape[1] :])
+        return self.dropout(self.norm(h))
+
+    def memory(self, B: int, capacity: int, source: Tensor, source_lengths: Tensor | None = None) -> Carried:
+        """What each layer read last in B texts, as many for each source, which are read now: before the first, zeros."""
+        told = self.source(source, source_lengths)
+        zeros = told.read[0].new_zeros
+        return Carried([zeros(B, layer.k - 1, told.read[0].shape[-1]) for layer in self.layers], told)
+
+
+def _start(module: nn.Module) -> None:
+    """The first weights: gates halve what they let through, so a convolution starts larger (Gehring 2017)."""
+    if isinstance(module, Gated):
+        nn.init.normal_(module.W.weight, std=math.sqrt(4 / module.W.in_features))

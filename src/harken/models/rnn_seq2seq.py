@@ -1,0 +1,261 @@
+"""Recurrent encoder-decoders: an RNN reads the source, another writes the target. What came before the Transformer.
+
+With one context vector, c = [h_last; h_first] of the encoder's two directions is all that the decoder is told. With
+attention, each step asks all encoder states H: c_t = attend(s_{t-1}, H), s_t = cell([y_{t-1}; c_t], s_{t-1}).
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from harken.core import Layout, Similarity, Watcher, attend
+from harken.errors import BadSetting
+from harken.models import EncoderDecoder, Source
+from harken.models.gpt import SIMILARITIES
+from harken.models.rnn import CELLS
+from harken.part import Part
+
+STEPS: dict[str, Any] = {"rnn": nn.RNNCell, "gru": nn.GRUCell, "lstm": nn.LSTMCell}
+
+
+class RecurrentShape(Part):
+    """The settings both kinds have."""
+
+    kind: str
+    size: Literal["tiny", "small", "medium", "large"] = Field(
+        "small", description="the one dial: sets d and layers; any of them may still be given"
+    )
+    cell: Literal["rnn", "gru", "lstm"] = Field("gru", description="what carries the state from word to word")
+    d: int = Field(256, ge=2, le=65536, description="width of a word's vector and of a state")
+    layers: int = Field(1, ge=1, le=100, description="recurrent layers of the encoder, and of the decoder")
+    bidirectional: bool = Field(True, description="the encoder reads in both directions, with d / 2 for each")
+    shared: bool = Field(True, description="source and target share their word vectors; needs a joint vocabulary")
+    tied: bool = Field(True, description="the word scores use the embedding's own matrix")
+    dropout: float = Field(0.0, ge=0, lt=1, description="share of numbers dropped in training, not across time")
+    word_dropout: float = Field(0.0, ge=0, lt=1, description="share of words hidden in training, all over a row")
+
+    dials: ClassVar = {
+        "size": {
+            "tiny": {"d": 64, "layers": 1},
+            "small": {"d": 256, "layers": 1},
+            "medium": {"d": 512, "layers": 1},
+            "large": {"d": 1024, "layers": 2},
+        }
+    }
+
+
+class RNNSeq2SeqShape(RecurrentShape):
+    """The settings of two RNNs that are linked by one context vector."""
+
+    kind: Literal["rnn"] = "rnn"
+    context: Literal["start", "each"] = Field(
+        "each", description="the context vector starts the decoder (Sutskever 2014), or is also told at each step (Cho)"
+    )
+
+    def build(self, vocab: Any) -> "RNNSeq2Seq":
+        return RNNSeq2Seq(self, vocab)
+
+
+class RNNAttentionShape(RecurrentShape):
+    """The settings of two RNNs that are linked by attention (Bahdanau 2014)."""
+
+    kind: Literal["rnn-attention"] = "rnn-attention"
+    similarity: Literal["additive", "bilinear", "dot", "scaled-dot"] = Field(
+        "additive", description="how alike the decoder's state and an encoder state are"
+    )
+
+    def build(self, vocab: Any) -> "RNNAttention":
+        return RNNAttention(self, vocab)
+
+
+class Carried:
+    """What a decoder takes from step to step: tensors with the texts first, written in place, and the source."""
+
+    def __init__(self, parts: Sequence[Tensor], source: Source) -> None:
+        self.parts, self.source = parts, source
+
+    def write(self, parts: Sequence[Tensor]) -> None:
+        for part, new in zip(self.parts, parts, strict=True):
+            part.copy_(new)
+
+    def reorder(self, rows: Tensor, upto: int) -> None:
+        self.write([part[rows] for part in self.parts])
+
+    def select(self, rows: Tensor) -> "Carried":
+        """Of these sources alone, with all texts of each."""
+        each = len(self.parts[0]) // len(self.source.read[0])
+        texts = (rows[:, None] * each + torch.arange(each, device=rows.device)).flatten()
+        real = None if self.source.real is None else self.source.real[rows]
+        return Carried([part[texts] for part in self.parts], Source([x[rows] for x in self.source.read], real))
+
+
+class Reader(nn.Module):
+    """The encoder: the states at all places, and the context vector, which is the last of each direction."""
+
+    def __init__(self, shape: RecurrentShape) -> None:
+        super().__init__()
+        ways = 1 + shape.bidirectional
+        if shape.d % ways:
+            raise BadSetting(f"model.d={shape.d} does not split over two directions; take an even d")
+        cells = (CELLS[shape.cell](shape.d, shape.d // ways, batch_first=True) for _ in range(ways * shape.layers))
+        self.cells, self.ways, self.dropout = nn.ModuleList(cells), ways, nn.Dropout(shape.dropout)
+
+    def forward(self, x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:  # B L d -> B L d, B d
+        B, L, d = x.shape
+        places = torch.arange(L, device=x.device)
+        lengths = torch.full((B,), L, device=x.device) if real is None else real.sum(1)
+        back = ((lengths[:, None] - 1 - places) % L)[..., None]  # B L 1: each row's own words, the last of them first
+        for n in range(0, len(self.cells), self.ways):
+            x = self.dropout(x)
+            ways = [self.cells[n](x)[0]]
+            if self.ways == 2:  # a row read backwards alone begins at its own end: nothing is read before padding
+                ways.append(_at(self.cells[n + 1](_at(x, back))[0], back))
+            x = torch.cat(ways, -1)
+        last = _at(ways[0], (lengths - 1).view(B, 1, 1))[:, 0]
+        return x, torch.cat([last, *(way[:, 0] for way in ways[1:])], -1)
+
+
+def _at(x: Tensor, places: Tensor) -> Tensor:  # B L d, B n 1 -> B n d
+    return x.gather(1, places.expand(-1, -1, x.shape[-1]))
+
+
+class RNNSeq2Seq(EncoderDecoder):
+    """Encoder, one context vector, decoder."""
+
+    compiles = False  # the recurrent kernels are already one call; a compiler has nothing to fuse
+
+    def __init__(self, shape: RecurrentShape, vocab: tuple[int, int]) -> None:
+        super().__init__(vocab, shape.d, shared=shape.shared, word_dropout=shape.word_dropout)
+        d, self.layers, self.dropout = shape.d, shape.layers, nn.Dropout(shape.dropout)
+        self.parts = 2 if shape.cell == "lstm" else 1
+        self.encoder = Reader(shape)
+        self.first = nn.Linear(d, self.parts * shape.layers * d)
+        self.each = not isinstance(shape, RNNSeq2SeqShape) or shape.context == "each"
+        self.say = nn.Linear(3 * d, d) if self.each else nn.Identity()
+        self._decoder(shape)
+        bound = 1 / math.sqrt(d)
+        for name, weights in self.named_parameters():
+            if "similarity" not in name:  # those begin as the core says
+                nn.init.uniform_(weights, -bound, bound)
+        if shape.tied:
+            self.head.weight = self.embed.weight
+
+    def _decoder(self, shape: RecurrentShape) -> None:
+        between = shape.dropout if shape.layers > 1 else 0.0
+        wide = shape.d * (1 + self.each)
+        self.decoder = CELLS[shape.cell](wide, shape.d, shape.layers, batch_first=True, dropout=between)
+
+    def read(self, source: Tensor, real: Tensor | None) -> list[Tensor]:
+        return [self.encoder(self.words(source, self.source_embed), real)[1]]
+
+    def memory(self, B: int, capacity: int, source: Tensor, source_lengths: Tensor | None = None) -> Carried:
+        """The first states of B texts, as many for each source, which are read now."""
+        told = self.source(source, source_lengths)
+        c = told.read[-1]
+        state = torch.tanh(self.first(c)).unflatten(-1, (self.parts, self.layers, -1))
+        return Carried(state.repeat_interleave(B // len(c), 0).unbind(1), told)
+
+    def forward(
+        self,
+        tokens: Tensor,  # B L
+        *,
+        source: Tensor | None = None,  # B Ls
+        source_lengths: Tensor | None = None,  # B
+        pos: Tensor | None = None,
+        memory: Carried | None = None,
+        lengths: Tensor | None = None,
+    ) -> Tensor:  # B L d
+        if memory is None and source is None:
+            raise ValueError("an encoder-decoder is told a source, or a memory that has read one")
+        carried = memory or self.memory(len(tokens), 0, source, source_lengths)  # type: ignore[arg-type]
+        y = self.dropout(self.words(tokens))
+        s, c, after = self.write(y, carried)
+        if memory is not None:
+            memory.write(after)
+        h = torch.tanh(self.say(torch.cat([s, c, y], -1))) if self.each else s
+        return self.dropout(h)
+
+    def write(self, y: Tensor, carried: Carried) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Read the target's words: the states and contexts at each, B L d, and the parts of the last state."""
+        c = carried.source.read[0].repeat_interleave(len(y) // len(carried.source.read[0]), 0)
+        c = c[:, None].expand_as(y)
+        s, after = _run(self.decoder, torch.cat([y, c], -1) if self.each else y, carried.parts)
+        return s, c, after
+
+
+def _run(cell: nn.Module, x: Tensor, parts: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """Recurrent layers over a whole sequence, from a state whose parts are B layers d each, and to another."""
+    before = tuple(part.transpose(0, 1).contiguous() for part in parts)
+    s, after = cell(x, before if len(before) == 2 else before[0])
+    return s, [part.transpose(0, 1) for part in (after if isinstance(after, tuple) else (after,))]
+
+
+class Look(nn.Module):
+    """Attention to a source whose keys were projected when it was read. Several texts of one source ask together."""
+
+    def __init__(self, similarity: Similarity) -> None:
+        super().__init__()
+        self.similarity = Ready(similarity)
+        self.watch: Watcher | None = None
+
+    def keys(self, H: Tensor) -> Tensor:  # B Ls d -> B Ls d
+        return self.similarity.own.project(H[:, None, :0], H[:, None])[1][:, 0]
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:  # B*K L d, B Ls d twice -> B*K L d
+        asked = q.view(len(k), 1, -1, q.shape[-1])  # B 1 K*L d
+        return attend(asked, k[:, None], v[:, None], self.similarity, layout, watch=self.watch).view_as(q)
+
+
+class Ready(Similarity):
+    """A similarity whose keys are projected already: in a loop over steps only the query is new."""
+
+    def __init__(self, own: Similarity) -> None:
+        super().__init__()
+        self.own, self.is_dot, self.scale = own, own.is_dot, own.scale
+
+    def project(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        return self.own.project(q, k[:, :, :0])[0], k
+
+    def pair(self, q: Tensor, k: Tensor) -> Tensor:
+        return self.own.pair(q, k)
+
+    def all_pairs(self, q: Tensor, k: Tensor) -> Tensor:
+        return self.own.all_pairs(q, k)
+
+
+class RNNAttention(RNNSeq2Seq):
+    """Encoder, attention to its states at each step, decoder. The layers above the first are read as a whole."""
+
+    def _decoder(self, shape: RecurrentShape) -> None:
+        assert isinstance(shape, RNNAttentionShape)
+        d, above = shape.d, shape.layers - 1
+        self.look = Look(SIMILARITIES[shape.similarity](1, d))
+        self.cell = STEPS[shape.cell](2 * d, d)
+        between = shape.dropout if above > 1 else 0.0
+        self.above = CELLS[shape.cell](d, d, above, batch_first=True, dropout=between) if above else None
+
+    def read(self, source: Tensor, real: Tensor | None) -> list[Tensor]:
+        H, c = self.encoder(self.words(source, self.source_embed), real)
+        H = self.dropout(H)
+        return [self.look.keys(H), H, c]
+
+    def write(self, y: Tensor, carried: Carried) -> tuple[Tensor, Tensor, list[Tensor]]:
+        k, v, _ = carried.source.read
+        layout = carried.source.structure.lay(len(k), len(y) // len(k), k.shape[1], y.device)
+        state: Any = tuple(part[:, 0] for part in carried.parts)
+        states, contexts = [], []
+        for word in y.unbind(1):
+            c = self.look(state[0], k, v, layout)
+            state = self.cell(torch.cat([word, c], -1), state if len(state) == 2 else state[0])
+            state = state if isinstance(state, tuple) else (state,)
+            states.append(state[0])
+            contexts.append(c)
+        s, after = torch.stack(states, 1), [part[:, None] for part in state]
+        if self.above is not None:
+            s, higher = _run(self.above, self.dropout(s), [part[:, 1:] for part in carried.parts])
+            after = [torch.cat(both, 1) for both in zip(after, higher, strict=True)]
+        return s, torch.stack(contexts, 1), after
