@@ -12,34 +12,35 @@ from .errors import BadSetting, did_you_mean
 from .part import Part
 
 BUILT_IN: dict[str, dict[str, str]] = {
-    "data": {"text": "harken.data.text:TextSource"},
+    "data": {"text": "harken.data.text:TextSource", "pairs": "harken.data.pairs:PairSource"},
     "model": {
         "gpt": "harken.models.gpt:Shape",
         "rnn": "harken.models.rnn:RNNShape",
         "gru": "harken.models.rnn:GRUShape",
         "lstm": "harken.models.rnn:LSTMShape",
     },
-    "task": {"next-word": "harken.tasks.next_word:Task"},
+    "model of pairs": {"transformer": "harken.models.seq2seq:TransformerShape"},
+    "task": {"next-word": "harken.tasks.next_word:Task", "translate": "harken.tasks.translate:Task"},
     "train": {"loop": "harken.training.settings:Train"},
 }
 GROUPS = {"data": "harken.data", "model": "harken.models"}
 
 
-def names(section: str) -> list[str]:
-    """Every kind this section of a recipe may have, plug-ins included."""
+def names(section: str, of: str = "") -> list[str]:
+    """Every kind this section of a recipe may have, plug-ins included; of models: those that read such data."""
     plugged = [point.name for point in entry_points(group=GROUPS[section])] if section in GROUPS else []
-    return sorted({*BUILT_IN[section], *plugged})
+    return sorted({*BUILT_IN[section + of], *plugged})
 
 
-def find(section: str, kind: str) -> type[Any]:
-    """The Part class of a kind, imported now."""
-    if kind in BUILT_IN[section]:
-        module, name = BUILT_IN[section][kind].split(":")
+def find(section: str, kind: str, of: str = "") -> type[Any]:
+    """The Part class of a kind, imported now. The same name may stand for two models that read different data."""
+    if kind in BUILT_IN[section + of]:
+        module, name = BUILT_IN[section + of][kind].split(":")
         found: object = getattr(import_module(module), name)
     else:
         points = [p for p in entry_points(group=GROUPS.get(section, "harken.none")) if p.name == kind]
         if not points:
-            known, missing = names(section), " A plug-in that brings it may be missing." * (section in GROUPS)
+            known, missing = names(section, of), " A plug-in that brings it may be missing." * (section in GROUPS)
             accepted = f"accepted: {', '.join(known)}.{did_you_mean(kind, known) or missing}"
             raise BadSetting(f"{section}.kind = {kind!r} is not a kind of {section}; {accepted}")
         found = points[0].load()

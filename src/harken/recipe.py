@@ -66,8 +66,8 @@ class Recipe:
         """The task on data that is open."""
         return self.task.bind(opened, self.model, batch=self.train.batch, seed=self.train.seed)
 
-    def build(self, vocab: int) -> Any:
-        """The model with its first weights."""
+    def build(self, vocab: Any) -> Any:
+        """The model with its first weights, for so many words (of each side, where there are two)."""
         try:
             return self.model.build(vocab)
         except ValueError as error:
@@ -85,8 +85,9 @@ def resolve(*layers: tuple[str, Settings]) -> Recipe:
     _known_sections(given, origins)
     parts: dict[str, Part] = {}
     for section, default in (("data", "text"), ("model", "gpt"), ("task", "next-word"), ("train", "loop")):
-        default = getattr(parts["data"], "task", default) if section == "task" else default
-        part = _find(section, str(given.get(f"{section}.kind", default)), origins)
+        default = getattr(parts.get("data"), section, default) if section in ("model", "task") else default
+        of = getattr(parts["data"], "of", "") if section == "model" else ""
+        part = _find(section, str(given.get(f"{section}.kind", default)), origins, of)
         _one_each(section, part, origins)
         for name in _overruled(section, part, given, ranks):
             del given[f"{section}.{name}"], origins[f"{section}.{name}"]
@@ -107,9 +108,9 @@ def _known_sections(given: Settings, origins: Mapping[str, str]) -> None:
             raise BadSetting(f"{_at(origins[path])}{path} is not a setting; {accepted}")
 
 
-def _find(section: str, kind: str, origins: Mapping[str, str]) -> type[Part]:
+def _find(section: str, kind: str, origins: Mapping[str, str], of: str) -> type[Part]:
     try:
-        return kinds.find(section, kind)
+        return kinds.find(section, kind, of)
     except BadSetting as error:
         raise BadSetting(f"{_at(origins.get(f'{section}.kind', GIVEN))}{error}") from None
 

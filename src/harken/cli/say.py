@@ -129,9 +129,12 @@ class Teller:
 
     def _data(self, facts: dict[str, Any], parameters: int) -> None:
         self._away()
-        tokens = ", ".join(f"{name} {scaled(n, 'count')}" for name, n in facts["tokens"].items())
-        kind = TOKENS.get(facts["token"], facts["token"])
-        self.line(f"  data    {tokens} tokens ({kind}, {facts['vocab']:,} different)")
+        unit = "pairs" if "pairs" in facts else "tokens"
+        counts = ", ".join(f"{name} {scaled(n, 'count')}" for name, n in facts[unit].items())
+        kind, vocab = TOKENS.get(facts["token"], facts["token"]), facts["vocab"]
+        different = f"{vocab:,}" if isinstance(vocab, int) else " and ".join(f"{n:,}" for n in dict.fromkeys(vocab))
+        held = f"; held-out sources among those learned from: {facts['overlap']:,}" if "overlap" in facts else ""
+        self.line(f"  data    {counts} {unit} ({kind}, {different} different){held}")
         self.line(f"  model   {scaled(parameters, 'count')} weights")
 
     def _measure(self) -> None:

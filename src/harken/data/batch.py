@@ -34,6 +34,10 @@ class Batch:
     def structure(self) -> Structure:
         return FULL if self.doc is None else same(self.doc)
 
+    def told(self) -> dict[str, Any]:
+        """What a model is told beside the tokens."""
+        return {"pos": self.pos, "structure": self.structure}
+
     @property
     def count(self) -> int:
         """How many targets are asked."""

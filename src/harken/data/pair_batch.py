@@ -6,6 +6,7 @@ the same in every epoch; which of the equally long pairs meet, and in which orde
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +24,9 @@ class PairBatch(Batch):
     source: Tensor  # B Ls, the edge at its end and as padding
     lengths: Tensor  # B: tokens of each source, its edge with them
     index: Tensor  # B: which pair of the split
+
+    def told(self) -> dict[str, Any]:
+        return {"source": self.source, "source_lengths": self.lengths}
 
 
 class PairBatches:

@@ -49,7 +49,8 @@ class PairSource(Part):
     """The settings of pairs of sentences."""
 
     task: ClassVar[str] = "translate"
-    models: ClassVar[str] = "pairs"
+    model: ClassVar[str] = "transformer"
+    of: ClassVar[str] = " of pairs"  # the shelf of the models that read this (kinds.py)
 
     kind: Literal["pairs"] = "pairs"
     path: str | None = Field(None, description="a file or a folder; files named train, valid, test are the splits")
@@ -103,6 +104,10 @@ class PairSource(Part):
             names += [n for n in ("source", "target") if self._home is None or Path(str(getattr(self, n))).is_file()]
         paths = {name: getattr(self, name) for name in names}
         return self.model_copy(update={n: str(Path(p).absolute()) for n, p in paths.items() if isinstance(p, str)})
+
+    def words(self, folder: Path) -> Tokenizers:
+        """The tokens that a run kept."""
+        return Tokenizers.load(folder)
 
     def files(self, path: Path) -> list[Path]:
         """The file, or the files of a folder in the order of their names."""
@@ -259,6 +264,10 @@ class PairData:
     @property
     def vocab(self) -> tuple[int, int]:
         return self.tokenizers.vocab
+
+    @property
+    def tokenizer(self) -> Tokenizers:
+        return self.tokenizers
 
     def batches(self, rows: int, seed: int) -> "PairBatches":
         """The training batches, each of about as many tokens as `rows` pairs have."""

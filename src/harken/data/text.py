@@ -145,6 +145,10 @@ class TextSource(Part):
             return TextData(tokenizer, found, {split: found}, ("text",), None, batches, digest, learned=False)
         return replace(opened, splits={**opened.splits, split: found})
 
+    def words(self, folder: Path) -> Tokenizer:
+        """The tokens that a run kept."""
+        return Tokenizer.load(folder / "tokenizer.json")
+
     def files(self, path: Path) -> list[Path]:
         """The file, or the files of a folder in the order of their names; hidden ones and read-mes are left out.
 

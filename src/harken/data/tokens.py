@@ -251,6 +251,10 @@ class Tokenizer:
 
         return next_text
 
+    def files(self) -> dict[str, bytes]:
+        """What a run folder keeps, by name."""
+        return {"tokenizer.json": self.json}
+
     def save(self, path: Path) -> None:
         """Write tokenizer.json; the same tokens give the same bytes."""
         path.write_bytes(self.json)

@@ -4,15 +4,17 @@ A beam of 1 is greedy. A beam follows its survivors by reordering the memory; th
 it. Sources that are done leave the batch. Every row is the same alone and among others.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from harken.errors import BadInput
+from harken.errors import BadInput, did_you_mean
 from harken.models import EncoderDecoder
 
+AT_ONCE = 4096  # tokens of all texts of the sources that are searched together
 LEAVE = 0.25  # share of the sources that are done before the batch is made smaller
 
 
@@ -38,6 +40,16 @@ class Search:
             )
         if self.longest is not None and self.longest < 1:
             raise BadInput(f"longest={self.longest}: an answer has at least 1 token")
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> "Search":
+        """A search by these names; one that is none is refused by its name."""
+        known = [field.name for field in fields(cls)]
+        for name in given:
+            if name not in known:
+                raise BadInput(f"{name} is not an option; there are {', '.join(known)}.{did_you_mean(name, known)}")
+        wide = {"beam": given["alternatives"]} if given.get("alternatives", 1) > given.get("beam", cls.beam) else {}
+        return cls(**{**given, **wide} if "beam" not in given else given)
 
 
 @dataclass(frozen=True)
@@ -69,6 +81,19 @@ def search(
     while not beams.over():
         beams.step()
     return beams.answers()
+
+
+def search_all(
+    model: EncoderDecoder, sources: Sequence[Sequence[int]], how: Search, *, never: Sequence[int] = ()
+) -> list[list[Answer]]:
+    """The same for many sources: the short ones together and the long ones, in their own order again at the end."""
+    order = sorted(range(len(sources)), key=lambda n: len(sources[n]))
+    found: dict[int, list[Answer]] = {}
+    while order:
+        rows = max(1, AT_ONCE // (how.beam * len(sources[order[0]])))
+        some, order = order[:rows], order[rows:]
+        found |= dict(zip(some, search(model, [sources[n] for n in some], how, never=never), strict=True))
+    return [found[n] for n in range(len(sources))]
 
 
 class Beams:

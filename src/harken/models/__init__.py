@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from harken.core import FULL, Structure, keep
 
-
 START = 0.02  # spread of the first weights (GPT-2)
 
 
@@ -27,7 +26,7 @@ def calm(stack: nn.Module, sums: int) -> None:
     """Each of so many sublayers adds to one sum, so each starts smaller (GPT-2)."""
     for name, module in stack.named_modules():
         if name.endswith(("W_o", "W_2")):
-            nn.init.normal_(module.weight, std=START / math.sqrt(sums))  # type: ignore[arg-type]
+            nn.init.normal_(module.weight, std=START / math.sqrt(sums))
 
 
 class LanguageModel(nn.Module):
@@ -80,8 +79,8 @@ class EncoderDecoder(LanguageModel):
     """A language model of the target that is told a source. The edge mark begins and ends a target, and ends a source.
 
     A family brings `read(source, real) -> Any`, `forward(tokens, *, source, source_lengths, pos, memory, lengths) -> h`
-    and `memory(B, capacity, source, source_lengths)`, whose result has `reorder(rows, upto)` (in place, among the texts of
-    one source) and `select(rows)` (some sources alone).
+    and `memory(B, capacity, source, source_lengths)`, whose result has `reorder(rows, upto)` (in place, among the texts
+    of one source) and `select(rows)` (some sources alone).
     """
 
     read: Callable[[Tensor, Tensor | None], Any]

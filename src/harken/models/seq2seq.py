@@ -45,6 +45,8 @@ class TransformerShape(gpt.Shape):
 class Seq2Seq(EncoderDecoder):
     """Encoder, masked decoder, cross-attention."""
 
+    compiles = False  # batches of pairs come in many shapes, and each would be compiled anew
+
     def __init__(self, shape: TransformerShape, vocab: tuple[int, int]) -> None:
         super().__init__(vocab, shape.d, shared=shape.shared, word_dropout=shape.word_dropout)
         self.context = shape.context

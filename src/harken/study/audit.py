@@ -32,6 +32,7 @@ CLAIMS = {
     "gradient": "no vector depends on a later word: dh_t/dx_s = 0 for s > t",
     "padded": "what stands behind the end of a text changes nothing in it, nor in what follows",
     "packed": "a document among others in a row is the same as alone",
+    "told": "what stands behind the end of a source changes nothing in what is written",
     "cached": "decoding with a memory, token by token, is the full pass",
     "batched": "a row among others of other lengths is the same as alone",
     "accumulated": "the gradients of parts of a batch add up to those of the whole",
@@ -117,9 +118,9 @@ def _copy(model: nn.Module) -> nn.Module:
     mine = copy.deepcopy(model).cpu().eval().requires_grad_(True)
     if size(model) > HUGE:
         return mine.float()
-    if isinstance(mine.double(), LanguageModel):
+    if isinstance(mine, LanguageModel):
         try:
-            mine(torch.zeros(1, 1, dtype=torch.long))
+            proofs.Probe(mine.double(), 2)(torch.zeros(1, 1, dtype=torch.long))
         except RuntimeError:
             return mine.float()
     return mine

@@ -111,6 +111,9 @@ def _found(what: str, kind: str, guess: Guess | None, listen: Listener) -> Setti
 
 def _template(kind: str, path: Path, given: Settings) -> Settings:
     """The settings that suit such data: a recipe that comes with harken, by its tokens or by its model."""
+    if kind == "pairs":
+        name = str(given.get("model.kind", "translate"))
+        return recipe.shipped(name if name in recipe.shipped_names() else "translate")
     if kind != "text":
         return {}
     tokens, model = str(given.get("data.tokens", _tokens(path))), str(given.get("model.kind", "gpt"))

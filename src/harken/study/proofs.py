@@ -16,14 +16,14 @@ from harken.core import same
 from harken.data.batch import IGNORE, Batch
 from harken.errors import HarkenError
 from harken.events import silent
-from harken.models import LanguageModel
+from harken.models import EncoderDecoder, LanguageModel
 from harken.tasks import Learning
 from harken.training.settings import Train
 from harken.training.step import Step
 
 from .blame import Blamed, Excerpt, blame, differ, gap, noting
 
-LENGTH = 32  # tokens in a row
+LENGTH, SOURCE = 32, 8  # tokens in a row, and in the source that an encoder-decoder is told
 ROWS, MICRO = 5, 2  # rows of a batch whose gradients are added up, and how many at a time: 2 + 2 + 1
 Found = tuple[float, Blamed]
 Pair = tuple[Excerpt, Excerpt]
@@ -37,10 +37,20 @@ class Probe:
             raise HarkenError("a single token, or a single word, leaves nothing to compare")
         self.model, self.L, self.notes = model.eval(), L, notes
         self.dice = torch.Generator().manual_seed(0)
+        self.source: Tensor | None = None  # what an encoder-decoder is told: the same in every row
+        if isinstance(model, EncoderDecoder):
+            self.source = torch.randint(model.source_vocab, (1, SOURCE), generator=self.dice)
+
+    def told(self, B: int) -> dict[str, Any]:
+        return {} if self.source is None else {"source": self.source.expand(B, -1)}
+
+    def memory(self, B: int) -> Any:
+        return self.model.memory(B, self.L, **self.told(B))
 
     def __call__(self, tokens: Tensor, *, grad: bool = False, **given: Any) -> Excerpt:
         """One call. What a dropout drops in training is the same in each call of the same shape."""
         torch.default_generator.manual_seed(0)
+        given = given if "memory" in given else self.told(len(tokens)) | given
         with torch.set_grad_enabled(grad or self.model.training), noting(self.model, wanted=self.notes) as notes:
             return Excerpt(self.model(tokens, **given), notes)
 
@@ -97,7 +107,7 @@ def padded(probe: Probe) -> Iterator[Pair]:
     alone = probe(tokens[:, :n])
     for row in (tokens, other):
         yield alone, probe(row, lengths=ends).at(places=slice(n))
-    mine, theirs = probe.model.memory(2, probe.L), probe.model.memory(2, probe.L)
+    mine, theirs = probe.memory(2), probe.memory(2)
     probe(tokens[:, :n], pos=torch.arange(n), memory=mine)
     probe(other, pos=torch.arange(probe.L), memory=theirs, lengths=ends)
     for t in range(n, min(n + 3, probe.L)):
@@ -123,7 +133,7 @@ def cached(probe: Probe) -> Iterator[Pair]:
     """The whole text at once; then a prompt, and what follows word by word, with a memory."""
     probe.needs("memory", "pos")
     tokens, n = probe.words(2, probe.L), probe.L // 2
-    whole, memory = probe(tokens), probe.model.memory(2, probe.L)
+    whole, memory = probe(tokens), probe.memory(2)
     for here in (slice(n), *(slice(t, t + 1) for t in range(n, probe.L))):
         yield whole.at(places=here), probe(tokens[:, here], pos=torch.arange(probe.L)[here], memory=memory)
 
@@ -133,14 +143,29 @@ def batched(probe: Probe) -> Iterator[Pair]:
     probe.needs("lengths", "memory", "pos")
     long, next_ = probe.L - 1, probe.words(4, 1)
     tokens, ends = probe.words(4, long), torch.tensor([long, max(1, long // 2), 1, max(1, long - 1)])
-    together, memory = probe(tokens, lengths=ends), probe.model.memory(4, probe.L)
+    together, memory = probe(tokens, lengths=ends), probe.memory(4)
     probe(tokens, pos=torch.arange(long), memory=memory, lengths=ends)
     after = probe(next_, pos=ends[:, None], memory=memory)
     for r, n in enumerate(ends.tolist()):
-        row, own = slice(r, r + 1), probe.model.memory(1, probe.L)
+        row, own = slice(r, r + 1), probe.memory(1)
         yield together.at(rows=row, places=slice(n)), probe(tokens[row, :n])
         probe(tokens[row, :n], pos=torch.arange(n), memory=own)
         yield after.at(rows=row), probe(next_[row], pos=torch.tensor([n]), memory=own)
+
+
+def told(probe: Probe) -> Iterator[Pair]:
+    """A source alone; then with words behind its end, these or others, in the whole pass and from the memory."""
+    if probe.source is None:
+        raise HarkenError("it is told no source")
+    tokens, n = probe.words(2, probe.L), SOURCE // 2
+    short, ends = probe.source[:, :n].expand(2, -1), torch.tensor([n, n])
+    alone = probe(tokens, source=short)
+    for shift in (0, 1):
+        behind = (probe.source[:, n:] + shift) % probe.model.source_vocab  # type: ignore[operator]
+        padded = torch.cat([short, behind.expand(2, -1)], 1)
+        yield alone, probe(tokens, source=padded, source_lengths=ends)
+        memory = probe.model.memory(2, probe.L, padded, ends)
+        yield alone.at(places=slice(1)), probe(tokens[:, :1], pos=torch.arange(1), memory=memory)
 
 
 # --- no gradient from the future --------------------------------------------------------------------------------------
@@ -193,6 +218,7 @@ PROOFS: dict[str, Callable[[LanguageModel, int, float], Found]] = {
     "gradient": gradient,
     "padded": partial(compared, padded),
     "packed": partial(compared, packed),
+    "told": partial(compared, told),
     "cached": partial(compared, cached),
     "batched": partial(compared, batched),
 }
@@ -215,7 +241,7 @@ def _few(batch: Batch, L: int) -> Batch:
     """A corner of a batch, in which each row asks less than the row above."""
     few = batch.rows(0, ROWS)
     L = min(L, few.tokens.shape[1])
-    cut: dict[str, Any] = {k: x[:, :L] for k, x in vars(few).items() if isinstance(x, Tensor) and x.dim() > 1}
+    cut: dict[str, Any] = {k: x[:, :L] for k in ("tokens", "targets", "pos", "doc") if (x := vars(few)[k]) is not None}
     asked = L - torch.arange(len(few.tokens)) * L // (ROWS + 1)
     cut["targets"] = cut["targets"].masked_fill(torch.arange(L) >= asked[:, None], IGNORE)
     return replace(few, **cut)

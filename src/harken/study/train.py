@@ -14,9 +14,9 @@ import torch
 
 from harken import __version__, machine, run
 from harken import recipe as recipes
-from harken.data.tokens import Tokenizer
 from harken.errors import BadInput
 from harken.events import Listener, silent
+from harken.models import EncoderDecoder
 from harken.recipe import Recipe
 from harken.training import meter, parallel
 from harken.training.board import PLACE
@@ -29,7 +29,7 @@ from .audit import audit
 from .choose import choose, run_name
 from .report import report
 
-SAMPLE_TOKENS = 300
+SAMPLE_TOKENS, SAMPLE_PAIRS = 300, 10
 MAY_CHANGE = ("train.parallel", "train.tensorboard")  # when a run goes on: nothing that it learns
 
 
@@ -138,8 +138,8 @@ def _go_on(folder: Path, given: dict[str, Any], ranks: Ranks, listen: Listener) 
     recipe = recipe.change(train__parallel=asked.train.parallel, train__tensorboard=asked.train.tensorboard)
     ranks = ranks.by(recipe.train)
     with _writing(folder, ranks):
-        kept = folder / "tokenizer.json"
-        ready = prepare(recipe, listen, Tokenizer.load(kept) if kept.exists() else None, ranks=ranks)
+        kept = recipe.data.words(folder) if (folder / "tokenizer.json").exists() else None
+        ready = prepare(recipe, listen, kept, ranks=ranks)
         ranks.same(lambda: refuse_a_small_disk(ready[1], folder))
         if ranks.first:
             said = own[1] | {name: asked.settings()[name] for name in MAY_CHANGE}
@@ -199,7 +199,7 @@ def _clear(folder: Path) -> None:
 
 
 def prepare(
-    recipe: Recipe, listen: Listener, tokenizer: Tokenizer | None = None, *, ranks: Ranks | None = None
+    recipe: Recipe, listen: Listener, tokenizer: Any = None, *, ranks: Ranks | None = None
 ) -> tuple[Any, Trainer]:
     """Everything up to the first step: the data opened, the model with its first weights, the task, the trainer."""
     ranks = ranks or Ranks()
@@ -238,7 +238,8 @@ def _train(
     recipe = Recipe(recipe.data.located(), recipe.model, recipe.task, recipe.train, notes["origins"])
     if before is None and ranks.first:
         run.write(folder / "recipe.toml", recipe.toml())
-        run.write(folder / "tokenizer.json", opened.tokenizer.json)
+        for name, content in opened.tokenizer.files().items():
+            run.write(folder / name, content)
         run.write(folder / "log.jsonl", "")
         listen("recipe", path=folder / "recipe.toml")
     steps = recipe.train.steps or 0
@@ -294,7 +295,7 @@ def _judge(
         **{name: value for name, value in known.items() if value is not None},
     }
     model: Any = trainer.model
-    ready = Run(folder, recipe, facts, model, Tokenizer.load(folder / "tokenizer.json"))
+    ready = Run(folder, recipe, facts, model, recipe.data.words(folder))
     run.write(folder / "report.html", report(facts | _shown(ready, recipe, folder, cost)))
     run.finish(folder, facts)
 
@@ -302,10 +303,7 @@ def _judge(
 def _shown(loaded: Run, recipe: Recipe, folder: Path, cost: dict[str, Any]) -> dict[str, Any]:
     """What the report shows beside the facts: curves, samples, the recipe, what to type next."""
     place = shlex.quote(str(folder))
-    samples = [
-        {"prompt": "", "temperature": t, "text": loaded.generate("", tokens=SAMPLE_TOKENS, temperature=t, top_p=0.95)}
-        for t in (0.5, 0.8, 1.0)
-    ]
+    samples, then = _translated(loaded, place) if isinstance(loaded.model, EncoderDecoder) else _written(loaded, place)
     return {
         "cost": cost,
         "log": run.read_log(folder),
@@ -313,9 +311,30 @@ def _shown(loaded: Run, recipe: Recipe, folder: Path, cost: dict[str, Any]) -> d
         "recipe": recipe.toml(),
         "origins": dict(recipe.origins),
         "repeat": [f"harken train {place}/recipe.toml --out runs/again"],
-        "next": [
-            f'harken generate {place} "Once upon a time"',
-            f"harken eval {place}",
-            f'harken score {place} "A sentence."',
-        ],
+        "next": then,
     }
+
+
+def _written(loaded: Run, place: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """Texts at three temperatures, and what else can be done with a language model."""
+    samples = [
+        {"prompt": "", "temperature": t, "text": loaded.generate("", tokens=SAMPLE_TOKENS, temperature=t, top_p=0.95)}
+        for t in (0.5, 0.8, 1.0)
+    ]
+    prompts = [
+        f'harken generate {place} "Once upon a time"',
+        f"harken eval {place}",
+        f'harken score {place} "A sentence."',
+    ]
+    return samples, prompts
+
+
+def _translated(loaded: Run, place: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """Targets of a few held-out sources beside their references, and what else can be done with such a run."""
+    opened = loaded.recipe.open(loaded.tokenizer)
+    pairs = opened.splits.get("test") or opened.splits.get("valid")
+    sources, references = (pairs.sources[:SAMPLE_PAIRS], pairs.references) if pairs else ([], [])
+    rows = zip(sources, loaded.translate(sources), references, strict=False)
+    samples = [{"prompt": source, "text": text, "references": each} for source, text, each in rows]
+    first = shlex.quote(sources[0] if sources else "A sentence.")
+    return samples, [f"harken translate {place} {first}", f"harken eval {place}"]

@@ -22,11 +22,15 @@ class Loss:
 
 @dataclass(frozen=True)
 class Score:
-    """How good a model is on a split, and by which protocol that was found."""
+    """How good a model is on a split, and by which protocol that was found.
+
+    The weights with the lowest loss are kept, or those with the highest of another metric, `by`.
+    """
 
     metrics: dict[str, float]
     protocol: dict[str, Any]
     parts: dict[str, dict[str, float]] = field(default_factory=dict)
+    by: str = "loss"
 
 
 class Learning(Protocol):

@@ -163,7 +163,7 @@ class NextWord:
 
 def nll(model: LanguageModel, batch: Batch, memory: Any = None, *, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
     """The summed -ln p of the batch's targets, smoothed, with gradients; and of each row's, plain, without: B."""
-    h = model(batch.tokens, pos=batch.pos, structure=batch.structure, memory=memory)  # B L d
+    h = model(batch.tokens, memory=memory, **batch.told())  # B L d
     h = getattr(model.head, "rounded", lambda h: h)(h)  # lighter weights round what they are multiplied with
     W, targets = model.head.weight, batch.targets.flatten()
     total, each = word_loss(h.flatten(0, 1), W, targets, model.vocab, smoothing=smoothing)

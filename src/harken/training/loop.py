@@ -180,7 +180,7 @@ class Trainer:
                 if told:
                     facts["tokens_per_second"] = round(tokens / (time.perf_counter() - mark))
                     if look and "valid" in self.task.splits:
-                        facts["valid"] = self._judge()
+                        facts |= self._judge()
                     log.write(json.dumps(plain(facts)) + "\n")
                     log.flush()
                     draw(facts)
@@ -213,18 +213,18 @@ class Trainer:
         with self.make.numbers() if quick else nullcontext():
             return self.task.evaluate(self.model, split, quick=quick)
 
-    def _judge(self) -> float:
+    def _judge(self) -> dict[str, float]:
         self.average.look(self.model)
         now = self._weights()
         if averaged := self.average.weights():
             run.load_weights(self.model, now | averaged)
-        seen = float(self.look("valid").metrics["loss"])
-        loss = self.ranks.same(lambda: seen)
-        if self.course.note(loss, self.step, self.train) and self.train.best:
+        seen = self.look("valid")
+        loss, other = self.ranks.same(lambda: (seen.metrics["loss"], seen.metrics[seen.by]))
+        if self.course.note(loss if seen.by == "loss" else -other, self.step, self.train) and self.train.best:
             self.best_weights = self._weights() if averaged else now
         if averaged:
             run.load_weights(self.model, now)
-        return loss
+        return {"valid": loss} if seen.by == "loss" else {"valid": loss, seen.by: other}
 
     def _weights(self) -> dict[str, Tensor]:
         return {n: t.clone() for n, t in run.weights(self.model).items()}

@@ -1,7 +1,7 @@
 """A run, loaded: what users hold in their hands after `harken.load` or `harken.train`."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -11,24 +11,24 @@ from torch import Tensor
 
 from harken import machine, run
 from harken import recipe as recipes
-from harken.core import View, watching
-from harken.data.tokens import Tokenizer
+from harken.core import watching
+from harken.decode.beam import Search
 from harken.decode.sample import Choice, Reader, Writer
 from harken.errors import BadInput
 from harken.events import Listener, silent
-from harken.models import LanguageModel
+from harken.models import EncoderDecoder, LanguageModel
 from harken.recipe import Recipe
 from harken.tasks import Score
 
 from .light import lighten
+from .trace import Trace
+from .translate import traced, translations
 
 
 class Run:
     """A trained model with its words. Make one with `harken.load(folder)`."""
 
-    def __init__(
-        self, path: Path, recipe: Recipe, facts: dict[str, Any], model: LanguageModel, tokenizer: Tokenizer
-    ) -> None:
+    def __init__(self, path: Path, recipe: Recipe, facts: dict[str, Any], model: LanguageModel, tokenizer: Any) -> None:
         self.path, self.recipe, self.facts, self.model, self.tokenizer = path, recipe, facts, model, tokenizer
         self.writer = Writer(model)
         self.model.eval()
@@ -179,32 +179,40 @@ class Run:
             listen("notice", text=f"{data}: {told}")
         return score, task.baselines(split)
 
+    # --- translate ----------------------------------------------------------------------------------------------------
+
+    def translate(self, text: str | Sequence[str], *, listen: Listener = silent, **search: Any) -> Any:
+        """The best target of a source, or of each of a list. Options: beam, length_penalty, no_repeat, longest."""
+        texts = [text] if isinstance(text, str) else list(text)
+        found = [best[0]["text"] if best else "" for best in self.alternatives(texts, listen=listen, **search)]
+        return found[0] if isinstance(text, str) else found
+
+    def alternatives(
+        self, texts: Sequence[str], *, listen: Listener = silent, **search: Any
+    ) -> list[list[dict[str, Any]]]:
+        """For each source its best targets, as many as `alternatives` says: text and score (mean ln p), best first."""
+        how = Search.of(search)
+        return translations(self._paired(), self.tokenizer, texts, how, listen)
+
+    def _paired(self) -> EncoderDecoder:
+        if not isinstance(self.model, EncoderDecoder):
+            raise BadInput(f"{self.path}: this run writes text and translates nothing; use generate")
+        return self.model
+
     # --- look ---------------------------------------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def trace(self, text: str) -> "Trace":
-        """Run the text at full speed; attention weights are computed when they are asked for."""
+    def trace(self, text: str, target: str | None = None) -> "Trace":
+        """Run the text at full speed; attention weights are computed when they are asked for.
+
+        Of an encoder-decoder the text is the source; its target is the one it writes, unless one is given.
+        """
+        if isinstance(self.model, EncoderDecoder):
+            return traced(self.model, self.tokenizer, text, self.translate(text) if target is None else target)
         ids = self._prompt(text)[-(self.model.context or 10**9) :]
         with watching(self.model) as views:
             self.model(torch.tensor([ids], device=self.device))
-        return Trace(self.tokenizer.words(ids), list(views.values()))
-
-
-class Trace:
-    """What a text did in a model: its tokens, and the attention of each layer."""
-
-    def __init__(self, tokens: list[str], views: list[View]) -> None:
-        self.tokens, self.views = tokens, views
-
-    def attention(self, which: str = "self", *, layer: int, head: int) -> Tensor:
-        """The weights of one head: queries by keys, rows sum to 1."""
-        if which != "self":
-            raise BadInput(f"{which!r}: a language model has self-attention only; ask for 'self'")
-        if not 0 <= layer < len(self.views):
-            raise BadInput(f"layer {layer}: this model has {len(self.views)} attention layers, counted from 0")
-        if not 0 <= head < self.views[layer].q.shape[1]:
-            raise BadInput(f"head {head}: this layer has {self.views[layer].q.shape[1]} heads, counted from 0")
-        return self.views[layer].whole([head])[0, 0]
+        return Trace(self.tokenizer.words(ids), {"self": list(views.values())})
 
 
 class Cut:
@@ -228,7 +236,7 @@ class Cut:
         return self.held
 
 
-def _words(written: str, logs: list[float | None], tokenizer: Tokenizer) -> list[dict[str, Any]]:
+def _words(written: str, logs: list[float | None], tokenizer: Any) -> list[dict[str, Any]]:
     """Tokens joined to words, white space with the word after it. ln p of a word is the sum over its tokens."""
     pieces, ids = tokenizer.split(written), tokenizer.encode(written)
     starts = [
@@ -260,14 +268,14 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "float32") 
     """
     folder, own = Path(path), "cpu" if precision == "int8" else "auto"
     where = machine.pick_device(own if device == "auto" else device, "device")
-    facts = run.facts(folder, "recipe.toml", "model.safetensors", "tokenizer.json")
+    facts = run.facts(folder, "recipe.toml", "model.safetensors", *run.TOKENS)
     recipe = recipes.resolve((str(folder / "recipe.toml"), recipes.read(folder / "recipe.toml")))
-    tokenizer = Tokenizer.load(folder / "tokenizer.json")
+    tokenizer = recipe.data.words(folder)
     model = fitted(recipe, tokenizer.vocab, run.read_tensors(folder / "model.safetensors"))
     return Run(folder, recipe, facts, lighten(model.to(where), precision), tokenizer)
 
 
-def fitted(recipe: Recipe, vocab: int, weights: Mapping[str, Tensor]) -> LanguageModel:
+def fitted(recipe: Recipe, vocab: Any, weights: Mapping[str, Tensor]) -> LanguageModel:
     """The model of a recipe with these weights; sizes are compared before anything is allocated."""
     with torch.device("meta"):
         run.fit(recipe.build(vocab), weights)

@@ -1,0 +1,134 @@
+"""Write a target for a source: translation, and every other sequence from a sequence. Loss in nats per target token."""
+
+import math
+from collections import Counter
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from harken.data.batch import Batch
+from harken.data.pair_batch import PairBatch, scoring
+from harken.data.pair_tokens import newline
+from harken.decode.beam import Search, search_all
+from harken.models import EncoderDecoder
+from harken.part import Part
+
+from . import Loss, Score, measures
+from .next_word import nll
+
+if TYPE_CHECKING:
+    from harken.data.pairs import PairData, Pairs
+
+QUICK = 200  # sources that a look during the training answers
+AT_ONCE = 64  # pairs judged at a time
+BASELINE_PAIRS = 100_000  # what the most frequent target is counted from
+
+
+class Task(Part):
+    """The settings of translation."""
+
+    kind: Literal["translate"] = "translate"
+    measure: Literal["bleu", "exact_match", "rouge_l", "answer_f1", "bracket_f1"] = Field(
+        "bleu", description="which metric picks the weights that are kept; bleu needs harken[text], else it is the loss"
+    )
+    label_smoothing: float = Field(
+        0.1, ge=0, lt=1, description="share of each target spread over all words in training; losses told are without"
+    )
+    beam: int = Field(4, ge=1, le=64, description="texts followed at a time in the last judgement; looks are greedy")
+    eval_pairs: int = Field(2000, ge=0, description="answer at most this many sources of a split; 0: all")
+
+    def bind(self, data: "PairData", model: Any, *, batch: int, seed: int) -> "Translate":
+        return Translate(self, data, batch=batch, seed=seed)
+
+
+class Translate:
+    """Translation of one set of pairs."""
+
+    def __init__(self, task: Task, data: "PairData", *, batch: int, seed: int) -> None:
+        self.task, self.data = task, data
+        self.batches = data.batches(batch, seed)
+        self.steps, self.splits, self.tokens = self.batches.steps, tuple(data.splits), self.batches.tokens
+
+    def batch(self, epoch: int, step: int) -> PairBatch:
+        return self.batches.batch(epoch, step)
+
+    def loss(self, model: EncoderDecoder, batch: Batch, start: int = 0) -> Loss:
+        smoothing = self.task.label_smoothing
+        total, rows = nll(model, batch, smoothing=smoothing)
+        return Loss(total, told=rows.sum() if smoothing else None)
+
+    # --- judge --------------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def evaluate(self, model: EncoderDecoder, split: str, *, quick: bool = False) -> Score:
+        """The loss, and what comes of written answers; `quick` writes few of them, greedily, for the curve."""
+        was = model.training
+        model.eval()
+        pairs, most = self.data.splits[split], QUICK if quick else self.task.eval_pairs or 10**9
+        total, count = self._score(model, pairs)
+        how = Search(beam=1 if quick else self.task.beam)
+        answers = self.answers(model, [pairs.source[n] for n in range(min(most, len(pairs)))], how)
+        found, notes = self._measured(answers, pairs)
+        model.train(was)
+        mean = total / max(1, count)
+        metrics = {"loss": mean, "perplexity": math.exp(min(mean, 700)), **found}
+        protocol = {"pairs": len(answers), "tokens": count, "beam": how.beam, **notes}
+        return Score(metrics, protocol, by=self.task.measure if self.task.measure in found else "loss")
+
+    def _score(self, model: EncoderDecoder, pairs: "Pairs") -> tuple[float, int]:
+        device, total, count = next(model.parameters()).device, 0.0, 0
+        for batch in scoring(pairs, AT_ONCE):
+            total += float(nll(model, batch.to(device))[0])
+            count += batch.count
+        return total, count
+
+    def answers(self, model: EncoderDecoder, sources: list[Any], how: Search) -> list[str]:
+        """The best answer to each source, which are ids without their edge."""
+        ids = [[*source.tolist(), self.data.vocab[0] - 1] for source in sources]
+        found = search_all(model, ids, how, never=unwritten(self.data.tokenizers.target))
+        return [self.data.tokenizers.decode_target(best[0].tokens) if best else "" for best in found]
+
+    def _measured(self, answers: list[str], pairs: "Pairs") -> tuple[dict[str, float], dict[str, Any]]:
+        """The metrics of these answers to the first sources of a split, and how they were counted."""
+        references = pairs.references[: len(answers)]
+        found = {
+            "exact_match": measures.exact_match(answers, references),
+            "rouge_l": measures.rouge_l(answers, references),
+        }
+        if self.task.measure == "answer_f1":
+            found["answer_f1"] = measures.answer_f1(answers, references)
+        if self.task.measure == "bracket_f1":
+            trees = measures.bracket_f1(answers, [each[0] for each in references])
+            found |= {"bracket_f1": trees.f1, "valid_trees": trees.valid}
+        if not measures.available():
+            return found, {"bleu": "not counted (pip install 'harken[text]')"}
+        bleu, chrf = measures.bleu(answers, references), measures.chrf(answers, references)
+        return {"bleu": bleu.score, "chrf": chrf.score, **found}, {"signature": bleu.signature}
+
+    def baselines(self, split: str) -> dict[str, dict[str, float]]:
+        """What costs nothing: the source itself, its first sentence, and the target that was seen most often."""
+        pairs = self.data.splits[split]
+        sources = pairs.sources[: self.task.eval_pairs or None]
+        free = {"copy of the source": measures.copy(sources)}
+        if (first := measures.lead_1(sources)) != free["copy of the source"]:
+            free["first sentence"] = first
+        if self.data.learned:
+            seen = Counter(target for _, target in islice(self.data.texts(), BASELINE_PAIRS))
+            free["most frequent target"] = [seen.most_common(1)[0][0]] * len(sources)
+        return {name: self._measured(answers, pairs)[0] for name, answers in free.items()}
+
+    # --- nothing is carried from batch to batch -----------------------------------------------------------------------
+
+    def state(self) -> dict[str, Tensor]:
+        return {}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        pass
+
+
+def unwritten(tokenizer: Any) -> list[int]:
+    """The ids that no answer has: marks, and the end of a line."""
+    return sorted({*tokenizer.marks, newline(tokenizer)})

@@ -1,0 +1,64 @@
+"""Targets for sources, by a run that was trained on pairs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from harken.core import watching
+from harken.data.pair_tokens import Tokenizers
+from harken.decode.beam import Search, search_all
+from harken.errors import BadInput
+from harken.events import Listener
+from harken.models import EncoderDecoder
+from harken.tasks.translate import unwritten
+
+from .trace import Trace
+
+EDGE = "<edge>"  # how the mark is shown that begins and ends a target
+
+
+def translations(
+    model: EncoderDecoder, tokens: Tokenizers, texts: Sequence[str], how: Search, listen: Listener
+) -> list[list[dict[str, Any]]]:
+    """The best targets of each text; an empty text has an empty one."""
+    for text in texts:
+        if not isinstance(text, str):
+            raise BadInput(f"text={text!r}: a text is accepted, or a list of texts")
+    there = [n for n, text in enumerate(texts) if text.strip()]
+    sources = [source(model, tokens, texts[n], listen) for n in there]
+    found = dict(zip(there, search_all(model, sources, how, never=unwritten(tokens.target)), strict=True))
+    return [
+        [{"text": tokens.decode_target(a.tokens), "score": a.score} for a in found[n]]
+        if n in found
+        else [{"text": "", "score": 0.0}]
+        for n in range(len(texts))
+    ]
+
+
+def source(model: EncoderDecoder, tokens: Tokenizers, text: str, listen: Listener) -> list[int]:
+    """The ids of a source, cut where it is longer than the model takes."""
+    if missing := list(dict.fromkeys(tokens.source.missing(text))):
+        listen("notice", text=f"unknown to this run, and read as <unk>: {', '.join(map(repr, missing[:5]))}")
+    ids: list[int] = tokens.encode_source(text).tolist()
+    most = model.context or len(ids)
+    if len(ids) > most:
+        listen("notice", text=f"{text[:30]!r}...: {len(ids)} tokens, and this run reads {most}; the rest is left out")
+        ids = [*ids[: most - 1], ids[-1]]
+    return ids
+
+
+def traced(model: EncoderDecoder, tokens: Tokenizers, text: str, target: str) -> Trace:
+    """What the model looks at while it writes this target for this source."""
+    device = next(model.parameters()).device
+    given, written = tokens.encode_source(text).tolist(), tokens.encode_target(target).tolist()
+    with watching(model) as views:
+        model(torch.tensor([[model.edge, *written]], device=device), source=torch.tensor([given], device=device))
+    kinds = {"encoder": "encoder.", "cross": ".cross", "self": ""}
+    sorted_: dict[str, list[Any]] = {kind: [] for kind in kinds}
+    for name, view in views.items():
+        sorted_[next(kind for kind, part in kinds.items() if part in name)].append(view)
+    shown = [*tokens.target.words(written), EDGE]
+    return Trace(
+        shown, {kind: some for kind, some in sorted_.items() if some}, [*tokens.source.words(given[:-1]), EDGE]
+    )
