@@ -16,7 +16,7 @@ from torch import nn
 
 from harken.errors import BadInput, HarkenError
 from harken.events import Listener, silent
-from harken.models import LanguageModel
+from harken.models import EncoderDecoder, LanguageModel
 from harken.run import size
 from harken.tasks import Learning
 from harken.use.model import Run, load
@@ -118,9 +118,10 @@ def _copy(model: nn.Module) -> nn.Module:
     mine = copy.deepcopy(model).cpu().eval().requires_grad_(True)
     if size(model) > HUGE:
         return mine.float()
-    if isinstance(mine, LanguageModel):
+    if isinstance(mine.double(), LanguageModel):
+        one = torch.zeros(1, 1, dtype=torch.long)
         try:
-            proofs.Probe(mine.double(), 2)(torch.zeros(1, 1, dtype=torch.long))
+            mine(one, **({"source": one} if isinstance(mine, EncoderDecoder) else {}))
         except RuntimeError:
             return mine.float()
     return mine
