@@ -135,8 +135,8 @@ def test_a_split_that_cannot_be_judged(wrong, run):
 
 
 def test_a_demo_that_is_not_there(wrong, harken):
-    assert wrong("demo", "digits") == "demo: 'digits' is no demo; there is text; see harken demo --help"
-    assert "NAME is text" in harken("demo", "--help").out
+    assert wrong("demo", "digits") == "demo: 'digits' is no demo; there are translate and text; see harken demo --help"
+    assert "NAME is translate" in harken("demo", "--help").out
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------

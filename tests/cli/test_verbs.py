@@ -134,7 +134,7 @@ def test_json_of_demo(asked, few_tales, monkeypatch):
 
     fetch = catalogue.fetch
     monkeypatch.setattr(catalogue, "fetch", lambda name, **_: fetch("tales"))
-    found = asked("demo", "--minutes", 0.001)
+    found = asked("demo", "text", "--minutes", 0.001)
     assert {"run", "metrics", "files", "attribution"} <= found.keys()
     assert all(os.path.isfile(file) for file in found["files"])
 

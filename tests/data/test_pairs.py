@@ -387,6 +387,14 @@ def test_lines_encoded_at_once_are_those_encoded_alone(lines, kind):
     assert [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])] == alone
 
 
+def test_sources_of_too_many_words_are_in_no_split(tmp_path):
+    rows = [*MANY, *((f"{s} It is not a small one.", t) for s, t in MANY)]
+    data = opened(table(tmp_path / "a.tsv", rows), most_words=5)
+    assert sum(data.facts()["pairs"].values()) == len(MANY)
+    valid = table(tmp_path / "valid.tsv", rows[-5:] + rows[:2])
+    assert opened(tmp_path / "a.tsv", valid=valid, most_words=5).splits["valid"].sources == [s for s, _ in MANY[:2]]
+
+
 def test_pairs_that_are_too_long_are_not_learned_from_and_held_out_ones_are_cut(tmp_path):
     path, heard = table(tmp_path / "v.tsv", [("x" * 50, "y" * 9), ("z", "b" * 50)]), []
     rows = [("a" * 20, "b"), ("a", "b" * 21), ("c", "d"), ("e" * 21, "f")]

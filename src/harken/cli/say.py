@@ -141,9 +141,14 @@ class Teller:
         self._away()
         self.line("  timing a few steps ...")
 
-    def _begin(self, step: int, steps: int, epochs: float) -> None:
+    def _begin(self, step: int, steps: int, epochs: float, predicted: Mapping[str, Any] | None, **_: Any) -> None:
         after = f", going on after step {step:,}" if step else ""
         self.line(f"  train   {steps:,} steps = {epochs:.3g} times through the data{after}")
+        if predicted:
+            source = f"({predicted['energy_source']})"
+            self.line(
+                f"          about {duration(predicted['seconds'])} and {scaled(predicted['kwh'], 'energy')} {source}"
+            )
 
     def _step(self, step: int, steps: int, loss: float, **facts: Any) -> None:
         self.seen |= {name: facts[name] for name in ("valid", "tokens_per_second") if name in facts}

@@ -79,6 +79,9 @@ class PairSource(Part):
     longest: int = Field(
         100, ge=1, description="most tokens of a side; longer pairs are not learned from, held-out ones are cut"
     )
+    most_words: int | None = Field(
+        None, ge=1, description="leave pairs aside whose source has more words, held-out ones too; none: take all"
+    )
     examples: int | None = Field(None, ge=1, description="learn from the first so many pairs only")
     sha256: str | None = Field(None, description="fingerprint of the files; a run refuses to be repeated on others")
 
@@ -125,15 +128,15 @@ class PairSource(Part):
         name = self._home or f"{self.source} + {self.target}"
         digest = fingerprint((p for some in files.values() for f in some for p in f.paths()), self.sha256, name)
         learn = files.pop("train")
-        given = {split: _grouped(_read(some, flaws)) for split, some in files.items()}
+        given = {split: _grouped(self._short(some, flaws)) for split, some in files.items()}
         known = {key(source) for texts in given.values() for source in texts}
         drawn = _Draw({split: getattr(self, split) for split in ("valid", "test") if split not in given})
-        taken = sum(drawn.sees(*pair, known) for pair in _read(learn, flaws))
+        taken = sum(drawn.sees(*pair, known) for pair in self._short(learn, flaws))
         held = {s: found for s in ("valid", "test") if (found := given.get(s) or drawn.texts(s))}
         out = {key(source) for found in held.values() for source in found}
 
         def texts() -> Iterator[tuple[str, str]]:
-            return islice((pair for pair in _read(learn) if key(pair[0]) not in out), self.examples)
+            return islice((pair for pair in self._short(learn) if key(pair[0]) not in out), self.examples)
 
         empty = BadInput(f"{name}: there is nothing to learn from; give more pairs, or a larger data.longest")
         if next(texts(), None) is None:
@@ -164,6 +167,11 @@ class PairSource(Part):
             digest = fingerprint((p for file in files for p in file.paths()), None, path)
             return PairData(self, tokenizer, found, {split: found}, digest, np.empty(0, np.uint64), {}, learned=False)
         return replace(opened, splits={**opened.splits, split: found})
+
+    def _short(self, files: Iterable[PairFile], flaws: Flaws | None = None) -> Iterator[tuple[str, str]]:
+        """The pairs of these files whose source has no more words than it may."""
+        pairs, most = _read(files, flaws), self.most_words
+        return pairs if most is None else (pair for pair in pairs if len(pair[0].split()) <= most)
 
     def _notices(self, flaws: Flaws, taken: int, aside: int, splits: Collection[str]) -> Iterator[str]:
         """What a user should know before the training, a line each."""

@@ -243,7 +243,9 @@ def _train(
         run.write(folder / "log.jsonl", "")
         listen("recipe", path=folder / "recipe.toml")
     steps = recipe.train.steps or 0
-    listen("begin", step=trainer.step, steps=steps, epochs=steps / trainer.task.steps)
+    model: Any = trainer.model
+    young = Run(folder, recipe, {}, model, opened.tokenizer)  # whoever listens may try it as it learns
+    listen("begin", step=trainer.step, steps=steps, epochs=steps / trainer.task.steps, predicted=predicted, run=young)
     metered = trainer.fit(folder, steps, before and before.get("cost"))
     trainer.finish()
     trainer.model = ranks.joined(trainer.model, lambda: recipe.build(opened.vocab))
@@ -296,7 +298,9 @@ def _judge(
     }
     model: Any = trainer.model
     ready = Run(folder, recipe, facts, model, recipe.data.words(folder))
-    run.write(folder / "report.html", report(facts | _shown(ready, recipe, folder, cost)))
+    shown = _shown(ready, recipe, folder, cost)
+    listen("samples", samples=shown["samples"])
+    run.write(folder / "report.html", report(facts | shown))
     run.finish(folder, facts)
 
 

@@ -1,0 +1,56 @@
+"""Who looks at whom, as a picture: a row for each word that looks, a column for each it looks at, darker is more."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from harken.use.model import Run
+
+from .chart import Html, figure, tag
+
+CELL, LETTER = 26, 8  # pixels
+Weights = Sequence[Sequence[float]]
+
+
+def cross(run: Run, text: str) -> tuple[list[str], list[str], Weights] | None:
+    """The words written for a source, its own, and the weights: the mean over the heads of the last layer that looks
+    from one to the other. None, if none does."""
+    trace = run.trace(text)
+    if not (views := trace.views.get("cross")):
+        return None
+    return trace.tokens, trace.source or [], views[-1].whole()[0].mean(0).tolist()
+
+
+def heat(rows: Sequence[str], columns: Sequence[str], weights: Weights) -> Html:
+    """The weights as an inline SVG in the page's colours."""
+    left, top = (12 + LETTER * max(map(len, words)) for words in (rows, columns))
+    wide, tall = left + CELL * len(columns), top + CELL * len(rows)
+    marks = []
+    for n, word in enumerate(columns):
+        at = left + CELL * (n + 0.5)
+        marks.append(tag("text", word, x=at, y=top - 6, transform=f"rotate(-90 {at} {top - 6})", dy=".33em"))
+    for m, (word, row) in enumerate(zip(rows, weights, strict=True)):
+        y = top + CELL * m
+        marks.append(tag("text", word, x=left - 6, y=y + CELL / 2, dy=".33em", text_anchor="end"))
+        for n, (other, weight) in enumerate(zip(columns, row, strict=True)):
+            told = tag("title", f"{word} looks at {other}: {figure(weight, 2)}")
+            look = {"fill": "currentColor", "fill_opacity": f"{weight:.3f}", "width": CELL - 1, "height": CELL - 1}
+            marks.append(tag("rect", told, x=left + CELL * n, y=y, **look))
+    words = tag("title", f"{len(rows)} words written look at {len(columns)} words read")
+    box = {"viewBox": f"0 0 {wide} {tall}", "width": wide, "height": tall}
+    return tag("svg", words, tag("g", marks, fill="currentColor", font_size="13"), role="img", **box)
+
+
+def drawn(path: Path, rows: Sequence[str], columns: Sequence[str], weights: Weights) -> bool:
+    """Write the weights as a PNG; False without matplotlib, which draws it."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return False
+    picture = Figure(figsize=(1.5 + 0.4 * len(columns), 1.2 + 0.4 * len(rows)), layout="constrained")
+    axes = picture.subplots()
+    axes.imshow(weights, cmap="Blues", vmin=0)
+    axes.set_xticks(range(len(columns)), columns, rotation=90)
+    axes.set_yticks(range(len(rows)), rows)
+    axes.xaxis.tick_top()
+    picture.savefig(path, dpi=150)
+    return True
