@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from harken.data import pair_files
 from harken.data import pairs as pairs_module
 from harken.data.pair_files import PairFile, clean
 from harken.data.pair_tokens import GLUE, Tokenizers, apart, encode_lines, together
@@ -43,6 +44,50 @@ def opened(path: object, heard: list[str] | None = None, **given) -> PairData:
 
 def learned(data: PairData) -> list[tuple[str, str]]:
     return list(data.texts())
+
+
+# --- groups -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_column_groups_the_held_out_sources_and_is_not_learned_from(tmp_path):
+    rows = [(source, target, str(n % 3)) for n, (source, target) in enumerate(MANY)]
+    data = opened(table(tmp_path / "a.tsv", [("source", "target", "distance"), *rows]), group="distance")
+    where = {source: group for source, _, group in rows}
+    for split in data.splits.values():
+        assert split.groups == [where[source] for source in split.sources]
+    assert learned(data) == learned(opened(tmp_path / "a.tsv"))
+    assert not opened(tmp_path / "a.tsv").splits["valid"].groups
+
+
+def test_a_column_that_is_not_there_or_has_too_many_values_is_refused(tmp_path, monkeypatch):
+    path = table(tmp_path / "a.tsv", [("source", "target"), *MANY])
+    with pytest.raises(BadInput, match=r"no column 'length'; its columns are source, target; set data\.group to one"):
+        opened(path, group="length")
+    many = [(*pair, str(n)) for n, pair in enumerate(MANY)]
+    path = table(tmp_path / "b.tsv", [("source", "target", "id"), *many])
+    monkeypatch.setattr(pair_files, "GROUPS", 2)
+    with pytest.raises(BadInput, match=r"data\.group = 'id': \d+ values; name a column with at most 2"):
+        opened(path, group="id")
+
+
+def test_aligned_files_have_no_groups(tmp_path):
+    for name, side in (("a.en", 0), ("a.de", 1)):
+        (tmp_path / name).write_text("".join(pair[side] + "\n" for pair in MANY))
+    with pytest.raises(BadInput, match=r"aligned files have no columns; leave data\.group=length out"):
+        opened(None, source=str(tmp_path / "a.en"), target=str(tmp_path / "a.de"), group="length")
+
+
+def test_other_pairs_without_the_column_are_judged_all_the_same(tmp_path):
+    rows = [(*pair, str(n % 3)) for n, pair in enumerate(MANY)]
+    data = opened(table(tmp_path / "a.tsv", [("source", "target", "distance"), *rows]), group="distance")
+    given = {"tokenizer": data.tokenizer}
+    with_it = data.settings.other(
+        table(tmp_path / "b.tsv", [("source", "target", "distance"), *rows[:9]]), "test", **given
+    )
+    without = data.settings.other(table(tmp_path / "c.tsv", [("source", "target"), *MANY[:9]]), "test", **given)
+    assert with_it.splits["test"].groups == [row[2] for row in rows[:9]]
+    assert not without.splits["test"].groups
+    assert len(without.splits["test"]) == 9
 
 
 # --- the forms --------------------------------------------------------------------------------------------------------

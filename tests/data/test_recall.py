@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from harken.data.recall import DISTANCES, by_distance, copy, mixed, recall, reverse
+from harken.data.recall import DISTANCES, copy, mixed, recall, reverse
 from harken.errors import BadInput
 
 
@@ -59,8 +59,3 @@ def test_mixed_distances_are_the_true_ones_and_all_come() -> None:
 def test_a_distance_shorter_than_the_question_is_refused() -> None:
     with pytest.raises(BadInput, match=r"^recall: a distance of 1; .* give 2 or more$"):
         next(recall(1, 1))
-
-
-def test_accuracy_is_told_for_each_distance_apart() -> None:
-    assert by_distance([True, False, True, True], [50, 5, 5, 50]) == {5: 0.5, 50: 1.0}
-    assert list(by_distance([True] * 3, [100, 20, 5])) == [5, 20, 100]

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from harken import kinds, recipe
 from harken.data import catalogue
+from harken.data.recall import mixed
 from harken.data.tales import tales
 from harken.errors import BadInput
 from harken.study import choose as room
@@ -117,6 +119,22 @@ def test_a_text_with_marked_unknown_words_is_learned_in_words(tmp_path):
 def test_a_long_text_is_learned_in_byte_pairs(text, monkeypatch):
     monkeypatch.setattr(room, "LARGE", 100)
     assert choose(text).recipe.data.tokens == "bpe"
+
+
+def test_each_kind_of_model_of_pairs_brings_its_own_recipe():
+    for kind in kinds.BUILT_IN["model of pairs"]:
+        own = recipe.shipped("translate" if kind == "transformer" else f"pairs-{kind}")
+        settings = choose("copy", {"model.kind": kind}).recipe.settings()
+        assert settings["train.lr"] == own["train.lr"]
+        assert settings["model.d"] == own["model.d"]
+
+
+def test_recall_is_judged_exactly_and_by_distance_unless_other_settings_are_given():
+    found = choose("recall").recipe
+    assert (found.data.group, found.data.tokens, found.task.measure) == ("distance", "word", "exact_match")
+    assert found.data.longest >= max(len(source.split()) for source, *_ in mixed(500))
+    assert choose("recall", {"task.measure": "bleu"}).recipe.task.measure == "bleu"
+    assert choose("recall", {"data.kind": "text"}).recipe.data.kind == "text"
 
 
 def test_splits_that_are_named_in_a_folder_are_found(tmp_path):

@@ -376,7 +376,7 @@ def test_the_command_of_a_comparison_repeats_it(made, tales):
 
 @pytest.mark.parametrize("value", ["a/b c", "x" * 300, [0.9, 0.99], 1e-3])
 def test_every_trial_has_a_folder_name_of_its_own_without_odd_letters(value):
-    names = {room._name({"data.path": v}, seed) for v in (value, "a_b_c") for seed in (0, 1)}
+    names = {room.trial_name({"data.path": v}, seed) for v in (value, "a_b_c") for seed in (0, 1)}
     assert len(names) == 4
     assert all(len(name) < 120 and "/" not in name and " " not in name for name in names)
 
@@ -414,7 +414,7 @@ def test_the_tables_of_the_page_are_narrow_enough_to_be_seen_whole(made):
     heads = [re.findall(r"<th[^>]*>(.*?)</th>", head) for head in re.findall(r"<thead>(.*?)</thead>", page)]
     assert heads[0][:4] == ["valid loss", "valid perplexity", "test loss", "test perplexity"]
     assert heads[0][-1] == "seeds"
-    assert heads[1] == ["weights", "tokens/s", "arithmetic", "energy", "CO2e"]
+    assert heads[1] == ["weights", "tokens/s", "arithmetic", "energy", "CO2e", "a layer"]
     assert max(map(len, heads)) <= 8
     assert page.count("unigram, for free") == 1  # what is free has no costs
 

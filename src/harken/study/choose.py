@@ -49,12 +49,14 @@ def choose(what: str | None, settings: Settings | None = None, *, listen: Listen
         if name in given:
             way = f"leave one of them out; with {name}, name a recipe instead: harken train char {name}=..."
             raise BadInput(f"{what}: {name} says too what is read; {way}")
-    if "data.kind" not in given and not Path(what).exists() and (entry := catalogue.ENTRIES.get(what)):
+    entry = None if Path(what).exists() else catalogue.ENTRIES.get(what)
+    if "data.kind" not in given and entry:
         _refuse_unread(what, Guess(entry.kind, entry.what, {}, (AS_TEXT,) if entry.kind in WRITTEN else ()))
     path = located(what, listen=listen)
     kind, guess = _kind(what, path, given)
     found = {"data.kind": kind, "data.path": str(path), **_found(what, kind, guess, listen)}
-    layers = ("harken's choice for such data", _template(kind, path, given)), (what, found), on_top
+    suits = entry.settings if entry and kind == entry.kind else {}
+    layers = ("harken's choice for such data", {**_template(kind, path, given), **suits}), (what, found), on_top
     return Chosen(recipe.resolve(*layers), guess)
 
 
@@ -112,8 +114,11 @@ def _found(what: str, kind: str, guess: Guess | None, listen: Listener) -> Setti
 def _template(kind: str, path: Path, given: Settings) -> Settings:
     """The settings that suit such data: a recipe that comes with harken, by its tokens or by its model."""
     if kind == "pairs":
-        name = str(given.get("model.kind", "translate"))
-        return recipe.shipped(name if name in recipe.shipped_names() else "translate")
+        model = str(given.get("model.kind", "transformer"))
+        if (name := f"pairs-{model}") in recipe.shipped_names():
+            return recipe.shipped(name)
+        every = recipe.shipped("translate")
+        return every if model == "transformer" else {k: v for k, v in every.items() if not k.startswith("model.")}
     if kind != "text":
         return {}
     tokens, model = str(given.get("data.tokens", _tokens(path))), str(given.get("model.kind", "gpt"))

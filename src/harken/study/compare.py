@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from shlex import quote
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ from .choose import choose, located, run_name
 from .compare_page import compare_page, compare_svg
 from .tally import Trial, name_of, tally
 from .train import is_free, next_free, numbered, train
+from .work import formula
 
 PLAN = "compare.json"
 QUOTED = re.compile(r'"(?:\\.|[^"\\])*"|\'[^\']*\'')  # a text as TOML writes it
@@ -285,6 +287,7 @@ def _trial(plan: Plan, row: Settings, seed: int, folder: Path, before: Sequence[
         asked = [_under(made, under) for under in product(plan.evals)] if plan.evals else []
         cost, log = run.read_json(folder / "cost.json"), run.read_log(folder)
         trial = replace(trial, facts=made.facts, cost=cost, log=log, evals=asked)
+        trial = replace(trial, formula=formula(made.recipe.model, _length(made.facts["data"])))
         odd = [split for split, found in made.metrics.items() if number(found["loss"]) is None]
         return replace(trial, failed=f"its {odd[0]} loss is not a finite number") if odd else trial
     except Stopped:
@@ -292,6 +295,12 @@ def _trial(plan: Plan, row: Settings, seed: int, folder: Path, before: Sequence[
     except Exception as error:  # a night of trials does not end with the first that is out of memory
         said = " ".join(str(error).split())
         return replace(trial, failed=said if isinstance(error, HarkenError) else f"{type(error).__name__}: {said}")
+
+
+def _length(data: Mapping[str, Any]) -> float | None:
+    """The mean length of the sentences that are learned from, of both sides; a text has none."""
+    sides = data.get("length", {}).get("train", {})
+    return fmean(sides.values()) if sides else None
 
 
 def trial_settings(plan: Plan, row: Settings, before: Sequence[Trial]) -> Settings:

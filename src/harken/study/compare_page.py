@@ -15,13 +15,15 @@ from .tally import Trial, elsewhere, grid, refused
 Facts = Mapping[str, Any]
 Groups = Sequence[Sequence[Trial]]
 LOOK = "wide right"
-PAID = ("weights", "tokens/s", "arithmetic", "energy", "CO2e")  # a table of their own: one of all is too wide
+PAID = ("weights", "tokens/s", "arithmetic", "energy", "CO2e", "a layer")  # a table of its own: one is too wide
 
 
 def compare_page(found: Facts, groups: Groups) -> str:
     """The page: verdict, table, pictures, what failed, and how to repeat it."""
-    level = f"“to {figure(found['level'])}” is the time until this valid loss, the best that every trial reaches"
-    how = f"± is the 95 % interval of Student's t over the seeds{'; ' + level if found['level'] is not None else ''}"
+    watched = found["watched"].replace("_", " ")
+    level = f"“to {figure(found['level'])}” is the time until this valid {watched}, the best that every trial reaches"
+    over = "Student's t over the seeds" if found["seeds"] > 1 else "the sentences, drawn 1,000 times"
+    how = f"± is the 95 % interval of {over}{'; ' + level if found['level'] is not None else ''}"
     rows = _rows(*grid(found))
     good = {name: {head: cell for head, cell in row.items() if head not in PAID} for name, row in rows.items()}
     paid = {name: {head: row[head] for head in PAID if row[head] != "-"} for name, row in rows.items()}
@@ -51,17 +53,20 @@ def _rows(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> dict[str, dic
 
 
 def pictures(found: Facts, groups: Groups) -> list[Picture]:
-    """The numbers with their intervals; the valid loss over steps and over seconds; the metric under other settings."""
+    """The numbers with their intervals; the looks over steps and over seconds; the metric of each group, and under
+    other settings."""
     rows = list(zip(range(1, len(groups) + 1), found["rows"], groups, strict=True))
-    curves = [(row["name"], n, trial.curve()) for n, row, group in rows for trial in group if not trial.failed]
-    over_steps = [Line(name, [(step, loss) for step, _, loss in points], tone=n) for name, n, points in curves]
-    over_time = [Line(name, [(seconds, loss) for _, seconds, loss in points], tone=n) for name, n, points in curves]
+    watched, what = found["watched"], f"Valid {found['watched'].replace('_', ' ')}"
+    curves = [(row["name"], n, trial.curve(watched)) for n, row, group in rows for trial in group if not trial.failed]
+    over_steps = [Line(name, [(step, seen) for step, _, seen in points], tone=n) for name, n, points in curves]
+    over_time = [Line(name, [(seconds, seen) for _, seconds, seen in points], tone=n) for name, n, points in curves]
     equal = found["level"]
     level = None if equal is None else Line(f"equal quality: {figure(equal)}", [(0.0, equal)])
     drawn = (
         _judged(found, groups),
-        chart.drawn("Valid loss over steps", over_steps, note="a line for each seed"),
-        chart.drawn("Valid loss over time", over_time, note="without the looks", level=level, unit="seconds"),
+        chart.drawn(f"{what} over steps", over_steps, note="a line for each seed"),
+        chart.drawn(f"{what} over time", over_time, note="without the looks", level=level, unit="seconds"),
+        _grouped(found),
         _under(found),
     )
     return [picture for picture in drawn if picture]
@@ -86,6 +91,19 @@ def _judged(found: Facts, groups: Groups) -> Picture | None:
             level = Line(f"{name}, free: {figure(best)}", [(0.0, best)])
     title = f"{split} {metric.replace('_', ' ')}".capitalize()
     return spans(title, rows, note="mean, 95 % interval and each seed", level=level) if rows else None
+
+
+def _grouped(found: Facts) -> Picture | None:
+    """The metric of each group that has a place on an axis: a length, a distance."""
+    said = [row["protocol"].get(found["split"], {}).get("grouped_by", "") for row in found["rows"]]
+    metric = found["metric"] if found["metric"] not in LESS else "exact_match"
+    lines = []
+    for n, row in enumerate(found["rows"], 1):
+        parts = [part["metrics"] for part in row["parts"].values()]
+        lines.append(Line(row["name"], [(part.get("at"), part.get(metric)) for part in parts], tone=n))
+    unit = max(said, default="")  # of a row that failed nothing is known
+    title = f"{found['split']} {metric.replace('_', ' ')} by {unit}".capitalize()
+    return chart.drawn(title, lines, note="mean over the seeds", unit=unit)
 
 
 def _under(found: Facts) -> Picture | None:

@@ -15,6 +15,7 @@ from .report import FEW, LESS, leading, too_few
 SURE = 0.95  # how often an interval holds the true mean
 COSTS = {"tokens_per_second": "count", "flops": "flop", "kwh": "energy", "co2e_kg": "mass"}
 NAMED = 4  # rows a verdict names before it counts them
+PER_TOKEN = ("loss", "perplexity")  # these say nothing beside those of other tokens
 Facts = Mapping[str, Any]
 
 
@@ -29,6 +30,7 @@ class Trial:
     cost: Facts = field(default_factory=dict)
     log: Sequence[Facts] = ()
     evals: Sequence[Facts] = ()  # how it does under other settings: their metrics, or why not
+    formula: Facts | None = None  # what a layer of it costs, by the lecture
     failed: str = ""
 
     @property
@@ -37,20 +39,27 @@ class Trial:
         return float(self.cost.get("tokens", 0))
 
     @property
-    def token(self) -> tuple[Any, Any]:
+    def token(self) -> str:
         """What a token of its data is: losses per token can be compared where this is the same."""
         data = self.facts.get("data", {})
-        return data.get("token"), data.get("vocab")
+        return f"{data.get('token')} {data.get('vocab')}"
 
-    def curve(self) -> list[tuple[float, float, float]]:
-        """Each look at the valid split: its step, the seconds of training until then without the looks, its loss."""
+    def judged_by(self, split: str) -> str:
+        """The metric that counts: the one its task names, else the one its numbers lead with."""
+        return str(self.protocol(split).get("judged_by") or leading(self.facts["metrics"][split])[0])
+
+    def protocol(self, split: str) -> Facts:
+        return dict(self.facts.get("protocol", {}).get(split, {}))
+
+    def curve(self, metric: str = "loss") -> list[tuple[float, float, float]]:
+        """Each look at the valid split: its step, the seconds of training until then without the looks, its metric."""
         found, seconds, before, steps = [], 0.0, 0, self.facts.get("steps") or 1
         for line in self.log:
             rate = line.get("tokens_per_second") or math.inf
             seconds += (line["step"] - before) * self.tokens / steps / rate
             before = line["step"]
-            if (loss := number(line.get("valid"))) is not None:
-                found.append((float(before), seconds, loss))
+            if (seen := number(line.get("valid" if metric == "loss" else metric))) is not None:
+                found.append((float(before), seconds, seen))
         return found
 
 
@@ -102,16 +111,24 @@ def averaged(scores: Sequence[Facts]) -> dict[str, dict[str, Any]]:
     return {"metrics": {k: m for k, (m, _) in found.items()}, "interval": {k: i for k, (_, i) in found.items()}}
 
 
-def seconds_to(level: float, points: Iterable[Point]) -> float | None:
-    """When a falling curve of (seconds, loss) first reaches the level, read between two looks as on a straight line."""
+def seconds_to(level: float, points: Iterable[Point], *, sign: int = 1) -> float | None:
+    """When a curve of (seconds, metric) first is as good as the level, read between two looks as on a straight line.
+
+    It falls to it; with sign -1 it rises.
+    """
     before: Point | None = None
-    for seconds, loss in points:
-        if loss <= level:
+    for seconds, seen in points:
+        if sign * seen <= sign * level:
             if before is None:
                 return seconds
-            return before[0] + (seconds - before[0]) * (before[1] - level) / (before[1] - loss)
-        before = seconds, loss
+            return before[0] + (seconds - before[0]) * (before[1] - level) / (before[1] - seen)
+        before = seconds, seen
     return None
+
+
+def better(metric: str) -> int:
+    """1 where less is better, -1 where more is: times it, the best is the least."""
+    return 1 if metric in LESS else -1
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
@@ -123,13 +140,15 @@ def tally(groups: Sequence[Sequence[Trial]]) -> dict[str, Any]:
     splits = [s for s in ("valid", "test") if done and all(s in trial.facts["metrics"] for trial in done)]
     split = splits[0] if splits else ""
     alike = len({trial.token for trial in done}) <= 1
-    order = leading(done[0].facts["metrics"][split]) if split else [""]
-    metric = order[0] if alike else "bits_per_character"  # a loss per token says nothing beside one per other token
-    level = _level(done) if alike else None
-    found: dict[str, Any] = {"split": split, "metric": metric, "level": level}
+    metric = done[0].judged_by(split) if split else ""
+    if metric in PER_TOKEN and not alike:
+        metric = next((m for m in done[0].facts["metrics"][split] if m not in PER_TOKEN), "bits_per_character")
+    watched = metric if any(trial.curve(metric) for trial in done) else "loss"  # what the looks told
+    level = _level(done, watched) if alike or watched not in PER_TOKEN else None
+    found: dict[str, Any] = {"split": split, "metric": metric, "watched": watched, "level": level}
     free = {each: _free(done, each) for each in splits}
     found |= {"baseline": free.get(split, {}), "baselines": free}
-    found["rows"] = [_row(group, splits, level) for group in groups]
+    found["rows"] = [_row(group, splits, found) for group in groups]
     return found | {"verdict": verdict(found)}
 
 
@@ -143,18 +162,35 @@ def _free(done: Sequence[Trial], split: str) -> dict[str, Facts]:
     return free
 
 
-def _level(done: Sequence[Trial]) -> float | None:
-    """The lowest valid loss that every trial reaches."""
-    lows = [min((loss for _, _, loss in trial.curve()), default=math.inf) for trial in done]
-    return number(max(lows)) if lows else None
+def _level(done: Sequence[Trial], metric: str) -> float | None:
+    """The best that every trial reaches in its looks."""
+    sign = better(metric)
+    bests = [min((sign * seen for _, _, seen in trial.curve(metric)), default=math.inf) for trial in done]
+    return number(sign * max(bests)) if bests else None
 
 
-def _row(group: Sequence[Trial], splits: Sequence[str], level: float | None) -> dict[str, Any]:
+def _scored(done: Sequence[Trial], split: str) -> dict[str, dict[str, Any]]:
+    """The metrics of a split over the seeds; of one seed, with the interval over the sentences if it was drawn."""
+    found = averaged([trial.facts["metrics"][split] for trial in done])
+    for key, middle in found["metrics"].items() if len(done) == 1 else ():
+        if (half := number(done[0].protocol(split).get(f"{key}_interval"))) is not None:
+            found["interval"][key] = [middle - half, middle + half]
+    return found
+
+
+def _parts(done: Sequence[Trial], split: str) -> dict[str, dict[str, Any]]:
+    """The metrics of each group of a split that all trials have judged apart, over the seeds."""
+    each = [trial.facts.get("parts", {}).get(split, {}) for trial in done]
+    return {name: averaged([parts[name] for parts in each]) for name in each[0] if all(name in parts for parts in each)}
+
+
+def _row(group: Sequence[Trial], splits: Sequence[str], judged: Facts) -> dict[str, Any]:
     done = [trial for trial in group if not trial.failed]
     first, settings = done[0].facts if done else {}, group[0].settings
-    scores = {split: averaged([trial.facts["metrics"][split] for trial in done]) for split in splits if done}
-    curves = [[(seconds, loss) for _, seconds, loss in trial.curve()] for trial in done]
-    times = [] if level is None else [seconds_to(level, curve) for curve in curves]
+    scores = {split: _scored(done, split) for split in splits if done}
+    level, sign = judged["level"], better(judged["watched"])
+    curves = [[(seconds, seen) for _, seconds, seen in trial.curve(judged["watched"])] for trial in done]
+    times = [] if level is None else [seconds_to(level, curve, sign=sign) for curve in curves]
 
     def mean(values: Iterable[float | None]) -> float | None:
         known = [x for x in values if x is not None]
@@ -167,6 +203,7 @@ def _row(group: Sequence[Trial], splits: Sequence[str], level: float | None) -> 
         "settings": settings,
         **(scores[splits[0]] if scores else averaged([])),
         "splits": scores,
+        "parts": _parts(done, judged["split"]) if done else {},
         "protocol": first.get("protocol", {}),
         "seconds": mean(trial.cost["seconds"] for trial in done),
         "seconds_to_quality": mean(times),
@@ -174,6 +211,7 @@ def _row(group: Sequence[Trial], splits: Sequence[str], level: float | None) -> 
         "parameters": first.get("parameters"),
         "tokens_per_second": rate and round(rate),
         **{name: mean(trial.cost[name] for trial in done) for name in ("flops", "kwh", "co2e_kg")},
+        "formula": done[0].formula if done else None,
         "evals": [_eval([trial.evals[n] for trial in done]) for n in range(len(done[0].evals) if done else 0)],
         "seeds": [trial.seed for trial in done],
         "runs": [str(trial.run) for trial in done],
@@ -208,20 +246,24 @@ def grid(found: Facts) -> tuple[list[str], list[list[str]]]:
         del timed["seconds_to_quality"]
     uneven = len({row["steps"] for row in found["rows"] if row["seeds"]}) > 1
     heads = ["", *(f"{split} {key.replace('_', ' ')}" for split, key in asked), "weights", *["steps"] * uneven]
-    heads += [*timed.values(), "tokens/s", "arithmetic", "energy", "CO2e", "seeds"]
+    heads += [*timed.values(), "tokens/s", "arithmetic", "energy", "CO2e", "a layer", "seeds"]
     lines = []
     for row in found["rows"]:
         scores = [(row["splits"].get(split), key) for split, key in asked]
         cells = [in_words(s["metrics"].get(key), s["interval"].get(key)) if s else "" for s, key in scores]
         cells += [scaled(row["parameters"], "count"), *[figure(row["steps"] and round(row["steps"]))] * uneven]
         cells += [duration(row[k]) for k in timed]
-        cells += [scaled(row[k], unit) for k, unit in COSTS.items()]
+        cells += [*(scaled(row[k], unit) for k, unit in COSTS.items()), _layer(row["formula"])]
         lost = f", {len(row['failed'])} failed" if row["failed"] else ""
         lines.append([row["name"], *(cell or "-" for cell in cells), f"{len(row['seeds'])}{lost}"])
     for name in found["baseline"]:
         cells = [in_words(found["baselines"][split].get(name, {}).get(key)) for split, key in asked]
         lines.append([f"{name}, for free", *cells, *["-"] * (len(heads) - 1 - len(cells))])
     return heads, lines
+
+
+def _layer(formula: Facts | None) -> str:
+    return f"{formula['order']} = {scaled(formula['products'], 'count')}" if formula else ""
 
 
 def _has(found: Facts, split: str, key: str) -> bool:
@@ -261,7 +303,7 @@ def verdict(found: Facts) -> str:
     protocols = (row["protocol"].get(split, {}) for row in rows)
     if told := too_few(min(protocols, key=lambda protocol: number(protocol.get("tokens")) or FEW)):
         return told
-    sign = 1 if metric in LESS else -1
+    sign = better(metric)
     rows.sort(key=lambda row: sign * row["metrics"][metric])
     said = [_ranked(rows, f"{split} {metric.replace('_', ' ')}", metric)]
     said += [f"{_listed(lost)} failed"] if lost else []
@@ -284,12 +326,14 @@ def _ranked(rows: Sequence[Facts], what: str, metric: str) -> str:
     if best is None:
         return f"{first} ({names[1]}: {words[1]}), but one seed has no interval: it may be chance"
     level = [n for n, row in enumerate(rows) if _overlap(best, row["interval"][metric])]
+    over = " over the sentences" if all(len(row["seeds"]) == 1 for row in rows) else ""
+    chance = ", of one seed each: another may do otherwise" if over else ""
     if len(level) == 1:
-        return f"{first}; the next, {names[1]}, has {words[1]}, and the intervals do not overlap"
+        return f"{first}; the next, {names[1]}, has {words[1]}, and the intervals{over} do not overlap{chance}"
     worse = [name for n, name in enumerate(names) if n not in level]
     numbers = f" ({', '.join(words[n] for n in level)})" if len(level) <= NAMED else ""
     said = f"No difference can be seen between {_listed([names[n] for n in level])}"
-    said += f": their intervals of the {what} overlap{numbers}"
+    said += f": their intervals of the {what}{over} overlap{numbers}"
     return said + f"; {_listed(worse)} {'is' if len(worse) == 1 else 'are'} worse" * bool(worse)
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,6 +18,7 @@ from harken.models import EncoderDecoder
 from harken.part import Part
 
 from . import Loss, Score, measures
+from .groups import by_column, by_words
 from .next_word import nll
 
 if TYPE_CHECKING:
@@ -25,6 +27,13 @@ if TYPE_CHECKING:
 QUICK = 200  # sources that a look during the training answers
 AT_ONCE = 64  # pairs judged at a time
 BASELINE_PAIRS = 100_000  # what the most frequent target is counted from
+MEASURES: dict[str, Callable[[list[str], measures.References], float]] = {
+    "bleu": lambda answers, references: measures.bleu(answers, references).score,
+    "exact_match": measures.exact_match,
+    "rouge_l": measures.rouge_l,
+    "answer_f1": measures.answer_f1,
+    "bracket_f1": lambda answers, references: measures.bracket_f1(answers, [each[0] for each in references]).f1,
+}
 
 
 class Task(Part):
@@ -73,10 +82,16 @@ class Translate:
         answers = self.answers(model, [pairs.source[n] for n in range(min(most, len(pairs)))], how)
         found, notes = self._measured(answers, pairs)
         model.train(was)
-        mean = total / max(1, count)
+        mean, by = total / max(1, count), self.task.measure if self.task.measure in found else "loss"
         metrics = {"loss": mean, "perplexity": math.exp(min(mean, 700)), **found}
-        protocol = {"pairs": len(answers), "tokens": count, "beam": how.beam, **notes}
-        return Score(metrics, protocol, by=self.task.measure if self.task.measure in found else "loss")
+        protocol = {"pairs": len(answers), "tokens": count, "beam": how.beam, "judged_by": by, **notes}
+        if quick:
+            return Score(metrics, protocol, by=by)
+        if by == "bleu":
+            protocol["bleu_interval"] = measures.bootstrap(answers, pairs.references[: len(answers)])[1]
+        if parts := self._parts(answers, pairs, "exact_match" if by == "loss" else by):
+            protocol["grouped_by"] = str(self.data.settings.group) if pairs.groups else "words"
+        return Score(metrics, protocol, parts, by)
 
     def _score(self, model: EncoderDecoder, pairs: "Pairs") -> tuple[float, int]:
         device, total, count = next(model.parameters()).device, 0.0, 0
@@ -107,6 +122,17 @@ class Translate:
             return found, {"bleu": "not counted (pip install 'harken[text]')"}
         bleu, chrf = measures.bleu(answers, references), measures.chrf(answers, references)
         return {"bleu": bleu.score, "chrf": chrf.score, **found}, {"signature": bleu.signature}
+
+    def _parts(self, answers: list[str], pairs: "Pairs", by: str) -> dict[str, dict[str, float]]:
+        """The metric of each group of these sources: by data.group, else by their length."""
+        column, groups = self.data.settings.group, pairs.groups[: len(answers)]
+        found = by_column(str(column), groups) if groups else by_words(pairs.sources[: len(answers)])
+        parts: dict[str, dict[str, float]] = {}
+        for group in found if len(found) > 1 else ():
+            score = MEASURES[by]([answers[n] for n in group.rows], [pairs.references[n] for n in group.rows])
+            place = {} if group.at is None else {"at": group.at}
+            parts[group.name] = {by: score, "pairs": len(group.rows), **place}
+        return parts
 
     def baselines(self, split: str) -> dict[str, dict[str, float]]:
         """What costs nothing: the source itself, its first sentence, and the target that was seen most often."""
