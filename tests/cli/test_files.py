@@ -13,7 +13,9 @@ from harken.errors import BadInput
 def told(tmp_path, name: str, content: str) -> list[str]:
     source, out = tmp_path / name, tmp_path / "answers.jsonl"
     source.write_text(content, "utf-8")
-    count = work_through(str(source), str(out), lambda text, place: {"length": len(text), "place": place})
+    count = work_through(
+        str(source), str(out), lambda texts: ({"length": len(t), "place": n} for n, t in enumerate(texts))
+    )
     answers = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
     assert len(answers) == count
     assert all(answer["length"] == len(answer["input"]) for answer in answers)
@@ -63,4 +65,4 @@ def test_files_that_cannot_be_worked_through_are_refused(tmp_path, monkeypatch, 
 def test_a_file_that_is_not_utf_8_is_told_as_one_that_is_trained_on_would_be(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"one\ncaf\xe9\n")
     with pytest.raises(BadInput, match=r"a.txt:2: byte 0xe9 at column 4 is not UTF-8 \(it looks like Latin-1\); "):
-        work_through(str(tmp_path / "a.txt"), str(tmp_path / "b.jsonl"), lambda text, place: {})
+        work_through(str(tmp_path / "a.txt"), str(tmp_path / "b.jsonl"), lambda texts: iter(()))

@@ -322,7 +322,7 @@ def test_a_layer_or_head_that_is_not_there_is_refused_in_one_line(char, asked, s
 
 
 def test_a_language_model_has_no_cross_attention(char):
-    with pytest.raises(BadInput, match="a language model has self-attention only; ask for 'self'"):
+    with pytest.raises(BadInput, match="'cross': this model has no such attention; it has self"):
         char.trace("Tom").attention("cross", layer=0, head=0)
 
 

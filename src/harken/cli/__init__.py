@@ -30,6 +30,7 @@ VERBS = {
     "runs": "the run folders here: kind, metric, size, date, cost",
     "score": "log-probability of each word of a text, and its perplexity",
     "train": "from data or a recipe to a trained, judged, reported run; resumes bit for bit",
+    "translate": "a target for each source, by a run of pairs: translations, summaries, answers, trees",
 }
 PRECISION = click.Choice(["float32", "bfloat16", "int8"])
 

@@ -26,7 +26,8 @@ def eval(run: str, data: str | None, split: str | None, precision: str, json_: b
         score, baseline = model.evaluate(chosen, data=path, listen=teller)
     shown = "other data" if data else chosen
     if json_:
-        result = {"metrics": score.metrics, "baseline": baseline, "split": shown, "examples": score.protocol["tokens"]}
+        many = score.protocol.get("pairs", score.protocol["tokens"])
+        result = {"metrics": score.metrics, "baseline": baseline, "split": shown, "examples": many}
         show({**result, "protocol": score.protocol, "parts": score.parts})
         return
     found = {"metrics": score.metrics, "protocol": score.protocol, "parts": score.parts, "baseline": baseline}

@@ -3,6 +3,7 @@
 import csv
 import json
 from collections.abc import Callable, Iterator
+from itertools import tee
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import click
 
 from harken.data.peek import not_utf8
 from harken.errors import BadInput, near_name
+from harken.events import Listener, silent
 
 from . import refuse
 
@@ -39,14 +41,17 @@ def check_files(in_: str | None, out_: str | None) -> None:
         raise BadInput(f"--out {out_}: there is such a file; choose another name")
 
 
-def work_through(in_: str, out_: str, answer: Callable[[str, int], dict[str, Any]]) -> int:
-    """Answer every text of a file, by its place; each answer is written as soon as it is there. How many there were."""
-    count = 0
+def work_through(
+    in_: str, out_: str, answers: Callable[[Iterator[str]], Iterator[dict[str, Any]]], *, listen: Listener = silent
+) -> int:
+    """Answer every text of a file, in order; each answer is written as soon as it is there. How many there were."""
+    total = sum(1 for _ in _texts(Path(in_)))  # a file with a bad line is refused before the first answer
+    texts, asked = tee(_texts(Path(in_)))
     with Path(out_).open("w", encoding="utf-8") as file:
-        for text in _texts(Path(in_)):
-            file.write(json.dumps({"input": text, **answer(text, count)}, ensure_ascii=False) + "\n")
-            count += 1
-    return count
+        for done, (text, answer) in enumerate(zip(texts, answers(asked), strict=True), 1):
+            file.write(json.dumps({"input": text, **answer}, ensure_ascii=False) + "\n")
+            listen("answer", done=done, total=total)
+    return total
 
 
 def _texts(path: Path) -> Iterator[str]:

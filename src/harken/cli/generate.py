@@ -8,7 +8,7 @@ import click
 
 from . import as_json, as_precision, refuse, show
 from .files import check_files, through_files, work_through
-from .say import Teller, lines, piped
+from .say import Teller, lines, piped, typed
 
 
 @click.command()
@@ -48,17 +48,16 @@ def generate(run: str, prompt: str | None, json_: bool, next_: int | None, preci
     from harken.use.model import load
 
     model = load(run, precision=precision)
+    model.must("write")
     with Teller(aside=True) as teller:
         options["listen"] = teller
         if in_ is not None:
-            count = work_through(
-                in_, out_, lambda text, index: _written(model, text, next_, options | {"index": index})
-            )
+            count = work_through(in_, out_, lambda texts: _each(model, texts, next_, options), listen=teller)
             show({"answers": count, "out": out_}) if json_ else click.echo(f"{count} answers in {out_}")
         elif prompt == "-" or (prompt is None and piped()):
             _each_line(model, lines(must=prompt is None), json_, next_, options)
         else:
-            prompt = (prompt or "").encode("utf-8", "replace").decode()  # bytes of the command line that are no text
+            prompt = typed(prompt or "")
             show(_written(model, prompt, next_, options)) if json_ else _tell(model, prompt, next_, options)
 
 
@@ -82,8 +81,7 @@ def _each_line(model: Any, prompts: Iterator[str], json_: bool, next_: int | Non
     """Answer each prompt as soon as it comes; in JSON, every key is then a list with one entry a line."""
     keys = ("prompt", "next") if next_ is not None else ("prompt", "text", "tokens", "tokens_per_second")
     listed: dict[str, list[Any]] = {key: [] for key in keys}
-    for index, prompt in enumerate(prompts):
-        result = _written(model, prompt, next_, options | {"index": index})
+    for result in _each(model, prompts, next_, options):
         if json_:
             for key in keys:
                 listed[key].append(result[key])
@@ -94,6 +92,10 @@ def _each_line(model: Any, prompts: Iterator[str], json_: bool, next_: int | Non
                 click.echo(text.replace("\n", "\\n"))
     if json_:
         show(listed)
+
+
+def _each(model: Any, prompts: Iterator[str], next_: int | None, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    return (_written(model, prompt, next_, options | {"index": index}) for index, prompt in enumerate(prompts))
 
 
 def _written(model: Any, prompt: str, next_: int | None, options: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import click
 
 from harken.errors import BadInput, BadRun, near_name
 from harken.study.chart import duration, scaled
+from harken.study.report import LESS
 
 from . import as_json, show
 from .say import columns, judged, measured, table
@@ -66,7 +67,7 @@ def _row(path: Path) -> dict[str, Any]:
 
 def _cells(row: dict[str, Any]) -> list[str]:
     split = judged(row["metrics"])
-    metrics = list(row["metrics"].get(split, {}).items())[:2]
+    metrics = sorted(row["metrics"].get(split, {}).items(), key=lambda found: found[0] in LESS - {"loss"})[:2]
     shown = "  ".join(f"{name} {measured(value):>6}" for name, value in metrics)
     cost = f"{duration(row['seconds'])}, {scaled(row['kwh'], 'energy')}"
     return [row["run"], str(row["kind"]), scaled(row["parameters"], "count"), split, shown, str(row["date"]), cost]

@@ -5,18 +5,20 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from harken.errors import BadInput
 from harken.study.chart import duration, figure, scaled
-from harken.study.report import FEW, doubtful, skipped, too_few
+from harken.study.report import FEW, MEASURES, doubtful, shown_of, skipped, too_few
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
 PLAIN_SECONDS = 10.0  # between two lines where there is no terminal
+PIECE = 1 << 16  # bytes of standard input read at a time, or as many as are there
 TOKENS = {"char": "characters", "byte": "bytes", "word": "words", "bpe": "byte pairs"}
 
 
@@ -61,17 +63,37 @@ def piped() -> bool:
     return sys.stdin is not None and not sys.stdin.isatty()
 
 
+def typed(text: str) -> str:
+    """A text of the command line; bytes in it that are no text become question marks."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def lines(*, must: bool) -> Iterator[str]:
     """The lines of standard input, each as soon as it comes; empty ones are kept. `must`: one at least is needed."""
-    n = 0
-    for n, raw in enumerate(sys.stdin.buffer, 1):
-        try:
-            yield raw.decode("utf-8-sig" if n == 1 else "utf-8").removesuffix("\n").removesuffix("\r")
-        except UnicodeDecodeError as error:
-            what = f"stdin:{n}: byte 0x{raw[error.start]:02x} is not UTF-8"
-            raise BadInput(f"{what}; harken reads UTF-8; convert it: iconv -f latin1 -t utf-8") from None
+    return chain.from_iterable(blocks(1, must=must))
+
+
+def blocks(most: int, *, must: bool) -> Iterator[list[str]]:
+    """The same, so many at a time or as many as have come: no line waits for the next one."""
+    n, rest, more = 0, b"", True
+    while more:
+        piece = sys.stdin.buffer.read1(PIECE)
+        more = bool(piece)
+        *whole, rest = (rest + piece).split(b"\n")
+        whole += [rest] if rest and not more else []
+        for start in range(0, len(whole), most):
+            yield [_decoded(raw, n + start + k) for k, raw in enumerate(whole[start : start + most], 1)]
+        n += len(whole)
     if must and not n:
         raise click.UsageError("no text is given, and stdin is empty; give a text (with - no line is no error)")
+
+
+def _decoded(raw: bytes, n: int) -> str:
+    try:
+        return raw.decode("utf-8-sig" if n == 1 else "utf-8").removesuffix("\r")
+    except UnicodeDecodeError as error:
+        what = f"stdin:{n}: byte 0x{raw[error.start]:02x} is not UTF-8"
+        raise BadInput(f"{what}; harken reads UTF-8; convert it: iconv -f latin1 -t utf-8") from None
 
 
 # --- what happens -----------------------------------------------------------------------------------------------------
@@ -127,6 +149,9 @@ class Teller:
     def _encode(self, done: int, total: int, **_: Any) -> None:
         self._progress("reading the text", done, total)
 
+    def _answer(self, done: int, total: int) -> None:
+        self._progress("answering", done, total, f"{done:,} of {total:,}")
+
     def _data(self, facts: dict[str, Any], parameters: int) -> None:
         self._away()
         unit = "pairs" if "pairs" in facts else "tokens"
@@ -151,8 +176,10 @@ class Teller:
             )
 
     def _step(self, step: int, steps: int, loss: float, **facts: Any) -> None:
-        self.seen |= {name: facts[name] for name in ("valid", "tokens_per_second") if name in facts}
-        valid = f"   valid {self.seen['valid']:.4f} (quick look)" if "valid" in self.seen else ""
+        self.seen |= {name: facts[name] for name in ("valid", *MEASURES, "tokens_per_second") if name in facts}
+        here = {name.replace("_", " "): self.seen[name] for name in MEASURES if name in self.seen}
+        other = "".join(f", {name} {figure(value)}" for name, value in here.items())
+        valid = f"   valid {self.seen['valid']:.4f}{other} (quick look)" if "valid" in self.seen else ""
         lr = f"   lr {facts['lr']:.2g}" if "lr" in facts else ""
         rate = self.seen.get("tokens_per_second")
         speed = f"{lr}   {scaled(rate, 'count')} tokens/s" if rate else lr
@@ -212,7 +239,7 @@ def verdict(facts: dict[str, Any]) -> list[str]:
     told = [] if facts["metrics"] else ["  (no text is held out, so nothing is judged: data.valid, data.test)"]
     for split, values in facts["metrics"].items():
         free, parts = (facts.get(name, {}).get(split, {}) for name in ("baseline", "parts"))
-        rows = [("this model", values), *((f"this model on {name}", part) for name, part in parts.items())]
+        rows = [("this model", values), *((f"this model on {name}", shown_of(part)) for name, part in parts.items())]
         rows += [(f"{name}, for free", base) for name, base in free.items()]
         protocol = facts.get("protocol", {}).get(split, {})
         how = ", ".join(f"{name.replace('_', ' ')} {figure(x)}" for name, x in protocol.items())

@@ -6,7 +6,7 @@ import click
 
 from . import as_json, show
 from .files import check_files, through_files, work_through
-from .say import lines, piped
+from .say import lines, piped, typed
 
 
 @click.command()
@@ -22,8 +22,10 @@ def score(run: str, texts: tuple[str, ...], json_: bool, in_: str | None, out_: 
     from harken.use.model import load
 
     model = load(run)
+    model.must("write")
+    texts = tuple(map(typed, texts))
     if in_ is not None and out_ is not None:
-        count = work_through(in_, out_, lambda text, _: _or_nothing(model, text))
+        count = work_through(in_, out_, lambda asked: (_or_nothing(model, text) for text in asked))
         show({"answers": count, "out": out_}) if json_ else click.echo(f"{count} answers in {out_}")
         return
     if len(texts) == 1 and texts != ("-",):

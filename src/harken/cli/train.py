@@ -11,6 +11,8 @@ from harken.study.report import doubtful
 from . import as_json, refuse, show
 from .say import Teller, cost_line, judged, verdict
 
+PROMPT = '"Once upon a time"'
+
 
 @click.command()
 @click.argument("what", metavar="DATA|RECIPE|RUN")
@@ -48,7 +50,8 @@ def train(what: str, settings: tuple[str, ...], json_: bool, show_: bool, **opti
     click.echo(cost_line(result["cost"]))
     click.echo(f"  run     {run.path}      report: {run.path / 'report.html'}")
     _refuse_unsound(run)
-    click.echo(f'  next    harken generate {quote(str(run.path))} "Once upon a time"')
+    place, example = quote(str(run.path)), quote(run.facts.get("example", "A sentence."))
+    click.echo(f"  next    harken {f'translate {place} {example}' if run.pairs else f'generate {place} {PROMPT}'}")
 
 
 def _refuse_unsound(run: Any) -> None:

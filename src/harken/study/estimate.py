@@ -22,11 +22,12 @@ def estimate(recipe: Recipe, *, listen: Listener = silent) -> dict[str, Any]:
             listen(event, **facts)
 
     opened, trainer = prepare(recipe, hear)
+    tokens = opened.facts()["tokens"]["train"]
     steps, predicted = forecast(trainer, PROBE_SECONDS)
     here = machine.describe()
     return {
         "parameters": run.size(trainer.model),
-        "tokens": opened.facts()["tokens"]["train"],
+        "tokens": sum(tokens.values()) if isinstance(tokens, dict) else tokens,  # of both sides of pairs
         "steps": steps,
         "minutes": predicted["seconds"] / 60,
         **{name: predicted[name] for name in ("kwh", "energy_source", "memory_mib")},

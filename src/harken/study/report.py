@@ -8,9 +8,20 @@ from .chart import Html, Line, Point, duration, figure, number, scaled, tag
 
 Facts = Mapping[str, Any]
 NAMES = {"valid": "validation", "train": "training", "ram_gib": "memory, GiB"}
+NAMES |= {"bleu": "BLEU", "chrf": "chrF", "rouge_l": "ROUGE-L", "answer_f1": "answer F1", "bracket_f1": "bracket F1"}
 SAMPLES, LETTERS, PARTS, LOOKS = 20, 4000, 50, 12  # the most of each on a page
+BESIDE = 3  # metrics of a split whose table leaves room for another beside it
 FEW = 1000  # tokens; what fewer of them say of a model is chance
 LESS = {"loss", "perplexity", "bits_per_character"}  # of these, less is better
+MEASURES = ("bleu", "exact_match", "rouge_l", "answer_f1", "bracket_f1")  # one of them may stand beside a look's loss
+POINTS = {"bleu", "chrf"}  # of 100
+PAIRS = {"pairs": "pairs", "sources": "different sources", "references": "references of a source"}
+LEFT_OUT = {
+    "overlap": "held-out sources that are learned from too",
+    "taken": "pairs not learned from, as their sources are held out",
+    "aside": "pairs not learned from, as they are too long",
+    "padding": "share of the batches that is padding",
+}
 ADVICE = "take a larger model (model.size) or give it more data."
 HEAD = """<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">"""
@@ -34,6 +45,7 @@ h1 { font-size: 2rem } h2 { font-size: 1.12rem } .verdict { font-size: 1.5rem; m
 .cards .big { font-size: 1.75rem; line-height: 1.3; color: var(--ink) } .mine tbody > :first-child { font-weight: 650 }
 .trio { grid: auto / repeat(auto-fit, minmax(min(100%, 14rem), 1fr)); gap: 1rem 1.2rem } .wide { overflow-x: auto }
 section { display: grid; grid: auto / 8.5rem minmax(0, 1fr); gap: .7rem 1.8rem } td:nth-child(2) { white-space: nowrap }
+.texts :is(td, th) { white-space: normal; width: 33% }
 section, footer { margin-top: 1.8rem; padding-top: 1.1rem; border-top: 1px solid var(--rule) }
 table { border-collapse: collapse; width: 100%; margin: 0 0 1rem; font-size: .9rem; font-variant-numeric: tabular-nums }
 caption, th, td { text-align: left; vertical-align: baseline; font-weight: inherit; padding: .28rem 1.1rem .28rem 0 }
@@ -56,7 +68,8 @@ def report(facts: Facts) -> str:
     sections = (
         ("Result", _results(facts)),
         ("Learning curves", _curves(facts)),
-        ("Samples", [_sample(x) for x in (facts.get("samples") or ())[:SAMPLES] if isinstance(x, Mapping)]),
+        ("Samples", _samples([x for x in (facts.get("samples") or ())[:SAMPLES] if isinstance(x, Mapping)])),
+        ("Attention", _looks(facts.get("looks"))),
         ("Audit", _audit(_of(facts, "audit"))),
         ("Data", _data(_of(facts, "data"), facts.get("reason"))),
         ("Cost", _cost(_of(facts, "cost"))),
@@ -110,7 +123,8 @@ def judge(facts: Facts) -> tuple[str, str]:
     name, theirs = min(((n, t) for n, t in free.items() if key in t), key=lambda pair: sign * pair[1][key])
     gap, shown = sign * (theirs[key] - mine[key]), "perplexity" if "perplexity" in mine.keys() & theirs.keys() else key
     numbers = f"{_name(shown)} {figure(mine[shown])} against {figure(theirs[shown])} {where}."
-    size = figure(abs(gap), 2) + (" nats" + " per token" * ("perplexity" in mine)) * (key == "loss")
+    unit = "nats" + " per token" * ("perplexity" in mine) if key == "loss" else "points" if key in POINTS else ""
+    size = f"{figure(abs(gap), 2)} {unit}".strip()
     if gap >= 0.005:
         return f"{size} better than the {name}, which costs nothing: {numbers}", ""
     verdict = f"{size} worse than" if gap <= -0.005 else "No better than"
@@ -127,6 +141,11 @@ def too_few(protocol: Facts) -> str:
     """What is said if a judgement by this protocol rests on too few tokens; else nothing."""
     told = f"Only {figure(protocol.get('tokens'))} tokens were judged, too few for a verdict: {FEW:,} are needed."
     return told if (number(protocol.get("tokens")) or FEW) < FEW else ""
+
+
+def shown_of(part: Facts) -> Facts:
+    """The metrics of a part of a split, without its place on a picture's axis."""
+    return {key: value for key, value in part.items() if key != "at"}
 
 
 def doubtful(facts: Facts) -> str:
@@ -163,20 +182,25 @@ def _results(facts: Facts) -> Html | None:
         tables.append(table(_scored(facts, split), {"this model": mine, **_of(facts, "baseline", split)}, "wide mine"))
     for split in _of(facts, "parts"):
         rows = sorted(_of(facts, "parts", split).items(), key=lambda row: -_numbers(row[1]).get("loss", 0.0))
-        tables.append(table(f"{_name(split)} split: {len(rows):,} sources, hardest first", dict(rows[:PARTS])))
-    return tag("div", tables, class_="pair") if any(tables) else None
+        by = _of(facts, "protocol", split).get("grouped_by")
+        told = f"by {_name(by)}" if by else f"{len(rows):,} sources, hardest first"
+        tables.append(table(f"{_name(split)} split: {told}", {name: shown_of(part) for name, part in rows[:PARTS]}))
+    narrow = all(len(row) <= BESIDE for row in _of(facts, "metrics").values())
+    return tag("div", tables, class_="pair" if narrow else None) if any(tables) else None
 
 
 def _curves(facts: Facts) -> list[Html]:
     """Loss, learning rate, gradient and speed over the steps, and the looks at the validation split as a table."""
     small = {"lr": "Learning rate", "gradient": "Length of the gradient", "tokens_per_second": "Tokens per second"}
-    at = {key: dict(_series(facts, key)) for key in ("loss", "valid", *small)}
+    measure = {key: f"{_upper(_name(key))}, quick looks" for key in MEASURES if _series(facts, key)}
+    at = {key: dict(_series(facts, key)) for key in ("loss", "valid", *measure, *small)}
     loss, valid = ([*at[key].items()] for key in ("loss", "valid"))
     lines = [Line("training", loss, "faint" if (even := chart.smooth(loss)) else "line"), Line("smoothed", even)]
     free = [(x["loss"], n) for n, t in _of(facts, "baseline", "valid").items() if "loss" in (x := _numbers(t))]
     level = Line(f"{min(free)[1]}, free: {figure(min(free)[0])}", [(0.0, min(free)[0])]) if free else None
     out = [chart.chart("Loss", [*lines, Line("validation, quick looks", valid, "dots")], note="nats", level=level)]
     out += [tag("p", told, class_="soft") for told in (_course(facts), skipped(facts)) if told]
+    out += [chart.chart(name, [Line(name, [*at[key].items()], "dots")]) for key, name in measure.items()]
     trio = [chart.chart(name, [Line(name, [*at[key].items()])], zero=True) for key, name in small.items()]
     out += [tag("div", trio, class_="trio")] if any(trio) else []
     looks = valid[:: -1 - len(valid) // LOOKS][::-1]  # from the end, so that the last one is among them
@@ -184,10 +208,30 @@ def _curves(facts: Facts) -> list[Html]:
     return [*out, tag("details", tag("summary", "The numbers behind the curve"), shown)] if shown else out
 
 
+def _samples(samples: Sequence[Facts]) -> list[Html] | Html:
+    """Texts the model wrote; what it made of a source stands beside the references."""
+    if not any("references" in sample for sample in samples):
+        return [_sample(sample) for sample in samples]
+    cells = [(s.get("prompt"), s.get("text"), " | ".join(map(str, s.get("references") or ()))) for s in samples]
+    rows = [tag("tr", [tag("td", _cut(str(cell or "")), dir="auto") for cell in row]) for row in cells]
+    head = tag("tr", [tag("th", name, scope="col") for name in ("source", "this model", "references")])
+    return tag("div", tag("table", tag("thead", head), tag("tbody", rows)), class_="wide texts")
+
+
+def _cut(text: str) -> str:
+    return text[:LETTERS] + (f" … and {len(text) - LETTERS:,} characters more" if text[LETTERS:] else "")
+
+
+def _looks(picture: Any) -> list[Html]:
+    """A map of attention that was drawn already, and how to read it."""
+    told = "Each row is a token it wrote; the darker a place, the more it looked at that token of the source."
+    mean = "Mean over the heads of the last layer that looks at the source."
+    return [tag("p", f"{told} {mean}", class_="soft"), tag("div", picture, class_="wide")] if picture else []
+
+
 def _sample(sample: Facts) -> Html:
     """A text the model wrote, its prompt first."""
-    text, heat = str(sample.get("text") or ""), sample.get("temperature")
-    words = text[:LETTERS] + (f" … and {len(text) - LETTERS:,} characters more" if text[LETTERS:] else "")
+    heat, words = sample.get("temperature"), _cut(str(sample.get("text") or ""))
     how = tag("div", f"temperature {heat}", class_="soft") if heat is not None else None
     return tag("div", how, tag("blockquote", tag("b", sample.get("prompt")), words, dir="auto"))
 
@@ -200,9 +244,19 @@ def _audit(audit: Facts) -> Html:
 
 
 def _data(data: Facts, reason: Any) -> list[Html]:
-    counts = table("How much there is of each split", {key: _of(data, key) for key in ("tokens", "characters")})
-    rest = {"vocabulary": data.get("vocab"), "a token is": data.get("token"), "recognised": reason}
-    return [counts, *pairs({**rest, "SHA-256": data.get("sha256")})]
+    """How much there is of each split, and what it is; of pairs, both sides, and what was left out."""
+    counts = {key: _of(data, key) for key in ("tokens", "characters")}
+    if "pairs" in data:
+        counts = {name: _of(data, key) for key, name in PAIRS.items()}
+        for key, name in (("tokens", "tokens"), ("length", "tokens of a sentence")):
+            for side in ("source", "target"):
+                counts[f"{name}, {side}"] = {split: _of(data, key, split).get(side) for split in _of(data, key)}
+    vocab = data.get("vocab")
+    rest = {"vocabulary": " and ".join(map(figure, vocab)) if isinstance(vocab, list) else vocab}
+    rest |= {"a token is": data.get("token"), "recognised": reason}
+    rest |= {name: data.get(key) for key, name in LEFT_OUT.items()}
+    rest |= {"lines that are no pair": _of(data, "bad").get("count"), "SHA-256": data.get("sha256")}
+    return [table("How much there is of each split", counts), *pairs(rest)]
 
 
 def _cost(cost: Facts) -> Html:

@@ -16,7 +16,6 @@ from harken import __version__, machine, run
 from harken import recipe as recipes
 from harken.errors import BadInput
 from harken.events import Listener, silent
-from harken.models import EncoderDecoder
 from harken.recipe import Recipe
 from harken.training import meter, parallel
 from harken.training.board import PLACE
@@ -26,10 +25,13 @@ from harken.training.parallel import Ranks
 from harken.use.model import Run, load
 
 from .audit import audit
+from .chart import Html
 from .choose import choose, run_name
+from .heat import cross, heat
 from .report import report
 
 SAMPLE_TOKENS, SAMPLE_PAIRS = 300, 10
+LETTERS = 80  # of a source whose attention is drawn: a longer one would leave the page
 MAY_CHANGE = ("train.parallel", "train.tensorboard")  # when a run goes on: nothing that it learns
 
 
@@ -301,17 +303,19 @@ def _judge(
     shown = _shown(ready, recipe, folder, cost)
     listen("samples", samples=shown["samples"])
     run.write(folder / "report.html", report(facts | shown))
-    run.finish(folder, facts)
+    example = shown["samples"][0]["prompt"] if shown["samples"] else ""
+    run.finish(folder, facts | ({"example": example} if example else {}))
 
 
 def _shown(loaded: Run, recipe: Recipe, folder: Path, cost: dict[str, Any]) -> dict[str, Any]:
     """What the report shows beside the facts: curves, samples, the recipe, what to type next."""
     place = shlex.quote(str(folder))
-    samples, then = _translated(loaded, place) if isinstance(loaded.model, EncoderDecoder) else _written(loaded, place)
+    samples, then = _translated(loaded, place) if loaded.pairs else _written(loaded, place)
     return {
         "cost": cost,
         "log": run.read_log(folder),
         "samples": samples,
+        "looks": _looks(loaded, samples) if loaded.pairs else None,
         "recipe": recipe.toml(),
         "origins": dict(recipe.origins),
         "repeat": [f"harken train {place}/recipe.toml --out runs/again"],
@@ -342,3 +346,10 @@ def _translated(loaded: Run, place: str) -> tuple[list[dict[str, Any]], list[str
     samples = [{"prompt": source, "text": text, "references": each} for source, text, each in rows]
     first = shlex.quote(sources[0] if sources else "A sentence.")
     return samples, [f"harken translate {place} {first}", f"harken eval {place}"]
+
+
+def _looks(loaded: Run, samples: list[dict[str, Any]]) -> Html | None:
+    """What each written token of a sample looked at in the source; None where no model looks, or no source is short."""
+    short = [sample["prompt"] for sample in samples if len(sample["prompt"]) <= LETTERS]
+    found = cross(loaded, short[0]) if short else None
+    return heat(*found) if found else None

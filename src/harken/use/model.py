@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -50,6 +50,17 @@ class Run:
     @property
     def parameters(self) -> int:
         return run.size(self.model)
+
+    @property
+    def pairs(self) -> bool:
+        """Whether it was trained on pairs: such a run translates, any other one writes and scores."""
+        return isinstance(self.model, EncoderDecoder)
+
+    def must(self, what: str) -> None:
+        """Refuse to write or to translate, if this run does the other."""
+        if self.pairs != (what == "translate"):
+            does = "translates; use harken translate" if self.pairs else "writes text; use harken generate"
+            raise BadInput(f"{self.path}: this run {does}")
 
     def __repr__(self) -> str:
         return f"<harken run {self.path.name}: {self.recipe.model.kind}, {self.parameters:,} weights>"
@@ -110,6 +121,7 @@ class Run:
 
     def _prompt(self, prompt: str, listen: Listener = silent) -> list[int]:
         """The prompt's tokens; without any, the mark that ends a text, or a new line, begins the next one."""
+        self.must("write")
         _check(str, prompt=prompt)
         if missing := self.tokenizer.missing(prompt):
             some = [repr(piece) for piece in dict.fromkeys(missing)]
@@ -139,6 +151,7 @@ class Run:
     @torch.inference_mode()
     def score(self, text: str) -> dict[str, Any]:
         """ln p of each word given all before it, the perplexity of the text (per token), and how many were unknown."""
+        self.must("write")
         _check(str, text=text)
         ids = [int(t) for t in self.tokenizer.encode(text)]
         start = self.tokenizer.end
@@ -184,20 +197,15 @@ class Run:
     def translate(self, text: str | Sequence[str], *, listen: Listener = silent, **search: Any) -> Any:
         """The best target of a source, or of each of a list. Options: beam, length_penalty, no_repeat, longest."""
         texts = [text] if isinstance(text, str) else list(text)
-        found = [best[0]["text"] if best else "" for best in self.alternatives(texts, listen=listen, **search)]
+        found = [best[0]["text"] for best in self.alternatives(texts, listen=listen, **search)]
         return found[0] if isinstance(text, str) else found
 
     def alternatives(
         self, texts: Sequence[str], *, listen: Listener = silent, **search: Any
     ) -> list[list[dict[str, Any]]]:
         """For each source its best targets, as many as `alternatives` says: text and score (mean ln p), best first."""
-        how = Search.of(search)
-        return translations(self._paired(), self.tokenizer, texts, how, listen)
-
-    def _paired(self) -> EncoderDecoder:
-        if not isinstance(self.model, EncoderDecoder):
-            raise BadInput(f"{self.path}: this run writes text and translates nothing; use generate")
-        return self.model
+        self.must("translate")
+        return translations(cast(EncoderDecoder, self.model), self.tokenizer, texts, Search.of(search), listen)
 
     # --- look ---------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from harken.core import watching
 from harken.data.pair_tokens import Tokenizers
 from harken.decode.beam import Search, search_all
 from harken.errors import BadInput
-from harken.events import Listener
+from harken.events import Listener, silent
 from harken.models import EncoderDecoder
 from harken.tasks.translate import unwritten
 
@@ -29,9 +29,8 @@ def translations(
     sources = [source(model, tokens, texts[n], listen) for n in there]
     found = dict(zip(there, search_all(model, sources, how, never=unwritten(tokens.target)), strict=True))
     return [
-        [{"text": tokens.decode_target(a.tokens), "score": a.score} for a in found[n]]
-        if n in found
-        else [{"text": "", "score": 0.0}]
+        [{"text": tokens.decode_target(a.tokens), "score": a.score} for a in found.get(n, ())]
+        or [{"text": "", "score": 0.0}]
         for n in range(len(texts))
     ]
 
@@ -51,7 +50,8 @@ def source(model: EncoderDecoder, tokens: Tokenizers, text: str, listen: Listene
 def traced(model: EncoderDecoder, tokens: Tokenizers, text: str, target: str) -> Trace:
     """What the model looks at while it writes this target for this source."""
     device = next(model.parameters()).device
-    given, written = tokens.encode_source(text).tolist(), tokens.encode_target(target).tolist()
+    given, written = source(model, tokens, text, silent), tokens.encode_target(target).tolist()
+    written = written[: model.context - 1] if model.context else written
     with watching(model) as views:
         model(torch.tensor([[model.edge, *written]], device=device), source=torch.tensor([given], device=device))
     kinds = {"encoder": "encoder.", "cross": ".cross", "self": ""}

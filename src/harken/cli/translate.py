@@ -1,0 +1,76 @@
+"""harken translate RUN [TEXT...]"""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+import click
+
+from . import as_json, as_precision, show
+from .files import check_files, through_files, work_through
+from .say import Teller, blocks, piped, typed
+
+AT_ONCE = 64  # texts of a file or of stdin that are translated together
+
+
+@click.command()
+@click.argument("run")
+@click.argument("texts", nargs=-1, metavar="[TEXT...]")
+@click.option(
+    "--beam",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Follow the N best texts at a time; 1 is greedy.  [default: 4, or as --alternatives]",
+)
+@click.option("--alternatives", type=click.IntRange(1), metavar="N", help="The N best targets, with their scores.")
+@click.option(
+    "--length-penalty",
+    type=click.FloatRange(0, 10),
+    metavar="X",
+    help="A score is the sum of ln p / length^X: 0 likes short targets.  [default: 1]",
+)
+@click.option("--no-repeat", type=click.IntRange(0), metavar="N", help="Never write the same N tokens twice.")
+@click.option(
+    "--longest", type=click.IntRange(1), metavar="N", help="Most tokens of a target.  [default: twice the source + 10]"
+)
+@through_files
+@as_precision
+@as_json
+def translate(run: str, texts: tuple[str, ...], json_: bool, precision: str, **options: Any) -> None:
+    """The target of each source TEXT. With -, or piped, each line of stdin is a source: one answer a line."""
+    in_, out_ = options.pop("in_"), options.pop("out_")
+    if not texts and in_ is None and not piped():
+        raise click.UsageError("give a text, or - to read texts from stdin, one a line")
+    check_files(in_, out_)
+    from harken.decode.beam import Search
+    from harken.use.model import load
+
+    given = {name: value for name, value in options.items() if value is not None}
+    Search.of(given)  # refuses what does not fit together, before the first line is waited for
+    model = load(run, precision=precision)
+    model.must("translate")
+    with Teller(aside=True) as teller:
+        given["listen"] = teller
+        if in_ is not None:
+            count = work_through(in_, out_, lambda asked: _each(model, _blocks(asked), given), listen=teller)
+            show({"answers": count, "out": out_}) if json_ else click.echo(f"{count} answers in {out_}")
+            return
+        stdin = texts in ((), ("-",))
+        found = _each(model, blocks(AT_ONCE, must=not texts) if stdin else [list(map(typed, texts))], given)
+        if json_:
+            show({"translations": list(found)})
+            return
+        for answer in found:
+            every = [f"{best['score']:.4f} {best['text']}" for best in answer.get("alternatives", ()) if best["text"]]
+            click.echo(("\t" if stdin else "\n").join(every) or answer["text"])
+
+
+def _blocks(texts: Iterator[str]) -> Iterator[list[str]]:
+    return iter(lambda: list(islice(texts, AT_ONCE)), [])
+
+
+def _each(model: Any, some: Iterable[list[str]], given: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The answers to blocks of sources, one by one; with all the best ones if `alternatives` were asked for."""
+    for sources in some:
+        for source, best in zip(sources, model.alternatives(sources, **given), strict=True):
+            yield {"source": source, **best[0], **({"alternatives": best} if "alternatives" in given else {})}
