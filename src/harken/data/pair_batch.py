@@ -62,7 +62,7 @@ class PairBatches:
         a, b = self.cuts[turns[step]], self.cuts[turns[step] + 1]
         picks = order[a:b]
         sides = [splitter.gather(picks, epoch) for splitter in self.splitters]
-        return _batch(
+        return padded(
             self.pairs, picks, sides or [side.gather(picks) for side in (self.pairs.source, self.pairs.target)]
         )
 
@@ -78,7 +78,7 @@ def _cuts(source: Tokens, target: Tokens, budget: float) -> Tokens:
     return np.array(cuts)
 
 
-def _batch(pairs: Pairs, picks: Tokens, sides: Sequence[tuple[Tokens, Tokens]]) -> PairBatch:
+def padded(pairs: Pairs, picks: Tokens, sides: Sequence[tuple[Tokens, Tokens]]) -> PairBatch:
     (source, long), (target, wide) = sides
     rows, real = len(picks), [np.arange(lengths.max(initial=0)) < lengths[:, None] for lengths in (long, wide)]
     memory = np.full((rows, long.max() + 1), pairs.source.edge)
@@ -102,4 +102,4 @@ def scoring(pairs: Pairs, rows: int) -> Iterator[PairBatch]:
     order = np.lexsort((pairs.source.lengths, pairs.target.lengths))
     for a in range(0, len(order), rows):
         picks = order[a : a + rows]
-        yield _batch(pairs, picks, [side.gather(picks) for side in (pairs.source, pairs.target)])
+        yield padded(pairs, picks, [side.gather(picks) for side in (pairs.source, pairs.target)])

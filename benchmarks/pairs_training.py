@@ -1,0 +1,121 @@
+"""Training on sentence pairs: harken beside a plain loop around torch.nn.Transformer of the same size, in one run.
+
+    python benchmarks/pairs_training.py pairs.tsv                                     the recipe that suits the pairs
+    python benchmarks/pairs_training.py pairs.tsv model.size=base train.batch=400     another size
+
+The peer is what a tutorial writes: shuffled batches padded to their longest pair, two embeddings, nn.Transformer, a
+linear layer, cross entropy, AdamW; on a GPU compiled, in bfloat16 where harken is. Both take turns of so many steps;
+counted are real target tokens (no padding) a second; the ratio is that of the medians.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from harken import machine
+from harken import recipe as recipes
+from harken.data.batch import IGNORE
+from harken.data.pair_batch import PairBatch, padded
+from harken.study.choose import choose
+from harken.study.train import prepare
+
+
+class Plain(nn.Module):
+    """nn.Transformer between two embeddings and a linear layer."""
+
+    def __init__(self, vocab: tuple[int, int], shape, longest: int) -> None:
+        super().__init__()
+        self.source, self.target = (nn.Embedding(n, shape.d) for n in vocab)
+        self.place = nn.Embedding(longest + 2, shape.d)
+        sizes = {"num_encoder_layers": shape.layers, "num_decoder_layers": shape.layers}
+        hidden = shape.hidden or 4 * shape.d
+        how = {"dim_feedforward": hidden, "dropout": shape.dropout, "batch_first": True, "norm_first": True}
+        self.core = nn.Transformer(shape.d, shape.heads, **sizes, **how)
+        self.head = nn.Linear(shape.d, vocab[1])
+
+    def forward(self, batch: PairBatch) -> Tensor:
+        source, target = (
+            words(x) + self.place(torch.arange(x.shape[1], device=x.device))
+            for words, x in ((self.source, batch.source), (self.target, batch.tokens))
+        )
+        behind = torch.arange(batch.source.shape[1], device=source.device) >= batch.lengths[:, None]
+        mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1], device=source.device, dtype=torch.bool)
+        padding = {"src_key_padding_mask": behind, "memory_key_padding_mask": behind}
+        return self.head(self.core(source, target, tgt_mask=mask, tgt_is_causal=True, **padding))
+
+
+def peer(trainer, opened, recipe) -> Callable[[int], int]:
+    """Turns of the plain loop: so many steps -> real target tokens."""
+    device, rows, dice = trainer.device, trainer.task.batches.rows, np.random.default_rng(0)
+    model = Plain(opened.vocab, recipe.model, recipe.data.longest).to(device)
+    call = torch.compile(model, dynamic=True) if device.type == "cuda" else model
+    rule = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=device.type == "cuda")
+    pairs = opened.train
+
+    def turn(steps: int) -> int:
+        count = 0
+        for _ in range(steps):
+            picks = dice.choice(len(pairs), rows, replace=False)
+            batch = padded(pairs, picks, [side.gather(picks) for side in (pairs.source, pairs.target)]).to(device)
+            with torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext():
+                scores = call(batch)
+            loss = F.cross_entropy(scores.flatten(0, 1).float(), batch.targets.flatten(), ignore_index=IGNORE,
+                                   label_smoothing=recipe.task.label_smoothing)  # fmt: skip
+            rule.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            rule.step()
+            count += batch.count
+        return count
+
+    return turn
+
+
+def ours(trainer) -> Callable[[int], int]:
+    def turn(steps: int) -> int:
+        count = 0
+        for _ in range(steps):
+            epoch, place = divmod(trainer.step, trainer.task.steps)
+            count += trainer.task.batch(epoch, place).count
+            trainer.update(10**9, read=False)
+        return count
+
+    return turn
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data")
+    parser.add_argument("settings", nargs="*")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=20)
+    options = parser.parse_intermixed_args()
+    recipe = choose(options.data, dict(map(recipes.override, options.settings))).recipe
+    opened, trainer = prepare(recipe, lambda *_, **__: None)
+    turns = {"harken": ours(trainer), "nn.Transformer": peer(trainer, opened, recipe)}
+    rates: dict[str, list[float]] = {name: [] for name in turns}
+    for n in range(options.rounds + 1):  # the first is not counted: kernels are chosen, code is compiled
+        for name, turn in turns.items():
+            machine.wait(trainer.device)
+            start = time.perf_counter()
+            count = turn(options.steps)
+            machine.wait(trainer.device)
+            if n:
+                rates[name].append(count / (time.perf_counter() - start))
+    for name, seen in rates.items():
+        middle = statistics.median(seen)
+        row = {"name": name, "tokens_per_second": round(middle), "spread": [round(min(seen)), round(max(seen))]}
+        row["ratio"] = round(middle / statistics.median(rates["nn.Transformer"]), 3)
+        print(json.dumps(row | {"padding": round(trainer.task.batches.padding, 4), "rounds": options.rounds}))
+
+
+if __name__ == "__main__":
+    main()
