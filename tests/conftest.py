@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,37 @@ def folders(tmp_path_factory, tales) -> dict[str, Path]:
         for name, settings in KINDS.items():
             train.train(tales, out=home / name, settings={**TINY, **settings})
     return {name: home / name for name in KINDS}
+
+
+@pytest.fixture(scope="session")
+def pair_file(tmp_path_factory) -> Path:
+    """All sentences of a grammar that a tiny model learns in seconds; adjectives move behind their nouns."""
+    who = {"I": "je", "she": "elle", "he": "il", "Tom": "Tom"}
+    do = {"saw": "vu", "lost": "perdu", "found": "trouvé", "ate": "mangé"}
+    how = {"red": "rouge", "big": "grand", "old": "vieux", "": ""}
+    what = {"cat": "chat", "dog": "chien", "fish": "poisson", "bus": "bus"}
+    path = tmp_path_factory.mktemp("pairs") / "pairs.tsv"
+    with path.open("w") as file:
+        for a, b, c, d in product(who, do, how, what):
+            source, target = f"{a} {b} the {c} {d}.", f"{who[a]} a {do[b]} le {what[d]} {how[c]}"
+            file.write(f"{' '.join(source.split())}\t{target.strip()}.\n")
+    return path
+
+
+PAIRED = {"model.d": 32, "model.layers": 1, "model.heads": 2, "data.tokens": "word", "task.eval_pairs": 40}
+PAIRED |= {"train.steps": 90, "train.batch": 32, "train.eval_every": 45, "train.threads": 1}
+
+
+@pytest.fixture(scope="session")
+def pair_folder(tmp_path_factory, pair_file) -> Path:
+    """A run of pairs. Tests only read it."""
+    from harken.study import train
+
+    home = tmp_path_factory.mktemp("paired")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HARKEN_CACHE", str(home / "cache"))
+        train.train(pair_file, out=home / "pairs", settings=PAIRED)
+    return home / "pairs"
 
 
 @pytest.fixture

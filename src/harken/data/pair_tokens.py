@@ -57,6 +57,11 @@ class Tokenizers:
         ids, _ = encode_lines(self.source, [clean(text)])
         return np.append(ids.astype(np.int64), self.source.vocab)
 
+    def missing(self, text: str) -> list[str]:
+        """The pieces of a source that its tokens do not know, each once."""
+        written = apart(clean(text)) if self.source.kind == "word" else clean(text)
+        return list(dict.fromkeys(piece.replace(GLUE, "") for piece in self.source.missing(written)))
+
     def encode_target(self, text: str) -> Ids:
         """The ids of a sentence, without edges."""
         return encode_lines(self.target, [clean(text)])[0].astype(np.int64)

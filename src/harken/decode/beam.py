@@ -48,8 +48,8 @@ class Search:
         for name in given:
             if name not in known:
                 raise BadInput(f"{name} is not an option; there are {', '.join(known)}.{did_you_mean(name, known)}")
-        wide = {"beam": given["alternatives"]} if given.get("alternatives", 1) > given.get("beam", cls.beam) else {}
-        return cls(**{**given, **wide} if "beam" not in given else given)
+        wide = given.get("alternatives")
+        return cls(**{"beam": max(cls.beam, wide) if isinstance(wide, int) else cls.beam, **given})
 
 
 @dataclass(frozen=True)

@@ -183,9 +183,14 @@ def _results(facts: Facts) -> Html | None:
     for split in _of(facts, "parts"):
         rows = sorted(_of(facts, "parts", split).items(), key=lambda row: -_numbers(row[1]).get("loss", 0.0))
         by = _of(facts, "protocol", split).get("grouped_by")
-        told = f"by {_name(by)}" if by else f"{len(rows):,} sources, hardest first"
-        tables.append(table(f"{_name(split)} split: {told}", {name: shown_of(part) for name, part in rows[:PARTS]}))
-    narrow = all(len(row) <= BESIDE for row in _of(facts, "metrics").values())
+        told = f"by {figure(by)}" if by else f"{len(rows):,} sources, hardest first"
+        tables.append(
+            table(
+                f"{_name(split)} split: {told}",
+                {name: shown_of(part) for name, part in rows[:PARTS] if isinstance(part, Mapping)},
+            )
+        )
+    narrow = all(len(_of(facts, "metrics", split)) <= BESIDE for split in _of(facts, "metrics"))
     return tag("div", tables, class_="pair" if narrow else None) if any(tables) else None
 
 
@@ -212,8 +217,9 @@ def _samples(samples: Sequence[Facts]) -> list[Html] | Html:
     """Texts the model wrote; what it made of a source stands beside the references."""
     if not any("references" in sample for sample in samples):
         return [_sample(sample) for sample in samples]
-    cells = [(s.get("prompt"), s.get("text"), " | ".join(map(str, s.get("references") or ()))) for s in samples]
-    rows = [tag("tr", [tag("td", _cut(str(cell or "")), dir="auto") for cell in row]) for row in cells]
+    cells = [(s.get("prompt"), s.get("text"), s.get("references")) for s in samples]
+    joined = [[" | ".join(map(str, cell)) if isinstance(cell, list) else cell for cell in row] for row in cells]
+    rows = [tag("tr", [tag("td", _cut(str(cell or "")), dir="auto") for cell in row]) for row in joined]
     head = tag("tr", [tag("th", name, scope="col") for name in ("source", "this model", "references")])
     return tag("div", tag("table", tag("thead", head), tag("tbody", rows)), class_="wide texts")
 

@@ -196,9 +196,9 @@ class Run:
 
     def translate(self, text: str | Sequence[str], *, listen: Listener = silent, **search: Any) -> Any:
         """The best target of a source, or of each of a list. Options: beam, length_penalty, no_repeat, longest."""
-        texts = [text] if isinstance(text, str) else list(text)
-        found = [best[0]["text"] for best in self.alternatives(texts, listen=listen, **search)]
-        return found[0] if isinstance(text, str) else found
+        many = isinstance(text, Sequence) and not isinstance(text, str)
+        best = self.alternatives(text if many else [text], listen=listen, **search)  # type: ignore[list-item]
+        return [each[0]["text"] for each in best] if many else best[0][0]["text"]
 
     def alternatives(
         self, texts: Sequence[str], *, listen: Listener = silent, **search: Any

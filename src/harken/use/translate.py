@@ -37,7 +37,7 @@ def translations(
 
 def source(model: EncoderDecoder, tokens: Tokenizers, text: str, listen: Listener) -> list[int]:
     """The ids of a source, cut where it is longer than the model takes."""
-    if missing := list(dict.fromkeys(tokens.source.missing(text))):
+    if missing := tokens.missing(text):
         listen("notice", text=f"unknown to this run, and read as <unk>: {', '.join(map(repr, missing[:5]))}")
     ids: list[int] = tokens.encode_source(text).tolist()
     most = model.context or len(ids)
