@@ -1,6 +1,7 @@
 """harken.compare on sentence pairs: judged by what the task names, with BLEU by length and recall by distance."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import harken
 from harken.data.phrases import phrases
 from harken.data.recall import mixed
 from harken.study import train as training
+from harken.study.compare_page import _grouped
 from harken.study.tally import grid
 
 pytest.importorskip("sacrebleu")
@@ -88,6 +90,14 @@ def test_the_pictures_show_bleu_over_time_and_by_length(made):
         drawn = (made.path / name).read_text()
         assert all(title in drawn for title in ("Valid bleu over time", "Valid bleu by words"))
         assert "Valid loss" not in drawn
+
+
+def test_distances_of_several_orders_are_drawn_at_equal_ratios(recalled):
+    [row], places = recalled.rows[:1], (5.0, 50.0, 500.0)
+    far = {f"distance {at:g}": {"metrics": {"at": at, "exact_match": 0.5}, "interval": {}} for at in places}
+    drawn = _grouped({**recalled.facts, "rows": [row | {"parts": far}]})
+    assert re.findall(r'class="x" x="([\d.]+)%"', drawn.marks) == ["0.00", "50.00", "100.00"]
+    assert re.findall(r">(?:distance )?(\d+)</text>", drawn.marks)[-3:] == ["5", "50", "500"]
 
 
 def test_recall_is_judged_and_drawn_by_distance(recalled):

@@ -205,17 +205,24 @@ def drawn(
     level: Line | None = None,
     zero: bool = False,
     unit: str = "step",
+    log: bool = False,
 ) -> Picture | None:
-    """The lines over steps, or over another unit. A level is a line to be compared with; zero: a small one, from 0."""
+    """The lines over steps, or over another unit. A level is a line to be compared with; zero: a small one, from 0;
+    log: equal ratios are equally far apart, and the numbers below are those of the points."""
     if not (lines := [replace(line, points=here) for line in lines if (here := finite(line.points))]):
         return None
     heights = [y for line in (*lines, *([level] if level else [])) for _, y in line.points] + [0.0] * zero
     ys, right = ticks(min(heights), max(heights), 3 if zero else 5), max(0.0, *(line.points[-1][0] for line in lines))
     left = min(0.0, *(line.points[0][0] for line in lines))
     xs = [x for x in ticks(left, right, 3 if zero else 6) if left <= x <= right and (unit != "step" or x == int(x))]
+    scale = math.log if log else float
+    if log:
+        xs = sorted({x for line in lines for x, _ in line.points})
+        left, right = xs[0], xs[-1]
+    start, width = scale(left), scale(right) - scale(left) or 1
 
     def place(x: float, y: float) -> Point:
-        return (x - left) / ((right - left) or 1) * 100, (ys[-1] - y) / (ys[-1] - ys[0]) * 100
+        return (scale(x) - start) / width * 100, (ys[-1] - y) / (ys[-1] - ys[0]) * 100
 
     marks: list[Html] = []
     for y, word in zip(ys, labels(ys), strict=True):

@@ -15,6 +15,7 @@ from .tally import Trial, elsewhere, grid, refused
 Facts = Mapping[str, Any]
 Groups = Sequence[Sequence[Trial]]
 LOOK = "wide right"
+FAR = 50  # times the nearest group: beyond it those in between would lie on one spot
 PAID = ("weights", "tokens/s", "arithmetic", "energy", "CO2e", "a layer")  # a table of its own: one is too wide
 
 
@@ -23,7 +24,8 @@ def compare_page(found: Facts, groups: Groups) -> str:
     watched = found["watched"].replace("_", " ")
     level = f"“to {figure(found['level'])}” is the time until this valid {watched}, the best that every trial reaches"
     over = "Student's t over the seeds" if found["seeds"] > 1 else "the sentences, drawn 1,000 times"
-    how = f"± is the 95 % interval of {over}{'; ' + level if found['level'] is not None else ''}"
+    sure = any(row["interval"].get(found["metric"]) for row in found["rows"])
+    how = "; ".join([f"± is the 95 % interval of {over}"] * sure + [level] * (found["level"] is not None))
     rows = _rows(*grid(found))
     good = {name: {head: cell for head, cell in row.items() if head not in PAID} for name, row in rows.items()}
     paid = {name: {head: row[head] for head in PAID if row[head] != "-"} for name, row in rows.items()}
@@ -103,7 +105,9 @@ def _grouped(found: Facts) -> Picture | None:
         lines.append(Line(row["name"], [(part.get("at"), part.get(metric)) for part in parts], tone=n))
     unit = max(said, default="")  # of a row that failed nothing is known
     title = f"{found['split']} {metric.replace('_', ' ')} by {unit}".capitalize()
-    return chart.drawn(title, lines, note="mean over the seeds", unit=unit)
+    places = [x for line in lines for x, _ in chart.finite(line.points)]
+    far = bool(places) and 0 < min(places) * FAR < max(places)
+    return chart.drawn(title, lines, note="mean over the seeds", unit=unit, log=far)
 
 
 def _under(found: Facts) -> Picture | None:
