@@ -1,4 +1,4 @@
-"""What every encoder-decoder owes, whatever its family: alone or in a batch, whole or step by step, one text or several."""
+"""What every encoder-decoder owes, whatever its family: alone or in a batch, whole or step by step, one or several."""
 
 import pytest
 import torch
@@ -55,9 +55,7 @@ def scores(model: EncoderDecoder, tokens: Tensor, **told) -> Tensor:
 
 def step_by_step(model: EncoderDecoder, tokens: Tensor, memory, start: int = 0) -> Tensor:
     steps = range(start, start + tokens.shape[1])
-    told = [
-        scores(model, tokens[:, n : n + 1], pos=torch.tensor([t]), memory=memory) for n, t in enumerate(steps)
-    ]
+    told = [scores(model, tokens[:, n : n + 1], pos=torch.tensor([t]), memory=memory) for n, t in enumerate(steps)]
     return torch.cat(told, 1)
 
 

@@ -1,10 +1,13 @@
 """The convolutional encoder-decoder (Gehring 2017): filters over k neighbouring words instead of a recurrence.
 
-A layer is h + GLU(W [x_{i-k+1}; ...; x_i]), GLU(a, b) = a * sigmoid(b); each sum of two is scaled by sqrt(1/2). In the
-decoder the filter sees the past alone, and each layer looks at the source: q = W z + g, keys H, values H + e.
+A layer is z = GLU(W [x_{i-k+1}; ...; x_i]), x = LN(h), h = h + z; GLU(a, b) = a * sigmoid(b). A decoder's filter sees
+the past alone, and z looks at the source: q = W_q z + g, keys H, values H + e, with g and e the words' own vectors.
+Each sum of two is scaled by sqrt(1/2). LayerNorm stands for the paper's weight normalisation and <q, k> / sqrt(d) for
+its <q, k>: with them the same steps learned more.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -12,7 +15,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from harken.core import Dot, Layout, Learned, Positions, Sinusoid
+from harken.core import Layout, Learned, Positions, ScaledDot, Sinusoid
 from harken.models import EncoderDecoder
 from harken.models.rnn_seq2seq import Carried, Look
 from harken.part import Part
@@ -75,7 +78,7 @@ class Layer(Gated):
 
     def __init__(self, d: int, k: int, dropout: float) -> None:
         super().__init__(d, k, dropout)
-        self.look = Look(Dot())
+        self.look = Look(ScaledDot(d))
         self.W_q, self.W_o = nn.Linear(d, d), nn.Linear(d, d)
 
     def ask(self, z: Tensor, g: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
@@ -94,17 +97,22 @@ class ConvSeq2Seq(EncoderDecoder):
         self.context, self.dropout, d = shape.context, nn.Dropout(shape.dropout), shape.d
         self.source_places, self.places = shape.places(), shape.places()
         like = d, shape.filter, shape.dropout
-        self.encoder = nn.ModuleList(Gated(*like) for _ in range(shape.encoder_layers or shape.layers))
-        self.layers = nn.ModuleList(Layer(*like) for _ in range(shape.layers))
+        depth = shape.encoder_layers or shape.layers
+        self.encoder: Sequence[Gated] = nn.ModuleList(Gated(*like) for _ in range(depth))  # type: ignore[assignment]
+        self.layers: Sequence[Layer] = nn.ModuleList(Layer(*like) for _ in range(shape.layers))  # type: ignore[assignment]
         self.encoder_norm, self.norm = nn.LayerNorm(d), nn.LayerNorm(d)
-        self.apply(_start)
+        small = 0.5 / math.sqrt(d)
+        self.loud = 1 / small if shape.positions == "sinusoid" else 1.0  # words beside waves of size 1
+        for module in self.modules():
+            if isinstance(module, nn.Embedding) or module is self.head:
+                nn.init.normal_(module.weight, std=small)  # the scores begin small
         if shape.tied:
             self.head.weight = self.embed.weight
 
     def read(self, source: Tensor, real: Tensor | None) -> list[Tensor]:
         """Keys H and values H + e, once for all layers of the decoder."""
         pos = torch.arange(source.shape[1], device=source.device)
-        e = h = self.dropout(self.source_places.add(self.words(source, self.source_embed), pos))
+        e = h = self.dropout(self.source_places.add(self.words(source, self.source_embed) * self.loud, pos))
         for layer in self.encoder:
             x = layer.near(h)
             x = x if real is None else x * real[..., None]  # a filter at the end of a sentence reads zeros behind it
@@ -127,7 +135,7 @@ class ConvSeq2Seq(EncoderDecoder):
         carried = memory or self.memory(len(tokens), 0, source, source_lengths)  # type: ignore[arg-type]
         k, v = carried.source.read
         pos = torch.arange(tokens.shape[1], device=tokens.device) if pos is None else pos
-        g = h = self.dropout(self.places.add(self.words(tokens), pos))
+        g = h = self.dropout(self.places.add(self.words(tokens) * self.loud, pos))
         layout = carried.source.structure.lay(len(k), tokens.numel() // len(k), k.shape[1], k.device)
         for layer, before in zip(self.layers, carried.parts, strict=True):
             x = torch.cat([before, layer.near(h)], 1)  # B k-1+L d
@@ -137,13 +145,7 @@ class ConvSeq2Seq(EncoderDecoder):
         return self.dropout(self.norm(h))
 
     def memory(self, B: int, capacity: int, source: Tensor, source_lengths: Tensor | None = None) -> Carried:
-        """What each layer read last in B texts, as many for each source, which are read now: before the first, zeros."""
+        """What each layer read last in B texts, as many for each source, which are read now; at first zeros."""
         told = self.source(source, source_lengths)
         zeros = told.read[0].new_zeros
         return Carried([zeros(B, layer.k - 1, told.read[0].shape[-1]) for layer in self.layers], told)
-
-
-def _start(module: nn.Module) -> None:
-    """The first weights: gates halve what they let through, so a convolution starts larger (Gehring 2017)."""
-    if isinstance(module, Gated):
-        nn.init.normal_(module.W.weight, std=math.sqrt(4 / module.W.in_features))

@@ -105,7 +105,7 @@ class Reader(nn.Module):
         self.cells, self.ways, self.dropout = nn.ModuleList(cells), ways, nn.Dropout(shape.dropout)
 
     def forward(self, x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:  # B L d -> B L d, B d
-        B, L, d = x.shape
+        B, L, _ = x.shape
         places = torch.arange(L, device=x.device)
         lengths = torch.full((B,), L, device=x.device) if real is None else real.sum(1)
         back = ((lengths[:, None] - 1 - places) % L)[..., None]  # B L 1: each row's own words, the last of them first
@@ -131,15 +131,17 @@ class RNNSeq2Seq(EncoderDecoder):
     def __init__(self, shape: RecurrentShape, vocab: tuple[int, int]) -> None:
         super().__init__(vocab, shape.d, shared=shape.shared, word_dropout=shape.word_dropout)
         d, self.layers, self.dropout = shape.d, shape.layers, nn.Dropout(shape.dropout)
-        self.parts = 2 if shape.cell == "lstm" else 1
+        self.many = 2 if shape.cell == "lstm" else 1
         self.encoder = Reader(shape)
-        self.first = nn.Linear(d, self.parts * shape.layers * d)
+        self.first = nn.Linear(d, self.many * shape.layers * d)
         self.each = not isinstance(shape, RNNSeq2SeqShape) or shape.context == "each"
         self.say = nn.Linear(3 * d, d) if self.each else nn.Identity()
         self._decoder(shape)
-        bound = 1 / math.sqrt(d)
+        self.loud, bound = math.sqrt(d), 1 / math.sqrt(d)
         for name, weights in self.named_parameters():
-            if "similarity" not in name:  # those begin as the core says
+            if "embed" in name:
+                nn.init.normal_(weights, std=bound)  # small in the scores, and of size 1 where they are read
+            elif "similarity" not in name:  # those begin as the core says
                 nn.init.uniform_(weights, -bound, bound)
         if shape.tied:
             self.head.weight = self.embed.weight
@@ -150,13 +152,13 @@ class RNNSeq2Seq(EncoderDecoder):
         self.decoder = CELLS[shape.cell](wide, shape.d, shape.layers, batch_first=True, dropout=between)
 
     def read(self, source: Tensor, real: Tensor | None) -> list[Tensor]:
-        return [self.encoder(self.words(source, self.source_embed), real)[1]]
+        return [self.encoder(self.words(source, self.source_embed) * self.loud, real)[1]]
 
     def memory(self, B: int, capacity: int, source: Tensor, source_lengths: Tensor | None = None) -> Carried:
         """The first states of B texts, as many for each source, which are read now."""
         told = self.source(source, source_lengths)
         c = told.read[-1]
-        state = torch.tanh(self.first(c)).unflatten(-1, (self.parts, self.layers, -1))
+        state = torch.tanh(self.first(c)).unflatten(-1, (self.many, self.layers, -1))
         return Carried(state.repeat_interleave(B // len(c), 0).unbind(1), told)
 
     def forward(
@@ -172,14 +174,14 @@ class RNNSeq2Seq(EncoderDecoder):
         if memory is None and source is None:
             raise ValueError("an encoder-decoder is told a source, or a memory that has read one")
         carried = memory or self.memory(len(tokens), 0, source, source_lengths)  # type: ignore[arg-type]
-        y = self.dropout(self.words(tokens))
-        s, c, after = self.write(y, carried)
+        y = self.dropout(self.words(tokens) * self.loud)
+        s, c, after = self.decode(y, carried)
         if memory is not None:
             memory.write(after)
         h = torch.tanh(self.say(torch.cat([s, c, y], -1))) if self.each else s
         return self.dropout(h)
 
-    def write(self, y: Tensor, carried: Carried) -> tuple[Tensor, Tensor, list[Tensor]]:
+    def decode(self, y: Tensor, carried: Carried) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Read the target's words: the states and contexts at each, B L d, and the parts of the last state."""
         c = carried.source.read[0].repeat_interleave(len(y) // len(carried.source.read[0]), 0)
         c = c[:, None].expand_as(y)
@@ -239,11 +241,11 @@ class RNNAttention(RNNSeq2Seq):
         self.above = CELLS[shape.cell](d, d, above, batch_first=True, dropout=between) if above else None
 
     def read(self, source: Tensor, real: Tensor | None) -> list[Tensor]:
-        H, c = self.encoder(self.words(source, self.source_embed), real)
+        H, c = self.encoder(self.words(source, self.source_embed) * self.loud, real)
         H = self.dropout(H)
         return [self.look.keys(H), H, c]
 
-    def write(self, y: Tensor, carried: Carried) -> tuple[Tensor, Tensor, list[Tensor]]:
+    def decode(self, y: Tensor, carried: Carried) -> tuple[Tensor, Tensor, list[Tensor]]:
         k, v, _ = carried.source.read
         layout = carried.source.structure.lay(len(k), len(y) // len(k), k.shape[1], y.device)
         state: Any = tuple(part[:, 0] for part in carried.parts)
