@@ -73,8 +73,10 @@ def recipe_page() -> str:
     ]
     for section, sentence in SECTIONS.items():
         lines += ["", f"## {section}", "", sentence]
-        for names in _alike(section):
-            lines += ["", f"### {', '.join(names)}", "", *_part(section, names)]
+        for of in (of for shelf, of in kinds.shelves() if shelf == section):
+            for names in _alike(section, of):
+                titles = [name + of for name in names]
+                lines += ["", f"### {', '.join(titles)}", "", *_part(section, names, of)]
     lines += ["", "## Recipes that come with harken", ""]
     lines += [
         "`harken train my.txt` takes the one that fits the text. To name one: `harken train word data.path=my.txt`."
@@ -85,29 +87,29 @@ def recipe_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _alike(section: str) -> list[list[str]]:
+def _alike(section: str, of: str) -> list[list[str]]:
     """The built-in kinds of a section, those with the same settings together. Plug-ins have docs of their own."""
     groups: dict[str, list[str]] = {}
-    for name in kinds.BUILT_IN[section]:
-        shown = [row for row in settings_of(name) if not row["path"].endswith(".kind")]
-        groups.setdefault(repr((shown, _dials(section, name))), []).append(name)
+    for name in kinds.BUILT_IN[section + of]:
+        shown = [row for row in settings_of(name + of) if not row["path"].endswith(".kind")]
+        groups.setdefault(repr((shown, _dials(section, name, of))), []).append(name)
     return list(groups.values())
 
 
-def _dials(section: str, name: str) -> dict[str, dict[str, dict[str, Any]]]:
-    return {d: {v: dict(s) for v, s in t.items()} for d, t in kinds.find(section, name).dials.items()}
+def _dials(section: str, name: str, of: str) -> dict[str, dict[str, dict[str, Any]]]:
+    return {d: {v: dict(s) for v, s in t.items()} for d, t in kinds.find(section, name, of).dials.items()}
 
 
-def _part(section: str, names: list[str]) -> list[str]:
+def _part(section: str, names: list[str], of: str) -> list[str]:
     """The tables of one kind: its settings, then what its dials stand for."""
     first = names[0]
-    doc = " ".join((kinds.find(section, first).__doc__ or "").split())
-    rows = [[f"`{r['path']}`", f"`{r['default']}`", r["accepted"], r["description"]] for r in settings_of(first)]
+    doc = " ".join((kinds.find(section, first, of).__doc__ or "").split())
+    rows = [[f"`{r['path']}`", f"`{r['default']}`", r["accepted"], r["description"]] for r in settings_of(first + of)]
     if len(names) > 1:
         doc = f"{doc} {', '.join(names[1:])}: the same settings."
         rows[0][1:3] = "`" + "`, `".join(recipe.as_toml(n) for n in names) + "`", ", ".join(names)
     lines = [doc, "", *_table(["setting", "default", "accepted", "what it is"], rows)]
-    for dial, values in _dials(section, first).items():
+    for dial, values in _dials(section, first, of).items():
         columns = list(dict.fromkeys(name for stands in values.values() for name in stands))
         told = [
             [f"`{value}`", *(recipe.as_toml(stands[c]) if c in stands else "" for c in columns)]

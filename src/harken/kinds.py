@@ -26,6 +26,11 @@ BUILT_IN: dict[str, dict[str, str]] = {
 GROUPS = {"data": "harken.data", "model": "harken.models"}
 
 
+def shelves() -> list[tuple[str, str]]:
+    """Every section and whose models stand on it: ("model", ""), ("model", " of pairs") ..."""
+    return [(section, key.removeprefix(section)) for key in BUILT_IN for section in [key.split()[0]]]
+
+
 def names(section: str, of: str = "") -> list[str]:
     """Every kind this section of a recipe may have, plug-ins included; of models: those that read such data."""
     plugged = [point.name for point in entry_points(group=GROUPS[section])] if section in GROUPS else []

@@ -34,13 +34,15 @@ def test_a_changed_page_is_called_stale(generate: ModuleType, tmp_path: Path, mo
 def test_every_verb_and_every_setting_is_on_a_page(generate: ModuleType) -> None:
     cli, recipe = generate.cli_page(), generate.recipe_page()
     assert all(f"## harken {verb}\n" in cli for verb in generate.VERBS)
-    for section, kinds in generate.kinds.BUILT_IN.items():
-        fields = {field for kind in kinds for field in generate.kinds.find(section, kind).model_fields}
+    for section, of in generate.kinds.shelves():
+        kinds = generate.kinds.BUILT_IN[section + of]
+        fields = {field for kind in kinds for field in generate.kinds.find(section, kind, of).model_fields}
         assert [field for field in fields if f"| `{section}.{field}` |" not in recipe] == []
 
 
 def test_no_setting_goes_without_its_sentence(generate: ModuleType) -> None:
-    rows = [row for kinds in generate.kinds.BUILT_IN.values() for kind in kinds for row in generate.settings_of(kind)]
+    known = [kind + of for section, of in generate.kinds.shelves() for kind in generate.kinds.BUILT_IN[section + of]]
+    rows = [row for kind in known for row in generate.settings_of(kind)]
     assert [
         r["path"] for r in rows if r["description"] == "which kind this is" and not r["path"].endswith("kind")
     ] == []

@@ -88,10 +88,11 @@ def settings_of(kind: str) -> list[dict[str, Any]]:
     from harken.errors import BadInput, did_you_mean
     from harken.recipe import as_toml
 
-    for section in SECTIONS:
-        if kind in kinds.names(section) or kind == section:
-            name = kind if kind in kinds.names(section) else kinds.names(section)[0]
-            part = kinds.find(section, name)
+    for section, of in kinds.shelves():
+        known = {name + of: name for name in kinds.names(section, of)}
+        name = known.get(kind) or (kind if kind in known.values() else None)
+        if name or kind == section:
+            part = kinds.find(section, name or kinds.names(section, of)[0], of)
             return [
                 {
                     "path": f"{section}.{field}",
@@ -101,5 +102,5 @@ def settings_of(kind: str) -> list[dict[str, Any]]:
                 }
                 for field, spec in part.model_fields.items()
             ]
-    known = [name for section in SECTIONS[:-1] for name in kinds.names(section)] + ["train"]
-    raise BadInput(f"--settings {kind}: not a kind; there are {', '.join(known)}.{did_you_mean(kind, known)}")
+    every = [*(name + of for section, of in kinds.shelves()[:-1] for name in kinds.names(section, of)), "train"]
+    raise BadInput(f"--settings {kind}: not a kind; there are {', '.join(every)}.{did_you_mean(kind, every)}")
