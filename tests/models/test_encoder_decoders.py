@@ -223,10 +223,10 @@ def test_a_beam_finds_for_each_source_what_it_finds_for_it_alone(family):
 # --- learning ---------------------------------------------------------------------------------------------------------
 
 LEARNERS = {
-    "transformer": (TransformerShape(size="tiny", positions="learned"), 3e-3),
-    "rnn": (RNNSeq2SeqShape(d=96), 5e-3),
-    "rnn-attention": (RNNAttentionShape(size="tiny"), 5e-3),
-    "conv": (ConvShape(size="tiny"), 3e-3),
+    "transformer": (TransformerShape(size="tiny", positions="rotary"), 3e-3),
+    "rnn": (RNNSeq2SeqShape(size="tiny"), 1e-2),
+    "rnn-attention": (RNNAttentionShape(size="tiny"), 1e-2),
+    "conv": (ConvShape(size="tiny"), 5e-3),
 }
 
 
@@ -236,11 +236,11 @@ def test_five_letters_are_copied_after_seconds_of_training(family):
     model = shape.build((9, 9))
     rule = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0)
     loss = torch.tensor(0.0)
-    for _ in range(300):
+    for _ in range(200):
         letters, edge = torch.randint(8, (64, 5)), torch.full((64, 1), 8)
         tokens, answers = torch.cat([edge, letters], 1), torch.cat([letters, edge], 1)
         loss = F.cross_entropy(model.scores(tokens, source=answers).flatten(0, 1), answers.flatten())
         rule.zero_grad()
         loss.backward()
         rule.step()
-    assert float(loss.detach()) < 0.1
+    assert float(loss.detach()) < 0.25  # drawn at random: 1.7

@@ -129,7 +129,7 @@ def test_the_keys_of_a_source_are_projected_once(monkeypatch):
 
     monkeypatch.setattr(own, "project", noted)
     model(words(2, 4), source=words(2, 5))
-    assert many == [5, 0, 0, 0, 0]
+    assert many == [2 * 5, 0, 0, 0, 0]
 
 
 def test_two_directions_need_an_even_width():

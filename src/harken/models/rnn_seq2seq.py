@@ -205,7 +205,8 @@ class Look(nn.Module):
         self.watch: Watcher | None = None
 
     def keys(self, H: Tensor) -> Tensor:  # B Ls d -> B Ls d
-        return self.similarity.own.project(H[:, None, :0], H[:, None])[1][:, 0]
+        rows = H.view(1, 1, -1, H.shape[-1])
+        return self.similarity.own.project(rows[:, :, :0], rows)[1].view_as(H)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:  # B*K L d, B Ls d twice -> B*K L d
         asked = q.view(len(k), 1, -1, q.shape[-1])  # B 1 K*L d
@@ -220,7 +221,8 @@ class Ready(Similarity):
         self.own, self.is_dot, self.scale = own, own.is_dot, own.scale
 
     def project(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        return self.own.project(q, k[:, :, :0])[0], k
+        rows = q.reshape(1, 1, -1, q.shape[-1])  # one row: a matrix per head is then one product, not one for each row
+        return self.own.project(rows, k[:1, :, :0])[0].view_as(q), k
 
     def pair(self, q: Tensor, k: Tensor) -> Tensor:
         return self.own.pair(q, k)
