@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from harken.core import Layout, Learned, Positions, ScaledDot, Sinusoid
 from harken.models import EncoderDecoder
-from harken.models.rnn_seq2seq import Carried, Look
+from harken.models.carried import Carried, Look
 from harken.part import Part
 
 HALF = math.sqrt(0.5)  # keeps the variance of a sum of two
