@@ -1,0 +1,114 @@
+"""Translating: harken beside transformers' Marian with the same weights, in one run; the answers must be the same.
+
+    python benchmarks/pairs_decoding.py --device cpu --batch 16 --tokens 32 --threads 2
+    python benchmarks/pairs_decoding.py --device cuda --dtype bfloat16                    batch 64, beam 4, base size
+
+Weights are random, so an answer goes on to its last token: all of the work, nothing to understand. Both take turns;
+counted are tokens of the best answers a second; the ratio is that of the medians.
+"""
+
+import argparse
+import json
+import math
+import statistics
+import time
+
+import torch
+from transformers import MarianConfig, MarianMTModel
+
+from harken import machine
+from harken.decode.beam import Search, search
+from harken.models.seq2seq import Seq2Seq, TransformerShape
+
+LAYER = {
+    "self_attn.q_proj": "look.W_q", "self_attn.k_proj": "look.W_k", "self_attn.v_proj": "look.W_v",
+    "self_attn.out_proj": "look.W_o", "self_attn_layer_norm": "look_sub.norm", "encoder_attn.q_proj": "cross.W_q",
+    "encoder_attn.k_proj": "cross.W_k", "encoder_attn.v_proj": "cross.W_v", "encoder_attn.out_proj": "cross.W_o",
+    "encoder_attn_layer_norm": "cross_sub.norm", "fc1": "mlp.W_1", "fc2": "mlp.W_2", "final_layer_norm": "mlp_sub.norm",
+}  # fmt: skip
+
+
+def peer(model: Seq2Seq, shape: TransformerShape, vocab: int) -> MarianMTModel:
+    """Marian with harken's weights."""
+    hidden, ends = shape.hidden or 4 * shape.d, dict.fromkeys(("pad", "eos", "decoder_start"), vocab - 1)
+    sizes = {"d_model": shape.d, "encoder_layers": shape.layers, "decoder_layers": shape.layers}
+    sizes |= {f"{side}_{what}": n for side in ("encoder", "decoder")
+              for what, n in (("attention_heads", shape.heads), ("ffn_dim", hidden))}  # fmt: skip
+    marks = {f"{name}_token_id": value for name, value in ends.items()} | {"bos_token_id": None}
+    config = MarianConfig(
+        vocab_size=vocab, **sizes, **marks, forced_eos_token_id=None, activation_function="relu", dropout=0.0,
+        scale_embedding=True, max_position_embeddings=shape.context,
+    )  # fmt: skip
+    marian = MarianMTModel(config).eval()
+    own, theirs = dict(model.named_parameters()), marian.state_dict()
+    theirs["model.shared.weight"].copy_(own["embed.weight"][:vocab])
+    for side, stack in (("encoder", "encoder"), ("decoder", "stack")):
+        for n in range(shape.layers):
+            for his, mine in LAYER.items():
+                for part in ("weight", "bias"):
+                    if (name := f"model.{side}.layers.{n}.{his}.{part}") in theirs:
+                        theirs[name].copy_(own[f"{stack}.blocks.{n}.{mine}.{part}"])
+    return marian
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--size", default="base")
+    parser.add_argument("--vocab", type=int, default=32_001)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--beam", type=int, default=4)
+    parser.add_argument("--source", type=int, default=24, help="tokens of a source, on average")
+    parser.add_argument("--tokens", type=int, default=32, help="of an answer")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int)
+    options = parser.parse_args()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    shape = TransformerShape(size=options.size, norm="post", act="relu", positions="sinusoid-halves")
+    model = shape.build((options.vocab, options.vocab)).eval()
+    model.loud = math.sqrt(shape.d)
+    for weights in model.parameters():
+        weights.data.mul_(3.0 if weights.dim() > 1 else 1.0)  # sure of something, so that rounding decides nothing
+    marian = peer(model, shape, options.vocab)
+    device, dtype = torch.device(options.device), getattr(torch, options.dtype)
+    model, marian = model.to(device, dtype), marian.to(device, dtype)
+    lengths = torch.randint(options.source // 2, options.source * 3 // 2, (options.batch,)).tolist()
+    sources = [[*torch.randint(options.vocab - 1, (n - 1,)).tolist(), options.vocab - 1] for n in lengths]
+    given = torch.full((options.batch, max(lengths)), options.vocab - 1)
+    for row, source in zip(given, sources, strict=True):
+        row[: len(source)] = torch.tensor(source)
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    how = Search(beam=options.beam, longest=options.tokens)
+    same = {"num_beams": options.beam, "max_new_tokens": options.tokens, "do_sample": False, "length_penalty": 1.0}
+
+    def ours() -> list[list[int]]:
+        return [answers[0].tokens for answers in search(model, sources, how)]
+
+    def theirs() -> list[list[int]]:
+        made = marian.generate(given.to(device), attention_mask=mask.to(device), **same)[:, 1:].tolist()
+        return [ids[: ids.index(options.vocab - 1)] if options.vocab - 1 in ids else ids for ids in made]
+
+    rates, texts = {"harken": [], "transformers": []}, {}
+    for n in range(options.rounds + 1):  # the first is not counted
+        for name, turn in (("harken", ours), ("transformers", theirs)):
+            machine.wait(device)
+            start = time.perf_counter()
+            texts[name] = turn()
+            machine.wait(device)
+            if n:
+                rates[name].append(sum(map(len, texts[name])) / (time.perf_counter() - start))
+    equal = sum(a == b for a, b in zip(texts["harken"], texts["transformers"], strict=True))
+    for name, seen in rates.items():
+        row = {"name": name, "tokens_per_second": round(statistics.median(seen), 1)}
+        row["ratio"] = round(statistics.median(seen) / statistics.median(rates["transformers"]), 3)
+        row |= {"spread": [round(min(seen), 1), round(max(seen), 1)], "same_answers": equal / options.batch}
+        print(
+            json.dumps(row | {k: getattr(options, k) for k in ("size", "batch", "beam", "dtype", "device")}), flush=True
+        )
+
+
+if __name__ == "__main__":
+    main()
