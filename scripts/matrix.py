@@ -3,7 +3,7 @@
     python scripts/matrix.py            print the table
     python scripts/matrix.py --write    write docs/matrix.md
 
-Every model of harken is trained for a few steps on a few of harken's own tales, judged, and trained once more with a
+Every model of harken is trained for a few steps on a little of harken's own data, judged, and trained once more with a
 death in the middle: the resumed run must end with the same bytes. A cell passes, or says why not.
 """
 
@@ -11,7 +11,7 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ import torch
 import harken
 from harken import kinds, run
 from harken.cli import VERBS
+from harken.data.phrases import phrases
 from harken.data.tales import tales
 
 HOME = Path(__file__).resolve().parents[1]
@@ -33,7 +34,6 @@ SETTINGS: Mapping[str, Any] = {
     "data.tokens": "char",
     "model.d": 16,
     "model.layers": 1,
-    "model.context": 16,
     "model.dropout": 0.1,  # so that the random state must be taken up again too
     "train.steps": STEPS,
     "train.batch": 4,
@@ -55,13 +55,25 @@ class Family:
     model: str
 
     def settings(self) -> dict[str, Any]:
-        heads = {"model.heads": 2} if self.model == "gpt" else {}
-        return {**SETTINGS, "data.kind": self.data, "model.kind": self.model, **heads}
+        own = {"model.heads": 2} if self.model in ("gpt", "transformer") else {}
+        own |= {"model.context": 16} if self.data == "text" else {"task.eval_pairs": 20, "task.label_smoothing": 0.1}
+        return {**SETTINGS, "data.kind": self.data, "model.kind": self.model, **own}
+
+    def write(self, folder: Path) -> Path:
+        """A little data of this kind."""
+        path = folder / ("tales.txt" if self.data == "text" else "phrases.tsv")
+        path.write_text("\n\n".join(tales(8)) if self.data == "text" else _lines(phrases(150)), "utf-8")
+        return path
+
+
+def _lines(pairs: Iterable[tuple[str, str]]) -> str:
+    return "".join(f"{source}\t{target}\n" for source, target in pairs)
 
 
 def families() -> list[Family]:
-    """Every model harken brings; all of them learn from text in this version."""
-    return [Family("text", model) for model in kinds.BUILT_IN["model"]]
+    """Every model harken brings, with the data it learns from."""
+    shelves = {"text": "model", "pairs": "model of pairs"}
+    return [Family(data, model) for data, shelf in shelves.items() for model in kinds.BUILT_IN[shelf]]
 
 
 # --- the columns ------------------------------------------------------------------------------------------------------
@@ -140,10 +152,8 @@ def row(family: Family) -> list[str]:
     with tempfile.TemporaryDirectory() as name, torch.random.fork_rng(devices=[]):
         folder = Path(name)
         os.environ["HARKEN_CACHE"] = str(folder / "cache")
-        text = folder / "tales.txt"
-        text.write_text("\n\n".join(tales(8)), "utf-8")
         try:
-            return [cell(column, family, text, folder) for column in COLUMNS]
+            return [cell(column, family, family.write(folder), folder) for column in COLUMNS]
         finally:
             torch.set_num_threads(threads)
             os.environ.pop("HARKEN_CACHE") if before is None else os.environ.update(HARKEN_CACHE=before)
@@ -163,7 +173,7 @@ def page(rows: Mapping[Family, list[str]]) -> str:
         "|" + "---|" * (len(COLUMNS) + 2),
         *(f"| {f.data} | {f.model} | {' | '.join(cells)} |" for f, cells in rows.items()),
         "",
-        "- train: a few steps on a small text, from data to a finished run folder.",
+        "- train: a few steps on a small text or a few pairs, from data to a finished run folder.",
         "- eval: the finished run, loaded and judged again, has the loss it was finished with, to the last bit.",
         "- kill+resume: left between two checkpoints and resumed from the last one, the run ends with the same bytes",
         "  as the unbroken one. Dropout is on, so the dice are taken up again as well. Real kills, at any time and",

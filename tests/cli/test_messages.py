@@ -172,7 +172,7 @@ def test_a_demo_that_is_not_there(wrong, harken):
             "model.kind=gtp",
             "model.kind = 'gtp' is not a kind of model; accepted: gpt, gru, lstm, rnn. Did you mean gpt?",
         ),
-        ("data.kind=texts", "data.kind = 'texts' is not a kind of data; accepted: text. Did you mean text?"),
+        ("data.kind=texts", "data.kind = 'texts' is not a kind of data; accepted: pairs, text. Did you mean text?"),
     ],
 )
 def test_a_setting_that_is_wrong_takes_no_folder(wrong, text, setting, said, tmp_path):
@@ -203,7 +203,8 @@ def test_a_recipe_with_a_setting_outside_a_section(wrong, tmp_path):
 
 def test_settings_of_a_kind_that_is_not_there(wrong):
     assert wrong("check", "--settings", "gtp") == (
-        "--settings gtp: not a kind; there are gpt, gru, lstm, rnn, text, next-word, train. Did you mean gpt?"
+        "--settings gtp: not a kind; there are pairs, text, gpt, gru, lstm, rnn, transformer of pairs, next-word, "
+        "translate, train. Did you mean gpt?"
     )
 
 
@@ -265,9 +266,8 @@ def test_a_set_without_a_reader_is_refused_before_it_is_fetched(wrong, monkeypat
     monkeypatch.setattr(catalogue, "fetch", lambda *_, **__: pytest.fail("it was fetched"))
     assert wrong("train", "mnist") == (
         "mnist: this is images (70,000 handwritten digits, 28 x 28 (idx files)), and this harken has no reader for "
-        "images yet; it reads text"
+        "images yet; it reads pairs, text"
     )
-    assert wrong("train", "tatoeba-fra").endswith("it reads text. To take it for text all the same: data.kind=text")
 
 
 def test_random_bytes_are_not_called_latin_1(wrong, tmp_path):
@@ -303,21 +303,14 @@ def test_another_text_than_that_of_the_recipe_names_the_way_out(wrong, text, tmp
     assert wrong("train", "r.toml").endswith("bring that one back, or train anew on this one: harken train my.txt")
 
 
-def test_pairs_are_recognised_and_named_as_not_readable_yet(wrong, tmp_path):
-    (tmp_path / "p.tsv").write_text("".join(f"a cat {n} sat\tun chat {n} dort\n" for n in range(30)))
-    assert wrong("train", "p.tsv") == (
-        "p.tsv: this is pairs (2 columns split at tabs, no header; column 1 and column 2 hold text, and no column is a "
-        "label), and this harken has no reader for pairs yet; it reads text. "
-        "To take it for text all the same: data.kind=text"
-    )
-
-
 def test_a_table_is_recognised_and_named_as_not_readable_yet(wrong, tmp_path):
     rows = "".join(f"we saw film {n} and slept,bad\nwe saw film {n} and cheered,good\n" for n in range(9))
     (tmp_path / "t.csv").write_text("review,verdict\n" + rows)
     said = wrong("check", "t.csv")
     assert said.startswith("t.csv: this is table (2 columns split at commas, a header; column 'verdict' has 2 values")
-    assert said.endswith("no reader for table yet; it reads text. To take it for text all the same: data.kind=text")
+    assert said.endswith(
+        "no reader for table yet; it reads pairs, text. To take it for text all the same: data.kind=text"
+    )
 
 
 def test_an_empty_stdin_is_named(wrong):

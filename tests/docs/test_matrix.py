@@ -34,12 +34,12 @@ def test_the_page_is_what_was_tried() -> None:
 
 
 def test_the_page_has_every_model() -> None:
-    assert [family.model for family in FAMILIES] == list(kinds.BUILT_IN["model"])
+    assert [family.model for family in FAMILIES] == [*kinds.BUILT_IN["model"], *kinds.BUILT_IN["model of pairs"]]
 
 
 def test_every_cell_passes_or_gives_its_reason() -> None:
     for line in matrix.PAGE.read_text("utf-8").splitlines():
-        if line.startswith("| text"):
+        if line.startswith(("| text", "| pairs")):
             cells = [cell.strip() for cell in line.strip("|").split("|")[2:]]
             assert len(cells) == len(matrix.COLUMNS)
             assert all(cell == matrix.PASSES or len(cell) > 10 for cell in cells)
@@ -61,7 +61,6 @@ def test_a_family_that_fails_gives_its_reason(tmp_path: Path, monkeypatch: pytes
 def test_a_run_that_starts_anew_does_not_count_as_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Starting anew gives the same bytes as well: what counts is where it went on."""
     monkeypatch.setattr(matrix, "SETTINGS", {**matrix.SETTINGS, "train.checkpoint_every": 100})
-    text = tmp_path / "tales.txt"
-    text.write_text("\n\n".join(matrix.tales(8)), "utf-8")
-    told = matrix.resumes(matrix.Family("text", "rnn"), text, tmp_path)
+    family = matrix.Family("text", "rnn")
+    told = matrix.resumes(family, family.write(tmp_path), tmp_path)
     assert told == "went on from step 0, not from the last checkpoint"

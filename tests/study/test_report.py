@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harken.study.chart import Line, chart, duration, figure, labels, scaled, smooth, thin, ticks
+from harken.study.chart import Html, Line, chart, duration, figure, labels, scaled, smooth, thin, ticks
 from harken.study.report import CSS, judge, report
 from harken.training.meter import LECTURE, Reading, cost
 
@@ -47,6 +47,25 @@ def facts(steps: int = 1200) -> dict[str, Any]:
         "reason": "anything else that is UTF-8 = text", "machine": {"cpu": "EPYC", "cores": 2, "gpu": None},
         "recipe": RECIPE, "origins": {"model.d": "size = small", "train.lr": "command line"},
         "repeat": ["harken train runs/x/recipe.toml --out runs/again"], "next": ["harken look runs/shakespeare"],
+    }  # fmt: skip
+
+
+def of_pairs() -> dict[str, Any]:
+    """A run that translates: its baselines have no loss."""
+    free = {"copy of the source": {"bleu": 0.2, "exact_match": 0.0}}
+    splits = {"train": 5000, "valid": 400, "test": 300}
+    sides = {split: {"source": n * 7, "target": n * 9} for split, n in splits.items()}
+    return facts() | {
+        "name": "phrases", "kind": "transformer", "task": "translate",
+        "metrics": {"test": {"loss": 0.57, "perplexity": 1.76, "bleu": 70.4, "exact_match": 0.43}},
+        "protocol": {"test": {"pairs": 300, "tokens": 3000, "beam": 4, "grouped_by": "words"}},
+        "baseline": {"test": free}, "parts": {"test": {"3-4 words": {"bleu": 76.2, "pairs": 64, "at": 3.641}}},
+        "log": [{"step": n, "loss": 3 / n, "valid": 3 / n, "bleu": 10.0 * n} for n in range(1, 5)],
+        "samples": [{"prompt": "They have them.", "text": "Ils les ont.", "references": ["Ils les ont.", "Elles."]}],
+        "looks": Html("<svg><title>12 words</title></svg>"),
+        "data": {"pairs": splits, "sources": splits, "references": {"valid": 1.42}, "tokens": sides, "length": sides,
+                 "overlap": 0, "vocab": [2417, 2300], "token": "bpe", "sha256": "8c", "taken": 12, "aside": 3,
+                 "bad": {"count": 31, "first": ["a.tsv:5: the target is empty"]}},
     }  # fmt: skip
 
 
@@ -251,6 +270,42 @@ def test_what_was_predicted_stands_beside_what_was_used():
     for row in ("time4 min 0 s3 min 42 s", "memory500 MiB432 MiB", "energy0.33 Wh0.30 Wh"):
         assert row in words, row
     assert "predicted" not in Page(report(facts())).words
+
+
+def test_a_translator_is_judged_by_bleu_where_the_baselines_have_no_loss():
+    verdict, advice = judge(of_pairs())
+    assert (
+        verdict
+        == "70 points better than the copy of the source, which costs nothing: BLEU 70.4 against 0.200 on "
+        + ("the test split.")
+    )
+    assert not advice
+
+
+def test_a_page_of_pairs_shows_samples_beside_references_the_curve_of_bleu_and_what_was_looked_at():
+    page = Page(report(of_pairs()))
+    cells = [words for _, words in page.all("td")]
+    start = cells.index("They have them.")
+    assert cells[start : start + 3] == ["They have them.", "Ils les ont.", "Ils les ont. | Elles."]
+    titles = [words for _, words in page.all("title")]
+    assert {"BLEU, quick looks", "step 4: 40.00", "12 words"} <= set(titles)
+    assert "test split: by words" in page.words
+    assert "3.641" not in page.words  # a place on an axis is no result
+
+
+def test_a_page_of_pairs_tells_both_sides_and_what_was_left_out():
+    words = " ".join(Page(report(of_pairs())).words.split())
+    for told in ("different sources", "tokens, target", "35,000", "45,000", "2,417 and 2,300"):
+        assert told in words
+    for told in ("sources are held out12", "too long3", "learned from too0", "no pair31"):  # each name with its number
+        assert told in words
+
+
+@pytest.mark.parametrize("value", [HOSTILE, None, math.nan, 10**400, [], {}, [HOSTILE]], ids=lambda v: repr(v)[:9])
+def test_whatever_a_value_of_pairs_is_the_page_is_whole_and_inert(value):
+    whole = of_pairs()
+    for path in places({key: whole[key] for key in ("metrics", "protocol", "parts", "log", "samples", "data")}):
+        inert(report(put(whole, path, value)))
 
 
 def test_a_section_without_facts_is_left_out():

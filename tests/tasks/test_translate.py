@@ -1,0 +1,133 @@
+"""Translation as a task: loss, metrics and free baselines, each against a computation by hand."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from harken import kinds
+from harken.data.batch import IGNORE
+from harken.data.pairs import PairSource
+from harken.models import EncoderDecoder
+from harken.study import train
+from harken.tasks import measures
+from harken.tasks.translate import Task, Translate
+
+
+@pytest.fixture(scope="module")
+def source(pair_file) -> PairSource:
+    return PairSource(path=str(pair_file), tokens="word")
+
+
+def bound(source: PairSource, **task) -> Translate:
+    return Task(**task).bind(source.open(), None, batch=8, seed=0)
+
+
+def model(task: Translate) -> EncoderDecoder:
+    torch.manual_seed(0)
+    return kinds.find("model", "transformer", " of pairs")(d=16, layers=1, heads=2).build(task.data.vocab).double().eval()
+
+
+def scores(net: EncoderDecoder, batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """ln p of every word at each place that is asked, and the answers there."""
+    asked = batch.targets != IGNORE
+    return net.scores(batch.tokens, **batch.told())[asked].log_softmax(-1), batch.targets[asked]
+
+
+def test_the_loss_is_the_summed_cross_entropy_of_the_targets_and_their_edges(source):
+    task = bound(source, label_smoothing=0.0)
+    net, batch = model(task), task.batch(0, 0)
+    logs, answers = scores(net, batch)
+    found = task.loss(net, batch)
+    torch.testing.assert_close(found.total, F.nll_loss(logs, answers, reduction="sum"))
+    assert found.told is None
+    assert int((answers == net.edge).sum()) == len(batch.tokens)
+
+
+def test_smoothing_spreads_a_share_over_all_words_and_what_is_told_is_without_it(source):
+    task = bound(source, label_smoothing=0.2)
+    net, batch = model(task), task.batch(0, 0)
+    logs, answers = scores(net, batch)
+    found, plain = task.loss(net, batch), F.nll_loss(logs, answers, reduction="sum")
+    torch.testing.assert_close(found.total, 0.8 * plain - 0.2 * logs.mean(-1).sum())
+    torch.testing.assert_close(found.told, plain)
+
+
+def test_the_loss_of_a_split_is_the_mean_over_its_first_references(source):
+    task = bound(source)
+    net, pairs = model(task), task.data.splits["valid"]
+    total, count = 0.0, 0
+    with torch.no_grad():
+        for n in range(len(pairs)):
+            ids = pairs.target[n].astype(int).tolist()
+            told = torch.tensor([[*pairs.source[n].astype(int).tolist(), net.source_vocab - 1]])
+            logs = net.scores(torch.tensor([[net.edge, *ids]]), source=told)[0].log_softmax(-1)
+            total -= float(logs.gather(1, torch.tensor([*ids, net.edge])[:, None]).sum())
+            count += len(ids) + 1
+    found = task.evaluate(net, "valid")
+    assert found.protocol["tokens"] == count
+    assert found.metrics["loss"] == pytest.approx(total / count, rel=1e-9)
+    assert found.metrics["perplexity"] == pytest.approx(math.exp(total / count), rel=1e-9)
+
+
+def test_answers_that_are_the_references_have_full_marks_and_their_metric_chooses(source, monkeypatch):
+    pytest.importorskip("sacrebleu")
+    task = bound(source)
+    pairs = task.data.splits["valid"]
+    monkeypatch.setattr(task, "answers", lambda *_: [references[0] for references in pairs.references])
+    found = task.evaluate(model(task), "valid")
+    assert found.by == "bleu"
+    assert {name: found.metrics[name] for name in ("exact_match", "rouge_l")} == {"exact_match": 1, "rouge_l": 1}
+    assert [found.metrics[name] for name in ("bleu", "chrf")] == pytest.approx([100, 100])
+
+
+def test_without_sacrebleu_bleu_is_left_out_with_a_word_and_the_loss_chooses(source, monkeypatch):
+    monkeypatch.setattr(measures, "available", lambda: False)
+    task = bound(source, eval_pairs=5)
+    found = task.evaluate(model(task), "valid")
+    assert found.by == "loss"
+    assert not {"bleu", "chrf"} & found.metrics.keys()
+    assert found.protocol["bleu"] == "not counted (pip install 'harken[text]')"
+    assert all("bleu" not in free for free in task.baselines("valid").values())
+
+
+def test_another_measure_chooses_where_it_is_asked_to(source):
+    assert (
+        bound(source, measure="exact_match", eval_pairs=5).evaluate(model(bound(source)), "valid").by == "exact_match"
+    )
+
+
+def test_what_costs_nothing_is_judged_as_the_model_is(source):
+    task = bound(source)
+    free, pairs = task.baselines("valid"), task.data.splits["valid"]
+    assert free.keys() == {"copy of the source", "most frequent target"}
+    assert free["copy of the source"]["exact_match"] == measures.exact_match(pairs.sources, pairs.references)
+    assert free["copy of the source"]["rouge_l"] == measures.rouge_l(pairs.sources, pairs.references)
+    assert all("loss" not in row for row in free.values())
+
+
+def test_judging_leaves_the_model_in_the_mode_it_was_in(source):
+    task = bound(source, eval_pairs=3)
+    for mode in (True, False):
+        net = model(task).train(mode)
+        task.evaluate(net, "valid", quick=True)
+        assert net.training is mode
+
+
+def test_the_weights_of_the_best_bleu_are_kept_even_if_a_later_loss_is_lower(pair_file, tmp_path, monkeypatch):
+    pytest.importorskip("sacrebleu")
+    judged = Translate.evaluate
+    looks = iter([(10.0, 3.0), (30.0, 2.0), (20.0, 1.0)])
+
+    def planned(self, model, split, *, quick=False):
+        found = judged(self, model, split, quick=quick)
+        if quick and (now := next(looks, None)):
+            found.metrics["bleu"], found.metrics["loss"] = now
+        return found
+
+    monkeypatch.setattr(Translate, "evaluate", planned)
+    settings = {"model.d": 16, "model.layers": 1, "model.heads": 2, "data.tokens": "word", "task.eval_pairs": 5}
+    settings |= {"train.steps": 3, "train.eval_every": 1, "train.threads": 1}
+    run = train.train(pair_file, out=tmp_path / "run", settings=settings)
+    assert run.facts["best_step"] == 2
