@@ -18,7 +18,7 @@ help: ## this list
 
 setup: $(SETUP) ## .venv with everything the tests need
 
-demo: $(if $(wildcard $(SETUP)),,$(LIGHT)) ## a light .venv, then a first success: learn from Shakespeare in four minutes
+demo: $(if $(wildcard $(SETUP)),,$(LIGHT)) ## a light .venv, then a first success: learn to translate in four minutes
 	$(BIN)/harken demo
 
 test: $(SETUP) ## the whole default suite, then check; this is what CI runs

@@ -46,15 +46,15 @@ def test_the_demo_tells_the_whole_story_in_its_order(demo):
         r"She does not have a dog\. +-> ",
         r"step      20 of 20",
         r"thanks  harken's own grammar \(Apache-2.0\)",
-        r"test .*bleu .* this model",
+        r"valid .*bleu .* this model",
         r"copy of the source, for free",
+        r"test .*bleu .* this model",
         r"It translates sentences it has not seen",
         r"looks   mine/attention.png",
         r"report  mine/report.html",
         r"next    harken translate mine ",
     ]
-    places = [match.start() if (match := re.search(part, said.out)) else part for part in story]
-    assert places == sorted(places, key=lambda place: (isinstance(place, str), str(place).zfill(9)))
+    assert re.search(".*".join(story), said.out, re.S)
 
 
 def test_the_last_line_is_the_cost_beside_the_lecture_s_big_transformer(demo):

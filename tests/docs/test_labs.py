@@ -10,14 +10,24 @@ from nbclient import NotebookClient
 
 # the notebook client and its sockets are not ours to mend
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
-LAB = Path(__file__).resolve().parents[2] / "labs" / "lab01.ipynb"
+LABS = sorted((Path(__file__).resolve().parents[2] / "labs").glob("lab*.ipynb"))
 
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What each code cell printed, by the first words of its code; and its seconds of processor time."""
-    folder = tmp_path_factory.mktemp("lab01")
-    book = nbformat.read(LAB, as_version=4)
+    """What Lab 01 printed."""
+    return executed(LABS[0], tmp_path_factory.mktemp("lab01"))
+
+
+@pytest.fixture(scope="module")
+def printed_02(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What Lab 02 printed."""
+    return executed(LABS[1], tmp_path_factory.mktemp("lab02"))
+
+
+def executed(lab: Path, folder: Path) -> dict[str, str]:
+    """What each code cell printed, by its code; and its seconds of processor time."""
+    book = nbformat.read(lab, as_version=4)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HARKEN_CACHE", str(folder / "cache"))
         patch.setenv("OMP_NUM_THREADS", "1")
@@ -94,12 +104,78 @@ def test_lab_01_shows_a_head_that_looks_back_only(printed: dict[str, str]) -> No
     assert all(not row[2 * n + 2 :].strip() for n, row in enumerate(rows))
 
 
-def test_a_text_of_your_own_is_one_line_away() -> None:
-    lines = [line for cell in nbformat.read(LAB, as_version=4).cells for line in cell.source.splitlines()]
-    assert sum(line.startswith("TEXT = ") for line in lines) == 1
+# --- Lab 02 -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_labs_are_stored_without_what_they_printed() -> None:
-    for cell in nbformat.read(LAB, as_version=4).cells:
+@pytest.mark.process
+def test_lab_02_runs_in_under_a_minute_and_complains_of_nothing(printed_02: dict[str, str]) -> None:
+    assert float(printed_02["seconds"]) < 60
+    assert printed_02["errors"] == ""
+
+
+@pytest.mark.process
+def test_lab_02_holds_sources_out_that_are_not_learned_from(printed_02: dict[str, str]) -> None:
+    said = of(printed_02, "data.facts()")
+    assert "held-out sources that are learned from too: 0" in said
+    assert re.findall(r"^(\w+) +[\d,]+ pairs", said, re.M) == ["train", "valid", "test"]
+
+
+@pytest.mark.process
+def test_lab_02_states_the_equation_three_times(printed_02: dict[str, str]) -> None:
+    said = of(printed_02, "def drawn")
+    assert all(float(gap) < 1e-6 for gap in re.findall(r"differ by (\S+)", said))
+    assert said.count(" xxxxx\n") == 5 + 6  # encoder and cross
+    assert " x.....\n    xx....\n    xxx...\n    xxxx..\n    xxxxx.\n    xxxxxx\n" in said
+
+
+@pytest.mark.process
+def test_lab_02_asks_all_next_words_at_once(printed_02: dict[str, str]) -> None:
+    said = of(printed_02, "rule.step()")
+    losses = [float(loss) for loss in re.findall(r"loss (\S+)", said)]
+    assert losses[-1] < losses[0] / 1.5
+    assert float(said.split()[-1]) < 1e-4
+
+
+@pytest.mark.process
+def test_lab_02_learns_to_translate(printed_02: dict[str, str]) -> None:
+    watched = of(printed_02, "begun").splitlines()
+    assert "Je suis étudiant" not in watched[0]
+    assert "voiture rouge" in watched[-4]
+    found = {
+        line[:22].strip(): float(line.split("bleu")[1].split()[0]) for line in of(printed_02, "rouge_l").splitlines()
+    }
+    assert found["this model"] > 60 > 5 > max(score for name, score in found.items() if name != "this model")
+    assert of(printed_02, "'right' if").count("right") >= 3
+
+
+@pytest.mark.process
+def test_lab_02_looks_across_where_the_order_changes(printed_02: dict[str, str]) -> None:
+    head, *rows = of(printed_02, "shades =").splitlines()
+    columns = {word: head.index(word) for word in ("red", "car")}
+    row = {line.split("|")[0].strip(): line for line in rows}
+    shades = " .:-=+*#%@"
+    for french, english, other in (("voiture", "car", "red"), ("rouge", "red", "car")):
+        dark, light = (shades.index(row[french][columns[word]]) for word in (english, other))
+        assert dark > light
+
+
+@pytest.mark.process
+def test_lab_02_finds_likelier_texts_with_a_beam(printed_02: dict[str, str]) -> None:
+    greedy, beam = (float(score) for score in re.findall(r"mean ln p (\S+)", of(printed_02, "run.alternatives")))
+    assert greedy < beam
+
+
+# --- both -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("lab", "name"), list(zip(LABS, ("TEXT", "PAIRS"), strict=True)))
+def test_data_of_your_own_is_one_line_away(lab: Path, name: str) -> None:
+    lines = [line for cell in nbformat.read(lab, as_version=4).cells for line in cell.source.splitlines()]
+    assert sum(line.startswith(f"{name} = ") for line in lines) == 1
+
+
+@pytest.mark.parametrize("lab", LABS)
+def test_the_labs_are_stored_without_what_they_printed(lab: Path) -> None:
+    for cell in nbformat.read(lab, as_version=4).cells:
         assert not cell.get("outputs")
         assert cell.get("execution_count") is None

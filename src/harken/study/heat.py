@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from harken.data.pair_tokens import GLUE
 from harken.use.model import Run
 
 from .chart import Html, figure, tag
@@ -17,7 +18,8 @@ def cross(run: Run, text: str) -> tuple[list[str], list[str], Weights] | None:
     trace = run.trace(text)
     if not (views := trace.views.get("cross")):
         return None
-    return trace.tokens, trace.source or [], views[-1].whole()[0].mean(0).tolist()
+    written, read = ([word.strip(GLUE) for word in words] for words in (trace.tokens, trace.source or []))
+    return written, read, views[-1].whole()[0].mean(0).tolist()
 
 
 def heat(rows: Sequence[str], columns: Sequence[str], weights: Weights) -> Html:
