@@ -51,6 +51,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in (*names, "parted/train.txt", "parted/valid.txt", "parted/test.txt"):
         (home / name).parent.mkdir(exist_ok=True)
         (home / name).write_text("\n\n".join(tales(20 if name == "my.txt" else 10)) + "\n")
+    from harken.data.phrases import phrases
+
+    pairs = list(phrases(60))
+    (home / "pairs.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    (home / "english.txt").write_text("".join(f"{source}\n" for source, _ in pairs[:3]))
     (home / "recipe.toml").write_text('[data]\npath = "my.txt"\n[model]\nsize = "tiny"\n[train]\nsteps = 2\n')
     return home
 
