@@ -149,7 +149,8 @@ class Beams:
         """Write one token more: the 2 K best ways to go on, of which those that end are put aside."""
         B, K, t = len(self.place), self.how.beam, self.t
         last = self.texts[:, :, t].reshape(B * K, 1)
-        logits = self.model.scores(last, pos=torch.tensor([t], device=last.device), memory=self.memory)[:, -1]
+        place = torch.tensor([t], device=last.device)
+        logits = self.model.scores(last, pos=place, memory=self.memory.upto(t + 1))[:, -1]
         many = min(2 * K, logits.shape[-1])
         best = self._narrow(logits.float()).topk(many, -1)  # of each text: B*K 2K
         logs = best.values - logits.float().logsumexp(-1, keepdim=True)

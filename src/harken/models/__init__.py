@@ -80,7 +80,7 @@ class EncoderDecoder(LanguageModel):
 
     A family brings `read(source, real) -> Any`, `forward(tokens, *, source, source_lengths, pos, memory, lengths) -> h`
     and `memory(B, capacity, source, source_lengths)`, whose result has `reorder(rows, upto)` (in place, among the texts
-    of one source) and `select(rows)` (some sources alone).
+    of one source), `upto(n)` (its first n places) and `select(rows)` (some sources alone).
     """
 
     read: Callable[[Tensor, Tensor | None], Any]

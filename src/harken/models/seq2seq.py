@@ -112,6 +112,10 @@ class Remembered:
         for memory in self.own:
             memory.reorder(rows, upto)
 
+    def upto(self, n: int) -> "Remembered":
+        """The same memory without the room behind n: a step need not look at what is not yet written."""
+        return Remembered([Memory(m.k[:, :, :n], m.v[:, :, :n]) for m in self.own], self.source)
+
     def select(self, rows: Tensor) -> "Remembered":
         """Of these sources alone, with all texts of each."""
         each = len(self.own[0].k) // len(self.source.read[0].k)
