@@ -26,7 +26,8 @@ def bound(source: PairSource, **task) -> Translate:
 
 def model(task: Translate) -> EncoderDecoder:
     torch.manual_seed(0)
-    return kinds.find("model", "transformer", " of pairs")(d=16, layers=1, heads=2).build(task.data.vocab).double().eval()
+    shape = kinds.find("model", "transformer", " of pairs")(d=16, layers=1, heads=2)
+    return shape.build(task.data.vocab).double().eval()
 
 
 def scores(net: EncoderDecoder, batch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -131,3 +132,4 @@ def test_the_weights_of_the_best_bleu_are_kept_even_if_a_later_loss_is_lower(pai
     settings |= {"train.steps": 3, "train.eval_every": 1, "train.threads": 1}
     run = train.train(pair_file, out=tmp_path / "run", settings=settings)
     assert run.facts["best_step"] == 2
+    assert 0 <= run.facts["data"]["padding"] < 1

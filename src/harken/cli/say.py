@@ -5,8 +5,9 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from io import BufferedReader
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -76,8 +77,9 @@ def lines(*, must: bool) -> Iterator[str]:
 def blocks(most: int, *, must: bool) -> Iterator[list[str]]:
     """The same, so many at a time or as many as have come: no line waits for the next one."""
     n, rest, more = 0, b"", True
+    stdin = cast(BufferedReader, sys.stdin.buffer)
     while more:
-        piece = sys.stdin.buffer.read1(PIECE)
+        piece = stdin.read1(PIECE)
         more = bool(piece)
         *whole, rest = (rest + piece).split(b"\n")
         whole += [rest] if rest and not more else []

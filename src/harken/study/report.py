@@ -258,7 +258,7 @@ def _data(data: Facts, reason: Any) -> list[Html]:
             for side in ("source", "target"):
                 counts[f"{name}, {side}"] = {split: _of(data, key, split).get(side) for split in _of(data, key)}
     vocab = data.get("vocab")
-    rest = {"vocabulary": " and ".join(map(figure, vocab)) if isinstance(vocab, list) else vocab}
+    rest = {"vocabulary": " and ".join(dict.fromkeys(map(figure, vocab))) if isinstance(vocab, list) else vocab}
     rest |= {"a token is": data.get("token"), "recognised": reason}
     rest |= {name: data.get(key) for key, name in LEFT_OUT.items()}
     rest |= {"lines that are no pair": _of(data, "bad").get("count"), "SHA-256": data.get("sha256")}

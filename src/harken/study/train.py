@@ -17,6 +17,7 @@ from harken import recipe as recipes
 from harken.errors import BadInput
 from harken.events import Listener, silent
 from harken.recipe import Recipe
+from harken.tasks.translate import Translate
 from harken.training import meter, parallel
 from harken.training.board import PLACE
 from harken.training.forecast import plan, refuse_a_small_disk
@@ -253,7 +254,8 @@ def _train(
     trainer.model = ranks.joined(trainer.model, lambda: recipe.build(opened.vocab))
     if ranks.first:
         run.write_tensors(folder / "model.safetensors", run.weights(trainer.model))
-        known = {"data": opened.facts(), "reason": notes["reason"], "early": trainer.early(steps) or None}
+        padding = {"padding": trainer.task.batches.padding} if isinstance(trainer.task, Translate) else {}
+        known = {"data": opened.facts() | padding, "reason": notes["reason"], "early": trainer.early(steps) or None}
         _judge(recipe, folder, trainer, metered, known, listen)
     ranks.same(lambda: None)  # the others wait
     return load(folder, device=str(trainer.device))
