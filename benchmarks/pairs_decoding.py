@@ -2,9 +2,12 @@
 
     python benchmarks/pairs_decoding.py --device cpu --batch 16 --tokens 32 --threads 2
     python benchmarks/pairs_decoding.py --device cuda --dtype bfloat16                    batch 64, beam 4, base size
+    python benchmarks/pairs_decoding.py --device cpu --threads 2 --run runs/marian-like   sentences of a test split
 
-Weights are random, so an answer goes on to its last token: all of the work, nothing to understand. Both take turns;
-counted are tokens of the best answers a second; the ratio is that of the medians.
+Random weights go on to the last token: all of the work, nothing to understand. A run must have Marian's
+choices: model.norm=post model.act=relu model.positions=sinusoid-halves. transformers gets the sentences in batches, in
+their order; harken all of them. Both take turns; counted are tokens of the best answers a second; the ratio is that of
+the medians.
 """
 
 import argparse
@@ -16,8 +19,9 @@ import time
 import torch
 from transformers import MarianConfig, MarianMTModel
 
+import harken
 from harken import machine
-from harken.decode.beam import Search, search
+from harken.decode.beam import Search, search_all
 from harken.models.seq2seq import Seq2Seq, TransformerShape
 
 LAYER = {
@@ -40,6 +44,8 @@ def peer(model: Seq2Seq, shape: TransformerShape, vocab: int) -> MarianMTModel:
         scale_embedding=True, max_position_embeddings=shape.context,
     )  # fmt: skip
     marian = MarianMTModel(config).eval()
+    for side in (marian.model.encoder, marian.model.decoder):
+        side.embed_scale = model.loud
     own, theirs = dict(model.named_parameters()), marian.state_dict()
     theirs["model.shared.weight"].copy_(own["embed.weight"][:vocab])
     for side, stack in (("encoder", "encoder"), ("decoder", "stack")):
@@ -51,10 +57,29 @@ def peer(model: Seq2Seq, shape: TransformerShape, vocab: int) -> MarianMTModel:
     return marian
 
 
+def random(options: argparse.Namespace) -> tuple[Seq2Seq, TransformerShape, list[list[int]], int]:
+    shape = TransformerShape(size=options.size, norm="post", act="relu", positions="sinusoid-halves")
+    model = shape.build((options.vocab, options.vocab)).eval()
+    model.loud = math.sqrt(shape.d)
+    for weights in model.parameters():
+        weights.data.mul_(3.0 if weights.dim() > 1 else 1.0)  # sure of something, so that rounding decides nothing
+    lengths = torch.randint(options.source // 2, options.source * 3 // 2, (options.batch,)).tolist()
+    sources = [[*torch.randint(options.vocab - 1, (n - 1,)).tolist(), options.vocab - 1] for n in lengths]
+    return model, shape, sources, options.vocab
+
+
+def trained(options: argparse.Namespace) -> tuple[Seq2Seq, TransformerShape, list[list[int]], int]:
+    run = harken.load(options.run, device="cpu")
+    texts = run.recipe.open(run.tokenizer).splits["test"].sources[: options.sentences]
+    return run.model, run.recipe.model, [run.tokenizer.encode_source(t).tolist() for t in texts], run.model.vocab
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--run", help="a run to translate with, instead of random weights")
+    parser.add_argument("--sentences", type=int, default=512, help="of the run's test split")
     parser.add_argument("--size", default="base")
     parser.add_argument("--vocab", type=int, default=32_001)
     parser.add_argument("--batch", type=int, default=64)
@@ -67,29 +92,27 @@ def main() -> None:
     if options.threads:
         torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-    shape = TransformerShape(size=options.size, norm="post", act="relu", positions="sinusoid-halves")
-    model = shape.build((options.vocab, options.vocab)).eval()
-    model.loud = math.sqrt(shape.d)
-    for weights in model.parameters():
-        weights.data.mul_(3.0 if weights.dim() > 1 else 1.0)  # sure of something, so that rounding decides nothing
-    marian = peer(model, shape, options.vocab)
+    model, shape, sources, vocab = trained(options) if options.run else random(options)
+    marian = peer(model, shape, vocab)
     device, dtype = torch.device(options.device), getattr(torch, options.dtype)
     model, marian = model.to(device, dtype), marian.to(device, dtype)
-    lengths = torch.randint(options.source // 2, options.source * 3 // 2, (options.batch,)).tolist()
-    sources = [[*torch.randint(options.vocab - 1, (n - 1,)).tolist(), options.vocab - 1] for n in lengths]
-    given = torch.full((options.batch, max(lengths)), options.vocab - 1)
-    for row, source in zip(given, sources, strict=True):
-        row[: len(source)] = torch.tensor(source)
-    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     how = Search(beam=options.beam, longest=options.tokens)
     same = {"num_beams": options.beam, "max_new_tokens": options.tokens, "do_sample": False, "length_penalty": 1.0}
 
     def ours() -> list[list[int]]:
-        return [answers[0].tokens for answers in search(model, sources, how)]
+        return [answers[0].tokens for answers in search_all(model, sources, how)]
 
     def theirs() -> list[list[int]]:
-        made = marian.generate(given.to(device), attention_mask=mask.to(device), **same)[:, 1:].tolist()
-        return [ids[: ids.index(options.vocab - 1)] if options.vocab - 1 in ids else ids for ids in made]
+        made = []
+        for start in range(0, len(sources), options.batch):
+            some = sources[start : start + options.batch]
+            lengths = torch.tensor([len(s) for s in some])
+            given = torch.full((len(some), int(lengths.max())), vocab - 1)
+            for row, source in zip(given, some, strict=True):
+                row[: len(source)] = torch.tensor(source)
+            mask = (torch.arange(given.shape[1]) < lengths[:, None]).to(device)
+            made += marian.generate(given.to(device), attention_mask=mask, **same)[:, 1:].tolist()
+        return [ids[: ids.index(vocab - 1)] if vocab - 1 in ids else ids for ids in made]
 
     rates, texts = {"harken": [], "transformers": []}, {}
     for n in range(options.rounds + 1):  # the first is not counted
@@ -104,7 +127,7 @@ def main() -> None:
     for name, seen in rates.items():
         row = {"name": name, "tokens_per_second": round(statistics.median(seen), 1)}
         row["ratio"] = round(statistics.median(seen) / statistics.median(rates["transformers"]), 3)
-        row |= {"spread": [round(min(seen), 1), round(max(seen), 1)], "same_answers": equal / options.batch}
+        row |= {"spread": [round(min(seen), 1), round(max(seen), 1)], "same_answers": equal / len(sources)}
         print(
             json.dumps(row | {k: getattr(options, k) for k in ("size", "batch", "beam", "dtype", "device")}), flush=True
         )
