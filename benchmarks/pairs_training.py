@@ -31,13 +31,13 @@ from harken.study.train import prepare
 class Plain(nn.Module):
     """nn.Transformer between two embeddings and a linear layer."""
 
-    def __init__(self, vocab: tuple[int, int], shape, longest: int) -> None:
+    def __init__(self, vocab: tuple[int, int], shape, longest: int, dropout: float) -> None:
         super().__init__()
         self.source, self.target = (nn.Embedding(n, shape.d) for n in vocab)
         self.place = nn.Embedding(longest + 2, shape.d)
         sizes = {"num_encoder_layers": shape.layers, "num_decoder_layers": shape.layers}
         hidden = shape.hidden or 4 * shape.d
-        how = {"dim_feedforward": hidden, "dropout": shape.dropout, "batch_first": True, "norm_first": True}
+        how = {"dim_feedforward": hidden, "dropout": dropout, "batch_first": True, "norm_first": True}
         self.core = nn.Transformer(shape.d, shape.heads, **sizes, **how)
         self.head = nn.Linear(shape.d, vocab[1])
 
@@ -52,10 +52,10 @@ class Plain(nn.Module):
         return self.head(self.core(source, target, tgt_mask=mask, tgt_is_causal=True, **padding))
 
 
-def peer(trainer, opened, recipe) -> Callable[[int], int]:
+def peer(trainer, opened, recipe, dropout: float) -> Callable[[int], int]:
     """Turns of the plain loop: so many steps -> real target tokens."""
     device, rows, dice = trainer.device, trainer.task.batches.rows, np.random.default_rng(0)
-    model = Plain(opened.vocab, recipe.model, recipe.data.longest).to(device)
+    model = Plain(opened.vocab, recipe.model, recipe.data.longest, dropout).to(device)
     call = torch.compile(model, dynamic=True) if device.type == "cuda" else model
     rule = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=device.type == "cuda")
     pairs = opened.train
@@ -95,12 +95,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data")
     parser.add_argument("settings", nargs="*")
+    parser.add_argument("--dropout", type=float, default=0.1, help="of the peer; nn.Transformer's own default is 0.1")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=20)
     options = parser.parse_intermixed_args()
     recipe = choose(options.data, dict(map(recipes.override, options.settings))).recipe
     opened, trainer = prepare(recipe, lambda *_, **__: None)
-    turns = {"harken": ours(trainer), "nn.Transformer": peer(trainer, opened, recipe)}
+    turns = {"harken": ours(trainer), "nn.Transformer": peer(trainer, opened, recipe, options.dropout)}
     rates: dict[str, list[float]] = {name: [] for name in turns}
     for n in range(options.rounds + 1):  # the first is not counted: kernels are chosen, code is compiled
         for name, turn in turns.items():

@@ -26,7 +26,7 @@ class Watcher(Teller):
 
 @click.command()
 @click.argument("name", default=NAMES[0], metavar="[NAME]")
-@click.option("--minutes", type=float, default=4.0, show_default=True, help="How long to train.")
+@click.option("--minutes", type=float, default=3.7, show_default=True, help="How long to train.")
 @click.option(
     "--out", metavar="DIR", help="The run folder to write. Default: runs/<name of the data>, -2, -3 ... if taken."
 )

@@ -4,6 +4,7 @@ The lectures' word for the kv-cache. It is preallocated and written in place, so
 shapes whatever the length of the text. Unwritten slots must stay hidden: `CAUSAL.at(slots)` does it, since j <= slot.
 """
 
+import torch
 from torch import Tensor
 
 
@@ -24,8 +25,14 @@ class Memory:
 
     def reorder(self, rows: Tensor, upto: int | None = None) -> None:
         """Keep these batch rows: how a beam search follows its survivors. In place, so that a captured step sees it."""
-        for store in (self.k[:, :, :upto], self.v[:, :, :upto]):  # what is not yet written need not follow
-            store.copy_(store[rows])
+        stores = self.k[:, :, :upto], self.v[:, :, :upto]  # what is not yet written need not follow
+        if rows.is_cuda:  # a GPU is not asked which rows move
+            for store in stores:
+                store.copy_(store[rows])
+            return
+        moved = (rows != torch.arange(len(rows))).nonzero()[:, 0]
+        for store in stores:
+            store[moved] = store[rows[moved]]
 
 
 class Fixed(Memory):

@@ -150,10 +150,11 @@ class Beams:
         B, K, t = len(self.place), self.how.beam, self.t
         last = self.texts[:, :, t].reshape(B * K, 1)
         place = torch.tensor([t], device=last.device)
-        logits = self.model.scores(last, pos=place, memory=self.memory.upto(t + 1))[:, -1]
+        logits = self.model.scores(last, pos=place, memory=self.memory.upto(t + 1))[:, -1].float()
+        total = logits.logsumexp(-1, keepdim=True)
         many = min(2 * K, logits.shape[-1])
-        best = self._narrow(logits.float()).topk(many, -1)  # of each text: B*K 2K
-        logs = best.values - logits.float().logsumexp(-1, keepdim=True)
+        best = self._narrow(logits).topk(many, -1)  # of each text: B*K 2K
+        logs = best.values - total
         if t < self.forced.shape[1]:  # what is forced costs nothing
             logs = logs.masked_fill((self.forced[:, t] >= 0).repeat_interleave(K)[:, None] & logs.isfinite(), 0)
         ways = (self.score[..., None] + logs.view(B, K, -1)).flatten(1)
@@ -167,8 +168,8 @@ class Beams:
         self._go_on(beam.gather(1, order), token.gather(1, order), score)
 
     def _narrow(self, logits: Tensor) -> Tensor:
-        """The scores with what may not come at -inf."""
-        logits = logits.index_fill(-1, self.never, -torch.inf)
+        """The scores, in place, with what may not come at -inf."""
+        logits.index_fill_(-1, self.never, -torch.inf)
         if self.how.no_repeat:
             logits = self._unrepeated(logits)
         if self.t < self.forced.shape[1]:

@@ -29,14 +29,14 @@ class Shown:
     picture: Path | None = None
 
 
-def text(*, minutes: float = 4.0, out: str | Path | None = None, listen: Listener = silent) -> Shown:
+def text(*, minutes: float = 3.7, out: str | Path | None = None, listen: Listener = silent) -> Shown:
     """Lab 01: learn to write, from the catalogue's Shakespeare."""
     fetched, whose = _fetched("shakespeare", "tales", listen)
     run = train(str(fetched), out=out, minutes=minutes, settings={"data.tokens": "char"}, listen=listen)
     return Shown(run, whose)
 
 
-def translate(*, minutes: float = 4.0, out: str | Path | None = None, listen: Listener = silent) -> Shown:
+def translate(*, minutes: float = 3.7, out: str | Path | None = None, listen: Listener = silent) -> Shown:
     """Lab 02: learn to translate, from the catalogue's English-French sentences. `watch` tells how far it is."""
     fetched, whose = _fetched("tatoeba-fra", "phrases", listen)
     watch = Watch(listen)

@@ -23,10 +23,16 @@ def orthogonal(M: Tensor) -> Tensor:
     tall = X.shape[-2] > X.shape[-1]
     X = X.mT if tall else X
     X = X / (X.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    # a GPU takes all matrices of a shape at once; a CPU's products are faster one by one
+    X = _rounds(X) if M.is_cuda else torch.stack([_rounds(x[None])[0] for x in X])
+    return (X.mT if tall else X).to(M.dtype)
+
+
+def _rounds(X: Tensor) -> Tensor:
     for _ in range(ROUNDS):
         S = X @ X.mT
         X = torch.baddbmm(X, torch.baddbmm(S, S, S, beta=B, alpha=C), X, beta=A)
-    return (X.mT if tall else X).to(M.dtype)
+    return X
 
 
 class Muon(torch.optim.Optimizer):
