@@ -19,7 +19,12 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "gru": "harken.models.rnn:GRUShape",
         "lstm": "harken.models.rnn:LSTMShape",
     },
-    "model of pairs": {"transformer": "harken.models.seq2seq:TransformerShape"},
+    "model of pairs": {
+        "transformer": "harken.models.seq2seq:TransformerShape",
+        "rnn": "harken.models.rnn_seq2seq:RNNSeq2SeqShape",
+        "rnn-attention": "harken.models.rnn_seq2seq:RNNAttentionShape",
+        "conv": "harken.models.conv_seq2seq:ConvShape",
+    },
     "task": {"next-word": "harken.tasks.next_word:Task", "translate": "harken.tasks.translate:Task"},
     "train": {"loop": "harken.training.settings:Train"},
 }

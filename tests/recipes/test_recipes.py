@@ -1,6 +1,7 @@
 """Recipes: every shipped one runs, a written one reads back, later layers win, and mistakes get their one line."""
 
 import math
+import re
 import tomllib
 from pathlib import Path
 
@@ -30,23 +31,26 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", shipped_names())
 def test_every_shipped_recipe_is_valid(name):
-    assert resolve((name, shipped(name))).data.kind == "text"
+    pairs = name.startswith(("pairs-", "translate"))
+    assert resolve((name, shipped(name))).data.kind == ("pairs" if pairs else "text")
 
 
 @pytest.mark.parametrize("name", shipped_names())
 def test_every_shipped_recipe_says_in_its_first_line_what_it_is_for(name):
     first = (Path(recipe.__file__).parent / "recipes" / f"{name}.toml").read_text().splitlines()[0]
-    assert first.startswith("# A ")
+    assert re.match("# An? ", first)
 
 
 @pytest.mark.parametrize("name", shipped_names())
-def test_two_steps_of_every_shipped_recipe_run(name, text, tmp_path, monkeypatch):
+def test_two_steps_of_every_shipped_recipe_run(name, text, pair_file, tmp_path, monkeypatch):
     from harken.study import train as study
 
     monkeypatch.setattr(study, "SAMPLE_TOKENS", 2)
-    tiny = {"data.path": str(text), "model.d": 16, "model.layers": 1, "model.context": 8}
-    tiny |= {"train.steps": 2, "train.batch": 4, "task.eval_tokens": 200}
-    tiny |= {"data.vocab": 300} if name in ("word", "bpe") else {}
+    tiny = {"model.d": 16, "model.layers": 1, "train.steps": 2, "train.batch": 4}
+    pairs = resolve((name, shipped(name))).data.kind == "pairs"
+    tiny |= {"data.path": str(pair_file)} if pairs else {"data.path": str(text), "model.context": 8}
+    tiny |= {"task.eval_pairs": 5} if pairs else {"task.eval_tokens": 200}
+    tiny |= {"data.vocab": 300} if pairs or name in ("word", "bpe") else {}
     tiny |= {"model.heads": 2} if "heads" in type(resolve((name, shipped(name))).model).model_fields else {}
     run = study.train(name, settings=tiny, out=tmp_path / "run")
     assert run.facts["steps"] == 2
@@ -243,7 +247,7 @@ def test_a_setting_of_the_command_line_is_toml_or_else_plain_text(text, value):
             f"lm.toml: data.kind = 'movies' is not a kind of data; accepted: {DATA}. "
             "A plug-in that brings it may be missing.",
         ),
-        ({"task.kind": "chess"}, "lm.toml: task.kind = 'chess' is not a kind of task; accepted: next-word."),
+        ({"task.kind": "chess"}, "lm.toml: task.kind = 'chess' is not a kind of task; accepted: next-word, translate."),
         ({"train.epochs": math.inf}, "lm.toml: train.epochs = inf: accepted: a finite number"),
         ({"model.dropout": 1.0}, "lm.toml: model.dropout = 1.0: accepted: number ≥ 0 and < 1"),
         *(
