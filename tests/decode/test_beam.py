@@ -5,7 +5,8 @@ import itertools
 import pytest
 import torch
 
-from harken.decode.beam import Answer, Search, search
+from harken.decode import beam
+from harken.decode.beam import Answer, Search, search, search_all
 from harken.errors import BadInput
 from harken.models.seq2seq import TransformerShape
 
@@ -74,9 +75,9 @@ def test_the_score_is_the_mean_log_probability_of_the_answer_and_its_edge(model)
             assert best.score == pytest.approx(mean, abs=1e-5)
 
 
-@pytest.mark.parametrize("beam", [1, 2, 5])
-def test_a_source_in_a_batch_gets_the_answers_it_gets_alone(model, beam):
-    how = Search(beam=beam, alternatives=beam)
+@pytest.mark.parametrize("wide", [1, 2, 5])
+def test_a_source_in_a_batch_gets_the_answers_it_gets_alone(model, wide):
+    how = Search(beam=wide, alternatives=wide)
     together = search(model, SOURCES, how)
     for source, answers in zip(SOURCES, together, strict=True):
         (alone,) = search(model, [source], how)
@@ -134,3 +135,18 @@ def test_an_answer_has_no_more_tokens_than_allowed(model):
 def test_what_cannot_be_searched_for_is_refused_by_its_name(given, said):
     with pytest.raises(BadInput, match=said):
         Search(**given)
+
+
+def test_many_sources_are_searched_in_batches_that_fit_and_answered_in_their_order(model, monkeypatch):
+    sizes = []
+    monkeypatch.setattr(beam, "AT_ONCE", 24)
+
+    def searched(model, sources, how, **given):
+        sizes.append((len(sources), max(map(len, sources))))
+        return search(model, sources, how, **given)
+
+    monkeypatch.setattr(beam, "search", searched)
+    found = search_all(model, SOURCES, Search(beam=2))
+    assert [a[0].tokens for a in found] == [a[0].tokens for a in search(model, SOURCES, Search(beam=2))]
+    assert len(sizes) > 1
+    assert all(rows == 1 or rows * longest * 2 <= 24 for rows, longest in sizes)

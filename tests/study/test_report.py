@@ -513,3 +513,11 @@ def test_numbers_are_written_for_people():
     assert times == ["0.4 s", "45 s", "1 min 0 s", "4 min 0 s", "2 h 2 min", "nan"]
     figures = [figure(x) for x in (1.7052, 111_540, 28.14, 1234.5, 0.0, 2e-7, None)]
     assert figures == ["1.71", "111,540", "28.1", "1,234", "0", "2e-7", ""]
+
+
+def test_the_verdict_is_by_what_the_task_is_judged_by():
+    solved = {"loss": 0.01, "perplexity": 1.01, "bleu": 0.0, "exact_match": 1.0}
+    free = {"copy of the source": {"bleu": 0.0, "exact_match": 0.0}}
+    facts = {"metrics": {"valid": solved}, "baseline": {"valid": free}}
+    facts["protocol"] = {"valid": {"tokens": 10_000, "judged_by": "exact_match"}}
+    assert judge(facts)[0].startswith("1.0 better than the copy of the source")

@@ -6,7 +6,7 @@ stopped: for models with a state) and `Packed` (whole documents, several in a ro
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -22,6 +22,8 @@ Tokens = np.ndarray[Any, np.dtype[Any]]
 @dataclass(frozen=True)
 class Batch:
     """Rows of tokens and, for each token, the one that follows."""
+
+    even: ClassVar[bool] = True  # as many rows in every batch, so that processes share them evenly
 
     tokens: Tensor  # B L
     targets: Tensor  # B L, IGNORE where nothing is asked

@@ -6,7 +6,7 @@ the same in every epoch; which of the equally long pairs meet, and in which orde
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,6 +20,8 @@ from harken.data.split_dropout import Splitter
 @dataclass(frozen=True, kw_only=True)
 class PairBatch(Batch):
     """Targets that begin with the edge (and, as answers, end with it), and the sources they are told from."""
+
+    even: ClassVar[bool] = False
 
     source: Tensor  # B Ls, the edge at its end and as padding
     lengths: Tensor  # B: tokens of each source, its edge with them

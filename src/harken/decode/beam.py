@@ -6,6 +6,7 @@ it. Sources that are done leave the batch. Every row is the same alone and among
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -90,7 +91,8 @@ def search_all(
     order = sorted(range(len(sources)), key=lambda n: len(sources[n]))
     found: dict[int, list[Answer]] = {}
     while order:
-        rows = max(1, AT_ONCE // (how.beam * len(sources[order[0]])))
+        fits = takewhile(lambda row: row[0] * how.beam * len(sources[row[1]]) <= AT_ONCE, enumerate(order, 1))
+        rows = max(1, sum(1 for _ in fits))
         some, order = order[:rows], order[rows:]
         found |= dict(zip(some, search(model, [sources[n] for n in some], how, never=never), strict=True))
     return [found[n] for n in range(len(sources))]

@@ -115,7 +115,8 @@ def judge(facts: Facts) -> tuple[str, str]:
     if not mine:
         return "No finite number was measured: nothing can be said about this model.", "Lower train.lr and train again."
     free = {name: _numbers(them) for name, them in _of(facts, "baseline", split).items()}
-    order = leading(mine)
+    by = _of(facts, "protocol", split).get("judged_by")  # what the task is judged by, where it says so
+    order = sorted(leading(mine), key=lambda name: name != by)
     key = next((k for k in order if any(k in them for them in free.values())), None)
     if key is None:
         return f"The {_name(order[0])} {where} is {figure(mine[order[0]])}; there is nothing to compare it with.", ""

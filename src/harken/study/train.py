@@ -14,6 +14,7 @@ import torch
 
 from harken import __version__, machine, run
 from harken import recipe as recipes
+from harken.data.pairs import Pairs
 from harken.errors import BadInput
 from harken.events import Listener, silent
 from harken.recipe import Recipe
@@ -241,7 +242,7 @@ def _train(
     recipe = Recipe(recipe.data.located(), recipe.model, recipe.task, recipe.train, notes["origins"])
     if before is None and ranks.first:
         run.write(folder / "recipe.toml", recipe.toml())
-        for name, content in opened.tokenizer.files().items():
+        for name, content in reversed(opened.tokenizer.files().items()):  # who goes on looks for the first alone
             run.write(folder / name, content)
         run.write(folder / "log.jsonl", "")
         listen("recipe", path=folder / "recipe.toml")
@@ -270,12 +271,14 @@ def _judge(
         listen("judge")
     scores = {split: trainer.look(split, quick=False) for split in task.splits}
     baseline = {split: task.baselines(split) for split in task.splits}
-    few = task.batch(0, 0).rows(0, 1).to(trainer.device)
+    some = 8 if isinstance(task, Translate) else 1  # pairs of all lengths; windows are all alike
+    few = [task.batch(0, n).rows(0, 1).to(trainer.device) for n in range(min(some, task.steps))]
 
     def once() -> None:
-        task.loss(trainer.model, few).total.backward()
+        for batch in few:
+            task.loss(trainer.model, batch).total.backward()
 
-    flops = meter.flops_per_token(trainer.model, once, few.tokens.numel())
+    flops = meter.flops_per_token(trainer.model, once, sum(batch.count for batch in few))
     predicted = trainer.notes.get("predicted")
     cost = meter.cost(metered.reading(), tokens=steps * task.tokens, flops_per_token=flops, predicted=predicted)
     run.write_json(folder / "cost.json", cost)
@@ -302,17 +305,18 @@ def _judge(
     }
     model: Any = trainer.model
     ready = Run(folder, recipe, facts, model, recipe.data.words(folder))
-    shown = _shown(ready, recipe, folder, cost)
+    pairs = task.data.splits.get("test") or task.data.splits.get("valid") if isinstance(task, Translate) else None
+    shown = _shown(ready, pairs, folder, cost)
     listen("samples", samples=shown["samples"])
     run.write(folder / "report.html", report(facts | shown))
     example = shown["samples"][0]["prompt"] if shown["samples"] else ""
     run.finish(folder, facts | ({"example": example} if example else {}))
 
 
-def _shown(loaded: Run, recipe: Recipe, folder: Path, cost: dict[str, Any]) -> dict[str, Any]:
+def _shown(loaded: Run, pairs: Pairs | None, folder: Path, cost: dict[str, Any]) -> dict[str, Any]:
     """What the report shows beside the facts: curves, samples, the recipe, what to type next."""
-    place = shlex.quote(str(folder))
-    samples, then = _translated(loaded, place) if loaded.pairs else _written(loaded, place)
+    place, recipe = shlex.quote(str(folder)), loaded.recipe
+    samples, then = _translated(loaded, pairs, place) if loaded.pairs else _written(loaded, place)
     return {
         "cost": cost,
         "log": run.read_log(folder),
@@ -339,10 +343,8 @@ def _written(loaded: Run, place: str) -> tuple[list[dict[str, Any]], list[str]]:
     return samples, prompts
 
 
-def _translated(loaded: Run, place: str) -> tuple[list[dict[str, Any]], list[str]]:
+def _translated(loaded: Run, pairs: Pairs | None, place: str) -> tuple[list[dict[str, Any]], list[str]]:
     """Targets of a few held-out sources beside their references, and what else can be done with such a run."""
-    opened = loaded.recipe.open(loaded.tokenizer)
-    pairs = opened.splits.get("test") or opened.splits.get("valid")
     sources, references = (pairs.sources[:SAMPLE_PAIRS], pairs.references) if pairs else ([], [])
     rows = zip(sources, loaded.translate(sources), references, strict=False)
     samples = [{"prompt": source, "text": text, "references": each} for source, text, each in rows]

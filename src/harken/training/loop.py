@@ -34,6 +34,7 @@ from .step import Step
 CHECKPOINT_SECONDS = 30.0
 EVALS = 10
 LINES = 200
+TIE = 1e-6  # of the loss: it decides where another metric stands still
 READ = 10  # steps between readings of a GPU's numbers
 
 
@@ -220,7 +221,8 @@ class Trainer:
             run.load_weights(self.model, now | averaged)
         seen = self.look("valid")
         loss, other = self.ranks.same(lambda: (seen.metrics["loss"], seen.metrics[seen.by]))
-        if self.course.note(loss if seen.by == "loss" else -other, self.step, self.train) and self.train.best:
+        rank = loss if seen.by == "loss" else TIE * loss - other
+        if self.course.note(rank, self.step, self.train) and self.train.best:
             self.best_weights = self._weights() if averaged else now
         if averaged:
             run.load_weights(self.model, now)

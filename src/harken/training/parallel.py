@@ -86,11 +86,11 @@ class Ranks:
     def rows(self, batch: Batch) -> Batch:
         """This rank's rows."""
         many = len(batch.tokens)
-        if many % self.world:
-            way = f"take a train.batch that {self.world} divides"
+        if many < self.world or (batch.even and many % self.world):
+            way = f"take a train.batch that {self.world} divides" if batch.even else "take a larger train.batch"
             raise BadSetting(f"train.batch: a batch of {many} rows does not split over {self.world} processes; {way}")
-        size = many // self.world
-        return batch.rows(self.rank * size, (self.rank + 1) * size)
+        start, stop = (many * rank // self.world for rank in (self.rank, self.rank + 1))
+        return batch.rows(start, stop)
 
     def adding(self, model: nn.Module, *, last: bool) -> None:
         """Before the gradients of a micro-batch are taken."""
