@@ -52,6 +52,7 @@ class Seq2Seq(EncoderDecoder):
         self.context = shape.context
         self.loud = 1 / START if shape.positions.startswith("sinusoid") else 1.0
         self.dropout = nn.Dropout(shape.dropout)
+        self.source_lift, self.lift = (nn.Linear(shape.d, shape.d) if shape.lift else nn.Identity() for _ in range(2))
         wiring, depth = shape.wiring(), shape.encoder_layers or shape.layers
         self.encoder = Stack(depth, wiring, shape.places())
         self.stack = Stack(shape.layers, replace(wiring, cross=True), shape.places())
@@ -67,7 +68,7 @@ class Seq2Seq(EncoderDecoder):
     def read(self, source: Tensor, real: Tensor | None) -> list[Fixed]:
         """The encoder's pass, and the keys and values of each decoder layer's cross-attention."""
         pos = torch.arange(source.shape[1], device=source.device)
-        x = self.encoder.positions.add(self.words(source, self.source_embed) * self.loud, pos)
+        x = self.source_lift(self.encoder.positions.add(self.words(source, self.source_embed) * self.loud, pos))
         h = self.encoder(self.dropout(x), structure=Source(None, real).structure, pos=pos)
         return self.stack.read(self.encoder_norm(h))
 
@@ -86,7 +87,7 @@ class Seq2Seq(EncoderDecoder):
             raise ValueError("an encoder-decoder is told a source, or a memory that has read one")
         told = self.source(source, source_lengths) if memory is None else memory.source  # type: ignore[arg-type]
         pos = torch.arange(tokens.shape[1], device=tokens.device) if pos is None else pos
-        x = self.stack.positions.add(self.words(tokens) * self.loud, pos)
+        x = self.lift(self.stack.positions.add(self.words(tokens) * self.loud, pos))
         h = self.stack(
             self.dropout(x),
             structure=self.structure & structure,
