@@ -66,8 +66,8 @@ def test_each_layer_shows_where_it_looks():
     model = build()
     with watching(model) as seen:
         model(words(2, 4), source=words(2, 7), source_lengths=torch.tensor([7, 3]))
-    assert list(seen) == ["layers.0.look", "layers.1.look"]
-    A = seen["layers.1.look"].whole()
+    assert list(seen) == ["layers.0.cross", "layers.1.cross"]
+    A = seen["layers.1.cross"].whole()
     assert A.shape == (2, 1, 4, 7)
     assert not A[1, :, :, 3:].any()
 

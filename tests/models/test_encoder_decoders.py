@@ -15,6 +15,7 @@ VOCAB, L, LS = (13, 11), 6, 7
 SHAPES = {
     "transformer": (TransformerShape, {"heads": 2, "hidden": 16}),
     "transformer-additive": (TransformerShape, {"heads": 2, "hidden": 16, "similarity": "additive"}),
+    "transformer-lift": (TransformerShape, {"heads": 2, "hidden": 16, "lift": True}),
     "rnn-start": (RNNSeq2SeqShape, {"context": "start", "bidirectional": False}),
     "rnn-each": (RNNSeq2SeqShape, {"context": "each", "cell": "lstm"}),
     "rnn-attention": (RNNAttentionShape, {}),
@@ -90,6 +91,19 @@ def test_uneven_pieces_equal_the_whole_pass(family):
     pieces = [(0, 4), (4, 5), (5, L)]
     told = [scores(model, tokens[:, a:b], pos=torch.arange(a, b), memory=memory) for a, b in pieces]
     torch.testing.assert_close(torch.cat(told, 1), scores(model, tokens, source=source))
+
+
+@every_family
+def test_what_stands_behind_a_rows_end_is_not_remembered(family):
+    """Rows of different lengths are read at once; then each goes on as if it had been alone."""
+    model, tokens, source, ends = build(family), targets(3, L), sources(3, LS), torch.tensor([L - 1, 1, 3])
+    with torch.no_grad():
+        memory = model.memory(3, L, source)
+    scores(model, tokens[:, :-1], pos=torch.arange(L - 1), memory=memory, lengths=ends)
+    after = scores(model, tokens[:, -1:], pos=ends[:, None], memory=memory)
+    for row, n in enumerate(ends.tolist()):
+        alone = torch.cat([tokens[row : row + 1, :n], tokens[row : row + 1, -1:]], 1)
+        torch.testing.assert_close(after[row, 0], scores(model, alone, source=source[row : row + 1])[0, -1])
 
 
 @every_family
@@ -244,3 +258,17 @@ def test_five_letters_are_copied_after_seconds_of_training(family):
         loss.backward()
         rule.step()
     assert float(loss.detach()) < 0.25  # drawn at random: 1.7
+
+
+def test_a_lift_is_one_linear_layer_for_each_side_after_embedding_and_positions():
+    plain, lifted = build("transformer"), build("transformer", lift=True)
+    new = {f"{side}.{part}" for side in ("lift", "source_lift") for part in ("weight", "bias")}
+    assert lifted.state_dict().keys() - plain.state_dict().keys() == new
+    same = {"source": sources(2, LS)}
+    plain.load_state_dict(lifted.state_dict(), strict=False)
+    with torch.no_grad():
+        for lift in (lifted.lift, lifted.source_lift):
+            assert not torch.allclose(scores(lifted, targets(2, L), **same), scores(plain, targets(2, L), **same))
+            lift.weight.copy_(torch.eye(8))
+            lift.bias.zero_()
+    torch.testing.assert_close(scores(lifted, targets(2, L), **same), scores(plain, targets(2, L), **same))

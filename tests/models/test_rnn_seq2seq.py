@@ -38,7 +38,7 @@ def test_additive_attention_is_bahdanaus_equations():
     model, source, tokens = attention(), words(1, 5), words(4)
     H, context = model.encoder(model.source_embed(source) * d**0.5, None)
     H, s = H[0], torch.tanh(model.first(context))[0]
-    own = model.look.similarity.own
+    own = model.cross.similarity.own
     cell = dict(model.cell.named_parameters())
     by_hand = []
     for token in tokens:
@@ -102,26 +102,38 @@ def test_the_weights_of_a_step_can_be_seen():
     s = memory.parts[0][:, 0].clone()
     with watching(model) as seen:
         model(words(4, 1), memory=memory)
-    A = seen["look"].whole()  # two texts of each source are two queries
+    A = seen["cross"].whole()  # two texts of each source are two queries
     assert A.shape == (2, 1, 2, 5)
-    H, own = memory.source.read[1], model.look.similarity.own
+    H, own = memory.source.read[1], model.cross.similarity.own
     by_hand = torch.tanh((s @ own.W_q[0]).view(2, 2, 1, d) + (H @ own.W_k[0])[:, None]) @ own.w  # B K Ls
     by_hand[1, :, 3:] = -torch.inf
     torch.testing.assert_close(A[:, 0], by_hand.softmax(-1))
 
 
 @torch.no_grad()
+def test_one_view_holds_the_steps_of_a_whole_pass_in_their_order():
+    model, source, tokens = attention(layers=2), words(2, 5), words(2, 4)
+    lengths = torch.tensor([5, 3])
+    with watching(model) as seen:
+        model(tokens, source=source, source_lengths=lengths)
+        whole, memory = seen["cross"].whole(), model.memory(2, 4, source, lengths)
+        for n in range(4):
+            model(tokens[:, n : n + 1], memory=memory)
+            torch.testing.assert_close(whole[:, :, n], seen["cross"].whole()[:, :, 0])
+
+
+@torch.no_grad()
 def test_the_weights_of_a_step_can_be_replaced():
     model, source, tokens = attention(), words(1, 5), words(1, 3)
     before = model(tokens, source=source)
-    with editing(model, "look", torch.zeros_like):
+    with editing(model, "cross", torch.zeros_like):
         assert not torch.equal(model(tokens, source=source), before)
     assert torch.equal(model(tokens, source=source), before)
 
 
 def test_the_keys_of_a_source_are_projected_once(monkeypatch):
     model, many = attention(), []
-    own, project = model.look.similarity.own, model.look.similarity.own.project
+    own, project = model.cross.similarity.own, model.cross.similarity.own.project
 
     def noted(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         many.append(k.shape[-2])

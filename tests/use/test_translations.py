@@ -8,6 +8,8 @@ from harken.errors import BadInput
 
 TEXTS = ["she saw the red cat.", "Tom lost the dog.", "", "he ate the big old fish."]
 
+STEPS = {"model.size": "tiny", "train.batch": 4, "train.steps": 2, "train.threads": 1, "train.device": "cpu"}
+
 
 @pytest.fixture(scope="module")
 def paired(pair_folder):
@@ -122,6 +124,25 @@ def test_the_target_looks_back_only_and_the_source_everywhere(paired):
     assert own.shape == (7, 7)
     assert torch.equal(own.triu(1), torch.zeros(7, 7))
     assert (read > 0).all()
+
+
+@pytest.mark.parametrize("kind", ["rnn-attention", "conv"])
+def test_decoders_without_self_attention_show_their_looks_at_the_source_and_pass_the_audit(tmp_path, pair_file, kind):
+    run = harken.train(pair_file, out=tmp_path / "run", settings=STEPS | {"model.kind": kind})
+    assert run.facts["audit"]["passed"] is True
+    trace = run.trace(TEXTS[0], "elle a vu le chien.")
+    assert list(trace.views) == ["cross"]
+    A = trace.attention("cross", layer=0, head=0)
+    assert A.shape == (len(trace.tokens), len(trace.source)) == (7, 7)
+    torch.testing.assert_close(A.sum(-1), torch.ones(7))
+    assert "words written look at" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_a_model_without_attention_passes_the_audit_and_says_that_it_has_none(tmp_path, pair_file):
+    run = harken.train(pair_file, out=tmp_path / "run", settings=STEPS | {"model.kind": "rnn"})
+    assert run.facts["audit"]["passed"] is True
+    with pytest.raises(BadInput, match=r"^'cross': this model has no such attention; it has none$"):
+        run.trace(TEXTS[0]).attention("cross", layer=0, head=0)
 
 
 # --- lighter weights --------------------------------------------------------------------------------------------------

@@ -79,8 +79,9 @@ class EncoderDecoder(LanguageModel):
     """A language model of the target that is told a source. The edge mark begins and ends a target, and ends a source.
 
     A family brings `read(source, real) -> Any`, `forward(tokens, *, source, source_lengths, pos, memory, lengths) -> h`
-    and `memory(B, capacity, source, source_lengths)`, whose result has `reorder(rows, upto)` (in place, among the texts
-    of one source), `upto(n)` (its first n places) and `select(rows)` (some sources alone).
+    (a memory keeps nothing of what stands behind a row's `lengths`) and `memory(B, capacity, source, source_lengths)`,
+    whose result has `reorder(rows, upto)` (in place, among the texts of one source), `upto(n)` (its first n places) and
+    `select(rows)` (some sources alone). Attention to the source is an attribute `cross`: a trace finds it by this name.
     """
 
     read: Callable[[Tensor, Tensor | None], Any]

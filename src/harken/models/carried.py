@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from harken.core import Layout, Similarity, Watcher, attend
+from harken.core import Editor, Layout, Similarity, View, Watcher, attend
 from harken.models import Source
 
 
@@ -33,6 +33,11 @@ class Carried:
         return Carried([part[texts] for part in self.parts], Source([x[rows] for x in self.source.read], real))
 
 
+def at(x: Tensor, places: Tensor) -> Tensor:  # B L d, B n -> B n d
+    """What stands at some places of each row."""
+    return x.gather(1, places[..., None].expand(-1, -1, x.shape[-1]))
+
+
 class Look(nn.Module):
     """Attention to a source whose keys were projected when it was read. Several texts of one source ask together."""
 
@@ -46,8 +51,17 @@ class Look(nn.Module):
         return self.similarity.own.project(rows[:, :, :0], rows)[1].view_as(H)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:  # B*K L d, B Ls d twice -> B*K L d
-        asked = q.view(len(k), 1, -1, q.shape[-1])  # B 1 K*L d
-        return attend(asked, k[:, None], v[:, None], self.similarity, layout, watch=self.watch).view_as(q)
+        edits = self.watch if isinstance(self.watch, Editor) else None
+        return attend(_asked(q, k), k[:, None], v[:, None], self.similarity, layout, watch=edits).view_as(q)
+
+    def show(self, q: Tensor, k: Tensor, layout: Layout) -> None:
+        """Tell a watcher of all queries at once: a recurrence asks them one by one."""
+        if self.watch is not None and not isinstance(self.watch, Editor):
+            self.watch(View(*self.similarity.project(_asked(q, k), k[:, None]), self.similarity, layout))
+
+
+def _asked(q: Tensor, k: Tensor) -> Tensor:
+    return q.view(len(k), 1, -1, q.shape[-1])  # B 1 K*L d
 
 
 class Ready(Similarity):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from harken.core import Layout, Learned, Positions, ScaledDot, Sinusoid
 from harken.models import EncoderDecoder
-from harken.models.carried import Carried, Look
+from harken.models.carried import Carried, Look, at
 from harken.part import Part
 
 HALF = math.sqrt(0.5)  # keeps the variance of a sum of two
@@ -78,13 +78,14 @@ class Layer(Gated):
 
     def __init__(self, d: int, k: int, dropout: float) -> None:
         super().__init__(d, k, dropout)
-        self.look = Look(ScaledDot(d))
+        self.cross = Look(ScaledDot(d))
         self.W_q, self.W_o = nn.Linear(d, d), nn.Linear(d, d)
 
     def ask(self, z: Tensor, g: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         """z with what the source says to it; g: the words' own vectors."""
         q = (self.W_q(z) + g) * HALF
-        return (z + self.W_o(self.look(q, k, v, layout))) * HALF
+        self.cross.show(q, k, layout)
+        return (z + self.W_o(self.cross(q, k, v, layout))) * HALF
 
 
 class ConvSeq2Seq(EncoderDecoder):
@@ -128,7 +129,7 @@ class ConvSeq2Seq(EncoderDecoder):
         source_lengths: Tensor | None = None,  # B
         pos: Tensor | None = None,
         memory: Carried | None = None,
-        lengths: Tensor | None = None,
+        lengths: Tensor | None = None,  # B: how many tokens of each row are real; the memory keeps the last of these
     ) -> Tensor:  # B L d
         if memory is None and source is None:
             raise ValueError("an encoder-decoder is told a source, or a memory that has read one")
@@ -137,11 +138,12 @@ class ConvSeq2Seq(EncoderDecoder):
         pos = torch.arange(tokens.shape[1], device=tokens.device) if pos is None else pos
         g = h = self.dropout(self.places.add(self.words(tokens) * self.loud, pos))
         layout = carried.source.structure.lay(len(k), tokens.numel() // len(k), k.shape[1], k.device)
+        ends = None if lengths is None else lengths[:, None] + torch.arange(self.layers[0].k - 1, device=k.device)
         for layer, before in zip(self.layers, carried.parts, strict=True):
             x = torch.cat([before, layer.near(h)], 1)  # B k-1+L d
             h = (h + layer.ask(layer(x), g, k, v, layout)) * HALF
             if memory is not None:
-                before.copy_(x[:, x.shape[1] - before.shape[1] :])
+                before.copy_(x[:, tokens.shape[1] :] if ends is None else at(x, ends))
         return self.dropout(self.norm(h))
 
     def memory(self, B: int, capacity: int, source: Tensor, source_lengths: Tensor | None = None) -> Carried:

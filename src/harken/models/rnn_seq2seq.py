@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from harken.errors import BadSetting
 from harken.models import EncoderDecoder
-from harken.models.carried import Carried, Look
+from harken.models.carried import Carried, Look, at
 from harken.models.gpt import SIMILARITIES
 from harken.models.rnn import CELLS
 from harken.part import Part
@@ -87,19 +87,15 @@ class Reader(nn.Module):
         B, L, _ = x.shape
         places = torch.arange(L, device=x.device)
         lengths = torch.full((B,), L, device=x.device) if real is None else real.sum(1)
-        back = ((lengths[:, None] - 1 - places) % L)[..., None]  # B L 1: each row's own words, the last of them first
+        back = (lengths[:, None] - 1 - places) % L  # B L: each row's own words, the last of them first
         for n in range(0, len(self.cells), self.ways):
             x = self.dropout(x)
             ways = [self.cells[n](x)[0]]
             if self.ways == 2:  # a row read backwards alone begins at its own end: nothing is read before padding
-                ways.append(_at(self.cells[n + 1](_at(x, back))[0], back))
+                ways.append(at(self.cells[n + 1](at(x, back))[0], back))
             x = torch.cat(ways, -1)
-        last = _at(ways[0], (lengths - 1).view(B, 1, 1))[:, 0]
+        last = at(ways[0], lengths[:, None] - 1)[:, 0]
         return x, torch.cat([last, *(way[:, 0] for way in ways[1:])], -1)
-
-
-def _at(x: Tensor, places: Tensor) -> Tensor:  # B L d, B n 1 -> B n d
-    return x.gather(1, places.expand(-1, -1, x.shape[-1]))
 
 
 class RNNSeq2Seq(EncoderDecoder):
@@ -148,30 +144,35 @@ class RNNSeq2Seq(EncoderDecoder):
         source_lengths: Tensor | None = None,  # B
         pos: Tensor | None = None,
         memory: Carried | None = None,
-        lengths: Tensor | None = None,
+        lengths: Tensor | None = None,  # B: how many tokens of each row are real; the state stops there
     ) -> Tensor:  # B L d
         if memory is None and source is None:
             raise ValueError("an encoder-decoder is told a source, or a memory that has read one")
         carried = memory or self.memory(len(tokens), 0, source, source_lengths)  # type: ignore[arg-type]
         y = self.dropout(self.words(tokens) * self.loud)
-        s, c, after = self.decode(y, carried)
+        s, c, after = self.decode(y, carried, lengths)
         if memory is not None:
             memory.write(after)
         h = torch.tanh(self.say(torch.cat([s, c, y], -1))) if self.each else s
         return self.dropout(h)
 
-    def decode(self, y: Tensor, carried: Carried) -> tuple[Tensor, Tensor, list[Tensor]]:
+    def decode(self, y: Tensor, carried: Carried, lengths: Tensor | None) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Read the target's words: the states and contexts at each, B L d, and the parts of the last state."""
         c = carried.source.read[0].repeat_interleave(len(y) // len(carried.source.read[0]), 0)
         c = c[:, None].expand_as(y)
-        s, after = _run(self.decoder, torch.cat([y, c], -1) if self.each else y, carried.parts)
+        s, after = _run(self.decoder, torch.cat([y, c], -1) if self.each else y, carried.parts, lengths)
         return s, c, after
 
 
-def _run(cell: nn.Module, x: Tensor, parts: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+def _run(cell: nn.Module, x: Any, parts: Sequence[Tensor], lengths: Tensor | None) -> tuple[Tensor, list[Tensor]]:
     """Recurrent layers over a whole sequence, from a state whose parts are B layers d each, and to another."""
     before = tuple(part.transpose(0, 1).contiguous() for part in parts)
+    L = x.shape[1]
+    if lengths is not None:
+        x = nn.utils.rnn.pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
     s, after = cell(x, before if len(before) == 2 else before[0])
+    if lengths is not None:
+        s, _ = nn.utils.rnn.pad_packed_sequence(s, batch_first=True, total_length=L)
     return s, [part.transpose(0, 1) for part in (after if isinstance(after, tuple) else (after,))]
 
 
@@ -181,7 +182,7 @@ class RNNAttention(RNNSeq2Seq):
     def _decoder(self, shape: RecurrentShape) -> None:
         assert isinstance(shape, RNNAttentionShape)
         d, above = shape.d, shape.layers - 1
-        self.look = Look(SIMILARITIES[shape.similarity](1, d))
+        self.cross = Look(SIMILARITIES[shape.similarity](1, d))
         self.cell = STEPS[shape.cell](2 * d, d)
         between = shape.dropout if above > 1 else 0.0
         self.above = CELLS[shape.cell](d, d, above, batch_first=True, dropout=between) if above else None
@@ -189,21 +190,27 @@ class RNNAttention(RNNSeq2Seq):
     def read(self, source: Tensor, real: Tensor | None) -> list[Tensor]:
         H, c = self.encoder(self.words(source, self.source_embed) * self.loud, real)
         H = self.dropout(H)
-        return [self.look.keys(H), H, c]
+        return [self.cross.keys(H), H, c]
 
-    def decode(self, y: Tensor, carried: Carried) -> tuple[Tensor, Tensor, list[Tensor]]:
+    def decode(self, y: Tensor, carried: Carried, lengths: Tensor | None) -> tuple[Tensor, Tensor, list[Tensor]]:
         k, v, _ = carried.source.read
         layout = carried.source.structure.lay(len(k), len(y) // len(k), k.shape[1], y.device)
         state: Any = tuple(part[:, 0] for part in carried.parts)
         states, contexts = [], []
-        for word in y.unbind(1):
-            c = self.look(state[0], k, v, layout)
-            state = self.cell(torch.cat([word, c], -1), state if len(state) == 2 else state[0])
-            state = state if isinstance(state, tuple) else (state,)
+        for n, word in enumerate(y.unbind(1)):
+            c = self.cross(state[0], k, v, layout)
+            new = self.cell(torch.cat([word, c], -1), state if len(state) == 2 else state[0])
+            new = new if isinstance(new, tuple) else (new,)
+            if lengths is not None:
+                new = tuple(torch.where(n < lengths[:, None], *both) for both in zip(new, state, strict=True))
+            state = new
             states.append(state[0])
             contexts.append(c)
         s, after = torch.stack(states, 1), [part[:, None] for part in state]
+        if self.cross.watch is not None:
+            steps = carried.source.structure.lay(len(k), s.shape[0] * s.shape[1] // len(k), k.shape[1], y.device)
+            self.cross.show(torch.cat([carried.parts[0][:, :1], s[:, :-1]], 1), k, steps)
         if self.above is not None:
-            s, higher = _run(self.above, self.dropout(s), [part[:, 1:] for part in carried.parts])
+            s, higher = _run(self.above, self.dropout(s), [part[:, 1:] for part in carried.parts], lengths)
             after = [torch.cat(both, 1) for both in zip(after, higher, strict=True)]
         return s, torch.stack(contexts, 1), after

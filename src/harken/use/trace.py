@@ -21,7 +21,7 @@ class Trace:
     def attention(self, which: str = "self", *, layer: int, head: int) -> Tensor:
         """The weights of one head: queries by keys, rows sum to 1."""
         if which not in self.views:
-            raise BadInput(f"{which!r}: this model has no such attention; it has {', '.join(self.views)}")
+            raise BadInput(f"{which!r}: this model has no such attention; it has {', '.join(self.views) or 'none'}")
         layers = self.views[which]
         if not 0 <= layer < len(layers):
             raise BadInput(f"layer {layer}: this model has {len(layers)} attention layers, counted from 0")

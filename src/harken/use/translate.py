@@ -54,7 +54,7 @@ def traced(model: EncoderDecoder, tokens: Tokenizers, text: str, target: str) ->
     written = written[: model.context - 1] if model.context else written
     with watching(model) as views:
         model(torch.tensor([[model.edge, *written]], device=device), source=torch.tensor([given], device=device))
-    kinds = {"encoder": "encoder.", "cross": ".cross", "self": ""}
+    kinds = {"encoder": "encoder.", "cross": "cross", "self": ""}
     sorted_: dict[str, list[Any]] = {kind: [] for kind in kinds}
     for name, view in views.items():
         sorted_[next(kind for kind, part in kinds.items() if part in name)].append(view)
