@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from harken.data import pair_files
 from harken.data import pairs as pairs_module
-from harken.data.pair_files import PairFile, clean
+from harken.data.pair_files import Flaws, PairFile, clean
 from harken.data.pair_tokens import GLUE, Tokenizers, apart, encode_lines, together
 from harken.data.pairs import PairData, PairSource, key
 from harken.data.tokens import train
@@ -170,6 +170,44 @@ def test_lines_that_are_no_pair_are_counted_and_told_by_their_place(tmp_path):
     assert heard == [f"lines left out because they are no pair: 4 ({', '.join(facts['bad']['first'])})"]
 
 
+def flaws(path: Path) -> tuple[list[tuple[str, str]], list[str]]:
+    found = Flaws()
+    return list(PairFile(path).pairs(found)), [place.removeprefix(f"{path}:") for place in found.first]
+
+
+def test_a_row_with_more_cells_than_the_table_has_columns_is_no_pair(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("english,french\n" + "go on,va\n" * 30 + "well hello,ja, hallo du\n" + "I see,ah,\n")
+    pairs, told = flaws(path)
+    assert told == ["32: 3 columns instead of 2"]
+    assert pairs == [("go on", "va")] * 30 + [("I see", "ah")]  # an empty cell behind the last takes nothing away
+
+
+LONE = {
+    "which no other follows": ("", []),
+    "before cells in quotes": ('"I see","ah"\n', [("I see", "ah")]),
+    "and much later its end": ("I see,ah\n" * 60 + 'so",so\n', [("I see", "ah")] * 60 + [('so"', "so")]),
+}
+
+
+@pytest.mark.parametrize("case", LONE)
+def test_a_lone_quote_costs_its_own_line_only(case, tmp_path):
+    path, (behind, kept) = tmp_path / "a.csv", LONE[case]
+    # what is read before the form is known holds no lone quote
+    path.write_text("src,tgt\n" + '"go, go","va, va"\n' * 70_000 + '"well,eh\n' + "oh,oh\n" * 3 + behind)
+    pairs, told = flaws(path)
+    assert told == ["70002: a quote is not closed"]
+    assert pairs[70_000:] == [("oh", "oh")] * 3 + kept
+
+
+def test_a_lone_quote_in_a_table_with_tabs_ends_with_its_line(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("src\ttgt\n" + '"go ""on"""\t"va, va"\n' * 70_000 + '"well\teh\noh"\toh\n')
+    pairs, told = flaws(path)
+    assert told == ["70002: a quote is not closed"]
+    assert pairs[69_999:] == [('go "on"', "va, va"), ('oh"', "oh")]
+
+
 def test_a_file_with_more_flaws_than_pairs_is_refused_with_the_first(tmp_path):
     table(tmp_path / "a.tsv", [("Go on.", "Mach weiter."), ("", "a"), ("b", ""), ("c", "")])
     with pytest.raises(BadInput, match=r"3 of its 4 lines are no pair \(.*a\.tsv:2: the source is empty\); check"):
@@ -275,6 +313,16 @@ def test_sources_of_a_given_split_are_taken_out_of_the_training_and_that_is_said
     assert learned(found) == MANY[5:]
     assert found.facts()["taken"] == 5
     assert heard == ["training pairs left out because their sources are held out: 5"]
+
+
+def test_sources_of_both_held_out_files_are_counted(tmp_path):
+    heard: list[str] = []
+    given = {"valid": table(tmp_path / "v.tsv", MANY[:9]), "test": table(tmp_path / "t.tsv", MANY[6:12])}
+    opened(table(tmp_path / "a.tsv", MANY[20:]), heard, source=1, target=2, **given)
+    assert heard == ["sources that are in both valid and test: 3; weights chosen by the one know the other"]
+    heard.clear()
+    opened(tmp_path / "a.tsv", heard, source=1, target=2, valid=given["valid"])
+    assert not heard
 
 
 def test_overlap_is_counted_where_other_pairs_are_judged(tmp_path):

@@ -5,11 +5,11 @@ A line that is no pair is left out, counted, and told by its place and the reaso
 
 import csv
 import unicodedata
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from harken.data.trees import linear, numbered, words
 from harken.errors import BadInput, near_name
 
 SHOWN = 5  # lines that are no pair, told one by one
+SPAN = 50  # lines that a cell in quotes may hold; a quote that is closed later was never opened
 GROUPS = 100  # values of a column that groups: of more, each has too few pairs
 Place = int | str | None  # a column by its number, counted from 1, or by its name
 Bad = Callable[[Path, int, str], None]  # hears of a line that is no pair
@@ -180,32 +181,33 @@ def _table(file: PairFile, text: peek.Text, bad: Bad) -> Iterator[Row]:
         if len(row) <= max(sides):
             columns = f"{len(row)} column{'s' * (len(row) > 1)} only" if any(row) else "an empty line"
             bad(file.path, number, columns)
+        elif any(row[len(first) :]):  # a delimiter inside a sentence: which cells belong together is not known
+            bad(file.path, number, f"{len(row)} columns instead of {len(first)}")
         else:
             yield number, row[sides[0]], row[sides[1]]
 
 
 def _cells(path: Path, delimiter: str, quoted: bool, bad: Bad) -> Iterator[tuple[int, list[str]]]:
-    number = 0
-
-    def told() -> Iterator[str]:
-        nonlocal number
-        for at, line in _lines(path, bad):
-            number = at
-            if line is not None:
-                yield line
-
+    """The rows, each with its first line. One that does not end is told, and the reading goes on with the next line."""
+    lines = ((number, line) for number, line in _lines(path, bad) if line is not None)
     if not quoted:
-        yield from ((number, line.split(delimiter)) for line in told())
+        yield from ((number, line.split(delimiter)) for number, line in lines)
         return
-    rows = csv.reader((line + "\n" for line in told()), delimiter=delimiter)
-    while True:
+    ahead = deque(islice(lines, 1 if delimiter == "\t" else SPAN))
+    while ahead:
+        (number, line), used, why = ahead[0], 1, ""
         try:
-            row = next(rows)
+            row = next(csv.reader([line + "\n"], delimiter=delimiter))
+            if row and row[-1].endswith("\n"):  # the line ends inside quotes
+                why = "a quote is not closed"
+                rows = csv.reader((line + "\n" for _, line in ahead), delimiter=delimiter, strict=True)
+                row, used = next(rows), rows.line_num
             yield number, row
         except csv.Error as error:
-            bad(path, number, str(error))
-        except StopIteration:
-            return
+            bad(path, number, why or str(error))
+        for _ in range(used):
+            ahead.popleft()
+        ahead.extend(islice(lines, used))
 
 
 def _column(path: Path, header: list[str], place: Place, side: int) -> int:

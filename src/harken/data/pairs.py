@@ -5,7 +5,7 @@ its references. Which side is told by a hash of the sentence, so that adding lin
 """
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
@@ -183,7 +183,7 @@ class PairSource(Part):
         pairs, most = _read(files, flaws), self.most_words
         return pairs if most is None else (pair for pair in pairs if len(pair[0].split()) <= most)
 
-    def _notices(self, flaws: Flaws, taken: int, aside: int, splits: Collection[str]) -> Iterator[str]:
+    def _notices(self, flaws: Flaws, taken: int, aside: int, splits: Mapping[str, Pairs]) -> Iterator[str]:
         """What a user should know before the training, a line each."""
         if flaws.count:
             yield str(flaws)
@@ -192,6 +192,9 @@ class PairSource(Part):
         if aside:
             long = f"more than {self.longest} tokens on a side (data.longest)"
             yield f"training pairs left out because they have {long}: {aside:,}"
+        sources = [pairs.sources for pairs in splits.values()]
+        if len(sources) > 1 and (shared := len(set.intersection(*map(set, sources)))):
+            yield f"sources that are in both valid and test: {shared:,}; weights chosen by the one know the other"
         for split in ("valid", "test"):
             if getattr(self, split) and split not in splits:
                 yield f"data.{split}: the pairs are too few to hold a part of them out"
@@ -287,6 +290,14 @@ class PairData:
     @property
     def tokenizer(self) -> Tokenizers:
         return self.tokenizers
+
+    @property
+    def longest(self) -> int:
+        """Most tokens of a side in any batch, its edge not counted."""
+        if self.settings.split_dropout:
+            return self.settings.longest  # the same sentence has more tokens in another epoch
+        sides = [side for pairs in (self.train, *self.splits.values()) for side in (pairs.source, pairs.target)]
+        return max(int(side.lengths.max(initial=0)) for side in sides)
 
     def batches(self, rows: int, seed: int) -> "PairBatches":
         """The training batches, each of about as many tokens as `rows` pairs have."""
