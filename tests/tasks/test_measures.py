@@ -225,6 +225,10 @@ def test_what_is_no_tree_over_the_right_words_matches_nothing_and_still_counts(t
     assert bracket_f1([text, GOLD], [GOLD, GOLD]) == measures.Brackets(4 / (4 + opened), 0.5, 8 / (12 + opened), 0.5)
 
 
+def test_trees_may_have_words_or_parts_of_speech_in_their_places() -> None:
+    assert bracket_f1(["(S (NP DT NN )NP (VP VBD (NP NN )NP )VP )S"], [GOLD]).f1 == 1
+
+
 def test_a_broken_gold_tree_is_named() -> None:
     with pytest.raises(BadInput, match=r"^gold tree 2: '\(S XX' is no tree; "):
         bracket_f1([GOLD, GOLD], [GOLD, "(S XX"])

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from harken import kinds
 from harken.data.batch import IGNORE
 from harken.data.pairs import PairSource
+from harken.errors import BadSetting
 from harken.models import EncoderDecoder
 from harken.study import train
 from harken.tasks import measures
@@ -97,6 +98,28 @@ def test_another_measure_chooses_where_it_is_asked_to(source):
     assert (
         bound(source, measure="exact_match", eval_pairs=5).evaluate(model(bound(source)), "valid").by == "exact_match"
     )
+
+
+def test_answers_are_counted_exactly_beside_their_f1(source, monkeypatch):
+    task = bound(source, measure="answer_f1")
+    pairs = task.data.splits["valid"]
+    monkeypatch.setattr(task, "answers", lambda *_: [f"The {texts[0]}!" for texts in pairs.references])
+    metrics = task.evaluate(model(task), "valid").metrics
+    assert (metrics["answer_f1"], metrics["answer_exact"], metrics["exact_match"]) == (1, 1, 0)
+
+
+@pytest.mark.parametrize("kind", ["conv", "transformer"])
+def test_sentences_longer_than_the_model_reads_are_refused_by_both_settings(source, kind):
+    shape, data = kinds.find("model", kind, " of pairs"), source.open()
+    parts = (data.train, *data.splits.values())
+    most = max(int(side.lengths.max()) for part in parts for side in (part.source, part.target))
+    says = (
+        f"model.context={most}: a sentence has {most} tokens .*set model.context={most + 1} or data.longest={most - 1}"
+    )
+    with pytest.raises(BadSetting, match=says):
+        Task().bind(data, shape(context=most), batch=8, seed=0)
+    for net in (shape(context=most + 1), kinds.find("model", "rnn", " of pairs")(context="start")):
+        Task().bind(data, net, batch=8, seed=0)
 
 
 def test_what_costs_nothing_is_judged_as_the_model_is(source):

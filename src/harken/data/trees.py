@@ -24,11 +24,6 @@ class Tree:
     word: str = ""
 
 
-def read_trees(text: str) -> Iterator[Tree]:
-    """The trees of a text, one after the other; what is no tree is passed over."""
-    return (tree for _, tree in numbered(text) if tree)
-
-
 def numbered(text: str) -> Iterator[tuple[int, Tree | None]]:
     """Each tree with the line on which it begins; None for what is no tree."""
     line, at, depth = 1, 0, 0
@@ -87,15 +82,15 @@ def linear(tree: Tree) -> str:
     return f"({tree.label} {' '.join(map(linear, tree.parts))} ){tree.label}" if tree.parts else WORD
 
 
-def brackets(tree: Tree | str) -> list[tuple[str, int, int]] | None:
-    """(label, first word, word behind the last) of each constituent; None for a line that is no whole tree."""
+def brackets(line: str) -> list[tuple[str, int, int]] | None:
+    """(label, first word, word behind the last) of each constituent, the root last; None if it is no whole tree."""
     found: list[tuple[str, int, int]] = []
     opened: list[tuple[str, int]] = []
     place = 0
-    for part in (linear(tree) if isinstance(tree, Tree) else tree).split():
+    for part in line.split():
         if found and not opened:
             return None  # the tree has ended
-        if part == WORD and opened:
+        if part[0] not in "()" and opened:
             place += 1
         elif part[0] == "(" and part[1:]:
             opened.append((part[1:], place))

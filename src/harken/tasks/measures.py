@@ -7,12 +7,13 @@ import importlib.util
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from harken.data.trees import brackets
 from harken.errors import BadInput, MissingExtra
 
 References = Sequence[Sequence[str]]
@@ -132,14 +133,14 @@ def bracket_f1(predicted: Sequence[str], gold: Sequence[str]) -> Brackets:
     _check(predicted, gold)
     matched = written = wanted = valid = 0
     for row, (text, right) in enumerate(zip(predicted, gold, strict=True), 1):
-        found, known = _tree(text), _tree(right)
+        found, known = brackets(text), brackets(right)
         if known is None:
             raise BadInput(f'gold tree {row}: {right[:60]!r} is no tree; write it as "(S (NP XX )NP )S"')
-        wanted += known[0].total()
-        if found and found[1] == known[1]:
+        wanted += len(known)
+        if found and found[-1][2] == known[-1][2]:  # the roots are over as many words
             valid += 1
-            written += found[0].total()
-            matched += (found[0] & known[0]).total()
+            written += len(found)
+            matched += (Counter(found) & Counter(known)).total()
         else:
             written += sum(token.startswith("(") for token in text.split())
     precision, recall = matched / max(written, 1), matched / wanted
@@ -151,7 +152,7 @@ def copy(sources: Sequence[str]) -> list[str]:
     return list(sources)
 
 
-def most_frequent(targets: Sequence[str], n: int) -> list[str]:
+def most_frequent(targets: Iterable[str], n: int) -> list[str]:
     """Free baseline: the target seen most often in training, n times."""
     return [Counter(targets).most_common(1)[0][0]] * n
 
@@ -213,24 +214,6 @@ def _answer(text: str) -> list[str]:
     """The words of an answer that count."""
     bare = text.lower().translate(str.maketrans("", "", string.punctuation))
     return re.sub(r"\b(a|an|the)\b", " ", bare).split()
-
-
-def _tree(text: str) -> tuple[Counter[tuple[str, int, int]], int] | None:
-    """The brackets of a tree as (label, first word, word behind the last), and its number of words; None if no tree."""
-    tokens, found, still_open = text.split(), Counter[tuple[str, int, int]](), list[tuple[str, int]]()
-    words = 0
-    for place, token in enumerate(tokens):
-        if place and not still_open:
-            return None
-        if token.startswith("("):
-            still_open.append((token[1:], words))
-        elif not token.startswith(")"):
-            words += 1
-        elif still_open and still_open[-1][0] == token[1:]:
-            found[(*still_open.pop(), words)] += 1
-        else:
-            return None
-    return (found, words) if found and not still_open else None
 
 
 def _first_sentence(text: str) -> str:

@@ -1,7 +1,6 @@
 """Write a target for a source: translation, and every other sequence from a sequence. Loss in nats per target token."""
 
 import math
-from collections import Counter
 from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,6 +13,7 @@ from harken.data.batch import Batch
 from harken.data.pair_batch import PairBatch, scoring
 from harken.data.pair_tokens import newline
 from harken.decode.beam import Search, search_all
+from harken.errors import BadSetting
 from harken.models import EncoderDecoder
 from harken.part import Part
 
@@ -50,6 +50,10 @@ class Task(Part):
     eval_pairs: int = Field(2000, ge=0, description="answer at most this many sources of a split; 0: all")
 
     def bind(self, data: "PairData", model: Any, *, batch: int, seed: int) -> "Translate":
+        context, longest = getattr(model, "context", None), data.longest
+        if isinstance(context, int) and longest >= context:  # its edge is read too
+            way = f"set model.context={longest + 1} or data.longest={context - 1}"
+            raise BadSetting(f"model.context={context}: a sentence has {longest} tokens and its end; {way}")
         return Translate(self, data, batch=batch, seed=seed)
 
 
@@ -115,6 +119,7 @@ class Translate:
         }
         if self.task.measure == "answer_f1":
             found["answer_f1"] = measures.answer_f1(answers, references)
+            found["answer_exact"] = measures.answer_exact(answers, references)
         if self.task.measure == "bracket_f1":
             trees = measures.bracket_f1(answers, [each[0] for each in references])
             found |= {"bracket_f1": trees.f1, "valid_trees": trees.valid}
@@ -142,8 +147,8 @@ class Translate:
         if (first := measures.lead_1(sources)) != free["copy of the source"]:
             free["first sentence"] = first
         if self.data.learned:
-            seen = Counter(target for _, target in islice(self.data.texts(), BASELINE_PAIRS))
-            free["most frequent target"] = [seen.most_common(1)[0][0]] * len(sources)
+            seen = (target for _, target in islice(self.data.texts(), BASELINE_PAIRS))
+            free["most frequent target"] = measures.most_frequent(seen, len(sources))
         return {name: self._measured(answers, pairs)[0] for name, answers in free.items()}
 
     # --- nothing is carried from batch to batch -----------------------------------------------------------------------
