@@ -67,6 +67,20 @@ def test_relative_paths_of_a_recipe_are_seen_from_its_folder_and_given_ones_from
     assert choose("sub/lm.toml", {"data.valid": "v.txt"}).recipe.data.valid == "v.txt"
 
 
+def test_sides_of_a_recipe_are_files_beside_it_unless_it_names_what_is_read(tmp_path):
+    (tmp_path / "sub").mkdir()
+    sides = '[data]\nkind = "pairs"\nsource = "a.en"\ntarget = "a.de"\nsha256 = "abc"\n'
+    (tmp_path / "sub" / "two.toml").write_text(sides)
+    (tmp_path / "sub" / "one.toml").write_text(sides + 'path = "a.tsv"\n')
+    for name, found in (("two", ("sub/a.en", "sub/a.de", "abc")), ("one", ("a.en", "a.de", "abc"))):
+        data = choose(f"sub/{name}.toml").recipe.data
+        assert (data.source, data.target, data.sha256) == found
+    data = choose("sub/two.toml", {"data.source": "b.en"}).recipe.data
+    assert (data.source, data.target, data.sha256) == ("b.en", "sub/a.de", None)
+    assert choose("sub/one.toml", {"data.source": "fr"}).recipe.data.sha256 == "abc"  # another column of the same file
+    assert choose("sub/two.toml", {"data.path": "b.tsv"}).recipe.data.source == "a.en"
+
+
 def test_a_recipe_for_other_data_loses_the_fingerprint_of_its_own(text):
     with open("lm.toml", "w") as file:
         file.write('[data]\npath = "old.txt"\nsha256 = "abc"\n')
@@ -135,6 +149,15 @@ def test_recall_is_judged_exactly_and_by_distance_unless_other_settings_are_give
     assert found.data.longest >= max(len(source.split()) for source, *_ in mixed(500))
     assert choose("recall", {"task.measure": "bleu"}).recipe.task.measure == "bleu"
     assert choose("recall", {"data.kind": "text"}).recipe.data.kind == "text"
+
+
+def test_trees_are_judged_by_their_brackets_unless_other_settings_are_given(tmp_path):
+    (tmp_path / "a.mrg").write_text("( (S (NP-SBJ (NN dog)) (VP (VBD ran))) )\n" * 30)
+    found = choose("a.mrg").recipe
+    assert (found.data.kind, found.task.measure, found.data.longest) == ("pairs", "bracket_f1", 300)
+    assert found.origins["task.measure"] == "a.mrg"
+    assert choose("a.mrg", {"task.measure": "bleu"}).recipe.task.measure == "bleu"
+    assert choose("a.mrg", {"data.kind": "text"}).recipe.data.kind == "text"
 
 
 def test_splits_that_are_named_in_a_folder_are_found(tmp_path):

@@ -18,8 +18,10 @@ from harken.recipe import Recipe, Settings
 
 LARGE = 8 << 20  # bytes; a text above this is learned in byte pairs, below it in characters
 KIND = {"trees": "pairs"}
+SUITS: dict[str, Settings] = {"trees": {"task.measure": "bracket_f1", "data.longest": 300}}  # a tree is a long line
 WRITTEN = ("pairs", "table", "tags")  # kinds of the catalogue whose files are text, if one insists
 PATHS = ("path", "train", "valid", "test", "mix")  # settings that name files
+SIDES = ("source", "target")  # they too where no other says what is read; else they are columns or languages
 
 
 @dataclass(frozen=True)
@@ -40,9 +42,10 @@ def choose(what: str | None, settings: Settings | None = None, *, listen: Listen
         if not Path(what).exists():
             raise BadInput(f"{what}: there is no such recipe; check the name{near_name(what)}")
         read = recipe.read(Path(what))
-        if any(f"data.{name}" in given for name in PATHS):
+        names = PATHS if {"data.path", "data.train"} & (read.keys() | given.keys()) else PATHS + SIDES
+        if any(f"data.{name}" in given for name in names):
             read.pop("data.sha256", None)  # the fingerprint of another text
-        return Chosen(_beside(what, recipe.resolve((what, read), on_top)), None)
+        return Chosen(_beside(what, names, recipe.resolve((what, read), on_top)), None)
     if not Path(what).exists() and what in recipe.shipped_names():
         return Chosen(recipe.resolve((f"recipe {what}", recipe.shipped(what)), on_top), None)
     for name in ("data.path", "data.train", "data.mix"):
@@ -55,6 +58,7 @@ def choose(what: str | None, settings: Settings | None = None, *, listen: Listen
     path = located(what, listen=listen)
     kind, guess = _kind(what, path, given)
     found = {"data.kind": kind, "data.path": str(path), **_found(what, kind, guess, listen)}
+    found |= SUITS.get(guess.kind, {}) if guess else {}
     suits = entry.settings if entry and kind == entry.kind else {}
     layers = ("harken's choice for such data", {**_template(kind, path, given), **suits}), (what, found), on_top
     return Chosen(recipe.resolve(*layers), guess)
@@ -90,10 +94,10 @@ def _refuse_unread(what: str, guess: Guess) -> None:
     raise BadInput(f"{what}: this is {guess.kind} ({guess.reason}), and {why}{way}")
 
 
-def _beside(file: str, found: Recipe) -> Recipe:
-    """The same recipe with the relative paths that its file says seen from the file's folder."""
+def _beside(file: str, names: tuple[str, ...], found: Recipe) -> Recipe:
+    """The same recipe with the relative paths that its file gives under these names seen from the file's folder."""
     home, data = Path(file).parent, found.data
-    said = [name for name in PATHS if found.origins.get(f"data.{name}") == file]
+    said = [name for name in names if found.origins.get(f"data.{name}") == file]
     given = {name: value for name in said if isinstance(value := getattr(data, name), str | dict)}
     moved = {
         name: str(home / value) if isinstance(value, str) else {str(home / path): w for path, w in value.items()}
