@@ -12,6 +12,7 @@ from harken.data.pairs import PairSource
 from harken.errors import BadSetting
 from harken.models import EncoderDecoder
 from harken.study import train
+from harken.study.choose import choose
 from harken.tasks import measures
 from harken.tasks.translate import Task, Translate
 
@@ -156,3 +157,12 @@ def test_the_weights_of_the_best_bleu_are_kept_even_if_a_later_loss_is_lower(pai
     run = train.train(pair_file, out=tmp_path / "run", settings=settings)
     assert run.facts["best_step"] == 2
     assert 0 <= run.facts["data"]["padding"] < 1
+
+
+def test_two_vocabularies_share_no_word_vectors(pair_file):
+    apart = {"data.joint": False, "data.vocab": 300}
+    recipe = choose(str(pair_file), apart).recipe
+    with pytest.raises(BadSetting, match=r"model\.shared"):
+        recipe.bind(recipe.open())
+    recipe = choose(str(pair_file), apart | {"model.shared": False}).recipe
+    assert recipe.bind(recipe.open()).steps > 0

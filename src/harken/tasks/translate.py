@@ -54,6 +54,10 @@ class Task(Part):
         if isinstance(context, int) and longest >= context:  # its edge is read too
             way = f"set model.context={longest + 1} or data.longest={context - 1}"
             raise BadSetting(f"model.context={context}: a sentence has {longest} tokens and its end; {way}")
+        if getattr(model, "shared", False) and data.tokenizers.source is not data.tokenizers.target:
+            raise BadSetting(
+                "model.shared=true: the sides have words of their own; set model.shared=false, or data.joint"
+            )
         return Translate(self, data, batch=batch, seed=seed)
 
 
