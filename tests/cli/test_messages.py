@@ -203,7 +203,8 @@ def test_a_recipe_with_a_setting_outside_a_section(wrong, tmp_path):
 
 def test_settings_of_a_kind_that_is_not_there(wrong):
     assert wrong("check", "--settings", "gtp") == (
-        "--settings gtp: not a kind; there are pairs, text, gpt, gru, lstm, rnn, transformer of pairs, next-word, "
+        "--settings gtp: not a kind; there are pairs, text, gpt, gru, lstm, rnn, conv of pairs, rnn of pairs, "
+        "rnn-attention of pairs, transformer of pairs, next-word, "
         "translate, train. Did you mean gpt?"
     )
 

@@ -278,7 +278,8 @@ def _judge(
         for batch in few:
             task.loss(trainer.model, batch).total.backward()
 
-    flops = meter.flops_per_token(trainer.model, once, sum(batch.count for batch in few))
+    tokens = sum(batch.tokens.numel() if batch.even else batch.count for batch in few)  # padding is no token
+    flops = meter.flops_per_token(trainer.model, once, tokens)
     predicted = trainer.notes.get("predicted")
     cost = meter.cost(metered.reading(), tokens=steps * task.tokens, flops_per_token=flops, predicted=predicted)
     run.write_json(folder / "cost.json", cost)
