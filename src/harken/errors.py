@@ -11,7 +11,7 @@ HarkenError
 import difflib
 import shlex
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 
@@ -56,6 +56,13 @@ def did_you_mean(given: str, known: Iterable[str], *, alike: float = 0.6) -> str
     words = {word.lower(): word for word in known}
     close = difflib.get_close_matches(given.lower(), words, n=1, cutoff=alike)
     return f" Did you mean {words[close[0]]}?" if close else ""
+
+
+def refuse_unknown(given: Iterable[str], known: Sequence[str]) -> None:
+    """Refuse an option that is none by its name, and say which there are."""
+    for name in given:
+        if name not in known:
+            raise BadInput(f"{name} is not an option; there are {', '.join(known)}.{did_you_mean(name, known)}")
 
 
 def near_name(given: str | Path, known: Iterable[str] = ()) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from harken.errors import BadInput, did_you_mean
+from harken.errors import BadInput, refuse_unknown
 from harken.models import EncoderDecoder
 
 AT_ONCE = 4096  # tokens of all texts of the sources that are searched together
@@ -45,10 +45,7 @@ class Search:
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "Search":
         """A search by these names; one that is none is refused by its name."""
-        known = [field.name for field in fields(cls)]
-        for name in given:
-            if name not in known:
-                raise BadInput(f"{name} is not an option; there are {', '.join(known)}.{did_you_mean(name, known)}")
+        refuse_unknown(given, [field.name for field in fields(cls)])
         wide = given.get("alternatives")
         return cls(**{"beam": max(cls.beam, wide) if isinstance(wide, int) else cls.beam, **given})
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from harken.errors import BadInput, did_you_mean
+from harken.errors import BadInput, refuse_unknown
 from harken.models import LanguageModel
 
 from .chance import chance, seeds
@@ -43,10 +43,7 @@ class Choice:
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "Choice":
         """A choice by these names; one that is none is refused by its name."""
-        known = [field.name for field in fields(cls)]
-        for name in given:
-            if name not in known:
-                raise BadInput(f"{name} is not an option; there are {', '.join(known)}.{did_you_mean(name, known)}")
+        refuse_unknown(given, [field.name for field in fields(cls)])
         return cls(**given)
 
     def narrow(self, logits: Tensor) -> Tensor:

@@ -94,8 +94,10 @@ class EncoderDecoder(LanguageModel):
             raise ValueError("shared embeddings need one vocabulary; set data.joint=true, or model.shared=false")
         self.source_embed = self.embed if shared else nn.Embedding(math.ceil(vocab[0] / 64) * 64, d)
 
-    def source(self, tokens: Tensor, lengths: Tensor | None) -> Source:  # B Ls, B
+    def source(self, tokens: Tensor | None, lengths: Tensor | None) -> Source:  # B Ls, B
         """Read source sentences, whose places behind their lengths are padding."""
+        if tokens is None:
+            raise ValueError("an encoder-decoder is told a source, or a memory that has read one")
         real = None
         if lengths is not None:
             real = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]

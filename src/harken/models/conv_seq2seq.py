@@ -131,9 +131,7 @@ class ConvSeq2Seq(EncoderDecoder):
         memory: Carried | None = None,
         lengths: Tensor | None = None,  # B: how many tokens of each row are real; the memory keeps the last of these
     ) -> Tensor:  # B L d
-        if memory is None and source is None:
-            raise ValueError("an encoder-decoder is told a source, or a memory that has read one")
-        carried = memory or self.memory(len(tokens), 0, source, source_lengths)  # type: ignore[arg-type]
+        carried = memory or self.memory(len(tokens), 0, source, source_lengths)
         k, v = carried.source.read
         pos = torch.arange(tokens.shape[1], device=tokens.device) if pos is None else pos
         g = h = self.dropout(self.places.add(self.words(tokens) * self.loud, pos))
@@ -146,7 +144,7 @@ class ConvSeq2Seq(EncoderDecoder):
                 before.copy_(x[:, tokens.shape[1] :] if ends is None else at(x, ends))
         return self.dropout(self.norm(h))
 
-    def memory(self, B: int, capacity: int, source: Tensor, source_lengths: Tensor | None = None) -> Carried:
+    def memory(self, B: int, capacity: int, source: Tensor | None, source_lengths: Tensor | None = None) -> Carried:
         """What each layer read last in B texts, as many for each source, which are read now; at first zeros."""
         told = self.source(source, source_lengths)
         zeros = told.read[0].new_zeros

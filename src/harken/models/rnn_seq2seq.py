@@ -129,7 +129,7 @@ class RNNSeq2Seq(EncoderDecoder):
     def read(self, source: Tensor, real: Tensor | None) -> list[Tensor]:
         return [self.encoder(self.words(source, self.source_embed) * self.loud, real)[1]]
 
-    def memory(self, B: int, capacity: int, source: Tensor, source_lengths: Tensor | None = None) -> Carried:
+    def memory(self, B: int, capacity: int, source: Tensor | None, source_lengths: Tensor | None = None) -> Carried:
         """The first states of B texts, as many for each source, which are read now."""
         told = self.source(source, source_lengths)
         c = told.read[-1]
@@ -146,9 +146,7 @@ class RNNSeq2Seq(EncoderDecoder):
         memory: Carried | None = None,
         lengths: Tensor | None = None,  # B: how many tokens of each row are real; the state stops there
     ) -> Tensor:  # B L d
-        if memory is None and source is None:
-            raise ValueError("an encoder-decoder is told a source, or a memory that has read one")
-        carried = memory or self.memory(len(tokens), 0, source, source_lengths)  # type: ignore[arg-type]
+        carried = memory or self.memory(len(tokens), 0, source, source_lengths)
         y = self.dropout(self.words(tokens) * self.loud)
         s, c, after = self.decode(y, carried, lengths)
         if memory is not None:

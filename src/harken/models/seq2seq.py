@@ -83,9 +83,7 @@ class Seq2Seq(EncoderDecoder):
         memory: "Remembered | None" = None,
         lengths: Tensor | None = None,
     ) -> Tensor:  # B L d
-        if memory is None and source is None:
-            raise ValueError("an encoder-decoder is told a source, or a memory that has read one")
-        told = self.source(source, source_lengths) if memory is None else memory.source  # type: ignore[arg-type]
+        told = self.source(source, source_lengths) if memory is None else memory.source
         pos = torch.arange(tokens.shape[1], device=tokens.device) if pos is None else pos
         x = self.lift(self.stack.positions.add(self.words(tokens) * self.loud, pos))
         h = self.stack(
