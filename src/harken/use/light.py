@@ -50,7 +50,22 @@ class Joint(nn.Module):
         self._share()
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)
+        return line(x, self.weight, self.bias)
+
+
+class Line(nn.Linear):
+    """A linear map whose product is compiled apart from its bias."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return line(x, self.weight, self.bias)
+
+
+def line(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """W x + b. Compiled, the product of one row alone becomes a sum that melts into its neighbours; with b it does not.
+    """
+    if bias is None or not torch.compiler.is_compiling():
+        return F.linear(x, weight, bias)
+    return F.linear(x, weight) + bias
 
 
 class Int8(nn.Module):
@@ -99,8 +114,11 @@ def lighten(model: LanguageModel, precision: str) -> LanguageModel:
         raise BadInput("precision='int8': it is for a CPU; take bfloat16, or load the run with device='cpu'")
     if precision == "bfloat16":
         model.to(torch.bfloat16)
-    for look in [m for m in model.modules() if isinstance(m, Attention)]:
-        look.joint = Joint(look.W_q, look.W_k, look.W_v)
+    for part in list(model.modules()):
+        if isinstance(part, Attention):
+            part.joint = Joint(part.W_q, part.W_k, part.W_v)
+        if type(part) is nn.Linear:
+            part.__class__ = Line
     if precision == "int8":
         for part in list(model.modules()):
             for name, child in part.named_children():
