@@ -79,6 +79,13 @@ def test_a_container_counts_only_its_share_of_the_memory(tmp_path, monkeypatch):
     assert machine.describe()["ram_gib"] == 0.5
 
 
+def test_the_gpu_that_was_used_is_named(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: f"GPU {device.index if device else 0}")
+    assert machine.describe(torch.device("cuda", 1))["gpu"] == "GPU 1"
+    assert machine.describe(CPU)["gpu"] == machine.describe()["gpu"] == "GPU 0"
+
+
 @pytest.mark.usefixtures("no_gpu")
 def test_auto_takes_the_cpu_where_there_is_no_gpu():
     assert machine.pick_device() == CPU

@@ -20,14 +20,18 @@ compiling = True  # False: losses are computed as they are written
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-def describe() -> dict[str, Any]:
-    """The machine in plain words and numbers: what a result needs beside it to be compared with another."""
+def describe(device: torch.device | None = None) -> dict[str, Any]:
+    """The machine in plain words and numbers: what a result needs beside it to be compared with another.
+
+    The GPU is the device that was used, if it is one, else the current one.
+    """
+    gpu = device if device is not None and device.type == "cuda" else None
     return {
         "cpu": _cpuinfo("model name") or platform.machine(),
         "cores": cores(),
         "threads": torch.get_num_threads(),
         "ram_gib": _ram_gib(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "gpu": torch.cuda.get_device_name(gpu) if torch.cuda.is_available() else None,
         "torch": torch.__version__,
         "python": platform.python_version(),
         "os": f"{platform.system()} {platform.release()}",

@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 import xml.etree.ElementTree
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import harken
+from harken import run as run_room
 from harken.data.tales import tales as told
 from harken.errors import BadInput, BadSetting, HarkenError, Stopped
 from harken.recipe import override, resolve
@@ -333,6 +335,22 @@ def test_the_newest_comparison_of_this_data_and_these_settings_is_the_one_to_go_
         "notice",
         {"text": "runs/tales-compare: there is nothing to go on with; the comparison starts anew"},
     )
+
+
+def test_comparisons_that_begin_at_once_take_a_folder_each(tales):
+    with run_room.writing(Path("runs/tales-compare")), run_room.writing(Path("runs/tales-compare-2")):
+        found = harken.compare(tales, settings=TINY, seeds=1)
+    assert str(found.path) == "runs/tales-compare-3"
+
+
+def test_a_folder_that_was_written_while_it_was_looked_at_is_passed_over(tmp_path, monkeypatch):
+    """Another writer comes, finishes and leaves between the look at a folder and the hold on it."""
+    looks = iter([True, False, True, True])
+    monkeypatch.setattr(training, "is_free", lambda folder: next(looks))
+    with ExitStack() as held:
+        assert training.take(tmp_path / "my", held) == tmp_path / "my-2"
+        with run_room.writing(tmp_path / "my"), pytest.raises(BadInput), run_room.writing(tmp_path / "my-2"):
+            pass
 
 
 def test_a_folder_that_is_taken_is_refused_and_says_what_to_do(made, tales, tmp_path):

@@ -511,8 +511,8 @@ def test_numbers_are_written_for_people():
     assert [scaled(5.1e13, "flop"), scaled(0.00014, "mass")] == ["51 TFLOP", "0.14 g"]
     times = [duration(seconds) for seconds in (0.42, 45, 59.7, 240.1, 7_325, math.nan)]
     assert times == ["0.4 s", "45 s", "1 min 0 s", "4 min 0 s", "2 h 2 min", "nan"]
-    figures = [figure(x) for x in (1.7052, 111_540, 28.14, 1234.5, 0.0, 2e-7, None)]
-    assert figures == ["1.71", "111,540", "28.1", "1,234", "0", "2e-7", ""]
+    figures = [figure(x) for x in (1.7052, 111_540, 28.14, 1234.5, 0.0, 2e-7, 1.0142320547350045e304, None)]
+    assert figures == ["1.71", "111,540", "28.1", "1,234", "0", "2e-7", "1.01e304", ""]
 
 
 def test_the_verdict_is_by_what_the_task_is_judged_by():

@@ -4,6 +4,8 @@ from typing import Any
 
 import click
 
+from harken.study.chart import figure
+
 from . import as_json, show
 from .files import check_files, through_files, work_through
 from .say import lines, piped, typed
@@ -36,7 +38,7 @@ def score(run: str, texts: tuple[str, ...], json_: bool, in_: str | None, out_: 
         for word in result["words"]:
             log = "(no context)" if word["logprob"] is None else f"{word['logprob']:12.4f}"
             click.echo(f"{log}  {word['word']!r}")
-        click.echo(f"perplexity {result['perplexity']:.4f} over {result['tokens']} tokens")
+        click.echo(f"perplexity {figure(result['perplexity'], 6)} over {result['tokens']} tokens")
         if result["unknown"]:
             click.echo(f"({result['unknown']} tokens are unknown to this run, and scored as <unk>)")
         if model.tokenizer.end is None:
@@ -51,7 +53,7 @@ def score(run: str, texts: tuple[str, ...], json_: bool, in_: str | None, out_: 
         elif result["perplexity"] is None:
             click.echo()
         else:
-            click.echo(f"perplexity {result['perplexity']:.4f} over {result['tokens']} tokens: {text!r}")
+            click.echo(f"perplexity {figure(result['perplexity'], 6)} over {result['tokens']} tokens: {text!r}")
     if json_:
         show(listed)
 

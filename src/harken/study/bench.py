@@ -51,7 +51,7 @@ def bench(name: str | None = None, *, device: str = "auto", listen: Listener = s
             words = f"bench {each}: out of memory with batch {plan.batch} and context {plan.shape.context}"
             raise HarkenError(f"{words}; take a smaller batch, context or size") from None
         rows += [{"bench": each, **row, **told} for row in found]
-    return {"rows": rows, "machine": machine.describe()}
+    return {"rows": rows, "machine": machine.describe(here)}
 
 
 def _plan(name: str, device: torch.device, asked: Mapping[str, Any], listen: Listener) -> Plan:

@@ -77,12 +77,11 @@ def number(value: Any) -> float | None:
 
 def figure(value: Any, digits: int = 3) -> str:
     """A number with so many digits that mean something; words stay as they are, None is nothing."""
-    x = number(value)
-    if x is None or isinstance(value, int):
-        return "" if value is None else f"{value:,}" if x is not None else str(value)
-    if x == 0 or not 1e-4 <= abs(x) < 1e9:
-        return f"{x:.{digits}g}".replace("e-0", "e-").replace("e+", "e")
-    return f"{x:,.{max(0, digits - 1 - math.floor(math.log10(abs(x))))}f}"
+    if not isinstance(value, float) or not math.isfinite(value):
+        return "" if value is None else f"{value:,}" if type(value) is int else str(value)
+    if value == 0 or not 1e-4 <= abs(value) < 1e9:
+        return f"{value:.{digits}g}".replace("e-0", "e-").replace("e+", "e")
+    return f"{value:,.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}"
 
 
 def scaled(value: Any, what: str) -> str:

@@ -13,6 +13,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from shlex import quote
@@ -33,7 +34,7 @@ from .chart import number
 from .choose import choose, located, run_name
 from .compare_page import compare_page, compare_svg
 from .tally import Trial, name_of, tally
-from .train import is_free, next_free, numbered, train
+from .train import is_free, next_free, numbered, take, train
 from .work import formula
 
 PLAN = "compare.json"
@@ -106,7 +107,7 @@ def compare(
     """
     given = dict(settings or {})
     if (Path(what) / PLAN).is_file():
-        folder = Path(what)
+        folder = place = Path(what)
         if not resume:
             raise BadInput(f"{what}: this is a comparison, not data; {_how_to_go_on(folder)}")
         if axes or given or evals or out:
@@ -126,7 +127,11 @@ def compare(
         folder = _folder(plan, place, named=bool(out), resume=resume, listen=listen)
         if (folder / PLAN).is_file():
             plan = replace(plan, seeds=_with_seeds(_read(folder), seeds, folder).seeds)
-    with run.writing(folder):
+    with ExitStack() as held:
+        if out or (folder / PLAN).is_file():
+            held.enter_context(run.writing(folder))
+        else:  # one that began in this moment may have taken the name
+            folder = take(place, held)
         run.write_json(folder / PLAN, asdict(plan))
         return _compare(plan, folder, listen)
 

@@ -24,7 +24,7 @@ def estimate(recipe: Recipe, *, listen: Listener = silent) -> dict[str, Any]:
     opened, trainer = prepare(recipe, hear)
     tokens = opened.facts()["tokens"]["train"]
     steps, predicted = forecast(trainer, PROBE_SECONDS)
-    here = machine.describe()
+    here = machine.describe(trainer.device)
     return {
         "parameters": run.size(trainer.model),
         "tokens": sum(tokens.values()) if isinstance(tokens, dict) else tokens,  # of both sides of pairs

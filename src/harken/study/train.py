@@ -166,13 +166,26 @@ def _folder(wanted: Path, *, named: bool, force: bool) -> Path:
 
 def _taken(wanted: Path, held: ExitStack, *, named: bool, force: bool) -> Path:
     """The folder to write, held. A default name that another training took in this moment is passed over."""
-    for folder in () if named else _free(wanted):
-        with suppress(run.Busy):
-            held.enter_context(run.writing(folder))
-            return folder
+    if not named:
+        return take(wanted, held)
     folder = _folder(wanted, named=named, force=force)
     held.enter_context(run.writing(folder))
     return folder
+
+
+def take(wanted: Path, held: ExitStack) -> Path:
+    """The folder of this name, or the first of name-2, name-3 ... that is free, held: no other writer gets the same."""
+    return next(folder for folder in _free(wanted) if _held(folder, held))
+
+
+def _held(folder: Path, held: ExitStack) -> bool:
+    """Hold this folder, unless another holds it, or has written into it since it was looked at."""
+    with suppress(run.Busy), ExitStack() as here:
+        here.enter_context(run.writing(folder))
+        if is_free(folder):
+            held.push(here.pop_all())
+            return True
+    return False
 
 
 def next_free(wanted: Path) -> Path:
@@ -300,7 +313,7 @@ def _judge(
         "best_step": trainer.course.step,
         "skipped": trainer.course.skipped,
         "bitwise": trainer.bitwise,
-        "machine": machine.describe(),
+        "machine": machine.describe(trainer.device),
         "versions": {"harken": __version__, "torch": torch.__version__},
         **{name: value for name, value in known.items() if value is not None},
     }
