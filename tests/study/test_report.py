@@ -39,7 +39,7 @@ def facts(steps: int = 1200) -> dict[str, Any]:
                                "5-gram Kneser-Ney": {"loss": 2.13, "perplexity": 8.4, "bits_per_character": 3.07}}},
         "parts": {"valid": {"easy.txt": {"loss": 1.2}, "hard.txt": {"loss": 1.9}}}, "log": log,
         "samples": [{"prompt": "ROMEO:", "text": "\nWhat say'st thou?", "temperature": 0.8}],
-        "cost": cost(reading, tokens=10_000_000, flops_per_token=5.1e6, price=(0.3, "a bill")),
+        "cost": cost(reading, tokens=10_000_000, flops_per_token=5.1e6, price=0.3),
         "data": {"tokens": {"train": 1003854}, "characters": {"train": 1}, "vocab": 66, "token": "c", "sha256": "8c"},
         "audit": {"passed": True, "summary": "1 checks passed (causal)", "checks": [
             {"name": "causal", "claim": "no future", "outcome": "passed", "difference": 2e-16, "tolerance": 1e-8,

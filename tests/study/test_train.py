@@ -116,6 +116,13 @@ def test_the_cost_says_seconds_energy_where_it_comes_from_and_co2(run):
     assert cost["energy_source"].startswith(("measured", "estimated"))
 
 
+def test_a_price_of_an_hour_makes_a_price_of_the_run(my, tmp_path):
+    made = harken.train(my, out=tmp_path / "run", settings={**TINY, "train.price": 3.6})
+    cost = read(made, "cost.json")
+    assert cost["price_usd"] == pytest.approx(cost["seconds"] / 1000)
+    assert "train.price: 3.6 USD an hour" in (made.path / "report.html").read_text()
+
+
 def test_a_token_of_packed_documents_costs_what_any_other_does(run, tales, tmp_path):
     packed = {"data.batches": "packed", "data.documents": "line", "train.steps": 1}
     (tmp_path / "words.txt").write_text(tales.read_text().replace(" ", "\n"))  # in every row a few end and ask nothing

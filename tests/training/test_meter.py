@@ -418,9 +418,9 @@ def test_there_is_no_price_unless_one_is_given():
     free = cost(reading, tokens=1, flops_per_token=1.0)
     assert free["price_usd"] is None
     assert free["price_source"] is None
-    paid = cost(reading, tokens=1, flops_per_token=1.0, price=(1.46, "a price list, 2019"))
+    paid = cost(reading, tokens=1, flops_per_token=1.0, price=1.46)
     assert paid["price_usd"] == pytest.approx(2.92)
-    assert paid["price_source"] == "1.46 USD an hour: a price list, 2019"
+    assert paid["price_source"] == "train.price: 1.46 USD an hour"
 
 
 @pytest.mark.gpu

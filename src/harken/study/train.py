@@ -293,8 +293,8 @@ def _judge(
 
     tokens = sum(batch.tokens.numel() if batch.even else batch.count for batch in few)  # padding is no token
     flops = meter.flops_per_token(trainer.model, once, tokens)
-    predicted = trainer.notes.get("predicted")
-    cost = meter.cost(metered.reading(), tokens=steps * task.tokens, flops_per_token=flops, predicted=predicted)
+    told = {"price": recipe.train.price, "predicted": trainer.notes.get("predicted")}
+    cost = meter.cost(metered.reading(), tokens=steps * task.tokens, flops_per_token=flops, **told)
     run.write_json(folder / "cost.json", cost)
     facts = {
         "name": folder.name,

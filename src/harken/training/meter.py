@@ -237,11 +237,11 @@ def cost(
     *,
     tokens: int,
     flops_per_token: float,
-    price: tuple[float, str] | None = None,
+    price: float | None = None,
     predicted: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The content of cost.json. `tokens` counts from the run's first step; `price` is USD an hour and its source;
-    `predicted` is what was said of seconds, kwh and memory_mib before."""
+    """The content of cost.json. `tokens` counts from the run's first step; `price` is USD an hour; `predicted` is
+    what was said of seconds, kwh and memory_mib before."""
     made = emissions(reading.joules / 3.6e6)
     lecture = {"model": "Transformer (big)", "co2e_lb": TRANSFORMER_BIG_LB, "source": LECTURE}
     return {
@@ -254,8 +254,8 @@ def cost(
         "energy_source": reading.source,
         "watts_source": WATTS_SOURCE if "estimated" in reading.source else None,
         **made,
-        "price_usd": price and price[0] * reading.seconds / 3600,
-        "price_source": price and f"{price[0]:g} USD an hour: {price[1]}",
+        "price_usd": None if price is None else price * reading.seconds / 3600,
+        "price_source": None if price is None else f"train.price: {price:g} USD an hour",
         "predicted": predicted and dict(predicted),
         "compared_with": {**lecture, "fraction": made["co2e_lb"] / TRANSFORMER_BIG_LB},
     }

@@ -60,6 +60,7 @@ class Train(Part):
     eval_every: int | None = Field(None, ge=1, description="steps between quick looks at valid; none: ten in all")
     log_every: int | None = Field(None, ge=1, description="steps between lines of log.jsonl; none: about 200 in all")
     checkpoint_every: int | None = Field(None, ge=1, description="steps between checkpoints; none: every 30 seconds")
+    price: float | None = Field(None, ge=0, description="USD an hour of this machine; the cost then has a price")
     tensorboard: bool = Field(False, description="draw the curves of log.jsonl for TensorBoard too, in tensorboard/")
     keep: int = Field(2, ge=1, description="checkpoints kept")
     best: bool = Field(True, description="end with the weights that were best on the valid split, not with the last")
