@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from harken.decode import beam
-from harken.decode.beam import Answer, Search, search, search_all
+from harken.decode.beam import Answer, Finder, Search
 from harken.errors import BadInput
 from harken.models.seq2seq import TransformerShape
 
@@ -44,7 +44,7 @@ def greedy(model, source, most) -> list[int]:
 
 
 def test_a_beam_of_one_is_greedy(model):
-    found = search(model, SOURCES, Search(beam=1))
+    found = Finder(model).search(SOURCES, Search(beam=1))
     assert [a[0].tokens for a in found] == [greedy(model, s, 2 * len(s) + 10) for s in SOURCES]
 
 
@@ -62,14 +62,14 @@ def test_a_wide_beam_finds_the_best_of_all_answers(model, penalty):
         (log_probability(model, source, cut, ended=False) / most**penalty, cut),
     ]
     value, answer = max(values)
-    (found,) = search(model, [source], Search(beam=11**2, longest=most, length_penalty=penalty))
+    (found,) = Finder(model).search([source], Search(beam=11**2, longest=most, length_penalty=penalty))
     assert found[0].tokens == answer
     assert found[0].score == pytest.approx(value, abs=1e-5)
 
 
 @torch.no_grad()
 def test_the_score_is_the_mean_log_probability_of_the_answer_and_its_edge(model):
-    for source, (best, *_) in zip(SOURCES, search(model, SOURCES, Search(beam=3)), strict=True):
+    for source, (best, *_) in zip(SOURCES, Finder(model).search(SOURCES, Search(beam=3)), strict=True):
         if len(best.tokens) < 2 * len(source) + 10:
             mean = log_probability(model, source, best.tokens) / (len(best.tokens) + 1)
             assert best.score == pytest.approx(mean, abs=1e-5)
@@ -78,22 +78,22 @@ def test_the_score_is_the_mean_log_probability_of_the_answer_and_its_edge(model)
 @pytest.mark.parametrize("wide", [1, 2, 5])
 def test_a_source_in_a_batch_gets_the_answers_it_gets_alone(model, wide):
     how = Search(beam=wide, alternatives=wide)
-    together = search(model, SOURCES, how)
+    together = Finder(model).search(SOURCES, how)
     for source, answers in zip(SOURCES, together, strict=True):
-        (alone,) = search(model, [source], how)
+        (alone,) = Finder(model).search([source], how)
         assert [a.tokens for a in answers] == [a.tokens for a in alone]
         assert [a.score for a in answers] == pytest.approx([a.score for a in alone], abs=1e-5)
 
 
 def test_alternatives_are_different_and_the_best_comes_first(model):
-    for answers in search(model, SOURCES, Search(beam=6, alternatives=6)):
+    for answers in Finder(model).search(SOURCES, Search(beam=6, alternatives=6)):
         assert len({tuple(a.tokens) for a in answers}) == len(answers) > 1
         assert [a.score for a in answers] == sorted((a.score for a in answers), reverse=True)
 
 
 def test_a_forced_beginning_is_there_and_what_follows_is_the_models(model):
     prefixes = [[7, 7], [], [1], [2, 3, 4], [5]]
-    found = search(model, SOURCES, Search(beam=1), prefixes=prefixes)
+    found = Finder(model).search(SOURCES, Search(beam=1), prefixes=prefixes)
     for source, prefix, (answer, *_) in zip(SOURCES, prefixes, found, strict=True):
         assert answer.tokens[: len(prefix)] == prefix
         tokens = torch.tensor([[model.edge, *prefix]])
@@ -102,9 +102,9 @@ def test_a_forced_beginning_is_there_and_what_follows_is_the_models(model):
 
 
 def test_no_run_of_tokens_comes_twice_where_that_is_banned(model):
-    free = search(model, SOURCES, Search(beam=3, longest=20))
+    free = Finder(model).search(SOURCES, Search(beam=3, longest=20))
     assert any(len(pairs(a)) > len(set(pairs(a))) for a, *_ in free)  # else there is nothing to ban
-    for answer, *_ in search(model, SOURCES, Search(beam=3, longest=20, no_repeat=2)):
+    for answer, *_ in Finder(model).search(SOURCES, Search(beam=3, longest=20, no_repeat=2)):
         assert len(pairs(answer)) == len(set(pairs(answer)))
 
 
@@ -115,22 +115,27 @@ def pairs(answer: Answer) -> list:
 def test_a_token_that_is_never_written_is_in_no_answer(model):
     usual = {
         token
-        for answers in search(model, SOURCES, Search(beam=4, alternatives=4))
+        for answers in Finder(model).search(SOURCES, Search(beam=4, alternatives=4))
         for a in answers
         for token in a.tokens
     }
     never = sorted(usual)[:2]
-    found = search(model, SOURCES, Search(beam=4, alternatives=4), never=never)
+    found = Finder(model).search(SOURCES, Search(beam=4, alternatives=4), never=never)
     assert not {token for answers in found for a in answers for token in a.tokens} & set(never)
 
 
 def test_an_answer_has_no_more_tokens_than_allowed(model):
-    assert max(len(a.tokens) for a, *_ in search(model, SOURCES, Search(beam=2, longest=3))) == 3
+    assert max(len(a.tokens) for a, *_ in Finder(model).search(SOURCES, Search(beam=2, longest=3))) == 3
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
-    [({"beam": 0}, "beam=0"), ({"alternatives": 5}, "alternatives=5"), ({"length_penalty": -1}, "length_penalty")],
+    [
+        ({"beam": 0}, "beam=0"),
+        ({"alternatives": 5}, "alternatives=5"),
+        ({"length_penalty": -1}, "length_penalty"),
+        ({"top_k": 3}, "temperature"),
+    ],
 )
 def test_what_cannot_be_searched_for_is_refused_by_its_name(given, said):
     with pytest.raises(BadInput, match=said):
@@ -138,15 +143,65 @@ def test_what_cannot_be_searched_for_is_refused_by_its_name(given, said):
 
 
 def test_many_sources_are_searched_in_batches_that_fit_and_answered_in_their_order(model, monkeypatch):
-    sizes = []
-    monkeypatch.setattr(beam, "AT_ONCE", 24)
+    sizes, search = [], Finder.search
+    monkeypatch.setattr(beam, "AT_ONCE", {"cpu": 24})
 
-    def searched(model, sources, how, **given):
+    def searched(finder, sources, how, **given):
         sizes.append((len(sources), max(map(len, sources))))
-        return search(model, sources, how, **given)
+        return search(finder, sources, how, **given)
 
-    monkeypatch.setattr(beam, "search", searched)
-    found = search_all(model, SOURCES, Search(beam=2))
-    assert [a[0].tokens for a in found] == [a[0].tokens for a in search(model, SOURCES, Search(beam=2))]
+    wanted = Finder(model).search(SOURCES, Search(beam=2))
+    monkeypatch.setattr(Finder, "search", searched)
+    found = Finder(model).search_all(SOURCES, Search(beam=2))
+    assert [a[0].tokens for a in found] == [a[0].tokens for a in wanted]
     assert len(sizes) > 1
     assert all(rows == 1 or rows * longest * 2 <= 24 for rows, longest in sizes)
+
+
+@torch.no_grad()
+def test_drawn_answers_come_as_often_as_the_model_says(model):
+    source, draws = SOURCES[0], 4000
+    how = Search(beam=draws, alternatives=draws, longest=1, temperature=1.0)
+    (found,) = Finder(model).search([source], how)
+    p = model.scores(torch.tensor([[model.edge]]), source=torch.tensor([source]))[0, -1].softmax(-1)
+    seen = torch.zeros(VOCAB)
+    for answer in found:
+        seen[answer.tokens[0] if answer.tokens else model.edge] += 1
+    assert (seen / draws - p).abs().max() < 0.03
+    assert len(found) == draws
+
+
+def test_a_drawn_answer_is_the_same_alone_and_among_others_and_another_with_another_seed(model):
+    how = Search(beam=3, alternatives=3, temperature=1.0)
+    together = Finder(model).search_all(SOURCES, how)
+    (alone,) = Finder(model).search([SOURCES[2]], how, numbers=[2])
+    assert [a.tokens for a in together[2]] == [a.tokens for a in alone]
+    other = Finder(model).search_all(SOURCES, Search(beam=3, alternatives=3, temperature=1.0, seed=9))
+    assert [a[0].tokens for a in other] != [a[0].tokens for a in together]
+
+
+@torch.no_grad()
+def test_the_score_of_a_drawn_answer_is_the_models_own(model):
+    for source, answers in zip(SOURCES, Finder(model).search(SOURCES, Search(temperature=0.7)), strict=True):
+        for best in answers:
+            ended = len(best.tokens) < 2 * len(source) + 10
+            total = log_probability(model, source, best.tokens, ended=ended)
+            assert best.score == pytest.approx(total / (len(best.tokens) + ended), abs=1e-4)
+
+
+def test_a_drawn_answer_narrowed_to_one_token_is_the_greedy_one(model):
+    drawn = Finder(model).search(SOURCES, Search(beam=1, temperature=2.0, top_k=1))
+    assert [a[0].tokens for a in drawn] == [a[0].tokens for a in Finder(model).search(SOURCES, Search(beam=1))]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("how", [Search(beam=4), Search(beam=1), Search(beam=2, temperature=1.0)], ids=str)
+def test_a_batch_played_from_recordings_gets_the_answers_of_one_that_is_not(model, how):
+    finder, other = Finder(model.cuda()), [[2, 5, 11], [1, 11], [9, 9, 8, 7, 6, 5, 4, 11], [3, 11], [4, 4, 11]]
+    wanted = [Finder(model).search(sources, how) for sources in (SOURCES, other)]
+    for sources, answers in [(SOURCES, wanted[0]), (other, wanted[1])] * 3:
+        found = finder.search(sources, how)
+        assert [[a.tokens for a in each] for each in found] == [[a.tokens for a in each] for each in answers]
+    (beams,) = finder.sizes.values()
+    assert beams.one.graph is not None
+    model.cpu()

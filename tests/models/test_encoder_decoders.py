@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from harken.decode.beam import Search, search
+from harken.decode.beam import Finder, Search
 from harken.models import EncoderDecoder
 from harken.models.conv_seq2seq import ConvShape
 from harken.models.rnn_seq2seq import RNNAttentionShape, RNNSeq2SeqShape
@@ -214,7 +214,7 @@ def test_a_decoder_without_a_source_is_refused(family):
 def test_a_beam_of_one_is_greedy_without_a_memory(family):
     model = build(family)
     asked = [[1, 2, 3, 12], [4, 12], [5, 6, 7, 8, 9, 12], [12]]
-    for source, found in zip(asked, search(model, asked, Search(beam=1)), strict=True):
+    for source, found in zip(asked, Finder(model).search(asked, Search(beam=1)), strict=True):
         text: list[int] = []
         while len(text) < 2 * len(source) + 10:
             told = scores(model, torch.tensor([[model.edge, *text]]), source=torch.tensor([source]))
@@ -228,9 +228,9 @@ def test_a_beam_of_one_is_greedy_without_a_memory(family):
 def test_a_beam_finds_for_each_source_what_it_finds_for_it_alone(family):
     model, how = build(family), Search(beam=4, alternatives=4, longest=6)
     asked = [[1, 2, 3, 12], [4, 12], [5, 6, 7, 8, 9, 12], [12]]
-    together = search(model, asked, how)
+    together = Finder(model).search(asked, how)
     for source, found in zip(asked, together, strict=True):
-        (alone,) = search(model, [source], how)
+        (alone,) = Finder(model).search([source], how)
         assert [answer.tokens for answer in found] == [answer.tokens for answer in alone]
 
 

@@ -33,6 +33,15 @@ AT_ONCE = 64  # texts of a file or of stdin that are translated together
 @click.option(
     "--longest", type=click.IntRange(1), metavar="N", help="Most tokens of a target.  [default: twice the source + 10]"
 )
+@click.option(
+    "--temperature",
+    type=click.FloatRange(0),
+    metavar="X",
+    help="Draw targets by chance, as many as --alternatives, instead of the likeliest; 0.8 is a good start.",
+)
+@click.option("--top-k", type=click.IntRange(1), metavar="N", help="Draw from the N likeliest tokens only.")
+@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), metavar="X", help="Draw from this share only.")
+@click.option("--seed", type=int, metavar="N", help="Another seed draws others.  [default: 0]")
 @through_files
 @as_precision
 @as_json

@@ -1,7 +1,8 @@
-"""The likeliest answers of an encoder-decoder: beam search, all sources of a batch at once.
+"""Answers of an encoder-decoder, all sources of a batch at once: the likeliest by beam search, or drawn by chance.
 
 A beam of 1 is greedy. A beam follows its survivors by reordering the memory; the source was read once, for all beams of
-it. Sources that are done leave the batch. Every row is the same alone and among others.
+it. Sources that are done leave the batch. Every row is the same alone and among others. On a GPU all that changes from
+step to step is a tensor that stays where it is, so that a batch of a size seen before is played from recordings.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,19 +16,33 @@ from torch import Tensor
 from harken.errors import BadInput, refuse_unknown
 from harken.models import EncoderDecoder
 
-AT_ONCE = 4096  # tokens of all texts of the sources that are searched together
+from .chance import seeds
+from .sample import Choice
+from .steps import Played, watched
+
+AT_ONCE = {"cpu": 4096, "cuda": 65_536}  # tokens of all texts of the sources that are searched together
 LEAVE = 0.25  # share of the sources that are done before the batch is made smaller
+AHEAD = 8  # recorded steps played before it is read who is done
+ROUND = 16  # on a GPU sources and answers have room for a multiple of so many tokens, so that few sizes are recorded
+SIZES = 8  # whose recordings are kept
 
 
 @dataclass(frozen=True)
 class Search:
-    """How answers are looked for. `longest` is the most tokens of an answer; none: twice the source's and ten."""
+    """How answers are looked for. `longest` is the most tokens of an answer; none: twice the source's and ten.
+
+    With a temperature each of the `beam` texts of a source is drawn by itself; without, they are the likeliest.
+    """
 
     beam: int = 4
     length_penalty: float = 1.0  # the score is the sum of ln p / length^this: 0 likes short answers, 1 is fair
     alternatives: int = 1
     no_repeat: int = 0  # no run of so many tokens twice; 0: as it comes
     longest: int | None = None
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int = 0
 
     def __post_init__(self) -> None:
         for name, least in (("beam", 1), ("alternatives", 1), ("no_repeat", 0)):
@@ -41,13 +56,19 @@ class Search:
             )
         if self.longest is not None and self.longest < 1:
             raise BadInput(f"longest={self.longest}: an answer has at least 1 token")
+        if not self.choice.temperature and (self.top_k or self.top_p):
+            raise BadInput("top_k and top_p narrow what is drawn by chance; give a temperature with them, such as 0.8")
+
+    @property
+    def choice(self) -> Choice:
+        return Choice(self.temperature, self.top_k, self.top_p)
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "Search":
         """A search by these names; one that is none is refused by its name."""
         refuse_unknown(given, [field.name for field in fields(cls)])
-        wide = given.get("alternatives")
-        return cls(**{"beam": max(cls.beam, wide) if isinstance(wide, int) else cls.beam, **given})
+        wide, usual = given.get("alternatives"), 1 if given.get("temperature") else cls.beam
+        return cls(**{"beam": max(usual, wide) if isinstance(wide, int) else usual, **given})
 
 
 @dataclass(frozen=True)
@@ -58,41 +79,57 @@ class Answer:
     score: float
 
 
-@torch.inference_mode()
-def search(
-    model: EncoderDecoder,
-    sources: Sequence[Sequence[int]],
-    how: Search,
-    *,
-    never: Sequence[int] = (),
-    prefixes: Sequence[Sequence[int]] | None = None,
-) -> list[list[Answer]]:
-    """The best answers to each source, best first. `prefixes` are the tokens each answer must begin with."""
-    if not sources:
-        return []
-    device = next(model.parameters()).device
-    lengths = torch.tensor([len(s) for s in sources], device=device)
-    rows = torch.full((len(sources), int(lengths.max())), model.source_vocab - 1, device=device)
-    for row, source in zip(rows, sources, strict=True):
-        row[: len(source)] = torch.tensor(source, device=device)
-    beams = Beams(model, rows, lengths, how, never, prefixes or [()] * len(sources))
-    while not beams.over():
-        beams.step()
-    return beams.answers()
+class Finder:
+    """A model that answers sources. What is recorded for one batch is there for the next of its size."""
 
+    def __init__(self, model: EncoderDecoder) -> None:
+        self.model, self.device = model, next(model.parameters()).device
+        self.sizes: dict[Any, Beams] = {}
 
-def search_all(
-    model: EncoderDecoder, sources: Sequence[Sequence[int]], how: Search, *, never: Sequence[int] = ()
-) -> list[list[Answer]]:
-    """The same for many sources: the short ones together and the long ones, in their own order again at the end."""
-    order = sorted(range(len(sources)), key=lambda n: len(sources[n]))
-    found: dict[int, list[Answer]] = {}
-    while order:
-        fits = takewhile(lambda row: row[0] * how.beam * len(sources[row[1]]) <= AT_ONCE, enumerate(order, 1))
-        rows = max(1, sum(1 for _ in fits))
-        some, order = order[:rows], order[rows:]
-        found |= dict(zip(some, search(model, [sources[n] for n in some], how, never=never), strict=True))
-    return [found[n] for n in range(len(sources))]
+    @torch.inference_mode()
+    def search(
+        self,
+        sources: Sequence[Sequence[int]],
+        how: Search,
+        *,
+        never: Sequence[int] = (),
+        prefixes: Sequence[Sequence[int]] | None = None,
+        numbers: Sequence[int] | None = None,
+    ) -> list[list[Answer]]:
+        """The best answers to each source, best first. `prefixes` are the tokens each answer must begin with; `numbers`
+        tell the sources apart where chance is asked."""
+        if not sources:
+            return []
+        begun = [list(p) for p in prefixes or ()]
+        own = [2 * len(s) + 10 if how.longest is None else how.longest for s in sources]
+        most = [max(n, len(p) + 1) for n, p in zip(own, begun or [[] for _ in own], strict=True)]  # the edge with them
+        most = [min(n, self.model.context or n) for n in most]
+        wide, far = max(map(len, sources)), max(most)
+        playable = self.device.type == "cuda" and not how.no_repeat and not watched(self.model)
+        if playable:  # no longer than the model reads, which has a memory of so many places
+            wide, far = (min(-(-n // ROUND) * ROUND, self.model.context or 10**9) for n in (wide, far))
+        size = len(sources), wide, far, how, tuple(never), bool(begun)
+        beams = self.sizes.pop(size, None) or Beams(self.model, *size, device=self.device, playable=playable)
+        if playable:
+            self.sizes[size] = beams
+            while len(self.sizes) > SIZES:
+                self.sizes.pop(next(iter(self.sizes)))
+        return beams.find(sources, most, begun, numbers or range(len(sources)))
+
+    def search_all(
+        self, sources: Sequence[Sequence[int]], how: Search, *, never: Sequence[int] = ()
+    ) -> list[list[Answer]]:
+        """The same for many sources: the short ones together and the long ones, in their own order again at the end."""
+        order = sorted(range(len(sources)), key=lambda n: len(sources[n]))
+        found: dict[int, list[Answer]] = {}
+        budget = AT_ONCE[self.device.type] // how.beam
+        while order:
+            fits = takewhile(lambda row: row[0] * len(sources[row[1]]) <= budget, enumerate(order, 1))
+            rows = max(1, sum(1 for _ in fits))
+            some, order = order[:rows], order[rows:]
+            answers = self.search([sources[n] for n in some], how, never=never, numbers=some)
+            found |= dict(zip(some, answers, strict=True))
+        return [found[n] for n in range(len(sources))]
 
 
 class Beams:
@@ -101,85 +138,144 @@ class Beams:
     def __init__(
         self,
         model: EncoderDecoder,
-        source: Tensor,  # B Ls
-        lengths: Tensor,
+        B: int,
+        Ls: int,
+        C: int,
         how: Search,
         never: Sequence[int],
-        prefixes: Sequence[Sequence[int]],
+        forced: bool,
+        *,
+        device: torch.device,
+        playable: bool,
     ) -> None:
-        B, K, device = len(source), how.beam, source.device
-        self.model, self.how, self.t = model, how, 0
-        own = 2 * lengths + 10 if how.longest is None else torch.full_like(lengths, how.longest)
-        begun = torch.tensor([len(p) + 1 for p in prefixes], device=device)  # an answer goes on behind its prefix
-        self.most = torch.maximum(own, begun).clamp(max=(model.context or 10**9))  # B: tokens, the edge with them
-        C = int(self.most.max())
-        self.memory = model.memory(B * K, C, source, lengths)
-        self.place = torch.arange(B, device=device)  # which source each row is
-        self.texts = torch.full((B, K, C + 1), model.edge, device=device)
-        self.score = torch.full((B, K), -torch.inf, device=device)
-        self.score[:, 0] = 0  # all texts begin alike: only one of them counts
-        self.ended, self.value = self.texts.clone(), torch.full((B, K), -torch.inf, device=device)
-        self.done = torch.zeros(B, dtype=torch.bool, device=device)
+        K = how.beam
+        self.model, self.how, self.C, self.playable = model, how, C, playable
+        self.source = torch.zeros((B, Ls), dtype=torch.long, device=device)
+        self.lengths, self.most, self.place = (torch.zeros_like(self.source[:, 0]) for _ in range(3))
+        self.forced = torch.zeros((B, C if forced else 0), dtype=torch.long, device=device)
+        self.seeds = torch.zeros(B * K, dtype=torch.long, device=device)
+        self.texts = torch.zeros((B, K, C + 1), dtype=torch.long, device=device)
+        self.score, self.value = torch.zeros((2, B, K), device=device)
+        self.ended, self.done = self.texts.clone(), torch.zeros(B, dtype=torch.bool, device=device)
         self.never = torch.tensor(never, dtype=torch.long, device=device)
-        longest = max(map(len, prefixes))
-        self.forced = torch.full((B, longest), -1, device=device)
-        for row, prefix in zip(self.forced, prefixes, strict=True):
-            row[: len(prefix)] = torch.tensor(prefix, dtype=torch.long, device=device)
+        self.t = torch.zeros(1, dtype=torch.long, device=device)
+        self.n = 0  # the same, known without asking the device
+        self.read, self.one = Played(self._read), Played(self._step)
         self.found: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def over(self) -> bool:
+    def find(
+        self,
+        sources: Sequence[Sequence[int]],
+        most: Sequence[int],
+        prefixes: Sequence[Sequence[int]],
+        numbers: Sequence[int],
+    ) -> list[list[Answer]]:
+        """The answers to these sources."""
+        device, last = self.t.device, self.model.source_vocab - 1
+        self.source.copy_(_rows(sources, self.source.shape[1], last))
+        self.lengths.copy_(torch.tensor([len(s) for s in sources]))
+        self.most.copy_(torch.tensor(most))
+        self.place.copy_(torch.arange(len(sources)))
+        if prefixes:
+            self.forced.copy_(_rows(prefixes, self.C, -1))
+        if self.how.temperature:
+            self.seeds.copy_(torch.cat([seeds(self.how.seed, n, self.how.beam, device) for n in numbers]))
+        self.texts.fill_(self.model.edge)
+        self.ended.fill_(self.model.edge)
+        self.value.fill_(-torch.inf)
+        self.score.fill_(0.0 if self.how.temperature else -torch.inf)
+        self.score[:, 0] = 0  # all texts begin alike: of those that are not drawn, one alone counts
+        self.done.fill_(False)
+        self.t.fill_(0)
+        self.n, self.found = 0, {}
+        self.read(self.playable)
+        while not self._over():
+            for _ in range(min(AHEAD, self.C - self.n) if self.read.graph else 1):
+                self.one(self.read.graph is not None)
+                self.n += 1
+        return [self._of(*self.found[n]) for n in range(len(sources))]
+
+    def _read(self) -> None:
+        self.memory = self.model.memory(len(self.texts) * self.how.beam, self.C, self.source, self.lengths)
+
+    def _over(self) -> bool:
         """Whether all are done; those that are leave the batch when there are enough of them."""
         share = float(self.done.float().mean())
-        if share >= LEAVE or share == 1:
+        if share == 1 or (share >= LEAVE and not self.playable):
             self._leave()
-        return not len(self.place)
+        return len(self.found) == len(self.source)
 
     def _leave(self) -> None:
         for row in self.done.nonzero()[:, 0].tolist():
             self.found[int(self.place[row])] = self.ended[row], self.value[row]
         stay = (~self.done).nonzero()[:, 0]
-        for name in ("place", "texts", "score", "ended", "value", "done", "forced", "most"):
-            setattr(self, name, getattr(self, name)[stay])
-        self.memory = self.memory.select(stay) if len(stay) else None
+        if len(stay):
+            for name in ("place", "texts", "score", "ended", "value", "done", "forced", "most"):
+                setattr(self, name, getattr(self, name)[stay])
+            self.seeds = self.seeds.view(-1, self.how.beam)[stay].flatten()
+            self.memory = self.memory.select(stay)
 
     # --- a step -------------------------------------------------------------------------------------------------------
 
-    def step(self) -> None:
-        """Write one token more: the 2 K best ways to go on, of which those that end are put aside."""
-        B, K, t = len(self.place), self.how.beam, self.t
-        last = self.texts[:, :, t].reshape(B * K, 1)
-        place = torch.tensor([t], device=last.device)
-        logits = self.model.scores(last, pos=place, memory=self.memory.upto(t + 1))[:, -1].float()
+    def _step(self) -> None:
+        """Write one token more to each text; those that end are put aside."""
+        last = self.texts.index_select(2, self.t).flatten(0, 1)
+        # what is not yet written need not be looked at; a recording looks at all of it, and it is hidden
+        memory = self.memory.upto(self.C if self.playable else self.n + 1)
+        logits = self.model.scores(last, pos=self.t, memory=memory)[:, -1].float()
         total = logits.logsumexp(-1, keepdim=True)
-        many = min(2 * K, logits.shape[-1])
-        best = self._narrow(logits).topk(many, -1)  # of each text: B*K 2K
-        logs = best.values - total
-        if t < self.forced.shape[1]:  # what is forced costs nothing
-            logs = logs.masked_fill((self.forced[:, t] >= 0).repeat_interleave(K)[:, None] & logs.isfinite(), 0)
-        ways = (self.score[..., None] + logs.view(B, K, -1)).flatten(1)
-        score, pick = ways.topk(2 * K, -1)
-        beam, token = pick // many, best.indices.view(B, -1).gather(1, pick)
-        self.t = t + 1
-        ends = token == self.model.edge
+        narrow = self._narrow(logits)
+        score, beam, token = self._drawn(narrow, total) if self.how.temperature else self._best(narrow, total)
+        K, ends = self.how.beam, token == self.model.edge
+        self.t += 1
         # an end must be among the K best; behind what is written a text is all edges
         self._keep(_pick(self.texts, beam[:, :K]), score.masked_fill(~ends, -torch.inf)[:, :K])
-        score, order = score.masked_fill(ends, -torch.inf).topk(K, -1)
-        self._go_on(beam.gather(1, order), token.gather(1, order), score)
+        score = score.masked_fill(ends, -torch.inf)
+        if score.shape[1] > K:
+            score, order = score.topk(K, -1)
+            beam, token = beam.gather(1, order), token.gather(1, order)
+        self._go_on(beam, token, score)
+
+    def _best(self, logits: Tensor, total: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The 2 K best ways to go on, of all texts of a source: their scores, the text and its new token; B 2K each."""
+        B, K = self.score.shape
+        many = min(2 * K, logits.shape[-1])
+        best = logits.topk(many, -1)  # of each text: B*K 2K
+        ways = (self.score[..., None] + self._gain(best.values - total).view(B, K, -1)).flatten(1)
+        score, pick = ways.topk(2 * K, -1)
+        return score, pick // many, best.indices.view(B, -1).gather(1, pick)
+
+    def _drawn(self, logits: Tensor, total: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The same for texts that go on by chance, each by itself: B K each."""
+        B, K = self.score.shape
+        token = self.how.choice.draw(logits, self.seeds, self.t)[:, None]
+        score = self.score + self._gain(logits.gather(1, token) - total).view(B, K)
+        return score, torch.arange(K, device=token.device).expand(B, K), token.view(B, K)
+
+    def _gain(self, logs: Tensor) -> Tensor:
+        """What a new token adds to a text's score; what is forced costs nothing."""
+        must = self._must()
+        return logs if must is None else logs.masked_fill((must >= 0) & logs.isfinite(), 0)
+
+    def _must(self) -> Tensor | None:
+        """The token each text must have now, -1 for any: B*K 1."""
+        if not self.forced.shape[1]:
+            return None
+        return self.forced.index_select(1, self.t).repeat_interleave(self.how.beam, 0)
 
     def _narrow(self, logits: Tensor) -> Tensor:
         """The scores, in place, with what may not come at -inf."""
         logits.index_fill_(-1, self.never, -torch.inf)
         if self.how.no_repeat:
             logits = self._unrepeated(logits)
-        if self.t < self.forced.shape[1]:
-            must = self.forced[:, self.t].repeat_interleave(self.how.beam)[:, None]  # B*K 1
+        if (must := self._must()) is not None:
             others = torch.arange(logits.shape[-1], device=logits.device) != must
             logits = torch.where((must >= 0) & others, -torch.inf, logits)
         return logits
 
     def _unrepeated(self, logits: Tensor) -> Tensor:
         """Without tokens that would write a run of n again."""
-        n, texts = self.how.no_repeat, self.texts.flatten(0, 1)[:, 1 : self.t + 1]
+        n, texts = self.how.no_repeat, self.texts.flatten(0, 1)[:, 1 : self.n + 1]
         if texts.shape[1] < n:
             return logits
         runs = texts.unfold(1, n, 1)  # B*K, runs, n
@@ -189,23 +285,30 @@ class Beams:
 
     def _keep(self, texts: Tensor, score: Tensor) -> None:
         """Put texts aside that have come to their end (those above -inf), if they are better than what is there."""
-        value = (score / self.t**self.how.length_penalty).masked_fill(self.done[:, None], -torch.inf)
-        self.value, order = torch.cat([self.value, value], 1).topk(self.how.beam, -1)
-        self.ended = _pick(torch.cat([self.ended, texts], 1), order)
+        value = self._fair(score).masked_fill(self.done[:, None], -torch.inf)
+        best, order = torch.cat([self.value, value], 1).topk(self.how.beam, -1)
+        self.value.copy_(best)
+        self.ended.copy_(_pick(torch.cat([self.ended, texts], 1), order))
+
+    def _fair(self, score: Tensor) -> Tensor:
+        """A sum of ln p as answers of different lengths are compared by."""
+        return score / self.t**self.how.length_penalty
 
     def _go_on(self, beam: Tensor, token: Tensor, score: Tensor) -> None:
         B, K = beam.shape
-        if K > 1:
-            self.memory.reorder((torch.arange(B, device=beam.device)[:, None] * K + beam).flatten(), self.t)
-        self.texts, self.score = _pick(self.texts, beam), score
-        self.texts[:, :, self.t] = token
+        if K > 1 and not self.how.temperature:
+            rows = (torch.arange(B, device=beam.device)[:, None] * K + beam).flatten()
+            self.memory.reorder(rows, self.C if self.playable else self.n + 1)
+            self.texts.copy_(_pick(self.texts, beam))
+        self.score.copy_(score)
+        self.texts.index_copy_(2, self.t, token[..., None])
         full = self.t >= self.most
         self._keep(self.texts, score.masked_fill(~full[:, None], -torch.inf))  # what has no room left ends as it is
-        worst, hope = self.value[:, -1], score[:, 0] / self.t**self.how.length_penalty
-        self.done |= full | ((worst > -torch.inf) & ((worst >= hope) | (K == 1))) | (score[:, 0] == -torch.inf)
-
-    def answers(self) -> list[list[Answer]]:
-        return [self._of(*self.found[n]) for n in range(len(self.found))]
+        best, worst = score.amax(1), self.value[:, -1]
+        over = full | (best == -torch.inf)
+        if not self.how.temperature:
+            over |= (worst > -torch.inf) & ((worst >= self._fair(best)) | (K == 1))
+        self.done |= over
 
     def _of(self, texts: Tensor, values: Tensor) -> list[Answer]:
         made = []
@@ -214,6 +317,11 @@ class Beams:
                 ids = text[1:]
                 made.append(Answer(ids[: ids.index(self.model.edge)] if self.model.edge in ids else ids, value))
         return made[: self.how.alternatives]
+
+
+def _rows(lists: Sequence[Sequence[int]], wide: int, rest: int) -> Tensor:
+    """Lists as rows of one width, filled up with `rest`."""
+    return torch.tensor([[*ids, *[rest] * (wide - len(ids))] for ids in lists])
 
 
 def _pick(texts: Tensor, beam: Tensor) -> Tensor:  # B K C, B n -> B n C

@@ -29,34 +29,49 @@ class Desk:
         return found
 
 
+class Played:
+    """Work on tensors that stay where they are: done plainly the first time, then recorded, and played ever after.
+
+    What it makes it leaves in its owner's attributes; after a recording these stay where they are too.
+    """
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.work, self.known = work, False
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self, playable: bool = True) -> None:
+        if self.graph is None and not (playable and self.known):  # a size that never comes again is not worth it
+            self.known = True
+            return self.work()
+        if self.graph is None:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                self.work()
+            self.graph = graph
+        self.graph.replay()
+
+
 class Opening:
-    """Reads the beginnings of texts, all padded to one length: plainly the first time, then from a recording."""
+    """Reads the beginnings of texts, all padded to one length."""
 
     def __init__(self, model: Any, memory: Any) -> None:
-        self.model, self.memory = model, memory
-        self.graph: torch.cuda.CUDAGraph | None = None
+        self.model, self.memory, self.read = model, memory, Played(self._read)
         self.rows: Tensor | None = None
 
     def __call__(self, rows: Tensor, lengths: Tensor) -> Tensor:  # B L, B -> B vocab
         """The scores of what comes after each text."""
-        if self.rows is None:  # a prompt of a size that never comes again is not worth a recording
+        if self.rows is None:
             self.rows, self.lengths = rows.clone(), lengths.clone()
-            return self._read()
         self.rows.copy_(rows)
         self.lengths.copy_(lengths)
-        if self.graph is None:
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
-                self.scores = self._read()
-        self.graph.replay()
+        self.read()
         return self.scores.clone()
 
-    def _read(self) -> Tensor:
+    def _read(self) -> None:
         assert self.rows is not None
         h = self.model(self.rows, pos=torch.arange(self.rows.shape[1], device=self.rows.device), memory=self.memory)
         last = (self.lengths - 1)[:, None, None].expand(-1, 1, h.shape[-1])
-        scores: Tensor = self.model.logits(h.gather(1, last)[:, 0])
-        return scores
+        self.scores: Tensor = self.model.logits(h.gather(1, last)[:, 0])
 
 
 class Steps:
@@ -116,4 +131,9 @@ def playable(model: nn.Module) -> bool:
 def repeatable(model: nn.Module) -> bool:
     """A step may be done again: nobody looks at the weights, and a memory of slots hides what was written too much."""
     bounded = getattr(model, "context", None) is not None
-    return bounded and not any(getattr(module, "watch", None) for module in model.modules())
+    return bounded and not watched(model)
+
+
+def watched(model: nn.Module) -> bool:
+    """Whether somebody looks at its weights of attention."""
+    return any(getattr(module, "watch", None) for module in model.modules())

@@ -218,8 +218,9 @@ def _answer(text: str) -> list[str]:
 
 def _first_sentence(text: str) -> str:
     """Up to the first mark that ends a sentence, or all of it."""
-    for end in END.finditer(text):
-        head = text[: end.end()].rstrip()
+    cased = re.sub(r"\b[a-z]", lambda first: first[0].upper(), text) if text.islower() else text
+    for end in END.finditer(cased):
+        head = cased[: end.end()].rstrip()
         if not SHORT.fullmatch(head.split()[-1]):
-            return head
+            return text[: len(head)]
     return text

@@ -12,7 +12,7 @@ from torch import Tensor
 from harken.data.batch import Batch
 from harken.data.pair_batch import PairBatch, scoring
 from harken.data.pair_tokens import newline
-from harken.decode.beam import Search, search_all
+from harken.decode.beam import Finder, Search
 from harken.errors import BadSetting
 from harken.models import EncoderDecoder
 from harken.part import Part
@@ -111,7 +111,7 @@ class Translate:
     def answers(self, model: EncoderDecoder, sources: list[Any], how: Search) -> list[str]:
         """The best answer to each source, which are ids without their edge."""
         ids = [[*source.tolist(), self.data.vocab[0] - 1] for source in sources]
-        found = search_all(model, ids, how, never=unwritten(self.data.tokenizers.target))
+        found = Finder(model).search_all(ids, how, never=unwritten(self.data.tokenizers.target))
         return [self.data.tokenizers.decode_target(best[0].tokens) if best else "" for best in found]
 
     def _measured(self, answers: list[str], pairs: "Pairs") -> tuple[dict[str, float], dict[str, Any]]:

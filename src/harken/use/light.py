@@ -61,8 +61,7 @@ class Line(nn.Linear):
 
 
 def line(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """W x + b. Compiled, the product of one row alone becomes a sum that melts into its neighbours; with b it does not.
-    """
+    """W x + b. Compiled, the product of one row without b becomes a sum that melts into its neighbours."""
     if bias is None or not torch.compiler.is_compiling():
         return F.linear(x, weight, bias)
     return F.linear(x, weight) + bias

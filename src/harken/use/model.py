@@ -12,7 +12,7 @@ from torch import Tensor
 from harken import machine, run
 from harken import recipe as recipes
 from harken.core import watching
-from harken.decode.beam import Search
+from harken.decode.beam import Finder, Search
 from harken.decode.sample import Choice, Reader, Writer
 from harken.errors import BadInput
 from harken.events import Listener, silent
@@ -30,7 +30,7 @@ class Run:
 
     def __init__(self, path: Path, recipe: Recipe, facts: dict[str, Any], model: LanguageModel, tokenizer: Any) -> None:
         self.path, self.recipe, self.facts, self.model, self.tokenizer = path, recipe, facts, model, tokenizer
-        self.writer = Writer(model)
+        self.writer, self.finder = Writer(model), Finder(cast(EncoderDecoder, model))
         self.model.eval()
 
     def compile(self) -> "Run":
@@ -205,7 +205,7 @@ class Run:
     ) -> list[list[dict[str, Any]]]:
         """For each source its best targets, as many as `alternatives` says: text and score (mean ln p), best first."""
         self.must("translate")
-        return translations(cast(EncoderDecoder, self.model), self.tokenizer, texts, Search.of(search), listen)
+        return translations(self.finder, self.tokenizer, texts, Search.of(search), listen)
 
     # --- look ---------------------------------------------------------------------------------------------------------
 

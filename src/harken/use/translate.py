@@ -7,7 +7,7 @@ import torch
 
 from harken.core import watching
 from harken.data.pair_tokens import Tokenizers
-from harken.decode.beam import Search, search_all
+from harken.decode.beam import Finder, Search
 from harken.errors import BadInput
 from harken.events import Listener, silent
 from harken.models import EncoderDecoder
@@ -19,15 +19,15 @@ EDGE = "<edge>"  # how the mark is shown that begins and ends a target
 
 
 def translations(
-    model: EncoderDecoder, tokens: Tokenizers, texts: Sequence[str], how: Search, listen: Listener
+    finder: Finder, tokens: Tokenizers, texts: Sequence[str], how: Search, listen: Listener
 ) -> list[list[dict[str, Any]]]:
     """The best targets of each text; an empty text has an empty one."""
     for text in texts:
         if not isinstance(text, str):
             raise BadInput(f"text={text!r}: a text is accepted, or a list of texts")
     there = [n for n, text in enumerate(texts) if text.strip()]
-    sources = [source(model, tokens, texts[n], listen) for n in there]
-    found = dict(zip(there, search_all(model, sources, how, never=unwritten(tokens.target)), strict=True))
+    sources = [source(finder.model, tokens, texts[n], listen) for n in there]
+    found = dict(zip(there, finder.search_all(sources, how, never=unwritten(tokens.target)), strict=True))
     return [
         [{"text": tokens.decode_target(a.tokens), "score": a.score} for a in found.get(n, ())]
         or [{"text": "", "score": 0.0}]
