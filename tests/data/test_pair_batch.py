@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harken.data.batch import IGNORE
-from harken.data.pair_batch import PairBatch, PairBatches, scoring
+from harken.data.pair_batch import PackedPairs, PairBatch, PairBatches, scoring
 from harken.data.pairs import Pairs, PairSource, Side
 
 EDGES = 900, 950
@@ -161,3 +161,43 @@ def test_a_sentence_that_chance_makes_too_long_stays_as_it_is(tmp_path):
     assert len(data.train) == 60
     assert max(int(batch.lengths.max()) for batch in batches) == longest + 1
     assert max(batch.tokens.shape[1] for batch in batches) == longest + 1
+
+
+def told_apart(batch) -> list[tuple[list[int], list[int]]]:
+    """The pairs of a packed batch, each with its edges, from its documents and places alone."""
+    found = []
+    for r in range(len(batch.tokens)):
+        asked = batch.targets[r] != IGNORE
+        for n in batch.doc[r][asked].unique().tolist():
+            mine, source = batch.doc[r] == n, batch.source_doc[r] == n
+            ids = batch.source[r][source].tolist()
+            assert batch.pos[r][mine].tolist() == list(range(int(mine.sum())))
+            assert batch.source_pos[r][source].tolist() == list(range(len(ids)))
+            tokens, answer = batch.tokens[r][mine].tolist(), batch.targets[r][mine].tolist()
+            assert (tokens[0], answer[-1], ids[-1]) == (EDGES[1], EDGES[1], EDGES[0])
+            assert tokens[1:] == answer[:-1]
+            found.append((ids[:-1], answer[:-1]))
+    return found
+
+
+@settings(max_examples=100, deadline=None)
+@given(lengths=LENGTHS, rows=st.integers(1, 40), epoch=st.integers(0, 2))
+def test_packed_rows_hold_every_pair_once_an_epoch_each_told_apart(lengths, rows, epoch):
+    pairs = made(lengths)
+    cut = PackedPairs(pairs, rows, seed=5)
+    batches = [cut.batch(epoch, step) for step in range(cut.steps)]
+    assert len({batch.tokens.shape for batch in batches} | {batch.source.shape for batch in batches}) == 1
+    found = sorted(pair for batch in batches for pair in told_apart(batch))
+    assert found == sorted((pairs.source[n].tolist(), pairs.target[n].tolist()) for n in range(len(pairs)))
+
+
+def test_packed_rows_of_like_sentences_are_nearly_full():
+    lengths = np.random.default_rng(3).normal(13, 4, (2000, 1)).clip(3, 40) * np.ones((1, 2))
+    lengths += np.random.default_rng(4).normal(0, 1, lengths.shape)
+    assert PackedPairs(made(lengths.astype(int).clip(1).tolist()), 128, seed=0).padding < 0.08
+
+
+def test_packed_rows_come_in_another_order_each_epoch_and_in_the_same_when_asked_again():
+    cut, again = (PackedPairs(drawn(), 16, seed=1) for _ in range(2))
+    assert torch.equal(cut.batch(1, 2).tokens, again.batch(1, 2).tokens)
+    assert not torch.equal(cut.batch(1, 2).tokens, cut.batch(2, 2).tokens)

@@ -57,6 +57,24 @@ def test_smoothing_spreads_a_share_over_all_words_and_what_is_told_is_without_it
     torch.testing.assert_close(found.told, plain)
 
 
+def test_packed_rows_have_the_loss_and_the_gradients_of_padded_ones(source):
+    sums = []
+    for task in (bound(source, label_smoothing=0.1), Translate(Task(packed=True), source.open(), batch=8, seed=0)):
+        net = model(task)
+        losses = [task.loss(net, task.batch(0, step)) for step in range(task.steps)]
+        sum(loss.total for loss in losses).backward()
+        sums.append([sum(loss.told for loss in losses), *(w.grad for w in net.parameters() if w.grad is not None)])
+    torch.testing.assert_close(*sums)
+
+
+def test_packed_rows_are_refused_where_pairs_would_see_each_other_or_change_their_lengths(source):
+    with pytest.raises(BadSetting, match="only a Transformer"):
+        Task(packed=True).bind(source.open(), kinds.find("model", "rnn", " of pairs")(), batch=8, seed=0)
+    pieces = source.model_copy(update={"tokens": "bpe", "split_dropout": 0.1})
+    with pytest.raises(BadSetting, match=r"data\.split_dropout"):
+        Task(packed=True).bind(pieces.open(), kinds.find("model", "transformer", " of pairs")(), batch=8, seed=0)
+
+
 def test_the_loss_of_a_split_is_the_mean_over_its_first_references(source):
     task = bound(source)
     net, pairs = model(task), task.data.splits["valid"]

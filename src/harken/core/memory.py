@@ -18,9 +18,8 @@ class Memory:
         """Put k and v (B H L D) at these slots (L, or B L when the rows stand at different places); give all pairs."""
         if slots is None:
             raise ValueError("a memory is written where the queries sit: say so with structure.at(slots)")
-        rows = torch.arange(len(k), device=k.device)[:, None]
         for store, new in ((self.k, k), (self.v, v)):  # so written, it stays in place where it is compiled
-            store[rows, :, slots] = new.transpose(1, 2).to(store.dtype)  # B L H D
+            store[torch.arange(len(k), device=k.device)[:, None], :, slots] = new.transpose(1, 2).to(store.dtype)
         return self.k, self.v
 
     def reorder(self, rows: Tensor, upto: int | None = None) -> None:

@@ -178,9 +178,10 @@ def keep(real: Tensor) -> Structure:
     return Structure(lambda b, i, j: real[b, j], "keep")
 
 
-def same(doc: Tensor) -> Structure:
-    """Only tokens of the same document see each other. doc: B L, the index of the document in a packed row."""
-    return Structure(lambda b, i, j: doc[b, i] == doc[b, j], "same", reflexive=True)
+def same(doc: Tensor, source: Tensor | None = None) -> Structure:
+    """Only tokens of the same document see each other; or those of the source. B L: its index in a packed row."""
+    keys, own = (doc, True) if source is None else (source, False)
+    return Structure(lambda b, i, j: doc[b, i] == keys[b, j], "same", reflexive=own)
 
 
 def edges(i: Tensor, j: Tensor, n: int) -> Structure:

@@ -41,6 +41,11 @@ class Batch:
         return {"pos": self.pos, "structure": self.structure}
 
     @property
+    def steady(self) -> bool:
+        """Whether batches of this shape come again and again, and are the same work: no documents to keep apart."""
+        return self.pos is None and self.doc is None and self.origin is None
+
+    @property
     def count(self) -> int:
         """How many targets are asked."""
         return int((self.targets != IGNORE).sum())

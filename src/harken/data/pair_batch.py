@@ -13,8 +13,12 @@ import torch
 from torch import Tensor
 
 from harken.data.batch import IGNORE, Batch, Tokens, dice
+from harken.data.pair_tokens import Side
 from harken.data.pairs import Pairs
 from harken.data.split_dropout import Splitter
+
+PLACES = 64  # a packed row has a multiple of so many
+OPEN = 128  # packed rows that are filled at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +26,7 @@ class PairBatch(Batch):
     """Targets that begin with the edge (and, as answers, end with it), and the sources they are told from."""
 
     even: ClassVar[bool] = False
+    steady: ClassVar[bool] = False
 
     source: Tensor  # B Ls, the edge at its end and as padding
     lengths: Tensor  # B: tokens of each source, its edge with them
@@ -97,6 +102,101 @@ def padded(pairs: Pairs, picks: Tokens, sides: Sequence[tuple[Tokens, Tokens]]) 
         lengths=torch.from_numpy(long + 1),
         index=torch.from_numpy(picks),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedBatch(Batch):
+    """Rows of several pairs, which do not see each other. Every batch has the same shape."""
+
+    steady: ClassVar[bool] = True
+
+    source: Tensor  # B L
+    source_pos: Tensor  # B L: place in its sentence
+    source_doc: Tensor  # B L: which pair of the row; where the row ends early, the number after its last
+
+    def told(self) -> dict[str, Any]:
+        return {"source": self.source, "packed": (self.pos, self.doc, self.source_pos, self.source_doc)}
+
+
+class PackedPairs:
+    """The training batches of one epoch, packed: several pairs stand in a row of L places on either side.
+
+    Which lengths share a row is the same in every epoch; which of the equally long pairs they are, and in which order
+    the rows come, is drawn anew.
+    """
+
+    def __init__(self, pairs: Pairs, rows: int, *, seed: int) -> None:
+        self.pairs, self.seed = pairs, seed
+        self.lengths = pairs.source.lengths + 1, pairs.target.lengths + 1  # with the edge
+        longest, total = max(int(n.max()) for n in self.lengths), sum(int(n.sum()) for n in self.lengths)
+        self.L = -(-longest // PLACES) * PLACES
+        order = np.lexsort(self.lengths)
+        row = _pack(self.lengths[0][order], self.lengths[1][order], self.L)
+        self.slots = np.argsort(row, kind="stable")  # places in the order of lengths, row by row
+        self.starts = np.searchsorted(row[self.slots], np.arange(row.max() + 2))  # where each row begins in them
+        many = len(self.starts) - 1
+        self.rows = max(1, min(many, round(rows * total / len(pairs) / (2 * self.L))))
+        self.steps = -(-many // self.rows)
+        self.tokens = max(1, round(int(self.lengths[1].sum()) / self.steps))
+        self.padding = 1 - total / (2 * self.L * self.steps * self.rows)
+        self._epoch: tuple[int, Tokens, Tokens] = (-1, order, order)
+
+    def _order(self, epoch: int) -> tuple[Tokens, Tokens]:
+        """The pairs in this epoch's order, and the order of the rows; -1 is a row without any."""
+        if self._epoch[0] != epoch:
+            rng, many = dice(self.seed, 5, epoch), len(self.starts) - 1
+            order = np.lexsort((rng.permutation(len(self.pairs)), *self.lengths))
+            turns = rng.permutation(np.append(np.arange(many), np.full(self.steps * self.rows - many, -1)))
+            self._epoch = (epoch, order[self.slots], turns)
+        return self._epoch[1:]
+
+    def batch(self, epoch: int, step: int) -> PackedBatch:
+        order, turns = self._order(epoch)
+        chosen = turns[step * self.rows : (step + 1) * self.rows]
+        spans = [slice(self.starts[r], self.starts[r + 1]) if r >= 0 else slice(0) for r in chosen]
+        picks = np.concatenate([order[span] for span in spans])
+        counts = np.array([span.stop - (span.start or 0) for span in spans])
+        source, source_pos, source_doc = _side(self.pairs.source, picks, counts, self.L)
+        target, pos, doc = _side(self.pairs.target, picks, counts, self.L)
+        answers = np.where(doc < counts[:, None], target, IGNORE)
+        tokens = np.roll(target, 1, 1)  # the edge that ends a target as an answer begins the next as a token
+        asked = map(torch.from_numpy, (tokens, answers, pos, doc))
+        told = {"source": source, "source_pos": source_pos, "source_doc": source_doc}
+        return PackedBatch(*asked, **{name: torch.from_numpy(x) for name, x in told.items()})  # type: ignore[arg-type]
+
+
+def _side(side: Side, picks: Tokens, counts: Tokens, L: int) -> tuple[Tokens, Tokens, Tokens]:
+    """Sentences with their edges, so many in each row of L, their places, and which of the row they are."""
+    ids, lengths = side.gather(picks)
+    ends = lengths + 1
+    firsts = np.cumsum(counts) - counts  # of each row among the picks
+    behind = np.cumsum(ends) - ends  # places before each sentence, all rows together
+    before = np.append(behind, 0)[np.minimum(firsts, len(picks))]  # the same for each row's first
+    start = behind + np.repeat(np.arange(len(counts)) * L - before, counts)
+    inner = np.arange(ends.sum()) - np.repeat(behind, ends)
+    at = np.repeat(start, ends) + inner
+    made, pos = np.full(len(counts) * L, side.edge), np.zeros(len(counts) * L, np.int64)
+    doc = np.repeat(counts, L)
+    made[at[inner < np.repeat(lengths, ends)]] = ids
+    pos[at], doc[at] = inner, np.repeat(np.arange(len(picks)) - np.repeat(firsts, counts), ends)
+    return made.reshape(-1, L), pos.reshape(-1, L), doc.reshape(-1, L)
+
+
+def _pack(source: Tokens, target: Tokens, L: int) -> Tokens:
+    """The row of each pair: the longest first, each into the fullest of the open rows that has room on both sides."""
+    rows, room = np.empty(len(source), np.int64), np.full((OPEN, 2), -1)  # the first pairs find none open
+    numbers, many = np.full(OPEN, -1), 0
+    for n in range(len(source) - 1, -1, -1):
+        left = (room - (source[n], target[n])).min(1)
+        fits = np.flatnonzero(left >= 0)
+        if len(fits):
+            k = fits[left[fits].argmin()]
+        else:
+            k = int(room.min(1).argmin())  # the fullest is closed
+            numbers[k], room[k], many = many, L, many + 1
+        room[k] -= source[n], target[n]
+        rows[n] = numbers[k]
+    return rows
 
 
 def scoring(pairs: Pairs, rows: int) -> Iterator[PairBatch]:

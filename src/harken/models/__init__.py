@@ -63,16 +63,20 @@ class LanguageModel(nn.Module):
         return self.logits(self(tokens, **how))
 
 
+Packed = tuple[Tensor, Tensor, Tensor, Tensor]  # pos, doc and source's pos, doc of rows of several pairs: B L each
+
+
 @dataclass(frozen=True)
 class Source:
     """A source sentence that was read: what a family's decoder asks of it, and which of its places hold a word."""
 
     read: Any  # a family's own; its tensors have the rows first
-    real: Tensor | None  # B Ls; None: all of them
+    real: Tensor | None = None  # B Ls; None: all of them
+    packed: Structure | None = None  # which target looks at which source, where several stand in a row
 
     @property
     def structure(self) -> Structure:
-        return FULL if self.real is None else keep(self.real)
+        return self.packed or (FULL if self.real is None else keep(self.real))
 
 
 class EncoderDecoder(LanguageModel):

@@ -11,12 +11,14 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from harken.core import FULL, Fixed, Memory, Stack, Structure
-from harken.models import START, EncoderDecoder, Source, calm, gpt, start
+from harken.core import Fixed, Memory, Stack, Structure, same
+from harken.models import START, EncoderDecoder, Packed, Source, calm, gpt, start
 
 
 class TransformerShape(gpt.Shape):
     """The settings of an encoder-decoder Transformer. What a GPT may be, its decoder may be."""
+
+    packs: ClassVar = True  # several pairs in a row, which do not see each other
 
     kind: Literal["transformer"] = "transformer"  # type: ignore[assignment]
     size: Literal["tiny", "small", "base", "big"] = Field(  # type: ignore[assignment]
@@ -45,8 +47,6 @@ class TransformerShape(gpt.Shape):
 class Seq2Seq(EncoderDecoder):
     """Encoder, masked decoder, cross-attention."""
 
-    compiles = False  # batches of pairs come in many shapes, and each would be compiled anew
-
     def __init__(self, shape: TransformerShape, vocab: tuple[int, int]) -> None:
         super().__init__(vocab, shape.d, shared=shape.shared, word_dropout=shape.word_dropout)
         self.context = shape.context
@@ -65,11 +65,13 @@ class Seq2Seq(EncoderDecoder):
         if shape.tied:
             self.head.weight = self.embed.weight
 
-    def read(self, source: Tensor, real: Tensor | None) -> list[Fixed]:
+    def read(
+        self, source: Tensor, real: Tensor | None, pos: Tensor | None = None, seen: Structure | None = None
+    ) -> list[Fixed]:
         """The encoder's pass, and the keys and values of each decoder layer's cross-attention."""
-        pos = torch.arange(source.shape[1], device=source.device)
+        pos = torch.arange(source.shape[1], device=source.device) if pos is None else pos
         x = self.source_lift(self.encoder.positions.add(self.words(source, self.source_embed) * self.loud, pos))
-        h = self.encoder(self.dropout(x), structure=Source(None, real).structure, pos=pos)
+        h = self.encoder(self.dropout(x), structure=Source(None, real, seen).structure, pos=pos)
         return self.stack.read(self.encoder_norm(h))
 
     def forward(
@@ -79,16 +81,22 @@ class Seq2Seq(EncoderDecoder):
         source: Tensor | None = None,  # B Ls
         source_lengths: Tensor | None = None,  # B
         pos: Tensor | None = None,
-        structure: Structure = FULL,
+        packed: Packed | None = None,
         memory: "Remembered | None" = None,
         lengths: Tensor | None = None,
     ) -> Tensor:  # B L d
-        told = self.source(source, source_lengths) if memory is None else memory.source
+        structure = self.structure
+        if packed is not None and source is not None:
+            pos, doc, source_pos, source_doc = packed
+            read = self.read(source, None, source_pos, same(source_doc))
+            told, structure = Source(read, packed=same(doc, source_doc)), structure & same(doc)
+        else:
+            told = self.source(source, source_lengths) if memory is None else memory.source
         pos = torch.arange(tokens.shape[1], device=tokens.device) if pos is None else pos
         x = self.lift(self.stack.positions.add(self.words(tokens) * self.loud, pos))
         h = self.stack(
             self.dropout(x),
-            structure=self.structure & structure,
+            structure=structure,
             pos=pos,
             memory=memory and memory.own,
             source=told.read,

@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from harken.data.batch import Batch
-from harken.data.pair_batch import PairBatch, scoring
+from harken.data.pair_batch import PackedBatch, PackedPairs, PairBatch, scoring
 from harken.data.pair_tokens import newline
 from harken.decode.beam import Finder, Search
 from harken.errors import BadSetting
@@ -46,6 +46,9 @@ class Task(Part):
     label_smoothing: float = Field(
         0.1, ge=0, lt=1, description="share of each target spread over all words in training; losses told are without"
     )
+    packed: bool = Field(
+        False, description="train on rows of several pairs, all of one shape: pays on a GPU; for a Transformer"
+    )
     beam: int = Field(4, ge=1, le=64, description="texts followed at a time in the last judgement; looks are greedy")
     eval_pairs: int = Field(2000, ge=0, description="answer at most this many sources of a split; 0: all")
 
@@ -58,6 +61,10 @@ class Task(Part):
             raise BadSetting(
                 "model.shared=true: the sides have words of their own; set model.shared=false, or data.joint"
             )
+        if self.packed and not getattr(model, "packs", False):
+            raise BadSetting("task.packed=true: only a Transformer keeps pairs of one row apart; set task.packed=false")
+        if self.packed and data.settings.split_dropout:
+            raise BadSetting("task.packed=true: data.split_dropout changes how long pairs are; set one of them alone")
         return Translate(self, data, batch=batch, seed=seed)
 
 
@@ -66,10 +73,11 @@ class Translate:
 
     def __init__(self, task: Task, data: "PairData", *, batch: int, seed: int) -> None:
         self.task, self.data = task, data
-        self.batches = data.batches(batch, seed)
+        self.batches = PackedPairs(data.train, batch, seed=seed) if task.packed else data.batches(batch, seed)
+        self.one_shape = task.packed  # what is compiled for one batch serves all
         self.steps, self.splits, self.tokens = self.batches.steps, tuple(data.splits), self.batches.tokens
 
-    def batch(self, epoch: int, step: int) -> PairBatch:
+    def batch(self, epoch: int, step: int) -> PairBatch | PackedBatch:
         return self.batches.batch(epoch, step)
 
     def loss(self, model: EncoderDecoder, batch: Batch, start: int = 0) -> Loss:

@@ -18,7 +18,7 @@ from harken.errors import HarkenError
 from harken.events import Listener
 from harken.tasks import Learning
 
-from .capture import WARM, Recording, recordable
+from .capture import WARM, Recording
 from .optim import clip, optimizer
 from .parallel import Ranks, whole
 from .settings import Train
@@ -47,6 +47,7 @@ class Step:
         self.plain = 0  # updates made without a recording
         self.side = torch.cuda.Stream(self.device) if self.lazy else None
         self.count, self.parts = 1, dict[str, float]()
+        self.asked = torch.ones((), device=self.device)  # the same count, where a recording finds it
         self.total = self.norm = torch.zeros((), device=self.device)
         self.odd = torch.zeros((), device=self.device)  # 1: a number was not finite, nothing is updated
         self.odds = torch.zeros((), dtype=torch.long, device=self.device)
@@ -59,6 +60,7 @@ class Step:
     def _compiled(self) -> nn.Module:
         """The model as it is called in a step: compiled where that pays, plain where it cannot be."""
         wanted, able = self.train.compile, getattr(self.model, "compiles", True) and not self.ranks.sharded
+        able = able and getattr(self.task, "one_shape", True)  # each shape would be compiled anew
         # on a CPU it does not pay, and a compiler that tries out its kernels does not repeat itself bit for bit
         plain = wanted == "auto" and (self.device.type == "cpu" or self.train.deterministic)
         if wanted == "no" or plain or not able:
@@ -82,6 +84,7 @@ class Step:
             for group in self.optimizer.param_groups:
                 group["lr"] = lr
         self.count, mine = batch.count, self.ranks.rows(batch)
+        self.asked.fill_(self.count)
         before = {name: t.clone() for name, t in self.task.state().items()}
         while True:
             try:
@@ -114,7 +117,7 @@ class Step:
     def _settled(self, batch: Batch) -> bool:
         """Whether from now on every step is the same work."""
         free = self.lazy and self.train.compile != "no" and not self.train.deterministic and not self.task.state()
-        return free and self.ranks.world == 1 and self.recording is None and self.plain >= WARM and recordable(batch)
+        return free and self.ranks.world == 1 and self.recording is None and self.plain >= WARM and batch.steady
 
     def _whole(self, batch: Batch) -> tuple[Tensor, Tensor]:
         self.optimizer.zero_grad()
@@ -145,7 +148,7 @@ class Step:
             self.ranks.adding(self.model, last=start + size >= rows)
             with self.numbers():
                 loss = self.task.loss(self.call, batch.rows(start, start + size), above + start)
-            (loss.total / self.count).backward()  # over the whole batch's targets: ragged micro-batches weigh rightly
+            (loss.total / self.asked).backward()  # over the whole batch's targets: ragged micro-batches weigh rightly
             total += loss.total.detach() if loss.told is None else loss.told
             for name, (sum_, n) in loss.parts.items():
                 seen = parts.setdefault(name, [0.0, 0])
