@@ -1,15 +1,15 @@
 """Real sets for "a sequence in, a sequence out": questions and stories as folders of pairs that `harken train` reads.
 
-    python benchmarks/pairs_sets.py squad shared/data/squad sets/answers      SQuAD JSON; the files named dev are the test
-    python benchmarks/pairs_sets.py titles $(harken data reuters --json | jq -r .path) sets/titles
+    python benchmarks/pairs_sets.py squad shared/data/squad sets/answers     SQuAD JSON; files named dev are the test
+    python benchmarks/pairs_sets.py titles ~/.cache/harken/data/reuters/reuters.jsonl sets/titles    as harken data says
 
-A treebank needs no preparing: harken train wsj_sample.mrg. What each set was trained with is in docs/results.md.
+A treebank needs no preparing: harken train wsj_sample.mrg.
 
 squad: the source is the question, <sep>, and those sentences of the context that share the rarest words with the
-question, up to --words of them, in their order. Neither an answer nor its place is looked at; which words are rare is
-counted in the contexts that are learned from. The target is the answer that most annotators gave; all their answers are
-references of a held-out question. The questions of a context stand on one side. titles: what is judged was written after
-all that is learned from.
+question, up to --words of them, in their order. No answer and no answer's place is looked at; which words are rare is
+counted in the contexts that are learned from. The target is the answer that most people gave; all their answers are
+references of a held-out question. The questions of a context stand on one side. titles: what is judged was written
+after all that is learned from.
 """
 
 import argparse
@@ -100,14 +100,17 @@ def titles(given: Path, out: Path) -> None:
     stories = [json.loads(line) for line in given.read_text(encoding="utf-8").splitlines()]
     rows = [(story["body"], story["title"]) for story in stories]
     cuts = [round(len(rows) * (1 - n * HELD)) for n in (2, 1)]
-    for name, part in zip(("train", "valid", "test"), (rows[: cuts[0]], rows[cuts[0] : cuts[1]], rows[cuts[1] :])):
+    parts = {"train": rows[: cuts[0]], "valid": rows[cuts[0] : cuts[1]], "test": rows[cuts[1] :]}
+    for name, part in parts.items():
         write(out / f"{name}.jsonl", part)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["squad", "titles"])
-    parser.add_argument("given", type=Path, help="squad: a folder with SQuAD JSON; titles: the file of `harken data reuters`")
+    parser.add_argument(
+        "given", type=Path, help="squad: a folder with SQuAD JSON; titles: the file of `harken data reuters`"
+    )
     parser.add_argument("out", type=Path)
     parser.add_argument("--words", type=int, default=40, help="squad: most words of a context that are kept")
     parser.add_argument("--test", type=int, default=2000, help="squad: questions of the test")

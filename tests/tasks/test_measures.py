@@ -254,6 +254,7 @@ def test_the_free_baselines_write_the_source_or_the_commonest_target() -> None:
         ("A title\n\nThe text. More.", "A title"),
         ("今日は雨です。明日は晴れ。", "今日は雨です。"),
         ("no end at all", "no end at all"),
+        ("in the u.s. mr. bond paid 3.5 mln. he left.", "in the u.s. mr. bond paid 3.5 mln."),
         ("", ""),
     ],
 )

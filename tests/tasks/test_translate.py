@@ -127,6 +127,22 @@ def test_answers_are_counted_exactly_beside_their_f1(source, monkeypatch):
     assert (metrics["answer_f1"], metrics["answer_exact"], metrics["exact_match"]) == (1, 1, 0)
 
 
+def test_an_answer_is_as_long_as_the_task_says(source, monkeypatch):
+    task, asked = bound(source, longest=3), []
+    monkeypatch.setattr(task, "answers", lambda _, sources, how: [asked.append(how.longest) or ""] * len(sources))
+    task.evaluate(model(task), "valid")
+    assert asked == [3]
+
+
+def test_targets_that_no_answer_can_reach_are_refused_with_the_setting(tmp_path):
+    file = tmp_path / "a.mrg"
+    file.write_text("".join(f"(S (NP (NP (NN a{n}))) (VP (VP (VB b{n}) (NP (NP (NN c))))))\n" for n in range(40)))
+    source = PairSource(path=str(file), tokens="word")
+    with pytest.raises(BadSetting, match=r"^task.longest is not given, and most targets are longer .*=32$"):
+        bound(source)
+    assert bound(source, longest=32).task.longest == 32
+
+
 @pytest.mark.parametrize("kind", ["conv", "transformer"])
 def test_sentences_longer_than_the_model_reads_are_refused_by_both_settings(source, kind):
     shape, data = kinds.find("model", kind, " of pairs"), source.open()

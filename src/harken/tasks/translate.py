@@ -50,6 +50,9 @@ class Task(Part):
         False, description="train on rows of several pairs, all of one shape: pays on a GPU; for a Transformer"
     )
     beam: int = Field(4, ge=1, le=64, description="texts followed at a time in the last judgement; looks are greedy")
+    longest: int | None = Field(
+        None, ge=1, description="most tokens of an answer, its end counted; none: twice those of its source and ten"
+    )
     eval_pairs: int = Field(2000, ge=0, description="answer at most this many sources of a split; 0: all")
 
     def bind(self, data: "PairData", model: Any, *, batch: int, seed: int) -> "Translate":
@@ -65,6 +68,10 @@ class Task(Part):
             raise BadSetting("task.packed=true: only a Transformer keeps pairs of one row apart; set task.packed=false")
         if self.packed and data.settings.split_dropout:
             raise BadSetting("task.packed=true: data.split_dropout changes how long pairs are; set one of them alone")
+        source, target = data.train.source.lengths, data.train.target.lengths
+        if self.longest is None and (target > 2 * source + 11).mean() > 0.5:  # as decode.Search ends an answer
+            way = f"most targets are longer than twice their source and ten; set task.longest={longest + 1}"
+            raise BadSetting(f"task.longest is not given, and {way}")
         return Translate(self, data, batch=batch, seed=seed)
 
 
@@ -94,7 +101,7 @@ class Translate:
         model.eval()
         pairs, most = self.data.splits[split], QUICK if quick else self.task.eval_pairs or 10**9
         total, count = self._score(model, pairs)
-        how = Search(beam=1 if quick else self.task.beam)
+        how = Search(beam=1 if quick else self.task.beam, longest=self.task.longest)
         answers = self.answers(model, [pairs.source[n] for n in range(min(most, len(pairs)))], how)
         found, notes = self._measured(answers, pairs)
         model.train(was)

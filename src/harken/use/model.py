@@ -205,7 +205,8 @@ class Run:
     ) -> list[list[dict[str, Any]]]:
         """For each source its best targets, as many as `alternatives` says: text and score (mean ln p), best first."""
         self.must("translate")
-        return translations(self.finder, self.tokenizer, texts, Search.of(search), listen)
+        how = Search.of({"longest": self.recipe.task.longest, **search})
+        return translations(self.finder, self.tokenizer, texts, how, listen)
 
     # --- look ---------------------------------------------------------------------------------------------------------
 
