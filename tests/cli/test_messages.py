@@ -224,6 +224,11 @@ MISSING = "there is no such file, folder, catalogue name (harken data) or recipe
         ("mt.txt", f"mt.txt: {MISSING}. Did you mean my.txt?"),  # one letter of two
         ("lm.toml", "lm.toml: there is no such recipe; check the name"),
         ("", f"'': {MISSING}"),
+        (
+            "data.source=a.en",
+            "data.source=a.en: a setting stands where the data is named; name the data or a recipe before it, as in: "
+            "harken train translate data.source=a.en",
+        ),
     ],
 )
 @pytest.mark.parametrize("verb", ["train", "check"])

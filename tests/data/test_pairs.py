@@ -225,6 +225,9 @@ def test_a_column_that_is_not_there_is_refused_with_those_that_are(tmp_path):
     table(tmp_path / "a.tsv", [("english", "german"), *MANY[:9]])
     with pytest.raises(BadInput, match=r"there is no column 'fr'; its columns are english, german; set data.target"):
         read(tmp_path / "a.tsv", source="english", target="fr")
+    table(tmp_path / "b.tsv", MANY[:9])
+    with pytest.raises(BadInput, match=r"\(it has no header\); .*, or give it a header with 'english'$"):
+        read(tmp_path / "b.tsv", source="english", target="fr")
 
 
 def test_half_a_character_in_json_is_no_end_of_the_reading(tmp_path):

@@ -219,7 +219,8 @@ def _column(path: Path, header: list[str], place: Place, side: int) -> int:
     if str(place).isdecimal() and int(place) > 0:
         return int(place) - 1
     name, known = ("data.source", "data.target")[side], ", ".join(header) or "1, 2, ... (it has no header)"
-    raise BadInput(f"{path}: there is no column {place!r}; its columns are {known}; set {name} to one of them")
+    way = f"set {name} to one of them" + ("" if header else f", or give it a header with {place!r}")
+    raise BadInput(f"{path}: there is no column {place!r}; its columns are {known}; {way}")
 
 
 def _trees(path: Path, bad: Bad) -> Iterator[Row]:
