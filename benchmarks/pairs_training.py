@@ -1,7 +1,9 @@
 """Training on sentence pairs: harken beside a plain loop around torch.nn.Transformer of the same size, in one run.
 
     python benchmarks/pairs_training.py pairs.tsv                                     the recipe that suits the pairs
-    python benchmarks/pairs_training.py pairs.tsv model.size=base train.batch=400     another size
+    python benchmarks/pairs_training.py random:30 model.size=base task.packed=true train.batch=400 data.vocab=32000
+
+random:N are 20,000 pairs of N words in the mean, of 32,000 words; random:=N have N words each, so that nobody pads.
 
 The peer is what a tutorial writes: shuffled batches padded to their longest pair, two embeddings, nn.Transformer, a
 linear layer, cross entropy, AdamW; on a GPU compiled, in bfloat16 where harken is. Both take turns of so many steps;
@@ -11,9 +13,11 @@ counted are real target tokens (no padding) a second; the ratio is that of the m
 import argparse
 import json
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -54,9 +58,10 @@ class Plain(nn.Module):
 
 def peer(trainer, opened, recipe, dropout: float) -> Callable[[int], int]:
     """Turns of the plain loop: so many steps -> real target tokens."""
-    device, rows, dice = trainer.device, trainer.task.batches.rows, np.random.default_rng(0)
+    device, dice = trainer.device, np.random.default_rng(0)
+    rows = max(1, round(len(opened.train) / trainer.task.steps))
     model = Plain(opened.vocab, recipe.model, recipe.data.longest, dropout).to(device)
-    call = torch.compile(model, dynamic=True) if device.type == "cuda" else model
+    call = torch.compile(model) if device.type == "cuda" else model
     rule = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=device.type == "cuda")
     pairs = opened.train
 
@@ -91,6 +96,20 @@ def ours(trainer) -> Callable[[int], int]:
     return turn
 
 
+def noise(how: str, folder: str) -> str:
+    """A file of random pairs; the longer a source, the longer its target."""
+    dice, even = np.random.default_rng(0), how.startswith("=")
+    mean = int(how.removeprefix("="))
+    source = dice.normal(mean, 0 if even else mean / 3, 20_000)
+    target = source + dice.normal(0, 0 if even else mean / 10, 20_000)
+    path = Path(folder, "pairs.tsv")
+    with path.open("w") as file:
+        for both in zip(source, target, strict=True):
+            sides = (" ".join(f"w{n}" for n in dice.integers(32_000, size=max(1, round(long)))) for long in both)
+            print(*sides, sep="\t", file=file)
+    return str(path)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data")
@@ -99,6 +118,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=20)
     options = parser.parse_intermixed_args()
+    if options.data.startswith("random:"):
+        options.data = noise(options.data.removeprefix("random:"), tempfile.mkdtemp())
+        options.settings += ["data.tokens=word"]
     recipe = choose(options.data, dict(map(recipes.override, options.settings))).recipe
     opened, trainer = prepare(recipe, lambda *_, **__: None)
     turns = {"harken": ours(trainer), "nn.Transformer": peer(trainer, opened, recipe, options.dropout)}

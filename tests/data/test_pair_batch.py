@@ -186,7 +186,7 @@ def test_packed_rows_hold_every_pair_once_an_epoch_each_told_apart(lengths, rows
     pairs = made(lengths)
     cut = PackedPairs(pairs, rows, seed=5)
     batches = [cut.batch(epoch, step) for step in range(cut.steps)]
-    assert len({batch.tokens.shape for batch in batches} | {batch.source.shape for batch in batches}) == 1
+    assert len({(batch.tokens.shape, batch.source.shape) for batch in batches}) == 1
     found = sorted(pair for batch in batches for pair in told_apart(batch))
     assert found == sorted((pairs.source[n].tolist(), pairs.target[n].tolist()) for n in range(len(pairs)))
 

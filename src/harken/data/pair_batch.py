@@ -17,8 +17,8 @@ from harken.data.pair_tokens import Side
 from harken.data.pairs import Pairs
 from harken.data.split_dropout import Splitter
 
-PLACES = 64  # a packed row has a multiple of so many
-OPEN = 128  # packed rows that are filled at a time
+PLACES = 128  # a packed row has at least so many
+OPEN = 512  # packed rows that are filled at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,26 +119,25 @@ class PackedBatch(Batch):
 
 
 class PackedPairs:
-    """The training batches of one epoch, packed: several pairs stand in a row of L places on either side.
+    """The training batches of one epoch, packed: several pairs stand in a row.
 
-    Which lengths share a row is the same in every epoch; which of the equally long pairs they are, and in which order
+    Its two sides are as wide as their sentences are long. Which lengths share a row is the same in every epoch; which of the equally long pairs they are, and in which order
     the rows come, is drawn anew.
     """
 
     def __init__(self, pairs: Pairs, rows: int, *, seed: int) -> None:
         self.pairs, self.seed = pairs, seed
         self.lengths = pairs.source.lengths + 1, pairs.target.lengths + 1  # with the edge
-        longest, total = max(int(n.max()) for n in self.lengths), sum(int(n.sum()) for n in self.lengths)
-        self.L = -(-longest // PLACES) * PLACES
+        self.wide, total = _widths(*self.lengths), sum(int(n.sum()) for n in self.lengths)
         order = np.lexsort(self.lengths)
-        row = _pack(self.lengths[0][order], self.lengths[1][order], self.L)
+        row = _pack(np.stack(self.lengths, 1)[order], self.wide)
         self.slots = np.argsort(row, kind="stable")  # places in the order of lengths, row by row
         self.starts = np.searchsorted(row[self.slots], np.arange(row.max() + 2))  # where each row begins in them
         many = len(self.starts) - 1
-        self.rows = max(1, min(many, round(rows * total / len(pairs) / (2 * self.L))))
+        self.rows = max(1, min(many, round(rows * total / len(pairs) / sum(self.wide))))
         self.steps = -(-many // self.rows)
         self.tokens = max(1, round(int(self.lengths[1].sum()) / self.steps))
-        self.padding = 1 - total / (2 * self.L * self.steps * self.rows)
+        self.padding = 1 - total / (sum(self.wide) * self.steps * self.rows)
         self._epoch: tuple[int, Tokens, Tokens] = (-1, order, order)
 
     def _order(self, epoch: int) -> tuple[Tokens, Tokens]:
@@ -156,8 +155,8 @@ class PackedPairs:
         spans = [slice(self.starts[r], self.starts[r + 1]) if r >= 0 else slice(0) for r in chosen]
         picks = np.concatenate([order[span] for span in spans])
         counts = np.array([span.stop - (span.start or 0) for span in spans])
-        source, source_pos, source_doc = _side(self.pairs.source, picks, counts, self.L)
-        target, pos, doc = _side(self.pairs.target, picks, counts, self.L)
+        source, source_pos, source_doc = _side(self.pairs.source, picks, counts, self.wide[0])
+        target, pos, doc = _side(self.pairs.target, picks, counts, self.wide[1])
         answers = np.where(doc < counts[:, None], target, IGNORE)
         tokens = np.roll(target, 1, 1)  # the edge that ends a target as an answer begins the next as a token
         asked = map(torch.from_numpy, (tokens, answers, pos, doc))
@@ -182,19 +181,27 @@ def _side(side: Side, picks: Tokens, counts: Tokens, L: int) -> tuple[Tokens, To
     return made.reshape(-1, L), pos.reshape(-1, L), doc.reshape(-1, L)
 
 
-def _pack(source: Tokens, target: Tokens, L: int) -> Tokens:
+def _widths(source: Tokens, target: Tokens) -> tuple[int, int]:
+    """Of the two sides of a packed row: the longest sentence fits, and in the mean they are full at once."""
+    means = float(source.mean()), float(target.mean())
+    rows = max(PLACES / max(means), *(int(n.max()) / mean for n, mean in zip((source, target), means, strict=True)))
+    wide, high = (-(-int(np.ceil(mean * rows)) // 8) * 8 for mean in means)
+    return wide, high
+
+
+def _pack(lengths: Tokens, wide: tuple[int, int]) -> Tokens:  # N 2
     """The row of each pair: the longest first, each into the fullest of the open rows that has room on both sides."""
-    rows, room = np.empty(len(source), np.int64), np.full((OPEN, 2), -1)  # the first pairs find none open
+    rows, room = np.empty(len(lengths), np.int64), np.full((OPEN, 2), -1)  # the first pairs find none open
     numbers, many = np.full(OPEN, -1), 0
-    for n in range(len(source) - 1, -1, -1):
-        left = (room - (source[n], target[n])).min(1)
+    for n in range(len(lengths) - 1, -1, -1):
+        left = (room - lengths[n]).min(1)
         fits = np.flatnonzero(left >= 0)
         if len(fits):
             k = fits[left[fits].argmin()]
         else:
             k = int(room.min(1).argmin())  # the fullest is closed
-            numbers[k], room[k], many = many, L, many + 1
-        room[k] -= source[n], target[n]
+            numbers[k], room[k], many = many, wide, many + 1
+        room[k] -= lengths[n]
         rows[n] = numbers[k]
     return rows
 

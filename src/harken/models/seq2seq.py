@@ -89,7 +89,8 @@ class Seq2Seq(EncoderDecoder):
         if packed is not None and source is not None:
             pos, doc, source_pos, source_doc = packed
             read = self.read(source, None, source_pos, same(source_doc))
-            told, structure = Source(read, packed=same(doc, source_doc)), structure & same(doc)
+            slots = torch.arange(tokens.shape[1], device=tokens.device)
+            told, structure = Source(read, packed=same(doc, source_doc).at(slots)), structure & same(doc)
         else:
             told = self.source(source, source_lengths) if memory is None else memory.source
         pos = torch.arange(tokens.shape[1], device=tokens.device) if pos is None else pos

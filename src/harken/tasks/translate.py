@@ -28,7 +28,6 @@ QUICK = 200  # sources that a look during the training answers
 AT_ONCE = 64  # pairs judged at a time
 BASELINE_PAIRS = 100_000  # what the most frequent target is counted from
 MEASURES: dict[str, Callable[[list[str], measures.References], float]] = {
-    "bleu": lambda answers, references: measures.bleu(answers, references).score,
     "exact_match": measures.exact_match,
     "rouge_l": measures.rouge_l,
     "answer_f1": measures.answer_f1,
@@ -45,6 +44,9 @@ class Task(Part):
     )
     label_smoothing: float = Field(
         0.1, ge=0, lt=1, description="share of each target spread over all words in training; losses told are without"
+    )
+    bleu: Literal["13a", "intl", "char", "none"] = Field(
+        "13a", description="how sacreBLEU splits texts into words; none: they are tokens already"
     )
     packed: bool = Field(
         False, description="train on rows of several pairs, all of one shape: pays on a GPU; for a Transformer"
@@ -111,7 +113,9 @@ class Translate:
         if quick:
             return Score(metrics, protocol, by=by)
         if by == "bleu":
-            protocol["bleu_interval"] = measures.bootstrap(answers, pairs.references[: len(answers)])[1]
+            protocol["bleu_interval"] = measures.bootstrap(
+                answers, pairs.references[: len(answers)], tokenize=self.task.bleu
+            )[1]
         if parts := self._parts(answers, pairs, "exact_match" if by == "loss" else by):
             protocol["grouped_by"] = str(self.data.settings.group) if pairs.groups else "words"
         return Score(metrics, protocol, parts, by)
@@ -144,7 +148,7 @@ class Translate:
             found |= {"bracket_f1": trees.f1, "valid_trees": trees.valid}
         if not measures.available():
             return found, {"bleu": "not counted (pip install 'harken[text]')"}
-        bleu, chrf = measures.bleu(answers, references), measures.chrf(answers, references)
+        bleu, chrf = measures.bleu(answers, references, tokenize=self.task.bleu), measures.chrf(answers, references)
         return {"bleu": bleu.score, "chrf": chrf.score, **found}, {"signature": bleu.signature}
 
     def _parts(self, answers: list[str], pairs: "Pairs", by: str) -> dict[str, dict[str, float]]:
@@ -153,7 +157,8 @@ class Translate:
         found = by_column(str(column), groups) if groups else by_words(pairs.sources[: len(answers)])
         parts: dict[str, dict[str, float]] = {}
         for group in found if len(found) > 1 else ():
-            score = MEASURES[by]([answers[n] for n in group.rows], [pairs.references[n] for n in group.rows])
+            texts = [answers[n] for n in group.rows], [pairs.references[n] for n in group.rows]
+            score = measures.bleu(*texts, tokenize=self.task.bleu).score if by == "bleu" else MEASURES[by](*texts)
             place = {} if group.at is None else {"at": group.at}
             parts[group.name] = {by: score, "pairs": len(group.rows), **place}
         return parts
