@@ -31,10 +31,7 @@ AT_ONCE = 64  # texts of a file or of stdin that are translated together
 )
 @click.option("--no-repeat", type=click.IntRange(0), metavar="N", help="Never write the same N tokens twice.")
 @click.option(
-    "--longest",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Most tokens of a target.  [default: the run's task.longest, or twice the source + 10]",
+    "--longest", type=click.IntRange(1), metavar="N", help="Most tokens of a target.  [default: the run's task.longest]"
 )
 @click.option(
     "--temperature",
