@@ -56,12 +56,12 @@ class Plain(nn.Module):
         return self.head(self.core(source, target, tgt_mask=mask, tgt_is_causal=True, **padding))
 
 
-def peer(trainer, opened, recipe, dropout: float) -> Callable[[int], int]:
+def peer(trainer, opened, recipe, dropout: float, dynamic: bool) -> Callable[[int], int]:
     """Turns of the plain loop: so many steps -> real target tokens."""
     device, dice = trainer.device, np.random.default_rng(0)
     rows = max(1, round(len(opened.train) / trainer.task.steps))
     model = Plain(opened.vocab, recipe.model, recipe.data.longest, dropout).to(device)
-    call = torch.compile(model) if device.type == "cuda" else model
+    call = torch.compile(model, dynamic=dynamic) if device.type == "cuda" else model
     rule = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=device.type == "cuda")
     pairs = opened.train
 
@@ -118,12 +118,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=20)
     options = parser.parse_intermixed_args()
+    dynamic = not options.data.startswith("random:=")  # where every batch has its shape, the peer is compiled for all
     if options.data.startswith("random:"):
         options.data = noise(options.data.removeprefix("random:"), tempfile.mkdtemp())
         options.settings += ["data.tokens=word"]
     recipe = choose(options.data, dict(map(recipes.override, options.settings))).recipe
     opened, trainer = prepare(recipe, lambda *_, **__: None)
-    turns = {"harken": ours(trainer), "nn.Transformer": peer(trainer, opened, recipe, options.dropout)}
+    turns = {"harken": ours(trainer), "nn.Transformer": peer(trainer, opened, recipe, options.dropout, dynamic)}
     rates: dict[str, list[float]] = {name: [] for name in turns}
     for n in range(options.rounds + 1):  # the first is not counted: kernels are chosen, code is compiled
         for name, turn in turns.items():

@@ -121,8 +121,8 @@ class PackedBatch(Batch):
 class PackedPairs:
     """The training batches of one epoch, packed: several pairs stand in a row.
 
-    Its two sides are as wide as their sentences are long. Which lengths share a row is the same in every epoch; which of the equally long pairs they are, and in which order
-    the rows come, is drawn anew.
+    Its two sides are as wide as their sentences are long. Which lengths share a row is the same in every epoch; which
+    of the equally long pairs they are, and in which order the rows come, is drawn anew.
     """
 
     def __init__(self, pairs: Pairs, rows: int, *, seed: int) -> None:

@@ -84,7 +84,7 @@ class Finder:
 
     def __init__(self, model: EncoderDecoder) -> None:
         self.model, self.device = model, next(model.parameters()).device
-        self.sizes: dict[Any, Beams] = {}
+        self.sizes: dict[Size, Beams] = {}
 
     @torch.inference_mode()
     def search(
@@ -108,8 +108,8 @@ class Finder:
         playable = self.device.type == "cuda" and not how.no_repeat and not watched(self.model)
         if playable:  # no longer than the model reads, which has a memory of so many places
             wide, far = (min(-(-n // ROUND) * ROUND, self.model.context or 10**9) for n in (wide, far))
-        size = len(sources), wide, far, how, tuple(never), bool(begun)
-        beams = self.sizes.pop(size, None) or Beams(self.model, *size, device=self.device, playable=playable)
+        size = Size(len(sources), wide, far, how, tuple(never), bool(begun))
+        beams = self.sizes.pop(size, None) or Beams(self.model, size, device=self.device, playable=playable)
         if playable:
             self.sizes[size] = beams
             while len(self.sizes) > SIZES:
@@ -132,32 +132,32 @@ class Finder:
         return [found[n] for n in range(len(sources))]
 
 
+@dataclass(frozen=True)
+class Size:
+    """Of a batch: what recordings are kept by."""
+
+    B: int
+    Ls: int  # tokens of a source
+    C: int  # tokens of an answer, its edge with them
+    how: Search
+    never: tuple[int, ...]
+    forced: bool  # answers must begin with some tokens
+
+
 class Beams:
     """B sources, K texts each: those that are written on, and the best that have come to their end."""
 
-    def __init__(
-        self,
-        model: EncoderDecoder,
-        B: int,
-        Ls: int,
-        C: int,
-        how: Search,
-        never: Sequence[int],
-        forced: bool,
-        *,
-        device: torch.device,
-        playable: bool,
-    ) -> None:
-        K = how.beam
-        self.model, self.how, self.C, self.playable = model, how, C, playable
-        self.source = torch.zeros((B, Ls), dtype=torch.long, device=device)
+    def __init__(self, model: EncoderDecoder, size: Size, *, device: torch.device, playable: bool) -> None:
+        B, K, C = size.B, size.how.beam, size.C
+        self.model, self.how, self.C, self.playable = model, size.how, C, playable
+        self.source = torch.zeros((B, size.Ls), dtype=torch.long, device=device)
         self.lengths, self.most, self.place = (torch.zeros_like(self.source[:, 0]) for _ in range(3))
-        self.forced = torch.zeros((B, C if forced else 0), dtype=torch.long, device=device)
+        self.forced = torch.zeros((B, C if size.forced else 0), dtype=torch.long, device=device)
         self.seeds = torch.zeros(B * K, dtype=torch.long, device=device)
         self.texts = torch.zeros((B, K, C + 1), dtype=torch.long, device=device)
         self.score, self.value = torch.zeros((2, B, K), device=device)
         self.ended, self.done = self.texts.clone(), torch.zeros(B, dtype=torch.bool, device=device)
-        self.never = torch.tensor(never, dtype=torch.long, device=device)
+        self.never = torch.tensor(size.never, dtype=torch.long, device=device)
         self.t = torch.zeros(1, dtype=torch.long, device=device)
         self.n = 0  # the same, known without asking the device
         self.read, self.one = Played(self._read), Played(self._step)

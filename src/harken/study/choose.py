@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harken import kinds, recipe
+from harken import kinds, machine, recipe
 from harken.data import catalogue
 from harken.data.cache import cache_folder
 from harken.data.sniff import AS_TEXT, Guess, sniff
@@ -124,7 +124,10 @@ def _template(kind: str, path: Path, given: Settings) -> Settings:
         if (name := f"pairs-{model}") in recipe.shipped_names():
             return recipe.shipped(name)
         every = recipe.shipped("translate")
-        return every if model == "transformer" else {k: v for k, v in every.items() if not k.startswith("model.")}
+        if model != "transformer":
+            return {k: v for k, v in every.items() if not k.startswith("model.")}
+        gpu = machine.pick_device(str(given.get("train.device", "auto"))).type == "cuda"
+        return every | {"task.packed": gpu and not given.get("data.split_dropout")}  # one shape, so one recording
     if kind != "text":
         return {}
     tokens, model = str(given.get("data.tokens", _tokens(path))), str(given.get("model.kind", "gpt"))
