@@ -195,6 +195,14 @@ def test_a_drawn_answer_narrowed_to_one_token_is_the_greedy_one(model):
 
 
 @pytest.mark.gpu
+def test_a_search_ends_with_every_number_of_sources_on_a_gpu(model):
+    finder = Finder(model.cuda())
+    for rows in range(1, 100):
+        assert len(finder.search(SOURCES[:1] * rows, Search(beam=1, longest=2))) == rows
+    model.cpu()
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("how", [Search(beam=4), Search(beam=1), Search(beam=2, temperature=1.0)], ids=str)
 def test_a_batch_played_from_recordings_gets_the_answers_of_one_that_is_not(model, how):
     finder, other = Finder(model.cuda()), [[2, 5, 11], [1, 11], [9, 9, 8, 7, 6, 5, 4, 11], [3, 11], [4, 4, 11]]
