@@ -208,21 +208,20 @@ def test_a_bracket_written_twice_matches_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "right", "written"),
     [
-        "(S (NP XX XX )NP (VP XX (NP XX )NP )VP",
-        "(S (NP XX XX )VP (VP XX (NP XX )NP )NP )S",
-        "(S (NP XX XX )NP (VP XX (NP XX )NP )VP )S )S",
-        "(S (NP XX XX )NP )S (VP XX (NP XX )NP )VP",
-        "(S (NP XX XX )NP (VP XX (NP XX XX )NP )VP )S",
-        "XX (S XX XX XX )S",
-        "XX",
+        ("(S (NP XX XX )NP (VP XX (NP XX )NP )VP", 4, 4),  # never closed
+        ("(S (NP XX XX )NP (VP XX (NP XX )NP )VP )S )S", 4, 4),  # never opened
+        ("(S (NP XX XX )NP (VP XX (NP XX XX )NP )VP )S", 4, 4),  # a word too many
+        ("(S (NP XX XX )NP (VP XX )VP )S", 1, 3),  # a word too few: all that ends there ends too early
+        ("(S (NP XX XX )VP (VP XX (NP XX )NP )NP )S", 3, 4),  # closed by another name
+        ("(S (NP XX XX )NP )S (VP XX (NP XX )NP )VP", 3, 4),
+        ("XX", 0, 0),
     ],
 )
-def test_what_is_no_tree_over_the_right_words_matches_nothing_and_still_counts(text: str) -> None:
-    opened = text.count("(")
-    assert bracket_f1([text], [GOLD]) == measures.Brackets(0, 0, 0, 0)
-    assert bracket_f1([text, GOLD], [GOLD, GOLD]) == measures.Brackets(4 / (4 + opened), 0.5, 8 / (12 + opened), 0.5)
+def test_what_is_no_tree_over_the_right_words_is_mended_and_not_valid(text: str, right: int, written: int) -> None:
+    found = bracket_f1([text], [GOLD])
+    assert found == measures.Brackets(right / max(written, 1), right / 4, 2 * right / (written + 4), 0)
 
 
 def test_trees_may_have_words_or_parts_of_speech_in_their_places() -> None:

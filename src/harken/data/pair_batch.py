@@ -182,10 +182,9 @@ def _side(side: Side, picks: Tokens, counts: Tokens, L: int) -> tuple[Tokens, To
 
 
 def _widths(source: Tokens, target: Tokens) -> tuple[int, int]:
-    """Of the two sides of a packed row: the longest sentence fits, and in the mean they are full at once."""
-    means = float(source.mean()), float(target.mean())
-    rows = max(PLACES / max(means), *(int(n.max()) / mean for n, mean in zip((source, target), means, strict=True)))
-    wide, high = (-(-int(np.ceil(mean * rows)) // 8) * 8 for mean in means)
+    """Of the two sides of a packed row: the longest sentence fits, and in the mean both are full at once."""
+    rows = PLACES / max(source.mean(), target.mean())
+    wide, high = (-(-int(np.ceil(max(n.max(), rows * n.mean()))) // 8) * 8 for n in (source, target))
     return wide, high
 
 

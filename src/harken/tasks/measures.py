@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from harken.data.trees import brackets
+from harken.data.trees import brackets, mended
 from harken.errors import BadInput, MissingExtra
 
 References = Sequence[Sequence[str]]
@@ -128,7 +128,7 @@ def answer_f1(hypotheses: Sequence[str], references: References) -> float:
 def bracket_f1(predicted: Sequence[str], gold: Sequence[str]) -> Brackets:
     """Labelled brackets of trees written as "(S (NP XX )NP (VP XX )VP )S".
 
-    What is no tree, or a tree over another number of words, matches nothing; what it opened counts as written.
+    What is no tree, or a tree over another number of words, is mended first and counts as not valid.
     """
     _check(predicted, gold)
     matched = written = wanted = valid = 0
@@ -136,13 +136,12 @@ def bracket_f1(predicted: Sequence[str], gold: Sequence[str]) -> Brackets:
         found, known = brackets(text), brackets(right)
         if known is None:
             raise BadInput(f'gold tree {row}: {right[:60]!r} is no tree; write it as "(S (NP XX )NP )S"')
-        wanted += len(known)
-        if found and found[-1][2] == known[-1][2]:  # the roots are over as many words
-            valid += 1
-            written += len(found)
-            matched += (Counter(found) & Counter(known)).total()
-        else:
-            written += sum(token.startswith("(") for token in text.split())
+        words = known[-1][2]  # the root, over all of them, stands last
+        whole = found if found and found[-1][2] == words else None
+        valid += whole is not None
+        made = whole or mended(text, words)
+        wanted, written = wanted + len(known), written + len(made)
+        matched += (Counter(made) & Counter(known)).total()
     precision, recall = matched / max(written, 1), matched / wanted
     return Brackets(precision, recall, _f1(matched, written, wanted), valid / len(gold))
 
