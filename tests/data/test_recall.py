@@ -1,6 +1,7 @@
 """Copy, reverse and recall: the answer is right, stands where it is said to stand, and nothing else gives it away."""
 
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
@@ -36,11 +37,12 @@ def test_the_answer_stands_that_many_steps_before_the_end_and_behind_its_key(dis
         assert words[-2 - distance] == words[-1]
 
 
-def test_there_is_one_fact_in_a_sequence_and_its_value_appears_once() -> None:
+def test_a_sequence_is_full_of_facts_and_one_alone_has_the_key_that_is_asked() -> None:
     for source, target in recall(30, 200):
         words = source.split()
-        assert sum(word.isdigit() for word in words) == words.count(target) == 1
-        assert sum(word.isupper() for word in words) == words.count(words[-1]) == 2
+        facts = {(a, b) for a, b in pairwise(words) if a.isupper() and b.isdigit()}
+        assert [b for a, b in facts if a == words[-1]] == [target]
+        assert sum(word.isdigit() for word in words) >= 14
 
 
 def test_keys_values_and_starts_are_all_drawn() -> None:

@@ -27,10 +27,10 @@ def reverse(count: int, seed: int = 0, *, lengths: tuple[int, int] = (3, 12)) ->
 
 
 def recall(distance: int, count: int, seed: int = 0) -> Iterator[tuple[str, str]]:
-    """Pairs of a sequence with a fact in it, asked for at its end, and the answer: 'g K 7 a b c ? K' and '7'.
+    """Pairs of a sequence of facts, one of which is asked for at its end, and the answer: 'B 2 K 7 M 5 B 9 ? K', '7'.
 
-    The answer stands `distance` tokens before the last one. Before the fact stand 0 to 9 letters, so that its place
-    is told neither by the start nor, where distances are mixed, by the end.
+    The answer stands `distance` tokens before the last one. Other facts stand before and behind it, none of the same
+    key behind: what is asked is known only at the end, so all of them must be kept until then.
     """
     for source, target, _ in mixed(count, seed, distances=(distance,)):
         yield source, target
@@ -43,5 +43,12 @@ def mixed(count: int, seed: int = 0, *, distances: Sequence[int] = DISTANCES) ->
     rng = random.Random(seed)
     for _ in range(count):
         distance, key, value = rng.choice(distances), rng.choice(LETTERS).upper(), rng.choice(DIGITS)
-        before, between = (rng.choices(LETTERS, k=k) for k in (rng.randint(0, 9), distance - 2))
+        others = [letter for letter in LETTERS.upper() if letter != key]
+        before, between = (_facts(rng, others, k) for k in (rng.randint(0, 9), distance - 2))
         yield " ".join([*before, key, value, *between, "?", key]), value, distance
+
+
+def _facts(rng: random.Random, keys: Sequence[str], count: int) -> list[str]:
+    """So many tokens of facts; where they are odd, a letter that says nothing begins."""
+    facts = (token for _ in range(count // 2) for token in (rng.choice(keys), rng.choice(DIGITS)))
+    return [*rng.choices(LETTERS, k=count % 2), *facts]
