@@ -5,7 +5,7 @@ A setting is declared once, beside the code that obeys it; its description is th
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -42,6 +42,14 @@ class Part(BaseModel):
     def accepts(cls, setting: str) -> str:
         """What a setting accepts, in a few words."""
         return _in_words(cls.model_json_schema()["properties"][setting])
+
+
+class Outputs(NamedTuple):
+    """What data with labels asks of a model: its words, how many numbers it gives, and for each token or each text."""
+
+    vocab: int
+    outputs: int
+    each_token: bool = False
 
 
 WORDS = {"integer": "whole number", "number": "number", "boolean": "true or false", "object": "table {name = number}"}

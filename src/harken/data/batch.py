@@ -50,6 +50,11 @@ class Batch:
         """How many targets are asked."""
         return int((self.targets != IGNORE).sum())
 
+    @property
+    def size(self) -> int:
+        """How many tokens are computed; padding is none."""
+        return self.tokens.numel() if self.even else self.count
+
     def tensors(self) -> dict[str, Tensor]:
         """All that is there, those of a class derived from this one too."""
         return {f.name: x for f in fields(self) if isinstance(x := getattr(self, f.name), Tensor)}

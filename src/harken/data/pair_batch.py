@@ -13,12 +13,9 @@ import torch
 from torch import Tensor
 
 from harken.data.batch import IGNORE, Batch, Tokens, dice
-from harken.data.pair_tokens import Side
+from harken.data.packing import PLACES, Packing, laid
 from harken.data.pairs import Pairs
 from harken.data.split_dropout import Splitter
-
-PLACES = 128  # a packed row has at least so many
-OPEN = 512  # packed rows that are filled at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +44,7 @@ class PairBatches:
         self.pairs, self.seed, self.splitters = pairs, seed, splitters
         self.source, self.target = pairs.source.lengths + 1, pairs.target.lengths + 1  # with the edge
         order = np.lexsort((self.source, self.target))
-        self.cuts = _cuts(self.source[order], self.target[order], rows * float((self.source + self.target).mean()))
+        self.cuts = cuts(self.source[order], self.target[order], rows * float((self.source + self.target).mean()))
         self.steps = len(self.cuts) - 1
         self.rows = max(1, round(len(pairs) / self.steps))
         self.tokens = max(1, round(int(self.target.sum()) / self.steps))
@@ -74,7 +71,7 @@ class PairBatches:
         )
 
 
-def _cuts(source: Tokens, target: Tokens, budget: float) -> Tokens:
+def cuts(source: Tokens, target: Tokens, budget: float) -> Tokens:
     """Where the batches of the sorted pairs begin, and the end of the last: rows x longest stays within the budget."""
     cuts = [0]
     while (a := cuts[-1]) < len(target):
@@ -121,42 +118,20 @@ class PackedBatch(Batch):
 class PackedPairs:
     """The training batches of one epoch, packed: several pairs stand in a row.
 
-    Its two sides are as wide as their sentences are long. Which lengths share a row is the same in every epoch; which
-    of the equally long pairs they are, and in which order the rows come, is drawn anew.
+    Its two sides are as wide as their sentences are long.
     """
 
     def __init__(self, pairs: Pairs, rows: int, *, seed: int) -> None:
-        self.pairs, self.seed = pairs, seed
-        self.lengths = pairs.source.lengths + 1, pairs.target.lengths + 1  # with the edge
-        self.wide, total = _widths(*self.lengths), sum(int(n.sum()) for n in self.lengths)
-        order = np.lexsort(self.lengths)
-        row = _pack(np.stack(self.lengths, 1)[order], self.wide)
-        self.slots = np.argsort(row, kind="stable")  # places in the order of lengths, row by row
-        self.starts = np.searchsorted(row[self.slots], np.arange(row.max() + 2))  # where each row begins in them
-        many = len(self.starts) - 1
-        self.rows = max(1, min(many, round(rows * total / len(pairs) / sum(self.wide))))
-        self.steps = -(-many // self.rows)
-        self.tokens = max(1, round(int(self.lengths[1].sum()) / self.steps))
-        self.padding = 1 - total / (sum(self.wide) * self.steps * self.rows)
-        self._epoch: tuple[int, Tokens, Tokens] = (-1, order, order)
-
-    def _order(self, epoch: int) -> tuple[Tokens, Tokens]:
-        """The pairs in this epoch's order, and the order of the rows; -1 is a row without any."""
-        if self._epoch[0] != epoch:
-            rng, many = dice(self.seed, 5, epoch), len(self.starts) - 1
-            order = np.lexsort((rng.permutation(len(self.pairs)), *self.lengths))
-            turns = rng.permutation(np.append(np.arange(many), np.full(self.steps * self.rows - many, -1)))
-            self._epoch = (epoch, order[self.slots], turns)
-        return self._epoch[1:]
+        self.pairs = pairs
+        lengths = pairs.source.lengths + 1, pairs.target.lengths + 1  # with the edge
+        self.packing = Packing(lengths, _widths(*lengths), rows, seed=seed)
+        self.rows, self.steps, self.padding = self.packing.rows, self.packing.steps, self.packing.padding
+        self.tokens = max(1, round(int(lengths[1].sum()) / self.steps))
 
     def batch(self, epoch: int, step: int) -> PackedBatch:
-        order, turns = self._order(epoch)
-        chosen = turns[step * self.rows : (step + 1) * self.rows]
-        spans = [slice(self.starts[r], self.starts[r + 1]) if r >= 0 else slice(0) for r in chosen]
-        picks = np.concatenate([order[span] for span in spans])
-        counts = np.array([span.stop - (span.start or 0) for span in spans])
-        source, source_pos, source_doc = _side(self.pairs.source, picks, counts, self.wide[0])
-        target, pos, doc = _side(self.pairs.target, picks, counts, self.wide[1])
+        picks, counts = self.packing.picks(epoch, step)
+        source, source_pos, source_doc = laid(self.pairs.source, picks, counts, self.packing.wide[0])
+        target, pos, doc = laid(self.pairs.target, picks, counts, self.packing.wide[1])
         answers = np.where(doc < counts[:, None], target, IGNORE)
         tokens = np.roll(target, 1, 1)  # the edge that ends a target as an answer begins the next as a token
         asked = map(torch.from_numpy, (tokens, answers, pos, doc))
@@ -164,45 +139,11 @@ class PackedPairs:
         return PackedBatch(*asked, **{name: torch.from_numpy(x) for name, x in told.items()})  # type: ignore[arg-type]
 
 
-def _side(side: Side, picks: Tokens, counts: Tokens, L: int) -> tuple[Tokens, Tokens, Tokens]:
-    """Sentences with their edges, so many in each row of L, their places, and which of the row they are."""
-    ids, lengths = side.gather(picks)
-    ends = lengths + 1
-    firsts = np.cumsum(counts) - counts  # of each row among the picks
-    behind = np.cumsum(ends) - ends  # places before each sentence, all rows together
-    before = np.append(behind, 0)[np.minimum(firsts, len(picks))]  # the same for each row's first
-    start = behind + np.repeat(np.arange(len(counts)) * L - before, counts)
-    inner = np.arange(ends.sum()) - np.repeat(behind, ends)
-    at = np.repeat(start, ends) + inner
-    made, pos = np.full(len(counts) * L, side.edge), np.zeros(len(counts) * L, np.int64)
-    doc = np.repeat(counts, L)
-    made[at[inner < np.repeat(lengths, ends)]] = ids
-    pos[at], doc[at] = inner, np.repeat(np.arange(len(picks)) - np.repeat(firsts, counts), ends)
-    return made.reshape(-1, L), pos.reshape(-1, L), doc.reshape(-1, L)
-
-
 def _widths(source: Tokens, target: Tokens) -> tuple[int, int]:
     """Of the two sides of a packed row: the longest sentence fits, and in the mean both are full at once."""
     rows = PLACES / max(source.mean(), target.mean())
     wide, high = (-(-int(np.ceil(max(n.max(), rows * n.mean()))) // 8) * 8 for n in (source, target))
     return wide, high
-
-
-def _pack(lengths: Tokens, wide: tuple[int, int]) -> Tokens:  # N 2
-    """The row of each pair: the longest first, each into the fullest of the open rows that has room on both sides."""
-    rows, room = np.empty(len(lengths), np.int64), np.full((OPEN, 2), -1)  # the first pairs find none open
-    numbers, many = np.full(OPEN, -1), 0
-    for n in range(len(lengths) - 1, -1, -1):
-        left = (room - lengths[n]).min(1)
-        fits = np.flatnonzero(left >= 0)
-        if len(fits):
-            k = fits[left[fits].argmin()]
-        else:
-            k = int(room.min(1).argmin())  # the fullest is closed
-            numbers[k], room[k], many = many, wide, many + 1
-        room[k] -= lengths[n]
-        rows[n] = numbers[k]
-    return rows
 
 
 def scoring(pairs: Pairs, rows: int) -> Iterator[PairBatch]:

@@ -4,24 +4,16 @@ y = W h + b, where h is the state of the token that stands for the text: CLS of 
 RNN, or the mean of all. The body may come from another run; then only the head begins anew.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from harken.models import LanguageModel, bert, gpt, rnn, start
-from harken.part import Part
+from harken.part import Outputs, Part
 
 Pool = Literal["first", "last", "mean"]
-
-
-class Outputs(NamedTuple):
-    """What data with labels asks of a model: its words, how many numbers it gives, and for each token or each text."""
-
-    vocab: int
-    outputs: int
-    each_token: bool = False
 
 
 class Headed(nn.Module):
@@ -64,7 +56,7 @@ class _Head(Part):
     )
     head_dropout: float = Field(0.1, ge=0, lt=1, description="share of the state dropped before the head, in training")
 
-    def build(self, vocab: Any) -> Headed:
+    def build(self, vocab: Any) -> Any:  # a Headed; the shapes below build their bodies
         body = super().build(vocab.vocab)  # type: ignore[misc]
         return Headed(body, vocab, pool=self.pool, dropout=self.head_dropout)
 
@@ -72,11 +64,15 @@ class _Head(Part):
 class BERTShape(_Head, bert.Shape):
     """A BERT with a head."""
 
+    packs: ClassVar[bool] = True  # keeps the texts of one row apart
+
     pool: Pool = Field("first", description="what stands for a text: its first token (CLS), its last, or the mean")
 
 
 class GPTShape(_Head, gpt.Shape):
     """A GPT with a head on the last token."""
+
+    packs: ClassVar[bool] = True
 
 
 class RNNShape(_Head, rnn.RNNShape):
