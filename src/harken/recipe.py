@@ -1,5 +1,7 @@
 """A recipe: TOML -> four validated parts (data, model, task, train). It is data: no includes, no code, no expressions.
 
+Above its sections may stand `from`, a run whose weights and words are begun with, and `transfer`, what is done to them.
+
 Precedence: defaults < dials (size, style, optimizer) < file < what is given with the command or the call. A dial that
 is given beats what an earlier layer says of the settings it stands for, and so does a budget (minutes beat the steps
 of the file). Where each value came from is remembered.
@@ -7,7 +9,7 @@ of the file). Where each value came from is remembered.
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -20,24 +22,51 @@ from .events import Listener, silent
 from .part import Part
 
 SECTIONS = ("data", "model", "task", "train")
+TRANSFERS = ("finetune", "frozen", "scratch")  # all weights go on learning, only those of the head, or all begin anew
 GIVEN = "given"  # where the settings of the command line, or of a call, come from
+ABOVE = ("from", "transfer")
 OTHERS_SAY = {"ema": "moving", "swa": "last", "rope": "rotary", "bf16": "bfloat16", "fp32": "float32"}
 Settings = dict[str, Any]  # {"model.layers": 4, ...}
 
 
 @dataclass(frozen=True)
+class Start:
+    """Where the weights come from: a run (`from`) and what is done to them (`transfer`), or chance."""
+
+    run: str | None = None
+    transfer: str = "finetune"
+
+    @classmethod
+    def of(cls, given: Settings, origins: Mapping[str, str]) -> "Start":
+        """Take `from` and `transfer` out of these settings."""
+        found = cls(given.pop("from", None), given.pop("transfer", cls.transfer))
+        if found.run is None and "transfer" in origins:
+            raise BadSetting(f"transfer = {found.transfer!r}: of which run? Say it with from=runs/NAME")
+        if found.run is not None and not isinstance(found.run, str):
+            raise BadSetting(f"from = {found.run!r}: accepted: the folder of a run")
+        if found.transfer not in TRANSFERS:
+            near = did_you_mean(str(found.transfer), TRANSFERS)
+            raise BadSetting(f"transfer = {found.transfer!r}: accepted: {', '.join(TRANSFERS)}.{near}")
+        return found
+
+    def settings(self) -> Settings:
+        return {} if self.run is None else {"from": self.run, "transfer": self.transfer}
+
+
+@dataclass(frozen=True)
 class Recipe:
-    """The four parts of a run, and where each setting came from."""
+    """The four parts of a run, where its weights begin, and where each setting came from."""
 
     data: Any
     model: Any
     task: Any
     train: Any
     origins: Mapping[str, str] = field(default_factory=dict)
+    start: Start = Start()
 
     def settings(self) -> Settings:
         """Every setting by its dotted path; those that are none are left out."""
-        return {
+        return self.start.settings() | {
             f"{section}.{name}": value
             for section in SECTIONS
             for name, value in getattr(self, section).model_dump(mode="json").items()
@@ -55,7 +84,7 @@ class Recipe:
         for path, value in changed.items():
             section, name = path.split(".")
             parts[section] = parts[section].model_copy(update={name: value})
-        return Recipe(**parts, origins={**self.origins, **dict.fromkeys(changed, "worked out")})
+        return replace(self, **parts, origins={**self.origins, **dict.fromkeys(changed, "worked out")})
 
     def open(self, tokenizer: Any = None, *, other: tuple[str, str] | None = None, listen: Listener = silent) -> Any:
         """The data, or another text (path, split) to judge by; its tokens are learned, unless they are given."""
@@ -82,6 +111,7 @@ def resolve(*layers: tuple[str, Settings]) -> Recipe:
     for rank, (origin, settings) in enumerate(layers):
         for path, value in settings.items():
             given[path], origins[path], ranks[path] = value, origin, rank
+    start = Start.of(given, origins)
     _known_sections(given, origins)
     parts: dict[str, Part] = {}
     for section, default in (("data", "text"), ("model", "gpt"), ("task", "next-word"), ("train", "loop")):
@@ -92,7 +122,7 @@ def resolve(*layers: tuple[str, Settings]) -> Recipe:
         for name in _overruled(section, part, given, ranks):
             del given[f"{section}.{name}"], origins[f"{section}.{name}"]
         parts[section] = _part(section, part, given, origins, parts)
-    return Recipe(**parts, origins=origins)
+    return Recipe(**parts, origins=origins, start=start)
 
 
 def _at(origin: str) -> str:
@@ -186,6 +216,9 @@ def read(path: Path) -> Settings:
         raise BadInput(f"{path}: cannot be read ({error})") from None
     flat: Settings = {}
     for section, values in tables.items():
+        if section in ABOVE and not isinstance(values, dict):
+            flat[section] = values
+            continue
         if not isinstance(values, dict):
             raise BadSetting(
                 f"{path}: {section} stands outside a section; put it under one of [{'], ['.join(SECTIONS)}]"
@@ -209,7 +242,7 @@ def shipped_names() -> list[str]:
 def override(text: str) -> tuple[str, Any]:
     """model.layers=6 -> ("model.layers", 6). The value is TOML, else plain text."""
     path, equals, value = text.partition("=")
-    if not equals or "." not in path:
+    if not equals or ("." not in path and path.strip() not in ABOVE):
         raise BadInput(f"{text!r} is not a setting; settings look like model.layers=6")
     try:
         return path.strip(), tomllib.loads(f"x = {value}")["x"]
@@ -220,6 +253,7 @@ def override(text: str) -> tuple[str, Any]:
 def as_file(settings: Settings) -> str:
     """The text of a recipe.toml that says this."""
     lines = ["# The resolved recipe of this run: harken train <this file> --out other repeats it."]
+    lines += [f"{name} = {as_toml(settings[name])}" for name in ABOVE if name in settings]
     for section in SECTIONS:
         own = {k.partition(".")[2]: v for k, v in settings.items() if k.startswith(f"{section}.")}
         lines += [f"[{section}]", *(f"{name} = {as_toml(value)}" for name, value in own.items()), ""]

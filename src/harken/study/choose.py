@@ -16,6 +16,8 @@ from harken.errors import BadInput, how_to_go_on, near_name
 from harken.events import Listener, silent
 from harken.recipe import Recipe, Settings
 
+from .transfer import inherited
+
 LARGE = 8 << 20  # bytes; a text above this is learned in byte pairs, below it in characters
 KIND = {"trees": "pairs"}
 SUITS: dict[str, Settings] = {  # a tree is a long line, several times its sentence
@@ -62,8 +64,10 @@ def choose(what: str | None, settings: Settings | None = None, *, listen: Listen
     found = {"data.kind": kind, "data.path": str(path), **_found(what, kind, guess, listen)}
     found |= SUITS.get(guess.kind, {}) if guess else {}
     suits = entry.settings if entry and kind == entry.kind else {}
-    layers = ("harken's choice for such data", {**_template(kind, path, given), **suits}), (what, found), on_top
-    return Chosen(recipe.resolve(*layers), guess)
+    layers = [("harken's choice for such data", {**_template(kind, path, given), **suits}), (what, found)]
+    if "from" in given:
+        layers.append((f"from {given['from']}", inherited(str(given["from"]), kind, given)))
+    return Chosen(recipe.resolve(*layers, on_top), guess)
 
 
 def _kind(what: str, path: Path, given: Settings) -> tuple[str, Guess | None]:

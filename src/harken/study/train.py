@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from harken.training.loop import Trainer, as_before
 from harken.training.parallel import Ranks
 from harken.use.model import Run, load
 
+from . import transfer
 from .audit import audit
 from .chart import Html
 from .choose import choose, run_name
@@ -132,7 +134,7 @@ def numbered(place: Path) -> list[Path]:
 def _go_on(folder: Path, given: dict[str, Any], ranks: Ranks, listen: Listener) -> Run:
     own = str(folder / "recipe.toml"), recipes.read(folder / "recipe.toml")
     recipe, asked = recipes.resolve(own), recipes.resolve(own, (recipes.GIVEN, given))
-    asked = Recipe(asked.data.located(), asked.model, asked.task, asked.train)
+    asked = replace(asked, data=asked.data.located())
     for name, value in asked.settings().items():
         if name in given and name not in MAY_CHANGE and value != recipe.settings().get(name):
             raise BadInput(f"{folder}: a run is resumed with the recipe it has; {name} cannot be changed now")
@@ -220,9 +222,11 @@ def prepare(
 ) -> tuple[Any, Trainer]:
     """Everything up to the first step: the data opened, the model with its first weights, the task, the trainer."""
     ranks = ranks or Ranks()
-    opened = ranks.in_turn(lambda: recipe.open(tokenizer, listen=listen))
+    known = transfer.words(recipe.start) if tokenizer is None else tokenizer
+    opened = ranks.in_turn(lambda: recipe.open(known, listen=listen))
     torch.manual_seed(recipe.train.seed)
     model, task = recipe.build(opened.vocab), recipe.bind(opened)
+    transfer.begin(model, recipe)
     ranks.rows(task.batch(0, 0))  # refuses what does not split
     listen("data", facts=opened.facts(), parameters=run.size(model))
     return opened, Trainer(model, task, recipe.train, listen=listen, ranks=ranks)
@@ -252,7 +256,7 @@ def _train(
         recipe = recipe.change(train__threads=torch.get_num_threads())
     made: dict[str, Any] = {"reason": reason, "origins": dict(recipe.origins), "predicted": predicted}
     notes = trainer.notes = (before or {}).get("notes") or made
-    recipe = Recipe(recipe.data.located(), recipe.model, recipe.task, recipe.train, notes["origins"])
+    recipe = replace(recipe, data=recipe.data.located(), origins=notes["origins"])
     if before is None and ranks.first:
         run.write(folder / "recipe.toml", recipe.toml())
         for name, content in reversed(opened.tokenizer.files().items()):  # who goes on looks for the first alone
@@ -291,8 +295,7 @@ def _judge(
         for batch in few:
             task.loss(trainer.model, batch).total.backward()
 
-    tokens = sum(batch.tokens.numel() if batch.even else batch.count for batch in few)  # padding is no token
-    flops = meter.flops_per_token(trainer.model, once, tokens)
+    flops = meter.flops_per_token(trainer.model, once, sum(batch.size for batch in few))
     told = {"price": recipe.train.price, "predicted": trainer.notes.get("predicted")}
     cost = meter.cost(metered.reading(), tokens=steps * task.tokens, flops_per_token=flops, **told)
     run.write_json(folder / "cost.json", cost)

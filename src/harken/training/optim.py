@@ -1,6 +1,7 @@
 """The update: which rule, which parameters decay, and how the learning rate rises and falls."""
 
 import math
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,6 +13,8 @@ from harken.errors import BadSetting
 from .muon import Muon
 from .settings import Train
 
+BLOCK = re.compile(r"\bblocks\.(\d+)\.")
+
 
 def optimizer(model: nn.Module, train: Train) -> torch.optim.Optimizer:
     """The rule that was asked for. Matrices decay; vectors (norms, biases) do not."""
@@ -19,11 +22,16 @@ def optimizer(model: nn.Module, train: Train) -> torch.optim.Optimizer:
     inner = hidden(model) if train.optimizer == "muon" else []
     taken = {id(p) for p in inner}
     rest = [p for p in parameters if id(p) not in taken]
-    groups = [
-        {"params": [p for p in rest if p.dim() >= 2], "weight_decay": train.weight_decay},
-        {"params": [p for p in rest if p.dim() < 2], "weight_decay": 0.0},
+    depth = depths(model) if train.layer_decay < 1 else dict.fromkeys(map(id, parameters), 0)
+    on_gpu = parameters[0].is_cuda
+    if train.layer_decay < 1 and train.optimizer not in ("adamw", "adam"):
+        raise BadSetting(f"train.layer_decay: {train.optimizer} has one rate for all layers; take adamw")
+    groups: list[dict[str, Any]] = [
+        {"params": some, "weight_decay": decay, "share": train.layer_decay**below}
+        for below in sorted(set(depth.values()))
+        for decay, matrix in ((train.weight_decay, True), (0.0, False))
+        if (some := [p for p in rest if (p.dim() >= 2) is matrix and depth[id(p)] == below])
     ]
-    groups, on_gpu = [g for g in groups if g["params"]], parameters[0].is_cuda
     match train.optimizer:
         case "sgd":
             sgd = torch.optim.SGD(rest, lr=train.lr, momentum=train.momentum, nesterov=train.nesterov)
@@ -51,6 +59,17 @@ def _decaying(rule: torch.optim.Optimizer, decay: float) -> torch.optim.Optimize
 
     rule.register_step_pre_hook(shrink)
     return rule
+
+
+def depths(model: nn.Module) -> dict[int, int]:
+    """How many layers lie above each parameter: 0 for a head, 1 for the last block, most for the words."""
+    found: dict[int, int] = {}
+    blocks = 1 + max((int(n[1]) for name, _ in model.named_parameters() if (n := BLOCK.search(name))), default=-1)
+    for name, p in model.named_parameters():
+        number = BLOCK.search(name)
+        words = blocks + 1 if "embed" in name or "positions" in name or "segments" in name else 0
+        found[id(p)] = blocks - int(number[1]) if number else words
+    return found
 
 
 def hidden(model: nn.Module) -> list[Tensor]:

@@ -71,6 +71,10 @@ class Train(Part):
     last: int = Field(5, ge=1, description="how many looks the average of the last ones takes")
     patience: int = Field(2, ge=1, description="plateau: looks without a better valid loss until the rate falls")
     drop: float = Field(0.5, gt=0, lt=1, description="plateau: what is left of the rate when it falls")
+    unfreeze: int = Field(0, ge=0, description="with transfer=frozen, the last so many blocks learn all the same")
+    layer_decay: float = Field(
+        1.0, gt=0, le=1, description="each layer learns so much slower than the one above it; for fine-tuning"
+    )
     stop_after: int | None = Field(None, ge=1, description="stop after this many looks without a better valid loss")
     on_nan: Literal["stop", "skip"] = Field("stop", description="what to do when a loss or gradient is not finite")
 

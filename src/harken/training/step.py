@@ -53,9 +53,8 @@ class Step:
         self.odds = torch.zeros((), dtype=torch.long, device=self.device)
         if self.lazy:
             setattr(self.optimizer, "found_inf", self.odd)  # noqa: B010  PyTorch reads it, but does not declare it
-            self.lr = torch.zeros((), device=self.device)
             for group in self.optimizer.param_groups:
-                group["lr"] = self.lr
+                group["lr"] = torch.zeros((), device=self.device)
 
     def _compiled(self) -> nn.Module:
         """The model as it is called in a step: compiled where that pays, plain where it cannot be."""
@@ -78,11 +77,9 @@ class Step:
 
     def __call__(self, batch: Batch, lr: float) -> None:
         """Update the weights. What came of it is told by `read`."""
-        if self.lazy:
-            self.lr.fill_(lr)
-        else:
-            for group in self.optimizer.param_groups:
-                group["lr"] = lr
+        for group in self.optimizer.param_groups:
+            own = lr * group.get("share", 1.0)  # of its layer
+            group["lr"] = group["lr"].fill_(own) if self.lazy else own
         self.count, mine = batch.count, self.ranks.rows(batch)
         self.asked.fill_(self.count)
         before = {name: t.clone() for name, t in self.task.state().items()}

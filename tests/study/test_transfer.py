@@ -1,0 +1,94 @@
+"""One run as the beginning of another: the same shape, words and weights; what is held does not move."""
+
+import pytest
+import torch
+
+import harken
+from harken import recipe as recipes
+from harken.errors import BadInput, BadRun, BadSetting
+from harken.models.heads import BERTShape, Outputs
+from harken.study import transfer
+from harken.study.choose import choose
+from harken.study.train import prepare
+from harken.training.optim import depths, optimizer
+from harken.training.settings import Train
+
+
+def quiet(*_, **__) -> None:
+    pass
+
+
+def test_a_run_begun_from_another_has_its_shape_its_words_and_its_weights(tales, folders):
+    first = harken.load(folders["char"])
+    recipe = choose(str(tales), {"from": str(folders["char"]), "train.steps": 1}).recipe
+    opened, trainer = prepare(recipe, quiet)
+    assert recipe.model == first.recipe.model
+    assert opened.tokenizer.vocab == first.tokenizer.vocab
+    for mine, other in zip(trainer.model.parameters(), first.model.parameters(), strict=True):
+        assert torch.equal(mine.cpu(), other.cpu())
+
+
+def test_from_scratch_it_has_the_shape_and_the_words_alone(tales, folders):
+    settings = {"from": str(folders["char"]), "transfer": "scratch", "train.steps": 1}
+    _, trainer = prepare(choose(str(tales), settings).recipe, quiet)
+    first = harken.load(folders["char"])
+    assert not torch.equal(trainer.model.embed.weight.cpu(), first.model.embed.weight.cpu())
+
+
+def test_where_a_run_began_is_kept_in_its_recipe_and_read_again(tales, folders, tmp_path):
+    made = harken.train(str(tales), out=tmp_path / "next", settings={"from": str(folders["char"]), "train.steps": 2})
+    kept = recipes.read(made.path / "recipe.toml")
+    assert kept["from"] == str(folders["char"])
+    assert recipes.resolve(("it", kept)).start == recipes.Start(str(folders["char"]), "finetune")
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "said"),
+    [
+        ({"transfer": "frozen"}, BadSetting, "of which run"),
+        ({"from": "GPT", "transfer": "thaw"}, BadSetting, "accepted: finetune, frozen, scratch"),
+        ({"from": "GPT", "transfer": "frozen"}, BadSetting, "no head"),
+        ({"from": "GPT", "model.kind": "lstm"}, BadSetting, "is a gpt"),
+        ({"from": "nowhere"}, (BadInput, BadRun), "nowhere"),
+        ({"from": 3}, (BadSetting, BadInput, BadRun), "3"),
+    ],
+)
+def test_what_cannot_be_begun_from_is_refused_by_its_name(tales, folders, settings, error, said):
+    given = {k: str(folders["char"]) if v == "GPT" else v for k, v in settings.items()}
+    with pytest.raises(error, match=said):
+        prepare(choose(str(tales), given).recipe, quiet)
+
+
+def headed():
+    return BERTShape(d=16, layers=3, heads=2, dropout=0.0).build(Outputs(50, 4))
+
+
+def test_a_frozen_body_gets_no_gradient_but_for_its_last_blocks(tmp_path, folders):
+    model, body = headed(), BERTShape(d=16, layers=3, heads=2, dropout=0.0).build(Outputs(50, 4)).body
+    folder = tmp_path / "body"
+    folder.mkdir()
+    from harken import run
+
+    run.write_tensors(folder / "model.safetensors", run.weights(body))
+    recipe = recipes.resolve(("x", {"train.unfreeze": 1}))
+    recipe = recipes.replace(recipe, start=recipes.Start(str(folder), "frozen"))
+    transfer.begin(model, recipe)
+    assert torch.equal(model.body.embed.weight, body.embed.weight)
+    learning = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert all(name.startswith(("W_y.", "body.stack.blocks.2.")) for name in learning)
+    assert {"W_y.weight", "body.stack.blocks.2.mlp.W_1.weight"} <= learning
+
+
+def test_each_layer_learns_so_much_slower_than_the_one_above():
+    model = headed()
+    rule = optimizer(model, Train(layer_decay=0.5))
+    share = {id(p): group["share"] for group in rule.param_groups for p in group["params"]}
+    names = dict(model.named_parameters())
+    assert share[id(names["W_y.weight"])] == 1
+    assert [share[id(names[f"body.stack.blocks.{n}.mlp.W_1.weight"])] for n in (2, 1, 0)] == [0.5, 0.25, 0.125]
+    assert share[id(names["body.embed.weight"])] == share[id(names["body.segments.weight"])] == 0.0625
+    assert set(depths(model)) == {id(p) for p in model.parameters()}
+
+
+def test_layers_of_one_rate_share_their_groups():
+    assert len(optimizer(headed(), Train()).param_groups) == 2
