@@ -39,8 +39,9 @@ class Start:
     @classmethod
     def of(cls, given: Settings, origins: Mapping[str, str]) -> "Start":
         """Take `from` and `transfer` out of these settings."""
-        found = cls(given.pop("from", None), given.pop("transfer", cls.transfer))
-        if found.run is None and "transfer" in origins:
+        run = given.pop("from", None)
+        found = cls(None if run == "none" else run, given.pop("transfer", cls.transfer))
+        if found.run is None and "transfer" in origins and run is None:
             raise BadSetting(f"transfer = {found.transfer!r}: of which run? Say it with from=runs/NAME")
         if found.run is not None and not isinstance(found.run, str):
             raise BadSetting(f"from = {found.run!r}: accepted: the folder of a run")

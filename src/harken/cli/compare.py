@@ -12,11 +12,14 @@ from .say import Teller, table
 # of a trial; the rest is in its report
 TOLD = {"notice", "fetch", "vocabulary", "encode", "step", "planned", "trial", "tried"}
 
+SHORT = {"models": "model.kind", "transfer": "transfer", "minutes": "train.minutes"}
+
 
 @click.command()
 @click.argument("what", metavar="DATA|RECIPE|COMPARISON")
 @click.argument("settings", nargs=-1, metavar="[section.key=a,b,c ...]")
 @click.option("--models", metavar="A,B", help="The same as model.kind=A,B.")
+@click.option("--transfer", metavar="A,B", help="The same as transfer=A,B: scratch, frozen, finetune; with from=RUN.")
 @click.option("--minutes", type=float, help="How long to train each trial; set-up is not counted.")
 @click.option("--seeds", type=click.IntRange(min=1), metavar="N", help="How often each is trained. Default: 3.")
 @click.option(
@@ -39,13 +42,12 @@ def compare(what: str, settings: tuple[str, ...], json_: bool, **options: Any) -
     from harken.study.tally import elsewhere, grid, refused
 
     given = dict(map(values, settings))
-    models, minutes, evals = (options.pop(name) for name in ("models", "minutes", "evals"))
-    if models and "model.kind" in given:
-        raise click.UsageError("--models and model.kind say the same; give one of them")
-    if minutes is not None and "train.minutes" in given:
-        raise click.UsageError("--minutes and train.minutes say the same; give one of them")
-    given |= dict([values(f"model.kind={models}")]) if models else {}
-    given |= {"train.minutes": [minutes]} if minutes is not None else {}
+    evals = options.pop("evals")
+    for name, path in SHORT.items():
+        said = options.pop(name)
+        if said is not None and path in given:
+            raise click.UsageError(f"--{name} and {path} say the same; give one of them")
+        given |= {} if said is None else dict([values(f"{path}={said}")])
     axes = {path: some for path, some in given.items() if len(some) > 1}
     shared = {path: some[0] for path, some in given.items() if len(some) == 1}
     with Trials(aside=json_) as teller:

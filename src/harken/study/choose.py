@@ -65,7 +65,7 @@ def choose(what: str | None, settings: Settings | None = None, *, listen: Listen
     found |= SUITS.get(guess.kind, {}) if guess else {}
     suits = entry.settings if entry and kind == entry.kind else {}
     layers = [("harken's choice for such data", {**_template(kind, path, given), **suits}), (what, found)]
-    if "from" in given:
+    if given.get("from", "none") != "none":
         layers.append((f"from {given['from']}", inherited(str(given["from"]), kind, given)))
     return Chosen(recipe.resolve(*layers, on_top), guess)
 
