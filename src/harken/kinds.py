@@ -15,6 +15,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "data": {"text": "harken.data.text:TextSource", "pairs": "harken.data.pairs:PairSource"},
     "model": {
         "gpt": "harken.models.gpt:Shape",
+        "bert": "harken.models.bert:Shape",
         "rnn": "harken.models.rnn:RNNShape",
         "gru": "harken.models.rnn:GRUShape",
         "lstm": "harken.models.rnn:LSTMShape",

@@ -24,7 +24,7 @@ from harken.part import Part
 
 NAMED = {"train": ("train",), "valid": ("valid", "validation", "val", "dev"), "test": ("test",)}
 LINE = 1 << 20  # bytes; a longer line is cut
-VOCAB = {"char": 0, "byte": 256, "word": 10_000, "bpe": 4096}
+VOCAB = {"char": 0, "byte": 256, "word": 10_000, "bpe": 4096, "wordpiece": 8192}
 
 
 class TextSource(Part):
@@ -45,10 +45,13 @@ class TextSource(Part):
     mix: dict[str, float] | None = Field(
         None, description="several texts and how often each is drawn: {a.txt = 0.6, b.txt = 0.4}"
     )
-    tokens: Literal["char", "byte", "word", "bpe"] = Field(
-        "char", description="what a token is; words are split at white space only: hat. is not hat"
+    tokens: Literal["char", "byte", "word", "bpe", "wordpiece"] = Field(
+        "char", description="what a token is; words are split at white space only: hat. is not hat; wordpiece: BERT's"
     )
-    vocab: int | None = Field(None, ge=3, le=1_000_000, description="most tokens; none: 10,000 words, 4,096 byte pairs")
+    lower: bool = Field(True, description="wordpiece: read capitals as small letters, and letters without accents")
+    vocab: int | None = Field(
+        None, ge=3, le=1_000_000, description="most tokens; none: 10,000 words, 4,096 byte pairs, 8,192 word pieces"
+    )
     examples: int | None = Field(None, ge=1, description="learn from the first so many lines only")
     batches: Literal["auto", "windows", "stream", "packed"] = Field(
         "auto",
@@ -95,7 +98,9 @@ class TextSource(Part):
         def blocks() -> Iterator[str]:
             return (block for span in learn for block in read_blocks(span))
 
-        tokenizer = tokenizer or learned(self.tokens, self.vocab or VOCAB[self.tokens], blocks, home, listen)
+        tokenizer = tokenizer or learned(
+            self.tokens, self.vocab or VOCAB[self.tokens], blocks, home, lower=self.lower, listen=listen
+        )
         apart = self.batches == "packed"
         ends = apart or tokenizer.kind == "bpe"  # byte pairs have a mark for the end of a file
 
@@ -207,7 +212,7 @@ class TextSource(Part):
                 f"data.valid = {self.valid}, data.test = {self.test}: shares of the text lie between 0 and 1"
             )
         total = sum(_size(s) for s in spans)
-        lines = self.tokens in ("word", "bpe")
+        lines = self.tokens in ("word", "bpe", "wordpiece")
         cuts = [0, int(total * (1 - sum(shares))), int(total * (1 - shares[1])), total]
         if shares[1] == 0:
             cuts[2] = total
@@ -339,17 +344,25 @@ def _documents(spans: Iterable[Span], what: str) -> list[Span]:
     return found
 
 
-def learned(kind: str, vocab: int, texts: Callable[[], Iterable[str]], home: Path, listen: Listener) -> Tokenizer:
+def learned(
+    kind: str,
+    vocab: int,
+    texts: Callable[[], Iterable[str]],
+    home: Path,
+    *,
+    lower: bool = True,
+    listen: Listener = silent,
+) -> Tokenizer:
     """The tokens learned from the training text. Byte pairs take a while: they are kept, by the text's fingerprint."""
-    if kind != "bpe":
+    if kind not in ("bpe", "wordpiece"):
         return train(kind, texts, vocab, listen=listen)
-    digest = hashlib.sha256(f"{kind} {vocab} 1".encode())
+    digest = hashlib.sha256(f"{kind} {vocab} {lower} 1".encode())
     for block in texts():
         digest.update(block.encode())
     kept = home / f"tokenizer-{digest.hexdigest()[:32]}.json"
     with suppress(BadRun, OSError):  # not there yet, or left half-written
         return Tokenizer.load(kept)
-    made = train(kind, texts, vocab, listen=listen)
+    made = train(kind, texts, vocab, lower=lower, listen=listen)
     beside = kept.with_name(f".tmp-{os.getpid()}-{kept.name}")
     made.save(beside)
     beside.replace(kept)
