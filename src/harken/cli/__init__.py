@@ -25,10 +25,12 @@ VERBS = {
     "cost": "what runs cost together: time, energy, CO2e; or the lecture's cost table computed again",
     "data": "list the data catalogue, or fetch one set into the cache",
     "demo": "a first success in minutes: train on Shakespeare, judge, sample, report",
+    "embed": "vectors of texts, normalised; or the words nearest to a word",
     "eval": "a run's metric on a split or on other data, beside the free baseline",
     "generate": "text from a language model, streamed",
     "runs": "the run folders here: kind, metric, size, date, cost",
     "score": "log-probability of each word of a text, and its perplexity",
+    "search": "the lines of a text file that are nearest to a query, by their vectors",
     "train": "from data or a recipe to a trained, judged, reported run; resumes bit for bit",
     "translate": "a target for each source, by a run of pairs: translations, summaries, answers, trees",
 }
