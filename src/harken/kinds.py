@@ -12,7 +12,12 @@ from .errors import BadSetting, did_you_mean
 from .part import Part
 
 BUILT_IN: dict[str, dict[str, str]] = {
-    "data": {"text": "harken.data.text:TextSource", "pairs": "harken.data.pairs:PairSource"},
+    "data": {
+        "text": "harken.data.text:TextSource",
+        "pairs": "harken.data.pairs:PairSource",
+        "tags": "harken.data.tags:TagSource",
+        "spans": "harken.data.spans:SpanSource",
+    },
     "model": {
         "gpt": "harken.models.gpt:Shape",
         "bert": "harken.models.bert:Shape",
@@ -26,7 +31,19 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "rnn-attention": "harken.models.rnn_seq2seq:RNNAttentionShape",
         "conv": "harken.models.conv_seq2seq:ConvShape",
     },
-    "task": {"next-word": "harken.tasks.next_word:Task", "translate": "harken.tasks.translate:Task"},
+    "model of labels": {
+        "bert": "harken.models.heads:BERTShape",
+        "gpt": "harken.models.heads:GPTShape",
+        "rnn": "harken.models.heads:RNNShape",
+        "gru": "harken.models.heads:GRUShape",
+        "lstm": "harken.models.heads:LSTMShape",
+    },
+    "task": {
+        "next-word": "harken.tasks.next_word:Task",
+        "translate": "harken.tasks.translate:Task",
+        "tag": "harken.tasks.tag:Task",
+        "span": "harken.tasks.span:Task",
+    },
     "train": {"loop": "harken.training.settings:Train"},
 }
 GROUPS = {"data": "harken.data", "model": "harken.models"}
