@@ -12,7 +12,8 @@ from pydantic import ValidationError
 
 from harken.data import pair_files
 from harken.data import pairs as pairs_module
-from harken.data.pair_files import Flaws, PairFile, clean
+from harken.data.columns import Flaws
+from harken.data.pair_files import PairFile, clean
 from harken.data.pair_tokens import GLUE, Tokenizers, apart, encode_lines, together
 from harken.data.pairs import PairData, PairSource, key
 from harken.data.tokens import train
@@ -410,7 +411,7 @@ def test_other_files_than_those_of_the_recipe_are_refused(tmp_path):
 REFUSED = {
     "no path": ({"path": None}, "data.path is not given; name a file or a folder"),
     "all too long": ({"longest": 1}, "there is nothing to learn from"),
-    "one column twice": ({"target": 1}, "a.tsv: column 1 is both sides; set data.source and data.target"),
+    "one column twice": ({"target": 1}, "a.tsv: column 1 is asked for twice; set data.source and data.target"),
     "no such file": ({"valid": "nowhere.tsv"}, "nowhere.tsv: there is no such file"),
 }
 

@@ -16,7 +16,8 @@ import numpy as np
 from pydantic import Field, ValidationInfo, field_validator
 
 from harken.data.cache import cache_folder
-from harken.data.pair_files import Flaws, PairFile, grouping, in_folder, one
+from harken.data.columns import Flaws
+from harken.data.pair_files import PairFile, grouping, in_folder, one
 from harken.data.pair_tokens import Ids, Side, Tokenizers, apart, encode_lines
 from harken.data.split_dropout import Splitter
 from harken.data.text import TextSource, fingerprint, learned
@@ -233,7 +234,7 @@ class PairSource(Part):
                     lines = [pair[side] for side in sides for pair in group]
                     yield "".join(f"{line}\n" for line in (map(apart, lines) if self.tokens == "word" else lines))
 
-            return learned(self.tokens, self.vocab or VOCAB[self.tokens], blocks, cache_folder("text"), listen)
+            return learned(self.tokens, self.vocab or VOCAB[self.tokens], blocks, cache_folder("text"), listen=listen)
 
         return Tokenizers(both := made(0, 1), both) if self.joint else Tokenizers(made(0), made(1))
 
