@@ -1,0 +1,52 @@
+"""What tasks share that ask a head about each token: batches, packed where the model keeps texts apart; and scores."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from harken.data.label_batch import LabelBatch, PackedTexts, PaddedTexts, Texts, scoring
+from harken.errors import BadSetting
+
+if TYPE_CHECKING:
+    from harken.data.examples import ExampleData
+
+AT_ONCE = 8192  # tokens judged at a time
+
+
+class EachToken:
+    """Such a task on one set of examples."""
+
+    def __init__(self, data: "ExampleData", shape: Any, *, batch: int, seed: int) -> None:
+        context, longest = getattr(shape, "context", None), data.longest
+        if isinstance(context, int) and longest > context and not getattr(shape, "stateful", False):
+            way = f"set model.context={longest} or data.longest={context}"
+            raise BadSetting(f"model.context={context}: a text has {longest} tokens; {way}")
+        self.data, self.one_shape = data, bool(getattr(shape, "packs", False))
+        self.batches = (PackedTexts if self.one_shape else PaddedTexts)(data.train.texts, batch, seed=seed)
+        self.steps, self.splits, self.tokens = self.batches.steps, tuple(data.splits), self.batches.tokens
+
+    def batch(self, epoch: int, step: int) -> LabelBatch:
+        return self.batches.batch(epoch, step)
+
+    # --- nothing is carried from batch to batch -----------------------------------------------------------------------
+
+    def state(self) -> dict[str, Tensor]:
+        return {}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        pass
+
+
+@torch.no_grad()
+def word_scores(model: Any, texts: Texts) -> Iterator[tuple[int, LabelBatch, Tensor]]:
+    """For each text its number, a batch of it alone, and what the head says of each word: words x outputs."""
+    was, device = model.training, next(model.parameters()).device
+    model.eval()
+    for picks, batch in scoring(texts, AT_ONCE):
+        here = batch.to(device)
+        y = model.answers(model(here.tokens, **here.told())).float().cpu()  # B L outputs
+        for row, n in enumerate(picks.tolist()):
+            yield n, batch.rows(row, row + 1), y[row][batch.asked[row]]
+    model.train(was)

@@ -1,0 +1,113 @@
+"""Tag each word: entities, parts of speech. Loss in nats per word; entities count if label, begin and end are right."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from harken.data.batch import IGNORE
+from harken.data.conll import INSIDE, bio2, entities
+from harken.data.label_batch import LabelBatch
+from harken.part import Part
+
+from . import Loss, Score
+from .each_token import EachToken, word_scores
+
+if TYPE_CHECKING:
+    from harken.data.examples import ExampleData
+    from harken.data.tags import Tagged
+
+QUICK = 500  # sentences that a look during the training tags
+
+
+class Task(Part):
+    """The settings of tagging."""
+
+    kind: Literal["tag"] = "tag"
+
+    def bind(self, data: "ExampleData", model: Any, *, batch: int, seed: int) -> "Tag":
+        return Tag(data, model, batch=batch, seed=seed)
+
+
+class Tag(EachToken):
+    """Tagging of one set of sentences."""
+
+    def loss(self, model: Any, batch: LabelBatch, start: int = 0) -> Loss:
+        return Loss(nll(model.answers(model(batch.tokens, **batch.told())), batch.targets))
+
+    def evaluate(self, model: Any, split: str, *, quick: bool = False) -> Score:
+        """Strict F1 of entities, the share of words whose tag is right, and the loss; `quick` looks at fewer."""
+        part: Tagged = self.data.splits[split]
+        some = part.first(QUICK) if quick else part
+        tags, _, loss = predicted(model, some, self.data.words.labels)
+        gold = [sentence.tags for sentence in some.sentences]
+        found = measured(gold, tags) | {"loss": loss}
+        protocol = {"sentences": len(gold), "words": sum(map(len, gold)), "judged_by": self._by}
+        return Score(found, protocol, {} if quick else by_label(gold, tags), by=self._by)
+
+    @property
+    def _by(self) -> str:
+        return "f1" if any(map(INSIDE.fullmatch, self.data.words.labels)) else "accuracy"
+
+    def baselines(self, split: str) -> dict[str, dict[str, float]]:
+        """What costs nothing: the tag that a word had most often, of an unknown word that of all words."""
+        if not self.data.learned:
+            return {}
+        counts, every = dict[str, Counter[str]](), Counter[str]()
+        for words, tags in self.data.train.sentences:
+            every.update(tags)
+            for word, tag in zip(words, tags, strict=True):
+                counts.setdefault(word, Counter())[tag] += 1
+        best, other = {word: c.most_common(1)[0][0] for word, c in counts.items()}, every.most_common(1)[0][0]
+        some = self.data.splits[split].sentences
+        tags = [bio2([best.get(word, other) for word in sentence.words]) for sentence in some]
+        return {"most frequent tag of each word": measured([sentence.tags for sentence in some], tags)}
+
+
+def nll(y: Tensor, targets: Tensor) -> Tensor:  # B L C, B L
+    """The summed -ln p of the tags that are asked."""
+    return F.cross_entropy(y.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORE, reduction="sum")
+
+
+def predicted(model: Any, part: "Tagged", labels: Sequence[str]) -> tuple[list[list[str]], list[list[float]], float]:
+    """The tags of each sentence, with entities that begin where they may; how sure each is; and the mean loss."""
+    scores, total = list[Any]([None] * len(part.texts)), 0.0
+    for n, batch, y in word_scores(model, part.texts):
+        total += float(nll(y[None], batch.targets[batch.asked][None]))
+        scores[n] = y.softmax(-1).max(-1)
+    tags, sure = [list[str]() for _ in part.sentences], [list[float]() for _ in part.sentences]
+    for n, best in zip(part.of, scores, strict=True):
+        tags[n] += [labels[i] for i in best.indices.tolist()]
+        sure[n] += best.values.tolist()
+    return [bio2(some) for some in tags], sure, total / max(1, sum(map(len, tags)))
+
+
+def measured(gold: Sequence[Sequence[str]], found: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Strict F1 of all entities together, where tags mark any; and the share of tags that are right."""
+    right = sum(a == b for one, other in zip(gold, found, strict=True) for a, b in zip(one, other, strict=True))
+    accuracy = right / max(1, sum(map(len, gold)))
+    wanted, written = (Counter(e for n, tags in enumerate(some) for e in _marked(n, tags)) for some in (gold, found))
+    if not wanted and not written:
+        return {"accuracy": accuracy}
+    matched = (wanted & written).total()
+    precision, recall = matched / max(1, written.total()), matched / max(1, wanted.total())
+    f1 = 2 * matched / (wanted.total() + written.total())
+    return {"f1": f1, "precision": precision, "recall": recall, "accuracy": accuracy}
+
+
+def by_label(gold: Sequence[Sequence[str]], found: Sequence[Sequence[str]]) -> dict[str, dict[str, float]]:
+    """F1 of the entities of each label, and how many there are."""
+    wanted, written = ([e for n, tags in enumerate(some) for e in _marked(n, tags)] for some in (gold, found))
+    matched = Counter(label for _, (label, *_) in {*wanted} & {*written})
+    counts = [Counter(label for _, (label, *_) in some) for some in (wanted, written)]
+    return {
+        label: {"f1": 2 * matched[label] / (counts[0][label] + counts[1][label]), "entities": counts[0][label]}
+        for label in sorted(counts[0])
+    }
+
+
+def _marked(n: int, tags: Sequence[str]) -> list[tuple[int, Any]]:
+    """The entities of the n-th sentence."""
+    return [(n, entity) for entity in entities(tags)]
