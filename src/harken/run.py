@@ -279,7 +279,7 @@ def set_aside(folder: Path, step: int) -> None:
 
 # --- a finished run ---------------------------------------------------------------------------------------------------
 
-TOKENS = ("tokenizer.json", "tokenizer.target.json")
+TOKENS = ("tokenizer.json", "tokenizer.target.json", "labels.json")
 PARTS = ("recipe.toml", "model.safetensors", *TOKENS, "log.jsonl", "cost.json", "certificate.json", "report.html")
 COPY = "take it from a copy, or train again"
 

@@ -13,8 +13,9 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from harken.data import peek
+from harken.data import foreign, peek
 from harken.data.cache import cache_folder
+from harken.data.documents import Layout, layout
 from harken.data.encode import Encoded, Span, encode_files, read_blocks
 from harken.data.sniff import sniff
 from harken.data.tokens import Tokenizer, train
@@ -53,12 +54,15 @@ class TextSource(Part):
         None, ge=3, le=1_000_000, description="most tokens; none: 10,000 words, 4,096 byte pairs, 8,192 word pieces"
     )
     examples: int | None = Field(None, ge=1, description="learn from the first so many lines only")
-    batches: Literal["auto", "windows", "stream", "packed"] = Field(
+    batches: Literal["auto", "windows", "stream", "packed", "sentences"] = Field(
         "auto",
-        description="shuffled windows, readers that go on where they stopped, or whole documents packed into rows",
+        description="shuffled windows, readers that go on where they stopped, whole documents packed into rows, or"
+        " sentences of documents, for masked words",
     )
-    documents: Literal["file", "blank", "line"] = Field(
-        "file", description="what a document is: a file, what stands between blank lines, or a line"
+    documents: Literal["auto", "file", "blank", "line"] = Field(
+        "auto",
+        description="what a document is: a file, what stands between blank lines, or a line; auto: a file if packed, of"
+        " sentences the one by which the text is parted",
     )
     sha256: str | None = Field(None, description="fingerprint of the text; a run refuses to be repeated on another one")
 
@@ -104,9 +108,11 @@ class TextSource(Part):
         apart = self.batches == "packed"
         ends = apart or tokenizer.kind == "bpe"  # byte pairs have a mark for the end of a file
 
+        how = self._layout(learn, tokenizer) or ends
+
         def encode(part: list[Span]) -> Encoded:
             cut = _documents(part, self.documents) if apart else part
-            return encode_files(cut, tokenizer, home, documents=ends, listen=listen)
+            return encode_files(cut, tokenizer, home, documents=how, listen=listen)
 
         splits = {name: [encode(part) for part in parts if part] for name, parts in spans.items()}
         for name, streams in list(splits.items()):
@@ -120,7 +126,7 @@ class TextSource(Part):
                     listen("notice", text=f"data.{name}: the text is too short to hold a part of it out")
         paths = (span.path for parts in spans.values() for part in parts for span in part)
         digest = fingerprint(paths, self.sha256, " + ".join(self._texts()))
-        batches = ("stream" if stateful else "windows") if self.batches == "auto" else self.batches
+        batches = self._cut(stateful)
         if self.mix and batches != "windows":
             raise BadSetting(f"data.mix: mixed texts are drawn as windows, not as {batches}; set data.batches=windows")
         names = _short(self.mix) if self.mix else ("text",)
@@ -138,7 +144,8 @@ class TextSource(Part):
         """
         self._refuse(path)
         spans = [Span(file) for file in self.files(Path(path))]
-        found = [encode_files(spans, tokenizer, cache_folder("text"), documents=False, listen=listen)]
+        how = self._layout(spans, tokenizer) or False
+        found = [encode_files(spans, tokenizer, cache_folder("text"), documents=how, listen=listen)]
         if len(found[0].tokens) < 2:
             raise BadInput(f"{path}: there are fewer than 2 tokens to judge; give a longer text")
         try:
@@ -146,13 +153,27 @@ class TextSource(Part):
             opened = known.open(stateful=stateful, tokenizer=tokenizer, listen=listen)
         except BadInput as error:
             listen("notice", text=f"the free baselines are left out, for lack of what they learn from: {error}")
-            batches, digest = "stream" if stateful else "windows", found[0].sha256
+            digest = found[0].sha256
+            batches = self._cut(stateful)
             return TextData(tokenizer, found, {split: found}, ("text",), None, batches, digest, learned=False)
         return replace(opened, splits={**opened.splits, split: found})
 
+    def _cut(self, stateful: bool) -> str:
+        return ("stream" if stateful else "windows") if self.batches == "auto" else self.batches
+
+    def _layout(self, spans: list[Span], tokenizer: Tokenizer) -> Layout | None:
+        """How the text shows its sentences, where they are asked for."""
+        if self.batches != "sentences":
+            return None
+        if tokenizer.kind != "wordpiece":
+            raise BadSetting(
+                f"data.batches=sentences: {tokenizer.kind} tokens have no marks; set data.tokens=wordpiece"
+            )
+        return layout(next((block for span in spans for block in read_blocks(span)), ""), self.documents)
+
     def words(self, folder: Path) -> Tokenizer:
         """The tokens that a run kept."""
-        return Tokenizer.load(folder / "tokenizer.json")
+        return foreign.load(folder / "tokenizer.json")
 
     def files(self, path: Path) -> list[Path]:
         """The file, or the files of a folder in the order of their names; hidden ones and read-mes are left out.
@@ -325,7 +346,7 @@ def _edge(span: Span, offset: int, size: int, lines: bool) -> int:
 
 def _documents(spans: Iterable[Span], what: str) -> list[Span]:
     """Each document as a span of its own."""
-    if what == "file":
+    if what in ("auto", "file"):
         return list(spans)
     found: list[Span] = []
     for span in spans:

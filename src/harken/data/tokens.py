@@ -185,8 +185,11 @@ class Tokenizer:
     kind: char, byte, word, bpe or wordpiece; vocab: how many ids; end: the id that ends a line (word), a document (bpe)
     or a text (wordpiece), if any; unknown: the id of <unk> (char and word) or [UNK]; pad, cls, sep, mask: the ids of
     wordpiece's marks, None of other kinds; marks: the ids that are no text, and so never written; letters: how many
-    characters of a text each id stands for, the white space beside a word with it; a mark stands for none.
+    characters of a text each id stands for, the white space beside a word with it; a mark stands for none; begin: the
+    ids that stand before every text (of tokens from elsewhere).
     """
+
+    begin: tuple[int, ...] = ()
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         """From the content of a tokenizer.json; a ValueError gives the reason if it is none of the five kinds."""

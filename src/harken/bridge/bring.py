@@ -1,0 +1,98 @@
+"""Other people's weights become a run folder: checked, read, written, compared with the original, sealed."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from harken import __version__, machine, run
+from harken import recipe as recipes
+from harken.data.foreign import Foreign
+from harken.errors import BadInput, HarkenError
+from harken.events import Listener, silent
+from harken.use.model import Run, fitted
+
+from . import family
+from .certificate import certify
+from .folder import Folder
+
+TIMES = 2.5  # the weights in float32, and so much memory is needed to import them
+WRITTEN = ("recipe.toml", "model.safetensors", "tokenizer.json", "log.jsonl", "cost.json")
+
+
+def bring(source: str | Path, out: str | Path, *, listen: Listener = silent) -> Run:
+    """Import a model folder into a run folder; a certificate that fails leaves nothing there but itself."""
+    begun, folder = time.perf_counter(), Path(out)
+    opened = open_source(source)
+    config = family.find(opened)
+    names = family.matched(opened, config)
+    tokenizer = Foreign.of(opened.tokenizer(), opened.place)
+    if tokenizer.vocab > config.vocab_size:
+        raise BadInput(f"{opened.place}: the tokenizer has {tokenizer.vocab} ids, the model {config.vocab_size} words")
+    recipe = recipes.resolve((opened.place, config.settings()))
+    with torch.device("meta"):
+        model = recipe.build(tokenizer.vocab)
+    family.fitted(opened, names, model)
+    room = (machine.describe()["ram_gib"] or float("inf")) * 2**30
+    if TIMES * 4 * run.size(model) > room:
+        need = TIMES * 4 * run.size(model) / 2**30
+        raise BadInput(f"{opened.place}: needs {need:.1f} GiB of memory to be imported; here are {room / 2**30:.1f}")
+    with run.writing(folder), _whole(folder):
+        listen("import", name=opened.place, parameters=run.size(model))
+        run.write_tensors(folder / "model.safetensors", family.read(opened, names, model))
+        run.write(folder / "tokenizer.json", tokenizer.json)
+        run.write(folder / "recipe.toml", recipe.toml())
+        run.write(folder / "log.jsonl", "")
+        facts = _facts(folder, recipe, opened, run.size(model))
+        ready = fitted(recipe, tokenizer.vocab, run.read_tensors(folder / "model.safetensors"))
+        made = Run(folder, recipe, facts, ready, tokenizer)
+        listen("certify")
+        certificate = certify(made, config, opened)
+        run.write_json(folder / "certificate.json", certificate)
+        if not certificate["passed"]:
+            raise HarkenError(f"{folder / 'certificate.json'}: {_failure(certificate)}; nothing else was kept")
+        facts["seconds"] = round(time.perf_counter() - begun, 2)
+        run.write_json(folder / "cost.json", {"seconds": facts["seconds"], "kwh": 0.0, "co2e_kg": 0.0})
+        run.finish(folder, facts)
+    return made
+
+
+def open_source(source: str | Path) -> family.Source:
+    """A folder, ready to be looked at."""
+    return Folder(Path(source))
+
+
+@contextmanager
+def _whole(folder: Path) -> Iterator[None]:
+    """What is not finished is taken away again."""
+    try:
+        yield
+    except BaseException:
+        for name in WRITTEN:
+            (folder / name).unlink(missing_ok=True)
+        raise
+
+
+def _facts(folder: Path, recipe: recipes.Recipe, source: family.Source, size: int) -> dict[str, Any]:
+    return {
+        "name": folder.name,
+        "kind": recipe.model.kind,
+        "data_kind": recipe.data.kind,
+        "task": recipe.task.kind,
+        "parameters": size,
+        "steps": 0,
+        "date": time.strftime("%Y-%m-%d"),
+        "metrics": {},
+        "baseline": {},
+        "imported": {"source": source.place, "family": source.config["model_type"]},
+        "versions": {"harken": __version__, "torch": torch.__version__},
+    }
+
+
+def _failure(certificate: dict[str, Any]) -> str:
+    """What a certificate that failed says, in a few words."""
+    bad = {name: part for name, part in certificate.items() if isinstance(part, dict) and part.get("passed") is False}
+    return "; ".join(f"{name} differ ({part})" for name, part in bad.items())

@@ -1,0 +1,177 @@
+"""What a family says of itself: its config becomes a recipe, its names become ours. One file of this room each.
+
+class GPT2(Config):
+    prefix = "transformer."                       # their names may stand with it or without
+    n_embd: Count                                 # what is read of config.json; all else is passed over
+    def settings(self): return {"model.kind": "gpt", "model.d": self.n_embd, ...}
+    def names(self): return {"embed.weight": Take("transformer.wte.weight", words=True), ...}
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Annotated, Any, ClassVar, Protocol
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import Tensor, nn
+
+from harken.data.tokens import VOCAB_CAP
+from harken.errors import BadInput
+from harken.run import weights
+
+FAMILIES = {
+    "gpt2": "harken.bridge.gpt2:GPT2",
+    "bert": "harken.bridge.bert:BERT",
+    "distilbert": "harken.bridge.bert:DistilBERT",
+    "roberta": "harken.bridge.bert:RoBERTa",
+}
+BATCH = 1 << 24  # numbers looked at at once
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+Small = Annotated[float, Field(gt=0, lt=1)]
+
+
+@dataclass(frozen=True)
+class Take:
+    """Where a weight of ours lies among theirs, and how it is written there."""
+
+    name: str
+    rows: tuple[int, int] | None = None  # q, k and v may lie in one matrix: these outputs of it
+    turned: bool = False  # written as inputs by outputs
+    plus: float = 0.0  # what is to be added: norms may be written as their distance from 1
+    words: bool = False  # one row for each word: ours has as many as the tokenizer, rounded up
+    skip: int = 0  # rows at the beginning that are never asked for
+
+    def of(self, theirs: Tensor) -> Tensor:
+        """Our weight, cut out of theirs."""
+        theirs = theirs.mT if self.turned else theirs[self.skip :]
+        theirs = theirs if self.rows is None else theirs[self.rows[0] : self.rows[1]]
+        return theirs + self.plus if self.plus else theirs
+
+
+class Config(BaseModel):
+    """What is read of a config.json. Numbers have bounds, texts are one of a list; anything else is refused."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True, allow_inf_nan=False)
+
+    prefix: ClassVar[str] = ""  # of their names; a folder may leave it out
+    unread: ClassVar[str] = "(?!)"  # a pattern for tensors that hold nothing learned
+    check: ClassVar[str] = "language model"  # which comparison the certificate makes
+    auto: ClassVar[str] = "AutoModelForCausalLM"  # with what class of transformers
+
+    vocab_size: int = Field(ge=1, le=VOCAB_CAP)
+
+    def settings(self) -> dict[str, Any]:
+        """The settings of our recipe."""
+        raise NotImplementedError
+
+    def names(self) -> dict[str, Take]:
+        """For each weight of ours, where it lies."""
+        raise NotImplementedError
+
+
+class Source(Protocol):
+    """A folder or a file that was opened: nothing of its weights is read yet."""
+
+    place: str  # how it is called in messages
+    config: dict[str, Any]
+    shapes: dict[str, tuple[int, ...]]
+
+    def read(self, name: str) -> Tensor:
+        """One tensor, in float32."""
+
+    def tokenizer(self) -> dict[str, Any]:
+        """The content of its tokenizer.json."""
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of these texts, marks around them included, as another library gives them."""
+
+    def oracle(self, auto: str) -> Any:
+        """The same model by transformers (its class for this purpose); an ImportError names what is missing."""
+
+
+def find(source: Source) -> Config:
+    """The family of a source, by the model_type of its config."""
+    kind = source.config.get("model_type")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        raise BadInput(f"{source.place}: model_type {str(kind)[:40]!r} is not known; known are {', '.join(FAMILIES)}")
+    module, name = FAMILIES[kind].split(":")
+    try:
+        given = {**source.config, "there": frozenset(source.shapes)}  # some layers only the tensors tell of
+        found: Config = getattr(import_module(module), name).model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where, given = ".".join(map(str, first["loc"])), first["input"]
+        shown = "is missing" if first["type"] == "missing" else f"= {repr(given)[:60]}: {first['msg'][:120].lower()}"
+        raise BadInput(f"{source.place}: config {where} {shown}; this {kind} cannot be read") from None
+    return found
+
+
+def stacked(layers: int, ours: str, theirs: str, each: Mapping[str, Take | str]) -> Iterator[tuple[str, Take]]:
+    """The names of all layers: `each` is said once, and # is the number of the layer."""
+    for n in range(layers):
+        for name, take in each.items():
+            take = Take(take) if isinstance(take, str) else take
+            yield f"{ours}{name}".replace("#", str(n)), replace(take, name=f"{theirs}{take.name}".replace("#", str(n)))
+
+
+def both(ours: str, theirs: str, *, turned: bool = False, rows: tuple[int, int] | None = None) -> dict[str, Take]:
+    """A linear map with its bias."""
+    return {
+        f"{ours}.weight": Take(f"{theirs}.weight", turned=turned, rows=rows),
+        f"{ours}.bias": Take(f"{theirs}.bias", rows=rows),
+    }
+
+
+def matched(source: Source, family: Config) -> dict[str, Take]:
+    """The family's names as this source has them; a tensor that is missing, or is none of the family's, is refused."""
+    names = family.names()
+    if not any(name.startswith(family.prefix) for name in source.shapes):
+        names = {ours: replace(take, name=take.name.removeprefix(family.prefix)) for ours, take in names.items()}
+    asked = {take.name for take in names.values()}
+    for name in asked - source.shapes.keys():
+        raise BadInput(f"{source.place}: tensor {name} is missing; the config asks for it; fetch the folder again")
+    for name in source.shapes.keys() - asked:
+        if not re.fullmatch(family.unread, name):
+            raise BadInput(
+                f"{source.place}: tensor {name[:80]!r} is not one of this model; its config does not name it"
+            )
+    return names
+
+
+def fitted(source: Source, names: Mapping[str, Take], model: nn.Module) -> None:
+    """Whether their tensors have the shapes that our model (made of nothing yet) asks for; each number is used once."""
+    used: dict[str, int] = {}
+    for ours, own in weights(model).items():
+        if ours not in names:
+            raise BadInput(f"{source.place}: our {ours} has no counterpart; this choice of the config is not supported")
+        take = names[ours]
+        shape = source.shapes[take.name]
+        got = take.of(torch.empty(shape, device="meta")).shape if len(shape) in (1, 2) else torch.Size(shape)
+        rows = -(-got[0] // 64) * 64 if take.words and len(got) == 2 and got[0] >= getattr(model, "vocab", 0) else 0
+        fits = got[1:] == own.shape[1:] and rows >= own.shape[0] if rows else got == own.shape
+        if not fits:
+            raise BadInput(f"{source.place}: {take.name} has shape {list(shape)}, and the config asks for another one")
+        used[take.name] = used.get(take.name, 0) + math.prod(got) + take.skip * math.prod(shape[1:])
+    for name, numbers in used.items():
+        if numbers != math.prod(source.shapes[name]):
+            raise BadInput(f"{source.place}: {name} has shape {list(source.shapes[name])}; the config asks for another")
+
+
+def read(source: Source, names: Mapping[str, Take], model: nn.Module) -> dict[str, Tensor]:
+    """Our weights, one after the other; each tensor of theirs is read once, and one with NaN in it is refused."""
+    found: dict[str, Tensor] = {}
+    mine = {name: own.shape for name, own in weights(model).items()}
+    for theirs in dict.fromkeys(names[ours].name for ours in mine):
+        tensor = source.read(theirs)
+        if not all(bool(part.isfinite().all()) for part in tensor.flatten().split(BATCH)):
+            raise BadInput(f"{source.place}: {theirs} holds NaN or infinite numbers; these weights are damaged")
+        for ours in (ours for ours in mine if names[ours].name == theirs):
+            got = names[ours].of(tensor)
+            if got.shape != mine[ours]:
+                vocab = getattr(model, "vocab", len(got))
+                got = nn.functional.pad(got[:vocab], (0, 0, 0, mine[ours][0] - vocab))
+            found[ours] = got.contiguous()
+    return found
