@@ -120,9 +120,12 @@ class ExampleSource(Part):
         files = self._files()
         digest = fingerprint((p for some in files.values() for p in some), self.sha256, self._home)
         found = {split: [e for p in some for e in self.read(p, listen)] for split, some in files.items()}
+        held = {self.about(e) for split in ("valid", "test") for e in found.get(split, ())}
+        if taken := sum(self.about(e) in held for e in found["train"]):
+            listen("notice", text=f"training examples left out because they are held out too: {taken:,}")
         found |= self._drawn(found)
-        known = {self.about(e) for split, some in found.items() if split != "train" for e in some}
-        learn = [e for e in found.pop("train") if self.about(e) not in known][: self.examples]
+        held |= {self.about(e) for split in ("valid", "test") for e in found.get(split, ())}
+        learn = [e for e in found.pop("train") if self.about(e) not in held][: self.examples]
         if not learn:
             raise BadInput(f"{self._home}: there is nothing to learn from; give more examples")
         words = self._words(learn, tokenizer, listen)
@@ -180,11 +183,10 @@ class ExampleSource(Part):
                 continue
             if not 0 <= share < 1:
                 raise BadSetting(f"data.{split} = {share}: a share of the examples lies between 0 and 1")
-            places = [(key(self.about(e)), e) for e in found["train"]]
-            places = [(n if split == "test" else 2**64 - 1 - n, e) for n, e in places]
-            drawn[split] = [e for _, e in sorted((p for p in places if p[0] < share * 2**64), key=lambda p: p[0])][
-                :MOST
-            ]
+            keys = ((key(self.about(e)), e) for e in found["train"])
+            places = ((n if split == "test" else 2**64 - 1 - n, e) for n, e in keys)
+            out = sorted((place for place in places if place[0] < share * 2**64), key=lambda place: place[0])
+            drawn[split] = [e for _, e in out[:MOST]]
         return drawn
 
     def _words(self, learn: list[Any], given: Any, listen: Listener) -> LabelWords:

@@ -101,14 +101,13 @@ def asked(some: Sequence[Question], words: LabelWords, longest: int, overlap: in
         starts, room = np.cumsum(lengths) - lengths, longest - len(head) - 1
         marks = _marks(question, places)
         for i, j in windows(lengths, room, overlap):
-            whole = marks is not None and i <= marks[0] and marks[1] < j
+            here = marks if marks and i <= marks[0] and marks[1] < j else ()
             part = slice(starts[i], min(starts[j - 1] + lengths[j - 1], starts[i] + room))
             targets = np.full(part.stop - part.start, IGNORE)
             targets[starts[i:j] + stands[i:j] - starts[i]] = 0
-            if whole:
-                for place, mark in zip(marks, (START, END), strict=True):
-                    targets[starts[place] + stands[place] - starts[i]] += mark
-            none = [IGNORE] * (len(head) - 1) + [0 if whole else START + END]
+            for place, mark in zip(here, (START, END), strict=False):
+                targets[starts[place] + stands[place] - starts[i]] += mark
+            none = [IGNORE] * (len(head) - 1) + [0 if here else START + END]
             rows.append(([*head, *ids[part]], [*none, *targets], len(head)))
             of.append(n)
             spots.append(places[i:j])

@@ -84,7 +84,7 @@ class Span(EachToken):
     def _measured(self, texts: list[str], part: "Asked") -> tuple[dict[str, float], dict[str, dict[str, float]]]:
         """The metrics of all questions, and of those with and without an answer where there are both."""
         each = [judged(text, question.answers) for text, question in zip(texts, part.questions, strict=True)]
-        groups = {"answerable": [], "unanswerable": []}
+        groups: dict[str, list[tuple[float, float]]] = {"answerable": [], "unanswerable": []}
         for marks, question in zip(each, part.questions, strict=True):
             groups["answerable" if question.answers else "unanswerable"].append(marks)
         parts = {name: {**_mean(some), "questions": len(some)} for name, some in groups.items() if some}
