@@ -28,6 +28,7 @@ from harken.errors import BadInput
 from harken.events import Listener, silent
 
 if TYPE_CHECKING:
+    from harken.data.documents import Layout
     from harken.data.tokens import Tokenizer
 
 BLOCK = 1 << 20  # bytes read at once
@@ -141,7 +142,7 @@ def _unreadable(path: Path, error: OSError) -> BadInput:
     return BadInput(f"{path}: cannot be read ({error.strerror}); a readable text file is needed")
 
 
-def _ids(texts: Iterable[str], tokenizer: Tokenizer, documents: bool, tally: Counter[str]) -> Iterator[Any]:
+def _ids(texts: Iterable[str], tokenizer: Tokenizer, documents: bool | Layout, tally: Counter[str]) -> Iterator[Any]:
     """The ids of a span, block by block. A last line without a newline is a line too: with words it gets its <eos>."""
     end, begun = np.array([tokenizer.end or 0], tokenizer.dtype), False  # begun: a line with words, not yet ended
     for text in texts:
@@ -151,21 +152,37 @@ def _ids(texts: Iterable[str], tokenizer: Tokenizer, documents: bool, tally: Cou
             if begun and "\n" in text[: word.start() if word else None]:
                 yield end
             begun = WORD.search(text, text.rfind("\n") + 1) is not None or (begun and "\n" not in text)
-        yield tokenizer.encode(text)
+        yield tokenizer.encode(text if isinstance(documents, bool) else documents.marked(text))
+    if not isinstance(documents, bool):
+        yield tokenizer.encode(documents.END)
     if begun or (documents and tokenizer.kind == "bpe" and tokenizer.end is not None):
         yield end
 
 
 def encode_files(
-    files: Sequence[Path | Span], tokenizer: Tokenizer, out_folder: Path, *, documents: bool, listen: Listener = silent
+    files: Sequence[Path | Span],
+    tokenizer: Tokenizer,
+    out_folder: Path,
+    *,
+    documents: bool | Layout,
+    listen: Listener = silent,
 ) -> Encoded:
     """The ids of the files, one after the other, kept under out_folder and found there the next time.
 
     With `documents` each file or span is a document: its start is noted, and bpe ends it with <|endoftext|>.
+    With a layout the ends of sentences and documents are marked in it.
     """
     spans, content = [file if isinstance(file, Span) else Span(file) for file in files], hashlib.sha256()
     sizes = [sum(len(raw) for raw, _ in _chunks(span, file, content)) for span, file in _opened(spans)]
-    key = json.dumps([FORMAT, documents, sizes, content.hexdigest(), tokenizer.json.decode()])
+    key = json.dumps(
+        [
+            FORMAT,
+            documents if isinstance(documents, bool) else documents.key,
+            sizes,
+            content.hexdigest(),
+            tokenizer.json.decode(),
+        ]
+    )
     place = out_folder / hashlib.sha256(key.encode()).hexdigest()
     if found := _open(place, tokenizer.dtype):
         return found
@@ -183,7 +200,9 @@ def encode_files(
     raise BadInput(f"{', '.join(str(span.path) for span in spans[:3])}: no text in it; at least one token is needed")
 
 
-def _write(folder: Path, spans: list[Span], tokenizer: Tokenizer, documents: bool, total: int, listen: Listener) -> str:
+def _write(
+    folder: Path, spans: list[Span], tokenizer: Tokenizer, documents: bool | Layout, total: int, listen: Listener
+) -> str:
     """Put the ids and the facts into a folder; answer the SHA-256 of what was read."""
     tally, digest = Counter(tokens=0, characters=0, words=0, bytes=0), hashlib.sha256()
     starts: list[int] = []

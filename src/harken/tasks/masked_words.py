@@ -1,0 +1,213 @@
+"""Fill in hidden words, and say whether one passage follows another: what BERT learns. Loss in nats per hidden word."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import Field, ValidationInfo, field_validator
+from torch import Tensor
+
+from harken.data.batch import IGNORE, Tokens, Windows, dice
+from harken.data.documents import SHORTEST, Documents, Passages
+from harken.data.masked_batch import Hiding, Marks, MaskedBatch, hidden, masked
+from harken.errors import BadInput, BadSetting
+from harken.part import Part
+
+from . import Loss, Score
+from .ngram import frequencies
+
+if TYPE_CHECKING:
+    from harken.data.encode import Encoded
+    from harken.data.text import TextData
+
+QUICK = 40_000  # tokens of the valid split that a look during the training costs at most
+AT_ONCE = 8192  # tokens judged at a time
+JUDGED = 20_181_011  # the seed of what is hidden from a model that is judged: always the same
+BASELINE_TOKENS = 5_000_000  # what the frequencies are counted from at most
+
+
+class Task(Part):
+    """The settings of masked words."""
+
+    kind: Literal["masked-words"] = "masked-words"
+    learns: Literal["words", "next", "both"] = Field(
+        "both", description="hidden words, whether the second of two passages follows the first, or both"
+    )
+    share: float = Field(0.15, gt=0, le=0.9, description="share of the words that are asked")
+    x: float = Field(0.8, ge=0, le=1, description="of these, the share that is hidden behind [MASK]")
+    y: float = Field(0.1, ge=0, le=1, description="the share that is shown as another word, drawn from all")
+    z: float = Field(0.1, ge=0, le=1, validate_default=True, description="the share that is shown as it is")
+    whole_words: bool = Field(False, description="hide all pieces of a word at once")
+    eval_tokens: int = Field(1_000_000, ge=0, description="judge at most this many tokens of a split; 0: all")
+
+    @field_validator("z")
+    @classmethod
+    def _all(cls, z: float, info: ValidationInfo) -> float:
+        if abs(sum(info.data.get(name, 0.0) for name in "xy") + z - 1) > 1e-6:
+            raise ValueError("x, y and z are shares of the words that are asked; together they are 1")
+        return z
+
+    def bind(self, data: "TextData", model: Any, *, batch: int, seed: int) -> "MaskedWords":
+        if data.batches != "sentences":
+            raise BadSetting("task.kind=masked-words: it reads sentences; set data.batches=sentences")
+        if model.kind != "bert":
+            way = "set model.kind=bert, or task.kind=next-word"
+            raise BadSetting(f"model.kind={model.kind}: its words see no later ones, and masked words do; {way}")
+        if self.learns != "words" and not (model.follows and model.segments > 1):
+            raise BadSetting(
+                f"task.learns={self.learns}: it asks what follows; set model.follows=true, model.segments=2"
+            )
+        if model.context < SHORTEST + 3:
+            raise BadSetting(f"model.context={model.context}: no room for two passages; set model.context=64")
+        return MaskedWords(self, data, model, batch=batch, seed=seed)
+
+
+class MaskedWords:
+    """Masked words and what follows, on one text."""
+
+    def __init__(self, task: Task, data: "TextData", shape: Any, *, batch: int, seed: int) -> None:
+        self.task, self.data, self.seed, self.L = task, data, seed, shape.context
+        self.words, self.pairs = task.learns != "next", task.learns != "words"
+        self.marks = Marks(data.tokenizer)
+        self.how = Hiding(task.share, task.x, task.y, task.whole_words)
+        self.most = max(1, round(task.share * (self.L - 3)))  # places asked in a row
+        self.train = self._read(data.train[0])
+        self.cut: Windows | Passages = self._cut(self.train, batch)
+        self.steps, self.rows = self.cut.steps, self.cut.rows
+        self.held = {split: some for split, streams in data.splits.items() if (some := self._held(streams))}
+        self.splits, self.tokens = tuple(self.held), self.rows * self.L
+
+    def _read(self, stream: "Encoded") -> Documents:
+        return Documents.of(np.asarray(stream.tokens), self.marks.sep, self.marks.cls)
+
+    def _cut(self, text: Documents, rows: int) -> Windows | Passages:
+        if self.pairs:
+            return Passages(text, self.L - 3, rows, seed=self.seed)
+        if len(text.ids) < 2:
+            raise BadInput("data: there are fewer than two words to learn from; give a longer text")
+        return Windows([text.ids], self.L - 2, rows, seed=self.seed)
+
+    def _held(self, streams: "list[Encoded]") -> list[Documents]:
+        read = [self._read(stream) for stream in streams]
+        return [text for text in read if len(text.windows(self.L - 3)) > 1]
+
+    # --- batches ------------------------------------------------------------------------------------------------------
+
+    def batch(self, epoch: int, step: int) -> MaskedBatch:
+        rng = dice(self.seed, 7, epoch, step)
+        if isinstance(self.cut, Windows):
+            rows = self.cut.batch(epoch, step).tokens.numpy()
+            return masked(self._hidden(self.marks.one(rows), rng))
+        return self._asked(self.cut, self.cut.picks(epoch, step), rng)
+
+    def _hidden(self, rows: Tokens, rng: np.random.Generator) -> tuple[Tokens, ...]:
+        return hidden(rows, self.marks, self.how, self.most, rng)
+
+    def _asked(self, passages: Passages, picks: Tokens, rng: np.random.Generator) -> MaskedBatch:
+        first, second, follows = passages.pairs(picks, rng)
+        rows, segments, lengths = self.marks.two(passages.documents.ids, first, second, self.L)
+        answer = follows.astype(np.int64)
+        seen = self._hidden(rows, rng)
+        if not self.words:
+            seen = rows, np.zeros((len(rows), 1), np.int64), answer[:, None]
+        return masked(seen, segments=segments, lengths=lengths, follows=answer)
+
+    def _judged(self, split: str, limit: int | None) -> Iterator[MaskedBatch]:
+        """The passages of a split in their order, with the same words hidden every time."""
+        rows, most = max(1, AT_ONCE // self.L), None if limit is None else -(-limit // self.L)
+        for n, text in enumerate(self.held[split]):
+            passages = Passages(text, self.L - 3, rows, seed=JUDGED)
+            wide = min(self.L - 2, len(text.ids))
+            alone = text.ids[: len(text.ids) // wide * wide].reshape(-1, wide).astype(np.int64)
+            every = np.arange(len(passages.windows if self.pairs else alone))[:most]
+            for step, picks in enumerate(every[a : a + rows] for a in range(0, len(every), rows)):
+                rng = dice(JUDGED, n, step)
+                if self.pairs:
+                    yield self._asked(passages, picks, rng)
+                else:
+                    yield masked(self._hidden(self.marks.one(alone[picks]), rng))
+
+    # --- loss ---------------------------------------------------------------------------------------------------------
+
+    def loss(self, model: Any, batch: MaskedBatch, start: int = 0) -> Loss:
+        h = model(batch.tokens, **batch.told())
+        if not self.words:
+            return Loss(_sum(model.follows(h[:, 0]), batch.targets[:, 0]))
+        told = _sum(_scores(model, h, batch), batch.targets.flatten())
+        if not self.pairs:
+            return Loss(told)
+        follows = _sum(model.follows(h[:, 0]), cast(Tensor, batch.follows))
+        return Loss(told + self.most * follows, told=told.detach())  # a row's answer weighs as all its hidden words
+
+    @torch.no_grad()
+    def evaluate(self, model: Any, split: str, *, quick: bool = False) -> Score:
+        """Loss and accuracy of hidden words, accuracy of what follows; `quick` looks at less, for the curve."""
+        was, device, sums = model.training, next(model.parameters()).device, np.zeros(6)
+        model.eval()
+        for batch in self._judged(split, self._limit(quick)):
+            sums += self._right(model, cast(MaskedBatch, batch.to(device)))
+        model.train(was)
+        loss, right, asked, follow_loss, follow_right, rows = sums.tolist()
+        metrics = {"loss": loss / max(1, asked), "accuracy": right / max(1, asked)} if self.words else {}
+        if self.pairs:
+            metrics |= {} if self.words else {"loss": follow_loss / rows}
+            metrics |= {"next_accuracy": follow_right / rows}
+        asks: dict[str, Any] = {"words": int(asked), "share": self.task.share} if self.words else {}
+        return Score(metrics, {**asks, "passages": int(rows), "context": self.L})
+
+    def _limit(self, quick: bool) -> int | None:
+        limit = self.task.eval_tokens or None
+        return min(limit or QUICK, QUICK) if quick else limit
+
+    def _right(self, model: Any, batch: MaskedBatch) -> Tokens:
+        """Summed loss, right answers, answers asked: of hidden words, and of what follows."""
+        h, found = model(batch.tokens, **batch.told()), [torch.zeros(3), torch.zeros(3)]
+        if self.words:
+            found[0] = _marked(_scores(model, h, batch), batch.targets.flatten())
+        if batch.follows is not None:
+            found[1] = _marked(model.follows(h[:, 0]), batch.follows)
+        found[1][2] = len(batch.tokens)
+        return torch.cat([part.double().cpu() for part in found]).numpy()
+
+    def baselines(self, split: str) -> dict[str, dict[str, float]]:
+        """What costs nothing: the frequencies of words, without looking around; the commoner answer to what follows."""
+        if not self.data.learned:
+            return {}
+        batches = list(self._judged(split, self._limit(quick=False)))
+        found: dict[str, dict[str, float]] = {}
+        if self.words:
+            counts = frequencies(self.train.ids[:BASELINE_TOKENS], self.data.vocab)
+            logs = np.log((counts + 1) / (counts + 1).sum())  # a word that was not seen is still possible
+            asked = np.concatenate([batch.targets[batch.targets != IGNORE].numpy() for batch in batches])
+            right = float((asked == counts.argmax()).mean())
+            found["unigram"] = {"loss": -float(logs[asked].mean()), "accuracy": right}
+        if self.pairs:
+            follows = torch.cat([cast(Tensor, batch.follows) for batch in batches]).double().mean().item()
+            loss = {} if self.words else {"loss": float(np.log(2))}
+            found["majority"] = loss | {"next_accuracy": max(follows, 1 - follows)}
+        return found
+
+    def state(self) -> dict[str, Tensor]:
+        return {}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Nothing is carried from batch to batch."""
+
+
+def _scores(model: Any, h: Tensor, batch: MaskedBatch) -> Tensor:  # B L d -> B*M vocab
+    """Of all words, at the places that are asked."""
+    asked = h.gather(1, batch.places[..., None].expand(-1, -1, h.shape[-1]))
+    scores: Tensor = model.logits(asked.flatten(0, 1))
+    return scores
+
+
+def _sum(scores: Tensor, answers: Tensor) -> Tensor:
+    exact = scores if scores.dtype == torch.float64 else scores.float()
+    return F.cross_entropy(exact, answers, ignore_index=IGNORE, reduction="sum")
+
+
+def _marked(scores: Tensor, answers: Tensor) -> Tensor:  # 3
+    right = (scores.argmax(-1) == answers).sum()
+    return torch.stack([_sum(scores, answers), right, (answers != IGNORE).sum()])
