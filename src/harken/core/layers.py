@@ -19,8 +19,9 @@ from .view import Watcher
 Map = Callable[[Tensor], Tensor]
 Source = Tensor | Fixed | None  # a sequence, or the pairs read from it
 Where = Literal["pre", "post", "none"]
+Bias = Literal[True, False, "qkv"]  # qkv: of queries, keys and values alone
 SMOOTH = partial(F.gelu, approximate="tanh")
-ACTS: dict[str, Map] = {"gelu": F.gelu, "gelu-tanh": SMOOTH, "relu": F.relu, "swiglu": F.silu}
+ACTS: dict[str, Map] = {"gelu": F.gelu, "gelu-tanh": SMOOTH, "relu": F.relu, "silu": F.silu, "swiglu": F.silu}
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Attention(nn.Module):
         d_v: int | None = None,
         similarity: Similarity | None = None,
         dropout: float = 0.0,
-        bias: bool = True,
+        bias: Bias = True,
     ) -> None:
         super().__init__()
         kv_heads = kv_heads or heads
@@ -53,10 +54,10 @@ class Attention(nn.Module):
         if d % heads and not (d_k and d_v):
             raise ValueError(f"d={d} does not split over {heads} heads; try d={d // heads * heads + heads}")
         self.d_k, self.d_v, self.kv_heads, self.p = d_k or d // heads, d_v or d // heads, kv_heads, dropout
-        self.W_q = nn.Linear(d, heads * self.d_k, bias=bias)
-        self.W_k = nn.Linear(d, kv_heads * self.d_k, bias=bias)
-        self.W_v = nn.Linear(d, kv_heads * self.d_v, bias=bias)
-        self.W_o = nn.Linear(heads * self.d_v, d, bias=bias)
+        self.W_q = nn.Linear(d, heads * self.d_k, bias=bool(bias))
+        self.W_k = nn.Linear(d, kv_heads * self.d_k, bias=bool(bias))
+        self.W_v = nn.Linear(d, kv_heads * self.d_v, bias=bool(bias))
+        self.W_o = nn.Linear(heads * self.d_v, d, bias=bias is True)
         self.similarity = similarity or ScaledDot(self.d_k)
         self.joint: Map | None = None  # q, k and v by one product where nobody learns (use/light.py)
         self.watch: Watcher | None = None
@@ -111,13 +112,13 @@ class Sublayer(nn.Module):
 
 
 class MLP(nn.Module):
-    """W_2 act(W_1 x); for swiglu, W_2 (silu(W_1 x) * W_3 x)."""
+    """W_2 act(W_1 x); for swiglu and geglu, W_2 (silu or gelu (W_1 x) * W_3 x)."""
 
     def __init__(self, d: int, hidden: int, act: str = "gelu", *, bias: bool = True) -> None:
         super().__init__()
         self.act = ACTS[act]
         self.W_1, self.W_2 = nn.Linear(d, hidden, bias=bias), nn.Linear(hidden, d, bias=bias)
-        self.W_3 = nn.Linear(d, hidden, bias=bias) if act == "swiglu" else None
+        self.W_3 = nn.Linear(d, hidden, bias=bias) if act.endswith("glu") else None
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.act(self.W_1(x))
@@ -140,7 +141,7 @@ class Wiring:
     eps: float = 1e-5
     residual: bool = True
     dropout: float = 0.0
-    bias: bool = True
+    bias: Bias = True
     cross: bool = False  # a second attention, to a source
     similarity: Callable[[int, int], Similarity] = lambda heads, D: ScaledDot(D)  # from key heads and their width
 
@@ -150,7 +151,7 @@ class Wiring:
         return Attention(self.d, self.heads, **widths, similarity=similarity, dropout=self.dropout, bias=self.bias)
 
     def normalise(self) -> nn.Module:
-        return nn.RMSNorm(self.d, self.eps) if self.rms else nn.LayerNorm(self.d, self.eps, bias=self.bias)
+        return nn.RMSNorm(self.d, self.eps) if self.rms else nn.LayerNorm(self.d, self.eps, bias=self.bias is True)
 
     def sublayer(self) -> Sublayer:
         return Sublayer(self.normalise(), self.norm, dropout=self.dropout, residual=self.residual)
@@ -164,7 +165,7 @@ class Block(nn.Module):
         self.look, self.look_sub = wiring.attention(), wiring.sublayer()
         if wiring.cross:
             self.cross, self.cross_sub = wiring.attention(), wiring.sublayer()
-        self.mlp = MLP(wiring.d, wiring.hidden or 4 * wiring.d, wiring.act, bias=wiring.bias)
+        self.mlp = MLP(wiring.d, wiring.hidden or 4 * wiring.d, wiring.act, bias=wiring.bias is True)
         self.mlp_sub = wiring.sublayer()
 
     def forward(

@@ -54,9 +54,12 @@ class Shape(Part):
     )
     rms: bool = Field(False, description="RMSNorm instead of LayerNorm")
     eps: float = Field(1e-5, gt=0, description="added to the variance when normalising")
-    act: Literal["gelu", "gelu-tanh", "relu", "swiglu"] = Field("gelu", description="the MLP's activation")
+    act: Literal["gelu", "gelu-tanh", "relu", "silu", "swiglu"] = Field("gelu", description="the MLP's activation")
     residual: bool = Field(True, description="add each sublayer's input to its output")
     bias: bool = Field(True, description="bias vectors in linear layers and norms")
+    loud: float | None = Field(
+        None, gt=0, description="words are multiplied by it before positions are added; none: 50 for sinusoids, else 1"
+    )
     lift: bool = Field(False, description="the lecture's linear layer after embedding + positions (LL)")
     tied: bool = Field(True, description="the word scores use the embedding's own matrix")
     dropout: float = Field(0.0, ge=0, lt=1, description="share of numbers dropped in training")
@@ -88,6 +91,10 @@ class Shape(Part):
         chosen: dict[str, Any] = self.model_dump(include=same)
         return Wiring(**chosen, hidden=hidden, similarity=SIMILARITIES[self.similarity])
 
+    def loudness(self) -> float:
+        # sin and cos have size 1, and words that start at 0.02 would drown in them (the paper multiplies too)
+        return self.loud or (1 / START if self.positions.startswith("sinusoid") else 1.0)
+
     def structure(self) -> Structure:
         return CAUSAL if self.window is None else CAUSAL & core.window(self.window)
 
@@ -112,8 +119,7 @@ class GPT(LanguageModel):
     def __init__(self, shape: Shape, vocab: int) -> None:
         super().__init__(vocab, shape.d, word_dropout=shape.word_dropout)
         self.context = shape.context
-        # sin and cos have size 1, and words that start at 0.02 would drown in them (the paper multiplies too)
-        self.loud = 1 / START if shape.positions.startswith("sinusoid") else 1.0
+        self.loud = shape.loudness()
         self.lift = nn.Linear(shape.d, shape.d) if shape.lift else nn.Identity()
         self.dropout = nn.Dropout(shape.dropout)
         self.stack = Stack(shape.layers, shape.wiring(), shape.places())

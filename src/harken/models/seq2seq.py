@@ -11,8 +11,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from harken.core import Fixed, Memory, Stack, Structure, same
-from harken.models import START, EncoderDecoder, Packed, Source, calm, gpt, start
+from harken.core import Fixed, Memory, Stack, Structure, Wiring, same
+from harken.models import EncoderDecoder, Packed, Source, calm, gpt, start
 
 
 class TransformerShape(gpt.Shape):
@@ -28,6 +28,8 @@ class TransformerShape(gpt.Shape):
     encoder_layers: int | None = Field(None, ge=1, le=1000, description="blocks of the encoder; none: as many")
     context: int = Field(512, ge=1, le=1_000_000, description="longest sentence, of either side")
     encoder_norm: bool = Field(True, description="normalise what the encoder says (the lecture's choice with pre)")
+    embed_norm: bool = Field(False, description="normalise embedding + positions, on either side (BART)")
+    head_bias: bool = Field(False, description="a bias for each word's score (Marian, BART)")
     shared: bool = Field(True, description="source and target share their word vectors; needs a joint vocabulary")
 
     dials: ClassVar = {
@@ -50,10 +52,11 @@ class Seq2Seq(EncoderDecoder):
     def __init__(self, shape: TransformerShape, vocab: tuple[int, int]) -> None:
         super().__init__(vocab, shape.d, shared=shape.shared, word_dropout=shape.word_dropout)
         self.context = shape.context
-        self.loud = 1 / START if shape.positions.startswith("sinusoid") else 1.0
+        self.loud = shape.loudness()
         self.dropout = nn.Dropout(shape.dropout)
-        self.source_lift, self.lift = (nn.Linear(shape.d, shape.d) if shape.lift else nn.Identity() for _ in range(2))
         wiring, depth = shape.wiring(), shape.encoder_layers or shape.layers
+        self.source_lift, self.lift = (_lift(shape, wiring) for _ in range(2))
+        self.head_bias = nn.Parameter(torch.zeros(vocab[1])) if shape.head_bias else None
         self.encoder = Stack(depth, wiring, shape.places())
         self.stack = Stack(shape.layers, replace(wiring, cross=True), shape.places())
         self.encoder_norm = wiring.normalise() if shape.encoder_norm and shape.norm == "pre" else nn.Identity()
@@ -105,9 +108,19 @@ class Seq2Seq(EncoderDecoder):
         )
         return self.norm(h)
 
+    def logits(self, h: Tensor) -> Tensor:  # ... d -> ... vocab
+        scores = super().logits(h)
+        return scores if self.head_bias is None else scores + self.head_bias
+
     def memory(self, B: int, capacity: int, source: Tensor, source_lengths: Tensor | None = None) -> "Remembered":
         """An empty memory for B texts, as many for each source, which are read now."""
         return Remembered(self.stack.memory(B, capacity), self.source(source, source_lengths))
+
+
+def _lift(shape: TransformerShape, wiring: Wiring) -> nn.Module:
+    """What is done to embedding + positions: a linear layer, a norm, both or nothing."""
+    linear = nn.Linear(shape.d, shape.d) if shape.lift else nn.Identity()
+    return nn.Sequential(linear, wiring.normalise()) if shape.embed_norm else linear
 
 
 class Remembered:
