@@ -15,6 +15,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "data": {
         "text": "harken.data.text:TextSource",
         "pairs": "harken.data.pairs:PairSource",
+        "table": "harken.data.table:TableSource",
         "tags": "harken.data.tags:TagSource",
         "spans": "harken.data.spans:SpanSource",
     },
@@ -40,7 +41,9 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     "task": {
         "next-word": "harken.tasks.next_word:Task",
+        "masked-words": "harken.tasks.masked_words:Task",
         "translate": "harken.tasks.translate:Task",
+        "classify": "harken.tasks.classify:Task",
         "tag": "harken.tasks.tag:Task",
         "span": "harken.tasks.span:Task",
     },

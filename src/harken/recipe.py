@@ -118,6 +118,8 @@ def resolve(*layers: tuple[str, Settings]) -> Recipe:
     for section, default in (("data", "text"), ("model", "gpt"), ("task", "next-word"), ("train", "loop")):
         default = getattr(parts.get("data"), section, default) if section in ("model", "task") else default
         of = getattr(parts["data"], "of", "") if section == "model" else ""
+        if section == "task" and not hasattr(parts["data"], "of"):  # of a text, a model may know what it is for
+            default = getattr(parts["model"], "task", default)
         part = _find(section, str(given.get(f"{section}.kind", default)), origins, of)
         _one_each(section, part, origins)
         for name in _overruled(section, part, given, ranks):

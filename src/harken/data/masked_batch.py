@@ -24,7 +24,7 @@ class MaskedBatch(Batch):
     places: Tensor  # B M
     segments: Tensor | None = None  # B L: 1 in the second of two passages
     lengths: Tensor | None = None  # B: what stands behind is padding
-    follows: Tensor | None = None  # B: 1 where the second passage follows the first
+    elsewhere: Tensor | None = None  # B: 0 where the second passage follows the first, else 1
 
     def told(self) -> dict[str, Any]:
         given = {"segments": self.segments, "lengths": self.lengths}

@@ -36,6 +36,7 @@ class LanguageModel(nn.Module):
     which makes what it remembers while it decodes.
     """
 
+    causal: bool = True  # no word looks at later ones; else it fills in words, and does not write
     context: int | None = None  # the longest sequence it sees at once; None: any
     memory: Callable[..., Any]
 

@@ -11,12 +11,15 @@ from torch import Tensor, nn
 
 from harken.core import FULL, Learned, Stack, Structure, Wiring, keep
 from harken.core.layers import ACTS
+from harken.errors import BadInput, BadSetting
 from harken.models import LanguageModel, start
 from harken.part import Part
 
 
 class Shape(Part):
     """The settings of a BERT."""
+
+    task: ClassVar[str] = "masked-words"
 
     kind: Literal["bert"] = "bert"
     size: Literal["tiny", "mini", "small", "base", "large"] = Field(
@@ -29,6 +32,8 @@ class Shape(Part):
     context: int = Field(512, ge=1, le=1_000_000, description="longest sequence seen at once (L)")
     segments: int = Field(2, ge=0, le=16, description="sentences told apart in one sequence; 0: none are")
     pooler: bool = Field(True, description="a layer of its own for CLS: tanh(W h + b)")
+    fill: bool = Field(True, description="scores for hidden words; false: none, as in a model of sentences")
+    follows: bool = Field(True, description="two scores from CLS: the second text follows the first, or does not")
     norm: Literal["pre", "post"] = Field("post", description="normalise before or after (BERT) each sublayer")
     act: Literal["gelu", "gelu-tanh", "relu"] = Field("gelu", description="the MLP's activation")
     eps: float = Field(1e-12, gt=0, description="added to the variance when normalising")
@@ -54,6 +59,8 @@ class Shape(Part):
 class BERT(LanguageModel):
     """Word + place + segment, blocks without a mask, and a score for each word that may have been hidden."""
 
+    causal = False
+
     def __init__(self, shape: Shape, vocab: int) -> None:
         super().__init__(vocab, shape.d)
         self.context, wiring = shape.context, shape.wiring()
@@ -63,9 +70,11 @@ class BERT(LanguageModel):
         self.stack = Stack(shape.layers, wiring, Learned(shape.context, shape.d))
         self.norm = wiring.normalise() if shape.norm == "pre" else nn.Identity()
         self.pooler = nn.Linear(shape.d, shape.d) if shape.pooler else None
+        self.W_follows = nn.Linear(shape.d, 2) if shape.follows else None
         self.act = ACTS[shape.act]
-        self.transform, self.transform_norm = nn.Linear(shape.d, shape.d), wiring.normalise()
-        self.head_bias = nn.Parameter(torch.zeros(vocab))
+        self.transform = nn.Linear(shape.d, shape.d) if shape.fill else None
+        self.transform_norm = wiring.normalise() if shape.fill else None
+        self.head_bias = nn.Parameter(torch.zeros(vocab)) if shape.fill else None
         self.apply(start)
         self.head.weight = self.embed.weight
 
@@ -89,5 +98,13 @@ class BERT(LanguageModel):
     def pooled(self, h: Tensor) -> Tensor:  # ... d, of CLS
         return h if self.pooler is None else torch.tanh(self.pooler(h))
 
+    def follows(self, h: Tensor) -> Tensor:  # ... d, of CLS -> ... 2
+        if self.W_follows is None:
+            raise BadSetting("model.follows=false: this BERT has no scores for what follows; set model.follows=true")
+        scores: Tensor = self.W_follows(self.pooled(h))
+        return scores
+
     def logits(self, h: Tensor) -> Tensor:  # ... d -> ... vocab
+        if self.transform is None or self.transform_norm is None or self.head_bias is None:
+            raise BadInput("this model has no scores for hidden words (model.fill = false); it gives vectors of texts")
         return super().logits(self.transform_norm(self.act(self.transform(h)))) + self.head_bias

@@ -136,7 +136,7 @@ def _template(kind: str, path: Path, given: Settings) -> Settings:
         return {}
     tokens, model = str(given.get("data.tokens", _tokens(path))), str(given.get("model.kind", "gpt"))
     name = tokens if model == "gpt" else model
-    return {**(recipe.shipped(name) if name in recipe.shipped_names() else {}), "data.tokens": tokens}
+    return {"data.tokens": tokens, **(recipe.shipped(name) if name in recipe.shipped_names() else {})}
 
 
 def located(what: str, *, listen: Listener = silent) -> Path:

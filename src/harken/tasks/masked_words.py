@@ -55,6 +55,8 @@ class Task(Part):
         if model.kind != "bert":
             way = "set model.kind=bert, or task.kind=next-word"
             raise BadSetting(f"model.kind={model.kind}: its words see no later ones, and masked words do; {way}")
+        if self.learns != "next" and not model.fill:
+            raise BadSetting(f"task.learns={self.learns}: it asks for hidden words; set model.fill=true")
         if self.learns != "words" and not (model.follows and model.segments > 1):
             raise BadSetting(
                 f"task.learns={self.learns}: it asks what follows; set model.follows=true, model.segments=2"
@@ -108,11 +110,11 @@ class MaskedWords:
     def _asked(self, passages: Passages, picks: Tokens, rng: np.random.Generator) -> MaskedBatch:
         first, second, follows = passages.pairs(picks, rng)
         rows, segments, lengths = self.marks.two(passages.documents.ids, first, second, self.L)
-        answer = follows.astype(np.int64)
+        answer = (~follows).astype(np.int64)
         seen = self._hidden(rows, rng)
         if not self.words:
             seen = rows, np.zeros((len(rows), 1), np.int64), answer[:, None]
-        return masked(seen, segments=segments, lengths=lengths, follows=answer)
+        return masked(seen, segments=segments, lengths=lengths, elsewhere=answer)
 
     def _judged(self, split: str, limit: int | None) -> Iterator[MaskedBatch]:
         """The passages of a split in their order, with the same words hidden every time."""
@@ -138,7 +140,7 @@ class MaskedWords:
         told = _sum(_scores(model, h, batch), batch.targets.flatten())
         if not self.pairs:
             return Loss(told)
-        follows = _sum(model.follows(h[:, 0]), cast(Tensor, batch.follows))
+        follows = _sum(model.follows(h[:, 0]), cast(Tensor, batch.elsewhere))
         return Loss(told + self.most * follows, told=told.detach())  # a row's answer weighs as all its hidden words
 
     @torch.no_grad()
@@ -166,8 +168,8 @@ class MaskedWords:
         h, found = model(batch.tokens, **batch.told()), [torch.zeros(3), torch.zeros(3)]
         if self.words:
             found[0] = _marked(_scores(model, h, batch), batch.targets.flatten())
-        if batch.follows is not None:
-            found[1] = _marked(model.follows(h[:, 0]), batch.follows)
+        if batch.elsewhere is not None:
+            found[1] = _marked(model.follows(h[:, 0]), batch.elsewhere)
         found[1][2] = len(batch.tokens)
         return torch.cat([part.double().cpu() for part in found]).numpy()
 
@@ -184,7 +186,7 @@ class MaskedWords:
             right = float((asked == counts.argmax()).mean())
             found["unigram"] = {"loss": -float(logs[asked].mean()), "accuracy": right}
         if self.pairs:
-            follows = torch.cat([cast(Tensor, batch.follows) for batch in batches]).double().mean().item()
+            follows = torch.cat([cast(Tensor, batch.elsewhere) for batch in batches]).double().mean().item()
             loss = {} if self.words else {"loss": float(np.log(2))}
             found["majority"] = loss | {"next_accuracy": max(follows, 1 - follows)}
         return found
