@@ -1,0 +1,287 @@
+"""Texts with labels: rows of a table or of JSON lines, with one text or two, and a label, a number, or several labels.
+
+A held-out share is drawn label by label, so that each has as much of a label as the whole, and by a hash of the text,
+so that no text stands on two sides and adding rows moves little.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from harken.data.columns import Asked, Flaws, rows_of
+from harken.data.examples import LABELS, MOST, ExampleSource, LabelWords
+from harken.data.label_batch import Texts
+from harken.data.pair_files import clean
+from harken.data.pair_tokens import Ids, Side, apart, encode_lines
+from harken.data.pairs import key
+from harken.data.sniff import sniff
+from harken.data.tokens import Tokenizer
+from harken.errors import BadInput, BadRun, BadSetting, did_you_mean
+from harken.events import Listener
+from harken.part import Outputs
+
+Answer = Literal["label", "number", "several"]
+YES, NO = ("1", "true", "yes", "1.0"), ("0", "false", "no", "0.0")  # in a column of its own for each label
+KINDS = 100  # different numbers, even whole ones, that are an amount and no label
+SHOWN = 12  # labels told in a message
+
+
+class Row(NamedTuple):
+    """One or two texts, what is said of them, and where that stands."""
+
+    texts: tuple[str, ...]
+    labels: tuple[str, ...]  # one; of several at once, those that apply
+    place: str
+
+
+@dataclass(frozen=True, eq=False)
+class TextLabels(LabelWords):
+    """Tokens, the labels of a text, and what is asked: one of them, a number (its mean and spread), or several."""
+
+    answer: Answer = "label"
+    mean: float = 0.0
+    spread: float = 1.0
+    pair: bool = False
+
+    @property
+    def vocab(self) -> Outputs:
+        return Outputs(self.tokenizer.vocab, len(self.labels))
+
+    def files(self) -> dict[str, bytes]:
+        said = {name: getattr(self, name) for name in ("labels", "answer", "mean", "spread", "pair")}
+        return {**self.tokenizer.files(), LABELS: json.dumps(said, ensure_ascii=False).encode()}
+
+    @classmethod
+    def load(cls, folder: Path) -> "TextLabels":
+        try:
+            said = json.loads((folder / LABELS).read_text("utf-8"))
+            made = cls(Tokenizer.load(folder / "tokenizer.json"), **said)
+            good = all(isinstance(label, str) for label in made.labels) and math.isfinite(made.mean + made.spread)
+        except (OSError, ValueError, TypeError, RecursionError):
+            good = False
+        if not good or not made.labels or made.answer not in ("label", "number", "several"):
+            raise BadRun(f"{folder / LABELS}: does not tell the labels of a text; take it from a copy, or train again")
+        return made
+
+    def texts(self, given: Sequence[tuple[str, ...]], longest: int) -> tuple[Side, Ids, int]:
+        """Texts between their marks, where the second of each begins, and how many were cut: the longer one first."""
+        first, *other = (self._ids(list(map(clean, side))) for side in zip(*given, strict=True))
+        begin, edge = np.array(self.begin or [self.edge]), np.array([self.edge])
+        room = longest - 2 - len(other)
+        rows, second, cut = [], [], 0
+        for n, a in enumerate(first):
+            b = other[0][n] if other else a[:0]
+            kept = min(len(b), max(room // 2, room - len(a)))
+            cut += len(a) + len(b) > room
+            a, b = a[: room - kept], b[:kept]
+            rows.append(np.concatenate([begin, a, edge, b] if other else [begin, a]))
+            second.append(len(a) + 2 if other else longest)
+        starts = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+        return Side(np.concatenate(rows), starts, self.edge), np.array(second), cut
+
+    def _ids(self, texts: list[str]) -> list[Ids]:
+        if self.tokenizer.kind == "wordpiece":  # it knows no line's end
+            return [self.tokenizer.encode(text) for text in texts]
+        ids, lengths = encode_lines(self.tokenizer, texts)
+        return np.split(ids, np.cumsum(lengths)[:-1])
+
+    def targets(self, rows: Sequence[Row]) -> Ids:
+        """What is asked of each row."""
+        if self.answer == "number":
+            return np.array([(_number(row) - self.mean) / self.spread for row in rows], np.float32)[:, None]
+        number = {label: n for n, label in enumerate(self.labels)}
+        found = np.zeros((len(rows), len(self.labels)), np.float32)
+        for n, row in enumerate(rows):
+            for label in row.labels:
+                if label not in number:
+                    known = ", ".join(self.labels[:SHOWN]) + ", ..." * (len(self.labels) > SHOWN)
+                    told = f"the label {label!r} was not learned; known are {known}"
+                    raise BadInput(f"{row.place}: {told}; mend it.{did_you_mean(label, self.labels)}")
+                found[n, number[label]] = 1
+        return found if self.answer == "several" else found.argmax(1)
+
+
+def _number(row: Row) -> float:
+    try:
+        value = float(row.labels[0])
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        way = "mend it, or set data.answer=label"
+        raise BadInput(f"{row.place}: {row.labels[0]!r} is not a number, and numbers are asked for; {way}")
+    return value
+
+
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """The rows of a split, and the texts they are read as."""
+
+    texts: Texts
+    rows: list[Row]
+    cut: int  # texts that were longer than they may be
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def facts(self) -> dict[str, Any]:
+        return {"texts": len(self.rows), "cut": self.cut}
+
+
+class TableSource(ExampleSource):
+    """The settings of texts with labels."""
+
+    task: ClassVar[str] = "classify"
+
+    kind: Literal["table"] = "table"
+    text: int | str | list[int | str] | None = Field(
+        None, description="the column of the text, by name or number, or a list of two; none: found"
+    )
+    label: int | str | list[int | str] | None = Field(
+        None, description="the column of the label; a list: a column of 0 and 1 for each of several; none: found"
+    )
+    separator: str | None = Field(None, description="what stands between several labels in one cell; none: one label")
+    answer: Literal["auto", "label", "number", "several"] = Field(
+        "auto", description="what is asked; auto: a number if all are and some are no whole ones, else a label"
+    )
+    longest: int = Field(256, ge=8, description="most tokens of a text with its marks; a longer one is cut")
+
+    def words(self, folder: Path) -> TextLabels:
+        return TextLabels.load(folder)
+
+    # --- read ---------------------------------------------------------------------------------------------------------
+
+    def columns(self, path: Path) -> tuple[Asked, Asked]:
+        """The columns of the texts and of the labels, found where they are not named."""
+        text, label = self.text, self.label
+        if text is None or label is None:
+            guess = sniff(path)
+            text = guess.settings.get("data.text") if text is None else text
+            label = guess.settings.get("data.label") if label is None else label
+            if text is None or label is None:
+                way = "name the columns: data.text=... data.label=..."
+                raise BadInput(f"{path}: no text with a label was found in it ({guess.reason}); {way}")
+        texts = text if isinstance(text, list) else [text]
+        if not 0 < len(texts) < 3:
+            raise BadInput(f"data.text = {texts}: one text or two are read; name one column or two")
+        labels = label if isinstance(label, list) else [label]
+        return [("data.text", place) for place in texts], [("data.label", place) for place in labels]
+
+    def read(self, path: Path, listen: Listener) -> list[Row]:
+        texts, labels = self.columns(path)
+        flaws, found = Flaws("no text with a label"), list[Row]()
+        for line, cells in rows_of(path, [*texts, *labels], flaws):
+            given = tuple(map(clean, cells[: len(texts)]))
+            said = self._said([cell.strip() for cell in cells[len(texts) :]], [str(place) for _, place in labels])
+            if not all(given):
+                flaws(path, line, "the text is empty")
+            elif said is None:
+                flaws(path, line, "the label is neither 0 nor 1" if len(labels) > 1 else "the label is empty")
+            else:
+                found.append(Row(given, said, f"{path}:{line}"))
+        if flaws.count > len(found) or not found:
+            what = (
+                f"{flaws.count} of its {flaws.count + len(found)} lines are {flaws.what} ({', '.join(flaws.first[:1])})"
+            )
+            raise BadInput(f"{path}: {what}; check data.text and data.label, or mend the file")
+        if flaws.count:
+            listen("notice", text=str(flaws))
+        return found
+
+    def _said(self, cells: list[str], names: list[str]) -> tuple[str, ...] | None:
+        """The labels that a row has; None where it does not say."""
+        if len(names) > 1:
+            known = all(cell.lower() in YES + NO for cell in cells)
+            return tuple(n for n, cell in zip(names, cells, strict=True) if cell.lower() in YES) if known else None
+        between = self.separator or ("\n" if "\n" in cells[0] or self.answer == "several" else None)
+        if between is None:
+            return (cells[0],) if cells[0] else None
+        return tuple(dict.fromkeys(label for part in cells[0].split(between) if (label := part.strip())))
+
+    # --- what is asked ------------------------------------------------------------------------------------------------
+
+    def about(self, example: Row) -> str:
+        return "\t".join(example.texts)
+
+    def texts(self, examples: Iterable[Row]) -> Iterator[str]:
+        every = (text for row in examples for text in row.texts)
+        return map(apart, every) if self.tokens == "word" else every
+
+    def labels(self, examples: Iterable[Row]) -> list[str]:
+        rows = list(examples)
+        if self._answer(rows) == "number":
+            return [str(self.label if self.label is not None else "number")]
+        found = sorted({label for row in rows for label in row.labels}, key=_order)
+        if len(found) < 2:
+            only = f"the only label is {found[0]!r}" if found else "there is no label"
+            raise BadInput(f"{self._home}: {only}, so there is nothing to learn; give rows with two labels or more")
+        return found
+
+    def _answer(self, rows: Sequence[Row]) -> Answer:
+        if self.answer != "auto":
+            return self.answer
+        if self.separator or isinstance(self.label, list) or any(len(row.labels) != 1 for row in rows):
+            return "several"
+        try:
+            values = {float(row.labels[0]) for row in rows}
+        except ValueError:
+            return "label"
+        amount = all(map(math.isfinite, values)) and (any(v % 1 for v in values) or len(values) > KINDS)
+        return "number" if amount else "label"
+
+    def encoded(self, examples: list[Row], words: LabelWords, *, learn: bool) -> Labelled:
+        assert isinstance(words, TextLabels)
+        if alone := next((row for row in examples if (len(row.texts) == 2) != words.pair), None):
+            many = ("one text", "two texts")
+            raise BadInput(
+                f"{alone.place}: {many[not words.pair]} where {many[words.pair]} were learned; name them: data.text"
+            )
+        side, second, cut = words.texts([row.texts for row in examples], self.longest)
+        return Labelled(Texts(side, second, words.targets(examples)), examples, cut)
+
+    def _words(self, learn: list[Row], given: Any, listen: Listener) -> TextLabels:
+        made = super()._words(learn, given, listen)
+        if isinstance(made, TextLabels):
+            return made
+        told = TextLabels(made.tokenizer, made.labels, self._answer(learn), pair=len(learn[0].texts) == 2)
+        if told.answer != "number":
+            return told
+        values = np.array([_number(row) for row in learn])
+        if not (spread := float(values.std())):
+            raise BadInput(f"{self._home}: the only number is {values[0]:g}, so there is nothing to learn")
+        return replace(told, mean=float(values.mean()), spread=spread)
+
+    def _drawn(self, found: dict[str, list[Row]]) -> dict[str, list[Row]]:
+        """Of each label its share, MOST in all: test from one end of the keys' range, valid from the other."""
+        rows, strata = dict[str, list[Row]](), dict[tuple[str, ...], list[str]]()
+        for row in found["train"]:
+            rows.setdefault(self.about(row), []).append(row)
+        amounts = self._answer(found["train"]) == "number"
+        for about, (first, *_) in rows.items():
+            strata.setdefault(() if amounts else first.labels, []).append(about)
+        drawn: dict[str, list[Row]] = {}
+        for split in ("test", "valid"):
+            share = getattr(self, split)
+            if split in found:
+                continue
+            if not 0 <= share < 1:
+                raise BadSetting(f"data.{split} = {share}: a share of the texts lies between 0 and 1")
+            drawn[split] = []
+            for texts in strata.values():
+                texts.sort(key=key, reverse=split == "valid")
+                many = min(round(min(share, MOST / len(rows)) * len(texts)), len(texts) - 1)
+                drawn[split] += [row for about in texts[:many] for row in rows[about]]
+                del texts[:many]
+        return drawn
+
+
+def _order(label: str) -> tuple[float, str]:
+    try:
+        return float(label), label
+    except ValueError:
+        return math.inf, label

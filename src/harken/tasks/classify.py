@@ -1,0 +1,203 @@
+"""Say what a text is: one of some labels, several of them at once, or a number. Loss in nats (of a number, squared)."""
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from harken.data.batch import IGNORE
+from harken.data.label_batch import LabelBatch, Texts, scoring
+from harken.data.pair_tokens import Side
+from harken.errors import BadSetting
+from harken.part import Part
+
+from . import Loss, Score, marks
+from .bag import Bags, bags, fit
+from .each_token import AT_ONCE, EachToken
+
+if TYPE_CHECKING:
+    from harken.data.examples import ExampleData
+    from harken.data.table import Labelled
+
+QUICK = 1000  # texts that a look during the training answers
+MEASURES = {
+    "label": ("accuracy", "f1", "matthews"),
+    "several": ("f1", "accuracy"),
+    "number": ("pearson", "spearman"),
+}  # by what is asked; the first picks the weights that are kept
+
+
+class Task(Part):
+    """The settings of classification."""
+
+    kind: Literal["classify"] = "classify"
+    measure: Literal["auto", "loss", "accuracy", "f1", "matthews", "pearson", "spearman"] = Field(
+        "auto", description="what picks the weights that are kept; auto: accuracy, of several labels f1, else pearson"
+    )
+    weights: Literal["none", "balanced"] = Field(
+        "none", description="balanced: a rare label counts more in the loss, as much as any; losses told are plain"
+    )
+    label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of each label spread over all, in training")
+
+    def bind(self, data: "ExampleData", model: Any, *, batch: int, seed: int) -> "Classify":
+        return Classify(self, data, model, batch=batch, seed=seed)
+
+
+class Classify(EachToken):
+    """Classification of one set of texts."""
+
+    def __init__(self, task: Task, data: "ExampleData", shape: Any, *, batch: int, seed: int) -> None:
+        super().__init__(data, shape, batch=batch, seed=seed)
+        self.task, self.words = task, data.words
+        self.answer: str = self.words.answer  # type: ignore[attr-defined]
+        fitting = MEASURES[self.answer]
+        self.by = fitting[0] if task.measure == "auto" else task.measure
+        if self.by not in (*fitting, "loss"):
+            way = f"take one of {', '.join(fitting)}, loss"
+            raise BadSetting(f"task.measure={self.by}: does not fit, as the data asks for a {self.answer}; {way}")
+        self.rare = self._weights() if task.weights == "balanced" else None
+
+    def _weights(self) -> Tensor:
+        """How much each label counts; of several labels, how much more a text counts that has it."""
+        if self.answer == "number":
+            raise BadSetting("task.weights=balanced: numbers have no labels to balance; leave it out")
+        targets = self.data.train.texts.targets
+        there = np.bincount(targets, minlength=self.outputs) if self.answer == "label" else targets.sum(0)
+        rest = len(targets) / self.outputs if self.answer == "label" else len(targets) - there
+        return torch.from_numpy((rest / np.maximum(1, there)).astype(np.float32))
+
+    @property
+    def outputs(self) -> int:
+        return len(self.words.labels)
+
+    def loss(self, model: Any, batch: LabelBatch, start: int = 0) -> Loss:
+        y, targets = outputs(model, batch), batch.targets.flatten(0, 1)
+        told = loss_of(y, targets, self.answer)
+        if self.rare is None and not self.task.label_smoothing:
+            return Loss(told)
+        weight = None if self.rare is None else self.rare.to(y.device)
+        return Loss(loss_of(y, targets, self.answer, weight, self.task.label_smoothing), told=told.detach())
+
+    # --- judge --------------------------------------------------------------------------------------------------------
+
+    def evaluate(self, model: Any, split: str, *, quick: bool = False) -> Score:
+        """The metrics that fit what is asked; `quick` answers few texts, for the curve."""
+        part: Labelled = self.data.splits[split]
+        some = some_of(part.texts, QUICK) if quick else part.texts
+        found = self.metrics(y := answers(model, some), some.targets)
+        protocol = {"texts": len(some), "tokens": int(some.lengths.sum()), "judged_by": self.by}
+        if self.answer != "number":
+            binary = self.answer == "label" and self.outputs == 2
+            protocol["f1"] = f"of {self.words.labels[1]}" if binary else "mean over the labels"
+        return Score(found, protocol, {} if quick else self._parts(y, some.targets), by=self.by)
+
+    def metrics(self, y: Tensor, targets: Any) -> dict[str, float]:
+        """Of these outputs, N C."""
+        mean = float(loss_of(y, torch.from_numpy(targets), self.answer)) / max(1, targets.size)
+        if self.answer == "number":
+            gold, found = targets[:, 0].astype(float), y[:, 0].double().numpy()
+            return {"loss": mean, "pearson": marks.pearson(gold, found), "spearman": marks.spearman(gold, found)}
+        gold, found = self._chosen(y, targets)
+        f1 = marks.by_label(gold, found)[2]
+        binary = self.answer == "label" and self.outputs == 2
+        said = {"loss": mean, "accuracy": marks.accuracy(gold, found), "f1": float(f1[1] if binary else f1.mean())}
+        if self.answer == "several":
+            return said
+        return {**said, "matthews": marks.matthews(gold.argmax(1), found.argmax(1), self.outputs)}
+
+    def _chosen(self, y: Tensor, targets: Any) -> tuple[Any, Any]:
+        """Which labels are right, and which were said: N C each."""
+        if self.answer == "several":
+            return targets > 0.5, (y > 0).numpy()
+        return marks.one_hot(targets, self.outputs), marks.one_hot(y.argmax(1).numpy(), self.outputs)
+
+    def _parts(self, y: Tensor, targets: Any) -> dict[str, dict[str, float]]:
+        """Precision, recall and F1 of each label."""
+        if self.answer == "number":
+            return {}
+        gold, found = self._chosen(y, targets)
+        each = zip(self.words.labels, *(x.tolist() for x in marks.by_label(gold, found)), gold.sum(0), strict=True)
+        return {name: {"f1": f, "precision": p, "recall": r, "texts": int(n)} for name, p, r, f, n in each}
+
+    # --- what costs nothing -------------------------------------------------------------------------------------------
+
+    def baselines(self, split: str) -> dict[str, dict[str, float]]:
+        """The most frequent answer, and a bag of words with logistic (of numbers: linear) regression."""
+        if not self.data.learned:
+            return {}
+        texts: Texts = self.data.splits[split].texts
+        free = self._frequent.expand(len(texts), -1)
+        name = "mean of all" if self.answer == "number" else "most frequent label"
+        return {
+            name: self.metrics(free, texts.targets),
+            "bag of words": self.metrics(self._regression(self._bags(texts)).float(), texts.targets),
+        }
+
+    @cached_property
+    def _frequent(self) -> Tensor:  # 1 C
+        """The outputs that say how often each label was seen."""
+        targets = self.data.train.texts.targets
+        if self.answer == "number":
+            return torch.from_numpy(targets.mean(0, keepdims=True))
+        share = marks.one_hot(targets, self.outputs).mean(0) if self.answer == "label" else targets.mean(0)
+        p = torch.from_numpy(np.clip(share, 1e-6, 1 - 1e-6)).float()[None]
+        return p.log() if self.answer == "label" else p.logit()
+
+    def _bags(self, texts: Texts) -> Bags:
+        return bags(texts, self.words.tokenizer.vocab)
+
+    @cached_property
+    def _regression(self) -> Any:
+        train: Texts = self.data.train.texts
+        targets = torch.from_numpy(train.targets.astype(np.int64 if self.answer == "label" else np.float64))
+        return fit(self._bags(train), self.outputs, lambda y: loss_of(y, targets, self.answer))
+
+
+def outputs(model: Any, batch: LabelBatch) -> Tensor:  # N C
+    """What the model says of each text of a batch, and of the places for one where none stands."""
+    h = model(batch.tokens, **batch.told())
+    y: Tensor = model.answers(model.texts(h, *batch.texts()))
+    return y.float()
+
+
+def loss_of(
+    y: Tensor, targets: Tensor, answer: str, weight: Tensor | None = None, smoothing: float = 0.0
+) -> Tensor:  # N C
+    """The summed loss of these outputs: cross entropy, that of each label by itself, or squares. NaN is not asked."""
+    if answer == "label":
+        how = {"ignore_index": IGNORE, "reduction": "sum", "weight": weight, "label_smoothing": smoothing}
+        return F.cross_entropy(y, targets, **how)  # type: ignore[arg-type]
+    asked = ~targets.isnan()
+    wanted = torch.where(asked, targets, 0.0)
+    if answer == "number":
+        each = (y - wanted).square()
+    else:
+        soft = wanted * (1 - smoothing) + smoothing / 2
+        each = F.binary_cross_entropy_with_logits(y, soft, pos_weight=weight, reduction="none")
+    return torch.where(asked, each, 0.0).sum()
+
+
+def some_of(texts: Texts, many: int) -> Texts:
+    """So many texts, from everywhere: a file may stand in the order of its labels."""
+    picks = np.linspace(0, len(texts) - 1, min(many, len(texts))).astype(np.int64)
+    ids, lengths = texts.side.gather(picks)
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    return Texts(Side(ids, starts, texts.side.edge), texts.second[picks], texts.targets[picks])
+
+
+@torch.no_grad()
+def answers(model: Any, texts: Texts) -> Tensor:  # N C
+    """What the model says of each text."""
+    was, device = model.training, next(model.parameters()).device
+    model.eval()
+    found: Any = [None] * len(texts)
+    for picks, batch in scoring(texts, AT_ONCE):
+        y = outputs(model, batch.to(device))  # type: ignore[arg-type]  # it stays what it is
+        for n, each in zip(picks.tolist(), y.cpu(), strict=True):
+            found[n] = each
+    model.train(was)
+    return torch.stack(found)
