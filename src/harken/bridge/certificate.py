@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from harken import __version__
 from harken.decode.sample import Choice
+from harken.use.embed import vectors
 from harken.use.model import Run
 
 from .family import Config, Source
@@ -130,5 +132,35 @@ def _greedy(theirs: Any, ids: list[int], many: int, vocab: int) -> list[int]:
     return found
 
 
+@torch.inference_mode()
+def _encoder(run: Run, theirs: Any) -> dict[str, Any]:
+    """States of padded rows, random and real, and the scores of hidden words; and the texts' vectors."""
+    model, vocab = run.model, run.tokenizer.vocab
+    most = min(RANDOM, model.context or RANDOM)
+    rows = [np.random.default_rng(0).integers(0, vocab, most).tolist(), *(_marked(run, t)[:most] for t in TEXTS)]
+    lengths = torch.tensor(list(map(len, rows)))
+    real = torch.arange(most) < lengths[:, None]
+    tokens = torch.full((len(rows), most), theirs.config.pad_token_id or 0)
+    tokens[real] = torch.tensor([i for row in rows for i in row])
+    tokens = tokens.where((tokens != theirs.config.pad_token_id) | ~real, 1 + tokens)  # their places skip this one
+    h = theirs.base_model(tokens, attention_mask=real.long()).last_hidden_state
+    pairs = {"states": (model(tokens, lengths=lengths)[real], h[real])}
+    if getattr(model, "transform", None) is not None:
+        said = theirs(tokens, attention_mask=real.long())
+        scores = said.prediction_logits if "prediction_logits" in said else said.logits
+        pairs["logits"] = (model.scores(tokens, lengths=lengths)[real], scores[real][:, :vocab])
+    mean = (h * real[..., None]).sum(1) / lengths[:, None]
+    pairs["vectors"] = (
+        torch.from_numpy(vectors(model, [t[:n].tolist() for t, n in zip(tokens, lengths, strict=True)], "mean")),
+        torch.nn.functional.normalize(mean, dim=-1),
+    )
+    return {name: _near(*pair) | {"tokens": int(lengths.sum())} for name, pair in pairs.items()}
+
+
+def _near(ours: Tensor, theirs: Tensor) -> dict[str, Any]:
+    differ, limit = float((ours - theirs).abs().max()), TOLERANCE * max(1.0, float(theirs.abs().max()))
+    return {"passed": differ <= limit, "max_difference": differ, "tolerance": limit}
+
+
 # by `Config.check`: (run, their model) -> parts of the certificate, each with `passed`
-CHECKS: dict[str, Callable[[Run, Any], dict[str, Any]]] = {"language model": _language_model}
+CHECKS: dict[str, Callable[[Run, Any], dict[str, Any]]] = {"language model": _language_model, "encoder": _encoder}

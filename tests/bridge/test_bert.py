@@ -1,0 +1,135 @@
+"""BERT, DistilBERT and RoBERTa: with the same random weights ours and transformers' say the same, padded ones too."""
+
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+from safetensors.torch import load_file, save_file
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForPreTraining,
+    BertModel,
+    DistilBertConfig,
+    DistilBertForMaskedLM,
+    DistilBertModel,
+    RobertaConfig,
+    RobertaForMaskedLM,
+    RobertaModel,
+)
+
+from harken import recipe as recipes
+from harken.bridge import family
+from harken.bridge.folder import Folder
+from harken.errors import BadInput
+from harken.use.model import fitted
+
+pytestmark = pytest.mark.oracle
+VOCAB, LIMIT = 130, 1e-5
+SAME = {"vocab_size": VOCAB, "max_position_embeddings": 40}
+BODY = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
+BERT = BertConfig(**SAME, **BODY)
+ROBERTA = RobertaConfig(**{**SAME, "max_position_embeddings": 42}, **BODY, type_vocab_size=1, layer_norm_eps=1e-5)
+DISTIL = DistilBertConfig(**SAME, dim=32, n_layers=3, n_heads=4, hidden_dim=48)
+MODELS = {
+    "bert": (BertForMaskedLM, BERT),
+    "bert-pretraining": (BertForPreTraining, BERT),
+    "bert-body": (BertModel, BERT),
+    "bert-relu": (BertModel, BertConfig(**SAME, **BODY, hidden_act="relu", layer_norm_eps=1e-3)),
+    "roberta": (RobertaForMaskedLM, ROBERTA),
+    "roberta-body": (RobertaModel, ROBERTA),
+    "distilbert": (DistilBertForMaskedLM, DISTIL),
+    "distilbert-body": (DistilBertModel, DISTIL),
+}
+
+
+def loud(model):
+    """Random weights of a size that lets every layer matter, biases and norms too."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.copy_(torch.randn(p.shape) * (0.15 if p.dim() > 1 else 0.3) + (p.dim() == 1 and "orm.weight" in name))
+    return model.eval()
+
+
+def ours(path):
+    """The model of a folder, without its words."""
+    source = Folder(path)
+    config = family.find(source)
+    names = family.matched(source, config)
+    recipe = recipes.resolve(("test", config.settings()))
+    with torch.device("meta"):
+        empty = recipe.build(VOCAB)
+    family.fitted(source, names, empty)
+    return fitted(recipe, VOCAB, family.read(source, names, empty)).eval()
+
+
+@pytest.fixture(params=list(MODELS))
+def both(request, tmp_path):
+    make, config = MODELS[request.param]
+    theirs = loud(make(config))
+    theirs.save_pretrained(tmp_path)
+    return theirs, ours(tmp_path)
+
+
+def states(theirs, tokens, mask=None, **told):
+    return getattr(theirs, theirs.base_model_prefix, theirs)(tokens, attention_mask=mask, **told).last_hidden_state
+
+
+@torch.no_grad()
+def test_states_and_scores_are_those_of_transformers(both):
+    theirs, own = both
+    tokens = torch.randint(5, VOCAB, (3, 40))
+    assert (own(tokens) - states(theirs, tokens)).abs().max() <= LIMIT
+    said = theirs(tokens)
+    scores = getattr(said, "logits", None) if hasattr(said, "logits") else getattr(said, "prediction_logits", None)
+    if scores is not None:
+        assert scores.std() > 0.5
+        assert (own.scores(tokens) - scores).abs().max() <= LIMIT
+
+
+@torch.no_grad()
+def test_padded_rows_are_those_of_transformers(both):
+    theirs, own = both
+    lengths, pad = torch.tensor([12, 1, 7]), theirs.config.pad_token_id
+    mask = torch.arange(12) < lengths[:, None]
+    tokens = torch.randint(5, VOCAB, (3, 12)).where(mask, pad)
+    expected = states(theirs, tokens, mask.long())
+    assert (own(tokens, lengths=lengths) - expected)[mask].abs().max() <= LIMIT
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["bert-body", "bert-pretraining"])
+def test_segments_the_pooler_and_what_follows_are_those_of_transformers(name, tmp_path):
+    make, config = MODELS[name]
+    theirs = loud(make(config))
+    theirs.save_pretrained(tmp_path)
+    own = ours(tmp_path)
+    tokens, segments = torch.randint(5, VOCAB, (2, 20)), (torch.arange(20) > 11).long().expand(2, 20)
+    said = getattr(theirs, "bert", theirs)(tokens, token_type_ids=segments)
+    h = own(tokens, segments=segments)
+    assert (h - said.last_hidden_state).abs().max() <= LIMIT
+    assert (own.pooled(h[:, 0]) - said.pooler_output).abs().max() <= LIMIT
+    if name == "bert-pretraining":
+        follows = theirs(tokens, token_type_ids=segments).seq_relationship_logits
+        assert (own.follows(h[:, 0]) - follows).abs().max() <= LIMIT
+
+
+def test_a_body_alone_gives_states_and_refuses_to_fill_in(tmp_path):
+    BertModel(BERT).save_pretrained(tmp_path)
+    own = ours(tmp_path)
+    with pytest.raises(BadInput, match=r"model.fill = false"):
+        own.logits(own(torch.zeros(1, 3, dtype=torch.long)))
+
+
+@torch.no_grad()
+def test_norms_under_their_old_names_are_found(tmp_path):
+    theirs = loud(BertForMaskedLM(BERT))
+    theirs.save_pretrained(tmp_path)
+    now, old = ("LayerNorm.weight", "LayerNorm.bias"), ("LayerNorm.gamma", "LayerNorm.beta")
+    renamed = load_file(tmp_path / "model.safetensors")
+    for a, b in zip(now, old, strict=True):
+        renamed = {name.replace(a, b): t for name, t in renamed.items()}
+    save_file(renamed, tmp_path / "model.safetensors")
+    tokens = torch.randint(5, VOCAB, (1, 9))
+    assert (ours(tmp_path).scores(tokens) - theirs(tokens).logits).abs().max() <= LIMIT
