@@ -18,19 +18,23 @@ from harken.errors import BadInput, HarkenError, did_you_mean
 from harken.events import plain
 
 VERBS = {
+    "ask": "the answer to a question that stands in a text, by a run of spans",
     "audit": "prove that a model obeys its mask: no future leak, nothing from padding, packing, memory or batch",
     "bench": "speed of training and of writing beside transformers, with the machine's measured ceiling",
     "check": "what is this data, which recipe would be used, what would it cost; trains nothing",
+    "classify": "what texts are, by a run of labels: each label's probability, or a number",
     "compare": "the same data under several settings and seeds: quality with intervals, time, cost, and a picture",
     "cost": "what runs cost together: time, energy, CO2e; or the lecture's cost table computed again",
     "data": "list the data catalogue, or fetch one set into the cache",
     "demo": "a first success in minutes: train on Shakespeare, judge, sample, report",
     "embed": "vectors of texts, normalised; or the words nearest to a word",
     "eval": "a run's metric on a split or on other data, beside the free baseline",
+    "fill": "the likeliest words for each [MASK] of a text, by a BERT",
     "generate": "text from a language model, streamed",
     "runs": "the run folders here: kind, metric, size, date, cost",
     "score": "log-probability of each word of a text, and its perplexity",
     "search": "the lines of a text file that are nearest to a query, by their vectors",
+    "tag": "the tagged spans of texts, such as names, by a run of tags",
     "train": "from data or a recipe to a trained, judged, reported run; resumes bit for bit",
     "translate": "a target for each source, by a run of pairs: translations, summaries, answers, trees",
 }

@@ -5,6 +5,8 @@ import click
 from . import as_json, as_precision, refuse, show
 from .say import Teller, verdict
 
+COUNTED = ("pairs", "texts", "sentences", "questions", "tokens")  # what the examples of a task are
+
 
 @click.command()
 @click.argument("run")
@@ -26,7 +28,7 @@ def eval(run: str, data: str | None, split: str | None, precision: str, json_: b
         score, baseline = model.evaluate(chosen, data=path, listen=teller)
     shown = "other data" if data else chosen
     if json_:
-        many = score.protocol.get("pairs", score.protocol["tokens"])
+        many = next(score.protocol[what] for what in COUNTED if what in score.protocol)
         result = {"metrics": score.metrics, "baseline": baseline, "split": shown, "examples": many}
         show({**result, "protocol": score.protocol, "parts": score.parts})
         return

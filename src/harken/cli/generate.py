@@ -48,7 +48,7 @@ def generate(run: str, prompt: str | None, json_: bool, next_: int | None, preci
     from harken.use.model import load
 
     model = load(run, precision=precision)
-    model.must("write")
+    model.must("generate")
     with Teller(aside=True) as teller:
         options["listen"] = teller
         if in_ is not None:

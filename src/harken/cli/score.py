@@ -24,7 +24,7 @@ def score(run: str, texts: tuple[str, ...], json_: bool, in_: str | None, out_: 
     from harken.use.model import load
 
     model = load(run)
-    model.must("write")
+    model.must("generate")
     texts = tuple(map(typed, texts))
     if in_ is not None and out_ is not None:
         count = work_through(in_, out_, lambda asked: (_or_nothing(model, text) for text in asked))

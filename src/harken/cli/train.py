@@ -51,7 +51,8 @@ def train(what: str, settings: tuple[str, ...], json_: bool, show_: bool, **opti
     click.echo(f"  run     {run.path}      report: {run.path / 'report.html'}")
     _refuse_unsound(run)
     place, example = quote(str(run.path)), quote(run.facts.get("example", "A sentence."))
-    click.echo(f"  next    harken {f'translate {place} {example}' if run.pairs else f'generate {place} {PROMPT}'}")
+    given = {"generate": PROMPT, "ask": f"my.txt {example}"}.get(run.verb, example)
+    click.echo(f"  next    harken {run.verb} {place} {given}")
 
 
 def _refuse_unsound(run: Any) -> None:

@@ -20,6 +20,7 @@ from .transfer import inherited
 
 LARGE = 8 << 20  # bytes; a text above this is learned in byte pairs, below it in characters
 KIND = {"trees": "pairs"}
+LABELLED = {"table": "labels", "tags": "tags", "spans": "spans"}  # data with labels, and the recipe that suits it
 SUITS: dict[str, Settings] = {  # a tree is a long line, several times its sentence
     "trees": {"task.measure": "bracket_f1", "data.longest": 300, "task.longest": 301}
 }
@@ -132,6 +133,12 @@ def _template(kind: str, path: Path, given: Settings) -> Settings:
             return {k: v for k, v in every.items() if not k.startswith("model.")}
         gpu = machine.pick_device(str(given.get("train.device", "auto"))).type == "cuda"
         return every | {"task.packed": gpu and not given.get("data.split_dropout")}  # one shape, so one recording
+    if (name := LABELLED.get(kind, "")) in recipe.shipped_names():
+        model, every = str(given.get("model.kind", "bert")), recipe.shipped(name)
+        if (own := f"{name}-{model}") in recipe.shipped_names():
+            return recipe.shipped(own)
+        same = model == "bert"  # the shape of another model is its own, but for the longest text it reads
+        return {k: v for k, v in every.items() if same or not k.startswith("model.") or k == "model.context"}
     if kind != "text":
         return {}
     tokens, model = str(given.get("data.tokens", _tokens(path))), str(given.get("model.kind", "gpt"))

@@ -1,7 +1,6 @@
 """harken.train: choose, train, judge beside the free baselines, audit, report. `harken train` only calls it."""
 
 import re
-import shlex
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -15,7 +14,6 @@ import torch
 
 from harken import __version__, machine, run
 from harken import recipe as recipes
-from harken.data.pairs import Pairs
 from harken.errors import BadInput
 from harken.events import Listener, silent
 from harken.recipe import Recipe
@@ -29,13 +27,10 @@ from harken.use.model import Run, load
 
 from . import transfer
 from .audit import audit
-from .chart import Html
 from .choose import choose, run_name
-from .heat import cross, heat
 from .report import report
+from .shown import shown
 
-SAMPLE_TOKENS, SAMPLE_PAIRS = 300, 10
-LETTERS = 80  # of a source whose attention is drawn: a longer one would leave the page
 MAY_CHANGE = ("train.parallel", "train.tensorboard")  # when a run goes on: nothing that it learns
 
 
@@ -322,55 +317,8 @@ def _judge(
     }
     model: Any = trainer.model
     ready = Run(folder, recipe, facts, model, recipe.data.words(folder))
-    pairs = task.data.splits.get("test") or task.data.splits.get("valid") if isinstance(task, Translate) else None
-    shown = _shown(ready, pairs, folder, cost)
-    listen("samples", samples=shown["samples"])
-    run.write(folder / "report.html", report(facts | shown))
-    example = shown["samples"][0]["prompt"] if shown["samples"] else ""
+    page = shown(ready, task, folder, cost)
+    listen("samples", samples=page["samples"])
+    run.write(folder / "report.html", report(facts | page))
+    example = page["samples"][0]["prompt"] if page["samples"] else ""
     run.finish(folder, facts | ({"example": example} if example else {}))
-
-
-def _shown(loaded: Run, pairs: Pairs | None, folder: Path, cost: dict[str, Any]) -> dict[str, Any]:
-    """What the report shows beside the facts: curves, samples, the recipe, what to type next."""
-    place, recipe = shlex.quote(str(folder)), loaded.recipe
-    samples, then = _translated(loaded, pairs, place) if loaded.pairs else _written(loaded, place)
-    return {
-        "cost": cost,
-        "log": run.read_log(folder),
-        "samples": samples,
-        "looks": _looks(loaded, samples) if loaded.pairs else None,
-        "recipe": recipe.toml(),
-        "origins": dict(recipe.origins),
-        "repeat": [f"harken train {place}/recipe.toml --out runs/again"],
-        "next": then,
-    }
-
-
-def _written(loaded: Run, place: str) -> tuple[list[dict[str, Any]], list[str]]:
-    """Texts at three temperatures, and what else can be done with a language model."""
-    samples = [
-        {"prompt": "", "temperature": t, "text": loaded.generate("", tokens=SAMPLE_TOKENS, temperature=t, top_p=0.95)}
-        for t in (0.5, 0.8, 1.0)
-    ]
-    prompts = [
-        f'harken generate {place} "Once upon a time"',
-        f"harken eval {place}",
-        f'harken score {place} "A sentence."',
-    ]
-    return samples, prompts
-
-
-def _translated(loaded: Run, pairs: Pairs | None, place: str) -> tuple[list[dict[str, Any]], list[str]]:
-    """Targets of a few held-out sources beside their references, and what else can be done with such a run."""
-    sources, references = (pairs.sources[:SAMPLE_PAIRS], pairs.references) if pairs else ([], [])
-    rows = zip(sources, loaded.translate(sources), references, strict=False)
-    samples = [{"prompt": source, "text": text, "references": each} for source, text, each in rows]
-    first = shlex.quote(sources[0] if sources else "A sentence.")
-    return samples, [f"harken translate {place} {first}", f"harken eval {place}"]
-
-
-def _looks(loaded: Run, samples: list[dict[str, Any]]) -> Html | None:
-    """What each written token of a sample looked at in the source; None where no model looks, or no source is short."""
-    short = [sample["prompt"] for sample in samples if len(sample["prompt"]) <= LETTERS]
-    found = cross(loaded, short[0]) if short else None
-    return heat(*found) if found else None

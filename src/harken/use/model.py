@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from numbers import Integral
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +13,7 @@ from torch import Tensor
 from harken import machine, run
 from harken import recipe as recipes
 from harken.core import watching
+from harken.data.table import TextLabels
 from harken.decode.beam import Finder, Search
 from harken.decode.sample import Choice, Reader, Writer
 from harken.errors import BadInput
@@ -21,10 +22,23 @@ from harken.models import EncoderDecoder, LanguageModel
 from harken.recipe import Recipe
 from harken.tasks import Score
 
+from .ask import ask_text
+from .classify import label_texts
 from .embed import Corpus, Vectors, encoded, nearest, vectors
+from .fill import filled
 from .light import lighten
+from .tag import tag_texts
 from .trace import Trace
 from .translate import traced, translations
+
+DOES = {  # by its task: what a run does, and the verb that asks for it
+    "next-word": ("writes text", "generate"),
+    "translate": ("translates", "translate"),
+    "masked-words": ("fills in hidden words", "fill"),
+    "classify": ("says what a text is", "classify"),
+    "tag": ("tags words", "tag"),
+    "span": ("finds answers in a text", "ask"),
+}
 
 
 class Run:
@@ -32,8 +46,15 @@ class Run:
 
     def __init__(self, path: Path, recipe: Recipe, facts: dict[str, Any], model: LanguageModel, tokenizer: Any) -> None:
         self.path, self.recipe, self.facts, self.model, self.tokenizer = path, recipe, facts, model, tokenizer
-        self.writer, self.finder = Writer(model), Finder(cast(EncoderDecoder, model))
         self.model.eval()
+
+    @cached_property
+    def writer(self) -> Writer:
+        return Writer(self.model)
+
+    @cached_property
+    def finder(self) -> Finder:
+        return Finder(cast(EncoderDecoder, self.model))
 
     def compile(self) -> "Run":
         """Compile the step of one token: the first text comes half a minute later, every other one faster."""
@@ -58,11 +79,15 @@ class Run:
         """Whether it was trained on pairs: such a run translates, any other one writes and scores."""
         return isinstance(self.model, EncoderDecoder)
 
-    def must(self, what: str) -> None:
-        """Refuse to write or to translate, if this run does the other."""
-        if self.pairs != (what == "translate"):
-            does = "translates; use harken translate" if self.pairs else "writes text; use harken generate"
-            raise BadInput(f"{self.path}: this run {does}")
+    @property
+    def verb(self) -> str:
+        """The verb that asks for what it was trained to do."""
+        return DOES[self.recipe.task.kind][1]
+
+    def must(self, verb: str) -> None:
+        """Refuse what this run was not trained to do. Vectors can be had of all that read one text."""
+        if verb != self.verb and (verb != "embed" or self.pairs):
+            raise BadInput(f"{self.path}: this run {DOES[self.recipe.task.kind][0]}; use harken {self.verb}")
 
     def __repr__(self) -> str:
         return f"<harken run {self.path.name}: {self.recipe.model.kind}, {self.parameters:,} weights>"
@@ -123,7 +148,7 @@ class Run:
 
     def _prompt(self, prompt: str, listen: Listener = silent) -> list[int]:
         """The prompt's tokens; without any, the mark that ends a text, or a new line, begins the next one."""
-        self.must("write")
+        self.must("generate")
         _check(str, prompt=prompt)
         if missing := self.tokenizer.missing(prompt):
             some = [repr(piece) for piece in dict.fromkeys(missing)]
@@ -153,7 +178,7 @@ class Run:
     @torch.inference_mode()
     def score(self, text: str) -> dict[str, Any]:
         """ln p of each word given all before it, the perplexity of the text (per token), and how many were unknown."""
-        self.must("write")
+        self.must("generate")
         _check(str, text=text)
         ids = [int(t) for t in self.tokenizer.encode(text)]
         start = self.tokenizer.end
@@ -210,6 +235,39 @@ class Run:
         how = Search.of({"longest": self.recipe.task.longest, **search})
         return translations(self.finder, self.tokenizer, texts, how, listen)
 
+    # --- labels -------------------------------------------------------------------------------------------------------
+
+    def classify(self, text: str | Sequence[Any]) -> Any:
+        """The labels of a text, or of each of a list, the likeliest first: label and probability (of a number: value).
+
+        Where two texts were learned, each is a pair of them, or one with a tab between.
+        """
+        self.must("classify")
+        given = [text] if isinstance(text, str) else text
+        found = label_texts(self.model, cast(TextLabels, self.tokenizer), given, self.recipe.data.longest)
+        return found[0] if isinstance(text, str) else found
+
+    def tag(self, text: str | Sequence[str]) -> Any:
+        """The tagged spans of a text, or of each of a list: label, text, start and end (characters), probability."""
+        self.must("tag")
+        found = tag_texts(self.model, self.tokenizer, [text] if isinstance(text, str) else text, self.recipe.data)
+        return found[0] if isinstance(text, str) else found
+
+    def ask(self, question: str, context: str) -> dict[str, Any]:
+        """The answer to a question that stands in a text: answer, score (its probability), start and end."""
+        self.must("ask")
+        _check(str, question=question, context=context)
+        return ask_text(self, question, context)
+
+    # --- fill ---------------------------------------------------------------------------------------------------------
+
+    def fill(self, text: str, k: int = 5, *, listen: Listener = silent) -> list[list[dict[str, Any]]]:
+        """For each [MASK] of a text the k likeliest words, best first: word and probability."""
+        self.must("fill")
+        _check(str, text=text)
+        _check(Integral, k=k)
+        return filled(self.model, self.tokenizer, text, k, listen)
+
     # --- vectors ------------------------------------------------------------------------------------------------------
 
     def embed(
@@ -246,7 +304,9 @@ class Run:
         """
         if isinstance(self.model, EncoderDecoder):
             return traced(self.model, self.tokenizer, text, self.translate(text) if target is None else target)
-        ids = self._prompt(text)[-(self.model.context or 10**9) :]
+        most = self.model.context
+        writes = self.verb == "generate"
+        ids = self._prompt(text)[-(most or 10**9) :] if writes else encoded(self.tokenizer, text, most, silent)
         with watching(self.model) as views:
             self.model(torch.tensor([ids], device=self.device))
         return Trace(self.tokenizer.words(ids), {"self": list(views.values())})

@@ -1,0 +1,119 @@
+"""What a report shows beside the facts: what the run answers, its curves, its recipe, and what to type next."""
+
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from harken import run
+from harken.data.tokens import MASK
+from harken.use.model import Run
+from harken.use.tag import marked
+
+from .chart import Html
+from .heat import cross, heat
+
+SAMPLE_TOKENS, SAMPLES = 300, 10
+WORDS = 3  # shown for each that was hidden
+LETTERS = 80  # of a source whose attention is drawn: a longer one would leave the page
+Found = tuple[list[dict[str, Any]], list[str]]  # samples, and what else can be done with such a run
+
+
+def shown(loaded: Run, task: Any, folder: Path, cost: dict[str, Any]) -> dict[str, Any]:
+    place, recipe = shlex.quote(str(folder)), loaded.recipe
+    samples, then = SHOWN[loaded.verb](loaded, task, place) if loaded.verb in SHOWN else ([], [f"harken eval {place}"])
+    return {
+        "cost": cost,
+        "log": run.read_log(folder),
+        "samples": samples,
+        "looks": _looks(loaded, samples) if loaded.pairs else None,
+        "recipe": recipe.toml(),
+        "origins": dict(recipe.origins),
+        "repeat": [f"harken train {place}/recipe.toml --out runs/again"],
+        "next": then,
+    }
+
+
+def held_out(task: Any) -> Any:
+    """The split that samples are taken from: test, else valid, else none."""
+    return task.data.splits.get("test") or task.data.splits.get("valid")
+
+
+def _written(loaded: Run, task: Any, place: str) -> Found:
+    """Texts at three temperatures, and what else can be done with a language model."""
+    samples = [
+        {"prompt": "", "temperature": t, "text": loaded.generate("", tokens=SAMPLE_TOKENS, temperature=t, top_p=0.95)}
+        for t in (0.5, 0.8, 1.0)
+    ]
+    prompts = [
+        f'harken generate {place} "Once upon a time"',
+        f"harken eval {place}",
+        f'harken score {place} "A sentence."',
+    ]
+    return samples, prompts
+
+
+def _translated(loaded: Run, task: Any, place: str) -> Found:
+    """Targets of a few held-out sources beside their references, and what else can be done with such a run."""
+    pairs = held_out(task)
+    sources, references = (pairs.sources[:SAMPLES], pairs.references) if pairs else ([], [])
+    rows = zip(sources, loaded.translate(sources), references, strict=False)
+    samples = [{"prompt": source, "text": text, "references": each} for source, text, each in rows]
+    first = shlex.quote(sources[0] if sources else "A sentence.")
+    return samples, [f"harken translate {place} {first}", f"harken eval {place}"]
+
+
+def _filled(loaded: Run, task: Any, place: str) -> Found:
+    """What was filled in for a word that was hidden in some held-out sentences, beside what stood there."""
+    samples, tokens = [], loaded.tokenizer
+    for ids in task.sentences(SAMPLES):
+        at = len(ids) // 2
+        prompt = tokens.decode([*ids[:at], tokens.mask, *ids[at + 1 :]])
+        best = ", ".join(f"{w['word']} {100 * w['probability']:.0f} %" for w in loaded.fill(prompt, WORDS)[0])
+        samples.append({"prompt": prompt, "text": best, "references": tokens.words(ids[at : at + 1])})
+    first = shlex.quote(samples[0]["prompt"] if samples else f"The {MASK} sat.")
+    return samples, [f"harken fill {place} {first}", f"harken eval {place}"]
+
+
+def _tagged(loaded: Run, task: Any, place: str) -> Found:
+    """What is marked in a few held-out sentences, beside what should be."""
+    part = held_out(task)
+    some = part.sentences[:SAMPLES] if part else []
+    texts = [" ".join(sentence.words) for sentence in some]
+    samples = [
+        {"prompt": text, "text": _listed(spans), "references": [_listed(marked(words, tags))]}
+        for text, spans, (words, tags) in zip(texts, loaded.tag(texts), some, strict=True)
+    ]
+    return samples, [f'harken tag {place} "John lives in New York."', f"harken eval {place}"]
+
+
+def _listed(spans: Sequence[dict[str, Any]]) -> str:
+    return ", ".join(f"{span['text']} ({span['label']})" for span in spans) or "(nothing)"
+
+
+def _asked(loaded: Run, task: Any, place: str) -> Found:
+    """Answers to a few held-out questions, beside the right ones."""
+    part = held_out(task)
+    some = part.questions[:SAMPLES] if part else []
+    samples = [
+        {"prompt": q.text, "text": loaded.ask(q.text, q.context)["answer"], "references": list(q.answers) or ["(none)"]}
+        for q in some
+    ]
+    first = shlex.quote(some[0].text if some else "What is it?")
+    return samples, [f"harken ask {place} my.txt {first}", f"harken eval {place}"]
+
+
+def _looks(loaded: Run, samples: list[dict[str, Any]]) -> Html | None:
+    """What each written token of a sample looked at in the source; None where no model looks, or no source is short."""
+    short = [sample["prompt"] for sample in samples if len(sample["prompt"]) <= LETTERS]
+    found = cross(loaded, short[0]) if short else None
+    return heat(*found) if found else None
+
+
+SHOWN: dict[str, Callable[[Run, Any, str], Found]] = {  # by the run's verb
+    "generate": _written,
+    "translate": _translated,
+    "fill": _filled,
+    "tag": _tagged,
+    "ask": _asked,
+}
