@@ -159,4 +159,6 @@ def _prove(name: str, model: nn.Module, task: Learning | str, length: int | None
         return proofs.accumulated(model, task, L, limit)
     if not isinstance(model, LanguageModel):
         raise HarkenError(f"{type(model).__name__} is no language model")
+    if not model.causal and name in ("causal", "gradient", "cached"):
+        raise HarkenError("its words look at all words, the later ones too")
     return proofs.PROOFS[name](model, L if model.context is None else min(L, model.context), limit)

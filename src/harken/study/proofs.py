@@ -101,12 +101,14 @@ def causal(probe: Probe) -> Iterator[Pair]:
 
 def padded(probe: Probe) -> Iterator[Pair]:
     """Texts alone and with words behind their end, these or others; then what follows them, from the memory."""
-    probe.needs("lengths", "memory", "pos")
+    probe.needs("lengths", *(("memory", "pos") if probe.model.causal else ()))
     tokens, n = probe.words(2, probe.L), probe.L // 2
     other, ends = torch.cat([tokens[:, :n], probe.others(tokens[:, n:])], 1), torch.tensor([n, n])
     alone = probe(tokens[:, :n])
     for row in (tokens, other):
         yield alone, probe(row, lengths=ends).at(places=slice(n))
+    if not probe.model.causal:
+        return
     mine, theirs = probe.memory(2), probe.memory(2)
     probe(tokens[:, :n], pos=torch.arange(n), memory=mine)
     probe(other, pos=torch.arange(probe.L), memory=theirs, lengths=ends)
@@ -140,15 +142,19 @@ def cached(probe: Probe) -> Iterator[Pair]:
 
 def batched(probe: Probe) -> Iterator[Pair]:
     """Rows of different lengths in a batch, and the word after each; then each row alone."""
-    probe.needs("lengths", "memory", "pos")
+    probe.needs("lengths", *(("memory", "pos") if probe.model.causal else ()))
     long, next_ = probe.L - 1, probe.words(4, 1)
     tokens, ends = probe.words(4, long), torch.tensor([long, max(1, long // 2), 1, max(1, long - 1)])
-    together, memory = probe(tokens, lengths=ends), probe.memory(4)
+    together = probe(tokens, lengths=ends)
+    for r, n in enumerate(ends.tolist()):
+        yield together.at(rows=slice(r, r + 1), places=slice(n)), probe(tokens[r : r + 1, :n])
+    if not probe.model.causal:
+        return
+    memory = probe.memory(4)
     probe(tokens, pos=torch.arange(long), memory=memory, lengths=ends)
     after = probe(next_, pos=ends[:, None], memory=memory)
     for r, n in enumerate(ends.tolist()):
         row, own = slice(r, r + 1), probe.memory(1)
-        yield together.at(rows=row, places=slice(n)), probe(tokens[row, :n])
         probe(tokens[row, :n], pos=torch.arange(n), memory=own)
         yield after.at(rows=row), probe(next_[row], pos=torch.tensor([n]), memory=own)
 
@@ -240,6 +246,8 @@ def accumulated(model: nn.Module, task: Learning, L: int, limit: float) -> Found
 def _few(batch: Batch, L: int) -> Batch:
     """A corner of a batch, in which each row asks less than the row above."""
     few = batch.rows(0, ROWS)
+    if few.targets.shape != few.tokens.shape:  # its answers are not asked token by token: they cannot be cut like these
+        return few
     L = min(L, few.tokens.shape[1])
     cut: dict[str, Any] = {k: x[:, :L] for k in ("tokens", "targets", "pos", "doc") if (x := vars(few)[k]) is not None}
     asked = L - torch.arange(len(few.tokens)) * L // (ROWS + 1)

@@ -191,6 +191,14 @@ class MaskedWords:
             found["majority"] = loss | {"next_accuracy": max(follows, 1 - follows)}
         return found
 
+    def sentences(self, n: int) -> list[Tokens]:
+        """The ids of some sentences of a common length, from all over the text that is held out."""
+        text = next((some[0] for some in self.held.values() if self.words), None)
+        if text is None:
+            return []
+        fit = np.flatnonzero(np.abs(np.diff(text.sentences) - 13) <= min(7, self.L - 15))
+        return [text.ids[text.sentences[k] : text.sentences[k + 1]] for k in fit[:: max(1, len(fit) // n)][:n]]
+
     def state(self) -> dict[str, Tensor]:
         return {}
 
