@@ -114,7 +114,7 @@ def _language_model(run: Run, theirs: Any) -> dict[str, Any]:
     start = rows["text"][: most // 2]
     many = min(GREEDY, most - len(start))
     written = [int(t) for t in run.writer.write([start], many, Choice(temperature=0.0), seed=0)]
-    theirs_written = _greedy(theirs, start, many, vocab)
+    theirs_written = greedy(theirs, start, many, vocab)
     equal = sum(a == b for a, b in zip(written, theirs_written, strict=True))
     counts = {name: len(ids) for name, ids in rows.items()}
     return {
@@ -123,7 +123,8 @@ def _language_model(run: Run, theirs: Any) -> dict[str, Any]:
     }
 
 
-def _greedy(theirs: Any, ids: list[int], many: int, vocab: int) -> list[int]:
+def greedy(theirs: Any, ids: list[int], many: int, vocab: int) -> list[int]:
+    """What a model of transformers writes with its own memory, always the likeliest token."""
     tokens, memory, found = torch.tensor([ids]), None, []
     for _ in range(many):
         said = theirs(tokens, past_key_values=memory, use_cache=True)

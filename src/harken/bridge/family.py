@@ -24,11 +24,18 @@ from harken.run import weights
 
 FAMILIES = {
     "gpt2": "harken.bridge.gpt2:GPT2",
+    "llama": "harken.bridge.llama:Llama",
+    "mistral": "harken.bridge.llama:Mistral",
+    "qwen2": "harken.bridge.llama:Qwen2",
+    "gemma": "harken.bridge.gemma:Gemma",
     "bert": "harken.bridge.bert:BERT",
     "distilbert": "harken.bridge.bert:DistilBERT",
     "roberta": "harken.bridge.bert:RoBERTa",
+    "marian": "harken.bridge.marian:Marian",
+    "bart": "harken.bridge.marian:BART",
 }
 BATCH = 1 << 24  # numbers looked at at once
+NEVER = -1e9  # the bias of a score that is not to win
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Small = Annotated[float, Field(gt=0, lt=1)]
 
@@ -49,6 +56,21 @@ class Take:
         theirs = theirs.mT if self.turned else theirs[self.skip :]
         theirs = theirs if self.rows is None else theirs[self.rows[0] : self.rows[1]]
         return theirs + self.plus if self.plus else theirs
+
+
+@dataclass(frozen=True)
+class Edged(Take):
+    """Rows of words, and behind them one more for the mark that begins and ends our sentences: a copy of this row."""
+
+    mark: int = 0
+    instead: bool = False  # of scores: the row itself is never written then
+
+    def of(self, theirs: Tensor) -> Tensor:
+        theirs = theirs.flatten() if self.instead else theirs
+        made = torch.cat([theirs, theirs[self.mark : self.mark + 1]])
+        if self.instead:
+            made[self.mark] = NEVER
+        return made
 
 
 class Config(BaseModel):
@@ -142,7 +164,8 @@ def matched(source: Source, family: Config) -> dict[str, Take]:
 
 
 def fitted(source: Source, names: Mapping[str, Take], model: nn.Module) -> None:
-    """Whether their tensors have the shapes that our model (made of nothing yet) asks for; each number is used once."""
+    """Whether their tensors have the shapes that our model (made of nothing yet) asks for;
+    parts of one tensor use each of its numbers once."""
     used: dict[str, int] = {}
     for ours, own in weights(model).items():
         if ours not in names:
@@ -154,7 +177,8 @@ def fitted(source: Source, names: Mapping[str, Take], model: nn.Module) -> None:
         fits = got[1:] == own.shape[1:] and rows >= own.shape[0] if rows else got == own.shape
         if not fits:
             raise BadInput(f"{source.place}: {take.name} has shape {list(shape)}, and the config asks for another one")
-        used[take.name] = used.get(take.name, 0) + math.prod(got) + take.skip * math.prod(shape[1:])
+        if take.rows is not None:
+            used[take.name] = used.get(take.name, 0) + math.prod(got)
     for name, numbers in used.items():
         if numbers != math.prod(source.shapes[name]):
             raise BadInput(f"{source.place}: {name} has shape {list(source.shapes[name])}; the config asks for another")

@@ -21,7 +21,7 @@ Source = Tensor | Fixed | None  # a sequence, or the pairs read from it
 Where = Literal["pre", "post", "none"]
 Bias = Literal[True, False, "qkv"]  # qkv: of queries, keys and values alone
 SMOOTH = partial(F.gelu, approximate="tanh")
-ACTS: dict[str, Map] = {"gelu": F.gelu, "gelu-tanh": SMOOTH, "relu": F.relu, "silu": F.silu, "swiglu": F.silu}
+ACTS: dict[str, Map] = {"gelu": F.gelu, "gelu-tanh": SMOOTH, "relu": F.relu, "silu": F.silu}
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,7 @@ class Attention(nn.Module):
         if d % heads and not (d_k and d_v):
             raise ValueError(f"d={d} does not split over {heads} heads; try d={d // heads * heads + heads}")
         self.d_k, self.d_v, self.kv_heads, self.p = d_k or d // heads, d_v or d // heads, kv_heads, dropout
-        self.W_q = nn.Linear(d, heads * self.d_k, bias=bool(bias))
-        self.W_k = nn.Linear(d, kv_heads * self.d_k, bias=bool(bias))
+        self.W_q, self.W_k = (nn.Linear(d, H * self.d_k, bias=bool(bias)) for H in (heads, kv_heads))
         self.W_v = nn.Linear(d, kv_heads * self.d_v, bias=bool(bias))
         self.W_o = nn.Linear(heads * self.d_v, d, bias=bias is True)
         self.similarity = similarity or ScaledDot(self.d_k)
@@ -116,7 +115,7 @@ class MLP(nn.Module):
 
     def __init__(self, d: int, hidden: int, act: str = "gelu", *, bias: bool = True) -> None:
         super().__init__()
-        self.act = ACTS[act]
+        self.act = (ACTS | {"swiglu": F.silu, "geglu": SMOOTH})[act]
         self.W_1, self.W_2 = nn.Linear(d, hidden, bias=bias), nn.Linear(hidden, d, bias=bias)
         self.W_3 = nn.Linear(d, hidden, bias=bias) if act.endswith("glu") else None
 

@@ -1,10 +1,11 @@
 """GPT: predict the next word from all words before it. The lecture's LM Transformer, GPT-2 and Llama are its styles."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, PositiveFloat
 from torch import Tensor, nn
 
 from harken import core
@@ -21,6 +22,7 @@ SIMILARITIES: dict[str, Callable[[int, int], Similarity]] = {
     "additive": core.Additive,
     "latent": core.Latent,
 }
+Slower = dict[Literal["factor", "low", "high", "context"], PositiveFloat]
 
 
 class Shape(Part):
@@ -39,27 +41,24 @@ class Shape(Part):
     )
     d_k: int | None = Field(None, ge=1, description="width of a head's keys; none: d / heads")
     d_v: int | None = Field(None, ge=1, description="width of a head's values; none: d / heads")
-    hidden: int | None = Field(None, ge=1, description="width of the MLP; none: 4 d, or 8/3 d for swiglu")
+    hidden: int | None = Field(None, ge=1, description="width of the MLP; none: 4 d, or 8/3 d with glu")
     context: int = Field(128, ge=1, le=1_000_000, description="longest sequence seen at once (L)")
     positions: Literal["sinusoid", "sinusoid-halves", "learned", "rotary", "rotary-interleaved", "alibi", "none"] = (
         Field("sinusoid", description="how a token's place enters")
     )
     base: float = Field(10_000.0, gt=1, description="base of the rotary frequencies")
+    scaling: Slower | None = Field(None, description="slower turns, for long texts: {factor = 4}, or Llama 3's four")
     window: int | None = Field(None, ge=1, description="look back at most this many tokens; none: at all before")
     similarity: Literal["scaled-dot", "dot", "bilinear", "mahalanobis", "gaussian", "additive", "latent"] = Field(
         "scaled-dot", description="how alike a query and a key are"
     )
-    norm: Literal["pre", "post", "none"] = Field(
-        "pre", description="normalise before (2019) or after (2017) each sublayer"
-    )
+    norm: Literal["pre", "post", "none"] = Field("pre", description="before (2019) or after (2017) each sublayer")
     rms: bool = Field(False, description="RMSNorm instead of LayerNorm")
     eps: float = Field(1e-5, gt=0, description="added to the variance when normalising")
-    act: Literal["gelu", "gelu-tanh", "relu", "silu", "swiglu"] = Field("gelu", description="the MLP's activation")
+    act: Literal["gelu", "gelu-tanh", "relu", "silu", "swiglu", "geglu"] = Field("gelu", description="of the MLP")
     residual: bool = Field(True, description="add each sublayer's input to its output")
-    bias: bool = Field(True, description="bias vectors in linear layers and norms")
-    loud: float | None = Field(
-        None, gt=0, description="words are multiplied by it before positions are added; none: 50 for sinusoids, else 1"
-    )
+    bias: bool | Literal["qkv"] = Field(True, description="bias vectors in maps and norms; qkv: in these maps alone")
+    loud: float | None = Field(None, gt=0, description="words are multiplied by it; none: 50 beside sinusoids, else 1")
     lift: bool = Field(False, description="the lecture's linear layer after embedding + positions (LL)")
     tied: bool = Field(True, description="the word scores use the embedding's own matrix")
     dropout: float = Field(0.0, ge=0, lt=1, description="share of numbers dropped in training")
@@ -86,7 +85,7 @@ class Shape(Part):
         return GPT(self, vocab)
 
     def wiring(self) -> Wiring:
-        hidden = self.hidden or (8 * self.d // 3 if self.act == "swiglu" else 4 * self.d)
+        hidden = self.hidden or (8 * self.d // 3 if self.act.endswith("glu") else 4 * self.d)
         same = {"d", "heads", "kv_heads", "d_k", "d_v", "act", "norm", "rms", "eps", "residual", "dropout", "bias"}
         chosen: dict[str, Any] = self.model_dump(include=same)
         return Wiring(**chosen, hidden=hidden, similarity=SIMILARITIES[self.similarity])
@@ -101,12 +100,15 @@ class Shape(Part):
     def places(self) -> Positions:
         with torch.device("meta"):
             D = self.wiring().attention().d_k  # a d that does not split over the heads is refused here, by its name
+        how: dict[Any, Any] = {"factor": 1.0, **(self.scaling or {})}
+        slower = core.stretched(**how) if len(how) == 1 else core.llama3(**how)
+        turned = partial(core.Rotary, D, base=self.base, scaling=slower)
         kinds: dict[str, Callable[[], Positions]] = {
             "sinusoid": core.Sinusoid,
             "sinusoid-halves": lambda: core.Sinusoid("halves"),
             "learned": lambda: core.Learned(self.context, self.d),
-            "rotary": lambda: core.Rotary(D, base=self.base),
-            "rotary-interleaved": lambda: core.Rotary(D, base=self.base, layout="interleaved"),
+            "rotary": turned,
+            "rotary-interleaved": partial(turned, layout="interleaved"),
             "alibi": lambda: core.Alibi(self.heads),
             "none": Positions,
         }
