@@ -88,8 +88,12 @@ class TextLabels(LabelWords):
     def _ids(self, texts: list[str]) -> list[Ids]:
         if self.tokenizer.kind == "wordpiece":  # it knows no line's end
             return [self.tokenizer.encode(text) for text in texts]
-        ids, lengths = encode_lines(self.tokenizer, texts)
-        return np.split(ids, np.cumsum(lengths)[:-1])
+        full = [n for n, text in enumerate(texts) if text]  # an empty line is none
+        ids, lengths = encode_lines(self.tokenizer, [texts[n] for n in full])
+        found = [ids[:0]] * len(texts)
+        for n, some in zip(full, np.split(ids, np.cumsum(lengths)[:-1]), strict=True):
+            found[n] = some
+        return found
 
     def targets(self, rows: Sequence[Row]) -> Ids:
         """What is asked of each row."""

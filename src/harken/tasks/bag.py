@@ -11,7 +11,7 @@ from torch import Tensor
 from harken.data.batch import Tokens
 from harken.data.label_batch import Texts
 
-STEPS = 200  # of L-BFGS; most fits end before
+STEPS = 40  # of L-BFGS: more take time and change little
 
 
 class Bags(NamedTuple):

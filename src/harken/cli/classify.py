@@ -1,0 +1,59 @@
+"""harken classify RUN [TEXT...]"""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+import click
+
+from . import as_json, as_precision, show
+from .files import check_files, through_files, work_through
+from .say import Teller, blocks, piped, typed
+
+AT_ONCE = 256  # texts of a file or of stdin that are answered together
+SHOWN = 3  # labels of a text
+
+
+@click.command()
+@click.argument("run")
+@click.argument("texts", nargs=-1, metavar="[TEXT...]")
+@through_files
+@as_precision
+@as_json
+def classify(run: str, texts: tuple[str, ...], in_: str | None, out_: str | None, precision: str, json_: bool) -> None:
+    """What each TEXT is: its labels with their probabilities, or its number. Two texts have a tab between them.
+
+    With -, or piped, each line of stdin is a text: one answer a line.
+    """
+    if not texts and in_ is None and not piped():
+        raise click.UsageError("give a text, or - to read texts from stdin, one a line")
+    check_files(in_, out_)
+    from harken.use.model import load
+
+    model = load(run, precision=precision)
+    model.must("classify")
+    if in_ is not None and out_ is not None:
+        with Teller(aside=True) as teller:
+            answered = work_through(in_, out_, lambda asked: _answers(model, asked), listen=teller)
+        show({"answers": answered, "out": out_}) if json_ else click.echo(f"{answered} answers in {out_}")
+        return
+    some = blocks(AT_ONCE, must=not texts) if texts in ((), ("-",)) else [list(map(typed, texts))]
+    if json_:
+        show({"labels": list(_each(model, some))})
+        return
+    for labels in _each(model, some):
+        click.echo("  ".join(f"{_amount(label)} {label['label']}" for label in labels[:SHOWN]))
+
+
+def _amount(label: dict[str, Any]) -> str:
+    return f"{label['value']:.4g}" if "value" in label else f"{label['probability']:.3f}"
+
+
+def _answers(model: Any, asked: Iterator[str]) -> Iterator[dict[str, Any]]:
+    for labels in _each(model, iter(lambda: list(islice(asked, AT_ONCE)), [])):
+        yield {**labels[0], "labels": labels}
+
+
+def _each(model: Any, some: Iterable[list[str]]) -> Iterator[list[dict[str, Any]]]:
+    for texts in some:
+        yield from model.classify(texts)

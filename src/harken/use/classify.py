@@ -1,0 +1,34 @@
+"""What texts are, by a run that was trained on labels: the labels with their probabilities, or a number."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from harken.data.label_batch import Texts
+from harken.data.table import TextLabels
+from harken.errors import BadInput
+from harken.tasks.classify import answers
+
+Given = str | Sequence[str]  # a text; where two were learned, both, or one with a tab between
+
+
+def label_texts(model: Any, words: TextLabels, texts: Sequence[Given], longest: int) -> list[list[dict[str, Any]]]:
+    """For each text its labels, the likeliest first; of several at once each by itself; of a number its value."""
+    if not texts:
+        return []
+    side, second, _ = words.texts([_parted(text, pair=words.pair) for text in texts], longest)
+    y = answers(model, Texts(side, second, np.zeros(len(side), np.int64)))
+    if words.answer == "number":
+        return [[{"label": words.labels[0], "value": value * words.spread + words.mean}] for value in y[:, 0].tolist()]
+    p = (y.softmax(-1) if words.answer == "label" else y.sigmoid()).tolist()
+    rows = (zip(words.labels, each, strict=True) for each in p)
+    return [[{"label": label, "probability": q} for label, q in sorted(row, key=lambda said: -said[1])] for row in rows]
+
+
+def _parted(text: Given, *, pair: bool) -> tuple[str, ...]:
+    parts = tuple(text.split("\t") if pair else [text]) if isinstance(text, str) else tuple(text)
+    if len(parts) != 1 + pair or not all(isinstance(part, str) for part in parts):
+        accepted = "two texts, with a tab between them," if pair else "one text"
+        raise BadInput(f"{text!r}: this run was trained on {'pairs' if pair else 'texts'}; {accepted} is accepted")
+    return parts
