@@ -133,7 +133,8 @@ def _copy(model: nn.Module) -> nn.Module:
 def _checks(model: nn.Module, task: Learning | str, length: int | None) -> Iterator[Check]:
     limit = TOLERANCE[next(model.parameters()).dtype]
     for name, claim in CLAIMS.items():
-        if name == "told" and isinstance(model, LanguageModel) and not isinstance(model, EncoderDecoder):
+        body = getattr(model, "body", model)
+        if name == "told" and isinstance(body, LanguageModel) and not isinstance(body, EncoderDecoder):
             continue  # a language model is told no source
         check = partial(Check, name, claim)
         try:
@@ -157,6 +158,7 @@ def _prove(name: str, model: nn.Module, task: Learning | str, length: int | None
         if isinstance(task, str):
             raise HarkenError(task)
         return proofs.accumulated(model, task, L, limit)
+    model = getattr(model, "body", model)  # a head says something of each state, and looks at no other
     if not isinstance(model, LanguageModel):
         raise HarkenError(f"{type(model).__name__} is no language model")
     if not model.causal and name in ("causal", "gradient", "cached"):

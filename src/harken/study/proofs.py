@@ -249,7 +249,10 @@ def _few(batch: Batch, L: int) -> Batch:
     if few.targets.shape != few.tokens.shape:  # its answers are not asked token by token: they cannot be cut like these
         return few
     L = min(L, few.tokens.shape[1])
-    cut: dict[str, Any] = {k: x[:, :L] for k in ("tokens", "targets", "pos", "doc") if (x := vars(few)[k]) is not None}
+    names = ("tokens", "targets", "pos", "doc", "segments")
+    cut: dict[str, Any] = {k: x[:, :L] for k in names if (x := vars(few).get(k)) is not None}
+    if "segments" in cut and (ends := vars(few)["lengths"]) is not None:
+        cut["lengths"] = ends.clamp_max(L)
     asked = L - torch.arange(len(few.tokens)) * L // (ROWS + 1)
     cut["targets"] = cut["targets"].masked_fill(torch.arange(L) >= asked[:, None], IGNORE)
     return replace(few, **cut)
