@@ -45,6 +45,7 @@ class LabelBatch(Batch):
 
     most: int  # M
     segments: Tensor  # B L: 1 in the second of two texts
+    which: Tensor  # B M: the number of each text among all, -1 where there is none
     lengths: Tensor | None = None  # B: tokens of a row's only text, where rows are padded
 
     @property
@@ -92,6 +93,8 @@ def lay(texts: Texts, picks: Tokens, counts: Tokens, L: int, most: int) -> Label
     none: Any = np.nan if texts.targets.dtype.kind == "f" else IGNORE
     rows = np.repeat(np.arange(len(counts)), counts)
     places = np.arange(len(picks)) - np.repeat(np.cumsum(counts) - counts, counts)
+    which = np.full((len(counts), most), -1)
+    which[rows, places] = picks
     if texts.each_token:
         targets = laid(Side(texts.targets, texts.side.starts, none), picks, counts, L)[0]
     else:
@@ -102,7 +105,7 @@ def lay(texts: Texts, picks: Tokens, counts: Tokens, L: int, most: int) -> Label
     segments = (pos >= np.take_along_axis(second, doc, 1)).astype(np.int64)
     alone = torch.from_numpy(texts.lengths[picks]) if most == 1 else None
     made = map(torch.from_numpy, (tokens, targets, pos, doc))
-    told = {"segments": torch.from_numpy(segments), "lengths": alone}
+    told = {"segments": torch.from_numpy(segments), "which": torch.from_numpy(which), "lengths": alone}
     return LabelBatch(*made, most=most, **told)  # type: ignore[arg-type]
 
 

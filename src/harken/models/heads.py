@@ -33,6 +33,13 @@ class Headed(nn.Module):
         h: Tensor = self.body(tokens, **told)
         return h
 
+    def train(self, mode: bool = True) -> "Headed":
+        """A body that does not learn drops nothing either: it says of a text what it always says."""
+        super().train(mode)
+        if not any(p.requires_grad for p in self.body.parameters()):
+            self.body.eval()
+        return self
+
     def texts(self, h: Tensor, text: Tensor, many: int) -> Tensor:  # B L d, B L -> many d
         """The state that stands for each of the texts. `text` says which one a token is of; `many`: of none."""
         flat, of = h.flatten(0, 1), text.flatten()

@@ -18,6 +18,7 @@ from harken.part import Part
 from . import Loss, Score, marks
 from .bag import Bags, bags, fit
 from .each_token import AT_ONCE, EachToken
+from .states import frozen, states
 
 if TYPE_CHECKING:
     from harken.data.examples import ExampleData
@@ -59,6 +60,7 @@ class Classify(EachToken):
         if self.by not in (*fitting, "loss"):
             way = f"take one of {', '.join(fitting)}, loss"
             raise BadSetting(f"task.measure={self.by}: does not fit, as the data asks for a {self.answer}; {way}")
+        self.known: Tensor | None = None  # the states of all training texts, where they do not change
         self.rare = self._weights() if task.weights == "balanced" else None
 
     def _weights(self) -> Tensor:
@@ -75,12 +77,21 @@ class Classify(EachToken):
         return len(self.words.labels)
 
     def loss(self, model: Any, batch: LabelBatch, start: int = 0) -> Loss:
-        y, targets = outputs(model, batch), batch.targets.flatten(0, 1)
+        y, targets = self._outputs(model, batch), batch.targets.flatten(0, 1)
         told = loss_of(y, targets, self.answer)
         if self.rare is None and not self.task.label_smoothing:
             return Loss(told)
         weight = None if self.rare is None else self.rare.to(y.device)
         return Loss(loss_of(y, targets, self.answer, weight, self.task.label_smoothing), told=told.detach())
+
+    def _outputs(self, model: Any, batch: LabelBatch) -> Tensor:
+        """What is said of each text of a training batch; a body that does not learn is asked once."""
+        if not frozen(model):
+            return outputs(model, batch)
+        if self.known is None:
+            self.known = states(model, self.data.train.texts)
+        y: Tensor = model.answers(self.known[batch.which.flatten()])
+        return y.float()
 
     # --- judge --------------------------------------------------------------------------------------------------------
 

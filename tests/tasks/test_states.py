@@ -1,0 +1,75 @@
+"""A frozen body is read once: its kept states give the numbers that reading again would give."""
+
+import pytest
+import torch
+
+import harken
+from harken.study.choose import choose
+from harken.study.train import prepare
+from harken.tasks import states as kept
+from harken.tasks.classify import loss_of, outputs
+
+TINY = {"model.d": 16, "model.layers": 2, "model.heads": 2, "train.batch": 8, "train.threads": 1}
+
+
+def quiet(*_, **__) -> None:
+    pass
+
+
+@pytest.fixture
+def reviews(tmp_path):
+    words = ["good", "fine", "great"], ["bad", "poor", "awful"]
+    path = tmp_path / "reviews.csv"
+    rows = [f"the film number {n} was {words[n % 2][n % 3]},{('yes', 'no')[n % 2]}" for n in range(80)]
+    path.write_text("text,label\n" + "\n".join(rows) + "\n")
+    return path
+
+
+@pytest.fixture
+def first(reviews, tmp_path):
+    return harken.train(str(reviews), out=tmp_path / "first", settings={**TINY, "train.steps": 2})
+
+
+def frozen(reviews, first):
+    settings = {"from": str(first.path), "transfer": "frozen", "train.steps": 5, "train.batch": 8, "train.threads": 1}
+    return prepare(choose(str(reviews), settings).recipe, quiet)[1]
+
+
+def test_the_loss_from_kept_states_is_the_loss_of_reading_again(reviews, first):
+    trainer = frozen(reviews, first)
+    model, batch = trainer.model.eval(), trainer.task.batch(0, 0)
+    found = trainer.task.loss(model, batch)
+    wanted = loss_of(outputs(model, batch), batch.targets.flatten(0, 1), "label")
+    torch.testing.assert_close(found.total, wanted)
+    found.total.backward()
+    assert {name for name, p in model.named_parameters() if p.grad is not None} == {"W_y.weight", "W_y.bias"}
+
+
+def test_states_are_read_once_for_all_trainings_and_again_for_another_body(reviews, first, monkeypatch):
+    reads, read = [], kept._read
+
+    def counted(*given):
+        reads.append(1)
+        return read(*given)
+
+    monkeypatch.setattr(kept, "_read", counted)
+    for _ in range(2):
+        trainer = frozen(reviews, first)
+        for step in range(2):
+            trainer.task.loss(trainer.model, trainer.task.batch(0, step))
+    assert len(reads) == 1
+    with torch.no_grad():
+        trainer.model.body.embed.weight.add_(0.1)
+    trainer.task.known = None
+    trainer.task.loss(trainer.model, trainer.task.batch(0, 0))
+    assert len(reads) == 2
+
+
+def test_a_frozen_training_leaves_the_body_as_it_was_and_moves_the_head(reviews, first, tmp_path):
+    settings = {"from": str(first.path), "transfer": "frozen", "train.steps": 3, "train.batch": 8, "train.threads": 1}
+    made = harken.train(str(reviews), out=tmp_path / "second", settings=settings)
+    for (name, mine), (_, other) in zip(
+        made.model.body.named_parameters(), first.model.body.named_parameters(), strict=True
+    ):
+        assert torch.equal(mine, other), name
+    assert not torch.equal(made.model.W_y.weight, first.model.W_y.weight)
