@@ -32,7 +32,8 @@ def test_a_line_of_white_space_ends_a_sentence_as_in_wnut(tmp_path):
 
 
 def test_conll_u_has_comments_and_words_that_are_parts_of_others(tmp_path):
-    text = "# text = vámonos ya\n1-2\tvámonos\t_\t_\n1\tvamos\tir\tVERB\n2\tnos\tnos\tPRON\n2.1\tx\t_\tNOUN\n3\tya\tya\tADV\n"
+    rows = ["1-2 vámonos _ _", "1 vamos ir VERB", "2 nos nos PRON", "2.1 x _ NOUN", "3 ya ya ADV"]
+    text = "\n".join(["# text = vámonos ya", *(row.replace(" ", "\t") for row in rows)])
     assert read(tmp_path, text, 2, 4) == [(["vamos", "nos", "ya"], ["VERB", "PRON", "ADV"])]
 
 
@@ -51,7 +52,7 @@ def test_a_line_without_its_tag_is_named_by_its_number(tmp_path):
     ],
 )
 def test_every_scheme_becomes_bio2(given):
-    assert bio2(given.split()) == "B-A I-A B-A O B-B B-A".split()
+    assert bio2(given.split()) == ["B-A", "I-A", "B-A", "O", "B-B", "B-A"]
 
 
 def test_tags_that_mark_no_entities_stay():
@@ -59,5 +60,5 @@ def test_tags_that_mark_no_entities_stay():
 
 
 def test_entities_are_the_runs_that_b_begins():
-    found = entities("O B-A I-A B-A O B-B".split())
+    found = entities(["O", "B-A", "I-A", "B-A", "O", "B-B"])
     assert found == [Entity("A", 1, 3), Entity("A", 3, 4), Entity("B", 5, 6)]

@@ -40,7 +40,7 @@ def test_an_answer_elsewhere_is_moved_to_its_nearest_place_and_one_nowhere_is_lo
 
 def test_a_question_of_v2_may_have_no_answer(tmp_path):
     (found,), lost = read(tmp_path, squad(asked("1", "?", is_impossible=True, plausible_answers=[{"text": "Bob"}])))
-    assert found.answers == () and found.place is None and not lost.lost
+    assert (found.answers, found.place, lost.lost) == ((), None, [])
 
 
 @pytest.mark.parametrize(

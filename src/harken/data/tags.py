@@ -67,9 +67,8 @@ class TagSource(ExampleSource):
         found = {tag for sentence in examples for tag in sentence.tags}
         found |= {f"I-{tag[2:]}" for tag in found if INSIDE.fullmatch(tag)}
         if len(found) < 2:
-            raise BadInput(
-                f"{self._home}: all words have the tag {next(iter(found), 'O')!r}; there is nothing to learn"
-            )
+            only = next(iter(found), "O")
+            raise BadInput(f"{self._home}: the only tag is {only!r}, so there is nothing to learn; set data.label")
         return sorted(found, key=lambda tag: (tag != "O", tag[2:] if INSIDE.fullmatch(tag) else tag, tag))
 
     def encoded(self, examples: list[Sentence], words: LabelWords, *, learn: bool) -> Tagged:
