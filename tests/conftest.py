@@ -54,7 +54,7 @@ def folders(tmp_path_factory, tales) -> dict[str, Path]:
     home = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HARKEN_CACHE", str(home / "cache"))
-        patch.setattr(train, "SAMPLE_TOKENS", 5)
+        patch.setattr("harken.study.shown.SAMPLE_TOKENS", 5)
         for name, settings in KINDS.items():
             train.train(tales, out=home / name, settings={**TINY, **settings})
     return {name: home / name for name in KINDS}

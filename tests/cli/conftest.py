@@ -36,12 +36,12 @@ class Keyboard(io.StringIO):
 def harken(monkeypatch, capsys, tmp_path):
     """Call harken in an empty folder."""
     from harken.cli import main
-    from harken.study import estimate, train
+    from harken.study import estimate
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(estimate, "PROBE_SECONDS", 0.01)
     monkeypatch.delenv("HARKEN_DEBUG", raising=False)
-    monkeypatch.setattr(train, "SAMPLE_TOKENS", 5)
+    monkeypatch.setattr("harken.study.shown.SAMPLE_TOKENS", 5)
 
     def call(*args: object, stdin: bytes | None = None) -> Said:
         monkeypatch.setattr(sys, "argv", ["harken", *map(str, args)])
@@ -65,6 +65,6 @@ def run(tmp_path_factory, tales) -> Path:
     home = tmp_path_factory.mktemp("made")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HARKEN_CACHE", str(home / "cache"))
-        patch.setattr(train, "SAMPLE_TOKENS", 5)
+        patch.setattr("harken.study.shown.SAMPLE_TOKENS", 5)
         train.train(tales, out=home / "tales", settings=dict(map(override, TINY)))
     return home / "tales"

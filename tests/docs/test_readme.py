@@ -64,13 +64,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def at_home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In that folder, with its cache, and with less of everything that takes time."""
     from harken.data import catalogue
-    from harken.study import estimate, train
+    from harken.study import estimate
 
     monkeypatch.chdir(folder)
     monkeypatch.setenv("HARKEN_CACHE", str(folder / "cache"))
     monkeypatch.setattr(catalogue, "TALES", 10)
     monkeypatch.setattr(estimate, "PROBE_SECONDS", 0.01)
-    monkeypatch.setattr(train, "SAMPLE_TOKENS", 5)
+    monkeypatch.setattr("harken.study.shown.SAMPLE_TOKENS", 5)
 
 
 def needs_the_registry(words: list[str]) -> bool:

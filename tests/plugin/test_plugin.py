@@ -21,8 +21,8 @@ BUDGET = ("train.steps=120", "train.batch=4", "train.eval_every=60", "train.chec
 COMMANDS = """
 import contextlib, io, json, sys
 from harken.cli import main
-from harken.study import estimate, train
-estimate.PROBE_SECONDS, train.SAMPLE_TOKENS = 0.1, 5  # only to save time
+from harken.study import estimate, shown
+estimate.PROBE_SECONDS, shown.SAMPLE_TOKENS = 0.1, 5  # only to save time
 said = []
 for command in json.loads(sys.argv[1]):
     sys.argv = ["harken", *command]

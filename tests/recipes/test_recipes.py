@@ -45,7 +45,7 @@ def test_every_shipped_recipe_says_in_its_first_line_what_it_is_for(name):
 def test_two_steps_of_every_shipped_recipe_run(name, text, pair_file, tmp_path, monkeypatch):
     from harken.study import train as study
 
-    monkeypatch.setattr(study, "SAMPLE_TOKENS", 2)
+    monkeypatch.setattr("harken.study.shown.SAMPLE_TOKENS", 2)
     tiny = {"model.d": 16, "model.layers": 1, "train.steps": 2, "train.batch": 4}
     pairs = resolve((name, shipped(name))).data.kind == "pairs"
     tiny |= {"data.path": str(pair_file)} if pairs else {"data.path": str(text), "model.context": 8}

@@ -523,12 +523,11 @@ TINY = {"model.d": 16, "model.layers": 1, "model.heads": 2, "model.context": 16,
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, tales):
-    from harken.study import train
 
     home = tmp_path_factory.mktemp("made")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HARKEN_CACHE", str(home / "cache"))
-        patch.setattr(train, "SAMPLE_TOKENS", 5)
+        patch.setattr("harken.study.shown.SAMPLE_TOKENS", 5)
         (home / "my.txt").write_text(tales.read_text())
         return harken.train(home / "my.txt", out=home / "run", settings=TINY)
 

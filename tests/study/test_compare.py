@@ -32,7 +32,7 @@ TINY = {
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch, tmp_path):
-    monkeypatch.setattr(training, "SAMPLE_TOKENS", 5)
+    monkeypatch.setattr("harken.study.shown.SAMPLE_TOKENS", 5)
     monkeypatch.chdir(tmp_path)
 
 
@@ -42,7 +42,7 @@ def made(tmp_path_factory, tales) -> Any:
     home = tmp_path_factory.mktemp("compared")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HARKEN_CACHE", str(home / "cache"))
-        patch.setattr(training, "SAMPLE_TOKENS", 5)
+        patch.setattr("harken.study.shown.SAMPLE_TOKENS", 5)
         axes = {"model.heads": [1, 2, 3], "model.positions": ["rotary", "learned"]}
         evals = {"model.context": [16, 32]}
         return harken.compare(tales, axes, settings=shared(), evals=evals, seeds=2, out=home / "heads")

@@ -28,7 +28,7 @@ def heard(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(catalogue, "TALES", 12)
     monkeypatch.setattr(catalogue, "PHRASES", 300)
-    monkeypatch.setattr(train, "SAMPLE_TOKENS", 5)
+    monkeypatch.setattr("harken.study.shown.SAMPLE_TOKENS", 5)
     said = []
     return said, lambda event, **facts: said.append((event, facts))
 

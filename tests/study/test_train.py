@@ -14,7 +14,6 @@ from harken import run as run_room
 from harken.data.tales import tales as told
 from harken.errors import BadInput
 from harken.recipe import resolve
-from harken.study import train as room
 from harken.study.estimate import estimate
 from harken.training.loop import as_before
 
@@ -34,7 +33,7 @@ PARTS = {"recipe.toml", "harken.json", "model.safetensors", "tokenizer.json", "l
 
 @pytest.fixture(autouse=True)
 def short_samples(monkeypatch):
-    monkeypatch.setattr(room, "SAMPLE_TOKENS", 5)
+    monkeypatch.setattr("harken.study.shown.SAMPLE_TOKENS", 5)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +49,7 @@ def run(tmp_path_factory, tales):
     home = tmp_path_factory.mktemp("made")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HARKEN_CACHE", str(home / "cache"))
-        patch.setattr(room, "SAMPLE_TOKENS", 5)
+        patch.setattr("harken.study.shown.SAMPLE_TOKENS", 5)
         return harken.train(tales, out=home / "run", settings={**TINY, "data.test": 0.1})
 
 

@@ -54,9 +54,9 @@ def _harken(arguments: list[str], said: Path, die_at: int | None, die_in: int | 
     if die_in is not None:
         _die_in(die_in)
     from harken.cli import main
-    from harken.study import train
+    from harken.study import shown
 
-    train.SAMPLE_TOKENS = 2
+    shown.SAMPLE_TOKENS = 2
     sys.argv = ["harken", *arguments]
     main()
 

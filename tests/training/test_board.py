@@ -13,7 +13,6 @@ import pytest
 from harken import run
 from harken.data.tales import tales
 from harken.errors import HarkenError, MissingExtra
-from harken.study import train as study
 from harken.study.train import train
 from harken.use.model import load
 
@@ -25,7 +24,7 @@ DRAWN = {**TINY, "train.tensorboard": True}
 @pytest.fixture(autouse=True)
 def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HARKEN_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(study, "SAMPLE_TOKENS", 2)
+    monkeypatch.setattr("harken.study.shown.SAMPLE_TOKENS", 2)
     for name in ("a", "b"):
         (tmp_path / f"{name}.txt").write_text("\n".join(tales(20)))
     return tmp_path / "a.txt"

@@ -37,7 +37,7 @@ SETTINGS: dict[str, Any] = disks.SETTINGS
 @pytest.fixture(scope="module", autouse=True)
 def short() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(room, "SAMPLE_TOKENS", 2)
+        patch.setattr("harken.study.shown.SAMPLE_TOKENS", 2)
         yield
 
 

@@ -217,7 +217,7 @@ def test_a_long_run_is_measured_for_a_small_part_of_it(trainer, monkeypatch):
 def test_what_was_predicted_stands_beside_what_was_obtained(text, tmp_path, monkeypatch):
     from harken.study import train
 
-    monkeypatch.setattr(train, "SAMPLE_TOKENS", 2)
+    monkeypatch.setattr("harken.study.shown.SAMPLE_TOKENS", 2)
     given = {**SMALL, "train.steps": 20, "train.checkpoint_every": 10}
     made = train.train(text, settings=given, out=tmp_path / "r")
     cost = run.read_json(made.path / "cost.json")

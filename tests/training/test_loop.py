@@ -322,7 +322,7 @@ def test_the_recipe_of_a_run_keeps_the_steps_its_minutes_became(tmp_path, monkey
     from harken.study import train as study
 
     measured = []
-    monkeypatch.setattr(study, "SAMPLE_TOKENS", 2)
+    monkeypatch.setattr("harken.study.shown.SAMPLE_TOKENS", 2)
     pace = Pace(step=1.0, look=0.0, watts=20.0, source="known")
     monkeypatch.setattr(Trainer, "measure", lambda self, seconds, most: (measured.append(seconds), pace)[1])
     (tmp_path / "a.txt").write_text("\n".join(tales(4)))
