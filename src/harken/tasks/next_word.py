@@ -10,6 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from harken.data.batch import IGNORE, Batch, Batches, Packed, Streams, Windows, scoring
+from harken.errors import BadSetting
 from harken.models import LanguageModel
 from harken.part import Part
 
@@ -39,6 +40,9 @@ class Task(Part):
     eval_tokens: int = Field(1_000_000, ge=0, description="score at most this many tokens of a split; 0: all")
 
     def bind(self, data: "TextData", model: Any, *, batch: int, seed: int) -> "NextWord":
+        if (own := getattr(model, "task", self.kind)) != self.kind:
+            told = f"model.kind={model.kind}: its words look at later ones, so the next is no riddle"
+            raise BadSetting(f"{told}; set task.kind={own}, or model.kind=gpt")
         return NextWord(self, data, model, batch=batch, seed=seed)
 
 

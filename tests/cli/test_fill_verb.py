@@ -1,0 +1,44 @@
+"""harken fill, by a BERT that was trained with the command line."""
+
+import json
+
+import pytest
+
+TINY = ["model.d=16", "model.layers=1", "model.heads=2", "model.context=16", "train.steps=2", "train.batch=4"]
+
+
+@pytest.fixture
+def bert(harken, tales):
+    said = harken("train", tales, "model.kind=bert", "--out", "bert", *TINY, "data.vocab=200")
+    assert said.code == 0, said
+    return "bert"
+
+
+def test_fill_prints_the_likeliest_words_or_json(harken, bert):
+    plain = harken("fill", bert, "the [MASK] sat.", "-k", 2)
+    (((first, second),),) = json.loads(harken("fill", bert, "the [MASK] sat.", "-k", 2, "--json").out)["words"]
+    assert plain.out.split() == [f"{first['probability']:.4f}", first["word"], *plain.out.split()[2:]]
+    assert len(plain.out.splitlines()) == 2
+    assert second["probability"] <= first["probability"]
+
+
+def test_each_text_and_each_mask_has_its_words(harken, bert):
+    said = harken("fill", bert, "-", "-k", 1, "--json", stdin=b"a [MASK] and a [MASK]\nthe [MASK]\n")
+    assert [[len(words) for words in places] for places in json.loads(said.out)["words"]] == [[1, 1], [1]]
+
+
+@pytest.mark.parametrize(
+    ("verb", "text", "reason"),
+    [("fill", "no mask", "there is no [MASK] in it"), ("generate", "a", "use harken fill"), ("fill", None, "[MASK]")],
+)
+def test_what_cannot_be_filled_in_is_one_line(harken, bert, verb, text, reason):
+    said = harken(verb, bert, *([text] if text else []))
+    assert said.code == 2
+    assert reason in said.err
+    assert "Traceback" not in said.err
+
+
+def test_a_run_that_writes_does_not_fill(harken, folders):
+    said = harken("fill", folders["char"], "a [MASK]")
+    assert said.code == 2
+    assert "use harken generate" in said.err
