@@ -91,8 +91,8 @@ class TextLabels(LabelWords):
         full = [n for n, text in enumerate(texts) if text]  # an empty line is none
         ids, lengths = encode_lines(self.tokenizer, [texts[n] for n in full])
         found = [ids[:0]] * len(texts)
-        for n, some in zip(full, np.split(ids, np.cumsum(lengths)[:-1]), strict=True):
-            found[n] = some
+        for n, end, length in zip(full, np.cumsum(lengths), lengths, strict=True):
+            found[n] = ids[end - length : end]
         return found
 
     def targets(self, rows: Sequence[Row]) -> Ids:
@@ -275,12 +275,14 @@ class TableSource(ExampleSource):
                 continue
             if not 0 <= share < 1:
                 raise BadSetting(f"data.{split} = {share}: a share of the texts lies between 0 and 1")
+            taken = {self.about(row) for some in drawn.values() for row in some}
             drawn[split] = []
             for texts in strata.values():
                 texts.sort(key=key, reverse=split == "valid")
                 many = min(round(min(share, MOST / len(rows)) * len(texts)), len(texts) - 1)
-                drawn[split] += [row for about in texts[:many] for row in rows[about]]
-                del texts[:many]
+                drawn[split] += [row for about in texts[:many] if about not in taken for row in rows[about]]
+        if self.examples is not None:  # the first ones of a file may all have one label
+            drawn["train"] = sorted(found["train"], key=lambda row: key(self.about(row)))
         return drawn
 
 

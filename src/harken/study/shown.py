@@ -14,7 +14,7 @@ from .chart import Html
 from .heat import cross, heat
 
 SAMPLE_TOKENS, SAMPLES = 300, 10
-WORDS = 3  # shown for each that was hidden
+WORDS = 3  # shown for each that was hidden, or labels for each text
 LETTERS = 80  # of a source whose attention is drawn: a longer one would leave the page
 Found = tuple[list[dict[str, Any]], list[str]]  # samples, and what else can be done with such a run
 
@@ -75,6 +75,26 @@ def _filled(loaded: Run, task: Any, place: str) -> Found:
     return samples, [f"harken fill {place} {first}", f"harken eval {place}"]
 
 
+def _classified(loaded: Run, task: Any, place: str) -> Found:
+    """What a few held-out texts are said to be, beside what they are."""
+    part = held_out(task)
+    some = part.rows[:: -(-len(part) // SAMPLES)] if part else []  # from everywhere: rows may stand by their labels
+    found = loaded.classify([row.texts for row in some])
+    samples: list[dict[str, Any]] = [
+        {"prompt": "\t".join(row.texts), "text": _said(labels), "references": [", ".join(row.labels)]}
+        for row, labels in zip(some, found, strict=True)
+    ]
+    first = shlex.quote(samples[0]["prompt"] if samples else "A sentence.")
+    return samples, [f"harken classify {place} {first}", f"harken eval {place}"]
+
+
+def _said(labels: Sequence[dict[str, Any]]) -> str:
+    told = (
+        f"{100 * said['probability']:.0f} %" if "probability" in said else f"{said['value']:.3g}" for said in labels
+    )
+    return ", ".join(f"{said['label']} {how}" for said, how in zip(labels[:WORDS], told, strict=False))
+
+
 def _tagged(loaded: Run, task: Any, place: str) -> Found:
     """What is marked in a few held-out sentences, beside what should be."""
     part = held_out(task)
@@ -114,6 +134,7 @@ SHOWN: dict[str, Callable[[Run, Any, str], Found]] = {  # by the run's verb
     "generate": _written,
     "translate": _translated,
     "fill": _filled,
+    "classify": _classified,
     "tag": _tagged,
     "ask": _asked,
 }
