@@ -5,11 +5,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from harken.data.pair_batch import PairBatch
 from harken.decode.beam import Finder, Search
 from harken.models import EncoderDecoder
 from harken.models.conv_seq2seq import ConvShape
 from harken.models.rnn_seq2seq import RNNAttentionShape, RNNSeq2SeqShape
 from harken.models.seq2seq import TransformerShape
+from harken.tasks.next_word import nll
 
 VOCAB, L, LS = (13, 11), 6, 7
 SHAPES = {
@@ -232,6 +234,19 @@ def test_a_beam_finds_for_each_source_what_it_finds_for_it_alone(family):
     for source, found in zip(asked, together, strict=True):
         (alone,) = Finder(model).search([source], how)
         assert [answer.tokens for answer in found] == [answer.tokens for answer in alone]
+
+
+@every_family
+def test_the_loss_is_that_of_the_scores_with_a_bias_too(family):
+    model, source, tokens, answers = build(family), sources(3, LS), targets(3, L), targets(3, L, seed=3)
+    model.head_bias = torch.nn.Parameter(torch.linspace(-2, 2, VOCAB[1]).double())
+    batch = PairBatch(tokens, answers, source=source, lengths=SOURCE_LENGTHS, index=torch.arange(3))
+    total, _ = nll(model, batch)
+    told = model.scores(tokens, source=source, source_lengths=SOURCE_LENGTHS)
+    wanted = F.cross_entropy(told.flatten(0, 1), answers.flatten(), reduction="sum")
+    torch.testing.assert_close(total, wanted)
+    mine, theirs = (torch.autograd.grad(loss, list(model.parameters())) for loss in (total, wanted))
+    torch.testing.assert_close(mine, theirs)
 
 
 # --- learning ---------------------------------------------------------------------------------------------------------

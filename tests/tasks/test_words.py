@@ -39,6 +39,20 @@ def test_the_smoothed_loss_and_its_gradients_are_those_of_torch(monkeypatch, smo
         torch.testing.assert_close(mine, theirs)
 
 
+@pytest.mark.parametrize("smoothing", SMOOTHING)
+def test_a_bias_counts_in_the_loss_and_is_learned(monkeypatch, smoothing):
+    monkeypatch.setitem(words.CHUNK, "cpu", 7 * ROWS)
+    h, W, targets = drawn(ragged=True)
+    b = torch.linspace(-3, 3, VOCAB, dtype=torch.float64).requires_grad_()
+    scores = h @ W[:VOCAB].mT + b
+    want = F.cross_entropy(scores, targets, label_smoothing=smoothing, ignore_index=IGNORE, reduction="sum")
+    total, each = word_loss(h, W, targets, VOCAB, bias=b, smoothing=smoothing)
+    torch.testing.assert_close(total, want)
+    torch.testing.assert_close(each, F.cross_entropy(scores, targets, ignore_index=IGNORE, reduction="none"))
+    for mine, theirs in zip(*(torch.autograd.grad(3 * loss, (h, W, b)) for loss in (total, want)), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
 def test_the_smoothed_loss_is_the_cross_entropy_with_the_smoothed_target():
     h, W, targets = drawn(ragged=False)
     target = torch.full((N, VOCAB), 0.1 / VOCAB, dtype=torch.float64)

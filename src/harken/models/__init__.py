@@ -39,6 +39,7 @@ class LanguageModel(nn.Module):
     causal: bool = True  # no word looks at later ones; else it fills in words, and does not write
     context: int | None = None  # the longest sequence it sees at once; None: any
     memory: Callable[..., Any]
+    head_bias: nn.Parameter | None
 
     def __init__(self, vocab: int, d: int, *, word_dropout: float = 0.0) -> None:
         super().__init__()
@@ -46,6 +47,7 @@ class LanguageModel(nn.Module):
         padded = math.ceil(vocab / 64) * 64  # kernels like round numbers; the scores of the extra rows are cut off
         self.embed = nn.Embedding(padded, d)
         self.head = nn.Linear(d, padded, bias=False)
+        self.register_parameter("head_bias", None)  # vocab: of each word's score, where a family has one
 
     def words(self, tokens: Tensor, table: nn.Embedding | None = None) -> Tensor:  # B L -> B L d
         """The words' vectors. In training some words are missing, everywhere in a row at once (Gal 2016)."""
@@ -57,7 +59,8 @@ class LanguageModel(nn.Module):
         return x * kept.gather(1, tokens)[..., None]
 
     def logits(self, h: Tensor) -> Tensor:  # ... d -> ... vocab
-        return self.head(h)[..., : self.vocab]
+        scores: Tensor = self.head(h)[..., : self.vocab]
+        return scores if self.head_bias is None else scores + self.head_bias
 
     def scores(self, tokens: Tensor, **how: Any) -> Tensor:  # B L -> B L vocab
         """What may come after each token."""

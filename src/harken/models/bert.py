@@ -74,7 +74,8 @@ class BERT(LanguageModel):
         self.act = ACTS[shape.act]
         self.transform = nn.Linear(shape.d, shape.d) if shape.fill else None
         self.transform_norm = wiring.normalise() if shape.fill else None
-        self.head_bias = nn.Parameter(torch.zeros(vocab)) if shape.fill else None
+        if shape.fill:
+            self.head_bias = nn.Parameter(torch.zeros(vocab))
         self.apply(start)
         self.head.weight = self.embed.weight
 
@@ -105,6 +106,6 @@ class BERT(LanguageModel):
         return scores
 
     def logits(self, h: Tensor) -> Tensor:  # ... d -> ... vocab
-        if self.transform is None or self.transform_norm is None or self.head_bias is None:
+        if self.transform is None or self.transform_norm is None:
             raise BadInput("this model has no scores for hidden words (model.fill = false); it gives vectors of texts")
-        return super().logits(self.transform_norm(self.act(self.transform(h)))) + self.head_bias
+        return super().logits(self.transform_norm(self.act(self.transform(h))))

@@ -56,7 +56,8 @@ class Seq2Seq(EncoderDecoder):
         self.dropout = nn.Dropout(shape.dropout)
         wiring, depth = shape.wiring(), shape.encoder_layers or shape.layers
         self.source_lift, self.lift = (_lift(shape, wiring) for _ in range(2))
-        self.head_bias = nn.Parameter(torch.zeros(vocab[1])) if shape.head_bias else None
+        if shape.head_bias:
+            self.head_bias = nn.Parameter(torch.zeros(vocab[1]))
         self.encoder = Stack(depth, wiring, shape.places())
         self.stack = Stack(shape.layers, replace(wiring, cross=True), shape.places())
         self.encoder_norm = wiring.normalise() if shape.encoder_norm and shape.norm == "pre" else nn.Identity()
@@ -107,10 +108,6 @@ class Seq2Seq(EncoderDecoder):
             source_structure=told.structure,
         )
         return self.norm(h)
-
-    def logits(self, h: Tensor) -> Tensor:  # ... d -> ... vocab
-        scores = super().logits(h)
-        return scores if self.head_bias is None else scores + self.head_bias
 
     def memory(self, B: int, capacity: int, source: Tensor, source_lengths: Tensor | None = None) -> "Remembered":
         """An empty memory for B texts, as many for each source, which are read now."""

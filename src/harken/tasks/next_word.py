@@ -170,5 +170,5 @@ def nll(model: LanguageModel, batch: Batch, memory: Any = None, *, smoothing: fl
     h = model(batch.tokens, memory=memory, **batch.told())  # B L d
     h = getattr(model.head, "rounded", lambda h: h)(h)  # lighter weights round what they are multiplied with
     W, targets = model.head.weight, batch.targets.flatten()
-    total, each = word_loss(h.flatten(0, 1), W, targets, model.vocab, smoothing=smoothing)
+    total, each = word_loss(h.flatten(0, 1), W, targets, model.vocab, bias=model.head_bias, smoothing=smoothing)
     return total, each.view(batch.targets.shape).sum(1)
