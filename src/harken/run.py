@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from . import recipe
 from .errors import BadInput, BadRun, HarkenError, how_to_go_on, near_name
@@ -49,11 +50,11 @@ def _json(content: Mapping[str, Any]) -> bytes:
     return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
     """A safetensors file, put in place at once. Its metadata holds no time: equal weights give equal bytes."""
     with _placed(path) as beside:
         try:
-            save_file({name: t.detach().cpu().contiguous() for name, t in sorted(tensors.items())}, beside)
+            save_file({name: t.detach().cpu().contiguous() for name, t in sorted(tensors.items())}, beside, metadata)
         except Exception as error:  # safetensors raises its own class, which tells of a full disk in its text alone
             code = next((code for code in NO_ROOM if os.strerror(code) in str(error)), None)
             if code is None:
@@ -139,6 +140,14 @@ def fit(model: nn.Module, saved: Mapping[str, Tensor]) -> dict[str, Tensor]:
     if odd:
         raise BadRun(f"the weights do not fit the model at {odd[0]}; they belong to another recipe")
     return own
+
+
+class Unborn(TorchFunctionMode):
+    """Where models are made whose first weights nobody will see: they are not drawn, which takes seconds."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        drawn = getattr(func, "__name__", "") in ("normal_", "uniform_", "trunc_normal_", "kaiming_uniform_")
+        return args[0] if drawn and args else func(*args, **(kwargs or {}))
 
 
 def load_weights(model: nn.Module, saved: Mapping[str, Tensor]) -> None:

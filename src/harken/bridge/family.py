@@ -57,6 +57,11 @@ class Take:
         theirs = theirs if self.rows is None else theirs[self.rows[0] : self.rows[1]]
         return theirs + self.plus if self.plus else theirs
 
+    def back(self, ours: Tensor, vocab: int) -> Tensor:
+        """Their part, made of our weight: the other way round, but not yet turned."""
+        ours = (ours[:vocab] if self.words else ours) - self.plus
+        return torch.cat([ours.new_zeros(self.skip, *ours.shape[1:]), ours]) if self.skip else ours
+
 
 @dataclass(frozen=True)
 class Edged(Take):
@@ -114,15 +119,21 @@ class Source(Protocol):
         """The same model by transformers (its class for this purpose); an ImportError names what is missing."""
 
 
+def family(kind: str) -> type[Config]:
+    """The family of this name, imported now."""
+    module, name = FAMILIES[kind].split(":")
+    found: type[Config] = getattr(import_module(module), name)
+    return found
+
+
 def find(source: Source) -> Config:
     """The family of a source, by the model_type of its config."""
     kind = source.config.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise BadInput(f"{source.place}: model_type {str(kind)[:40]!r} is not known; known are {', '.join(FAMILIES)}")
-    module, name = FAMILIES[kind].split(":")
     try:
         given = {**source.config, "there": frozenset(source.shapes)}  # some layers only the tensors tell of
-        found: Config = getattr(import_module(module), name).model_validate(given)
+        found = family(kind).model_validate(given)
     except ValidationError as error:
         first = error.errors()[0]
         where, given = ".".join(map(str, first["loc"])), first["input"]

@@ -29,6 +29,7 @@ VERBS = {
     "demo": "a first success in minutes: train on Shakespeare, judge, sample, report",
     "embed": "vectors of texts, normalised; or the words nearest to a word",
     "eval": "a run's metric on a split or on other data, beside the free baseline",
+    "export": "a run in the layout of others: a folder that transformers loads, with a certificate",
     "fill": "the likeliest words for each [MASK] of a text, by a BERT",
     "generate": "text from a language model, streamed",
     "runs": "the run folders here: kind, metric, size, date, cost",

@@ -1,0 +1,41 @@
+"""harken export RUN --to hf|onnx"""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from . import as_json, show
+from .say import Teller
+
+
+@click.command()
+@click.argument("run")
+@click.option("--to", type=click.Choice(["hf"]), required=True, help="hf: a folder that transformers loads.")
+@click.option("--out", metavar="DIR", help="Where to write it.  [default: RUN-hf]")
+@as_json
+def export(run: str, to: str, out: str | None, json_: bool) -> None:
+    """Write a run's weights in another layout, with a certificate that both say the same."""
+    from harken.bridge.export import export as write
+    from harken.use.model import load
+
+    model = load(run, device="cpu")
+    place = Path(out or f"{Path(run).resolve().name}-{to}")
+    with Teller(aside=json_) as teller:
+        certificate = write(model, place, listen=teller)
+    if json_:
+        show({"path": place, "certificate": certificate})
+        return
+    click.echo(f"{place}: {certificate['family']}, as transformers reads it")
+    for line in said(certificate):
+        click.echo(f"  {line}")
+
+
+def said(certificate: dict[str, Any]) -> list[str]:
+    """A certificate in a few lines."""
+    parts = {name: part for name, part in certificate.items() if isinstance(part, dict) and "passed" in part}
+    lines = []
+    for name, part in parts.items():
+        far = part.get("max_difference")
+        lines.append(f"{name}: {'equal' if far is None else f'differ by {far:.2g} at most'}")
+    return lines + [f"not checked: {what}" for what in certificate["not_checked"]]
