@@ -10,7 +10,8 @@ import torch
 
 from harken import recipe
 from harken.data.batch import IGNORE
-from harken.data.spans import END, START
+from harken.data.spans import END, START, asked
+from harken.data.squad import Question
 from harken.tasks.span import SpanBatch, answered, best_span, judged, overlapping
 
 NAMES, TOWNS = ["Ada", "Bob", "Cy", "Dan"], ["Rome", "New York", "Paris", "Old Town"]
@@ -149,6 +150,39 @@ def test_a_few_steps_learn_where_the_answer_stands_and_when_there_is_none(tmp_pa
     found, _ = answered(model, data.splits["valid"], 30, none=False)
     assert all(answer.text for answer in found)  # without leave to say none, there is always one
     assert all(q.context[a.start : a.end] == a.text for q, a in zip(data.splits["valid"].questions, found, strict=True))
+
+
+class Finds(torch.nn.Module):
+    """Sure that an answer is the one token it knows; elsewhere that there is none."""
+
+    def __init__(self, token, edge):
+        super().__init__()
+        self.W = torch.nn.Parameter(torch.zeros(1))
+        self.token, self.edge = token, edge
+
+    def forward(self, tokens, **told):
+        first = (tokens == self.edge) & ((tokens == self.edge).cumsum(1) == 1)
+        return 18.0 * (tokens == self.token) + 9.0 * first
+
+    def answers(self, h):
+        return h[..., None].expand(-1, -1, 2)
+
+
+def test_an_answer_is_found_in_the_one_window_that_holds_it(tmp_path):
+    _, _, data = bound(toy(tmp_path))
+    words, context = data.words, "This is story 3. " * 100 + "Cy lives in Rome. " + "This is story 4. " * 100
+    rome = int(words.tokenizer.encode("Rome")[0])
+    assert len(words.tokenizer.encode("Rome")) == 1
+    at = context.index("Rome")
+    part = asked([Question("1", "Where?", context, (at, at + 4), ("Rome",))], words, 96, 16)
+    (best,), loss = answered(Finds(rome, words.edge), part, 30, none=True)
+    assert len(part.texts) > 5
+    assert (best.text, best.start, best.end) == ("Rome", at, at + 4)
+    assert best.score > 0.9
+    assert best.none < 0.1
+    (none,), _ = answered(Finds(-1, words.edge), part, 30, none=True)
+    assert (none.text, none.score) == ("", pytest.approx(none.none))
+    assert loss < 0.1
 
 
 def test_an_answer_has_no_more_words_than_it_may(tmp_path):

@@ -284,7 +284,8 @@ def _judge(
     scores = {split: trainer.look(split, quick=False) for split in task.splits}
     baseline = {split: task.baselines(split) for split in task.splits}
     some = 8 if isinstance(task, Translate) else 1  # pairs of all lengths; windows are all alike
-    few = [task.batch(0, n).rows(0, 1).to(trainer.device) for n in range(min(some, task.steps))]
+    batches = [task.batch(0, n) for n in range(min(some, task.steps))]
+    few = [(b.rows(0, 1) if b.rows(0, 1).size else b).to(trainer.device) for b in batches]  # a packed row may be empty
 
     def once() -> None:
         for batch in few:
