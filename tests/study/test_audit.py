@@ -15,6 +15,7 @@ from harken.core import CAUSAL, FULL, Memory, Structure
 from harken.data.tales import tales as told
 from harken.errors import BadInput, HarkenError
 from harken.events import silent
+from harken.models import bert
 from harken.models.gpt import GPT, Shape
 from harken.models.rnn import RNN, GRUShape
 from harken.recipe import resolve
@@ -64,15 +65,26 @@ def tales(tmp_path_factory):
 
 @pytest.mark.parametrize("kind", kinds.names("model"))
 def test_every_family_passes_and_says_what_does_not_apply(kind, tales):
-    trained = trainer(tales, model__kind=kind)
+    both_ways = kind == "bert"
+    reads = {"data__tokens": "wordpiece", "data__vocab": 200, "data__batches": "sentences"} if both_ways else {}
+    trained = trainer(tales, model__kind=kind, **reads)
     for step in range(2):
         trained.update(step + 2)
     found = audit(trained.model, trained.task)
     assert found.passed
-    recurrent = kind in ("rnn", "gru", "lstm")
-    assert results(found) == ({"packed": ("does not apply", None)} if recurrent else {})
+    unfit = ["packed"] * (kind in ("rnn", "gru", "lstm")) + ["causal", "gradient", "cached"] * both_ways
+    assert results(found) == dict.fromkeys(unfit, ("does not apply", None))
     assert [check.name for check in found.checks] == OWN
     assert all(check.difference <= 1e-12 for check in found.checks if check.outcome == "passed")
+
+
+def test_a_bert_that_looks_at_padding_fails():
+    class Careless(bert.BERT):
+        def forward(self, tokens, *, lengths=None, **told):
+            return super().forward(tokens, **told)
+
+    found = failures(Careless(bert.Shape(**SMALL), VOCAB))
+    assert found == dict.fromkeys(["padded", "batched"], "stack.blocks.0.look")
 
 
 @pytest.mark.parametrize(
