@@ -1,5 +1,6 @@
 """Recipes: every shipped one runs, a written one reads back, later layers win, and mistakes get their one line."""
 
+import json
 import math
 import re
 import tomllib
@@ -16,7 +17,10 @@ from harken.events import silent
 from harken.recipe import GIVEN, Recipe, as_toml, override, read, resolve, shipped, shipped_names
 from harken.training.settings import Train
 
-MODELS, DATA = (", ".join(kinds.names(section)) for section in ("model", "data"))  # with the plug-ins that are there
+LABELLED = ("table", "tags", "spans")
+MODELS, DATA, TASKS = (
+    ", ".join(kinds.names(section)) for section in ("model", "data", "task")
+)  # with the plug-ins that are there
 
 
 @pytest.fixture(scope="module")
@@ -26,13 +30,27 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def files(text: Path, pair_file: Path) -> dict[str, Path]:
+    """Data of each kind that a shipped recipe is for."""
+    made = {"text": text, "pairs": pair_file} | {kind: text.with_name(f"toy.{kind}") for kind in LABELLED}
+    made["tags"].write_text("\n\n".join(f"Ada{n} B-PER\nran O" for n in range(60)))
+    context = "Ada ran home, and then she slept."
+    asked = {"question": "Who ran?", "answers": [{"text": "Ada", "answer_start": 2}]}
+    paragraphs = [{"context": f"{n} {context}", "qas": [{"id": f"{n}", **asked}]} for n in range(10, 70)]
+    made["spans"].write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+    made["table"] = made["table"].with_suffix(".csv")
+    made["table"].write_text("text,label\n" + "".join(f"word {n} is here,{'ab'[n % 2]}\n" for n in range(60)))
+    return made
+
+
 # --- those that are shipped -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", shipped_names())
 def test_every_shipped_recipe_is_valid(name):
-    pairs = name.startswith(("pairs-", "translate"))
-    assert resolve((name, shipped(name))).data.kind == ("pairs" if pairs else "text")
+    of = {"pairs": "pairs", "translate": "pairs", "labels": "table", "tags": "tags", "spans": "spans"}
+    assert resolve((name, shipped(name))).data.kind == of.get(name.partition("-")[0], "text")
 
 
 @pytest.mark.parametrize("name", shipped_names())
@@ -42,16 +60,16 @@ def test_every_shipped_recipe_says_in_its_first_line_what_it_is_for(name):
 
 
 @pytest.mark.parametrize("name", shipped_names())
-def test_two_steps_of_every_shipped_recipe_run(name, text, pair_file, tmp_path, monkeypatch):
+def test_two_steps_of_every_shipped_recipe_run(name, files, tmp_path, monkeypatch):
     from harken.study import train as study
 
     monkeypatch.setattr("harken.study.shown.SAMPLE_TOKENS", 2)
     tiny = {"model.d": 16, "model.layers": 1, "train.steps": 2, "train.batch": 4}
-    pairs = resolve((name, shipped(name))).data.kind == "pairs"
-    tiny |= {"data.path": str(pair_file)} if pairs else {"data.path": str(text), "model.context": 8}
-    tiny |= {"task.eval_pairs": 5} if pairs else {"task.eval_tokens": 200}
-    tiny |= {"data.vocab": 300} if pairs or name in ("word", "bpe") else {}
-    tiny |= {"model.heads": 2} if "heads" in type(resolve((name, shipped(name))).model).model_fields else {}
+    made = resolve((name, shipped(name)))
+    tiny |= {"data.path": str(files[made.data.kind]), "data.vocab": 300}
+    tiny |= {"model.context": 8} if made.data.kind == "text" else {}
+    tiny |= {f"task.{n}": 200 for n in ("eval_pairs", "eval_tokens") if n in type(made.task).model_fields}
+    tiny |= {"model.heads": 2} if "heads" in type(made.model).model_fields else {}
     run = study.train(name, settings=tiny, out=tmp_path / "run")
     assert run.facts["steps"] == 2
     assert math.isfinite(run.metrics["valid"]["loss"])
@@ -90,7 +108,7 @@ def test_every_rule_beats_the_unigram_with_its_own_settings(rule, name, tmp_path
 
 
 def test_a_recipe_that_is_not_shipped_is_refused():
-    with pytest.raises(BadInput, match=r"^recipe 'chars' is not one of harken's; there are bpe, byte, char"):
+    with pytest.raises(BadInput, match=r"^recipe 'chars' is not one of harken's; there are bert, bpe, byte, char"):
         shipped("chars")
 
 
@@ -247,7 +265,7 @@ def test_a_setting_of_the_command_line_is_toml_or_else_plain_text(text, value):
             f"lm.toml: data.kind = 'movies' is not a kind of data; accepted: {DATA}. "
             "A plug-in that brings it may be missing.",
         ),
-        ({"task.kind": "chess"}, "lm.toml: task.kind = 'chess' is not a kind of task; accepted: next-word, translate."),
+        ({"task.kind": "chess"}, f"lm.toml: task.kind = 'chess' is not a kind of task; accepted: {TASKS}."),
         ({"train.epochs": math.inf}, "lm.toml: train.epochs = inf: accepted: a finite number"),
         ({"model.dropout": 1.0}, "lm.toml: model.dropout = 1.0: accepted: number ≥ 0 and < 1"),
         *(
