@@ -28,7 +28,7 @@ def attend(
     watch: Watcher | None = None,
 ) -> Tensor:  # B H Lq D_v
     """Look into the memory (k, v) with the queries q."""
-    shape = len(q), q.shape[-2], k.shape[-2]
+    shape = q.shape[0], q.shape[-2], k.shape[-2]
     layout = structure if isinstance(structure, Layout) else structure.lay(*shape, q.device, bias)
     q, k = similarity.project(q, k)
     if isinstance(watch, Editor):  # the one reason to take the slow road
