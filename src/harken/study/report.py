@@ -13,7 +13,9 @@ SAMPLES, LETTERS, PARTS, LOOKS = 20, 4000, 50, 12  # the most of each on a page
 BESIDE = 3  # metrics of a split whose table leaves room for another beside it
 FEW = 1000  # tokens; what fewer of them say of a model is chance
 LESS = {"loss", "perplexity", "bits_per_character"}  # of these, less is better
-MEASURES = ("bleu", "exact_match", "rouge_l", "answer_f1", "bracket_f1")  # one of them may stand beside a look's loss
+# one of these may stand beside a look's loss
+MEASURES = ["bleu", "exact_match", "rouge_l", "answer_f1", "bracket_f1"]
+MEASURES += ["accuracy", "f1", "matthews", "pearson", "spearman", "em"]
 POINTS = {"bleu", "chrf"}  # of 100
 PAIRS = {"pairs": "pairs", "sources": "different sources", "references": "references of a source"}
 LEFT_OUT = {

@@ -99,12 +99,16 @@ class Classify(EachToken):
         """The metrics that fit what is asked; `quick` answers few texts, for the curve."""
         part: Labelled = self.data.splits[split]
         some = some_of(part.texts, QUICK) if quick else part.texts
-        found = self.metrics(y := answers(model, some), some.targets)
-        protocol = {"texts": len(some), "tokens": int(some.lengths.sum()), "judged_by": self.by}
+        return self.judged(answers(model, some), some, parts=not quick)
+
+    def judged(self, y: Tensor, some: Texts, *, parts: bool = True) -> Score:  # N C
+        """What these outputs are worth, whoever gave them."""
+        protocol: dict[str, Any] = {"texts": len(some), "judged_by": self.by}
         if self.answer != "number":
             binary = self.answer == "label" and self.outputs == 2
             protocol["f1"] = f"of {self.words.labels[1]}" if binary else "mean over the labels"
-        return Score(found, protocol, {} if quick else self._parts(y, some.targets), by=self.by)
+        apart = self._parts(y, some.targets) if parts else {}
+        return Score(self.metrics(y, some.targets), protocol, apart, by=self.by)
 
     def metrics(self, y: Tensor, targets: Any) -> dict[str, float]:
         """Of these outputs, N C."""

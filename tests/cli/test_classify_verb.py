@@ -1,0 +1,93 @@
+"""harken classify, and the other verbs on a run of labels."""
+
+import csv
+import json
+
+import pytest
+
+TINY = ["model.d=16", "model.layers=1", "model.heads=2", "data.vocab=200", "train.steps=3", "train.batch=16"]
+WORDS = ["red", "green", "blue", "loud", "quiet", "warm"]
+
+
+def text(n: int) -> str:
+    return " ".join(WORDS[(n * k + k) % 6] for k in range(1, 4)) + f" {n}"
+
+
+@pytest.fixture
+def table(tmp_path):
+    with (tmp_path / "reviews.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["text", "label"], *([text(n), ("bad", "fair", "good")[n % 3]] for n in range(90))])
+    return tmp_path / "reviews.csv"
+
+
+@pytest.fixture
+def run(harken, table):
+    done = harken("train", table, *TINY, "--out", "run", "--json")
+    assert done.code == 0, done.err
+    return "run"
+
+
+def test_a_table_is_trained_judged_and_told_by_one_command(harken, table):
+    done = harken("train", table, *TINY, "--json")
+    told = json.loads(done.out)
+    assert (done.code, told["kind"]) == (0, "bert")
+    assert told["metrics"].keys() >= {"loss", "accuracy", "f1", "matthews"}
+    assert told["baseline"].keys() == {"most frequent label", "bag of words"}
+
+
+def test_check_says_what_the_table_is_and_trains_nothing(harken, table):
+    told = json.loads(harken("check", table, *TINY, "--json").out)
+    assert told["kind"] == "table"
+    assert told["recipe"]["data.label"] == "label"
+
+
+def test_each_text_has_its_labels_the_likeliest_first(harken, run):
+    told = json.loads(harken("classify", run, text(1), text(2), "--json").out)
+    assert len(told["labels"]) == 2
+    for labels in told["labels"]:
+        assert {each["label"] for each in labels} == {"bad", "fair", "good"}
+        probabilities = [each["probability"] for each in labels]
+        assert probabilities == sorted(probabilities, reverse=True)
+        assert sum(probabilities) == pytest.approx(1)
+
+
+def test_lines_of_stdin_have_an_answer_each_and_empty_ones_too(harken, run):
+    done = harken("classify", run, stdin=f"{text(1)}\n\n{text(2)}\n".encode())
+    lines = done.out.splitlines()
+    assert (done.code, len(lines)) == (0, 3)
+    assert all(line.split()[1] in ("bad", "fair", "good") for line in lines)
+    assert harken("classify", run, text(1)).out == lines[0] + "\n"
+
+
+def test_a_file_is_worked_through_with_an_answer_a_line(harken, run, table, tmp_path):
+    done = harken("classify", run, "--in", table, "--out", "said.jsonl", "--json")
+    assert json.loads(done.out) == {"answers": 90, "out": "said.jsonl"}
+    lines = [json.loads(line) for line in (tmp_path / "said.jsonl").read_text().splitlines()]
+    assert [line["input"] for line in lines] == [text(n) for n in range(90)]
+    assert all(line["label"] == line["labels"][0]["label"] for line in lines)
+
+
+def test_other_data_is_judged_beside_the_baselines(harken, run, table):
+    told = json.loads(harken("eval", run, table, "--json").out)
+    assert (told["examples"], told["split"]) == (90, "other data")
+    assert told["metrics"].keys() >= {"accuracy", "f1"}
+
+
+def test_an_unknown_label_in_other_data_is_one_line(harken, run, tmp_path):
+    (tmp_path / "other.csv").write_text("text,label\n" + "".join(f"{text(n)},great\n" for n in range(9)))
+    done = harken("eval", run, "other.csv")
+    assert done.code == 2
+    assert done.err.startswith("harken: other.csv:2: the label 'great' was not learned; known are bad, fair, good")
+    assert done.err.count("\n") == 1
+
+
+def test_what_a_run_of_labels_does_not_do_names_the_verb_that_fits(harken, run):
+    done = harken("translate", run, "a")
+    assert done.code == 2
+    assert "this run says what a text is; use harken classify" in done.err
+
+
+def test_without_a_text_the_usage_is_told(harken, run):
+    done = harken("classify", run)
+    assert done.code == 2
+    assert "give a text, or - to read texts from stdin" in done.err
