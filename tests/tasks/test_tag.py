@@ -1,13 +1,15 @@
 import random
 from collections import Counter
+from itertools import product
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
 from harken import recipe
 from harken.data.conll import bio2
-from harken.tasks.tag import by_label, measured, predicted
+from harken.tasks.tag import by_label, likeliest, may_follow, measured, predicted
 
 TAGS = ["O", "B-A", "I-A", "B-B", "I-B"]
 
@@ -24,7 +26,8 @@ def shaken(gold, seed):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_f1_equals_nervaluates_strict(seed):
-    nervaluate = pytest.importorskip("nervaluate")
+    import nervaluate
+
     gold = drawn(40, seed)
     found = shaken(gold, seed + 100)
     result = nervaluate.Evaluator(gold, found, tags=["A", "B"], loader="list").evaluate()
@@ -46,6 +49,19 @@ def test_an_entity_counts_only_with_its_label_and_both_ends():
 
 def test_tags_that_mark_nothing_have_an_accuracy_alone():
     assert measured([["NN", "VB"]], [["NN", "NN"]]) == {"accuracy": 0.5}
+
+
+def test_the_likeliest_tags_are_the_best_of_all_that_may_follow_each_other():
+    dice = np.random.default_rng(0)
+    for words in (0, 1, 2, 4):
+        p = np.log(dice.dirichlet(np.ones(len(TAGS)), words))
+        allowed = [path for path in product(range(len(TAGS)), repeat=words) if _is_bio2([TAGS[i] for i in path])]
+        best = max(allowed, key=lambda path: sum(p[n, i] for n, i in enumerate(path)))
+        assert tuple(likeliest(p, may_follow(TAGS))) == best
+
+
+def _is_bio2(tags):
+    return bio2(tags) == tags
 
 
 # --- on data ----------------------------------------------------------------------------------------------------------

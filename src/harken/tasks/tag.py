@@ -4,10 +4,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from harken.data.batch import IGNORE
+from harken.data.batch import IGNORE, Tokens
 from harken.data.conll import INSIDE, bio2, entities
 from harken.data.label_batch import LabelBatch
 from harken.part import Part
@@ -72,16 +73,43 @@ def nll(y: Tensor, targets: Tensor) -> Tensor:  # B L C, B L
 
 
 def predicted(model: Any, part: "Tagged", labels: Sequence[str]) -> tuple[list[list[str]], list[list[float]], float]:
-    """The tags of each sentence, with entities that begin where they may; how sure each is; and the mean loss."""
-    scores, total = list[Any]([None] * len(part.texts)), 0.0
+    """The likeliest tags of each sentence, how sure each is, and the mean loss."""
+    logs, total = list[Any]([None] * len(part.texts)), 0.0
     for n, batch, y in word_scores(model, part.texts):
         total += float(nll(y[None], batch.targets[batch.asked][None]))
-        scores[n] = y.softmax(-1).max(-1)
-    tags, sure = [list[str]() for _ in part.sentences], [list[float]() for _ in part.sentences]
-    for n, best in zip(part.of, scores, strict=True):
-        tags[n] += [labels[i] for i in best.indices.tolist()]
-        sure[n] += best.values.tolist()
-    return [bio2(some) for some in tags], sure, total / max(1, sum(map(len, tags)))
+        logs[n] = y.log_softmax(-1).numpy()
+    whole = [list[Any]() for _ in part.sentences]
+    for n, some in zip(part.of, logs, strict=True):
+        whole[n].append(some)
+    follows, tags, sure = may_follow(labels), list[list[str]](), list[list[float]]()
+    for some in whole:
+        p = np.concatenate([np.empty((0, len(labels)), np.float32), *some])  # words C
+        path = likeliest(p, follows)
+        tags.append(bio2([labels[i] for i in path]))
+        sure.append(np.exp(p[np.arange(len(p)), path]).tolist())
+    return tags, sure, total / max(1, sum(map(len, tags)))
+
+
+def may_follow(labels: Sequence[str]) -> Tokens:  # C C
+    """0 where the second tag may stand behind the first, -inf where not: an entity goes on with its own label alone."""
+    inside = [tag[2:] if tag.startswith("I-") else None for tag in labels]
+    return np.array([[0.0 if i is None or tag[1:] == f"-{i}" else -np.inf for i in inside] for tag in labels])
+
+
+def likeliest(logs: Tokens, follows: Tokens) -> list[int]:  # words C, C C
+    """The tags whose probabilities have the largest product of all that may follow each other (Viterbi)."""
+    if not len(logs):
+        return []
+    starts = np.where((follows == 0).all(0), 0.0, -np.inf)  # what may follow anything begins a sentence
+    best, back = starts + logs[0], list[Any]()
+    for each in logs[1:]:
+        sums = best[:, None] + follows
+        back.append(sums.argmax(0))
+        best = sums.max(0) + each
+    path = [int(best.argmax())]
+    for step in reversed(back):
+        path.append(int(step[path[-1]]))
+    return path[::-1]
 
 
 def measured(gold: Sequence[Sequence[str]], found: Sequence[Sequence[str]]) -> dict[str, float]:
