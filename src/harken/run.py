@@ -147,7 +147,7 @@ class Unborn(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         drawn = getattr(func, "__name__", "") in ("normal_", "uniform_", "trunc_normal_", "kaiming_uniform_")
-        return args[0] if drawn and args else func(*args, **(kwargs or {}))
+        return next(iter((*args, *(kwargs or {}).values()))) if drawn else func(*args, **(kwargs or {}))
 
 
 def load_weights(model: nn.Module, saved: Mapping[str, Tensor]) -> None:

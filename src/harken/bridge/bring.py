@@ -16,8 +16,9 @@ from harken.events import Listener, silent
 from harken.use.model import Run, fitted
 
 from . import family
-from .certificate import certify
+from .certificate import Witness, certify, failure
 from .folder import Folder
+from .gguf import GGUF
 
 TIMES = 2.5  # the weights in float32, and so much memory is needed to import them
 WRITTEN = ("recipe.toml", "model.safetensors", "tokenizer.json", "log.jsonl", "cost.json")
@@ -42,18 +43,19 @@ def bring(source: str | Path, out: str | Path, *, listen: Listener = silent) -> 
         raise BadInput(f"{opened.place}: needs {need:.1f} GiB of memory to be imported; here are {room / 2**30:.1f}")
     with run.writing(folder), _whole(folder):
         listen("import", name=opened.place, parameters=run.size(model))
-        run.write_tensors(folder / "model.safetensors", family.read(opened, names, model))
+        witness = Witness(config, opened, tokenizer, recipe.model.context)
+        weights = family.read(opened, names, model)
+        run.write_tensors(folder / "model.safetensors", weights)
         run.write(folder / "tokenizer.json", tokenizer.json)
         run.write(folder / "recipe.toml", recipe.toml())
         run.write(folder / "log.jsonl", "")
         facts = _facts(folder, recipe, opened, run.size(model))
-        ready = fitted(recipe, tokenizer.vocab, run.read_tensors(folder / "model.safetensors"))
-        made = Run(folder, recipe, facts, ready, tokenizer)
+        made = Run(folder, recipe, facts, fitted(recipe, tokenizer.vocab, weights), tokenizer)
         listen("certify")
-        certificate = certify(made, config, opened)
+        certificate = certify(made, config, opened, witness)
         run.write_json(folder / "certificate.json", certificate)
         if not certificate["passed"]:
-            raise HarkenError(f"{folder / 'certificate.json'}: {_failure(certificate)}; nothing else was kept")
+            raise HarkenError(f"{folder / 'certificate.json'}: {failure(certificate)}; nothing else was kept")
         facts["seconds"] = round(time.perf_counter() - begun, 2)
         run.write_json(folder / "cost.json", {"seconds": facts["seconds"], "kwh": 0.0, "co2e_kg": 0.0})
         run.finish(folder, facts)
@@ -61,8 +63,9 @@ def bring(source: str | Path, out: str | Path, *, listen: Listener = silent) -> 
 
 
 def open_source(source: str | Path) -> family.Source:
-    """A folder, ready to be looked at."""
-    return Folder(Path(source))
+    """A folder or a GGUF file, ready to be looked at."""
+    path = Path(source)
+    return GGUF(path) if path.suffix == ".gguf" else Folder(path)
 
 
 @contextmanager
@@ -90,9 +93,3 @@ def _facts(folder: Path, recipe: recipes.Recipe, source: family.Source, size: in
         "imported": {"source": source.place, "family": source.config["model_type"]},
         "versions": {"harken": __version__, "torch": torch.__version__},
     }
-
-
-def _failure(certificate: dict[str, Any]) -> str:
-    """What a certificate that failed says, in a few words."""
-    bad = {name: part for name, part in certificate.items() if isinstance(part, dict) and part.get("passed") is False}
-    return "; ".join(f"{name} differ ({part})" for name, part in bad.items())

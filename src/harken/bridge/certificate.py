@@ -5,6 +5,7 @@ transformers is the oracle where it is installed; what could not be compared is 
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -28,31 +29,55 @@ TEXTS = (
     "naïve café, Größe, œuvre, ﬁn, İstanbul, привет мир, γειά σου, שלום, مرحبا, नमस्ते",
     "你好，世界。今日は。안녕하세요 👩‍👩‍👧 🇫🇷 é e\u0301 \u200b \ufeff",
     "def f(x):\n    return x ** 2  # 1234567890",
+    "\x00\x04\x7f\x1d control",
     "<|endoftext|> <s> </s> [CLS] [SEP] <unk> <0x0A> ▁ Ġ",
     "",
 )
-VERSIONS = ("torch", "transformers", "tokenizers", "safetensors", "gguf")
+HOW = 'install it with: pip install "harken[hf]"'
+VERSIONS = ("torch", "transformers", "tokenizers", "safetensors", "gguf", "onnx", "onnxruntime")
 
 
-def certify(run: Run, family: Config, source: Source) -> dict[str, Any]:
+class Witness:
+    """Their model. A language model is asked at once and let go: so it is never in memory together with ours."""
+
+    def __init__(self, family: Config, source: Source, tokenizer: Any, context: int | None) -> None:
+        self.said: Any = None
+        self.missing: list[str] = []
+        with _quiet():
+            try:
+                theirs = source.oracle(family.auto)
+            except ImportError as error:
+                self.missing.append(f"what the model says, for lack of {error.name}; {HOW}")
+            else:
+                asked = family.check == "language model"
+                self.said = _asked(theirs, tokenizer, min(RANDOM, context or RANDOM)) if asked else theirs
+
+
+def certify(run: Run, family: Config, source: Source, witness: Witness | None = None) -> dict[str, Any]:
     """Compare the run with what it was made of; `passed` is False as soon as one comparison fails."""
+    witness = witness or Witness(family, source, run.tokenizer, run.model.context)
     found: dict[str, Any] = {"source": source.place, "family": source.config["model_type"]}
-    missing: list[str] = []
-    found["tokenizer"] = _tokens(run, source)
+    missing = list(witness.missing)
     with _quiet():
         try:
-            theirs = source.oracle(family.auto)
+            found["tokenizer"] = _tokens(run, source)
         except ImportError as error:
-            missing.append(f'scores and greedy tokens, for lack of {error.name}: pip install "harken[hf]"')
-        else:
-            found |= CHECKS[family.check](run, theirs)
+            missing.append(f"ids of texts, for lack of {error.name}; {HOW}")
+        if witness.said is not None:
+            found |= CHECKS[family.check](run, witness.said)
     parts = [part for part in found.values() if isinstance(part, dict)]
-    return {
-        "passed": all(part["passed"] for part in parts),
-        **found,
-        "not_checked": missing,
-        "versions": {"harken": __version__, **{name: got for name in VERSIONS if (got := _version(name))}},
-    }
+    return {"passed": all(part["passed"] for part in parts), **found, "not_checked": missing, "versions": versions()}
+
+
+def failure(certificate: dict[str, Any]) -> str:
+    """What a certificate that failed says, in a few words."""
+    bad = {name: part for name, part in certificate.items() if isinstance(part, dict) and part.get("passed") is False}
+    return "; ".join(f"{name} differ ({part})" for name, part in bad.items())
+
+
+def versions() -> dict[str, str]:
+    """What took part, where it is installed."""
+    return {"harken": __version__, **{name: got for name in VERSIONS if (got := _version(name))}}
 
 
 def _version(name: str) -> str | None:
@@ -84,41 +109,46 @@ def _quiet() -> Iterator[None]:
 def _tokens(run: Run, source: Source) -> dict[str, Any]:
     """Ids of some texts, beside those that the `tokenizers` library gives by their own file."""
     expected = source.encode(TEXTS)
-    found = [_marked(run, text) for text in TEXTS]
+    found = [_marked(run.tokenizer, text) for text in TEXTS]
     equal = [list(a) == list(b) for a, b in zip(found, expected, strict=True)]
     odd = {} if all(equal) else {"first_different": TEXTS[equal.index(False)]}
     return {"passed": all(equal), "texts": len(TEXTS), "tokens": sum(map(len, found)), "equal": sum(equal), **odd}
 
 
-def _marked(run: Run, text: str) -> list[int]:
+def _marked(tokens: Any, text: str) -> list[int]:
     """The ids of a text with the marks around it."""
-    tokens = run.tokenizer
     before, behind = (tokens.begin, ()) if tokens.cls is None else ((tokens.cls,), (tokens.sep,))
     return [*before, *tokens.encode(text).tolist(), *behind]
 
 
+@dataclass(frozen=True)
+class Said:
+    """What a language model was asked, at random and of a text, and what it said and wrote."""
+
+    rows: list[list[int]]
+    scores: list[Tensor]  # L vocab each
+    written: list[int]  # after the first half of the text
+
+
 @torch.inference_mode()
-def _language_model(run: Run, theirs: Any) -> dict[str, Any]:
+def _asked(theirs: Any, tokenizer: Any, most: int) -> Said:
+    drawn = np.random.default_rng(0).integers(0, tokenizer.vocab, most).tolist()
+    rows = [drawn, _marked(tokenizer, " ".join(TEXTS[:3]))[:most]]
+    scores = [theirs(torch.tensor([ids])).logits[0, :, : tokenizer.vocab].float() for ids in rows]
+    start = rows[1][: most // 2]
+    return Said(rows, scores, greedy(theirs, start, min(GREEDY, most - len(start)), tokenizer.vocab))
+
+
+@torch.inference_mode()
+def _language_model(run: Run, said: Said) -> dict[str, Any]:
     """Scores on random and real tokens, and what both write with their memories, greedily."""
-    model, vocab = run.model, run.tokenizer.vocab
-    most = min(RANDOM, (model.context or RANDOM))
-    drawn = np.random.default_rng(0).integers(0, vocab, most)
-    rows = {"random": drawn.tolist(), "text": _marked(run, " ".join(TEXTS[:3]))[:most]}
-    differ, largest = 0.0, 0.0
-    for ids in rows.values():
-        tokens = torch.tensor([ids])
-        expected = theirs(tokens).logits[..., :vocab].float()
-        differ = max(differ, float((model.scores(tokens) - expected).abs().max()))
-        largest = max(largest, float(expected.abs().max()))
-    limit = TOLERANCE * max(1.0, largest)
-    start = rows["text"][: most // 2]
-    many = min(GREEDY, most - len(start))
+    ours = torch.cat([run.model.scores(torch.tensor([ids]))[0] for ids in said.rows])
+    start, many = said.rows[1][: len(said.rows[0]) // 2], len(said.written)
     written = [int(t) for t in run.writer.write([start], many, Choice(temperature=0.0), seed=0)]
-    theirs_written = greedy(theirs, start, many, vocab)
-    equal = sum(a == b for a, b in zip(written, theirs_written, strict=True))
-    counts = {name: len(ids) for name, ids in rows.items()}
+    equal = sum(a == b for a, b in zip(written, said.written, strict=True))
+    counts = dict(zip(("random", "text"), map(len, said.rows), strict=True))
     return {
-        "logits": {"passed": differ <= limit, "max_difference": differ, "tolerance": limit, "tokens": counts},
+        "logits": near(ours, torch.cat(said.scores)) | {"tokens": counts},
         "greedy": {"passed": equal == many, "tokens": many, "equal": equal},
     }
 
@@ -138,7 +168,10 @@ def _encoder(run: Run, theirs: Any) -> dict[str, Any]:
     """States of padded rows, random and real, and the scores of hidden words; and the texts' vectors."""
     model, vocab = run.model, run.tokenizer.vocab
     most = min(RANDOM, model.context or RANDOM)
-    rows = [np.random.default_rng(0).integers(0, vocab, most).tolist(), *(_marked(run, t)[:most] for t in TEXTS)]
+    rows = [
+        np.random.default_rng(0).integers(0, vocab, most).tolist(),
+        *(_marked(run.tokenizer, t)[:most] for t in TEXTS),
+    ]
     lengths = torch.tensor(list(map(len, rows)))
     real = torch.arange(most) < lengths[:, None]
     tokens = torch.full((len(rows), most), theirs.config.pad_token_id or 0)
@@ -155,13 +188,13 @@ def _encoder(run: Run, theirs: Any) -> dict[str, Any]:
         torch.from_numpy(vectors(model, [t[:n].tolist() for t, n in zip(tokens, lengths, strict=True)], "mean")),
         torch.nn.functional.normalize(mean, dim=-1),
     )
-    return {name: _near(*pair) | {"tokens": int(lengths.sum())} for name, pair in pairs.items()}
+    return {name: near(*pair) | {"tokens": int(lengths.sum())} for name, pair in pairs.items()}
 
 
-def _near(ours: Tensor, theirs: Tensor) -> dict[str, Any]:
+def near(ours: Tensor, theirs: Tensor) -> dict[str, Any]:
     differ, limit = float((ours - theirs).abs().max()), TOLERANCE * max(1.0, float(theirs.abs().max()))
     return {"passed": differ <= limit, "max_difference": differ, "tolerance": limit}
 
 
-# by `Config.check`: (run, their model) -> parts of the certificate, each with `passed`
+# by `Config.check`: (run, what the witness said, or is) -> parts of the certificate, each with `passed`
 CHECKS: dict[str, Callable[[Run, Any], dict[str, Any]]] = {"language model": _language_model, "encoder": _encoder}

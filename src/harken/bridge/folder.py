@@ -1,7 +1,7 @@
 """A folder in Hugging Face layout, read without trust: config.json, safetensors (in shards too), tokenizer.json.
 
 Nothing of it is ever executed. Sizes, names, offsets and shapes are checked before anything is allocated; weights are
-mapped into memory and read one tensor at a time. What could hold code is refused, not passed over.
+read one tensor at a time. What could hold code is refused, not passed over.
 """
 
 import math
@@ -39,7 +39,7 @@ class Folder:
         self.config = read_json(self.file("config.json"), SMALL)
         if "auto_map" in self.config:
             raise BadInput(f"{path}: config auto_map names code to run; harken runs none; ask for a plain model")
-        self.parts: dict[str, tuple[Tensor, int, str]] = {}  # name: the file's bytes, where it begins, its dtype
+        self.parts: dict[str, tuple[Path, int, str]] = {}  # name: its file, where it begins there, its dtype
         self.shapes: dict[str, tuple[int, ...]] = {}
         for shard, listed in self._shards().items():
             self._open(self.file(shard), listed)
@@ -71,11 +71,12 @@ class Folder:
         return getattr(transformers, auto).from_pretrained(self.path, dtype=torch.float32, **asked).eval()
 
     def read(self, name: str) -> Tensor:
-        data, start, kind = self.parts[name]
+        path, start, kind = self.parts[name]
         if kind not in DTYPES:
             raise BadInput(f"{self.place}: {name} holds {kind}; weights are F32, F16, BF16 or F64")
         size = DTYPES[kind].itemsize * math.prod(self.shapes[name])
-        return data[start : start + size].clone().view(DTYPES[kind]).view(self.shapes[name]).float()
+        data = torch.from_numpy(np.fromfile(path, np.uint8, size, offset=start))  # mapped pages would count as ours
+        return data.view(DTYPES[kind]).view(self.shapes[name]).float()
 
     def _shards(self) -> dict[str, set[str] | None]:
         """The files of weights, and what each is said to hold."""
@@ -110,7 +111,6 @@ class Folder:
         if listed is not None and listed != header.keys():
             odd = sorted(listed ^ header.keys())[0]
             raise BadInput(f"{path}: {odd[:80]!r} is in the index or in the file, not in both; fetch the folder again")
-        data = torch.from_numpy(np.memmap(path, np.uint8, "c")) if size else torch.empty(0, dtype=torch.uint8)
         ends = sorted(_span(path, name, entry) for name, entry in header.items())
         at = 0
         for begin, end, name in ends:
@@ -120,7 +120,7 @@ class Folder:
             if name in self.shapes:
                 raise BadInput(f"{path}: tensor {name[:80]!r} is in two files")
             entry = header[name]
-            self.shapes[name], self.parts[name] = tuple(entry["shape"]), (data, 8 + length + begin, entry["dtype"])
+            self.shapes[name], self.parts[name] = tuple(entry["shape"]), (path, 8 + length + begin, entry["dtype"])
         if 8 + length + at != size:
             raise BadInput(f"{path}: has {size} bytes, and its tensors end at {8 + length + at}; fetch it again")
 

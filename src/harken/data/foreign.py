@@ -1,7 +1,7 @@
 """Byte pairs that others have learned: GPT's, Llama's and Gemma's tokenizer.json, read without trust.
 
 Every part of the file must be one that is listed here, down to the patterns that cut a text into words: a pattern of
-a stranger could take hours. Each byte has a token, so nothing is unknown.
+a stranger could take hours. The bytes of all texts in plain letters have a token; what has none is left out.
 """
 
 import json
@@ -16,10 +16,11 @@ import tokenizers
 from harken.data import tokens
 from harken.data.tokens import FILE_CAP, VOCAB_CAP, Tokenizer
 from harken.data.untrusted import read_json
-from harken.errors import BadInput, BadRun
+from harken.errors import BadInput
 
 ADDED, LETTERS, PARTS, MERGES = 10_000, 200, 8, 1_000_000  # added tokens, of one, of a sequence, merges at most
 SPACE = "▁"  # how a space is written by tokens that are learned of sentences
+PLAIN = {*b"\n", *range(32, 127)}  # bytes that have a token of their own, whatever else has none
 ENDS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>")
 _LETTER_CASES = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
 _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -125,13 +126,9 @@ def _spelled(token: str, coded: bool) -> bytes:
 def load(path: Path) -> Tokenizer:
     """The tokenizer.json of a run: one of ours, or one that came with other people's weights."""
     try:
-        return Tokenizer.load(path)
-    except BadRun as error:
-        own = error
-    try:
-        return Foreign(read_json(path, FILE_CAP))
-    except Exception:  # the library raises nothing more special; what we expect of our own says more
-        raise own from None
+        return Foreign.of(read_json(path, FILE_CAP), str(path))
+    except (BadInput, OSError):
+        return Tokenizer.load(path)  # which says in its own words what is wrong
 
 
 # --- what is known ----------------------------------------------------------------------------------------------------
@@ -176,15 +173,19 @@ def _recognise(spec: Mapping[str, Any]) -> dict[str, Any]:
         _need(isinstance(pair, list) and len(pair) == 2 and all(isinstance(p, str) for p in pair), "a merge is no pair")
         _need("".join(pair) in vocab and pair[0] in vocab and pair[1] in vocab, "a merge is not in its vocabulary")
     fallback = model.get("byte_fallback") is True
-    each = {f"<0x{byte:02X}>" for byte in range(256)} if fallback else tokens._BYTES.keys()
+    each = (
+        {f"<0x{byte:02X}>" for byte in range(256)} if fallback else {c for c, b in tokens._BYTES.items() if b in PLAIN}
+    )
     _need(each <= vocab.keys(), "a byte has no token")
+    unknown = model.get("unk_token")
+    _need(unknown is None or (isinstance(unknown, str) and unknown in vocab), "its unk_token is not in its vocabulary")
     added = _added(spec.get("added_tokens"))
     _need(all(vocab.get(t["content"], t["id"]) == t["id"] for t in added), "an added token has two ids")
     ids = vocab | {t["content"]: t["id"] for t in added}
     _need(all(type(i) is int and 0 <= i < VOCAB_CAP for i in ids.values()), "it has odd ids, or too many")
     _need(len(set(ids.values())) == len(ids), "two tokens have one id")
     flags = {name: model.get(name) is True for name in ("fuse_unk", "ignore_merges")}
-    made = {"type": "BPE", **dict.fromkeys(_IDLE), "unk_token": None, **flags, "byte_fallback": fallback}
+    made = {"type": "BPE", **dict.fromkeys(_IDLE), "unk_token": unknown, **flags, "byte_fallback": fallback}
     parts = {part: _known(part, spec.get(part)) for part in ("normalizer", "pre_tokenizer")}
     frame = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, **parts}
     around = _around(spec.get("post_processor"), ids)

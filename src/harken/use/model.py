@@ -27,6 +27,7 @@ from .classify import label_texts
 from .embed import Corpus, Vectors, encoded, nearest, vectors
 from .fill import filled
 from .light import lighten
+from .prompt import label_by_prompt
 from .tag import tag_texts
 from .trace import Trace
 from .translate import traced, translations
@@ -111,7 +112,7 @@ class Run:
         Many prompts may share a seed: by its `index` among them each has draws of its own.
         """
         _check(Integral, tokens=tokens, n=n, seed=seed)
-        rows = self._pieces(self._prompt(prompt, listen), n, tokens, stop, Choice.of(choice), seed=seed, index=index)
+        rows = self._pieces([self._prompt(prompt, listen)] * n, tokens, stop, Choice.of(choice), seed=seed, index=index)
         texts = ["".join(pieces) for pieces in zip(*rows, strict=True)]
         return texts[0] if n == 1 else texts
 
@@ -128,19 +129,19 @@ class Run:
     ) -> Iterator[str]:
         """The continuation, piece by piece as it is made."""
         _check(Integral, tokens=tokens, seed=seed)
-        rows = self._pieces(self._prompt(prompt, listen), 1, tokens, stop, Choice.of(choice), seed=seed, index=index)
+        rows = self._pieces([self._prompt(prompt, listen)], tokens, stop, Choice.of(choice), seed=seed, index=index)
         return (piece for (piece,) in rows)
 
     def _pieces(
-        self, ids: list[int], n: int, tokens: int, stop: str | None, choice: Choice, *, seed: int, index: int
+        self, prompts: list[list[int]], tokens: int, stop: str | None, choice: Choice, *, seed: int, index: int
     ) -> Iterator[list[str]]:
-        """What each of n continuations gains by a token, until all have come to the stop text."""
-        decoders, cuts = [self.tokenizer.stream_decoder() for _ in range(n)], [Cut(stop) for _ in range(n)]
-        for token in ids:
-            for text in decoders:
+        """What the continuation of each prompt gains by a token, until all have come to the stop text."""
+        decoders, cuts = [self.tokenizer.stream_decoder() for _ in prompts], [Cut(stop) for _ in prompts]
+        for ids, text in zip(prompts, decoders, strict=True):
+            for token in ids:
                 text(token)
         never = self.tokenizer.marks
-        for chosen in self.writer.write([ids] * n, tokens, choice, seed=seed, index=index, never=never):
+        for chosen in self.writer.write(prompts, tokens, choice, seed=seed, index=index, never=never):
             yield [cut.take(text(i)) for cut, text, i in zip(cuts, decoders, chosen.tolist(), strict=True)]
             if all(cut.done for cut in cuts):
                 return
@@ -222,29 +223,43 @@ class Run:
     # --- translate ----------------------------------------------------------------------------------------------------
 
     def translate(self, text: str | Sequence[str], *, listen: Listener = silent, **search: Any) -> Any:
-        """The best target of a source, or of each of a list. Options: beam, length_penalty, no_repeat, longest."""
+        """The best target of a source, or of each of a list.
+
+        Options: beam, length_penalty, no_repeat, longest, temperature, top_k, top_p, seed; `prefix`, how it begins.
+        """
         many = isinstance(text, Sequence) and not isinstance(text, str)
         best = self.alternatives(text if many else [text], listen=listen, **search)  # type: ignore[list-item]
         return [each[0]["text"] for each in best] if many else best[0][0]["text"]
 
     def alternatives(
-        self, texts: Sequence[str], *, listen: Listener = silent, **search: Any
+        self, texts: Sequence[str], *, prefix: str = "", index: int = 0, listen: Listener = silent, **search: Any
     ) -> list[list[dict[str, Any]]]:
-        """For each source its best targets, as many as `alternatives` says: text and score (mean ln p), best first."""
+        """For each source its best targets, as many as `alternatives` says: text and score (mean ln p), best first.
+
+        `index` is the place of the first source among those that share a seed.
+        """
         self.must("translate")
+        _check(str, prefix=prefix)
+        _check(Integral, index=index)
         how = Search.of({"longest": self.recipe.task.longest, **search})
-        return translations(self.finder, self.tokenizer, texts, how, listen)
+        return translations(self.finder, self.tokenizer, texts, how, listen, prefix=prefix, index=index)
 
     # --- labels -------------------------------------------------------------------------------------------------------
 
-    def classify(self, text: str | Sequence[Any]) -> Any:
+    def classify(
+        self, text: Any, *, prompt: str | None = None, labels: Sequence[str] = (), listen: Listener = silent
+    ) -> Any:
         """The labels of a text, or of each of a list, the likeliest first: label and probability (of a number: value).
 
-        Where two texts were learned, each is a pair of them, or one with a tab between.
+        Where two texts were learned, each is a pair of them, or one with a tab between. A language model is asked with
+        a prompt: prompt="Review: {text} Sentiment:", labels=["positive", "negative"].
         """
-        self.must("classify")
         given = [text] if isinstance(text, str) else text
-        found = label_texts(self.model, cast(TextLabels, self.tokenizer), given, self.recipe.data.longest)
+        if prompt is None:
+            self.must("classify")
+            found = label_texts(self.model, cast(TextLabels, self.tokenizer), given, self.recipe.data.longest)
+        else:
+            found = label_by_prompt(self, given, prompt, labels, listen)
         return found[0] if isinstance(text, str) else found
 
     def tag(self, text: str | Sequence[str]) -> Any:
@@ -372,11 +387,16 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "float32") 
     return Run(folder, recipe, facts, lighten(model.to(where), precision), tokenizer)
 
 
-def fitted(recipe: Recipe, vocab: Any, weights: Mapping[str, Tensor]) -> LanguageModel:
-    """The model of a recipe with these weights; sizes are compared before anything is allocated."""
-    with torch.device("meta"):
-        run.fit(recipe.build(vocab), weights)
-    with torch.random.fork_rng(devices=[]):
+def fitted(recipe: Recipe, vocab: Any, weights: dict[str, Tensor]) -> LanguageModel:
+    """The model of a recipe with these weights; sizes are compared before anything is allocated.
+
+    The weights are taken out of the dictionary one by one: never are all of them in memory twice.
+    """
+    with torch.random.fork_rng(devices=[]), run.Unborn():
+        with torch.device("meta"):
+            run.fit(recipe.build(vocab), weights)
         model: LanguageModel = recipe.build(vocab)
-    run.load_weights(model, weights)
+    with torch.no_grad():
+        for name, own in run.weights(model).items():
+            own.copy_(weights.pop(name))
     return model
