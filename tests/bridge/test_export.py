@@ -13,7 +13,6 @@ from harken import run as runs
 from harken.bridge.bring import bring
 from harken.bridge.export import export
 from harken.errors import BadInput
-from harken.recipe import resolve
 
 pytestmark = pytest.mark.oracle
 LIMIT = 1e-5
@@ -33,35 +32,6 @@ MODELS = {
     "bert-words": {**BERT, "model.follows": False, "model.pooler": False, "model.act": "relu"},
     "distilbert": {**BERT, "model.follows": False, "model.pooler": False, "model.segments": 0},
 }
-
-
-@pytest.fixture(scope="module")
-def words(tales):
-    from harken.data.tokens import train
-
-    text = tales.read_text()
-    return {kind: train(kind, lambda: [text], 400) for kind in ("bpe", "wordpiece", "char")}
-
-
-@pytest.fixture
-def made(words, tmp_path):
-    def make(settings):
-        """A run folder with random weights, as a training would have left it."""
-        recipe, folder = resolve(("test", settings)), tmp_path / "run"
-        tokenizer = words[settings.get("data.tokens", "bpe")]
-        torch.manual_seed(0)
-        model = recipe.build(tokenizer.vocab)
-        with torch.no_grad():
-            for p in model.parameters():
-                p.add_(torch.randn(p.shape) * 0.1)
-        folder.mkdir()
-        runs.write_tensors(folder / "model.safetensors", runs.weights(model))
-        tokenizer.save(folder / "tokenizer.json")
-        runs.write(folder / "recipe.toml", recipe.toml())
-        runs.finish(folder, {"metrics": {}})
-        return harken.load(folder, device="cpu")
-
-    return make
 
 
 @pytest.mark.parametrize("name", list(MODELS))

@@ -114,10 +114,10 @@ WAYS: dict[str, dict[str, Callable[[Any], dict[str, Any]]]] = {  # for a kind of
 def export(run: Run, out: str | Path, *, listen: Listener = silent) -> dict[str, Any]:
     """Write the run as a folder that transformers loads; the certificate that both say the same lies in it."""
     config, given = counterpart(run)
-    with _placed(Path(out)) as folder:
+    with placed(Path(out)) as folder:
         runs.write_json(folder / "config.json", given)
         runs.write_tensors(folder / "model.safetensors", theirs(config, run), {"format": "pt"})
-        for name, content in _tokens(run).items():
+        for name, content in tokens(run).items():
             runs.write_json(folder / name, content)
         listen("certify")
         opened = Folder(folder)
@@ -196,7 +196,7 @@ def _ids(run: Run) -> dict[str, Any]:
     return {**found, "dtype": "float32", "transformers_version": "4.50.0"}
 
 
-def _tokens(run: Run) -> dict[str, Any]:
+def tokens(run: Run) -> dict[str, Any]:
     """tokenizer.json, with the marks around a text, and which word is which mark."""
     words = run.tokenizer
     spec = json.loads(words.json)
@@ -227,7 +227,7 @@ def _framed(marks: list[str], ids: list[int]) -> dict[str, Any]:
 
 
 @contextmanager
-def _placed(out: Path) -> Iterator[Path]:
+def placed(out: Path) -> Iterator[Path]:
     """A folder beside its place, put there when it is whole."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadInput(f"--out {out}: is not empty; choose another name")

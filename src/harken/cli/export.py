@@ -11,22 +11,25 @@ from .say import Teller
 
 @click.command()
 @click.argument("run")
-@click.option("--to", type=click.Choice(["hf"]), required=True, help="hf: a folder that transformers loads.")
-@click.option("--out", metavar="DIR", help="Where to write it.  [default: RUN-hf]")
+@click.option(
+    "--to", type=click.Choice(["hf", "onnx"]), required=True, help="hf: transformers loads it; onnx: a graph."
+)
+@click.option("--out", metavar="DIR", help="The folder to write.  [default: the run's name and -hf or -onnx]")
 @as_json
 def export(run: str, to: str, out: str | None, json_: bool) -> None:
     """Write a run's weights in another layout, with a certificate that both say the same."""
-    from harken.bridge.export import export as write
+    from harken.bridge import export as hf
+    from harken.bridge import onnx
     from harken.use.model import load
 
     model = load(run, device="cpu")
     place = Path(out or f"{Path(run).resolve().name}-{to}")
     with Teller(aside=json_) as teller:
-        certificate = write(model, place, listen=teller)
+        certificate = (hf if to == "hf" else onnx).export(model, place, listen=teller)
     if json_:
         show({"path": place, "certificate": certificate})
         return
-    click.echo(f"{place}: {certificate['family']}, as transformers reads it")
+    click.echo(f"{place}: {certificate['family']}, which says what the run says")
     for line in said(certificate):
         click.echo(f"  {line}")
 
