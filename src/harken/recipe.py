@@ -7,6 +7,7 @@ is given beats what an earlier layer says of the settings it stands for, and so 
 of the file). Where each value came from is remembered.
 """
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from .part import Part
 
 SECTIONS = ("data", "model", "task", "train")
 TRANSFERS = ("finetune", "frozen", "scratch")  # all weights go on learning, only those of the head, or all begin anew
+SHOTS = re.compile(r"(\d{1,4})-shot")  # nothing is learned: the run is asked with a prompt, behind so many examples
 GIVEN = "given"  # where the settings of the command line, or of a call, come from
 ABOVE = ("from", "transfer")
 OTHERS_SAY = {"ema": "moving", "swa": "last", "rope": "rotary", "bf16": "bfloat16", "fp32": "float32"}
@@ -45,10 +47,16 @@ class Start:
             raise BadSetting(f"transfer = {found.transfer!r}: of which run? Say it with from=runs/NAME")
         if found.run is not None and not isinstance(found.run, str):
             raise BadSetting(f"from = {found.run!r}: accepted: the folder of a run")
-        if found.transfer not in TRANSFERS:
+        if found.transfer not in TRANSFERS and found.shots is None:
             near = did_you_mean(str(found.transfer), TRANSFERS)
-            raise BadSetting(f"transfer = {found.transfer!r}: accepted: {', '.join(TRANSFERS)}.{near}")
+            raise BadSetting(f"transfer = {found.transfer!r}: accepted: {', '.join(TRANSFERS)}, 4-shot.{near}")
         return found
+
+    @property
+    def shots(self) -> int | None:
+        """How many examples stand in the prompt that the run is asked with; None where something is learned."""
+        said = SHOTS.fullmatch(str(self.transfer))
+        return int(said[1]) if said else None
 
     def settings(self) -> Settings:
         return {} if self.run is None else {"from": self.run, "transfer": self.transfer}

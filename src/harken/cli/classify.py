@@ -17,43 +17,55 @@ SHOWN = 3  # labels of a text
 @click.command()
 @click.argument("run")
 @click.argument("texts", nargs=-1, metavar="[TEXT...]")
+@click.option("--prompt", "asked", metavar="TEXT", help='Ask a language model: "Review: {text} Sentiment:".')
+@click.option("--labels", metavar="A,B", help="With --prompt: the labels, whose text is likely behind it or not.")
 @through_files
 @as_precision
 @as_json
-def classify(run: str, texts: tuple[str, ...], in_: str | None, out_: str | None, precision: str, json_: bool) -> None:
+def classify(
+    run: str, texts: tuple[str, ...], asked: str | None, labels: str | None, precision: str, json_: bool, **files: Any
+) -> None:
     """What each TEXT is: its labels with their probabilities, or its number. Two texts have a tab between them.
 
-    With -, or piped, each line of stdin is a text: one answer a line.
+    With -, or piped, each line of stdin is a text: one answer a line. With --prompt a RUN that writes text answers.
     """
+    in_, out_ = files["in_"], files["out_"]
+    if (asked is None) != (labels is None):
+        raise click.UsageError(
+            '--prompt and --labels go together: --prompt "Review: {text} Sentiment:" --labels good,bad'
+        )
     if not texts and in_ is None and not piped():
         raise click.UsageError("give a text, or - to read texts from stdin, one a line")
     check_files(in_, out_)
     from harken.use.model import load
 
     model = load(run, precision=precision)
-    model.must("classify")
+    how: dict[str, Any] = {}
+    if labels is not None:
+        how = {"prompt": asked, "labels": labels.split(","), "listen": Teller(aside=True)}
+    model.classify([], **how)  # what cannot be asked is refused before the first text
     if in_ is not None and out_ is not None:
         with Teller(aside=True) as teller:
-            answered = work_through(in_, out_, lambda asked: _answers(model, asked), listen=teller)
+            answered = work_through(in_, out_, lambda given: _answers(model, given, how), listen=teller)
         show({"answers": answered, "out": out_}) if json_ else click.echo(f"{answered} answers in {out_}")
         return
     some = blocks(AT_ONCE, must=not texts) if texts in ((), ("-",)) else [list(map(typed, texts))]
     if json_:
-        show({"labels": list(_each(model, some))})
+        show({"labels": list(_each(model, some, how))})
         return
-    for labels in _each(model, some):
-        click.echo("  ".join(f"{_amount(label)} {label['label']}" for label in labels[:SHOWN]))
+    for found in _each(model, some, how):
+        click.echo("  ".join(f"{_amount(label)} {label['label']}" for label in found[:SHOWN]))
 
 
 def _amount(label: dict[str, Any]) -> str:
     return f"{label['value']:.4g}" if "value" in label else f"{label['probability']:.3f}"
 
 
-def _answers(model: Any, asked: Iterator[str]) -> Iterator[dict[str, Any]]:
-    for labels in _each(model, iter(lambda: list(islice(asked, AT_ONCE)), [])):
+def _answers(model: Any, given: Iterator[str], how: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for labels in _each(model, iter(lambda: list(islice(given, AT_ONCE)), []), how):
         yield {**labels[0], "labels": labels}
 
 
-def _each(model: Any, some: Iterable[list[str]]) -> Iterator[list[dict[str, Any]]]:
+def _each(model: Any, some: Iterable[list[str]], how: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:
     for texts in some:
-        yield from model.classify(texts)
+        yield from model.classify(texts, **how)

@@ -10,7 +10,7 @@ from . import as_json, show
 from .say import Teller, table
 
 # of a trial; the rest is in its report
-TOLD = {"notice", "fetch", "vocabulary", "encode", "step", "planned", "trial", "tried"}
+TOLD = {"notice", "fetch", "vocabulary", "encode", "answer", "step", "planned", "trial", "tried"}
 
 SHORT = {"models": "model.kind", "transfer": "transfer", "minutes": "train.minutes"}
 
@@ -19,7 +19,9 @@ SHORT = {"models": "model.kind", "transfer": "transfer", "minutes": "train.minut
 @click.argument("what", metavar="DATA|RECIPE|COMPARISON")
 @click.argument("settings", nargs=-1, metavar="[section.key=a,b,c ...]")
 @click.option("--models", metavar="A,B", help="The same as model.kind=A,B.")
-@click.option("--transfer", metavar="A,B", help="The same as transfer=A,B: scratch, frozen, finetune; with from=RUN.")
+@click.option(
+    "--transfer", metavar="A,B", help="The same as transfer=A,B: scratch, frozen, finetune, 4-shot (from=RUN)."
+)
 @click.option("--minutes", type=float, help="How long to train each trial; set-up is not counted.")
 @click.option("--seeds", type=click.IntRange(min=1), metavar="N", help="How often each is trained. Default: 3.")
 @click.option(

@@ -245,7 +245,7 @@ def verdict(facts: dict[str, Any]) -> list[str]:
         rows += [(f"{name}, for free", base) for name, base in free.items()]
         protocol = facts.get("protocol", {}).get(split, {})
         how = ", ".join(f"{name.replace('_', ' ')} {figure(x)}" for name, x in protocol.items())
-        told += [f"  {split if n == 0 else '':<{width}}  {line}" for n, line in enumerate(_aligned(rows))]
+        told += [f"  {split if n == 0 else '':<{width}}  {line}" for n, line in enumerate(aligned(rows))]
         told += [f"  {'':<{width}}  ({how})"] if how else []
         told += [f"  {'':<{width}}  (too few tokens for a verdict: {FEW:,} are needed)"] if too_few(protocol) else []
     told += [f"  {'':<{width}}  {left}"] if (left := skipped(facts)) else []
@@ -257,7 +257,7 @@ def measured(value: Any) -> str:
     return "nan" if value is None else figure(value, 4)
 
 
-def _aligned(rows: Sequence[tuple[str, Mapping[str, float]]]) -> list[str]:
+def aligned(rows: Sequence[tuple[str, Mapping[str, float]]]) -> list[str]:
     """Each row's metrics, one below the other, and whose they are."""
     grid = []
     for name in dict.fromkeys(name for _, values in rows for name in values):

@@ -65,9 +65,10 @@ def choose(what: str | None, settings: Settings | None = None, *, listen: Listen
     found = {"data.kind": kind, "data.path": str(path), **_found(what, kind, guess, listen)}
     found |= SUITS.get(guess.kind, {}) if guess else {}
     suits = entry.settings if entry and kind == entry.kind else {}
-    layers = [("harken's choice for such data", {**_template(kind, path, given), **suits}), (what, found)]
-    if given.get("from", "none") != "none":
-        layers.append((f"from {given['from']}", inherited(str(given["from"]), kind, given)))
+    begun = {} if given.get("from", "none") == "none" else inherited(str(given["from"]), kind, given)
+    layers = [("harken's choice for such data", {**_template(kind, path, begun | given), **suits}), (what, found)]
+    if begun:
+        layers.append((f"from {given['from']}", begun))
     return Chosen(recipe.resolve(*layers, on_top), guess)
 
 

@@ -30,6 +30,7 @@ from harken.recipe import GIVEN, Recipe, Settings
 from harken.training.settings import Train
 from harken.use.model import Run, fitted
 
+from .asking import by_asking, prompt_of
 from .chart import number
 from .choose import choose, located, run_name
 from .compare_page import compare_page, compare_svg
@@ -192,6 +193,8 @@ def check(plan: Plan, listen: Listener = silent) -> None:
         raise BadInput(f"{outside[0]}: what was learned is judged under other settings of model and task only")
     for row in plan.rows():
         recipe = choose(plan.what, plan.settings | row, listen=listen).recipe
+        if recipe.start.shots is not None:
+            prompt_of(recipe)
         for under in product(plan.evals):
             recipes.resolve(("the recipe", recipe.settings()), (GIVEN, under))
 
@@ -236,8 +239,7 @@ def _how_to_go_on(folder: Path) -> str:
 def _compare(plan: Plan, folder: Path, listen: Listener) -> Comparison:
     rows = plan.rows()
     chosen = [choose(plan.what, plan.settings | row).recipe for row in rows]
-    budgets = [recipe.train for recipe in chosen]
-    first = budgets[0].seed
+    first, budgets = chosen[0].train.seed, [recipe.train for recipe in chosen if recipe.start.shots is None]
     todo = [(n, seed) for seed in range(first, first + plan.seeds) for n in range(len(rows))]  # all rows, then again
     groups: list[list[Trial]] = [[] for _ in rows]
     minutes = [train.minutes for train in budgets if (train.steps, train.tokens, train.epochs) == (None, None, None)]
@@ -281,13 +283,16 @@ def trial_name(settings: Settings, seed: int) -> str:
 
 
 def _trial(plan: Plan, row: Settings, seed: int, folder: Path, before: Sequence[Trial], listen: Listener) -> Trial:
-    """Train one, go on with one that was begun, or read one that is finished. One that fails says why."""
+    """Train one (or ask it), go on with one that was begun, or read one that is finished. One that fails says why."""
     trial = Trial(row, seed, folder)
     begun, done = (folder / "recipe.toml").is_file(), (folder / "harken.json").is_file()
-    # a run that was begun has its own
-    given = {} if begun else trial_settings(plan, row, before) | {"train.seed": seed}
     _forget()
     try:
+        recipe = choose(plan.what, plan.settings | row | {"train.seed": seed}).recipe
+        if recipe.start.shots is not None:
+            return replace(trial, **by_asking(recipe, folder, listen))
+        # a run that was begun has its own
+        given = {} if begun else trial_settings(plan, row, before) | {"train.seed": seed}
         made = train(plan.what, out=folder, settings=given, resume=begun, listen=silent if done else listen)
         asked = [_under(made, under) for under in product(plan.evals)] if plan.evals else []
         cost, log = run.read_json(folder / "cost.json"), run.read_log(folder)

@@ -163,9 +163,9 @@ def _free(done: Sequence[Trial], split: str) -> dict[str, Facts]:
 
 
 def _level(done: Sequence[Trial], metric: str) -> float | None:
-    """The best that every trial reaches in its looks."""
-    sign = better(metric)
-    bests = [min((sign * seen for _, _, seen in trial.curve(metric)), default=math.inf) for trial in done]
+    """The best that every trial reaches in its looks; one that learned nothing has none."""
+    sign, learned = better(metric), (trial for trial in done if trial.facts["steps"])
+    bests = [min((sign * seen for _, _, seen in trial.curve(metric)), default=math.inf) for trial in learned]
     return number(sign * max(bests)) if bests else None
 
 
@@ -196,7 +196,7 @@ def _row(group: Sequence[Trial], splits: Sequence[str], judged: Facts) -> dict[s
         known = [x for x in values if x is not None]
         return fmean(known) if known else None
 
-    rate = mean(trial.tokens / trial.cost["seconds"] for trial in done if trial.cost["seconds"])
+    rate = mean(trial.tokens / trial.cost["seconds"] for trial in done if trial.tokens and trial.cost["seconds"])
     return {
         "name": name_of(settings) or str(first.get("kind", "")),
         "model": first.get("kind") or settings.get("model.kind"),

@@ -2,7 +2,7 @@
 
 `from = "runs/x"` in a recipe takes all three. transfer = finetune: every weight goes on learning; frozen: the body
 stays as it is and only its head learns; scratch: the same shape and words with weights by chance, to see what those
-that were learned are worth.
+that were learned are worth; 4-shot: nothing is learned, a language model is asked (asking.py).
 """
 
 from pathlib import Path
@@ -44,6 +44,9 @@ def words(start: Start) -> Any:
 def begin(model: nn.Module, recipe: Recipe) -> None:
     """Give the model's body the weights it begins with, and hold those that shall not learn."""
     start, body = recipe.start, getattr(model, "body", model)
+    if start.shots is not None:
+        way = "judge it with harken compare, or with harken eval RUN DATA --prompt"
+        raise BadSetting(f"transfer = {start.transfer!r}: a prompt learns nothing; {way}")
     if start.run is None:
         return
     if start.transfer == "frozen" and body is model:

@@ -43,6 +43,10 @@ class Task(Part):
         "none", description="balanced: a rare label counts more in the loss, as much as any; losses told are plain"
     )
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of each label spread over all, in training")
+    prompt: str | None = Field(None, description='with transfer=4-shot, how it is asked: "Review: {text} Sentiment:"')
+    labels: dict[str, str] | None = Field(
+        None, description='what a prompt says for the labels of the data: {0 = "negative", 1 = "positive"}'
+    )
 
     def bind(self, data: "ExampleData", model: Any, *, batch: int, seed: int) -> "Classify":
         return Classify(self, data, model, batch=batch, seed=seed)

@@ -71,7 +71,7 @@ class Span(EachToken):
         part: Asked = self.data.splits[split]
         some = part.first(QUICK) if quick else part
         found, loss = answered(model, some, self.longest, none=self.none(split))
-        metrics, parts = self._measured([answer.text for answer in found], some)
+        metrics, parts = self.measured([answer.text for answer in found], some)
         protocol = {"questions": len(found), "windows": len(some.texts), "judged_by": "f1"}
         return Score(metrics | {"loss": loss}, protocol, {} if quick else parts, by="f1")
 
@@ -81,7 +81,7 @@ class Span(EachToken):
             not question.answers for part in (self.data.train, self.data.splits[split]) for question in part.questions
         )
 
-    def _measured(self, texts: list[str], part: "Asked") -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    def measured(self, texts: list[str], part: "Asked") -> tuple[dict[str, float], dict[str, dict[str, float]]]:
         """The metrics of all questions, and of those with and without an answer where there are both."""
         each = [judged(text, question.answers) for text, question in zip(texts, part.questions, strict=True)]
         groups: dict[str, list[tuple[float, float]]] = {"answerable": [], "unanswerable": []}
@@ -96,7 +96,7 @@ class Span(EachToken):
         free = {"sentence with most words of the question": [overlapping(q.text, q.context) for q in part.questions]}
         if self.none(split):
             free["no answer"] = [""] * len(part.questions)
-        return {name: self._measured(texts, part)[0] for name, texts in free.items()}
+        return {name: self.measured(texts, part)[0] for name, texts in free.items()}
 
 
 def nll(y: Tensor, batch: LabelBatch) -> Tensor:  # B L 2

@@ -105,7 +105,7 @@ class Translate:
         total, count = self._score(model, pairs)
         how = Search(beam=1 if quick else self.task.beam, longest=self.task.longest)
         answers = self.answers(model, [pairs.source[n] for n in range(min(most, len(pairs)))], how)
-        found, notes = self._measured(answers, pairs)
+        found, notes = self.measured(answers, pairs)
         model.train(was)
         mean, by = total / max(1, count), self.task.measure if self.task.measure in found else "loss"
         metrics = {"loss": mean, "perplexity": math.exp(min(mean, 700)), **found}
@@ -133,7 +133,7 @@ class Translate:
         found = Finder(model).search_all(ids, how, never=unwritten(self.data.tokenizers.target))
         return [self.data.tokenizers.decode_target(best[0].tokens) if best else "" for best in found]
 
-    def _measured(self, answers: list[str], pairs: "Pairs") -> tuple[dict[str, float], dict[str, Any]]:
+    def measured(self, answers: list[str], pairs: "Pairs") -> tuple[dict[str, float], dict[str, Any]]:
         """The metrics of these answers to the first sources of a split, and how they were counted."""
         references = pairs.references[: len(answers)]
         found = {
@@ -173,7 +173,7 @@ class Translate:
         if self.data.learned:
             seen = (target for _, target in islice(self.data.texts(), BASELINE_PAIRS))
             free["most frequent target"] = measures.most_frequent(seen, len(sources))
-        return {name: self._measured(answers, pairs)[0] for name, answers in free.items()}
+        return {name: self.measured(answers, pairs)[0] for name, answers in free.items()}
 
     # --- nothing is carried from batch to batch -----------------------------------------------------------------------
 

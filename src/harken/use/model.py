@@ -1,7 +1,7 @@
 """A run, loaded: what users hold in their hands after `harken.load` or `harken.train`."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from numbers import Integral
 from pathlib import Path
@@ -24,7 +24,8 @@ from harken.tasks import Score
 
 from .ask import ask_text
 from .classify import label_texts
-from .embed import Corpus, Vectors, encoded, nearest, vectors
+from .cut import Cut
+from .embed import Corpus, Vectors, encoded, nearest, reader, vectors
 from .fill import filled
 from .light import lighten
 from .prompt import label_by_prompt
@@ -325,27 +326,6 @@ class Run:
         with watching(self.model) as views:
             self.model(torch.tensor([ids], device=self.device))
         return Trace(self.tokenizer.words(ids), {"self": list(views.values())})
-
-
-class Cut:
-    """Ends a stream of text before the first place where a stop text stands, even if it comes in pieces."""
-
-    def __init__(self, stop: str | None) -> None:
-        self.stop, self.held, self.done = stop, "", False
-
-    def take(self, piece: str) -> str:
-        if not self.stop or self.done:
-            return "" if self.done else piece
-        text = self.held + piece
-        if self.stop in text:
-            self.done, self.held = True, ""
-            return text[: text.index(self.stop)]
-        keep = next((n for n in range(min(len(self.stop) - 1, len(text)), 0, -1) if self.stop.startswith(text[-n:])), 0)
-        self.held = text[len(text) - keep :]
-        return text[: len(text) - keep]
-
-    def rest(self) -> str:
-        return self.held
 
 
 def _words(written: str, logs: list[float | None], tokenizer: Any) -> list[dict[str, Any]]:
