@@ -5,7 +5,9 @@ import pytest
 import torch
 
 import harken
+from harken.data.examples import LabelWords
 from harken.errors import BadInput
+from harken.recipe import resolve
 from harken.use import embed
 
 TEXTS = ["Tom had a hat", "a", "", "The cat saw a big dog and ran", "Tom had a hat"]
@@ -62,6 +64,20 @@ def test_what_is_no_text_or_no_pool_is_refused(char, given, message):
 def test_a_run_of_pairs_has_no_vectors(pair_folder):
     with pytest.raises(BadInput, match="use harken translate"):
         harken.load(pair_folder).embed("a")
+
+
+def test_a_run_with_a_head_gives_the_vectors_of_its_body(char, tmp_path):
+    words, settings = (
+        LabelWords(char.tokenizer, ["O", "B-x"]),
+        {"data.kind": "tags", "model.kind": "gpt", "model.d": 16},
+    )
+    recipe = resolve(("test", {**settings, "model.layers": 1, "model.heads": 2, "model.context": 16}))
+    model = recipe.build(words.vocab)
+    run = harken.Run(tmp_path, recipe, {}, model, words)
+    with torch.no_grad():
+        h = model.body(torch.tensor([char.tokenizer.encode("Tom").tolist()]))[0]
+    assert run.embed("Tom", normalised=False) == pytest.approx(h.mean(0).numpy(), abs=1e-6)
+    assert len(run.nearest("T", 3)) == 3
 
 
 # --- a file -----------------------------------------------------------------------------------------------------------

@@ -26,6 +26,11 @@ AT_ONCE = 1 << 13  # tokens that are read together, padding counted
 BLOCK = 4096  # lines of a file whose vectors are made, or compared, at once
 
 
+def reader(model: Any, tokenizer: Any) -> tuple[Any, Any]:
+    """The model that reads, and its words: a head with labels may stand on it."""
+    return getattr(model, "body", model), getattr(tokenizer, "tokenizer", tokenizer)
+
+
 def encoded(tokenizer: Any, text: str, most: int | None, listen: Listener) -> list[int]:
     """The ids of a text and the marks around it, if its tokens have such; cut where it is longer than the model takes.
 

@@ -291,24 +291,22 @@ class Run:
     ) -> Vectors:
         """The vector of a text, or one for each of a list: the mean of its states, that of its first token, or last."""
         self.must("embed")
-        tokens = partial(encoded, self.tokenizer, most=self.model.context, listen=listen)
+        body, words = reader(self.model, self.tokenizer)
+        tokens = partial(encoded, words, most=self.model.context, listen=listen)
         texts = [text] if isinstance(text, str) else text
-        body = getattr(self.model, "body", self.model)  # a head stands on it
         found = vectors(body, [tokens(each) for each in texts], pool, normalised=normalised)
         return found[0] if isinstance(text, str) else found
 
     def corpus(self, path: str | Path, *, pool: str = "mean", listen: Listener = silent) -> Corpus:
         """The lines of a text file, to be searched: `run.corpus("notes.txt").search("a warm day")`."""
-        key = " ".join(
-            [pool, *(self.facts["sha256"][name] for name in ("recipe.toml", "model.safetensors", run.TOKENS[0]))]
-        )
+        key = f"{pool} {self.facts['sha256']}"
         return Corpus(Path(path), partial(self.embed, pool=pool, listen=listen), key, listen)
 
     def nearest(self, word: str, k: int = 10) -> list[dict[str, Any]]:
         """The k words whose vectors in the model's table are nearest to this word's, with their cosines."""
         self.must("embed")
-        table = getattr(self.model, "body", self.model).embed.weight
-        return nearest(table, self.tokenizer, word, k)
+        body, words = reader(self.model, self.tokenizer)
+        return nearest(body.embed.weight, words, word, k)
 
     # --- look ---------------------------------------------------------------------------------------------------------
 
