@@ -50,7 +50,10 @@ def train(what: str, settings: tuple[str, ...], json_: bool, show_: bool, **opti
     click.echo(cost_line(result["cost"]))
     click.echo(f"  run     {run.path}      report: {run.path / 'report.html'}")
     _refuse_unsound(run)
-    place, example = quote(str(run.path)), quote(run.facts.get("example", "A sentence."))
+    place, example = (
+        quote(str(run.path)),
+        quote(run.facts.get("example", "A [MASK] sentence." if run.verb == "fill" else "A sentence.")),
+    )
     given = {"generate": PROMPT, "ask": f"my.txt {example}"}.get(run.verb, example)
     click.echo(f"  next    harken {run.verb} {place} {given}")
 

@@ -69,10 +69,10 @@ class Marks:
 
 def hidden(rows: Tokens, marks: Marks, how: Hiding, most: int, rng: np.random.Generator) -> tuple[Tokens, ...]:
     """The rows as they are seen, which places are asked (B most; 0 where none is), and what stood there (or IGNORE)."""
-    free, keys = marks.text[rows], rng.random(rows.shape)
-    words = np.cumsum(~marks.goes_on[rows] | ~free, 1) - 1 if how.whole else np.arange(rows.shape[1])[None]
-    keys = np.where(free, np.take_along_axis(keys, np.broadcast_to(words, rows.shape), 1), 2.0)
-    order = np.argsort(keys, 1, kind="stable")[:, : most + 1]
+    free, begins = marks.text[rows], ~(marks.goes_on[rows] & how.whole)
+    words = np.cumsum(begins | ~free, 1) - 1  # which word of the row a token is of
+    drawn: Tokens = np.take_along_axis(rng.random(size=rows.shape), words, 1)
+    order = np.argsort(np.where(free, drawn, 2.0), 1, kind="stable")[:, : most + 1]
     there = free.sum(1)
     asked = np.clip(np.rint(how.share * there), 1, most).astype(np.int64)
     picked = np.arange(order.shape[1]) < np.minimum(asked, there)[:, None]
@@ -93,4 +93,5 @@ def hidden(rows: Tokens, marks: Marks, how: Hiding, most: int, rng: np.random.Ge
 
 def masked(seen: tuple[Tokens, ...], **more: Tokens) -> MaskedBatch:
     tokens, places, answers = map(torch.from_numpy, seen)
-    return MaskedBatch(tokens, answers, places=places, **{name: torch.from_numpy(x) for name, x in more.items()})
+    told: dict[str, Any] = {name: torch.from_numpy(x) for name, x in more.items()}
+    return MaskedBatch(tokens, answers, places=places, **told)

@@ -71,7 +71,7 @@ def _filled(loaded: Run, task: Any, place: str) -> Found:
         prompt = tokens.decode([*ids[:at], tokens.mask, *ids[at + 1 :]])
         best = ", ".join(f"{w['word']} {100 * w['probability']:.0f} %" for w in loaded.fill(prompt, WORDS)[0])
         samples.append({"prompt": prompt, "text": best, "references": tokens.words(ids[at : at + 1])})
-    first = shlex.quote(samples[0]["prompt"] if samples else f"The {MASK} sat.")
+    first = shlex.quote(samples[0]["prompt"] if samples else f"A {MASK} sentence.")
     return samples, [f"harken fill {place} {first}", f"harken eval {place}"]
 
 
