@@ -1,6 +1,9 @@
 """BERT, DistilBERT and RoBERTa: with the same random weights ours and transformers' say the same, padded ones too."""
 
+import json
+
 import pytest
+import tokenizers
 import torch
 
 pytest.importorskip("transformers")
@@ -18,8 +21,10 @@ from transformers import (
     RobertaModel,
 )
 
+import harken
 from harken import recipe as recipes
 from harken.bridge import family
+from harken.bridge.bring import bring
 from harken.bridge.folder import Folder
 from harken.errors import BadInput
 from harken.use.model import fitted
@@ -133,3 +138,44 @@ def test_norms_under_their_old_names_are_found(tmp_path):
     save_file(renamed, tmp_path / "model.safetensors")
     tokens = torch.randint(5, VOCAB, (1, 9))
     assert (ours(tmp_path).scores(tokens) - theirs(tokens).logits).abs().max() <= LIMIT
+
+
+# --- whole folders ----------------------------------------------------------------------------------------------------
+
+
+def pieces(text, vocab):
+    """A tokenizer as BERT's makers would have trained it."""
+    made = tokenizers.BertWordPieceTokenizer()
+    made.train_from_iterator([text], vocab_size=vocab, show_progress=False)
+    marks = [(mark, made.token_to_id(mark)) for mark in ("[SEP]", "[CLS]")]
+    made.post_processor = tokenizers.processors.BertProcessing(*marks)
+    return made
+
+
+def pairs(text, vocab):
+    """A tokenizer as RoBERTa's makers would have trained it: <mask> takes the space before it."""
+    made = tokenizers.ByteLevelBPETokenizer()
+    marks = ["<s>", "<pad>", "</s>", "<unk>"]
+    made.train_from_iterator([text], vocab_size=vocab, special_tokens=marks, show_progress=False)
+    made.add_special_tokens([tokenizers.AddedToken("<mask>", lstrip=True)])
+    made.post_processor = tokenizers.processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
+    return made
+
+
+@pytest.mark.parametrize(("name", "words"), [("bert", pieces), ("distilbert", pieces), ("roberta", pairs)])
+def test_a_folder_becomes_a_run_with_the_same_ids_states_and_vectors(name, words, tales, tmp_path):
+    made = words(tales.read_text(), 400)
+    make, config = MODELS[name]
+    theirs = loud(make(type(config)(**{**config.to_dict(), "vocab_size": made.get_vocab_size()})))
+    theirs.save_pretrained(tmp_path / "theirs")
+    made.save(str(tmp_path / "theirs" / "tokenizer.json"))
+    bring(tmp_path / "theirs", tmp_path / "run")
+    run = harken.load(tmp_path / "run")
+    certificate = json.loads((tmp_path / "run" / "certificate.json").read_text())
+    assert {"tokenizer", "states", "logits", "vectors"} <= certificate.keys()
+    assert certificate["passed"]
+    texts = ["Tom had a red hat.", "He ran", ""]
+    for text, found in zip(texts, run.embed(texts), strict=True):
+        with torch.no_grad():
+            h = states(theirs, torch.tensor([made.encode(text).ids]))[0].mean(0)
+        assert found == pytest.approx((h / h.norm()).numpy(), abs=LIMIT)
