@@ -41,6 +41,14 @@ def test_check_says_what_the_table_is_and_trains_nothing(harken, table):
     assert told["recipe"]["data.label"] == "label"
 
 
+def test_check_shows_both_columns_of_two_texts(harken, tmp_path):
+    lines = ["sentence1,sentence2,label", *(f"{text(n)},{text(n + 1)},{n % 2}" for n in range(90))]
+    (tmp_path / "two.csv").write_text("\n".join(lines) + "\n")
+    done = harken("check", "two.csv", *TINY)
+    assert (done.code, done.err) == (0, "")
+    assert 'data.text = ["sentence1", "sentence2"]' in " ".join(done.out.split())
+
+
 def test_each_text_has_its_labels_the_likeliest_first(harken, run):
     told = json.loads(harken("classify", run, text(1), text(2), "--json").out)
     assert len(told["labels"]) == 2

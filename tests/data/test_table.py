@@ -207,6 +207,10 @@ def test_rows_without_a_text_or_a_label_are_counted_and_told_by_their_line(tmp_p
 FAULTS = {
     "one class": (["text,label", *(f"{sentence(n)},good" for n in range(30))], "the only label is 'good', so there is"),
     "one number": (["text,score", *(f"{sentence(n)},1.5" for n in range(30))], "the only number is 1.5"),
+    "no few labels": (
+        ["text,label", *(f"{sentence(n)},name{n}" for n in range(300))],
+        "different labels of .* rows, such as 'name0'; a label is one of a few; name another column",
+    ),
     "no label": (
         ["text,label", *(f"{sentence(n)}," for n in range(30))],
         "30 of its 30 lines are no text with a label",

@@ -68,7 +68,7 @@ def _origin(recipe: Any, path: str) -> str:
     """Where a value comes from; of a dial also which of the settings it stands for have other values."""
     section, name = path.split(".")
     part, origin = getattr(recipe, section), recipe.origins.get(path, "default")
-    row = part.dials.get(name, {}).get(getattr(part, name), {})
+    row = part.dials.get(name, {}).get(str(getattr(part, name)), {})
     other = [setting for setting, value in row.items() if getattr(part, setting) != value]
     return f"{origin}, but for {', '.join(other)}" if other else str(origin)
 

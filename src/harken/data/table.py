@@ -224,6 +224,9 @@ class TableSource(ExampleSource):
         if len(found) < 2:
             only = f"the only label is {found[0]!r}" if found else "there is no label"
             raise BadInput(f"{self._home}: {only}, so there is nothing to learn; give rows with two labels or more")
+        if len(found) > max(KINDS, len(rows) / 2):
+            many = f"{len(found):,} different labels of {len(rows):,} rows, such as {found[0][:40]!r}"
+            raise BadInput(f"{self._home}: {many}; a label is one of a few; name another column: data.label=...")
         return found
 
     def _answer(self, rows: Sequence[Row]) -> Answer:
