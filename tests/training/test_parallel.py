@@ -48,15 +48,20 @@ CASES: dict[str, dict[str, Any]] = {
     "muon": {"train.optimizer": "muon", "model.d": 18, "model.heads": 3},  # not every matrix has an even part for each
     "stream": {"model.kind": "lstm", "train.optimizer": "sgd", "train.batch": 6, "train.micro": 2},
     "average": {"train.optimizer": "rmsprop", "train.average": "moving"},
+    "pairs": {"train.batch": 9},
+    "packed": {"train.batch": 50, "task.packed": True},
+    "rnn": {"train.batch": 9, "model.kind": "rnn"},
 }
+PAIRS = ("pairs", "packed", "rnn")  # of sentences, in batches that two do not divide
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def home(tmp_path_factory: pytest.TempPathFactory, pair_file: Path) -> Path:
     folder = tmp_path_factory.mktemp("parallel")
     told = list(tales(6))
     for name, some in (("tales", told), ("a", told[:3]), ("b", told[3:])):
         (folder / f"{name}.txt").write_text("\n".join(some))
+    (folder / "pairs.tsv").write_text(pair_file.read_text())
     return folder
 
 
@@ -85,15 +90,20 @@ def learn(home: Path, case: str, way: str, ranks: parallel.Ranks) -> tuple[list[
     from harken.study.train import prepare
 
     given = {**SMALL, **CASES[case], "train.parallel": way}
+    if case in PAIRS:
+        given = {key: value for key, value in given.items() if key not in ("model.context", "data.examples")}
+        given |= {"train.micro": 2, "data.tokens": "word"}
     mix = {str(home / name): share for name, share in given.pop("data.mix", {}).items()}
-    what = "char" if mix else str(home / "tales.txt")
+    what = "char" if mix else str(home / ("pairs.tsv" if case in PAIRS else "tales.txt"))
     recipe = choose(what, given | ({"data.mix": mix} if mix else {})).recipe
     _, trainer = prepare(recipe, silent, ranks=ranks.by(recipe.train))
     drawn = torch.rand(3).tolist()
-    facts = [trainer.update(9) for _ in range(9)]
+    facts = [trainer.update(9) for _ in range(5)]
+    looks = trainer.look("valid").metrics if case in PAIRS else {}  # writes answers too
+    facts += [trainer.update(9) for _ in range(4)]
     weights = run.weights(trainer.model) | trainer.average.weights()
     kept = sum(parallel.held(t).numel() for t in weights.values())
-    return facts, {"drawn": drawn, "held": kept, "weights": trainer.ranks.collected(weights)}
+    return facts, {"looks": looks, "drawn": drawn, "held": kept, "weights": trainer.ranks.collected(weights)}
 
 
 def rank(place: dict[str, str], home: Path) -> None:
@@ -139,11 +149,12 @@ def alone(home: Path):
 @pytest.mark.parametrize("case", CASES)
 def test_two_processes_give_the_losses_and_weights_of_one(computed, alone, home, case, way):
     """Also where rows ask unequally much, are a mixture, or go on from what was read before; in micro-batches."""
-    (facts, _), (expected, end) = computed(case, way), alone(case)
+    (facts, found), (expected, end) = computed(case, way), alone(case)
     assert [f.keys() for f in facts] == [f.keys() for f in expected]
     for now, then in zip(facts, expected, strict=True):
         assert now.pop("parts", {}) == pytest.approx(then.get("parts", {}), rel=1e-12)
         assert now == pytest.approx({name: x for name, x in then.items() if name != "parts"}, rel=1e-10)
+    assert found["looks"] == pytest.approx(end["looks"], rel=1e-10)
     weights = load_file(home / f"{case}-{way}.safetensors")
     assert weights.keys() == end["weights"].keys()
     assert max(float((weights[n] - t).abs().max()) for n, t in end["weights"].items()) < 1e-10

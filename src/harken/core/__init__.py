@@ -15,10 +15,9 @@ from .view import Editor, View, Watcher, edge_softmax, editing, watching, weight
 
 # fmt: off
 __all__ = [
-    "CAUSAL", "FULL", "MLP", "Additive", "Alibi", "Attention", "Bilinear", "Block", "Concat", "Dot", "Editor",
-    "Fixed", "Gaussian", "Kernel", "Latent", "Layout", "Learned", "Mahalanobis", "Memory", "Place",
-    "Positions", "Rotary", "ScaledDot", "Similarity", "Sinusoid", "Stack", "Structure",
-    "Sublayer", "View", "Watcher", "Wiring", "attend", "bigbird", "edge_softmax", "edges", "editing",
-    "explicit", "flex", "fused", "hubs", "keep", "llama3", "mix", "ntk", "polynomial", "random_links", "same", "sparse",
-    "stretched", "watching", "weights", "window",
+    "CAUSAL", "FULL", "MLP", "Additive", "Alibi", "Attention", "Bilinear", "Block", "Concat", "Dot", "Editor", "Fixed",
+    "Gaussian", "Kernel", "Latent", "Layout", "Learned", "Mahalanobis", "Memory", "Place", "Positions", "Rotary",
+    "ScaledDot", "Similarity", "Sinusoid", "Stack", "Structure", "Sublayer", "View", "Watcher", "Wiring", "attend",
+    "bigbird", "edge_softmax", "edges", "editing", "explicit", "flex", "fused", "hubs", "keep", "llama3", "mix", "ntk",
+    "polynomial", "random_links", "same", "sparse", "stretched", "watching", "weights", "window",
 ]

@@ -69,17 +69,13 @@ class Attention(nn.Module):
         if isinstance(source, Fixed):  # as they are; several texts of one source ask as its several queries
             k, v, q = source.k, source.v, q.unflatten(0, (len(source.k), -1)).transpose(1, 2).flatten(2, 3)
         else:
-            k, v = own if source is None else self.pairs(source)  # B H' Lk D
+            k, v = own if source is None else self._heads(source, self.W_k, self.W_v)  # B H' Lk D
             k = place.turn(k)
         if memory is not None:
             k, v = memory.write(k, v, place.structure.slots)
         dropout = self.p if self.training else 0.0
         o = attend(place.turn(q), k, v, self.similarity, place.structure, dropout=dropout, watch=self.watch)
         return self.W_o(o.transpose(1, 2).flatten(2).view(*x.shape[:2], -1))
-
-    def pairs(self, c: Tensor) -> list[Tensor]:
-        """The keys and values of a sequence: B H' L D each."""
-        return self._heads(c, self.W_k, self.W_v)
 
     def _heads(self, x: Tensor, *maps: nn.Linear) -> list[Tensor]:  # B H L D each
         widths = (self.d_v if f is self.W_v else self.d_k for f in maps)
@@ -176,6 +172,10 @@ class Block(nn.Module):
             x = self.cross_sub(x, lambda h: self.cross(h, source[0], place=source[1]))
         return self.mlp_sub(x, self.mlp)
 
+    def read(self, source: Tensor) -> list[Tensor]:
+        """The keys and values of a source, B H' L D each: as a forward of its own, since weights may be held in parts."""
+        return self.cross._heads(source, self.cross.W_k, self.cross.W_v)
+
 
 class Stack(nn.Module):
     """H^{l+1} = Block(H^l). Lays out structure and positions once for all layers; `positions.add` is for the model."""
@@ -210,9 +210,10 @@ class Stack(nn.Module):
 
     def memory(self, B: int, capacity: int) -> list[Memory]:
         """An empty memory for each layer."""
-        looks = [(block.look.W_k.weight.new_zeros, block.look) for block in self.blocks]
-        return [Memory(*(zeros(B, a.kv_heads, capacity, D) for D in (a.d_k, a.d_v))) for zeros, a in looks]
+        looks, w = [block.look for block in self.blocks], self.blocks[0].look.W_k.weight
+        zeros = partial(torch.zeros, dtype=w.dtype, device=w.device)
+        return [Memory(*(zeros(B, a.kv_heads, capacity, D) for D in (a.d_k, a.d_v))) for a in looks]
 
     def read(self, source: Tensor) -> list[Fixed]:
         """The source's keys and values for each layer's cross-attention, computed once."""
-        return [Fixed(*block.cross.pairs(source)) for block in self.blocks]
+        return [Fixed(*block.read(source)) for block in self.blocks]

@@ -105,6 +105,7 @@ def padded(pairs: Pairs, picks: Tokens, sides: Sequence[tuple[Tokens, Tokens]]) 
 class PackedBatch(Batch):
     """Rows of several pairs, which do not see each other. Every batch has the same shape."""
 
+    even: ClassVar[bool] = False
     steady: ClassVar[bool] = True
 
     source: Tensor  # B L

@@ -1,12 +1,12 @@
 """What decoders without a kv-cache share: what they carry from step to step, and attention to a source read once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from harken.core import Editor, Layout, Similarity, View, Watcher, attend
-from harken.models import Source
+from harken.models import EncoderDecoder, Source
 
 
 class Carried:
@@ -31,6 +31,18 @@ class Carried:
         texts = (rows[:, None] * each + torch.arange(each, device=rows.device)).flatten()
         real = None if self.source.real is None else self.source.real[rows]
         return Carried([part[texts] for part in self.parts], Source([x[rows] for x in self.source.read], real))
+
+
+class Carrying(EncoderDecoder):
+    """A decoder that brings `carried(B, source, source_lengths)`: what it begins with.
+
+    Its forward calls that, and others `memory`: of weights held in parts the outermost call alone fetches all.
+    """
+
+    carried: Callable[[int, Tensor | None, Tensor | None], Carried]
+
+    def memory(self, B: int, capacity: int, source: Tensor | None, source_lengths: Tensor | None = None) -> Carried:
+        return self.carried(B, source, source_lengths)
 
 
 def at(x: Tensor, places: Tensor) -> Tensor:  # B L d, B n -> B n d

@@ -16,8 +16,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from harken.core import Layout, Learned, Positions, ScaledDot, Sinusoid
-from harken.models import EncoderDecoder
-from harken.models.carried import Carried, Look, at
+from harken.models.carried import Carried, Carrying, Look, at
 from harken.part import Part
 
 HALF = math.sqrt(0.5)  # keeps the variance of a sum of two
@@ -88,7 +87,7 @@ class Layer(Gated):
         return (z + self.W_o(self.cross(q, k, v, layout))) * HALF
 
 
-class ConvSeq2Seq(EncoderDecoder):
+class ConvSeq2Seq(Carrying):
     """Encoder of gated convolutions, masked decoder of them, attention to the source in each of its layers."""
 
     compiles = False  # batches of pairs come in many shapes, and each would be compiled anew
@@ -131,7 +130,7 @@ class ConvSeq2Seq(EncoderDecoder):
         memory: Carried | None = None,
         lengths: Tensor | None = None,  # B: how many tokens of each row are real; the memory keeps the last of these
     ) -> Tensor:  # B L d
-        carried = memory or self.memory(len(tokens), 0, source, source_lengths)
+        carried = memory or self.carried(len(tokens), source, source_lengths)
         k, v = carried.source.read
         pos = torch.arange(tokens.shape[1], device=tokens.device) if pos is None else pos
         g = h = self.dropout(self.places.add(self.words(tokens) * self.loud, pos))
@@ -144,7 +143,7 @@ class ConvSeq2Seq(EncoderDecoder):
                 before.copy_(x[:, tokens.shape[1] :] if ends is None else at(x, ends))
         return self.dropout(self.norm(h))
 
-    def memory(self, B: int, capacity: int, source: Tensor | None, source_lengths: Tensor | None = None) -> Carried:
+    def carried(self, B: int, source: Tensor | None, source_lengths: Tensor | None) -> Carried:
         """What each layer read last in B texts, as many for each source, which are read now; at first zeros."""
         told = self.source(source, source_lengths)
         zeros = told.read[0].new_zeros

@@ -13,8 +13,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from harken.errors import BadSetting
-from harken.models import EncoderDecoder
-from harken.models.carried import Carried, Look, at
+from harken.models.carried import Carried, Carrying, Look, at
 from harken.models.gpt import SIMILARITIES
 from harken.models.rnn import CELLS
 from harken.part import Part
@@ -98,7 +97,7 @@ class Reader(nn.Module):
         return x, torch.cat([last, *(way[:, 0] for way in ways[1:])], -1)
 
 
-class RNNSeq2Seq(EncoderDecoder):
+class RNNSeq2Seq(Carrying):
     """Encoder, one context vector, decoder."""
 
     compiles = False  # the recurrent kernels are already one call; a compiler has nothing to fuse
@@ -129,7 +128,7 @@ class RNNSeq2Seq(EncoderDecoder):
     def read(self, source: Tensor, real: Tensor | None) -> list[Tensor]:
         return [self.encoder(self.words(source, self.source_embed) * self.loud, real)[1]]
 
-    def memory(self, B: int, capacity: int, source: Tensor | None, source_lengths: Tensor | None = None) -> Carried:
+    def carried(self, B: int, source: Tensor | None, source_lengths: Tensor | None) -> Carried:
         """The first states of B texts, as many for each source, which are read now."""
         told = self.source(source, source_lengths)
         c = told.read[-1]
@@ -146,7 +145,7 @@ class RNNSeq2Seq(EncoderDecoder):
         memory: Carried | None = None,
         lengths: Tensor | None = None,  # B: how many tokens of each row are real; the state stops there
     ) -> Tensor:  # B L d
-        carried = memory or self.memory(len(tokens), 0, source, source_lengths)
+        carried = memory or self.carried(len(tokens), source, source_lengths)
         y = self.dropout(self.words(tokens) * self.loud)
         s, c, after = self.decode(y, carried, lengths)
         if memory is not None:

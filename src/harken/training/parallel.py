@@ -249,7 +249,7 @@ class Sharded(Together):
 
     def spread(self, model: nn.Module) -> nn.Module:
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import FSDPModule, fully_shard
+        from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 
         super().spread(model)
         # a recurrent layer's output may be a view; nobody writes into it here
@@ -257,6 +257,9 @@ class Sharded(Together):
         mesh = init_device_mesh(next(model.parameters()).device.type, (self.world,))
         for part in [*(m for m in model.modules() if isinstance(m, Block)), model]:
             fully_shard(part, mesh=mesh)
+            name = "read" if isinstance(part, Block) else "memory"  # needs the weights, and is no forward
+            if hasattr(part, name):
+                register_fsdp_forward_method(part, name)
         for part in model.modules():
             if isinstance(part, FSDPModule):  # a sum over the ranks, as the loss is one over all targets; not a mean
                 part.set_gradient_divide_factor(1.0)
