@@ -7,6 +7,7 @@ import torch
 
 from harken.decode import beam
 from harken.decode.beam import Answer, Finder, Search
+from harken.decode.steps import Played
 from harken.errors import BadInput
 from harken.models.seq2seq import TransformerShape
 
@@ -101,6 +102,37 @@ def test_a_forced_beginning_is_there_and_what_follows_is_the_models(model):
         assert (answer.tokens[len(prefix) :] or [model.edge])[0] == chosen
 
 
+def test_a_forced_beginning_stands_above_what_is_never_written_or_written_once(model):
+    prefixes = [[7, 7, 7]] + [[]] * 4
+    how = Search(beam=3, no_repeat=1, longest=8)
+    (answer, *_), *others = Finder(model).search(SOURCES, how, never=[7], prefixes=prefixes)
+    assert answer.tokens[:3] == [7, 7, 7]
+    assert 7 not in [token for found in others for token in found[0].tokens] + answer.tokens[3:]
+    assert others == Finder(model).search(SOURCES[1:], how, never=[7])
+
+
+@pytest.mark.parametrize(
+    ("prefixes", "longest", "said"),
+    [
+        ([[1]], None, "1 beginnings for 5 sources: one for each is needed"),
+        ([[1] * 8, [], [], [], []], 8, "a beginning of 8 tokens: an answer has at most 8, its end with them"),
+        ([[1] * 600, [], [], [], []], None, "a beginning of 600 tokens: an answer has at most 512"),
+    ],
+)
+def test_a_beginning_that_does_not_fit_is_refused(model, prefixes, longest, said):
+    with pytest.raises(BadInput, match=said):
+        Finder(model).search(SOURCES, Search(longest=longest), prefixes=prefixes)
+
+
+def test_many_sources_have_their_own_beginnings_and_numbers(model, monkeypatch):
+    monkeypatch.setattr(beam, "AT_ONCE", {"cpu": 24})
+    prefixes, how = [[n] for n in range(5)], Search(beam=1, temperature=1.0)
+    found = Finder(model).search_all(SOURCES, how, prefixes=prefixes, numbers=[7, 8, 9, 10, 11])
+    assert [a[0].tokens[0] for a in found] == [0, 1, 2, 3, 4]
+    (alone,) = Finder(model).search([SOURCES[2]], how, prefixes=[[2]], numbers=[9])
+    assert found[2] == alone
+
+
 def test_no_run_of_tokens_comes_twice_where_that_is_banned(model):
     free = Finder(model).search(SOURCES, Search(beam=3, longest=20))
     assert any(len(pairs(a)) > len(set(pairs(a))) for a, *_ in free)  # else there is nothing to ban
@@ -134,6 +166,13 @@ def test_an_answer_has_no_more_tokens_than_allowed(model):
         ({"beam": 0}, "beam=0"),
         ({"alternatives": 5}, "alternatives=5"),
         ({"length_penalty": -1}, "length_penalty"),
+        ({"length_penalty": "1"}, "length_penalty='1'"),
+        ({"length_penalty": float("nan")}, "length_penalty=nan"),
+        ({"longest": 5.5}, r"longest=5\.5: a whole number of 1 or more is accepted"),
+        ({"longest": "5"}, "longest='5'"),
+        ({"seed": "x"}, "seed='x': a whole number is accepted"),
+        ({"beam": True}, "beam=True"),
+        ({"beam": 5000}, "beam=5000: at most 1,024 texts are followed"),
         ({"top_k": 3}, "temperature"),
     ],
 )
@@ -161,8 +200,8 @@ def test_many_sources_are_searched_in_batches_that_fit_and_answered_in_their_ord
 @torch.no_grad()
 def test_drawn_answers_come_as_often_as_the_model_says(model):
     source, draws = SOURCES[0], 4000
-    how = Search(beam=draws, alternatives=draws, longest=1, temperature=1.0)
-    (found,) = Finder(model).search([source], how)
+    how = Search(beam=1000, alternatives=1000, longest=1, temperature=1.0)
+    found = [answer for answers in Finder(model).search([source] * 4, how) for answer in answers]
     p = model.scores(torch.tensor([[model.edge]]), source=torch.tensor([source]))[0, -1].softmax(-1)
     seen = torch.zeros(VOCAB)
     for answer in found:
@@ -192,6 +231,68 @@ def test_the_score_of_a_drawn_answer_is_the_models_own(model):
 def test_a_drawn_answer_narrowed_to_one_token_is_the_greedy_one(model):
     drawn = Finder(model).search(SOURCES, Search(beam=1, temperature=2.0, top_k=1))
     assert [a[0].tokens for a in drawn] == [a[0].tokens for a in Finder(model).search(SOURCES, Search(beam=1))]
+
+
+class Pretended(Played):
+    """What a GPU does: the second time the work is recorded, here by doing it again."""
+
+    def __call__(self, playable=True):
+        if playable and self.known:
+            self.graph = self
+        self.known = True
+        self.work()
+
+
+@pytest.fixture
+def recorder(model, monkeypatch):
+    """A finder that thinks it is on a GPU."""
+    monkeypatch.setattr(beam, "Played", Pretended)
+    monkeypatch.setattr(Finder, "_playable", lambda finder: True)
+    return Finder(model)
+
+
+def test_a_size_is_recorded_when_it_comes_again_and_until_then_nothing_of_it_is_kept(model, recorder):
+    other = [[2, 5, 11], [1, 11], [9, 9, 8, 7, 6, 5, 4, 11], [3, 11], [4, 4, 11]]
+    wanted = [Finder(model).search(sources, Search()) for sources in (SOURCES, other)]
+    for n in range(4):
+        assert recorder.search((SOURCES, other)[n % 2], Search()) == wanted[n % 2]
+        (kept,) = recorder.sizes.values()
+        assert (kept is None) == (n == 0)
+    assert kept.read.graph
+    assert kept.one.graph
+
+
+def test_sources_that_are_done_leave_while_nothing_is_recorded(model, recorder, monkeypatch):
+    rows, scores = [], type(model).scores
+    monkeypatch.setattr(
+        type(model), "scores", lambda m, tokens, **how: rows.append(len(tokens)) or scores(m, tokens, **how)
+    )
+    for _ in range(2):
+        recorder.search(SOURCES, Search(beam=1))
+        rows.append(0)
+    first, second = rows[: rows.index(0)], rows[rows.index(0) + 1 : -1]
+    assert first[0] == 5 > first[-1]
+    assert set(second) == {5}
+
+
+def test_recordings_of_weights_that_have_moved_are_given_up(recorder):
+    for _ in range(2):
+        recorder.search(SOURCES, Search())
+    assert list(recorder.sizes.values()) != [None]
+    recorder.model.float()
+    recorder.search(SOURCES, Search())
+    assert list(recorder.sizes.values()) == [None]
+    recorder.model.double()
+
+
+def test_recordings_take_no_more_room_than_they_may(recorder, monkeypatch):
+    monkeypatch.setattr(beam, "KEPT", 600)
+    for longest in (16, 32, 48, 64):
+        for _ in range(2):
+            recorder.search(SOURCES[:3], Search(beam=2, longest=longest))
+    kept = [size.C for size, found in recorder.sizes.items() if found]
+    assert kept == [64]
+    assert sum(3 * 2 * C for C in kept) <= 600
 
 
 @pytest.mark.gpu

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import tee
 from pathlib import Path
 from typing import Any
@@ -42,11 +42,19 @@ def check_files(in_: str | None, out_: str | None) -> None:
 
 
 def work_through(
-    in_: str, out_: str, answers: Callable[[Iterator[str]], Iterator[dict[str, Any]]], *, listen: Listener = silent
+    in_: str,
+    out_: str,
+    answers: Callable[[Iterator[str]], Iterator[dict[str, Any]]],
+    *,
+    columns: Sequence[str] = COLUMNS,
+    listen: Listener = silent,
 ) -> int:
-    """Answer every text of a file, in order; each answer is written as soon as it is there. How many there were."""
-    total = sum(1 for _ in _texts(Path(in_)))  # a file with a bad line is refused before the first answer
-    texts, asked = tee(_texts(Path(in_)))
+    """Answer every text of a file, in order; each answer is written as soon as it is there. How many there were.
+
+    A text stands in the first of these columns that is there.
+    """
+    total = sum(1 for _ in _texts(Path(in_), columns))  # a file with a bad line is refused before the first answer
+    texts, asked = tee(_texts(Path(in_), columns))
     with Path(out_).open("w", encoding="utf-8") as file:
         for done, (text, answer) in enumerate(zip(texts, answers(asked), strict=True), 1):
             file.write(json.dumps({"input": text, **answer}, ensure_ascii=False) + "\n")
@@ -54,16 +62,20 @@ def work_through(
     return total
 
 
-def _texts(path: Path) -> Iterator[str]:
-    """The texts: the column text or prompt (else the first) of a CSV, the same key of JSONL objects, or plain lines."""
+def _texts(path: Path, columns: Sequence[str]) -> Iterator[str]:
+    """The texts: a column of a CSV (its only one has any name), a key of JSONL objects, or plain lines."""
     with path.open(encoding="utf-8-sig", newline="") as file:
         try:
             if path.suffix == ".csv":
-                for row in csv.DictReader(file):
-                    yield str(next((row[c] for c in COLUMNS if c in row), next(iter(row.values()), "")))
+                table = csv.DictReader(file)
+                there = table.fieldnames or [""]
+                own = next((c for c in columns if c in there), there[0] if len(there) == 1 else None)
+                if own is None:
+                    raise BadInput(f"{path}: its columns are {', '.join(there)}; give one the name {_or(columns)}")
+                yield from (str(row[own]) for row in table)
             else:
                 for n, line in enumerate(file, 1):
-                    yield _object(path, n, line) if path.suffix == ".jsonl" else line.rstrip("\r\n")
+                    yield _object(path, n, line, columns) if path.suffix == ".jsonl" else line.rstrip("\r\n")
         except UnicodeDecodeError:
             raise not_utf8(path, _odd_byte(path)) from None
 
@@ -77,9 +89,14 @@ def _odd_byte(path: Path) -> int:
     return 0
 
 
-def _object(path: Path, n: int, line: str) -> str:
+def _object(path: Path, n: int, line: str, columns: Sequence[str]) -> str:
     try:
         given = json.loads(line)
-        return str(given if isinstance(given, str) else next(given[c] for c in COLUMNS if c in given))
+        return str(given if isinstance(given, str) else next(given[c] for c in columns if c in given))
     except (ValueError, TypeError, StopIteration, RecursionError):
-        raise BadInput(f"{path}:{n}: is no JSON object with a key text or prompt") from None
+        raise BadInput(f"{path}:{n}: is no JSON object with a key {_or(columns)}") from None
+
+
+def _or(names: Sequence[str]) -> str:
+    *others, last = dict.fromkeys(names)
+    return f"{', '.join(others)} or {last}"

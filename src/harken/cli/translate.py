@@ -1,13 +1,14 @@
 """harken translate RUN [TEXT...]"""
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any
 
 import click
 
 from . import as_json, as_precision, show
-from .files import check_files, through_files, work_through
+from .files import COLUMNS, check_files, through_files, work_through
 from .say import Teller, blocks, piped, typed
 
 AT_ONCE = 64  # texts of a file or of stdin that are translated together
@@ -18,7 +19,7 @@ AT_ONCE = 64  # texts of a file or of stdin that are translated together
 @click.argument("texts", nargs=-1, metavar="[TEXT...]")
 @click.option(
     "--beam",
-    type=click.IntRange(1),
+    type=click.IntRange(1, 1024),
     metavar="N",
     help="Follow the N best texts at a time; 1 is greedy.  [default: 4, or as --alternatives]",
 )
@@ -29,6 +30,7 @@ AT_ONCE = 64  # texts of a file or of stdin that are translated together
     metavar="X",
     help="A score is the sum of ln p / length^X: 0 likes short targets.  [default: 1]",
 )
+@click.option("--prefix", metavar="TEXT", help="How each target begins; the model goes on from there.")
 @click.option("--no-repeat", type=click.IntRange(0), metavar="N", help="Never write the same N tokens twice.")
 @click.option(
     "--longest", type=click.IntRange(1), metavar="N", help="Most tokens of a target.  [default: the run's task.longest]"
@@ -55,31 +57,37 @@ def translate(run: str, texts: tuple[str, ...], json_: bool, precision: str, **o
     from harken.use.model import load
 
     given = {name: value for name, value in options.items() if value is not None}
-    Search.of(given)  # refuses what does not fit together, before the first line is waited for
+    Search.of(
+        {name: value for name, value in given.items() if name != "prefix"}
+    )  # refuses what does not fit together, before the first line is waited for
     model = load(run, precision=precision)
     model.must("translate")
     with Teller(aside=True) as teller:
         given["listen"] = teller
         if in_ is not None:
-            count = work_through(in_, out_, lambda asked: _each(model, _blocks(asked), given), listen=teller)
+            names = [str(model.recipe.data.source), "source", *COLUMNS]
+            count = work_through(in_, out_, partial(_answers, model, given), columns=names, listen=teller)
             show({"answers": count, "out": out_}) if json_ else click.echo(f"{count} answers in {out_}")
             return
         stdin = texts in ((), ("-",))
-        found = _each(model, blocks(AT_ONCE, must=not texts) if stdin else [list(map(typed, texts))], given)
+        asked = blocks(AT_ONCE, must=not texts) if stdin else [list(map(typed, texts))]
+        found = _each(model, asked, given)
         if json_:
-            show({"translations": list(found)})
+            show({"translations": [{"source": source, **answer} for source, answer in found]})
             return
-        for answer in found:
+        for _, answer in found:
             every = [f"{best['score']:.4f} {best['text']}" for best in answer.get("alternatives", ()) if best["text"]]
             click.echo(("\t" if stdin else "\n").join(every) or answer["text"])
 
 
-def _blocks(texts: Iterator[str]) -> Iterator[list[str]]:
-    return iter(lambda: list(islice(texts, AT_ONCE)), [])
+def _answers(model: Any, given: dict[str, Any], texts: Iterator[str]) -> Iterator[dict[str, Any]]:
+    return (answer for _, answer in _each(model, iter(lambda: list(islice(texts, AT_ONCE)), []), given))
 
 
-def _each(model: Any, some: Iterable[list[str]], given: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The answers to blocks of sources, one by one; with all the best ones if `alternatives` were asked for."""
+def _each(model: Any, some: Iterable[list[str]], given: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each source of these blocks and its answer; with all the best ones if `alternatives` were asked for."""
+    index = 0  # so that no two blocks draw the same
     for sources in some:
-        for source, best in zip(sources, model.alternatives(sources, **given), strict=True):
-            yield {"source": source, **best[0], **({"alternatives": best} if "alternatives" in given else {})}
+        for source, best in zip(sources, model.alternatives(sources, index=index, **given), strict=True):
+            yield source, best[0] | ({"alternatives": best} if "alternatives" in given else {})
+        index += len(sources)

@@ -31,7 +31,8 @@ def apart(text: str) -> str:
 
 
 def together(text: str) -> str:
-    return text.replace(f" {GLUE}", "").replace(f"{GLUE} ", "")
+    """A glue that a model writes where there is nothing to be glued is left out too."""
+    return re.sub(f" {GLUE}|{GLUE} ?", "", text)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,10 +58,11 @@ class Tokenizers:
         ids, _ = encode_lines(self.source, [clean(text)])
         return np.append(ids.astype(np.int64), self.source.vocab)
 
-    def missing(self, text: str) -> list[str]:
-        """The pieces of a source that its tokens do not know, each once."""
-        written = apart(clean(text)) if self.source.kind == "word" else clean(text)
-        return list(dict.fromkeys(piece.replace(GLUE, "") for piece in self.source.missing(written)))
+    def missing(self, text: str, tokenizer: Tokenizer | None = None) -> list[str]:
+        """The pieces of a source (or of what this tokenizer reads) that its tokens do not know, each once."""
+        by = tokenizer or self.source
+        written = apart(clean(text)) if by.kind == "word" else clean(text)
+        return list(dict.fromkeys(piece.replace(GLUE, "") for piece in by.missing(written)))
 
     def encode_target(self, text: str) -> Ids:
         """The ids of a sentence, without edges."""

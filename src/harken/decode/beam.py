@@ -1,13 +1,14 @@
 """Answers of an encoder-decoder, all sources of a batch at once: the likeliest by beam search, or drawn by chance.
 
 A beam of 1 is greedy. A beam follows its survivors by reordering the memory; the source was read once, for all beams of
-it. Sources that are done leave the batch. Every row is the same alone and among others. On a GPU all that changes from
-step to step is a tensor that stays where it is, so that a batch of a size seen before is played from recordings.
+it. Sources that are done leave the batch. Every row is the same alone and among others. On a GPU a batch of a size seen
+before is played from recordings: there all that changes from step to step is a tensor that stays where it is.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from itertools import takewhile
+from itertools import repeat, takewhile
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -18,13 +19,16 @@ from harken.models import EncoderDecoder
 
 from .chance import seeds
 from .sample import Choice
-from .steps import Played, watched
+from .steps import Played, footing, watched
 
 AT_ONCE = {"cpu": 4096, "cuda": 65_536}  # tokens of all texts of the sources that are searched together
 LEAVE = 0.25  # share of the sources that are done before the batch is made smaller
 AHEAD = 8  # recorded steps played before it is read who is done
 ROUND = 16  # on a GPU sources and answers have room for a multiple of so many tokens, so that few sizes are recorded
-SIZES = 8  # whose recordings are kept
+SIZES = 64  # of batches that are remembered
+KEPT = 2**19  # tokens of all texts whose recordings are kept
+FAR = 10**9  # tokens: no bound
+WIDEST = 1024  # a beam; all its texts are scored at once
 
 
 @dataclass(frozen=True)
@@ -45,17 +49,19 @@ class Search:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("beam", 1), ("alternatives", 1), ("no_repeat", 0)):
-            if not isinstance(value := getattr(self, name), int) or value < least:
-                raise BadInput(f"{name}={value!r}: a whole number of {least} or more is accepted")
+        least = {"beam": 1, "alternatives": 1, "no_repeat": 0, "seed": None}
+        for name, low in (least if self.longest is None else {**least, "longest": 1}).items():
+            value = getattr(self, name)
+            if not isinstance(value, Integral) or isinstance(value, bool) or (low is not None and value < low):
+                raise BadInput(
+                    f"{name}={value!r}: a whole number{'' if low is None else f' of {low} or more'} is accepted"
+                )
+        if self.beam > WIDEST:
+            raise BadInput(f"beam={self.beam}: at most {WIDEST:,} texts are followed at a time; 4 to 10 are usual")
         if self.alternatives > self.beam:
             raise BadInput(f"alternatives={self.alternatives}: a beam of {self.beam} holds no more; take a larger beam")
-        if not 0 <= self.length_penalty <= 10:
-            raise BadInput(
-                f"length_penalty={self.length_penalty}: between 0 and 10 is accepted; 1 is fair to all lengths"
-            )
-        if self.longest is not None and self.longest < 1:
-            raise BadInput(f"longest={self.longest}: an answer has at least 1 token")
+        if not (isinstance(penalty := self.length_penalty, Real) and 0 <= penalty <= 10):
+            raise BadInput(f"length_penalty={penalty!r}: between 0 and 10 is accepted; 1 is fair to all lengths")
         if not self.choice.temperature and (self.top_k or self.top_p):
             raise BadInput("top_k and top_p narrow what is drawn by chance; give a temperature with them, such as 0.8")
 
@@ -83,8 +89,8 @@ class Finder:
     """A model that answers sources. What is recorded for one batch is there for the next of its size."""
 
     def __init__(self, model: EncoderDecoder) -> None:
-        self.model, self.device = model, next(model.parameters()).device
-        self.sizes: dict[Size, Beams] = {}
+        self.model, self.weights = model, tuple[Any, ...]()
+        self.sizes: dict[Size, Beams | None] = {}  # None: it came once
 
     @torch.inference_mode()
     def search(
@@ -101,25 +107,57 @@ class Finder:
         if not sources:
             return []
         begun = [list(p) for p in prefixes or ()]
-        own = [2 * len(s) + 10 if how.longest is None else how.longest for s in sources]
-        most = [max(n, len(p) + 1) for n, p in zip(own, begun or [[] for _ in own], strict=True)]  # the edge with them
-        most = [min(n, self.model.context or n) for n in most]
+        most = self._room(sources, how, begun)
         wide, far = max(map(len, sources)), max(most)
-        playable = self.device.type == "cuda" and not how.no_repeat and not watched(self.model)
+        playable = self._playable() and not how.no_repeat
         if playable:  # no longer than the model reads, which has a memory of so many places
-            wide, far = (min(-(-n // ROUND) * ROUND, self.model.context or 10**9) for n in (wide, far))
+            wide, far = (min(-(-n // ROUND) * ROUND, self.model.context or FAR) for n in (wide, far))
         size = Size(len(sources), wide, far, how, tuple(never), bool(begun))
-        beams = self.sizes.pop(size, None) or Beams(self.model, size, device=self.device, playable=playable)
-        if playable:
-            self.sizes[size] = beams
-            while len(self.sizes) > SIZES:
-                self.sizes.pop(next(iter(self.sizes)))
+        beams = self._kept(size) if playable else Beams(self.model, size, self.device, playable=False)
         return beams.find(sources, most, begun, numbers or range(len(sources)))
 
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    def _room(self, sources: Sequence[Sequence[int]], how: Search, begun: Sequence[Sequence[int]]) -> list[int]:
+        """Most tokens of each answer, its edge with them; a beginning that leaves none of it is refused."""
+        if begun and len(begun) != len(sources):
+            raise BadInput(f"{len(begun)} beginnings for {len(sources)} sources: one for each is needed")
+        most = min(how.longest or FAR, self.model.context or FAR)
+        if (long := max(map(len, begun), default=0)) >= most:
+            raise BadInput(f"a beginning of {long} tokens: an answer has at most {most}, its end with them; shorten it")
+        least = map(len, begun) if begun else repeat(0)
+        free = (2 * len(source) + 10 if how.longest is None else most for source in sources)
+        return [min(most, max(n, there + 1)) for n, there in zip(free, least, strict=False)]
+
+    def _playable(self) -> bool:
+        """On a GPU, unless somebody looks at the weights, or they are held in parts."""
+        whole = not hasattr(next(self.model.parameters()), "full_tensor")
+        return self.device.type == "cuda" and whole and not watched(self.model)
+
+    def _kept(self, size: "Size") -> "Beams":
+        """From the second time on those that are recorded: a size that never comes again is not worth it."""
+        if self.weights != (now := footing(self.model)):
+            self.weights, self.sizes = now, {}
+        again = size in self.sizes
+        beams = self.sizes.pop(size, None) or Beams(self.model, size, self.device, playable=again)
+        self.sizes[size] = beams if again else None
+        while len(self.sizes) > SIZES or sum(s.tokens for s, b in self.sizes.items() if b) > max(KEPT, size.tokens):
+            self.sizes.pop(next(iter(self.sizes)))
+        return beams
+
     def search_all(
-        self, sources: Sequence[Sequence[int]], how: Search, *, never: Sequence[int] = ()
+        self,
+        sources: Sequence[Sequence[int]],
+        how: Search,
+        *,
+        never: Sequence[int] = (),
+        prefixes: Sequence[Sequence[int]] | None = None,
+        numbers: Sequence[int] | None = None,
     ) -> list[list[Answer]]:
         """The same for many sources: the short ones together and the long ones, in their own order again at the end."""
+        numbers = numbers or range(len(sources))
         order = sorted(range(len(sources)), key=lambda n: len(sources[n]))
         found: dict[int, list[Answer]] = {}
         budget = AT_ONCE[self.device.type] // how.beam
@@ -127,7 +165,9 @@ class Finder:
             fits = takewhile(lambda row: row[0] * len(sources[row[1]]) <= budget, enumerate(order, 1))
             rows = max(1, sum(1 for _ in fits))
             some, order = order[:rows], order[rows:]
-            answers = self.search([sources[n] for n in some], how, never=never, numbers=some)
+            begun = [prefixes[n] for n in some] if prefixes else None
+            own = [numbers[n] for n in some]
+            answers = self.search([sources[n] for n in some], how, never=never, prefixes=begun, numbers=own)
             found |= dict(zip(some, answers, strict=True))
         return [found[n] for n in range(len(sources))]
 
@@ -143,11 +183,15 @@ class Size:
     never: tuple[int, ...]
     forced: bool  # answers must begin with some tokens
 
+    @property
+    def tokens(self) -> int:
+        return self.B * self.how.beam * self.C
+
 
 class Beams:
     """B sources, K texts each: those that are written on, and the best that have come to their end."""
 
-    def __init__(self, model: EncoderDecoder, size: Size, *, device: torch.device, playable: bool) -> None:
+    def __init__(self, model: EncoderDecoder, size: Size, device: torch.device, *, playable: bool) -> None:
         B, K, C = size.B, size.how.beam, size.C
         self.model, self.how, self.C, self.playable = model, size.how, C, playable
         self.source = torch.zeros((B, size.Ls), dtype=torch.long, device=device)
@@ -171,15 +215,14 @@ class Beams:
         numbers: Sequence[int],
     ) -> list[list[Answer]]:
         """The answers to these sources."""
-        device, last = self.t.device, self.model.source_vocab - 1
-        self.source.copy_(_rows(sources, self.source.shape[1], last))
+        self.source.copy_(_rows(sources, self.source.shape[1], self.model.source_vocab - 1))
         self.lengths.copy_(torch.tensor([len(s) for s in sources]))
         self.most.copy_(torch.tensor(most))
         self.place.copy_(torch.arange(len(sources)))
         if prefixes:
             self.forced.copy_(_rows(prefixes, self.C, -1))
         if self.how.temperature:
-            self.seeds.copy_(torch.cat([seeds(self.how.seed, n, self.how.beam, device) for n in numbers]))
+            self.seeds.copy_(torch.cat([seeds(self.how.seed, n, self.how.beam) for n in numbers]))
         self.texts.fill_(self.model.edge)
         self.ended.fill_(self.model.edge)
         self.value.fill_(-torch.inf)
@@ -189,6 +232,8 @@ class Beams:
         self.t.fill_(0)
         self.n, self.found = 0, {}
         self.read(self.playable)
+        if self.playable and not self.read.graph:  # done once, so that its kernels are chosen: it can be recorded
+            self.read()
         while not self._over():
             for _ in range(min(AHEAD, self.C - self.n) if self.read.graph else 1):
                 self.one(self.read.graph is not None)
@@ -265,12 +310,14 @@ class Beams:
 
     def _narrow(self, logits: Tensor) -> Tensor:
         """The scores, in place, with what may not come at -inf."""
+        must = self._must()
+        given = None if must is None else logits.gather(1, must.clamp_min(0))
         logits.index_fill_(-1, self.never, -torch.inf)
         if self.how.no_repeat:
             logits = self._unrepeated(logits)
-        if (must := self._must()) is not None:
+        if must is not None and given is not None:  # what was asked for stands above what may not come
             others = torch.arange(logits.shape[-1], device=logits.device) != must
-            logits = torch.where((must >= 0) & others, -torch.inf, logits)
+            logits = torch.where(must < 0, logits, torch.where(others, -torch.inf, given))
         return logits
 
     def _unrepeated(self, logits: Tensor) -> Tensor:

@@ -8,10 +8,10 @@ WORD = 0xFFFFFFFF  # the numbers below are of 32 bits, held in 64 so that produc
 STEP = 0x9E3779B1  # 2^32 / the golden ratio, odd: consecutive places fall far apart
 
 
-def seeds(seed: int, index: int, rows: int, device: torch.device) -> Tensor:  # B
+def seeds(seed: int, index: int, rows: int) -> Tensor:  # B
     """A seed for each row: row r of seed s is the first of seed s + r, and no two places in a list share theirs."""
     mixed = [np.random.SeedSequence([(seed + row) % 2**64, index]).generate_state(1)[0] for row in range(rows)]
-    return torch.tensor(np.array(mixed, np.int64), device=device)
+    return torch.from_numpy(np.array(mixed, np.int64))
 
 
 def chance(seeds: Tensor, n: Tensor, many: int) -> Tensor:  # B many

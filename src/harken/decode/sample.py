@@ -12,7 +12,7 @@ from harken.errors import BadInput, refuse_unknown
 from harken.models import LanguageModel
 
 from .chance import chance, seeds
-from .steps import FEW, Desk, Opening, Steps, playable, repeatable
+from .steps import FEW, Desk, Opening, Steps, footing, playable, repeatable
 
 Call = Callable[..., Tensor]
 Desks = dict[tuple[int, int], Desk]  # by rows and capacity
@@ -71,7 +71,7 @@ class Writer:
     """A model that writes texts. What is recorded for one is there for the next."""
 
     def __init__(self, model: LanguageModel, *, compiled: bool = False) -> None:
-        self.model, self.desks = model, Desks()
+        self.model, self.desks, self.weights = model, Desks(), tuple[Any, ...]()
         self.call: Call = model.scores
         if compiled:  # products of one row are then sums that melt into their neighbours
             self.call = torch.compile(model.scores, dynamic=False, options={"coordinate_descent_tuning": True})
@@ -89,8 +89,10 @@ class Writer:
     ) -> Iterator[Tensor]:
         """The tokens that follow the prompts, one (B) at a time, and none of `never`. Prompts may differ in length."""
         texts = [list(p) for p in prompts]
+        if playable(self.model) and self.weights != (now := footing(self.model)):
+            self.weights, self.desks = now, Desks()
         reader = Reader(self.model, texts, tokens, call=self.call, desks=self.desks)
-        rows, out = seeds(seed, index, len(texts), reader.device), torch.tensor(never, dtype=torch.long)
+        rows, out = seeds(seed, index, len(texts)).to(reader.device), torch.tensor(never, dtype=torch.long)
         drawn = Drawn(choice, tuple(never), out.to(reader.device))
         try:
             for chosen in reader.tokens(texts, tokens, rows, drawn):

@@ -134,6 +134,12 @@ def repeatable(model: nn.Module) -> bool:
     return bounded and not watched(model)
 
 
+def footing(model: nn.Module) -> tuple[Any, ...]:
+    """Where its weights stand, and as which numbers: what is recorded holds for these."""
+    first = next(model.parameters())
+    return first.device, first.dtype, first.data_ptr()
+
+
 def watched(model: nn.Module) -> bool:
     """Whether somebody looks at its weights of attention."""
     return any(getattr(module, "watch", None) for module in model.modules())

@@ -19,20 +19,41 @@ EDGE = "<edge>"  # how the mark is shown that begins and ends a target
 
 
 def translations(
-    finder: Finder, tokens: Tokenizers, texts: Sequence[str], how: Search, listen: Listener
+    finder: Finder,
+    tokens: Tokenizers,
+    texts: Sequence[str],
+    how: Search,
+    listen: Listener,
+    *,
+    prefix: str = "",
+    index: int = 0,
 ) -> list[list[dict[str, Any]]]:
-    """The best targets of each text; an empty text has an empty one."""
+    """The best targets of each text, which begin with the prefix; an empty text has an empty one.
+
+    Where chance is asked, the texts are told apart by their places, counted from `index`.
+    """
     for text in texts:
         if not isinstance(text, str):
             raise BadInput(f"text={text!r}: a text is accepted, or a list of texts")
     there = [n for n, text in enumerate(texts) if text.strip()]
     sources = [source(finder.model, tokens, texts[n], listen) for n in there]
-    found = dict(zip(there, finder.search_all(sources, how, never=unwritten(tokens.target)), strict=True))
+    begun, numbers = [_begun(tokens, prefix)] * len(there), [index + n for n in there]
+    never = unwritten(tokens.target)
+    answers = finder.search_all(sources, how, never=never, prefixes=begun if prefix else None, numbers=numbers)
+    found = dict(zip(there, answers, strict=True))
     return [
         [{"text": tokens.decode_target(a.tokens), "score": a.score} for a in found.get(n, ())]
         or [{"text": "", "score": 0.0}]
         for n in range(len(texts))
     ]
+
+
+def _begun(tokens: Tokenizers, prefix: str) -> list[int]:
+    """The ids of how a target begins."""
+    if missing := tokens.missing(prefix, tokens.target):
+        raise BadInput(f"prefix={prefix!r}: this run cannot write {missing[0]!r}; begin with words that it knows")
+    ids: list[int] = tokens.encode_target(prefix).tolist()
+    return ids
 
 
 def source(model: EncoderDecoder, tokens: Tokenizers, text: str, listen: Listener) -> list[int]:
