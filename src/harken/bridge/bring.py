@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from harken import __version__, machine, run
 from harken import recipe as recipes
 from harken.data.foreign import Foreign
 from harken.errors import BadInput, HarkenError
 from harken.events import Listener, silent
-from harken.use.model import Run, fitted
+from harken.use.model import Run
 
 from . import family
 from .certificate import Witness, certify, failure
@@ -34,7 +35,7 @@ def bring(source: str | Path, out: str | Path, *, listen: Listener = silent) -> 
     if tokenizer.vocab > config.vocab_size:
         raise BadInput(f"{opened.place}: the tokenizer has {tokenizer.vocab} ids, the model {config.vocab_size} words")
     recipe = recipes.resolve((opened.place, config.settings()))
-    with torch.device("meta"):
+    with torch.device("meta"), run.Unborn():
         model = recipe.build(tokenizer.vocab)
     family.fitted(opened, names, model)
     room = (machine.describe()["ram_gib"] or float("inf")) * 2**30
@@ -50,7 +51,7 @@ def bring(source: str | Path, out: str | Path, *, listen: Listener = silent) -> 
         run.write(folder / "recipe.toml", recipe.toml())
         run.write(folder / "log.jsonl", "")
         facts = _facts(folder, recipe, opened, run.size(model))
-        made = Run(folder, recipe, facts, fitted(recipe, tokenizer.vocab, weights), tokenizer)
+        made = Run(folder, recipe, facts, _given(recipe, tokenizer.vocab, weights), tokenizer)
         listen("certify")
         certificate = certify(made, config, opened, witness)
         run.write_json(folder / "certificate.json", certificate)
@@ -66,6 +67,17 @@ def open_source(source: str | Path) -> family.Source:
     """A folder or a GGUF file, ready to be looked at."""
     path = Path(source)
     return GGUF(path) if path.suffix == ".gguf" else Folder(path)
+
+
+def _given(recipe: recipes.Recipe, vocab: int, weights: dict[str, Tensor]) -> Any:
+    """The model with these weights themselves, not with copies of them."""
+    with run.Unborn():
+        model = recipe.build(vocab)
+    for name, buffer in model.named_buffers():
+        buffer.copy_(weights.pop(name))
+    for name, own in model.named_parameters():
+        own.data = weights.pop(name)
+    return model
 
 
 @contextmanager

@@ -4,10 +4,12 @@ Its facts become the config.json that a folder would have, and its names those o
 """
 
 import math
+import os
 import re
+import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -22,20 +24,9 @@ from harken.run import Unborn
 FACTS, TENSORS, NAME, TEXT = 1000, 50_000, 200, 1 << 20  # at most: facts, tensors, letters of a name, bytes of a text
 ITEMS = 1_000_000  # of a list
 LONG = 64  # letters of a token of sentences that is split for its merges
-NUMBERS = {
-    0: "<u1",
-    1: "<i1",
-    2: "<u2",
-    3: "<i2",
-    4: "<u4",
-    5: "<i4",
-    6: "<f4",
-    7: "?",
-    10: "<u8",
-    11: "<i8",
-    12: "<f8",
-}
+NUMBERS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))  # as struct calls them
 STRING, LIST = 8, 9
+SEEN = 1024  # blocks of each tensor that another library unpacks for the certificate
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 
@@ -89,23 +80,23 @@ CONFIG = {  # their fact, without the name of the family -> the key of a config.
 class Cursor:
     """A place in the file's bytes that only moves on, and never behind the end."""
 
-    def __init__(self, data: Bytes, place: str) -> None:
-        self.data, self.at, self.place = data, 0, place
+    def __init__(self, file: BinaryIO, place: str) -> None:
+        self.file, self.place, self.left = file, place, os.fstat(file.fileno()).st_size
 
-    def take(self, size: int) -> Bytes:
-        if not 0 <= size <= len(self.data) - self.at:
-            raise BadInput(f"{self.place}: ends before byte {self.at + size}; fetch it again")
-        self.at += size
-        return self.data[self.at - size : self.at]
+    def take(self, size: int) -> bytes:
+        if not 0 <= size <= self.left:
+            raise BadInput(f"{self.place}: ends before its facts do; fetch it again")
+        self.left -= size
+        return self.file.read(size)
 
     def number(self, kind: str) -> Any:
-        return self.take(np.dtype(kind).itemsize).view(kind)[0].item()
+        return struct.unpack(f"<{kind}", self.take(struct.calcsize(f"<{kind}")))[0]
 
     def text(self, most: int = TEXT) -> str:
-        size = self.number("<u8")
+        size = self.number("Q")
         if size > most:
             raise BadInput(f"{self.place}: a text of {size} bytes; at most {most} are read")
-        return self.take(size).tobytes().decode("utf-8", "replace")
+        return self.take(size).decode("utf-8", "replace")
 
     def value(self, kind: int, *, inside: bool = False) -> Any:
         if kind in NUMBERS:
@@ -114,12 +105,9 @@ class Cursor:
             return self.text()
         if kind != LIST or inside:
             raise BadInput(f"{self.place}: a fact of type {kind}, which GGUF does not have here")
-        inner, many = self.number("<u4"), self.number("<u8")
+        inner, many = self.number("I"), self.number("Q")
         if many > ITEMS:
             raise BadInput(f"{self.place}: a list of {many} items; at most {ITEMS} are read")
-        if inner in NUMBERS:
-            kind_ = np.dtype(NUMBERS[inner])
-            return self.take(many * kind_.itemsize).view(kind_).tolist()
         return [self.value(inner, inside=True) for _ in range(many)]
 
 
@@ -130,17 +118,17 @@ class GGUF:
         self.path, self.place = path, str(path)
         if not path.is_file() or path.stat().st_size < 24:
             raise BadInput(f"{path}: is no GGUF file, or an empty one")
-        self.data: Bytes = np.memmap(path, np.uint8, "r")
-        cursor = Cursor(self.data, self.place)
-        if cursor.take(4).tobytes() != b"GGUF" or (version := cursor.number("<u4")) not in (2, 3):
-            raise BadInput(f"{path}: is no GGUF file of version 2 or 3")
-        tensors, facts = cursor.number("<u8"), cursor.number("<u8")
-        if tensors > TENSORS or facts > FACTS:
-            raise BadInput(f"{path}: GGUF version {version} with {tensors} tensors and {facts} facts; that is too many")
-        self.facts = self._facts(cursor, facts)
         self.parts: dict[str, tuple[int, int]] = {}  # name: its kind, and where it begins
         self.shapes: dict[str, tuple[int, ...]] = {}
-        self._tensors(cursor, tensors)
+        with path.open("rb") as file:
+            cursor = Cursor(file, self.place)
+            if cursor.take(4) != b"GGUF" or (version := cursor.number("I")) not in (2, 3):
+                raise BadInput(f"{path}: is no GGUF file of version 2 or 3")
+            tensors, facts = cursor.number("Q"), cursor.number("Q")
+            if tensors > TENSORS or facts > FACTS:
+                raise BadInput(f"{path}: GGUF {version} with {tensors} tensors and {facts} facts; that is too many")
+            self.facts = self._facts(cursor, facts)
+            self._tensors(cursor, tensors)
         self.config = self._config()
 
     def _facts(self, cursor: Cursor, many: int) -> dict[str, Any]:
@@ -149,18 +137,18 @@ class GGUF:
             name = cursor.text(NAME)
             if name in found:
                 raise BadInput(f"{self.place}: the fact {name!r} stands twice")
-            found[name] = cursor.value(cursor.number("<u4"))
+            found[name] = cursor.value(cursor.number("I"))
         return found
 
     def _tensors(self, cursor: Cursor, many: int) -> None:
         """Where each tensor lies: inside the file, and no two at one place."""
         spans = []
         for _ in range(many):
-            theirs, dims = cursor.text(NAME), cursor.number("<u4")
+            theirs, dims = cursor.text(NAME), cursor.number("I")
             if not 1 <= dims <= 4:
                 raise BadInput(f"{self.place}: tensor {theirs!r} has {dims} dimensions; 1 to 4 are read")
-            shape = tuple(cursor.number("<u8") for _ in range(dims))[::-1]
-            kind, offset = cursor.number("<u4"), cursor.number("<u8")
+            shape = tuple(cursor.number("Q") for _ in range(dims))[::-1]
+            kind, offset = cursor.number("I"), cursor.number("Q")
             name = _named(theirs)
             if name in self.shapes:
                 raise BadInput(f"{self.place}: tensor {theirs!r} stands twice")
@@ -179,10 +167,11 @@ class GGUF:
         step = self.facts.get("general.alignment", 32)
         if type(step) is not int or not 1 <= step <= 1 << 16:
             raise BadInput(f"{self.place}: general.alignment is {str(step)[:20]!r}; a number up to 65536 is accepted")
-        self.start = -(-cursor.at // step) * step
+        self.start = -(-cursor.file.tell() // step) * step
+        size = self.path.stat().st_size
         at = 0
         for begin, end, name in sorted(spans):
-            if begin < at or self.start + end > len(self.data):
+            if begin < at or self.start + end > size:
                 raise BadInput(
                     f"{self.place}: tensor {name!r} lies over another one, or behind the end; fetch it again"
                 )
@@ -201,8 +190,11 @@ class GGUF:
         return {"model_type": FAMILIES[kind], "vocab_size": words, "tie_word_embeddings": tied, **found}
 
     def read(self, name: str) -> Tensor:
-        unpack, shape = KINDS[self.parts[name][0]][3], self.shapes[name]
-        return self._halves(name, torch.from_numpy(unpack(self._block(name)).reshape(shape)))
+        return self._halves(name, torch.from_numpy(self._unpacked(name)))
+
+    def _unpacked(self, name: str) -> Floats:
+        found: Floats = KINDS[self.parts[name][0]][3](self._block(name)).reshape(self.shapes[name])
+        return found
 
     def _block(self, name: str) -> Bytes:  # N and the bytes of a block
         kind, offset = self.parts[name]
@@ -222,7 +214,7 @@ class GGUF:
     # --- the oracles --------------------------------------------------------------------------------------------------
 
     def oracle(self, auto: str) -> Any:
-        """The model by transformers, its numbers unpacked by gguf."""
+        """The model by transformers; the first numbers of every tensor are unpacked by gguf."""
         import transformers
         from gguf import GGMLQuantizationType, dequantize
 
@@ -231,8 +223,10 @@ class GGUF:
             model = getattr(transformers, auto).from_config(config, dtype=torch.float32).eval()
         own = model.state_dict()
         for name, (kind, _) in self.parts.items():
-            unpacked = dequantize(self._block(name), GGMLQuantizationType(kind))
-            own[name].copy_(self._halves(name, torch.from_numpy(unpacked.reshape(self.shapes[name]))))
+            numbers = self._unpacked(name)
+            first = dequantize(self._block(name)[:SEEN], GGMLQuantizationType(kind)).ravel()  # all would take long
+            numbers.ravel()[: first.size] = first
+            own[name].copy_(self._halves(name, torch.from_numpy(numbers)))
         return model
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
