@@ -55,6 +55,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     pairs = list(phrases(60))
     (home / "pairs.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    labelled = (f"A {('cold', 'warm')[n % 2]} day {n}.,{('bad', 'good')[n % 2]}\n" for n in range(60))
+    (home / "reviews.csv").write_text("text,label\n" + "".join(labelled))
     tagged = (f"Ada{n} B-PER\nlives O\nin O\nRome B-LOC\n" for n in range(40))
     (home / "eng.train").write_text("\n".join(tagged))
     (home / "english.txt").write_text("".join(f"{source}\n" for source, _ in pairs[:3]))
