@@ -14,9 +14,12 @@ import harken
 from harken import recipe as recipes
 from harken.data.batch import IGNORE
 from harken.errors import BadInput, BadSetting
+from harken.events import silent
 from harken.study import audit
 from harken.study.train import train
 from harken.tasks.masked_words import MaskedWords
+from harken.training.settings import Train
+from harken.training.step import Step
 
 TINY = {"model.kind": "bert", "model.d": 16, "model.layers": 1, "model.heads": 2, "model.context": 24}
 TINY |= {"data.tokens": "wordpiece", "data.vocab": 300, "data.batches": "sentences", "train.batch": 8}
@@ -79,6 +82,17 @@ def test_only_what_is_learned_is_judged(tales, learns, asked):
     assert score.metrics.keys() == asked
     assert set().union(*task.baselines("valid").values()) == asked
     assert math.isfinite(float(task.loss(model, task.batch(0, 0)).total.detach()))
+
+
+@pytest.mark.parametrize("learns", ["words", "next"])
+@pytest.mark.parametrize("rule", ["muon", "adamw"])
+def test_a_head_that_is_not_asked_stays_as_it_is(tales, learns, rule):
+    task, model = bound(tales, task__learns=learns)
+    idle = model.W_follows if learns == "words" else model.transform
+    before, step = idle.weight.clone(), Step(model, task, Train(optimizer=rule, weight_decay=0.0), listen=silent)
+    step(task.batch(0, 0), 0.1)
+    assert torch.equal(idle.weight, before)
+    assert float(step.norm) > 0
 
 
 def test_the_same_words_are_hidden_whenever_a_split_is_judged_whatever_the_seed(tales):

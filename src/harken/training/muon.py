@@ -55,7 +55,9 @@ class Muon(torch.optim.Optimizer):
         group, odd = self.param_groups[0], self.found_inf
         lr = group["lr"] if odd is None else group["lr"] * (1 - odd)
         for shape, matrices in self.alike.items():
-            G, M = torch.stack([p.grad for p in matrices]), self._moment(shape)  # type: ignore[misc]
+            # a head that this task does not ask has no gradient
+            G = torch.stack([torch.zeros_like(p) if p.grad is None else p.grad for p in matrices])
+            M = self._moment(shape)
             G = G if odd is None else torch.where(odd > 0, M, G)
             M.lerp_(G, 1 - group["momentum"])
             ahead = G.lerp(M, group["momentum"])  # Nesterov: where it is going to be
