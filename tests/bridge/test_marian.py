@@ -1,13 +1,18 @@
 """Marian and BART: with the same random weights ours and transformers' give the same scores and write the same."""
 
+import json
+
 import pytest
+import tokenizers
 import torch
 
 pytest.importorskip("transformers")
 from transformers import BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel
 
+import harken
 from harken import recipe as recipes
 from harken.bridge import family
+from harken.bridge.bring import bring
 from harken.bridge.folder import Folder
 from harken.decode.beam import Finder, Search
 from harken.errors import BadInput
@@ -108,6 +113,32 @@ def test_what_is_written_is_what_transformers_writes(both, beam, no_repeat):
         assert answers[0].tokens == (row[1:][: row[1:].index(EOS)] if EOS in row[1:] else row[1:])
     if no_repeat:  # else random weights soon say one word for ever
         assert len({i for row in written.tolist() for i in row}) >= 20
+
+
+@pytest.mark.parametrize("name", ["marian", "bart"])
+def test_a_folder_becomes_a_run_that_translates(name, tales, tmp_path):
+    words = tokenizers.ByteLevelBPETokenizer()
+    words.train_from_iterator([tales.read_text()], 380, special_tokens=["<s>", "<pad>", "</s>"], show_progress=False)
+    marks = "$A </s>" if name == "marian" else "<s> $A </s>"
+    ids = [(mark, words.token_to_id(mark)) for mark in ("<s>", "</s>")]
+    words.post_processor = tokenizers.processors.TemplateProcessing(single=marks, special_tokens=ids)
+    make, config = MODELS[name]
+    given = {**config.to_dict(), "vocab_size": words.get_vocab_size(), "decoder_vocab_size": words.get_vocab_size()}
+    given |= {"pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1 if name == "marian" else 2}
+    theirs = loud(make(type(config)(**given)))
+    theirs.save_pretrained(tmp_path / "theirs")
+    words.save(str(tmp_path / "theirs" / "tokenizer.json"))
+    bring(tmp_path / "theirs", tmp_path / "run")
+    certificate = json.loads((tmp_path / "run" / "certificate.json").read_text())
+    assert certificate["tokenizer"]["passed"]
+    assert certificate["logits"]["passed"]
+    assert certificate["greedy"]["passed"]
+    asked = torch.tensor([words.encode("Tom had a hat").ids])
+    marks = [[i] for i in (1, words.token_to_id("Ċ"), *([0] if name == "marian" else []))]
+    with torch.no_grad():
+        written = theirs.generate(asked, num_beams=4, do_sample=False, max_new_tokens=20, bad_words_ids=marks)
+    own = harken.load(tmp_path / "run").translate("Tom had a hat", longest=20)
+    assert own == words.decode(written[0].tolist(), skip_special_tokens=True)
 
 
 def test_different_heads_on_both_sides_are_refused(tmp_path):

@@ -36,7 +36,7 @@ class BERT(Encoder):
     head: ClassVar = {"transform": "cls.predictions.transform.dense", "norm": "cls.predictions.transform.LayerNorm"}
     bias: ClassVar = "cls.predictions.bias"
     first: ClassVar = 0  # the row of place 0
-    words: ClassVar[Mapping[str, Any]] = {"data.tokens": "wordpiece"}
+    tokens: ClassVar[Mapping[str, Any]] = {"data.tokens": "wordpiece"}
 
     hidden_size: Count
     num_hidden_layers: Count
@@ -63,7 +63,7 @@ class BERT(Encoder):
             "model.follows": self.has("cls.seq_relationship.weight"),
             "model.act": ACTS.get(self.hidden_act, self.hidden_act),
             "model.eps": self.layer_norm_eps,
-            **self.words,
+            **self.tokens,
         }
 
     def names(self) -> dict[str, Take]:
@@ -106,7 +106,7 @@ class RoBERTa(BERT):
     head: ClassVar = {"transform": "lm_head.dense", "norm": "lm_head.layer_norm"}
     bias: ClassVar = "lm_head.bias"
     first: ClassVar = 2
-    words: ClassVar = {"data.tokens": "bpe"}
+    tokens: ClassVar = {"data.tokens": "bpe"}
 
     pad_token_id: Literal[1] = 1
 

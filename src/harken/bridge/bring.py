@@ -20,23 +20,27 @@ from . import family
 from .certificate import Witness, certify, failure
 from .folder import Folder
 from .gguf import GGUF
+from .hub import located
 
 TIMES = 2.5  # the weights in float32, and so much memory is needed to import them
 WRITTEN = ("recipe.toml", "model.safetensors", "tokenizer.json", "log.jsonl", "cost.json")
 
 
 def bring(source: str | Path, out: str | Path, *, listen: Listener = silent) -> Run:
-    """Import a model folder into a run folder; a certificate that fails leaves nothing there but itself."""
-    begun, folder = time.perf_counter(), Path(out)
-    opened = open_source(source)
+    """Import a folder, a GGUF file, a model of the catalogue or org/name@revision of the hub into a run folder.
+
+    A certificate that fails leaves nothing there but itself.
+    """
+    found, folder = located(source, listen), Path(out)
+    begun, opened = time.perf_counter(), open_source(found.path)
     config = family.find(opened)
     names = family.matched(opened, config)
     tokenizer = Foreign.of(opened.tokenizer(), opened.place)
     if tokenizer.vocab > config.vocab_size:
         raise BadInput(f"{opened.place}: the tokenizer has {tokenizer.vocab} ids, the model {config.vocab_size} words")
-    recipe = recipes.resolve((opened.place, config.settings()))
+    recipe, words = recipes.resolve((opened.place, config.settings())), config.words(tokenizer)
     with torch.device("meta"), run.Unborn():
-        model = recipe.build(tokenizer.vocab)
+        model = recipe.build(words.vocab)
     family.fitted(opened, names, model)
     room = (machine.describe()["ram_gib"] or float("inf")) * 2**30
     if TIMES * 4 * run.size(model) > room:
@@ -50,8 +54,8 @@ def bring(source: str | Path, out: str | Path, *, listen: Listener = silent) -> 
         run.write(folder / "tokenizer.json", tokenizer.json)
         run.write(folder / "recipe.toml", recipe.toml())
         run.write(folder / "log.jsonl", "")
-        facts = _facts(folder, recipe, opened, run.size(model))
-        made = Run(folder, recipe, facts, _given(recipe, tokenizer.vocab, weights), tokenizer)
+        facts = _facts(folder, recipe, {**found.origin, "family": opened.config["model_type"]}, run.size(model))
+        made = Run(folder, recipe, facts, _given(recipe, words.vocab, weights), words)
         listen("certify")
         certificate = certify(made, config, opened, witness)
         run.write_json(folder / "certificate.json", certificate)
@@ -69,7 +73,7 @@ def open_source(source: str | Path) -> family.Source:
     return GGUF(path) if path.suffix == ".gguf" else Folder(path)
 
 
-def _given(recipe: recipes.Recipe, vocab: int, weights: dict[str, Tensor]) -> Any:
+def _given(recipe: recipes.Recipe, vocab: Any, weights: dict[str, Tensor]) -> Any:
     """The model with these weights themselves, not with copies of them."""
     with run.Unborn():
         model = recipe.build(vocab)
@@ -91,7 +95,7 @@ def _whole(folder: Path) -> Iterator[None]:
         raise
 
 
-def _facts(folder: Path, recipe: recipes.Recipe, source: family.Source, size: int) -> dict[str, Any]:
+def _facts(folder: Path, recipe: recipes.Recipe, origin: dict[str, str], size: int) -> dict[str, Any]:
     return {
         "name": folder.name,
         "kind": recipe.model.kind,
@@ -102,6 +106,6 @@ def _facts(folder: Path, recipe: recipes.Recipe, source: family.Source, size: in
         "date": time.strftime("%Y-%m-%d"),
         "metrics": {},
         "baseline": {},
-        "imported": {"source": source.place, "family": source.config["model_type"]},
+        "imported": origin,
         "versions": {"harken": __version__, "torch": torch.__version__},
     }

@@ -7,14 +7,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from harken import __version__
+from harken.data.pair_tokens import Tokenizers
+from harken.decode.beam import Search
 from harken.decode.sample import Choice
+from harken.models import EncoderDecoder
 from harken.use.embed import vectors
 from harken.use.model import Run
 
@@ -117,6 +120,8 @@ def _tokens(run: Run, source: Source) -> dict[str, Any]:
 
 def _marked(tokens: Any, text: str) -> list[int]:
     """The ids of a text with the marks around it."""
+    if isinstance(tokens, Tokenizers):  # there the end of a text is our edge
+        return [*tokens.source.begin, *tokens.source.encode(text).tolist(), tokens.source.end]
     before, behind = (tokens.begin, ()) if tokens.cls is None else ((tokens.cls,), (tokens.sep,))
     return [*before, *tokens.encode(text).tolist(), *behind]
 
@@ -191,10 +196,42 @@ def _encoder(run: Run, theirs: Any) -> dict[str, Any]:
     return {name: near(*pair) | {"tokens": int(lengths.sum())} for name, pair in pairs.items()}
 
 
+@torch.inference_mode()
+def _encoder_decoder(run: Run, theirs: Any) -> dict[str, Any]:
+    """Scores of a target drawn at random for a real source, and what both write for it, greedily."""
+    model, end, start = (
+        cast(EncoderDecoder, run.model),
+        theirs.config.eos_token_id,
+        theirs.config.decoder_start_token_id,
+    )
+    most = min(RANDOM, model.context or RANDOM)
+    source = run.tokenizer.encode_source(" ".join(TEXTS[:2])).tolist()
+    source = [*source[: most - 1], model.edge]
+    drawn = np.random.default_rng(0).integers(0, model.edge, most - 1).tolist()
+    asked = torch.tensor([[*source[:-1], end]])
+    expected = theirs(asked, decoder_input_ids=torch.tensor([[start, *drawn]])).logits[0].log_softmax(-1)
+    ours = model.scores(torch.tensor([[model.edge, *drawn]]), source=torch.tensor([source]))[0].log_softmax(-1)
+    ours[:, end] = ours[:, model.edge]  # their mark and ours
+    many = min(GREEDY, most - 1)
+    written = run.finder.search([source], Search(beam=1, longest=many))[0][0].tokens
+    found = [start]
+    while len(found) <= many and found[1:][-1:] != [end]:
+        found.append(int(theirs(asked, decoder_input_ids=torch.tensor([found])).logits[0, -1].argmax()))
+    greedily = [i for i in found[1:] if i != end]
+    return {
+        "logits": near(ours[:, : model.edge], expected) | {"tokens": most},
+        "greedy": {"passed": written == greedily, "tokens": len(greedily)},
+    }
+
+
 def near(ours: Tensor, theirs: Tensor) -> dict[str, Any]:
     differ, limit = float((ours - theirs).abs().max()), TOLERANCE * max(1.0, float(theirs.abs().max()))
     return {"passed": differ <= limit, "max_difference": differ, "tolerance": limit}
 
 
 # by `Config.check`: (run, what the witness said, or is) -> parts of the certificate, each with `passed`
-CHECKS: dict[str, Callable[[Run, Any], dict[str, Any]]] = {"language model": _language_model, "encoder": _encoder}
+CHECKS: dict[str, Callable[[Run, Any], dict[str, Any]]] = {
+    "language model": _language_model,
+    "encoder": _encoder,
+    "encoder-decoder": _encoder_decoder,
+}

@@ -18,7 +18,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 
-from harken.data.tokens import VOCAB_CAP
+from harken.data.tokens import VOCAB_CAP, Tokenizer
 from harken.errors import BadInput
 from harken.run import weights
 
@@ -89,6 +89,10 @@ class Config(BaseModel):
     auto: ClassVar[str] = "AutoModelForCausalLM"  # with what class of transformers
 
     vocab_size: int = Field(ge=1, le=VOCAB_CAP)
+
+    def words(self, tokenizer: Tokenizer) -> Any:
+        """The tokens of our run, made of theirs."""
+        return tokenizer
 
     def settings(self) -> dict[str, Any]:
         """The settings of our recipe."""

@@ -10,6 +10,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from harken.data.pair_tokens import Tokenizers
+from harken.data.tokens import Tokenizer
 from harken.errors import BadInput
 
 from .family import Config, Count, Edged, Take, both, stacked
@@ -48,6 +50,13 @@ class Marian(Config):
     def apart(self) -> bool:
         """Whether a target begins with another mark than it ends with."""
         return self.eos_token_id != self.decoder_start_token_id
+
+    def words(self, tokenizer: Tokenizer) -> Tokenizers:
+        if tokenizer.vocab != self.vocab_size:
+            raise BadInput(
+                f"the tokenizer has {tokenizer.vocab} ids, the model {self.vocab_size} words; they must agree"
+            )
+        return Tokenizers(tokenizer, tokenizer)
 
     def settings(self) -> dict[str, Any]:
         if self.encoder_attention_heads != self.decoder_attention_heads:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from harken.data import foreign
 from harken.data.pair_files import clean
 from harken.data.tokens import Tokenizer
 
@@ -82,18 +83,22 @@ class Tokenizers:
 
     @classmethod
     def load(cls, folder: Path) -> "Tokenizers":
-        source = Tokenizer.load(folder / FILES[0])
-        return cls(source, Tokenizer.load(folder / FILES[1]) if (folder / FILES[1]).exists() else source)
+        source = foreign.load(folder / FILES[0])
+        return cls(source, foreign.load(folder / FILES[1]) if (folder / FILES[1]).exists() else source)
 
 
 def _decode(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
     found = [int(i) for i in ids]
-    text = tokenizer.decode(found[: found.index(tokenizer.vocab)] if tokenizer.vocab in found else found)
+    found = found[: found.index(tokenizer.vocab)] if tokenizer.vocab in found else found
+    text = tokenizer.decode([i for i in found if i not in tokenizer.begin])
     return together(text) if tokenizer.kind == "word" else text
 
 
 def encode_lines(tokenizer: Tokenizer, lines: Iterable[str]) -> tuple[Ids, Ids]:
     """The ids of clean sentences, one after the other, and how many each has. Encoded at once: that is far faster."""
+    if isinstance(tokenizer, foreign.Foreign):  # what stands before a word may change its ids
+        each = [np.append(tokenizer.begin, tokenizer.encode(line)).astype(tokenizer.dtype) for line in lines]
+        return np.concatenate([np.empty(0, tokenizer.dtype), *each]), np.array(list(map(len, each)), np.int64)
     made = (apart(line) for line in lines) if tokenizer.kind == "word" else lines
     ids = tokenizer.encode("".join(f"{line}\n" for line in made))
     end = ids == newline(tokenizer)

@@ -186,4 +186,4 @@ class Translate:
 
 def unwritten(tokenizer: Any) -> list[int]:
     """The ids that no answer has: marks, and the end of a line."""
-    return sorted({*tokenizer.marks, newline(tokenizer)})
+    return sorted({*tokenizer.marks, newline(tokenizer)} - {*tokenizer.begin})

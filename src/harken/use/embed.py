@@ -39,7 +39,7 @@ def encoded(tokenizer: Any, text: str, most: int | None, listen: Listener) -> li
     if not isinstance(text, str):
         raise BadInput(f"text={text!r}: a text is accepted, or a list of texts")
     ids: list[int] = tokenizer.encode(text).tolist()
-    before, behind = ([], []) if tokenizer.cls is None else ([tokenizer.cls], [tokenizer.sep])
+    before, behind = (list(tokenizer.begin), []) if tokenizer.cls is None else ([tokenizer.cls], [tokenizer.sep])
     room = None if most is None else max(0, most - len(before + behind))
     if room is not None and len(ids) > room:
         listen("notice", text=f"{text[:30]!r}...: {len(ids)} tokens, and this run reads {room}; the rest is left out")
