@@ -54,8 +54,8 @@ def train(what: str, settings: tuple[str, ...], json_: bool, show_: bool, **opti
         quote(str(run.path)),
         quote(run.facts.get("example", "A [MASK] sentence." if run.verb == "fill" else "A sentence.")),
     )
-    given = {"generate": PROMPT, "ask": f"my.txt {example}"}.get(run.verb, example)
-    click.echo(f"  next    harken {run.verb} {place} {given}")
+    next_ = {"generate": PROMPT, "ask": f"my.txt {example}"}.get(run.verb, example)
+    click.echo(f"  next    harken {run.verb} {place} {next_}")
 
 
 def _refuse_unsound(run: Any) -> None:

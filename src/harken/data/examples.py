@@ -250,7 +250,8 @@ class ExampleData:
 
 def joined(rows: Sequence[tuple[Sequence[int], Sequence[int], int]], edge: int) -> Texts:
     """Texts of these rows: the ids of each without its edge, their targets, and where its second part begins."""
-    ids, targets = (np.fromiter(chain.from_iterable(row[k] for row in rows), np.int64) for k in (0, 1))
+    ids = np.fromiter(chain.from_iterable(row[0] for row in rows), np.int64)
+    targets = np.fromiter(chain.from_iterable(row[1] for row in rows), np.int64)
     starts = np.cumsum([0, *(len(row[0]) for row in rows)], dtype=np.int64)
     return Texts(Side(ids, starts, edge), np.array([row[2] for row in rows], np.int64), targets, each_token=True)
 

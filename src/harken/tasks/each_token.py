@@ -1,7 +1,7 @@
 """What tasks share that ask a head about each token: batches, packed where the model keeps texts apart; and scores."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -48,5 +48,5 @@ def word_scores(model: Any, texts: Texts) -> Iterator[tuple[int, LabelBatch, Ten
         here = batch.to(device)
         y = model.answers(model(here.tokens, **here.told())).float().cpu()  # B L outputs
         for row, n in enumerate(picks.tolist()):
-            yield n, batch.rows(row, row + 1), y[row][batch.asked[row]]
+            yield n, cast(LabelBatch, batch.rows(row, row + 1)), y[row][batch.asked[row]]
     model.train(was)

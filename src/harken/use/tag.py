@@ -39,7 +39,7 @@ def tag_texts(model: Any, words: LabelWords, texts: Sequence[str], how: TagSourc
 def spans(tags: Sequence[str]) -> list[tuple[str, int, int]]:
     """Entities; where no tag marks one, each word is a span of its own."""
     if any(INSIDE.fullmatch(tag) for tag in tags):
-        return [tuple(entity) for entity in entities(tags)]
+        return [(entity.label, entity.start, entity.stop) for entity in entities(tags)]
     return [(tag, n, n + 1) for n, tag in enumerate(tags) if tag != OUTSIDE]
 
 
