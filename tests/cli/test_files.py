@@ -31,8 +31,10 @@ def test_the_text_column_of_a_csv_is_taken_with_its_quotes_undone(tmp_path):
     assert told(tmp_path, "a.csv", 'id,text\n1,"He said ""hi"", twice"\n2,b\n') == ['He said "hi", twice', "b"]
 
 
-def test_the_first_column_is_taken_where_none_is_named_text(tmp_path):
-    assert told(tmp_path, "a.csv", "what,other\nx,y\n") == ["x"]
+def test_the_only_column_of_a_csv_may_have_any_name_and_of_several_one_is_named(tmp_path):
+    assert told(tmp_path, "a.csv", "what\nx\ny\n") == ["x", "y"]
+    with pytest.raises(BadInput, match=r"a\.csv: its columns are what, other; give one the name text or prompt$"):
+        told(tmp_path, "a.csv", "what,other\nx,y\n")
 
 
 def test_objects_and_strings_of_jsonl_are_read(tmp_path):

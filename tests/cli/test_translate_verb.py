@@ -111,10 +111,47 @@ def test_a_file_is_worked_through_into_another(told, asked, pair_folder, tmp_pat
     assert asked("translate", pair_folder, "--in", "ask.csv", "--out", "b.jsonl") == {"answers": 3, "out": "b.jsonl"}
 
 
+def test_a_line_of_the_answers_has_its_text_once_and_the_column_source_is_found(told, pair_folder, tmp_path, targets):
+    (tmp_path / "ask.csv").write_text("id,source,target\n" + "".join(f'7,"{text}",x\n' for text in TEXTS))
+    (tmp_path / "ask.jsonl").write_text("".join(json.dumps({"target": "x", "source": text}) + "\n" for text in TEXTS))
+    for name in ("ask.csv", "ask.jsonl"):
+        told("translate", pair_folder, "--in", name, "--out", f"{name}.out")
+        answers = [json.loads(line) for line in (tmp_path / f"{name}.out").read_text().splitlines()]
+        assert [(answer["input"], answer["text"]) for answer in answers] == list(zip(TEXTS, targets, strict=True))
+        assert all(answer.keys() == {"input", "text", "score"} for answer in answers)
+
+
+def test_columns_that_are_not_known_are_refused(harken, pair_folder, tmp_path):
+    (tmp_path / "ask.csv").write_text("id,words\n1,she saw the cat.\n")
+    said = harken("translate", pair_folder, "--in", "ask.csv", "--out", "a.jsonl")
+    way = "its columns are id, words; give one the name source, text or prompt"
+    assert (said.code, said.err) == (2, f"harken: ask.csv: {way}\n")
+
+
+def test_targets_begin_with_a_prefix(asked, harken, pair_folder):
+    found = asked("translate", pair_folder, *TEXTS, "--prefix", "il a", "--beam", 2)["translations"]
+    assert all(one["text"].startswith("il a ") for one in found)
+    said = harken("translate", pair_folder, TEXTS[0], "--prefix", "zeppelin")
+    way = "this run cannot write 'zeppelin'; begin with words that it knows"
+    assert (said.code, said.err) == (2, f"harken: prefix='zeppelin': {way}\n")
+
+
+def test_the_same_line_draws_anew_wherever_it_stands(told, asked, pair_folder, tmp_path):
+    from harken.cli.translate import AT_ONCE
+
+    typed, how = (f"{TEXTS[0]}\n" * (2 * AT_ONCE)).encode(), ["--temperature", 3.0]
+    lines = told("translate", pair_folder, "-", *how, stdin=typed).splitlines()
+    assert lines[:AT_ONCE] != lines[AT_ONCE:]
+    (tmp_path / "ask.txt").write_bytes(b"\n" + typed)
+    told("translate", pair_folder, "--in", "ask.txt", "--out", "a.jsonl", *how)
+    answers = [json.loads(line)["text"] for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    assert answers[1 : 2 * AT_ONCE] == lines[1:]  # an empty line has its place too
+
+
 def test_a_file_with_a_bad_line_is_refused_before_the_first_answer(harken, pair_folder, tmp_path):
     (tmp_path / "ask.jsonl").write_text('"good"\n{}\n')
     said = harken("translate", pair_folder, "--in", "ask.jsonl", "--out", "a.jsonl")
-    assert (said.code, said.err) == (2, "harken: ask.jsonl:2: is no JSON object with a key text or prompt\n")
+    assert (said.code, said.err) == (2, "harken: ask.jsonl:2: is no JSON object with a key source, text or prompt\n")
     assert not (tmp_path / "a.jsonl").exists()
 
 

@@ -94,7 +94,7 @@ def test_what_is_no_text_is_refused(paired, text):
         ({"beam": 0}, r"^beam=0: a whole number of 1 or more is accepted$"),
         ({"beam": 2, "alternatives": 3}, r"^alternatives=3: a beam of 2 holds no more; take a larger beam$"),
         ({"length_penalty": -1}, r"^length_penalty=-1: between 0 and 10 is accepted; 1 is fair to all lengths$"),
-        ({"longest": 0}, r"^longest=0: an answer has at least 1 token$"),
+        ({"longest": 0}, r"^longest=0: a whole number of 1 or more is accepted$"),
     ],
 )
 def test_an_option_that_is_none_is_refused_in_one_line(paired, given, said):

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import click
@@ -56,28 +57,35 @@ def translate(run: str, texts: tuple[str, ...], json_: bool, precision: str, **o
     from harken.decode.beam import Search
     from harken.use.model import load
 
+    prefix = options.pop("prefix") or ""
     given = {name: value for name, value in options.items() if value is not None}
-    Search.of(
-        {name: value for name, value in given.items() if name != "prefix"}
-    )  # refuses what does not fit together, before the first line is waited for
+    Search.of(given)  # refuses what does not fit together, before the first line is waited for
     model = load(run, precision=precision)
     model.must("translate")
     with Teller(aside=True) as teller:
-        given["listen"] = teller
+        given |= {"listen": teller, "prefix": prefix}
         if in_ is not None:
-            names = [str(model.recipe.data.source), "source", *COLUMNS]
-            count = work_through(in_, out_, partial(_answers, model, given), columns=names, listen=teller)
+            count = work_through(in_, out_, partial(_answers, model, given), columns=_columns(model), listen=teller)
             show({"answers": count, "out": out_}) if json_ else click.echo(f"{count} answers in {out_}")
             return
         stdin = texts in ((), ("-",))
-        asked = blocks(AT_ONCE, must=not texts) if stdin else [list(map(typed, texts))]
-        found = _each(model, asked, given)
+        found = _each(model, blocks(AT_ONCE, must=not texts) if stdin else [list(map(typed, texts))], given)
         if json_:
             show({"translations": [{"source": source, **answer} for source, answer in found]})
-            return
-        for _, answer in found:
-            every = [f"{best['score']:.4f} {best['text']}" for best in answer.get("alternatives", ()) if best["text"]]
-            click.echo(("\t" if stdin else "\n").join(every) or answer["text"])
+        else:
+            _tell((answer for _, answer in found), "\t" if stdin else "\n")
+
+
+def _tell(answers: Iterable[dict[str, Any]], between: str) -> None:
+    for answer in answers:
+        every = [f"{best['score']:.4f} {best['text']}" for best in answer.get("alternatives", ()) if best["text"]]
+        click.echo(between.join(every) or answer["text"])
+
+
+def _columns(model: Any) -> list[str]:
+    """Where a table has its sources: under the name that they had when the run learned, or a common one."""
+    own = model.recipe.data.source
+    return [*([own] if isinstance(own, str) and not Path(own).is_absolute() else []), "source", *COLUMNS]
 
 
 def _answers(model: Any, given: dict[str, Any], texts: Iterator[str]) -> Iterator[dict[str, Any]]:
