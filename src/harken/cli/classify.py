@@ -8,7 +8,7 @@ import click
 
 from . import as_json, as_precision, show
 from .files import check_files, through_files, work_through
-from .say import Teller, blocks, piped, typed
+from .say import Teller, as_typed, blocks, piped, typed
 
 AT_ONCE = 256  # texts of a file or of stdin that are answered together
 SHOWN = 3  # labels of a text
@@ -41,8 +41,8 @@ def classify(
 
     model = load(run, precision=precision)
     how: dict[str, Any] = {}
-    if labels is not None:
-        how = {"prompt": asked, "labels": labels.split(","), "listen": Teller(aside=True)}
+    if asked is not None and labels is not None:
+        how = {"prompt": as_typed(asked), "labels": labels.split(","), "listen": Teller(aside=True)}
     model.classify([], **how)  # what cannot be asked is refused before the first text
     if in_ is not None and out_ is not None:
         with Teller(aside=True) as teller:

@@ -7,7 +7,7 @@ import click
 from harken.study.chart import figure
 
 from . import as_json, as_precision, refuse, show
-from .say import Teller, aligned, verdict
+from .say import Teller, aligned, as_typed, verdict
 
 COUNTED = ("pairs", "texts", "sentences", "questions", "tokens")  # what the examples of a task are
 
@@ -30,7 +30,7 @@ def eval(
     With --prompt a RUN that writes text answers texts with labels, pairs or questions (SQuAD) that it never learned.
     """
     if prompt is not None:
-        _prompted(run, data, split, prompt, precision, json_, **asked)
+        _prompted(run, data, split, as_typed(prompt), precision, json_, **asked)
         return
     refuse("without --prompt", "shots", "labels", "seed")
     if data is not None:

@@ -69,6 +69,11 @@ def typed(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
+def as_typed(prompt: str) -> str:
+    r"""A prompt of the command line, where \n stands for a new line."""
+    return typed(prompt).replace("\\n", "\n")
+
+
 def lines(*, must: bool) -> Iterator[str]:
     """The lines of standard input, each as soon as it comes; empty ones are kept. `must`: one at least is needed."""
     return chain.from_iterable(blocks(1, must=must))

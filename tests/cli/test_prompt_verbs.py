@@ -1,0 +1,102 @@
+"""harken eval --prompt, harken classify --prompt, and the wrong ways to ask."""
+
+import json
+
+import pytest
+
+ASK = "Tale: {text} It is"
+
+
+@pytest.fixture
+def gpt(folders):
+    return folders["lstm"]  # its context has no end
+
+
+@pytest.fixture
+def table(tmp_path):
+    lines = [f"the king went on {n}\t{'glad' if n % 3 else 'sad'}" for n in range(120)]
+    (tmp_path / "t.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n")
+    return "t.tsv"
+
+
+def test_eval_tells_a_row_for_each_number_of_shots_beside_what_is_free(harken, gpt, table):
+    done = harken("eval", gpt, table, "--prompt", ASK, "--shots", "0,1,4", "--json")
+    told = json.loads(done.out)
+    assert (done.code, told["split"]) == (0, "test")
+    assert [row["shots"] for row in told["rows"]] == [0, 1, 4]
+    assert told["metrics"] == told["rows"][-1]["metrics"]
+    assert told["metrics"].keys() == {"loss", "accuracy", "f1", "matthews"}
+    assert {"most frequent label", "bag of words"} <= told["baseline"].keys()
+    assert told["protocol"]["texts"] == told["examples"]
+
+
+def test_eval_of_a_prompt_is_a_table_for_people(harken, gpt, table):
+    done = harken("eval", gpt, table, "--prompt", ASK, "--shots", "0,1", "--split", "valid")
+    lines = done.out.splitlines()
+    assert done.code == 0, done.err
+    assert lines[0].startswith("  valid ")
+    assert [line.rsplit("  ", 1)[1] for line in lines[:3]] == [
+        "this model, 0 shots",
+        "this model, 1 shot",
+        "most frequent label, for free",
+    ]
+
+
+def test_another_seed_shows_other_examples(harken, gpt, table):
+    said = [
+        json.loads(harken("eval", gpt, table, "--prompt", ASK, "--shots", 2, "--seed", n, "--json").out) for n in (0, 1)
+    ]
+    assert said[0]["metrics"]["loss"] != said[1]["metrics"]["loss"]
+
+
+def test_words_stand_for_the_labels_of_the_data(harken, gpt, table):
+    words = json.loads(harken("eval", gpt, table, "--prompt", ASK, "--labels", "sad=red,glad=big", "--json").out)
+    plain = json.loads(harken("eval", gpt, table, "--prompt", ASK, "--json").out)
+    assert words["metrics"]["loss"] != plain["metrics"]["loss"]
+
+
+def test_classify_asks_a_language_model(harken, gpt):
+    told = json.loads(harken("classify", gpt, "--prompt", ASK, "--labels", "sad,glad", "a fox", "a king", "--json").out)
+    assert [{one["label"] for one in each} for each in told["labels"]] == [{"sad", "glad"}] * 2
+    assert all(sum(one["probability"] for one in each) == pytest.approx(1) for each in told["labels"])
+
+
+def test_classify_asks_about_each_line_of_stdin(harken, gpt):
+    how = ("--prompt", ASK, "--labels", "sad,glad")
+    done = harken("classify", gpt, *how, "-", stdin=b"a fox\n\na king\n")
+    assert (done.code, done.out.count("\n")) == (0, 3)
+    assert done.out.splitlines()[2] == harken("classify", gpt, *how, "a king").out.rstrip("\n")
+
+
+def test_a_new_line_may_be_typed(harken, gpt):
+    typed = harken("classify", gpt, "--prompt", "{text}\\n", "--labels", "sad,glad", "a fox", "--json")
+    real = harken("classify", gpt, "--prompt", "{text}\n", "--labels", "sad,glad", "a fox", "--json")
+    assert typed.out == real.out
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["eval", "RUN", "t.tsv", "--prompt", "Tale:"], "{text} does not stand in it"),
+        (["eval", "RUN", "t.tsv", "--prompt", ASK, "--labels", "so=red"], "label 'so': not in the data, which has"),
+        (
+            ["eval", "RUN", "t.tsv", "--prompt", ASK, "--labels", "red"],
+            "a label of the data and its words are accepted",
+        ),
+        (["eval", "RUN", "t.tsv", "--prompt", ASK, "--shots", "0,x"], "whole numbers with commas between"),
+        (["eval", "RUN", "t.tsv", "--prompt", ASK, "--shots", "999"], "examples to draw from; take fewer"),
+        (["eval", "RUN", "--prompt", ASK], "name the data it is asked about"),
+        (["eval", "RUN", "t.tsv", "--shots", "4"], "without --prompt, --shots means nothing"),
+        (["classify", "RUN", "x", "--labels", "a,b"], "--prompt and --labels go together"),
+        (["classify", "RUN", "x", "--prompt", "{text}", "--labels", "a"], "two different ones or more"),
+        (["classify", "RUN", "x", "--prompt", "?", "--labels", "a,b"], "{text} does not stand in it"),
+        (["eval", "PAIRS", "t.tsv", "--prompt", ASK], "asks a run that writes text, which this one does not"),
+        (["train", "t.tsv", "from=RUN", "transfer=4-shot"], "a prompt learns nothing"),
+    ],
+)
+def test_what_cannot_be_asked_is_one_line(harken, gpt, pair_folder, table, args, said):
+    named = {"RUN": gpt, "PAIRS": pair_folder, "from=RUN": f"from={gpt}"}
+    done = harken(*(named.get(arg, arg) for arg in args))
+    assert done.code == 2
+    assert said in done.err
+    assert (done.out, done.err.count("\n")) == ("", 1) or "train" in args
