@@ -4,6 +4,7 @@ Commands stand in ```bash blocks and in the table "what you own, what to type". 
 model. What needs the package registry (`demo`, sets of the catalogue that are fetched) is only parsed.
 """
 
+import json
 import re
 import shlex
 import tomllib
@@ -59,6 +60,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (home / "reviews.csv").write_text("text,label\n" + "".join(labelled))
     tagged = (f"Ada{n} B-PER\nlives O\nin O\nRome B-LOC\n" for n in range(40))
     (home / "eng.train").write_text("\n".join(tagged))
+    asked = {"id": "0", "question": "Who lives in Rome?", "answers": [{"text": "Ada", "answer_start": 0}]}
+    read = [{"context": f"Ada lives in Rome, house {n}.", "qas": [{**asked, "id": str(n)}]} for n in range(30)]
+    (home / "squad.json").write_text(json.dumps({"version": "1.1", "data": [{"title": "Ada", "paragraphs": read}]}))
     (home / "english.txt").write_text("".join(f"{source}\n" for source, _ in pairs[:3]))
     (home / "recipe.toml").write_text('[data]\npath = "my.txt"\n[model]\nsize = "tiny"\n[train]\nsteps = 2\n')
     return home
@@ -80,7 +84,8 @@ def at_home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def needs_the_registry(words: list[str]) -> bool:
     from harken.data.catalogue import ENTRIES
 
-    return words[0] == "demo" or any(word in ENTRIES and ENTRIES[word].package for word in words)
+    names = [word.removeprefix("runs/") for word in words]
+    return words[0] == "demo" or any(name in ENTRIES and ENTRIES[name].package for name in names)
 
 
 def run(line: str) -> Result:
