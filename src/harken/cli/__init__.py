@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from importlib import import_module
+from keyword import iskeyword
 from typing import Any, NoReturn
 
 import click
@@ -21,6 +22,7 @@ VERBS = {
     "ask": "the answer to a question that stands in a text, by a run of spans",
     "audit": "prove that a model obeys its mask: no future leak, nothing from padding, packing, memory or batch",
     "bench": "speed of training and of writing beside transformers, with the machine's measured ceiling",
+    "chat": "talk with an instruct model that was imported",
     "check": "what is this data, which recipe would be used, what would it cost; trains nothing",
     "classify": "what texts are, by a run of labels: each label's probability, or a number",
     "compare": "the same data under several settings and seeds: quality with intervals, time, cost, and a picture",
@@ -32,6 +34,7 @@ VERBS = {
     "export": "a run in the layout of others: a folder that transformers loads, with a certificate",
     "fill": "the likeliest words for each [MASK] of a text, by a BERT",
     "generate": "text from a language model, streamed",
+    "import": "other people's weights as a run: a model folder, a .gguf file, a catalogue name, org/name@revision",
     "runs": "the run folders here: kind, metric, size, date, cost",
     "score": "log-probability of each word of a text, and its perplexity",
     "search": "the lines of a text file that are nearest to a query, by their vectors",
@@ -51,6 +54,7 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in VERBS:
             return None
+        name += "_" if iskeyword(name) else ""
         command: click.Command = getattr(import_module(f"harken.cli.{name}"), name)
         return command
 

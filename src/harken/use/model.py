@@ -23,6 +23,7 @@ from harken.recipe import Recipe
 from harken.tasks import Score
 
 from .ask import ask_text
+from .chat import Chat
 from .classify import label_texts
 from .cut import Cut
 from .embed import Corpus, Vectors, encoded, nearest, reader, vectors
@@ -156,13 +157,17 @@ class Run:
             some = [repr(piece) for piece in dict.fromkeys(missing)]
             named = ", ".join(some[:5] + ["..."] * (len(some) > 5))
             listen("notice", text=f"prompt: unknown to this run, and read as <unk>: {named} ({len(missing)} in all)")
-        ids = [int(t) for t in self.tokenizer.encode(prompt)]
+        ids = [*self.tokenizer.begin, *map(int, self.tokenizer.encode(prompt))]
         if self.tokenizer.kind == "word" and ids and ids[-1] == self.tokenizer.end and not prompt.endswith("\n"):
             ids.pop()  # the prompt's line goes on
         if not ids:
             start = self.tokenizer.end
             ids = [int(self.tokenizer.encode("\n")[0]) if start is None else start]
         return ids
+
+    def chat(self, **how: Any) -> Chat:
+        """A conversation, for instruct models. Options: system, tokens, seed, temperature, top_k, top_p."""
+        return Chat(self, **how)
 
     @torch.inference_mode()
     def next(self, prompt: str, k: int = 10, *, listen: Listener = silent) -> list[dict[str, Any]]:
@@ -183,7 +188,7 @@ class Run:
         self.must("generate")
         _check(str, text=text)
         ids = [int(t) for t in self.tokenizer.encode(text)]
-        start = self.tokenizer.end
+        start = next(iter(self.tokenizer.begin), self.tokenizer.end)
         given = ids if start is None else [start, *ids]
         if len(given) < 2:
             raise BadInput(f"{text!r}: too short to be scored; give a longer text")
