@@ -234,12 +234,17 @@ class GGUF:
         import transformers
 
         library = transformers.AutoTokenizer.from_pretrained(self.path.parent, gguf_file=self.path.name)
-        return [library(text).input_ids for text in texts]
+        begin = self._begin(self._tokens(), VOCAB_CAP)  # transformers does not ask for it
+        first = [] if begin is None else [begin]
+        return [first + library(text, add_special_tokens=False).input_ids for text in texts]
 
     # --- the tokenizer ------------------------------------------------------------------------------------------------
 
+    def _tokens(self) -> dict[str, Any]:
+        return {name.removeprefix("tokenizer.ggml."): value for name, value in self.facts.items()}
+
     def tokenizer(self) -> dict[str, Any]:
-        said = {name.removeprefix("tokenizer.ggml."): value for name, value in self.facts.items()}
+        said = self._tokens()
         tokens, kind = said.get("tokens"), said.get("model")
         if not isinstance(tokens, list) or not all(isinstance(t, str) for t in tokens) or len(tokens) > VOCAB_CAP:
             raise BadInput(f"{self.place}: tokenizer.ggml.tokens is no list of at most {VOCAB_CAP} texts")
@@ -255,15 +260,20 @@ class GGUF:
             if kinds[n] in (3, 4)
         ]
         spec = _pairs(said, vocab, self.place) if kind == "gpt2" else _sentences(said, tokens, vocab, self.place)
-        begin = said.get("bos_token_id") if said.get("add_bos_token", kind == "llama") is True else None
-        if begin is not None and (type(begin) is not int or not 0 <= begin < len(tokens)):
-            raise BadInput(f"{self.place}: bos_token_id is {str(begin)[:20]}, and there are {len(tokens)} tokens")
+        begin = self._begin(said, len(tokens))
         first = [] if begin is None else [{"SpecialToken": {"id": tokens[begin], "type_id": 0}}]
         spec["post_processor"] = {
             "type": "TemplateProcessing",
             "single": [*first, {"Sequence": {"id": "A", "type_id": 0}}],
         }
         return {"added_tokens": added, **spec}
+
+    def _begin(self, said: dict[str, Any], many: int) -> int | None:
+        """The id that stands before every text."""
+        begin = said.get("bos_token_id") if said.get("add_bos_token", said.get("model") == "llama") is True else None
+        if begin is not None and (type(begin) is not int or not 0 <= begin < many):
+            raise BadInput(f"{self.place}: bos_token_id is {str(begin)[:20]}, and there are {many} tokens")
+        return begin
 
 
 def _named(theirs: str) -> str:
@@ -294,8 +304,7 @@ def _pairs(said: dict[str, Any], vocab: dict[str, int], place: str) -> dict[str,
             f"{place}: tokenizer.ggml.pre {str(name)[:40]!r} is not known; {', '.join(PATTERNS)}, smollm are"
         )
     model = {"type": "BPE", "vocab": vocab, "merges": said.get("merges"), "ignore_merges": name == "llama-bpe"}
-    normalizer = {"type": "NFC"} if name == "qwen2" else None
-    return {"normalizer": normalizer, "pre_tokenizer": _words(name), "decoder": BYTES, "model": model}
+    return {"normalizer": None, "pre_tokenizer": _words(name), "decoder": BYTES, "model": model}
 
 
 def _sentences(said: dict[str, Any], tokens: list[str], vocab: dict[str, int], place: str) -> dict[str, Any]:
@@ -310,8 +319,7 @@ def _sentences(said: dict[str, Any], tokens: list[str], vocab: dict[str, int], p
         found += [(-score, a, b) for _, _, a, b in both]
     found.sort(key=lambda merge: merge[0])
     spaced = said.get("add_space_prefix", True) is True
-    first = [{"type": "Prepend", "prepend": SPACE}] if spaced else []
-    replace = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+    scheme = "first" if spaced else "never"
     back = [
         {"type": "Replace", "pattern": {"String": SPACE}, "content": " "},
         {"type": "ByteFallback"},
@@ -320,8 +328,8 @@ def _sentences(said: dict[str, Any], tokens: list[str], vocab: dict[str, int], p
     strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if spaced else []
     model = {"type": "BPE", "vocab": vocab, "merges": [[a, b] for _, a, b in found], "byte_fallback": True}
     return {
-        "normalizer": {"type": "Sequence", "normalizers": [*first, replace]},
-        "pre_tokenizer": None,
+        "normalizer": None,
+        "pre_tokenizer": {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": False},
         "decoder": {"type": "Sequence", "decoders": [*back, *strip]},
         "model": {**model, "fuse_unk": True},
     }
