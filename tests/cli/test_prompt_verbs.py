@@ -87,6 +87,7 @@ def test_a_new_line_may_be_typed(harken, gpt):
         (["eval", "RUN", "t.tsv", "--prompt", ASK, "--shots", "999"], "examples to draw from; take fewer"),
         (["eval", "RUN", "--prompt", ASK], "name the data it is asked about"),
         (["eval", "RUN", "t.tsv", "--shots", "4"], "without --prompt, --shots means nothing"),
+        (["classify", "RUN", "x"], "or ask it with --prompt and --labels"),
         (["classify", "RUN", "x", "--labels", "a,b"], "--prompt and --labels go together"),
         (["classify", "RUN", "x", "--prompt", "{text}", "--labels", "a"], "two different ones or more"),
         (["classify", "RUN", "x", "--prompt", "?", "--labels", "a,b"], "{text} does not stand in it"),

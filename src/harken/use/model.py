@@ -90,7 +90,8 @@ class Run:
     def must(self, verb: str) -> None:
         """Refuse what this run was not trained to do. Vectors can be had of all that read one text."""
         if verb != self.verb and (verb != "embed" or self.pairs):
-            raise BadInput(f"{self.path}: this run {DOES[self.recipe.task.kind][0]}; use harken {self.verb}")
+            ask = ", or ask it with --prompt and --labels" if (verb, self.verb) == ("classify", "generate") else ""
+            raise BadInput(f"{self.path}: this run {DOES[self.recipe.task.kind][0]}; use harken {self.verb}{ask}")
 
     def __repr__(self) -> str:
         return f"<harken run {self.path.name}: {self.recipe.model.kind}, {self.parameters:,} weights>"
