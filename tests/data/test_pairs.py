@@ -231,6 +231,18 @@ def test_a_column_that_is_not_there_is_refused_with_those_that_are(tmp_path):
         read(tmp_path / "b.tsv", source="english", target="fr")
 
 
+def test_a_key_that_is_given_leaves_the_other_to_the_other_side(tmp_path):
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"x": s, "y": t}) + "\n" for s, t in TWO))
+    turned = [(t, s) for s, t in TWO]
+    assert read(tmp_path / "a.jsonl", source="y") == turned
+    assert read(tmp_path / "a.jsonl", target="x") == turned
+    assert read(tmp_path / "a.jsonl", target="y") == TWO
+    with pytest.raises(
+        BadInput, match=r"column 'y' is asked for twice; set data\.source and data\.target to different"
+    ):
+        read(tmp_path / "a.jsonl", source="y", target="y")
+
+
 def test_half_a_character_in_json_is_no_end_of_the_reading(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"src": "a \\ud800 b", "tgt": "c"}\n{"src": "d", "tgt": 12}\n')
     assert read(tmp_path / "a.jsonl") == [("a ? b", "c"), ("d", "12")]
@@ -473,6 +485,11 @@ def test_a_sign_is_a_word_of_its_own():
 @given(text=LINE.filter(lambda text: GLUE not in text))
 def test_signs_are_put_together_as_they_stood(text):
     assert together(apart(text)) == text
+
+
+@pytest.mark.parametrize("written", ["\uffed. le chat", "le chat (\uffed", "le (\uffed \uffed.\uffed chat"])
+def test_a_glue_that_a_model_writes_out_of_place_is_not_seen(written):
+    assert "\uffed" not in together(written)
 
 
 @settings(max_examples=60, deadline=None)

@@ -20,7 +20,6 @@ from harken.tasks.measures import (
     bootstrap,
     bracket_f1,
     chrf,
-    copy,
     exact_match,
     lead_1,
     most_frequent,
@@ -59,8 +58,6 @@ def test_bleu_is_that_of_the_sums_of_what_each_row_counts_alone() -> None:
     lengths = sum(row.sys_len for row in alone), sum(row.ref_len for row in alone)
     found = bleu(TEXTS, REFS)
     assert found.score == pytest.approx(BLEU.compute_bleu(*grams, *lengths, smooth_method="exp").score)
-    assert found.ratio == pytest.approx(lengths[0] / lengths[1])
-    assert len(found.precisions) == 4
     assert 20 < found.score < 90
 
 
@@ -88,14 +85,13 @@ def test_what_equals_a_reference_scores_100_and_what_shares_nothing_0() -> None:
 def test_the_signature_tells_tokens_case_and_references() -> None:
     said = bleu(TEXTS, REFS).signature
     assert said.startswith("nrefs:var|case:mixed|eff:no|tok:13a|smooth:exp|version:")
-    one = bleu(TEXTS, [refs[:1] for refs in REFS], tokenize="none", lowercase=True).signature
-    assert one.startswith("nrefs:1|case:lc|eff:no|tok:none|")
+    one = bleu(TEXTS, [refs[:1] for refs in REFS], tokenize="none").signature
+    assert one.startswith("nrefs:1|case:mixed|eff:no|tok:none|")
     assert chrf(TEXTS, REFS).signature.startswith("nrefs:var|case:mixed|eff:yes|nc:6|nw:0|")
 
 
-def test_case_counts_unless_told_otherwise() -> None:
+def test_case_counts() -> None:
     assert bleu(["THE CAT SEES A DOG"], [["the cat sees a dog"]]).score == 0
-    assert bleu(["THE CAT SEES A DOG"], [["the cat sees a dog"]], lowercase=True).score == pytest.approx(100)
 
 
 def test_counting_says_nothing_on_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -193,18 +189,18 @@ GOLD = "(S (NP XX XX )NP (VP XX (NP XX )NP )VP )S"
 
 
 def test_the_same_trees_match_wholly() -> None:
-    assert bracket_f1([GOLD, GOLD], [GOLD, GOLD]) == measures.Brackets(1, 1, 1, 1)
+    assert bracket_f1([GOLD, GOLD], [GOLD, GOLD]) == measures.Brackets(1, 1)
 
 
 def test_a_bracket_matches_by_label_and_by_words() -> None:
     other = "(S (NP XX )NP (VP XX XX (PP XX )PP )VP )S"  # S alone is where it should be
-    assert bracket_f1([other], [GOLD]) == measures.Brackets(1 / 4, 1 / 4, 1 / 4, 1)
+    assert bracket_f1([other], [GOLD]) == measures.Brackets(1 / 4, 1)
     flat = "(S (NP XX XX )NP XX XX )S"
-    assert bracket_f1([flat], [GOLD]) == measures.Brackets(1, 2 / 4, 2 * 2 / 6, 1)
+    assert bracket_f1([flat], [GOLD]) == measures.Brackets(2 * 2 / 6, 1)
 
 
 def test_a_bracket_written_twice_matches_once() -> None:
-    assert bracket_f1(["(NP (NP XX )NP )NP"], ["(NP XX )NP"]) == measures.Brackets(0.5, 1, 2 / 3, 1)
+    assert bracket_f1(["(NP (NP XX )NP )NP"], ["(NP XX )NP"]) == measures.Brackets(2 / 3, 1)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +217,7 @@ def test_a_bracket_written_twice_matches_once() -> None:
 )
 def test_what_is_no_tree_over_the_right_words_is_mended_and_not_valid(text: str, right: int, written: int) -> None:
     found = bracket_f1([text], [GOLD])
-    assert found == measures.Brackets(right / max(written, 1), right / 4, 2 * right / (written + 4), 0)
+    assert found == measures.Brackets(2 * right / (written + 4), 0)
 
 
 def test_trees_may_have_words_or_parts_of_speech_in_their_places() -> None:
@@ -236,8 +232,7 @@ def test_a_broken_gold_tree_is_named() -> None:
 # --- what costs nothing -----------------------------------------------------------------------------------------------
 
 
-def test_the_free_baselines_write_the_source_or_the_commonest_target() -> None:
-    assert copy(("a", "b")) == ["a", "b"]
+def test_a_free_baseline_writes_the_commonest_target() -> None:
     assert most_frequent(["b", "a", "b"], 3) == ["b", "b", "b"]
 
 

@@ -1,6 +1,7 @@
 """Translation as a task: loss, metrics and free baselines, each against a computation by hand."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -46,6 +47,37 @@ def test_the_loss_is_the_summed_cross_entropy_of_the_targets_and_their_edges(sou
     torch.testing.assert_close(found.total, F.nll_loss(logs, answers, reduction="sum"))
     assert found.told is None
     assert int((answers == net.edge).sum()) == len(batch.tokens)
+
+
+def test_a_look_scores_no_more_pairs_than_it_may_and_the_judgement_all(source, monkeypatch):
+    task = bound(source)
+    net, pairs = model(task), task.data.splits["valid"]
+    monkeypatch.setattr("harken.tasks.translate.SCORED", 5)
+    few, total = (task.evaluate(net, "valid", quick=quick).protocol["tokens"] for quick in (True, False))
+    assert few == int(pairs.target.lengths[:5].sum()) + 5
+    assert total == int(pairs.target.lengths.sum()) + len(pairs)
+
+
+def test_the_tokens_of_a_packed_batch_are_those_that_are_asked(source):
+    shape = kinds.find("model", "transformer", " of pairs")()
+    task = Task(packed=True).bind(source.open(), shape, batch=8, seed=0)
+    sizes = [task.batch(0, n).size for n in range(task.steps)]
+    assert sum(sizes) == int(task.data.train.target.lengths.sum()) + len(task.data.train)
+
+
+def test_held_out_sentences_are_cut_where_the_model_ends_and_that_is_told(pair_file, tmp_path):
+    shape = kinds.find("model", "transformer", " of pairs")(d=16, layers=1, heads=2, context=12)
+    (tmp_path / "valid.tsv").write_text("she saw the cat.\telle a vu le chat.\n" + "he saw " * 12 + "it.\til a vu.\n")
+    data = PairSource(path=str(pair_file), tokens="word", valid=str(tmp_path / "valid.tsv")).open()
+    for opened in (data, replace(data, train=data.splits["valid"], learned=False)):
+        task = Task().bind(opened, shape, batch=8, seed=0)
+        assert task.data.splits["valid"].source.lengths.tolist() == [5, 11]
+        assert data.splits["valid"].source[1][:11].tolist() == task.data.splits["valid"].source[1].tolist()
+        assert task.evaluate(model(task), "valid").protocol["cut_sentences"] == 1
+    assert (
+        "cut_sentences"
+        not in bound(PairSource(path=str(pair_file), tokens="word")).evaluate(model(task), "valid").protocol
+    )
 
 
 def test_smoothing_spreads_a_share_over_all_words_and_what_is_told_is_without_it(source):

@@ -40,7 +40,7 @@ def judged(tmp_path, monkeypatch) -> Any:
         pairs = data.splits["valid"]
         task = Translate(Task(measure=measure), data, batch=8, seed=0)
         answers = [refs[0] if len(refs[0].split()) < 8 else f"{refs[0]} non" for refs in pairs.references]
-        monkeypatch.setattr(task, "_score", lambda model, pairs: (1.0, 1))
+        monkeypatch.setattr(task, "_score", lambda model, pairs, most: (1.0, 1))
         monkeypatch.setattr(task, "answers", lambda model, sources, how: answers[: len(sources)])
         return task.evaluate(Silent(), "valid", quick=quick), (answers, pairs)
 

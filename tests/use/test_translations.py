@@ -46,6 +46,24 @@ def test_a_target_is_as_long_as_the_recipe_says_unless_the_caller_does(paired, m
     assert len(paired.tokenizer.encode_target(paired.translate(TEXTS[0], longest=5))) == 5
 
 
+def test_a_target_begins_with_the_prefix_and_its_words_cost_nothing(paired):
+    usual, source = paired.translate("she saw the cat."), "she saw the cat."
+    assert paired.translate(source, prefix="il a vu").startswith("il a vu ")
+    assert paired.translate([source, ""], prefix=usual[:-1]) == [usual, ""]
+    ((whole,),), ((rest,),) = (paired.alternatives([source], prefix=p, length_penalty=0.0) for p in ("", "elle a"))
+    assert rest["score"] > whole["score"]
+    with pytest.raises(BadInput, match="prefix=3"):
+        paired.translate(source, prefix=3)
+
+
+def test_the_same_source_is_drawn_by_its_place(paired):
+    how = {"temperature": 3.0, "seed": 1}
+    together = paired.translate(["she saw the cat."] * 4, **how)
+    ((alone,),) = paired.alternatives(["she saw the cat."], index=2, **how)
+    assert alone["text"] == together[2]
+    assert len(set(together)) > 1
+
+
 def test_alternatives_are_different_and_come_best_first(paired):
     (best,) = paired.alternatives([TEXTS[0]], alternatives=6)
     scores = [one["score"] for one in best]

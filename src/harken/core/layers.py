@@ -173,7 +173,7 @@ class Block(nn.Module):
         return self.mlp_sub(x, self.mlp)
 
     def read(self, source: Tensor) -> list[Tensor]:
-        """The keys and values of a source, B H' L D each: as a forward of its own, since weights may be held in parts."""
+        """The keys and values of a source, B H' L D each. A forward of its own: weights may be held in parts."""
         return self.cross._heads(source, self.cross.W_k, self.cross.W_v)
 
 

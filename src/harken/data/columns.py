@@ -2,17 +2,18 @@
 
 import csv
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from harken.data import peek
 from harken.errors import BadInput, did_you_mean
 
 SHOWN = 5  # rows that were left out, told one by one
 SPAN = 50  # lines that a cell in quotes may hold; a quote that is closed later was never opened
+T = TypeVar("T")
 Place = int | str | None  # a column by its number, counted from 1, or by its name
 Bad = Callable[[Path, int, str], None]  # hears of a row that is left out
 Asked = Sequence[tuple[str, Place]]  # the columns that are wanted, each with the setting that names it
@@ -71,6 +72,7 @@ def rows_of(path: Path, asked: Asked, bad: Bad) -> Iterator[tuple[int, list[str]
 def _objects(path: Path, asked: Asked, bad: Bad) -> Iterator[tuple[int, list[str]]]:
     """JSON lines. What is nested, as {"translation": {"en": ..., "de": ...}}, counts as if it were not."""
     keys = [place for _, place in asked]
+    _refuse_twice(path, asked, keys)
     for number, line in lines_of(path, bad):
         if line is None:
             continue
@@ -84,12 +86,25 @@ def _objects(path: Path, asked: Asked, bad: Bad) -> Iterator[tuple[int, list[str
         inner = [item for value in found.values() if isinstance(value, dict) for item in value.items()]
         texts = {key: text for key, value in [*inner, *found.items()] if (text := _text(value)) is not None}
         if None in keys:
-            keys = [*texts, *[None] * len(keys)][: len(keys)]
+            keys = _filled(keys, texts)
         if missing := [key for key in keys if key not in texts]:
             bad(path, number, f"no text under {missing[0]!r}" if missing[0] else "fewer than two texts")
         else:
             # JSON has half characters
             yield number, [texts[str(key)].encode("utf-8", "replace").decode() for key in keys]
+
+
+def _filled(places: Sequence[T | None], there: Iterable[T]) -> list[Any]:
+    """A place that is not given is the first that is free; None, where there is no more."""
+    free = (place for place in there if place not in places)
+    return [next(free, None) if place is None else place for place in places]
+
+
+def _refuse_twice(path: Path, asked: Asked, columns: Sequence[Place]) -> None:
+    for place, column in zip(asked, columns, strict=True):
+        if column is not None and columns.count(column) > 1:
+            names = " and ".join(name for name, _ in asked)
+            raise BadInput(f"{path}: column {place[1]!r} is asked for twice; set {names} to different columns")
 
 
 def _text(value: Any) -> str | None:
@@ -107,9 +122,10 @@ def _table(path: Path, asked: Asked, text: peek.Text, bad: Bad) -> Iterator[tupl
         raise BadInput(f"{path}: no columns in it; {accepted}; check {names}")
     first = table.header or table.rows[0]
     named = bool(table.header) or any(place in first for _, place in asked)
-    columns = [_column(path, first if named else [], place, n, name) for n, (name, place) in enumerate(asked)]
-    for twice in (place for (_, place), column in zip(asked, columns, strict=True) if columns.count(column) > 1):
-        raise BadInput(f"{path}: column {twice!r} is asked for twice; set {names} to different columns")
+    given = [None if place is None else _column(path, first if named else [], place, name) for name, place in asked]
+    own = [n for n, column in enumerate(given) if column is None]  # the first column for the first, if it is free
+    columns = _filled(given, [*own, *range(len(asked))])
+    _refuse_twice(path, asked, columns)
     opened = [cell for line in text.lines for cell in line.split(table.delimiter) if cell.startswith('"')]
     # in tables split at tabs a quote is most often a quote: Excel's rule holds if it holds everywhere
     quoted = table.quoted and (table.delimiter != "\t" or all(cell.endswith('"') and len(cell) > 1 for cell in opened))
@@ -148,10 +164,8 @@ def _cells(path: Path, delimiter: str, quoted: bool, bad: Bad) -> Iterator[tuple
         ahead.extend(islice(lines, used))
 
 
-def _column(path: Path, header: list[str], place: Place, n: int, name: str) -> int:
-    """The index of a column that is told by its name, by its number, or not at all: the first, the second."""
-    if place is None:
-        return n
+def _column(path: Path, header: list[str], place: int | str, name: str) -> int:
+    """The index of a column that is told by its name or by its number."""
     if place in header:
         return header.index(str(place))
     if str(place).isdecimal() and int(place) > 0:

@@ -147,9 +147,9 @@ def _widths(source: Tokens, target: Tokens) -> tuple[int, int]:
     return wide, high
 
 
-def scoring(pairs: Pairs, rows: int) -> Iterator[PairBatch]:
-    """A held-out split, the shortest first, each pair once; `index` says where it stands in the split."""
-    order = np.lexsort((pairs.source.lengths, pairs.target.lengths))
+def scoring(pairs: Pairs, rows: int, most: int | None = None) -> Iterator[PairBatch]:
+    """The first pairs of a split (or all), the shortest first, each once; `index` says where it stands in the split."""
+    order = np.lexsort((pairs.source.lengths[:most], pairs.target.lengths[:most]))
     for a in range(0, len(order), rows):
         picks = order[a : a + rows]
         yield padded(pairs, picks, [side.gather(picks) for side in (pairs.source, pairs.target)])

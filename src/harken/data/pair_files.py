@@ -68,7 +68,11 @@ class PairFile:
         if self.path.suffix.lower() == ".mrg" or (guess and guess.kind == "trees"):
             return _trees(self.path, bad)
         found = guess.settings if guess and guess.kind == "pairs" else {}
-        asked = [(name, getattr(self, name[5:]) or found.get(name)) for name in ("data.source", "data.target")]
+        mine = {"data.source": self.source, "data.target": self.target}
+        taken = mine.values()  # what is given for one side is not guessed for the other
+        asked = [
+            (name, place or (None if found.get(name) in taken else found.get(name))) for name, place in mine.items()
+        ]
         return ((line, source, target) for line, (source, target) in rows_of(self.path, asked, bad))
 
 

@@ -134,6 +134,11 @@ class Side:
     def lengths(self) -> Ids:
         return np.diff(self.starts)
 
+    def cut(self, most: int) -> "Side":
+        """The same sentences, none of more tokens than this."""
+        place = np.arange(len(self.ids)) - np.repeat(self.starts[:-1], self.lengths)
+        return Side(self.ids[place < most], np.append(0, np.cumsum(np.minimum(self.lengths, most))), self.edge)
+
     def gather(self, picks: Ids) -> tuple[Ids, Ids]:
         """The ids of some sentences, one after the other, and how many each has."""
         lengths = self.starts[picks + 1] - self.starts[picks]

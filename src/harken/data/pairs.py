@@ -262,13 +262,10 @@ class PairSource(Part):
     def _judged(self, texts: dict[str, list[str]], tokenizers: Tokenizers, groups: Mapping[str, str]) -> Pairs:
         """A held-out split: every source, cut where it is too long."""
         firsts = [references[0] for references in texts.values()]
-        sides = []
-        for tokenizer, lines in zip(tokenizers.both, (texts, firsts), strict=True):
-            ids, lengths = encode_lines(tokenizer, lines)
-            place = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-            sides.append(Side.of([(ids[place < self.longest], np.minimum(lengths, self.longest))], tokenizer))
+        both = zip(tokenizers.both, (texts, firsts), strict=True)
+        source, target = (Side.of([encode_lines(t, lines)], t).cut(self.longest) for t, lines in both)
         known = [groups.get(source, "") for source in texts] if groups else []
-        return Pairs(sides[0], sides[1], list(texts), list(texts.values()), known)
+        return Pairs(source, target, list(texts), list(texts.values()), known)
 
 
 @dataclass(frozen=True, eq=False)

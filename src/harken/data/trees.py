@@ -82,6 +82,25 @@ def linear(tree: Tree) -> str:
     return f"({tree.label} {' '.join(map(linear, tree.parts))} ){tree.label}" if tree.parts else WORD
 
 
+def brackets(line: str) -> list[tuple[str, int, int]] | None:
+    """(label, first word, word behind the last) of each constituent, the root last; None if it is no whole tree."""
+    found: list[tuple[str, int, int]] = []
+    opened: list[tuple[str, int]] = []
+    place = 0
+    for part in line.split():
+        if found and not opened:
+            return None  # the tree has ended
+        if part[0] not in "()" and opened:
+            place += 1
+        elif part[0] == "(" and part[1:]:
+            opened.append((part[1:], place))
+        elif part[0] == ")" and opened and opened[-1][0] == part[1:] and opened[-1][1] < place:
+            found.append((*opened.pop(), place))
+        else:
+            return None
+    return found if found and not opened else None
+
+
 def mended(line: str, words: int) -> list[tuple[str, int, int]]:
     """The same of a line that may be no whole tree, over so many words: what was never closed closes as late as it can,
     what was never opened is left out, and words that are too many are none."""
@@ -100,22 +119,3 @@ def mended(line: str, words: int) -> list[tuple[str, int, int]]:
                 found.append((last, start, place))
     found += [(*left, words) for left in reversed(opened)]
     return [each for each in found if each[1] < each[2]]
-
-
-def brackets(line: str) -> list[tuple[str, int, int]] | None:
-    """(label, first word, word behind the last) of each constituent, the root last; None if it is no whole tree."""
-    found: list[tuple[str, int, int]] = []
-    opened: list[tuple[str, int]] = []
-    place = 0
-    for part in line.split():
-        if found and not opened:
-            return None  # the tree has ended
-        if part[0] not in "()" and opened:
-            place += 1
-        elif part[0] == "(" and part[1:]:
-            opened.append((part[1:], place))
-        elif part[0] == ")" and opened and opened[-1][0] == part[1:] and opened[-1][1] < place:
-            found.append((*opened.pop(), place))
-        else:
-            return None
-    return found if found and not opened else None

@@ -23,18 +23,8 @@ END = re.compile(r"[.!?…]+[\"'”’»)\]]*(?=\s+[^a-z\s]|\s*$)|[。！？]|\n
 
 
 @dataclass(frozen=True)
-class Bleu:
-    """Corpus BLEU, how it was counted, the precision of 1- to 4-grams, and length written / length of references."""
-
-    score: float
-    signature: str
-    precisions: tuple[float, ...]
-    ratio: float
-
-
-@dataclass(frozen=True)
-class Chrf:
-    """Corpus chrF, and how it was counted."""
+class Counted:
+    """BLEU or chrF of a corpus, and how it was counted."""
 
     score: float
     signature: str
@@ -44,8 +34,6 @@ class Chrf:
 class Brackets:
     """Labelled brackets of all trees together, and the share of trees that are trees over the right words."""
 
-    precision: float
-    recall: float
     f1: float
     valid: float
 
@@ -55,35 +43,25 @@ def available() -> bool:
     return importlib.util.find_spec("sacrebleu") is not None
 
 
-def bleu(hypotheses: Sequence[str], references: References, *, tokenize: str = "13a", lowercase: bool = False) -> Bleu:
+def bleu(hypotheses: Sequence[str], references: References, *, tokenize: str = "13a") -> Counted:
     """BLEU of the whole corpus, against all references of each row. tokenize="none": the texts are tokens already."""
-    metric = _metric("BLEU", force=True, tokenize=tokenize, lowercase=lowercase)
-    found = metric.corpus_score(*_streams(hypotheses, references))
-    return Bleu(found.score, str(metric.get_signature()), tuple(found.precisions), found.ratio)
+    return _counted(_metric("BLEU", force=True, tokenize=tokenize), hypotheses, references)
 
 
-def chrf(hypotheses: Sequence[str], references: References) -> Chrf:
+def chrf(hypotheses: Sequence[str], references: References) -> Counted:
     """chrF2 of the whole corpus: n-grams of characters, against the best reference of each row."""
-    metric = _metric("CHRF")
-    found = metric.corpus_score(*_streams(hypotheses, references))
-    return Chrf(found.score, str(metric.get_signature()))
+    return _counted(_metric("CHRF"), hypotheses, references)
 
 
 def bootstrap(
-    hypotheses: Sequence[str],
-    references: References,
-    samples: int = 1000,
-    seed: int = 0,
-    *,
-    tokenize: str = "13a",
-    lowercase: bool = False,
+    hypotheses: Sequence[str], references: References, samples: int = 1000, seed: int = 0, *, tokenize: str = "13a"
 ) -> tuple[float, float]:
     """The mean of BLEU over corpora drawn from these rows with replacement, and half the width that holds 95 % of them.
 
     Each row is tokenized and counted once: the counts of a drawn corpus are sums of the counts of its rows.
     """
     _check(hypotheses, references)
-    metric = _metric("BLEU", force=True, tokenize=tokenize, lowercase=lowercase, effective_order=True)
+    metric = _metric("BLEU", force=True, tokenize=tokenize, effective_order=True)
     rows = (metric.sentence_score(text, list(refs)) for text, refs in zip(hypotheses, references, strict=True))
     counts = np.array([[row.sys_len, row.ref_len, *row.counts, *row.totals] for row in rows], np.float64)
     draw, scores = np.random.default_rng(seed), np.empty(samples)
@@ -142,13 +120,7 @@ def bracket_f1(predicted: Sequence[str], gold: Sequence[str]) -> Brackets:
         made = whole or mended(text, words)
         wanted, written = wanted + len(known), written + len(made)
         matched += (Counter(made) & Counter(known)).total()
-    precision, recall = matched / max(written, 1), matched / wanted
-    return Brackets(precision, recall, _f1(matched, written, wanted), valid / len(gold))
-
-
-def copy(sources: Sequence[str]) -> list[str]:
-    """Free baseline: the source itself."""
-    return list(sources)
+    return Brackets(_f1(matched, written, wanted), valid / len(gold))
 
 
 def most_frequent(targets: Iterable[str], n: int) -> list[str]:
@@ -168,6 +140,11 @@ def _metric(name: str, **options: Any) -> Any:
     except ImportError:
         raise MissingExtra(name, "text") from None
     return getattr(metrics, name)(**options)
+
+
+def _counted(metric: Any, hypotheses: Sequence[str], references: References) -> Counted:
+    found = metric.corpus_score(*_streams(hypotheses, references))
+    return Counted(found.score, str(metric.get_signature()))
 
 
 def _streams(hypotheses: Sequence[str], references: References) -> tuple[list[str], list[list[str | None]]]:

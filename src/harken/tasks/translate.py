@@ -1,7 +1,8 @@
 """Write a target for a source: translation, and every other sequence from a sequence. Loss in nats per target token."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from harken.data.pairs import PairData, Pairs
 
 QUICK = 200  # sources that a look during the training answers
+SCORED = 1000  # pairs whose loss it tells
 AT_ONCE = 64  # pairs judged at a time
 BASELINE_PAIRS = 100_000  # what the most frequent target is counted from
 MEASURES: dict[str, Callable[[list[str], measures.References], float]] = {
@@ -58,8 +60,11 @@ class Task(Part):
     eval_pairs: int = Field(2000, ge=0, description="answer at most this many sources of a split; 0: all")
 
     def bind(self, data: "PairData", model: Any, *, batch: int, seed: int) -> "Translate":
-        context, longest = getattr(model, "context", None), data.longest
-        if isinstance(context, int) and longest >= context:  # its edge is read too
+        context, cut = getattr(model, "context", None), dict[str, int]()
+        if isinstance(context, int):
+            data, cut = _held_within(data, context - 1)  # its edge is read too
+        longest = data.longest
+        if isinstance(context, int) and longest >= context:
             way = f"set model.context={longest + 1} or data.longest={context - 1}"
             raise BadSetting(f"model.context={context}: a sentence has {longest} tokens and its end; {way}")
         if getattr(model, "shared", False) and data.tokenizers.source is not data.tokenizers.target:
@@ -74,14 +79,16 @@ class Task(Part):
         if self.longest is None and (target > 2 * source + 11).mean() > 0.5:  # as decode.Search ends an answer
             way = f"most targets are longer than twice their source and ten; set task.longest={longest + 1}"
             raise BadSetting(f"task.longest is not given, and {way}")
-        return Translate(self, data, batch=batch, seed=seed)
+        return Translate(self, data, batch=batch, seed=seed, cut=cut)
 
 
 class Translate:
     """Translation of one set of pairs."""
 
-    def __init__(self, task: Task, data: "PairData", *, batch: int, seed: int) -> None:
-        self.task, self.data = task, data
+    def __init__(
+        self, task: Task, data: "PairData", *, batch: int, seed: int, cut: Mapping[str, int] | None = None
+    ) -> None:
+        self.task, self.data, self.cut = task, data, cut or {}
         self.batches = PackedPairs(data.train, batch, seed=seed) if task.packed else data.batches(batch, seed)
         self.one_shape = task.packed  # what is compiled for one batch serves all
         self.steps, self.splits, self.tokens = self.batches.steps, tuple(data.splits), self.batches.tokens
@@ -102,13 +109,14 @@ class Translate:
         was = model.training
         model.eval()
         pairs, most = self.data.splits[split], QUICK if quick else self.task.eval_pairs or 10**9
-        total, count = self._score(model, pairs)
+        total, count = self._score(model, pairs, SCORED if quick else len(pairs))
         how = Search(beam=1 if quick else self.task.beam, longest=self.task.longest)
         answers = self.answers(model, [pairs.source[n] for n in range(min(most, len(pairs)))], how)
         found, notes = self.measured(answers, pairs)
         model.train(was)
         mean, by = total / max(1, count), self.task.measure if self.task.measure in found else "loss"
         metrics = {"loss": mean, "perplexity": math.exp(min(mean, 700)), **found}
+        notes |= {"cut_sentences": self.cut[split]} if self.cut.get(split) else {}
         protocol = {"pairs": len(answers), "tokens": count, "beam": how.beam, "judged_by": by, **notes}
         if quick:
             return Score(metrics, protocol, by=by)
@@ -120,9 +128,9 @@ class Translate:
             protocol["grouped_by"] = str(self.data.settings.group) if pairs.groups else "words"
         return Score(metrics, protocol, parts, by)
 
-    def _score(self, model: EncoderDecoder, pairs: "Pairs") -> tuple[float, int]:
+    def _score(self, model: EncoderDecoder, pairs: "Pairs", most: int) -> tuple[float, int]:
         device, total, count = next(model.parameters()).device, 0.0, 0
-        for batch in scoring(pairs, AT_ONCE):
+        for batch in scoring(pairs, AT_ONCE, most):
             total += float(nll(model, batch.to(device))[0])
             count += batch.count
         return total, count
@@ -167,7 +175,7 @@ class Translate:
         """What costs nothing: the source itself, its first sentence, and the target that was seen most often."""
         pairs = self.data.splits[split]
         sources = pairs.sources[: self.task.eval_pairs or None]
-        free = {"copy of the source": measures.copy(sources)}
+        free = {"copy of the source": sources}
         if (first := measures.lead_1(sources)) != free["copy of the source"]:
             free["first sentence"] = first
         if self.data.learned:
@@ -182,6 +190,16 @@ class Translate:
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         pass
+
+
+def _held_within(data: "PairData", most: int) -> tuple["PairData", dict[str, int]]:
+    """The data with held-out sentences of no more tokens than this, and how many of each split were cut."""
+    long = {s: sum(int((side.lengths > most).sum()) for side in (p.source, p.target)) for s, p in data.splits.items()}
+    if not any(long.values()):
+        return data, {}
+    splits = {s: replace(p, source=p.source.cut(most), target=p.target.cut(most)) for s, p in data.splits.items()}
+    # where what was learned from is gone, a split stands in for it
+    return replace(data, splits=splits, train=data.train if data.learned else next(iter(splits.values()))), long
 
 
 def unwritten(tokenizer: Any) -> list[int]:
