@@ -29,6 +29,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "model of pairs": {
         "transformer": "harken.models.seq2seq:TransformerShape",
         "rnn": "harken.models.rnn_seq2seq:RNNSeq2SeqShape",
+        "gru": "harken.models.rnn_seq2seq:GRUSeq2SeqShape",
+        "lstm": "harken.models.rnn_seq2seq:LSTMSeq2SeqShape",
         "rnn-attention": "harken.models.rnn_seq2seq:RNNAttentionShape",
         "conv": "harken.models.conv_seq2seq:ConvShape",
     },

@@ -250,6 +250,18 @@ def test_padding_that_is_counted_is_caught():
     assert failures(gpt(Counts))["padded"] == "Counts"
 
 
+@pytest.mark.parametrize("kind", kinds.names("model", " of pairs"))
+def test_pairs_of_one_row_are_proved_apart_where_a_model_packs_them(kind, monkeypatch):
+    def outcome() -> tuple[str, str | None] | None:
+        small = {"d": 16, "layers": 1, **({"heads": 2} if kind == "transformer" else {})}
+        return results(audit(kinds.find("model", kind, " of pairs")(**small).build((VOCAB, VOCAB)))).get("packed")
+
+    assert outcome() == (None if kind == "transformer" else ("does not apply", None))
+    if kind == "transformer":
+        monkeypatch.setattr("harken.models.seq2seq.same", lambda doc, source=None: FULL)
+        assert outcome() == ("failed", "stack.blocks.0.cross")
+
+
 def test_documents_that_see_each_other_are_caught():
     class SeesAll(GPT):
         def forward(self, tokens, *, structure=FULL, **given):

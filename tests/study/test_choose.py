@@ -136,8 +136,9 @@ def test_a_long_text_is_learned_in_byte_pairs(text, monkeypatch):
 
 
 def test_each_kind_of_model_of_pairs_brings_its_own_recipe():
+    names = {"transformer": "translate", "gru": "pairs-rnn", "lstm": "pairs-rnn"}
     for kind in kinds.BUILT_IN["model of pairs"]:
-        own = recipe.shipped("translate" if kind == "transformer" else f"pairs-{kind}")
+        own = recipe.shipped(names.get(kind, f"pairs-{kind}"))
         settings = choose("copy", {"model.kind": kind}).recipe.settings()
         assert settings["train.lr"] == own["train.lr"]
         assert settings["model.d"] == own["model.d"]
@@ -246,3 +247,12 @@ def test_a_run_by_a_recipe_that_mixes_texts_has_the_recipes_name(tmp_path):
 def test_a_run_on_the_folder_one_stands_in_or_above_has_that_folders_name(tmp_path):
     assert run_name(".", {}) == tmp_path.stem
     assert run_name("..", {}) == tmp_path.parent.stem
+
+
+def test_a_gru_and_an_lstm_of_pairs_are_the_recurrent_recipe_with_that_cell(pair_file):
+    shapes = {kind: choose(str(pair_file), {"model.kind": kind}).recipe.model for kind in ("rnn", "gru", "lstm")}
+    assert {kind: (shape.kind, shape.cell, shape.d) for kind, shape in shapes.items()} == {
+        "rnn": ("rnn", "gru", 192),
+        "gru": ("gru", "gru", 192),
+        "lstm": ("lstm", "lstm", 192),
+    }

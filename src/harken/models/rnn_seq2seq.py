@@ -59,6 +59,20 @@ class RNNSeq2SeqShape(RecurrentShape):
         return RNNSeq2Seq(self, vocab)
 
 
+class GRUSeq2SeqShape(RNNSeq2SeqShape):
+    """The settings of two GRUs that are linked by one context vector."""
+
+    kind: Literal["gru"] = "gru"  # type: ignore[assignment]
+    cell: Literal["gru"] = Field("gru", description="what carries the state from word to word")
+
+
+class LSTMSeq2SeqShape(RNNSeq2SeqShape):
+    """The settings of two LSTMs that are linked by one context vector."""
+
+    kind: Literal["lstm"] = "lstm"  # type: ignore[assignment]
+    cell: Literal["lstm"] = Field("lstm", description="what carries the state from word to word")
+
+
 class RNNAttentionShape(RecurrentShape):
     """The settings of two RNNs that are linked by attention (Bahdanau 2014)."""
 

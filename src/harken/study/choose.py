@@ -127,6 +127,8 @@ def _template(kind: str, path: Path, given: Settings) -> Settings:
     """The settings that suit such data: a recipe that comes with harken, by its tokens or by its model."""
     if kind == "pairs":
         model = str(given.get("model.kind", "transformer"))
+        if model in ("gru", "lstm"):  # a recurrent rung with a cell of its own
+            return {k: v for k, v in recipe.shipped("pairs-rnn").items() if k != "model.cell"}
         if (name := f"pairs-{model}") in recipe.shipped_names():
             return recipe.shipped(name)
         every = recipe.shipped("translate")

@@ -118,17 +118,29 @@ def padded(probe: Probe) -> Iterator[Pair]:
 
 
 def packed(probe: Probe) -> Iterator[Pair]:
-    """Three documents in a row, one of them a single word; then each alone."""
-    probe.needs("pos", "structure")
+    """Three documents in a row, one of them a single word; then each alone. Of pairs each has a source of its own."""
+    probe.needs(*(("pos", "structure") if probe.source is None else ("packed",)))
     tokens, third = probe.words(2, probe.L), probe.L // 3
     lengths = [n for n in (third, 1, probe.L - third - 1) if n]
-    pos = torch.cat([torch.arange(n) for n in lengths])
-    doc = torch.repeat_interleave(torch.tensor(lengths))
-    together, start = probe(tokens, pos=pos.expand(2, -1), structure=same(doc.expand(2, -1))), 0
-    for n in lengths:
+    pos, doc = _in_a_row(lengths)
+    given: dict[str, Any] = {"pos": pos, "structure": same(doc)}
+    alone, start = [dict[str, Any]()] * 3, 0
+    if probe.source is not None:
+        alone = [{"source": part.expand(2, -1)} for part in probe.source.split([3, 1, SOURCE - 4], 1)]
+        sources = [told["source"] for told in alone[: len(lengths)]]
+        packing = *_in_a_row(lengths), *_in_a_row([source.shape[1] for source in sources])
+        given = {"source": torch.cat(sources, 1), "packed": packing}
+    together = probe(tokens, **given)
+    for n, told in zip(lengths, alone, strict=False):
         here = slice(start, start + n)
-        yield together.at(places=here), probe(tokens[:, here])
+        yield together.at(places=here), probe(tokens[:, here], **told)
         start += n
+
+
+def _in_a_row(lengths: list[int]) -> tuple[Tensor, Tensor]:  # 2 L twice
+    """The place of each word in its document, and which document it is."""
+    pos, doc = torch.cat([torch.arange(n) for n in lengths]), torch.repeat_interleave(torch.tensor(lengths))
+    return pos.expand(2, -1), doc.expand(2, -1)
 
 
 def cached(probe: Probe) -> Iterator[Pair]:
