@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
-from .family import Config, Count, Small, Take, both, stacked
+from .family import Config, Count, Layers, Small, Take, both, stacked
 
 ACTS = {"gelu_new": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh"}
 Act = Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu"]
@@ -39,7 +39,7 @@ class BERT(Encoder):
     tokens: ClassVar[Mapping[str, Any]] = {"data.tokens": "wordpiece"}
 
     hidden_size: Count
-    num_hidden_layers: Count
+    num_hidden_layers: Layers
     num_attention_heads: Count
     intermediate_size: Count
     type_vocab_size: Count = 2
@@ -118,7 +118,7 @@ class DistilBERT(Encoder):
     unread: ClassVar = r"(distilbert\.)?embeddings\.position_ids|vocab_projector\.weight"
 
     dim: Count
-    n_layers: Count
+    n_layers: Layers
     n_heads: Count
     hidden_dim: Count
     activation: Act = "gelu"

@@ -41,7 +41,7 @@ def bring(source: str | Path, out: str | Path, *, listen: Listener = silent) -> 
     recipe, words = recipes.resolve((opened.place, config.settings())), config.words(tokenizer)
     with torch.device("meta"), run.Unborn():
         model = recipe.build(words.vocab)
-    family.fitted(opened, names, model)
+    family.fitted(opened, names, model, config.vocab_size)
     room = (machine.describe()["ram_gib"] or float("inf")) * 2**30
     if TIMES * 4 * run.size(model) > room:
         need = TIMES * 4 * run.size(model) / 2**30

@@ -17,6 +17,7 @@ from harken import __version__
 from harken.data.pair_tokens import Tokenizers
 from harken.decode.beam import Search
 from harken.decode.sample import Choice
+from harken.errors import HarkenError
 from harken.models import EncoderDecoder
 from harken.use.embed import vectors
 from harken.use.model import Run
@@ -51,6 +52,9 @@ class Witness:
                 theirs = source.oracle(family.auto)
             except ImportError as error:
                 self.missing.append(f"what the model says, for lack of {error.name}; {HOW}")
+            except Exception as error:  # of any kind: it is theirs
+                said = " ".join(str(error).split())[:200]
+                raise HarkenError(f"{source.place}: transformers cannot load it ({said}); it is not imported") from None
             else:
                 asked = family.check == "language model"
                 self.said = _asked(theirs, tokenizer, min(RANDOM, context or RANDOM)) if asked else theirs

@@ -37,6 +37,7 @@ FAMILIES = {
 BATCH = 1 << 24  # numbers looked at at once
 NEVER = -1e9  # the bias of a score that is not to win
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
+Layers = Annotated[int, Field(ge=1, le=1000)]
 Small = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -178,7 +179,7 @@ def matched(source: Source, family: Config) -> dict[str, Take]:
     return names
 
 
-def fitted(source: Source, names: Mapping[str, Take], model: nn.Module) -> None:
+def fitted(source: Source, names: Mapping[str, Take], model: nn.Module, vocab: int | None = None) -> None:
     """Whether their tensors have the shapes that our model (made of nothing yet) asks for;
     parts of one tensor use each of its numbers once."""
     used: dict[str, int] = {}
@@ -188,8 +189,8 @@ def fitted(source: Source, names: Mapping[str, Take], model: nn.Module) -> None:
         take = names[ours]
         shape = source.shapes[take.name]
         got = take.of(torch.empty(shape, device="meta")).shape if len(shape) in (1, 2) else torch.Size(shape)
-        rows = -(-got[0] // 64) * 64 if take.words and len(got) == 2 and got[0] >= getattr(model, "vocab", 0) else 0
-        fits = got[1:] == own.shape[1:] and rows >= own.shape[0] if rows else got == own.shape
+        words = take.words and len(got) == 2  # ours has as many rows as the tokenizer has ids, rounded up
+        fits = got[1:] == own.shape[1:] and shape[0] == (vocab or shape[0]) if words else got == own.shape
         if not fits:
             raise BadInput(f"{source.place}: {take.name} has shape {list(shape)}, and the config asks for another one")
         if take.rows is not None:

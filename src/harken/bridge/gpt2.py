@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar, Literal
 
-from .family import Config, Count, Small, Take, both, stacked
+from .family import Config, Count, Layers, Small, Take, both, stacked
 
 
 class GPT2(Config):
@@ -12,7 +12,7 @@ class GPT2(Config):
     unread: ClassVar = r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias|lm_head\.weight"
 
     n_embd: Count
-    n_layer: Count
+    n_layer: Layers
     n_head: Count
     n_positions: Count
     n_inner: Count | None = None

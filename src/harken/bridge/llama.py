@@ -2,13 +2,20 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AliasChoices, Field
+from pydantic import AliasChoices, Field, field_validator
 
-from harken.errors import BadInput
+from .family import Config, Count, Layers, Small, Take, both, stacked
 
-from .family import Config, Count, Small, Take, both, stacked
-
-Factor = Annotated[float, Field(gt=0, le=1e4)]
+SCALINGS: dict[str, dict[str, str]] = {  # by the name they have: our words for their numbers
+    "default": {},
+    "linear": {"factor": "factor"},
+    "llama3": {
+        "factor": "factor",
+        "low": "low_freq_factor",
+        "high": "high_freq_factor",
+        "context": "original_max_position_embeddings",
+    },
+}
 
 
 class Llama(Config):
@@ -20,7 +27,7 @@ class Llama(Config):
     biased: ClassVar = False
 
     hidden_size: Count
-    num_hidden_layers: Count
+    num_hidden_layers: Layers
     num_attention_heads: Count
     num_key_value_heads: Count | None = None
     head_dim: Count | None = None
@@ -30,13 +37,11 @@ class Llama(Config):
     rms_norm_eps: Small = 1e-6
     rope_theta: Annotated[float, Field(gt=1, le=1e12)] = 10_000.0
     rope_scaling: dict[str, Any] | None = Field(None, validation_alias=AliasChoices("rope_scaling", "rope_parameters"))
-    attention_bias: bool = False
-    mlp_bias: bool = False
+    attention_bias: Literal[False] = False
+    mlp_bias: Literal[False] = False
     tie_word_embeddings: bool = False
 
     def settings(self) -> dict[str, Any]:
-        if self.attention_bias or self.mlp_bias:
-            raise BadInput("config attention_bias or mlp_bias: a Llama with biases is not supported")
         head = self.head_dim or self.hidden_size // self.num_attention_heads
         found = {
             "model.kind": "gpt",
@@ -55,19 +60,26 @@ class Llama(Config):
         }
         return found | ({"model.bias": "qkv"} if self.biased else {}) | self._turns()
 
+    @field_validator("rope_scaling")
+    @classmethod
+    def _known(cls, rope: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Refuse another way of scaling, and numbers that are none."""
+        rope = rope or {}
+        kind = rope.get("rope_type", rope.get("type", "default"))
+        if not isinstance(kind, str) or kind not in SCALINGS:
+            raise ValueError(f"rope type {str(kind)[:40]!r} is not known; known are {', '.join(SCALINGS)}")
+        asked = [*SCALINGS[kind].values(), *(["rope_theta"] if "rope_theta" in rope else [])]
+        if not all(type(rope.get(name)) in (int, float) and 0 < rope[name] < 1e12 for name in asked):
+            raise ValueError(f"rope type {kind} has {', '.join(asked)}, each a number above 0")
+        if kind == "llama3" and rope["low_freq_factor"] >= rope["high_freq_factor"]:
+            raise ValueError("low_freq_factor is to be less than high_freq_factor")
+        return {**rope, "rope_type": kind}
+
     def _turns(self) -> dict[str, Any]:
         """The rotary base, and how it is scaled for longer texts."""
         rope = self.rope_scaling or {}
-        base, kind = rope.get("rope_theta", self.rope_theta), rope.get("rope_type", rope.get("type", "default"))
-        if kind == "default":
-            return {"model.base": base}
-        keys = {"linear": LINEAR, "llama3": LLAMA3}.get(kind if isinstance(kind, str) else "")
-        if keys is None:
-            raise BadInput(f"config rope_scaling {str(kind)[:40]!r} is not known; known are default, linear, llama3")
-        scaling: dict[str, Any] = {ours: rope.get(theirs) for ours, theirs in keys.items()}
-        if not all(type(v) in (int, float) and 0 < v < 1e7 for v in scaling.values()):
-            raise BadInput(f"config rope_scaling: {kind} has {', '.join(keys.values())}, each a number above 0")
-        return {"model.base": base, "model.scaling": scaling}
+        scaling = {ours: rope[theirs] for ours, theirs in SCALINGS[rope.get("rope_type", "default")].items()}
+        return {"model.base": rope.get("rope_theta", self.rope_theta)} | ({"model.scaling": scaling} if scaling else {})
 
     def names(self) -> dict[str, Take]:
         qkv = both if self.biased else _weight
@@ -89,15 +101,6 @@ class Llama(Config):
             **dict(stacked(self.num_hidden_layers, "stack.blocks.#.", "model.layers.#.", layer)),
             "norm.weight": Take("model.norm.weight", plus=self.plus),
         }
-
-
-LINEAR = {"factor": "factor"}
-LLAMA3 = {
-    "factor": "factor",
-    "low": "low_freq_factor",
-    "high": "high_freq_factor",
-    "context": "original_max_position_embeddings",
-}
 
 
 def _weight(ours: str, theirs: str) -> dict[str, Take]:

@@ -14,7 +14,7 @@ from harken.data.pair_tokens import Tokenizers
 from harken.data.tokens import Tokenizer
 from harken.errors import BadInput
 
-from .family import Config, Count, Edged, Take, both, stacked
+from .family import Config, Count, Edged, Layers, Take, both, stacked
 
 ACTS = {"swish": "silu", "gelu_new": "gelu-tanh"}
 Mark = Field(ge=0, le=10_000_000)
@@ -29,8 +29,8 @@ class Marian(Config):
     places: ClassVar[Mapping[str, Any]] = {"model.positions": "sinusoid-halves"}
 
     d_model: Count
-    encoder_layers: Count
-    decoder_layers: Count
+    encoder_layers: Layers
+    decoder_layers: Layers
     encoder_attention_heads: Count
     decoder_attention_heads: Count
     encoder_ffn_dim: Count
