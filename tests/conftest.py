@@ -1,5 +1,6 @@
 """What every test starts from: the same random numbers, the usual precision and threads, and a cache of its own."""
 
+import json
 import sys
 from collections.abc import Iterator
 from itertools import product
@@ -106,3 +107,38 @@ def every(request, folders):
     run = harken.load(folders[request.param])
     run.model.double()
     return run
+
+
+# --- a model of somebody else -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def byte_pairs():
+    """Byte pairs of a few tales."""
+    from harken.data.tales import tales
+    from harken.data.tokens import train
+
+    return train("bpe", lambda: ["\n".join(tales(50))], 400)
+
+
+@pytest.fixture
+def small(tmp_path: Path, byte_pairs) -> Path:
+    """A GPT-2 of one layer in Hugging Face layout, made without transformers."""
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    D, L, V = 16, 64, byte_pairs.vocab
+    shapes = {"wte.weight": (V, D), "wpe.weight": (L, D)}
+    for name in ("ln_f", "h.0.ln_1", "h.0.ln_2"):
+        shapes |= {f"{name}.weight": (D,), f"{name}.bias": (D,)}
+    maps = {"attn.c_attn": (D, 3 * D), "attn.c_proj": (D, D), "mlp.c_fc": (D, 4 * D), "mlp.c_proj": (4 * D, D)}
+    for name, shape in maps.items():
+        shapes |= {f"h.0.{name}.weight": shape, f"h.0.{name}.bias": shape[1:]}
+    folder, rng = tmp_path / "small", np.random.default_rng(0)
+    folder.mkdir()
+    tensors = {f"transformer.{name}": rng.normal(0, 0.3, shape).astype("f4") for name, shape in shapes.items()}
+    save_file(tensors, folder / "model.safetensors")
+    config = {"model_type": "gpt2", "n_embd": D, "n_layer": 1, "n_head": 2, "n_positions": L, "vocab_size": V}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_bytes(byte_pairs.json)
+    return folder

@@ -1,6 +1,5 @@
 """Language models of others, with random weights, beside transformers: scores, and 100 greedy tokens with a memory."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,10 @@ LONG |= {"original_max_position_embeddings": 32}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("GPT2", {"n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": 256}),
     "gpt2 with a narrow MLP": ("GPT2", {"n_embd": 48, "n_layer": 2, "n_head": 3, "n_positions": 256, "n_inner": 40}),
-    "gpt2 with relu": ("GPT2", {"n_embd": 48, "n_layer": 2, "n_head": 2, "n_positions": 256, "activation_function": "relu"}),
+    "gpt2 with relu": (
+        "GPT2",
+        {"n_embd": 48, "n_layer": 2, "n_head": 2, "n_positions": 256, "activation_function": "relu"},
+    ),
     "llama": ("Llama", LLAMA),
     "llama with tied words": ("Llama", {**LLAMA, "tie_word_embeddings": True}),
     "llama with grouped heads": ("Llama", {**LLAMA, "num_key_value_heads": 2, "rope_theta": 500_000.0}),
@@ -33,8 +35,11 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("Mistral", {**LLAMA, "num_key_value_heads": 2, "sliding_window": 20}),
     "qwen 2": ("Qwen2", {**LLAMA, "num_key_value_heads": 2}),
     "gemma": ("Gemma", {**LLAMA, "num_key_value_heads": 1, "head_dim": 16}),
-    "gemma with its own scores": ("Gemma", {**LLAMA, "num_key_value_heads": 4, "head_dim": 24, "tie_word_embeddings": False}),
-}  # fmt: skip
+    "gemma with its own scores": (
+        "Gemma",
+        {**LLAMA, "num_key_value_heads": 4, "head_dim": 24, "tie_word_embeddings": False},
+    ),
+}
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,8 @@ from harken.data.cache import cache_folder
 from harken.errors import BadInput, HarkenError, MissingExtra, near_name
 from harken.events import Listener
 
-NAME, COMMIT = re.compile(r"([\w-][\w.-]*/[\w-][\w.-]*)(?:@([\w.-][\w./-]*))?", re.ASCII), re.compile("[0-9a-f]{40}")
+NAME = re.compile(r"(?!.*\.\.)([\w-][\w.-]*/[\w-][\w.-]*)(?:@([\w-][\w./-]*))?", re.ASCII)
+COMMIT = re.compile("[0-9a-f]{40}")
 WANTED = re.compile(r"config\.json|tokenizer\.json|model(-\d+-of-\d+)?\.safetensors(\.index\.json)?")
 DONE = ".fetched"
 
