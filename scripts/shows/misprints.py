@@ -92,7 +92,7 @@ def work_of_a_block() -> Seen:
 def widths() -> Seen:
     """Q and K are L x d_k, V is L x d_v: they need not be alike, and no W has d_v columns but W_v."""
     layer, x = Attention(32, 4, d_k=5, d_v=7), torch.randn(1, 6, 32)
-    k, v = layer.pairs(x)
+    k, v = (W(x).unflatten(-1, (4, -1)) for W in (layer.W_k, layer.W_v))
     fits = layer(x).shape == x.shape and k.shape[-1] == 5
     return Seen(
         v.shape[-1], f"columns of V beside {k.shape[-1]} of Q and K, in one layer that works", fits and v.shape[-1] == 7

@@ -10,7 +10,6 @@ import pytest
 import harken
 from harken.data.phrases import phrases
 from harken.data.recall import mixed
-from harken.study import train as training
 from harken.study.compare_page import _grouped
 from harken.study.tally import grid
 
@@ -31,7 +30,6 @@ def home(tmp_path_factory):
     home = tmp_path_factory.mktemp("pairs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HARKEN_CACHE", str(home / "cache"))
-        patch.setattr(training, "SAMPLE_PAIRS", 2)
         yield home
 
 
