@@ -10,11 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .bridge.bring import load
     from .errors import BadInput, BadRun, BadSetting, HarkenError
     from .study.audit import Audit, audit
     from .study.compare import Comparison, compare
     from .study.train import train
-    from .use.model import Run, load
+    from .use.model import Run
 
 __version__ = "0.1.0"
 
@@ -28,7 +29,7 @@ _WHERE = {
     "Run": "use.model",
     "audit": "study.audit",
     "compare": "study.compare",
-    "load": "use.model",
+    "load": "bridge.bring",
     "train": "study.train",
 }
 __all__ = [

@@ -28,6 +28,16 @@ def test_an_imported_run_is_a_run_like_any_other(small: Path, tmp_path: Path) ->
     assert loaded.metrics == {}
 
 
+def test_a_model_folder_is_loaded_as_it_is_and_imported_once(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = harken.load(small)
+    assert first.generate("Once", tokens=5) == bring(small, tmp_path / "run").generate("Once", tokens=5)
+    monkeypatch.setattr("harken.bridge.bring.bring", lambda *_, **__: pytest.fail("imported again"))
+    assert harken.load(small).path == first.path
+    assert not (small / "harken.json").exists()
+
+
 def test_a_changed_certificate_is_noticed(small: Path, tmp_path: Path) -> None:
     bring(small, tmp_path / "run")
     (tmp_path / "run" / "certificate.json").write_text("{}")

@@ -60,6 +60,8 @@ def written(path: Path, tokens: Tokenizer, kind: str, *, arch: str = "llama", **
         else:
             made.add_tensor(name, gguf.quantize(numbers, number), raw_dtype=number)
 
+    if (factor := facts.pop("slower", None)) is not None:
+        made.add_tensor("rope_freqs.weight", slower(factor))
     add("token_embd.weight", tokens.vocab, d, size=0.05)
     add("output_norm.weight", d, size=0.1, norm=True)
     if not tied:
@@ -74,6 +76,28 @@ def written(path: Path, tokens: Tokenizer, kind: str, *, arch: str = "llama", **
     made.write_tensors_to_file()
     made.close()
     return path
+
+
+def slower(factor: float) -> Any:
+    """By how much each turn of Llama 3 is slowed, as llama.cpp writes it."""
+    found = []
+    for n in range(8):
+        wave = 2 * np.pi * 10_000 ** (2 * n / 16)
+        smooth = (8192 / wave - 1) / (4 - 1)
+        between = 1 / ((1 - smooth) / factor + smooth)
+        found.append(1.0 if wave < 8192 / 4 else factor if wave > 8192 / 1 else between)
+    return np.array(found, np.float32)
+
+
+@pytest.mark.parametrize("factor", [8.0, 32.0])
+def test_the_slower_turns_of_llama_3_are_recognised(factor: float, tokens: Tokenizer, tmp_path: Path) -> None:
+    run = bring(written(tmp_path / "a.gguf", tokens, "F32", slower=factor), tmp_path / "run")
+    assert run.recipe.model.scaling == {"factor": factor, "low": 1.0, "high": 4.0, "context": 8192}
+
+
+def test_turns_that_are_slowed_otherwise_are_refused(tokens: Tokenizer, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="slowed by no known rule"):
+        bring(written(tmp_path / "a.gguf", tokens, "F32", slower=5.0), tmp_path / "run")
 
 
 def add_pairs(made: Any, tokens: Tokenizer, pre: str, bos: bool) -> None:

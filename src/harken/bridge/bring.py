@@ -1,5 +1,6 @@
 """Other people's weights become a run folder: checked, read, written, compared with the original, sealed."""
 
+import hashlib
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,15 +12,18 @@ from torch import Tensor
 
 from harken import __version__, machine, run
 from harken import recipe as recipes
+from harken.data.cache import cache_folder
 from harken.data.foreign import Foreign
 from harken.errors import BadInput, HarkenError
 from harken.events import Listener, silent
 from harken.use.model import Run
+from harken.use.model import load as load_run
 
 from . import family
 from .certificate import Witness, certify, failure
 from .folder import Folder
 from .gguf import GGUF
+from .hub import WANTED as READ
 from .hub import located
 
 TIMES = 2.5  # the weights in float32, and so much memory is needed to import them
@@ -65,6 +69,20 @@ def bring(source: str | Path, out: str | Path, *, listen: Listener = silent) -> 
         run.write_json(folder / "cost.json", {"seconds": facts["seconds"], "kwh": 0.0, "co2e_kg": 0.0})
         run.finish(folder, facts)
     return made
+
+
+def load(path: str | Path, *, device: str = "auto", precision: str = "float32") -> Run:
+    """A finished run from its folder; every file it needs is checked first. A model folder of others is imported first.
+
+    device: auto, cpu, cuda or cuda:N; precision: float32, or bfloat16 or (on a CPU) int8 to write faster.
+    """
+    folder = Path(path)
+    if (folder / "config.json").is_file() and not (folder / "harken.json").exists():
+        hashes = "".join(run.sha256(file) for file in sorted(folder.iterdir()) if READ.fullmatch(file.name))
+        folder = cache_folder("imported") / hashlib.sha256(hashes.encode()).hexdigest()[:32]
+        if not (folder / "harken.json").exists():
+            bring(path, folder)
+    return load_run(folder, device=device, precision=precision)
 
 
 def open_source(source: str | Path) -> family.Source:

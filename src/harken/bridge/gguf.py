@@ -16,6 +16,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from harken.core import llama3
+from harken.core.positions import frequencies
 from harken.data.foreign import PATTERNS, SPACE
 from harken.data.tokens import VOCAB_CAP
 from harken.errors import BadInput
@@ -53,6 +55,7 @@ KINDS: dict[int, tuple[str, int, int, Callable[[Bytes], npt.NDArray[Any]]]] = {
 # --- names ------------------------------------------------------------------------------------------------------------
 
 FAMILIES = {"llama": "llama", "qwen2": "qwen2"}
+TURNS = "rope_freqs.weight"
 TURNED = ("llama",)  # q and k are written for turns of neighbours, and here halves are turned
 NAMES = {
     r"token_embd\.weight": "model.embed_tokens.weight",
@@ -185,9 +188,22 @@ class GGUF:
         scaling = self.facts.get(f"{kind}.rope.scaling.type", "none")
         if scaling != "none":
             found["rope_scaling"] = {"type": scaling, "factor": self.facts.get(f"{kind}.rope.scaling.factor")}
+        if TURNS in self.shapes:
+            found["rope_scaling"] = self._slower(found)
         words = self.shapes.get("model.embed_tokens.weight", (0,))[0]
         tied = "lm_head.weight" not in self.shapes
         return {"model_type": FAMILIES[kind], "vocab_size": words, "tie_word_embeddings": tied, **found}
+
+    def _slower(self, config: dict[str, Any]) -> dict[str, Any]:
+        """By how much each turn is slowed is written there, and not by which rule: Llama 3's is recognised."""
+        given, D, base = self.read(TURNS), 2 * self.shapes.pop(TURNS)[0], config.get("rope_theta", 10_000.0)
+        del self.parts[TURNS]
+        f = frequencies(D, base) if type(base) is float and base > 1 else given
+        for factor in (8.0, 32.0):
+            if torch.allclose(f / llama3(factor)(f), given, rtol=1e-3):
+                rule = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+                return {"rope_type": "llama3", "factor": factor, **rule}
+        raise BadInput(f"{self.place}: its turns are slowed by no known rule ({TURNS}); those of Llama 3.1 and 3.2 are")
 
     def read(self, name: str) -> Tensor:
         return self._halves(name, torch.from_numpy(self._unpacked(name)))
