@@ -72,7 +72,7 @@ def bring(source: str | Path, out: str | Path, *, listen: Listener = silent) -> 
 
 
 def load(path: str | Path, *, device: str = "auto", precision: str = "float32") -> Run:
-    """A finished run from its folder; every file it needs is checked first. A model folder of others is imported first.
+    """A finished run from its folder; every file it needs is checked first. A model folder is imported first.
 
     device: auto, cpu, cuda or cuda:N; precision: float32, or bfloat16 or (on a CPU) int8 to write faster.
     """

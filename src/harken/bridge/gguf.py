@@ -195,7 +195,7 @@ class GGUF:
         return {"model_type": FAMILIES[kind], "vocab_size": words, "tie_word_embeddings": tied, **found}
 
     def _slower(self, config: dict[str, Any]) -> dict[str, Any]:
-        """By how much each turn is slowed is written there, and not by which rule: Llama 3's is recognised."""
+        """By how much each turn is slowed is written there, not by which rule; Llama 3's is recognised."""
         given, D, base = self.read(TURNS), 2 * self.shapes.pop(TURNS)[0], config.get("rope_theta", 10_000.0)
         del self.parts[TURNS]
         f = frequencies(D, base) if type(base) is float and base > 1 else given

@@ -7,6 +7,8 @@ import click
 from . import as_json, show
 from .say import Teller, size, table
 
+READ = {"weights": "import"}  # what is not trained on, and the verb that reads it
+
 
 @click.command()
 @click.argument("name", required=False)
@@ -31,8 +33,9 @@ def data(name: str | None, json_: bool) -> None:
     click.echo(f"{name}: {got.path}")
     for key, value in facts.items():
         click.echo(f"  {key:<11}  {value}")
-    if catalogue.ENTRIES[name].kind in kinds.names("data"):
-        click.echo(f"  next         harken train {name}")
+    kind = catalogue.ENTRIES[name].kind
+    if kind in READ or kind in kinds.names("data"):
+        click.echo(f"  next         harken {READ.get(kind, 'train')} {name}")
 
 
 def _list(json_: bool) -> None:
@@ -40,7 +43,7 @@ def _list(json_: bool) -> None:
     from harken import kinds
     from harken.data import catalogue
 
-    known = kinds.names("data")
+    known = [*kinds.names("data"), *READ]
     sets: list[dict[str, Any]] = [
         {
             "name": name,
