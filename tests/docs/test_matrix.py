@@ -34,12 +34,13 @@ def test_the_page_is_what_was_tried() -> None:
 
 
 def test_the_page_has_every_model() -> None:
-    assert [family.model for family in FAMILIES] == [*kinds.BUILT_IN["model"], *kinds.BUILT_IN["model of pairs"]]
+    shelves = ("model", "model of pairs")
+    assert [family.model for family in FAMILIES[:-5]] == [model for shelf in shelves for model in kinds.BUILT_IN[shelf]]
 
 
 def test_every_cell_passes_or_gives_its_reason() -> None:
     for line in matrix.PAGE.read_text("utf-8").splitlines():
-        if line.startswith(("| text", "| pairs")):
+        if line.startswith(tuple(f"| {data} |" for data in matrix.DATA)):
             cells = [cell.strip() for cell in line.strip("|").split("|")[2:]]
             assert len(cells) == len(matrix.COLUMNS)
             assert all(cell == matrix.PASSES or len(cell) > 10 for cell in cells)
