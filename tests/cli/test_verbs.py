@@ -111,7 +111,7 @@ def test_json_of_score(asked, run):
 def test_json_of_data(asked, few_tales):
     listed = asked("data")["sets"]
     assert {"name", "kind", "bytes", "licence", "attribution", "cached"} <= listed[0].keys()
-    assert {one["kind"] for one in listed if one["readable"]} == {"text", "pairs"}
+    assert {one["kind"] for one in listed if one["readable"]} == {"text", "pairs", "table", "tags", "weights"}
     found = asked("data", "tales")
     assert os.path.isfile(found["path"])
     assert len(found["sha256"]) == 64

@@ -136,8 +136,8 @@ class Disk:
         self.room = room
         save, put, begin = run.save_file, Path.write_bytes, Path.open
 
-        def save_file(tensors: dict[str, Any], path: Path) -> None:
-            save(tensors, path)
+        def save_file(tensors: dict[str, Any], path: Path, metadata: dict[str, str] | None = None) -> None:
+            save(tensors, path, metadata)
             try:
                 self.take(path.stat().st_size, path)
             except OSError as error:  # as safetensors says it

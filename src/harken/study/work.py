@@ -9,7 +9,7 @@ from typing import Any
 ORDERS = {"recurrent": "L d²", "convolution": "L d² k", "attention": "L² d"}
 LAYERS = {
     **dict.fromkeys(("rnn", "gru", "lstm", "rnn-attention"), "recurrent"),
-    **dict.fromkeys(("gpt", "transformer"), "attention"),
+    **dict.fromkeys(("gpt", "bert", "transformer"), "attention"),
     "conv": "convolution",
 }
 
