@@ -58,6 +58,10 @@ class Start:
         said = SHOTS.fullmatch(str(self.transfer))
         return int(said[1]) if said else None
 
+    def located(self) -> "Start":
+        """The same with an absolute path."""
+        return self if self.run is None else replace(self, run=str(Path(self.run).absolute()))
+
     def settings(self) -> Settings:
         return {} if self.run is None else {"from": self.run, "transfer": self.transfer}
 

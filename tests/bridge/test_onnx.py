@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 import harken
 from harken.bridge import onnx
-from harken.cli.export import export
+from harken.cli import harken as program
 from harken.errors import BadInput, MissingExtra
 
 pytestmark = pytest.mark.oracle
@@ -27,7 +27,7 @@ def session(folder):
 def test_the_verb_writes_a_graph_whose_scores_are_the_runs(made, tmp_path, monkeypatch):
     run = made(LLAMA)
     monkeypatch.chdir(tmp_path)
-    said = CliRunner().invoke(export, [str(run.path), "--to", "onnx", "--json"])
+    said = CliRunner().invoke(program, ["export", str(run.path), "--to", "onnx", "--json"])
     found = json.loads(said.output.splitlines()[-1])
     assert found["path"] == "run-onnx"
     assert found["certificate"]["logits"]["passed"]

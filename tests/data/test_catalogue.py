@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from harken.cli.data import data
+from harken.cli import harken as program
 from harken.data import catalogue
 from harken.data.cache import cache_folder
 from harken.data.catalogue import Entry, Package, fetch
@@ -366,21 +366,21 @@ def test_a_cache_that_cannot_be_made_is_one_line(tmp_path: Path, monkeypatch: py
 def test_the_list_shows_every_set_and_what_is_cached(offer: Offer) -> None:
     offer(tar({"toy/a.txt": b"x"}), files=("toy/a.txt",))
     fetch("toy")
-    lines = CliRunner().invoke(data, []).stdout.split("\n\n")[0].splitlines()
+    lines = CliRunner().invoke(program, ["data"]).stdout.split("\n\n")[0].splitlines()
     assert lines[0].split() == ["name", "kind", "size", "what", "licence", "cached"]
     assert [line.split()[0] for line in lines[1:]] == catalogue.names()
     assert [line.split()[0] for line in lines if line.endswith("yes")] == ["toy"]
 
 
 def test_the_list_as_json_is_one_object() -> None:
-    sets = json.loads(CliRunner().invoke(data, ["--json"]).stdout)["sets"]
+    sets = json.loads(CliRunner().invoke(program, ["data", "--json"]).stdout)["sets"]
     assert [one["name"] for one in sets] == catalogue.names()
     assert not any(one["cached"] for one in sets)
 
 
 def test_a_fetch_as_json_prints_the_object_and_nothing_else(offer: Offer, cache: Path) -> None:
     offer(tar({"toy/a.txt": b"x"}), files=("toy/a.txt",))
-    said = json.loads(CliRunner().invoke(data, ["toy", "--json"]).stdout)
+    said = json.loads(CliRunner().invoke(program, ["data", "toy", "--json"]).stdout)
     assert said == {
         "name": "toy",
         "path": str(cache / "data" / "toy" / "toy.txt"),
@@ -392,12 +392,12 @@ def test_a_fetch_as_json_prints_the_object_and_nothing_else(offer: Offer, cache:
 
 def test_a_fetch_prints_path_hash_and_attribution(offer: Offer, cache: Path) -> None:
     offer(tar({"toy/a.txt": b"x"}), files=("toy/a.txt",))
-    said = CliRunner().invoke(data, ["toy"]).stdout
+    said = CliRunner().invoke(program, ["data", "toy"]).stdout
     assert all(word in said for word in (str(cache), hashlib.sha256(b"x").hexdigest(), "nobody", "CC0"))
 
 
 def test_the_command_lets_errors_through_for_the_entry_to_print() -> None:
-    assert isinstance(CliRunner().invoke(data, ["shakespear"]).exception, BadInput)
+    assert isinstance(CliRunner().invoke(program, ["data", "shakespear"]).exception, BadInput)
 
 
 @pytest.mark.net

@@ -10,7 +10,6 @@ import shlex
 import tomllib
 from pathlib import Path
 
-import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -111,9 +110,10 @@ def test_there_are_commands_to_try() -> None:
 def test_the_command_works(line: str) -> None:
     words, _ = parsed(line)
     if needs_the_registry(words):
-        command = program.get_command(click.Context(program), words[0])
+        top = program.make_context("harken", words.copy(), resilient_parsing=True)
+        command = program.get_command(top, words[0])
         assert command is not None
-        assert command.make_context(words[0], words[1:]).params
+        assert command.make_context(words[0], words[1:], parent=top).params
         return
     done = run(line)
     assert done.exit_code == 0, f"{line}\n{done.output}\n{done.exception}"

@@ -42,6 +42,28 @@ def test_where_a_run_began_is_kept_in_its_recipe_and_read_again(tales, folders, 
     assert recipes.resolve(("it", kept)).start == recipes.Start(str(folders["char"]), "finetune")
 
 
+def test_a_recipe_file_takes_the_shape_of_the_run_it_names_and_its_paths_are_seen_from_it(tales, folders, tmp_path):
+    shape = harken.load(folders["char"]).recipe.model
+    (tmp_path / "first").symlink_to(folders["char"])
+    file = tmp_path / "my.toml"
+    file.write_text(f'from = "first"\n[data]\npath = "{tales}"\n[model]\ndropout = 0.25\n[train]\nsteps = 1\n')
+    recipe = choose(str(file)).recipe
+    assert recipe.start.run == str(tmp_path / "first")
+    assert recipe.model == shape.model_copy(update={"dropout": 0.25})
+    prepare(recipe, quiet)  # the weights fit
+
+
+def test_a_shipped_recipe_takes_the_shape_of_the_run_too(tales, folders):
+    recipe = choose("char", {"data.path": str(tales), "from": str(folders["char"])}).recipe
+    assert recipe.model == harken.load(folders["char"]).recipe.model
+
+
+def test_a_run_keeps_where_it_began_as_a_path_that_holds_from_anywhere(tales, folders, tmp_path, monkeypatch):
+    monkeypatch.chdir(folders["char"].parent)
+    made = harken.train(str(tales), out=tmp_path / "next", settings={"from": folders["char"].name, "train.steps": 2})
+    assert recipes.read(made.path / "recipe.toml")["from"] == str(folders["char"])
+
+
 @pytest.mark.parametrize(
     ("settings", "error", "said"),
     [

@@ -1,5 +1,6 @@
 """Lighter weights say nearly the same, and what they cost is measured."""
 
+import operator
 from copy import deepcopy
 
 import pytest
@@ -13,7 +14,7 @@ from harken.decode.sample import Choice, Writer
 from harken.errors import BadInput
 from harken.models.gpt import Shape
 from harken.tasks.next_word import nll
-from harken.use.light import Int8, lighten
+from harken.use.light import Int8, Line, lighten
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -108,3 +109,19 @@ def test_an_int8_model_is_judged_by_the_scores_it_writes_with():
 def test_a_precision_that_is_none_is_refused(folders):
     with pytest.raises(BadInput, match=r"^precision='int7': not a precision; accepted: .* Did you mean int8\?$"):
         harken.load(folders["char"], precision="int7")
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_map_compiled_apart_from_its_bias_says_the_same(bias):
+    plain = nn.Linear(6, 4, bias=bias)
+    apart = lighten(nn.Sequential(deepcopy(plain)), "float32")
+    assert type(apart[0]) is Line
+    x, seen = torch.randn(3, 6), []
+
+    def keep(graph, _):
+        seen.extend(node.target for node in graph.graph.nodes if node.op == "call_function")
+        return graph.forward
+
+    torch.testing.assert_close(torch.compile(apart, backend=keep)(x), plain(x))
+    torch.testing.assert_close(apart(x), plain(x))
+    assert (operator.add in seen) == bias

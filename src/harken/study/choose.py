@@ -50,9 +50,12 @@ def choose(what: str | None, settings: Settings | None = None, *, listen: Listen
         names = PATHS if {"data.path", "data.train"} & (read.keys() | given.keys()) else PATHS + SIDES
         if any(f"data.{name}" in given for name in names):
             read.pop("data.sha256", None)  # the fingerprint of another text
-        return Chosen(_beside(what, names, recipe.resolve((what, read), on_top)), None)
+        if read.get("from", "none") != "none":  # a path of the file too
+            read["from"] = str(Path(what).parent / str(read["from"]))
+        return Chosen(_beside(what, names, recipe.resolve(*_begun(read | given), (what, read), on_top)), None)
     if not Path(what).exists() and what in recipe.shipped_names():
-        return Chosen(recipe.resolve((f"recipe {what}", recipe.shipped(what)), on_top), None)
+        shipped = recipe.shipped(what)
+        return Chosen(recipe.resolve((f"recipe {what}", shipped), *_begun(shipped | given), on_top), None)
     for name in ("data.path", "data.train", "data.mix"):
         if name in given:
             way = f"leave one of them out; with {name}, name a recipe instead: harken train char {name}=..."
@@ -65,11 +68,16 @@ def choose(what: str | None, settings: Settings | None = None, *, listen: Listen
     found = {"data.kind": kind, "data.path": str(path), **_found(what, kind, guess, listen)}
     found |= SUITS.get(guess.kind, {}) if guess else {}
     suits = entry.settings if entry and kind == entry.kind else {}
-    begun = {} if given.get("from", "none") == "none" else inherited(str(given["from"]), kind, given)
-    layers = [("harken's choice for such data", {**_template(kind, path, begun | given), **suits}), (what, found)]
-    if begun:
-        layers.append((f"from {given['from']}", begun))
+    begun = _begun({"data.kind": kind} | given)
+    known = begun[0][1] | given if begun else given
+    layers = ("harken's choice for such data", {**_template(kind, path, known), **suits}), (what, found), *begun
     return Chosen(recipe.resolve(*layers, on_top), guess)
+
+
+def _begun(said: Settings) -> list[tuple[str, Settings]]:
+    """The layer of what a recipe that says this takes over from the run it begins from; none, if from none."""
+    start, kind = str(said.get("from", "none")), str(said.get("data.kind", "text"))
+    return [] if start == "none" else [(f"from {start}", inherited(start, kind, said))]
 
 
 def _kind(what: str, path: Path, given: Settings) -> tuple[str, Guess | None]:

@@ -251,7 +251,7 @@ def _train(
         recipe = recipe.change(train__threads=torch.get_num_threads())
     made: dict[str, Any] = {"reason": reason, "origins": dict(recipe.origins), "predicted": predicted}
     notes = trainer.notes = (before or {}).get("notes") or made
-    recipe = replace(recipe, data=recipe.data.located(), origins=notes["origins"])
+    recipe = replace(recipe, data=recipe.data.located(), start=recipe.start.located(), origins=notes["origins"])
     if before is None and ranks.first:
         run.write(folder / "recipe.toml", recipe.toml())
         for name, content in reversed(opened.tokenizer.files().items()):  # who goes on looks for the first alone
