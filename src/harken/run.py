@@ -314,8 +314,8 @@ def facts(folder: Path, *needed: str) -> dict[str, Any]:
         raise BadRun(f"{folder / 'harken.json'}: names no SHA-256 of the run's files; this is not a file harken wrote")
     for name in needed or hashes:
         path = folder / name
-        if name in TOKENS[1:] and name not in hashes and not path.exists():
-            continue  # most runs have one vocabulary
+        if name in TOKENS and name not in hashes and not path.exists():
+            continue  # most runs have one vocabulary, and those of pictures have none
         if name in PARTS and not path.is_file():
             raise BadRun(f"{path}: is missing; {COPY}")
         if name not in PARTS or sha256(path) != hashes.get(name):

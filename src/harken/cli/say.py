@@ -161,12 +161,10 @@ class Teller:
 
     def _data(self, facts: dict[str, Any], parameters: int) -> None:
         self._away()
-        unit = "pairs" if "pairs" in facts else "tokens"
+        unit = facts.get("unit", "pairs" if "pairs" in facts else "tokens")
         counts = ", ".join(f"{name} {scaled(n, 'count')}" for name, n in facts[unit].items())
-        kind, vocab = TOKENS.get(facts["token"], facts["token"]), facts["vocab"]
-        different = f"{vocab:,}" if isinstance(vocab, int) else " and ".join(f"{n:,}" for n in dict.fromkeys(vocab))
         held = f"; held-out sources among those learned from: {facts['overlap']:,}" if "overlap" in facts else ""
-        self.line(f"  data    {counts} {unit} ({kind}, {different} different){held}")
+        self.line(f"  data    {counts} {unit} ({facts.get('told') or _words_of(facts)}){held}")
         self.line(f"  model   {scaled(parameters, 'count')} weights")
 
     def _measure(self) -> None:
@@ -216,6 +214,13 @@ class Teller:
             with suppress(Exception):
                 self.bar.stop()
             self.bar = self.job = None
+
+
+def _words_of(facts: Mapping[str, Any]) -> str:
+    """What a token is, and how many different ones there are, of each side where there are two."""
+    kind, vocab = TOKENS.get(facts["token"], facts["token"]), facts["vocab"]
+    different = f"{vocab:,}" if isinstance(vocab, int) else " and ".join(f"{n:,}" for n in dict.fromkeys(vocab))
+    return f"{kind}, {different} different"
 
 
 def _bar() -> "Progress":

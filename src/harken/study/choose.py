@@ -144,11 +144,12 @@ def _template(kind: str, path: Path, given: Settings) -> Settings:
             return {k: v for k, v in every.items() if not k.startswith("model.")}
         gpu = machine.pick_device(str(given.get("train.device", "auto"))).type == "cuda"
         return every | {"task.packed": gpu and not given.get("data.split_dropout")}  # one shape, so one recording
-    if (name := LABELLED.get(kind, "")) in recipe.shipped_names():
-        model, every = str(given.get("model.kind", "bert")), recipe.shipped(name)
+    if (name := LABELLED.get(kind, kind)) in recipe.shipped_names():
+        own_model = kinds.find("data", kind).model
+        model, every = str(given.get("model.kind", own_model)), recipe.shipped(name)
         if (own := f"{name}-{model}") in recipe.shipped_names():
             return recipe.shipped(own)
-        same = model == "bert"  # the shape of another model is its own, but for the longest text it reads
+        same = model == own_model  # the shape of another model is its own, but for the longest text it reads
         return {k: v for k, v in every.items() if same or not k.startswith("model.") or k == "model.context"}
     if kind != "text":
         return {}

@@ -254,7 +254,7 @@ def _audit(audit: Facts) -> Html:
 
 def _data(data: Facts, reason: Any) -> list[Html]:
     """How much there is of each split, and what it is; of pairs, both sides, and what was left out."""
-    counts = {key: _of(data, key) for key in ("tokens", "characters")}
+    counts = {key: _of(data, key) for key in (str(data.get("unit", "tokens")), "characters")}
     if "pairs" in data:
         counts = {name: _of(data, key) for key, name in PAIRS.items()}
         for key, name in (("tokens", "tokens"), ("length", "tokens of a sentence")):
@@ -262,7 +262,7 @@ def _data(data: Facts, reason: Any) -> list[Html]:
                 counts[f"{name}, {side}"] = {split: _of(data, key, split).get(side) for split in _of(data, key)}
     vocab = data.get("vocab")
     rest = {"vocabulary": " and ".join(dict.fromkeys(map(figure, vocab))) if isinstance(vocab, list) else vocab}
-    rest |= {"a token is": data.get("token"), "recognised": reason}
+    rest |= {"a token is": data.get("token"), "what it is": data.get("told"), "recognised": reason}
     rest |= {name: data.get(key) for key, name in LEFT_OUT.items()}
     rest |= {"lines that are no pair": _of(data, "bad").get("count"), "SHA-256": data.get("sha256")}
     return [table("How much there is of each split", counts), *pairs(rest)]

@@ -21,7 +21,7 @@ Found = tuple[list[dict[str, Any]], list[str]]  # samples, and what else can be 
 
 def shown(loaded: Run, task: Any, folder: Path, cost: dict[str, Any]) -> dict[str, Any]:
     place, recipe = shlex.quote(str(folder)), loaded.recipe
-    samples, then = SHOWN[loaded.verb](loaded, task, place) if loaded.verb in SHOWN else ([], [f"harken eval {place}"])
+    samples, then = _found(loaded, task, place)
     return {
         "cost": cost,
         "log": run.read_log(folder),
@@ -32,6 +32,11 @@ def shown(loaded: Run, task: Any, folder: Path, cost: dict[str, Any]) -> dict[st
         "repeat": [f"harken train {place}/recipe.toml --out runs/again"],
         "next": then,
     }
+
+
+def _found(loaded: Run, task: Any, place: str) -> Found:
+    way = SHOWN.get(loaded.recipe.task.kind)
+    return way(loaded, task, place) if way else ([], [f"harken eval {place}"])
 
 
 def held_out(task: Any) -> Any:
@@ -130,11 +135,11 @@ def _looks(loaded: Run, samples: list[dict[str, Any]]) -> Html | None:
     return heat(*found) if found else None
 
 
-SHOWN: dict[str, Callable[[Run, Any, str], Found]] = {  # by the run's verb
-    "generate": _written,
+SHOWN: dict[str, Callable[[Run, Any, str], Found]] = {  # by the run's task
+    "next-word": _written,
     "translate": _translated,
-    "fill": _filled,
+    "masked-words": _filled,
     "classify": _classified,
     "tag": _tagged,
-    "ask": _asked,
+    "span": _asked,
 }

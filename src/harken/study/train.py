@@ -139,7 +139,8 @@ def _go_on(folder: Path, given: dict[str, Any], ranks: Ranks, listen: Listener) 
     recipe = recipe.change(train__parallel=asked.train.parallel, train__tensorboard=asked.train.tensorboard)
     ranks = ranks.by(recipe.train)
     with _writing(folder, ranks):
-        kept = recipe.data.words(folder) if (folder / "tokenizer.json").exists() else None
+        first = getattr(recipe.data, "kept", "tokenizer.json")  # of the files that say what its numbers mean
+        kept = recipe.data.words(folder) if (folder / first).exists() else None
         ready = prepare(recipe, listen, kept, ranks=ranks)
         ranks.same(lambda: refuse_a_small_disk(ready[1], folder))
         if ranks.first:

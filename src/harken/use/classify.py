@@ -1,7 +1,7 @@
 """What texts are, by a run that was trained on labels: the labels with their probabilities, or a number."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -10,15 +10,19 @@ from harken.data.table import TextLabels
 from harken.errors import BadInput
 from harken.tasks.classify import answers
 
+if TYPE_CHECKING:
+    from .model import Run
+
 Given = str | Sequence[str]  # a text; where two were learned, both, or one with a tab between
 
 
-def label_texts(model: Any, words: TextLabels, texts: Sequence[Given], longest: int) -> list[list[dict[str, Any]]]:
+def label_texts(run: "Run", texts: Sequence[Given]) -> list[list[dict[str, Any]]]:
     """For each text its labels, the likeliest first; of several at once each by itself; of a number its value."""
     if not texts:
         return []
-    side, second, _ = words.texts([_parted(text, pair=words.pair) for text in texts], longest)
-    y = answers(model, Texts(side, second, np.zeros(len(side), np.int64)))
+    words = cast(TextLabels, run.tokenizer)
+    side, second, _ = words.texts([_parted(text, pair=words.pair) for text in texts], run.recipe.data.longest)
+    y = answers(run.model, Texts(side, second, np.zeros(len(side), np.int64)))
     if words.answer == "number":
         return [[{"label": words.labels[0], "value": value * words.spread + words.mean}] for value in y[:, 0].tolist()]
     p = (y.softmax(-1) if words.answer == "label" else y.sigmoid()).tolist()

@@ -13,7 +13,6 @@ from torch import Tensor
 from harken import machine, run
 from harken import recipe as recipes
 from harken.core import watching
-from harken.data.table import TextLabels
 from harken.decode.beam import Finder, Search
 from harken.decode.sample import Choice, Reader, Writer
 from harken.errors import BadInput
@@ -42,6 +41,7 @@ DOES = {  # by its task: what a run does, and the verb that asks for it
     "tag": ("tags words", "tag"),
     "span": ("finds answers in a text", "ask"),
 }
+LABELS = {"classify": label_texts}  # by the task: how `classify` finds the labels of what it is given
 
 
 class Run:
@@ -264,7 +264,7 @@ class Run:
         given = [text] if isinstance(text, str) else text
         if prompt is None:
             self.must("classify")
-            found = label_texts(self.model, cast(TextLabels, self.tokenizer), given, self.recipe.data.longest)
+            found = LABELS[self.recipe.task.kind](self, given)
         else:
             found = label_by_prompt(self, given, prompt, labels, listen)
         return found[0] if isinstance(text, str) else found
