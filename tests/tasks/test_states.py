@@ -7,7 +7,8 @@ import harken
 from harken.study.choose import choose
 from harken.study.train import prepare
 from harken.tasks import states as kept
-from harken.tasks.classify import loss_of, outputs
+from harken.tasks.answering import loss_of
+from harken.tasks.classify import outputs
 
 TINY = {"model.d": 16, "model.layers": 2, "model.heads": 2, "train.batch": 8, "train.threads": 1}
 

@@ -5,17 +5,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from harken.data.batch import IGNORE
 from harken.data.label_batch import LabelBatch, Texts, scoring
 from harken.data.pair_tokens import Side
 from harken.errors import BadSetting
 from harken.part import Part
 
-from . import Loss, Score, marks
+from . import Loss, Score
+from .answering import Answering, loss_of
 from .bag import Bags, bags, fit
 from .each_token import AT_ONCE, EachToken
 from .states import frozen, states
@@ -25,11 +24,6 @@ if TYPE_CHECKING:
     from harken.data.table import Labelled
 
 QUICK = 1000  # texts that a look during the training answers
-MEASURES = {
-    "label": ("accuracy", "f1", "matthews"),
-    "several": ("f1", "accuracy"),
-    "number": ("pearson", "spearman"),
-}  # by what is asked; the first picks the weights that are kept
 
 
 class Task(Part):
@@ -52,18 +46,13 @@ class Task(Part):
         return Classify(self, data, model, batch=batch, seed=seed)
 
 
-class Classify(EachToken):
+class Classify(Answering, EachToken):
     """Classification of one set of texts."""
 
     def __init__(self, task: Task, data: "ExampleData", shape: Any, *, batch: int, seed: int) -> None:
         super().__init__(data, shape, batch=batch, seed=seed)
         self.task, self.words = task, data.words
-        self.answer: str = self.words.answer  # type: ignore[attr-defined]
-        fitting = MEASURES[self.answer]
-        self.by = fitting[0] if task.measure == "auto" else task.measure
-        if self.by not in (*fitting, "loss"):
-            way = f"take one of {', '.join(fitting)}, loss"
-            raise BadSetting(f"task.measure={self.by}: does not fit, as the data asks for a {self.answer}; {way}")
+        self.asks(self.words.labels, self.words.answer, task.measure)  # type: ignore[attr-defined]
         self.known: Tensor | None = None  # the states of all training texts, where they do not change
         self.rare = self._weights() if task.weights == "balanced" else None
 
@@ -75,10 +64,6 @@ class Classify(EachToken):
         there = np.bincount(targets, minlength=self.outputs) if self.answer == "label" else targets.sum(0)
         rest = len(targets) / self.outputs if self.answer == "label" else len(targets) - there
         return torch.from_numpy((rest / np.maximum(1, there)).astype(np.float32))
-
-    @property
-    def outputs(self) -> int:
-        return len(self.words.labels)
 
     def loss(self, model: Any, batch: LabelBatch, start: int = 0) -> Loss:
         y, targets = self._outputs(model, batch), batch.targets.flatten(0, 1)
@@ -105,43 +90,6 @@ class Classify(EachToken):
         some = some_of(part.texts, QUICK) if quick else part.texts
         return self.judged(answers(model, some), some, parts=not quick)
 
-    def judged(self, y: Tensor, some: Texts, *, parts: bool = True) -> Score:  # N C
-        """What these outputs are worth, whoever gave them."""
-        protocol: dict[str, Any] = {"texts": len(some), "judged_by": self.by}
-        if self.answer != "number":
-            binary = self.answer == "label" and self.outputs == 2
-            protocol["f1"] = f"of {self.words.labels[1]}" if binary else "mean over the labels"
-        apart = self._parts(y, some.targets) if parts else {}
-        return Score(self.metrics(y, some.targets), protocol, apart, by=self.by)
-
-    def metrics(self, y: Tensor, targets: Any) -> dict[str, float]:
-        """Of these outputs, N C."""
-        mean = float(loss_of(y, torch.from_numpy(targets), self.answer)) / max(1, targets.size)
-        if self.answer == "number":
-            gold, found = targets[:, 0].astype(float), y[:, 0].double().numpy()
-            return {"loss": mean, "pearson": marks.pearson(gold, found), "spearman": marks.spearman(gold, found)}
-        gold, found = self._chosen(y, targets)
-        f1 = marks.by_label(gold, found)[2]
-        binary = self.answer == "label" and self.outputs == 2
-        said = {"loss": mean, "accuracy": marks.accuracy(gold, found), "f1": float(f1[1] if binary else f1.mean())}
-        if self.answer == "several":
-            return said
-        return {**said, "matthews": marks.matthews(gold.argmax(1), found.argmax(1), self.outputs)}
-
-    def _chosen(self, y: Tensor, targets: Any) -> tuple[Any, Any]:
-        """Which labels are right, and which were said: N C each."""
-        if self.answer == "several":
-            return targets > 0.5, (y > 0).numpy()
-        return marks.one_hot(targets, self.outputs), marks.one_hot(y.argmax(1).numpy(), self.outputs)
-
-    def _parts(self, y: Tensor, targets: Any) -> dict[str, dict[str, float]]:
-        """Precision, recall and F1 of each label."""
-        if self.answer == "number":
-            return {}
-        gold, found = self._chosen(y, targets)
-        each = zip(self.words.labels, *(x.tolist() for x in marks.by_label(gold, found)), gold.sum(0), strict=True)
-        return {name: {"f1": f, "precision": p, "recall": r, "texts": int(n)} for name, p, r, f, n in each}
-
     # --- what costs nothing -------------------------------------------------------------------------------------------
 
     def baselines(self, split: str) -> dict[str, dict[str, float]]:
@@ -149,22 +97,12 @@ class Classify(EachToken):
         if not self.data.learned:
             return {}
         texts: Texts = self.data.splits[split].texts
-        free = self._frequent.expand(len(texts), -1)
+        free = self.frequent(self.data.train.texts.targets).expand(len(texts), -1)
         name = "mean of all" if self.answer == "number" else "most frequent label"
         return {
             name: self.metrics(free, texts.targets),
             "bag of words": self.metrics(self._regression(self._bags(texts)).float(), texts.targets),
         }
-
-    @cached_property
-    def _frequent(self) -> Tensor:  # 1 C
-        """The outputs that say how often each label was seen."""
-        targets = self.data.train.texts.targets
-        if self.answer == "number":
-            return torch.from_numpy(targets.mean(0, keepdims=True))
-        share = marks.one_hot(targets, self.outputs).mean(0) if self.answer == "label" else targets.mean(0)
-        p = torch.from_numpy(np.clip(share, 1e-6, 1 - 1e-6)).float()[None]
-        return p.log() if self.answer == "label" else p.logit()
 
     def _bags(self, texts: Texts) -> Bags:
         return bags(texts, self.words.tokenizer.vocab)
@@ -181,23 +119,6 @@ def outputs(model: Any, batch: LabelBatch) -> Tensor:  # N C
     h = model(batch.tokens, **batch.told())
     y: Tensor = model.answers(model.texts(h, *batch.texts()))
     return y.float()
-
-
-def loss_of(
-    y: Tensor, targets: Tensor, answer: str, weight: Tensor | None = None, smoothing: float = 0.0
-) -> Tensor:  # N C
-    """The summed loss of these outputs: cross entropy, that of each label by itself, or squares. NaN is not asked."""
-    if answer == "label":
-        how = {"ignore_index": IGNORE, "reduction": "sum", "weight": weight, "label_smoothing": smoothing}
-        return F.cross_entropy(y, targets, **how)  # type: ignore[arg-type]
-    asked = ~targets.isnan()
-    wanted = torch.where(asked, targets, 0.0)
-    if answer == "number":
-        each = (y - wanted).square()
-    else:
-        soft = wanted * (1 - smoothing) + smoothing / 2
-        each = F.binary_cross_entropy_with_logits(y, soft, pos_weight=weight, reduction="none")
-    return torch.where(asked, each, 0.0).sum()
 
 
 def some_of(texts: Texts, many: int) -> Texts:
