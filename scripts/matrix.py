@@ -44,6 +44,7 @@ SETTINGS: Mapping[str, Any] = {
 }
 
 
+PAIRS = {"task.eval_pairs": 10, "task.longest": 12, "task.beam": 1, "task.label_smoothing": 0.1}
 SHORT = {("text", model) for model in ("gpt", "rnn", "gru", "lstm")}
 
 
@@ -61,7 +62,7 @@ class Family:
     def settings(self) -> dict[str, Any]:
         own: dict[str, Any] = {"model.heads": 2} if self.model in ("gpt", "bert", "transformer") else {}
         own |= {"model.context": 16} if (self.data, self.model) in SHORT else {}
-        own |= {"task.eval_pairs": 20, "task.label_smoothing": 0.1} if self.data == "pairs" else {}
+        own |= PAIRS if self.data == "pairs" else {}
         own |= {"data.tokens": "wordpiece"} if self.model == "bert" or self.data in ("tags", "spans") else {}
         return {**SETTINGS, "data.kind": self.data, "model.kind": self.model, **own}
 

@@ -284,9 +284,9 @@ def _judge(
         listen("judge")
     scores = {split: trainer.look(split, quick=False) for split in task.splits}
     baseline = {split: task.baselines(split) for split in task.splits}
-    some = 8 if isinstance(task, Translate) else 1  # pairs of all lengths; windows are all alike
-    batches = [task.batch(0, n) for n in range(min(some, task.steps))]
-    few = [(b.rows(0, 1) if b.rows(0, 1).size else b).to(trainer.device) for b in batches]  # a packed row may be empty
+    many, rows = (3, 4) if isinstance(task, Translate) else (1, 1)  # pairs of several lengths; windows are all alike
+    batches = [task.batch(0, n) for n in range(min(many, task.steps))]
+    few = [(some if (some := b.rows(0, rows)).size else b).to(trainer.device) for b in batches]  # packed: may be empty
 
     def once() -> None:
         for batch in few:
