@@ -18,6 +18,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "table": "harken.data.table:TableSource",
         "tags": "harken.data.tags:TagSource",
         "spans": "harken.data.spans:SpanSource",
+        "stories": "harken.data.stories:StorySource",
     },
     "model": {
         "gpt": "harken.models.gpt:Shape",
@@ -41,6 +42,11 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "gru": "harken.models.heads:GRUShape",
         "lstm": "harken.models.heads:LSTMShape",
     },
+    "model of stories": {
+        "memnet": "harken.models.memnet:Shape",
+        "gpt": "harken.models.heads:GPTShape",
+        "bert": "harken.models.heads:BERTShape",
+    },
     "task": {
         "next-word": "harken.tasks.next_word:Task",
         "masked-words": "harken.tasks.masked_words:Task",
@@ -48,6 +54,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "classify": "harken.tasks.classify:Task",
         "tag": "harken.tasks.tag:Task",
         "span": "harken.tasks.span:Task",
+        "answer": "harken.tasks.answer:Task",
     },
     "train": {"loop": "harken.training.settings:Train"},
 }

@@ -45,11 +45,15 @@ class Part(BaseModel):
 
 
 class Outputs(NamedTuple):
-    """What data with labels asks of a model: its words, how many numbers it gives, and for each token or each text."""
+    """What data with labels asks of a model: its words, how many numbers it gives, and for each token or each text.
+
+    Where an answer is a word of a story, `words` has the number of each.
+    """
 
     vocab: int
     outputs: int
     each_token: bool = False
+    words: tuple[int, ...] = ()
 
 
 WORDS = {"integer": "whole number", "number": "number", "boolean": "true or false", "object": "table {name = number}"}

@@ -19,7 +19,7 @@ from harken.errors import BadInput, HarkenError, did_you_mean
 from harken.events import plain
 
 VERBS = {
-    "ask": "the answer to a question that stands in a text, by a run of spans",
+    "ask": "the answer to a question that stands in a text (a run of spans), or about a story, with its hops",
     "audit": "prove that a model obeys its mask: no future leak, nothing from padding, packing, memory or batch",
     "bench": "speed of training and of writing beside transformers, with the machine's measured ceiling",
     "chat": "talk with an instruct model that was imported",

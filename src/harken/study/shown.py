@@ -128,6 +128,22 @@ def _asked(loaded: Run, task: Any, place: str) -> Found:
     return samples, [f"harken ask {place} my.txt {first}", f"harken eval {place}"]
 
 
+def _about(loaded: Run, task: Any, place: str) -> Found:
+    """Answers to a few held-out questions about stories, and the lines that were read, beside the right ones."""
+    part = held_out(task)
+    some = part.asked[:: -(-len(part) // SAMPLES)] if part else []  # from everywhere: tasks follow each other
+    said = [(q, loaded.story(q.lines).ask(q.question)) for q in some]
+    samples = [{"prompt": q.question, "text": _read(found), "references": [q.answer]} for q, found in said]
+    first = shlex.quote(some[0].question if some else "Where is Joe?")
+    return samples, [f"harken ask {place} my.txt {first}", f"harken eval {place}"]
+
+
+def _read(found: dict[str, Any]) -> str:
+    """An answer, and the line that each hop looked at most."""
+    lines = dict.fromkeys(found["lines"][hop.index(max(hop))] for hop in found["hops"])
+    return found["answer"] + (f"   (it read: {' / '.join(lines)})" if lines else "")
+
+
 def _looks(loaded: Run, samples: list[dict[str, Any]]) -> Html | None:
     """What each written token of a sample looked at in the source; None where no model looks, or no source is short."""
     short = [sample["prompt"] for sample in samples if len(sample["prompt"]) <= LETTERS]
@@ -142,4 +158,5 @@ SHOWN: dict[str, Callable[[Run, Any, str], Found]] = {  # by the run's task
     "classify": _classified,
     "tag": _tagged,
     "span": _asked,
+    "answer": _about,
 }

@@ -29,6 +29,7 @@ from .embed import Corpus, Vectors, encoded, nearest, reader, vectors
 from .fill import filled
 from .light import lighten
 from .prompt import label_by_prompt
+from .story import Story, ask_story
 from .tag import tag_texts
 from .trace import Trace
 from .translate import traced, translations
@@ -40,6 +41,7 @@ DOES = {  # by its task: what a run does, and the verb that asks for it
     "classify": ("says what a text is", "classify"),
     "tag": ("tags words", "tag"),
     "span": ("finds answers in a text", "ask"),
+    "answer": ("answers questions about a story", "ask"),
 }
 LABELS = {"classify": label_texts}  # by the task: how `classify` finds the labels of what it is given
 
@@ -276,10 +278,14 @@ class Run:
         return found[0] if isinstance(text, str) else found
 
     def ask(self, question: str, context: str) -> dict[str, Any]:
-        """The answer to a question that stands in a text: answer, score (its probability), start and end."""
+        """The answer to a question that stands in a text (answer, score, start, end), or about a story (hops)."""
         self.must("ask")
         _check(str, question=question, context=context)
-        return ask_text(self, question, context)
+        return (ask_story if self.recipe.task.kind == "answer" else ask_text)(self, question, context)
+
+    def story(self, lines: Sequence[str] = ()) -> Story:
+        """A story to write line by line and to ask: `run.story().write("Joe went home.").ask("Where is Joe?")`."""
+        return Story(self, lines)
 
     # --- fill ---------------------------------------------------------------------------------------------------------
 
