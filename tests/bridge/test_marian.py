@@ -11,8 +11,10 @@ from transformers import BartConfig, BartForConditionalGeneration, MarianConfig,
 
 import harken
 from harken import recipe as recipes
+from harken import run as runs
 from harken.bridge import family
 from harken.bridge.bring import bring
+from harken.bridge.export import export
 from harken.bridge.folder import Folder
 from harken.decode.beam import Finder, Search
 from harken.errors import BadInput
@@ -137,8 +139,21 @@ def test_a_folder_becomes_a_run_that_translates(name, tales, tmp_path):
     marks = [[i] for i in (1, words.token_to_id("Ċ"), *([0] if name == "marian" else []))]
     with torch.no_grad():
         written = theirs.generate(asked, num_beams=4, do_sample=False, max_new_tokens=20, bad_words_ids=marks)
-    own = harken.load(tmp_path / "run").translate("Tom had a hat", longest=20)
-    assert own == words.decode(written[0].tolist(), skip_special_tokens=True)
+    run = harken.load(tmp_path / "run", device="cpu")
+    assert run.translate("Tom had a hat", longest=20) == words.decode(written[0].tolist(), skip_special_tokens=True)
+    assert export(run, tmp_path / "back")["passed"]
+    there, back = (runs.read_tensors(tmp_path / folder / "model.safetensors") for folder in ("theirs", "back"))
+    same = {key for key, tensor in back.items() if key in there and tensor[2:].equal(there[key][2:])}  # 2 are no places
+    assert same == back.keys()
+    assert not [key for key in there.keys() - back.keys() if "embed_" not in key and key != "lm_head.weight"]
+    said = json.loads((tmp_path / "back" / "config.json").read_text())
+    asked = ("vocab_size", "eos_token_id", "pad_token_id", "decoder_start_token_id", "scale_embedding")
+    assert {key: said[key] for key in asked} == {key: getattr(theirs.config, key) for key in asked}
+    with torch.no_grad():
+        run.model.embed.weight[5] += 1
+    if name == "marian":  # there the words have three tables, which may come apart in training
+        with pytest.raises(BadInput, match="vectors of their own, and theirs have one table"):
+            export(run, tmp_path / "apart")
 
 
 def test_different_heads_on_both_sides_are_refused(tmp_path):

@@ -27,7 +27,7 @@ from .hub import WANTED as READ
 from .hub import located
 
 TIMES = 2.5  # the weights in float32, and so much memory is needed to import them
-WRITTEN = ("recipe.toml", "model.safetensors", "tokenizer.json", "log.jsonl", "cost.json")
+WRITTEN = ("recipe.toml", "model.safetensors", "tokenizer.json", "labels.json", "log.jsonl", "cost.json")
 
 
 def bring(source: str | Path, out: str | Path, *, listen: Listener = silent) -> Run:
@@ -55,7 +55,8 @@ def bring(source: str | Path, out: str | Path, *, listen: Listener = silent) -> 
         witness = Witness(config, opened, tokenizer, recipe.model.context)
         weights = family.read(opened, names, model)
         run.write_tensors(folder / "model.safetensors", weights)
-        run.write(folder / "tokenizer.json", tokenizer.json)
+        for name, content in words.files().items():
+            run.write(folder / name, content)
         run.write(folder / "recipe.toml", recipe.toml())
         run.write(folder / "log.jsonl", "")
         facts = _facts(folder, recipe, {**found.origin, "family": opened.config["model_type"]}, run.size(model))

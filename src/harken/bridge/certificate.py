@@ -23,6 +23,7 @@ from harken.use.embed import vectors
 from harken.use.model import Run
 
 from .family import Config, Source
+from .marks import LOST, around, carried
 
 TOLERANCE = 1e-5  # of a score, or of the largest score where that is more than 1
 RANDOM, GREEDY = 64, 32  # tokens: of a row drawn at random, and written one after the other
@@ -67,7 +68,10 @@ def certify(run: Run, family: Config, source: Source, witness: Witness | None = 
     missing = list(witness.missing)
     with _quiet():
         try:
-            found["tokenizer"] = _tokens(run, source)
+            if carried(run):
+                found["tokenizer"] = _tokens(run, source)
+            else:
+                missing.append(LOST)
         except ImportError as error:
             missing.append(f"ids of texts, for lack of {error.name}; {HOW}")
         if witness.said is not None:
@@ -116,18 +120,18 @@ def _quiet() -> Iterator[None]:
 def _tokens(run: Run, source: Source) -> dict[str, Any]:
     """Ids of some texts, beside those that the `tokenizers` library gives by their own file."""
     expected = source.encode(TEXTS)
-    found = [_marked(run.tokenizer, text) for text in TEXTS]
+    found = [_marked(run.tokenizer, text, source.config.get("eos_token_id")) for text in TEXTS]
     equal = [list(a) == list(b) for a, b in zip(found, expected, strict=True)]
     odd = {} if all(equal) else {"first_different": TEXTS[equal.index(False)]}
     return {"passed": all(equal), "texts": len(TEXTS), "tokens": sum(map(len, found)), "equal": sum(equal), **odd}
 
 
-def _marked(tokens: Any, text: str) -> list[int]:
+def _marked(tokens: Any, text: str, end: int | None = None) -> list[int]:
     """The ids of a text with the marks around it."""
-    if isinstance(tokens, Tokenizers):  # there the end of a text is our edge
-        return [*tokens.source.begin, *tokens.source.encode(text).tolist(), tokens.source.end]
-    before, behind = (tokens.begin, ()) if tokens.cls is None else ((tokens.cls,), (tokens.sep,))
-    return [*before, *tokens.encode(text).tolist(), *behind]
+    if isinstance(tokens, Tokenizers):  # there the end of a text is our edge, and a mark of theirs
+        return [*tokens.source.begin, *tokens.source.encode(text).tolist(), cast(int, end)]
+    before, behind = around(tokens)
+    return [*before, *getattr(tokens, "tokenizer", tokens).encode(text).tolist(), *behind]
 
 
 @dataclass(frozen=True)
@@ -211,7 +215,7 @@ def _encoder_decoder(run: Run, theirs: Any) -> dict[str, Any]:
     most = min(RANDOM, model.context or RANDOM)
     source = run.tokenizer.encode_source(" ".join(TEXTS[:2])).tolist()
     source = [*source[: most - 1], model.edge]
-    drawn = np.random.default_rng(0).integers(0, model.edge, most - 1).tolist()
+    drawn = [i for i in np.random.default_rng(0).integers(0, model.edge, most - 1).tolist() if i != end]
     asked = torch.tensor([[*source[:-1], end]])
     expected = theirs(asked, decoder_input_ids=torch.tensor([[start, *drawn]])).logits[0].log_softmax(-1)
     ours = model.scores(torch.tensor([[model.edge, *drawn]]), source=torch.tensor([source]))[0].log_softmax(-1)
@@ -222,10 +226,47 @@ def _encoder_decoder(run: Run, theirs: Any) -> dict[str, Any]:
     while len(found) <= many and found[1:][-1:] != [end]:
         found.append(int(theirs(asked, decoder_input_ids=torch.tensor([found])).logits[0, -1].argmax()))
     greedily = [i for i in found[1:] if i != end]
+    words = max(model.edge, end + 1)  # a mark that was added for our edge is one of them; what is behind it is none
     return {
-        "logits": near(ours[:, : model.edge], expected) | {"tokens": most},
+        "logits": near(ours[:, :words], expected[:, :words]) | {"tokens": len(ours)},
         "greedy": {"passed": written == greedily, "tokens": len(greedily)},
     }
+
+
+@torch.inference_mode()
+def _head(run: Run, theirs: Any) -> dict[str, Any]:
+    """What is said of texts, of random tokens, and of two texts in one; and which label wins."""
+    words = run.tokenizer
+    most = min(RANDOM, run.model.context or RANDOM) - 1
+    drawn = np.random.default_rng(0).integers(0, words.tokenizer.vocab, most).tolist()
+    told = theirs.config.model_type == "bert"
+    found, expected = [], []
+    for row in (drawn, *(_marked(words, text)[:-1][:most] for text in TEXTS)):
+        tokens = torch.tensor([[*row, words.edge]])
+        segments = (torch.arange(len(row) + 1) > len(row) // 2).long()[None] if told else None
+        said = theirs(tokens, **({"token_type_ids": segments} if told else {}))
+        both = "logits" in said
+        expected.append(said.logits[0] if both else torch.stack([said.start_logits, said.end_logits], -1)[0])
+        found.append(answered(run, tokens, segments=segments)[0])
+    ours, other = (torch.cat([y.reshape(-1, y.shape[-1]) for y in some]) for some in (found, expected))
+    equal = int((ours.argmax(-1) == other.argmax(-1)).sum())
+    return {
+        "logits": near(ours, other),
+        "labels": {"passed": equal == len(ours), "texts": 1 + len(TEXTS), "labels": len(ours), "equal": equal},
+    }
+
+
+def answered(run: Run, tokens: Tensor, *, lengths: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
+    """What a head says of each text, or of each token: B C or B L C. Numbers are those of the data."""
+    model, words = cast(Any, run.model), run.tokenizer
+    B, L = tokens.shape
+    h = model(tokens, lengths=lengths, segments=segments)
+    if model.asked.each_token:
+        return cast(Tensor, model.answers(h))
+    text = torch.arange(B)[:, None].expand(B, L)
+    text = text if lengths is None else text.where(torch.arange(L) < lengths[:, None], B)
+    y: Tensor = model.answers(model.texts(h, text, B))
+    return y * words.spread + words.mean if words.answer == "number" else y
 
 
 def near(ours: Tensor, theirs: Tensor) -> dict[str, Any]:
@@ -238,4 +279,5 @@ CHECKS: dict[str, Callable[[Run, Any], dict[str, Any]]] = {
     "language model": _language_model,
     "encoder": _encoder,
     "encoder-decoder": _encoder_decoder,
+    "head": _head,
 }

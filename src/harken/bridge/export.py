@@ -4,7 +4,7 @@ The tables of names are those of the import, read the other way. A run has a cou
 as an import would read it, gives the model of its recipe again.
 """
 
-import json
+import math
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -22,12 +22,20 @@ from harken.errors import BadInput, HarkenError
 from harken.events import Listener, silent
 from harken.use.model import Run
 
-from . import family
+from . import family, heads, marks
 from .certificate import certify, failure
 from .folder import Folder
 
-FREE = {"size", "style", "dropout", "word_dropout"}  # what another may choose differently and say the same
+FREE = {"size", "style", "dropout", "word_dropout", "head_dropout"}  # another may choose it and say the same
+IDLE = {  # what is not asked of a model with a head, or with a source
+    "table": {"fill", "follows", "tied"},
+    "tags": {"fill", "follows", "pool", "pooler"},
+    "spans": {"fill", "follows", "pool", "pooler"},
+    "pairs": {"head_bias"},  # theirs have one, of zeros
+}
+FOLLOWS = {"base": "positions", "scaling": "positions", "encoder_norm": "norm"}  # what is idle under another choice
 ACTS = {"gelu-tanh": "gelu_new", "silu": "swish"}
+Way = Callable[[Any], dict[str, Any]]  # from a shape of ours to what their config says
 
 
 def _gpt2(shape: Any) -> dict[str, Any]:
@@ -105,9 +113,45 @@ def _distilbert(shape: Any) -> dict[str, Any]:
     }
 
 
-WAYS: dict[str, dict[str, Callable[[Any], dict[str, Any]]]] = {  # for a kind of model, whose it may be
-    "gpt": {"gpt2": _gpt2, "llama": _llama, "mistral": _mistral, "qwen2": _qwen2, "gemma": _gemma},
-    "bert": {"bert": _bert, "distilbert": _distilbert},
+def _marian(shape: Any) -> dict[str, Any]:
+    depth, hidden = shape.encoder_layers or shape.layers, shape.wiring().hidden
+    return {
+        "architectures": ["MarianMTModel"],
+        "is_encoder_decoder": True,
+        "d_model": shape.d,
+        "encoder_layers": depth,
+        "decoder_layers": shape.layers,
+        **{f"{side}_attention_heads": shape.heads for side in ("encoder", "decoder")},
+        **{f"{side}_ffn_dim": hidden for side in ("encoder", "decoder")},
+        "max_position_embeddings": shape.context,
+        "activation_function": ACTS.get(shape.act, shape.act),
+        "scale_embedding": shape.loudness() == math.sqrt(shape.d),
+    }
+
+
+def _bart(shape: Any) -> dict[str, Any]:
+    return _marian(shape) | {"architectures": ["BartForConditionalGeneration"]}
+
+
+def _topped(way: Way, top: str) -> Way:
+    """The same body with a head."""
+    return lambda shape: way(shape) | {"architectures": [top]}
+
+
+WAYS: dict[tuple[str, str], dict[str, Way]] = {  # for kinds of data and model, whose it may be
+    ("text", "gpt"): {"gpt2": _gpt2, "llama": _llama, "mistral": _mistral, "qwen2": _qwen2, "gemma": _gemma},
+    ("text", "bert"): {"bert": _bert, "distilbert": _distilbert},
+    ("pairs", "transformer"): {"marian": _marian, "bart": _bart},
+    ("table", "bert"): {"bert labels": _topped(_bert, "BertForSequenceClassification")},
+    ("table", "gpt"): {"gpt2 labels": _topped(_gpt2, "GPT2ForSequenceClassification")},
+    ("tags", "bert"): {
+        "bert tags": _topped(_bert, "BertForTokenClassification"),
+        "distilbert tags": _topped(_distilbert, "DistilBertForTokenClassification"),
+    },
+    ("spans", "bert"): {
+        "bert spans": _topped(_bert, "BertForQuestionAnswering"),
+        "distilbert spans": _topped(_distilbert, "DistilBertForQuestionAnswering"),
+    },
 }
 
 
@@ -117,12 +161,16 @@ def export(run: Run, out: str | Path, *, listen: Listener = silent) -> dict[str,
     with placed(Path(out)) as folder:
         runs.write_json(folder / "config.json", given)
         runs.write_tensors(folder / "model.safetensors", theirs(config, run), {"format": "pt"})
-        for name, content in tokens(run).items():
+        for name, content in marks.files(run).items():
             runs.write_json(folder / name, content)
+        if run.pairs:
+            said = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
+            how = {name: given[name] for name in said} | {"max_length": run.model.context}
+            runs.write_json(folder / "generation_config.json", how)
         listen("certify")
         opened = Folder(folder)
         opened.place = str(run.path)
-        certificate = certify(run, family.find(opened), opened)
+        certificate = certify(run, config, opened)
         if not certificate["passed"]:
             raise HarkenError(f"{run.path}: {failure(certificate)}; nothing was written")
         runs.write_json(folder / "certificate.json", certificate)
@@ -131,99 +179,66 @@ def export(run: Run, out: str | Path, *, listen: Listener = silent) -> dict[str,
 
 def counterpart(run: Run) -> tuple[family.Config, dict[str, Any]]:
     """The family whose config gives this run's model again, and that config."""
-    shape, nearest = run.recipe.model, dict[str, str]()
-    if run.recipe.model.kind not in WAYS or run.recipe.data.kind != "text":
-        raise BadInput(f"{run.path}: a {shape.kind} of {run.recipe.data.kind} has no counterpart in transformers")
-    own = _plain(shape)
-    for name, way in WAYS[shape.kind].items():
-        given = {"model_type": name, "vocab_size": run.tokenizer.vocab, **way(shape)}
+    shape, data, nearest = run.recipe.model, run.recipe.data.kind, dict[str, str]()
+    if (data, shape.kind) not in WAYS:
+        raise BadInput(f"{run.path}: a {shape.kind} of {data} has no counterpart in transformers")
+    own = _plain(shape, data)
+    told = marks.ids(run) | (heads.written(run) if data in ("table", "tags", "spans") else {})
+    for name, way in WAYS[data, shape.kind].items():
+        given = {"model_type": name.partition(" ")[0], **told, **way(shape)}
         try:
-            config = family.family(name).model_validate({**given, "there": _there(shape)})
-            again = _plain(recipes.resolve(("export", config.settings())).model)
+            config = family.family(name).model_validate({**given, "there": _there(shape, data)})
+            again = _plain(recipes.resolve(("export", config.settings())).model, data)
         except (ValidationError, BadInput):
             continue
         odd = {key: f"model.{key}={again[key]}" for key in own if own[key] != again[key]}
+        odd = {key: wish for key, wish in odd.items() if FOLLOWS.get(key) not in odd}
         if not odd:
-            return config, given | _ids(run)
+            return config, given
         if not nearest or len(odd) < len(nearest):
             nearest = odd
     wanted = ", ".join(nearest.values()) or "other settings"
     raise BadInput(f"{run.path}: this model has no counterpart in transformers; it would have with {wanted}")
 
 
-def _plain(shape: Any) -> dict[str, Any]:
+def _plain(shape: Any, data: str) -> dict[str, Any]:
     """What a shape says, with what it leaves open filled in."""
     made = shape.wiring()
-    said = shape.model_dump(exclude=FREE) | {"hidden": made.hidden or 4 * shape.d}
-    if shape.kind == "gpt":
+    said = shape.model_dump(exclude=FREE | IDLE.get(data, set())) | {"hidden": made.hidden or 4 * shape.d}
+    if shape.kind != "bert":
         look = {"kv_heads": shape.heads, "d_k": shape.d // shape.heads, "d_v": shape.d // shape.heads}
         said |= {name: said[name] or value for name, value in look.items()} | {"loud": shape.loudness()}
         said |= {} if shape.positions.startswith("rotary") else {"base": None, "scaling": None}
+    if shape.kind == "transformer":
+        said |= {"encoder_layers": shape.encoder_layers or shape.layers}
+        said |= {} if shape.norm == "pre" else {"encoder_norm": None}
     return dict(said)
 
 
-def _there(shape: Any) -> frozenset[str]:
+def _there(shape: Any, data: str) -> frozenset[str]:
     """The tensors by which an encoder's family tells which layers are there."""
     if shape.kind != "bert":
         return frozenset()
-    names = {"bert.pooler.dense.weight": shape.pooler, "cls.seq_relationship.weight": shape.follows}
-    names |= dict.fromkeys(("cls.predictions.bias", "vocab_projector.bias"), shape.fill)
+    text = data == "text"
+    names = {"bert.pooler.dense.weight": shape.pooler and data in ("text", "table")}
+    names |= {"cls.seq_relationship.weight": text and shape.follows}
+    names |= dict.fromkeys(("cls.predictions.bias", "vocab_projector.bias"), text and shape.fill)
     return frozenset(name for name, there in names.items() if there)
 
 
 def theirs(config: family.Config, run: Run) -> dict[str, Tensor]:
     """Our weights by their names."""
-    parts: dict[str, list[tuple[int, bool, Tensor]]] = {}
-    own = runs.weights(run.model)
+    own, vocab = runs.weights(run.model), marks.plain(run).vocab
+    own = heads.folded(run, own) if config.check == "head" else {"head_bias": torch.zeros(vocab + 1), **own}
+    parts: dict[str, dict[int, Tensor]] = {}
+    turned = {take.name: take.turned for take in config.names().values()}
     for ours, take in config.names().items():
-        first = take.rows[0] if take.rows else 0
-        parts.setdefault(take.name, []).append((first, take.turned, take.back(own[ours], run.tokenizer.vocab)))
-    made = {}
-    for name, some in parts.items():
-        joined = torch.cat([part for _, _, part in sorted(some, key=lambda part: part[0])])
-        made[name] = joined.mT if some[0][1] and joined.dim() > 1 else joined
-    return made
-
-
-# --- words ------------------------------------------------------------------------------------------------------------
-
-
-def _ids(run: Run) -> dict[str, Any]:
-    """The marks' numbers, as a config has them."""
-    words = run.tokenizer
-    begin = words.begin[0] if words.begin else words.cls
-    found = {"bos_token_id": begin, "eos_token_id": words.end, "pad_token_id": words.pad}
-    return {**found, "dtype": "float32", "transformers_version": "4.50.0"}
-
-
-def tokens(run: Run) -> dict[str, Any]:
-    """tokenizer.json, with the marks around a text, and which word is which mark."""
-    words = run.tokenizer
-    spec = json.loads(words.json)
-    if words.cls is not None and spec["post_processor"] is None:
-        spec["post_processor"] = _framed(words.words([words.cls, words.sep]), [words.cls, words.sep])
-    marks = {"bos_token": words.begin[0] if words.begin else None, "eos_token": words.end, "unk_token": words.unknown}
-    marks |= {f"{name}_token": getattr(words, name) for name in ("cls", "sep", "pad", "mask")}
-    named = {name: words.words([i])[0] for name, i in marks.items() if i is not None}
-    told = ["input_ids", *(["token_type_ids"] if getattr(run.model, "segments", None) else []), "attention_mask"]
-    how = {"model_max_length": run.model.context, "clean_up_tokenization_spaces": False, "model_input_names": told}
-    return {
-        "tokenizer.json": spec,
-        "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", **how, **named},
-    }
-
-
-def _framed(marks: list[str], ids: list[int]) -> dict[str, Any]:
-    """[CLS] a [SEP], and for two texts b [SEP] behind it, in segment 1."""
-
-    def mark(text: str, segment: int = 0) -> dict[str, Any]:
-        return {"SpecialToken": {"id": text, "type_id": segment}}
-
-    cls, sep = marks
-    one = [mark(cls), {"Sequence": {"id": "A", "type_id": 0}}, mark(sep)]
-    known = {name: {"id": name, "ids": [i], "tokens": [name]} for name, i in zip(marks, ids, strict=True)}
-    two = [*one, {"Sequence": {"id": "B", "type_id": 1}}, mark(sep, 1)]
-    return {"type": "TemplateProcessing", "single": one, "pair": two, "special_tokens": known}
+        first, part = take.rows[0] if take.rows else 0, take.back(own[ours], vocab)
+        if not torch.equal(parts.setdefault(take.name, {}).setdefault(first, part), part):
+            apart = "the words of sources, targets and scores have vectors of their own, and theirs have one table"
+            raise BadInput(f"{run.path}: {apart}; train with model.shared=true model.tied=true")
+    made = {name: torch.cat([some[n] for n in sorted(some)]) for name, some in parts.items()}
+    return {name: tensor.mT if turned[name] and tensor.dim() > 1 else tensor for name, tensor in made.items()}
 
 
 @contextmanager

@@ -33,7 +33,19 @@ FAMILIES = {
     "roberta": "harken.bridge.bert:RoBERTa",
     "marian": "harken.bridge.marian:Marian",
     "bart": "harken.bridge.marian:BART",
+    "bert labels": "harken.bridge.heads:BERTLabels",
+    "bert tags": "harken.bridge.heads:BERTTags",
+    "bert spans": "harken.bridge.heads:BERTSpans",
+    "distilbert tags": "harken.bridge.heads:DistilBERTTags",
+    "distilbert spans": "harken.bridge.heads:DistilBERTSpans",
+    "gpt2 labels": "harken.bridge.heads:GPT2Labels",
 }
+HEADS = {  # that are read, by the architecture that a config names
+    "BertForSequenceClassification": "bert labels",
+    "BertForTokenClassification": "bert tags",
+    "DistilBertForTokenClassification": "distilbert tags",
+}
+HEADED = re.compile(r"\w+For(Sequence|Token)Classification|\w+ForQuestionAnswering|\w+ForMultipleChoice", re.ASCII)
 BATCH = 1 << 24  # numbers looked at at once
 NEVER = -1e9  # the bias of a score that is not to win
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
@@ -69,6 +81,7 @@ class Edged(Take):
     """Rows of words, and behind them one more for the mark that begins and ends our sentences: a copy of this row."""
 
     mark: int = 0
+    many: int = 0  # rows that they have; where ours are fewer, the mark is our edge, and what is behind it is no word
     instead: bool = False  # of scores: the row itself is never written then
 
     def of(self, theirs: Tensor) -> Tensor:
@@ -77,6 +90,12 @@ class Edged(Take):
         if self.instead:
             made[self.mark] = NEVER
         return made
+
+    def back(self, ours: Tensor, vocab: int) -> Tensor:
+        more = ours.new_full((self.many - vocab, *ours.shape[1:]), NEVER if self.instead else 0.0)
+        made = torch.cat([ours[:vocab], more])
+        made[self.mark] = ours[vocab]
+        return made[None] if self.instead else made
 
 
 class Config(BaseModel):
@@ -134,11 +153,16 @@ def family(kind: str) -> type[Config]:
 def find(source: Source) -> Config:
     """The family of a source, by the model_type of its config."""
     kind = source.config.get("model_type")
-    if not isinstance(kind, str) or kind not in FAMILIES:
-        raise BadInput(f"{source.place}: model_type {str(kind)[:40]!r} is not known; known are {', '.join(FAMILIES)}")
+    known = [name for name in FAMILIES if " " not in name]
+    if not isinstance(kind, str) or kind not in known:
+        raise BadInput(f"{source.place}: model_type {str(kind)[:40]!r} is not known; known are {', '.join(known)}")
+    said = source.config.get("architectures")
+    top = str(said[0]) if isinstance(said, list) and said else ""
+    if HEADED.fullmatch(top) and not HEADS.get(top, "").startswith(f"{kind} "):
+        raise BadInput(f"{source.place}: a {top[:60]} is not read; of those with a head {', '.join(HEADS)} are")
     try:
         given = {**source.config, "there": frozenset(source.shapes)}  # some layers only the tensors tell of
-        found = family(kind).model_validate(given)
+        found = family(HEADS.get(top, kind)).model_validate(given)
     except ValidationError as error:
         first = error.errors()[0]
         where, given = ".".join(map(str, first["loc"])), first["input"]

@@ -88,12 +88,14 @@ class Marian(Config):
         own, cross = _attention("look", "self_attn"), _attention("cross", "encoder_attn")
         mlp = {**both("mlp.W_1", "fc1"), **both("mlp.W_2", "fc2"), **both("mlp_sub.norm", "final_layer_norm")}
         words, end = "model.shared.weight", self.eos_token_id
-        tables = {"embed.weight": Edged(words, words=True, mark=self.decoder_start_token_id)}
+        many = self.vocab_size
+        tables = {"embed.weight": Edged(words, words=True, mark=self.decoder_start_token_id, many=many)}
         if self.apart:
-            tables |= {f"{name}.weight": Edged(words, words=True, mark=end) for name in ("source_embed", "head")}
+            for name in ("source_embed", "head"):
+                tables[f"{name}.weight"] = Edged(words, words=True, mark=end, many=many)
         return {
             **tables,
-            "head_bias": Edged("final_logits_bias", mark=end, instead=True),
+            "head_bias": Edged("final_logits_bias", mark=end, many=many, instead=True),
             **dict(stacked(self.encoder_layers, "encoder.blocks.#.", "model.encoder.layers.#.", own | mlp)),
             **dict(stacked(self.decoder_layers, "stack.blocks.#.", "model.decoder.layers.#.", own | cross | mlp)),
         }

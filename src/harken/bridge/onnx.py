@@ -21,8 +21,9 @@ from harken.models.bert import BERT
 from harken.models.gpt import GPT
 from harken.use.model import Run
 
+from . import marks
 from .certificate import failure, near, versions
-from .export import placed, tokens
+from .export import placed
 
 APART = 1 << 30  # bytes of weights beyond which they lie in a file of their own: a graph has at most 2 GB
 SHAPES = ((1, 1), (1, 7), (3, 16))  # batch, length: on which the graph is tried
@@ -61,7 +62,7 @@ def export(run: Run, out: str | Path, *, listen: Listener = silent) -> dict[str,
     graph, inputs, outputs = _graph(run)
     with placed(Path(out)) as folder:
         _write(graph.eval(), folder / "model.onnx", inputs, outputs, run)
-        for name, content in tokens(run).items():
+        for name, content in marks.files(run).items():
             runs.write_json(folder / name, content)
         listen("certify")
         session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
