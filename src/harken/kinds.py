@@ -19,6 +19,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "tags": "harken.data.tags:TagSource",
         "spans": "harken.data.spans:SpanSource",
         "stories": "harken.data.stories:StorySource",
+        "images": "harken.data.images:ImageSource",
+        "graph": "harken.data.graphs:GraphSource",
     },
     "model": {
         "gpt": "harken.models.gpt:Shape",
@@ -47,6 +49,12 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "gpt": "harken.models.heads:GPTShape",
         "bert": "harken.models.heads:BERTShape",
     },
+    "model of images": {"vit": "harken.models.vit:Shape"},
+    "model of graphs": {
+        "gcn": "harken.models.graph:GCNShape",
+        "gat": "harken.models.graph:GATShape",
+        "graph-transformer": "harken.models.graph:TransformerShape",
+    },
     "task": {
         "next-word": "harken.tasks.next_word:Task",
         "masked-words": "harken.tasks.masked_words:Task",
@@ -55,6 +63,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "tag": "harken.tasks.tag:Task",
         "span": "harken.tasks.span:Task",
         "answer": "harken.tasks.answer:Task",
+        "image": "harken.tasks.image:Task",
+        "nodes": "harken.tasks.nodes:Task",
     },
     "train": {"loop": "harken.training.settings:Train"},
 }

@@ -56,6 +56,14 @@ class Outputs(NamedTuple):
     words: tuple[int, ...] = ()
 
 
+class Pixels(NamedTuple):
+    """What pictures ask of a model: their side and channels, and how many numbers it gives for each."""
+
+    side: int
+    channels: int
+    outputs: int
+
+
 WORDS = {"integer": "whole number", "number": "number", "boolean": "true or false", "object": "table {name = number}"}
 LIMITS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 

@@ -159,7 +159,7 @@ def test_nothing_is_asked_from_anywhere():
     assert "http" not in page.replace("http-equiv", "")
     assert "//" not in page
     policy = inert(page).all("meta", **{"http-equiv": "Content-Security-Policy"})
-    assert [attrs["content"] for attrs, _ in policy] == ["default-src 'none'; style-src 'unsafe-inline'"]
+    assert [attrs["content"] for attrs, _ in policy] == ["default-src 'none'; img-src data:; style-src 'unsafe-inline'"]
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def check(what: str | None, settings: tuple[str, ...], kind: str | None, json_: 
         show({**taken, "recipe": recipe.settings(), "origins": dict(recipe.origins), "estimate": cost})
         return
     click.echo("\n".join(["", *recipe_lines(recipe), ""]))
-    needs = f"{scaled(cost['parameters'], 'count')} weights, {scaled(cost['tokens'], 'count')} tokens to learn from"
+    needs = f"{scaled(cost['parameters'], 'count')} weights, {scaled(cost['tokens'], 'count')} {cost['unit']} to learn from"
     click.echo(f"{needs}, about {cost['memory_mib']:,.0f} MiB of memory in all")
     time, used = duration(cost["minutes"] * 60), scaled(cost["kwh"], "energy")
     click.echo(f"{cost['steps']:,} steps, about {time} and {used} ({cost['energy_source']}) on {cost['machine']}")

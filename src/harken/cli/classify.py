@@ -1,4 +1,4 @@
-"""harken classify RUN [TEXT...]"""
+"""harken classify RUN [TEXT or PICTURE...]"""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -27,6 +27,8 @@ def classify(
 ) -> None:
     """What each TEXT is: its labels with their probabilities, or its number. Two texts have a tab between them.
 
+    Of a RUN on pictures each TEXT is a picture's file, or a folder of them.
+
     With -, or piped, each line of stdin is a text: one answer a line. With --prompt a RUN that writes text answers.
     """
     in_, out_ = files["in_"], files["out_"]
@@ -50,11 +52,18 @@ def classify(
         show({"answers": answered, "out": out_}) if json_ else click.echo(f"{answered} answers in {out_}")
         return
     some = blocks(AT_ONCE, must=not texts) if texts in ((), ("-",)) else [list(map(typed, texts))]
+    names = list[str]()
+    if model.recipe.task.kind == "image":
+        from harken.use.pictures import listed
+
+        names = listed([name for block in some for name in block])
+        some = [names[n : n + AT_ONCE] for n in range(0, len(names), AT_ONCE)]
     if json_:
-        show({"labels": list(_each(model, some, how))})
+        show({"labels": list(_each(model, some, how)), **({"files": names} if names else {})})
         return
-    for found in _each(model, some, how):
-        click.echo("  ".join(f"{_amount(label)} {label['label']}" for label in found[:SHOWN]))
+    for n, found in enumerate(_each(model, some, how)):
+        said = "  ".join(f"{_amount(label)} {label['label']}" for label in found[:SHOWN])
+        click.echo(f"{said}  {names[n]}" if len(names) > 1 else said)
 
 
 def _amount(label: dict[str, Any]) -> str:

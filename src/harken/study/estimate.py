@@ -22,12 +22,14 @@ def estimate(recipe: Recipe, *, listen: Listener = silent) -> dict[str, Any]:
             listen(event, **facts)
 
     opened, trainer = prepare(recipe, hear)
-    tokens = opened.facts()["tokens"]["train"]
+    facts = opened.facts()
+    tokens = facts[unit := facts.get("unit", "tokens")]["train"]
     steps, predicted = forecast(trainer, PROBE_SECONDS)
     here = machine.describe(trainer.device)
     return {
         "parameters": run.size(trainer.model),
         "tokens": sum(tokens.values()) if isinstance(tokens, dict) else tokens,  # of both sides of pairs
+        "unit": unit,  # what the tokens are, where they are none
         "steps": steps,
         "minutes": predicted["seconds"] / 60,
         **{name: predicted[name] for name in ("kwh", "energy_source", "memory_mib")},

@@ -1,5 +1,6 @@
 """The report of a finished run: one offline HTML page for people. It needs no script and fetches nothing."""
 
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ FEW = 1000  # tokens; what fewer of them say of a model is chance
 LESS = {"loss", "perplexity", "bits_per_character"}  # of these, less is better
 # one of these may stand beside a look's loss
 MEASURES = ["bleu", "exact_match", "rouge_l", "answer_f1", "bracket_f1"]
-MEASURES += ["accuracy", "f1", "matthews", "pearson", "spearman", "em"]
+MEASURES += ["accuracy", "f1", "matthews", "auc", "pearson", "spearman", "em"]
 POINTS = {"bleu", "chrf"}  # of 100
 PAIRS = {"pairs": "pairs", "sources": "different sources", "references": "references of a source"}
 LEFT_OUT = {
@@ -26,7 +27,7 @@ LEFT_OUT = {
 }
 ADVICE = "take a larger model (model.size) or give it more data."
 HEAD = """<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">"""
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">"""
 CSS = """
 :root { color-scheme: light; --paper: #fcfbf8; --ink: #1d2126; --soft: #59606a; --rule: #dfdcd3; --tint: #f4f2eb;
   --accent: #00639c; --valid: #b84a00; --serif: "Iowan Old Style", "Palatino Linotype", Palatino, Georgia, serif }
@@ -47,7 +48,7 @@ h1 { font-size: 2rem } h2 { font-size: 1.12rem } .verdict { font-size: 1.5rem; m
 .cards .big { font-size: 1.75rem; line-height: 1.3; color: var(--ink) } .mine tbody > :first-child { font-weight: 650 }
 .trio { grid: auto / repeat(auto-fit, minmax(min(100%, 14rem), 1fr)); gap: 1rem 1.2rem } .wide { overflow-x: auto }
 section { display: grid; grid: auto / 8.5rem minmax(0, 1fr); gap: .7rem 1.8rem } td:nth-child(2) { white-space: nowrap }
-.texts :is(td, th) { white-space: normal; width: 33% }
+.texts :is(td, th) { white-space: normal; width: 33% } .shot { height: 4rem; image-rendering: pixelated }
 section, footer { margin-top: 1.8rem; padding-top: 1.1rem; border-top: 1px solid var(--rule) }
 table { border-collapse: collapse; width: 100%; margin: 0 0 1rem; font-size: .9rem; font-variant-numeric: tabular-nums }
 caption, th, td { text-align: left; vertical-align: baseline; font-weight: inherit; padding: .28rem 1.1rem .28rem 0 }
@@ -222,9 +223,19 @@ def _samples(samples: Sequence[Facts]) -> list[Html] | Html:
         return [_sample(sample) for sample in samples]
     cells = [(s.get("prompt"), s.get("text"), s.get("references")) for s in samples]
     joined = [[" | ".join(map(str, cell)) if isinstance(cell, list) else cell for cell in row] for row in cells]
-    rows = [tag("tr", [tag("td", _cut(str(cell or "")), dir="auto") for cell in row]) for row in joined]
-    head = tag("tr", [tag("th", name, scope="col") for name in ("source", "this model", "references")])
+    texts = [[tag("td", _cut(str(cell or "")), dir="auto") for cell in row] for row in joined]
+    rows = [tag("tr", _picture(sample.get("picture")), row) for sample, row in zip(samples, texts, strict=True)]
+    names = [""] * any(map(_picture, (s.get("picture") for s in samples))) + ["source", "this model", "references"]
+    head = tag("tr", [tag("th", name, scope="col") for name in names])
     return tag("div", tag("table", tag("thead", head), tag("tbody", rows)), class_="wide texts")
+
+
+def _picture(png: Any) -> Html | None:
+    """A cell with a picture in it, if there is one."""
+    if not isinstance(png, bytes):
+        return None
+    image = tag("img", src=f"data:image/png;base64,{b64encode(png).decode()}", alt="", class_="shot")
+    return tag("td", Html(image.removesuffix("</img>")))
 
 
 def _cut(text: str) -> str:

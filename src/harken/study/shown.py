@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from harken import run
+from harken.data import png
 from harken.data.tokens import MASK
 from harken.use.model import Run
 from harken.use.tag import marked
 
 from .chart import Html
+from .graph_shown import shown_nodes
 from .heat import cross, heat
 
 SAMPLE_TOKENS, SAMPLES = 300, 10
@@ -93,6 +95,19 @@ def _classified(loaded: Run, task: Any, place: str) -> Found:
     return samples, [f"harken classify {place} {first}", f"harken eval {place}"]
 
 
+def _seen(loaded: Run, task: Any, place: str) -> Found:
+    """What a few held-out pictures are said to show, beside what they do."""
+    part = held_out(task)
+    some = part.some(SAMPLES) if part else None
+    pixels = [x.permute(1, 2, 0).numpy() for x in some.pixels] if some else []
+    rows = zip(pixels, loaded.classify(pixels), some.targets, some.places, strict=True) if some else ()
+    samples = [
+        {"prompt": where, "picture": png.write(x), "text": _said(labels), "references": [task.labels[target]]}
+        for x, labels, target, where in rows
+    ]
+    return samples, [f"harken classify {place} my.png", f"harken eval {place}"]
+
+
 def _said(labels: Sequence[dict[str, Any]]) -> str:
     told = (
         f"{100 * said['probability']:.0f} %" if "probability" in said else f"{said['value']:.3g}" for said in labels
@@ -158,5 +173,7 @@ SHOWN: dict[str, Callable[[Run, Any, str], Found]] = {  # by the run's task
     "classify": _classified,
     "tag": _tagged,
     "span": _asked,
+    "image": _seen,
+    "nodes": shown_nodes,
     "answer": _about,
 }

@@ -1,7 +1,7 @@
 """A bag of words with logistic regression: which tokens a text has, and a weight for each. No model is needed."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -12,6 +12,14 @@ from harken.data.batch import Tokens
 from harken.data.label_batch import Texts
 
 STEPS = 40  # of L-BFGS: more take time and change little
+
+
+class Features(Protocol):
+    """Rows of numbers, one for each example; a regression only multiplies them."""
+
+    @property
+    def many(self) -> int: ...  # numbers in a row
+    def __matmul__(self, W: Tensor) -> Tensor: ...
 
 
 class Bags(NamedTuple):
@@ -43,8 +51,8 @@ def bags(texts: Texts, vocab: int) -> Bags:
     return Bags(torch.from_numpy(every % (3 * vocab)), torch.from_numpy(starts), 3 * vocab)
 
 
-def fit(X: Bags, outputs: int, loss: Callable[[Tensor], Tensor]) -> Callable[[Bags], Tensor]:
-    """The weights that make loss(X W + b) + ||W||^2 / 2 least, as a function of other bags."""
+def fit(X: Features, outputs: int, loss: Callable[[Tensor], Tensor]) -> Callable[[Features], Tensor]:
+    """The weights that make loss(X W + b) + ||W||^2 / 2 least, as a function of other rows."""
     W = torch.zeros(X.many, outputs, dtype=torch.float64, requires_grad=True)
     b = torch.zeros(outputs, dtype=torch.float64, requires_grad=True)
     rule = torch.optim.LBFGS([W, b], max_iter=STEPS, line_search_fn="strong_wolfe", tolerance_change=1e-7)

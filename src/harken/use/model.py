@@ -23,8 +23,8 @@ from harken.tasks import Score
 
 from .ask import ask_text
 from .chat import Chat
-from .classify import label_texts
 from .cut import Cut
+from .does import DOES, LABELS
 from .embed import Corpus, Vectors, encoded, nearest, reader, vectors
 from .fill import filled
 from .light import lighten
@@ -33,17 +33,6 @@ from .story import Story, ask_story
 from .tag import tag_texts
 from .trace import Trace
 from .translate import traced, translations
-
-DOES = {  # by its task: what a run does, and the verb that asks for it
-    "next-word": ("writes text", "generate"),
-    "translate": ("translates", "translate"),
-    "masked-words": ("fills in hidden words", "fill"),
-    "classify": ("says what a text is", "classify"),
-    "tag": ("tags words", "tag"),
-    "span": ("finds answers in a text", "ask"),
-    "answer": ("answers questions about a story", "ask"),
-}
-LABELS = {"classify": label_texts}  # by the task: how `classify` finds the labels of what it is given
 
 
 class Run:
@@ -260,16 +249,17 @@ class Run:
     ) -> Any:
         """The labels of a text, or of each of a list, the likeliest first: label and probability (of a number: value).
 
-        Where two texts were learned, each is a pair of them, or one with a tab between. A language model is asked with
-        a prompt: prompt="Review: {text} Sentiment:", labels=["positive", "negative"].
+        Where two texts were learned, each is a pair of them, or one with a tab between; where pictures were, a path or
+        an array of bytes. A language model is asked: prompt="Review: {text} Sentiment:", labels=["good", "bad"].
         """
-        given = [text] if isinstance(text, str) else text
+        alone = isinstance(text, str | Path)
+        given = [text] if alone else text
         if prompt is None:
             self.must("classify")
             found = LABELS[self.recipe.task.kind](self, given)
         else:
             found = label_by_prompt(self, given, prompt, labels, listen)
-        return found[0] if isinstance(text, str) else found
+        return found[0] if alone else found
 
     def tag(self, text: str | Sequence[str]) -> Any:
         """The tagged spans of a text, or of each of a list: label, text, start and end (characters), probability."""

@@ -1,0 +1,149 @@
+"""Say what a picture shows: one of some labels. Loss in nats."""
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from harken.data.image_batch import Change, ImageBatch, Shuffled
+from harken.part import Part
+
+from . import Loss, Score
+from .answering import Answering, loss_of
+from .bag import fit
+
+if TYPE_CHECKING:
+    from harken.data.images import ImageData, Lens, Pictures
+
+QUICK = 2000  # pictures that a look during the training answers
+AT_ONCE = 256  # pictures judged at a time
+THUMB, LEARNED = 28, 20_000  # pixels of a side, and pictures, that the regression sees at most
+
+
+class Task(Part):
+    """The settings of the classification of pictures."""
+
+    kind: Literal["image"] = "image"
+    measure: Literal["auto", "loss", "accuracy", "f1", "matthews"] = Field(
+        "auto", description="what picks the weights that are kept; auto: accuracy"
+    )
+    label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of each label spread over all, in training")
+    shift: float = Field(0.0, ge=0, le=1, description="how far a picture is moved at most, in training: of its side")
+    zoom: float = Field(0.0, ge=0, le=3, description="how much smaller or larger it is made at most: 0.2 is a fifth")
+    turn: float = Field(0.0, ge=0, le=180, description="how far it is turned at most, to either side: degrees")
+    flip: bool = Field(False, description="half of the pictures are mirrored, left and right")
+    erase: float = Field(0.0, ge=0, le=1, description="share of the pictures of which a box is erased")
+    mixup: float = Field(0.0, ge=0, description="a of Beta(a, a): two pictures, and their labels, in one; 0: never")
+    cutmix: float = Field(0.0, ge=0, description="the same with a box out of another picture; 0: never")
+
+    def bind(self, data: "ImageData", model: Any, *, batch: int, seed: int) -> "Image":
+        return Image(self, data, model, batch=batch, seed=seed)
+
+
+class Image(Answering):
+    """The classification of one set of pictures."""
+
+    unit = "images"
+
+    def __init__(self, task: Task, data: "ImageData", shape: Any, *, batch: int, seed: int) -> None:
+        self.task, self.data, self.splits = task, data, tuple(data.splits)
+        self.asks(data.lens.labels, "label", task.measure)
+        change = Change(**task.model_dump(exclude={"kind", "measure", "label_smoothing"}))
+        places = getattr(shape, "places", lambda side: 1)(data.lens.side)  # a plug-in's may have none
+        self.batches = Shuffled(data.train, batch, places=places, change=change, seed=seed)
+        self.steps, self.tokens = self.batches.steps, self.batches.rows * places
+
+    def batch(self, epoch: int, step: int) -> ImageBatch:
+        return self.batches.batch(epoch, step)
+
+    def loss(self, model: Any, batch: ImageBatch, start: int = 0) -> Loss:
+        y = model(batch.seen(self.data.lens).to(model.W_y.weight.dtype))
+        y = y if y.dtype == torch.float64 else y.float()
+        told, share = loss_of(y, batch.targets, "label"), batch.share()
+        if share is None and not self.task.label_smoothing:
+            return Loss(told)
+        smooth = self.task.label_smoothing
+        if share is None or batch.other_targets is None:
+            return Loss(loss_of(y, batch.targets, "label", smoothing=smooth), told=told.detach())
+        own, other = (
+            F.cross_entropy(y, targets, reduction="none", label_smoothing=smooth)
+            for targets in (batch.targets, batch.other_targets)
+        )
+        return Loss((share * own + (1 - share) * other).sum(), told=told.detach())
+
+    # --- judge --------------------------------------------------------------------------------------------------------
+
+    def evaluate(self, model: Any, split: str, *, quick: bool = False) -> Score:
+        """Accuracy, F1, Matthews' correlation and the loss; `quick` answers few pictures, for the curve."""
+        part = self.data.splits[split]
+        some = part.some(QUICK) if quick else part
+        return self.judged(answers(model, some.pixels, self.data.lens), some, parts=not quick)
+
+    # --- what costs nothing -------------------------------------------------------------------------------------------
+
+    def baselines(self, split: str) -> dict[str, dict[str, float]]:
+        """The most frequent label, the label whose mean picture is nearest, and logistic regression on the pixels."""
+        if not self.data.learned:
+            return {}
+        part, train = self.data.splits[split], self.data.train
+        x, means = _thumbs(part.pixels), self._means
+        return {
+            "most frequent label": self.metrics(self.frequent(train.targets).expand(len(part), -1), part.targets),
+            "nearest mean picture": self.metrics(-torch.cdist(x, means).square().float(), part.targets),
+            "regression on pixels": self.metrics(self._regression(Thumbs(x)).float(), part.targets),
+        }
+
+    @cached_property
+    def _few(self) -> "Pictures":
+        return self.data.train.some(LEARNED)
+
+    @cached_property
+    def _means(self) -> Tensor:  # C pixels
+        x, targets = _thumbs(self._few.pixels), torch.from_numpy(self._few.targets)
+        one_hot = F.one_hot(targets, self.outputs).T.to(x.dtype)
+        return one_hot @ x / one_hot.sum(1, keepdim=True).clamp_min(1)
+
+    @cached_property
+    def _regression(self) -> Any:
+        targets = torch.from_numpy(self._few.targets)
+        return fit(Thumbs(_thumbs(self._few.pixels)), self.outputs, lambda y: loss_of(y, targets, "label"))
+
+    # --- nothing is carried from batch to batch -----------------------------------------------------------------------
+
+    def state(self) -> dict[str, Tensor]:
+        return {}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        pass
+
+
+class Thumbs(NamedTuple):
+    """Small pictures as rows of pixels, for a regression."""
+
+    pixels: Tensor
+
+    @property
+    def many(self) -> int:
+        return self.pixels.shape[1]
+
+    def __matmul__(self, W: Tensor) -> Tensor:
+        return self.pixels @ W
+
+
+def _thumbs(pixels: Tensor) -> Tensor:  # N C S S -> N pixels
+    side = min(THUMB, pixels.shape[-1])
+    made = [F.adaptive_avg_pool2d(x.double() / 255, side).flatten(1) for x in pixels.split(AT_ONCE)]
+    return torch.cat(made)
+
+
+@torch.no_grad()
+def answers(model: Any, pixels: Tensor, lens: "Lens") -> Tensor:  # N C S S -> N outputs
+    """What the model says of each picture."""
+    was, weight = model.training, next(model.parameters())
+    model.eval()
+    found = [model(lens.numbers(x.to(weight.device)).to(weight.dtype)).float().cpu() for x in pixels.split(AT_ONCE)]
+    model.train(was)
+    return torch.cat(found)

@@ -1,0 +1,71 @@
+"""What pictures show, by a run that was trained on pictures."""
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harken.data.images import Lens
+from harken.data.picture_files import SUFFIXES, coloured, decoded, fitted, read_idx, read_npz, stacked
+from harken.errors import BadInput, near_name
+from harken.tasks.image import answers
+
+if TYPE_CHECKING:
+    from .model import Run
+
+
+def label_pictures(run: "Run", pictures: Sequence[Any]) -> list[list[dict[str, Any]]]:
+    """For each picture, a file, one of an array (x.npz[17]) or bytes (H W, H W 3), its labels, the likeliest first."""
+    if not len(pictures):
+        return []
+    lens = cast(Lens, run.tokenizer)
+    laid = [coloured(fitted(_pixels(picture), lens.side), len(lens.mean)) for picture in pictures]
+    rows = answers(run.model, torch.stack(laid), lens).softmax(-1).tolist()
+    said = (sorted(zip(lens.labels, row, strict=True), key=lambda pair: -pair[1]) for row in rows)
+    return [[{"label": label, "probability": p} for label, p in row] for row in said]
+
+
+def _pixels(picture: Any) -> Any:  # H W C
+    if isinstance(picture, str | Path):
+        place = re.fullmatch(r"(.+)\[(\d+)\]", str(picture))
+        return _one(Path(place[1]), int(place[2])) if place and Path(place[1]).is_file() else decoded(Path(picture))
+    pixels = np.asarray(picture)
+    if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3) or pixels.shape[2:] not in ((), (1,), (3,)):
+        raise BadInput(f"an array of {pixels.dtype}, shape {pixels.shape}: bytes H W or H W 3 are accepted, or a path")
+    return pixels.reshape(*pixels.shape[:2], -1)
+
+
+def _one(path: Path, n: int) -> Any:  # H W C
+    """The picture with this number in an array of pictures."""
+    x = _array(path)
+    if n >= len(x):
+        raise BadInput(f"{path}[{n}]: there are {len(x):,} pictures in it, counted from 0")
+    return x[n].permute(1, 2, 0).numpy()
+
+
+@lru_cache(maxsize=1)
+def _array(path: Path) -> Tensor:  # N C H W
+    x = read_npz(path)[0] if path.suffix == ".npz" else read_idx(path)
+    return stacked(x, str(path))
+
+
+def listed(given: Sequence[str]) -> list[str]:
+    """The pictures that these names mean: a folder means all that lie in it."""
+    found = list[str]()
+    for name in given:
+        path = Path(name)
+        if path.is_dir():
+            inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
+            if not inside:
+                raise BadInput(f"{name}: there is no picture in it ({', '.join(SUFFIXES)})")
+            found += map(str, inside)
+        elif path.is_file() or re.fullmatch(r".+\[\d+\]", name):
+            found.append(name)
+        else:
+            raise BadInput(f"{name}: there is no such picture; check the name{near_name(name)}")
+    return found
