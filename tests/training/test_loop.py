@@ -177,10 +177,10 @@ def test_a_long_gradient_is_shortened_to_the_clip(tmp_path):
 
 @pytest.mark.parametrize(("longest", "left"), [(1.0, [0.6, 0.8]), (10.0, [3.0, 4.0]), (0.0, [3.0, 4.0])])
 def test_clipping_keeps_the_direction(longest, left):
-    w = nn.Parameter(torch.zeros(2))
-    w.grad = torch.tensor([3.0, 4.0])
-    assert float(clip([w], longest)) == pytest.approx(5.0)
-    torch.testing.assert_close(w.grad, torch.tensor(left), rtol=1e-5, atol=1e-5)
+    model = nn.Linear(1, 2, bias=False)
+    model.weight.grad = torch.tensor([[3.0], [4.0]])
+    assert float(clip(model, longest)) == pytest.approx(5.0)
+    torch.testing.assert_close(model.weight.grad[:, 0], torch.tensor(left), rtol=1e-5, atol=1e-5)
 
 
 def test_matrices_decay_and_vectors_do_not():

@@ -14,7 +14,7 @@ import torch
 
 from harken import __version__, machine, run
 from harken import recipe as recipes
-from harken.errors import BadInput
+from harken.errors import BadInput, BadSetting
 from harken.events import Listener, silent
 from harken.recipe import Recipe
 from harken.tasks.translate import Translate
@@ -22,10 +22,11 @@ from harken.training import meter, parallel
 from harken.training.board import PLACE
 from harken.training.forecast import plan, refuse_a_small_disk
 from harken.training.loop import Trainer, as_before
+from harken.training.many import ManyTrainer
 from harken.training.parallel import Ranks
 from harken.use.model import Run, load
 
-from . import transfer
+from . import seeds, transfer
 from .audit import audit
 from .choose import choose, run_name
 from .report import report
@@ -220,6 +221,12 @@ def prepare(
     ranks = ranks or Ranks()
     known = transfer.words(recipe.start) if tokenizer is None else tokenizer
     opened = ranks.in_turn(lambda: recipe.open(known, listen=listen))
+    if recipe.train.seeds > 1:
+        if ranks.world > 1:
+            raise BadSetting("train.seeds: models are trained together in one process; leave torchrun away")
+        many, tasks = seeds.together(recipe, opened)
+        listen("data", facts=opened.facts(), parameters=run.size(many))
+        return opened, ManyTrainer(many, tasks, recipe.train, listen=listen, ranks=ranks)
     torch.manual_seed(recipe.train.seed)
     model, task = recipe.build(opened.vocab), recipe.bind(opened)
     transfer.begin(model, recipe)
@@ -265,11 +272,17 @@ def _train(
     listen("begin", step=trainer.step, steps=steps, epochs=steps / trainer.task.steps, predicted=predicted, run=young)
     metered = trainer.fit(folder, steps, before and before.get("cost"))
     trainer.finish()
+    several = seeds.kept(trainer, recipe, folder) if isinstance(trainer, ManyTrainer) else None
     trainer.model = ranks.joined(trainer.model, lambda: recipe.build(opened.vocab))
     if ranks.first:
         run.write_tensors(folder / "model.safetensors", run.weights(trainer.model))
         padding = {"padding": trainer.task.batches.padding} if isinstance(trainer.task, Translate) else {}
-        known = {"data": opened.facts() | padding, "reason": notes["reason"], "early": trainer.early(steps) or None}
+        known = {
+            "data": opened.facts() | padding,
+            "reason": notes["reason"],
+            "early": trainer.early(steps) or None,
+            "seeds": several,
+        }
         _judge(recipe, folder, trainer, metered, known, listen)
     ranks.same(lambda: None)  # the others wait
     return load(folder, device=str(trainer.device))
@@ -294,7 +307,7 @@ def _judge(
 
     flops = meter.flops_per_token(trainer.model, once, sum(batch.size for batch in few))
     told = {"price": recipe.train.price, "predicted": trainer.notes.get("predicted")}
-    cost = meter.cost(metered.reading(), tokens=steps * task.tokens, flops_per_token=flops, **told)
+    cost = meter.cost(metered.reading(), tokens=steps * task.tokens * recipe.train.seeds, flops_per_token=flops, **told)
     run.write_json(folder / "cost.json", cost)
     facts = {
         "name": folder.name,
@@ -307,7 +320,7 @@ def _judge(
         "date": time.strftime("%Y-%m-%d"),
         "metrics": {split: score.metrics for split, score in scores.items()},
         "protocol": {split: score.protocol for split, score in scores.items()},
-        "parts": {split: score.parts for split, score in scores.items() if score.parts},
+        "parts": {split: parts for split in scores if (parts := scores[split].parts | _several(known, split))},
         "baseline": baseline,
         "audit": audit(trainer.model, task).facts(),
         "best_step": trainer.course.step,
@@ -324,3 +337,8 @@ def _judge(
     run.write(folder / "report.html", report(facts | page))
     example = page["samples"][0]["prompt"] if page["samples"] else ""
     run.finish(folder, facts | ({"example": example} if example else {}))
+
+
+def _several(known: dict[str, Any], split: str) -> dict[str, dict[str, float]]:
+    """What the seeds that were trained beside this one came to, together."""
+    return known["seeds"]["parts"][split] if known.get("seeds") else {}

@@ -29,6 +29,11 @@ def word_loss(
     Smoothing e is in the sum alone: there a token's loss is (1 - e) (-ln p of the word that came) + e (the mean of
     -ln p over all words), as if the word that came had been drawn from all words in a share e of the cases.
     """
+    if torch._C._are_functorch_transforms_active():  # many models at once: they are small, and so are their scores
+        scores = F.linear(h, W[:vocab], bias)
+        each = F.cross_entropy(scores.detach(), targets, ignore_index=IGNORE, reduction="none")
+        how: Any = {"ignore_index": IGNORE, "reduction": "sum", "label_smoothing": smoothing}
+        return F.cross_entropy(scores, targets, **how), each
     total, each = _WordLoss.apply(h, W, bias, targets, vocab, smoothing, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
     return total, each
 

@@ -7,8 +7,9 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from harken import machine, run
 from harken.errors import BadRun, BadSetting, HarkenError, Stopped, how_to_go_on
 from harken.events import Listener, plain, silent
-from harken.tasks import Learning
+from harken.tasks import Learning, Score
 
 from . import state
 from .average import average
@@ -80,7 +81,7 @@ class Trainer:
         self.model, self.device, self.precision = self.make.model, self.make.device, self.make.precision
         self.bitwise = self.device.type == "cpu" or train.deterministic  # whether it repeats itself to the last bit
         forget_peak(self.device)  # the memory of whatever this process did before is not this run's
-        self.step, self.course, self.average = 0, Course(), average(train)
+        self.step, self.course, self.average = 0, self.new_course(), average(train)
         looked_at = train.schedule == "plateau" or train.average == "last" or train.stop_after is not None
         if looked_at and "valid" not in task.splits:
             raise BadSetting(
@@ -148,7 +149,7 @@ class Trainer:
         look = time.perf_counter() - start
         run.load_weights(self.model, before)
         self.make.begin()
-        self.step, self.course, self.average, self.listen = 0, Course(), average(self.train), listen
+        self.step, self.course, self.average, self.listen = 0, self.new_course(), average(self.train), listen
         state.load_random_state(chance)
         self.task.load_state(carry)
         pace = Pace(sorted(times)[len(times) // 2], look, *meter.power())
@@ -221,12 +222,18 @@ class Trainer:
             run.load_weights(self.model, now | averaged)
         seen = self.look("valid")
         loss, other = self.ranks.same(lambda: (seen.metrics["loss"], seen.metrics[seen.by]))
-        rank = loss if seen.by == "loss" else TIE * loss - other
-        if self.course.note(rank, self.step, self.train) and self.train.best:
-            self.best_weights = self._weights() if averaged else now
+        self.note(replace(seen, metrics={"loss": loss, seen.by: other}), self._weights() if averaged else now)
         if averaged:
             run.load_weights(self.model, now)
         return {"valid": loss} if seen.by == "loss" else {"valid": loss, seen.by: other}
+
+    def new_course(self, facts: Mapping[str, Any] | None = None) -> Course:
+        return Course.of(facts) if facts else Course()
+
+    def note(self, seen: Score, kept: dict[str, Tensor]) -> None:
+        """Take in a look; the weights that were looked at are kept if it is the best yet."""
+        if self.course.note(rank(seen.metrics, seen.by), self.step, self.train) and self.train.best:
+            self.best_weights = kept
 
     def _weights(self) -> dict[str, Tensor]:
         return {n: t.clone() for n, t in run.weights(self.model).items()}
@@ -294,7 +301,7 @@ class Trainer:
             state.load_random_state(self.ranks.own_chance(state.of("random", tensors)))
             self.task.load_state(state.of("task", tensors))
             self.best_weights = {n: t.to(self.device) for n, t in state.of("best", tensors).items()}
-            self.step, self.course = int(facts["step"]), Course.of(facts["course"])
+            self.step, self.course = int(facts["step"]), self.new_course(facts["course"])
             self.make.odds.fill_(self.course.skipped)
             if saved := state.of("average", tensors):
                 self.average.load_state({n: t if n == "n" else t.to(self.device) for n, t in saved.items()})
@@ -304,6 +311,11 @@ class Trainer:
             run.set_aside(folder, self.step)
             trim_log(folder / "log.jsonl", self.step)
         return facts
+
+
+def rank(metrics: Mapping[str, float], by: str) -> float:
+    """What is to be small: the loss, or another metric that is to be large; there the loss decides a tie."""
+    return metrics["loss"] if by == "loss" else TIE * metrics["loss"] - metrics[by]
 
 
 def _shared(processes: int, how: str) -> str:

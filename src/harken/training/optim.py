@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -23,22 +22,24 @@ def optimizer(model: nn.Module, train: Train) -> torch.optim.Optimizer:
     taken = {id(p) for p in inner}
     rest = [p for p in parameters if id(p) not in taken]
     depth = depths(model) if train.layer_decay < 1 else dict.fromkeys(map(id, parameters), 0)
-    on_gpu = parameters[0].is_cuda
+    on_gpu, axis = parameters[0].is_cuda, getattr(model, "axis", 0)  # of models trained together, one more
+    if axis and train.optimizer == "muon":
+        raise BadSetting("train.optimizer=muon: it turns whole matrices, one model's; with train.seeds take adamw")
     if train.layer_decay < 1 and train.optimizer not in ("adamw", "adam"):
         raise BadSetting(f"train.layer_decay: {train.optimizer} has one rate for all layers; take adamw")
     groups: list[dict[str, Any]] = [
         {"params": some, "weight_decay": decay, "share": train.layer_decay**below}
         for below in sorted(set(depth.values()))
         for decay, matrix in ((train.weight_decay, True), (0.0, False))
-        if (some := [p for p in rest if (p.dim() >= 2) is matrix and depth[id(p)] == below])
+        if (some := [p for p in rest if (p.dim() - axis >= 2) is matrix and depth[id(p)] == below])
     ]
     match train.optimizer:
         case "sgd":
             sgd = torch.optim.SGD(rest, lr=train.lr, momentum=train.momentum, nesterov=train.nesterov)
-            return _decaying(sgd, train.weight_decay)
+            return _decaying(sgd, train.weight_decay, axis)
         case "rmsprop":
             rmsprop = torch.optim.RMSprop(rest, lr=train.lr, alpha=train.betas[1], momentum=train.momentum)
-            return _decaying(rmsprop, train.weight_decay)
+            return _decaying(rmsprop, train.weight_decay, axis)
     adamw = torch.optim.AdamW(groups, lr=train.lr, betas=train.betas, fused=True, capturable=on_gpu)
     if train.optimizer != "muon":
         return adamw
@@ -47,14 +48,14 @@ def optimizer(model: nn.Module, train: Train) -> torch.optim.Optimizer:
     return Muon(inner, adamw, lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay)
 
 
-def _decaying(rule: torch.optim.Optimizer, decay: float) -> torch.optim.Optimizer:
+def _decaying(rule: torch.optim.Optimizer, decay: float, axis: int) -> torch.optim.Optimizer:
     """The rule with a decay of its matrices as AdamW has it. PyTorch's own would run through moments and momentum."""
 
     @torch.no_grad()
     def shrink(*_: Any) -> None:
         for group in rule.param_groups:
             for p in group["params"]:
-                if p.dim() >= 2:
+                if p.dim() - axis >= 2:
                     p.mul_(1 - group["lr"] * decay)
 
     rule.register_step_pre_hook(shrink)
@@ -103,6 +104,19 @@ def rate(step: int, steps: int, train: Train) -> float:
     return train.lr * left
 
 
-def clip(parameters: Iterable[Tensor], longest: float) -> Tensor:
-    """Shorten the gradient to this length; its length before. Nothing waits for the device here."""
-    return torch.nn.utils.clip_grad_norm_(parameters, longest if longest > 0 else math.inf)
+def clip(model: nn.Module, longest: float) -> Tensor:
+    """Shorten the gradient to this length; its length before. Nothing waits for the device here.
+
+    Of models trained together, each one's own: the longest is told. One that is not finite is left out.
+    """
+    longest = longest if longest > 0 else math.inf
+    if not hasattr(model, "axis"):
+        return torch.nn.utils.clip_grad_norm_(model.parameters(), longest)
+    grads = [p.grad for p in model.parameters() if p.grad is not None]
+    norms = torch.stack([g.flatten(1).norm(dim=1) for g in grads]).norm(dim=0)  # M
+    sound = norms.isfinite()
+    scale = torch.where(sound, (longest / (norms + 1e-6)).clamp_max(1.0), 0.0)
+    for g in grads:
+        each = scale.view(-1, *[1] * (g.dim() - 1))
+        g.copy_(torch.where(each > 0, g * each, 0.0))
+    return torch.where(sound, norms, 0.0).max()

@@ -49,6 +49,15 @@ class Train(Part):
     nesterov: bool = Field(False, description="sgd looks ahead along its momentum")
     clip: float = Field(1.0, ge=0, description="longest gradient; longer ones are shortened; 0: never")
     seed: int = Field(0, ge=0, lt=2**32, description="fixes everything that is drawn")
+    seeds: int = Field(
+        1, ge=1, le=1000, description="so many small models, from seed on, trained together; the best on valid is kept"
+    )
+    pick: Literal["valid", "train"] = Field(
+        "valid", description="of several seeds, which is kept: the best on the valid split, or on what was learned from"
+    )
+    members: Literal["best", "all"] = Field(
+        "best", description="of several seeds, all: each is a run of its own too, in seeds/ of the run"
+    )
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
     precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="numbers of the forward pass")
     compile: Literal["auto", "yes", "no"] = Field("auto", description="torch.compile and GPU recordings where they pay")

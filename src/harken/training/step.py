@@ -120,7 +120,7 @@ class Step:
         self.optimizer.zero_grad()
         total = self.ranks.sum(self._gradients(batch))
         self.ranks.add_up(self.model)
-        norm = whole(clip(self.model.parameters(), self.train.clip))
+        norm = whole(clip(self.model, self.train.clip))
         if self.lazy:
             self._note(total, norm)
             self.optimizer.step()
