@@ -252,6 +252,7 @@ def verdict(facts: dict[str, Any]) -> list[str]:
     for split, values in facts["metrics"].items():
         free, parts = (facts.get(name, {}).get(split, {}) for name in ("baseline", "parts"))
         rows = [("this model", values), *((f"this model on {name}", shown_of(part)) for name, part in parts.items())]
+        rows += facts.get("seeds", {}).get("together", {}).get(split, {}).items()
         rows += [(f"{name}, for free", base) for name, base in free.items()]
         protocol = facts.get("protocol", {}).get(split, {})
         how = ", ".join(f"{name.replace('_', ' ')} {figure(x)}" for name, x in protocol.items())

@@ -39,9 +39,9 @@ def attend(
         return flex(q, k, v, similarity, layout)
     if layout.pairs is not None:
         return sparse(q, k, v, similarity, layout, dropout=dropout)
-    # the one query of a compiled step on a GPU: as sums the equation melts into its neighbours, which no kernel does
-    melts = q.is_cuda and q.shape[-2] == 1 and torch.compiler.is_compiling()
-    route = fused if similarity.is_dot and not melts else explicit
+    # as sums one query of a compiled step on a GPU melts into its neighbours; and many models at once have no kernel
+    one, many = q.is_cuda and q.shape[-2] == 1, torch._C._are_functorch_transforms_active
+    route = explicit if not similarity.is_dot or (one if torch.compiler.is_compiling() else many()) else fused
     return route(q, k, v, similarity, layout, dropout=dropout)
 
 

@@ -183,7 +183,8 @@ def _results(facts: Facts) -> Html | None:
     """The model beside what costs nothing, a table for each split; and each source of mixed data, the hardest first."""
     tables = []
     for split, mine in _of(facts, "metrics").items():
-        tables.append(table(_scored(facts, split), {"this model": mine, **_of(facts, "baseline", split)}, "wide mine"))
+        beside = {**_of(facts, "seeds", "together", split), **_of(facts, "baseline", split)}
+        tables.append(table(_scored(facts, split), {"this model": mine, **beside}, "wide mine"))
     for split in _of(facts, "parts"):
         rows = sorted(_of(facts, "parts", split).items(), key=lambda row: -_numbers(row[1]).get("loss", 0.0))
         by = _of(facts, "protocol", split).get("grouped_by")

@@ -26,7 +26,21 @@ def together(recipe: Recipe, opened: Any) -> tuple[Together, Several]:
         transfer.begin(model, mine)
         models.append(model)
         tasks.append(task)
-    return Together(models), Several(tasks)
+    many, several = Together(models), Several(tasks)
+    if recipe.train.pick == "valid" and "valid" not in several.splits:
+        raise BadSetting("train.pick=valid: nothing is held out to pick a seed by; hold some out, or pick=train")
+    _try(many, several, recipe)
+    return many, several
+
+
+@torch.no_grad()
+def _try(many: Together, several: Several, recipe: Recipe) -> None:
+    """Refuse before the first step what has no rule for a model axis, such as the fused loops of RNNs."""
+    try:
+        several.loss(many, several.batch(0, 0))
+    except RuntimeError as error:
+        why = f"a {recipe.model.kind} cannot be learned along a model axis ({str(error).splitlines()[0]})"
+        raise BadSetting(f"train.seeds: {why}; train its seeds one by one: harken compare DATA --seeds N") from None
 
 
 def kept(trainer: ManyTrainer, recipe: Recipe, folder: Path) -> dict[str, Any]:
@@ -35,21 +49,19 @@ def kept(trainer: ManyTrainer, recipe: Recipe, folder: Path) -> dict[str, Any]:
     scores = {split: trainer.task.scores(many, split) for split in trainer.task.splits}
     n = _picked(trainer, recipe, scores)
     if recipe.train.members == "all":
-        for each in range(many.members):
-            _write(folder, first + each, recipe, many.alone(each))
+        for m in range(many.members):
+            _write(folder, first + m, recipe, many.alone(m))
     trainer.model, trainer.task, trainer.course.step = many.alone(n), tasks[n], trainer.course.each[n].step
     each = [
         {"seed": first + m, "metrics": {split: some[m].metrics for split, some in scores.items()}}
         for m in range(many.members)
     ]
-    return {"picked": first + n, "rule": recipe.train.pick, "each": each, "parts": _spread(scores)}
+    return {"picked": first + n, "rule": recipe.train.pick, "each": each, "together": _spread(scores)}
 
 
 def _picked(trainer: ManyTrainer, recipe: Recipe, scores: dict[str, Any]) -> int:
     """Which member is the best, by what the recipe says."""
     if recipe.train.pick == "valid":
-        if "valid" not in scores:
-            raise BadSetting("train.pick=valid: nothing is held out to pick a seed by; hold some out, or pick=train")
         ranks = [rank(score.metrics, score.by) for score in scores["valid"]]
     else:
         ranks = [_loss(task, trainer.model.alone(n)) for n, task in enumerate(trainer.task.tasks)]
@@ -71,8 +83,8 @@ def _spread(scores: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
     for split, some in scores.items():
         columns = {name: [score.metrics[name] for score in some] for name in some[0].metrics}
         told[split] = {
-            f"{len(some)} seeds, mean": {name: fmean(values) for name, values in columns.items()},
-            f"{len(some)} seeds, spread": {name: stdev(values) for name, values in columns.items()},
+            f"mean of {len(some)} seeds": {name: fmean(values) for name, values in columns.items()},
+            f"spread of {len(some)} seeds": {name: stdev(values) for name, values in columns.items()},
         }
     return told
 

@@ -14,6 +14,7 @@ import torch
 
 from harken import __version__, machine, run
 from harken import recipe as recipes
+from harken.data.graph_files import kept
 from harken.errors import BadInput, BadSetting
 from harken.events import Listener, silent
 from harken.recipe import Recipe
@@ -37,7 +38,7 @@ MAY_CHANGE = ("train.parallel", "train.tensorboard")  # when a run goes on: noth
 
 @as_before()
 def train(
-    what: str | Path | None = None,
+    what: Any = None,
     *,
     out: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -46,9 +47,11 @@ def train(
     force: bool = False,
     listen: Listener = silent,
 ) -> Run:
-    """Train a model on this data, by this recipe, or go on with this run; the finished run."""
+    """Train a model on this data (a path or a networkx graph), by this recipe, or go on with this run; the run."""
     if not isinstance(settings or {}, Mapping) or not all(isinstance(name, str) for name in settings or ()):
         raise BadInput(f'settings = {settings!r}: a dictionary is accepted, such as {{"model.layers": 6}}')
+    if what is not None and not isinstance(what, str | Path):
+        what = kept(what)
     if resume and force:
         raise BadInput("resume goes on with a run, and force writes over it; give one of the two")
     if force and not out:
@@ -320,7 +323,7 @@ def _judge(
         "date": time.strftime("%Y-%m-%d"),
         "metrics": {split: score.metrics for split, score in scores.items()},
         "protocol": {split: score.protocol for split, score in scores.items()},
-        "parts": {split: parts for split in scores if (parts := scores[split].parts | _several(known, split))},
+        "parts": {split: score.parts for split, score in scores.items() if score.parts},
         "baseline": baseline,
         "audit": audit(trainer.model, task).facts(),
         "best_step": trainer.course.step,
@@ -337,8 +340,3 @@ def _judge(
     run.write(folder / "report.html", report(facts | page))
     example = page["samples"][0]["prompt"] if page["samples"] else ""
     run.finish(folder, facts | ({"example": example} if example else {}))
-
-
-def _several(known: dict[str, Any], split: str) -> dict[str, dict[str, float]]:
-    """What the seeds that were trained beside this one came to, together."""
-    return known["seeds"]["parts"][split] if known.get("seeds") else {}

@@ -27,6 +27,7 @@ class Recording:
         """The summed loss and the gradient's length of this batch, after its update; both still on the device."""
         given = batch.tensors()
         for name, mine in self.batch.tensors().items():
-            mine.copy_(given[name], non_blocking=True)
+            new = given[name]  # pinned: what is not, and is large, is copied only after the update before
+            mine.copy_(new.pin_memory() if new.is_cpu else new, non_blocking=True)
         self.graph.replay()
         return self.result

@@ -111,8 +111,8 @@ class Several:
         self.tasks, first = tasks, tasks[0]
         self.steps, self.splits, self.tokens = first.steps, first.splits, first.tokens * len(tasks)
         self.data = getattr(first, "data", None)
-        if any(task.steps != self.steps for task in tasks) or first.state():
-            raise BadSetting("train.seeds: a model that carries a state between batches is trained alone; take seeds=1")
+        if any(task.steps != self.steps for task in tasks):
+            raise BadSetting("train.seeds: the seeds have epochs of different lengths; train them one by one")
 
     def batch(self, epoch: int, step: int) -> MemberBatch:
         some = [task.batch(epoch, step) for task in self.tasks]
@@ -123,7 +123,7 @@ class Several:
         given = {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
         return members(given, some[0], torch.tensor([batch.count for batch in some]))
 
-    def loss(self, model: Together, batch: MemberBatch, start: int = 0) -> Loss:
+    def loss(self, model: Together, batch: Any, start: int = 0) -> Loss:
         """The sum of the members' mean losses. One that is not finite counts nothing, so that the others go on."""
 
         def ask(one: nn.Module, **given: Tensor) -> Tensor:

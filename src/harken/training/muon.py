@@ -18,14 +18,14 @@ ROUNDS, A, B, C = 5, 3.4445, -4.7750, 2.0315
 
 
 def orthogonal(M: Tensor) -> Tensor:
-    """Nearly U V' of each matrix M = U S V' of a batch; singular values come out between 0.7 and 1.2. M: N m n."""
-    X = M.to(torch.bfloat16) if M.is_cuda else M
+    """Nearly U V' of each matrix M = U S V' of a batch; singular values come out between 0.7 and 1.2. M: ... m n."""
+    X = M.flatten(0, -3).to(torch.bfloat16) if M.is_cuda else M.flatten(0, -3)
     tall = X.shape[-2] > X.shape[-1]
     X = X.mT if tall else X
     X = X / (X.norm(dim=(-2, -1), keepdim=True) + 1e-7)
     # a GPU takes all matrices of a shape at once; a CPU's products are faster one by one
     X = _rounds(X) if M.is_cuda else torch.stack([_rounds(x[None])[0] for x in X])
-    return (X.mT if tall else X).to(M.dtype)
+    return (X.mT if tall else X).to(M.dtype).view_as(M)
 
 
 def _rounds(X: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ class Muon(torch.optim.Optimizer):
             G = G if odd is None else torch.where(odd > 0, M, G)
             M.lerp_(G, 1 - group["momentum"])
             ahead = G.lerp(M, group["momentum"])  # Nesterov: where it is going to be
-            length = 0.2 * max(shape) ** 0.5 * lr  # 0.2: AdamW's usual length (Liu 2025)
+            length = 0.2 * max(shape[-2:]) ** 0.5 * lr  # 0.2: AdamW's usual length (Liu 2025)
             update = in_one_piece(orthogonal, ahead) * -length
             torch._foreach_mul_(matrices, 1 - lr * group["weight_decay"])
             torch._foreach_add_(matrices, list(update.unbind()))

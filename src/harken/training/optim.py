@@ -23,8 +23,6 @@ def optimizer(model: nn.Module, train: Train) -> torch.optim.Optimizer:
     rest = [p for p in parameters if id(p) not in taken]
     depth = depths(model) if train.layer_decay < 1 else dict.fromkeys(map(id, parameters), 0)
     on_gpu, axis = parameters[0].is_cuda, getattr(model, "axis", 0)  # of models trained together, one more
-    if axis and train.optimizer == "muon":
-        raise BadSetting("train.optimizer=muon: it turns whole matrices, one model's; with train.seeds take adamw")
     if train.layer_decay < 1 and train.optimizer not in ("adamw", "adam"):
         raise BadSetting(f"train.layer_decay: {train.optimizer} has one rate for all layers; take adamw")
     groups: list[dict[str, Any]] = [

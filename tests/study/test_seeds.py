@@ -1,0 +1,82 @@
+"""train.seeds: several models from one command, one of them kept, all of them told."""
+
+import json
+import re
+
+import pytest
+import torch
+
+import harken
+from harken import run
+from harken.errors import BadSetting
+
+TINY = {
+    "data.tokens": "char", "model.d": 16, "model.layers": 1, "model.heads": 2, "model.context": 16,
+    "model.dropout": 0.0, "train.batch": 4, "train.steps": 6, "train.threads": 1,
+    "train.eval_every": 3, "train.optimizer": "adamw",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def several(tales, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("seeds") / "run"
+    return harken.train(tales, out=folder, settings=TINY | {"train.seeds": 3, "train.seed": 5, "train.members": "all"})
+
+
+def test_every_seed_is_a_run_with_the_weights_it_has_when_it_is_trained_alone(several, tales, tmp_path):
+    for seed in (5, 6, 7):
+        mine = harken.load(several.path / "seeds" / str(seed))
+        alone = harken.train(tales, out=tmp_path / str(seed), settings=TINY | {"train.seed": seed})
+        for (name, a), b in zip(run.weights(mine.model).items(), run.weights(alone.model).values(), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4, msg=lambda m, name=name: f"{name}: {m}")
+        told = next(each for each in several.facts["seeds"]["each"] if each["seed"] == seed)
+        assert told["metrics"]["valid"]["loss"] == pytest.approx(alone.metrics["valid"]["loss"], rel=1e-3)
+
+
+def test_the_run_is_the_seed_with_the_lowest_valid_loss(several):
+    told = several.facts["seeds"]
+    best = min(told["each"], key=lambda each: each["metrics"]["valid"]["loss"])
+    assert told["picked"] == best["seed"]
+    assert several.metrics["valid"]["loss"] == pytest.approx(best["metrics"]["valid"]["loss"])
+    kept = harken.load(several.path / "seeds" / str(best["seed"]))
+    assert all(map(torch.equal, several.model.parameters(), kept.model.parameters()))
+
+
+def test_mean_and_spread_of_the_seeds_are_told_beside_the_run(several):
+    losses = torch.tensor([each["metrics"]["valid"]["loss"] for each in several.facts["seeds"]["each"]])
+    mean, spread = several.facts["seeds"]["together"]["valid"].values()
+    assert mean["loss"] == pytest.approx(float(losses.mean()))
+    assert spread["loss"] == pytest.approx(float(losses.std()), abs=1e-6)
+    assert "mean of 3 seeds" in (several.path / "report.html").read_text()
+
+
+def test_the_cost_is_that_of_all_seeds(several, tales, tmp_path):
+    one = harken.train(tales, out=tmp_path / "one", settings=TINY)
+    costs = [json.loads((path / "cost.json").read_text())["flops"] for path in (several.path, one.path)]
+    assert costs[0] == pytest.approx(3 * costs[1])
+
+
+def test_a_seed_may_be_picked_by_what_was_learned_from(tales, tmp_path):
+    settings = TINY | {"train.seeds": 2, "train.pick": "train", "data.valid": 0.0, "data.test": 0.0, "train.steps": 2}
+    made = harken.train(tales, out=tmp_path / "run", settings=settings)
+    assert made.facts["seeds"]["rule"] == "train"
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (
+            {"model.kind": "lstm"},
+            "train.seeds: a lstm cannot be learned along a model axis (Batching rule not implemented for aten::lstm",
+        ),
+        ({"data.valid": 0.0, "data.test": 0.0}, "train.pick=valid: nothing is held out to pick a seed by"),
+    ],
+)
+def test_what_cannot_be_trained_together_is_refused_before_a_folder_is_taken(more, words, tales, tmp_path):
+    with pytest.raises(BadSetting, match=f"^{re.escape(words)}"):
+        harken.train(
+            tales,
+            out=tmp_path / "run",
+            settings={k: v for k, v in TINY.items() if k != "model.heads"} | {"train.seeds": 2} | more,
+        )
+    assert not (tmp_path / "run").exists()
