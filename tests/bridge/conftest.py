@@ -6,6 +6,7 @@ import torch
 import harken
 from harken import run as runs
 from harken.data.examples import LabelWords
+from harken.data.images import Lens
 from harken.data.pair_tokens import Tokenizers
 from harken.data.table import TextLabels
 from harken.recipe import resolve
@@ -19,6 +20,8 @@ def told(tokenizer, data, **labels):
         return Tokenizers(tokenizer, tokenizer)
     if data == "text":
         return tokenizer
+    if data == "images":
+        return Lens(["bad", "good"], 8, [0.5], [0.5])
     kind = TextLabels if data == "table" else LabelWords
     return kind(tokenizer, **{"labels": LABELS[data], **labels})
 

@@ -13,7 +13,6 @@ from torch import Tensor
 from harken import __version__, machine, run
 from harken import recipe as recipes
 from harken.data.cache import cache_folder
-from harken.data.foreign import Foreign
 from harken.errors import BadInput, HarkenError
 from harken.events import Listener, silent
 from harken.use.model import Run
@@ -39,10 +38,7 @@ def bring(source: str | Path, out: str | Path, *, listen: Listener = silent) -> 
     begun, opened = time.perf_counter(), open_source(found.path)
     config = family.find(opened)
     names = family.matched(opened, config)
-    tokenizer = Foreign.of(opened.tokenizer(), opened.place)
-    if tokenizer.vocab > config.vocab_size:
-        raise BadInput(f"{opened.place}: the tokenizer has {tokenizer.vocab} ids, the model {config.vocab_size} words")
-    recipe, words = recipes.resolve((opened.place, config.settings())), config.words(tokenizer)
+    recipe, words = recipes.resolve((opened.place, config.settings())), config.told(opened)
     with torch.device("meta"), run.Unborn():
         model = recipe.build(words.vocab)
     family.fitted(opened, names, model, config.vocab_size)
@@ -52,7 +48,7 @@ def bring(source: str | Path, out: str | Path, *, listen: Listener = silent) -> 
         raise BadInput(f"{opened.place}: needs {need:.1f} GiB of memory to be imported; here are {room / 2**30:.1f}")
     with run.writing(folder), _whole(folder):
         listen("import", name=opened.place, parameters=run.size(model))
-        witness = Witness(config, opened, tokenizer, recipe.model.context)
+        witness = Witness(config, opened, words, getattr(recipe.model, "context", None))
         weights = family.read(opened, names, model)
         run.write_tensors(folder / "model.safetensors", weights)
         for name, content in words.files().items():

@@ -22,6 +22,7 @@ from harken.models import EncoderDecoder
 from harken.use.embed import vectors
 from harken.use.model import Run
 
+from . import vit
 from .family import Config, Source
 from .marks import LOST, around, carried
 
@@ -68,7 +69,9 @@ def certify(run: Run, family: Config, source: Source, witness: Witness | None = 
     missing = list(witness.missing)
     with _quiet():
         try:
-            if carried(run):
+            if family.check == "pictures":
+                missing.append(vit.LOST)
+            elif carried(run):
                 found["tokenizer"] = _tokens(run, source)
             else:
                 missing.append(LOST)
@@ -280,4 +283,5 @@ CHECKS: dict[str, Callable[[Run, Any], dict[str, Any]]] = {
     "encoder": _encoder,
     "encoder-decoder": _encoder_decoder,
     "head": _head,
+    "pictures": lambda run, theirs: {"logits": near(*vit.said(run, theirs))},
 }

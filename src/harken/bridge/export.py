@@ -22,7 +22,7 @@ from harken.errors import BadInput, HarkenError
 from harken.events import Listener, silent
 from harken.use.model import Run
 
-from . import family, heads, marks
+from . import family, heads, marks, vit
 from .certificate import certify, failure
 from .folder import Folder
 
@@ -31,6 +31,7 @@ IDLE = {  # what is not asked of a model with a head, or with a source
     "table": {"fill", "follows", "tied"},
     "tags": {"fill", "follows", "pool", "pooler"},
     "spans": {"fill", "follows", "pool", "pooler"},
+    "images": {"patch"},  # where it is none, the pictures say it
     "pairs": {"head_bias"},  # theirs have one, of zeros
 }
 FOLLOWS = {"base": "positions", "scaling": "positions", "encoder_norm": "norm"}  # what is idle under another choice
@@ -148,6 +149,7 @@ WAYS: dict[tuple[str, str], dict[str, Way]] = {  # for kinds of data and model, 
         "bert tags": _topped(_bert, "BertForTokenClassification"),
         "distilbert tags": _topped(_distilbert, "DistilBertForTokenClassification"),
     },
+    ("images", "vit"): {"vit": vit.config},
     ("spans", "bert"): {
         "bert spans": _topped(_bert, "BertForQuestionAnswering"),
         "distilbert spans": _topped(_distilbert, "DistilBertForQuestionAnswering"),
@@ -161,12 +163,8 @@ def export(run: Run, out: str | Path, *, listen: Listener = silent) -> dict[str,
     with placed(Path(out)) as folder:
         runs.write_json(folder / "config.json", given)
         runs.write_tensors(folder / "model.safetensors", theirs(config, run), {"format": "pt"})
-        for name, content in marks.files(run).items():
+        for name, content in (vit.pixels(run) if config.check == "pictures" else marks.files(run)).items():
             runs.write_json(folder / name, content)
-        if run.pairs:
-            said = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
-            how = {name: given[name] for name in said} | {"max_length": run.model.context}
-            runs.write_json(folder / "generation_config.json", how)
         listen("certify")
         opened = Folder(folder)
         opened.place = str(run.path)
@@ -183,7 +181,8 @@ def counterpart(run: Run) -> tuple[family.Config, dict[str, Any]]:
     if (data, shape.kind) not in WAYS:
         raise BadInput(f"{run.path}: a {shape.kind} of {data} has no counterpart in transformers")
     own = _plain(shape, data)
-    told = marks.ids(run) | (heads.written(run) if data in ("table", "tags", "spans") else {})
+    told = vit.written(run) if data == "images" else marks.ids(run)
+    told |= heads.written(run) if data in ("table", "tags", "spans") else {}
     for name, way in WAYS[data, shape.kind].items():
         given = {"model_type": name.partition(" ")[0], **told, **way(shape)}
         try:
@@ -205,7 +204,7 @@ def _plain(shape: Any, data: str) -> dict[str, Any]:
     """What a shape says, with what it leaves open filled in."""
     made = shape.wiring()
     said = shape.model_dump(exclude=FREE | IDLE.get(data, set())) | {"hidden": made.hidden or 4 * shape.d}
-    if shape.kind != "bert":
+    if shape.kind not in ("bert", "vit"):
         look = {"kv_heads": shape.heads, "d_k": shape.d // shape.heads, "d_v": shape.d // shape.heads}
         said |= {name: said[name] or value for name, value in look.items()} | {"loud": shape.loudness()}
         said |= {} if shape.positions.startswith("rotary") else {"base": None, "scaling": None}
@@ -228,7 +227,7 @@ def _there(shape: Any, data: str) -> frozenset[str]:
 
 def theirs(config: family.Config, run: Run) -> dict[str, Tensor]:
     """Our weights by their names."""
-    own, vocab = runs.weights(run.model), marks.plain(run).vocab
+    own, vocab = runs.weights(run.model), 0 if config.check == "pictures" else marks.plain(run).vocab
     own = heads.folded(run, own) if config.check == "head" else {"head_bias": torch.zeros(vocab + 1), **own}
     parts: dict[str, dict[int, Tensor]] = {}
     turned = {take.name: take.turned for take in config.names().values()}

@@ -18,6 +18,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 
+from harken.data.foreign import Foreign
 from harken.data.tokens import VOCAB_CAP, Tokenizer
 from harken.errors import BadInput
 from harken.run import weights
@@ -31,6 +32,7 @@ FAMILIES = {
     "bert": "harken.bridge.bert:BERT",
     "distilbert": "harken.bridge.bert:DistilBERT",
     "roberta": "harken.bridge.bert:RoBERTa",
+    "vit": "harken.bridge.vit:ViT",
     "marian": "harken.bridge.marian:Marian",
     "bart": "harken.bridge.marian:BART",
     "bert labels": "harken.bridge.heads:BERTLabels",
@@ -109,6 +111,14 @@ class Config(BaseModel):
     auto: ClassVar[str] = "AutoModelForCausalLM"  # with what class of transformers
 
     vocab_size: int = Field(ge=1, le=VOCAB_CAP)
+
+    def told(self, source: "Source") -> Any:
+        """What the numbers of our run mean: its tokens."""
+        tokenizer = Foreign.of(source.tokenizer(), source.place)
+        if tokenizer.vocab > self.vocab_size:
+            told = f"the tokenizer has {tokenizer.vocab} ids, the model {self.vocab_size} words"
+            raise BadInput(f"{source.place}: {told}")
+        return self.words(tokenizer)
 
     def words(self, tokenizer: Tokenizer) -> Any:
         """The tokens of our run, made of theirs."""
@@ -212,7 +222,7 @@ def fitted(source: Source, names: Mapping[str, Take], model: nn.Module, vocab: i
             raise BadInput(f"{source.place}: our {ours} has no counterpart; this choice of the config is not supported")
         take = names[ours]
         shape = source.shapes[take.name]
-        got = take.of(torch.empty(shape, device="meta")).shape if len(shape) in (1, 2) else torch.Size(shape)
+        got = take.of(torch.empty(shape, device="meta")).shape if len(shape) in (1, 2, 3) else torch.Size(shape)
         words = take.words and len(got) == 2  # ours has as many rows as the tokenizer has ids, rounded up
         fits = got[1:] == own.shape[1:] and shape[0] == (vocab or shape[0]) if words else got == own.shape
         if not fits:

@@ -17,7 +17,7 @@ from harken.events import Listener
 
 NAME = re.compile(r"(?!.*\.\.)([\w-][\w.-]*/[\w-][\w.-]*)(?:@([\w-][\w./-]*))?", re.ASCII)
 COMMIT = re.compile("[0-9a-f]{40}")
-WANTED = re.compile(r"config\.json|tokenizer\.json|model(-\d+-of-\d+)?\.safetensors(\.index\.json)?")
+WANTED = re.compile(r"(preprocessor_)?config\.json|tokenizer\.json|model(-\d+-of-\d+)?\.safetensors(\.index\.json)?")
 DONE = ".fetched"
 
 

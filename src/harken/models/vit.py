@@ -105,7 +105,7 @@ class ViT(nn.Module):
 
     def __init__(self, shape: Shape, pixels: Pixels) -> None:
         super().__init__()
-        patch, first = shape.cut(pixels.side), shape.pool == "first"
+        patch, first = shape.cut(pixels.side), int(shape.pool == "first")
         wide = math.ceil(pixels.side / patch)
         self.border = wide * patch - pixels.side  # a picture that does not split is widened
         self.embed = stem(shape, pixels.channels, patch)
