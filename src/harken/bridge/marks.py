@@ -68,10 +68,18 @@ def _edges(run: Run) -> dict[str, int]:
 
 
 def files(run: Run) -> dict[str, Any]:
+    """What lies beside the weights: the tokens where they can be carried along, and with which marks a target is."""
+    found = _tokens(run) if carried(run) else {}
+    if run.pairs:
+        said = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
+        edges = _edges(run)
+        found["generation_config.json"] = {name: edges[name] for name in said} | {"max_length": run.model.context}
+    return found
+
+
+def _tokens(run: Run) -> dict[str, Any]:
     """tokenizer.json, with the marks around a text, and which word is which mark."""
     words, own = plain(run), cast(Any, run.tokenizer)
-    if not carried(run):
-        return {}
     spec = json.loads(words.json)
     marks = {"bos_token": words.begin[0] if words.begin else None, "eos_token": words.end, "unk_token": words.unknown}
     marks |= {f"{name}_token": getattr(words, name) for name in ("cls", "sep", "pad", "mask")}

@@ -1,6 +1,7 @@
-"""Our models as ONNX graphs: a language model gives the scores of the next word, an encoder the states of a text.
+"""Our models as ONNX graphs: a language model gives the scores of the next word, an encoder the states of a text, a
+head what it says of the text or of each token, an encoder-decoder the scores of a target's next word.
 
-Batch and length are left open. The graph is run by onnxruntime on some of them, and has to say what the model says.
+Batch and lengths are left open. The graph is run by onnxruntime on some of them, and has to say what the model says.
 """
 
 import logging
@@ -17,19 +18,31 @@ from harken import run as runs
 from harken.core import keep
 from harken.errors import BadInput, HarkenError, MissingExtra
 from harken.events import Listener, silent
+from harken.models import Source
 from harken.models.bert import BERT
 from harken.models.gpt import GPT
+from harken.models.heads import Headed
+from harken.models.seq2seq import Remembered, Seq2Seq
 from harken.use.model import Run
 
-from . import marks
-from .certificate import failure, near, versions
+from . import heads, marks
+from .certificate import answered, failure, near, versions
 from .export import placed
 
 APART = 1 << 30  # bytes of weights beyond which they lie in a file of their own: a graph has at most 2 GB
 SHAPES = ((1, 1), (1, 7), (3, 16))  # batch, length: on which the graph is tried
 
 
-class Scores(nn.Module):
+class Graph(nn.Module):
+    """What is written. `ours`: what the run itself says, where the graph has a way of its own to it."""
+
+    each_token = False  # whether what comes out is of each token that goes in, padding with it
+
+    def ours(self, *given: Tensor) -> Any:
+        return self(*given)
+
+
+class Scores(Graph):
     """input_ids -> logits"""
 
     def __init__(self, model: GPT) -> None:
@@ -40,8 +53,10 @@ class Scores(nn.Module):
         return (self.model.scores(input_ids),)
 
 
-class States(nn.Module):
+class States(Graph):
     """input_ids, attention_mask (, token_type_ids) -> last_hidden_state (, logits)"""
+
+    each_token = True
 
     def __init__(self, model: BERT) -> None:
         super().__init__()
@@ -50,6 +65,65 @@ class States(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Any:
         h = self.model(input_ids, segments=token_type_ids, structure=keep(attention_mask > 0))
         return (h,) if self.model.transform is None else (h, self.model.logits(h))
+
+
+class Answers(Graph):
+    """input_ids, attention_mask (, token_type_ids) -> logits, of each text or of each token"""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self.model: Headed = run.model  # type: ignore[assignment]
+        words: Any = run.tokenizer
+        self.run, self.each_token = run, self.model.asked.each_token
+        self.number = (words.spread, words.mean) if getattr(words, "answer", "") == "number" else (1.0, 0.0)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Any:
+        h = self.model(input_ids, segments=token_type_ids, structure=keep(attention_mask > 0))
+        if self.each_token:
+            return (self.model.answers(h),)
+        spread, mean = self.number
+        return (self.model.answers(self._text(h, attention_mask)) * spread + mean,)
+
+    def ours(self, *given: Tensor) -> Any:
+        tokens, real, *segments = given
+        return (answered(self.run, tokens, lengths=real.sum(1), segments=next(iter(segments), None)),)
+
+    def _text(self, h: Tensor, real: Tensor) -> Tensor:  # B L d, B L -> B d
+        """What stands for the text: the model gathers it for many in a row, here is one."""
+        if self.model.pool == "mean":
+            return (h * real[..., None]).sum(1) / real.sum(1)[:, None]
+        if self.model.pool == "last":
+            return h.gather(1, (real.sum(1) - 1)[:, None, None].expand(-1, 1, h.shape[-1]))[:, 0]
+        pooled = getattr(self.model.body, "pooled", None)
+        return h[:, 0] if pooled is None else pooled(h[:, 0])
+
+
+class Targets(Graph):
+    """input_ids, attention_mask, decoder_input_ids -> logits. Ids are those of tokenizer.json: our edge is a mark."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self.model: Seq2Seq = run.model  # type: ignore[assignment]
+        edge, found = self.model.edge, marks.ids(run)
+        self.start, self.end = found["decoder_start_token_id"], found["eos_token_id"]
+        self.columns = [*range(max(edge, self.end + 1))]
+        self.columns[self.end] = edge
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor) -> tuple[Tensor, ...]:
+        real = attention_mask > 0
+        read = self.model.read(self._own(input_ids, self.end), real)
+        own: Any = None  # nothing is remembered of the target: it is read whole
+        tokens, told = self._own(decoder_input_ids, self.start), Remembered(own, Source(read, real))
+        return (self.model.scores(tokens, memory=told)[..., self.columns],)
+
+    def ours(self, *given: Tensor) -> Any:
+        source, real, tokens = given
+        told = {"source": self._own(source, self.end), "source_lengths": real.sum(1)}
+        return (self.model.scores(self._own(tokens, self.start), **told)[..., self.columns],)
+
+    def _own(self, ids: Tensor, mark: int) -> Tensor:
+        """With our edge for their mark; padding may have an id beyond it."""
+        return torch.where(ids == mark, self.model.edge, ids).clamp_max(self.model.edge)
 
 
 def export(run: Run, out: str | Path, *, listen: Listener = silent) -> dict[str, Any]:
@@ -67,54 +141,66 @@ def export(run: Run, out: str | Path, *, listen: Listener = silent) -> dict[str,
         listen("certify")
         session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
         certificate = {"source": str(run.path), "family": "onnx", **_compare(graph, session, inputs, outputs, run)}
+        if isinstance(run.model, Headed):
+            runs.write_json(folder / "labels.json", heads.written(run))
         passed = all(certificate[name]["passed"] for name in outputs)
-        certificate |= {"passed": passed, "not_checked": [], "versions": versions()}
+        missing = [] if marks.carried(run) else [marks.LOST]
+        certificate |= {"passed": passed, "not_checked": missing, "versions": versions()}
         if not passed:
             raise HarkenError(f"{run.path}: {failure(certificate)}; nothing was written")
         runs.write_json(folder / "certificate.json", certificate)
     return certificate
 
 
-def _graph(run: Run) -> tuple[nn.Module, list[str], list[str]]:
+def _graph(run: Run) -> tuple[Graph, list[str], list[str]]:
     """What is written, and the names of what goes in and comes out."""
-    model = run.model
+    model: nn.Module = run.model
+    body = model.body if isinstance(model, Headed) else model
+    inputs = ["input_ids", "attention_mask", *([] if getattr(body, "segments", None) is None else ["token_type_ids"])]
     if isinstance(model, GPT):
         return Scores(model), ["input_ids"], ["logits"]
-    if not isinstance(model, BERT):
-        raise BadInput(f"{run.path}: a {run.recipe.model.kind} is not exported to ONNX; gpt and bert are")
-    segments = [] if model.segments is None else ["token_type_ids"]
-    scores = [] if model.transform is None else ["logits"]
-    return States(model), ["input_ids", "attention_mask", *segments], ["last_hidden_state", *scores]
+    if isinstance(model, BERT):
+        return States(model), inputs, ["last_hidden_state", *([] if model.transform is None else ["logits"])]
+    if isinstance(model, Seq2Seq):
+        return Targets(run), ["input_ids", "attention_mask", "decoder_input_ids"], ["logits"]
+    if isinstance(body, BERT | GPT):
+        return Answers(run), inputs, ["logits"]
+    raise BadInput(f"{run.path}: a {run.recipe.model.kind} is not exported to ONNX; gpt, bert and transformer are")
 
 
 def _drawn(inputs: list[str], B: int, L: int, run: Run) -> tuple[Tensor, ...]:
-    """Random tokens, a mask that hides the end of the first row, and two segments."""
+    """Random tokens, a mask that hides the end of the first row, two segments, and a target of another length."""
     real = torch.ones(B, L, dtype=torch.long)
     real[0, (L + 1) // 2 :] = 0
+    dice, most = torch.Generator().manual_seed(B * L), marks.plain(run).vocab
+    target = torch.randint(most, (B, L // 2 + 1), generator=dice)
+    target[:, 0] = marks.ids(run).get("decoder_start_token_id", 0)
     drawn = {
-        "input_ids": torch.randint(run.tokenizer.vocab, (B, L), generator=torch.Generator().manual_seed(B * L)),
+        "input_ids": torch.randint(most, (B, L), generator=dice),
         "attention_mask": real,
         "token_type_ids": (torch.arange(L) >= L // 2).long().expand(B, L).contiguous(),
+        "decoder_input_ids": target,
     }
     return tuple(drawn[name] for name in inputs)
 
 
 @torch.inference_mode()
-def _compare(graph: nn.Module, session: Any, inputs: list[str], outputs: list[str], run: Run) -> dict[str, Any]:
+def _compare(graph: Graph, session: Any, inputs: list[str], outputs: list[str], run: Run) -> dict[str, Any]:
     """How far what onnxruntime says is from what we say."""
     found: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in outputs}
     most = run.model.context or 16
     for B, L in ((B, min(L, most)) for B, L in SHAPES):
         given = _drawn(inputs, B, L, run)
         said = session.run(outputs, {name: x.numpy() for name, x in zip(inputs, given, strict=True)})
-        real = given[1] > 0 if len(given) > 1 else torch.ones(B, L, dtype=torch.bool)
-        for name, ours, theirs in zip(outputs, graph(*given), said, strict=True):
+        for name, ours, theirs in zip(outputs, graph.ours(*given), said, strict=True):
+            real = given[1] > 0 if graph.each_token else torch.ones(ours.shape[:-1], dtype=torch.bool)
             found[name].append((ours[real], torch.from_numpy(theirs)[real]))
     return {name: near(*(torch.cat(side) for side in zip(*some, strict=True))) for name, some in found.items()}
 
 
 def _write(graph: nn.Module, path: Path, inputs: list[str], outputs: list[str], run: Run) -> None:
-    batch, length = torch.export.Dim("batch"), torch.export.Dim("length", max=run.model.context or 1 << 20)
+    batch, longest = torch.export.Dim("batch"), run.model.context or 1 << 20
+    length, target = (torch.export.Dim(name, max=longest) for name in ("length", "target"))
     with _quiet():
         torch.onnx.export(
             graph,
@@ -123,7 +209,7 @@ def _write(graph: nn.Module, path: Path, inputs: list[str], outputs: list[str], 
             dynamo=True,
             input_names=inputs,
             output_names=outputs,
-            dynamic_shapes=tuple({0: batch, 1: length} for _ in inputs),
+            dynamic_shapes=tuple({0: batch, 1: target if "decoder" in name else length} for name in inputs),
             external_data=4 * run.parameters > APART,
             verbose=False,
         )

@@ -67,7 +67,7 @@ class Attention(nn.Module):
         place = place or Place()
         q, *own = self._heads(x, self.W_q, *(() if source is not None else (self.W_k, self.W_v)))
         if isinstance(source, Fixed):  # as they are; several texts of one source ask as its several queries
-            k, v, q = source.k, source.v, q.unflatten(0, (len(source.k), -1)).transpose(1, 2).flatten(2, 3)
+            k, v, q = source.k, source.v, q.unflatten(0, (source.k.shape[0], -1)).transpose(1, 2).flatten(2, 3)
         else:
             k, v = own if source is None else self._heads(source, self.W_k, self.W_v)  # B H' Lk D
             k = place.turn(k)
@@ -202,7 +202,7 @@ class Stack(nn.Module):
         laid = structure.lay(B, L, pos_k.shape[-1], x.device, self.positions.bias(pos, pos_k))
         place = Place(laid, self.positions.turner(pos))
         if source is not None:
-            rows = len(source[0].k)
+            rows = source[0].k.shape[0]  # len() would fix it in an exported graph
             there = Place(source_structure.lay(rows, B * L // rows, source[0].capacity, x.device))
         for n, block in enumerate(self.blocks):
             x = block(x, place, memory and memory[n], source and (source[n], there))
