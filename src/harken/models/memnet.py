@@ -122,7 +122,7 @@ class MemNet(nn.Module):
         x, real = nn.functional.embedding(words, table), (words > 0).to(table.dtype)
         if self.shape.words == "bag":
             return (real[..., None, :] @ x).squeeze(-2)
-        j = torch.arange(1, words.shape[-1] + 1, device=x.device) / real.sum(-1, keepdim=True).clamp_min(1)
+        j = torch.arange(1, words.shape[-1] + 1, device=x.device) / real.sum(-1, keepdim=True).clamp_min(1)  # over J
         plain, late = (torch.stack([real, real * j], -2) @ x).unbind(-2)
-        k = (torch.arange(x.shape[-1], device=x.device) % self.d + 1) / self.d
+        k = (torch.arange(x.shape[-1], device=x.device) % self.d + 1).to(x.dtype) / self.d
         return (1 - k) * plain - (1 - 2 * k) * late

@@ -63,8 +63,16 @@ class Answer:
         return Loss(F.cross_entropy(y, batch.targets, ignore_index=IGNORE, reduction="sum"))
 
     def evaluate(self, model: Any, split: str, *, quick: bool = False) -> Score:
-        part, picks = self.data.splits[split], some(self.data.splits[split], quick=quick)
-        return judged(scores(model, part, picks, self.shape.memory), part, picks, parts=not quick)
+        return self.judged_of(self.outputs_of(model, split, quick=quick), split, quick=quick)
+
+    def outputs_of(self, model: Any, split: str, *, quick: bool = False) -> Tensor:  # N answers
+        """What is said of the questions of a split; many models may be asked at once (training/many.py)."""
+        part = self.data.splits[split]
+        return scores(model, part, some(part, quick=quick), self.shape.memory)
+
+    def judged_of(self, y: Tensor, split: str, *, quick: bool = False) -> Score:
+        part = self.data.splits[split]
+        return judged(y, part, some(part, quick=quick), parts=not quick)
 
     def baselines(self, split: str) -> dict[str, dict[str, float]]:
         return free(self.data, split)
