@@ -64,6 +64,26 @@ def test_a_run_keeps_where_it_began_as_a_path_that_holds_from_anywhere(tales, fo
     assert recipes.read(made.path / "recipe.toml")["from"] == str(folders["char"])
 
 
+def test_labels_are_learned_from_a_run_at_a_rate_that_suits_what_learns(folders, tmp_path):
+    (tmp_path / "my.csv").write_text("text,label\n" + "a good day,yes\na bad day,no\n" * 30)
+    said = {"from": str(folders["char"])}
+
+    def rate(**more):
+        return choose(str(tmp_path / "my.csv"), said | more).recipe.train.lr
+
+    d = harken.load(folders["char"]).recipe.model.d
+    assert rate() == rate(transfer="finetune") == pytest.approx(0.04 / d, rel=1e-2)
+    assert rate(transfer="finetune") < rate(transfer="scratch") < rate(transfer="frozen")
+    assert rate(**{"train.lr": 0.5}) == 0.5
+
+
+def test_a_text_is_read_on_at_the_rate_of_its_recipe(tales, folders):
+    begun, alone = (
+        choose(str(tales), {"data.tokens": "char", **more}).recipe for more in ({"from": str(folders["char"])}, {})
+    )
+    assert begun.train.lr == alone.train.lr
+
+
 @pytest.mark.parametrize(
     ("settings", "error", "said"),
     [

@@ -16,6 +16,7 @@ from harken.errors import BadSetting
 from harken.recipe import Recipe, Settings, Start
 
 INHERITED = ("tokens", "lower")  # settings of the data that tell how its words were made
+RATES = {"finetune": 0.04, "frozen": 4.0, "scratch": 0.1}  # over the width d: how fast labels are learned
 
 
 def inherited(folder: str, data: str, given: Settings) -> Settings:
@@ -29,11 +30,20 @@ def inherited(folder: str, data: str, given: Settings) -> Settings:
         able = ", ".join(kinds.names("model", of))
         raise BadSetting(f"from = {folder!r}: a {kind} has no head for {data}; take a run of {able}")
     shape, said = kinds.find("model", kind, of).model_fields, own.settings()
-    return {k: v for k, v in said.items() if k.startswith("model.") and k.partition(".")[2] in shape} | {
+    taken = {k: v for k, v in said.items() if k.startswith("model.") and k.partition(".")[2] in shape}
+    if "pool" in shape:
+        taken |= _pace(own.model.d, str(given.get("transfer", Start.transfer)))
+    return taken | {
         f"data.{name}": said[f"data.{name}"]
         for name in INHERITED
         if f"data.{name}" in said and name in source.model_fields
     }
+
+
+def _pace(d: int, transfer: str) -> Settings:
+    """How labels are learned from here: what is known is lost by large steps, and a head alone needs larger ones."""
+    rate = {"train.lr": round(RATES[transfer] / d, 6)} if transfer in RATES else {}
+    return rate | {"train.warmup": 0.1, "train.schedule": "linear", "train.weight_decay": 0.01}
 
 
 def words(start: Start) -> Any:

@@ -1,0 +1,248 @@
+"""Fine-tuning at BERT-base's shape: harken's packed, recorded steps beside transformers' Trainer, in one run.
+
+    python benchmarks/finetuning.py SST-2/train.tsv --tokenizer minilm/tokenizer.json
+    python benchmarks/finetuning.py --layers 2 --d 64 --heads 2 --rounds 3 --steps 5            small, for a CPU
+
+Without a file the texts have SST-2's lengths and no sense; without a tokenizer every common word is a token. Weights
+are random, and the same in both: what transformers made comes to harken through its bridge. First the gradients of the
+same examples are compared, packed here and padded there, in float32 and float64, nothing dropped. Then both learn from
+all texts, 32 in an update, and take turns: BertForSequenceClassification in a Trainer with its default padding (to the
+longest of a batch), and with that of its examples (to 128). Counted are texts a second; the ratio is that of medians.
+"""
+
+import argparse
+import copy
+import json
+import statistics
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import tokenizers
+import torch
+import transformers
+from transformers import BertConfig, BertForSequenceClassification, DataCollatorWithPadding, TrainingArguments
+
+from harken import machine
+from harken.bridge import family
+from harken.bridge.bring import bring
+from harken.bridge.folder import Folder
+from harken.study.choose import choose
+from harken.study.train import prepare
+
+VOCAB = 30_522  # BERT's
+MARKS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+PADDED = 128  # tokens to which the Trainer's examples pad
+BATCH = 32
+Turn = Callable[[int], int]  # so many updates -> texts learned from
+
+
+def noise(path: Path, many: int = 20_000) -> Path:
+    """Texts as long as SST-2's, in words: geometric, 9.4 in the mean, 1 to 52."""
+    dice = np.random.default_rng(0)
+    lengths = np.clip(dice.geometric(1 / 9.6, many), 1, 52)
+    rows = (" ".join(f"w{n}" for n in dice.integers(10_000, size=long)) for long in lengths)
+    path.write_text("sentence\tlabel\n" + "".join(f"{row}\t{n % 2}\n" for n, row in enumerate(rows)))
+    return path
+
+
+def words(texts: Path, given: Path | None) -> tokenizers.Tokenizer:
+    """A WordPiece tokenizer of BERT's size."""
+    if given:
+        return tokenizers.Tokenizer.from_file(str(given))
+    seen = Counter(texts.read_text("utf-8").lower().split())
+    letters = sorted({letter for word in seen for letter in word})
+    known = dict.fromkeys(
+        [*MARKS, *letters, *(f"##{letter}" for letter in letters), *(w for w, _ in seen.most_common())]
+    )
+    listed = [*known, *(f"[unused{n}]" for n in range(VOCAB))][:VOCAB]
+    made = tokenizers.Tokenizer(tokenizers.models.WordPiece({w: n for n, w in enumerate(listed)}, unk_token="[UNK]"))
+    made.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
+    made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    made.decoder = tokenizers.decoders.WordPiece()
+    ends = [(mark, listed.index(mark)) for mark in ("[CLS]", "[SEP]")]
+    pair = "[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1"
+    made.post_processor = tokenizers.processors.TemplateProcessing("[CLS] $A [SEP]", pair, ends)
+    made.add_special_tokens(MARKS)
+    return made
+
+
+def peer(options: argparse.Namespace, folder: Path, tokenizer: tokenizers.Tokenizer) -> BertForSequenceClassification:
+    """Random weights, and their body in a folder that harken imports."""
+    sizes = {"hidden_size": options.d, "num_hidden_layers": options.layers, "num_attention_heads": options.heads}
+    torch.manual_seed(0)
+    config = BertConfig(vocab_size=tokenizer.get_vocab_size(), intermediate_size=4 * options.d, num_labels=2, **sizes)
+    theirs = BertForSequenceClassification(config)
+    theirs.bert.save_pretrained(folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return theirs
+
+
+# --- the same gradients -----------------------------------------------------------------------------------------------
+
+
+def gradients(theirs: BertForSequenceClassification, trainer, folder: Path, kind: torch.dtype) -> dict:
+    """How far the gradients of one batch lie apart: packed here, padded there."""
+    theirs, ours, task = copy.deepcopy(theirs), copy.deepcopy(trainer.model), trainer.task
+    device = trainer.device
+    for model in (theirs.to(device, kind), ours.to(device, kind)):
+        model.eval()  # nothing is dropped
+    batch, texts = task.batch(0, 0), task.data.train.texts
+    loss = task.loss(ours, batch.to(device)).total / batch.count
+    loss.backward()
+    picks = batch.which[batch.which >= 0].numpy()
+    ids, lengths = texts.side.gather(picks)
+    rows = [[*part, texts.side.edge] for part in np.split(ids, np.cumsum(lengths)[:-1])]
+    rows = [torch.tensor(row, device=device) for row in rows]
+    real = torch.nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], True)
+    targets = torch.from_numpy(texts.targets[picks]).to(device)
+    padded = torch.nn.utils.rnn.pad_sequence(rows, True)
+    other = theirs(input_ids=padded, attention_mask=real, labels=targets).loss
+    other.backward()
+    named, found = dict(theirs.named_parameters()), {}
+    source = Folder(folder)
+    takes = {f"body.{name}": take for name, take in family.matched(source, family.find(source)).items()}
+    for name, own in ours.named_parameters():
+        if name in takes:
+            wanted = takes[name].of(named[f"bert.{takes[name].name}"].grad)
+        else:
+            wanted = named[name.replace("W_y", "classifier")].grad
+        gap = (own.grad[: len(wanted)] - wanted).abs().max() / wanted.abs().max()
+        found[name] = float(gap)
+    keys = {name: found.pop(name) for name in list(found) if name.endswith("W_k.bias")}  # 0 but for rounding, in both
+    worst = max(found, key=found.__getitem__)
+    told = {"texts": len(picks), "rows": len(batch.tokens), "padded": list(padded.shape), "compared": len(found)}
+    loss_gap = abs(float(loss) - float(other)) / abs(float(other))
+    return {"proof": str(kind), "loss": loss_gap, "gradients": found[worst], "worst": worst, "zeros": len(keys), **told}
+
+
+# --- turns ------------------------------------------------------------------------------------------------------------
+
+
+class Pause(transformers.TrainerCallback):
+    """Holds a Trainer that runs in a thread of its own, until it is its turn."""
+
+    def __init__(self) -> None:
+        self.go, self.done, self.left = threading.Semaphore(0), threading.Semaphore(0), 0
+
+    def on_train_begin(self, *_, **__) -> None:
+        self.go.acquire()
+
+    def on_step_end(self, *_, **__) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.done.release()
+            self.go.acquire()
+
+
+def trainer_turn(theirs, tokenizer, rows: list[dict], to: int | None, total: int, out: str) -> Turn:
+    """Turns of a Trainer; `to`: the length to which all texts are padded, None: the longest of a batch."""
+    special = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "[UNK]"}
+    theirs_words = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
+    how = {"padding": "max_length", "max_length": to} if to else {}
+    cuda = torch.cuda.is_available()
+    asked = TrainingArguments(
+        out, per_device_train_batch_size=BATCH, max_steps=total, bf16=cuda, use_cpu=not cuda, save_strategy="no",
+        report_to="none", disable_tqdm=True, learning_rate=2e-5,
+    )  # fmt: skip
+    pause = Pause()
+    collator = DataCollatorWithPadding(theirs_words, **how)
+    model = copy.deepcopy(theirs)
+    trainer = transformers.Trainer(model, asked, collator, rows, callbacks=[pause])
+    threading.Thread(target=trainer.train, daemon=True).start()
+
+    def turn(steps: int) -> int:
+        pause.left = steps
+        pause.go.release()
+        pause.done.acquire()
+        return steps * BATCH
+
+    return turn
+
+
+def our_turn(trainer) -> Turn:
+    def turn(steps: int) -> int:
+        begin = trainer.step
+        for _ in range(steps):
+            trainer.update(10**9, read=False)
+        return begin
+
+    return turn
+
+
+def many(task, begin: int, steps: int) -> int:
+    """Texts in these updates of harken's."""
+    batches = (task.batch(*divmod(step, task.steps)) for step in range(begin, begin + steps))
+    return sum(int((batch.which >= 0).sum()) for batch in batches)
+
+
+def host(task, steps: int = 200) -> float:
+    """Milliseconds in which a batch is packed."""
+    begin = time.perf_counter()
+    for step in range(steps):
+        task.batch(0, step % task.steps)
+    return (time.perf_counter() - begin) / steps * 1e3
+
+
+def contest(turns: dict[str, Turn], task, device: torch.device, options: argparse.Namespace) -> None:
+    rates: dict[str, list[float]] = {name: [] for name in turns}
+    for n in range(options.rounds + 1):  # the first is not counted: kernels are chosen, code is compiled
+        for name, turn in turns.items():
+            machine.wait(device)
+            start = time.perf_counter()
+            texts = turn(options.steps)
+            machine.wait(device)
+            seconds = time.perf_counter() - start
+            texts = many(task, texts, options.steps) if name == "harken" else texts
+            if n:
+                rates[name].append(texts / seconds)
+    rival = statistics.median(rates["Trainer"])
+    for name, seen in rates.items():
+        middle = statistics.median(seen)
+        row = {"name": name, "texts_per_second": round(middle), "spread": [round(min(seen)), round(max(seen))]}
+        print(json.dumps(row | {"ratio": round(middle / rival, 3), "rounds": options.rounds, "steps": options.steps}))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", nargs="?", type=Path)
+    parser.add_argument("--tokenizer", type=Path, help="a tokenizer.json of a BERT")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=50, help="updates of each in one turn")
+    for name, base in (("layers", 12), ("d", 768), ("heads", 12)):
+        parser.add_argument(f"--{name}", type=int, default=base)
+    options = parser.parse_args()
+    transformers.logging.set_verbosity_error()
+    home = tempfile.TemporaryDirectory()
+    place = Path(home.name)
+    data = options.data or noise(place / "texts.tsv")
+    tokenizer = words(data, options.tokenizer)
+    theirs = peer(options, place / "theirs", tokenizer)
+    bring(place / "theirs", place / "run")
+    settings = {"from": str(place / "run"), "data.longest": PADDED, "train.batch": BATCH, "train.lr": 2e-5}
+    recipe = choose(str(data), settings | {"model.pool": "first", "data.valid": 0.0, "data.test": 0.0}).recipe
+    opened, trainer = prepare(recipe, lambda *_, **__: None)
+    with torch.no_grad():
+        trainer.model.W_y.load_state_dict(theirs.classifier.state_dict())
+    texts, task = opened.train.texts, trainer.task
+    facts = {"texts": len(texts), "tokens": round(float(texts.lengths.mean()), 2), "longest": int(texts.lengths.max())}
+    facts |= {"padding": round(task.batches.padding, 4), "rows": task.batches.rows, "wide": task.batches.wide}
+    facts |= {"packing_ms": round(host(task), 3), "weights": sum(p.numel() for p in theirs.parameters())}
+    print(json.dumps(facts | {"transformers": transformers.__version__, **machine.describe(trainer.device)}))
+    for kind in (torch.float32, torch.float64):
+        print(json.dumps(gradients(theirs, trainer, place / "theirs", kind)), flush=True)
+    encoded = [[*part, texts.side.edge] for part in np.split(texts.side.ids, texts.side.starts[1:-1])]
+    rows = [{"input_ids": list(map(int, ids)), "label": int(y)} for ids, y in zip(encoded, texts.targets, strict=True)]
+    total, out = options.steps * (options.rounds + 1) + 1, str(place / "out")
+    turns = {"harken": our_turn(trainer)}
+    for name, to in (("Trainer", None), (f"Trainer, padded to {PADDED}", PADDED)):
+        turns[name] = trainer_turn(theirs, tokenizer, rows, to, total, out)
+    contest(turns, task, trainer.device, options)
+
+
+if __name__ == "__main__":
+    main()

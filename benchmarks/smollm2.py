@@ -1,0 +1,127 @@
+"""SmolLM2-135M on this machine: import, load, writing beside transformers with the same weights, questions by prompt.
+
+    python benchmarks/smollm2.py ~/.cache/harken/data/smollm2/smollm2.gguf        the file of `harken data smollm2`
+    python benchmarks/smollm2.py smollm2.gguf --sst2 SST-2 --texts 200 --shots 0,1,4,16
+
+Import and load run in fresh processes; peak memory is that of the process, its libraries with it. Writing: greedy,
+batch 1, all take a turn in every round; the ratio is to transformers in float32. Questions: accuracy on the first so
+many sentences of dev.tsv, the answer being the likelier of two words.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import torch
+
+import harken
+from harken import machine
+from harken.bridge.bring import open_source
+from harken.decode.sample import Choice
+from harken.study import peer
+from harken.study.bench import interleaved
+
+PRECISIONS = ("float32", "bfloat16", "int8")
+PROMPT = "The history of the world is the history of the ways in which people have lived together, and"
+QUESTION, WORDS = "Review: {text}\nSentiment:", "0=negative,1=positive"
+KNOWN = 2000  # training sentences from which the examples are drawn
+TIMED = """
+import json, resource, time
+{before}
+begin = time.perf_counter()
+made = {call}
+seconds = time.perf_counter() - begin
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+print(json.dumps({{"seconds": round(seconds, 2), "peak_bytes": peak, "weights_bytes": 4 * made.parameters}}))
+"""
+
+
+def fresh(before: str, call: str) -> dict:
+    """Seconds and peak memory of a call in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", TIMED.format(before=before, call=call)], stdout=subprocess.PIPE, check=True
+    )
+    found = json.loads(done.stdout.splitlines()[-1])
+    return found | {"times_the_weights": round(found["peak_bytes"] / found["weights_bytes"], 3)}
+
+
+def writing(run: harken.Run, ids: list[int], tokens: int) -> Callable[[], list[int]]:
+    """Greedy tokens of harken's."""
+    return lambda: [int(made) for made in run.writer.write([ids], tokens, Choice(temperature=0.0), seed=0)]
+
+
+def decode(source: Path, place: Path, tokens: int, rounds: int) -> None:
+    runs = {f"harken, {p}": harken.load(place, device="cpu", precision=p) for p in PRECISIONS}
+    ids = [int(n) for n in runs["harken, float32"]._prompt(PROMPT)]
+    turns: dict[str, Callable] = {name: writing(run, ids, tokens) for name, run in runs.items()}
+    for kind in (torch.float32, torch.bfloat16):
+        theirs = open_source(source).oracle("AutoModelForCausalLM").to(kind)
+        theirs.generation_config.eos_token_id = None
+        there = peer.writing(theirs, torch.tensor([ids]), tokens)
+        turns[f"transformers, {str(kind).removeprefix('torch.')}"] = lambda there=there: there()[0].tolist()
+    texts = {name: turn() for name, turn in turns.items()}  # what the first time sets up is set up
+    wanted = texts["transformers, float32"]
+    seconds = interleaved(list(turns.values()), rounds, wait=lambda: None)
+    speeds = {name: [tokens / s for s in seen] for name, seen in zip(turns, seconds, strict=True)}
+    for name, seen in speeds.items():
+        row = {
+            "name": name,
+            "tokens_per_second": round(median(seen), 2),
+            "spread": [round(min(seen), 2), round(max(seen), 2)],
+        }
+        row["ratio"] = round(median(seen) / median(speeds["transformers, float32"]), 3)
+        row["same_tokens"] = sum(a == b for a, b in zip(texts[name], wanted, strict=True)) / tokens
+        print(json.dumps(row | {"prompt": len(ids), "tokens": tokens, "rounds": rounds}), flush=True)
+
+
+def questions(place: Path, sst2: Path, texts: int, shots: str, folder: Path) -> None:
+    for name, many in (("train", KNOWN), ("dev", texts)):
+        lines = (sst2 / f"{name}.tsv").read_text("utf-8").splitlines(keepends=True)
+        (folder / f"{name}.tsv").write_text("".join(lines[: many + 1]))
+    asked = ["--prompt", QUESTION, "--labels", WORDS, "--shots", shots, "--split", "valid", "--json"]
+    begin = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-m", "harken", "eval", place, folder, *asked], stdout=subprocess.PIPE, check=True
+    )
+    found = json.loads(done.stdout)
+    rows = {row["shots"]: round(row["metrics"]["accuracy"], 4) for row in found["rows"]}
+    told = {
+        "accuracy_by_shots": rows,
+        "texts": texts,
+        "prompt": QUESTION,
+        "labels": WORDS,
+        "baseline": found["baseline"],
+    }
+    print(json.dumps(told | {"seconds": round(time.perf_counter() - begin, 1)}))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", type=Path, help="a GGUF file or a model folder")
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--sst2", type=Path, help="the folder with SST-2's train.tsv and dev.tsv")
+    parser.add_argument("--texts", type=int, default=200)
+    parser.add_argument("--shots", default="0,1,4,16")
+    options = parser.parse_args()
+    print(json.dumps(machine.describe(torch.device("cpu"))))
+    with tempfile.TemporaryDirectory() as home:
+        place, folder = Path(home, "run"), Path(home, "sst2")
+        folder.mkdir()
+        bring = f"bring({str(options.source)!r}, {str(place)!r})"
+        print(json.dumps({"name": "import", **fresh("from harken.bridge.bring import bring", bring)}), flush=True)
+        load = f"load({str(place)!r}, device='cpu')"
+        print(json.dumps({"name": "load", **fresh("from harken.bridge.bring import load", load)}), flush=True)
+        decode(options.source, place, options.tokens, options.rounds)
+        if options.sst2:
+            questions(place, options.sst2, options.texts, options.shots, folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""What learned weights are worth on labelled sets: scratch, frozen and fine-tuned from a run, one comparison each.
+
+    python benchmarks/transfer.py runs/minilm shared/data --sets sst-2,mrpc,cola,rte,sts-b,sms --at-once 6
+    python benchmarks/transfer.py runs/minilm shared/data --sets conll,squad --transfer scratch,finetune --seeds 1
+    python benchmarks/transfer.py runs/minilm shared/data --sets rte,sms data.examples=64 train.steps=4 --seeds 1
+
+Each set is one `harken compare` in a process of its own, so many at once. A part of the training file picks the weights
+that are kept; what is told is the file that GLUE, CoNLL and SQuAD judge by (of SMS a tenth that is held out), looked at
+once. Settings behind the sets go to all. Results stand as one JSON and as a table for people, both in --out.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from shlex import join
+from typing import Any
+
+from harken.study.tally import in_words
+
+
+@dataclass(frozen=True)
+class Set:
+    """Files of a labelled set (several are linked into one folder), what is measured, and its own settings."""
+
+    train: tuple[str, ...]
+    test: str | None
+    metrics: tuple[str, ...]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+SETS = {
+    "sst-2": Set(("glue/SST-2/train.tsv",), "glue/SST-2/dev.tsv", ("accuracy",), {"train.epochs": 3}),
+    "mrpc": Set(("glue/MRPC/train.tsv",), "glue/MRPC/dev.tsv", ("f1", "accuracy"), {"task.measure": "f1"}),
+    "cola": Set(("glue/CoLA/train.tsv",), "glue/CoLA/dev.tsv", ("matthews",),
+                {"task.measure": "matthews", "data.text": 4, "data.label": 2}),
+    "rte": Set(("glue/RTE/train.tsv",), "glue/RTE/dev.tsv", ("accuracy",), {"data.longest": 256}),
+    "sts-b": Set(("glue/STS-B/train.tsv",), "glue/STS-B/dev.tsv", ("spearman", "pearson"),
+                 {"task.measure": "spearman"}),
+    "sms": Set(("sms-spam/sms.tsv",), None, ("f1", "accuracy"), {"task.measure": "f1", "data.test": 0.1}),
+    "conll": Set(("conll2003/eng.train",), "conll2003/eng.testa", ("f1",)),
+    "squad": Set(("squad/amazon_reviews_v1.0.json", "squad/nyt_v1.0.json", "squad/reddit_v1.0.json"),
+                 "squad/squaddev_v1.1.json", ("f1", "em"), {"train.epochs": 3}),
+}  # fmt: skip
+SHARED = {"train.epochs": 5, "train.batch": 32, "data.valid": 0.05}
+BUDGETS = ("train.epochs", "train.steps", "train.minutes", "train.tokens")
+
+
+def command(name: str, options: argparse.Namespace, given: list[str]) -> list[str]:
+    chosen = SETS[name]
+    data = [options.data / file for file in chosen.train]
+    if len(data) > 1:  # harken learns from all files of a folder
+        folder = options.out / "files" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in data:
+            (folder / file.name).unlink(missing_ok=True)
+            (folder / file.name).symlink_to(file.absolute())
+        data = [folder]
+    settings = SHARED | chosen.settings
+    if any(word.startswith(BUDGETS) for word in given):
+        settings = {path: value for path, value in settings.items() if path not in BUDGETS}
+    words = [f"{path}={value}" for path, value in settings.items()] + given
+    words += [f"data.test={options.data / chosen.test}"] if chosen.test else []
+    told = ["--transfer", options.transfer, "--seeds", str(options.seeds), "--json"]
+    place = ["--out", str(options.out / name), "--resume"]
+    return [sys.executable, "-m", "harken", "compare", str(data[0]), f"from={options.run}", *words, *told, *place]
+
+
+def compared(name: str, options: argparse.Namespace, given: list[str]) -> dict[str, Any]:
+    """One comparison; what it printed on the way stands in a file beside it."""
+    asked = command(name, options, given)
+    with (options.out / f"{name}.log").open("w") as log:
+        done = subprocess.run(asked, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ})
+    if done.returncode:
+        said = (options.out / f"{name}.log").read_text().strip().splitlines()[-1:]
+        return {"set": name, "error": said, "command": join(asked[1:])}
+    found = json.loads(done.stdout)
+    rows = [
+        {"name": row["name"].removeprefix("transfer="), **row["splits"].get("test", {}), "seconds": row["seconds"],
+         "steps": row["steps"], "seeds": len(row["seeds"]), "failed": row["failed"]}
+        for row in found["rows"]
+    ]  # fmt: skip
+    rows += [{"name": f"{free}, for free", "metrics": m} for free, m in found["baselines"].get("test", {}).items()]
+    examples = next((row["protocol"].get("test") for row in found["rows"] if row["protocol"]), {})
+    result = {"set": name, "metrics": SETS[name].metrics, "test": examples, "rows": rows, "command": join(asked[1:])}
+    print(json.dumps(result), flush=True)
+    return result
+
+
+def table(results: list[dict[str, Any]]) -> str:
+    """A line for each set and measure, a column for each way to learn, for people."""
+    heads = list(dict.fromkeys(row["name"] for result in results for row in result.get("rows", ())))
+    lines = [["set", "measure", *heads], ["---"] * (len(heads) + 2)]
+    for result in results:
+        if "error" in result:
+            lines.append([result["set"], " ".join(result["error"])])
+            continue
+        rows = {row["name"]: row for row in result["rows"]}
+        for metric in result["metrics"]:
+            cells = [rows.get(head, {}) for head in heads]
+            said = [in_words(row.get("metrics", {}).get(metric), row.get("interval", {}).get(metric)) for row in cells]
+            lines.append([result["set"], metric, *said])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="the run whose weights are begun with")
+    parser.add_argument("data", type=Path, help="the folder with glue, sms-spam, conll2003 and squad in it")
+    parser.add_argument("settings", nargs="*")
+    parser.add_argument("--sets", default=",".join(SETS))
+    parser.add_argument("--transfer", default="scratch,frozen,finetune")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--at-once", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path("runs/transfer"))
+    options = parser.parse_intermixed_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    names = options.sets.split(",")
+    with ThreadPoolExecutor(options.at_once) as pool:
+        results = list(pool.map(lambda name: compared(name, options, options.settings), names))
+    (options.out / "transfer.json").write_text(json.dumps(results, indent=1))
+    (options.out / "transfer.md").write_text(table(results))
+    print(table(results))
+
+
+if __name__ == "__main__":
+    main()
