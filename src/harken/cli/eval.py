@@ -9,7 +9,7 @@ from harken.study.chart import figure
 from . import as_json, as_precision, refuse, show
 from .say import Teller, aligned, as_typed, verdict
 
-COUNTED = ("pairs", "texts", "sentences", "questions", "tokens")  # what the examples of a task are
+COUNTED = ("pairs", "texts", "sentences", "questions", "images", "nodes", "edges", "graphs", "tokens")  # the examples
 
 
 @click.command()

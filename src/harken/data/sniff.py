@@ -48,6 +48,8 @@ def sniff(path: str | Path) -> Guess:
     if peek.is_folder(path):
         return _folder(path)
     start = peek.start_of(path)
+    if path.suffix.lower() in (".gml", ".graphml"):
+        return Guess("graph", f"a {path.suffix} file", {}, (AS_TEXT,))
     if guess := _arrays(start):
         return guess
     text = peek.text_of(start)
@@ -267,6 +269,9 @@ def _folder(path: Path) -> Guess:
         labels = f"its subfolders ({_listed(names)}) are the labels" if names else "no subfolders, so no labels"
         return Guess("images", f"a folder of pictures; {labels}", {}, ())
     top = [file for file in files if file.parent == path]
+    if "edges.csv" in (names := [file.name for file in top]):
+        others = " and nodes.csv" * ("nodes.csv" in names)
+        return Guess("graph", f"a folder with edges.csv{others}", {}, ())
     if not top and {file.suffix for file in files} != {".txt"}:
         inside = _listed(sorted({file.relative_to(path).parts[0] for file in files}))
         raise bad(path, "a folder of folders", "a folder with files or pictures is needed", f"give one of {inside}")

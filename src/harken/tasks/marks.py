@@ -44,6 +44,13 @@ def spearman(gold: Numbers, found: Numbers) -> float:
     return pearson(_ranks(gold), _ranks(found))
 
 
+def auc(gold: Numbers, found: Numbers) -> float:
+    """The chance that a true one has a higher score than a false one, or half of it where they are equal."""
+    true = int(gold.sum())
+    pairs = true * (len(gold) - true)
+    return float((_ranks(found)[gold].sum() - true * (true + 1) / 2) / pairs) if pairs else 0.5
+
+
 def _ranks(values: Numbers) -> Numbers:
     _, where, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[where]

@@ -1,0 +1,351 @@
+"""Graphs: what a node is, whether two nodes have an edge, or what a whole graph is.
+
+Splits that the file says are kept. A held-out share is drawn label by label and by a hash of the name, so that adding
+nodes moves little; an edge is held out by a hash of both its ends, in whichever order they are written.
+"""
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from harken.data import graph_files
+from harken.data.examples import LABELS
+from harken.data.graph_files import Bag, Floats, Ints, Raw
+from harken.data.pairs import key
+from harken.data.text import fingerprint
+from harken.errors import BadInput, BadRun, BadSetting
+from harken.events import Listener, silent
+from harken.part import Outputs, Part
+
+Ask = Literal["node", "edge", "graph"]
+KINDS = 100  # different numbers, even whole ones, that are an amount and no label
+SPARSE = 0.25  # features of which fewer are not 0 are kept as those alone
+DEGREES = 32  # features of a node of which nothing is known but its edges
+NAMED = ("node", "label", "graph", "source", "target", "weight", "split", "features")
+
+
+@dataclass(frozen=True, eq=False)
+class GraphWords:
+    """What the numbers of a run mean: what is asked, its labels, and how features are read."""
+
+    ask: Ask
+    labels: list[str]
+    features: int
+    answer: Literal["label", "number"] = "label"
+    mean: float = 0.0
+    spread: float = 1.0
+    made: Literal["given", "identity", "degree"] = "given"  # where the features come from
+    scale: Literal["rows", "columns", "none"] = "none"
+    centre: list[float] | None = None  # of each column
+    width: list[float] | None = None
+
+    @property
+    def vocab(self) -> Outputs:
+        """Features, and how many numbers are said of a node; of an edge none: it is told by the vectors of its ends."""
+        return Outputs(self.features, 0 if self.ask == "edge" else len(self.labels))
+
+    def files(self) -> dict[str, bytes]:
+        return {LABELS: json.dumps(asdict(self), ensure_ascii=False).encode()}
+
+    @classmethod
+    def load(cls, folder: Path) -> "GraphWords":
+        try:
+            made = cls(**json.loads((folder / LABELS).read_text("utf-8")))
+            good = all(isinstance(label, str) for label in made.labels) and math.isfinite(made.mean + made.spread)
+            good = good and isinstance(made.features, int) and 0 < made.features < 2**31
+        except (OSError, ValueError, TypeError, RecursionError):
+            good = False
+        if not good or not made.labels or made.ask not in ("node", "edge", "graph"):
+            raise BadRun(f"{folder / LABELS}: does not tell what is said of a graph; take it from a copy")
+        return made
+
+    def read(self, raw: Raw) -> Floats | Bag:
+        """The features of a graph, as they were learned from."""
+        x = _made(raw, self.made)
+        many = x.many if isinstance(x, Bag) else x.shape[1]
+        if many != self.features:
+            what = "nodes, which are known by their names alone," if self.made == "identity" else "features"
+            raise BadInput(f"{raw.place}: {many:,} {what} where {self.features:,} were learned; take such a graph")
+        if isinstance(x, Bag):
+            if self.scale != "rows":
+                return x
+            total = np.bincount(x.row, x.val, len(raw.names)).astype(np.float32)
+            return x._replace(val=x.val / np.maximum(total, 1e-9)[x.row])
+        if self.scale == "rows":
+            return x / np.maximum(x.sum(1, keepdims=True), 1e-9)
+        if self.scale == "none":
+            return x
+        return (x - np.array(self.centre, np.float32)) / np.array(self.width, np.float32)
+
+    def targets(self, raw: Raw) -> Any:
+        """What is said of each node or graph: a number of a label (-100: nothing), or an amount (NaN)."""
+        said = raw.said or []
+        if self.answer == "number":
+            return np.array([(float(s) - self.mean) / self.spread if s else math.nan for s in said], np.float32)[
+                :, None
+            ]
+        number = {label: n for n, label in enumerate(self.labels)} | {"": -100}
+        if lost := next((s for s in said if s not in number), None):
+            known = ", ".join(self.labels[:12]) + ", ..." * (len(self.labels) > 12)
+            raise BadInput(f"{raw.place}: the label {lost!r} was not learned; known are {known}; mend it")
+        return np.array([number[s] for s in said], np.int64)
+
+
+def _made(raw: Raw, how: str) -> Floats | Bag:
+    """The features that a file gives, or those made of the names or the edges of nodes."""
+    n, every = len(raw.names), np.arange(len(raw.names))
+    if how == "identity":
+        return Bag(every, every, np.ones(n, np.float32), n)
+    if how == "degree":
+        degree = np.bincount(raw.pairs.ravel(), minlength=n)
+        return Bag(every, np.minimum(degree, DEGREES - 1), np.ones(n, np.float32), DEGREES)
+    if raw.x is None:
+        raise BadInput(f"{raw.place}: its nodes have no features, and this run was trained on some; take such a graph")
+    if isinstance(raw.x, Bag) or (raw.x != 0).mean() >= SPARSE:
+        return raw.x
+    row, col = np.nonzero(raw.x)
+    return Bag(row, col, raw.x[row, col], raw.x.shape[1])
+
+
+class GraphSource(Part):
+    """The settings of graphs."""
+
+    model: ClassVar[str] = "gcn"
+    task: ClassVar[str] = "nodes"
+    of: ClassVar[str] = " of graphs"
+    kept: ClassVar[str] = LABELS
+
+    kind: Literal["graph"] = "graph"
+    path: str | None = Field(None, description="a folder with edges.csv and nodes.csv, an .npz, .gml or .graphml file")
+    ask: Literal["auto", "node", "edge", "graph"] = Field(
+        "auto", description="what is said: of each node, of an edge (is there one?), of each graph; auto: by the labels"
+    )
+    node: str | None = Field(None, description="the column of nodes.csv with their names; none: found, else the first")
+    label: str | None = Field(None, description="the column of the label, in nodes.csv or graphs.csv; none: found")
+    features: list[str] | None = Field(None, description="columns of numbers; none: all that are nothing else")
+    graph: str | None = Field(None, description="the column that says of which graph a node is; none: found")
+    source: str | None = Field(None, description="the column of edges.csv where an edge begins; none: found")
+    target: str | None = Field(None, description="the column where it ends; none: found")
+    weight: str | None = Field(None, description="the column of its weight; none: found")
+    split: str | None = Field(None, description="the column that says train, valid or test; none: found")
+    directed: bool = Field(False, description="an edge is heard at its target alone, not at both ends")
+    scale: Literal["auto", "rows", "columns", "none"] = Field(
+        "auto",
+        description="rows sum to 1, or columns have mean 0 and spread 1; auto: rows of counts, columns of others",
+    )
+    answer: Literal["auto", "label", "number"] = Field(
+        "auto", description="what is said; auto: a number if all are and some are no whole ones, else a label"
+    )
+    valid: float = Field(0.1, ge=0, lt=1, description="the share held out while learning, where the file says none")
+    test: float = Field(0.2, ge=0, lt=1, description="the share kept for the last judgement, where the file says none")
+    examples: int | None = Field(None, ge=1, description="learn from so many nodes (edges, graphs) only")
+    sha256: str | None = Field(None, description="fingerprint of the files; a run refuses to be repeated on others")
+
+    def located(self) -> "GraphSource":
+        """The same settings with an absolute path."""
+        return self.model_copy(update={"path": self.path and str(Path(self.path).absolute())})
+
+    def words(self, folder: Path) -> GraphWords:
+        return GraphWords.load(folder)
+
+    def read(self, path: str) -> Raw:
+        """A graph, its nodes in the order of their graphs."""
+        raw = graph_files.read(Path(path), {name: getattr(self, name) for name in NAMED})
+        return raw if raw.of is None or (np.diff(raw.of) >= 0).all() else graph_files.ordered(raw)
+
+    def open(self, *, stateful: bool = False, tokenizer: Any = None, listen: Listener = silent) -> "GraphData":
+        """Read the graph, and decide what is learned from."""
+        if not self.path:
+            raise BadSetting("data.path is not given; name a graph: data.path=my.npz")
+        raw, digest = self.read(self.path), fingerprint(graph_files.files(Path(self.path)), self.sha256, self.path)
+        if raw.unread:
+            listen("notice", text=f"{raw.place}: columns left out, as they hold no numbers: {', '.join(raw.unread)}")
+        ask = self._ask(raw)
+        edges = raw.pairs if self.directed or ask != "edge" else _once(raw.pairs)
+        splits = self._splits(raw, ask, _known(raw, ask, edges), self._abouts(raw, ask, edges))
+        if not len(splits["train"]):
+            raise BadInput(f"{raw.place}: there is no {ask} to learn from; give more of them")
+        words = tokenizer if isinstance(tokenizer, GraphWords) else self._words(raw, ask, splits["train"])
+        asked = edges if ask == "edge" else words.targets(raw)
+        held = {name: some for name in ("valid", "test") if (some := splits[name].tolist())}
+        return GraphData(self, words, raw, asked, splits["train"][: self.examples].tolist(), held, digest)
+
+    def other(
+        self, path: str, split: str, *, tokenizer: GraphWords, stateful: bool = False, listen: Listener = silent
+    ) -> "GraphData":
+        """Another graph, of which all is judged that its file says (or its split of that name, where it has one)."""
+        raw = self.read(path)
+        edges = raw.pairs if self.directed or tokenizer.ask != "edge" else _once(raw.pairs)
+        known = _known(raw, tokenizer.ask, edges)
+        judged = raw.splits.get(tokenizer.ask, {}).get(split, known).tolist()
+        if not judged:
+            raise BadInput(f"{path}: there is nothing to judge; give a graph with labels")
+        digest = fingerprint(graph_files.files(Path(path)), None, path)
+        asked = edges if tokenizer.ask == "edge" else tokenizer.targets(raw)
+        return GraphData(self, tokenizer, raw, asked, [], {split: judged}, digest)
+
+    # --- what is asked ------------------------------------------------------------------------------------------------
+
+    def _ask(self, raw: Raw) -> Ask:
+        of_graphs = raw.of is not None and raw.said is not None and len(raw.said) == len(raw.graphs)
+        if self.ask == "auto":
+            return "graph" if of_graphs else "edge" if raw.said is None else "node"
+        if self.ask != "edge" and (raw.said is None or of_graphs != (self.ask == "graph")):
+            way = "name its column: data.label=... (and data.graph=... for graphs), or set data.ask=edge"
+            raise BadInput(f"{raw.place}: data.ask={self.ask}, and nothing is said of its {self.ask}s; {way}")
+        return self.ask
+
+    def _splits(self, raw: Raw, ask: Ask, known: Ints, abouts: list[str]) -> dict[str, Ints]:
+        """The numbers of each split: as the file says, else drawn."""
+        said, none = raw.splits.get(ask, {}), known[:0]
+        found = {name: np.intersect1d(said.get(name, none), known) for name in ("valid", "test")}
+        train = np.setdiff1d(np.intersect1d(said.get("train", known), known), np.concatenate([*found.values()]))
+        for split in ("test", "valid"):
+            if split not in said and (split == "valid" or not said):
+                found[split] = self._drawn(train, abouts, self._strata(raw, ask), split)
+                train = np.setdiff1d(train, found[split])
+        if self.examples is not None:  # the first ones of a file may all have one label
+            train = np.array(sorted(train.tolist(), key=lambda n: key(abouts[n])), np.int64)
+        return found | {"train": train}
+
+    def _strata(self, raw: Raw, ask: Ask) -> list[str] | None:
+        """What each share is drawn from: the nodes or graphs of a label."""
+        return None if ask == "edge" or self._answer(raw) == "number" else raw.said
+
+    def _drawn(self, train: Ints, abouts: list[str], labels: list[str] | None, split: str) -> Ints:
+        """Of each label its share: test from one end of the keys' range, valid from the other."""
+        strata: dict[str, list[int]] = {}
+        for n in train.tolist():
+            strata.setdefault("" if labels is None else labels[n], []).append(n)
+        drawn = list[int]()
+        for some in strata.values():
+            some.sort(key=lambda n: key(abouts[n]), reverse=split == "valid")
+            drawn += some[: min(round(getattr(self, split) * len(some)), len(some) - 1)]
+        return np.array(sorted(drawn), np.int64)
+
+    def _abouts(self, raw: Raw, ask: Ask, edges: Ints) -> list[str]:
+        """What decides on which side each stands: its name, or the names of its ends."""
+        if ask != "edge":
+            return raw.names if ask == "node" else raw.graphs
+        ends = ([raw.names[a], raw.names[b]] for a, b in edges.tolist())
+        return ["\t".join(pair if self.directed else sorted(pair)) for pair in ends]
+
+    def _answer(self, raw: Raw) -> Literal["label", "number"]:
+        if self.answer != "auto":
+            return self.answer
+        try:
+            values = {float(said) for said in raw.said or () if said}
+        except ValueError:
+            return "label"
+        amount = all(map(math.isfinite, values)) and (any(v % 1 for v in values) or len(values) > KINDS)
+        return "number" if amount else "label"
+
+    def _words(self, raw: Raw, ask: Ask, train: Ints) -> GraphWords:
+        made: Literal["given", "identity", "degree"] = "given"
+        if raw.x is None:
+            made = "degree" if ask == "graph" else "identity"
+        x = _made(raw, made)
+        values = x.val if isinstance(x, Bag) else x
+        counts = isinstance(x, Bag) and bool((values >= 0).all())
+        scale = ("rows" if counts else "columns") if self.scale == "auto" else self.scale
+        how: dict[str, Any] = {"features": x.many if isinstance(x, Bag) else x.shape[1], "made": made, "scale": scale}
+        if scale == "columns":
+            if isinstance(x, Bag):
+                raise BadSetting(
+                    "data.scale=columns: most of its features are 0 and would not stay so; take rows or none"
+                )
+            width = x.std(0)
+            how |= {"centre": x.mean(0).tolist(), "width": np.where(width > 0, width, 1).tolist()}
+        if ask == "edge":
+            return GraphWords(ask, ["no edge", "edge"], **how)
+        said = [raw.said[n] for n in train.tolist()] if raw.said else []
+        if self._answer(raw) == "number":
+            amounts = np.array([_amount(s, raw.place) for s in said])
+            spread = float(amounts.std()) or 1.0
+            return GraphWords(
+                ask, [self.label or "number"], answer="number", mean=float(amounts.mean()), spread=spread, **how
+            )
+        labels = sorted({s for s in raw.said or () if s}, key=_order)
+        if len(labels) < 2:
+            raise BadInput(f"{raw.place}: the only label is {labels[0]!r}, so there is nothing to learn")
+        return GraphWords(ask, labels, **how)
+
+
+def _once(pairs: Ints) -> Ints:
+    """Edges without a direction: the smaller number first, each once, no loops."""
+    ends = np.sort(pairs[pairs[:, 0] != pairs[:, 1]], 1)
+    return np.unique(ends, axis=0)
+
+
+def _known(raw: Raw, ask: Ask, edges: Ints) -> Ints:
+    """Numbers of the nodes or graphs of which something is said, or of the edges."""
+    if ask == "edge":
+        return np.arange(len(edges))
+    return np.array([n for n, said in enumerate(raw.said or ()) if said], np.int64)
+
+
+def _amount(said: str, place: str) -> float:
+    try:
+        return float(said)
+    except ValueError:
+        raise BadInput(f"{place}: {said!r} is not a number; mend it, or set data.answer=label") from None
+
+
+def _order(label: str) -> tuple[float, str]:
+    try:
+        return float(label), label
+    except ValueError:
+        return math.inf, label
+
+
+@dataclass(frozen=True, eq=False)
+class GraphData:
+    """An opened graph, or many; what is asked of each node or graph (of edges: their ends, E 2), and the splits."""
+
+    settings: GraphSource
+    words: GraphWords
+    raw: Raw
+    asked: Any
+    train: list[int]
+    splits: dict[str, list[int]]  # valid and test, where there are any
+    sha256: str
+
+    @property
+    def vocab(self) -> Outputs:
+        return self.words.vocab
+
+    @property
+    def tokenizer(self) -> GraphWords:
+        return self.words
+
+    @property
+    def longest(self) -> int:
+        return len(self.raw.names)
+
+    @property
+    def of(self) -> Ints:
+        """Which graph a node is of."""
+        return np.zeros(len(self.raw.names), np.int64) if self.raw.of is None else self.raw.of
+
+    def heard(self, pairs: Ints) -> Ints:
+        """Edges (E 2) as they are looked along: both ways, unless they have a direction."""
+        return pairs if self.settings.directed else np.concatenate([pairs, pairs[:, ::-1]])
+
+    def facts(self) -> dict[str, Any]:
+        """What the report says of the data."""
+        unit = f"{self.words.ask}s"
+        many = {"nodes": len(self.raw.names), "edges": len(_once(self.raw.pairs)), "features": self.words.features}
+        graphs = {"graphs": len(self.raw.graphs)} if self.raw.graphs else {}
+        said = f"{len(self.words.labels)} labels" if self.words.answer == "label" else "a number each"
+        told = ", ".join(f"{n:,} {name}" for name, n in (graphs | many).items())
+        return {
+            unit: {"train": len(self.train)} | {name: len(some) for name, some in self.splits.items()},
+            "unit": unit,
+            "told": told if self.words.ask == "edge" else f"{told}, {said}",
+            "sha256": self.sha256,
+        }

@@ -1,0 +1,243 @@
+"""Graphs: a node is told by its neighbours, equally (GCN), by those that are alike (GAT), or as a Transformer's token.
+
+GCN: H' = A H W with weights fixed by the degrees, a_ij = 1 / sqrt(d_i d_j) (Kipf 2016).
+GAT: a_ij = softmax_j LeakyReLU(a . [W h_i || W h_j]) over the neighbours j of i (Velickovic 2017).
+Graph transformer: blocks whose tokens are nodes, who look at those within reach; where a node stands is added to it.
+
+What is said of a graph is the mean of what its nodes say.
+"""
+
+from itertools import pairwise
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from harken.core import Block, Concat, Layout, Place, Wiring, attend, mix
+from harken.part import Outputs, Part
+
+FAR = 6  # hops that are told apart
+
+
+class Lift(nn.Module):
+    """x W, where x may be sparse: a bag of words is a graph from nodes to words, and its product is a mix."""
+
+    def __init__(self, width: int, d: int, *, dropout: float) -> None:
+        super().__init__()
+        self.W, self.p = nn.Parameter(torch.empty(width, d)), dropout
+        nn.init.xavier_uniform_(self.W)
+
+    def forward(self, x: Tensor) -> Tensor:  # N F -> N d
+        if not x.is_sparse:
+            return F.dropout(x, self.p, self.training) @ self.W
+        row, col = x.indices()
+        return mix(F.dropout(x.values(), self.p, self.training), self.W, row, col, len(x))
+
+
+class Convolution(nn.Module):
+    """A H W + b."""
+
+    def __init__(self, width: int, d: int, *, dropout: float) -> None:
+        super().__init__()
+        self.lift, self.b = Lift(width, d, dropout=dropout), nn.Parameter(torch.zeros(d))
+
+    def forward(self, h: Tensor, layout: Layout, a: Tensor) -> Tensor:  # N F, E -> N d
+        i, j, _ = layout.listed()
+        return mix(a, self.lift(h), i, j, len(h)) + self.b
+
+
+class Neighbours(nn.Module):
+    """Attention to the neighbours: heads side by side, or their mean in the last layer."""
+
+    def __init__(self, width: int, D: int, heads: int, *, mean: bool, dropout: tuple[float, float]) -> None:
+        super().__init__()
+        self.heads, self.mean, self.p = heads, mean, dropout[1]
+        self.lift, self.similarity = Lift(width, heads * D, dropout=dropout[0]), Concat(heads, D)
+        self.b = nn.Parameter(torch.zeros(D if mean else heads * D))
+        for W in (self.similarity.W_q, self.similarity.W_k):
+            nn.init.uniform_(W, -((6 / (D + heads)) ** 0.5), (6 / (D + heads)) ** 0.5)
+        self.watch: Any = None
+
+    def forward(self, h: Tensor, layout: Layout, a: Tensor) -> Tensor:  # N F -> N d
+        v = self.lift(h).unflatten(-1, (self.heads, -1)).transpose(0, 1)[None]  # 1 H N D
+        dropout = self.p if self.training else 0.0
+        o = attend(v, v, v, self.similarity, layout, dropout=dropout, watch=self.watch)[0]  # H N D
+        return (o.mean(0) if self.mean else o.transpose(0, 1).flatten(1)) + self.b
+
+
+class GNN(nn.Module):
+    """Layers of one kind, with a non-linearity between them. The layers are named so that the first can be told."""
+
+    compiles = False  # a graph has one shape: what a GPU plays from a recording is as fast
+
+    def __init__(self, layers: list[nn.Module], act: Any) -> None:
+        super().__init__()
+        self.blocks, self.act = nn.ModuleList(layers), act
+
+    def first(self) -> nn.Module:
+        """What reads the features."""
+        return self.blocks[0]
+
+    def forward(
+        self, x: Tensor, layout: Layout, a: Tensor, of: Tensor | None = None, graphs: int = 0, **_: Any
+    ) -> Tensor:
+        """What is said of each node, N C; with `graphs` of each of so many graphs."""
+        for n, layer in enumerate(self.blocks):
+            x = layer(x if n == 0 else self.act(x), layout, a)
+        return pooled(x, of, graphs)
+
+
+def pooled(h: Tensor, of: Tensor | None, graphs: int) -> Tensor:  # N C -> G C
+    """The mean over the nodes of each graph, where graphs are asked for."""
+    if of is None or not graphs:
+        return h
+    sums = h.new_zeros(graphs, h.shape[-1]).index_add(0, of, h)
+    return sums / h.new_zeros(graphs).index_add(0, of, h.new_ones(len(of))).clamp_min(1)[:, None]
+
+
+class Near(Layout):
+    """A layout whose pairs have a bias each, H E: no N x N table."""
+
+    def __init__(self, laid: Layout, each: Tensor) -> None:
+        self.__dict__ |= laid.__dict__
+        self.each = each
+
+    def shift(self, heads: Tensor | slice, i: Tensor, j: Tensor | slice = slice(None)) -> Tensor:
+        each = self.each if isinstance(heads, slice) else self.each[heads.flatten()]
+        if not isinstance(j, slice):  # the listed pairs
+            return each
+        own, to, _ = self.listed()
+        row, pair = (i[:, None] == own).nonzero(as_tuple=True)
+        rows = each.new_zeros(len(each), len(i), self.Lk)
+        rows[:, row, to[pair]] = each[:, pair]
+        return rows
+
+
+class GraphTransformer(nn.Module):
+    """Nodes as tokens: features and places added, blocks of attention to those within reach, one map at the end."""
+
+    compiles = False
+
+    def __init__(self, shape: "TransformerShape", asked: Outputs) -> None:
+        super().__init__()
+        self.kind, self.p = shape.positions, shape.dropout
+        self.lift = Lift(asked.vocab, shape.d, dropout=shape.feature_dropout)
+        self.places = nn.Linear(shape.places, shape.d) if shape.positions != "none" else None
+        self.near = nn.Parameter(torch.zeros(shape.heads, FAR + 1)) if shape.distance else None
+        wiring = Wiring(shape.d, shape.heads, norm="pre", hidden=shape.hidden, dropout=shape.dropout)
+        self.blocks = nn.ModuleList(Block(wiring) for _ in range(shape.layers))
+        self.norm, self.W_y = wiring.normalise(), nn.Linear(shape.d, asked.outputs or shape.d)
+
+    def first(self) -> nn.Module:
+        return self.lift
+
+    def forward(
+        self, x: Tensor, layout: Layout, hops: Tensor, places: Tensor | None = None, of: Tensor | None = None,
+        graphs: int = 0, **_: Any,
+    ) -> Tensor:  # fmt: skip
+        h = self.lift(x)
+        if self.places is not None and places is not None:
+            if self.kind == "laplacian" and self.training:  # an eigenvector has no sign of its own
+                places = places * (torch.rand_like(places[:1]) < 0.5).to(places.dtype).mul(2).sub(1)
+            h = h + self.places(places)
+        h, place = h[None], Place(self._near(layout, hops))
+        for block in self.blocks:
+            h = block(h, place)
+        y: Tensor = self.W_y(F.dropout(self.norm(h[0]), self.p, self.training))
+        return pooled(y, of, graphs)
+
+    def _near(self, layout: Layout, hops: Tensor) -> Layout:
+        """Who is how far apart, as a bias of the scores."""
+        if self.near is None:
+            return layout
+        each = self.near[:, hops.clamp_max(FAR)]  # H E, or H N N
+        if layout.pairs is not None:
+            return Near(layout, each)
+        return layout.structure.lay(1, layout.Lq, layout.Lk, layout.device, each)
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+class _Shape(Part):
+    layers: int = Field(2, ge=1, description="number of layers: how many hops away a node is heard")
+    dropout: float = Field(0.5, ge=0, lt=1, description="share of features and states dropped, in training")
+
+
+class GCNShape(_Shape):
+    """A graph-convolutional network."""
+
+    dials: ClassVar = {"size": {"tiny": {"d": 8}, "small": {"d": 16}, "medium": {"d": 64}, "large": {"d": 256}}}
+
+    kind: Literal["gcn"] = "gcn"
+    size: Literal["tiny", "small", "medium", "large"] = Field("small", description="the one dial: sets d")
+    d: int = Field(16, ge=1, description="width of the layers between")
+
+    def build(self, vocab: Outputs) -> GNN:
+        widths = [vocab.vocab, *[self.d] * (self.layers - 1), vocab.outputs or self.d]
+        made = [Convolution(a, b, dropout=self.dropout) for a, b in pairwise(widths)]
+        return GNN(list(made), F.relu)
+
+
+class GATShape(_Shape):
+    """A graph attention network."""
+
+    dials: ClassVar = {
+        "size": {
+            "tiny": {"d": 8, "heads": 2},
+            "small": {"d": 64, "heads": 8},
+            "medium": {"d": 256, "heads": 8},
+            "large": {"d": 1024, "heads": 16},
+        }
+    }
+
+    kind: Literal["gat"] = "gat"
+    size: Literal["tiny", "small", "medium", "large"] = Field("small", description="the one dial: sets d and heads")
+    d: int = Field(64, ge=1, description="width of the layers between, all heads together")
+    heads: int = Field(8, ge=1, description="number of attention heads (H)")
+    last_heads: int = Field(1, ge=1, description="heads of the last layer, whose mean is taken")
+    dropout: float = Field(0.6, ge=0, lt=1, description="share of features and states dropped, in training")
+    attention_dropout: float = Field(0.6, ge=0, lt=1, description="share of neighbours not heard, in training")
+
+    def build(self, vocab: Outputs) -> GNN:
+        if self.d % self.heads:
+            wider = self.d // self.heads * self.heads + self.heads
+            raise ValueError(f"d={self.d} does not split over {self.heads} heads; try d={wider}")
+        how: Any = {"dropout": (self.dropout, self.attention_dropout)}
+        between = [vocab.vocab, *[self.d] * (self.layers - 1)]
+        made = [Neighbours(a, self.d // self.heads, self.heads, mean=False, **how) for a in between[:-1]]
+        last = Neighbours(between[-1], vocab.outputs or self.d, self.last_heads, mean=True, **how)
+        return GNN([*made, last], F.elu)
+
+
+class TransformerShape(_Shape):
+    """A graph transformer."""
+
+    dials: ClassVar = {
+        "size": {
+            "tiny": {"d": 8, "heads": 2, "places": 4},
+            "small": {"d": 64, "heads": 4, "places": 16},
+            "medium": {"d": 128, "heads": 8, "places": 16},
+            "large": {"d": 256, "heads": 8, "places": 32},
+        }
+    }
+
+    kind: Literal["graph-transformer"] = "graph-transformer"
+    size: Literal["tiny", "small", "medium", "large"] = Field(
+        "small", description="the one dial: sets d, heads, places"
+    )
+    d: int = Field(64, ge=1, description="width of a node's state")
+    heads: int = Field(4, ge=1, description="number of attention heads (H)")
+    hidden: int | None = Field(None, ge=1, description="width of the MLP; none: 4 d")
+    reach: int = Field(1, ge=0, description="hops within which nodes look at each other; 0: all nodes of a graph")
+    positions: Literal["none", "laplacian", "walk"] = Field(
+        "walk", description="where a node stands: eigenvectors of the Laplacian, or chances that a walk comes back"
+    )
+    places: int = Field(16, ge=1, description="numbers that say where a node stands")
+    distance: bool = Field(True, description="who is how many hops away weighs more or less, by head")
+    feature_dropout: float = Field(0.5, ge=0, lt=1, description="share of features dropped, in training")
+
+    def build(self, vocab: Outputs) -> GraphTransformer:
+        return GraphTransformer(self, vocab)

@@ -1,0 +1,79 @@
+"""What nodes of a graph are, whether two have an edge, or what whole graphs are, by a run that was trained on graphs.
+
+Asked by name: of the run's own graph, or of another, whose file is named first. A file alone asks for all it has.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harken.data.graph_files import Ints
+from harken.errors import BadInput, did_you_mean
+
+if TYPE_CHECKING:
+    from harken.data.graphs import GraphData
+
+    from .model import Run
+
+BETWEEN = ("\t", "--")  # two nodes
+
+
+def label_nodes(run: "Run", given: Sequence[Any]) -> list[list[dict[str, Any]]]:
+    """For each name its labels, the likeliest first; of a number its value; of two nodes whether they have an edge."""
+    asked = [str(one) for one in given]
+    if not asked:
+        return []
+    data, task = _bound(run, asked)
+    words = data.words
+    names = {name: n for n, name in enumerate(data.raw.graphs if words.ask == "graph" else data.raw.names)}
+    if words.ask == "edge":
+        y = task.answers(run.model, _pairs(asked, names, data))
+        return _ranked(words.labels, torch.stack([(-y).sigmoid(), y.sigmoid()], 1))
+    which = [_number(one, names, data) for one in asked] if asked else list(names.values())
+    y = task.answers(run.model, which)
+    if words.answer == "number":
+        return [[{"label": words.labels[0], "value": value * words.spread + words.mean}] for value in y[:, 0].tolist()]
+    return _ranked(words.labels, y.softmax(-1))
+
+
+def _ranked(labels: Sequence[str], p: Tensor) -> list[list[dict[str, Any]]]:
+    rows = (zip(labels, each, strict=True) for each in p.tolist())
+    return [[{"label": label, "probability": q} for label, q in sorted(row, key=lambda said: -said[1])] for row in rows]
+
+
+def _bound(run: "Run", asked: list[str]) -> tuple["GraphData", Any]:
+    """The graph that is asked about, bound to the run's task; the name of its file is taken off."""
+    own = run.__dict__.setdefault("_graph", {})  # read once for many questions
+    path = asked.pop(0) if Path(asked[0]).exists() and not _known(run, asked[0], own) else None
+    if path not in own:
+        opened = run.recipe.open(run.tokenizer, other=None if path is None else (path, "test"))
+        own[path] = opened, run.recipe.bind(opened)
+    found: tuple[GraphData, Any] = own[path]
+    return found
+
+
+def _known(run: "Run", name: str, own: dict[Any, Any]) -> bool:
+    """Whether a name that is also a file's is a node of the graph in hand."""
+    return None in own and name in own[None][0].raw.names
+
+
+def _number(name: str, names: dict[str, int], data: "GraphData") -> int:
+    if name not in names:
+        what = f"no {'graph' if data.words.ask == 'graph' else 'node'} of {data.raw.place}"
+        some = f"it has {len(names):,}, such as {', '.join([*names][:3])}.{did_you_mean(name, names)}"
+        raise BadInput(f"{name!r}: {what}; {some}")
+    return names[name]
+
+
+def _pairs(asked: list[str], names: dict[str, int], data: "GraphData") -> Ints:
+    found = []
+    for one in asked:
+        ends = next((parts for sign in BETWEEN if len(parts := one.split(sign)) == 2), None)
+        if ends is None:
+            raise BadInput(f"{one!r}: two nodes are accepted, with -- between them, such as {'--'.join([*names][:2])}")
+        found.append([_number(end.strip(), names, data) for end in ends])
+    return np.array(found, np.int64).reshape(-1, 2)

@@ -1,0 +1,148 @@
+"""What is said of nodes, edges and graphs: the loss, the pull of the weights, and what costs nothing."""
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+
+from harken.data.graphs import GraphSource
+from harken.errors import BadSetting
+from harken.models.graph import GCNShape
+from harken.tasks import marks
+from harken.tasks.nodes import Task
+
+
+@pytest.fixture
+def club(tmp_path):
+    """The karate club as arrays, without features."""
+    G = nx.karate_club_graph()
+    labels = np.array([int(G.nodes[n]["club"] == "Officer") for n in G])
+    np.savez(tmp_path / "club.npz", edges=np.array(G.edges), label=labels)
+    return tmp_path / "club.npz"
+
+
+def bound(path, task=None, **settings):
+    data = GraphSource(path=str(path), **settings).open()
+    torch.manual_seed(0)
+    shape = GCNShape(dropout=0.0)
+    return (task or Task()).bind(data, shape, batch=4, seed=0), shape.build(data.vocab)
+
+
+def test_all_training_nodes_are_asked_in_every_step(club):
+    task, _ = bound(club)
+    batch = task.batch(3, 0)
+    assert batch.tokens[:, 0].tolist() == task.data.train
+    assert batch.targets.tolist() == task.data.asked[task.data.train].tolist()
+    assert (task.steps, batch.size) == (1, 34)
+
+
+def test_the_pull_is_what_adam_calls_weight_decay_on_the_first_layer_alone(club):
+    task, model = bound(club, Task(l2=0.1))
+    free, _ = bound(club)
+    batch = task.batch(0, 0)
+    gradients = []
+    for each in (task, free):
+        model.zero_grad()
+        (each.loss(model, batch).total / batch.count).backward()
+        gradients.append({name: p.grad.clone() for name, p in model.named_parameters()})
+    for name, p in model.named_parameters():
+        pulled = 0.1 * p.detach() if name.startswith("blocks.0.") else 0.0
+        torch.testing.assert_close(gradients[0][name], gradients[1][name] + pulled)
+
+
+def test_the_loss_that_is_told_is_without_the_pull(club):
+    task, model = bound(club, Task(l2=0.1, l2_of="all"))
+    loss = task.loss(model, task.batch(0, 0))
+    assert float(loss.told) == pytest.approx(float(bound(club)[0].loss(model, task.batch(0, 0)).total.detach()))
+    assert float(loss.total.detach()) > float(loss.told)
+
+
+def test_the_neighbours_majority_counts_training_neighbours_alone(club):
+    task, _ = bound(club)
+    G, train, labels = nx.karate_club_graph(), {*task.data.train}, task.data.asked
+    share = np.bincount(labels[task.data.train], minlength=2) / len(train)
+    for n, said in enumerate(task._neighbours.exp().numpy()):
+        known = [labels[k] for k in G[n] if k in train]
+        np.testing.assert_allclose(said, (np.bincount(known, minlength=2) + share) / (len(known) + 1), atol=1e-5)
+
+
+def test_a_measure_that_does_not_fit_is_refused(club):
+    with pytest.raises(BadSetting, match=r"task.measure=auc: does not fit, as the data asks for a label"):
+        bound(club, Task(measure="auc"))
+    with pytest.raises(BadSetting, match=r"task.measure=f1: does not fit, as the data asks for edges; take one of auc"):
+        bound(club, Task(measure="f1"), ask="edge")
+
+
+# --- edges ------------------------------------------------------------------------------------------------------------
+
+
+def test_held_out_edges_are_not_looked_along(club):
+    task, _ = bound(club, ask="edge")
+    seen = {*zip(task.graph.i.tolist(), task.graph.j.tolist(), strict=True)}
+    held = task.data.asked[[n for some in task.data.splits.values() for n in some]].tolist()
+    known = task.data.asked[task.data.train].tolist()
+    assert all((a, b) not in seen and (b, a) not in seen for a, b in held)
+    assert all((a, b) in seen and (b, a) in seen for a, b in known)
+    assert len(held) + len(known) == 78
+
+
+def test_drawn_pairs_have_no_edge_and_are_drawn_anew_in_each_epoch(club):
+    task, _ = bound(club, ask="edge")
+    G = nx.karate_club_graph()
+    first, again, later = (task.batch(epoch, 0) for epoch in (0, 0, 1))
+    assert torch.equal(first.tokens, again.tokens)
+    assert not torch.equal(first.tokens, later.tokens)
+    assert [G.has_edge(*pair) for pair in first.tokens.tolist()] == first.targets.bool().tolist()
+    assert int(first.targets.sum()) == len(first.targets) // 2
+
+
+def test_the_score_of_an_edge_is_the_dot_of_what_is_said_of_its_ends(club):
+    task, model = bound(club, ask="edge")
+    h = model(**task.told(model))
+    torch.testing.assert_close(
+        task.says(model, torch.tensor([[0, 5], [3, 3]])), torch.stack([h[0] @ h[5], h[3] @ h[3]])
+    )
+
+
+@pytest.mark.oracle
+def test_the_area_under_the_curve_is_scikit_learns():
+    rng = np.random.default_rng(0)
+    gold, found = rng.random(200) < 0.3, rng.integers(20, size=200)  # many are equal
+    assert marks.auc(gold, found) == pytest.approx(roc_auc_score(gold, found))
+    assert marks.auc(np.ones(3, bool), np.arange(3)) == 0.5
+
+
+# --- graphs -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shapes(tmp_path):
+    """Rings and stars."""
+    every = [nx.cycle_graph(4 + g % 4) if g % 2 else nx.star_graph(3 + g % 4) for g in range(40)]
+    whole = nx.disjoint_union_all(every)
+    of = np.repeat(np.arange(40), [len(G) for G in every])
+    np.savez(tmp_path / "shapes.npz", edges=np.array(whole.edges), graph=of, label=np.arange(40) % 2)
+    return tmp_path / "shapes.npz"
+
+
+def test_an_epoch_asks_every_training_graph_once(shapes):
+    task, _ = bound(shapes)
+    batches = [task.batch(0, n) for n in range(task.steps)]
+    assert sorted(torch.cat([b.tokens for b in batches])[:, 0].tolist()) == task.data.train
+    assert all(len(b.tokens) <= 4 for b in batches)
+
+
+def test_a_graph_in_a_batch_is_said_to_be_what_it_is_said_alone(shapes):
+    task, model = bound(shapes)
+    whole = model(**task.graph.told(next(model.parameters())))
+    torch.testing.assert_close(task.says(model, torch.tensor([7, 2])), whole[[7, 2]])
+    torch.testing.assert_close(task.answers(model, [2]), whole[[2]])
+
+
+def test_parts_of_a_batch_of_graphs_add_up_to_its_loss(shapes):
+    task, model = bound(shapes, Task(l2=0.1))
+    batch = task.batch(0, 0)
+    parts = [task.loss(model, batch.rows(n, n + 1)).total for n in range(4)]
+    torch.testing.assert_close(sum(parts), task.loss(model, batch).total)
+    assert sum(batch.rows(n, n + 1).size for n in range(4)) == batch.size
