@@ -102,7 +102,9 @@ def test_tags_stand_at_the_first_piece_of_a_word(made, tmp_path):
     assert found
 
 
-@pytest.mark.parametrize("name", ["BertForSequenceClassification", "BertForTokenClassification"])
+@pytest.mark.parametrize(
+    "name", [name for name in MODELS if name.startswith(("BertForS", "BertForT", "DistilBertForT"))]
+)
 def test_the_way_back_gives_the_run(made, tmp_path, name):
     run = made(MODELS[name])
     export(run, tmp_path / "out")

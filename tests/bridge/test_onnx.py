@@ -60,9 +60,13 @@ def test_the_states_of_padded_texts_are_the_runs(made, tmp_path):
     assert said[1][real.numpy()] == pytest.approx(run.model.logits(h)[real].numpy(), abs=1e-5)
 
 
+@pytest.mark.parametrize("joint", [True, False])
 @torch.no_grad()
-def test_the_scores_of_a_target_are_the_runs_for_sources_of_any_length(made, tmp_path):
-    run = made({**BODY, "model.layers": 1, "model.kind": "transformer", "data.kind": "pairs"})
+def test_the_scores_of_a_target_are_the_runs_for_sources_of_any_length(made, tmp_path, joint):
+    how = {"data.joint": joint, "model.shared": joint, "model.layers": 1}
+    run = made({**BODY, "model.kind": "transformer", "data.kind": "pairs", **how})
+    assert run.model.source_vocab - run.model.vocab == (0 if joint else 400 - run.tokenizer.target.vocab)
+    assert joint or run.tokenizer.target.vocab < 100
     assert onnx.export(run, tmp_path / "out")["logits"]["passed"]
     graph, edge = session(tmp_path / "out"), run.model.edge
     asked = json.loads((tmp_path / "out" / "generation_config.json").read_text())

@@ -73,6 +73,8 @@ def files(run: Run) -> dict[str, Any]:
     if run.pairs:
         said = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
         edges = _edges(run)
+        if (target := run.tokenizer.target) is not plain(run):
+            found["tokenizer.target.json"] = json.loads(target.json)
         found["generation_config.json"] = {name: edges[name] for name in said} | {"max_length": run.model.context}
     return found
 

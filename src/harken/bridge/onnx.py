@@ -108,22 +108,31 @@ class Targets(Graph):
         self.start, self.end = found["decoder_start_token_id"], found["eos_token_id"]
         self.columns = [*range(max(edge, self.end + 1))]
         self.columns[self.end] = edge
+        words: Any = run.tokenizer
+        self.last = self.end if words.source is words.target else words.source.vocab  # a source's
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor) -> tuple[Tensor, ...]:
         real = attention_mask > 0
-        read = self.model.read(self._own(input_ids, self.end), real)
+        read = self.model.read(self._source(input_ids), real)
         own: Any = None  # nothing is remembered of the target: it is read whole
-        tokens, told = self._own(decoder_input_ids, self.start), Remembered(own, Source(read, real))
+        tokens, told = self._target(decoder_input_ids), Remembered(own, Source(read, real))
         return (self.model.scores(tokens, memory=told)[..., self.columns],)
 
     def ours(self, *given: Tensor) -> Any:
         source, real, tokens = given
-        told = {"source": self._own(source, self.end), "source_lengths": real.sum(1)}
-        return (self.model.scores(self._own(tokens, self.start), **told)[..., self.columns],)
+        told = {"source": self._source(source), "source_lengths": real.sum(1)}
+        return (self.model.scores(self._target(tokens), **told)[..., self.columns],)
 
-    def _own(self, ids: Tensor, mark: int) -> Tensor:
-        """With our edge for their mark; padding may have an id beyond it."""
-        return torch.where(ids == mark, self.model.edge, ids).clamp_max(self.model.edge)
+    def _source(self, ids: Tensor) -> Tensor:
+        return _edged(ids, self.last, self.model.source_vocab - 1)
+
+    def _target(self, ids: Tensor) -> Tensor:
+        return _edged(ids, self.start, self.model.edge)
+
+
+def _edged(ids: Tensor, mark: int, edge: int) -> Tensor:
+    """With our edge for their mark; padding may have an id beyond it."""
+    return torch.where(ids == mark, edge, ids).clamp_max(edge)
 
 
 def export(run: Run, out: str | Path, *, listen: Listener = silent) -> dict[str, Any]:
@@ -172,7 +181,8 @@ def _drawn(inputs: list[str], B: int, L: int, run: Run) -> tuple[Tensor, ...]:
     """Random tokens, a mask that hides the end of the first row, two segments, and a target of another length."""
     real = torch.ones(B, L, dtype=torch.long)
     real[0, (L + 1) // 2 :] = 0
-    dice, most = torch.Generator().manual_seed(B * L), marks.plain(run).vocab
+    dice = torch.Generator().manual_seed(B * L)
+    most = min(run.tokenizer.vocab) - 1 if run.pairs else marks.plain(run).vocab
     target = torch.randint(most, (B, L // 2 + 1), generator=dice)
     target[:, 0] = marks.ids(run).get("decoder_start_token_id", 0)
     drawn = {
