@@ -96,5 +96,5 @@ def test_pixels_that_are_read_in_an_odd_way_are_refused(folder, tmp_path, fields
 
 def test_a_vit_that_transformers_does_not_have_is_not_exported(made, tmp_path):
     shape = {"data.kind": "images", "model.d": 16, "model.layers": 1, "model.heads": 2, "model.pool": "mean"}
-    with pytest.raises(BadInput, match="it would have with model.pool=first"):
+    with pytest.raises(BadInput, match=r"it would have with model\.pool=first"):
         export(made(shape), tmp_path / "out")
