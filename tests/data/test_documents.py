@@ -97,14 +97,27 @@ def test_half_of_the_seconds_follow_and_the_others_come_from_another_document():
     assert abs(np.mean(share) - 0.5) < 0.05
 
 
-def test_neither_length_nor_a_broken_sentence_tells_what_follows():
-    passages, lengths = Passages(MANY, 30, 8, seed=5), {True: [], False: []}
-    for step in range(200):
+def chance(documents: int, fewest: int, most: int) -> Documents:
+    """Documents of that many sentences, whose lengths have no order that could tell anything."""
+    draw = np.random.default_rng(3).integers
+    return text_of([draw(4, 14, size=draw(fewest, most)).tolist() for _ in range(documents)])
+
+
+# the first ones end within a passage; passages of the second are cut where they are full; the third has both
+TEXTS = {"short": chance(60, 3, 8), "long": chance(6, 60, 90), "mixed": chance(40, 1, 30)}
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_neither_length_nor_how_it_begins_and_ends_tells_what_follows(text):
+    passages, seen = Passages(text, 30, 8, seed=5), {True: [], False: []}
+    marks = text.sentences, text.documents
+    for step in range(400):
         first, second, follows = passages.pairs(passages.picks(step, 0), dice(1, step))
-        assert np.isin(second[:, 0], MANY.sentences).all()
-        for a, b, yes in zip(first, second, follows, strict=True):
-            lengths[bool(yes)].append(b[1] - b[0] + a[1] - a[0])
-    assert abs(np.mean(lengths[True]) - np.mean(lengths[False])) < 0.6
+        for a, (begin, end), yes in zip(first, second, follows, strict=True):
+            signs = [np.isin(at, some) for at in (begin, end) for some in marks]  # of a sentence, of a document
+            seen[bool(yes)].append([*signs, (a[1] - a[0] + end - begin) / 30])
+    assert np.abs(np.mean(seen[True], 0) - np.mean(seen[False], 0)).max() < 0.07
+    assert max(row[-1] for row in seen[False]) <= 1  # and it fits
 
 
 def test_passages_are_a_pure_function_of_their_place():

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 import harken
 from harken import recipe as recipes
 from harken.data.batch import IGNORE
+from harken.data.masked_batch import Hiding
 from harken.errors import BadInput, BadSetting
 from harken.events import silent
 from harken.study import audit
@@ -141,6 +142,22 @@ def test_the_free_baselines_are_the_commonest_word_and_the_commoner_answer(tales
     assert found["unigram"]["accuracy"] == pytest.approx((asked == often.argmax()).mean())
     apart = torch.cat([b.elsewhere for b in batches]).double().mean().item()
     assert found["majority"] == {"next_accuracy": max(apart, 1 - apart)}
+
+
+def test_what_the_end_of_a_passage_tells_is_a_free_baseline_and_little(tales):
+    task, _ = bound(tales)
+    ends = task.data.tokenizer.encode('. ! ? "')
+    task.how = Hiding(share=1e-9, x=0.0, y=0.0, whole=False)  # nothing is hidden: a row tells where its passage ends
+    right = [
+        (row[length - 2].item() in ends) == (apart == 0)
+        for batch in task._judged("valid", None)
+        for row, length, apart in zip(batch.tokens, batch.lengths, batch.elsewhere, strict=True)
+    ]
+    found = task.baselines("valid")["whole sentences follow"]["next_accuracy"]
+    assert found == pytest.approx(
+        max(np.mean(right), 1 - np.mean(right)), abs=1.5 / len(right)
+    )  # the text may end anywhere
+    assert found < 0.65
 
 
 def test_a_model_can_learn_to_fill_in_words_and_what_follows(tales):

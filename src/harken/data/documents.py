@@ -87,8 +87,9 @@ class Documents:
 class Passages:
     """Pairs of passages: the second follows the first, or comes from another document. A batch has rows of one width.
 
-    Which they are is a pure function of (seed, epoch, step). Half of the seconds follow, and those that do not are as
-    long and begin with a sentence too, so that only what is said tells them apart.
+    Which they are is a pure function of (seed, epoch, step). Half of the seconds follow. Those that do not look alike:
+    as long, begun with a sentence that is not the first of its document, ended with a document where the following one
+    ends so, else cut where its length is reached. So only what is said tells them apart.
     """
 
     def __init__(self, documents: Documents, L: int, rows: int, *, seed: int) -> None:
@@ -98,8 +99,11 @@ class Passages:
             raise BadInput("data: there are fewer than two passages, so none comes from elsewhere; give a longer text")
         self.rows = min(rows, len(self.windows))
         self.steps = len(self.windows) // self.rows
-        self.firsts = np.searchsorted(self.windows[:, 2], np.arange(len(documents.documents)))  # of each document
-        self._epoch: tuple[int, Tokens] = (-1, self.firsts)
+        self._epoch: tuple[int, Tokens] = (-1, self.windows)
+        ends, second = documents.documents[1:], np.searchsorted(documents.sentences, documents.documents[:-1]) + 1
+        behind = (ends - np.minimum(documents.sentences[second], ends))[self.windows[:, 2]]  # a first sentence
+        self.order = np.argsort(behind, kind="stable")  # windows of one document stay side by side
+        self.behind, self.rank = behind[self.order], np.argsort(self.order)
 
     def picks(self, epoch: int, step: int) -> Tokens:
         if self._epoch[0] != epoch:
@@ -108,14 +112,15 @@ class Passages:
 
     def pairs(self, picks: Tokens, rng: np.random.Generator) -> tuple[Tokens, Tokens, Tokens]:
         """Of these windows: the firsts and the seconds, each as [start, stop] (N 2), and whether the second follows."""
-        start, stop, of = self.windows[picks].T
+        start, stop, _ = self.windows[picks].T
         cut = self._cut(start, stop, rng)
         follows = rng.random(len(picks)) < 0.5
-        other = self._elsewhere(picks, of, rng)
-        begin = self._sentence(other, stop - cut, rng)
-        end = np.minimum(begin + stop - cut, self.documents.documents[self.windows[other, 2] + 1])
-        second = np.where(follows[:, None], np.stack([cut, stop], 1), np.stack([begin, end], 1))
+        second = np.where(follows[:, None], np.stack([cut, stop], 1), self._elsewhere(picks, cut, rng))
         return np.stack([start, cut], 1), second, follows
+
+    def whole(self, spans: Tokens) -> Tokens:
+        """Whether each [start, stop] ends where a sentence does."""
+        return np.isin(spans[:, 1], self.documents.sentences)
 
     def _cut(self, start: Tokens, stop: Tokens, rng: np.random.Generator) -> Tokens:
         """A sentence that begins inside each window; the middle of one that has none."""
@@ -124,16 +129,30 @@ class Passages:
         found = sentences[np.minimum(low + (dice * (high - low)).astype(np.int64), len(sentences) - 1)]
         return np.where(low < high, found, (start + stop) // 2)
 
-    def _elsewhere(self, picks: Tokens, of: Tokens, rng: np.random.Generator) -> Tokens:
-        """For each window one of another document; of a single document, any other one."""
-        total, own = len(self.windows), self.firsts[of + 1] - self.firsts[of]
-        alone, drawn = own == total, rng.random(len(picks))
-        free = (drawn * np.where(alone, total - 1, total - own)).astype(np.int64)
-        return np.where(alone, (picks + 1 + free) % total, free + own * (free >= self.firsts[of]))
+    def _elsewhere(self, picks: Tokens, cut: Tokens, rng: np.random.Generator) -> Tokens:  # N 2
+        """For each window that is cut here, what could stand in the place of its second."""
+        start, stop, of = self.windows[picks].T
+        sentences, documents, length = self.documents.sentences, self.documents.documents, stop - cut
+        low, high, there = self.windows[self._others(picks, length, rng)].T
+        end, last = documents[there + 1], (stop == documents[of + 1]) & (there != of)  # ended with its document
+        whole, latest = np.isin(cut, sentences), np.maximum(end - length, documents[there])
+        begins = np.where(whole, self._cut(low, high, rng), (low + high) // 2)
+        wanted = np.where(last, latest, np.minimum(begins, latest))
+        before = sentences[np.searchsorted(sentences, wanted, "right") - 1]
+        after = sentences[np.searchsorted(sentences, wanted)]
+        room = end - (self.L - (cut - start))  # a passage up to the end that begins earlier does not fit
+        nearer = (after - wanted < wanted - before) | (before < room)
+        begin = np.where(last & (after < end) & nearer, after, before)
+        begin = np.where(whole, np.where(last, np.maximum(begin, room), begin), wanted)
+        return np.stack([begin, np.where(last, end, np.minimum(begin + length, end))], 1)
 
-    def _sentence(self, windows: Tokens, length: Tokens, rng: np.random.Generator) -> Tokens:
-        """A sentence that begins in or before each window, early enough for its document to be so long behind it."""
-        start, stop, of = self.windows[windows].T
-        sentences, home = self.documents.sentences, self.documents.documents
-        latest = np.maximum(np.minimum(self._cut(start, stop, rng), home[of + 1] - length), home[of])
-        return sentences[np.searchsorted(sentences, latest, "right") - 1]
+    def _others(self, picks: Tokens, length: Tokens, rng: np.random.Generator) -> Tokens:
+        """For each window one of another document that is so long behind its first sentence; else any other one."""
+        total, of = len(self.windows), self.windows[:, 2]
+        low, drawn = np.searchsorted(self.behind, length), rng.random(len(picks))
+        first, own = self.rank[np.searchsorted(of, of[picks])], np.bincount(of)[of[picks]]
+        own = np.where(first < low, 0, own)
+        free = total - low - own
+        alone = free == 0
+        n = (drawn * np.where(alone, total - 1, free)).astype(np.int64)
+        return self.order[np.where(alone, (self.rank[picks] + 1 + n) % total, low + n + own * (low + n >= first))]

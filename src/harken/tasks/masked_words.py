@@ -118,18 +118,22 @@ class MaskedWords:
 
     def _judged(self, split: str, limit: int | None) -> Iterator[MaskedBatch]:
         """The passages of a split in their order, with the same words hidden every time."""
+        for passages, picks, rng in self._picked(split, limit):
+            if isinstance(passages, Passages):
+                yield self._asked(passages, picks, rng)
+            else:
+                yield masked(self._hidden(self.marks.one(passages[picks]), rng))
+
+    def _picked(self, split: str, limit: int | None) -> Iterator[tuple[Passages | Tokens, Tokens, np.random.Generator]]:
+        """The pairs or the rows of each text, those of them that are judged at once, and what chance hides by."""
         rows, most = max(1, AT_ONCE // self.L), None if limit is None else -(-limit // self.L)
         for n, text in enumerate(self.held[split]):
-            passages = Passages(text, self.L - 3, rows, seed=JUDGED)
             wide = min(self.L - 2, len(text.ids))
             alone = text.ids[: len(text.ids) // wide * wide].reshape(-1, wide).astype(np.int64)
-            every = np.arange(len(passages.windows if self.pairs else alone))[:most]
+            passages = Passages(text, self.L - 3, rows, seed=JUDGED) if self.pairs else alone
+            every = np.arange(len(passages.windows if isinstance(passages, Passages) else alone))[:most]
             for step, picks in enumerate(every[a : a + rows] for a in range(0, len(every), rows)):
-                rng = dice(JUDGED, n, step)
-                if self.pairs:
-                    yield self._asked(passages, picks, rng)
-                else:
-                    yield masked(self._hidden(self.marks.one(alone[picks]), rng))
+                yield passages, picks, dice(JUDGED, n, step)
 
     # --- loss ---------------------------------------------------------------------------------------------------------
 
@@ -174,7 +178,10 @@ class MaskedWords:
         return torch.cat([part.double().cpu() for part in found]).numpy()
 
     def baselines(self, split: str) -> dict[str, dict[str, float]]:
-        """What costs nothing: the frequencies of words, without looking around; the commoner answer to what follows."""
+        """What costs nothing: the frequencies of words, without looking around; of what follows the commoner answer.
+
+        And whether a passage ends with a sentence: that would tell much if those that follow were cut otherwise.
+        """
         if not self.data.learned:
             return {}
         batches = list(self._judged(split, self._limit(quick=False)))
@@ -189,7 +196,17 @@ class MaskedWords:
             follows = torch.cat([cast(Tensor, batch.elsewhere) for batch in batches]).double().mean().item()
             loss = {} if self.words else {"loss": float(np.log(2))}
             found["majority"] = loss | {"next_accuracy": max(follows, 1 - follows)}
+            rule = self._by_end(split)
+            found["whole sentences follow"] = loss | {"next_accuracy": max(rule, 1 - rule)}
         return found
+
+    def _by_end(self, split: str) -> float:
+        """The share of passages that end with a sentence and follow, or do neither."""
+        right = list[Tokens]()
+        for passages, picks, rng in self._picked(split, self._limit(quick=False)):
+            _, second, follows = cast(Passages, passages).pairs(picks, rng)  # the first that this chance decides
+            right.append(cast(Passages, passages).whole(second) == follows)
+        return float(np.concatenate(right).mean())
 
     def sentences(self, n: int) -> list[Tokens]:
         """The ids of some sentences of a common length, from all over the text that is held out."""
