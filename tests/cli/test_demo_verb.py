@@ -1,4 +1,4 @@
-"""harken demo: what people see while a translator learns, and what programs read."""
+"""harken demo: what people see while something learns, and what programs read."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import pytest
 from harken.data import catalogue
 from harken.errors import HarkenError
 from harken.study import demo as demos
-from harken.study import train
+from harken.study import demo_reviews, train
 
 TINY = {"model.d": 16, "model.layers": 1, "model.heads": 2, "train.batch": 4, "train.steps": 20, "train.threads": 1}
 
@@ -68,4 +68,59 @@ def test_json_of_the_demo_names_files_that_are_there(demo):
     assert found["run"] == "runs/phrases"
     assert "bleu" in found["metrics"]
     assert {os.path.basename(file) for file in found["files"]} >= {"attention.png", "report.html", "model.safetensors"}
+    assert all(os.path.isfile(file) for file in found["files"])
+
+
+# --- film reviews -----------------------------------------------------------------------------------------------------
+
+
+def test_the_demo_of_reviews_tells_a_table_five_reviews_and_what_to_type(harken, monkeypatch):
+    fetch, real, shown = catalogue.fetch, demo_reviews.reviews, []
+
+    def offline(name, **how):
+        if catalogue.ENTRIES[name].package:
+            raise HarkenError(f"data {name}: could not be fetched")
+        return fetch(name, **how)
+
+    def small(what, *, settings, minutes, **options):
+        own = {} if "from" in settings else {k: v for k, v in TINY.items() if k.startswith("model.")}
+        given = {**settings, **own, "train.batch": 8, "train.steps": 20, "train.threads": 1}
+        return train.train(what, settings=given, **options)
+
+    def kept(**options):
+        shown.append(real(**options))
+        return shown[0]
+
+    monkeypatch.setattr(catalogue, "fetch", offline)
+    monkeypatch.setattr(catalogue, "OPINIONS", 200)
+    monkeypatch.setattr(demo_reviews, "LABELS", {"opinions": 60})
+    monkeypatch.setattr(demo_reviews, "train", small)
+    monkeypatch.setattr(demo_reviews, "reviews", kept)
+    said = harken("demo", "reviews", "--out", "mine", "--minutes", 1)
+    assert said.code == 0, said
+    assert "harken's own opinions are taken instead" in said.err
+    story = [
+        r"compare 3 settings x 1 seed: 45 s of training",
+        r"trial 1 of 3: a small BERT from scratch",
+        r"about [\d.]+ m?s.* and [\d.]+ .?Wh",  # before the first step
+        r"valid accuracy [\d.]+, test accuracy [\d.]+, 20 steps in",
+        r"trial 3 of 3: bert, fine-tuned: all of it learns",
+        r"thanks  harken's own grammar \(Apache-2.0\); the BERT: harken's own",
+        r"24 held-out reviews, after 60 with labels +accuracy +weights +trained +energy",
+        r"most frequent label, for free +0\.\d+",
+        r"bert, frozen: only a new head learns +0\.\d+ +\S+",
+        r"says of held-out reviews \(in brackets: the truth\):\n\n",
+        r"(    \S.*\n      (good|bad) \d+%   \((good|bad)\)\n){5}",
+        r"cost    ",
+        r"report  mine/(scratch|frozen|finetuned)/report.html",
+        r'next    harken classify mine/\w+ "It is not a great film',
+    ]
+    assert re.search(".*".join(story), said.out, re.S), said.out
+    monkeypatch.setattr(demo_reviews, "reviews", lambda **_: shown[0])
+    found = json.loads(harken("demo", "reviews", "--json").out)
+    assert found["run"] == str(shown[0].run.path)
+    assert [row["metrics"]["accuracy"] for row in found["rows"] if found["run"] in row["runs"]] == [
+        found["splits"]["valid"]["accuracy"]
+    ]
+    assert "accuracy" in found["metrics"]
     assert all(os.path.isfile(file) for file in found["files"])

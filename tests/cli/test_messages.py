@@ -7,6 +7,7 @@ import pytest
 import harken as package
 from harken import kinds
 from harken.cli import VERBS
+from harken.cli.demo import DEMOS
 
 DATA, MODELS = (", ".join(kinds.names(section)) for section in ("data", "model"))  # with the plug-ins that are there
 
@@ -138,8 +139,12 @@ def test_a_split_that_cannot_be_judged(wrong, run):
 
 
 def test_a_demo_that_is_not_there(wrong, harken):
-    assert wrong("demo", "digits") == "demo: 'digits' is no demo; there are translate and text; see harken demo --help"
-    assert "NAME is translate" in harken("demo", "--help").out
+    all_of_them = ", ".join(DEMOS)
+    assert wrong("demo", "sums") == f"demo: 'sums' is no demo. There are {all_of_them}; see harken demo --help"
+    near = f"demo: 'review' is no demo. Did you mean reviews? There are {all_of_them}; see harken demo --help"
+    assert wrong("demo", "review") == near
+    told = harken("demo", "--help").out
+    assert all(f"{name} " in told and demo.what in told for name, demo in DEMOS.items())
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------

@@ -427,3 +427,10 @@ def test_tatoeba_has_178009_french_pairs() -> None:
     lines = fetch("tatoeba-fra").path.read_text(encoding="utf-8").splitlines()
     assert len(lines) == 178_009
     assert all(len(line.split("\t")) == 3 for line in lines)
+
+
+def test_of_the_film_reviews_the_single_sentences_are_kept_with_their_labels_in_words(tmp_path) -> None:
+    entry = catalogue.ENTRIES["movie-sentences"]
+    box = 'text,label,source\n"Long, and\nvery ""long"".",1,imdb\na fine film .,1,rotten_tomatoes\n'
+    box += '" so so , "" they say "" .",0,rotten_tomatoes\n'
+    assert entry.shape([box]) == 'text\tlabel\na fine film .\tgood\n so so , " they say " .\tbad\n'

@@ -28,7 +28,7 @@ VERBS = {
     "compare": "the same data under several settings and seeds: quality with intervals, time, cost, and a picture",
     "cost": "what runs cost together: time, energy, CO2e; or the lecture's cost table computed again",
     "data": "list the data catalogue, or fetch one set into the cache",
-    "demo": "a first success in minutes: train on Shakespeare, judge, sample, report",
+    "demo": "a first success in minutes: learn from real data, judge, show, report",
     "embed": "vectors of texts, normalised; or the words nearest to a word",
     "eval": "a run's metric on a split or on other data, beside the free baseline",
     "export": "a run in the layout of others: a folder that transformers loads, with a certificate",

@@ -1,6 +1,6 @@
 """harken compare DATA [section.key=a,b,c ...]"""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
@@ -8,9 +8,6 @@ from harken.study.chart import duration, figure
 
 from . import as_json, show
 from .say import Teller, table
-
-# of a trial; the rest is in its report
-TOLD = {"notice", "fetch", "vocabulary", "encode", "answer", "step", "planned", "trial", "tried"}
 
 SHORT = {"models": "model.kind", "transfer": "transfer", "minutes": "train.minutes"}
 
@@ -73,8 +70,13 @@ def compare(what: str, settings: tuple[str, ...], json_: bool, **options: Any) -
 class Trials(Teller):
     """Tells a line for each trial, and what happens inside one only while it lasts."""
 
+    # the rest is in its report
+    told: ClassVar = frozenset(
+        ("notice", "fetch", "vocabulary", "encode", "answer", "step", "planned", "trial", "tried")
+    )
+
     def __call__(self, event: str, /, **facts: Any) -> None:
-        if event in TOLD:
+        if event in self.told:
             super().__call__(
                 event, **{name: fact for name, fact in facts.items() if (event, name) != ("step", "valid")}
             )
@@ -93,5 +95,5 @@ class Trials(Teller):
         if not trial.failed:
             scores = [(split, trial.judged_by(split), x) for split, x in trial.facts["metrics"].items()]
             said = ", ".join(f"{split} {by.replace('_', ' ')} {figure(x[by], 4)}" for split, by, x in scores)
-            told = f"{said}, {trial.facts['steps']:,} steps in {duration(trial.cost['seconds'])}"
+            told = f"{said}, {(n := trial.facts['steps']):,} step{'s' * (n != 1)} in {duration(trial.cost['seconds'])}"
         self.line(f"    {told}")

