@@ -8,7 +8,7 @@ from harken.study.choose import choose
 from harken.study.train import prepare
 from harken.tasks import states as kept
 from harken.tasks.answering import loss_of
-from harken.tasks.classify import outputs
+from harken.tasks.classify import answers, outputs
 
 TINY = {"model.d": 16, "model.layers": 2, "model.heads": 2, "train.batch": 8, "train.threads": 1}
 
@@ -74,3 +74,18 @@ def test_a_frozen_training_leaves_the_body_as_it_was_and_moves_the_head(reviews,
     ):
         assert torch.equal(mine, other), name
     assert not torch.equal(made.model.W_y.weight, first.model.W_y.weight)
+
+
+def test_a_frozen_run_is_judged_by_what_reading_again_would_say(reviews, first, monkeypatch):
+    trainer = frozen(reviews, first)
+    part = trainer.task.data.splits["valid"].texts
+    with torch.no_grad():
+        trainer.model.W_y.weight.normal_()  # a head that says something
+    trainer.model.train()
+    for quick in (True, False):
+        found = trainer.task.evaluate(trainer.model, "valid", quick=quick).metrics["loss"]
+        wanted = loss_of(answers(trainer.model, part), torch.from_numpy(part.targets), "label") / len(part)
+        assert found == pytest.approx(wanted.item(), rel=1e-5)
+    monkeypatch.setattr(kept, "_read", None)  # now all are kept
+    trainer.task.evaluate(trainer.model, "valid")
+    assert trainer.model.training

@@ -88,7 +88,8 @@ class Classify(Answering, EachToken):
         """The metrics that fit what is asked; `quick` answers few texts, for the curve."""
         part: Labelled = self.data.splits[split]
         some = some_of(part.texts, QUICK) if quick else part.texts
-        return self.judged(answers(model, some), some, parts=not quick)
+        y = _from_states(model, some) if frozen(model) else answers(model, some)
+        return self.judged(y, some, parts=not quick)
 
     # --- what costs nothing -------------------------------------------------------------------------------------------
 
@@ -127,6 +128,16 @@ def some_of(texts: Texts, many: int) -> Texts:
     ids, lengths = texts.side.gather(picks)
     starts = np.concatenate([[0], np.cumsum(lengths)])
     return Texts(Side(ids, starts, texts.side.edge), texts.second[picks], texts.targets[picks])
+
+
+@torch.no_grad()
+def _from_states(model: Any, texts: Texts) -> Tensor:  # N C
+    """What a model whose body does not learn says of each text; the body has read it at the first look."""
+    was = model.training
+    model.eval()
+    y: Tensor = model.answers(states(model, texts)[:-1]).float().cpu()
+    model.train(was)
+    return y
 
 
 @torch.no_grad()
