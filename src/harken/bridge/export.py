@@ -22,7 +22,7 @@ from harken.errors import BadInput, HarkenError
 from harken.events import Listener, silent
 from harken.use.model import Run
 
-from . import family, heads, marks, vit
+from . import family, heads, marian, marks, vit
 from .certificate import certify, failure
 from .folder import Folder
 
@@ -209,7 +209,7 @@ def _plain(shape: Any, data: str) -> dict[str, Any]:
         said |= {name: said[name] or value for name, value in look.items()} | {"loud": shape.loudness()}
         said |= {} if shape.positions.startswith("rotary") else {"base": None, "scaling": None}
     if shape.kind == "transformer":
-        said |= {"encoder_layers": shape.encoder_layers or shape.layers}
+        said |= {"encoder_layers": shape.encoder_layers or shape.layers} | marian.alike(shape)
         said |= {} if shape.norm == "pre" else {"encoder_norm": None}
     return dict(said)
 
@@ -228,7 +228,8 @@ def _there(shape: Any, data: str) -> frozenset[str]:
 def theirs(config: family.Config, run: Run) -> dict[str, Tensor]:
     """Our weights by their names."""
     own, vocab = runs.weights(run.model), 0 if config.check == "pictures" else marks.plain(run).vocab
-    own = heads.folded(run, own) if config.check == "head" else {"head_bias": torch.zeros(vocab + 1), **own}
+    if config.check in ("head", "encoder-decoder"):
+        own = (heads if config.check == "head" else marian).folded(run, own)
     parts: dict[str, dict[int, Tensor]] = {}
     turned = {take.name: take.turned for take in config.names().values()}
     for ours, take in config.names().items():

@@ -8,16 +8,21 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
+import torch
 from pydantic import Field
+from torch import Tensor
 
 from harken.data.pair_tokens import Tokenizers
 from harken.data.tokens import Tokenizer
 from harken.errors import BadInput
+from harken.use.model import Run
 
 from .family import Config, Count, Edged, Layers, Take, both, stacked
 
 ACTS = {"swish": "silu", "gelu_new": "gelu-tanh"}
 Mark = Field(ge=0, le=10_000_000)
+READS = ("embed.weight", "W_q.weight", "W_k.weight", "W_v.weight", "W_1.weight")  # a state, in their columns
+WRITES = ("W_o.weight", "W_o.bias", "W_2.weight", "W_2.bias", "norm.weight", "norm.bias")  # one, in their rows
 
 
 class Marian(Config):
@@ -99,6 +104,26 @@ class Marian(Config):
             **dict(stacked(self.encoder_layers, "encoder.blocks.#.", "model.encoder.layers.#.", own | mlp)),
             **dict(stacked(self.decoder_layers, "stack.blocks.#.", "model.decoder.layers.#.", own | cross | mlp)),
         }
+
+
+def alike(shape: Any) -> dict[str, Any]:
+    """What `folded` makes the same: the order of sines and cosines, and how loud words are."""
+    return {"loud": None, "positions": shape.positions if shape.positions != "sinusoid" else "sinusoid-halves"}
+
+
+def folded(run: Run, own: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of the same model as they have it: all sines before all cosines, words as loud as they are, or
+    sqrt(d) times as loud, and a bias for each word's score."""
+    shape, last = run.recipe.model, f"stack.blocks.{run.recipe.model.layers - 1}.mlp_sub.norm."
+    own = {"head_bias": torch.zeros(run.model.vocab), **own}
+    if shape.positions == "sinusoid":  # the numbers of a state change places, wherever it is read and written
+        order = torch.cat([torch.arange(0, shape.d, 2), torch.arange(1, shape.d, 2)])
+        own |= {name: w[:, order] for name, w in own.items() if name.endswith(READS)}
+        own |= {name: w[order] for name, w in own.items() if name.endswith(WRITES)}
+    if (loud := shape.loudness()) not in (1, math.sqrt(shape.d)):  # the scores read the same table, after the last norm
+        own["embed.weight"] = own["embed.weight"] * loud
+        own |= {f"{last}{part}": own[f"{last}{part}"] / loud for part in ("weight", "bias")}
+    return own
 
 
 def _attention(ours: str, theirs: str) -> dict[str, Take]:
