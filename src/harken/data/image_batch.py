@@ -106,7 +106,7 @@ class Shuffled:
         pixels, targets = self.pictures.pixels, torch.from_numpy(self.pictures.targets)
         drawn = dict[str, Tensor]()
         if change.moves:
-            drawn["view"] = torch.from_numpy(_views(change, rng, B))
+            drawn["view"] = torch.from_numpy(views(change, rng, B))
         if change.mixes:
             others = rng.integers(len(self.pictures), size=B)
             blend, box = _mixed(change, rng, B)
@@ -118,7 +118,7 @@ class Shuffled:
         return ImageBatch(pixels[picks], targets[picks], places=self.places, **drawn)  # type: ignore[arg-type]
 
 
-def _views(change: Change, rng: np.random.Generator, B: int) -> Numbers:  # B 2 3
+def views(change: Change, rng: np.random.Generator, B: int) -> Numbers:  # B 2 3
     """For each picture the map from where a pixel stands to where it is taken from: both run from -1 to 1."""
     angle = np.radians(rng.uniform(-change.turn, change.turn, B))
     scale = np.exp(rng.uniform(-1, 1, B) * math.log1p(change.zoom))

@@ -123,6 +123,8 @@ class ViT(nn.Module):
         self.dropout = nn.Dropout(shape.dropout)
         self.norm = shape.wiring().normalise() if shape.norm == "pre" else nn.Identity()
         self.apply(start)
+        for line in (module for module in self.modules() if isinstance(module, nn.Linear)):
+            nn.init.normal_(line.weight, std=line.in_features**-0.5)  # in a narrow model START would whisper
         if self.embed_cls is not None:
             nn.init.normal_(self.embed_cls, std=START)
 
