@@ -267,7 +267,7 @@ def _together(tale: Tale, many: int, *, again: bool) -> None:
         for _ in range(1 if again else 2):
             who = tale.some(PEOPLE, many)
             place = tale.pick(PLACES)
-            facts = (tale.say(f"{' and '.join(who)} {tale.pick(GO)} the {place}."),)
+            facts: tuple[int, ...] = (tale.say(f"{' and '.join(who)} {tale.pick(GO)} the {place}."),)
             if again:
                 he = "they" if many > 1 else "he" if who[0] in HE else "she"
                 place = tale.pick(PLACES, but=[place])
