@@ -116,7 +116,7 @@ def gradients(theirs: BertForSequenceClassification, trainer, folder: Path, kind
     keys = {name: found.pop(name) for name in list(found) if name.endswith("W_k.bias")}  # 0 but for rounding, in both
     worst = max(found, key=found.__getitem__)
     told = {"texts": len(picks), "rows": len(batch.tokens), "padded": list(padded.shape), "compared": len(found)}
-    loss_gap = abs(float(loss) - float(other)) / abs(float(other))
+    loss_gap = float((loss - other).detach().abs() / other.detach())
     return {"proof": str(kind), "loss": loss_gap, "gradients": found[worst], "worst": worst, "zeros": len(keys), **told}
 
 
@@ -129,9 +129,6 @@ class Pause(transformers.TrainerCallback):
     def __init__(self) -> None:
         self.go, self.done, self.left = threading.Semaphore(0), threading.Semaphore(0), 0
 
-    def on_train_begin(self, *_, **__) -> None:
-        self.go.acquire()
-
     def on_step_end(self, *_, **__) -> None:
         self.left -= 1
         if self.left == 0:
@@ -139,29 +136,40 @@ class Pause(transformers.TrainerCallback):
             self.go.acquire()
 
 
-def trainer_turn(theirs, tokenizer, rows: list[dict], to: int | None, total: int, out: str) -> Turn:
+def trainer_turn(theirs, asked: TrainingArguments, words, rows: list[dict], to: int | None) -> Turn:
     """Turns of a Trainer; `to`: the length to which all texts are padded, None: the longest of a batch."""
-    special = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "[UNK]"}
-    theirs_words = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
     how = {"padding": "max_length", "max_length": to} if to else {}
-    cuda = torch.cuda.is_available()
-    asked = TrainingArguments(
-        out, per_device_train_batch_size=BATCH, max_steps=total, bf16=cuda, use_cpu=not cuda, save_strategy="no",
-        report_to="none", disable_tqdm=True, learning_rate=2e-5,
-    )  # fmt: skip
-    pause = Pause()
-    collator = DataCollatorWithPadding(theirs_words, **how)
-    model = copy.deepcopy(theirs)
-    trainer = transformers.Trainer(model, asked, collator, rows, callbacks=[pause])
-    threading.Thread(target=trainer.train, daemon=True).start()
+    pause, collator = Pause(), DataCollatorWithPadding(words, **how)
+    trainer = transformers.Trainer(copy.deepcopy(theirs), asked, collator, rows, callbacks=[pause])
+
+    def train() -> None:
+        try:
+            trainer.train()
+        finally:
+            pause.done.release()
+
+    thread = threading.Thread(target=train, daemon=True)
 
     def turn(steps: int) -> int:
         pause.left = steps
-        pause.go.release()
+        if thread.ident is None:  # all Trainers must be made before one begins: they share a state
+            thread.start()
+        else:
+            pause.go.release()
         pause.done.acquire()
+        if pause.left:
+            raise SystemExit("the Trainer ended before its turn did")
         return steps * BATCH
 
     return turn
+
+
+def arguments(total: int, out: str) -> TrainingArguments:
+    """The Trainer's own defaults, but for what is written on the way."""
+    cuda = torch.cuda.is_available()
+    quiet = {"save_strategy": "no", "report_to": "none", "disable_tqdm": True}
+    size = {"per_device_train_batch_size": BATCH, "max_steps": total, "learning_rate": 2e-5}
+    return TrainingArguments(out, bf16=cuda, use_cpu=not cuda, **size, **quiet)
 
 
 def our_turn(trainer) -> Turn:
@@ -237,10 +245,12 @@ def main() -> None:
         print(json.dumps(gradients(theirs, trainer, place / "theirs", kind)), flush=True)
     encoded = [[*part, texts.side.edge] for part in np.split(texts.side.ids, texts.side.starts[1:-1])]
     rows = [{"input_ids": list(map(int, ids)), "label": int(y)} for ids, y in zip(encoded, texts.targets, strict=True)]
-    total, out = options.steps * (options.rounds + 1) + 1, str(place / "out")
+    asked = arguments(options.steps * (options.rounds + 1) + 1, str(place / "out"))
+    marks = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "[UNK]"}
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **marks)
     turns = {"harken": our_turn(trainer)}
     for name, to in (("Trainer", None), (f"Trainer, padded to {PADDED}", PADDED)):
-        turns[name] = trainer_turn(theirs, tokenizer, rows, to, total, out)
+        turns[name] = trainer_turn(theirs, asked, fast, rows, to)
     contest(turns, task, trainer.device, options)
 
 

