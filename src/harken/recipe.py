@@ -26,7 +26,7 @@ SECTIONS = ("data", "model", "task", "train")
 TRANSFERS = ("finetune", "frozen", "scratch")  # all weights go on learning, only those of the head, or all begin anew
 SHOTS = re.compile(r"(\d{1,4})-shot")  # nothing is learned: the run is asked with a prompt, behind so many examples
 GIVEN = "given"  # where the settings of the command line, or of a call, come from
-ABOVE = ("from", "transfer")
+ABOVE = ("from", "transfer", "from_sha256")
 OTHERS_SAY = {"ema": "moving", "swa": "last", "rope": "rotary", "bf16": "bfloat16", "fp32": "float32"}
 Settings = dict[str, Any]  # {"model.layers": 4, ...}
 
@@ -40,9 +40,10 @@ class Start:
 
     @classmethod
     def of(cls, given: Settings, origins: Mapping[str, str]) -> "Start":
-        """Take `from` and `transfer` out of these settings."""
-        run = given.pop("from", None)
-        found = cls(None if run == "none" else run, given.pop("transfer", cls.transfer))
+        """Take `from`, `transfer` and `from_sha256` out of these settings."""
+        run, digest = given.pop("from", None), given.pop("from_sha256", None)
+        digest = digest if origins.get("from_sha256") == origins.get("from") else None  # the one of another run
+        found = cls(None if run == "none" else run, given.pop("transfer", cls.transfer), digest)
         if found.run is None and "transfer" in origins and run is None:
             raise BadSetting(f"transfer = {found.transfer!r}: of which run? Say it with from=runs/NAME")
         if found.run is not None and not isinstance(found.run, str):
@@ -63,7 +64,8 @@ class Start:
         return self if self.run is None else replace(self, run=str(Path(self.run).absolute()))
 
     def settings(self) -> Settings:
-        return {} if self.run is None else {"from": self.run, "transfer": self.transfer}
+        sealed = {} if self.sha256 is None else {"from_sha256": self.sha256}
+        return {} if self.run is None else {"from": self.run, "transfer": self.transfer, **sealed}
 
 
 @dataclass(frozen=True)

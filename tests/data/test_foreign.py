@@ -9,7 +9,9 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from harken.data import foreign
+from harken.data.examples import LabelWords
 from harken.data.foreign import PATTERNS, Foreign
+from harken.data.table import TextLabels
 from harken.data.tales import tales
 from harken.data.tokens import Tokenizer, train
 from harken.errors import BadInput, BadRun
@@ -149,3 +151,16 @@ def test_tokens_of_our_own_are_ours(tmp_path: Path) -> None:
 def test_what_is_not_known_is_named(change: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput, match=said):
         Foreign.of(json.loads(llama3().to_str()) | change, "x")
+
+
+@pytest.mark.parametrize("make", [llama3, smollm])
+def test_labels_beside_tokens_of_others_are_read_back_and_texts_have_the_marks_before_them(tmp_path, make):
+    own = Foreign.of(json.loads(make().to_str()), "it")
+    for kind in (LabelWords, TextLabels):
+        for name, content in kind(own, ["a", "b"]).files().items():
+            (tmp_path / name).write_bytes(content)
+        assert kind.load(tmp_path).tokenizer.files() == own.files()
+    side, second, _ = TextLabels(own, ["a", "b"], pair=True).texts([("A fox ran.", "It slept."), ("One", "two")], 64)
+    ids, mark = side[0].tolist(), list(own.begin) or [own.end]
+    assert ids == [*mark, *own.encode("A fox ran."), own.end, *own.encode("It slept.")]
+    assert ids[second[0] :] == own.encode("It slept.").tolist()

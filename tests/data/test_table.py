@@ -57,6 +57,17 @@ def test_a_text_stands_between_marks_and_its_target_is_its_label(tmp_path):
     assert named == [row.labels[0] for row in data.train.rows]
 
 
+def test_a_share_for_the_test_holds_no_text_of_the_valid_file(tmp_path):
+    path = reviews(tmp_path, name="train.csv")
+    lines = path.read_text().splitlines()
+    table(tmp_path, [lines[0], *lines[1::3]], "valid.csv")
+    data = opened(tmp_path, test=0.3)
+    valid, test = ({row.texts for row in data.splits[split].rows} for split in ("valid", "test"))
+    assert len(test) > 20
+    assert not valid & test
+    assert not {row.texts for row in data.train.rows} & (valid | test)
+
+
 def test_two_texts_have_a_mark_between_and_the_second_begins_behind_it(tmp_path):
     lines = ["sentence1\tsentence2\tlabel", *(f"{sentence(n)}\twho is {n}\t{n % 2}" for n in range(60))]
     data = opened(table(tmp_path, lines, "my.tsv"), tokens="wordpiece")

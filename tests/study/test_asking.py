@@ -71,7 +71,7 @@ def test_what_was_asked_is_only_read_when_a_comparison_goes_on(writer, table, tm
 def test_a_row_is_judged_as_eval_judges_the_prompt(writer, table, tmp_path):
     recipe = choose(table, {**TINY, "from": str(writer), "transfer": "2-shot", "train.seed": 5}).recipe
     found = asking.by_asking(recipe, tmp_path / "row", lambda *_, **__: None)
-    task, _ = asking.opened(recipe, None, words=asking.transfer.words(recipe.start))
+    task, _ = asking.opened(recipe, None, words=asking.transfer.words(recipe))
     score = by_prompt(harken.load(writer), task, "valid", asking.prompt_of(recipe))
     assert found["facts"]["metrics"]["valid"] == pytest.approx(score.metrics)
     assert score.protocol["seed"] == 5

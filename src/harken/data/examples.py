@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from harken.data import foreign
 from harken.data.cache import cache_folder
 from harken.data.label_batch import Texts
 from harken.data.pair_tokens import Side, newline
@@ -48,8 +49,8 @@ class LabelWords:
 
     @property
     def begin(self) -> list[int]:
-        """The mark before a text, where there is one."""
-        return [] if self.tokenizer.cls is None else [self.tokenizer.cls]
+        """The marks before a text, where there are any."""
+        return list(self.tokenizer.begin) or [mark for mark in [self.tokenizer.cls] if mark is not None]
 
     def files(self) -> dict[str, bytes]:
         """What a run folder keeps, by name."""
@@ -63,7 +64,7 @@ class LabelWords:
             labels = None
         if not (isinstance(labels, list) and labels and all(isinstance(label, str) for label in labels)):
             raise BadRun(f"{folder / LABELS}: is no list of labels; take it from a copy, or train again")
-        return cls(Tokenizer.load(folder / "tokenizer.json"), labels)
+        return cls(foreign.load(folder / "tokenizer.json"), labels)
 
 
 class ExampleSource(Part):
@@ -121,8 +122,10 @@ class ExampleSource(Part):
         digest = fingerprint((p for some in files.values() for p in some), self.sha256, self._home)
         found = {split: [e for p in some for e in self.read(p, listen)] for split, some in files.items()}
         held = {self.about(e) for split in ("valid", "test") for e in found.get(split, ())}
-        if taken := sum(self.about(e) in held for e in found["train"]):
+        free = [e for e in found["train"] if self.about(e) not in held]  # what may be held out besides
+        if taken := len(found["train"]) - len(free):
             listen("notice", text=f"training examples left out because they are held out too: {taken:,}")
+        found["train"] = free
         found |= self._drawn(found)
         held |= {self.about(e) for split in ("valid", "test") for e in found.get(split, ())}
         learn = [e for e in found.pop("train") if self.about(e) not in held][: self.examples]

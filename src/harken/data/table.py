@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
+from harken.data import foreign
 from harken.data.columns import Asked, Flaws, rows_of
 from harken.data.examples import LABELS, MOST, ExampleSource, LabelWords
 from harken.data.label_batch import Texts
@@ -21,7 +22,6 @@ from harken.data.pair_files import clean
 from harken.data.pair_tokens import Ids, Side, apart, encode_lines
 from harken.data.pairs import key
 from harken.data.sniff import sniff
-from harken.data.tokens import Tokenizer
 from harken.errors import BadInput, BadRun, BadSetting, did_you_mean
 from harken.events import Listener
 from harken.part import Outputs
@@ -61,7 +61,7 @@ class TextLabels(LabelWords):
     def load(cls, folder: Path) -> "TextLabels":
         try:
             said = json.loads((folder / LABELS).read_text("utf-8"))
-            made = cls(Tokenizer.load(folder / "tokenizer.json"), **said)
+            made = cls(foreign.load(folder / "tokenizer.json"), **said)
             good = all(isinstance(label, str) for label in made.labels) and math.isfinite(made.mean + made.spread)
         except (OSError, ValueError, TypeError, RecursionError):
             good = False
@@ -73,7 +73,7 @@ class TextLabels(LabelWords):
         """Texts between their marks, where the second of each begins, and how many were cut: the longer one first."""
         first, *other = (self._ids(list(map(clean, side))) for side in zip(*given, strict=True))
         begin, edge = np.array(self.begin or [self.edge]), np.array([self.edge])
-        room = longest - 2 - len(other)
+        room = longest - len(begin) - 1 - len(other)
         rows, second, cut = [], [], 0
         for n, a in enumerate(first):
             b = other[0][n] if other else a[:0]
@@ -81,12 +81,12 @@ class TextLabels(LabelWords):
             cut += len(a) + len(b) > room
             a, b = a[: room - kept], b[:kept]
             rows.append(np.concatenate([begin, a, edge, b] if other else [begin, a]))
-            second.append(len(a) + 2 if other else longest)
+            second.append(len(begin) + len(a) + 1 if other else longest)
         starts = np.cumsum([0, *map(len, rows)], dtype=np.int64)
         return Side(np.concatenate(rows), starts, self.edge), np.array(second), cut
 
     def _ids(self, texts: list[str]) -> list[Ids]:
-        if self.tokenizer.kind == "wordpiece":  # it knows no line's end
+        if self.tokenizer.kind == "wordpiece" or isinstance(self.tokenizer, foreign.Foreign):  # no lines together
             return [self.tokenizer.encode(text) for text in texts]
         full = [n for n, text in enumerate(texts) if text]  # an empty line is none
         ids, lengths = encode_lines(self.tokenizer, [texts[n] for n in full])

@@ -37,7 +37,7 @@ def by_asking(recipe: Recipe, folder: Path, listen: Listener) -> dict[str, Any]:
         found: dict[str, Any] = run.read_json(folder / FOUND)
         return found
     prompt, model = prompt_of(recipe), load(str(recipe.start.run), device=recipe.train.device)
-    task, _ = opened(recipe, None, listen, transfer.words(recipe.start))
+    task, _ = opened(recipe, None, listen, transfer.words(recipe))
     with meter.Meter(device=model.device) as metered:
         scores = {split: by_prompt(model, task, split, prompt, listen) for split in task.splits}
     facts = {

@@ -16,14 +16,14 @@ from harken.training.many import ManyTrainer, Several, Together
 from . import transfer
 
 
-def together(recipe: Recipe, opened: Any) -> tuple[Together, Several]:
+def together(recipe: Recipe, opened: Any, *, weights: bool = True) -> tuple[Together, Several]:
     """A model and a task for each seed, as one of each."""
     models, tasks = [], []
     for seed in range(recipe.train.seed, recipe.train.seed + recipe.train.seeds):
         mine = recipe.change(train__seed=seed)
         torch.manual_seed(seed)
         model, task = mine.build(opened.vocab), mine.bind(opened)
-        transfer.begin(model, mine)
+        transfer.begin(model, mine, weights=weights)
         models.append(model)
         tasks.append(task)
     many, several = Together(models), Several(tasks)

@@ -145,7 +145,8 @@ def _go_on(folder: Path, given: dict[str, Any], ranks: Ranks, listen: Listener) 
     with _writing(folder, ranks):
         first = getattr(recipe.data, "kept", "tokenizer.json")  # of the files that say what its numbers mean
         kept = recipe.data.words(folder) if (folder / first).exists() else None
-        ready = prepare(recipe, listen, kept, ranks=ranks)
+        gone_on = recipe.start.run is not None and run.newest_checkpoint(folder)[0] is not None
+        ready = prepare(recipe, listen, kept, ranks=ranks, weights=not gone_on)
         ranks.same(lambda: refuse_a_small_disk(ready[1], folder))
         if ranks.first:
             said = own[1] | {name: asked.settings()[name] for name in MAY_CHANGE}
@@ -218,21 +219,24 @@ def _clear(folder: Path) -> None:
 
 
 def prepare(
-    recipe: Recipe, listen: Listener, tokenizer: Any = None, *, ranks: Ranks | None = None
+    recipe: Recipe, listen: Listener, tokenizer: Any = None, *, ranks: Ranks | None = None, weights: bool = True
 ) -> tuple[Any, Trainer]:
-    """Everything up to the first step: the data opened, the model with its first weights, the task, the trainer."""
+    """Everything up to the first step: the data opened, the model with its first weights, the task, the trainer.
+
+    Without `weights`, those of the run that it began from are left to its checkpoint: that run may be gone.
+    """
     ranks = ranks or Ranks()
-    known = transfer.words(recipe.start) if tokenizer is None else tokenizer
+    known = transfer.words(recipe) if tokenizer is None else tokenizer
     opened = ranks.in_turn(lambda: recipe.open(known, listen=listen))
     if recipe.train.seeds > 1:
         if ranks.world > 1:
             raise BadSetting("train.seeds: models are trained together in one process; leave torchrun away")
-        many, tasks = seeds.together(recipe, opened)
+        many, tasks = seeds.together(recipe, opened, weights=weights)
         listen("data", facts=opened.facts(), parameters=run.size(many))
         return opened, ManyTrainer(many, tasks, recipe.train, listen=listen, ranks=ranks)
     torch.manual_seed(recipe.train.seed)
     model, task = recipe.build(opened.vocab), recipe.bind(opened)
-    transfer.begin(model, recipe)
+    transfer.begin(model, recipe, weights=weights)
     ranks.rows(task.batch(0, 0))  # refuses what does not split
     listen("data", facts=opened.facts(), parameters=run.size(model))
     return opened, Trainer(model, task, recipe.train, listen=listen, ranks=ranks)
@@ -262,7 +266,8 @@ def _train(
         recipe = recipe.change(train__threads=torch.get_num_threads())
     made: dict[str, Any] = {"reason": reason, "origins": dict(recipe.origins), "predicted": predicted}
     notes = trainer.notes = (before or {}).get("notes") or made
-    recipe = replace(recipe, data=recipe.data.located(), start=recipe.start.located(), origins=notes["origins"])
+    start = recipe.start if resume else transfer.sealed(recipe.start)
+    recipe = replace(recipe, data=recipe.data.located(), start=start, origins=notes["origins"])
     if before is None and ranks.first:
         run.write(folder / "recipe.toml", recipe.toml())
         for name, content in reversed(opened.tokenizer.files().items()):  # who goes on looks for the first alone
