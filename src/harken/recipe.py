@@ -37,6 +37,7 @@ class Start:
 
     run: str | None = None
     transfer: str = "finetune"
+    sha256: str | None = None  # of that run's weights: other ones are refused
 
     @classmethod
     def of(cls, given: Settings, origins: Mapping[str, str]) -> "Start":
