@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from harken import kinds
-from harken.core import Attention, Place, edges
+from harken.core import Attention, Place, edges, mix
 from harken.data.graph_batch import graph_of, placed
 from harken.data.graph_files import Bag
+from harken.data.graph_sums import Sums
 from harken.models.graph import Convolution, Near, Neighbours
 from harken.part import Outputs
 
@@ -75,7 +76,7 @@ def test_the_convolution_equals_gcnconv(geometric, weighted):
         other.bias.copy_(layer.b)
     index = torch.from_numpy(pairs().T.copy())
     theirs = other(given["x"], index, None if weight is None else torch.from_numpy(weight).double())
-    ours = layer(given["x"], given["layout"], given["a"])
+    ours = layer(given.pop("x"), **given)
     agree(ours, theirs, [(layer.lift.W, other.lin.weight), (layer.b, other.bias)], atol=1e-6)  # a is kept in float32
 
 
@@ -93,7 +94,7 @@ def test_attention_to_neighbours_equals_gatconv(geometric, mean):
     theirs = other(given["x"], torch.from_numpy(pairs().T.copy()))
     a = layer.similarity
     same = [(a.W_q, other.att_dst), (a.W_k, other.att_src), (layer.b, other.bias), (layer.lift.W, other.lin.weight)]
-    agree(layer(given["x"], given["layout"], given["a"]), theirs, same)
+    agree(layer(given.pop("x"), **given), theirs, same)
 
 
 @pytest.mark.oracle
@@ -118,6 +119,31 @@ def test_the_transformers_attention_over_edges_equals_transformerconv(geometric)
     agree(ours, other(x, index), same)
 
 
+# --- the sums over pairs ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lead", [(), (2,), (2, 3)], ids=str)
+def test_a_fused_sum_over_pairs_is_the_cores_mix_in_values_and_gradients(lead):
+    i, j = (torch.from_numpy(t) for t in np.unique(np.random.default_rng(0).integers(9, size=(20, 2)), axis=0).T.copy())
+    a, v = (torch.randn(*lead, *s, dtype=torch.float64, requires_grad=True) for s in ((len(i),), (11, D)))
+    ours, wanted = Sums(i, j, 10, 11)(a, v), mix(a, v, i, j, 10)
+    torch.testing.assert_close(ours, wanted)
+    g = torch.randn_like(ours)
+    torch.testing.assert_close(torch.autograd.grad(ours, (a, v), g), torch.autograd.grad(wanted, (a, v), g))
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["one a for all models", "an a for each"])
+def test_the_sums_of_many_models_are_those_of_each(shared):
+    i, j = (torch.from_numpy(t) for t in np.unique(np.random.default_rng(0).integers(9, size=(20, 2)), axis=0).T.copy())
+    a = torch.randn(*(() if shared else (3,)), len(i), dtype=torch.float64, requires_grad=True)
+    v, sums = torch.randn(3, 9, D, dtype=torch.float64, requires_grad=True), Sums(i, j, 9, 9)
+    ours = torch.func.vmap(sums, (None if shared else 0, 0))(a, v)
+    wanted = torch.stack([mix(a if shared else a[n], v[n], i, j, 9) for n in range(3)])
+    torch.testing.assert_close(ours, wanted)
+    g = torch.randn_like(ours)
+    torch.testing.assert_close(torch.autograd.grad(ours, (a, v), g), torch.autograd.grad(wanted, (a, v), g))
+
+
 # --- what every graph model owes --------------------------------------------------------------------------------------
 
 
@@ -126,7 +152,7 @@ def test_sparse_features_give_the_numbers_and_gradients_of_dense_ones(kind):
     one, other = build(kind).eval(), build(kind).eval()
     given = told(sparse=True)
     (one(**given).sin().sum()).backward()
-    (other(**given | {"x": given["x"].to_dense()}).sin().sum()).backward()
+    (other(**given | {"x": given["x"].to_dense(), "words": None}).sin().sum()).backward()
     for a, b in zip(one.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad)
 

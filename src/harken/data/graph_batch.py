@@ -13,6 +13,7 @@ from torch import Tensor
 from harken.core import FULL, Layout, edges, same
 from harken.data.batch import Batch
 from harken.data.graph_files import Bag, Floats, Ints
+from harken.data.graph_sums import Sums
 from harken.errors import BadSetting
 
 Places = Literal["none", "laplacian", "walk"]
@@ -77,7 +78,8 @@ class Graph:
     def told(self, like: Tensor) -> dict[str, Any]:
         """What a model is told: features, who looks at whom, how far apart, where nodes stand, and which graph.
 
-        Its numbers are of the type and on the device of its weights.
+        Numbers are of the type and on the device of its weights; `words` and `heard` sum over the features that are
+        there and over the pairs.
         """
         device = like.device
         i, j, hops, of = (torch.from_numpy(t).to(device) for t in (self.i, self.j, self.hops, self.of))
@@ -90,8 +92,10 @@ class Graph:
         else:
             layout = edges(i, j, self.n).lay(1, self.n, self.n, device)
         places = None if self.places is None else torch.from_numpy(self.places).to(like)
-        told = {"x": features(self.x, self.n).to(like), "a": torch.from_numpy(self.a).to(like), "places": places}
-        return told | {"layout": layout, "hops": hops, "of": of, "graphs": self.graphs}
+        x = features(self.x, self.n).to(like)
+        words = Sums(*x.indices(), *x.shape) if x.is_sparse else None
+        told = {"x": x, "words": words, "a": torch.from_numpy(self.a).to(like), "heard": Sums(i, j, self.n, self.n)}
+        return told | {"layout": layout, "hops": hops, "places": places, "of": of, "graphs": self.graphs}
 
 
 def features(x: Floats | Bag, n: int) -> Tensor:  # N F

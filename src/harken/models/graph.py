@@ -7,6 +7,7 @@ Graph transformer: blocks whose tokens are nodes, who look at those within reach
 What is said of a graph is the mean of what its nodes say.
 """
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
@@ -15,25 +16,25 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from harken.core import Block, Concat, Layout, Place, Wiring, attend, mix
+from harken.core import Block, Concat, Layout, Place, Wiring, attend
 from harken.part import Outputs, Part
 
 FAR = 6  # hops that are told apart
+Sums = Callable[[Tensor, Tensor], Tensor]  # o_i = sum_j a_ij v_j over listed pairs, of a (E) and v
 
 
 class Lift(nn.Module):
-    """x W, where x may be sparse: a bag of words is a graph from nodes to words, and its product is a mix."""
+    """x W, where x may be sparse: a bag of words is a graph from nodes to words, and x W sums over it."""
 
     def __init__(self, width: int, d: int, *, dropout: float) -> None:
         super().__init__()
         self.W, self.p = nn.Parameter(torch.empty(width, d)), dropout
         nn.init.xavier_uniform_(self.W)
 
-    def forward(self, x: Tensor) -> Tensor:  # N F -> N d
-        if not x.is_sparse:
+    def forward(self, x: Tensor, words: Sums | None = None) -> Tensor:  # N F -> N d
+        if words is None:
             return F.dropout(x, self.p, self.training) @ self.W
-        row, col = x.indices()
-        return mix(F.dropout(x.values(), self.p, self.training), self.W, row, col, len(x))
+        return words(F.dropout(x.values(), self.p, self.training), self.W)
 
 
 class Convolution(nn.Module):
@@ -43,9 +44,8 @@ class Convolution(nn.Module):
         super().__init__()
         self.lift, self.b = Lift(width, d, dropout=dropout), nn.Parameter(torch.zeros(d))
 
-    def forward(self, h: Tensor, layout: Layout, a: Tensor) -> Tensor:  # N F, E -> N d
-        i, j, _ = layout.listed()
-        return mix(a, self.lift(h), i, j, len(h)) + self.b
+    def forward(self, h: Tensor, words: Sums | None, *, a: Tensor, heard: Sums, **_: Any) -> Tensor:  # N F -> N d
+        return heard(a, self.lift(h, words)) + self.b
 
 
 class Neighbours(nn.Module):
@@ -60,8 +60,8 @@ class Neighbours(nn.Module):
             nn.init.uniform_(W, -((6 / (D + heads)) ** 0.5), (6 / (D + heads)) ** 0.5)
         self.watch: Any = None
 
-    def forward(self, h: Tensor, layout: Layout, a: Tensor) -> Tensor:  # N F -> N d
-        v = self.lift(h).unflatten(-1, (self.heads, -1)).transpose(0, 1)[None]  # 1 H N D
+    def forward(self, h: Tensor, words: Sums | None, *, layout: Layout, **_: Any) -> Tensor:  # N F -> N d
+        v = self.lift(h, words).unflatten(-1, (self.heads, -1)).transpose(0, 1)[None]  # 1 H N D
         dropout = self.p if self.training else 0.0
         o = attend(v, v, v, self.similarity, layout, dropout=dropout, watch=self.watch)[0]  # H N D
         return (o.mean(0) if self.mean else o.transpose(0, 1).flatten(1)) + self.b
@@ -81,11 +81,11 @@ class GNN(nn.Module):
         return self.blocks[0]
 
     def forward(
-        self, x: Tensor, layout: Layout, a: Tensor, of: Tensor | None = None, graphs: int = 0, **_: Any
+        self, x: Tensor, *, words: Sums | None = None, of: Tensor | None = None, graphs: int = 0, **told: Any
     ) -> Tensor:
         """What is said of each node, N C; with `graphs` of each of so many graphs."""
         for n, layer in enumerate(self.blocks):
-            x = layer(x if n == 0 else self.act(x), layout, a)
+            x = layer(self.act(x), None, **told) if n else layer(x, words, **told)
         return pooled(x, of, graphs)
 
 
@@ -134,10 +134,10 @@ class GraphTransformer(nn.Module):
         return self.lift
 
     def forward(
-        self, x: Tensor, layout: Layout, hops: Tensor, places: Tensor | None = None, of: Tensor | None = None,
-        graphs: int = 0, **_: Any,
+        self, x: Tensor, *, layout: Layout, hops: Tensor, words: Sums | None = None, places: Tensor | None = None,
+        **told: Any,
     ) -> Tensor:  # fmt: skip
-        h = self.lift(x)
+        h = self.lift(x, words)
         if self.places is not None and places is not None:
             if self.kind == "laplacian" and self.training:  # an eigenvector has no sign of its own
                 places = places * (torch.rand_like(places[:1]) < 0.5).to(places.dtype).mul(2).sub(1)
@@ -146,7 +146,7 @@ class GraphTransformer(nn.Module):
         for block in self.blocks:
             h = block(h, place)
         y: Tensor = self.W_y(F.dropout(self.norm(h[0]), self.p, self.training))
-        return pooled(y, of, graphs)
+        return pooled(y, told.get("of"), told.get("graphs", 0))
 
     def _near(self, layout: Layout, hops: Tensor) -> Layout:
         """Who is how far apart, as a bias of the scores."""
