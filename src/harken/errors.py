@@ -14,6 +14,8 @@ import signal
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+COMPARISON = "compare.json"  # the folder that has it holds a comparison, and its trials
+
 
 class HarkenError(Exception):
     """An error meant for people: its text is the whole message."""
@@ -81,7 +83,16 @@ def _beside(path: Path) -> list[str]:
     return [str(p) for p in there if path.name and did_you_mean(path.stem, [p.stem], alike=0.5)]
 
 
+def no_such_run(folder: Path) -> BadInput:
+    """What to say of a run that is not there."""
+    here = Path("runs") / folder
+    near = f". Did you mean {here}?" if here.is_dir() else near_name(folder)
+    return BadInput(f"{folder}: there is no such folder; harken runs lists those that are there{near}")
+
+
 def how_to_go_on(folder: Path, processes: int = 1) -> str:
-    """The command that goes on with a run."""
+    """The command that goes on with a run, with a comparison, or with the comparison that a run is a trial of."""
     start = "harken" if processes == 1 else f"torchrun --nproc-per-node {processes} -m harken"
-    return f"go on with: {start} train {shlex.quote(str(folder))} --resume"
+    whole = next((place for place in (folder, folder.parent) if (place / COMPARISON).is_file()), None)
+    verb = "compare" if whole else "train"
+    return f"go on with: {start} {verb} {shlex.quote(str(whole or folder))} --resume"

@@ -91,6 +91,9 @@ def find(section: str, kind: str, of: str = "") -> type[Any]:
         points = [p for p in entry_points(group=GROUPS.get(section, "harken.none")) if p.name == kind]
         if not points:
             known, missing = names(section, of), " A plug-in that brings it may be missing." * (section in GROUPS)
+            if any(kind in BUILT_IN[s + other] for s, other in shelves() if s == section):
+                reads = f"is a kind of {section}, but none{of or ' of text'}"
+                raise BadSetting(f"{section}.kind = {kind!r} {reads}; accepted: {', '.join(known)}")
             accepted = f"accepted: {', '.join(known)}.{did_you_mean(kind, known) or missing}"
             raise BadSetting(f"{section}.kind = {kind!r} is not a kind of {section}; {accepted}")
         found = points[0].load()

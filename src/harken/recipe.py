@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from . import kinds
-from .errors import BadInput, BadSetting, did_you_mean
+from .errors import BadInput, BadSetting, did_you_mean, no_such_run
 from .events import Listener, silent
 from .part import Part
 
@@ -49,10 +49,14 @@ class Start:
             raise BadSetting(f"transfer = {found.transfer!r}: of which run? Say it with from=runs/NAME")
         if found.run is not None and not isinstance(found.run, str):
             raise BadSetting(f"from = {found.run!r}: accepted: the folder of a run")
-        if found.transfer not in TRANSFERS and found.shots is None:
-            near = did_you_mean(str(found.transfer), TRANSFERS)
-            raise BadSetting(f"transfer = {found.transfer!r}: accepted: {', '.join(TRANSFERS)}, 4-shot.{near}")
+        found.refuse()
         return found
+
+    def refuse(self) -> None:
+        """Refuse a transfer that is none."""
+        if self.transfer not in TRANSFERS and self.shots is None:
+            near = did_you_mean(str(self.transfer), TRANSFERS)
+            raise BadSetting(f"transfer = {self.transfer!r}: accepted: {', '.join(TRANSFERS)}, 4-shot.{near}")
 
     @property
     def shots(self) -> int | None:
@@ -266,6 +270,14 @@ def override(text: str) -> tuple[str, Any]:
         return path.strip(), tomllib.loads(f"x = {value}")["x"]
     except tomllib.TOMLDecodeError:
         return path.strip(), value
+
+
+def refuse_start(path: str, value: Any) -> None:
+    """Refuse what is typed for `from` or `transfer` if it can be no beginning: seen at once, before torch is there."""
+    if path == "transfer":
+        Start(None, value).refuse()
+    if path == "from" and value != "none" and not Path(str(value)).exists():
+        raise no_such_run(Path(str(value)))
 
 
 def as_file(settings: Settings) -> str:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from . import recipe
-from .errors import BadInput, BadRun, HarkenError, how_to_go_on, near_name
+from .errors import BadInput, BadRun, HarkenError, how_to_go_on, no_such_run
 from .events import plain
 
 FORMAT = 1
@@ -336,9 +336,6 @@ def _no_run(folder: Path) -> Exception:
     """What to say of a folder without harken.json."""
     if (folder / "checkpoints").exists() or (folder / "recipe.toml").exists():
         return BadRun(f"{folder}: this run is not finished; {unfinished(folder)}")
-    listed = "harken runs lists those that are there"
-    if folder.exists():
-        return BadInput(f"{folder}: this is no run folder (it has no harken.json); {listed}")
-    here = Path("runs") / folder
-    near = f". Did you mean {here}?" if here.is_dir() else near_name(folder)
-    return BadInput(f"{folder}: there is no such folder; {listed}{near}")
+    if not folder.exists():
+        return no_such_run(folder)
+    return BadInput(f"{folder}: this is no run folder (it has no harken.json); harken runs lists those that are there")

@@ -67,6 +67,25 @@ def test_lines_of_stdin_have_an_answer_each_and_empty_ones_too(harken, run):
     assert harken("classify", run, text(1)).out == lines[0] + "\n"
 
 
+def test_an_empty_text_is_answered_with_a_remark(harken, run):
+    done = harken("classify", run, "", text(1))
+    assert (done.code, len(done.out.splitlines())) == (0, 2)
+    assert done.err == "empty texts: 1; what is said of them is what is said of no words at all\n"
+
+
+def test_a_training_on_labels_counts_texts_and_says_whether_it_beat_the_bag_of_words(harken, table):
+    lines = harken("train", table, *TINY).out.splitlines()
+    (data,) = [line for line in lines if line.startswith("  data ")]
+    assert data.startswith("  data    train 75, valid 9, test 6 texts (")
+    assert [line for line in lines if line.startswith("  verdict ") and " on the test split." in line]
+
+
+def test_the_column_a_run_learned_from_is_found_in_a_table_split_at_tabs(harken, run, tmp_path):
+    (tmp_path / "ask.tsv").write_text(f"id\ttext\n1\t{text(1)}\n2\t{text(2)}\n")
+    assert json.loads(harken("classify", run, "--in", "ask.tsv", "--out", "said.jsonl", "--json").out)["answers"] == 2
+    assert json.loads((tmp_path / "said.jsonl").read_text().splitlines()[0])["input"] == text(1)
+
+
 def test_a_file_is_worked_through_with_an_answer_a_line(harken, run, table, tmp_path):
     done = harken("classify", run, "--in", table, "--out", "said.jsonl", "--json")
     assert json.loads(done.out) == {"answers": 90, "out": "said.jsonl"}

@@ -10,11 +10,11 @@ from harken.cli.score import score
 from harken.errors import BadInput
 
 
-def told(tmp_path, name: str, content: str) -> list[str]:
+def told(tmp_path, name: str, content: str, **where: object) -> list[str]:
     source, out = tmp_path / name, tmp_path / "answers.jsonl"
     source.write_text(content, "utf-8")
     count = work_through(
-        str(source), str(out), lambda texts: ({"length": len(t), "place": n} for n, t in enumerate(texts))
+        str(source), str(out), lambda texts: ({"length": len(t), "place": n} for n, t in enumerate(texts)), **where
     )
     answers = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
     assert len(answers) == count
@@ -33,8 +33,43 @@ def test_the_text_column_of_a_csv_is_taken_with_its_quotes_undone(tmp_path):
 
 def test_the_only_column_of_a_csv_may_have_any_name_and_of_several_one_is_named(tmp_path):
     assert told(tmp_path, "a.csv", "what\nx\ny\n") == ["x", "y"]
-    with pytest.raises(BadInput, match=r"a\.csv: its columns are what, other; give one the name text or prompt$"):
+    way = "say which with --column, or give one the name text or prompt"
+    with pytest.raises(BadInput, match=rf"a\.csv: its columns are what, other; {way}$"):
         told(tmp_path, "a.csv", "what,other\nx,y\n")
+
+
+@pytest.mark.parametrize(("column", "found"), [("other", ["y"]), ("2", ["y"]), ("what", ["x"])])
+def test_a_column_that_is_named_by_its_name_or_number_is_taken(tmp_path, column, found):
+    assert told(tmp_path, "a.csv", "what,other\nx,y\n", column=column) == found
+    assert told(tmp_path, "a.tsv", "what\tother\ntext\tname\nx\ty\n", column=column)[-1:] == found
+
+
+@pytest.mark.parametrize("column", ["text", "3", "0"])
+def test_a_column_that_is_named_and_not_there_is_refused_though_others_are(tmp_path, column):
+    with pytest.raises(BadInput, match=r"a\.csv: its columns are prompt, other; say which with --column$"):
+        told(tmp_path, "a.csv", "prompt,other\nx,y\n", column=column)
+
+
+def test_a_row_that_is_too_short_is_named(tmp_path):
+    with pytest.raises(BadInput, match=r"a\.csv: row 3 has 1 columns only; mend it$"):
+        told(tmp_path, "a.csv", "id,text\n1,x\n2\n")
+
+
+def test_a_table_split_at_tabs_is_read_by_its_header_and_a_quote_in_it_is_a_quote(tmp_path):
+    assert told(tmp_path, "a.tsv", 'id\ttext\n1\t"Hi" there\n\n2\tb\n') == ['"Hi" there', "", "b"]
+
+
+def test_without_a_header_the_column_is_the_number_the_run_learned_and_with_another_header_none(tmp_path):
+    rows = "".join(f"a cat {n}\tun chat {n}\n" for n in range(9))
+    assert told(tmp_path, "a.tsv", rows, columns=("text", 2))[:2] == ["un chat 0", "un chat 1"]
+    with pytest.raises(BadInput, match=r"a\.tsv: it has 2 columns and no header; say which with --column, or give"):
+        told(tmp_path, "a.tsv", rows)
+    with pytest.raises(BadInput, match=r"a\.tsv: its columns are English, French; say which with --column"):
+        told(tmp_path, "a.tsv", "English\tFrench\n" + rows, columns=("text", "other", 2))
+
+
+def test_lines_with_tabs_are_whole_texts_where_that_is_asked(tmp_path):
+    assert told(tmp_path, "a.tsv", "one\ttwo\nthree\tfour\n", whole=True) == ["one\ttwo", "three\tfour"]
 
 
 def test_objects_and_strings_of_jsonl_are_read(tmp_path):

@@ -1,6 +1,7 @@
 """The words a user reads when something is wrong, word for word: one line on stderr, and the exit code."""
 
 import shutil
+import sys
 
 import pytest
 
@@ -342,6 +343,46 @@ def test_a_run_that_is_not_finished_says_how_to_go_on(wrong, run, tmp_path):
     )
 
 
+def test_a_trial_that_is_not_finished_says_how_its_comparison_goes_on(wrong, harken, run, tmp_path):
+    trial = tmp_path / "runs" / "x-compare" / "model.heads=1-seed=0"
+    shutil.copytree(run, trial)
+    (trial / "harken.json").unlink()
+    (trial.parent / "compare.json").write_text("{}")
+    way = "go on with: harken compare runs/x-compare --resume"
+    place = "runs/x-compare/model.heads=1-seed=0"
+    assert wrong("generate", place, "x", code=1) == f"{place}: this run is not finished; {way}"
+    for verb in ("runs", "cost"):
+        assert way in harken(verb).out
+
+
+def test_a_file_of_data_is_nothing_to_import(wrong, text):
+    said = wrong("import", text)
+    assert said.startswith("my.txt: is a file, and no .gguf one; accepted are a folder, a .gguf file, ")
+    assert said.endswith("; of data, make a run with: harken train my.txt")
+
+
+def test_a_model_of_other_data_is_told_apart_from_a_word_that_is_none(wrong, tmp_path):
+    (tmp_path / "p.tsv").write_text("".join(f"a cat {n} sat\tun chat {n} dort\n" for n in range(30)))
+    of_pairs = ", ".join(kinds.names("model", " of pairs"))
+    assert wrong("compare", "p.tsv", "--models", "rnn,gpt") == (
+        f"model.kind = 'gpt' is a kind of model, but none of pairs; accepted: {of_pairs}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("transfer=frozn", "transfer = 'frozn': accepted: finetune, frozen, scratch, 4-shot. Did you mean frozen?"),
+        ("from=runs/x", "runs/x: there is no such folder; harken runs lists those that are there"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["train", "compare"])
+def test_a_beginning_that_is_none_is_refused_before_torch_is_there(wrong, monkeypatch, text, verb, given, said):
+    for name in ("harken.study.train", "harken.study.compare", "harken.study.tally"):
+        monkeypatch.setitem(sys.modules, name, None)  # an import of it would fail
+    assert wrong(verb, text, given) == said
+
+
 def test_a_run_that_was_tampered_with_names_the_file(wrong, run, tmp_path):
     shutil.copytree(run, tmp_path / "odd")
     with (tmp_path / "odd" / "model.safetensors").open("ab") as file:
@@ -391,7 +432,8 @@ def test_an_out_folder_that_is_not_empty(wrong, text, tmp_path):
         )
     (tmp_path / "taken" / "recipe.toml").write_text("")
     assert wrong("train", text, "--out", "taken") == (
-        "taken: is not empty; resume the run there, force to write over it, or take another folder"
+        "taken: is not empty; resume the run there (--resume), force to write over it (--force), "
+        "or take another folder (--out)"
     )
 
 

@@ -118,3 +118,36 @@ def test_columns_are_as_wide_as_their_widest_cell():
 
 def test_columns_stand_below_each_other_in_wide_letters_too():
     assert columns([("三国", "x"), ("abc", "y")]) == ["三国  x", "abc   y"]
+
+
+def test_a_finished_run_says_on_the_terminal_whether_it_beat_what_costs_nothing():
+    facts = {
+        "metrics": {"test": {"loss": 0.7, "accuracy": 0.5}},
+        "baseline": {"test": {"bag of words": {"loss": 0.1, "accuracy": 1.0}}},
+        "protocol": {"test": {"texts": 40, "judged_by": "accuracy"}},
+        "audit": {"passed": True, "summary": "all is well"},
+    }
+    assert verdict(facts)[-2:] == [
+        "  verdict 0.50 worse than the free bag of words: accuracy 0.500 against 1.00 on the test split.",
+        "  audit   all is well",
+    ]
+
+
+def test_lengths_of_a_handful_of_pairs_are_left_to_the_report():
+    parts = {"3 words": {"bleu": 9.0, "pairs": 9, "at": 3.0}, "4 words": {"bleu": 8.0, "pairs": 10, "at": 4.0}}
+    shown = "\n".join(verdict({"metrics": {"test": {"bleu": 8.5}}, "parts": {"test": parts}}))
+    assert "this model on 4 words" in shown
+    assert "3 words" not in shown
+
+
+def test_data_is_counted_in_what_a_user_thinks_in_and_one_step_is_one(capsys):
+    with Teller(aside=False) as teller:
+        counts = {"tokens": {"train": 4046}, "texts": {"train": 90}, "unit": "texts", "token": "bpe", "vocab": 200}
+        teller("data", facts=counts, parameters=5)
+        pairs = {"pairs": {"train": 90, "valid": 30}, "references": {"valid": 10.0}, "overlap": 0}
+        teller("data", facts=pairs | {"token": "word", "vocab": [7, 7]}, parameters=5)
+        teller("begin", step=0, steps=1, epochs=0.5, predicted=None)
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == "  data    train 90 texts (byte pairs, 200 different)"
+    assert told[2].endswith("; a held-out source is judged once, by its references: 10.0 on average")
+    assert told[4] == "  train   1 step = 0.5 times through the data"

@@ -124,8 +124,24 @@ def test_a_line_of_the_answers_has_its_text_once_and_the_column_source_is_found(
 def test_columns_that_are_not_known_are_refused(harken, pair_folder, tmp_path):
     (tmp_path / "ask.csv").write_text("id,words\n1,she saw the cat.\n")
     said = harken("translate", pair_folder, "--in", "ask.csv", "--out", "a.jsonl")
-    way = "its columns are id, words; give one the name source, text or prompt"
+    way = "its columns are id, words; say which with --column, or give one the name source, text or prompt"
     assert (said.code, said.err) == (2, f"harken: ask.csv: {way}\n")
+
+
+@pytest.mark.parametrize("header", ["", "source\ttarget\n", "English\tFrench\n"])
+def test_of_a_table_split_at_tabs_only_the_sources_are_translated(harken, pair_folder, tmp_path, targets, header):
+    (tmp_path / "ask.tsv").write_text(header + "".join(f"{text}\tun texte {n}.\n" for n, text in enumerate(TEXTS)))
+    where = ["--column", "English"] if header.startswith("E") else []
+    said = harken("translate", pair_folder, "--in", "ask.tsv", "--out", "a.jsonl", *where)
+    assert (said.code, said.err) == (0, "")
+    answers = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    assert [(answer["input"], answer["text"]) for answer in answers] == list(zip(TEXTS, targets, strict=True))
+
+
+def test_a_tab_in_a_source_is_told_once(harken, pair_folder):
+    said = harken("translate", pair_folder, "-", stdin=b"a\tb\nc\td\n")
+    assert said.code == 0
+    assert said.err.count("a tab is part of the source here; of a table, translate a column: --in FILE") == 1
 
 
 def test_targets_begin_with_a_prefix(asked, harken, pair_folder):
@@ -187,6 +203,7 @@ def test_a_line_is_answered_before_the_next_one_comes(pair_folder, targets):
         ([], "translate: give a text, or - to read texts from stdin, one a line; see harken translate --help"),
         (["a", "--beam", 2, "--alternatives", 3], "alternatives=3: a beam of 2 holds no more; take a larger beam"),
         (["a", "--out", "b"], "translate: without --in, --out means nothing; see harken translate --help"),
+        (["a", "--column", "b"], "translate: without --in, --column means nothing; see harken translate --help"),
         (
             ["a", "--in", "b", "--out", "c"],
             "translate: with --in, [TEXT...] means nothing; see harken translate --help",
@@ -206,7 +223,10 @@ def test_an_empty_pipe_is_refused(harken, pair_folder):
 
 def test_a_language_model_translates_nothing_even_if_nothing_is_asked(harken, run):
     said = harken("translate", run, "-", stdin=b"")
-    assert (said.code, said.err) == (2, f"harken: {run}: this run writes text; use harken generate\n")
+    assert (said.code, said.err) == (
+        2,
+        f"harken: {run}: this run writes text; use harken generate, in Python run.generate\n",
+    )
 
 
 @pytest.mark.parametrize(
@@ -216,7 +236,8 @@ def test_a_language_model_translates_nothing_even_if_nothing_is_asked(harken, ru
 def test_verbs_of_language_models_name_the_verb_of_pairs(harken, pair_folder, verb):
     said = harken(*(pair_folder if word == "RUN" else word for word in verb), stdin=b"a line\n")
     assert (said.code, said.out) == (2, "")
-    assert said.err == f"harken: {pair_folder}: this run translates; use harken translate\n"
+    use = "use harken translate, in Python run.translate"
+    assert said.err == f"harken: {pair_folder}: this run translates; {use}\n"
 
 
 # --- the other verbs --------------------------------------------------------------------------------------------------
@@ -228,6 +249,15 @@ def test_a_run_of_pairs_is_judged_on_other_pairs(asked, pair_folder, tmp_path):
     assert (found["split"], found["examples"]) == ("other data", 2)
     assert found["metrics"]["exact_match"] == 0
     assert "loss" not in found["baseline"]["copy of the source"]
+
+
+def test_texts_with_labels_are_judged_as_pairs_only_with_a_word(harken, pair_folder, tmp_path):
+    (tmp_path / "reviews.csv").write_text("text,label\n" + "".join(f"{TEXTS[n % 2]} {n},{n % 2}\n" for n in range(40)))
+    said = harken("eval", pair_folder, "reviews.csv", "--json")
+    assert said.code == 0
+    looks, taken = "reviews.csv: looks like texts with labels (", "source and target are read from columns 1 and 2"
+    assert said.err.startswith(looks)
+    assert f"); {taken} (data.source, data.target)\n" in said.err
 
 
 def test_runs_shows_the_metric_that_pairs_are_judged_by(told, pair_folder):

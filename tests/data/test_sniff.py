@@ -367,6 +367,35 @@ def test_pairs_say_what_keeps_them_from_being_a_table(tmp_path: Path) -> None:
     assert "column 'label' has 2 values, each seen 4.0 times on average" in why
 
 
+def test_sentences_that_repeat_are_told_to_have_too_many_words_for_a_label(tmp_path: Path) -> None:
+    rows = [f"the cat number {n % 30} sat down\tun chat {n} dort" for n in range(600)]
+    (tmp_path / "dup.tsv").write_text("\n".join(rows))
+    guess = sniff(tmp_path / "dup.tsv")
+    assert (guess.kind, guess.others[0][0]) == ("pairs", "table")
+    seen = "column 1 has 30 values, each seen 20.0 times on average"
+    assert guess.others[0][1] == f"{seen}, but a label has 3 words at most, and these 6.0"
+
+
+def test_a_column_that_could_be_a_label_beside_two_named_sides_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("en,de,note\n" + many("a {v} {n},ein {v} {n},{ab}"))
+    kind, why = sniff(tmp_path / "a.csv").others[0]
+    assert kind == "table"
+    assert why == "column 'note' could be a label, but column 'en' and column 'de' are named as two sides"
+
+
+def test_a_table_of_one_line_is_refused_and_not_taken_for_text(tmp_path: Path) -> None:
+    (tmp_path / "one.tsv").write_text("a cat sat\tun chat dort\n")
+    with pytest.raises(BadInput) as error:
+        sniff(tmp_path / "one.tsv")
+    assert str(error.value) == (
+        f"{tmp_path}/one.tsv: a table of one line, of 2 cells; two lines or more are needed; "
+        "add lines, or take it for text: data.kind=text"
+    )
+    (tmp_path / "one.txt").write_text("a cat sat\tun chat dort\n")
+    assert sniff(tmp_path / "one.txt").kind == "text"
+    assert sniff(tmp_path / "one.txt").others[0][1].endswith(", but a table has 95 % of them, and two lines or more")
+
+
 def test_a_label_sorted_over_a_large_file_is_found(tmp_path: Path) -> None:
     rows = [f"{('pos', 'neg')[n // 2000]}\t{FRUIT[n % 12]} {n} " + "and so on " * 100 for n in range(4000)]
     (tmp_path / "a.tsv").write_text("\n".join(rows))

@@ -20,7 +20,7 @@ from harken.models.gpt import GPT, Shape
 from harken.models.rnn import RNN, GRUShape
 from harken.recipe import resolve
 from harken.study import audit as room
-from harken.study.audit import CLAIMS, Audit, audit
+from harken.study.audit import CLAIMS, Audit, Check, audit
 from harken.study.train import prepare
 from harken.tasks import Loss
 from harken.tasks.next_word import NextWord
@@ -522,6 +522,10 @@ def test_the_audit_is_one_line():
     bad.structure = FULL
     assert str(audit(good)) == (
         "6 checks passed (causal, gradient, padded, packed, cached, batched); accumulated does not apply"
+    )
+    several = [Check(name, "", "does not apply") for name in ("causal", "cached")]
+    assert str(Audit((Check("padded", "", "passed"), *several))) == (
+        "1 check passed (padded); causal, cached do not apply"
     )
     bad.norm = OverTheSequence(16)
     assert str(audit(bad)) == (

@@ -174,10 +174,23 @@ def test_a_guess_comes_with_its_reason(text):
     assert choose(text).guess.reason.startswith("plain UTF-8 text")
 
 
-def test_a_kind_that_was_named_is_no_guess(tmp_path):
+def test_a_kind_that_was_named_is_told_beside_what_the_data_looks_like(tmp_path):
     (tmp_path / "p.tsv").write_text("".join(f"a cat {n} sat\tun chat {n} dort\n" for n in range(30)))
     chosen = choose("p.tsv", {"data.kind": "text"})
-    assert (chosen.recipe.data.kind, chosen.guess) == ("text", None)
+    assert (chosen.recipe.data.kind, chosen.guess.kind, chosen.guess.named) == ("text", "text", True)
+    assert chosen.guess.reason.startswith("as data.kind says; it looks like pairs: 2 columns split at tabs, ")
+
+
+def test_a_column_that_only_one_kind_has_decides_for_it(tmp_path):
+    rows = "".join(f"{n},ein Hund {n},a dog {n},{'ab'[n % 2]}\n" for n in range(40))
+    (tmp_path / "named.csv").write_text("id,Deutsch,English,note\n" + rows)
+    assert choose("named.csv").recipe.data.kind == "table"
+    chosen = choose("named.csv", {"data.source": "English", "data.target": "Deutsch"})
+    assert (chosen.recipe.data.kind, chosen.recipe.task.kind) == ("pairs", "translate")
+    assert chosen.guess.reason.startswith("as data.source says; it looks like table: ")
+    (tmp_path / "p.tsv").write_text("".join(f"a cat {n} sat\tun chat {n} dort\n" for n in range(30)))
+    assert choose("p.tsv").recipe.data.kind == "pairs"
+    assert choose("p.tsv", {"data.label": 2}).recipe.data.kind == "table"
 
 
 def test_a_kind_that_was_named_is_not_refused_for_what_it_looks_like(tmp_path):

@@ -188,6 +188,28 @@ def test_fewer_than_a_thousand_tokens_give_no_verdict(tokens, verdict):
     assert (said == few and "data.valid" in advice) != verdict
 
 
+def test_a_split_of_too_few_tokens_leaves_the_verdict_to_one_of_enough_and_names_its_own_setting():
+    x = of_pairs() | {"protocol": {"test": {"tokens": 671}, "valid": {"tokens": 1735}}}
+    x["metrics"]["valid"], x["baseline"]["valid"] = x["metrics"]["test"], x["baseline"]["test"]
+    assert judge(x)[0].endswith(" on the validation split.")
+    x["protocol"]["valid"] = {"tokens": 500}
+    assert judge(x)[1] == "Give it more data, or hold out more of it (data.test)."
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ({"good": {"f1": 0.9, "precision": 0.9}, "bad": {"f1": 0.2, "precision": 0.1}}, "2 labels, hardest first"),
+        ({"a.txt": {"loss": 1.0}, "b.txt": {"loss": 2.0}}, "2 sources, hardest first"),
+    ],
+)
+def test_the_parts_of_a_split_are_called_what_they_are_the_hardest_first(parts, said):
+    page = report(facts() | {"parts": {"valid": parts}})
+    assert f"validation split: {said}" in page
+    easy, hard = parts
+    assert page.index(f">{hard}<") < page.index(f">{easy}<")
+
+
 def test_the_test_split_is_judged_where_there_is_one():
     x = facts()
     x["metrics"]["test"] = {"loss": 3.0, "perplexity": 20.1}

@@ -278,6 +278,18 @@ def test_without_equal_quality_there_is_no_column_for_the_time_to_it():
     assert not [head for head in grid(tally([blind]))[0] if head.startswith("to ")]
 
 
+@pytest.mark.parametrize(("least", "heads"), [(0.0, []), (2.5, ["to 2.50"])])
+def test_a_quality_of_nothing_is_no_quality_to_be_reached(least, heads):
+    def learner(value: str, bleu: float) -> Trial:
+        made = trial(value, 0, 1.0, metrics={"valid": {"bleu": bleu}}, baseline={"valid": {}})
+        protocol = {"valid": {"tokens": 5000, "judged_by": "bleu"}}
+        log = [{"step": 2, "loss": 9.0, "tokens_per_second": 50, "valid": 1.0, "bleu": bleu}]
+        return replace(made, facts={**made.facts, "protocol": protocol}, log=log)
+
+    found = grid(tally([[learner("a", least)], [learner("b", 5.0)]]))[0]
+    assert [head for head in found if head.startswith("to ")] == heads
+
+
 def test_the_free_baselines_are_shown_on_every_split():
     scores = {split: {"loss": loss} for split, loss in (("valid", 1.0), ("test", 1.1))}
     free = {split: {"5-gram": {"loss": loss}} for split, loss in (("valid", 2.0), ("test", 2.1))}

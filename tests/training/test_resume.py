@@ -348,7 +348,7 @@ def test_a_taken_folder_is_refused_without_resume_or_force(unbroken, home, tmp_p
     unbroken("gpt")
     child = Child(*begin(home, "gpt", peace(home, "gpt")), folder=tmp_path)
     assert child.wait() == 2
-    assert "is not empty; resume the run there, force to write over it, or take another folder" in child.text
+    assert "is not empty; resume the run there (--resume), force to write over it (--force), or" in child.text
 
 
 def test_writing_over_a_run_leaves_nothing_of_it(unbroken, home, tmp_path):

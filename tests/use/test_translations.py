@@ -97,6 +97,14 @@ def test_a_source_longer_than_the_model_reads_is_cut_and_that_is_told(paired, mo
     assert len(paired.trace(long).source) == 5
 
 
+def test_without_a_split_it_is_judged_on_test_as_the_verb_does_and_the_result_has_names(paired, char):
+    found = paired.evaluate()
+    score, baseline = found
+    assert (found.score, found.baseline, found.metrics) == (score, baseline, score.metrics)
+    assert score.metrics == pytest.approx(paired.metrics["test"], rel=1e-4)
+    assert char.evaluate().metrics == pytest.approx(char.metrics["valid"], rel=1e-4)
+
+
 @pytest.mark.parametrize("text", [5, None, ["a", 5]])
 def test_what_is_no_text_is_refused(paired, text):
     with pytest.raises(
@@ -108,7 +116,7 @@ def test_what_is_no_text_is_refused(paired, text):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"beams": 4}, r"^beams is not an option; there are beam, .*\. Did you mean beam\?$"),
+        ({"beams": 4}, r"^beams is not an option; there are beam, .*, prefix\. Did you mean beam\?$"),
         ({"beam": 0}, r"^beam=0: a whole number of 1 or more is accepted$"),
         ({"beam": 2, "alternatives": 3}, r"^alternatives=3: a beam of 2 holds no more; take a larger beam$"),
         ({"length_penalty": -1}, r"^length_penalty=-1: between 0 and 10 is accepted; 1 is fair to all lengths$"),
@@ -124,12 +132,12 @@ def test_an_option_that_is_none_is_refused_in_one_line(paired, given, said):
     "ask", [lambda run: run.generate("a"), lambda run: run.score("a b"), lambda run: run.next("a")]
 )
 def test_a_run_of_pairs_writes_nothing_else(paired, ask):
-    with pytest.raises(BadInput, match=r"pairs: this run translates; use harken translate$"):
+    with pytest.raises(BadInput, match=r"pairs: this run translates; use harken translate, in Python run\.translate$"):
         ask(paired)
 
 
 def test_a_language_model_translates_nothing(char):
-    with pytest.raises(BadInput, match=r"char: this run writes text; use harken generate$"):
+    with pytest.raises(BadInput, match=r"char: this run writes text; use harken generate, in Python run\.generate$"):
         char.translate("a")
 
 

@@ -32,6 +32,12 @@ class Found:
 def located(source: str | Path, listen: Listener) -> Found:
     """The model of this name, fetched where it has to be."""
     path, name = Path(source), str(source)
+    weights = [known for known, entry in catalogue.ENTRIES.items() if entry.kind == "weights"]
+    accepted = f"accepted are a folder, a .gguf file, org/name@revision, and {', '.join(weights)}"
+    if path.is_file() and path.suffix != ".gguf":
+        raise BadInput(
+            f"{name}: is a file, and no .gguf one; {accepted}; of data, make a run with: harken train {name}"
+        )
     if path.exists():
         return Found(path, {"source": name})
     if name in catalogue.ENTRIES:
@@ -42,8 +48,6 @@ def located(source: str | Path, listen: Listener) -> Found:
         return Found(got.path, {"source": name, "sha256": got.sha256, **thanks})
     if found := NAME.fullmatch(name):
         return _from_hub(found[1], found[2] or "main", listen)
-    weights = [known for known, entry in catalogue.ENTRIES.items() if entry.kind == "weights"]
-    accepted = f"accepted are a folder, a .gguf file, org/name@revision, and {', '.join(weights)}"
     raise BadInput(f"{name}: there is no such model; {accepted}{near_name(path, weights)}")
 
 

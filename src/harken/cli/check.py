@@ -42,10 +42,13 @@ def check(what: str | None, settings: tuple[str, ...], kind: str | None, json_: 
         show({**taken, "recipe": recipe.settings(), "origins": dict(recipe.origins), "estimate": cost})
         return
     click.echo("\n".join(["", *recipe_lines(recipe), ""]))
-    needs = f"{scaled(cost['parameters'], 'count')} weights, {scaled(cost['tokens'], 'count')} {cost['unit']} to learn from"
+    needs = (
+        f"{scaled(cost['parameters'], 'count')} weights, {scaled(cost['tokens'], 'count')} {cost['unit']} to learn from"
+    )
     click.echo(f"{needs}, about {cost['memory_mib']:,.0f} MiB of memory in all")
     time, used = duration(cost["minutes"] * 60), scaled(cost["kwh"], "energy")
-    click.echo(f"{cost['steps']:,} steps, about {time} and {used} ({cost['energy_source']}) on {cost['machine']}")
+    steps = f"{cost['steps']:,} step{'s' * (cost['steps'] != 1)}"
+    click.echo(f"{steps}, about {time} and {used} ({cost['energy_source']}) on {cost['machine']}")
 
 
 def _taken(what: str, guess: Any, kind: str) -> list[str]:
@@ -53,7 +56,7 @@ def _taken(what: str, guess: Any, kind: str) -> list[str]:
     if guess is None:
         return [f"{what}: {kind}, as the settings say"]
     others = [f"  not {other}: {why}" for other, why in guess.others]
-    return [f"{what} is {guess.kind}: {guess.reason}", *others, "  overrule with data.kind=..."]
+    return [f"{what} is {guess.kind}: {guess.reason}", *others, *["  overrule with data.kind=..."] * (not guess.named)]
 
 
 def recipe_lines(recipe: Any) -> list[str]:

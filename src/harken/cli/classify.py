@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from . import as_json, as_precision, show
-from .files import check_files, through_files, work_through
+from .files import COLUMNS, check_files, own_column, through_files, work_through
 from .say import Teller, as_typed, blocks, piped, typed
 
 AT_ONCE = 256  # texts of a file or of stdin that are answered together
@@ -42,13 +42,15 @@ def classify(
     from harken.use.model import load
 
     model = load(run, precision=precision)
-    how: dict[str, Any] = {}
+    how: dict[str, Any] = {"listen": Teller(aside=True)}
     if asked is not None and labels is not None:
-        how = {"prompt": as_typed(asked), "labels": labels.split(","), "listen": Teller(aside=True)}
+        how |= {"prompt": as_typed(asked), "labels": labels.split(",")}
     model.classify([], **how)  # what cannot be asked is refused before the first text
     if in_ is not None and out_ is not None:
+        columns = [*own_column(getattr(model.recipe.data, "text", None)), *COLUMNS]
+        where = {"column": files["column"], "columns": columns, "whole": getattr(model.tokenizer, "pair", False)}
         with Teller(aside=True) as teller:
-            answered = work_through(in_, out_, lambda given: _answers(model, given, how), listen=teller)
+            answered = work_through(in_, out_, lambda given: _answers(model, given, how), listen=teller, **where)
         show({"answers": answered, "out": out_}) if json_ else click.echo(f"{answered} answers in {out_}")
         return
     some = blocks(AT_ONCE, must=not texts) if texts in ((), ("-",)) else [list(map(typed, texts))]

@@ -36,6 +36,12 @@ def compare(what: str, settings: tuple[str, ...], json_: bool, **options: Any) -
 
     A setting with several values (model.heads=1,2,8) is compared; several such settings are combined.
     """
+    from harken.recipe import refuse_start
+
+    short = [f"transfer={options['transfer']}"] if options["transfer"] else []
+    for path, _, said in (text.partition("=") for text in (*settings, *short)):
+        for value in said.split(","):
+            refuse_start(path, value.strip())
     from harken.study.compare import compare as compare_
     from harken.study.compare import values
     from harken.study.tally import elsewhere, grid, refused

@@ -7,7 +7,7 @@ import click
 from harken.study.chart import figure
 
 from . import as_json, as_precision, refuse, show
-from .say import Teller, aligned, as_typed, verdict
+from .say import Teller, aligned, as_typed, judged, verdict
 
 COUNTED = ("pairs", "texts", "sentences", "questions", "images", "nodes", "edges", "graphs", "tokens")  # the examples
 
@@ -39,11 +39,10 @@ def eval(
     from harken.use.model import load
 
     model = load(run, precision=precision)
-    chosen = split or ("test" if data or "test" in model.metrics else "valid")
     with Teller(aside=json_) as teller:
         path = None if data is None else str(located(data, listen=teller))
-        score, baseline = model.evaluate(chosen, data=path, listen=teller)
-    shown = "other data" if data else chosen
+        score, baseline = model.evaluate(split, data=path, listen=teller)
+    shown = "other data" if data else split or judged(model.metrics)
     if json_:
         show(_result(score, baseline, shown))
         return

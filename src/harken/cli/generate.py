@@ -41,7 +41,7 @@ from .say import Teller, lines, piped, typed
 @as_json
 def generate(run: str, prompt: str | None, json_: bool, next_: int | None, precision: str, **options: Any) -> None:
     """Continue PROMPT with a language model. With -, or piped, each line of stdin is a prompt: one answer a line."""
-    in_, out_ = options.pop("in_"), options.pop("out_")
+    in_, out_, column = (options.pop(name) for name in ("in_", "out_", "column"))
     if next_ is not None:
         refuse("with --next", *options)
     check_files(in_, out_)
@@ -52,7 +52,8 @@ def generate(run: str, prompt: str | None, json_: bool, next_: int | None, preci
     with Teller(aside=True) as teller:
         options["listen"] = teller
         if in_ is not None:
-            count = work_through(in_, out_, lambda texts: _each(model, texts, next_, options), listen=teller)
+            where = {"column": column, "listen": teller}
+            count = work_through(in_, out_, lambda texts: _each(model, texts, next_, options), **where)
             show({"answers": count, "out": out_}) if json_ else click.echo(f"{count} answers in {out_}")
         elif prompt == "-" or (prompt is None and piped()):
             _each_line(model, lines(must=prompt is None), json_, next_, options)

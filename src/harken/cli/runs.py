@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from harken.errors import BadInput, BadRun, near_name
+from harken.errors import COMPARISON, BadInput, BadRun, near_name
 from harken.study.chart import duration, scaled
 from harken.study.report import LESS
 
@@ -40,7 +40,7 @@ def runs(folder: str | None, json_: bool) -> None:
 def folders(folder: str) -> list[Path]:
     """The runs in a folder, finished or not, with the trials of comparisons; a run stands for itself."""
     places = [Path(folder), *Path(folder).glob("*")]
-    trials = [trial for place in places[1:] if (place / "compare.json").exists() for trial in place.glob("*")]
+    trials = [trial for place in places[1:] if (place / COMPARISON).exists() for trial in place.glob("*")]
     return sorted(p for p in (*places, *trials) if (p / "recipe.toml").exists() or (p / "harken.json").exists())
 
 

@@ -13,13 +13,14 @@ import click
 
 from harken.errors import BadInput
 from harken.study.chart import duration, figure, scaled
-from harken.study.report import FEW, MEASURES, doubtful, shown_of, skipped, too_few
+from harken.study.report import FEW, MEASURES, doubtful, judge, shown_of, skipped, too_few
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
 PLAIN_SECONDS = 10.0  # between two lines where there is no terminal
 PIECE = 1 << 16  # bytes of standard input read at a time, or as many as are there
+ENOUGH = 10  # pairs of one length; what fewer say stands in the report alone
 TOKENS = {"char": "characters", "byte": "bytes", "word": "words", "bpe": "byte pairs"}
 
 
@@ -140,7 +141,7 @@ class Teller:
 
     def _chosen(self, guess: Any) -> None:
         if guess is not None:
-            self.line(f"  {guess.kind:<7} {guess.reason} (overrule with data.kind=...)")
+            self.line(f"  {guess.kind:<7} {guess.reason}{'' if guess.named else ' (overrule with data.kind=...)'}")
 
     def _recipe(self, path: Any) -> None:
         self.line(f"  recipe  {path} holds every setting")
@@ -164,6 +165,8 @@ class Teller:
         unit = facts.get("unit", "pairs" if "pairs" in facts else "tokens")
         counts = ", ".join(f"{name} {scaled(n, 'count')}" for name, n in facts[unit].items())
         held = f"; held-out sources among those learned from: {facts['overlap']:,}" if "overlap" in facts else ""
+        if (most := max(facts.get("references", {"": 1}).values(), default=1)) > 1:
+            held += f"; a held-out source is judged once, by its references: {figure(most)} on average"
         self.line(f"  data    {counts} {unit} ({facts.get('told') or _words_of(facts)}){held}")
         self.line(f"  model   {scaled(parameters, 'count')} weights")
 
@@ -173,7 +176,7 @@ class Teller:
 
     def _begin(self, step: int, steps: int, epochs: float, predicted: Mapping[str, Any] | None, **_: Any) -> None:
         after = f", going on after step {step:,}" if step else ""
-        self.line(f"  train   {steps:,} steps = {epochs:.3g} times through the data{after}")
+        self.line(f"  train   {steps:,} step{'s' * (steps != 1)} = {epochs:.3g} times through the data{after}")
         if predicted:
             source = f"({predicted['energy_source']})"
             self.line(
@@ -251,7 +254,8 @@ def verdict(facts: dict[str, Any]) -> list[str]:
     told = [] if facts["metrics"] else ["  (no text is held out, so nothing is judged: data.valid, data.test)"]
     for split, values in facts["metrics"].items():
         free, parts = (facts.get(name, {}).get(split, {}) for name in ("baseline", "parts"))
-        rows = [("this model", values), *((f"this model on {name}", shown_of(part)) for name, part in parts.items())]
+        large = {name: part for name, part in parts.items() if part.get("pairs", ENOUGH) >= ENOUGH}
+        rows = [("this model", values), *((f"this model on {name}", shown_of(part)) for name, part in large.items())]
         rows += facts.get("seeds", {}).get("together", {}).get(split, {}).items()
         rows += [(f"{name}, for free", base) for name, base in free.items()]
         protocol = facts.get("protocol", {}).get(split, {})
@@ -260,7 +264,12 @@ def verdict(facts: dict[str, Any]) -> list[str]:
         told += [f"  {'':<{width}}  ({how})"] if how else []
         told += [f"  {'':<{width}}  (too few tokens for a verdict: {FEW:,} are needed)"] if too_few(protocol) else []
     told += [f"  {'':<{width}}  {left}"] if (left := skipped(facts)) else []
-    return [*told, f"  audit   {doubtful(facts) or facts['audit']['summary']}"] if "audit" in facts else told
+    if "audit" not in facts:
+        return told
+    if doubt := doubtful(facts):
+        return [*told, f"  audit   {doubt}"]
+    told += [f"  verdict {judge(facts)[0]}"] if facts["metrics"] else []
+    return [*told, f"  audit   {facts['audit']['summary']}"]
 
 
 def measured(value: Any) -> str:

@@ -16,7 +16,7 @@ from .say import lines, piped, typed
 @click.argument("texts", nargs=-1, metavar="TEXT...")
 @through_files
 @as_json
-def score(run: str, texts: tuple[str, ...], json_: bool, in_: str | None, out_: str | None) -> None:
+def score(run: str, texts: tuple[str, ...], json_: bool, in_: str | None, out_: str | None, column: str | None) -> None:
     """The log-probability of each word of TEXT, and its perplexity. With -, or piped, one text a line of stdin."""
     if not texts and in_ is None and not piped():
         raise click.UsageError("give a text, or - to read texts from stdin, one a line")
@@ -27,7 +27,7 @@ def score(run: str, texts: tuple[str, ...], json_: bool, in_: str | None, out_: 
     model.must("generate")
     texts = tuple(map(typed, texts))
     if in_ is not None and out_ is not None:
-        count = work_through(in_, out_, lambda asked: (_or_nothing(model, text) for text in asked))
+        count = work_through(in_, out_, lambda asked: (_or_nothing(model, text) for text in asked), column=column)
         show({"answers": count, "out": out_}) if json_ else click.echo(f"{count} answers in {out_}")
         return
     if len(texts) == 1 and texts != ("-",):

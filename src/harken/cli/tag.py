@@ -19,8 +19,9 @@ AT_ONCE = 256  # texts of a file or of stdin that are tagged together
 @through_files
 @as_precision
 @as_json
-def tag(run: str, texts: tuple[str, ...], in_: str | None, out_: str | None, precision: str, json_: bool) -> None:
+def tag(run: str, texts: tuple[str, ...], precision: str, json_: bool, **files: Any) -> None:
     """The tagged spans of each TEXT: its names, its parts of speech. With -, or piped, each line of stdin is a text."""
+    in_, out_ = files["in_"], files["out_"]
     if not texts and in_ is None and not piped():
         raise click.UsageError("give a text, or - to read texts from stdin, one a line")
     check_files(in_, out_)
@@ -30,8 +31,9 @@ def tag(run: str, texts: tuple[str, ...], in_: str | None, out_: str | None, pre
     model.must("tag")
     if in_ is not None and out_ is not None:
         with Teller(aside=True) as teller:
+            where = {"column": files["column"], "listen": teller}
             count = work_through(
-                in_, out_, lambda asked: ({"spans": spans} for spans in _each(model, _blocks(asked))), listen=teller
+                in_, out_, lambda asked: ({"spans": spans} for spans in _each(model, _blocks(asked))), **where
             )
         show({"answers": count, "out": out_}) if json_ else click.echo(f"{count} answers in {out_}")
         return

@@ -27,9 +27,11 @@ PROMPT = '"Once upon a time"'
 @as_json
 def train(what: str, settings: tuple[str, ...], json_: bool, show_: bool, **options: Any) -> None:
     """Train a model on DATA (a file, a folder, -, or a name of `harken data`), by a RECIPE, or go on with a RUN."""
-    from harken.recipe import override
+    from harken.recipe import override, refuse_start
 
     given = dict(override(text) for text in settings)
+    for path, value in given.items():
+        refuse_start(path, value)
     with Teller(aside=json_) as teller:
         if show_:
             refuse("with --show", "out", "resume", "force")

@@ -3,16 +3,16 @@
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import click
 
 from . import as_json, as_precision, show
-from .files import COLUMNS, check_files, through_files, work_through
+from .files import COLUMNS, check_files, own_column, through_files, work_through
 from .say import Teller, blocks, piped, typed
 
 AT_ONCE = 64  # texts of a file or of stdin that are translated together
+TABBED = "a tab is part of the source here; of a table, translate a column: --in FILE --column NAME --out FILE"
 
 
 @click.command()
@@ -50,7 +50,7 @@ AT_ONCE = 64  # texts of a file or of stdin that are translated together
 @as_json
 def translate(run: str, texts: tuple[str, ...], json_: bool, precision: str, **options: Any) -> None:
     """The target of each source TEXT. With -, or piped, each line of stdin is a source: one answer a line."""
-    in_, out_ = options.pop("in_"), options.pop("out_")
+    in_, out_, column = (options.pop(name) for name in ("in_", "out_", "column"))
     if not texts and in_ is None and not piped():
         raise click.UsageError("give a text, or - to read texts from stdin, one a line")
     check_files(in_, out_)
@@ -65,7 +65,8 @@ def translate(run: str, texts: tuple[str, ...], json_: bool, precision: str, **o
     with Teller(aside=True) as teller:
         given |= {"listen": teller, "prefix": prefix}
         if in_ is not None:
-            count = work_through(in_, out_, partial(_answers, model, given), columns=_columns(model), listen=teller)
+            where = {"column": column, "columns": _columns(model), "listen": teller}
+            count = work_through(in_, out_, partial(_answers, model, given), **where)
             show({"answers": count, "out": out_}) if json_ else click.echo(f"{count} answers in {out_}")
             return
         stdin = texts in ((), ("-",))
@@ -82,10 +83,9 @@ def _tell(answers: Iterable[dict[str, Any]], between: str) -> None:
         click.echo(between.join(every) or answer["text"])
 
 
-def _columns(model: Any) -> list[str]:
-    """Where a table has its sources: under the name that they had when the run learned, or a common one."""
-    own = model.recipe.data.source
-    return [*([own] if isinstance(own, str) and not Path(own).is_absolute() else []), "source", *COLUMNS]
+def _columns(model: Any) -> list[int | str]:
+    """Where a table has its sources: under the name that they had when the run learned, or a common one; or first."""
+    return [*own_column(model.recipe.data.source), "source", *COLUMNS, 1]
 
 
 def _answers(model: Any, given: dict[str, Any], texts: Iterator[str]) -> Iterator[dict[str, Any]]:
@@ -94,8 +94,10 @@ def _answers(model: Any, given: dict[str, Any], texts: Iterator[str]) -> Iterato
 
 def _each(model: Any, some: Iterable[list[str]], given: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each source of these blocks and its answer; with all the best ones if `alternatives` were asked for."""
-    index = 0  # so that no two blocks draw the same
+    index, tabs = 0, False  # the index: so that no two blocks draw the same
     for sources in some:
+        if not tabs and (tabs := any("\t" in source for source in sources)):
+            given["listen"]("notice", text=TABBED)
         for source, best in zip(sources, model.alternatives(sources, index=index, **given), strict=True):
             yield source, best[0] | ({"alternatives": best} if "alternatives" in given else {})
         index += len(sources)

@@ -56,6 +56,16 @@ class PairFile:
         if flaws is not None:
             flaws.add(heard)
 
+    def doubt(self) -> str:
+        """Which columns are taken of a file that looks like texts with labels, if none was told by its name."""
+        guess = None
+        with suppress(BadInput):
+            guess = None if self.other else sniff(self.path)
+        if guess is None or guess.kind != "table" or (isinstance(self.source, str) and isinstance(self.target, str)):
+            return ""
+        taken = f"source and target are read from columns {self.source or 1!r} and {self.target or 2!r}"
+        return f"{self.path}: looks like texts with labels ({guess.reason}); {taken} (data.source, data.target)"
+
     def paths(self) -> list[Path]:
         return [self.path, self.other] if self.other else [self.path]
 

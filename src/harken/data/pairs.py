@@ -155,7 +155,7 @@ class PairSource(Part):
         notes = {"bad": flaws.facts(), "aside": aside, "taken": taken}
         groups = grouping(every, self.group, set(chain.from_iterable(held.values())))
         splits = {split: self._judged(found, tokenizer, groups) for split, found in held.items()}
-        for text in self._notices(flaws, taken, aside, splits):
+        for text in chain(_doubts(every), self._notices(flaws, taken, aside, splits)):
             listen("notice", text=text)
         return PairData(self, tokenizer, train, splits, digest, keys, notes)
 
@@ -169,8 +169,8 @@ class PairSource(Part):
         with suppress(BadInput):  # other pairs may have no such column
             groups = grouping(files, self.group, texts)
         found = self._judged(texts, tokenizer, groups)
-        if flaws.count:
-            listen("notice", text=str(flaws))
+        for text in [*_doubts(files), *[str(flaws)] * bool(flaws.count)]:
+            listen("notice", text=text)
         try:
             opened = self.model_copy(update={"sha256": None}).open(tokenizer=tokenizer, listen=listen)
         except BadInput as error:
@@ -345,6 +345,10 @@ def key(source: str) -> int:
 
 def _read(files: Iterable[PairFile], flaws: Flaws | None = None) -> Iterator[tuple[str, str]]:
     return chain.from_iterable(file.pairs(flaws) for file in files)
+
+
+def _doubts(files: Iterable[PairFile]) -> Iterator[str]:
+    return filter(None, (file.doubt() for file in files))
 
 
 def _groups(pairs: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:

@@ -22,6 +22,7 @@ LEAF = re.compile(r"\((?:[A-Z0-9.,:$#`'][A-Z0-9$.,:`'|=+-]*|-[A-Z]+-) [^\s()]+\s
 SPLITS = {"train": "train", "valid": "valid", "val": "valid", "dev": "valid", "test": "test"}
 SPLIT = re.compile(r"(?<![a-z])(train|valid|val|dev|test)(?:ing|ation)?(?![a-z])")
 SQUAD = 'SQuAD ({"data": [{"paragraphs": [{"context": ..., "qas": [...]}]}]}) and one object per line are accepted'
+TABLES = (".csv", ".tsv", ".tab", ".psv")
 AS_TEXT = ("text", "every UTF-8 file can be read as plain text, but its structure would be mere characters")
 
 
@@ -33,6 +34,7 @@ class Guess:
     reason: str
     settings: dict[str, Any]
     others: tuple[tuple[str, str], ...]
+    named: bool = False  # by the user, who need not be told how to overrule it
 
     @property
     def plain(self) -> bool:
@@ -172,7 +174,13 @@ def _table(text: Text) -> Guess:
     others: tuple[tuple[str, str], ...] = ()
     if table and table.agree >= 0.3:
         cells = f"{table.agree:.0%} of its lines split at {table.delimiter!r} into {len(table.rows[0])} cells"
-        others = (("table", f"{cells}, but a table needs 95 % and cells that look like columns"),)
+        if len(text.lines) == 1 and text.suffix in TABLES:
+            given = f"a table of one line, of {len(table.rows[0])} cells"
+            raise bad(
+                text.path, given, "two lines or more are needed", "add lines, or take it for text: data.kind=text"
+            )
+        why = "they do not look like columns" if table.steady else "a table has 95 % of them, and two lines or more"
+        others = (("table", f"{cells}, but {why}"),)
     length = sum(map(len, text.lines)) // len(text.lines)
     cut = text.grow > 1 and len(text.lines) == 1  # its end was not read
     lines = f"a line of more than {length} characters" if cut else f"lines of {length} characters on average"
@@ -183,7 +191,7 @@ def _plausible(text: Text, table: Table) -> bool:
     """Whether equally many delimiters mean columns: in verse, logs and lists they may not."""
     columns = peek.columns_of(table)
     rows = table.rows[:1000]
-    tabular = text.suffix in (".csv", ".tsv", ".tab", ".psv")
+    tabular = text.suffix in TABLES
     stamped = not tabular and sum(bool(STAMP.match(row[0])) for row in rows) > 0.9 * len(rows)
     ruled = table.delimiter == "|" and re.search(r"^[|: ]*---[|: -]*$", text.text, re.M)  # a table in Markdown
     if sum(column.filled >= 0.5 for column in columns) < 2 or (stamped and not table.header) or ruled:
@@ -199,15 +207,28 @@ def _plausible(text: Text, table: Table) -> bool:
 
 def _labels(text: Text, columns: list[Column]) -> list[Column]:
     """Columns that may be the label, likeliest first: a telling name, no gaps, few values, few words, at the end."""
-    found = []
-    for c in columns:
-        named = bool(peek.LABEL.fullmatch(c.name))
-        # rows that were not read count too, once values are seen to repeat
-        often = c.rows >= 5 * c.values or (c.rows >= 2 * c.values and c.rows * text.grow >= 5 * c.values)
-        fits = 2 <= c.values <= 100 and often and (named or c.words <= 3)  # sentences that repeat are no labels
-        if c.filled >= 0.5 and not c.identity and (fits or (named and c.number > 0.95 and c.values > 100)):
-            found.append(((not named, c.filled < 1, c.values, c.words, -c.index), c))
-    return [c for _, c in sorted(found, key=lambda pair: pair[0])]
+    found = [c for c in columns if not _against(text, c)]
+    return sorted(found, key=lambda c: (not _telling(c), c.filled < 1, c.values, c.words, -c.index))
+
+
+def _telling(c: Column) -> bool:
+    return bool(peek.LABEL.fullmatch(c.name))
+
+
+def _against(text: Text, c: Column) -> str:
+    """Why this column is no label; nothing, if it may be one."""
+    if c.identity or c.filled < 0.5:
+        return f"{c} names or credits a row" if c.identity else f"{c} is empty in most rows"
+    if _telling(c) and c.number > 0.95 and c.values > 100:
+        return ""
+    # rows that were not read count too, once values are seen to repeat
+    often = c.rows >= 5 * c.values or (c.rows >= 2 * c.values and c.rows * text.grow >= 5 * c.values)
+    seen = f"{c} has {c.values} values, each seen {c.rows / max(1, c.values):.1f} times on average, but a label has"
+    if not (2 <= c.values <= 100 and often):
+        return f"{seen} at most 100, each seen 5 times or more"
+    if not _telling(c) and c.words > 3:  # sentences that repeat are no labels
+        return f"{seen} 3 words at most, and these {c.words:.1f}"
+    return ""
 
 
 def _judge(text: Text, table: Table, note: str) -> Guess:
@@ -218,14 +239,14 @@ def _judge(text: Text, table: Table, note: str) -> Guess:
     if len(sides) != 2 or peek.SOURCE.fullmatch(sides[1].name):
         sides = [c for c in columns if peek.LANGUAGE.fullmatch(c.name)]
     if len(sides) == 2:
-        return _pairs(sides, columns, f"{note}{sides[0]} and {sides[1]} are named as two sides")
+        return _pairs(text, sides, columns, f"{note}{sides[0]} and {sides[1]} are named as two sides")
     if labels := _labels(text, columns):
         return _labelled(labels, words if len(columns) > 2 else columns, note)
     if len(words) >= 2:
-        return _pairs(words[:2], columns, f"{note}{words[0]} and {words[1]} hold text, and no column is a label")
+        return _pairs(text, words[:2], columns, f"{note}{words[0]} and {words[1]} hold text, and no column is a label")
     counted = columns and columns[0].number > 0.9 and columns[0].values == columns[0].rows
     if len(columns) == 2 and table.delimiter == "\t" and not counted and min(c.filled for c in columns) > 0.9:
-        return _pairs(columns, columns, f"{note}two columns, and neither is a label or a running number")
+        return _pairs(text, columns, columns, f"{note}two columns, and neither is a label or a running number")
     if not words and not table.delimiter:
         given = f"objects with {_listed(table.header) or 'nothing in them'}"
         raise bad(text.path, given, "text under one key, or two, or text and a label, is needed", "add it")
@@ -249,11 +270,11 @@ def _labelled(labels: list[Column], words: list[Column], note: str) -> Guess:
     return Guess("table", reason, settings, (*others, AS_TEXT))
 
 
-def _pairs(sides: list[Column], columns: list[Column], reason: str) -> Guess:
+def _pairs(text: Text, sides: list[Column], columns: list[Column], reason: str) -> Guess:
     others = [AS_TEXT]
     if near := min((c for c in columns if 1 < c.values < c.rows), key=lambda c: c.values, default=None):
-        seen = f"{near.values} values, each seen {near.rows / near.values:.1f} times on average"
-        others.insert(0, ("table", f"{near} has {seen}, but a label has at most 100, each seen 5 times or more"))
+        why = _against(text, near) or f"{near} could be a label, but {sides[0]} and {sides[1]} are named as two sides"
+        others.insert(0, ("table", why))
     return Guess("pairs", reason, {"data.source": sides[0].place, "data.target": sides[1].place}, tuple(others))
 
 

@@ -70,9 +70,9 @@ class Search:
         return Choice(self.temperature, self.top_k, self.top_p)
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> "Search":
-        """A search by these names; one that is none is refused by its name."""
-        refuse_unknown(given, [field.name for field in fields(cls)])
+    def of(cls, given: Mapping[str, Any], *others: str) -> "Search":
+        """A search by these names; one that is none is refused by its name. The others are names of the caller's."""
+        refuse_unknown(given, [*(field.name for field in fields(cls)), *others])
         wide, usual = given.get("alternatives"), 1 if given.get("temperature") else cls.beam
         return cls(**{"beam": max(usual, wide) if isinstance(wide, int) else usual, **given})
 

@@ -72,7 +72,8 @@ class Audit:
             told = [", ".join(names) + (f" in {layer}" if layer else "") for layer, names in layers.items()]
             return f"{len(failed)} of {len(self.checks)} checks failed: {'; '.join(told)}"
         done, rest = (", ".join(check.name for check in self._of(outcome)) for outcome in (PASSED, UNFIT))
-        return f"{len(self._of(PASSED))} checks passed ({done})" + (f"; {rest} does not apply" if rest else "")
+        many, unfit = len(self._of(PASSED)), UNFIT if len(self._of(UNFIT)) == 1 else "do not apply"
+        return f"{many} check{'s' * (many != 1)} passed ({done})" + (f"; {rest} {unfit}" if rest else "")
 
     def facts(self) -> dict[str, Any]:
         """The same for JSON."""

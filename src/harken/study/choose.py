@@ -24,6 +24,7 @@ LABELLED = {"table": "labels", "tags": "tags", "spans": "spans"}  # data with la
 SUITS: dict[str, Settings] = {  # a tree is a long line, several times its sentence
     "trees": {"task.measure": "bracket_f1", "data.longest": 300, "task.longest": 301}
 }
+NEEDS = {"data.source": "pairs", "data.target": "pairs", "data.label": "table"}  # whose columns these are
 WRITTEN = ("pairs", "table", "tags")  # kinds of the catalogue whose files are text, if one insists
 PATHS = ("path", "train", "valid", "test", "mix")  # settings that name files
 SIDES = ("source", "target")  # they too where no other says what is read; else they are columns or languages
@@ -66,7 +67,7 @@ def choose(what: str | None, settings: Settings | None = None, *, listen: Listen
     path = located(what, listen=listen)
     kind, guess = _kind(what, path, given)
     found = {"data.kind": kind, "data.path": str(path), **_found(what, kind, guess, listen)}
-    found |= SUITS.get(guess.kind, {}) if guess else {}
+    found |= SUITS.get(guess.kind, {})
     suits = entry.settings if entry and kind == entry.kind else {}
     begun = _begun({"data.kind": kind} | given)
     known = begun[0][1] | given if begun else given
@@ -80,19 +81,27 @@ def _begun(said: Settings) -> list[tuple[str, Settings]]:
     return [] if start == "none" else [(f"from {start}", inherited(start, kind, said))]
 
 
-def _kind(what: str, path: Path, given: Settings) -> tuple[str, Guess | None]:
-    """The kind of the data: the one that was named, else the one it looks like, with the guess and its reason."""
+def _kind(what: str, path: Path, given: Settings) -> tuple[str, Guess]:
+    """The kind of the data: the one that was named, or that a named column needs, else the one it looks like; why."""
     if "data.kind" in given:
         kind = str(given["data.kind"])
         recipe.resolve((recipe.GIVEN, {"data.kind": kind}))  # refuses a kind that is none
         try:  # a plug-in may read what harken does not know
             guess = sniff(path)
         except BadInput:
-            return kind, None
-        return kind, guess if kind == KIND.get(guess.kind, guess.kind) else None
+            return kind, Guess(kind, "as data.kind says", {}, (), named=True)
+        return kind, guess if kind == KIND.get(guess.kind, guess.kind) else _named(kind, "data.kind", guess)
     guess = sniff(path)
+    for name, kind in NEEDS.items():
+        if name in given and guess.kind in {"text", *NEEDS.values()} - {kind}:
+            return kind, _named(kind, name, guess)
     _refuse_unread(what, guess)
     return KIND.get(guess.kind, guess.kind), guess
+
+
+def _named(kind: str, setting: str, guess: Guess) -> Guess:
+    """What is told where a setting overrules what the data looks like."""
+    return Guess(kind, f"as {setting} says; it looks like {guess.kind}: {guess.reason}", {}, (), named=True)
 
 
 def _refuse_unread(what: str, guess: Guess) -> None:
@@ -122,9 +131,9 @@ def _beside(file: str, names: tuple[str, ...], found: Recipe) -> Recipe:
     return replace(found, data=data.model_copy(update=moved))
 
 
-def _found(what: str, kind: str, guess: Guess | None, listen: Listener) -> Settings:
+def _found(what: str, kind: str, guess: Guess, listen: Listener) -> Settings:
     """The settings found in the data; one that its reader does not have is left aside, and that is said."""
-    found, fields = (guess.settings if guess else {}), kinds.find("data", kind).model_fields
+    found, fields = guess.settings, kinds.find("data", kind).model_fields
     for key in (aside := [key for key in found if key.partition(".")[2] not in fields]):
         why = f"but the reader of {kind} has no such setting; the data is read as it is"
         listen("notice", text=f"{what}: {key}={recipe.as_toml(found[key])} would fit, {why}")

@@ -24,7 +24,7 @@ import torch
 
 from harken import recipe as recipes
 from harken import run
-from harken.errors import BadInput, BadRun, HarkenError, Stopped
+from harken.errors import COMPARISON, BadInput, BadRun, HarkenError, Stopped, how_to_go_on
 from harken.events import Listener, silent
 from harken.recipe import GIVEN, Recipe, Settings
 from harken.training.settings import Train
@@ -38,7 +38,6 @@ from .tally import Trial, name_of, tally
 from .train import is_free, next_free, numbered, take, train
 from .work import formula
 
-PLAN = "compare.json"
 QUOTED = re.compile(r'"(?:\\.|[^"\\])*"|\'[^\']*\'')  # a text as TOML writes it
 PLAIN = re.compile(r"[\w./@+-]+")
 LONGEST = 100  # letters of a folder's name
@@ -107,10 +106,10 @@ def compare(
     asks each finished trial how it does under other settings. With resume a comparison goes on, also with more seeds.
     """
     given = dict(settings or {})
-    if (Path(what) / PLAN).is_file():
+    if (Path(what) / COMPARISON).is_file():
         folder = place = Path(what)
         if not resume:
-            raise BadInput(f"{what}: this is a comparison, not data; {_how_to_go_on(folder)}")
+            raise BadInput(f"{what}: this is a comparison, not data; {how_to_go_on(folder)}")
         if axes or given or evals or out:
             way = "leave them and out (--out) away, or repeat the first command with more values and --resume"
             raise BadInput(f"{what}: this comparison goes on with the settings it has; {way}")
@@ -126,14 +125,14 @@ def compare(
             way = "give a setting several values, such as model.heads=1,2; or say how often with seeds (--seeds 3)"
             raise BadInput(f"{what}: there is nothing to compare; {way}")
         folder = _folder(plan, place, named=bool(out), resume=resume, listen=listen)
-        if (folder / PLAN).is_file():
+        if (folder / COMPARISON).is_file():
             plan = replace(plan, seeds=_with_seeds(_read(folder), seeds, folder).seeds)
     with ExitStack() as held:
-        if out or (folder / PLAN).is_file():
+        if out or (folder / COMPARISON).is_file():
             held.enter_context(run.writing(folder))
         else:  # one that began in this moment may have taken the name
             folder = take(place, held)
-        run.write_json(folder / PLAN, asdict(plan))
+        run.write_json(folder / COMPARISON, asdict(plan))
         return _compare(plan, folder, listen)
 
 
@@ -208,17 +207,17 @@ def _with_seeds(begun: Plan, seeds: int | None, folder: Path) -> Plan:
 
 
 def _read(folder: Path) -> Plan:
-    found = run.read_json(folder / PLAN)
+    found = run.read_json(folder / COMPARISON)
     try:
         return Plan(**{name: found[name] for name in Plan.__dataclass_fields__})
     except KeyError as error:
-        raise BadRun(f"{folder / PLAN}: holds no {error.args[0]}; this is not a file harken wrote") from None
+        raise BadRun(f"{folder / COMPARISON}: holds no {error.args[0]}; this is not a file harken wrote") from None
 
 
 def _folder(plan: Plan, wanted: Path, *, named: bool, resume: bool, listen: Listener) -> Path:
     """The folder to write. A comparison that was begun goes on if it shares data and settings; more may be compared."""
     if resume:
-        known = {p: _read(p) for p in ([wanted] if named else numbered(wanted)) if (p / PLAN).is_file()}
+        known = {p: _read(p) for p in ([wanted] if named else numbered(wanted)) if (p / COMPARISON).is_file()}
         if mine := [p for p, begun in known.items() if begun.shared() == plan.shared()]:
             return mine[-1]
         if named and known:
@@ -227,10 +226,6 @@ def _folder(plan: Plan, wanted: Path, *, named: bool, resume: bool, listen: List
     if named and not is_free(wanted):
         raise BadInput(f"{wanted}: is not empty; resume the comparison there, or take another folder")
     return next_free(wanted)
-
-
-def _how_to_go_on(folder: Path) -> str:
-    return f"go on with: harken compare {quote(str(folder))} --resume"
 
 
 # --- the trials -------------------------------------------------------------------------------------------------------
@@ -251,7 +246,7 @@ def _compare(plan: Plan, folder: Path, listen: Listener) -> Comparison:
             trial = _trial(plan, rows[n], seed, place, groups[n], listen)
         except Stopped as error:
             where = f"{folder}: stopped in trial {turn} of {len(todo)}"
-            raise Stopped(f"{where}; {_how_to_go_on(folder)}", error.exit_code - 128) from None
+            raise Stopped(f"{where}; {how_to_go_on(folder)}", error.exit_code - 128) from None
         groups[n].append(trial)
         listen("tried", name=name_of(rows[n]), seed=seed, trial=trial)
     texts = {trial.facts["data"].get("sha256") for group in groups for trial in group if not trial.failed}
@@ -261,7 +256,7 @@ def _compare(plan: Plan, folder: Path, listen: Listener) -> Comparison:
     found["follows"] = _follows(plan, [recipe.settings() for recipe in chosen])
     run.write(folder / "report.html", compare_page(found, groups))
     run.write(folder / "compare.svg", compare_svg(found, groups))
-    run.write_json(folder / PLAN, found)
+    run.write_json(folder / COMPARISON, found)
     if not any(row["seeds"] for row in found["rows"]):
         raise HarkenError(f"{folder}: every trial failed, the first by: {found['rows'][0]['failed'][0]['reason']}")
     return Comparison(folder, found)

@@ -111,7 +111,7 @@ def judge(facts: Facts) -> tuple[str, str]:
     """The verdict in one sentence, against the best that costs nothing, and advice where it is not good."""
     split = _split(facts)
     if told := too_few(_of(facts, "protocol", split)):
-        return told, "Give it a longer text, or hold out more of it (data.valid)."
+        return told, f"Give it more data, or hold out more of it (data.{split})."
     mine, where = _numbers(_of(facts, "metrics", split)), f"on the {_name(split)} split"
     if not facts.get("metrics"):
         return "Nothing was held out, so nothing was judged.", "Hold out a part: data.valid=0.1."
@@ -186,9 +186,14 @@ def _results(facts: Facts) -> Html | None:
         beside = {**_of(facts, "seeds", "together", split), **_of(facts, "baseline", split)}
         tables.append(table(_scored(facts, split), {"this model": mine, **beside}, "wide mine"))
     for split in _of(facts, "parts"):
-        rows = sorted(_of(facts, "parts", split).items(), key=lambda row: -_numbers(row[1]).get("loss", 0.0))
+        each = {name: _numbers(part) for name, part in _of(facts, "parts", split).items()}
+        rows = sorted(
+            _of(facts, "parts", split).items(), key=lambda row: (x := each[row[0]]).get("f1", -x.get("loss", 0.0))
+        )
         by = _of(facts, "protocol", split).get("grouped_by")
-        told = f"by {figure(by)}" if by else f"{len(rows):,} sources, hardest first"
+        seen = {key for part in each.values() for key in part}
+        what = "labels" if seen & {"precision", "entities"} else "sources" if "loss" in seen else "parts"
+        told = f"by {figure(by)}" if by else f"{len(rows):,} {what}, hardest first"
         tables.append(
             table(
                 f"{_name(split)} split: {told}",
@@ -266,7 +271,7 @@ def _audit(audit: Facts) -> Html:
 
 def _data(data: Facts, reason: Any) -> list[Html]:
     """How much there is of each split, and what it is; of pairs, both sides, and what was left out."""
-    counts = {key: _of(data, key) for key in (str(data.get("unit", "tokens")), "characters")}
+    counts = {key: _of(data, key) for key in (str(data.get("unit", "tokens")), "tokens", "characters")}
     if "pairs" in data:
         counts = {name: _of(data, key) for key, name in PAIRS.items()}
         for key, name in (("tokens", "tokens"), ("length", "tokens of a sentence")):
@@ -361,9 +366,9 @@ def _name(key: str) -> str:
 
 
 def _split(facts: Facts) -> str:
-    """The split to judge by: test before validation, one with a baseline before one without."""
-    free = _of(facts, "baseline")
-    return min(_of(facts, "metrics"), key=lambda s: (not free.get(s), s != "test", s != "valid"), default="")
+    """The split to judge by: one that says enough first, then one with a baseline, then test before validation."""
+    free, few = _of(facts, "baseline"), {s: too_few(_of(facts, "protocol", s)) for s in _of(facts, "metrics")}
+    return min(few, key=lambda s: (bool(few[s]), not free.get(s), s != "test", s != "valid"), default="")
 
 
 def _scored(facts: Facts, split: str) -> str:

@@ -166,7 +166,8 @@ def _level(done: Sequence[Trial], metric: str) -> float | None:
     """The best that every trial reaches in its looks; one that learned nothing has none."""
     sign, learned = better(metric), (trial for trial in done if trial.facts["steps"])
     bests = [min((sign * seen for _, _, seen in trial.curve(metric)), default=math.inf) for trial in learned]
-    return number(sign * max(bests)) if bests else None
+    level = number(sign * max(bests)) if bests else None
+    return None if level == 0 and sign < 0 else level  # of what shall rise, every beginner has reached 0
 
 
 def _scored(done: Sequence[Trial], split: str) -> dict[str, dict[str, Any]]:

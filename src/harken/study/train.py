@@ -163,7 +163,8 @@ def _folder(wanted: Path, *, named: bool, force: bool) -> Path:
     if not (wanted / "recipe.toml").is_file():
         raise BadInput(f"{wanted}: is not empty and no run folder (it has no recipe.toml); take another folder")
     if not force:
-        raise BadInput(f"{wanted}: is not empty; resume the run there, force to write over it, or take another folder")
+        ways = "resume the run there (--resume), force to write over it (--force), or take another folder (--out)"
+        raise BadInput(f"{wanted}: is not empty; {ways}")
     return wanted
 
 

@@ -1,7 +1,7 @@
 """What is learned: target, loss, metric. The training loop knows a task only by the protocol below."""
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -31,6 +31,17 @@ class Score:
     protocol: dict[str, Any]
     parts: dict[str, dict[str, float]] = field(default_factory=dict)
     by: str = "loss"
+
+
+class Judged(NamedTuple):
+    """A score beside those that cost nothing, by their names."""
+
+    score: Score
+    baseline: dict[str, dict[str, float]]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        return self.score.metrics
 
 
 class Learning(Protocol):

@@ -19,7 +19,7 @@ from harken.errors import BadInput
 from harken.events import Listener, silent
 from harken.models import EncoderDecoder, LanguageModel
 from harken.recipe import Recipe
-from harken.tasks import Score
+from harken.tasks import Judged
 
 from .ask import ask_text
 from .chat import Chat
@@ -82,7 +82,8 @@ class Run:
         """Refuse what this run was not trained to do. Vectors can be had of all that read one text."""
         if verb != self.verb and (verb != "embed" or self.pairs):
             ask = ", or ask it with --prompt and --labels" if (verb, self.verb) == ("classify", "generate") else ""
-            raise BadInput(f"{self.path}: this run {DOES[self.recipe.task.kind][0]}; use harken {self.verb}{ask}")
+            use = f"use harken {self.verb}, in Python run.{self.verb}{ask}"
+            raise BadInput(f"{self.path}: this run {DOES[self.recipe.task.kind][0]}; {use}")
 
     def __repr__(self) -> str:
         return f"<harken run {self.path.name}: {self.recipe.model.kind}, {self.parameters:,} weights>"
@@ -203,10 +204,12 @@ class Run:
             found.append(each[sum(len(f) for f in found) - start :])  # the window before has answered the first ones
         return torch.cat(found)
 
-    def evaluate(
-        self, split: str = "valid", *, data: str | None = None, listen: Listener = silent
-    ) -> tuple[Score, dict[str, Any]]:
-        """The task's metrics on a split of the run's own data, or on other data; and those of the free baselines."""
+    def evaluate(self, split: str | None = None, *, data: str | None = None, listen: Listener = silent) -> Judged:
+        """The task's metrics on a split of the run's own data, or on other data; and those of the free baselines.
+
+        Without a split it is test, if there is one, else valid.
+        """
+        split = split or ("test" if data or "test" in self.metrics else "valid")
         opened = self.recipe.open(self.tokenizer, other=None if data is None else (data, split), listen=listen)
         if split not in opened.splits:
             there = f"has {', '.join(opened.splits)}" if opened.splits else "held nothing out"
@@ -216,7 +219,7 @@ class Run:
         if data is not None and (share := score.protocol.get("unknown")):
             told = f"{100 * share:.3g} % of its tokens are unknown to this run, and judged as <unk>"
             listen("notice", text=f"{data}: {told}")
-        return score, task.baselines(split)
+        return Judged(score, task.baselines(split))
 
     # --- translate ----------------------------------------------------------------------------------------------------
 
@@ -239,7 +242,7 @@ class Run:
         self.must("translate")
         _check(str, prefix=prefix)
         _check(Integral, index=index)
-        how = Search.of({"longest": self.recipe.task.longest, **search})
+        how = Search.of({"longest": self.recipe.task.longest, **search}, "prefix")
         return translations(self.finder, self.tokenizer, texts, how, listen, prefix=prefix, index=index)
 
     # --- labels -------------------------------------------------------------------------------------------------------
@@ -254,6 +257,8 @@ class Run:
         """
         alone = isinstance(text, str | Path)
         given = [text] if alone else text
+        if empty := sum(isinstance(each, str) and not each.strip() for each in given):
+            listen("notice", text=f"empty texts: {empty:,}; what is said of them is what is said of no words at all")
         if prompt is None:
             self.must("classify")
             found = LABELS[self.recipe.task.kind](self, given)
