@@ -11,7 +11,6 @@ once. Settings behind the sets go to all. Results stand as one JSON and as a tab
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ from pathlib import Path
 from shlex import join
 from typing import Any
 
+from harken import recipe as recipes
 from harken.study.tally import in_words
 
 
@@ -31,6 +31,7 @@ class Set:
     test: str | None
     metrics: tuple[str, ...]
     settings: dict[str, Any] = field(default_factory=dict)
+    longest: int = 128  # tokens, or as many as the run can read
 
 
 FEW = {"train.compile": "no"}  # so few updates that compiling takes longer
@@ -39,13 +40,13 @@ SETS = {
     "mrpc": Set(("glue/MRPC/train.tsv",), "glue/MRPC/dev.tsv", ("f1", "accuracy"), FEW | {"task.measure": "f1"}),
     "cola": Set(("glue/CoLA/train.tsv",), "glue/CoLA/dev.tsv", ("matthews",),
                 FEW | {"task.measure": "matthews", "data.text": 4, "data.label": 2}),
-    "rte": Set(("glue/RTE/train.tsv",), "glue/RTE/dev.tsv", ("accuracy",), FEW | {"data.longest": 256}),
+    "rte": Set(("glue/RTE/train.tsv",), "glue/RTE/dev.tsv", ("accuracy",), FEW, 256),
     "sts-b": Set(("glue/STS-B/train.tsv",), "glue/STS-B/dev.tsv", ("spearman", "pearson"),
                  FEW | {"task.measure": "spearman"}),
     "sms": Set(("sms-spam/sms.tsv",), None, ("f1", "accuracy"), FEW | {"task.measure": "f1", "data.test": 0.1}),
-    "conll": Set(("conll2003/eng.train",), "conll2003/eng.testa", ("f1",)),
+    "conll": Set(("conll2003/eng.train",), "conll2003/eng.testa", ("f1",), longest=256),
     "squad": Set(("squad/amazon_reviews_v1.0.json", "squad/nyt_v1.0.json", "squad/reddit_v1.0.json"),
-                 "squad/squaddev_v1.1.json", ("f1", "em"), {"train.epochs": 3}),
+                 "squad/squaddev_v1.1.json", ("f1", "em"), {"train.epochs": 3}, 384),
 }  # fmt: skip
 SHARED = {"train.epochs": 5, "train.batch": 32, "data.valid": 0.05}
 BUDGETS = ("train.epochs", "train.steps", "train.minutes", "train.tokens")
@@ -61,10 +62,13 @@ def command(name: str, options: argparse.Namespace, given: list[str]) -> list[st
             (folder / file.name).unlink(missing_ok=True)
             (folder / file.name).symlink_to(file.absolute())
         data = [folder]
-    settings = SHARED | chosen.settings
+    longest = min(chosen.longest, recipes.read(options.run / "recipe.toml")["model.context"])
+    settings = SHARED | chosen.settings | {"data.longest": longest}
+    settings |= {"data.overlap": longest // 3} if name == "squad" else {}
     if any(word.startswith(BUDGETS) for word in given):
         settings = {path: value for path, value in settings.items() if path not in BUDGETS}
-    words = [f"{path}={value}" for path, value in settings.items()] + given
+    said = dict(word.split("=", 1) for word in given)
+    words = [f"{path}={value}" for path, value in (settings | said).items()]
     words += [f"data.test={options.data / chosen.test}"] if chosen.test else []
     told = ["--transfer", options.transfer, "--seeds", str(options.seeds), "--json"]
     place = ["--out", str(options.out / name), "--resume"]
@@ -75,13 +79,13 @@ def compared(name: str, options: argparse.Namespace, given: list[str]) -> dict[s
     """One comparison; what it printed on the way stands in a file beside it."""
     asked = command(name, options, given)
     with (options.out / f"{name}.log").open("w") as log:
-        done = subprocess.run(asked, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ})
+        done = subprocess.run(asked, stdout=subprocess.PIPE, stderr=log, text=True)
     if done.returncode:
         said = (options.out / f"{name}.log").read_text().strip().splitlines()[-1:]
         return {"set": name, "error": said, "command": join(asked[1:])}
     found = json.loads(done.stdout)
     rows = [
-        {"name": row["name"].removeprefix("transfer="), **row["splits"].get("test", {}), "seconds": row["seconds"],
+        {"name": row["name"].removeprefix("transfer=") if row["settings"] else options.transfer, **row["splits"].get("test", {}), "seconds": row["seconds"],
          "steps": row["steps"], "seeds": len(row["seeds"]), "failed": row["failed"]}
         for row in found["rows"]
     ]  # fmt: skip
