@@ -40,6 +40,8 @@ DEMOS = {
     "translate": Demo("short English sentences into French, from Tatoeba (Lab 02)", "demo:translate", teller=Watcher),
     "text": Demo("write like Shakespeare (Lab 01)", "demo:text"),
     "reviews": Demo("is the film good? MiniLM beside learning from scratch", "demo_reviews:reviews", 3.0, Rivals),
+    "digits": Demo("read handwritten digits, in seconds", "demo_digits:digits", 0.5),
+    "karate": Demo("who goes with whom when a club splits, from two of its members", "demo_karate:karate", 0.05),
 }
 DEFAULT = "translate"
 MINUTES = ", ".join(f"{name} {demo.minutes:g}" for name, demo in DEMOS.items())
