@@ -85,10 +85,14 @@ def compared(name: str, options: argparse.Namespace, given: list[str]) -> dict[s
         return {"set": name, "error": said, "command": join(asked[1:])}
     found = json.loads(done.stdout)
     rows = [
-        {"name": row["name"].removeprefix("transfer=") if row["settings"] else options.transfer, **row["splits"].get("test", {}), "seconds": row["seconds"],
-         "steps": row["steps"], "seeds": len(row["seeds"]), "failed": row["failed"]}
+        {
+            "name": row["name"].removeprefix("transfer=") if row["settings"] else options.transfer,
+            **row["splits"].get("test", {}),
+            **{key: row[key] for key in ("seconds", "steps", "failed")},
+            "seeds": len(row["seeds"]),
+        }
         for row in found["rows"]
-    ]  # fmt: skip
+    ]
     rows += [{"name": f"{free}, for free", "metrics": m} for free, m in found["baselines"].get("test", {}).items()]
     examples = next((row["protocol"].get("test") for row in found["rows"] if row["protocol"]), {})
     result = {"set": name, "metrics": SETS[name].metrics, "test": examples, "rows": rows, "command": join(asked[1:])}
