@@ -28,6 +28,6 @@ class Recording:
         given = batch.tensors()
         for name, mine in self.batch.tensors().items():
             new = given[name]  # pinned: what is not, and is large, is copied only after the update before
-            mine.copy_(new.pin_memory() if new.is_cpu else new, non_blocking=True)
+            mine.copy_(new.pin_memory() if mine.is_cuda and new.is_cpu else new, non_blocking=True)
         self.graph.replay()
         return self.result
