@@ -44,6 +44,7 @@ HARKEN = [line for line in commands() if re.match(r"(cat \S+ \| )?harken ", line
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the reader of the README is said to own."""
+    from harken.data.simulate_stories import stories
     from harken.data.tales import tales
 
     home = tmp_path_factory.mktemp("readme")
@@ -62,6 +63,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     asked = {"id": "0", "question": "Who lives in Rome?", "answers": [{"text": "Ada", "answer_start": 0}]}
     read = [{"context": f"Ada lives in Rome, house {n}.", "qas": [{**asked, "id": str(n)}]} for n in range(30)]
     (home / "squad.json").write_text(json.dumps({"version": "1.1", "data": [{"title": "Ada", "paragraphs": read}]}))
+    (home / "qa1_train.txt").write_text("".join(stories(1, 60)))
+    (home / "joe.txt").write_text("Joe went to the kitchen.\nJoe ran to the garden.\n")
     (home / "english.txt").write_text("".join(f"{source}\n" for source, _ in pairs[:3]))
     (home / "recipe.toml").write_text('[data]\npath = "my.txt"\n[model]\nsize = "tiny"\n[train]\nsteps = 2\n')
     return home

@@ -15,6 +15,7 @@ from harken import kinds, run
 from harken.cli import main
 from harken.data.simulate_stories import stories
 from harken.errors import BadInput
+from harken.study import demo_stories
 from harken.study.choose import choose
 from harken.tasks.answer import scores
 
@@ -214,3 +215,20 @@ def test_ask_says_in_one_line_what_is_wrong(memnet, called, tmp_path):
     assert "two.txt: there is no question in it; ask one" in err
     with pytest.raises(BadInput, match="this run answers questions about a story; use harken ask"):
         memnet.generate("Joe")
+
+
+# --- the demo ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_demo_reads_the_lectures_story_in_hops(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(demo_stories, "QUESTIONS", 60)
+    monkeypatch.setattr(demo_stories, "SETTINGS", {"train.steps": 3, "train.threads": 1, "model.hops": 2})
+    monkeypatch.setattr(demo_stories, "train", lambda *a, minutes, **how: harken.train(*a, **how))
+    shown = demo_stories.stories(out=tmp_path / "mine")
+    heads, *lines, empty, answer = shown.lines
+    assert (heads.split(), empty) == (["hop", "1", "hop", "2"], "")
+    assert [line.split("   ")[-1] for line in lines] == list(demo_stories.JOE)
+    assert answer.startswith("Where is the milk?   ")
+    assert (tmp_path / "mine" / "joe.txt").read_text().splitlines() == list(demo_stories.JOE)
+    assert all((tmp_path / "mine").name in hint or "compare" in hint for hint in shown.hints)

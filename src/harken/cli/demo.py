@@ -39,6 +39,7 @@ class Demo(NamedTuple):
 DEMOS = {
     "translate": Demo("short English sentences into French, from Tatoeba (Lab 02)", "demo:translate", teller=Watcher),
     "text": Demo("write like Shakespeare (Lab 01)", "demo:text"),
+    "stories": Demo("where is the milk? The lecture's story of Joe, read in hops", "demo_stories:stories", 3.0),
     "reviews": Demo("is the film good? MiniLM beside learning from scratch", "demo_reviews:reviews", 3.0, Rivals),
     "digits": Demo("read handwritten digits, in seconds", "demo_digits:digits", 0.5),
     "karate": Demo("who goes with whom when a club splits, from two of its members", "demo_karate:karate", 0.05),
