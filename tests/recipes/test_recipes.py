@@ -44,6 +44,12 @@ def files(text: Path, pair_file: Path) -> dict[str, Path]:
     made["stories"].write_text("".join(stories(1, 60)))
     made["table"] = made["table"].with_suffix(".csv")
     made["table"].write_text("text,label\n" + "".join(f"word {n} is here,{'ab'[n % 2]}\n" for n in range(60)))
+    made["graph"] = made["tags"].with_name("graph")
+    made["graph"].mkdir()
+    (made["graph"] / "nodes.csv").write_text(
+        "node,x,label\n" + "".join(f"{n},{n % 7},{'ab'[n % 2]}\n" for n in range(60))
+    )
+    (made["graph"] / "edges.csv").write_text("source,target\n" + "".join(f"{n},{(n + 2) % 60}\n" for n in range(60)))
     return made
 
 
@@ -52,7 +58,9 @@ def files(text: Path, pair_file: Path) -> dict[str, Path]:
 
 @pytest.mark.parametrize("name", shipped_names())
 def test_every_shipped_recipe_is_valid(name):
-    of = {"translate": "pairs", "labels": "table"} | {kind: kind for kind in ("pairs", "tags", "spans", "stories")}
+    of = {"translate": "pairs", "labels": "table"} | {
+        kind: kind for kind in ("pairs", "tags", "spans", "stories", "graph")
+    }
     assert resolve((name, shipped(name))).data.kind == of.get(name.partition("-")[0], "text")
 
 
@@ -70,7 +78,8 @@ def test_two_steps_of_every_shipped_recipe_run(name, files, tmp_path, monkeypatc
     tiny = {"model.d": 16, "train.steps": 2, "train.batch": 4}
     made = resolve((name, shipped(name)))
     tiny |= {"model.layers": 1} if "layers" in type(made.model).model_fields else {}
-    tiny |= {"data.path": str(files[made.data.kind]), "data.vocab": 300}
+    tiny |= {"data.path": str(files[made.data.kind])}
+    tiny |= {"data.vocab": 300} if "vocab" in type(made.data).model_fields else {}
     tiny |= {"model.context": 8} if made.data.kind == "text" else {}
     tiny |= {f"task.{n}": 200 for n in ("eval_pairs", "eval_tokens") if n in type(made.task).model_fields}
     tiny |= {"model.heads": 2} if "heads" in type(made.model).model_fields else {}

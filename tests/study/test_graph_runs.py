@@ -94,6 +94,12 @@ def test_a_node_that_is_not_there_is_told_with_one_that_is(trained):
         trained.classify("m799")
 
 
+def test_what_a_run_on_graphs_does_not_do_is_refused_with_what_it_does(trained):
+    for ask in (trained.generate, trained.embed, trained.translate):
+        with pytest.raises(BadInput, match="this run says what nodes of a graph are; use harken classify"):
+            ask("m0")
+
+
 class Died(Exception):
     """What stands in for a kill."""
 

@@ -80,7 +80,8 @@ class Run:
 
     def must(self, verb: str) -> None:
         """Refuse what this run was not trained to do. Vectors can be had of all that read one text."""
-        if verb != self.verb and (verb != "embed" or self.pairs):
+        reads = hasattr(self.model, "context") and not self.pairs
+        if verb != self.verb and (verb != "embed" or not reads):
             ask = ", or ask it with --prompt and --labels" if (verb, self.verb) == ("classify", "generate") else ""
             use = f"use harken {self.verb}, in Python run.{self.verb}{ask}"
             raise BadInput(f"{self.path}: this run {DOES[self.recipe.task.kind][0]}; {use}")
