@@ -10,6 +10,7 @@ import shlex
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
@@ -52,6 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in (*names, "parted/train.txt", "parted/valid.txt", "parted/test.txt"):
         (home / name).parent.mkdir(exist_ok=True)
         (home / name).write_text("\n\n".join(tales(20 if name == "my.txt" else 10)) + "\n")
+    from harken.data import png
     from harken.data.phrases import phrases
 
     pairs = list(phrases(60))
@@ -65,6 +67,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (home / "squad.json").write_text(json.dumps({"version": "1.1", "data": [{"title": "Ada", "paragraphs": read}]}))
     (home / "qa1_train.txt").write_text("".join(stories(1, 60)))
     (home / "joe.txt").write_text("Joe went to the kitchen.\nJoe ran to the garden.\n")
+    for n, x in enumerate(np.random.default_rng(0).integers(0, 256, (40, 8, 8), np.uint8)):
+        (home / "flowers" / ("rose", "tulip")[n % 2]).mkdir(parents=True, exist_ok=True)
+        (home / "flowers" / ("rose", "tulip")[n % 2] / f"{n}.png").write_bytes(png.write(x))
+    (home / "rose.png").write_bytes(png.write(x))
+    (home / "friends").mkdir()
+    members = ["Ada", "Bob", *(f"m{n}" for n in range(30))]
+    sides = "".join(f"{name},{n % 5},{('north', 'south')[n % 2]}\n" for n, name in enumerate(members))
+    (home / "friends" / "nodes.csv").write_text("name,age,club\n" + sides)
+    known = "".join(f"{name},{members[(n + 2) % 32]}\n" for n, name in enumerate(members))
+    (home / "friends" / "edges.csv").write_text("source,target\n" + known)
     (home / "english.txt").write_text("".join(f"{source}\n" for source, _ in pairs[:3]))
     (home / "recipe.toml").write_text('[data]\npath = "my.txt"\n[model]\nsize = "tiny"\n[train]\nsteps = 2\n')
     return home
