@@ -8,6 +8,7 @@ death in the middle: the resumed run must end with the same bytes. A cell passes
 """
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 import harken
@@ -44,6 +46,8 @@ SETTINGS: Mapping[str, Any] = {
 }
 
 
+HEADS = [("table", "bert"), ("table", "gpt"), ("table", "rnn"), ("tags", "bert"), ("spans", "bert"), ("images", "vit")]
+PICTURES = {"model.heads": 2, "model.stem": "patch", "model.pool": "first"}  # those of the paper, which others have too
 PAIRS = {"task.eval_pairs": 10, "task.longest": 12, "task.beam": 1, "task.label_smoothing": 0.1}
 SHORT = {("text", model) for model in ("gpt", "rnn", "gru", "lstm")}
 
@@ -64,12 +68,15 @@ class Family:
         own |= {"model.context": 16} if (self.data, self.model) in SHORT else {}
         own |= PAIRS if self.data == "pairs" else {}
         own |= {"data.tokens": "wordpiece"} if self.model == "bert" or self.data in ("tags", "spans") else {}
-        return {**SETTINGS, "data.kind": self.data, "model.kind": self.model, **own}
+        own |= PICTURES if self.data == "images" else {}
+        made = {**SETTINGS, "data.kind": self.data, "model.kind": self.model, **own}
+        return made if "tokens" in kinds.find("data", self.data).model_fields else _without(made, "data.tokens")
 
     def write(self, folder: Path) -> Path:
         """A little data of this kind."""
         name, make = DATA[self.data]
-        (folder / name).write_text(make(), "utf-8")
+        made = make()
+        (folder / name).write_bytes(made if isinstance(made, bytes) else made.encode())
         return folder / name
 
 
@@ -95,12 +102,23 @@ def _spans() -> str:
     return json.dumps({"version": "1.1", "data": [{"title": "Ada", "paragraphs": read}]})
 
 
-DATA: dict[str, tuple[str, Callable[[], str]]] = {
+def _images() -> bytes:
+    file, rng = io.BytesIO(), np.random.default_rng(0)
+    np.savez(file, x=rng.integers(0, 256, (60, 8, 8), np.uint8), y=np.arange(60) % 2)
+    return file.getvalue()
+
+
+def _without(settings: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if key != name}
+
+
+DATA: dict[str, tuple[str, Callable[[], str | bytes]]] = {
     "text": ("tales.txt", lambda: "\n\n".join(tales(8))),
     "pairs": ("phrases.tsv", _pairs),
     "table": ("days.csv", _labels),
     "tags": ("names.conll", _tags),
     "spans": ("houses.json", _spans),
+    "images": ("spots.npz", _images),
 }
 
 
@@ -108,8 +126,7 @@ def families() -> list[Family]:
     """Every model harken brings, with the data it learns from. Of heads one for each body; of RNNs the plain one."""
     shelves = {"text": "model", "pairs": "model of pairs"}
     found = [Family(data, model) for data, shelf in shelves.items() for model in kinds.BUILT_IN[shelf]]
-    heads = [("table", "bert"), ("table", "gpt"), ("table", "rnn"), ("tags", "bert"), ("spans", "bert")]
-    return [*found, *(Family(*head) for head in heads)]
+    return [*found, *(Family(*head) for head in HEADS)]
 
 
 # --- the columns ------------------------------------------------------------------------------------------------------

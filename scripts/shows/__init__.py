@@ -12,7 +12,7 @@ from importlib import import_module
 import torch
 from torch import Tensor
 
-FILES = ("core", "blocks", "positions", "misprints", "words", "pairs", "stories", "training", "pictures")
+FILES = ("core", "blocks", "positions", "misprints", "words", "pairs", "stories", "training", "pictures", "graphs")
 EXACT = 1e-5  # two ways of computing the same in float32 differ by less
 
 

@@ -276,9 +276,9 @@ def test_a_set_without_a_reader_is_refused_before_it_is_fetched(wrong, monkeypat
     from harken.data import catalogue
 
     monkeypatch.setattr(catalogue, "fetch", lambda *_, **__: pytest.fail("it was fetched"))
-    assert wrong("train", "mnist") == (
-        "mnist: this is images (70,000 handwritten digits, 28 x 28 (idx files)), and this harken has no reader for "
-        f"images yet; it reads {DATA}"
+    assert wrong("train", "minilm") == (
+        "minilm: this is weights (all-MiniLM-L6-v2, a BERT for sentences), and this harken has no reader for weights "
+        f"yet; it reads {DATA}"
     )
 
 

@@ -46,6 +46,7 @@ def test_the_sizes_have_the_weights_of_the_papers(size, weights):
 @pytest.mark.parametrize(("side", "patch"), [(8, 2), (16, 2), (28, 4), (32, 4), (64, 8), (128, 8), (224, 16)])
 def test_a_patch_follows_the_side_of_the_pictures_unless_it_is_given(side, patch):
     assert Shape().cut(side) == patch
+    assert Shape(stem="conv").cut(side) == (patch if side <= 16 else 2 * patch)
     assert Shape(patch=7).cut(side) == 7
 
 

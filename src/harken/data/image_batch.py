@@ -106,7 +106,7 @@ class Shuffled:
         pixels, targets = self.pictures.pixels, torch.from_numpy(self.pictures.targets)
         drawn = dict[str, Tensor]()
         if change.moves:
-            drawn["view"] = torch.from_numpy(views(change, rng, B))
+            drawn["view"] = torch.from_numpy(views(change, rng, B, pixels.shape[-1]))
         if change.mixes:
             others = rng.integers(len(self.pictures), size=B)
             blend, box = _mixed(change, rng, B)
@@ -118,12 +118,12 @@ class Shuffled:
         return ImageBatch(pixels[picks], targets[picks], places=self.places, **drawn)  # type: ignore[arg-type]
 
 
-def views(change: Change, rng: np.random.Generator, B: int) -> Numbers:  # B 2 3
+def views(change: Change, rng: np.random.Generator, B: int, side: int) -> Numbers:  # B 2 3
     """For each picture the map from where a pixel stands to where it is taken from: both run from -1 to 1."""
     angle = np.radians(rng.uniform(-change.turn, change.turn, B))
     scale = np.exp(rng.uniform(-1, 1, B) * math.log1p(change.zoom))
     mirror = np.where(rng.random(B) < 0.5 * change.flip, -1.0, 1.0)
-    shift = rng.uniform(-2 * change.shift, 2 * change.shift, (2, B))
+    shift = np.round(rng.uniform(-change.shift, change.shift, (2, B)) * side) * 2 / side  # whole pixels blur nothing
     c, s = np.cos(angle) * scale, np.sin(angle) * scale
     view = np.array([[c * mirror, -s, shift[0]], [s * mirror, c, shift[1]]])
     return view.transpose(2, 0, 1).astype(np.float32)

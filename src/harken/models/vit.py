@@ -30,7 +30,10 @@ class Shape(Part):
     heads: int = Field(4, ge=1, le=1024, description="number of attention heads")
     hidden: int | None = Field(None, ge=1, description="width of the MLP; none: 4 d")
     patch: int | None = Field(
-        None, ge=1, le=1024, description="side of a patch in pixels; none: 2, 4, 8 or 16, by the side of the pictures"
+        None,
+        ge=1,
+        le=1024,
+        description="side of a patch in pixels; none: 2 to 16, by that of the pictures; conv: twice",
     )
     stem: Literal["patch", "conv"] = Field(
         "patch", description="how a patch becomes a vector: by one linear map, or by 3 x 3 convolutions that halve"
@@ -65,7 +68,8 @@ class Shape(Part):
 
     def cut(self, side: int) -> int:
         """The side of a patch of pictures with this side."""
-        return self.patch or (16 if side > 128 else 8 if side > 48 else 4 if side > 16 else 2)
+        own = 16 if side > 128 else 8 if side > 48 else 4 if side > 16 else 2
+        return self.patch or (2 * own if self.stem == "conv" and side > 16 else own)
 
     def places(self, side: int) -> int:
         """How many tokens a picture of this side has."""

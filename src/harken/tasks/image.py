@@ -31,7 +31,12 @@ class Task(Part):
         "auto", description="what picks the weights that are kept; auto: accuracy"
     )
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of each label spread over all, in training")
-    shift: float = Field(0.0, ge=0, le=1, description="how far a picture is moved at most, in training: of its side")
+    shift: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="how far a picture is moved at most, in training, as a share of its side: in whole pixels",
+    )
     zoom: float = Field(0.0, ge=0, le=3, description="how much smaller or larger it is made at most: 0.2 is a fifth")
     turn: float = Field(0.0, ge=0, le=180, description="how far it is turned at most, to either side: degrees")
     flip: bool = Field(False, description="half of the pictures are mirrored, left and right")
