@@ -22,7 +22,7 @@ def read(tmp_path, text, *columns):
 
 def test_sentences_end_at_blank_lines_and_documents_marks_are_left_out(tmp_path):
     found = read(tmp_path, CONLL, 1, 4)
-    assert found[0] == (["EU", "rejects", "German"], ["B-ORG", "O", "B-MISC"])
+    assert found[0] == (["EU", "rejects", "German"], ["B-ORG", "O", "B-MISC"], f"{tmp_path}/x.conll:3")
     assert found[1].words == ["John", "#"]
     assert len(found) == 2
 
@@ -34,7 +34,7 @@ def test_a_line_of_white_space_ends_a_sentence_as_in_wnut(tmp_path):
 def test_conll_u_has_comments_and_words_that_are_parts_of_others(tmp_path):
     rows = ["1-2 vámonos _ _", "1 vamos ir VERB", "2 nos nos PRON", "2.1 x _ NOUN", "3 ya ya ADV"]
     text = "\n".join(["# text = vámonos ya", *(row.replace(" ", "\t") for row in rows)])
-    assert read(tmp_path, text, 2, 4) == [(["vamos", "nos", "ya"], ["VERB", "PRON", "ADV"])]
+    assert read(tmp_path, text, 2, 4) == [(["vamos", "nos", "ya"], ["VERB", "PRON", "ADV"], f"{tmp_path}/x.conll:3")]
 
 
 def test_a_line_without_its_tag_is_named_by_its_number(tmp_path):

@@ -48,7 +48,29 @@ def test_a_sentence_longer_than_a_text_is_read_in_parts_and_loses_no_word(conll)
     assert part.texts.lengths.max() <= 32
     assert part.of == sorted(part.of)
     assert (part.texts.targets != IGNORE).sum() == 2 * len(long.words)
-    assert part.first(1).of == [n for n in part.of if n == 0]
+    assert part.some(1).of == [n for n in part.of if n == 0]
+
+
+def test_a_look_takes_sentences_from_everywhere_whole_and_with_their_tags(conll):
+    words = opened(conll())[0].words
+    names, tags = [word for word, _ in LINES], ["B-PER", "O", "B-PER", "O", "B-LOC", "I-LOC"]
+    long = [Sentence(names * n, tags * n) for n in range(1, 9)]
+    part, few = tagged(long, words, 32), tagged([long[0], long[3], long[7]], words, 32)
+    some = part.some(3)
+    assert some.sentences == [long[0], long[3], long[7]]
+    assert some.of == few.of
+    assert some.texts.side.ids.tolist() == few.texts.side.ids.tolist()
+    assert some.texts.targets.tolist() == few.texts.targets.tolist()
+
+
+def test_a_tag_that_was_not_learned_is_told_with_its_place(conll, tmp_path):
+    data, _ = opened(conll())
+    other = tmp_path / "other.conll"
+    other.write_text("Ann NNP B-PER\n\nsaw VBD O\nRome NNP B-CITY\n\n")
+    with pytest.raises(
+        BadInput, match=rf"{other}:3: the tag 'B-CITY' \(in 'saw Rome'\) was not learned; known are O, "
+    ):
+        data.settings.model_copy(update={"text": 1, "label": 3}).other(str(other), "test", tokenizer=data.words)
 
 
 def test_equal_sentences_stand_on_one_side_and_every_sentence_is_somewhere(conll):

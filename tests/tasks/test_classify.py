@@ -11,6 +11,7 @@ from harken.data.label_batch import PaddedTexts
 from harken.data.table import TableSource
 from harken.errors import BadSetting
 from harken.models.heads import BERTShape, LSTMShape
+from harken.tasks.answering import Answering
 from harken.tasks.bag import bags
 from harken.tasks.classify import Task, answers
 
@@ -192,3 +193,13 @@ def test_words_of_both_texts_are_a_word_of_their_own(tmp_path):
         blocks = [{*names(words[words // vocab == k] % vocab)} - {"<eos>"} for k in range(3)]
         one, two = ({*text.split()} for text in row.texts)
         assert blocks == [one, two, one & two]
+
+
+def test_the_mean_f1_is_over_the_labels_that_are_there_or_were_said_as_in_scikit_learn():
+    from sklearn.metrics import f1_score
+
+    task = Answering()
+    task.asks(["a", "b", "c", "d", "e"], "label", "auto")
+    gold, said = np.array([0, 0, 1, 3, 1]), np.array([0, 1, 1, 1, 0])
+    y = torch.nn.functional.one_hot(torch.from_numpy(said), 5).float()
+    assert task.metrics(y, gold)["f1"] == pytest.approx(f1_score(gold, said, average="macro", zero_division=0))

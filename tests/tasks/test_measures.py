@@ -180,7 +180,7 @@ def test_answers_are_compared_as_squad_does() -> None:
     assert answer_exact(["Paris"], [["in Paris", "London"]]) == 0
     assert answer_f1(["Paris"], [["in Paris", "London"]]) == pytest.approx(2 / 3)
     assert answer_f1(["the red red car"], [["a red car car"]]) == pytest.approx(2 * 2 / 6)
-    assert answer_f1(["the"], [["a"]]) == 0  # nothing is left of either: v1.1 gives no point
+    assert answer_f1(["the", "the"], [["a"], ["cat"]]) == 0.5  # nothing is left of either: v2's script gives the point
 
 
 # --- trees ------------------------------------------------------------------------------------------------------------

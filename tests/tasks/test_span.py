@@ -81,6 +81,19 @@ def test_the_loss_of_parts_of_a_batch_adds_up(tmp_path):
     )
 
 
+def test_a_look_asks_questions_from_everywhere_each_with_all_its_windows(tmp_path):
+    _, _, data = bound(toy(tmp_path))
+    words = data.words
+    some = [Question(f"q{n}", "Where?", f"{n} is a number. " * (1 + 9 * n), None, ()) for n in range(7)]
+    part, few = asked(some, words, 80, 16), asked([some[0], some[3], some[6]], words, 80, 16)
+    look = part.some(3)
+    assert look.questions == few.questions
+    assert (look.of, look.places) == (few.of, few.places)
+    assert len({*look.of}) < len(look.of)
+    assert look.texts.side.ids.tolist() == few.texts.side.ids.tolist()
+    assert look.texts.targets.tolist() == few.texts.targets.tolist()
+
+
 def test_the_best_span_is_the_best_of_all_that_are_allowed():
     dice = torch.Generator().manual_seed(0)
     for n in range(1, 12):
@@ -104,7 +117,9 @@ def squad(answer, references):
     for reference in references:
         a, b = squad_words(answer), squad_words(reference)
         same = sum((collections.Counter(a) & collections.Counter(b)).values())
-        if same:
+        if not (a and b):
+            best = max(best, float(a == b))
+        elif same:
             best = max(best, 2 * (same / len(a)) * (same / len(b)) / (same / len(a) + same / len(b)))
     return em, best
 

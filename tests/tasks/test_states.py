@@ -47,13 +47,13 @@ def test_the_loss_from_kept_states_is_the_loss_of_reading_again(reviews, first):
 
 
 def test_states_are_read_once_for_all_trainings_and_again_for_another_body(reviews, first, monkeypatch):
-    reads, read = [], kept._read
+    reads, keep = [], kept.save_file
 
     def counted(*given):
         reads.append(1)
-        return read(*given)
+        return keep(*given)
 
-    monkeypatch.setattr(kept, "_read", counted)
+    monkeypatch.setattr(kept, "save_file", counted)
     for _ in range(2):
         trainer = frozen(reviews, first)
         for step in range(2):
@@ -64,6 +64,29 @@ def test_states_are_read_once_for_all_trainings_and_again_for_another_body(revie
     trainer.task.known = None
     trainer.task.loss(trainer.model, trainer.task.batch(0, 0))
     assert len(reads) == 2
+
+
+def test_states_are_those_of_the_same_wiring_and_threads_in_full_precision(reviews, first):
+    trainer = frozen(reviews, first)
+    model, texts = trainer.model, trainer.task.data.train.texts
+    known, key = kept.states(model, texts), kept._key(model, texts, torch.device("cpu"))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert kept._key(model, texts, torch.device("cpu")) == key
+        assert torch.equal(kept._read(model, texts, torch.device("cpu")), known)
+    other = first.recipe.model.model_copy(update={"heads": 1}).build(trainer.task.data.vocab)
+    other.load_state_dict(model.state_dict())
+    assert not torch.allclose(kept.states(other.requires_grad_(False), texts), known)
+
+
+def test_states_that_were_damaged_in_the_cache_are_read_anew(reviews, first):
+    trainer = frozen(reviews, first)
+    texts = trainer.task.data.train.texts
+    known = kept.states(trainer.model, texts)
+    for content in (b"", b"no tensors at all"):
+        for path in kept.cache_folder("states").glob("*.safetensors"):
+            path.write_bytes(content)
+        assert torch.equal(kept.states(trainer.model, texts), known)
+    assert not list(kept.cache_folder("states").glob("*.tmp"))
 
 
 def test_a_frozen_training_leaves_the_body_as_it_was_and_moves_the_head(reviews, first, tmp_path):
@@ -86,6 +109,6 @@ def test_a_frozen_run_is_judged_by_what_reading_again_would_say(reviews, first, 
         found = trainer.task.evaluate(trainer.model, "valid", quick=quick).metrics["loss"]
         wanted = loss_of(answers(trainer.model, part), torch.from_numpy(part.targets), "label") / len(part)
         assert found == pytest.approx(wanted.item(), rel=1e-5)
-    monkeypatch.setattr(kept, "_read", None)  # now all are kept
+    monkeypatch.setattr(kept, "save_file", None)  # now all are kept
     trainer.task.evaluate(trainer.model, "valid")
     assert trainer.model.training

@@ -31,7 +31,7 @@ def test_f1_equals_nervaluates_strict(seed):
     gold = drawn(40, seed)
     found = shaken(gold, seed + 100)
     result = nervaluate.Evaluator(gold, found, tags=["A", "B"], loader="list").evaluate()
-    ours, strict = measured(gold, found), result["overall"]["strict"]
+    ours, strict = measured(gold, found, TAGS), result["overall"]["strict"]
     for name in ("precision", "recall", "f1"):
         assert ours[name] == pytest.approx(getattr(strict, name))
     each = by_label(gold, found)
@@ -41,14 +41,20 @@ def test_f1_equals_nervaluates_strict(seed):
 
 def test_an_entity_counts_only_with_its_label_and_both_ends():
     gold = [["B-A", "I-A", "O", "B-B"]]
-    assert measured(gold, gold) == {"f1": 1.0, "precision": 1.0, "recall": 1.0, "accuracy": 1.0}
-    assert measured(gold, [["B-B", "I-B", "O", "B-B"]])["f1"] == 0.5
-    assert measured(gold, [["B-A", "O", "O", "B-B"]]) == {"f1": 0.5, "precision": 0.5, "recall": 0.5, "accuracy": 0.75}
-    assert measured(gold, [["O"] * 4])["f1"] == 0.0
+    assert measured(gold, gold, TAGS) == {"f1": 1.0, "precision": 1.0, "recall": 1.0, "accuracy": 1.0}
+    assert measured(gold, [["B-B", "I-B", "O", "B-B"]], TAGS)["f1"] == 0.5
+    half = {"f1": 0.5, "precision": 0.5, "recall": 0.5, "accuracy": 0.75}
+    assert measured(gold, [["B-A", "O", "O", "B-B"]], TAGS) == half
+    assert measured(gold, [["O"] * 4], TAGS)["f1"] == 0.0
 
 
 def test_tags_that_mark_nothing_have_an_accuracy_alone():
-    assert measured([["NN", "VB"]], [["NN", "NN"]]) == {"accuracy": 0.5}
+    assert measured([["NN", "VB"]], [["NN", "NN"]], ["NN", "VB"]) == {"accuracy": 0.5}
+
+
+def test_a_part_without_an_entity_has_an_f1_all_the_same():
+    none = {"f1": 0.0, "precision": 0.0, "recall": 0.0, "accuracy": 1.0}
+    assert measured([["O", "O"]], [["O", "O"]], TAGS) == none
 
 
 def test_the_likeliest_tags_are_the_best_of_all_that_may_follow_each_other():

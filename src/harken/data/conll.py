@@ -15,10 +15,11 @@ PARTS = re.compile(r"\d+[-.]\d+")  # CoNLL-U: words of which others are parts, a
 
 
 class Sentence(NamedTuple):
-    """Words, and the tag of each."""
+    """Words, the tag of each, and where the first one stands."""
 
     words: list[str]
     tags: list[str]
+    place: str = ""
 
 
 class Entity(NamedTuple):
@@ -31,13 +32,13 @@ class Entity(NamedTuple):
 
 def sentences(path: Path, word: int, tag: int) -> Iterator[Sentence]:
     """The sentences of a file; word and tag are columns, counted from 1. Tags of entities come as BIO2."""
-    words, tags, width = list[str](), list[str](), (False, 0)
+    words, tags, width, place = list[str](), list[str](), (False, 0), ""
     for n, line in enumerate(_lines(path), 1):
         tabs = "\t" in line or width[0]
         cells = line.split("\t") if tabs else line.split()
         if not line.strip():
             if words:
-                yield Sentence(words, bio2(tags))
+                yield Sentence(words, bio2(tags), place)
                 words, tags = [], []
             continue
         if cells[0] == "-DOCSTART-" or (line.startswith("#") and "\t" not in line and (tabs, len(cells)) != width):
@@ -47,10 +48,11 @@ def sentences(path: Path, word: int, tag: int) -> Iterator[Sentence]:
             raise BadInput(f"{path}:{n}: {line.strip()[:40]!r}; {asked}; mend it, or set data.text and data.label")
         width = tabs, len(cells)
         if word == 1 or not PARTS.fullmatch(cells[0]):
+            place = place if words else f"{path}:{n}"
             words.append(cells[word - 1].strip())
             tags.append(cells[tag - 1].strip())
     if words:
-        yield Sentence(words, bio2(tags))
+        yield Sentence(words, bio2(tags), place)
 
 
 def _lines(path: Path) -> Iterator[str]:

@@ -17,7 +17,7 @@ from pydantic import Field
 from harken.data import foreign
 from harken.data.cache import cache_folder
 from harken.data.label_batch import Texts
-from harken.data.pair_tokens import Side, newline
+from harken.data.pair_tokens import Ids, Side, newline
 from harken.data.pairs import key
 from harken.data.text import NAMED, TextSource, fingerprint, is_named, learned
 from harken.data.tokens import Tokenizer
@@ -259,8 +259,7 @@ def joined(rows: Sequence[tuple[Sequence[int], Sequence[int], int]], edge: int) 
     return Texts(Side(ids, starts, edge), np.array([row[2] for row in rows], np.int64), targets, each_token=True)
 
 
-def first(texts: Texts, many: int) -> Texts:
-    """The first so many texts."""
-    starts = texts.side.starts[: many + 1]
-    side = Side(texts.side.ids[: starts[-1]], starts, texts.side.edge)
-    return replace(texts, side=side, second=texts.second[:many], targets=texts.targets[: starts[-1]])
+def within(of: Sequence[int], picks: Ids) -> tuple[Ids, list[int]]:
+    """Of texts that are of some example each: which are of the picked ones, and of which among these."""
+    kept = np.flatnonzero(np.isin(of, picks))
+    return kept, np.searchsorted(picks, np.array(of)[kept]).tolist()

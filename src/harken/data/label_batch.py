@@ -4,7 +4,7 @@ Packed, several texts stand in a row and nothing is padded; a model that reads o
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +16,11 @@ from harken.data.batch import IGNORE, Batch, Tokens, dice
 from harken.data.packing import PLACES, Packing, laid
 from harken.data.pair_batch import cuts
 from harken.data.pair_tokens import Side
+
+
+def evenly(total: int, many: int) -> Tokens:
+    """The numbers of so many of all, from everywhere: a file may stand in the order of its labels, or of its themes."""
+    return np.linspace(0, total - 1, min(many, total)).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +37,15 @@ class Texts:
 
     def __len__(self) -> int:
         return len(self.side)
+
+    def some(self, picks: Tokens) -> "Texts":
+        """These of them."""
+        ids, lengths = self.side.gather(picks)
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        targets = replace(self.side, ids=self.targets).gather(picks)[0] if self.each_token else self.targets[picks]
+        return replace(
+            self, side=replace(self.side, ids=ids, starts=starts), second=self.second[picks], targets=targets
+        )
 
     @property
     def lengths(self) -> Tokens:

@@ -14,8 +14,8 @@ import numpy as np
 from pydantic import Field
 
 from harken.data.batch import IGNORE
-from harken.data.examples import ExampleSource, LabelWords, first, joined
-from harken.data.label_batch import Texts
+from harken.data.examples import ExampleSource, LabelWords, joined, within
+from harken.data.label_batch import Texts, evenly
 from harken.data.squad import Lost, Question, questions
 from harken.data.squad import words as words_of
 from harken.data.word_pieces import WordPieces, windows
@@ -34,10 +34,11 @@ class Asked:
     of: list[int]  # which question each text is of
     places: list[list[tuple[int, int]]]  # of each text: where each word of its window stands in the paragraph
 
-    def first(self, many: int) -> "Asked":
-        """The first so many questions."""
-        texts = sum(n < many for n in self.of)
-        return Asked(first(self.texts, texts), self.questions[:many], self.of[:texts], self.places[:texts])
+    def some(self, many: int) -> "Asked":
+        """So many of the questions, from everywhere."""
+        picks = evenly(len(self.questions), many)
+        texts, of = within(self.of, picks)
+        return Asked(self.texts.some(texts), [self.questions[n] for n in picks], of, [self.places[n] for n in texts])
 
     def facts(self) -> dict[str, Any]:
         return {

@@ -10,11 +10,11 @@ from pydantic import Field
 
 from harken.data.batch import IGNORE
 from harken.data.conll import INSIDE, Sentence, sentences
-from harken.data.examples import ExampleSource, LabelWords, first, joined
-from harken.data.label_batch import Texts
+from harken.data.examples import ExampleSource, LabelWords, joined, within
+from harken.data.label_batch import Texts, evenly
 from harken.data.sniff import sniff
 from harken.data.word_pieces import WordPieces, windows
-from harken.errors import BadInput
+from harken.errors import BadInput, did_you_mean
 from harken.events import Listener
 
 
@@ -26,10 +26,11 @@ class Tagged:
     sentences: list[Sentence]
     of: list[int]  # which sentence each text is of
 
-    def first(self, many: int) -> "Tagged":
-        """The first so many sentences."""
-        texts = sum(n < many for n in self.of)
-        return Tagged(first(self.texts, texts), self.sentences[:many], self.of[:texts])
+    def some(self, many: int) -> "Tagged":
+        """So many of the sentences, from everywhere."""
+        picks = evenly(len(self.sentences), many)
+        texts, of = within(self.of, picks)
+        return Tagged(self.texts.some(texts), [self.sentences[n] for n in picks], of)
 
     def facts(self) -> dict[str, Any]:
         return {"sentences": len(self.sentences), "words": sum(len(s.words) for s in self.sentences)}
@@ -82,7 +83,8 @@ def tagged(some: Sequence[Sentence], words: LabelWords, longest: int) -> Tagged:
     for n, sentence in enumerate(some):
         if unknown := next((tag for tag in sentence.tags if tag not in number), None):
             known = f"known are {', '.join(words.labels[:12])}{', ...' * (len(words.labels) > 12)}"
-            raise BadInput(f"the tag {unknown!r} (in {' '.join(sentence.words)[:40]!r}) was not learned; {known}")
+            said = f"the tag {unknown!r} (in {' '.join(sentence.words)[:40]!r}) was not learned; {known}"
+            raise BadInput(f"{sentence.place}: {said}; mend it.{did_you_mean(unknown, words.labels)}")
         ids, lengths, stands = pieces((word, k > 0) for k, word in enumerate(sentence.words))
         starts, room = np.cumsum(lengths) - lengths, longest - begin - 1
         targets = np.full(len(ids), IGNORE)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from harken.data.babi import Told, words_of
 from harken.data.batch import IGNORE, Tokens
+from harken.data.label_batch import evenly
 from harken.data.stories import as_word
 from harken.data.story_batch import StoryBatch, StoryBatches, ages_of, batch_of, kept
 from harken.part import Part
@@ -94,7 +95,7 @@ class FlatAnswer(classify.Classify):
 
     def evaluate(self, model: Any, split: str, *, quick: bool = False) -> Score:
         part, picks = self.data.splits[split], some(self.data.splits[split], quick=quick)
-        texts = classify.some_of(part.texts, len(picks)) if quick else part.texts
+        texts = part.texts.some(picks) if quick else part.texts
         return judged(classify.answers(model, texts), part, picks, parts=not quick)
 
     def baselines(self, split: str) -> dict[str, dict[str, float]]:
@@ -103,7 +104,7 @@ class FlatAnswer(classify.Classify):
 
 def some(part: "Stories", *, quick: bool) -> Tokens:
     """Which questions are answered: all, or a few from everywhere."""
-    return np.linspace(0, len(part) - 1, min(QUICK, len(part)) if quick else len(part)).astype(np.int64)
+    return evenly(len(part), QUICK if quick else len(part))
 
 
 @torch.no_grad()

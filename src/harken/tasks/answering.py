@@ -52,8 +52,9 @@ class Answering:
             gold, found = targets[:, 0].astype(float), y[:, 0].double().numpy()
             return {"loss": mean, "pearson": marks.pearson(gold, found), "spearman": marks.spearman(gold, found)}
         gold, found = self._chosen(y, targets)
-        f1 = marks.by_label(gold, found)[2]
-        binary = self.answer == "label" and self.outputs == 2
+        f1, binary = marks.by_label(gold, found)[2], self.answer == "label" and self.outputs == 2
+        if self.answer == "label" and not binary:  # one that is nowhere is neither found nor missed
+            f1 = f1[(gold | found).any(0)]
         said = {"loss": mean, "accuracy": marks.accuracy(gold, found), "f1": float(f1[1] if binary else f1.mean())}
         if self.answer == "several":
             return said

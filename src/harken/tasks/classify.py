@@ -8,15 +8,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from harken.data.label_batch import LabelBatch, Texts, scoring
-from harken.data.pair_tokens import Side
+from harken.data.label_batch import LabelBatch, Texts, evenly, scoring
 from harken.errors import BadSetting
 from harken.part import Part
 
 from . import Loss, Score
 from .answering import Answering, loss_of
 from .bag import Bags, bags, fit
-from .each_token import AT_ONCE, EachToken
+from .head_task import AT_ONCE, HeadTask
 from .states import frozen, states
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ class Task(Part):
         return Classify(self, data, model, batch=batch, seed=seed)
 
 
-class Classify(Answering, EachToken):
+class Classify(Answering, HeadTask):
     """Classification of one set of texts."""
 
     def __init__(self, task: Task, data: "ExampleData", shape: Any, *, batch: int, seed: int) -> None:
@@ -87,7 +86,7 @@ class Classify(Answering, EachToken):
     def evaluate(self, model: Any, split: str, *, quick: bool = False) -> Score:
         """The metrics that fit what is asked; `quick` answers few texts, for the curve."""
         part: Labelled = self.data.splits[split]
-        some = some_of(part.texts, QUICK) if quick else part.texts
+        some = part.texts.some(evenly(len(part), QUICK)) if quick else part.texts
         y = _from_states(model, some) if frozen(model) else answers(model, some)
         return self.judged(y, some, parts=not quick)
 
@@ -120,14 +119,6 @@ def outputs(model: Any, batch: LabelBatch) -> Tensor:  # N C
     h = model(batch.tokens, **batch.told())
     y: Tensor = model.answers(model.texts(h, *batch.texts()))
     return y.float()
-
-
-def some_of(texts: Texts, many: int) -> Texts:
-    """So many texts, from everywhere: a file may stand in the order of its labels."""
-    picks = np.linspace(0, len(texts) - 1, min(many, len(texts))).astype(np.int64)
-    ids, lengths = texts.side.gather(picks)
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    return Texts(Side(ids, starts, texts.side.edge), texts.second[picks], texts.targets[picks])
 
 
 @torch.no_grad()

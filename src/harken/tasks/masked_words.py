@@ -16,6 +16,7 @@ from harken.errors import BadInput, BadSetting
 from harken.part import Part
 
 from . import Loss, Score
+from .head_task import AT_ONCE
 from .ngram import frequencies
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from harken.data.text import TextData
 
 QUICK = 40_000  # tokens of the valid split that a look during the training costs at most
-AT_ONCE = 8192  # tokens judged at a time
 JUDGED = 20_181_011  # the seed of what is hidden from a model that is judged: always the same
 BASELINE_TOKENS = 5_000_000  # what the frequencies are counted from at most
 

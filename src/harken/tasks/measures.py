@@ -94,10 +94,12 @@ def answer_exact(hypotheses: Sequence[str], references: References) -> float:
 
 
 def answer_f1(hypotheses: Sequence[str], references: References) -> float:
-    """F1 of the words that answer and reference share, in any order, as SQuAD v1.1 compares."""
+    """F1 of the words that answer and reference share, in any order, as SQuAD compares."""
 
     def f1(text: str, ref: str) -> float:
         written, wanted = Counter(_answer(text)), Counter(_answer(ref))
+        if not (written and wanted):  # nothing but articles
+            return float(written == wanted)
         return _f1((written & wanted).total(), written.total(), wanted.total())
 
     return _mean_best(hypotheses, references, f1)

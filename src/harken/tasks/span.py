@@ -18,7 +18,7 @@ from harken.data.spans import END, START
 from harken.part import Part
 
 from . import Loss, Score, measures
-from .each_token import EachToken, word_scores
+from .head_task import HeadTask, word_scores
 
 if TYPE_CHECKING:
     from harken.data.examples import ExampleData
@@ -50,7 +50,7 @@ def _says(targets: Tensor, mark: int) -> Tensor:
     return (targets >= 0) & (targets & mark > 0)
 
 
-class Span(EachToken):
+class Span(HeadTask):
     """Answers to one set of questions."""
 
     def __init__(self, task: Task, data: "ExampleData", shape: Any, *, batch: int, seed: int) -> None:
@@ -69,7 +69,7 @@ class Span(EachToken):
     def evaluate(self, model: Any, split: str, *, quick: bool = False) -> Score:
         """EM and F1 of the answers, and the loss; `quick` answers fewer questions."""
         part: Asked = self.data.splits[split]
-        some = part.first(QUICK) if quick else part
+        some = part.some(QUICK) if quick else part
         found, loss = answered(model, some, self.longest, none=self.none(split))
         metrics, parts = self.measured([answer.text for answer in found], some)
         protocol = {"questions": len(found), "windows": len(some.texts), "judged_by": "f1"}

@@ -1,8 +1,11 @@
 """The states of a body that does not learn: computed once for every text, and kept for the next training."""
 
 import hashlib
+import os
+from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -10,7 +13,9 @@ from torch import Tensor
 from harken.data.cache import cache_folder
 from harken.data.label_batch import Texts, scoring
 
-AT_ONCE = 8192  # tokens read at a time
+from .head_task import AT_ONCE
+
+PROBED = 4  # texts by which bodies of the same weights are told apart
 
 
 def frozen(model: Any) -> bool:
@@ -21,12 +26,13 @@ def frozen(model: Any) -> bool:
 def states(model: Any, texts: Texts) -> Tensor:  # N + 1, d
     """What stands for each of these texts, and zeros for none: from the cache, or read now."""
     device = next(model.parameters()).device
-    path = cache_folder("states") / f"{_key(model, texts)}.safetensors"
-    if not path.exists():
-        partial = path.with_suffix(f".{id(texts)}.tmp")
-        save_file({"states": _read(model, texts, device)}, partial)
-        partial.replace(path)
-    return load_file(path)["states"].to(device)
+    path = cache_folder("states") / f"{_key(model, texts, device)}.safetensors"
+    with suppress(Exception):  # not there, or damaged: safetensors has an error of its own
+        return load_file(path)["states"].to(device)
+    found, partial = _read(model, texts, device), path.with_suffix(f".{os.getpid()}.tmp")
+    save_file({"states": found}, partial)
+    partial.replace(path)
+    return found.to(device)
 
 
 @torch.no_grad()
@@ -34,16 +40,19 @@ def _read(model: Any, texts: Texts, device: torch.device) -> Tensor:
     was = model.training
     model.eval()
     found = torch.zeros(len(texts) + 1, model.W_y.in_features)
-    for picks, batch in scoring(texts, AT_ONCE):
-        here: Any = batch.to(device)
-        found[torch.from_numpy(picks)] = model.texts(model(here.tokens, **here.told()), *here.texts()).float().cpu()
+    with torch.autocast(device.type, enabled=False):  # whatever the precision in which the head learns
+        for picks, batch in scoring(texts, AT_ONCE):
+            here: Any = batch.to(device)
+            h = model.texts(model(here.tokens, **here.told()), *here.texts())
+            found[torch.from_numpy(picks)] = h.float().cpu()
     model.train(was)
     return found
 
 
-def _key(model: Any, texts: Texts) -> str:
-    """Tells apart bodies, how their texts are summed up, and texts."""
-    digest = hashlib.sha256(repr((model.pool, len(texts))).encode())
+def _key(model: Any, texts: Texts, device: torch.device) -> str:
+    """Tells apart bodies (their wiring by what they say of a few texts), what they sum up, texts and machines."""
+    digest = hashlib.sha256(repr((model.pool, len(texts), device.type, torch.get_num_threads())).encode())
+    digest.update(_read(model, texts.some(np.arange(min(PROBED, len(texts)))), device).numpy().tobytes())
     for name, weight in model.body.named_parameters():
         digest.update(name.encode())
         digest.update(weight.detach().float().cpu().contiguous().numpy().tobytes())

@@ -14,7 +14,7 @@ from harken.data.label_batch import LabelBatch
 from harken.part import Part
 
 from . import Loss, Score
-from .each_token import EachToken, word_scores
+from .head_task import HeadTask, word_scores
 
 if TYPE_CHECKING:
     from harken.data.examples import ExampleData
@@ -32,7 +32,7 @@ class Task(Part):
         return Tag(data, model, batch=batch, seed=seed)
 
 
-class Tag(EachToken):
+class Tag(HeadTask):
     """Tagging of one set of sentences."""
 
     def loss(self, model: Any, batch: LabelBatch, start: int = 0) -> Loss:
@@ -41,30 +41,31 @@ class Tag(EachToken):
     def evaluate(self, model: Any, split: str, *, quick: bool = False) -> Score:
         """Strict F1 of entities, the share of words whose tag is right, and the loss; `quick` looks at fewer."""
         part: Tagged = self.data.splits[split]
-        some = part.first(QUICK) if quick else part
+        some = part.some(QUICK) if quick else part
         tags, _, loss = predicted(model, some, self.data.words.labels)
         gold = [sentence.tags for sentence in some.sentences]
-        found = measured(gold, tags) | {"loss": loss}
+        found = measured(gold, tags, self.data.words.labels) | {"loss": loss}
         protocol = {"sentences": len(gold), "words": sum(map(len, gold)), "judged_by": self._by}
         return Score(found, protocol, {} if quick else by_label(gold, tags), by=self._by)
 
     @property
     def _by(self) -> str:
-        return "f1" if any(map(INSIDE.fullmatch, self.data.words.labels)) else "accuracy"
+        return "f1" if _marking(self.data.words.labels) else "accuracy"
 
     def baselines(self, split: str) -> dict[str, dict[str, float]]:
         """What costs nothing: the tag that a word had most often, of an unknown word that of all words."""
         if not self.data.learned:
             return {}
         counts, every = dict[str, Counter[str]](), Counter[str]()
-        for words, tags in self.data.train.sentences:
+        for words, tags, _ in self.data.train.sentences:
             every.update(tags)
             for word, tag in zip(words, tags, strict=True):
                 counts.setdefault(word, Counter())[tag] += 1
         best, other = {word: c.most_common(1)[0][0] for word, c in counts.items()}, every.most_common(1)[0][0]
         some = self.data.splits[split].sentences
         tags = [bio2([best.get(word, other) for word in sentence.words]) for sentence in some]
-        return {"most frequent tag of each word": measured([sentence.tags for sentence in some], tags)}
+        gold = [sentence.tags for sentence in some]
+        return {"most frequent tag of each word": measured(gold, tags, self.data.words.labels)}
 
 
 def nll(y: Tensor, targets: Tensor) -> Tensor:  # B L C, B L
@@ -112,16 +113,21 @@ def likeliest(logs: Tokens, follows: Tokens) -> list[int]:  # words C, C C
     return path[::-1]
 
 
-def measured(gold: Sequence[Sequence[str]], found: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Strict F1 of all entities together, where tags mark any; and the share of tags that are right."""
+def _marking(labels: Sequence[str]) -> bool:
+    """Whether such tags mark entities."""
+    return any(map(INSIDE.fullmatch, labels))
+
+
+def measured(gold: Sequence[Sequence[str]], found: Sequence[Sequence[str]], labels: Sequence[str]) -> dict[str, float]:
+    """Strict F1 of all entities together, where these labels mark any; and the share of tags that are right."""
     right = sum(a == b for one, other in zip(gold, found, strict=True) for a, b in zip(one, other, strict=True))
     accuracy = right / max(1, sum(map(len, gold)))
-    wanted, written = (Counter(e for n, tags in enumerate(some) for e in _marked(n, tags)) for some in (gold, found))
-    if not wanted and not written:
+    if not _marking(labels):
         return {"accuracy": accuracy}
+    wanted, written = (Counter(e for n, tags in enumerate(some) for e in _marked(n, tags)) for some in (gold, found))
     matched = (wanted & written).total()
     precision, recall = matched / max(1, written.total()), matched / max(1, wanted.total())
-    f1 = 2 * matched / (wanted.total() + written.total())
+    f1 = 2 * matched / max(1, wanted.total() + written.total())
     return {"f1": f1, "precision": precision, "recall": recall, "accuracy": accuracy}
 
 

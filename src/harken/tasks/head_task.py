@@ -1,4 +1,4 @@
-"""What tasks share that ask a head about each token: batches, packed where the model keeps texts apart; and scores."""
+"""What tasks share that ask a head on a body: batches, packed where a model keeps texts apart; the scores of words."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
@@ -12,11 +12,11 @@ from harken.errors import BadSetting
 if TYPE_CHECKING:
     from harken.data.examples import ExampleData
 
-AT_ONCE = 8192  # tokens judged at a time
+AT_ONCE = 8192  # tokens read at a time, in judging
 
 
-class EachToken:
-    """Such a task on one set of examples."""
+class HeadTask:
+    """Such a task on one set of examples: of whole texts, or of each token."""
 
     def __init__(self, data: "ExampleData", shape: Any, *, batch: int, seed: int) -> None:
         context, longest = getattr(shape, "context", None), data.longest
