@@ -19,7 +19,7 @@ JOE = (
     "Joe went to the bedroom",
 )
 ASKED = "Where is the milk?"
-SETTINGS = {"model.d": 32, "task.linear_start": 2}
+SETTINGS = {"model.d": 32, "task.linear_start": 2, "train.lr": 0.5}
 
 
 def stories(*, minutes: float = 3.0, out: str | Path | None = None, listen: Listener = silent) -> Shown:
