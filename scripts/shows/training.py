@@ -208,7 +208,7 @@ def exploding() -> Seen:
     nn.init.normal_(cell.weight_hh_l0, std=0.25)
     cell(torch.randn(1, 60, 64))[0][:, -1].sum().backward()
     before = torch.cat([p.grad.flatten().clone() for p in cell.parameters()])
-    length = float(clip(cell.parameters(), 1.0))
+    length = float(clip(cell, 1.0))
     after = torch.cat([p.grad.flatten() for p in cell.parameters()])
     turned = float(1 - torch.cosine_similarity(before, after, 0))
     return Seen(
