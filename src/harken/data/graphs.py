@@ -6,7 +6,7 @@ nodes moves little; an edge is held out by a hash of both its ends, in whichever
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -314,6 +314,7 @@ class GraphData:
     train: list[int]
     splits: dict[str, list[int]]  # valid and test, where there are any
     sha256: str
+    laid: dict[Any, Any] = field(default_factory=dict)  # what tasks made of it, found by the next one
 
     @property
     def vocab(self) -> Outputs:

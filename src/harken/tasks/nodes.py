@@ -50,18 +50,22 @@ class OnGraph:
     """What the tasks on graphs share: the graph as the model reads it, on its device, and the pull of the weights."""
 
     def __init__(self, task: Task, data: "GraphData", shape: Any, *, batch: int, seed: int) -> None:
-        self.task, self.data, self.words, self.shape, self.seed = task, data, data.words, shape, seed
+        self.task, self.data, self.words, self.seed = task, data, data.words, seed
         self.splits, self.steps, self.tokens = tuple(data.splits), 1, len(data.raw.names)
-        self.here: dict[tuple[Any, ...], dict[str, Any]] = {}
+        names: dict[str, Any] = {"reach": 1, "positions": "none", "places": 0}
+        self.seen = {name: getattr(shape, name, value) for name, value in names.items()}  # of the graph, by the model
 
-    @cached_property
+    @property
     def graph(self) -> Graph:
         """The graph with the pairs within the model's reach, and where its nodes stand."""
-        raw, edges = self.data.raw, self.data.heard(self._heard())
-        weight = None if raw.weight is None or self.words.ask == "edge" else np.resize(raw.weight, len(edges))
-        reach: int = getattr(self.shape, "reach", 1)
-        found = graph_of(self.words.read(raw), edges, weight, self.data.of, reach=reach)
-        return placed(found, getattr(self.shape, "positions", "none"), getattr(self.shape, "places", 0))
+        laid, key = self.data.laid, tuple(self.seen.values())
+        if key not in laid:
+            raw, edges = self.data.raw, self.data.heard(self._heard())
+            weight = None if raw.weight is None or self.words.ask == "edge" else np.resize(raw.weight, len(edges))
+            found = graph_of(self.words.read(raw), edges, weight, self.data.of, reach=self.seen["reach"])
+            laid[key] = placed(found, self.seen["positions"], self.seen["places"])
+        graph: Graph = laid[key]
+        return graph
 
     def _heard(self) -> Ints:
         """The edges that are looked along."""
@@ -69,10 +73,11 @@ class OnGraph:
 
     def told(self, model: Any) -> dict[str, Any]:
         """The whole graph, as this model is told of it."""
-        like = next(model.parameters())
-        if (key := (like.device, like.dtype)) not in self.here:
-            self.here[key] = self.graph.told(like)
-        return self.here[key] | {"graphs": 0}
+        like, laid = next(model.parameters()), self.data.laid
+        if (key := (*self.seen.values(), like.device, like.dtype)) not in laid:
+            laid[key] = self.graph.told(like) | {"graphs": 0}
+        told: dict[str, Any] = laid[key]
+        return told
 
     def pulled(self, model: Any, told: Tensor, batch: GraphBatch) -> Loss:
         """The loss with the pull: half the squares of the weights, so that each has a gradient of l2 times itself."""

@@ -1,0 +1,161 @@
+"""Seeds of a GCN or GAT trained together, beside a loop of PyTorch Geometric over them, interleaved in one run.
+
+    python benchmarks/graphs.py cora.npz                    100 seeds of a GCN, 10 epochs a turn, 3 turns each
+    python benchmarks/graphs.py cora.npz --model gat --seeds 20
+    python benchmarks/graphs.py cora.npz --accuracy 5       mean and spread of the test accuracy of 5 seeds, ours alone
+
+PyTorch Geometric trains one model after the other, so its turn is that of a few of them, told for all. Both learn the
+same: dropout, Adam, and the pull of the papers. Looks at the valid split are left out on both sides. It gets features
+as its own sets bring them, dense: on a CPU most of its time is the dropout of features that are 0. The row "one by
+one" says what is left of the difference without the model axis.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from harken import machine
+from harken.events import silent
+from harken.study.choose import choose
+from harken.study.train import prepare
+
+FAR = 10**9  # steps of a training without an end
+FEW = 3  # of its models that take a turn
+
+
+class Peer(torch.nn.Module):
+    """The same two layers of PyTorch Geometric."""
+
+    def __init__(self, shape: Any, width: int, labels: int) -> None:
+        from torch_geometric.nn import GATConv, GCNConv
+
+        super().__init__()
+        self.p, gat = shape.dropout, shape.kind == "gat"
+        if gat:
+            D, p = shape.d // shape.heads, shape.attention_dropout
+            self.one = GATConv(width, D, shape.heads, dropout=p)
+            self.two = GATConv(shape.d, labels, shape.last_heads, concat=False, dropout=p)
+        else:
+            self.one, self.two = GCNConv(width, shape.d, cached=True), GCNConv(shape.d, labels, cached=True)
+        self.act = F.elu if gat else F.relu
+
+    def forward(self, x: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+        h = self.act(self.one(F.dropout(x, self.p, self.training), edges))
+        return self.two(F.dropout(h, self.p, self.training), edges)
+
+
+def theirs(recipe: Any, opened: Any, device: torch.device) -> Callable[[], None]:
+    """One epoch of a few models, one after the other."""
+    task = recipe.bind(opened)
+    like = torch.zeros((), device=device)
+    x = task.graph.told(like)["x"].to_dense()
+    edges = torch.from_numpy(opened.heard(opened.raw.pairs).T.copy()).unique(dim=1).to(device)
+    batch = task.batch(0, 0)
+    which, targets = batch.tokens[:, 0].to(device), batch.targets.to(device)
+    made = [Peer(recipe.model, x.shape[1], len(opened.words.labels)).to(device).train() for _ in range(FEW)]
+    rules = []
+    for model in made:
+        every = recipe.task.l2_of == "all"
+        groups = [{"params": m.parameters(), "weight_decay": recipe.task.l2 * (every or m is model.one)}
+                  for m in (model.one, model.two)]  # fmt: skip
+        rules.append(torch.optim.Adam(groups, lr=recipe.train.lr))
+
+    def epoch() -> None:
+        for model, rule in zip(made, rules, strict=True):
+            rule.zero_grad()
+            F.cross_entropy(model(x, edges)[which], targets).backward()
+            rule.step()
+
+    return epoch
+
+
+def timed(turn: Callable[[], Any], epochs: int, device: torch.device) -> float:
+    machine.wait(device)
+    begin = time.perf_counter()
+    for _ in range(epochs):
+        turn()
+    machine.wait(device)
+    return time.perf_counter() - begin
+
+
+def ours(path: str, settings: dict[str, Any], seeds: int) -> tuple[Callable[[], None], Any, Any]:
+    """One epoch of so many models together."""
+    recipe = choose(path, {**settings, "train.seeds": seeds}).recipe
+    opened, trainer = prepare(recipe, silent)
+    trainer.model.train()
+
+    def epoch() -> None:
+        trainer.update(FAR, read=False)
+
+    return epoch, opened, trainer
+
+
+def race(path: str, settings: dict[str, Any], seeds: int, epochs: int, turns: int) -> None:
+    together, opened, trainer = ours(path, settings, seeds)
+    recipe = choose(path, settings).recipe
+    runners: dict[str, tuple[Callable[[], None], int]] = {
+        "harken, together": (together, seeds),
+        "harken, one by one": (ours(path, settings, 1)[0], 1),
+        "PyTorch Geometric, a loop": (theirs(recipe, opened, trainer.device), FEW),
+    }
+    for turn, _ in runners.values():
+        for _ in range(5):  # what the first steps set up is set up once
+            turn()
+    times: dict[str, list[float]] = {name: [] for name in runners}
+    for _ in range(turns):
+        for name, (turn, models) in runners.items():
+            times[name].append(timed(turn, epochs, trainer.device) / epochs / models)
+    print(f"{path}, {recipe.model.kind}, {seeds} seeds on {trainer.device}, {torch.get_num_threads()} threads")
+    first = times["harken, together"]
+    for name, each in times.items():
+        one, ratio = statistics.median(each), [x / y for x, y in zip(each, first, strict=True)]
+        whole = f"{one * 200 * seeds:8.1f} s for {seeds} seeds of 200 epochs"
+        slower = f"{statistics.median(ratio):6.2f} times as long ({min(ratio):.2f} to {max(ratio):.2f})"
+        print(f"  {name:<26} {1e3 * one:8.3f} ms an epoch of a seed   {whole}   {slower}")
+
+
+def accuracy(path: str, settings: dict[str, Any], seeds: int) -> None:
+    import tempfile
+    from pathlib import Path
+
+    found, seconds = [], 0.0
+    for seed in range(seeds):
+        recipe = choose(path, {**settings, "train.seed": seed}).recipe
+        _, trainer = prepare(recipe, silent)
+        begin = time.perf_counter()
+        with tempfile.TemporaryDirectory() as folder:
+            trainer.fit(Path(folder), recipe.train.steps or 200)
+        seconds += time.perf_counter() - begin
+        trainer.finish()
+        found.append(trainer.look("test", quick=False).metrics["accuracy"])
+    spread = statistics.stdev(found) if seeds > 1 else 0.0
+    told = f"{statistics.fmean(found):.4f} (spread {spread:.4f}) of {seeds} seeds, {seconds / seeds:.0f} s each"
+    print(f"{path}, {recipe.model.kind}: test accuracy {told}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("graph")
+    parser.add_argument("--model", default="gcn", choices=("gcn", "gat", "graph-transformer"))
+    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--epochs", type=int, default=10, help="of a turn")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--accuracy", type=int, metavar="SEEDS")
+    parser.add_argument("settings", nargs="*", help="such as train.lr=0.01")
+    given = parser.parse_intermixed_args()
+    from harken.recipe import override
+
+    settings = {"model.kind": given.model, **dict(map(override, given.settings))}
+    if given.accuracy:
+        accuracy(given.graph, settings, given.accuracy)
+    else:
+        race(given.graph, settings, given.seeds, given.epochs, given.turns)
+
+
+if __name__ == "__main__":
+    main()
