@@ -57,6 +57,14 @@ def test_a_text_stands_between_marks_and_its_target_is_its_label(tmp_path):
     assert named == [row.labels[0] for row in data.train.rows]
 
 
+def test_a_short_file_has_the_columns_of_the_one_that_is_learned_from(tmp_path):
+    reviews(tmp_path, name="train.csv")
+    table(
+        tmp_path, ["text,label", *(f"{sentence(n)},{'good' if n % 2 else 'bad'}" for n in range(900, 906))], "test.csv"
+    )
+    assert [row.labels for row in opened(tmp_path).splits["test"].rows] == [("bad",), ("good",)] * 3
+
+
 def test_a_share_for_the_test_holds_no_text_of_the_valid_file(tmp_path):
     path = reviews(tmp_path, name="train.csv")
     lines = path.read_text().splitlines()

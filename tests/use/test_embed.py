@@ -119,6 +119,12 @@ def test_the_vectors_of_a_file_are_made_once_until_it_changes(char, notes, monke
     assert made == [4, 4, 1]
 
 
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+def test_lighter_weights_keep_vectors_of_their_own(folders, notes, precision):
+    plain, light = (harken.load(folders["char"], device="cpu", precision=p) for p in ("float32", precision))
+    assert plain.corpus(notes).cached != light.corpus(notes).cached
+
+
 def test_a_cached_file_that_was_cut_is_made_again(char, notes):
     corpus = char.corpus(notes)
     corpus.cached.write_bytes(corpus.cached.read_bytes()[:100])

@@ -150,6 +150,15 @@ def test_a_question_that_is_too_long_by_itself_keeps_its_end_and_that_is_told(ch
     assert one == other
 
 
+def test_a_question_that_is_cut_keeps_the_marks_before_it(char):
+    made = asked(lambda text: [7, 8, *char._prompt(text)], (), "x" * 90 + " is ", ["good", "bad"], 40, marks=2)
+    assert made.cut
+    for ids, answer in zip(made.ids, ("good", "bad"), strict=True):
+        assert ids[:2] == [7, 8]
+        assert ids[made.start :] == char._prompt(f" {answer}")  # the space is the answer's
+        assert len(ids) - 1 <= 40
+
+
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 

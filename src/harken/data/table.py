@@ -7,6 +7,7 @@ so that no text stands on two sides and adding rows moves little.
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -153,6 +154,7 @@ class TableSource(ExampleSource):
     answer: Literal["auto", "label", "number", "several"] = Field(
         "auto", description="what is asked; auto: a number if all are and some are no whole ones, else a label"
     )
+    examples: int | None = Field(None, ge=1, description="learn from so many texts only, drawn by a hash of each")
     longest: int = Field(256, ge=8, description="most tokens of a text with its marks; a longer one is cut")
 
     def words(self, folder: Path) -> TextLabels:
@@ -164,7 +166,7 @@ class TableSource(ExampleSource):
         """The columns of the texts and of the labels, found where they are not named."""
         text, label = self.text, self.label
         if text is None or label is None:
-            guess = sniff(path)
+            guess = sniff(self._telling(path))
             text = guess.settings.get("data.text") if text is None else text
             label = guess.settings.get("data.label") if label is None else label
             if text is None or label is None:
@@ -175,6 +177,13 @@ class TableSource(ExampleSource):
             raise BadInput(f"data.text = {texts}: one text or two are read; name one column or two")
         labels = label if isinstance(label, list) else [label]
         return [("data.text", place) for place in texts], [("data.label", place) for place in labels]
+
+    def _telling(self, path: Path) -> Path:
+        """The file that tells the columns of this one: the first to learn from, if this one belongs to it."""
+        with suppress(BadInput):  # which may be gone
+            files = self._files()
+            return files["train"][0] if any(path in some for some in files.values()) else path
+        return path
 
     def read(self, path: Path, listen: Listener) -> list[Row]:
         texts, labels = self.columns(path)

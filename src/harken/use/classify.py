@@ -21,7 +21,9 @@ def label_texts(run: "Run", texts: Sequence[Given]) -> list[list[dict[str, Any]]
     if not texts:
         return []
     words = cast(TextLabels, run.tokenizer)
-    side, second, _ = words.texts([_parted(text, pair=words.pair) for text in texts], run.recipe.data.longest)
+    side, second, _ = words.texts(
+        [parted(text, pair=words.pair, told="this run was trained on") for text in texts], run.recipe.data.longest
+    )
     y = answers(run.model, Texts(side, second, np.zeros(len(side), np.int64)))
     if words.answer == "number":
         return [[{"label": words.labels[0], "value": value * words.spread + words.mean}] for value in y[:, 0].tolist()]
@@ -30,9 +32,10 @@ def label_texts(run: "Run", texts: Sequence[Given]) -> list[list[dict[str, Any]]
     return [[{"label": label, "probability": q} for label, q in sorted(row, key=lambda said: -said[1])] for row in rows]
 
 
-def _parted(text: Given, *, pair: bool) -> tuple[str, ...]:
+def parted(text: Given, *, pair: bool, told: str) -> tuple[str, ...]:
+    """The one text that is asked about, or both; `told` says whoever asks, should it be another number."""
     parts = tuple(text.split("\t") if pair else [text]) if isinstance(text, str) else tuple(text)
     if len(parts) != 1 + pair or not all(isinstance(part, str) for part in parts):
         accepted = "two texts, with a tab between them," if pair else "one text"
-        raise BadInput(f"{text!r}: this run was trained on {'pairs' if pair else 'texts'}; {accepted} is accepted")
+        raise BadInput(f"{text!r}: {told} {'pairs' if pair else 'single texts'}; {accepted} is accepted")
     return parts

@@ -75,7 +75,10 @@ def _labels(run: Any, task: Classify, split: str, prompt: Prompt, listen: Listen
     known = [(fields(row), said[row.labels[0]]) for row in task.data.train.rows]
     template, shown = prompt.shown(known, slots, balanced=True)
     questions = (template.question(fields(row)) for row in part.rows)
-    some = [asked(run._prompt, shown, question, words, run.model.context) for question in questions]
+    some = [
+        asked(run._prompt, shown, question, words, run.model.context, marks=len(run.tokenizer.begin))
+        for question in questions
+    ]
     told(some, prompt.shots, listen)
     return task.judged(log_probabilities(run.model, some, listen).float(), part.texts)
 
@@ -107,7 +110,10 @@ def _written(run: Any, shown: Sequence[str], questions: Sequence[str], listen: L
     """The line that the model writes behind each question, greedily."""
     context = run.model.context
     most = context and max(context // 2, context - WRITTEN)
-    some = [asked(run._prompt, shown, question.rstrip(" "), [""], most) for question in questions]
+    some = [
+        asked(run._prompt, shown, question.rstrip(" "), [""], most, marks=len(run.tokenizer.begin))
+        for question in questions
+    ]
     told(some, len(shown), listen)
     order, found = sorted(range(len(some)), key=lambda n: len(some[n].ids[0])), [""] * len(some)
     for start in range(0, len(order), AT_ONCE):

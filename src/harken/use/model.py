@@ -307,7 +307,8 @@ class Run:
 
     def corpus(self, path: str | Path, *, pool: str = "mean", listen: Listener = silent) -> Corpus:
         """The lines of a text file, to be searched: `run.corpus("notes.txt").search("a warm day")`."""
-        key = f"{pool} {self.facts['sha256']}"
+        kinds = sorted({str(t.dtype) for some in (self.model.parameters(), self.model.buffers()) for t in some})
+        key = f"{pool} {self.facts['sha256']} {kinds}"  # lighter weights give other vectors
         return Corpus(Path(path), partial(self.embed, pool=pool, listen=listen), key, listen)
 
     def nearest(self, word: str, k: int = 10) -> list[dict[str, Any]]:

@@ -17,6 +17,8 @@ from harken.data.batch import dice
 from harken.errors import BadInput, did_you_mean
 from harken.events import Listener, silent
 
+from .classify import parted
+
 SLOT = re.compile(r"\{(text|other|question|label)\}")
 PLACES = 4096  # rows x tokens read at a time
 SHARED = 16  # from so many tokens on, what all begin with is read once
@@ -96,9 +98,12 @@ class Asked:
         return [[*self.ids[0][: self.start], *row] for row in kept], where
 
 
-def asked(encode: Encode, shown: Sequence[str], question: str, answers: Sequence[str], most: int | None) -> Asked:
+def asked(
+    encode: Encode, shown: Sequence[str], question: str, answers: Sequence[str], most: int | None, *, marks: int = 0
+) -> Asked:
     """A question behind its examples; where they are too many for the model, the first of them are left out.
 
+    The first `marks` tokens, which stand before every text, stay even where the question itself is cut.
     The space before an answer is its own, since tokens have it so. Tokens that begin before the answer and end in it
     are counted as the answer's, of all answers alike.
     """
@@ -110,9 +115,9 @@ def asked(encode: Encode, shown: Sequence[str], question: str, answers: Sequence
         if over <= 0 or left == len(shown):
             break
         left += 1
-    start = max(1, min(alike([encode(text + before), *ids]), min(map(len, ids)) - 1))
-    cut = min(max(0, over), start - 1)
-    return Asked([each[cut:] for each in ids], start - cut, left, over > 0)
+    start = max(1 + marks, min(alike([encode(text + before), *ids]), min(map(len, ids)) - 1))
+    cut = min(max(0, over), start - 1 - marks)
+    return Asked([each[:marks] + each[marks + cut :] for each in ids], start - cut, left, over > 0)
 
 
 def alike(rows: Sequence[list[int]]) -> int:
@@ -250,17 +255,11 @@ def label_by_prompt(
     template, names = Template.of(prompt, slots), named(labels)
     if not texts:
         return []
-    questions = [template.question(dict(zip(slots, _parts(text, len(slots)), strict=True))) for text in texts]
-    some = [asked(run._prompt, (), question, names, run.model.context) for question in questions]
+    parts = (parted(text, pair=len(slots) > 1, told="the prompt asks about") for text in texts)
+    questions = [template.question(dict(zip(slots, some, strict=True))) for some in parts]
+    most, marks = run.model.context, len(run.tokenizer.begin)
+    some = [asked(run._prompt, (), question, names, most, marks=marks) for question in questions]
     told(some, 0, listen)
     found = log_probabilities(run.model, some).softmax(-1).tolist()
     each = (sorted(zip(names, row, strict=True), key=lambda said: -said[1]) for row in found)
     return [[{"label": label, "probability": p} for label, p in row] for row in each]
-
-
-def _parts(text: Any, many: int) -> list[str]:
-    parts = text.split("\t") if isinstance(text, str) and many > 1 else [text] if isinstance(text, str) else [*text]
-    if len(parts) != many or not all(isinstance(part, str) for part in parts):
-        accepted = "two texts, with a tab between them," if many > 1 else "one text"
-        raise BadInput(f"{text!r}: the prompt asks about {'two texts' if many > 1 else 'one'}; {accepted} is accepted")
-    return parts
