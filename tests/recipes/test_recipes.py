@@ -6,6 +6,7 @@ import re
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -40,6 +41,9 @@ def files(text: Path, pair_file: Path) -> dict[str, Path]:
     asked = {"question": "Who ran?", "answers": [{"text": "Ada", "answer_start": 2}]}
     paragraphs = [{"context": f"{n} {context}", "qas": [{"id": f"{n}", **asked}]} for n in range(10, 70)]
     made["spans"].write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+    made["images"] = made["tags"].with_name("images.npz")
+    x = np.random.default_rng(0).integers(0, 256, (60, 20, 20), np.uint8)
+    np.savez(made["images"], x=x, y=np.arange(60) % 2)
     made["stories"] = made["tags"].with_name("stories.txt")
     made["stories"].write_text("".join(stories(1, 60)))
     made["table"] = made["table"].with_suffix(".csv")
@@ -59,7 +63,7 @@ def files(text: Path, pair_file: Path) -> dict[str, Path]:
 @pytest.mark.parametrize("name", shipped_names())
 def test_every_shipped_recipe_is_valid(name):
     of = {"translate": "pairs", "labels": "table"} | {
-        kind: kind for kind in ("pairs", "tags", "spans", "stories", "graph")
+        kind: kind for kind in ("pairs", "tags", "spans", "stories", "graph", "images")
     }
     assert resolve((name, shipped(name))).data.kind == of.get(name.partition("-")[0], "text")
 
