@@ -122,7 +122,7 @@ def _tagged(loaded: Run, task: Any, place: str) -> Found:
     texts = [" ".join(sentence.words) for sentence in some]
     samples = [
         {"prompt": text, "text": _listed(spans), "references": [_listed(marked(words, tags))]}
-        for text, spans, (words, tags) in zip(texts, loaded.tag(texts), some, strict=True)
+        for text, spans, (words, tags, _) in zip(texts, loaded.tag(texts), some, strict=True)
     ]
     return samples, [f'harken tag {place} "John lives in New York."', f"harken eval {place}"]
 
@@ -169,6 +169,7 @@ def _looks(loaded: Run, samples: list[dict[str, Any]]) -> Html | None:
 SHOWN: dict[str, Callable[[Run, Any, str], Found]] = {  # by the run's task
     "next-word": _written,
     "translate": _translated,
+    "maths": _translated,
     "masked-words": _filled,
     "classify": _classified,
     "tag": _tagged,
