@@ -102,7 +102,7 @@ def test_ask_gives_the_answer_and_its_place(home):
     ("run", "call"), [("tags", ("ask", "q", "c")), ("spans", ("tag", "t")), ("spans", ("generate",))]
 )
 def test_a_run_says_what_it_does_when_another_thing_is_asked(home, run, call):
-    with pytest.raises(BadInput, match=r"use harken (tag|ask)$"):
+    with pytest.raises(BadInput, match=r"use harken (tag|ask), in Python run\.(tag|ask)$"):
         getattr(harken.load(home / run), call[0])(*call[1:])
 
 
