@@ -1,16 +1,22 @@
-"""Runs with random weights, made without a training."""
+"""Runs with random weights, made without a training; and how what means harm has to be refused."""
+
+import time
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
 
 import harken
 from harken import run as runs
+from harken.bridge.bring import bring
 from harken.data.examples import LabelWords
 from harken.data.images import Lens
 from harken.data.pair_tokens import Tokenizers
 from harken.data.table import TextLabels
 from harken.recipe import resolve
 
+MOST_SECONDS, MOST_MIB = 5.0, 300  # 2 s of a machine that has nothing else to do
 LABELS = {"table": ["bad", "good", "so so"], "tags": ["O", "B-PER", "I-PER"], "spans": ["start", "end"]}
 
 
@@ -24,6 +30,43 @@ def told(tokenizer, data, **labels):
         return Lens(["bad", "good"], 8, [0.5], [0.5])
     kind = TextLabels if data == "table" else LabelWords
     return kind(tokenizer, **{"labels": LABELS[data], **labels})
+
+
+def _peak():
+    """The most memory since the last reset, in MiB."""
+    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) >> 10
+
+
+@pytest.fixture
+def little():
+    @contextmanager
+    def watched():
+        """What stands in it takes little time and memory."""
+        Path("/proc/self/clear_refs").write_text("5")
+        before, start = _peak(), time.process_time()
+        yield
+        assert time.process_time() - start <= MOST_SECONDS
+        assert _peak() - before <= MOST_MIB
+
+    return watched
+
+
+@pytest.fixture
+def refused(little, tmp_path, monkeypatch):
+    canary = tmp_path / "canary"
+    monkeypatch.setenv("CANARY", str(canary))
+
+    def refuse(source, said):
+        """This source is refused in one such line, fast, with little memory; nothing is executed or left."""
+        with little(), pytest.raises(harken.HarkenError, match=said) as error:
+            bring(source, tmp_path / "run")
+        assert "\n" not in str(error.value)
+        assert len(str(error.value)) < 600
+        assert not canary.exists()
+        assert not (tmp_path / "run" / "harken.json").exists()
+        assert not (tmp_path / "run" / "model.safetensors").exists()
+
+    return refuse
 
 
 @pytest.fixture(scope="module")

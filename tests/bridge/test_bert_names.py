@@ -1,6 +1,7 @@
 """BERT, DistilBERT and RoBERTa: with the same random weights ours and transformers' say the same, padded ones too."""
 
 import json
+import re
 
 import pytest
 import tokenizers
@@ -179,3 +180,49 @@ def test_a_folder_becomes_a_run_with_the_same_ids_states_and_vectors(name, words
         with torch.no_grad():
             h = states(theirs, torch.tensor([made.encode(text).ids]))[0].mean(0)
         assert found == pytest.approx((h / h.norm()).numpy(), abs=LIMIT)
+    mask = "<mask>" if name == "roberta" else "[MASK]"
+    text = f"Tom had a {mask} hat."
+    ids = made.encode(text).ids
+    with torch.no_grad():
+        scores = theirs(torch.tensor([ids])).logits[0, ids.index(made.token_to_id(mask))]
+    scores[run.tokenizer.marks] = -torch.inf
+    ((best, *_),) = run.fill(text)
+    assert best["word"] == run.tokenizer.words([int(scores.argmax())])[0]
+    assert best["probability"] == pytest.approx(float(scores.softmax(-1).max()), abs=LIMIT)
+    with pytest.raises(BadInput, match=rf"there is no {re.escape(mask)} in it"):
+        run.fill("Tom had a hat.")
+    run.tokenizer.mask = None
+    with pytest.raises(BadInput, match="have none that stands for a hidden word"):
+        run.fill(text)
+
+
+@pytest.mark.parametrize("wrong", ["pooler.weight", "W_follows.bias", "segments.weight"])
+def test_what_only_two_sentences_ask_for_is_in_the_certificate(wrong, tales, tmp_path, monkeypatch):
+    words = pieces(tales.read_text(), 400)
+    config = BertConfig(vocab_size=words.get_vocab_size(), max_position_embeddings=40, **BODY)
+    loud(BertForPreTraining(config)).save_pretrained(tmp_path / "theirs")
+    words.save(str(tmp_path / "theirs" / "tokenizer.json"))
+    bring(tmp_path / "theirs", tmp_path / "run")
+    certificate = json.loads((tmp_path / "run" / "certificate.json").read_text())
+    assert certificate["not_checked"] == []
+    assert all(certificate[name]["passed"] for name in ("segments", "pooled", "follows"))
+    real = family.read
+
+    def read(*given):
+        found = real(*given)
+        found[wrong].view(-1)[-1] += 1
+        return found
+
+    monkeypatch.setattr(family, "read", read)
+    with pytest.raises(harken.HarkenError, match=r"(segments|pooled|follows) differ"):
+        bring(tmp_path / "theirs", tmp_path / "other")
+
+
+def test_a_pooler_that_nobody_asks_is_said_not_to_be_checked(tales, tmp_path):
+    words = pairs(tales.read_text(), 400)
+    config = RobertaConfig(**{**ROBERTA.to_dict(), "vocab_size": words.get_vocab_size()})
+    loud(RobertaModel(config)).save_pretrained(tmp_path / "theirs")
+    words.save(str(tmp_path / "theirs" / "tokenizer.json"))
+    bring(tmp_path / "theirs", tmp_path / "run")
+    (told,) = json.loads((tmp_path / "run" / "certificate.json").read_text())["not_checked"]
+    assert told == "what stands for a whole text: RobertaForMaskedLM has no pooler"

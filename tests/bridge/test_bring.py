@@ -65,7 +65,7 @@ def test_without_transformers_it_says_what_was_not_checked(
 
     def none(name: str, *args: Any, **how: Any) -> Any:
         if name.split(".")[0] == "transformers":
-            raise ImportError("no", name="transformers")
+            raise ModuleNotFoundError("no", name="transformers")
         return real(name, *args, **how)
 
     monkeypatch.setattr(builtins, "__import__", none)
@@ -77,6 +77,33 @@ def test_without_transformers_it_says_what_was_not_checked(
     assert said["not_checked"] == [
         'what the model says, for lack of transformers; install it with: pip install "harken[hf]"'
     ]
+
+
+@pytest.mark.parametrize("error", [ImportError("no kernel"), ModuleNotFoundError("no", name="kernels")])
+def test_what_transformers_lacks_is_no_reason_to_skip_the_certificate(
+    error: ImportError, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr("harken.bridge.oracle.witness", fails)
+    with pytest.raises(HarkenError, match=r"transformers cannot load it \(no( kernel)?\); it is not imported"):
+        bring(small, tmp_path / "run")
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_weights_that_changed_are_not_taken_from_the_cache(small: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(small / "model.safetensors")
+    (small / "model.safetensors").unlink()
+    listed = {"metadata": {}, "weight_map": dict.fromkeys(tensors, "mine.safetensors")}
+    (small / "model.safetensors.index.json").write_text(json.dumps(listed))
+    save_file(tensors, small / "mine.safetensors")
+    first = harken.load(small)
+    save_file({name: tensor + 0.5 for name, tensor in tensors.items()}, small / "mine.safetensors")
+    moved = harken.load(small).model.embed.weight - first.model.embed.weight
+    assert moved[: first.model.vocab].detach() == pytest.approx(0.5, abs=1e-6)
 
 
 @pytest.mark.oracle

@@ -4,7 +4,6 @@ import json
 import os
 import pickle
 import struct
-import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harken.bridge import family, oracle
 from harken.bridge.bring import bring
+from harken.bridge.folder import Folder
 from harken.data.tales import tales
 from harken.data.tokens import train
-from harken.errors import HarkenError
 
-MOST_SECONDS, MOST_MIB = 5.0, 300  # R8 says 2 s of a machine that has nothing else to do
 D, VOCAB = 8, 300
 Harm = Callable[[Path], Any]
 CONFIG = {"model_type": "gpt2", "n_embd": D, "n_layer": 1, "n_head": 2, "n_positions": 16, "vocab_size": VOCAB}
@@ -164,6 +163,12 @@ def loop(folder: Path) -> None:
     (folder / "config.json").symlink_to(folder / "config.json")
 
 
+def rotary(folder: Path, rope: dict[str, Any]) -> None:
+    """A Llama, of which not even the weights are looked at."""
+    said = {"hidden_size": D, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": D}
+    config(model_type="llama", max_position_embeddings=16, rope_scaling=rope, **said)(folder)
+
+
 def split(part: str, change: Any) -> Callable[[dict[str, Any]], Any]:
     return lambda spec: spec.__setitem__(part, change)
 
@@ -235,6 +240,11 @@ HARMS: dict[str, tuple[Harm, str]] = {
     "another width than the weights": (config(n_embd=16), "has shape"),
     "more places than the weights": (config(n_positions=17), "wpe.weight has shape"),
     "more words than the weights": (config(vocab_size=301), "wte.weight has shape"),
+    "turns of a billion": (
+        lambda folder: rotary(folder, {"rope_type": "default", "partial_rotary_factor": 1e9}),
+        "partial_rotary_factor is to be 1",
+    ),
+    "turns of another rule": (lambda folder: rotary(folder, {"rope_type": "default", "mscale": 2}), "'mscale' is not"),
     "an epsilon below 0": (config(layer_norm_epsilon=-1.0), "layer_norm_epsilon = -1.0"),
     "code as an activation": (config(activation_function="__import__('os')"), "activation_function"),
     # safetensors
@@ -399,31 +409,45 @@ def folder(tmp_path: Path, words: bytes) -> Path:
     return path
 
 
-def _peak() -> int:
-    """The most memory since the last reset, in MiB."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) >> 10
-
-
 @pytest.mark.parametrize("name", HARMS)
-def test_a_hostile_folder_is_refused_in_one_line(
-    name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    canary = tmp_path / "canary"
-    monkeypatch.setenv("CANARY", str(canary))
+def test_a_hostile_folder_is_refused_in_one_line(name: str, folder: Path, refused: Any) -> None:
     harm, said = HARMS[name]
     harm(folder)
-    Path("/proc/self/clear_refs").write_text("5")
-    before, start = _peak(), time.process_time()
-    with pytest.raises(HarkenError, match=said) as error:
+    refused(folder, said)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"attn_implementation": "evil/kernel"},
+        {"_attn_implementation": "evil/kernel"},
+        {"_attn_implementation_internal": "evil/kernel"},
+        {"num_labels": 5_000_000},
+        {"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}},
+        {"_name_or_path": "evil/model", "base_model_tp_plan": {"h": "evil"}, "dtype": "evil"},
+    ],
+    ids=lambda more: next(iter(more)),
+)
+def test_what_was_not_asked_for_reaches_no_other_library(
+    more: dict[str, Any], folder: Path, tmp_path: Path, little: Any
+) -> None:
+    pytest.importorskip("transformers")
+    config(**more)(folder)
+    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "evil/model", "peft_type": "LORA"}')
+    with little():
         bring(folder, tmp_path / "run")
-    assert time.process_time() - start <= MOST_SECONDS
-    assert _peak() - before <= MOST_MIB
-    assert "\n" not in str(error.value)
-    assert len(str(error.value)) < 600
-    assert not canary.exists()
-    assert not (tmp_path / "run" / "harken.json").exists()
-    assert not (tmp_path / "run" / "model.safetensors").exists()
+    certificate = json.loads((tmp_path / "run" / "certificate.json").read_text())
+    assert certificate["not_checked"] == []
+    assert certificate["logits"]["passed"]
+
+
+@pytest.mark.oracle
+def test_a_flag_that_changes_what_the_model_says_is_told_to_the_witness(folder: Path) -> None:
+    pytest.importorskip("transformers")
+    config(reorder_and_upcast_attn=True)(folder)
+    source = Folder(folder)
+    assert oracle.witness(family.find(source), source).config.reorder_and_upcast_attn
 
 
 def test_there_are_at_least_80_hostile_folders() -> None:

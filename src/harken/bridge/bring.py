@@ -1,6 +1,5 @@
 """Other people's weights become a run folder: checked, read, written, compared with the original, sealed."""
 
-import hashlib
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +21,6 @@ from . import family
 from .certificate import Witness, certify, failure
 from .folder import Folder
 from .gguf import GGUF
-from .hub import WANTED as READ
 from .hub import located
 
 TIMES = 2.5  # the weights in float32, and so much memory is needed to import them
@@ -75,8 +73,7 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "float32") 
     """
     folder = Path(path)
     if (folder / "config.json").is_file() and not (folder / "harken.json").exists():
-        hashes = "".join(run.sha256(file) for file in sorted(folder.iterdir()) if READ.fullmatch(file.name))
-        folder = cache_folder("imported") / hashlib.sha256(hashes.encode()).hexdigest()[:32]
+        folder = cache_folder("imported") / f"{Folder(folder).sha256()[:32]}-{__version__}"
         if not (folder / "harken.json").exists():
             bring(path, folder)
     return load_run(folder, device=device, precision=precision)

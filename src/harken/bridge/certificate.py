@@ -22,7 +22,7 @@ from harken.models import EncoderDecoder
 from harken.use.embed import vectors
 from harken.use.model import Run
 
-from . import vit
+from . import oracle, vit
 from .family import Config, Source
 from .marks import LOST, around, carried
 
@@ -49,17 +49,10 @@ class Witness:
     def __init__(self, family: Config, source: Source, tokenizer: Any, context: int | None) -> None:
         self.said: Any = None
         self.missing: list[str] = []
-        with _quiet():
-            try:
-                theirs = source.oracle(family.auto)
-            except ImportError as error:
-                self.missing.append(f"what the model says, for lack of {error.name}; {HOW}")
-            except Exception as error:  # of any kind: it is theirs
-                said = " ".join(str(error).split())[:200]
-                raise HarkenError(f"{source.place}: transformers cannot load it ({said}); it is not imported") from None
-            else:
-                asked = family.check == "language model"
-                self.said = _asked(theirs, tokenizer, min(RANDOM, context or RANDOM)) if asked else theirs
+        with _quiet(), _theirs(source, "what the model says", self.missing):
+            theirs = oracle.witness(family, source)
+            asked = family.check == "language model"
+            self.said = _asked(theirs, tokenizer, min(RANDOM, context or RANDOM)) if asked else theirs
 
 
 def certify(run: Run, family: Config, source: Source, witness: Witness | None = None) -> dict[str, Any]:
@@ -68,17 +61,16 @@ def certify(run: Run, family: Config, source: Source, witness: Witness | None = 
     found: dict[str, Any] = {"source": source.place, "family": source.config["model_type"]}
     missing = list(witness.missing)
     with _quiet():
-        try:
-            if family.check == "pictures":
-                missing.append(vit.LOST)
-            elif carried(run):
+        if family.check == "pictures":
+            missing.append(vit.LOST)
+        elif not carried(run):
+            missing.append(LOST)
+        else:
+            with _theirs(source, "ids of texts", missing):
                 found["tokenizer"] = _tokens(run, source)
-            else:
-                missing.append(LOST)
-        except ImportError as error:
-            missing.append(f"ids of texts, for lack of {error.name}; {HOW}")
         if witness.said is not None:
             found |= CHECKS[family.check](run, witness.said)
+            missing += found.pop("not_checked", [])
     parts = [part for part in found.values() if isinstance(part, dict)]
     return {"passed": all(part["passed"] for part in parts), **found, "not_checked": missing, "versions": versions()}
 
@@ -99,6 +91,21 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
+
+
+@contextmanager
+def _theirs(source: Source, asked: str, missing: list[str]) -> Iterator[None]:
+    """Where other libraries work: one that is not installed is listed, and what else fails is told in a line."""
+    try:
+        yield
+    except HarkenError:
+        raise
+    except Exception as error:  # of any kind: it is theirs
+        if isinstance(error, ModuleNotFoundError) and error.name in oracle.LIBRARIES:
+            missing.append(f"{asked}, for lack of {error.name}; {HOW}")
+            return
+        said = " ".join(str(error).split())[:200]
+        raise HarkenError(f"{source.place}: transformers cannot load it ({said}); it is not imported") from None
 
 
 @contextmanager
@@ -204,7 +211,27 @@ def _encoder(run: Run, theirs: Any) -> dict[str, Any]:
         torch.from_numpy(vectors(model, [t[:n].tolist() for t, n in zip(tokens, lengths, strict=True)], "mean")),
         torch.nn.functional.normalize(mean, dim=-1),
     )
-    return {name: near(*pair) | {"tokens": int(lengths.sum())} for name, pair in pairs.items()}
+    told, missing = _two_segments(model, theirs, tokens, real) if model.segments is not None else ({}, [])
+    parts = {name: near(*pair) | {"tokens": int(lengths.sum())} for name, pair in (pairs | told).items()}
+    return {**parts, "not_checked": missing}
+
+
+def _two_segments(
+    model: Any, theirs: Any, tokens: Tensor, real: Tensor
+) -> tuple[dict[str, tuple[Tensor, Tensor]], list[str]]:
+    """The same rows, the most of each in the last segment: states, what CLS says, and whether it follows."""
+    late = torch.arange(tokens.shape[1]) >= tokens.shape[1] // 4
+    segments = late.long().expand_as(tokens) * (model.segments.num_embeddings - 1)
+    given = {"attention_mask": real.long(), "token_type_ids": segments}
+    body, h = theirs.base_model(tokens, **given), model(tokens, lengths=real.sum(1), segments=segments)
+    pairs, missing = {"segments": (h[real], body.last_hidden_state[real])}, []
+    if model.pooler is not None and body.pooler_output is None:
+        missing.append(f"what stands for a whole text: {type(theirs).__name__} has no pooler")
+    elif model.pooler is not None:
+        pairs["pooled"] = (model.pooled(h[:, 0]), body.pooler_output)
+    if model.W_follows is not None:
+        pairs["follows"] = (model.follows(h[:, 0]), theirs(tokens, **given).seq_relationship_logits)
+    return pairs, missing
 
 
 @torch.inference_mode()

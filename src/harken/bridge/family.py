@@ -149,8 +149,8 @@ class Source(Protocol):
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of these texts, marks around them included, as another library gives them."""
 
-    def oracle(self, auto: str) -> Any:
-        """The same model by transformers (its class for this purpose); an ImportError names what is missing."""
+    def tensors(self) -> dict[str, Tensor]:
+        """All of them, as another library reads them."""
 
 
 def family(kind: str) -> type[Config]:

@@ -4,6 +4,7 @@ Nothing of it is ever executed. Sizes, names, offsets and shapes are checked bef
 read one tensor at a time. What could hold code is refused, not passed over.
 """
 
+import hashlib
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -13,16 +14,19 @@ from typing import Any
 import numpy as np
 import tokenizers
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from harken.data.tokens import FILE_CAP
 from harken.data.untrusted import parse, read_json
 from harken.errors import BadInput, near_name
+from harken.run import sha256
 
 SMALL, HEADER = 1 << 20, 8 << 20  # bytes: of a config, of the list of a file's tensors
 TENSORS, SHARDS, DIMS = 50_000, 1000, 8
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
 OTHERS = {"I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}  # of what holds nothing learned
+BESIDE = ("config.json", "tokenizer.json", "preprocessor_config.json")  # what is read, where it is there
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib", ".h5", ".keras", ".msgpack", ".npy", ".npz")
 PACKED = (".zip", ".tar", ".gz", ".tgz", ".7z", ".whl")
 CODE = (".py", ".pyc", ".so", ".sh", ".dll", ".exe", ".ipynb")
@@ -64,11 +68,16 @@ class Folder:
         library.no_padding()
         return [library.encode(text).ids for text in texts]
 
-    def oracle(self, auto: str) -> Any:
-        import transformers
+    def tensors(self) -> dict[str, Tensor]:
+        shards = {path for path, _, _ in self.parts.values()}
+        return {name: tensor for shard in shards for name, tensor in load_file(shard).items()}
 
-        asked = {"local_files_only": True, "use_safetensors": True, "trust_remote_code": False}
-        return getattr(transformers, auto).from_pretrained(self.path, dtype=torch.float32, **asked).eval()
+    def sha256(self) -> str:
+        """Of all that is read here."""
+        shards = {path.name for path, _, _ in self.parts.values()}
+        names = sorted(shards | {name for name in BESIDE if (self.path / name).exists()})
+        hashes = "".join(f"{name} {sha256(self.file(name))}\n" for name in names)
+        return hashlib.sha256(hashes.encode()).hexdigest()
 
     def read(self, name: str) -> Tensor:
         path, start, kind = self.parts[name]

@@ -7,6 +7,7 @@ import math
 import os
 import re
 import struct
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,11 +22,11 @@ from harken.core.positions import frequencies
 from harken.data.foreign import PATTERNS, SPACE
 from harken.data.tokens import VOCAB_CAP
 from harken.errors import BadInput
-from harken.run import Unborn
 
 FACTS, TENSORS, NAME, TEXT = 1000, 50_000, 200, 1 << 20  # at most: facts, tensors, letters of a name, bytes of a text
-ITEMS = 1_000_000  # of a list
-LONG = 64  # letters of a token of sentences that is split for its merges
+ITEMS, HEAD = 1_500_000, 64 << 20  # of all lists together, and bytes of all facts
+LONG, CUTS = 64, 8_000_000  # letters of a token of sentences that is split for its merges, and of all of these
+SLOWED = 1024  # turns whose slowness is read
 NUMBERS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))  # as struct calls them
 STRING, LIST = 8, 9
 SEEN = 1024  # blocks of each tensor that another library unpacks for the certificate
@@ -84,11 +85,12 @@ class Cursor:
     """A place in the file's bytes that only moves on, and never behind the end."""
 
     def __init__(self, file: BinaryIO, place: str) -> None:
-        self.file, self.place, self.left = file, place, os.fstat(file.fileno()).st_size
+        self.file, self.place = file, place
+        self.left, self.items = min(os.fstat(file.fileno()).st_size, HEAD), ITEMS
 
     def take(self, size: int) -> bytes:
         if not 0 <= size <= self.left:
-            raise BadInput(f"{self.place}: ends before its facts do; fetch it again")
+            raise BadInput(f"{self.place}: ends before its facts do, or they are longer than 64 MiB; fetch it again")
         self.left -= size
         return self.file.read(size)
 
@@ -109,8 +111,12 @@ class Cursor:
         if kind != LIST or inside:
             raise BadInput(f"{self.place}: a fact of type {kind}, which GGUF does not have here")
         inner, many = self.number("I"), self.number("Q")
-        if many > ITEMS:
-            raise BadInput(f"{self.place}: a list of {many} items; at most {ITEMS} are read")
+        self.items -= many
+        if self.items < 0:
+            raise BadInput(f"{self.place}: a list of {many} items; at most {ITEMS} are read in all")
+        if inner in NUMBERS:
+            numbers = np.dtype(NUMBERS[inner]).newbyteorder("<")
+            return np.frombuffer(self.take(many * numbers.itemsize), numbers).tolist()
         return [self.value(inner, inside=True) for _ in range(many)]
 
 
@@ -182,7 +188,7 @@ class GGUF:
 
     def _config(self) -> dict[str, Any]:
         kind = self.facts.get("general.architecture")
-        if kind not in FAMILIES:
+        if not isinstance(kind, str) or kind not in FAMILIES:
             raise BadInput(f"{self.place}: architecture {str(kind)[:40]!r} is not read; {', '.join(FAMILIES)} are")
         found = {key: self.facts[f"{kind}.{fact}"] for fact, key in CONFIG.items() if f"{kind}.{fact}" in self.facts}
         scaling = self.facts.get(f"{kind}.rope.scaling.type", "none")
@@ -196,6 +202,9 @@ class GGUF:
 
     def _slower(self, config: dict[str, Any]) -> dict[str, Any]:
         """By how much each turn is slowed is written there, not by which rule; Llama 3's is recognised."""
+        shape = self.shapes[TURNS]
+        if len(shape) != 1 or shape[0] > SLOWED:
+            raise BadInput(f"{self.place}: {TURNS} has shape {list(shape)}; a list of at most {SLOWED} turns is read")
         given, D, base = self.read(TURNS), 2 * self.shapes.pop(TURNS)[0], config.get("rope_theta", 10_000.0)
         del self.parts[TURNS]
         f = frequencies(D, base) if type(base) is float and base > 1 else given
@@ -229,27 +238,25 @@ class GGUF:
 
     # --- the oracles --------------------------------------------------------------------------------------------------
 
-    def oracle(self, auto: str) -> Any:
-        """The model by transformers; the first numbers of every tensor are unpacked by gguf."""
-        import transformers
+    def tensors(self) -> dict[str, Tensor]:
+        """The first numbers of each are unpacked by gguf."""
         from gguf import GGMLQuantizationType, dequantize
 
-        config = transformers.AutoConfig.for_model(**self.config)
-        with Unborn():
-            model = getattr(transformers, auto).from_config(config, dtype=torch.float32).eval()
-        own = model.state_dict()
+        found = {}
         for name, (kind, _) in self.parts.items():
             numbers = self._unpacked(name)
             first = dequantize(self._block(name)[:SEEN], GGMLQuantizationType(kind)).ravel()  # all would take long
             numbers.ravel()[: first.size] = first
-            own[name].copy_(self._halves(name, torch.from_numpy(numbers)))
-        return model
+            found[name] = self._halves(name, torch.from_numpy(numbers))
+        return found
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         import gguf  # noqa: F401
         import transformers
 
-        library = transformers.AutoTokenizer.from_pretrained(self.path.parent, gguf_file=self.path.name)
+        with tempfile.TemporaryDirectory() as alone:  # what lies beside the file is not to be read
+            (Path(alone) / "model.gguf").symlink_to(self.path.resolve())
+            library = transformers.AutoTokenizer.from_pretrained(alone, gguf_file="model.gguf", local_files_only=True)
         begin = self._begin(self._tokens(), VOCAB_CAP)  # transformers does not ask for it
         first = [] if begin is None else [begin]
         return [first + library(text, add_special_tokens=False).input_ids for text in texts]
@@ -326,8 +333,10 @@ def _pairs(said: dict[str, Any], vocab: dict[str, int], place: str) -> dict[str,
 def _sentences(said: dict[str, Any], tokens: list[str], vocab: dict[str, int], place: str) -> dict[str, Any]:
     """Pieces of sentences: of two neighbours that make a token, those with the best score are joined first."""
     scores = said.get("scores")
-    if not isinstance(scores, list) or len(scores) != len(tokens):
+    if not isinstance(scores, list) or len(scores) != len(tokens) or not all(type(s) is float for s in scores):
         raise BadInput(f"{place}: tokenizer.ggml.scores has not one number for each token")
+    if sum(len(token) for token in tokens if len(token) <= LONG) > CUTS:
+        raise BadInput(f"{place}: its tokens have more than {CUTS} letters together; that is too many")
     found = []
     for token, score in zip(tokens, scores, strict=True):
         cuts = ((token[:n], token[n:]) for n in range(1, len(token) if len(token) <= LONG else 1))

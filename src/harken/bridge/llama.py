@@ -16,6 +16,7 @@ SCALINGS: dict[str, dict[str, str]] = {  # by the name they have: our words for 
         "context": "original_max_position_embeddings",
     },
 }
+IDLE = ("type", "rope_type", "partial_rotary_factor", "original_max_position_embeddings")  # which say nothing more
 
 
 class Llama(Config):
@@ -40,6 +41,7 @@ class Llama(Config):
     attention_bias: Literal[False] = False
     mlp_bias: Literal[False] = False
     tie_word_embeddings: bool = False
+    partial_rotary_factor: Annotated[float, Field(ge=1, le=1)] = 1.0
 
     def settings(self) -> dict[str, Any]:
         head = self.head_dim or self.hidden_size // self.num_attention_heads
@@ -73,7 +75,11 @@ class Llama(Config):
             raise ValueError(f"rope type {kind} has {', '.join(asked)}, each a number above 0")
         if kind == "llama3" and rope["low_freq_factor"] >= rope["high_freq_factor"]:
             raise ValueError("low_freq_factor is to be less than high_freq_factor")
-        return {**rope, "rope_type": kind}
+        if odd := sorted(rope.keys() - {*asked, *IDLE}):
+            raise ValueError(f"rope {str(odd[0])[:40]!r} is not known")
+        if rope.get("partial_rotary_factor", 1) != 1:
+            raise ValueError("partial_rotary_factor is to be 1")
+        return {name: rope[name] for name in asked} | {"rope_type": kind}
 
     def _turns(self) -> dict[str, Any]:
         """The rotary base, and how it is scaled for longer texts."""
@@ -125,3 +131,4 @@ class Qwen2(Llama):
     biased: ClassVar = True
 
     use_sliding_window: Literal[False] = False
+    layer_types: list[Literal["full_attention"]] | None = None

@@ -50,6 +50,7 @@ class Marian(Config):
     tie_word_embeddings: Literal[True] = True
     eos_token_id: int = Mark
     decoder_start_token_id: int = Mark
+    pad_token_id: int = Mark
 
     @property
     def apart(self) -> bool:

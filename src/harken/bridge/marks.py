@@ -9,9 +9,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 from harken.data.examples import LabelWords
+from harken.data.foreign import framed
 from harken.data.pair_tokens import Tokenizers
 from harken.data.table import TextLabels
 from harken.data.tokens import Tokenizer
+from harken.use import embed
 from harken.use.model import Run
 
 EDGE, PAD = "<|edge|>", "<pad>"
@@ -35,7 +37,7 @@ def around(words: Any) -> tuple[Sequence[int], Sequence[int]]:
     """The marks before and behind a text."""
     if isinstance(words, LabelWords):
         return words.begin or [words.edge] * isinstance(words, TextLabels), [words.edge]
-    return (words.begin, ()) if words.cls is None else ((words.cls,), (words.sep,))
+    return embed.around(words)
 
 
 def ids(run: Run) -> dict[str, Any]:
@@ -93,7 +95,7 @@ def _tokens(run: Run) -> dict[str, Any]:
         if run.pairs:
             added = {EDGE: words.vocab, PAD: words.vocab + 1}.items()
             spec["added_tokens"] += [{"id": i, "content": name, **_FLAGS, "special": True} for name, i in added]
-        spec["post_processor"] = _framed(before, behind) if behind else None
+        spec["post_processor"] = framed([*before], [*behind], before | behind, segments=2) if behind else None
     body = getattr(run.model, "body", run.model)
     told = ["input_ids", *(["token_type_ids"] if getattr(body, "segments", None) else []), "attention_mask"]
     how = {"model_max_length": run.model.context, "clean_up_tokenization_spaces": False, "model_input_names": told}
@@ -111,15 +113,3 @@ def _theirs(run: Run) -> dict[str, str]:
 
 def _named(words: Tokenizer, some: Iterable[int]) -> dict[str, int]:
     return {words.words([i])[0]: i for i in some}
-
-
-def _framed(before: dict[str, int], behind: dict[str, int]) -> dict[str, Any]:
-    """A text between its marks; of two texts the second, with the marks behind it, is segment 1."""
-
-    def marks(some: Iterable[str], segment: int = 0) -> list[dict[str, Any]]:
-        return [{"SpecialToken": {"id": name, "type_id": segment}} for name in some]
-
-    one = [*marks(before), {"Sequence": {"id": "A", "type_id": 0}}, *marks(behind)]
-    known = {name: {"id": name, "ids": [i], "tokens": [name]} for name, i in (before | behind).items()}
-    two = [*one, {"Sequence": {"id": "B", "type_id": 1}}, *marks(behind, 1)]
-    return {"type": "TemplateProcessing", "single": one, "pair": two, "special_tokens": known}

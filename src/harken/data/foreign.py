@@ -22,6 +22,7 @@ ADDED, LETTERS, PARTS, MERGES = 10_000, 200, 8, 1_000_000  # added tokens, of on
 SPACE = "▁"  # how a space is written by tokens that are learned of sentences
 PLAIN = {*b"\n", *range(32, 127)}  # bytes that have a token of their own, whatever else has none
 ENDS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>")
+MASK = "<mask>"  # as RoBERTa writes it
 _LETTER_CASES = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
 _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 PATTERNS = {  # what may cut a text into words, by the name that GGUF files give it
@@ -75,7 +76,7 @@ class Foreign(Tokenizer):
         self._ids: dict[str, int] = made["model"]["vocab"] | self._special
         self.vocab = 1 + max(self._ids.values())
         before, behind = _around(made["post_processor"], self._ids)
-        self.begin, self.pad, self.mask, self.unknown = tuple(before), None, None, None
+        self.begin, self.pad, self.unknown, self.mask = tuple(before), None, None, self._special.get(MASK)
         self.cls, self.sep = (before[0], behind[0]) if before and behind else (None, None)
         self.end = next((self._ids[name] for name in ENDS if name in self._ids), None)
         self.dtype = np.dtype("<u2" if self.vocab <= 1 << 16 else "<u4")
@@ -189,7 +190,10 @@ def _recognise(spec: Mapping[str, Any]) -> dict[str, Any]:
     parts = {part: _known(part, spec.get(part)) for part in ("normalizer", "pre_tokenizer")}
     frame = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, **parts}
     around = _around(spec.get("post_processor"), ids)
-    frame |= {"post_processor": _template(*around, ids), "decoder": _known("decoder", spec.get("decoder"))}
+    names = {i: name for name, i in ids.items()}
+    before, behind = ([names[i] for i in side] for side in around)
+    frame |= {"post_processor": framed(before, behind, ids, segments=1) if before or behind else None}
+    frame |= {"decoder": _known("decoder", spec.get("decoder"))}
     return frame | {"model": {**made, "vocab": vocab, "merges": merges}}
 
 
@@ -222,17 +226,15 @@ def _around(node: Any, ids: Mapping[str, int]) -> tuple[list[int], list[int]]:
     return [ids[m] for m in marks[0]], [ids[m] for m in marks[1]]
 
 
-def _template(before: list[int], behind: list[int], ids: Mapping[str, int]) -> dict[str, Any] | None:
-    """The same marks around a text, written in one way."""
-    if not before and not behind:
-        return None
-    names = {i: name for name, i in ids.items()}
+def framed(before: list[str], behind: list[str], ids: Mapping[str, int], *, segments: int) -> dict[str, Any]:
+    """A text between its marks, as a tokenizer.json writes it. Of two texts the second is framed as the first; where
+    there are two segments it is segment 1, with the marks behind it and none before."""
 
-    def marks(side: list[int]) -> list[dict[str, Any]]:
-        return [{"SpecialToken": {"id": names[i], "type_id": 0}} for i in side]
+    def one(which: str, segment: int, first: list[str]) -> list[dict[str, Any]]:
+        start, end = ([{"SpecialToken": {"id": m, "type_id": segment}} for m in side] for side in (first, behind))
+        return [*start, {"Sequence": {"id": which, "type_id": segment}}, *end]
 
-    def one(which: str) -> list[dict[str, Any]]:
-        return [*marks(before), {"Sequence": {"id": which, "type_id": 0}}, *marks(behind)]
-
-    known = {names[i]: {"id": names[i], "ids": [i], "tokens": [names[i]]} for i in (*before, *behind)}
-    return {"type": "TemplateProcessing", "single": one("A"), "pair": one("A") + one("B"), "special_tokens": known}
+    single, last = one("A", 0, before), segments - 1
+    known = {name: {"id": name, "ids": [ids[name]], "tokens": [name]} for name in (*before, *behind)}
+    pair = single + one("B", last, [] if last else before)
+    return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": known}

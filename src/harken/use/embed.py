@@ -31,6 +31,11 @@ def reader(model: Any, tokenizer: Any) -> tuple[Any, Any]:
     return getattr(model, "body", model), getattr(tokenizer, "tokenizer", tokenizer)
 
 
+def around(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """The marks before and behind a text."""
+    return (list(tokenizer.begin), []) if tokenizer.cls is None else ([tokenizer.cls], [tokenizer.sep])
+
+
 def encoded(tokenizer: Any, text: str, most: int | None, listen: Listener) -> list[int]:
     """The ids of a text and the marks around it, if its tokens have such; cut where it is longer than the model takes.
 
@@ -39,7 +44,7 @@ def encoded(tokenizer: Any, text: str, most: int | None, listen: Listener) -> li
     if not isinstance(text, str):
         raise BadInput(f"text={text!r}: a text is accepted, or a list of texts")
     ids: list[int] = tokenizer.encode(text).tolist()
-    before, behind = (list(tokenizer.begin), []) if tokenizer.cls is None else ([tokenizer.cls], [tokenizer.sep])
+    before, behind = around(tokenizer)
     room = None if most is None else max(0, most - len(before + behind))
     if room is not None and len(ids) > room:
         listen("notice", text=f"{text[:30]!r}...: {len(ids)} tokens, and this run reads {room}; the rest is left out")

@@ -4,10 +4,11 @@ from typing import Any
 
 import torch
 
-from harken.data.tokens import MASK
 from harken.errors import BadInput
 from harken.events import Listener
 from harken.models import LanguageModel
+
+from .embed import around
 
 
 @torch.inference_mode()
@@ -15,10 +16,17 @@ def filled(model: LanguageModel, tokenizer: Any, text: str, k: int, listen: List
     """For each mask of a text the k likeliest words, best first."""
     if k < 1:
         raise BadInput(f"k={k}: ask for at least 1 word")
-    ids = torch.tensor([tokenizer.cls, *tokenizer.encode(text).tolist(), tokenizer.sep])
+    if tokenizer.mask is None:
+        raise BadInput(
+            "this run's tokens have none that stands for a hidden word; fill asks for one, such as BERT's [MASK]"
+        )
+    before, behind = around(tokenizer)
+    ids = torch.tensor([*before, *tokenizer.encode(text).tolist(), *behind])
     places = (ids == tokenizer.mask).nonzero()[:, 0]
     if not len(places):
-        raise BadInput(f"{text!r}: there is no {MASK} in it; put one where a word is hidden")
+        raise BadInput(
+            f"{text!r}: there is no {tokenizer.words([tokenizer.mask])[0]} in it; put one where a word is hidden"
+        )
     if model.context is not None and len(ids) > model.context:
         raise BadInput(
             f"the text has {len(ids)} tokens, and this run reads {model.context} at once; give a shorter one"
