@@ -548,3 +548,13 @@ def test_sniffing_changes_no_setting_of_the_csv_module(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('text,label\n"' + "long " * 50_000 + '",a\n' + many('"{v} {n}",{ab}'))
     assert sniff(tmp_path / "a.csv").kind == "table"
     assert csv.field_size_limit() == before
+
+
+def test_a_table_of_paths_to_pictures_with_labels_is_images(tmp_path):
+    rows = "".join(f"{n},shots/{n}.{('jpg', 'PNG')[n % 2]},{('ant', 'bee')[n % 2]}\n" for n in range(40))
+    (tmp_path / "shots.csv").write_text("id,file,kind\n" + rows)
+    guess = sniff(tmp_path / "shots.csv")
+    assert guess.kind == "images"
+    assert guess.settings == {"data.image": "file", "data.label": "kind"}
+    (tmp_path / "shots.csv").write_text(("id,file,kind\n" + rows).replace("0.jpg", "0.txt"))
+    assert sniff(tmp_path / "shots.csv").kind == "table"

@@ -89,6 +89,15 @@ def test_a_run_names_files_arrays_and_places_in_arrays_alike(trained, array, fol
         again.classify([np.zeros((8, 8))])
 
 
+def test_a_trace_has_what_each_patch_looked_at(trained, folder):
+    trace = trained.trace(str(sorted(folder.rglob("*.png"))[0]))
+    A = trace.attention("self", layer=0, head=0)
+    wide = 8 // 4
+    assert trace.tokens == [f"{row},{column}" for row in range(wide) for column in range(wide)]
+    assert A.shape == (wide**2, wide**2)
+    assert A.sum(-1).tolist() == pytest.approx([1] * wide**2)
+
+
 def test_other_pictures_are_judged_by_their_own_labels(trained, folder):
     score, free = trained.evaluate("test", data=str(folder))
     right = [trained.classify(path)[0]["label"] == path.parent.name for path in sorted(folder.rglob("*.png"))]

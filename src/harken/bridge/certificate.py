@@ -57,7 +57,7 @@ class Witness:
 
 def certify(run: Run, family: Config, source: Source, witness: Witness | None = None) -> dict[str, Any]:
     """Compare the run with what it was made of; `passed` is False as soon as one comparison fails."""
-    witness = witness or Witness(family, source, run.tokenizer, run.model.context)
+    witness = witness or Witness(family, source, run.tokenizer, getattr(run.model, "context", None))
     found: dict[str, Any] = {"source": source.place, "family": source.config["model_type"]}
     missing = list(witness.missing)
     with _quiet():

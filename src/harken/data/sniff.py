@@ -19,6 +19,7 @@ STAMP = re.compile(r"\W?(\d{4}[-/]\d\d[-/]\d\d|\d\d[-/]\w+[-/]\d{4}|\d+\.\d+\.\d
 CHUNK = re.compile(r"O|[BIESLU]-\S+")
 PART_OF_SPEECH = re.compile(r"[A-Z][A-Z0-9$+|-]{0,9}|[^\w\s]{1,4}|-[LR][RCS]B-")
 LEAF = re.compile(r"\((?:[A-Z0-9.,:$#`'][A-Z0-9$.,:`'|=+-]*|-[A-Z]+-) [^\s()]+\s*\)")
+PICTURE = re.compile(r"\.(png|jpe?g|gif|bmp|webp|p[gp]m|tiff?)$", re.I)
 SPLITS = {"train": "train", "valid": "valid", "val": "valid", "dev": "valid", "test": "test"}
 SPLIT = re.compile(r"(?<![a-z])(train|valid|val|dev|test)(?:ing|ation)?(?![a-z])")
 SQUAD = 'SQuAD ({"data": [{"paragraphs": [{"context": ..., "qas": [...]}]}]}) and one object per line are accepted'
@@ -241,6 +242,10 @@ def _judge(text: Text, table: Table, note: str) -> Guess:
     if len(sides) == 2:
         return _pairs(text, sides, columns, f"{note}{sides[0]} and {sides[1]} are named as two sides")
     if labels := _labels(text, columns):
+        if shots := [c for c in columns if all(PICTURE.search(row[c.index].strip()) for row in table.rows[:100])]:
+            found = {"data.image": shots[0].place, "data.label": labels[0].place}
+            reason = f"{note}{shots[0]} holds paths of pictures, {labels[0]} has {labels[0].values} values"
+            return Guess("images", reason, found, (("table", "a path is no text to learn from"), AS_TEXT))
         return _labelled(labels, words if len(columns) > 2 else columns, note)
     if len(words) >= 2:
         return _pairs(text, words[:2], columns, f"{note}{words[0]} and {words[1]} hold text, and no column is a label")

@@ -129,6 +129,9 @@ class ViT(nn.Module):
         self.apply(start)
         for line in (module for module in self.modules() if isinstance(module, nn.Linear)):
             nn.init.normal_(line.weight, std=line.in_features**-0.5)  # in a narrow model START would whisper
+        for conv in self.embed.modules() if shape.stem == "conv" else ():
+            if isinstance(conv, nn.Conv2d):
+                nn.init.kaiming_normal_(conv.weight)
         if self.embed_cls is not None:
             nn.init.normal_(self.embed_cls, std=START)
 
@@ -145,8 +148,6 @@ class ViT(nn.Module):
 
 class HeadedViT(nn.Module):
     """A ViT and its head: y = W h + b, a number for each label."""
-
-    context = None
 
     def __init__(self, shape: Shape, pixels: Pixels) -> None:
         super().__init__()

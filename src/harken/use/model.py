@@ -28,6 +28,7 @@ from .does import DOES, LABELS
 from .embed import Corpus, Vectors, encoded, nearest, reader, vectors
 from .fill import filled
 from .light import lighten
+from .pictures import trace_picture
 from .prompt import label_by_prompt
 from .story import Story, ask_story
 from .tag import tag_texts
@@ -323,8 +324,11 @@ class Run:
     def trace(self, text: str, target: str | None = None) -> "Trace":
         """Run the text at full speed; attention weights are computed when they are asked for.
 
-        Of an encoder-decoder the text is the source; its target is the one it writes, unless one is given.
+        Of an encoder-decoder the text is the source; its target is the one it writes, unless one is given. Of pictures
+        it is a path: the patches look at each other.
         """
+        if self.recipe.task.kind == "image":
+            return trace_picture(self, text)
         if isinstance(self.model, EncoderDecoder):
             return traced(self.model, self.tokenizer, text, self.translate(text) if target is None else target)
         most = self.model.context

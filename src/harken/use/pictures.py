@@ -1,5 +1,6 @@
 """What pictures show, by a run that was trained on pictures."""
 
+import math
 import re
 from collections.abc import Sequence
 from functools import lru_cache
@@ -10,10 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from harken.core import watching
 from harken.data.images import Lens
 from harken.data.picture_files import SUFFIXES, coloured, decoded, fitted, read_idx, read_npz, stacked
 from harken.errors import BadInput, near_name
 from harken.tasks.image import answers
+
+from .trace import Trace
 
 if TYPE_CHECKING:
     from .model import Run
@@ -28,6 +32,18 @@ def label_pictures(run: "Run", pictures: Sequence[Any]) -> list[list[dict[str, A
     rows = answers(run.model, torch.stack(laid), lens).softmax(-1).tolist()
     said = (sorted(zip(lens.labels, row, strict=True), key=lambda pair: -pair[1]) for row in rows)
     return [[{"label": label, "probability": p} for label, p in row] for row in said]
+
+
+@torch.inference_mode()
+def trace_picture(run: "Run", picture: Any) -> Trace:
+    """What each patch of a picture looked at: CLS, where there is one, then the patches by row and column, from 0."""
+    lens = cast(Lens, run.tokenizer)
+    x = coloured(fitted(_pixels(picture), lens.side), len(lens.mean))[None].to(run.device)
+    with watching(run.model) as views:
+        run.model(lens.numbers(x))
+    wide = math.ceil(lens.side / run.recipe.model.cut(lens.side))
+    first = ["CLS"] * (run.recipe.model.pool == "first")
+    return Trace([*first, *(f"{n // wide},{n % wide}" for n in range(wide**2))], {"self": list(views.values())})
 
 
 def _pixels(picture: Any) -> Any:  # H W C

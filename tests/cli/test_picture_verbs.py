@@ -1,0 +1,81 @@
+"""What is typed about pictures, and what is said: classify, check, eval, demo digits."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from harken.data import png
+from harken.study import demo_digits, train
+
+TINY = ["train.steps=2", "train.batch=8", "model.d=16", "model.layers=1", "model.heads=2", "train.threads=1"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The working folder has pictures of two kinds."""
+    rng = np.random.default_rng(0)
+    for n in range(40):
+        path = tmp_path / "shapes" / ("dark", "light")[n % 2] / f"{n}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(png.write(rng.integers(0, 100, (8, 8), np.uint8) + np.uint8(120 * (n % 2))))
+    return tmp_path / "shapes"
+
+
+def test_pictures_are_checked_learned_named_and_judged(harken, folder):
+    checked = harken("check", "shapes", *TINY).out
+    assert re.search(r"shapes is images: a folder of pictures; its subfolders \(dark, light\) are the labels", checked)
+    assert re.search(r"\d+ images to learn from", checked)
+    assert "images (8 x 8 grey, 2 labels)" in harken("train", "shapes", *TINY).out
+    one = harken("classify", "runs/shapes", "shapes/dark/0.png").out
+    assert re.fullmatch(r"0\.\d{3} (dark|light)  0\.\d{3} (dark|light)\n", one)
+    many = harken("classify", "runs/shapes", "shapes/light", "shapes/dark/0.png").out.splitlines()
+    assert len(many) == 21
+    assert many[-1].endswith("  shapes/dark/0.png")
+    said = json.loads(harken("classify", "runs/shapes", "shapes/light", "--json").out)
+    assert [len(said["labels"]), len(said["files"])] == [20, 20]
+    assert "regression on pixels, for free" in harken("eval", "runs/shapes", "shapes").out
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("shapes/drak/0.png", "there is no such picture; check the name"),
+        ("broken.png", "is no picture, or of an unknown kind"),
+        ("empty", "there is no picture in it"),
+    ],
+)
+def test_what_is_no_picture_is_told_by_its_name(harken, folder, tmp_path, name, told):
+    harken("train", "shapes", *TINY)
+    (tmp_path / "broken.png").write_text("x")
+    (tmp_path / "empty").mkdir()
+    failed = harken("classify", "runs/shapes", name)
+    assert failed.code == 2
+    assert failed.err.startswith(f"harken: {name}: ")
+    assert told in failed.err
+    assert failed.err.count("\n") == 1
+
+
+def test_a_run_of_pictures_refuses_what_is_asked_of_texts(harken, folder):
+    harken("train", "shapes", *TINY)
+    said = harken("generate", "runs/shapes", "x").err
+    assert said.startswith("harken: runs/shapes: this run says what a picture shows; use harken classify")
+    assert harken("embed", "runs/shapes", "x").code == 2
+
+
+def test_the_demo_of_digits_draws_some_it_has_not_seen(harken, monkeypatch):
+    def small(data, *, minutes, settings=None, **how):
+        assert minutes == 0.5
+        tiny = {"train.steps": 2, "model.d": 16, "model.layers": 1, "model.heads": 2}
+        return train.train(data, settings=tiny, **how)
+
+    monkeypatch.setattr(demo_digits, "train", small)
+    said = harken("demo", "digits", "--out", "mine").out
+    assert "It reads digits it has not seen:" in said
+    assert len(re.findall(r"\bis \d", said)) == 6
+    assert len(re.findall(r"\d \(\d+ %\)", said)) == 6
+    assert "#" in said
+    place = re.search(r"harken classify mine '?([^'\n]+?\[\d+\])'?  ", said)
+    assert place
+    assert re.match(r"0\.\d{3} \d  ", harken("classify", "mine", place[1]).out)
