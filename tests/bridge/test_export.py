@@ -94,9 +94,12 @@ def test_a_model_without_a_counterpart_is_told_what_it_lacks(made, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_kind_without_a_counterpart_is_refused_and_a_full_folder_is_left_alone(made, folders, tmp_path):
+def test_a_kind_without_a_counterpart_is_refused(made, tmp_path):
     with pytest.raises(BadInput, match="a lstm of text has no counterpart"):
-        export(harken.load(folders["lstm"]), tmp_path / "out")
+        export(made({"model.kind": "lstm", "model.d": 16, "data.tokens": "char"}), tmp_path / "out")
+
+
+def test_a_full_folder_is_left_alone(made, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").touch()
     with pytest.raises(BadInput, match="is not empty"):

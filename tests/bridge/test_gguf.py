@@ -157,7 +157,7 @@ def test_numbers_are_unpacked_as_the_gguf_package_does(kind: str, tokens: Tokeni
         assert np.array_equal(source.read(ours).numpy(), expected[theirs].reshape(source.shapes[ours]))
 
 
-@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("kind", ["F32", "Q4_0", "Q8_0"])
 def test_scores_and_100_greedy_tokens_are_those_of_transformers(kind: str, tokens: Tokenizer, tmp_path: Path) -> None:
     path = written(tmp_path / "a.gguf", tokens, kind, tied=kind != "Q8_0")
     theirs = transformers.AutoModelForCausalLM.from_pretrained(

@@ -15,23 +15,21 @@ from harken.decode.sample import Choice
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 transformers = pytest.importorskip("transformers")
 
-LLAMA = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 96}
+GPT2 = {"n_embd": 48, "n_layer": 2, "n_head": 4, "n_positions": 256}
+LLAMA = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96}
 LLAMA |= {"max_position_embeddings": 256, "attn_implementation": "eager"}
 LONG = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 LONG |= {"original_max_position_embeddings": 32}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "gpt2": ("GPT2", {"n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": 256}),
-    "gpt2 with a narrow MLP": ("GPT2", {"n_embd": 48, "n_layer": 2, "n_head": 3, "n_positions": 256, "n_inner": 40}),
-    "gpt2 with relu": (
-        "GPT2",
-        {"n_embd": 48, "n_layer": 2, "n_head": 2, "n_positions": 256, "activation_function": "relu"},
-    ),
+    "gpt2": ("GPT2", GPT2),
+    "gpt2 with a narrow MLP": ("GPT2", {**GPT2, "n_head": 3, "n_inner": 40, "activation_function": "relu"}),
     "llama": ("Llama", LLAMA),
-    "llama with tied words": ("Llama", {**LLAMA, "tie_word_embeddings": True}),
-    "llama with grouped heads": ("Llama", {**LLAMA, "num_key_value_heads": 2, "rope_theta": 500_000.0}),
-    "llama with wide heads": ("Llama", {**LLAMA, "num_key_value_heads": 1, "head_dim": 32}),
+    "llama with one wide key": ("Llama", {**LLAMA, "num_key_value_heads": 1, "head_dim": 32, "rope_theta": 5e5}),
     "llama 3": ("Llama", {**LLAMA, "num_key_value_heads": 2, "rope_scaling": LONG}),
-    "llama with stretched turns": ("Llama", {**LLAMA, "rope_scaling": {"rope_type": "linear", "factor": 4.0}}),
+    "llama with tied words and stretched turns": (
+        "Llama",
+        {**LLAMA, "tie_word_embeddings": True, "rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+    ),
     "mistral": ("Mistral", {**LLAMA, "num_key_value_heads": 2, "sliding_window": 20}),
     "qwen 2": ("Qwen2", {**LLAMA, "num_key_value_heads": 2}),
     "gemma": ("Gemma", {**LLAMA, "num_key_value_heads": 1, "head_dim": 16}),

@@ -103,18 +103,17 @@ def test_scores_are_those_of_transformers(both):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("beam", [1, 4])
-@pytest.mark.parametrize("no_repeat", [0, 2])
+@pytest.mark.parametrize(("beam", "no_repeat"), [(1, 0), (4, 2)])
 def test_what_is_written_is_what_transformers_writes(both, beam, no_repeat):
     theirs, own = both
-    asked, mask, read = sources(9, 4, 7, 20, 1)
+    asked, mask, read = sources(9, 20, 1)
     given = {"num_beams": beam, "no_repeat_ngram_size": no_repeat, "bad_words_ids": [[PAD]]}
-    written = theirs.generate(asked, attention_mask=mask, do_sample=False, max_new_tokens=60, **given)
-    found = Finder(own).search(read, Search(beam=beam, longest=60, no_repeat=no_repeat), never=[PAD])
+    written = theirs.generate(asked, attention_mask=mask, do_sample=False, max_new_tokens=40, **given)
+    found = Finder(own).search(read, Search(beam=beam, longest=40, no_repeat=no_repeat), never=[PAD])
     for row, answers in zip(written.tolist(), found, strict=True):
         assert answers[0].tokens == (row[1:][: row[1:].index(EOS)] if EOS in row[1:] else row[1:])
     if no_repeat:  # else random weights soon say one word for ever
-        assert len({i for row in written.tolist() for i in row}) >= 20
+        assert len({i for row in written.tolist() for i in row}) >= 12
 
 
 @pytest.mark.parametrize("name", ["marian", "bart"])

@@ -1,6 +1,7 @@
 """ONNX: onnxruntime says what the run says, whatever the batch and the length."""
 
 import json
+import sys
 
 import numpy as np
 import onnxruntime
@@ -16,9 +17,10 @@ from harken.decode.beam import Search
 from harken.errors import BadInput, MissingExtra
 
 pytestmark = pytest.mark.oracle
-BODY = {"model.d": 32, "model.layers": 2, "model.heads": 4, "model.context": 40}
+BODY = {"model.d": 32, "model.layers": 1, "model.heads": 4, "model.context": 40}
 BERT = {**BODY, "model.kind": "bert", "data.tokens": "wordpiece"}
 LLAMA = {**BODY, "model.kind": "gpt", "model.style": "llama", "model.kv_heads": 2, "model.window": 5}
+PAIRS = {**BODY, "model.kind": "transformer", "data.kind": "pairs"}
 
 
 def session(folder):
@@ -43,30 +45,22 @@ def test_the_verb_writes_a_graph_whose_scores_are_the_runs(made, tmp_path, monke
 
 
 @torch.no_grad()
-def test_the_states_of_padded_texts_are_the_runs(made, tmp_path):
+def test_the_states_of_padded_texts_are_the_runs(made):
+    """Before they are written: the body of a head, below, is the same graph."""
     run = made(BERT)
-    onnx.export(run, tmp_path / "out")
-    graph = session(tmp_path / "out")
-    tokens, lengths = torch.randint(run.tokenizer.vocab, (3, 11)), torch.tensor([11, 4, 1])
-    real = torch.arange(11) < lengths[:, None]
-    given = {
-        "input_ids": tokens,
-        "attention_mask": real.long(),
-        "token_type_ids": (torch.arange(11) > 1).expand(3, 11).long(),
-    }
-    said = graph.run(None, {one.name: given[one.name].numpy() for one in graph.get_inputs()})
-    h = run.model(tokens, lengths=lengths, segments=given["token_type_ids"])
-    assert said[0][real.numpy()] == pytest.approx(h[real].numpy(), abs=1e-5)
-    assert said[1][real.numpy()] == pytest.approx(run.model.logits(h)[real].numpy(), abs=1e-5)
+    graph, inputs, outputs = onnx._graph(run)
+    assert outputs == ["last_hidden_state", "logits"]
+    tokens, real, segments = onnx._drawn(inputs, 3, 11, run)
+    h, scores = graph.eval()(tokens, real, segments)
+    expected = run.model(tokens, lengths=real.sum(1), segments=segments)
+    assert h[real > 0] == pytest.approx(expected[real > 0], abs=1e-5)
+    assert scores[real > 0] == pytest.approx(run.model.logits(expected)[real > 0], abs=1e-5)
 
 
-@pytest.mark.parametrize("joint", [True, False])
 @torch.no_grad()
-def test_the_scores_of_a_target_are_the_runs_for_sources_of_any_length(made, tmp_path, joint):
-    how = {"data.joint": joint, "model.shared": joint, "model.layers": 1}
-    run = made({**BODY, "model.kind": "transformer", "data.kind": "pairs", **how})
-    assert run.model.source_vocab - run.model.vocab == (0 if joint else 400 - run.tokenizer.target.vocab)
-    assert joint or run.tokenizer.target.vocab < 100
+def test_the_scores_of_a_target_are_the_runs_for_sources_of_any_length(made, tmp_path):
+    run = made({**PAIRS, "data.joint": False, "model.shared": False})
+    assert run.tokenizer.target.vocab < 100 < run.tokenizer.source.vocab
     assert onnx.export(run, tmp_path / "out")["logits"]["passed"]
     graph, edge = session(tmp_path / "out"), run.model.edge
     asked = json.loads((tmp_path / "out" / "generation_config.json").read_text())
@@ -85,11 +79,9 @@ def test_the_scores_of_a_target_are_the_runs_for_sources_of_any_length(made, tmp
         assert (row[: row.index(edge)] if edge in row else row) == own
 
 
-@pytest.mark.parametrize(("kind", "pool"), [("bert", "first"), ("bert", "mean"), ("gpt", "last")])
 @torch.no_grad()
-def test_labels_of_padded_texts_are_the_runs(made, tmp_path, kind, pool):
-    how = {"data.tokens": "wordpiece" if kind == "bert" else "bpe", "model.pool": pool, "model.layers": 1}
-    run = made({**BODY, "model.kind": kind, "data.kind": "table", **how})
+def test_labels_of_padded_texts_are_the_runs(made, tmp_path):
+    run = made({**BERT, "data.kind": "table"})
     onnx.export(run, tmp_path / "out")
     labels = list(json.loads((tmp_path / "out" / "labels.json").read_text())["id2label"].values())
     library = tokenizers.Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
@@ -105,35 +97,48 @@ def test_labels_of_padded_texts_are_the_runs(made, tmp_path, kind, pool):
         assert ours == pytest.approx(dict(zip(labels, row, strict=True)), abs=1e-5)
 
 
+GRAPHS = {
+    "labels by a mean": {**BERT, "data.kind": "table", "model.pool": "mean"},
+    "labels without a pooler": {**BERT, "data.kind": "table", "model.pooler": False},
+    "labels by the last token": {**LLAMA, "data.kind": "table", "model.pool": "last"},
+    "tags": {**BERT, "data.kind": "tags"},
+    "pairs with one vocabulary": PAIRS,
+}
+
+
+@pytest.mark.parametrize("name", list(GRAPHS))
 @torch.no_grad()
-def test_what_is_said_of_each_token_is_the_runs(made, tmp_path):
-    run = made({**BERT, "data.kind": "tags", "model.layers": 1})
-    certificate = onnx.export(run, tmp_path / "out")
-    assert certificate["logits"]["passed"]
-    tokens, lengths = torch.randint(run.tokenizer.tokenizer.vocab, (2, 9)), torch.tensor([9, 4])
-    real = torch.arange(9) < lengths[:, None]
-    given = {"input_ids": tokens, "attention_mask": real.long(), "token_type_ids": torch.zeros_like(tokens)}
-    (said,) = session(tmp_path / "out").run(["logits"], {name: x.numpy() for name, x in given.items()})
-    ours = run.model.answers(run.model(tokens, lengths=lengths))
-    assert said[real.numpy()] == pytest.approx(ours[real].numpy(), abs=1e-5)
+def test_the_way_of_a_graph_gives_what_the_run_says(made, name):
+    """Before it is written: the export itself compares what was."""
+    run = made(GRAPHS[name])
+    graph, inputs, _ = onnx._graph(run)
+    for B, L in onnx.SHAPES:
+        given = onnx._drawn(inputs, B, L, run)
+        real = given[1] > 0 if graph.each_token else slice(None)
+        (found,), (expected,) = graph.eval()(*given), graph.ours(*given)
+        assert found[real] == pytest.approx(expected[real], abs=1e-5)
+        assert expected.std() > 0.01
 
 
 def test_a_graph_that_says_something_else_is_not_kept(made, tmp_path, monkeypatch):
-    old = onnxruntime.InferenceSession
+    class Wrong:
+        def __init__(self, path, providers):
+            assert path.exists()
 
-    class Wrong(old):
-        def run(self, *given):
-            return [np.nan_to_num(x) + 1 for x in super().run(*given)]
+        def run(self, outputs, given):
+            return [np.zeros((*given["input_ids"].shape, 400), np.float32)]
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", Wrong)
+    monkeypatch.setattr(onnx, "_write", lambda graph, path, *_: path.touch())
     with pytest.raises(harken.HarkenError, match=r"logits differ .*; nothing was written"):
         onnx.export(made(LLAMA), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_what_cannot_be_exported_is_refused(folders, made, tmp_path, monkeypatch):
+def test_what_cannot_be_exported_is_refused(made, tmp_path, monkeypatch):
+    run = made({"model.kind": "lstm", "model.d": 16, "data.tokens": "char"})
     with pytest.raises(BadInput, match="a lstm is not exported to ONNX"):
-        onnx.export(harken.load(folders["lstm"]), tmp_path / "out")
-    monkeypatch.setitem(__import__("sys").modules, "onnxruntime", None)
+        onnx.export(run, tmp_path / "out")
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(MissingExtra, match=r"harken\[onnx\]"):
-        onnx.export(made(LLAMA), tmp_path / "out")
+        onnx.export(run, tmp_path / "out")

@@ -211,7 +211,7 @@ def _compare(graph: Graph, session: Any, inputs: list[str], outputs: list[str], 
 def _write(graph: nn.Module, path: Path, inputs: list[str], outputs: list[str], run: Run) -> None:
     batch, longest = torch.export.Dim("batch"), run.model.context or 1 << 20
     length, target = (torch.export.Dim(name, max=longest) for name in ("length", "target"))
-    with _quiet():
+    with _quiet(), torch.no_grad():
         torch.onnx.export(
             graph,
             _drawn(inputs, 2, 5, run),
