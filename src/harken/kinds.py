@@ -21,6 +21,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "stories": "harken.data.stories:StorySource",
         "images": "harken.data.images:ImageSource",
         "graph": "harken.data.graphs:GraphSource",
+        "maths": "harken.data.maths:MathsSource",
     },
     "model": {
         "gpt": "harken.models.gpt:Shape",
@@ -63,6 +64,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "tag": "harken.tasks.tag:Task",
         "span": "harken.tasks.span:Task",
         "answer": "harken.tasks.answer:Task",
+        "solve": "harken.tasks.solve:Task",
         "image": "harken.tasks.image:Task",
         "nodes": "harken.tasks.nodes:Task",
     },

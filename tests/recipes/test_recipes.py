@@ -63,7 +63,7 @@ def files(text: Path, pair_file: Path) -> dict[str, Path]:
 @pytest.mark.parametrize("name", shipped_names())
 def test_every_shipped_recipe_is_valid(name):
     of = {"translate": "pairs", "labels": "table"} | {
-        kind: kind for kind in ("pairs", "tags", "spans", "stories", "graph", "images")
+        kind: kind for kind in ("pairs", "tags", "spans", "stories", "graph", "images", "maths")
     }
     assert resolve((name, shipped(name))).data.kind == of.get(name.partition("-")[0], "text")
 
@@ -82,7 +82,8 @@ def test_two_steps_of_every_shipped_recipe_run(name, files, tmp_path, monkeypatc
     tiny = {"model.d": 16, "train.steps": 2, "train.batch": 4}
     made = resolve((name, shipped(name)))
     tiny |= {"model.layers": 1} if "layers" in type(made.model).model_fields else {}
-    tiny |= {"data.path": str(files[made.data.kind])}
+    drawn = {"data.valid": 50, "data.test": 50}  # of mathematics, which is not read
+    tiny |= drawn if made.data.kind == "maths" else {"data.path": str(files[made.data.kind])}
     tiny |= {"data.vocab": 300} if "vocab" in type(made.data).model_fields else {}
     tiny |= {"model.context": 8} if made.data.kind == "text" else {}
     tiny |= {f"task.{n}": 200 for n in ("eval_pairs", "eval_tokens") if n in type(made.task).model_fields}
@@ -143,7 +144,8 @@ def parts(made: Recipe) -> list:
 
 @pytest.mark.parametrize("name", shipped_names())
 def test_a_written_recipe_reads_back_as_the_same(name, tmp_path):
-    made = resolve((name, shipped(name)), ("x", {"data.path": "/a b/ü.txt", "train.steps": 7}))
+    path = {} if name == "maths" else {"data.path": "/a b/ü.txt"}
+    made = resolve((name, shipped(name)), ("x", {**path, "train.steps": 7}))
     assert parts(again(made, tmp_path / "recipe.toml")) == parts(made)
 
 

@@ -9,7 +9,7 @@ from harken.study.chart import duration, figure
 from . import as_json, show
 from .say import Teller, table
 
-SHORT = {"models": "model.kind", "transfer": "transfer", "minutes": "train.minutes"}
+SHORT = {"models": "model.kind", "transfer": "transfer", "distributions": "data.operands", "minutes": "train.minutes"}
 
 
 @click.command()
@@ -19,6 +19,7 @@ SHORT = {"models": "model.kind", "transfer": "transfer", "minutes": "train.minut
 @click.option(
     "--transfer", metavar="A,B", help="The same as transfer=A,B: scratch, frozen, finetune, 4-shot (from=RUN)."
 )
+@click.option("--distributions", metavar="A,B", help="Of maths: the same as data.operands=uniform,log-uniform.")
 @click.option("--minutes", type=float, help="How long to train each trial; set-up is not counted.")
 @click.option("--seeds", type=click.IntRange(min=1), metavar="N", help="How often each is trained. Default: 3.")
 @click.option(

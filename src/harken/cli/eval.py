@@ -9,7 +9,8 @@ from harken.study.chart import figure
 from . import as_json, as_precision, refuse, show
 from .say import Teller, aligned, as_typed, judged, verdict
 
-COUNTED = ("pairs", "texts", "sentences", "questions", "images", "nodes", "edges", "graphs", "tokens")  # the examples
+# what the examples of a task are called
+COUNTED = ("pairs", "texts", "sentences", "questions", "examples", "images", "nodes", "edges", "graphs", "tokens")
 
 
 @click.command()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 PLAIN_SECONDS = 10.0  # between two lines where there is no terminal
 PIECE = 1 << 16  # bytes of standard input read at a time, or as many as are there
 ENOUGH = 10  # pairs of one length; what fewer say stands in the report alone
+MANY = 20  # parts of a split that are told; more stand in the report
 TOKENS = {"char": "characters", "byte": "bytes", "word": "words", "bpe": "byte pairs"}
 
 
@@ -118,6 +119,7 @@ class Teller:
         self.bar: Progress | None = None
         self.job: Any = None
         self.doing = ""
+        self.epoch = "times through the data"
         self.seen: dict[str, float] = {}
         self.last = 0.0
 
@@ -164,6 +166,7 @@ class Teller:
         self._away()
         unit = facts.get("unit", "pairs" if "pairs" in facts else "tokens")
         counts = ", ".join(f"{name} {scaled(n, 'count')}" for name, n in facts[unit].items())
+        self.epoch = "epochs of fresh examples" if facts.get("fresh") else self.epoch
         held = f"; held-out sources among those learned from: {facts['overlap']:,}" if "overlap" in facts else ""
         if (most := max(facts.get("references", {"": 1}).values(), default=1)) > 1:
             held += f"; a held-out source is judged once, by its references: {figure(most)} on average"
@@ -176,7 +179,7 @@ class Teller:
 
     def _begin(self, step: int, steps: int, epochs: float, predicted: Mapping[str, Any] | None, **_: Any) -> None:
         after = f", going on after step {step:,}" if step else ""
-        self.line(f"  train   {steps:,} step{'s' * (steps != 1)} = {epochs:.3g} times through the data{after}")
+        self.line(f"  train   {steps:,} step{'s' * (steps != 1)} = {epochs:.3g} {self.epoch}{after}")
         if predicted:
             source = f"({predicted['energy_source']})"
             self.line(
@@ -255,13 +258,16 @@ def verdict(facts: dict[str, Any]) -> list[str]:
     for split, values in facts["metrics"].items():
         free, parts = (facts.get(name, {}).get(split, {}) for name in ("baseline", "parts"))
         large = {name: part for name, part in parts.items() if part.get("pairs", ENOUGH) >= ENOUGH}
-        rows = [("this model", values), *((f"this model on {name}", shown_of(part)) for name, part in large.items())]
+        first = list(large.items())[:MANY]
+        rows = [("this model", values), *((f"this model on {name}", shown_of(part)) for name, part in first)]
         rows += facts.get("seeds", {}).get("together", {}).get(split, {}).items()
         rows += [(f"{name}, for free", base) for name, base in free.items()]
         protocol = facts.get("protocol", {}).get(split, {})
         how = ", ".join(f"{name.replace('_', ' ')} {figure(x)}" for name, x in protocol.items())
         told += [f"  {split if n == 0 else '':<{width}}  {line}" for n, line in enumerate(aligned(rows))]
         told += [f"  {'':<{width}}  ({how})"] if how else []
+        rest = f"({len(large) - MANY} parts more are in the report, and told with --json)"
+        told += [f"  {'':<{width}}  {rest}"] if len(large) > MANY else []
         told += [f"  {'':<{width}}  (too few tokens for a verdict: {FEW:,} are needed)"] if too_few(protocol) else []
     told += [f"  {'':<{width}}  {left}"] if (left := skipped(facts)) else []
     if "audit" not in facts:

@@ -85,7 +85,7 @@ def _tell(answers: Iterable[dict[str, Any]], between: str) -> None:
 
 def _columns(model: Any) -> list[int | str]:
     """Where a table has its sources: under the name that they had when the run learned, or a common one; or first."""
-    return [*own_column(model.recipe.data.source), "source", *COLUMNS, 1]
+    return [*own_column(getattr(model.recipe.data, "source", None)), "source", *COLUMNS, 1]
 
 
 def _answers(model: Any, given: dict[str, Any], texts: Iterator[str]) -> Iterator[dict[str, Any]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from harken import kinds, machine, recipe
 from harken.data import catalogue
 from harken.data.cache import cache_folder
+from harken.data.maths import SCHEME, named
 from harken.data.sniff import AS_TEXT, Guess, sniff
 from harken.data.text import TextSource
 from harken.errors import BadInput, how_to_go_on, near_name
@@ -66,7 +67,8 @@ def choose(what: str | None, settings: Settings | None = None, *, listen: Listen
         _refuse_unread(what, Guess(entry.kind, entry.what, {}, (AS_TEXT,) if entry.kind in WRITTEN else ()))
     path = located(what, listen=listen)
     kind, guess = _kind(what, path, given)
-    found = {"data.kind": kind, "data.path": str(path), **_found(what, kind, guess, listen)}
+    there = {} if what.startswith(SCHEME) else {"data.path": str(path)}
+    found = {"data.kind": kind, **there, **_found(what, kind, guess, listen)}
     found |= SUITS.get(guess.kind, {})
     suits = entry.settings if entry and kind == entry.kind else {}
     begun = _begun({"data.kind": kind} | given)
@@ -83,6 +85,8 @@ def _begun(said: Settings) -> list[tuple[str, Settings]]:
 
 def _kind(what: str, path: Path, given: Settings) -> tuple[str, Guess]:
     """The kind of the data: the one that was named, or that a named column needs, else the one it looks like; why."""
+    if what.startswith(SCHEME):
+        return "maths", Guess("maths", "examples are drawn, not read", {"data.operation": named(what)}, (), named=True)
     if "data.kind" in given:
         kind = str(given["data.kind"])
         recipe.resolve((recipe.GIVEN, {"data.kind": kind}))  # refuses a kind that is none
@@ -172,6 +176,8 @@ def located(what: str, *, listen: Listener = silent) -> Path:
     if what == "-":
         return _stdin()
     path = Path(what)
+    if what.startswith(SCHEME):
+        return Path(SCHEME + named(what))
     if what and (path.exists() or path.is_symlink()):
         if (path / "harken.json").exists() or (path / "checkpoints").exists():
             if not (path / "recipe.toml").exists():
@@ -221,6 +227,6 @@ def run_name(what: str | None, given: Settings) -> str:
     if what is not None and what.endswith(".toml") and Path(what).exists():
         layers.append(recipe.read(Path(what)))
     elif what is not None and (Path(what).exists() or what not in recipe.shipped_names()):
-        layers = [{"data.path": "stdin" if what == "-" else what}]
+        layers = [{"data.path": "stdin" if what == "-" else what.removeprefix(SCHEME)}]
     paths = [str(settings[key]) for settings in layers for key in ("data.path", "data.train") if key in settings]
     return Path(os.path.abspath(paths[0] if paths else what or "run")).stem or "run"

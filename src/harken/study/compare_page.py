@@ -15,6 +15,7 @@ from .tally import Trial, elsewhere, grid, refused
 Facts = Mapping[str, Any]
 Groups = Sequence[Sequence[Trial]]
 LOOK = "wide right"
+SIDE_BY_SIDE = 20  # numbers that have room below an axis
 FAR = 50  # times the nearest group: beyond it those in between would lie on one spot
 PAID = ("weights", "tokens/s", "arithmetic", "energy", "CO2e", "a layer")  # a table of its own: one is too wide
 
@@ -105,8 +106,8 @@ def _grouped(found: Facts) -> Picture | None:
         lines.append(Line(row["name"], [(part.get("at"), part.get(metric)) for part in parts], tone=n))
     unit = max(said, default="")  # of a row that failed nothing is known
     title = f"{found['split']} {metric.replace('_', ' ')} by {unit}".capitalize()
-    places = [x for line in lines for x, _ in chart.finite(line.points)]
-    far = bool(places) and 0 < min(places) * FAR < max(places)
+    places = {x for line in lines for x, _ in chart.finite(line.points)}
+    far = 0 < len(places) <= SIDE_BY_SIDE and 0 < min(places) * FAR < max(places)
     return chart.drawn(title, lines, note="mean over the seeds", unit=unit, log=far)
 
 

@@ -10,7 +10,7 @@ from .chart import Html, Line, Point, duration, figure, number, scaled, tag
 Facts = Mapping[str, Any]
 NAMES = {"valid": "validation", "train": "training", "ram_gib": "memory, GiB"}
 NAMES |= {"bleu": "BLEU", "chrf": "chrF", "rouge_l": "ROUGE-L", "answer_f1": "answer F1", "bracket_f1": "bracket F1"}
-SAMPLES, LETTERS, PARTS, LOOKS = 20, 4000, 50, 12  # the most of each on a page
+SAMPLES, LETTERS, PARTS, LOOKS = 20, 4000, 100, 12  # the most of each on a page
 BESIDE = 3  # metrics of a split whose table leaves room for another beside it
 FEW = 1000  # tokens; what fewer of them say of a model is chance
 LESS = {"loss", "perplexity", "bits_per_character"}  # of these, less is better

@@ -169,7 +169,7 @@ def _looks(loaded: Run, samples: list[dict[str, Any]]) -> Html | None:
 SHOWN: dict[str, Callable[[Run, Any, str], Found]] = {  # by the run's task
     "next-word": _written,
     "translate": _translated,
-    "maths": _translated,
+    "solve": _translated,
     "masked-words": _filled,
     "classify": _classified,
     "tag": _tagged,

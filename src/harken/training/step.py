@@ -33,6 +33,8 @@ class Step:
         self.task, self.train, self.listen, self.ranks = task, train, listen, ranks or Ranks()
         self.device = machine.pick_device(train.device)
         self.precision = machine.pick_precision(train.precision, self.device)
+        if hasattr(task, "made_on"):  # its examples are not read but drawn: where they are learned from
+            task.made_on(self.device)
         self.model = self.ranks.spread(model.to(self.device))
         self.call = self._compiled()
         self.micro = train.micro

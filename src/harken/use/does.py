@@ -7,6 +7,7 @@ from .pictures import label_pictures
 DOES = {  # what a run does, and the verb
     "next-word": ("writes text", "generate"),
     "translate": ("translates", "translate"),
+    "solve": ("answers problems of mathematics", "translate"),
     "masked-words": ("fills in hidden words", "fill"),
     "classify": ("says what a text is", "classify"),
     "tag": ("tags words", "tag"),

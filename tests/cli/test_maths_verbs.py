@@ -1,0 +1,79 @@
+"""Mathematics on the command line: numbers are typed in base 10."""
+
+import json
+
+import pytest
+
+SETTINGS = ("model.d=16", "model.layers=1", "model.heads=2", "model.hidden=32", "train.batch=16", "train.threads=1")
+SETTINGS += ("data.valid=60", "data.test=40", "data.examples=80", "train.steps=2", "train.compile=no")
+
+
+@pytest.fixture(scope="module")
+def gcd(tmp_path_factory):
+    from harken.recipe import override
+    from harken.study.train import train
+
+    return train("maths:gcd", out=tmp_path_factory.mktemp("maths") / "gcd", settings=dict(map(override, SETTINGS))).path
+
+
+def test_numbers_are_typed_as_people_write_them(harken, gcd):
+    said = harken("translate", str(gcd), "160 120", "--json")
+    assert said.code == 0
+    assert json.loads(said.out)["translations"][0]["source"] == "160 120"
+    refused = harken("translate", str(gcd), "160")
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "'160': maths:gcd takes 2 whole numbers, such as '160 120'" in refused.err
+
+
+def test_a_file_of_problems_is_answered_line_by_line(harken, gcd, tmp_path):
+    (tmp_path / "in.txt").write_text("160 120\n7 21\n")
+    said = harken("translate", str(gcd), "--in", str(tmp_path / "in.txt"), "--out", str(tmp_path / "out.jsonl"))
+    assert said.code == 0, said.err
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_run_is_judged_by_a_table_of_problems_and_answers(harken, gcd, tmp_path):
+    (tmp_path / "mine.tsv").write_text("".join(f"{7 * n} {14 * n}\t{7 * n}\n" for n in range(1, 31)))
+    said = harken("eval", str(gcd), str(tmp_path / "mine.tsv"), "--json")
+    assert said.code == 0, said.err
+    found = json.loads(said.out)
+    assert found["examples"] == 30
+    assert set(found["parts"]) == {f"gcd {7 * n}" for n in range(1, 31)}
+    assert found["baseline"]["always 1"]["accuracy"] == 0
+
+
+def test_a_run_is_judged_by_its_own_problem_only(harken, gcd):
+    assert harken("eval", str(gcd), "maths:gcd").code == 0
+    refused = harken("eval", str(gcd), "maths:addition")
+    assert refused.code == 2
+    assert "maths:addition: this run learned maths:gcd" in refused.err
+
+
+def test_distributions_are_compared_on_the_same_examples_gcd_by_gcd(harken, tmp_path):
+    names = ("--distributions", "uniform,log-uniform", "--seeds", "1", "--out", str(tmp_path / "both"))
+    said = harken("compare", "maths:gcd", *SETTINGS, *names)
+    assert said.code == 0, said.err
+    found = json.loads((tmp_path / "both" / "compare.json").read_text())
+    assert [row["settings"] for row in found["rows"]] == [{"data.operands": x} for x in ("uniform", "log-uniform")]
+    assert found["metric"] == "accuracy"
+    assert "Valid accuracy by gcd" in (tmp_path / "both" / "compare.svg").read_text()
+
+
+def test_of_many_classes_the_first_are_told_and_the_rest_counted(harken, gcd):
+    said = harken("eval", str(gcd), "--split", "valid")
+    assert "this model on gcd" not in said.out or said.out.count("this model on") <= 20
+    assert "gcds learned" in said.out
+
+
+def test_a_name_that_is_no_problem_is_refused_with_the_nearest(harken):
+    refused = harken("train", "maths:gdc")
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "maths:gdc: there is no such problem; accepted: maths:gcd, maths:addition" in refused.err
+    assert refused.err.endswith("Did you mean gcd?\n")
+
+
+def test_check_says_what_would_be_drawn(harken):
+    said = harken("check", "maths:fractions", *SETTINGS)
+    assert said.code == 0, said.err
+    assert "maths: examples are drawn, not read" in said.out
+    assert "data.operation" in said.out
