@@ -243,6 +243,7 @@ class ExampleData:
         counts = {name: part.facts() for name, part in parts.items()}
         return {
             **{what: {name: counts[name][what] for name in parts} for what in counts["train"]},
+            "unit": next(iter(counts["train"])),  # what a user counts by
             "tokens": {name: int(part.texts.lengths.sum()) for name, part in parts.items()},
             "vocab": self.words.tokenizer.vocab,
             "token": self.words.tokenizer.kind,
