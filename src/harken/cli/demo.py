@@ -42,6 +42,7 @@ DEMOS = {
     "stories": Demo("where is the milk? The lecture's story of Joe, read in hops", "demo_stories:stories", 3.0),
     "reviews": Demo("is the film good? MiniLM beside learning from scratch", "demo_reviews:reviews", 3.0, Rivals),
     "digits": Demo("read handwritten digits, in seconds", "demo_digits:digits", 0.5),
+    "gcd": Demo("greatest common divisors from examples alone: which are learned, and why", "demo_gcd:gcd", 2.0),
     "karate": Demo("who goes with whom when a club splits, from two of its members", "demo_karate:karate", 0.05),
 }
 DEFAULT = "translate"

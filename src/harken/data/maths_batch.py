@@ -69,7 +69,7 @@ class Fresh:
 
     def batch(self, epoch: int, step: int) -> FreshBatch:
         block, place = divmod(step, self.at_once)
-        found = {name: x[place] for name, x in self._drawn(epoch, block).items()}
+        found = {name: x[place].clone() for name, x in self._drawn(epoch, block).items()}  # a recording writes over it
         if self.device.type == "cpu":  # only what is recorded must be of one shape
             ends = {"source": int(found["lengths"].max()), "tokens": self._longest(found["targets"])}
             found |= {name: found[name][:, : ends[of]] for name, of in CUT.items()}
