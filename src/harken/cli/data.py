@@ -18,7 +18,6 @@ def data(name: str | None, json_: bool) -> None:
 
     A fetched set is checked against its hash; a cached one is checked and used again.
     """
-    from harken import kinds
     from harken.data import catalogue
 
     if name is None:
@@ -34,16 +33,13 @@ def data(name: str | None, json_: bool) -> None:
     for key, value in facts.items():
         click.echo(f"  {key:<11}  {value}")
     kind = catalogue.ENTRIES[name].kind
-    if kind in READ or kind in kinds.names("data"):
-        click.echo(f"  next         harken {READ.get(kind, 'train')} {name}")
+    click.echo(f"  next         harken {READ.get(kind, 'train')} {name}")
 
 
 def _list(json_: bool) -> None:
     """What there is to fetch; `bytes` is what travels."""
-    from harken import kinds
     from harken.data import catalogue
 
-    known = [*kinds.names("data"), *READ]
     sets: list[dict[str, Any]] = [
         {
             "name": name,
@@ -53,7 +49,6 @@ def _list(json_: bool) -> None:
             "licence": entry.licence,
             "attribution": entry.attribution,
             "cached": catalogue.is_cached(name),
-            "readable": entry.kind in known,
         }
         for name, entry in catalogue.ENTRIES.items()
     ]
@@ -62,7 +57,5 @@ def _list(json_: bool) -> None:
         return
     heads = ("name", "kind", "size", "what", "licence", "cached")
     shown = [{**one, "size": size(one["bytes"]), "cached": "yes" if one["cached"] else "no"} for one in sets]
-    for one in shown:
-        one["kind"] += "" if one["readable"] else " *"
     table(heads, [[str(one[head]) for head in heads] for one in shown])
-    click.echo("\nharken data NAME fetches one; * this harken has no reader for this kind yet, and cannot train on it")
+    click.echo("\nharken data NAME fetches one")
