@@ -1,0 +1,158 @@
+"""Which greatest common divisors are learned, by how operands and outcomes are drawn; one ten-minute command on a GPU.
+
+    python benchmarks/gcd.py                                  all rows at once, a process each, in runs/gcd-*
+    python benchmarks/gcd.py --rows both --minutes 25         one of them, longer
+    python benchmarks/gcd.py --minutes 5 model.d=512 model.layers=4 train.batch=1024
+
+The trainings share the GPU: each is timed while the others run too, and gets as many steps as its minutes hold then.
+Prints for each how many GCDs up to 100 it has learned (19 of 20 pairs right, on pairs whose GCD is uniform from 1 to
+100), the accuracy where GCDs come as they do, and examples per second; writes gcd.json and gcd.svg. The settings are a
+first choice, made without a GPU.
+"""
+
+import argparse
+import json
+import math
+import multiprocessing
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+ROWS: dict[str, dict[str, Any]] = {  # the bases in which most were learned, as published, and two orders of the same
+    "uniform": {"data.operands": "uniform", "data.base": 420},
+    "log-uniform": {"data.operands": "log-uniform", "data.base": 2401},
+    "both": {"data.operands": "log-uniform", "data.outcomes": "log-uniform", "data.base": 1000},
+    "curriculum": {"data.operands": "uniform", "data.base": 420, "data.curriculum": 60},
+    "shuffled": {"data.operands": "uniform", "data.base": 420, "data.curriculum": 60, "data.shuffled": True},
+}
+PUBLISHED = {"uniform": 38, "log-uniform": 73, "both": 91}  # Charton 2023, arXiv 2308.15594
+SETTINGS: dict[str, Any] = {
+    "model.d": 256,
+    "model.layers": 2,
+    "model.encoder_layers": 4,
+    "model.heads": 8,
+    "model.hidden": 1024,
+    "train.batch": 2048,
+    "train.optimizer": "muon",
+    "train.lr": 1e-2,
+    "train.best": False,
+    "data.valid": 2000,
+    "data.test": 20_000,
+}
+TIMED = 200  # steps from which a pace is told
+DRAWN = 2.0  # seconds in which examples are only drawn
+
+
+def pace(settings: dict[str, Any], gate: Any) -> float:
+    """Seconds of a step, while all others make theirs."""
+    from harken import machine
+    from harken.events import silent
+    from harken.study.choose import choose
+    from harken.study.train import prepare
+
+    _, trainer = prepare(choose("maths:gcd", settings).recipe, silent)
+    trainer.model.train()
+    steps = TIMED if trainer.make.lazy else 3
+    for _ in range(8):
+        trainer.update(10**9)
+    gate.wait()
+    start = time.perf_counter()
+    for _ in range(steps):
+        trainer.update(10**9, read=False)
+    machine.wait(trainer.device)
+    return (time.perf_counter() - start) / steps
+
+
+def train(name: str, settings: dict[str, Any], minutes: float, home: Path, gate: Any) -> None:
+    """One row: as many steps as fit, then an ordinary run; what came of it is written beside it."""
+    import harken
+
+    steps = max(1, int(minutes * 60 / pace(settings, gate)))
+    run = harken.train("maths:gcd", out=home / f"gcd-{name}", settings={**settings, "train.steps": steps})
+    seen = run.facts["steps"] * run.recipe.train.batch
+    row = {
+        "row": name,
+        "base": run.recipe.data.base,
+        "published": PUBLISHED.get(name),
+        **run.metrics["test"],
+        "gcds": run.facts["protocol"]["test"]["gcds_learned"],
+        "given_away": run.facts["protocol"]["test"]["given_away_by_the_base"],
+        "examples": seen,
+        "examples_per_second": round(seen / run.facts["seconds"]),
+        "seconds": round(run.facts["seconds"]),
+        "weights": run.parameters,
+        "by_gcd": [[part["at"], part["accuracy"]] for part in run.facts["parts"]["test"].values()],
+        "machine": run.facts["machine"],
+    }
+    (home / f"gcd-{name}.json").write_text(json.dumps(row, default=str))
+
+
+def drawn_per_second(settings: dict[str, Any]) -> dict[str, int]:
+    """How fast examples are made: for batches, where the model is; and one at a time, as a loop in Python does."""
+    import torch
+
+    from harken import machine
+    from harken.study.choose import choose
+
+    recipe = choose("maths:gcd", settings).recipe
+    batches = recipe.open().batches(recipe.train.batch, 0)
+    batches.device = machine.pick_device(recipe.train.device)
+    batches.batch(0, 0)
+    start, step = time.perf_counter(), 0
+    while time.perf_counter() - start < DRAWN:
+        batches.batch(1, step)
+        step += 1
+    machine.wait(torch.device(batches.device))
+    fast = step * recipe.train.batch / (time.perf_counter() - start)
+    dice, base, start, n = random.Random(0), recipe.data.base, time.perf_counter(), 0
+    while time.perf_counter() - start < DRAWN:
+        a, b = (int(math.exp(dice.random() * math.log(10**6))) for _ in range(2))
+        for number in (a, b, math.gcd(a, b)):
+            while number:
+                number //= base
+        n += 1
+    return {"drawn_at_once": round(fast), "drawn_one_by_one": round(n / (time.perf_counter() - start))}
+
+
+def picture(rows: list[dict[str, Any]]) -> str:
+    from harken.study.chart import Line, drawn
+    from harken.study.picture import alone
+
+    lines = [Line(f"{row['row']}, base {row['base']}", row["by_gcd"], tone=n) for n, row in enumerate(rows, 1)]
+    told = "What is learned depends on how often it is seen"
+    found = drawn("Test accuracy by gcd", lines, note="95 % is called learned", unit="gcd")
+    return alone(told, [found] if found else [])
+
+
+def main() -> None:
+    from harken.recipe import override
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("settings", nargs="*", metavar="section.key=value")
+    parser.add_argument("--rows", default=",".join(ROWS))
+    parser.add_argument("--minutes", type=float, default=6.5)
+    parser.add_argument("--out", default="runs", type=Path)
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    names = given.rows.split(",")
+    each = {name: SETTINGS | ROWS[name] | dict(map(override, given.settings)) for name in names}
+    speed = drawn_per_second(each[names[-1]])
+    spawn = multiprocessing.get_context("spawn")
+    gate = spawn.Barrier(len(names))
+    jobs = [spawn.Process(target=train, args=(n, each[n], given.minutes, given.out, gate)) for n in names]
+    for job in jobs:
+        job.start()
+    for job in jobs:
+        job.join()
+    files = [given.out / f"gcd-{name}.json" for name in names]
+    rows = [json.loads(file.read_text()) for file in files if file.exists()]
+    (given.out / "gcd.json").write_text(json.dumps({"rows": rows, **speed}, indent=1))
+    (given.out / "gcd.svg").write_text(picture(rows))
+    for row in rows:
+        print(json.dumps({name: value for name, value in row.items() if name not in ("by_gcd", "machine")}))
+    print(json.dumps(speed))
+
+
+if __name__ == "__main__":
+    main()
