@@ -333,3 +333,28 @@ def test_a_setting_that_is_none_is_refused_in_one_line(given, line):
 def test_numbers_that_do_not_fit_into_64_bits_are_refused():
     with pytest.raises(BadSetting, match="would leave 64 bits"):
         MathsSource(operation="multiplication", largest=10**12).open()
+
+
+# --- on a GPU ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_a_gpu_draws_the_examples_that_a_cpu_draws(name):
+    opened = MathsSource(operation=name, valid=50, test=0, outcomes="natural").open()
+    here, there = opened.batches(64, 0), opened.batches(64, 0)
+    there.device = torch.device("cuda")
+    mine, theirs = here.batch(1, 2), there.batch(1, 2)
+    assert theirs.tokens.is_cuda
+    assert theirs.count == mine.count
+    long = mine.source.shape[1]
+    assert (theirs.source[:, :long].cpu() == mine.source).double().mean() > 0.999  # exp and eigenvalues may round apart
+
+
+@pytest.mark.gpu
+def test_a_training_on_a_gpu_is_recorded_and_passes_its_audit(tmp_path):
+    import harken
+
+    tiny = {"model.d": 64, "model.layers": 1, "train.steps": 40, "train.batch": 64, "data.valid": 200, "data.test": 0}
+    run = harken.train("maths:gcd", out=tmp_path / "run", settings={**tiny, "train.device": "cuda"})
+    assert run.facts["audit"]["passed"]

@@ -247,7 +247,8 @@ PROOFS: dict[str, Callable[[LanguageModel, int, float], Found]] = {
 
 def accumulated(model: nn.Module, task: Learning, L: int, limit: float) -> Found:
     """The gradients of two steps as the training itself makes them: of whole batches, and in micro-batches."""
-    batches = [_few(task.batch(0, n), L) for n in range(min(2, task.steps))]
+    here = torch.device("cpu")  # where the model that is asked is; examples may be drawn elsewhere
+    batches = [_few(task.batch(0, n).to(here), L) for n in range(min(2, task.steps))]
     if len(batches[0].tokens) < 2:
         raise HarkenError("a batch is a single row, so there is nothing to add up")
     steps = [_step(model, task, micro) for micro in (None, MICRO)]
