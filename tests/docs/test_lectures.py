@@ -19,6 +19,11 @@ PAGE = (HOME / "docs" / "lectures.md").read_text("utf-8")
 ROWS = lectures.read(PAGE)
 FAST = [name for name, show in shows.every().items() if not show.slow]
 SLOW = [name for name, show in shows.every().items() if show.slow]
+# those that train for more than a few seconds; `make lectures` runs them with all others
+LONG = {
+    "compressed", "matching", "unseen-lengths", "language-models", "dropout-of-the-lab", "norm-converges",
+    "lab01-epoch", "right-frequency", "karate-club",
+}  # fmt: skip
 SEEN = {row.command.removeprefix(lectures.SHOW): row.seen for row in ROWS}
 HEAD = "| statement | lecture | command | number seen | test |\n|---|---|---|---|---|\n"
 LECTURE = "CS5242, lecture 7"
@@ -131,7 +136,7 @@ def test_the_number_on_the_page_is_the_number_seen(name: str) -> None:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("name", SLOW)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in SLOW])
 def test_what_is_trained_holds_as_a_command(name: str) -> None:
     command = [sys.executable, "scripts/lectures.py", "show", name]
     done = subprocess.run(command, cwd=HOME, capture_output=True, text=True, check=False)
