@@ -119,6 +119,12 @@ def as_precision(verb: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--precision", type=PRECISION, default="float32", show_default=True, help=text)(verb)
 
 
+def as_seed(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The option of verbs that draw; `what` says what the same seed gives again."""
+    numbers, text = click.IntRange(0, 2**63 - 1), f"Same seed, same {what}"
+    return click.option("--seed", type=numbers, default=0, show_default=True, metavar="N", help=text)
+
+
 def refuse(why: str, *names: str) -> None:
     """Refuse the options and arguments that were given and would be passed over in silence."""
     ctx = click.get_current_context()

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from . import as_json, as_precision, show
+from . import as_json, as_precision, as_seed, show
 from .say import lines, piped, typed
 
 
@@ -18,14 +18,7 @@ from .say import lines, piped, typed
 @click.option(
     "--top-p", type=click.FloatRange(0, 1, min_open=True), metavar="P", help="Choose among the likeliest only."
 )
-@click.option(
-    "--seed",
-    type=click.IntRange(0, 2**63 - 1),
-    default=0,
-    show_default=True,
-    metavar="N",
-    help="Same seed, same answers.",
-)
+@as_seed("answers.")
 @as_precision
 @as_json
 def chat(run: str, message: str | None, precision: str, system: str | None, json_: bool, **options: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from . import as_json, as_precision, refuse, show
+from . import as_json, as_precision, as_seed, refuse, show
 from .files import check_files, through_files, work_through
 from .say import Teller, lines, piped, typed
 
@@ -25,14 +25,7 @@ from .say import Teller, lines, piped, typed
     metavar="P",
     help="Choose among the likeliest that together have probability P.",
 )
-@click.option(
-    "--seed",
-    type=click.IntRange(0, 2**63 - 1),
-    default=0,
-    show_default=True,
-    metavar="N",
-    help="Same seed, same text; each of many prompts has draws of its own.",
-)
+@as_seed("text; each of many prompts has draws of its own.")
 @click.option("--stop", metavar="TEXT", help="End before this text.")
 @click.option("--n", type=click.IntRange(1, 1000), default=1, show_default=True, help="How many continuations.")
 @click.option("--next", "next_", type=click.IntRange(1), metavar="K", help="Print the K likeliest next tokens instead.")
