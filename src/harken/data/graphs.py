@@ -14,16 +14,16 @@ import numpy as np
 from pydantic import Field
 
 from harken.data import graph_files
-from harken.data.examples import LABELS
 from harken.data.graph_files import Bag, Floats, Ints, Raw
 from harken.data.pairs import key
+from harken.data.said import amount, answer_of, order, unknown
+from harken.data.split import LABELS, SplitData
 from harken.data.text import fingerprint
 from harken.errors import BadInput, BadRun, BadSetting
 from harken.events import Listener, silent
 from harken.part import Outputs, Part
 
 Ask = Literal["node", "edge", "graph"]
-KINDS = 100  # different numbers, even whole ones, that are an amount and no label
 SPARSE = 0.25  # features of which fewer are not 0 are kept as those alone
 DEGREES = 32  # features of a node of which nothing is known but its edges
 NAMED = ("node", "label", "graph", "source", "target", "weight", "split", "features")
@@ -91,8 +91,7 @@ class GraphWords:
             ]
         number = {label: n for n, label in enumerate(self.labels)} | {"": -100}
         if lost := next((s for s in said if s not in number), None):
-            known = ", ".join(self.labels[:12]) + ", ..." * (len(self.labels) > 12)
-            raise BadInput(f"{raw.place}: the label {lost!r} was not learned; known are {known}; mend it")
+            raise unknown(lost, self.labels, raw.place)
         return np.array([number[s] for s in said], np.int64)
 
 
@@ -173,7 +172,8 @@ class GraphSource(Part):
         words = tokenizer if isinstance(tokenizer, GraphWords) else self._words(raw, ask, splits["train"])
         asked = edges if ask == "edge" else words.targets(raw)
         held = {name: some for name in ("valid", "test") if (some := splits[name].tolist())}
-        return GraphData(self, words, raw, asked, splits["train"][: self.examples].tolist(), held, digest)
+        train = splits["train"][: self.examples].tolist()
+        return GraphData(self, words, train, held, digest, raw=raw, asked=asked)
 
     def other(
         self, path: str, split: str, *, tokenizer: GraphWords, stateful: bool = False, listen: Listener = silent
@@ -187,7 +187,7 @@ class GraphSource(Part):
             raise BadInput(f"{path}: there is nothing to judge; give a graph with labels")
         digest = fingerprint(graph_files.files(Path(path)), None, path)
         asked = edges if tokenizer.ask == "edge" else tokenizer.targets(raw)
-        return GraphData(self, tokenizer, raw, asked, [], {split: judged}, digest)
+        return GraphData(self, tokenizer, [], {split: judged}, digest, raw=raw, asked=asked)
 
     # --- what is asked ------------------------------------------------------------------------------------------------
 
@@ -236,14 +236,7 @@ class GraphSource(Part):
         return ["\t".join(pair if self.directed else sorted(pair)) for pair in ends]
 
     def _answer(self, raw: Raw) -> Literal["label", "number"]:
-        if self.answer != "auto":
-            return self.answer
-        try:
-            values = {float(said) for said in raw.said or () if said}
-        except ValueError:
-            return "label"
-        amount = all(map(math.isfinite, values)) and (any(v % 1 for v in values) or len(values) > KINDS)
-        return "number" if amount else "label"
+        return answer_of(filter(None, raw.said or ())) if self.answer == "auto" else self.answer
 
     def _words(self, raw: Raw, ask: Ask, train: Ints) -> GraphWords:
         made: Literal["given", "identity", "degree"] = "given"
@@ -265,12 +258,12 @@ class GraphSource(Part):
             return GraphWords(ask, ["no edge", "edge"], **how)
         said = [raw.said[n] for n in train.tolist()] if raw.said else []
         if self._answer(raw) == "number":
-            amounts = np.array([_amount(s, raw.place) for s in said])
+            amounts = np.array([amount(s, raw.place) for s in said])
             spread = float(amounts.std()) or 1.0
             return GraphWords(
                 ask, [self.label or "number"], answer="number", mean=float(amounts.mean()), spread=spread, **how
             )
-        labels = sorted({s for s in raw.said or () if s}, key=_order)
+        labels = sorted({s for s in raw.said or () if s}, key=order)
         if len(labels) < 2:
             raise BadInput(f"{raw.place}: the only label is {labels[0]!r}, so there is nothing to learn")
         return GraphWords(ask, labels, **how)
@@ -289,40 +282,13 @@ def _known(raw: Raw, ask: Ask, edges: Ints) -> Ints:
     return np.array([n for n, said in enumerate(raw.said or ()) if said], np.int64)
 
 
-def _amount(said: str, place: str) -> float:
-    try:
-        return float(said)
-    except ValueError:
-        raise BadInput(f"{place}: {said!r} is not a number; mend it, or set data.answer=label") from None
+@dataclass(frozen=True, eq=False, kw_only=True)
+class GraphData(SplitData):
+    """An opened graph, or many; what is asked of each node or graph (of edges: their ends, E 2); numbers by split."""
 
-
-def _order(label: str) -> tuple[float, str]:
-    try:
-        return float(label), label
-    except ValueError:
-        return math.inf, label
-
-
-@dataclass(frozen=True, eq=False)
-class GraphData:
-    """An opened graph, or many; what is asked of each node or graph (of edges: their ends, E 2), and the splits."""
-
-    settings: GraphSource
-    words: GraphWords
     raw: Raw
     asked: Any
-    train: list[int]
-    splits: dict[str, list[int]]  # valid and test, where there are any
-    sha256: str
     laid: dict[Any, Any] = field(default_factory=dict)  # what tasks made of it, found by the next one
-
-    @property
-    def vocab(self) -> Outputs:
-        return self.words.vocab
-
-    @property
-    def tokenizer(self) -> GraphWords:
-        return self.words
 
     @property
     def longest(self) -> int:
@@ -345,7 +311,7 @@ class GraphData:
         said = f"{len(self.words.labels)} labels" if self.words.answer == "label" else "a number each"
         told = ", ".join(f"{n:,} {name}" for name, n in (graphs | many).items())
         return {
-            unit: {"train": len(self.train)} | {name: len(some) for name, some in self.splits.items()},
+            unit: {name: len(some) for name, some in self.parts.items()},
             "unit": unit,
             "told": told if self.words.ask == "edge" else f"{told}, {said}",
             "sha256": self.sha256,

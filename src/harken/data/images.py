@@ -8,7 +8,7 @@ import json
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 import torch
@@ -16,15 +16,15 @@ from pydantic import Field
 from torch import Tensor
 
 from harken.data.albums import BLOCK, SIDE, Album, Reader, files_of, has_colours, joined, laid, readable, side_of
-from harken.data.examples import LABELS, MOST
 from harken.data.picture_files import Numbers, coloured
+from harken.data.said import unknown
+from harken.data.split import LABELS, MOST, SplitData
 from harken.data.text import NAMED, fingerprint, is_named
-from harken.errors import BadInput, BadRun, BadSetting, did_you_mean
+from harken.errors import BadInput, BadRun, BadSetting
 from harken.events import Listener, silent
 from harken.part import Part, Pixels
 
 SPLITS = {**NAMED, "test": (*NAMED["test"], "t10k")}  # the word that MNIST has for its test
-SHOWN = 12  # labels told in a message
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,7 @@ class Lens:
         number = {label: n for n, label in enumerate(self.labels)}
         for place, label in zip(album.places, album.labels, strict=True):
             if label not in number:
-                known = ", ".join(self.labels[:SHOWN]) + ", ..." * (len(self.labels) > SHOWN)
-                told = f"the label {label!r} was not learned; known are {known}"
-                raise BadInput(f"{place}: {told}; mend it.{did_you_mean(label, self.labels)}")
+                raise unknown(label, self.labels, place)
         return np.array([number[label] for label in album.labels], np.int64)
 
 
@@ -210,31 +208,19 @@ class ImageSource(Part):
         return {**found, **drawn, "train": train.only(learn)}
 
 
-@dataclass(frozen=True, eq=False)
-class ImageData:
+class ImageData(SplitData):
     """Opened pictures by split."""
 
-    settings: ImageSource
-    lens: Lens
-    train: Pictures
-    splits: dict[str, Pictures]  # valid and test, where there are any
-    sha256: str
-    learned: bool = True  # train is what the run learned from; else that is gone, and a judged split stands in for it
-
     @property
-    def vocab(self) -> Pixels:
-        return self.lens.vocab
-
-    @property
-    def tokenizer(self) -> Lens:
-        return self.lens
+    def lens(self) -> Lens:
+        return cast(Lens, self.words)
 
     def facts(self) -> dict[str, Any]:
         """What the report says of the data."""
-        lens, parts = self.lens, {"train": self.train, **self.splits}
+        lens = self.lens
         colours = "grey" if len(lens.mean) == 1 else "in colour"
         return {
-            "images": {name: len(part) for name, part in parts.items()},
+            "images": {name: len(part) for name, part in self.parts.items()},
             "unit": "images",
             "told": f"{lens.side} x {lens.side} {colours}, {len(lens.labels)} labels",
             "labels": len(lens.labels),

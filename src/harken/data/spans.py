@@ -34,6 +34,9 @@ class Asked:
     of: list[int]  # which question each text is of
     places: list[list[tuple[int, int]]]  # of each text: where each word of its window stands in the paragraph
 
+    def __len__(self) -> int:
+        return len(self.texts)
+
     def some(self, many: int) -> "Asked":
         """So many of the questions, from everywhere."""
         picks = evenly(len(self.questions), many)

@@ -19,7 +19,7 @@ from harken.data.examples import ExampleData, ExampleSource, LabelWords
 from harken.data.label_batch import Texts
 from harken.data.pair_tokens import Side
 from harken.errors import BadInput
-from harken.events import Listener, silent
+from harken.events import Listener
 from harken.part import Outputs
 
 
@@ -75,20 +75,28 @@ class Stories:
         }
 
 
+class StoryData(ExampleData):
+    """Opened stories by split."""
+
+    def facts(self) -> dict[str, Any]:
+        found, tasks = super().facts(), {question.task for question in self.train.asked}
+        many = f"{len(tasks)} tasks, " * (len(tasks) > 1)
+        told = f"{many}{found['labels']} answers, {found['vocab']} words, up to {found['most lines']['train']} lines"
+        return {**found, "unit": "questions", "told": told}
+
+
 class StorySource(ExampleSource):
     """The settings of stories with questions."""
 
     model: ClassVar[str] = "memnet"
     task: ClassVar[str] = "answer"
     of: ClassVar[str] = " of stories"
+    opened: ClassVar[type[Any]] = StoryData
 
     kind: Literal["stories"] = "stories"
     tokens: Literal["word"] = Field("word", description="what a token is: a word in small letters, without signs")
     tasks: int | list[int] | None = Field(None, description="of a folder: only the files of these (qa1_..., qa2_...)")
     longest: int = Field(512, ge=16, description="most tokens of a story as one text; older ones are cut off")
-
-    def open(self, *, stateful: bool = False, tokenizer: Any = None, listen: Listener = silent) -> "StoryData":
-        return StoryData(**vars(super().open(stateful=stateful, tokenizer=tokenizer, listen=listen)))
 
     def words(self, folder: Path) -> StoryWords:
         return StoryWords.load(folder)  # type: ignore[return-value]
@@ -142,16 +150,6 @@ class StorySource(ExampleSource):
     def _words(self, learn: list[Told], given: Any, listen: Listener) -> StoryWords:
         made = super()._words(learn, given, listen)
         return made if isinstance(made, StoryWords) else StoryWords(made.tokenizer, made.labels)
-
-
-class StoryData(ExampleData):
-    """Opened stories by split."""
-
-    def facts(self) -> dict[str, Any]:
-        found, tasks = super().facts(), {question.task for question in self.train.asked}
-        many = f"{len(tasks)} tasks, " * (len(tasks) > 1)
-        told = f"{many}{found['labels']} answers, {found['vocab']} words, up to {found['most lines']['train']} lines"
-        return {**found, "unit": "questions", "told": told}
 
 
 def encoded(asked: Sequence[Told], words: StoryWords, longest: int) -> Stories:

@@ -17,20 +17,20 @@ from pydantic import Field
 
 from harken.data import foreign
 from harken.data.columns import Asked, Flaws, rows_of
-from harken.data.examples import LABELS, MOST, ExampleSource, LabelWords
+from harken.data.examples import ExampleSource, LabelWords
 from harken.data.label_batch import Texts
 from harken.data.pair_files import clean
 from harken.data.pair_tokens import Ids, Side, apart, encode_lines
 from harken.data.pairs import key
+from harken.data.said import KINDS, amount, answer_of, order, unknown
 from harken.data.sniff import sniff
-from harken.errors import BadInput, BadRun, BadSetting, did_you_mean
+from harken.data.split import LABELS, MOST
+from harken.errors import BadInput, BadRun, BadSetting
 from harken.events import Listener
 from harken.part import Outputs
 
 Answer = Literal["label", "number", "several"]
 YES, NO = ("1", "true", "yes", "1.0"), ("0", "false", "no", "0.0")  # in a column of its own for each label
-KINDS = 100  # different numbers, even whole ones, that are an amount and no label
-SHOWN = 12  # labels told in a message
 
 
 class Row(NamedTuple):
@@ -99,28 +99,16 @@ class TextLabels(LabelWords):
     def targets(self, rows: Sequence[Row]) -> Ids:
         """What is asked of each row."""
         if self.answer == "number":
-            return np.array([(_number(row) - self.mean) / self.spread for row in rows], np.float32)[:, None]
+            amounts = np.array([amount(row.labels[0], row.place) for row in rows], np.float64)
+            return ((amounts - self.mean) / self.spread).astype(np.float32)[:, None]
         number = {label: n for n, label in enumerate(self.labels)}
         found = np.zeros((len(rows), len(self.labels)), np.float32)
         for n, row in enumerate(rows):
             for label in row.labels:
                 if label not in number:
-                    known = ", ".join(self.labels[:SHOWN]) + ", ..." * (len(self.labels) > SHOWN)
-                    told = f"the label {label!r} was not learned; known are {known}"
-                    raise BadInput(f"{row.place}: {told}; mend it.{did_you_mean(label, self.labels)}")
+                    raise unknown(label, self.labels, row.place)
                 found[n, number[label]] = 1
         return found if self.answer == "several" else found.argmax(1)
-
-
-def _number(row: Row) -> float:
-    try:
-        value = float(row.labels[0])
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        way = "mend it, or set data.answer=label"
-        raise BadInput(f"{row.place}: {row.labels[0]!r} is not a number, and numbers are asked for; {way}")
-    return value
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,7 +217,7 @@ class TableSource(ExampleSource):
         rows = list(examples)
         if self._answer(rows) == "number":
             return [str(self.label if self.label is not None else "number")]
-        found = sorted({label for row in rows for label in row.labels}, key=_order)
+        found = sorted({label for row in rows for label in row.labels}, key=order)
         if len(found) < 2:
             only = f"the only label is {found[0]!r}" if found else "there is no label"
             raise BadInput(f"{self._home}: {only}, so there is nothing to learn; give rows with two labels or more")
@@ -243,12 +231,7 @@ class TableSource(ExampleSource):
             return self.answer
         if self.separator or isinstance(self.label, list) or any(len(row.labels) != 1 for row in rows):
             return "several"
-        try:
-            values = {float(row.labels[0]) for row in rows}
-        except ValueError:
-            return "label"
-        amount = all(map(math.isfinite, values)) and (any(v % 1 for v in values) or len(values) > KINDS)
-        return "number" if amount else "label"
+        return answer_of(row.labels[0] for row in rows)
 
     def encoded(self, examples: list[Row], words: LabelWords, *, learn: bool) -> Labelled:
         assert isinstance(words, TextLabels)
@@ -267,7 +250,7 @@ class TableSource(ExampleSource):
         told = TextLabels(made.tokenizer, made.labels, self._answer(learn), pair=len(learn[0].texts) == 2)
         if told.answer != "number":
             return told
-        values = np.array([_number(row) for row in learn])
+        values = np.array([amount(row.labels[0], row.place) for row in learn])
         if not (spread := float(values.std())):
             raise BadInput(f"{self._home}: the only number is {values[0]:g}, so there is nothing to learn")
         return replace(told, mean=float(values.mean()), spread=spread)
@@ -296,10 +279,3 @@ class TableSource(ExampleSource):
         if self.examples is not None:  # the first ones of a file may all have one label
             drawn["train"] = sorted(found["train"], key=lambda row: key(self.about(row)))
         return drawn
-
-
-def _order(label: str) -> tuple[float, str]:
-    try:
-        return float(label), label
-    except ValueError:
-        return math.inf, label

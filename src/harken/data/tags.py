@@ -26,6 +26,9 @@ class Tagged:
     sentences: list[Sentence]
     of: list[int]  # which sentence each text is of
 
+    def __len__(self) -> int:
+        return len(self.texts)
+
     def some(self, many: int) -> "Tagged":
         """So many of the sentences, from everywhere."""
         picks = evenly(len(self.sentences), many)

@@ -22,6 +22,19 @@ class Features(Protocol):
     def __matmul__(self, W: Tensor) -> Tensor: ...
 
 
+class Rows(NamedTuple):
+    """Numbers as they are, sparse or not."""
+
+    x: Tensor
+
+    @property
+    def many(self) -> int:
+        return self.x.shape[1]
+
+    def __matmul__(self, W: Tensor) -> Tensor:
+        return self.x @ W
+
+
 class Bags(NamedTuple):
     """Which words stand in each text: their numbers, text by text, and where each text begins."""
 

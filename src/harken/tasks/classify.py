@@ -51,7 +51,7 @@ class Classify(Answering, HeadTask):
     def __init__(self, task: Task, data: "ExampleData", shape: Any, *, batch: int, seed: int) -> None:
         super().__init__(data, shape, batch=batch, seed=seed)
         self.task, self.words = task, data.words
-        self.asks(self.words.labels, self.words.answer, task.measure)  # type: ignore[attr-defined]
+        self.asks(self.words.labels, self.words.answer, task.measure)
         self.known: Tensor | None = None  # the states of all training texts, where they do not change
         self.rare = self._weights() if task.weights == "balanced" else None
 

@@ -1,7 +1,7 @@
 """Say what a picture shows: one of some labels. Loss in nats."""
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,7 @@ from harken.part import Part
 
 from . import Loss, Score
 from .answering import Answering, loss_of
-from .bag import fit
+from .bag import Rows, fit
 
 if TYPE_CHECKING:
     from harken.data.images import ImageData, Lens, Pictures
@@ -98,7 +98,7 @@ class Image(Answering):
         return {
             "most frequent label": self.metrics(self.frequent(train.targets).expand(len(part), -1), part.targets),
             "nearest mean picture": self.metrics(-torch.cdist(x, means).square().float(), part.targets),
-            "regression on pixels": self.metrics(self._regression(Thumbs(x)).float(), part.targets),
+            "regression on pixels": self.metrics(self._regression(Rows(x)).float(), part.targets),
         }
 
     @cached_property
@@ -114,7 +114,7 @@ class Image(Answering):
     @cached_property
     def _regression(self) -> Any:
         targets = torch.from_numpy(self._few.targets)
-        return fit(Thumbs(_thumbs(self._few.pixels)), self.outputs, lambda y: loss_of(y, targets, "label"))
+        return fit(Rows(_thumbs(self._few.pixels)), self.outputs, lambda y: loss_of(y, targets, "label"))
 
     # --- nothing is carried from batch to batch -----------------------------------------------------------------------
 
@@ -123,19 +123,6 @@ class Image(Answering):
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         pass
-
-
-class Thumbs(NamedTuple):
-    """Small pictures as rows of pixels, for a regression."""
-
-    pixels: Tensor
-
-    @property
-    def many(self) -> int:
-        return self.pixels.shape[1]
-
-    def __matmul__(self, W: Tensor) -> Tensor:
-        return self.pixels @ W
 
 
 def _thumbs(pixels: Tensor) -> Tensor:  # N C S S -> N pixels

@@ -18,7 +18,7 @@ from harken.part import Part
 
 from . import Loss, Score, marks
 from .answering import Answering, loss_of
-from .bag import fit
+from .bag import Rows, fit
 
 if TYPE_CHECKING:
     from harken.data.graphs import GraphData
@@ -177,19 +177,19 @@ class Labels(OnGraph, Answering):
         mean = (heard[:, :-1] + known.mean(0)) / (heard[:, -1:] + 1)
         return torch.from_numpy(mean if number else np.log(np.maximum(mean, 1e-6)))
 
-    def _rows(self, which: list[int]) -> "Rows":
+    def _rows(self, which: list[int]) -> Rows:
         """The features of these nodes; of graphs the mean over their nodes, and how many nodes and pairs there are."""
         graph = self.graph
         there = graph.x._replace(val=np.ones_like(graph.x.val)) if isinstance(graph.x, Bag) else graph.x
         x = features(there, len(graph.of))
         if self.words.ask == "node":
-            return Rows(x.index_select(0, torch.tensor(which)).double(), x.shape[1])
+            return Rows(x.index_select(0, torch.tensor(which)).double())
         nodes = np.bincount(graph.of, minlength=graph.graphs)
         pairs = np.bincount(graph.of[graph.i], minlength=graph.graphs)
         size = torch.from_numpy(np.log1p(np.stack([nodes, pairs], 1)))
         mean = torch.zeros(graph.graphs, x.shape[1]).index_add(0, torch.from_numpy(graph.of), x.to_dense())
         every = torch.cat([mean / torch.from_numpy(nodes)[:, None], size], 1).double()
-        return Rows(every[which], every.shape[1])
+        return Rows(every[which])
 
     @cached_property
     def _regression(self) -> Any:
@@ -206,13 +206,3 @@ class Asked:
 
     def __len__(self) -> int:
         return len(self.targets)
-
-
-class Rows:
-    """Features as `fit` takes them, sparse or not."""
-
-    def __init__(self, x: Tensor, many: int) -> None:
-        self.x, self.many = x, many
-
-    def __matmul__(self, W: Tensor) -> Tensor:
-        return self.x @ W

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+from torch import Tensor
 
 from harken.data.label_batch import Texts
 from harken.data.table import TextLabels
@@ -25,10 +26,19 @@ def label_texts(run: "Run", texts: Sequence[Given]) -> list[list[dict[str, Any]]
         [parted(text, pair=words.pair, told="this run was trained on") for text in texts], run.recipe.data.longest
     )
     y = answers(run.model, Texts(side, second, np.zeros(len(side), np.int64)))
-    if words.answer == "number":
+    return said(words, y)
+
+
+def said(words: Any, y: Tensor) -> list[list[dict[str, Any]]]:  # N C
+    """What these outputs say: labels, the likeliest first; of several at once each by itself; of a number its value."""
+    answer = getattr(words, "answer", "label")
+    if answer == "number":
         return [[{"label": words.labels[0], "value": value * words.spread + words.mean}] for value in y[:, 0].tolist()]
-    p = (y.softmax(-1) if words.answer == "label" else y.sigmoid()).tolist()
-    rows = (zip(words.labels, each, strict=True) for each in p)
+    return ranked(words.labels, y.softmax(-1) if answer == "label" else y.sigmoid())
+
+
+def ranked(labels: Sequence[str], p: Tensor) -> list[list[dict[str, Any]]]:  # N C
+    rows = (zip(labels, each, strict=True) for each in p.tolist())
     return [[{"label": label, "probability": q} for label, q in sorted(row, key=lambda said: -said[1])] for row in rows]
 
 

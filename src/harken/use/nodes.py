@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from harken.data.graph_files import Ints
 from harken.errors import BadInput, did_you_mean
+
+from .classify import ranked, said
 
 if TYPE_CHECKING:
     from harken.data.graphs import GraphData
@@ -32,17 +33,10 @@ def label_nodes(run: "Run", given: Sequence[Any]) -> list[list[dict[str, Any]]]:
     names = {name: n for n, name in enumerate(data.raw.graphs if words.ask == "graph" else data.raw.names)}
     if words.ask == "edge":
         y = task.answers(run.model, _pairs(asked, names, data))
-        return _ranked(words.labels, torch.stack([(-y).sigmoid(), y.sigmoid()], 1))
+        return ranked(words.labels, torch.stack([(-y).sigmoid(), y.sigmoid()], 1))
     which = [_number(one, names, data) for one in asked] if asked else list(names.values())
     y = task.answers(run.model, which)
-    if words.answer == "number":
-        return [[{"label": words.labels[0], "value": value * words.spread + words.mean}] for value in y[:, 0].tolist()]
-    return _ranked(words.labels, y.softmax(-1))
-
-
-def _ranked(labels: Sequence[str], p: Tensor) -> list[list[dict[str, Any]]]:
-    rows = (zip(labels, each, strict=True) for each in p.tolist())
-    return [[{"label": label, "probability": q} for label, q in sorted(row, key=lambda said: -said[1])] for row in rows]
+    return said(words, y)
 
 
 def _bound(run: "Run", asked: list[str]) -> tuple["GraphData", Any]:

@@ -17,6 +17,7 @@ from harken.data.picture_files import SUFFIXES, coloured, decoded, fitted, read_
 from harken.errors import BadInput, near_name
 from harken.tasks.image import answers
 
+from .classify import said
 from .trace import Trace
 
 if TYPE_CHECKING:
@@ -29,9 +30,7 @@ def label_pictures(run: "Run", pictures: Sequence[Any]) -> list[list[dict[str, A
         return []
     lens = cast(Lens, run.tokenizer)
     laid = [coloured(fitted(_pixels(picture), lens.side), len(lens.mean)) for picture in pictures]
-    rows = answers(run.model, torch.stack(laid), lens).softmax(-1).tolist()
-    said = (sorted(zip(lens.labels, row, strict=True), key=lambda pair: -pair[1]) for row in rows)
-    return [[{"label": label, "probability": p} for label, p in row] for row in said]
+    return said(lens, answers(run.model, torch.stack(laid), lens))
 
 
 @torch.inference_mode()
