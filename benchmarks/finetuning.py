@@ -51,9 +51,16 @@ def noise(path: Path, many: int = 20_000) -> Path:
 
 
 def words(texts: Path, given: Path | None) -> tokenizers.Tokenizer:
-    """A WordPiece tokenizer of BERT's size."""
-    if given:
-        return tokenizers.Tokenizer.from_file(str(given))
+    """A WordPiece tokenizer of BERT's size, which sets the marks around a text."""
+    made = tokenizers.Tokenizer.from_file(str(given)) if given else frequent(texts)
+    ends = [(mark, made.token_to_id(mark)) for mark in ("[CLS]", "[SEP]")]
+    pair = "[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1"
+    made.post_processor = tokenizers.processors.TemplateProcessing("[CLS] $A [SEP]", pair, ends)
+    return made
+
+
+def frequent(texts: Path) -> tokenizers.Tokenizer:
+    """Every common word is a token, and every letter."""
     seen = Counter(texts.read_text("utf-8").lower().split())
     letters = sorted({letter for word in seen for letter in word})
     known = dict.fromkeys(
@@ -64,9 +71,6 @@ def words(texts: Path, given: Path | None) -> tokenizers.Tokenizer:
     made.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
     made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     made.decoder = tokenizers.decoders.WordPiece()
-    ends = [(mark, listed.index(mark)) for mark in ("[CLS]", "[SEP]")]
-    pair = "[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1"
-    made.post_processor = tokenizers.processors.TemplateProcessing("[CLS] $A [SEP]", pair, ends)
     made.add_special_tokens(MARKS)
     return made
 
@@ -218,7 +222,7 @@ def contest(turns: dict[str, Turn], task, device: torch.device, options: argpars
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", nargs="?", type=Path)
-    parser.add_argument("--tokenizer", type=Path, help="a tokenizer.json of a BERT")
+    parser.add_argument("--tokenizer", type=Path, help="a tokenizer.json of a BERT, or of a run of one")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=50, help="updates of each in one turn")
     for name, base in (("layers", 12), ("d", 768), ("heads", 12)):
