@@ -22,6 +22,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "images": "harken.data.images:ImageSource",
         "graph": "harken.data.graphs:GraphSource",
         "maths": "harken.data.maths:MathsSource",
+        "sets": "harken.data.sets:SetSource",
     },
     "model": {
         "gpt": "harken.models.gpt:Shape",
@@ -51,6 +52,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "bert": "harken.models.heads:BERTShape",
     },
     "model of images": {"vit": "harken.models.vit:Shape"},
+    "model of sets": {"set": "harken.models.sets:Shape"},
     "model of graphs": {
         "gcn": "harken.models.graph:GCNShape",
         "gat": "harken.models.graph:GATShape",
@@ -67,6 +69,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "solve": "harken.tasks.solve:Task",
         "image": "harken.tasks.image:Task",
         "nodes": "harken.tasks.nodes:Task",
+        "set": "harken.tasks.sets:Task",
     },
     "train": {"loop": "harken.training.settings:Train"},
 }

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from . import as_json, as_precision, show
-from .files import COLUMNS, check_files, own_column, through_files, work_through
+from . import as_json, as_precision, refuse, show
+from .files import COLUMNS, check_files, own_column, through_files, work_through, write_answers
 from .say import Teller, as_typed, blocks, piped, typed
 
 AT_ONCE = 256  # texts of a file or of stdin that are answered together
@@ -27,7 +27,7 @@ def classify(
 ) -> None:
     """What each TEXT is: its labels with their probabilities, or its number. Two texts have a tab between them.
 
-    Of a RUN on pictures each TEXT is a picture's file, or a folder of them.
+    Of a RUN on pictures each TEXT is a picture's file, or a folder of them; of one on sets a table of sets.
 
     With -, or piped, each line of stdin is a text: one answer a line. With --prompt a RUN that writes text answers.
     """
@@ -39,6 +39,7 @@ def classify(
     if not texts and in_ is None and not piped():
         raise click.UsageError("give a text, or - to read texts from stdin, one a line")
     check_files(in_, out_)
+    from harken.use.does import NAMED
     from harken.use.model import load
 
     model = load(run, precision=precision)
@@ -46,22 +47,26 @@ def classify(
     if asked is not None and labels is not None:
         how |= {"prompt": as_typed(asked), "labels": labels.split(",")}
     model.classify([], **how)  # what cannot be asked is refused before the first text
+    what, meant = NAMED.get(model.recipe.task.kind, ("", None))
     if in_ is not None and out_ is not None:
         columns = [*own_column(getattr(model.recipe.data, "text", None)), *COLUMNS]
         where = {"column": files["column"], "columns": columns, "whole": getattr(model.tokenizer, "pair", False)}
         with Teller(aside=True) as teller:
-            answered = work_through(in_, out_, lambda given: _answers(model, given, how), listen=teller, **where)
+            if meant and what == "sets":
+                refuse("for sets", "column")
+                names, sets = meant(model, [in_])
+                answered = write_answers(out_, names, _answers(model, iter(sets), how), len(sets), teller)
+            else:
+                answered = work_through(in_, out_, lambda given: _answers(model, given, how), listen=teller, **where)
         show({"answers": answered, "out": out_}) if json_ else click.echo(f"{answered} answers in {out_}")
         return
     some = blocks(AT_ONCE, must=not texts) if texts in ((), ("-",)) else [list(map(typed, texts))]
     names = list[str]()
-    if model.recipe.task.kind == "image":
-        from harken.use.pictures import listed
-
-        names = listed([name for block in some for name in block])
-        some = [names[n : n + AT_ONCE] for n in range(0, len(names), AT_ONCE)]
+    if meant:
+        names, things = meant(model, [name for block in some for name in block])
+        some = [things[n : n + AT_ONCE] for n in range(0, len(things), AT_ONCE)]
     if json_:
-        show({"labels": list(_each(model, some, how)), **({"files": names} if names else {})})
+        show({"labels": list(_each(model, some, how)), **({what: names} if names else {})})
         return
     for n, found in enumerate(_each(model, some, how)):
         said = "  ".join(f"{_amount(label)} {label['label']}" for label in found[:SHOWN])
@@ -72,11 +77,11 @@ def _amount(label: dict[str, Any]) -> str:
     return f"{label['value']:.4g}" if "value" in label else f"{label['probability']:.3f}"
 
 
-def _answers(model: Any, given: Iterator[str], how: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _answers(model: Any, given: Iterator[Any], how: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for labels in _each(model, iter(lambda: list(islice(given, AT_ONCE)), []), how):
         yield {**labels[0], "labels": labels}
 
 
-def _each(model: Any, some: Iterable[list[str]], how: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:
+def _each(model: Any, some: Iterable[list[Any]], how: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:
     for texts in some:
         yield from model.classify(texts, **how)

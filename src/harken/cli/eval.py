@@ -10,7 +10,8 @@ from . import as_json, as_precision, refuse, show
 from .say import Teller, aligned, as_typed, judged, verdict
 
 # what the examples of a task are called
-COUNTED = ("pairs", "texts", "sentences", "questions", "examples", "images", "nodes", "edges", "graphs", "tokens")
+COUNTED = ["pairs", "texts", "sentences", "questions", "examples", "images", "nodes", "edges", "graphs", "sets"]
+COUNTED += ["tokens"]
 
 
 @click.command()

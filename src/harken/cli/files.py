@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, tee
 from pathlib import Path
 from typing import IO, Any
@@ -65,8 +65,15 @@ def work_through(
         1 for _ in _texts(Path(in_), wanted, whole)
     )  # a file with a bad line is refused before the first answer
     texts, asked = tee(_texts(Path(in_), wanted, whole))
+    return write_answers(out_, texts, answers(asked), total, listen)
+
+
+def write_answers(
+    out_: str, inputs: Iterable[str], answers: Iterable[dict[str, Any]], total: int, listen: Listener
+) -> int:
+    """Write each answer behind what it answers; how many there were."""
     with Path(out_).open("w", encoding="utf-8") as file:
-        for done, (text, answer) in enumerate(zip(texts, answers(asked), strict=True), 1):
+        for done, (text, answer) in enumerate(zip(inputs, answers, strict=True), 1):
             file.write(json.dumps({"input": text, **answer}, ensure_ascii=False) + "\n")
             listen("answer", done=done, total=total)
     return total

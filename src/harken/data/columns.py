@@ -103,7 +103,7 @@ def _filled(places: Sequence[T | None], there: Iterable[T]) -> list[Any]:
 def _refuse_twice(path: Path, asked: Asked, columns: Sequence[Place]) -> None:
     for place, column in zip(asked, columns, strict=True):
         if column is not None and columns.count(column) > 1:
-            names = " and ".join(name for name, _ in asked)
+            names = " and ".join(dict.fromkeys(name for name, _ in asked))
             raise BadInput(f"{path}: column {place[1]!r} is asked for twice; set {names} to different columns")
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from harken.data import peek
 from harken.data.peek import Column, Start, Table, Text, bad
+from harken.data.set_columns import Found, set_columns
 from harken.errors import BadInput
 
 STAMP = re.compile(r"\W?(\d{4}[-/]\d\d[-/]\d\d|\d\d[-/]\w+[-/]\d{4}|\d+\.\d+\.\d+\.\d+)\D")
@@ -241,6 +242,8 @@ def _judge(text: Text, table: Table, note: str) -> Guess:
         sides = [c for c in columns if peek.LANGUAGE.fullmatch(c.name)]
     if len(sides) == 2:
         return _pairs(text, sides, columns, f"{note}{sides[0]} and {sides[1]} are named as two sides")
+    if not any(c.words > 3 for c in columns) and (sets := set_columns(table)) and sets.label and not sets.left:
+        return _sets(sets, note)
     if labels := _labels(text, columns):
         if shots := [c for c in columns if all(PICTURE.search(row[c.index].strip()) for row in table.rows[:100])]:
             found = {"data.image": shots[0].place, "data.label": labels[0].place}
@@ -258,6 +261,15 @@ def _judge(text: Text, table: Table, note: str) -> Guess:
     reason = f"{note}{words[0] if words else 'no column'} holds text, and no column is a label"
     against = ("table", "it has columns, but a label has at most 100 values, each seen 5 times or more")
     return Guess("text", reason, {"data.text": words[0].place} if words else {}, (against,))
+
+
+def _sets(found: Found, note: str) -> Guess:
+    group, label = found.group, found.label
+    assert label is not None
+    settings = {"data.group": group.place, "data.label": label.place, "data.columns": [c.place for c in found.columns]}
+    sets = f"{group} names sets of {group.rows / group.values:.3g} rows on average, and {label} is the same in each"
+    reason = f"{note}{sets}; {len(found.columns)} columns hold numbers"
+    return Guess("sets", reason, settings, (("table", "there is a label, but no text to learn from"), AS_TEXT))
 
 
 def _labelled(labels: list[Column], words: list[Column], note: str) -> Guess:

@@ -17,6 +17,7 @@ from torch import nn
 from harken.errors import BadInput, HarkenError
 from harken.events import Listener, silent
 from harken.models import EncoderDecoder, LanguageModel
+from harken.models.sets import SetEncoder
 from harken.run import size
 from harken.tasks import Learning
 from harken.use.model import Run, load
@@ -34,6 +35,7 @@ CLAIMS = {
     "packed": "a document among others in a row is the same as alone",
     "told": "what stands behind the end of a source changes nothing in what is written",
     "cached": "decoding with a memory, token by token, is the full pass",
+    "permuted": "the order in which the rows of a set stand changes nothing",
     "batched": "a row among others of other lengths is the same as alone",
     "accumulated": "the gradients of parts of a batch add up to those of the whole",
 }
@@ -137,6 +139,8 @@ def _checks(model: nn.Module, task: Learning | str, length: int | None) -> Itera
         body = getattr(model, "body", model)
         if name == "told" and isinstance(body, LanguageModel) and not isinstance(body, EncoderDecoder):
             continue  # a language model is told no source
+        if name == "permuted" and not isinstance(body, SetEncoder):
+            continue  # what is no set has an order
         check = partial(Check, name, claim)
         try:
             worst, found = _prove(name, model, task, length, limit)
@@ -160,6 +164,8 @@ def _prove(name: str, model: nn.Module, task: Learning | str, length: int | None
             raise HarkenError(task)
         return proofs.accumulated(model, task, L, limit)
     model = getattr(model, "body", model)  # a head says something of each state, and looks at no other
+    if isinstance(model, SetEncoder):
+        return proofs.of_sets(name, model, L)
     if not isinstance(model, LanguageModel):
         raise HarkenError(f"{type(model).__name__} is no language model")
     if not model.causal and name in ("causal", "gradient", "cached"):

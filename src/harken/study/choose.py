@@ -25,7 +25,8 @@ LABELLED = {"table": "labels", "tags": "tags", "spans": "spans"}  # data with la
 SUITS: dict[str, Settings] = {  # a tree is a long line, several times its sentence
     "trees": {"task.measure": "bracket_f1", "data.longest": 300, "task.longest": 301}
 }
-NEEDS = {"data.source": "pairs", "data.target": "pairs", "data.label": "table"}  # whose columns these are
+NEEDS = {"data.group": "sets", "data.source": "pairs", "data.target": "pairs", "data.label": "table"}  # whose columns
+LOOSE = {"text", "pairs", "table"}  # what else a table with such columns may look like
 WRITTEN = ("pairs", "table", "tags")  # kinds of the catalogue whose files are text, if one insists
 PATHS = ("path", "train", "valid", "test", "mix")  # settings that name files
 SIDES = ("source", "target")  # they too where no other says what is read; else they are columns or languages
@@ -97,7 +98,7 @@ def _kind(what: str, path: Path, given: Settings) -> tuple[str, Guess]:
         return kind, guess if kind == KIND.get(guess.kind, guess.kind) else _named(kind, "data.kind", guess)
     guess = sniff(path)
     for name, kind in NEEDS.items():
-        if name in given and guess.kind in {"text", *NEEDS.values()} - {kind}:
+        if name in given and guess.kind in LOOSE - {kind}:
             return kind, _named(kind, name, guess)
     _refuse_unread(what, guess)
     return KIND.get(guess.kind, guess.kind), guess

@@ -17,6 +17,7 @@ from harken.data.batch import IGNORE, Batch
 from harken.errors import HarkenError
 from harken.events import silent
 from harken.models import EncoderDecoder, LanguageModel
+from harken.models.sets import SetEncoder
 from harken.tasks import Learning
 from harken.training.settings import Train
 from harken.training.step import Step
@@ -240,6 +241,28 @@ PROOFS: dict[str, Callable[[LanguageModel, int, float], Found]] = {
     "cached": partial(compared, cached),
     "batched": partial(compared, batched),
 }
+
+
+# --- sets -------------------------------------------------------------------------------------------------------------
+
+
+def of_sets(name: str, model: SetEncoder, L: int) -> Found:
+    """Sets of several sizes: in another order, with other rows behind their ends, each alone."""
+    dice, model = torch.Generator().manual_seed(0), model.eval()
+    sizes = torch.tensor([L, L // 2, 1, L - 1])
+    x = torch.randn(len(sizes), L, model.embed.in_features, generator=dice).to(model.embed.weight.dtype)
+    keys = torch.rand(x.shape[:2], generator=dice) + (torch.arange(L) >= sizes[:, None])  # what lies behind stays there
+    with torch.no_grad():
+        said = model(x, sizes)
+        if name == "permuted":
+            other = model(x.take_along_dim(keys.argsort(1)[..., None], 1), sizes)
+        elif name == "padded":
+            other = model(torch.where((torch.arange(L) < sizes[:, None])[..., None], x, x + 1), sizes)
+        elif name == "batched":
+            other = torch.cat([model(x[n : n + 1, :size]) for n, size in enumerate(sizes.tolist())])
+        else:
+            raise HarkenError("the rows of a set have no order, and none is written")
+    return gap(said, other), None
 
 
 # --- parts of a batch -------------------------------------------------------------------------------------------------

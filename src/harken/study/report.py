@@ -13,10 +13,10 @@ NAMES |= {"bleu": "BLEU", "chrf": "chrF", "rouge_l": "ROUGE-L", "answer_f1": "an
 SAMPLES, LETTERS, PARTS, LOOKS = 20, 4000, 100, 12  # the most of each on a page
 BESIDE = 3  # metrics of a split whose table leaves room for another beside it
 FEW = 1000  # tokens; what fewer of them say of a model is chance
-LESS = {"loss", "perplexity", "bits_per_character"}  # of these, less is better
+LESS = {"loss", "perplexity", "bits_per_character", "mse"}  # of these, less is better
 # one of these may stand beside a look's loss
 MEASURES = ["bleu", "exact_match", "rouge_l", "answer_f1", "bracket_f1"]
-MEASURES += ["accuracy", "f1", "matthews", "auc", "pearson", "spearman", "em"]
+MEASURES += ["accuracy", "f1", "matthews", "auc", "pearson", "spearman", "r2", "em"]
 POINTS = {"bleu", "chrf"}  # of 100
 PAIRS = {"pairs": "pairs", "sources": "different sources", "references": "references of a source"}
 LEFT_OUT = {

@@ -7,7 +7,10 @@ from typing import Any
 
 from harken import run
 from harken.data import png
+from harken.data.label_batch import evenly
 from harken.data.tokens import MASK
+from harken.tasks.sets import answers
+from harken.use.classify import said
 from harken.use.model import Run
 from harken.use.tag import marked
 
@@ -108,6 +111,21 @@ def _seen(loaded: Run, task: Any, place: str) -> Found:
     return samples, [f"harken classify {place} my.png", f"harken eval {place}"]
 
 
+def _grouped(loaded: Run, task: Any, place: str) -> Found:
+    """What a few held-out sets are said to be, beside what they are."""
+    samples, part, words = list[dict[str, Any]](), held_out(task), task.data.words
+    if part:
+        some = part.some(evenly(len(part), SAMPLES))
+        rows = zip(some.names, said(words, answers(loaded.model, some)), some.targets.flatten(), strict=True)
+        samples = [{"prompt": n, "text": _said(labels), "references": [_true(words, t)]} for n, labels, t in rows]
+    return samples, [f"harken classify {place} my.csv", f"harken eval {place}"]
+
+
+def _true(words: Any, target: float) -> str:
+    number = words.answer == "number"
+    return f"{target * words.spread + words.mean:.3g}" if number else str(words.labels[int(target)])
+
+
 def _said(labels: Sequence[dict[str, Any]]) -> str:
     told = (
         f"{100 * said['probability']:.0f} %" if "probability" in said else f"{said['value']:.3g}" for said in labels
@@ -176,5 +194,6 @@ SHOWN: dict[str, Callable[[Run, Any, str], Found]] = {  # by the run's task
     "span": _asked,
     "image": _seen,
     "nodes": shown_nodes,
+    "set": _grouped,
     "answer": _about,
 }

@@ -44,6 +44,11 @@ def spearman(gold: Numbers, found: Numbers) -> float:
     return pearson(_ranks(gold), _ranks(found))
 
 
+def r2(mse: float, variance: float) -> float:
+    """The share of the variance that is explained; below 0: the mean alone would be nearer."""
+    return 1 - mse / variance if variance > 0 else 0.0
+
+
 def auc(gold: Numbers, found: Numbers) -> float:
     """The chance that a true one has a higher score than a false one, or half of it where they are equal."""
     true = int(gold.sum())

@@ -1,8 +1,12 @@
 """What a run does, by its task: the verb that asks for it, and how labels are found."""
 
+from collections.abc import Callable
+from typing import Any
+
 from .classify import label_texts
 from .nodes import label_nodes
-from .pictures import label_pictures
+from .pictures import label_pictures, listed
+from .sets import label_sets, named_sets
 
 DOES = {  # what a run does, and the verb
     "next-word": ("writes text", "generate"),
@@ -14,10 +18,16 @@ DOES = {  # what a run does, and the verb
     "span": ("finds answers in a text", "ask"),
     "image": ("says what a picture shows", "classify"),
     "nodes": ("says what nodes of a graph are", "classify"),
+    "set": ("says what a set of rows is", "classify"),
     "answer": ("answers questions about a story", "ask"),
 }
 LABELS = {
     "classify": label_texts,
     "image": label_pictures,
     "nodes": label_nodes,
+    "set": label_sets,
 }  # by the task: how `classify` finds the labels of what it is given
+NAMED: dict[str, tuple[str, Callable[..., tuple[list[str], list[Any]]]]] = {
+    "image": ("files", listed),
+    "set": ("sets", named_sets),
+}  # by the task: where what is typed are files, what is in them, by its names

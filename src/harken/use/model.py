@@ -255,7 +255,8 @@ class Run:
         """The labels of a text, or of each of a list, the likeliest first: label and probability (of a number: value).
 
         Where two texts were learned, each is a pair of them, or one with a tab between; where pictures were, a path or
-        an array of bytes. A language model is asked: prompt="Review: {text} Sentiment:", labels=["good", "bad"].
+        an array of bytes; where sets were, an array of rows, or a table, of which all are answered. A language model is
+        asked: prompt="Review: {text} Sentiment:", labels=["good", "bad"].
         """
         alone = isinstance(text, str | Path)
         given = [text] if alone else text
@@ -266,7 +267,7 @@ class Run:
             found = LABELS[self.recipe.task.kind](self, given)
         else:
             found = label_by_prompt(self, given, prompt, labels, listen)
-        return found[0] if alone else found
+        return found[0] if alone and len(found) == 1 else found
 
     def tag(self, text: str | Sequence[str]) -> Any:
         """The tagged spans of a text, or of each of a list: label, text, start and end (characters), probability."""

@@ -69,8 +69,8 @@ def _array(path: Path) -> Tensor:  # N C H W
     return stacked(x, str(path))
 
 
-def listed(given: Sequence[str]) -> list[str]:
-    """The pictures that these names mean: a folder means all that lie in it."""
+def listed(run: "Run", given: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The pictures that these names mean, and their names, which are the same: a folder means all that lie in it."""
     found = list[str]()
     for name in given:
         path = Path(name)
@@ -83,4 +83,4 @@ def listed(given: Sequence[str]) -> list[str]:
             found.append(name)
         else:
             raise BadInput(f"{name}: there is no such picture; check the name{near_name(name)}")
-    return found
+    return found, found

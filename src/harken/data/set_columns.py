@@ -1,0 +1,63 @@
+"""Which columns of a table make sets: of which set a row is, what is said of each set, and the numbers of the row."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from harken.data import peek
+from harken.data.columns import Place
+from harken.data.peek import Column, Table
+
+GROUP = re.compile(
+    r"(.*[\W_])?(set|group|cloud|window|series|sequence|sample|segment|object|bag|case|patient|subject|session|trial|"
+    r"event|instance|example|unit)s?([\W_]*(id|idx|index|no|nr|num|number|name|key))?|(.*[\W_])?id|.*[\W_]group"
+)
+NUMBERS = 0.9  # share of the cells of a column of numbers
+
+
+@dataclass(frozen=True)
+class Found:
+    """The columns of sets, each by its name or number."""
+
+    group: Column
+    label: Column | None
+    columns: list[Column]
+    left: list[Column]  # they hold no numbers
+
+
+def set_columns(table: Table, group: Place = None, label: Place = None) -> Found | None:
+    """The columns of a table whose rows make sets; None, if they do not, or if it cannot be told.
+
+    A set's rows say the same in the column of its name and in that of its label, and not the same in all others.
+    """
+    columns = peek.columns_of(table)
+    named = [c for c in columns if GROUP.fullmatch(c.name) or (not table.header and c.index == 0)]
+    for own in [c for c in columns if is_at(c, group)] if group is not None else named:
+        if own.filled < 1 or not 2 <= own.values <= own.rows / 2:
+            continue
+        steady = [c for c in columns if c is not own and c.values > 1 and _steady(table, own, c)]
+        labels = [c for c in steady if label is None or is_at(c, label)]
+        labels.sort(key=lambda c: (not peek.LABEL.fullmatch(c.name), c.number > NUMBERS, -c.index))
+        said = labels[0] if labels else None
+        rest = [c for c in columns if c not in (own, said)]
+        numbers = [c for c in rest if c.number >= NUMBERS and c.filled >= NUMBERS]
+        if said and any(c not in steady for c in numbers):
+            return Found(own, said, numbers, [c for c in rest if c not in numbers])
+    return None
+
+
+def is_at(column: Column, place: Place) -> bool:
+    return place in (column.place, column.index + 1) or str(place) == str(column.place)
+
+
+def _steady(table: Table, group: Column, column: Column) -> bool:
+    """Whether the rows of each set say the same in this column."""
+    seen = dict[str, str]()
+    return all(seen.setdefault(row[group.index], row[column.index]) == row[column.index] for row in table.rows)
+
+
+def table_of(path: Path) -> Table | None:
+    """The start of a table or of JSON lines."""
+    text = peek.text_of(peek.start_of(path))
+    lines = text.suffix in (".json", ".jsonl", ".ndjson")
+    return peek.objects_of(text) if lines else peek.table_of(text)

@@ -1,0 +1,70 @@
+"""What is typed about sets, and what is said: check, train, classify, eval."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+TINY = ["train.steps=2", "train.batch=8", "model.size=tiny", "train.threads=1"]
+
+
+def clouds(path: Path, many: int, *, label: bool) -> Path:
+    rng, lines = np.random.default_rng(many), ["cloud,x,y" + ",where" * label]
+    for n in range(many):
+        for x, y in rng.normal(3 * (n % 2), 1, (4, 2)):
+            lines.append(f"c{n},{x:.3f},{y:.3f}" + f",{('near', 'far')[n % 2]}" * label)
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture
+def run(harken, tmp_path) -> str:
+    """A run in the working folder, and sets of which nothing is said."""
+    clouds(tmp_path / "clouds.csv", 60, label=True)
+    clouds(tmp_path / "other.csv", 5, label=False)
+    told = harken("train", "clouds.csv", *TINY).out
+    assert "sets (4 rows of 2 numbers, 2 labels)" in told
+    assert re.search(r"next +harken classify runs/clouds '?clouds.csv\[c\d+\]", told)
+    return "runs/clouds"
+
+
+def test_sets_are_checked_named_and_judged(harken, run):
+    checked = harken("check", "clouds.csv", *TINY).out
+    assert "clouds.csv is sets: " in checked
+    assert "column 'cloud' names sets of 4 rows on average, and column 'where' is the same in each" in checked
+    said = harken("classify", run, "other.csv").out.splitlines()
+    assert [line.split()[-1] for line in said] == [f"c{n}" for n in range(5)]
+    assert re.fullmatch(r"0\.\d{3} (near|far)  0\.\d{3} (near|far)\n", harken("classify", run, "other.csv[c2]").out)
+    assert "regression on means and spreads, for free" in harken("eval", run, "clouds.csv").out
+
+
+def test_answers_come_with_the_names_of_their_sets(harken, run, tmp_path):
+    found = json.loads(harken("classify", run, "other.csv", "--json").out)
+    assert found["sets"] == [f"c{n}" for n in range(5)]
+    assert "5 answers in said.jsonl" in harken("classify", run, "--in", "other.csv", "--out", "said.jsonl").out
+    lines = [json.loads(line) for line in (tmp_path / "said.jsonl").read_text().splitlines()]
+    assert [line["input"] for line in lines] == found["sets"]
+    assert [line["label"] for line in lines] == [labels[0]["label"] for labels in found["labels"]]
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        (["classify", "RUN", "othr.csv"], "othr.csv: there is no such table; check the name"),
+        (["classify", "RUN", "other.csv[c9]"], "other.csv: has no set 'c9'; it has 5, such as c0, c1, c2."),
+        (["eval", "RUN", "other.csv"], "other.csv: there is no column 'where'; its columns are cloud, x, y"),
+        (["train", "clouds.csv", "data.group=cluod"], "there is no column 'cluod'"),
+        (["train", "clouds.csv", "data.gruop=cloud"], "data.gruop is not a setting. Did you mean data.group?"),
+        (["train", "clouds.csv", "data.columns=x,z"], "there is no column 'z'"),
+        (["train", "clouds.csv", "model.pool=max"], "model.pool = 'max': accepted: mean, first, seed"),
+        (["train", "clouds.csv", "model.kind=vit"], "model.kind = 'vit' is a kind of model, but none of sets"),
+        (["train", "clouds.csv", "task.measure=r2"], "task.measure=r2: does not fit, as the data asks for a label"),
+    ],
+)
+def test_what_is_mistyped_is_told_in_one_line(harken, run, typed, told):
+    done = harken(*[run if word == "RUN" else word for word in typed])
+    assert done.code in (1, 2)
+    assert told in done.err
+    assert done.err.count("\n") == 1
