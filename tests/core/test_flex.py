@@ -8,22 +8,29 @@ import torch
 import harken
 from harken.core import CAUSAL, ScaledDot, attend, bigbird, explicit, hubs, keep, same, window
 from harken.data.tales import tales
+from harken.models.bigbird import tiled, within
 from harken.models.gpt import Shape
 from harken.run import sha256
 
 pytestmark = pytest.mark.gpu
 L, D = 1024, 64
+NAMES = ["window", "causal window", "causal documents", "padding", "hubs"]
+NAMES += ["bigbird", "causal bigbird", "padded bigbird", "packed bigbird"]
 
 
 def structures(device: torch.device) -> dict:
     doc = torch.arange(L, device=device).div(300, rounding_mode="floor").expand(2, L)
+    pos = (torch.arange(L, device=device) % 300).expand(2, L)
     real = torch.ones(2, L, dtype=torch.bool, device=device)
     real[0, 700:] = False
     real[1] = False  # nobody may look at anything
     return {
         "window": window(50),
         "causal window": CAUSAL & window(200),
-        "bigbird": bigbird(L, 32, 16, 8),
+        "bigbird": tiled(bigbird(L // 64, 1, 1, 2), 64),
+        "causal bigbird": tiled(bigbird(L // 64, 1, 1, 2) & CAUSAL, 64) & CAUSAL,
+        "padded bigbird": tiled(bigbird(L // 128, 1, 1, 1), 128) & keep(real),
+        "packed bigbird": within(tiled(bigbird(L // 64, 1, 1, 2) & CAUSAL, 64) & CAUSAL, pos) & same(doc),
         "causal documents": CAUSAL & same(doc),
         "padding": keep(real),
         "hubs": (window(10) | hubs(4)) & keep(real),
@@ -37,7 +44,7 @@ def device() -> torch.device:
     return torch.device("cuda")
 
 
-@pytest.mark.parametrize("name", ["window", "causal window", "bigbird", "causal documents", "padding", "hubs"])
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("heads", [4, 2])
 def test_flex_gives_the_numbers_and_gradients_of_the_equation(name, heads, device, monkeypatch):
     structure = structures(device)[name]
@@ -46,6 +53,7 @@ def test_flex_gives_the_numbers_and_gradients_of_the_equation(name, heads, devic
     route = import_module("harken.core.attend")
     monkeypatch.setattr(route, "fused", None)  # if another route is taken, this test fails
     monkeypatch.setattr(route, "sparse", None)
+    monkeypatch.setattr(route, "blocks", None)
     o = attend(q, k, v, ScaledDot(D), structure)
     want = explicit(q, k, v, ScaledDot(D), structure.lay(2, L, L, device))
     toward = torch.randn_like(o)
@@ -59,7 +67,7 @@ def test_flex_gives_the_numbers_and_gradients_of_the_equation(name, heads, devic
 def test_bigbird_on_the_device_builds_nothing_of_size_l_squared(device):
     torch._dynamo.reset()  # the masks of the tests above fill the compiler's memory, and it would give up
     long = 32_768
-    structure = bigbird(long, 64, 16, 8)
+    structure = tiled(bigbird(long // 64, 1, 1, 3), 64)
     q, k, v = (torch.randn(1, 1, long, D, device=device, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
     attend(q, k, v, ScaledDot(D), structure).sum().backward()
     torch.cuda.synchronize()
@@ -67,6 +75,31 @@ def test_bigbird_on_the_device_builds_nothing_of_size_l_squared(device):
     before = torch.cuda.memory_allocated()
     attend(q, k, v, ScaledDot(D), structure).sum().backward()
     assert torch.cuda.max_memory_allocated() - before < long * long / 4  # a mask of two bits a pair would be more
+
+
+def bird(**more) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return Shape(d=128, layers=2, heads=2, context=L, structure="bigbird", block=64, **more).build(100)
+
+
+def test_a_model_of_blocks_says_on_the_device_what_it_says_on_the_cpu(device):
+    torch._dynamo.reset()
+    model, tokens = bird(), torch.randint(100, (2, 1000))
+    want = model(tokens).detach()
+    torch.testing.assert_close(model.to(device)(tokens.to(device)).cpu(), want, atol=5e-3, rtol=5e-3)
+
+
+def test_blocks_with_dropout_have_finite_gradients_on_the_device(device):
+    model = bird(dropout=0.1).to(device)
+    model(torch.randint(100, (2, 1000), device=device)).sum().backward()
+    assert all(p.grad.isfinite().all() for p in model.stack.parameters())
+
+
+def test_a_training_with_blocks_is_recorded_and_goes_on(device, tmp_path):
+    (tmp_path / "tales.txt").write_text("\n".join(tales(400)))
+    settings = {"train.steps": 8, "model.size": "tiny", "model.context": 1024, "model.structure": "bigbird"}
+    run = harken.train(tmp_path / "tales.txt", out=tmp_path / "run", settings=settings | {"train.batch": 2})
+    assert run.metrics["valid"]["loss"] < 6
 
 
 def test_twenty_packed_batches_are_compiled_for_once(device):

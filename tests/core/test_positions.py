@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from harken.core import CAUSAL, Alibi, Learned, Positions, Rotary, ScaledDot, Sinusoid, attend, llama3, ntk, stretched
+from harken.core import CAUSAL, Alibi, Learned, Positions, Rotary, ScaledDot, Sinusoid, attend
+from harken.models.turns import llama3, ntk, stretched
 
 POS = torch.arange(50)
 

@@ -1,8 +1,8 @@
 """The one equation: o_i = sum_j a_ij v_j, a_i = softmax_j sim(q_i, k_j), over the j the structure allows.
 
-Four routes compute it: `explicit` (the equation, and the weights A), `fused` (PyTorch's kernel), `sparse` (pair by
-pair, for graphs and BigBird) and `flex` (block by block, on a GPU). tests/core/test_attend.py holds them to the same
-numbers. A query that may look at nothing gets o = 0, with finite gradients, in all of them.
+Five routes compute it: `explicit` (the equation, and the weights A), `fused` (PyTorch's kernel), `sparse` (pair by
+pair, for graphs), `blocks` (for BigBird) and `flex` (blocks on a GPU). tests/core holds them to the same numbers. A
+query that may look at nothing gets o = 0, with finite gradients, in all of them.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .similarity import Similarity
-from .structure import FULL, Layout, Structure, compiled
+from .structure import FULL, Layout, Structure, Tiles, compiled
 from .view import Edit, Editor, View, Watcher, pair_weights, weights
 
 
@@ -37,8 +37,13 @@ def attend(
         watch(View(q, k, similarity, layout))  # nothing is computed yet
     if dropout == 0 and similarity.is_dot and _flexible(q, layout):
         return flex(q, k, v, similarity, layout)
-    if layout.pairs is not None:
-        return sparse(q, k, v, similarity, layout, dropout=dropout)
+    if layout.tiles is not None:
+        return blocks(q, k, v, similarity, layout.tiles, dropout=dropout)
+    return (dense if layout.pairs is None else sparse)(q, k, v, similarity, layout, dropout=dropout)
+
+
+def dense(q: Tensor, k: Tensor, v: Tensor, similarity: Similarity, layout: Layout, *, dropout: float = 0.0) -> Tensor:
+    """All queries and all keys."""
     # as sums one query of a compiled step on a GPU melts into its neighbours; and many models at once have no kernel
     one, many = q.is_cuda and q.shape[-2] == 1, torch._C._are_functorch_transforms_active
     route = explicit if not similarity.is_dot or (one if torch.compiler.is_compiling() else many()) else fused
@@ -79,6 +84,16 @@ def mix(a: Tensor, v: Tensor, i: Tensor, j: Tensor, n: int) -> Tensor:
     """o_i = sum over pairs (i, j) of a_ij v_j. With a fixed by the degrees this is a graph convolution."""
     sent = a.unsqueeze(-1) * v[..., j, :]  # ... E D
     return sent.new_zeros(*sent.shape[:-2], n, sent.shape[-1]).index_add(-2, i, sent)
+
+
+def blocks(q: Tensor, k: Tensor, v: Tensor, similarity: Similarity, tiles: Tiles, *, dropout: float = 0.0) -> Tensor:
+    """Block by block, each with the keys of the few it looks at: a batch of short texts, and nothing of size L x L."""
+    parts, (q, k, v) = [], (x.transpose(1, 2).flatten(0, 1)[tiles.slots] for x in (q, k, v))  # N S H D
+    for who, at, layout in tiles.passes:
+        near = (F.embedding(at, x.flatten(1)).unflatten(-1, x.shape[1:]).flatten(1, 2) for x in (k, v))  # M KS H' D
+        own, keys, values = (x.transpose(1, 2) for x in (q[who], *near))
+        parts.append(dense(own, keys, values, similarity, layout, dropout=dropout).transpose(1, 2).flatten(0, 1))
+    return torch.cat(parts)[tiles.back].transpose(1, 2)
 
 
 def flex(q: Tensor, k: Tensor, v: Tensor, similarity: Similarity, layout: Layout) -> Tensor:

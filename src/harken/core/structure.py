@@ -18,7 +18,6 @@ compiled = cache(torch.compile)  # FlexAttention and its masks are kernels only 
 Predicate = Callable[[Tensor, Tensor, Tensor], Tensor]  # b, i, j (broadcastable) -> True where i may look at j
 Pairs = tuple[Tensor, Tensor]  # i, j: E each
 Bias = Tensor | None  # H Lq Lk or B H Lq Lk
-BLOCK = 128  # FlexAttention's
 Listed = tuple[Tensor, Tensor, Tensor]  # i, j: E each, and whether the pair is allowed: B|1 E
 Dense = tuple[Tensor, Tensor | None, Tensor]
 
@@ -33,28 +32,29 @@ class Structure:
     reflexive: bool = False  # every query may look at its own slot, so no row is empty
     pointwise: bool = True  # the predicate is arithmetic on b, i, j, so a block kernel can carry it along
     slots: Tensor | None = None  # where the queries sit: Lq or B Lq; None: at the end of the keys
+    plan: Any = None  # of blocks that hold every allowed pair: plan(B, L, device) gives Tiles; plan & structure
 
     def __and__(self, other: "Structure") -> "Structure":
         if self is FULL or other is FULL or self is other:
             return other if self is FULL else self
         a, b = self.pairs, other.pairs  # the shorter list will do
         pairs = a if b is None or (a is not None and len(a[0]) <= len(b[0])) else b
-        return self._join(other, operator.and_, "&", pairs)
+        plan = self.plan & other if self.plan else other.plan and other.plan & self
+        return self._join(other, operator.and_, "&", pairs=pairs, plan=plan)
 
     def __or__(self, other: "Structure") -> "Structure":
         if self is FULL or other is FULL:
             return FULL
         pairs = None if self.pairs is None or other.pairs is None else _union(self.pairs, other.pairs)
-        return self._join(other, operator.or_, "|", pairs)
+        return self._join(other, operator.or_, "|", pairs=pairs)
 
-    def _join(self, other: "Structure", how: Callable[[Any, Any], Any], sign: str, pairs: Pairs | None) -> "Structure":
-        name, reflexive = f"({self.name} {sign} {other.name})", how(self.reflexive, other.reflexive)
-        pointwise, slots = self.pointwise and other.pointwise, other.slots if self.slots is None else self.slots
-        return Structure(lambda *x: how(self.allows(*x), other.allows(*x)), name, pairs, reflexive, pointwise, slots)
+    def _join(self, other: "Structure", how: Callable[[Any, Any], Any], sign: str, **rest: Any) -> "Structure":
+        name, slots = f"({self.name} {sign} {other.name})", other.slots if self.slots is None else self.slots
+        rest |= {"reflexive": how(self.reflexive, other.reflexive), "pointwise": self.pointwise and other.pointwise}
+        return Structure(lambda *x: how(self.allows(*x), other.allows(*x)), name, slots=slots, **rest)
 
     def __invert__(self) -> "Structure":
-        name = f"~{self.name}"
-        return replace(self, allows=lambda b, i, j: ~self.allows(b, i, j), name=name, pairs=None, reflexive=False)
+        return Structure(lambda *x: ~self.allows(*x), f"~{self.name}", pointwise=self.pointwise, slots=self.slots)
 
     def __deepcopy__(self, memo: Any) -> "Structure":
         return self  # it never changes, and CAUSAL is known by its identity: a copied model takes the same routes
@@ -79,13 +79,14 @@ class Layout:
         self.b = torch.arange(B, device=device).view(-1, 1, 1)
         self.slots = torch.arange(Lk - Lq, Lk, device=device) if structure.slots is None else structure.slots
         # a kernel's own flag may replace the mask, but only when the queries sit where the kernel thinks they do
-        last = structure is CAUSAL and Lq == 1  # one query at the end of its keys sees them all
+        alike, last = Lq == Lk and structure.slots is None, structure is CAUSAL and Lq == 1  # the last sees all
         self.full = bias is None and (structure.allows is FULL.allows or last)
         self.causal = bias is None and structure is CAUSAL and Lq == Lk and not last
         self.pairs: Listed | None = None
-        if structure.pairs is not None and structure.slots is None and Lq == Lk:
+        if structure.pairs is not None and alike:
             i, j = (t.to(device) for t in structure.pairs)
             self.pairs = i, j, structure.allows(self.b, i.view(1, 1, -1), j.view(1, 1, -1)).squeeze(1)
+        self.tiles: Tiles | None = structure.plan(B, Lk, device) if structure.plan and alike and bias is None else None
         self._dense: Dense | None = None
         self._blocks: Any = None
 
@@ -115,25 +116,30 @@ class Layout:
 
     def blocks(self) -> Any:
         """FlexAttention's block mask: blocks in which nobody may look at anybody are skipped, never stored."""
-        from torch.nn.attention.flex_attention import BlockMask, create_block_mask
+        from torch.nn.attention.flex_attention import create_block_mask
 
         allows, slots = self.structure.allows, self.slots
 
         def mask_mod(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
             return allows(b, slots[b, i] if slots.dim() == 2 else slots[i], j)
 
-        if self._blocks is None and self.pairs is not None:  # the blocks of the listed pairs: never L x L
-            n, (i, j, _) = -(-self.Lk // BLOCK), self.pairs
-            touched = torch.zeros(1, 1, n, n, dtype=torch.int32, device=self.device)
-            touched[0, 0, i // BLOCK, j // BLOCK] = 1
-            order = touched.argsort(dim=-1, descending=True, stable=True).int()
-            rest: dict[str, Any] = {"mask_mod": mask_mod, "BLOCK_SIZE": BLOCK, "seq_lengths": (self.Lq, self.Lk)}
-            self._blocks = BlockMask.from_kv_blocks(touched.sum(-1).int(), order, **rest)
-        if self._blocks is None:
+        if self._blocks is None and self.tiles is not None:
+            self._blocks = self.tiles.blocks(mask_mod)
+        elif self._blocks is None:
             B = len(self.rows(slice(1)))  # 1 where all rows of the batch are alike
             build: Any = create_block_mask if torch.compiler.is_compiling() else compiled(create_block_mask)
             self._blocks = build(mask_mod, B, None, self.Lq, self.Lk, str(self.device))
         return self._blocks
+
+
+@dataclass(frozen=True, eq=False)
+class Tiles:
+    """Blocks of S slots, N in all rows together, and in passes: M of them, the K that each looks at, and a layout."""
+
+    slots: Tensor  # N S: of the batch's slots, counted through its rows
+    passes: list[tuple[Tensor, Tensor, Layout]]  # M, M K, of S queries and KS keys
+    back: Tensor  # B L: where in the passes' answers, one below the other, a slot's own stands
+    blocks: Callable[[Any], Any]  # FlexAttention's, for its question whether i may look at j
 
 
 FULL = Structure(lambda b, i, j: (i >= 0) | (j >= 0), "full", reflexive=True)  # i < 0: more queries than keys
@@ -151,12 +157,12 @@ def hubs(g: int) -> Structure:
 
 
 def random_links(L: int, r: int, seed: int = 0) -> Structure:
-    """Each of L queries looks at r keys, drawn once: by a hash of i, so that no table has to follow to a device."""
+    """Each of L queries looks at r keys up to it, so that shorter texts have the same; drawn by a hash, not a table."""
 
     def link(i: Tensor, n: int | Tensor) -> Tensor:
         x = (i * r + n + (seed % 2**31 << 32)) * 0x1E3779B97F4A7C15
         x = (x ^ (x >> 32)) * 0x3F58476D1CE4E5B9
-        return (x ^ (x >> 29)) % L
+        return (x ^ (x >> 29)) % (i.abs() + 1)
 
     def allows(b: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return reduce(operator.or_, (link(i, n) == j for n in range(r)), i + j < 0)  # never a whole L x L x r

@@ -13,10 +13,10 @@ from harken.core import FULL, Learned, Stack, Structure, Wiring, keep
 from harken.core.layers import ACTS
 from harken.errors import BadInput, BadSetting
 from harken.models import LanguageModel, start
-from harken.part import Part
+from harken.models.bigbird import Reach, within
 
 
-class Shape(Part):
+class Shape(Reach):
     """The settings of a BERT."""
 
     task: ClassVar[str] = "masked-words"
@@ -57,13 +57,13 @@ class Shape(Part):
 
 
 class BERT(LanguageModel):
-    """Word + place + segment, blocks without a mask, and a score for each word that may have been hidden."""
+    """Word + place + segment, blocks that look both ways, and a score for each word that may have been hidden."""
 
     causal = False
 
     def __init__(self, shape: Shape, vocab: int) -> None:
         super().__init__(vocab, shape.d)
-        self.context, wiring = shape.context, shape.wiring()
+        self.context, self.structure, wiring = shape.context, shape.reach(), shape.wiring()
         self.segments = nn.Embedding(shape.segments, shape.d) if shape.segments else None
         self.dropout = nn.Dropout(shape.dropout)
         self.embed_norm = wiring.normalise()
@@ -94,6 +94,7 @@ class BERT(LanguageModel):
         x = self.stack.positions.add(self.words(tokens), pos)
         if self.segments is not None:
             x = x + self.segments(torch.zeros_like(tokens) if segments is None else segments)
+        structure = within(self.structure, pos) & structure
         return self.norm(self.stack(self.dropout(self.embed_norm(x)), structure=structure, pos=pos))
 
     def pooled(self, h: Tensor) -> Tensor:  # ... d, of CLS

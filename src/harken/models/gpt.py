@@ -5,13 +5,14 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field, PositiveFloat
+from pydantic import Field
 from torch import Tensor, nn
 
 from harken import core
 from harken.core import CAUSAL, FULL, Memory, Positions, Similarity, Stack, Structure, Wiring
 from harken.models import START, LanguageModel, calm, start
-from harken.part import Part
+from harken.models.bigbird import Reach, within
+from harken.models.turns import Slower, llama3, stretched
 
 SIMILARITIES: dict[str, Callable[[int, int], Similarity]] = {
     "scaled-dot": lambda heads, D: core.ScaledDot(D),
@@ -22,10 +23,9 @@ SIMILARITIES: dict[str, Callable[[int, int], Similarity]] = {
     "additive": core.Additive,
     "latent": core.Latent,
 }
-Slower = dict[Literal["factor", "low", "high", "context"], PositiveFloat]
 
 
-class Shape(Part):
+class Shape(Reach):
     """The settings of a GPT."""
 
     kind: Literal["gpt"] = "gpt"
@@ -94,14 +94,14 @@ class Shape(Part):
         # sin and cos have size 1, and words that start at 0.02 would drown in them (the paper multiplies too)
         return self.loud or (1 / START if self.positions.startswith("sinusoid") else 1.0)
 
-    def structure(self) -> Structure:
-        return CAUSAL if self.window is None else CAUSAL & core.window(self.window)
+    def looks(self) -> Structure:
+        return (CAUSAL if self.window is None else CAUSAL & core.window(self.window)) & self.reach(CAUSAL)
 
     def places(self) -> Positions:
         with torch.device("meta"):
             D = self.wiring().attention().d_k  # a d that does not split over the heads is refused here, by its name
         how: dict[Any, Any] = {"factor": 1.0, **(self.scaling or {})}
-        slower = core.stretched(**how) if len(how) == 1 else core.llama3(**how)
+        slower = stretched(**how) if len(how) == 1 else llama3(**how)
         turned = partial(core.Rotary, D, base=self.base, scaling=slower)
         kinds: dict[str, Callable[[], Positions]] = {
             "sinusoid": core.Sinusoid,
@@ -120,13 +120,12 @@ class GPT(LanguageModel):
 
     def __init__(self, shape: Shape, vocab: int) -> None:
         super().__init__(vocab, shape.d, word_dropout=shape.word_dropout)
-        self.context = shape.context
-        self.loud = shape.loudness()
+        self.context, self.loud = shape.context, shape.loudness()
         self.lift = nn.Linear(shape.d, shape.d) if shape.lift else nn.Identity()
         self.dropout = nn.Dropout(shape.dropout)
         self.stack = Stack(shape.layers, shape.wiring(), shape.places())
         self.norm = shape.wiring().normalise() if shape.norm == "pre" else nn.Identity()
-        self.structure = shape.structure()
+        self.structure = shape.looks()
         self.apply(start)
         calm(self.stack, 2 * shape.layers)
         if shape.tied:
@@ -143,7 +142,8 @@ class GPT(LanguageModel):
     ) -> Tensor:  # B L d
         pos = torch.arange(tokens.shape[1], device=tokens.device) if pos is None else pos
         x = self.lift(self.stack.positions.add(self.words(tokens) * self.loud, pos))
-        h = self.stack(self.dropout(x), structure=self.structure & structure, pos=pos, memory=memory)
+        structure = within(self.structure, pos, memory) & structure
+        h = self.stack(self.dropout(x), structure=structure, pos=pos, memory=memory)
         return self.norm(h)
 
     def memory(self, B: int, capacity: int) -> list[Memory]:

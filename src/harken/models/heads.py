@@ -4,7 +4,7 @@ y = W h + b, where h is the state of the token that stands for the text: CLS of 
 RNN, or the mean of all. The body may come from another run; then only the head begins anew.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -71,15 +71,11 @@ class _Head(Part):
 class BERTShape(_Head, bert.Shape):
     """A BERT with a head."""
 
-    packs: ClassVar[bool] = True  # keeps the texts of one row apart
-
     pool: Pool = Field("first", description="what stands for a text: its first token (CLS), its last, or the mean")
 
 
 class GPTShape(_Head, gpt.Shape):
     """A GPT with a head on the last token."""
-
-    packs: ClassVar[bool] = True
 
 
 class RNNShape(_Head, rnn.RNNShape):

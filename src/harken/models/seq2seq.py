@@ -13,12 +13,11 @@ from torch import Tensor, nn
 
 from harken.core import Fixed, Memory, Stack, Structure, Wiring, same
 from harken.models import EncoderDecoder, Packed, Source, calm, gpt, start
+from harken.models.bigbird import within
 
 
 class TransformerShape(gpt.Shape):
     """The settings of an encoder-decoder Transformer. What a GPT may be, its decoder may be."""
-
-    packs: ClassVar = True  # several pairs in a row, which do not see each other
 
     kind: Literal["transformer"] = "transformer"  # type: ignore[assignment]
     size: Literal["tiny", "small", "base", "big"] = Field(  # type: ignore[assignment]
@@ -62,7 +61,7 @@ class Seq2Seq(EncoderDecoder):
         self.stack = Stack(shape.layers, replace(wiring, cross=True), shape.places())
         self.encoder_norm = wiring.normalise() if shape.encoder_norm and shape.norm == "pre" else nn.Identity()
         self.norm = wiring.normalise() if shape.norm == "pre" else nn.Identity()
-        self.structure = shape.structure()
+        self.structure, self.source_structure = shape.looks(), shape.reach()
         self.apply(start)
         for stack, sums in ((self.encoder, 2 * depth), (self.stack, 3 * shape.layers)):
             calm(stack, sums)
@@ -75,7 +74,8 @@ class Seq2Seq(EncoderDecoder):
         """The encoder's pass, and the keys and values of each decoder layer's cross-attention."""
         pos = torch.arange(source.shape[1], device=source.device) if pos is None else pos
         x = self.source_lift(self.encoder.positions.add(self.words(source, self.source_embed) * self.loud, pos))
-        h = self.encoder(self.dropout(x), structure=Source(None, real, seen).structure, pos=pos)
+        structure = within(self.source_structure, pos) & Source(None, real, seen).structure
+        h = self.encoder(self.dropout(x), structure=structure, pos=pos)
         return self.stack.read(self.encoder_norm(h))
 
     def forward(
@@ -94,7 +94,8 @@ class Seq2Seq(EncoderDecoder):
             pos, doc, source_pos, source_doc = packed
             read = self.read(source, None, source_pos, same(source_doc))
             slots = torch.arange(tokens.shape[1], device=tokens.device)
-            told, structure = Source(read, packed=same(doc, source_doc).at(slots)), structure & same(doc)
+            told = Source(read, packed=same(doc, source_doc).at(slots))
+            structure = within(structure, pos) & same(doc)
         else:
             told = self.source(source, source_lengths) if memory is None else memory.source
         pos = torch.arange(tokens.shape[1], device=tokens.device) if pos is None else pos

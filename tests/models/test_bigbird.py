@@ -1,0 +1,83 @@
+"""BigBird in the families that read texts: a text says the same alone, padded, packed, or word by word."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from harken import kinds
+from harken.core import CAUSAL, watching
+from harken.errors import BadSetting
+from harken.models import bert, gpt, seq2seq
+from harken.part import Outputs
+from harken.study.proofs import PROOFS
+
+SMALL: dict[str, Any] = {"d": 16, "layers": 2, "heads": 2, "context": 32, "dropout": 0.0}
+BIRD: dict[str, Any] = {"structure": "bigbird", "block": 3, "near": 0, "hubs": 1, "links": 1}
+MODELS = {
+    "gpt": lambda: gpt.Shape(**SMALL, **BIRD).build(20),
+    "gpt, rotary, window": lambda: gpt.Shape(**SMALL, **BIRD, positions="rotary", window=9).build(20),
+    "bert": lambda: bert.Shape(**SMALL, **BIRD).build(20),
+    "transformer": lambda: seq2seq.TransformerShape(**SMALL, **BIRD).build((20, 20)),
+}
+BOTH_WAYS = ("padded", "packed", "batched")
+OWED = [(name, proof) for name in MODELS for proof in (BOTH_WAYS if name == "bert" else PROOFS) if proof != "told"]
+
+
+@pytest.mark.parametrize(("name", "proof"), [*OWED, ("transformer", "told")])
+def test_what_a_language_model_owes_it_owes_with_blocks_too(name: str, proof: str) -> None:
+    torch.manual_seed(0)
+    gap, guilty = PROOFS[proof](MODELS[name]().double(), 32, 1e-9)
+    assert gap <= 1e-9, guilty
+
+
+@pytest.mark.parametrize("shape", [gpt.Shape, bert.Shape])
+def test_a_word_is_not_seen_where_no_block_looks_at_its_own(shape: Any) -> None:
+    torch.manual_seed(0)
+    model = shape(**SMALL | {"layers": 1}, **BIRD | {"links": 0, "hubs": 0}).build(20).eval()
+    tokens = torch.randint(20, (1, 32))
+    other = tokens.clone()
+    other[0, 4] = (tokens[0, 4] + 1) % 20
+    changed = (model(tokens) != model(other)).any(-1)[0]
+    assert set(changed.nonzero()[:, 0].tolist()) == ({3, 4, 5} if shape is bert.Shape else {4, 5})
+
+
+def test_the_seed_of_the_links_matters_and_the_rest_of_the_weights_is_the_same() -> None:
+    tokens, said = torch.randint(20, (1, 32)), []
+    for seed in (0, 0, 1):
+        torch.manual_seed(0)
+        said.append(gpt.Shape(**SMALL, **BIRD, links_seed=seed).build(20).eval()(tokens))
+    assert torch.equal(said[0], said[1])
+    assert not torch.equal(said[0], said[2])
+    torch.testing.assert_close(said[0][:, :6], said[2][:, :6])  # the first blocks see all there is
+
+
+def test_blocks_wider_than_the_text_are_full_attention() -> None:
+    torch.manual_seed(0)
+    tokens, weights = torch.randint(20, (2, 32)), gpt.Shape(**SMALL).build(20).state_dict()
+    wide = gpt.Shape(**SMALL, structure="bigbird", block=32).build(20)
+    wide.load_state_dict(weights)
+    plain = gpt.Shape(**SMALL).build(20)
+    plain.load_state_dict(weights)
+    torch.testing.assert_close(wide(tokens), plain(tokens))
+
+
+def test_without_the_setting_nothing_is_joined_to_the_causal_mask() -> None:
+    assert gpt.Shape().looks() is CAUSAL
+
+
+def test_alibi_is_refused_in_one_line() -> None:
+    with pytest.raises(BadSetting, match=r"model\.positions=alibi: .*take rotary"):
+        gpt.Shape(**SMALL, **BIRD, positions="alibi").build(20)
+
+
+@pytest.mark.parametrize("kind", ["gpt", "bert"])
+def test_heads_for_labels_read_long_texts_one_a_row(kind: str) -> None:
+    shape = kinds.find("model", kind, " of labels")
+    assert shape().packs
+    assert not shape(**BIRD).packs
+    headed = shape(**SMALL, **BIRD).build(Outputs(20, 3))
+    with torch.no_grad(), watching(headed, "body.stack.blocks.0.look") as views:
+        headed(torch.randint(20, (2, 31)), lengths=torch.tensor([31, 12]))
+    (view,) = views.values()
+    assert view.layout.tiles is not None  # what is computed: blocks, even under padding
