@@ -47,6 +47,7 @@ SETTINGS: Mapping[str, Any] = {
 
 
 HEADS = [("table", "bert"), ("table", "gpt"), ("table", "rnn"), ("tags", "bert"), ("spans", "bert"), ("images", "vit")]
+HEADS += [("sets", "set")]
 PICTURES = {"model.heads": 2, "model.stem": "patch", "model.pool": "first"}  # those of the paper, which others have too
 PAIRS = {"task.eval_pairs": 10, "task.longest": 12, "task.beam": 1, "task.label_smoothing": 0.1}
 SHORT = {("text", model) for model in ("gpt", "rnn", "gru", "lstm")}
@@ -64,7 +65,7 @@ class Family:
     model: str
 
     def settings(self) -> dict[str, Any]:
-        own: dict[str, Any] = {"model.heads": 2} if self.model in ("gpt", "bert", "transformer") else {}
+        own: dict[str, Any] = {"model.heads": 2} if self.model in ("gpt", "bert", "transformer", "set") else {}
         own |= {"model.context": 16} if (self.data, self.model) in SHORT else {}
         own |= PAIRS if self.data == "pairs" else {}
         own |= {"data.tokens": "wordpiece"} if self.model == "bert" or self.data in ("tags", "spans") else {}
@@ -108,6 +109,11 @@ def _images() -> bytes:
     return file.getvalue()
 
 
+def _sets() -> str:
+    rows = (f"c{n},{n % 2 + 0.1 * k},{n * k},{('low', 'high')[n % 2]}\n" for n in range(60) for k in range(3 + n % 2))
+    return "cloud,x,y,label\n" + "".join(rows)
+
+
 def _without(settings: dict[str, Any], name: str) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key != name}
 
@@ -119,6 +125,7 @@ DATA: dict[str, tuple[str, Callable[[], str | bytes]]] = {
     "tags": ("names.conll", _tags),
     "spans": ("houses.json", _spans),
     "images": ("spots.npz", _images),
+    "sets": ("clouds.csv", _sets),
 }
 
 

@@ -1,9 +1,10 @@
-"""The same block on pictures: patches instead of words."""
+"""The same block on pictures and sets: patches or rows instead of words."""
 
 import torch
 
+from harken.models import sets
 from harken.models.vit import Shape
-from harken.part import Pixels
+from harken.part import Outputs, Pixels
 
 from . import EXACT, Seen, gap, show
 
@@ -21,6 +22,18 @@ def pictures_are_sets() -> Seen:
         changed.append(gap(model(x), model(moved)))
     words = f"change of what is said when patches change places, with places {changed[1]:.2g}"
     return Seen(changed[0], words, changed[0] < EXACT < 0.01 < changed[1])
+
+
+@show()
+def sets_have_no_order() -> Seen:
+    """The block without places reads any set of rows: their order changes nothing, rows that are left out do."""
+    x = torch.randn(1, 9, 3)
+    model = sets.Shape(size="tiny").build(Outputs(3, 4))
+    for p in model.parameters():
+        torch.nn.init.normal_(p, std=0.3)
+    moved, fewer = gap(model(x), model(x[:, torch.randperm(9)])), gap(model(x), model(x[:, 5:]))
+    words = f"change of what is said of a set when its rows change places, when five are left out {fewer:.2g}"
+    return Seen(moved, words, moved < EXACT < 0.01 < fewer)
 
 
 @show()

@@ -77,5 +77,7 @@ def _in_words(schema: Mapping[str, Any]) -> str:
         return str(schema["const"])
     if "prefixItems" in schema:
         return f"list of {len(schema['prefixItems'])}, each a {_in_words(schema['prefixItems'][0])}"
+    if schema.get("type") == "array":
+        return "list"
     bounds = " and ".join(f"{sign} {schema[key]}" for key, sign in LIMITS.items() if key in schema)
     return f"{WORDS.get(schema.get('type', ''), 'text')} {bounds}".strip()

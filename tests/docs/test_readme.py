@@ -77,6 +77,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (home / "friends" / "nodes.csv").write_text("name,age,club\n" + sides)
     known = "".join(f"{name},{members[(n + 2) % 32]}\n" for n, name in enumerate(members))
     (home / "friends" / "edges.csv").write_text("source,target\n" + known)
+    points = "".join(f"c{n},{n % 2 + k},{n * k},{('a', 'b')[n % 2]}\n" for n in range(40) for k in range(3))
+    (home / "points.csv").write_text("cloud,x,y,kind\n" + points)
+    (home / "other.csv").write_text("cloud,x,y\nc1,0,1\nc1,2,1\n")
     (home / "english.txt").write_text("".join(f"{source}\n" for source, _ in pairs[:3]))
     (home / "recipe.toml").write_text('[data]\npath = "my.txt"\n[model]\nsize = "tiny"\n[train]\nsteps = 2\n')
     return home

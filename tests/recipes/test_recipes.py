@@ -48,6 +48,9 @@ def files(text: Path, pair_file: Path) -> dict[str, Path]:
     made["stories"].write_text("".join(stories(1, 60)))
     made["table"] = made["table"].with_suffix(".csv")
     made["table"].write_text("text,label\n" + "".join(f"word {n} is here,{'ab'[n % 2]}\n" for n in range(60)))
+    made["sets"] = made["tags"].with_name("sets.csv")
+    rows = "".join(f"c{n},{n},{k},{'ab'[n % 2]}\n" for n in range(60) for k in range(3))
+    made["sets"].write_text("cloud,n,k,kind\n" + rows)
     made["graph"] = made["tags"].with_name("graph")
     made["graph"].mkdir()
     (made["graph"] / "nodes.csv").write_text(
@@ -63,7 +66,7 @@ def files(text: Path, pair_file: Path) -> dict[str, Path]:
 @pytest.mark.parametrize("name", shipped_names())
 def test_every_shipped_recipe_is_valid(name):
     of = {"translate": "pairs", "labels": "table"} | {
-        kind: kind for kind in ("pairs", "tags", "spans", "stories", "graph", "images", "maths")
+        kind: kind for kind in ("pairs", "tags", "spans", "stories", "graph", "images", "maths", "sets")
     }
     assert resolve((name, shipped(name))).data.kind == of.get(name.partition("-")[0], "text")
 
