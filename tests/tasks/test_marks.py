@@ -52,3 +52,9 @@ def test_an_answer_that_never_changes_has_no_correlation():
     gold = np.array([0, 1, 1, 0])
     assert marks.matthews(gold, np.ones(4, int), 2) == 0
     assert marks.by_label(marks.one_hot(gold, 2), marks.one_hot(np.ones(4, int), 2))[2].tolist() == [0, 2 / 3]
+
+
+def test_the_spread_of_an_accuracy_is_that_of_the_binomial():
+    right = np.arange(1000) < 900
+    half = marks.spread(lambda drawn: right[drawn].mean(), 1000, 2000)
+    assert half == pytest.approx(1.96 * np.sqrt(0.9 * 0.1 / 1000), rel=0.08)

@@ -16,6 +16,7 @@ from . import Loss, Score
 from .answering import Answering, loss_of
 from .bag import Bags, bags, fit
 from .head_task import AT_ONCE, HeadTask
+from .marks import spread
 from .states import frozen, states
 
 if TYPE_CHECKING:
@@ -88,7 +89,11 @@ class Classify(Answering, HeadTask):
         part: Labelled = self.data.splits[split]
         some = part.texts.some(evenly(len(part), QUICK)) if quick else part.texts
         y = _from_states(model, some) if frozen(model) else answers(model, some)
-        return self.judged(y, some, parts=not quick)
+        score = self.judged(y, some, parts=not quick)
+        if not quick:
+            half = spread(lambda drawn: self.metrics(y[drawn], some.targets[drawn])[self.by], len(some))
+            score.protocol[f"{self.by}_interval"] = half
+        return score
 
     # --- what costs nothing -------------------------------------------------------------------------------------------
 
