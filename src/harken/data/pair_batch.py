@@ -40,7 +40,7 @@ class PairBatches:
     hold no token.
     """
 
-    def __init__(self, pairs: Pairs, rows: int, *, seed: int, splitters: Sequence[Splitter] = ()) -> None:
+    def __init__(self, pairs: Pairs, rows: int, *, seed: int, splitters: Sequence[Splitter | None] = ()) -> None:
         self.pairs, self.seed, self.splitters = pairs, seed, splitters
         self.source, self.target = pairs.source.lengths + 1, pairs.target.lengths + 1  # with the edge
         order = np.lexsort((self.source, self.target))
@@ -65,10 +65,8 @@ class PairBatches:
         order, turns = self._order(epoch)
         a, b = self.cuts[turns[step]], self.cuts[turns[step] + 1]
         picks = order[a:b]
-        sides = [splitter.gather(picks, epoch) for splitter in self.splitters]
-        return padded(
-            self.pairs, picks, sides or [side.gather(picks) for side in (self.pairs.source, self.pairs.target)]
-        )
+        both = zip((self.pairs.source, self.pairs.target), self.splitters or (None, None), strict=True)
+        return padded(self.pairs, picks, [by.gather(picks, epoch) if by else side.gather(picks) for side, by in both])
 
 
 def cuts(source: Tokens, target: Tokens, budget: float) -> Tokens:

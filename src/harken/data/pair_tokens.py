@@ -1,8 +1,9 @@
-"""The tokens of pairs: those of both sides, and signs as words of their own."""
+"""The tokens of pairs: those of both sides, signs as words of their own, symbols as they stand."""
 
+import json
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from harken.data import foreign
+from harken.data.cache import cache_folder
 from harken.data.pair_files import clean
+from harken.data.text import learned
 from harken.data.tokens import Tokenizer
+from harken.events import Listener
 
 FILES = ("tokenizer.json", "tokenizer.target.json")
+VOCAB = {"char": 0, "word": 10_000, "bpe": 8000, "symbol": 10_000}
 Ids = npt.NDArray[Any]
 
 GLUE = "\uffed"  # on the side of a sign on which no space stood
@@ -34,6 +39,10 @@ def apart(text: str) -> str:
 def together(text: str) -> str:
     """A glue that a model writes where there is nothing to be glued is left out too."""
     return re.sub(f" {GLUE}|{GLUE} ?", "", text)
+
+
+class Symbols(Tokenizer):
+    """Words as they stand between white space, signs with them: (NP is one. Their tokenizer.json is that of words."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +71,7 @@ class Tokenizers:
     def missing(self, text: str, tokenizer: Tokenizer | None = None) -> list[str]:
         """The pieces of a source (or of what this tokenizer reads) that its tokens do not know, each once."""
         by = tokenizer or self.source
-        written = apart(clean(text)) if by.kind == "word" else clean(text)
+        (written,) = _written(by, [clean(text)])
         return list(dict.fromkeys(piece.replace(GLUE, "") for piece in by.missing(written)))
 
     def encode_target(self, text: str) -> Ids:
@@ -76,15 +85,47 @@ class Tokenizers:
         """The text of the ids up to the first edge."""
         return _decode(self.target, ids)
 
+    @classmethod
+    def learned(
+        cls,
+        texts: Callable[[], Iterable[Sequence[tuple[str, str]]]],
+        kinds: tuple[str, str],
+        vocab: int | None,
+        *,
+        joint: bool,
+        listen: Listener,
+    ) -> "Tokenizers":
+        """The tokens of clean pairs, which come in blocks; joint: the same for both sides, if they are of one kind."""
+
+        def made(kind: str, *sides: int) -> Tokenizer:
+            def blocks() -> Iterator[str]:
+                for block in texts():
+                    lines = [pair[side] for side in sides for pair in block]
+                    yield "".join(f"{line}\n" for line in (map(apart, lines) if kind == "word" else lines))
+
+            most, symbols = vocab or VOCAB[kind], kind == "symbol"
+            found = learned("word" if symbols else kind, most, blocks, cache_folder("text"), listen=listen)
+            return Symbols(json.loads(found.json)) if symbols else found
+
+        return (
+            cls(both := made(kinds[0], 0, 1), both)
+            if joint and kinds[0] == kinds[1]
+            else cls(made(kinds[0], 0), made(kinds[1], 1))
+        )
+
     def files(self) -> dict[str, bytes]:
         """What a run folder keeps, by name."""
         both = dict(zip(FILES, (tokenizer.json for tokenizer in self.both), strict=True))
         return both if self.source is not self.target else {FILES[0]: self.source.json}
 
     @classmethod
-    def load(cls, folder: Path) -> "Tokenizers":
-        source = foreign.load(folder / FILES[0])
-        return cls(source, foreign.load(folder / FILES[1]) if (folder / FILES[1]).exists() else source)
+    def load(cls, folder: Path, kinds: tuple[str, str] = ("", "")) -> "Tokenizers":
+        there = [folder / name for name in FILES if name == FILES[0] or (folder / name).exists()]
+        found = [
+            Symbols.load(path) if kind == "symbol" else foreign.load(path)
+            for path, kind in zip(there, kinds, strict=False)
+        ]
+        return cls(found[0], found[-1])
 
 
 def _decode(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
@@ -99,10 +140,14 @@ def encode_lines(tokenizer: Tokenizer, lines: Iterable[str]) -> tuple[Ids, Ids]:
     if isinstance(tokenizer, foreign.Foreign):  # what stands before a word may change its ids
         each = [np.append(tokenizer.begin, tokenizer.encode(line)).astype(tokenizer.dtype) for line in lines]
         return np.concatenate([np.empty(0, tokenizer.dtype), *each]), np.array(list(map(len, each)), np.int64)
-    made = (apart(line) for line in lines) if tokenizer.kind == "word" else lines
-    ids = tokenizer.encode("".join(f"{line}\n" for line in made))
+    ids = tokenizer.encode("".join(f"{line}\n" for line in _written(tokenizer, lines)))
     end = ids == newline(tokenizer)
     return ids[~end], np.diff(np.flatnonzero(end), prepend=-1) - 1
+
+
+def _written(tokenizer: Tokenizer, lines: Iterable[str]) -> Iterable[str]:
+    """Lines as this tokenizer has learned to read them."""
+    return map(apart, lines) if tokenizer.kind == "word" and not isinstance(tokenizer, Symbols) else lines
 
 
 def newline(tokenizer: Tokenizer) -> int:

@@ -15,13 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, ValidationInfo, field_validator
 
-from harken.data.cache import cache_folder
 from harken.data.columns import Flaws
 from harken.data.pair_files import PairFile, grouping, in_folder, one
-from harken.data.pair_tokens import Ids, Side, Tokenizers, apart, encode_lines
+from harken.data.pair_tokens import Ids, Side, Tokenizers, encode_lines
 from harken.data.split_dropout import Splitter
-from harken.data.text import TextSource, fingerprint, learned
-from harken.data.tokens import Tokenizer
+from harken.data.text import TextSource, fingerprint
 from harken.errors import BadInput, BadSetting
 from harken.events import Listener, silent
 from harken.part import Part
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
 
 MOST = 3000  # sources held out by a share: more would cost time and tell little
 BLOCK = 4096  # pairs encoded at once
-VOCAB = {"char": 0, "word": 10_000, "bpe": 8000}
+Tokens = Literal["char", "word", "bpe", "symbol"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,11 +72,14 @@ class PairSource(Part):
     group: int | str | None = Field(
         None, description="a column, such as a distance, by whose values a held-out split is judged apart too"
     )
-    tokens: Literal["char", "word", "bpe"] = Field(
-        "bpe", description="what a token is; a sign is a word of its own, and byte pairs know every character"
+    tokens: Tokens = Field(
+        "bpe",
+        description="what a token is; byte pairs know every character, a sign is a word of its own, a symbol is what "
+        "stands between white space",
     )
+    target_tokens: Tokens | None = Field(None, description="what a token of the target is, if it is another")
     vocab: int | None = Field(None, ge=3, le=300_000, description="most tokens; none: 10,000 words, 8,000 byte pairs")
-    joint: bool = Field(True, description="one vocabulary for both sides; false: one each")
+    joint: bool = Field(True, description="one vocabulary for both sides, if their tokens are alike; false: one each")
     split_dropout: float = Field(
         0.0, ge=0, lt=1, description="share of the merges of byte pairs left out while learning, anew in each epoch"
     )
@@ -116,11 +117,15 @@ class PairSource(Part):
 
     def words(self, folder: Path) -> Tokenizers:
         """The tokens that a run kept."""
-        return Tokenizers.load(folder)
+        return Tokenizers.load(folder, self._kinds)
 
     def files(self, path: Path) -> list[Path]:
         """The file, or the files of a folder in the order of their names."""
         return TextSource().files(path)
+
+    @property
+    def _kinds(self) -> tuple[str, str]:
+        return self.tokens, self.target_tokens or self.tokens
 
     @property
     def _home(self) -> str | None:
@@ -148,7 +153,9 @@ class PairSource(Part):
         empty = BadInput(f"{name}: there is nothing to learn from; give more pairs, or a larger data.longest")
         if next(texts(), None) is None:
             raise empty
-        tokenizer = tokenizer or self._learned(texts, listen)
+        tokenizer = tokenizer or Tokenizers.learned(
+            lambda: _groups(texts()), self._kinds, self.vocab, joint=self.joint, listen=listen
+        )
         train, keys, aside = self._encoded(texts(), tokenizer, drawn.seen, listen)
         if not len(train):
             raise empty
@@ -225,19 +232,6 @@ class PairSource(Part):
         found = in_folder(Path(path), self.source, self.target)
         return found.get(split) or found["train"]
 
-    def _learned(self, texts: Callable[[], Iterable[tuple[str, str]]], listen: Listener) -> Tokenizers:
-        """The tokens of the training pairs."""
-
-        def made(*sides: int) -> Tokenizer:
-            def blocks() -> Iterator[str]:
-                for group in _groups(texts()):
-                    lines = [pair[side] for side in sides for pair in group]
-                    yield "".join(f"{line}\n" for line in (map(apart, lines) if self.tokens == "word" else lines))
-
-            return learned(self.tokens, self.vocab or VOCAB[self.tokens], blocks, cache_folder("text"), listen=listen)
-
-        return Tokenizers(both := made(0, 1), both) if self.joint else Tokenizers(made(0), made(1))
-
     def _encoded(
         self, pairs: Iterable[tuple[str, str]], tokenizers: Tokenizers, total: int, listen: Listener
     ) -> tuple[Pairs, Ids, int]:
@@ -303,7 +297,10 @@ class PairData:
 
         how, sides = self.settings, (self.train.source, self.train.target)
         both = zip(self.tokenizers.both, sides, strict=True) if how.split_dropout else ()
-        splitters = [Splitter(t, side, how.split_dropout, seed=seed, longest=how.longest) for t, side in both]
+        splitters = [
+            Splitter(t, side, how.split_dropout, seed=seed, longest=how.longest) if t.kind == "bpe" else None
+            for t, side in both
+        ]
         return PairBatches(self.train, rows, seed=seed, splitters=splitters)
 
     def texts(self) -> Iterator[tuple[str, str]]:

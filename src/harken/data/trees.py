@@ -101,6 +101,19 @@ def brackets(line: str) -> list[tuple[str, int, int]] | None:
     return found if found and not opened else None
 
 
+def begins(line: str, words: int) -> bool:
+    """Whether a tree over so many words may begin with this line: it does if it can be ended in the shortest way."""
+    parts, opened = line.split(), list[str]()
+    for part in parts:
+        if part[0] == "(":
+            opened.append(part[1:])
+        elif part[0] == ")" and opened:
+            opened.pop()
+    rest = [WORD] * (words - parts.count(WORD)) + [f"){label}" for label in reversed(opened)]
+    found = brackets(" ".join([*parts, *rest]))
+    return not parts or (found is not None and found[-1][2] == words)
+
+
 def mended(line: str, words: int) -> list[tuple[str, int, int]]:
     """The same of a line that may be no whole tree, over so many words: what was never closed closes as late as it can,
     what was never opened is left out, and words that are too many are none."""

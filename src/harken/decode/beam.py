@@ -18,6 +18,7 @@ from harken.errors import BadInput, refuse_unknown
 from harken.models import EncoderDecoder
 
 from .chance import seeds
+from .grammar import Grammar
 from .sample import Choice
 from .steps import Played, footing, watched
 
@@ -101,9 +102,11 @@ class Finder:
         never: Sequence[int] = (),
         prefixes: Sequence[Sequence[int]] | None = None,
         numbers: Sequence[int] | None = None,
+        grammar: Grammar | None = None,
+        words: Sequence[int] | None = None,
     ) -> list[list[Answer]]:
         """The best answers to each source, best first. `prefixes` are the tokens each answer must begin with; `numbers`
-        tell the sources apart where chance is asked."""
+        tell the sources apart where chance is asked; `words` is how many each answer has, if there is a grammar."""
         if not sources:
             return []
         begun = [list(p) for p in prefixes or ()]
@@ -112,9 +115,9 @@ class Finder:
         playable = self._playable() and not how.no_repeat
         if playable:  # no longer than the model reads, which has a memory of so many places
             wide, far = (min(-(-n // ROUND) * ROUND, self.model.context or FAR) for n in (wide, far))
-        size = Size(len(sources), wide, far, how, tuple(never), bool(begun))
+        size = Size(len(sources), wide, far, how, tuple(never), bool(begun), grammar)
         beams = self._kept(size) if playable else Beams(self.model, size, self.device, playable=False)
-        return beams.find(sources, most, begun, numbers or range(len(sources)))
+        return beams.find(sources, most, begun, numbers or range(len(sources)), words)
 
     @property
     def device(self) -> torch.device:
@@ -155,6 +158,8 @@ class Finder:
         never: Sequence[int] = (),
         prefixes: Sequence[Sequence[int]] | None = None,
         numbers: Sequence[int] | None = None,
+        grammar: Grammar | None = None,
+        words: Sequence[int] | None = None,
     ) -> list[list[Answer]]:
         """The same for many sources: the short ones together and the long ones, in their own order again at the end."""
         numbers = numbers or range(len(sources))
@@ -167,7 +172,9 @@ class Finder:
             some, order = order[:rows], order[rows:]
             begun = [prefixes[n] for n in some] if prefixes else None
             own = [numbers[n] for n in some]
-            answers = self.search([sources[n] for n in some], how, never=never, prefixes=begun, numbers=own)
+            have = [words[n] for n in some] if words else None
+            asked: dict[str, Any] = {"prefixes": begun, "numbers": own, "grammar": grammar, "words": have}
+            answers = self.search([sources[n] for n in some], how, never=never, **asked)
             found |= dict(zip(some, answers, strict=True))
         return [found[n] for n in range(len(sources))]
 
@@ -182,6 +189,7 @@ class Size:
     how: Search
     never: tuple[int, ...]
     forced: bool  # answers must begin with some tokens
+    grammar: Grammar | None
 
     @property
     def tokens(self) -> int:
@@ -195,13 +203,14 @@ class Beams:
         B, K, C = size.B, size.how.beam, size.C
         self.model, self.how, self.C, self.playable = model, size.how, C, playable
         self.source = torch.zeros((B, size.Ls), dtype=torch.long, device=device)
-        self.lengths, self.most, self.place = (torch.zeros_like(self.source[:, 0]) for _ in range(3))
+        self.lengths, self.most, self.place, self.words = (torch.zeros_like(self.source[:, 0]) for _ in range(4))
         self.forced = torch.zeros((B, C if size.forced else 0), dtype=torch.long, device=device)
         self.seeds = torch.zeros(B * K, dtype=torch.long, device=device)
         self.texts = torch.zeros((B, K, C + 1), dtype=torch.long, device=device)
         self.score, self.value = torch.zeros((2, B, K), device=device)
         self.ended, self.done = self.texts.clone(), torch.zeros(B, dtype=torch.bool, device=device)
         self.never = torch.tensor(size.never, dtype=torch.long, device=device)
+        self.rule = size.grammar.rule(device) if size.grammar else None
         self.t = torch.zeros(1, dtype=torch.long, device=device)
         self.n = 0  # the same, known without asking the device
         self.read, self.one = Played(self._read), Played(self._step)
@@ -213,12 +222,15 @@ class Beams:
         most: Sequence[int],
         prefixes: Sequence[Sequence[int]],
         numbers: Sequence[int],
+        words: Sequence[int] | None,
     ) -> list[list[Answer]]:
         """The answers to these sources."""
         self.source.copy_(_rows(sources, self.source.shape[1], self.model.source_vocab - 1))
         self.lengths.copy_(torch.tensor([len(s) for s in sources]))
         self.most.copy_(torch.tensor(most))
         self.place.copy_(torch.arange(len(sources)))
+        if words:
+            self.words.copy_(torch.tensor(words))
         if prefixes:
             self.forced.copy_(_rows(prefixes, self.C, -1))
         if self.how.temperature:
@@ -255,7 +267,7 @@ class Beams:
             self.found[int(self.place[row])] = self.ended[row], self.value[row]
         stay = (~self.done).nonzero()[:, 0]
         if len(stay):
-            for name in ("place", "texts", "score", "ended", "value", "done", "forced", "most"):
+            for name in ("place", "texts", "score", "ended", "value", "done", "forced", "most", "words"):
                 setattr(self, name, getattr(self, name)[stay])
             self.seeds = self.seeds.view(-1, self.how.beam)[stay].flatten()
             self.memory = self.memory.select(stay)
@@ -315,6 +327,9 @@ class Beams:
         logits.index_fill_(-1, self.never, -torch.inf)
         if self.how.no_repeat:
             logits = self._unrepeated(logits)
+        if self.rule:
+            words, room = (each.repeat_interleave(self.how.beam) for each in (self.words, self.most - self.t))
+            logits = logits.masked_fill(~self.rule(self.texts.flatten(0, 1), words, room), -torch.inf)
         if must is not None and given is not None:  # what was asked for stands above what may not come
             others = torch.arange(logits.shape[-1], device=logits.device) != must
             logits = torch.where(must < 0, logits, torch.where(others, -torch.inf, given))

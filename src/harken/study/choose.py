@@ -23,7 +23,14 @@ LARGE = 8 << 20  # bytes; a text above this is learned in byte pairs, below it i
 KIND = {"trees": "pairs"}
 LABELLED = {"table": "labels", "tags": "tags", "spans": "spans"}  # data with labels, and the recipe that suits it
 SUITS: dict[str, Settings] = {  # a tree is a long line, several times its sentence
-    "trees": {"task.measure": "bracket_f1", "data.longest": 300, "task.longest": 301}
+    "trees": {
+        "task.measure": "bracket_f1",
+        "task.grammar": "trees",
+        "task.longest": 301,
+        "data.longest": 300,
+        "data.target_tokens": "symbol",
+        "model.shared": False,
+    }
 }
 NEEDS = {"data.group": "sets", "data.source": "pairs", "data.target": "pairs", "data.label": "table"}  # whose columns
 LOOSE = {"text", "pairs", "table"}  # what else a table with such columns may look like

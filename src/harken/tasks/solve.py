@@ -32,6 +32,7 @@ class Task(Part):
     """The settings of mathematics."""
 
     longest: ClassVar[int | None] = None  # of an answer that is asked for: as the search has it
+    grammar: ClassVar[str] = "none"
 
     kind: Literal["solve"] = "solve"
     label_smoothing: float = Field(

@@ -1,7 +1,7 @@
 """Write a target for a source: translation, and every other sequence from a sequence. Loss in nats per target token."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,8 +12,9 @@ from torch import Tensor
 
 from harken.data.batch import Batch
 from harken.data.pair_batch import PackedBatch, PackedPairs, PairBatch, scoring
-from harken.data.pair_tokens import newline
+from harken.data.pair_tokens import Symbols, newline
 from harken.decode.beam import Finder, Search
+from harken.decode.grammar import Trees
 from harken.errors import BadSetting
 from harken.models import EncoderDecoder
 from harken.part import Part
@@ -43,6 +44,9 @@ class Task(Part):
     kind: Literal["translate"] = "translate"
     measure: Literal["bleu", "exact_match", "rouge_l", "answer_f1", "bracket_f1"] = Field(
         "bleu", description="which metric picks the weights that are kept; bleu needs harken[text], else it is the loss"
+    )
+    grammar: Literal["none", "trees"] = Field(
+        "none", description="trees: answers are whole trees over the words of their source, and nothing else is written"
     )
     label_smoothing: float = Field(
         0.1, ge=0, lt=1, description="share of each target spread over all words in training; losses told are without"
@@ -75,6 +79,7 @@ class Task(Part):
             raise BadSetting("task.packed=true: only a Transformer keeps pairs of one row apart; set task.packed=false")
         if self.packed and data.settings.split_dropout:
             raise BadSetting("task.packed=true: data.split_dropout changes how long pairs are; set one of them alone")
+        ruled(self.grammar, data.tokenizers.target)
         source, target = data.train.source.lengths, data.train.target.lengths
         if self.longest is None and (target > 2 * source + 11).mean() > 0.5:  # as decode.Search ends an answer
             way = f"most targets are longer than twice their source and ten; set task.longest={longest + 1}"
@@ -111,8 +116,13 @@ class Translate:
         pairs, most = self.data.splits[split], QUICK if quick else self.task.eval_pairs or 10**9
         total, count = self._score(model, pairs, SCORED if quick else len(pairs))
         how = Search(beam=1 if quick else self.task.beam, longest=self.task.longest)
-        answers = self.answers(model, [pairs.source[n] for n in range(min(most, len(pairs)))], how)
+        asked = [pairs.source[n] for n in range(min(most, len(pairs)))]
+        rules = ruled(self.task.grammar, self.data.tokenizers.target, pairs.sources[: len(asked)])
+        answers = self.answers(model, asked, how, **rules)
         found, notes = self.measured(answers, pairs)
+        if rules and not quick:  # what the grammar did
+            free = self.measured(self.answers(model, asked[:QUICK], how), pairs)[0]
+            notes |= {f"{name}_without_grammar": free[name] for name in ("bracket_f1", "valid_trees") if name in free}
         model.train(was)
         mean, by = total / max(1, count), self.task.measure if self.task.measure in found else "loss"
         metrics = {"loss": mean, "perplexity": math.exp(min(mean, 700)), **found}
@@ -135,10 +145,10 @@ class Translate:
             count += batch.count
         return total, count
 
-    def answers(self, model: EncoderDecoder, sources: list[Any], how: Search) -> list[str]:
-        """The best answer to each source, which are ids without their edge."""
+    def answers(self, model: EncoderDecoder, sources: list[Any], how: Search, **rules: Any) -> list[str]:
+        """The best answer to each source, which are ids without their edge; a grammar may be told."""
         ids = [[*source.tolist(), self.data.vocab[0] - 1] for source in sources]
-        found = Finder(model).search_all(ids, how, never=unwritten(self.data.tokenizers.target))
+        found = Finder(model).search_all(ids, how, never=unwritten(self.data.tokenizers.target), **rules)
         return [self.data.tokenizers.decode_target(best[0].tokens) if best else "" for best in found]
 
     def measured(self, answers: list[str], pairs: "Pairs") -> tuple[dict[str, float], dict[str, Any]]:
@@ -200,6 +210,18 @@ def _held_within(data: "PairData", most: int) -> tuple["PairData", dict[str, int
     splits = {s: replace(p, source=p.source.cut(most), target=p.target.cut(most)) for s, p in data.splits.items()}
     # where what was learned from is gone, a split stands in for it
     return replace(data, splits=splits, train=data.train if data.learned else next(iter(splits.values()))), long
+
+
+def ruled(grammar: str, tokenizer: Any, texts: Sequence[str] = ()) -> dict[str, Any]:
+    """What a search is told of a grammar and of these sources."""
+    if grammar == "none":
+        return {}
+    if not isinstance(tokenizer, Symbols):
+        way = "set data.target_tokens=symbol, or task.grammar=none"
+        raise BadSetting(
+            f"task.grammar={grammar}: needs a token for each bracket, and targets are {tokenizer.kind}; {way}"
+        )
+    return {"grammar": Trees(tuple(tokenizer.words(range(tokenizer.vocab)))), "words": [len(t.split()) for t in texts]}
 
 
 def unwritten(tokenizer: Any) -> list[int]:

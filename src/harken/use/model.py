@@ -245,7 +245,8 @@ class Run:
         _check(str, prefix=prefix)
         _check(Integral, index=index)
         how = Search.of({"longest": self.recipe.task.longest, **search}, "prefix")
-        return translations(self.finder, self.tokenizer, texts, how, listen, prefix=prefix, index=index)
+        asked = {"prefix": prefix, "index": index, "grammar": self.recipe.task.grammar}
+        return translations(self.finder, self.tokenizer, texts, how, listen, **asked)
 
     # --- labels -------------------------------------------------------------------------------------------------------
 

@@ -7,11 +7,12 @@ import torch
 
 from harken.core import watching
 from harken.data.pair_tokens import Tokenizers
+from harken.data.trees import begins
 from harken.decode.beam import Finder, Search
 from harken.errors import BadInput
 from harken.events import Listener, silent
 from harken.models import EncoderDecoder
-from harken.tasks.translate import unwritten
+from harken.tasks.translate import ruled, unwritten
 
 from .trace import Trace
 
@@ -27,6 +28,7 @@ def translations(
     *,
     prefix: str = "",
     index: int = 0,
+    grammar: str = "none",
 ) -> list[list[dict[str, Any]]]:
     """The best targets of each text, which begin with the prefix; an empty text has an empty one.
 
@@ -38,8 +40,14 @@ def translations(
     there = [n for n, text in enumerate(texts) if text.strip()]
     sources = [source(finder.model, tokens, texts[n], listen) for n in there]
     begun, numbers = [_begun(tokens, prefix)] * len(there), [index + n for n in there]
+    rules = ruled(grammar, tokens.target, [texts[n] for n in there])
+    for words in rules.get("words", ()) if prefix else ():
+        if not begins(prefix, words):
+            raise BadInput(
+                f"prefix={prefix!r}: no tree of {words} words begins so; begin as in '(S (NP XX', or shorter"
+            )
     never = unwritten(tokens.target)
-    answers = finder.search_all(sources, how, never=never, prefixes=begun if prefix else None, numbers=numbers)
+    answers = finder.search_all(sources, how, never=never, prefixes=begun if prefix else None, numbers=numbers, **rules)
     found = dict(zip(there, answers, strict=True))
     return [
         [{"text": tokens.decode_target(a.tokens), "score": a.score} for a in found.get(n, ())]
