@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .bridge.bring import load
     from .errors import BadInput, BadRun, BadSetting, HarkenError
     from .study.audit import Audit, audit
+    from .study.cluster import Clustering, cluster
     from .study.compare import Comparison, compare
     from .study.train import train
     from .use.model import Run
@@ -24,10 +25,12 @@ _WHERE = {
     "BadInput": "errors",
     "BadRun": "errors",
     "BadSetting": "errors",
+    "Clustering": "study.cluster",
     "Comparison": "study.compare",
     "HarkenError": "errors",
     "Run": "use.model",
     "audit": "study.audit",
+    "cluster": "study.cluster",
     "compare": "study.compare",
     "load": "bridge.bring",
     "train": "study.train",
@@ -37,11 +40,13 @@ __all__ = [
     "BadInput",
     "BadRun",
     "BadSetting",
+    "Clustering",
     "Comparison",
     "HarkenError",
     "Run",
     "__version__",
     "audit",
+    "cluster",
     "compare",
     "load",
     "train",

@@ -25,6 +25,7 @@ VERBS = {
     "chat": "talk with an instruct model that was imported",
     "check": "what is this data, which recipe would be used, what would it cost; trains nothing",
     "classify": "what texts are, by a run of labels: each label's probability, or a number",
+    "cluster": "sort vectors, or a run's vectors of texts, into clusters; how many, what they are about, a picture",
     "compare": "the same data under several settings and seeds: quality with intervals, time, cost, and a picture",
     "cost": "what runs cost together: time, energy, CO2e; or the lecture's cost table computed again",
     "data": "list the data catalogue, or fetch one set into the cache",

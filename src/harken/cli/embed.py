@@ -22,10 +22,17 @@ def as_pool(verb: Any) -> Any:
     )(verb)
 
 
+def as_layer(verb: Any) -> Any:
+    """The option of verbs that look inside a model."""
+    text = "The states behind so many layers, 0: before the first. Default: the last, as the model gives them."
+    return click.option("--layer", type=click.IntRange(0), metavar="N", help=text)(verb)
+
+
 @click.command()
 @click.argument("run")
 @click.argument("texts", nargs=-1, metavar="[TEXT...]")
 @as_pool
+@as_layer
 @click.option("--raw", is_flag=True, help="Vectors as they are; without it each has length 1.")
 @click.option("--out", metavar="FILE", help="Write the vectors into a NumPy file, a row each: FILE.npy.")
 @click.option("--nearest", metavar="WORD", help="Instead: the words whose vectors are nearest to this word's.")
@@ -34,7 +41,7 @@ def as_pool(verb: Any) -> Any:
 def embed(run: str, texts: tuple[str, ...], json_: bool, **options: Any) -> None:
     """The vector of each TEXT, one a line. With -, or piped, each line of stdin is a text."""
     if options["nearest"] is not None:
-        refuse("with --nearest", "texts", "pool", "raw", "out")
+        refuse("with --nearest", "texts", "pool", "layer", "raw", "out")
         _nearest(run, typed(options["nearest"]), options["k"], json_)
         return
     refuse("without --nearest", "k")
@@ -47,7 +54,7 @@ def embed(run: str, texts: tuple[str, ...], json_: bool, **options: Any) -> None
     model = load(run)
     model.must("embed")
     some = blocks(AT_ONCE, must=not texts) if texts in ((), ("-",)) else [list(map(typed, texts))]
-    how = {"pool": options["pool"], "normalised": not options["raw"]}
+    how = {"pool": options["pool"], "layer": options["layer"], "normalised": not options["raw"]}
     with Teller(aside=True) as teller:
         found: Iterator[Any] = (row for group in some for row in model.embed(group, listen=teller, **how))
         if options["out"] is not None:

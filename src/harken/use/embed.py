@@ -6,6 +6,7 @@ v = h / ||h||, so that <v, w> is the cosine of the angle between two texts.
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +54,13 @@ def encoded(tokenizer: Any, text: str, most: int | None, listen: Listener) -> li
 
 
 @torch.inference_mode()
-def vectors(body: nn.Module, texts: Sequence[Sequence[int]], pool: str, *, normalised: bool = True) -> Vectors:
+def vectors(
+    body: nn.Module, texts: Sequence[Sequence[int]], pool: str, *, normalised: bool = True, layer: int | None = None
+) -> Vectors:
     """A vector for the ids of each text. Texts of like length are read together; how they lie changes no vector."""
     if pool not in POOLS:
         raise BadInput(f"pool={pool!r}: accepted are {', '.join(POOLS)}")
+    states = body if layer is None else partial(_behind, body, _blocks(body, layer), layer)
     d: int = body.embed.embedding_dim  # type: ignore[union-attr, assignment]
     found = np.empty((len(texts), d), np.float32)
     device = next(body.parameters()).device
@@ -65,9 +69,33 @@ def vectors(body: nn.Module, texts: Sequence[Sequence[int]], pool: str, *, norma
         tokens = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long)
         for row, n in zip(tokens, rows, strict=True):
             row[: len(texts[n])] = torch.tensor(texts[n])
-        h = _pooled(body(tokens.to(device), lengths=lengths).float(), lengths, pool)
+        h = _pooled(states(tokens.to(device), lengths=lengths).float(), lengths, pool)
         found[rows] = (F.normalize(h, dim=-1) if normalised else h).cpu().numpy()
     return found
+
+
+def _blocks(body: nn.Module, layer: int) -> Sequence[nn.Module]:
+    """The blocks of a model, if it has so many."""
+    blocks: Sequence[nn.Module] = getattr(getattr(body, "stack", None), "blocks", ())
+    if not blocks:
+        raise BadInput(f"layer={layer}: this run's model is no stack of blocks; leave the layer out")
+    if not isinstance(layer, int) or not 0 <= layer <= len(blocks):
+        raise BadInput(
+            f"layer={layer}: this run has {len(blocks)}; 0 is what goes into the first, {len(blocks)} the last"
+        )
+    return blocks
+
+
+def _behind(body: nn.Module, blocks: Sequence[nn.Module], layer: int, tokens: Tensor, *, lengths: Tensor) -> Tensor:
+    """The states behind so many blocks, as the next one gets them; 0: what the first one gets."""
+    kept = list[Tensor]()
+    if layer:
+        hook = blocks[layer - 1].register_forward_hook(lambda _, given, made: kept.append(made))
+    else:
+        hook = blocks[0].register_forward_pre_hook(lambda _, given: kept.append(given[0]))
+    with hook:
+        body(tokens, lengths=lengths)
+    return kept[0]
 
 
 def _rows(lengths: list[int]) -> Iterator[list[int]]:

@@ -15,7 +15,7 @@ from harken import recipe as recipes
 from harken.core import watching
 from harken.decode.beam import Finder, Search
 from harken.decode.sample import Choice, Reader, Writer
-from harken.errors import BadInput
+from harken.errors import BadInput, refuse_unknown
 from harken.events import Listener, silent
 from harken.models import EncoderDecoder, LanguageModel
 from harken.recipe import Recipe
@@ -297,15 +297,17 @@ class Run:
 
     # --- vectors ------------------------------------------------------------------------------------------------------
 
-    def embed(
-        self, text: str | Sequence[str], *, pool: str = "mean", normalised: bool = True, listen: Listener = silent
-    ) -> Vectors:
-        """The vector of a text, or one for each of a list: the mean of its states, that of its first token, or last."""
+    def embed(self, text: str | Sequence[str], *, pool: str = "mean", listen: Listener = silent, **how: Any) -> Vectors:
+        """The vector of a text, or one for each of a list: the mean of its states, that of its first token, or last.
+
+        Options: normalised (False: not brought to length 1), layer (the states behind so many; None: the last).
+        """
+        refuse_unknown(how, ("normalised", "layer"))
         self.must("embed")
         body, words = reader(self.model, self.tokenizer)
         tokens = partial(encoded, words, most=self.model.context, listen=listen)
         texts = [text] if isinstance(text, str) else text
-        found = vectors(body, [tokens(each) for each in texts], pool, normalised=normalised)
+        found = vectors(body, [tokens(each) for each in texts], pool, **how)
         return found[0] if isinstance(text, str) else found
 
     def corpus(self, path: str | Path, *, pool: str = "mean", listen: Listener = silent) -> Corpus:

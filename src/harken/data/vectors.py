@@ -1,0 +1,110 @@
+"""Vectors from a file: a NumPy array, or a table of numbers with a row for each point. Nothing in it can run."""
+
+import csv
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from harken.data import peek
+from harken.errors import BadInput, near_name
+from harken.events import Listener
+
+SUFFIXES = (".npy", ".csv", ".tsv")
+LARGEST = 1 << 33  # numbers
+
+
+class Vectors(NamedTuple):
+    """Points, and what they are called where the file says it."""
+
+    x: npt.NDArray[np.float32]  # N d
+    names: list[str] | None = None
+
+
+def read_vectors(path: Path, listen: Listener) -> Vectors:
+    """The vectors of a .npy file, or the columns of numbers of a table; its first column of text names the rows."""
+    if not path.is_file():
+        raise BadInput(f"{path}: there is no such file; name a .npy, .csv or .tsv file of vectors{near_name(path)}")
+    if path.suffix.lower() not in SUFFIXES:
+        way = f"for a file of texts name a run first: harken cluster RUN {path.name}"
+        raise BadInput(f"{path}: vectors are read from {', '.join(SUFFIXES)} files; {way}")
+    found = Vectors(_array(path)) if path.suffix.lower() == ".npy" else _table(path, listen)
+    bad = np.flatnonzero(~np.isfinite(found.x).all(1))
+    if len(bad):
+        row, column = int(bad[0]), int(np.flatnonzero(~np.isfinite(found.x[bad[0]]))[0])
+        what = f"row {row + 1}, column {column + 1} is {found.x[row, column]}"
+        raise BadInput(
+            f"{path}: {what} ({len(bad):,} such rows); distances need finite numbers; mend them or leave them out"
+        )
+    return found
+
+
+def _array(path: Path) -> npt.NDArray[np.float32]:
+    try:
+        raw = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError, SyntaxError) as error:
+        why = str(error).split("\n")[0][:100]
+        raise BadInput(f"{path}: is no sound NumPy array of numbers ({why}); write it with numpy.save") from None
+    if raw.dtype.kind not in "fiub":
+        raise BadInput(f"{path}: an array of {raw.dtype}; an array of numbers is needed")
+    if raw.ndim != 2 or not raw.size:
+        way = "x.reshape(-1, 1) makes a column of it" if raw.ndim == 1 else "lay each point out as one row"
+        raise BadInput(f"{path}: an array of shape {raw.shape}; a row for each point is needed, N x d; {way}")
+    if raw.size > LARGEST:
+        raise BadInput(f"{path}: {raw.size:,} numbers; at most {LARGEST:,} are read; take a part of them")
+    return np.array(raw, np.float32)
+
+
+def _table(path: Path, listen: Listener) -> Vectors:
+    """The columns whose cells are numbers; one that is mostly numbers must be so everywhere."""
+    heads, rows = _rows(path)
+    columns = list(zip(*(cells for _, cells in rows), strict=True))
+    numbers = [n for n, column in enumerate(columns) if 2 * sum(map(_number, column)) > len(column)]
+    if not numbers:
+        way = f"to cluster texts name a run first: harken cluster RUN {path.name}"
+        raise BadInput(f"{path}: its columns ({', '.join(heads)[:100]}) hold text, not numbers; {way}")
+    for n in numbers:
+        for (line, _), cell in zip(rows, columns[n], strict=True):
+            if not _number(cell):
+                what = f"column {heads[n]!r} is {cell[:40]!r}" if cell.strip() else f"column {heads[n]!r} is empty"
+                raise BadInput(f"{path}:{line}: {what}; a number is needed in each row; mend it or leave the row out")
+    texts = [n for n in range(len(columns)) if n not in numbers]
+    if texts:
+        rest = f"; left out: {', '.join(heads[n] for n in texts[1:])}" if texts[1:] else ""
+        listen("notice", text=f"{path}: the column of text {heads[texts[0]]!r} names the rows{rest}")
+    x = np.array([columns[n] for n in numbers], np.float32).T
+    return Vectors(np.ascontiguousarray(x), list(columns[texts[0]]) if texts else None)
+
+
+def _rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """The names of the columns, and each row that is not empty with the number of its line."""
+    peek.refuse_binary(peek.start_of(path))
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            first = file.readline()
+            file.seek(0)
+            between = max("\t,;|", key=first.count)
+            reader = csv.reader(file, delimiter=between)
+            rows = [(reader.line_num, cells) for cells in reader if any(map(str.strip, cells))]
+    except UnicodeDecodeError as error:
+        raise peek.not_utf8(path, error.start) from None
+    except csv.Error as error:
+        raise BadInput(f"{path}: is no sound table ({error}); mend it, or write the vectors with numpy.save") from None
+    wide = len(rows[0][1]) if rows else 0
+    for line, cells in rows:
+        if len(cells) != wide:
+            raise BadInput(f"{path}:{line}: {len(cells)} cells where the first row has {wide}; mend it or leave it out")
+    headed = bool(rows) and not any(map(_number, rows[0][1]))
+    heads = rows.pop(0)[1] if headed and len(rows) > 1 else [str(n + 1) for n in range(wide)]
+    if not rows:
+        raise BadInput(f"{path}: nothing is in it; a table with a row for each point is needed")
+    return heads, rows
+
+
+def _number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
