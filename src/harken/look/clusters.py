@@ -266,18 +266,22 @@ class _Lloyd:
         empty = (sums[:, -1] < 0.5).nonzero()[:, 0]
         if not len(empty):
             return
-        own = self.centres[r]
-        parts = self.points.blocks()
-        far = torch.cat([(self.points.rows[p, :-1] - own[self.labels[r, p]]).square().sum(1) for p in parts])
+        far = self._far(r)
         for into, point in zip(empty.tolist(), far.topk(len(empty)).indices.tolist(), strict=True):
             if far[point] > 0:
                 sums[self.labels[r, point]] -= self.points.rows[point]
                 sums[into] = self.points.rows[point]
 
+    def _far(self, r: int) -> Tensor:  # n
+        """The squared distance of each point from its centre, point by point."""
+        own, of = self.centres[r], self.labels[r]
+        return torch.cat([(self.points.rows[p, :-1] - own[of[p]]).square().sum(1) for p in self.points.blocks()])
+
     def inertias(self) -> list[float]:
-        """sum ||x||^2 - 2 <c, sum of its points> + count ||c||^2, in float64, where nothing is lost by cancelling."""
-        sums = self.sums.view(len(self.centres), self.k, -1)
-        c = self.centres.double()
+        """sum ||x||^2 - 2 <c, sum of its points> + count ||c||^2; point by point where that would cancel nearly all."""
+        sums, c = self.sums.view(len(self.centres), self.k, -1), self.centres.double()
         cross = (c * sums[..., :-1]).sum((1, 2))
         own = (c.square().sum(-1) * sums[..., -1]).sum(1)
-        return (self.points.squares.sum() - 2 * cross + own).clamp_min(0).tolist()
+        total = float(self.points.squares.sum())
+        found = (total - 2 * cross + own).tolist()
+        return [x if x > total / 100 else float(self._far(r).sum(dtype=torch.float64)) for r, x in enumerate(found)]
