@@ -103,7 +103,7 @@ class Passages:
         ends, second = documents.documents[1:], np.searchsorted(documents.sentences, documents.documents[:-1]) + 1
         behind = (ends - np.minimum(documents.sentences[second], ends))[self.windows[:, 2]]  # a first sentence
         self.order = np.argsort(behind, kind="stable")  # windows of one document stay side by side
-        self.behind, self.rank = behind[self.order], np.argsort(self.order)
+        self.behind, self.rank, self.many = behind[self.order], np.argsort(self.order), np.bincount(self.windows[:, 2])
 
     def picks(self, epoch: int, step: int) -> Tokens:
         if self._epoch[0] != epoch:
@@ -120,7 +120,13 @@ class Passages:
 
     def whole(self, spans: Tokens) -> Tokens:
         """Whether each [start, stop] ends where a sentence does."""
-        return np.isin(spans[:, 1], self.documents.sentences)
+        return self._begins(spans[:, 1])
+
+    def _begins(self, at: Tokens) -> Tokens:
+        """Whether a sentence begins here, or the text ends: found in a sorted list, as there are millions."""
+        sentences = self.documents.sentences
+        found: Tokens = sentences[np.minimum(np.searchsorted(sentences, at), len(sentences) - 1)] == at
+        return found
 
     def _cut(self, start: Tokens, stop: Tokens, rng: np.random.Generator) -> Tokens:
         """A sentence that begins inside each window; the middle of one that has none."""
@@ -135,7 +141,7 @@ class Passages:
         sentences, documents, length = self.documents.sentences, self.documents.documents, stop - cut
         low, high, there = self.windows[self._others(picks, length, rng)].T
         end, last = documents[there + 1], (stop == documents[of + 1]) & (there != of)  # ended with its document
-        whole, latest = np.isin(cut, sentences), np.maximum(end - length, documents[there])
+        whole, latest = self._begins(cut), np.maximum(end - length, documents[there])
         begins = np.where(whole, self._cut(low, high, rng), (low + high) // 2)
         wanted = np.where(last, latest, np.minimum(begins, latest))
         before = sentences[np.searchsorted(sentences, wanted, "right") - 1]
@@ -150,7 +156,7 @@ class Passages:
         """For each window one of another document that is so long behind its first sentence; else any other one."""
         total, of = len(self.windows), self.windows[:, 2]
         low, drawn = np.searchsorted(self.behind, length), rng.random(len(picks))
-        first, own = self.rank[np.searchsorted(of, of[picks])], np.bincount(of)[of[picks]]
+        first, own = self.rank[np.searchsorted(of, of[picks])], self.many[of[picks]]
         own = np.where(first < low, 0, own)
         free = total - low - own
         alone = free == 0
