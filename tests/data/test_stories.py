@@ -1,16 +1,17 @@
 """Stories with questions: read as bAbI writes them, split, encoded for models by line and for models of one text."""
 
+import math
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import pytest
+import torch
 
 from harken.data.babi import Told, statements, task_of, told, words_of
 from harken.data.batch import IGNORE
 from harken.data.simulate_stories import stories
 from harken.data.stories import StorySource, StoryWords, as_word, encoded
-from harken.data.story_batch import StoryBatches, ages_of, batch_of, kept
+from harken.data.story_batch import Shelf, StoryBatches
 from harken.data.tokens import train as learned
 from harken.errors import BadInput, BadRun
 
@@ -133,6 +134,17 @@ def test_all_questions_about_a_story_stand_on_one_side(folder):
     assert not learned_from & held
 
 
+def test_a_training_story_that_recurs_in_the_test_file_is_left_out_unless_it_is_kept(folder):
+    train, test = (folder / f"qa1_some-kind_{split}.txt" for split in ("train", "test"))
+    train.write_text(train.read_text() + test.read_text())
+    for recurring, many in (("drop", 60), ("keep", 120)):
+        opened = StorySource(path=str(folder), tasks=1, valid=0.3, recurring=recurring).open()
+        learned_from, held = ({q.story for q in part.asked} for part in (opened.train, opened.splits["valid"]))
+        assert len(opened.train) + len(opened.splits["valid"]) == many
+        assert held
+        assert not learned_from & held
+
+
 # --- encode -----------------------------------------------------------------------------------------------------------
 
 
@@ -192,39 +204,70 @@ def part_of(many: int = 40):
 
 
 def batches(part, memory: int = 8, **how) -> StoryBatches:
-    return StoryBatches(part, 7, memory, **{"seed": 3, "noise": 0.0, "linear": 0, **how})
+    return StoryBatches(Shelf(part, memory), 7, memory, **{"seed": 3, "noise": 0.0, "linear": 0, **how})
+
+
+def given_by(found: StoryBatches, epoch: int = 0, step: int = 0) -> dict[str, torch.Tensor]:
+    """A batch as the model is told of it."""
+    batch = found.batch(epoch, step)
+    return found.shelf.told(batch.tokens[:, 0], batch.blanks)
 
 
 def test_an_epoch_asks_every_question_at_most_once_and_another_in_another_order():
-    part = part_of()
-    found = batches(part)
-    epochs = [[found.batch(epoch, step).question.tolist() for step in range(found.steps)] for epoch in (0, 1, 0)]
+    found = batches(part_of())
+    epochs = [[found.batch(epoch, step).tokens[:, 0].tolist() for step in range(found.steps)] for epoch in (0, 1, 0)]
     assert found.steps == 5
     assert epochs[0] == epochs[2] != epochs[1]
+    assert len({n for some in epochs[0] for n in some}) == 35
 
 
 def test_the_latest_lines_are_kept_and_ages_count_back_from_the_latest():
     part = part_of()
-    lines, counts = kept(part, 8)
+    shelf = Shelf(part, 8)
     long = next(n for n, rows in enumerate(part.story) if len(rows) > 8)
-    assert lines[long].tolist() == part.story[long][-8:].tolist()
-    assert ages_of(np.array([8, 3]), 8).tolist() == [[7, 6, 5, 4, 3, 2, 1, 0], [2, 1, 0, 0, 0, 0, 0, 0]]
-    batch = batch_of(part, lines, ages_of(counts, 8), np.arange(len(part)))
-    assert batch.tokens.shape == (40, 8, part.table.shape[1])
-    assert batch.size == int((batch.tokens > 0).sum() + (batch.question > 0).sum())
-    assert batch.count == 40
+    short = next(n for n, rows in enumerate(part.story) if len(rows) == 3)
+    given = shelf.told(torch.tensor([long, short]))  # too few for lines that are read once
+    assert given["lines"].tolist() == part.table[[part.story[long][-8:], [*part.story[short], *[0] * 5]]].tolist()
+    assert given["ages"].tolist() == [[7, 6, 5, 4, 3, 2, 1, 0], [2, 1, 0, 0, 0, 0, 0, 0]]
+    assert given["question"].tolist() == part.table[part.question[[long, short]]].tolist()
+
+
+def test_many_questions_are_told_by_rows_of_the_same_lines():
+    shelf = Shelf(part_of(), 8)
+    few, every = shelf.told(torch.tensor([0])), shelf.told(torch.arange(40))
+    assert every["lines"].shape == shelf.table.shape
+    assert torch.equal(every["lines"][every["rows"][:1]], few["lines"])
+
+
+def test_a_batch_counts_its_questions_and_the_words_that_are_read():
+    found = batches(part := part_of())
+    batch = found.batch(0, 0)
+    lines = [line for n in batch.tokens[:, 0].tolist() for line in [*part.story[n][-8:], part.question[n]]]
+    assert (batch.count, batch.size) == (7, int((part.table[lines] > 0).sum()))
 
 
 def test_noise_makes_lines_look_older_and_keeps_their_order():
     part = part_of()
-    plain, shaken = (batches(part, 30, noise=noise).batch(0, 0) for noise in (0.0, 0.5))
-    assert (plain.tokens == shaken.tokens).all()
-    assert (shaken.ages >= plain.ages).all()
-    assert (shaken.ages > plain.ages).any()
-    assert shaken.ages.max() < 30
-    for ages, words in zip(shaken.ages.tolist(), (shaken.tokens > 0).any(-1).sum(-1).tolist(), strict=True):
-        assert all(a > b for a, b in pairwise(ages[:words]))
-    assert (batches(part, 30, noise=0.5).batch(0, 0).ages == shaken.ages).all()
+    plain, shaken = (given_by(batches(part, 30, noise=noise)) for noise in (0.0, 0.5))
+    assert set(plain) == set(shaken)
+    assert torch.equal(plain["lines"], shaken["lines"])
+    assert (shaken["ages"] >= plain["ages"]).all()
+    assert (shaken["ages"] > plain["ages"]).any()
+    assert shaken["ages"].max() < 30
+    counts = Shelf(part, 30).counts[batches(part, 30).batch(0, 0).tokens[:, 0]]
+    for ages, count in zip(shaken["ages"].tolist(), counts.tolist(), strict=True):
+        assert all(a > b for a, b in pairwise(ages[:count]))
+        assert max(ages) < count + math.ceil(count / 2)
+    assert torch.equal(given_by(batches(part, 30, noise=0.5))["ages"], shaken["ages"])
+
+
+def test_a_story_that_fills_the_memory_has_no_room_for_noise():
+    part = part_of()
+    shelf = Shelf(part, 4)
+    full = shelf.counts == 4
+    drawn = StoryBatches(shelf, 40, 4, seed=0, noise=1.0, linear=0).batch(0, 0)
+    assert full.any()
+    assert (drawn.blanks[full[drawn.tokens[:, 0]]] == -1).all()
 
 
 def test_only_the_first_epochs_are_linear():

@@ -16,12 +16,12 @@ from harken.part import Outputs
 VOCAB, ANSWERS, B, M, W = 17, (3, 1, 9, 14), 5, 6, 4
 ASKED = Outputs(VOCAB, len(ANSWERS), words=ANSWERS)
 LECTURE = {"words": "bag", "tying": "layerwise"}
-PAPER = {"residual": True, "time": True, "words": "position", "tying": "adjacent", "hidden": 0}
-LAYERS = {"residual": True, "time": True, "words": "position", "tying": "layerwise", "hidden": 0}
+PAPER = {"residual": True, "time": True, "words": "position", "tying": "adjacent", "hidden": 0, "blanks": True}
+LAYERS = {**PAPER, "tying": "layerwise"}
 EVERY = [
-    {"residual": r, "time": t, "words": w, "tying": y, "hidden": h}
-    for r, t, w, y, h in product(
-        (False, True), (False, True), ("bag", "position"), ("adjacent", "layerwise"), (0, None)
+    {"residual": r, "time": t, "words": w, "tying": y, "hidden": h, "blanks": b}
+    for r, t, w, y, h, b in product(
+        (False, True), (False, True), ("bag", "position"), ("adjacent", "layerwise"), (0, None), (False, True)
     )
 ]
 
@@ -56,8 +56,8 @@ def by_hand(model: MemNet, lines: Tensor, question: Tensor, ages: Tensor, *, lin
         x = [0.0] * d
         for j, word in enumerate(said, 1):
             for k in range(d):
-                a = j / len(said)
-                weight = 1.0 if shape.words == "bag" else (1 - a) - (k + 1) / d * (1 - 2 * a)
+                late, high = (j - (len(said) + 1) / 2) / len(said), (k + 1 - (d + 1) / 2) / d
+                weight = 1.0 if shape.words == "bag" else 1 + 4 * late * high
                 x[k] += weight * E[word][table * d + k]
         if age is not None and model.ages is not None:
             x = [x[k] + model.ages.weight[age, table * d + k].item() for k in range(d)]
@@ -72,6 +72,9 @@ def by_hand(model: MemNet, lines: Tensor, question: Tensor, ages: Tensor, *, lin
                 [vector(line, (hop if adjacent else 0) + side, age) for line, age in told] for side in (0, 1)
             )
             scores = [sum(a * b for a, b in zip(q, key, strict=True)) for key in keys]
+            if shape.blanks:
+                scores += [0.0] * (shape.memory - len(told))
+                values += [[0.0] * d] * (shape.memory - len(told))
             a = scores if linear else [math.exp(s) / sum(map(math.exp, scores)) for s in scores]
             o = [sum(w * v[k] for w, v in zip(a, values, strict=True)) for k in range(d)]
             if shape.residual:
@@ -137,9 +140,23 @@ def test_a_watcher_sees_the_weights_of_every_hop_and_changes_no_bit():
     assert torch.equal(seen, model(**told))
     assert list(views) == ["hops.0", "hops.1", "hops.2"]
     for view in views.values():
-        A = view.whole()[:, 0, 0]  # B M
-        torch.testing.assert_close(A.sum(-1), torch.tensor([1.0, 1, 1, 1, 0], dtype=torch.float64))
-        assert not A[told["lines"].sum(-1) == 0].any()
+        A = view.whole()[:, 0, 0]  # B M+1: what is looked at and finds nothing is the last
+        torch.testing.assert_close(A.sum(-1), torch.ones(B, dtype=torch.float64))
+        assert not A[:, :-1][told["lines"].sum(-1) == 0].any()
+        assert A[4, -1] == 1
+
+
+def test_a_story_that_fills_the_memory_has_no_blanks_left():
+    told = {name: x[:1] for name, x in stories().items()}
+    full, without = build(**PAPER, memory=M), build(**{**PAPER, "blanks": False}, memory=M)
+    torch.testing.assert_close(full(**told), without(**told))
+
+
+def test_lines_that_stand_in_many_stories_may_be_read_once():
+    model, told = build(**PAPER), stories()
+    table, rows = told["lines"].flatten(0, 1).unique(dim=0, return_inverse=True)
+    assert len(table) < B * M
+    torch.testing.assert_close(model(**{**told, "lines": table}, rows=rows.view(B, M)), model(**told))
 
 
 @pytest.mark.parametrize("fields", [LECTURE, PAPER, LAYERS], ids=["lecture", "adjacent", "layerwise"])

@@ -14,15 +14,16 @@ import harken
 from harken import kinds, run
 from harken.cli import main
 from harken.data.simulate_stories import stories
+from harken.data.story_batch import Shelf
 from harken.errors import BadInput
 from harken.study import demo_stories
 from harken.study.choose import choose
 from harken.tasks.answer import scores
 
 KINDS = sorted(kinds.BUILT_IN["model of stories"])
-TINY = {"train.threads": 1, "train.batch": 16, "data.tasks": 1}
+TINY = {"train.threads": 1, "train.batch": 16, "data.tasks": 1, "task.linear_start": 1}
 SMALL = {
-    "memnet": {"model.hops": 2, "model.d": 16, "task.linear_start": 1, "train.optimizer": "adam", "train.lr": 2e-2},
+    "memnet": {"model.hops": 2, "model.d": 16, "model.memory": 10, "train.optimizer": "adam", "train.lr": 4e-2},
     "gpt": {"model.d": 32, "model.layers": 1, "model.heads": 2, "train.lr": 3e-3, "train.batch": 4},
     "bert": {"model.d": 32, "model.layers": 1, "model.heads": 2, "train.lr": 1e-2, "train.batch": 4},
 }
@@ -128,7 +129,7 @@ def test_a_story_is_written_line_by_line_and_answers_change_with_it(memnet):
     assert found["answer"] == "garden"
     assert found["lines"] == ["Joe went to the kitchen.", "Joe went to the garden."]
     assert len(found["hops"]) == 2
-    assert all(sum(hop) == pytest.approx(1) for hop in found["hops"])
+    assert all(0 < sum(hop) < 1 + 1e-6 for hop in found["hops"])  # some of it may find nothing
     assert found["hops"][-1][1] > 0.5
 
 
@@ -147,7 +148,7 @@ def test_gradients_reach_every_line_that_was_written_and_the_words_of_the_model(
 def test_line_by_line_is_the_same_as_the_batch_that_judges(memnet, folder):
     part = memnet.recipe.open(memnet.tokenizer).splits["test"]
     picks = [5, 17, 60]
-    expected = scores(memnet.model, part, torch.tensor(picks).numpy(), memnet.recipe.model.memory)
+    expected = scores(memnet.model, Shelf(part, memnet.recipe.model.memory), torch.tensor(picks).numpy())
     for n, y in zip(picks, expected, strict=True):
         told = memnet.story(part.asked[n].lines).scores(part.asked[n].question)
         torch.testing.assert_close(told.detach(), y, rtol=1e-4, atol=1e-5)

@@ -97,6 +97,9 @@ class StorySource(ExampleSource):
     tokens: Literal["word"] = Field("word", description="what a token is: a word in small letters, without signs")
     tasks: int | list[int] | None = Field(None, description="of a folder: only the files of these (qa1_..., qa2_...)")
     longest: int = Field(512, ge=16, description="most tokens of a story as one text; older ones are cut off")
+    recurring: Literal["drop", "keep"] = Field(
+        "drop", description="training stories that stand in a file of valid or test too; keep: as published for bAbI"
+    )
 
     def words(self, folder: Path) -> StoryWords:
         return StoryWords.load(folder)  # type: ignore[return-value]
@@ -116,6 +119,9 @@ class StorySource(ExampleSource):
 
     def about(self, example: Told) -> str:
         return example.story
+
+    def same(self, example: Told) -> str:
+        return example.place if self.recurring == "keep" else example.story
 
     def texts(self, examples: Iterable[Told]) -> Iterator[str]:
         seen = set[str]()

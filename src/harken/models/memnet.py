@@ -5,7 +5,8 @@ Every line is a key and a value, the sum of its words. As in the lecture, severa
     q <- softmax(q K^T) V
 
 and the answer is read from the last q. The end-to-end network (Sukhbaatar 2015) is a choice of settings: `residual`
-keeps the old q, `time` tells how long ago a line stands, `words = "position"` where a word stands in its line.
+keeps the old q, `time` tells how long ago a line stands, `words = "position"` where a word stands in its line, and
+`blanks` lets a look find nothing.
 """
 
 from typing import ClassVar, Literal
@@ -24,6 +25,7 @@ class Shape(Part):
     """The settings of a memory network."""
 
     by_line: ClassVar[bool] = True  # reads a story line by line; other models read it as one text
+    abreast: ClassVar[bool] = True  # the seeds of a comparison are trained together: it is the faster way
 
     kind: Literal["memnet"] = "memnet"
     size: Literal["tiny", "small", "base"] = Field(
@@ -36,6 +38,10 @@ class Shape(Part):
     time: bool = Field(False, description="add to a line a vector for how many lines ago it stands")
     words: Literal["bag", "position"] = Field(
         "bag", description="a line is the plain sum of its words, or one that tells where in the line each stands"
+    )
+    blanks: bool = Field(
+        False,
+        description="what is empty of the memory is looked at too, with score 0 and value 0: a look may find nothing",
     )
     tying: Literal["adjacent", "layerwise"] = Field(
         "layerwise",
@@ -90,11 +96,19 @@ class MemNet(nn.Module):
             if part is not None:
                 nn.init.normal_(part.weight, std=START)
 
-    def forward(self, lines: Tensor, *, question: Tensor, ages: Tensor, linear: bool = False) -> Tensor:
-        """B M W, B W', B M -> B answers. `ages`: how many lines ago each stands; `linear`: without the softmax."""
-        return self.read(self.write(lines), question, ages, (lines > 0).any(-1), linear=linear)
+    def forward(
+        self, lines: Tensor, *, question: Tensor, ages: Tensor, rows: Tensor | None = None, linear: bool = False
+    ) -> Tensor:
+        """B M W, B W', B M -> B answers. `ages`: how many lines ago each stands; `linear`: without the softmax.
 
-    def write(self, lines: Tensor) -> Tensor:  # B M W -> T B M d
+        With `rows`, B M, `lines` are those of all stories, U W, and these say which are told.
+        """
+        memory, real = self.write(lines), (lines > 0).any(-1)
+        if rows is not None:
+            memory, real = memory[:, rows], real[rows]
+        return self.read(memory, question, ages, real, linear=linear)
+
+    def write(self, lines: Tensor) -> Tensor:  # ... W -> T ... d
         """Each line as a vector of each table."""
         x = self._sums(lines, self.embed.weight[:, : self.tables * self.d])
         return x.unflatten(-1, (-1, self.d)).movedim(-2, 0)
@@ -103,26 +117,38 @@ class MemNet(nn.Module):
         """T B M d, B W', B M, B M -> B answers: the hops of a question through lines that were written."""
         if self.ages is not None:
             memory = memory + self.ages(ages).unflatten(-1, (-1, self.d)).movedim(-2, 0)
-        layout = keep(real).lay(len(real), 1, real.shape[1], real.device)
+        layout, memory = self._laid(real, memory)
         q = self._sums(question, self._table(self.question))
+        tables = memory.unbind()
         for hop, (k, v) in zip(self.hops, self.pairs, strict=True):
-            o = hop(q, memory[k], memory[v], layout, linear=linear)
+            o = hop(q, tables[k], tables[v], layout, linear=linear)
             q = o + (q if self.H is None else self.H(q)) if self.shape.residual else o
         q = q if self.mlp is None else self.mlp(q)
         return q @ self._table(self.tables - 1)[self.answers].mT if self.W_y is None else self.W_y(q)
+
+    def _laid(self, real: Tensor, memory: Tensor) -> tuple[Layout, Tensor]:  # B M, T B M d
+        """Which lines are looked at. Blanks are one more, that has the weight of as many as there are."""
+        bias = None
+        if self.shape.blanks:
+            empty = (self.shape.memory - real.sum(-1, keepdim=True)).to(memory.dtype)  # B 1
+            real, memory = torch.cat([real, empty > 0], 1), nn.functional.pad(memory, (0, 0, 0, 1))
+            bias = nn.functional.pad(empty.clamp_min(1).log(), (real.shape[1] - 1, 0))[:, None, None]  # B 1 1 M+1
+        return keep(real).lay(len(real), 1, real.shape[1], real.device, bias), memory
 
     def _table(self, n: int) -> Tensor:  # V d
         return self.embed.weight[:, n * self.d : (n + 1) * self.d]
 
     def _sums(self, words: Tensor, table: Tensor) -> Tensor:  # ... W, V (T d) -> ... (T d)
-        """The sum of each line's words, or sum_j l_j x_j with l_jk = (1 - j/J) - (k/d) (1 - 2 j/J).
+        """The sum of each line's words, or sum_j l_jk x_jk, l_jk = 1 + 4 (j - (J + 1) / 2) / J (k - (d + 1) / 2) / d.
 
-        The latter is that of two sums in which all features k weigh a word alike: of x_j, and of (j/J) x_j.
+        The latter is the plain sum, and another in which words late in the line weigh as much as early ones take away.
+        These weights are 1 in the mean; those that the paper prints are half as large, those of its program are these.
         """
         x, real = nn.functional.embedding(words, table), (words > 0).to(table.dtype)
         if self.shape.words == "bag":
             return (real[..., None, :] @ x).squeeze(-2)
-        j = torch.arange(1, words.shape[-1] + 1, device=x.device) / real.sum(-1, keepdim=True).clamp_min(1)  # over J
+        J = real.sum(-1, keepdim=True).clamp_min(1)
+        j = (2 * torch.arange(1, words.shape[-1] + 1, device=x.device) - J - 1) / J
         plain, late = (torch.stack([real, real * j], -2) @ x).unbind(-2)
-        k = (torch.arange(x.shape[-1], device=x.device) % self.d + 1).to(x.dtype) / self.d
-        return (1 - k) * plain - (1 - 2 * k) * late
+        k = torch.arange(x.shape[-1], device=x.device) % self.d + 1
+        return plain + (2 * k - self.d - 1).to(x.dtype) / self.d * late

@@ -63,3 +63,11 @@ class Learning(Protocol):
         ...
 
     def load_state(self, state: dict[str, Tensor]) -> None: ...
+
+
+class Apart:
+    """A task whose outputs are judged apart from the model that gave them, so that many models are asked at once."""
+
+    def evaluate(self: Any, model: Any, split: str, *, quick: bool = False) -> Score:
+        score: Score = self.judged_of(self.outputs_of(model, split, quick=quick), split, quick=quick)
+        return score

@@ -13,14 +13,15 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from harken.core.similarity import precise
 from harken.data.babi import Told, words_of
 from harken.data.batch import IGNORE, Tokens
 from harken.data.label_batch import evenly
 from harken.data.stories import as_word
-from harken.data.story_batch import StoryBatch, StoryBatches, ages_of, batch_of, kept
+from harken.data.story_batch import Shelf, StoryBatch, StoryBatches
 from harken.part import Part
 
-from . import Loss, Score, classify
+from . import Apart, Loss, Score, classify
 
 if TYPE_CHECKING:
     from harken.data.examples import ExampleData
@@ -45,31 +46,37 @@ class Task(Part):
         return FlatAnswer(data, model, batch=batch, seed=seed)
 
 
-class Answer:
+class Answer(Apart):
     """Answers about one set of stories, by a model that reads them line by line."""
 
     def __init__(self, task: Task, data: "StoryData", shape: Any, *, batch: int, seed: int) -> None:
-        self.data, self.shape = data, shape
-        self.batches = StoryBatches(
-            data.train, batch, shape.memory, seed=seed, noise=task.noise, linear=task.linear_start
-        )
-        self.steps, self.splits = self.batches.steps, tuple(data.splits)
+        self.data, self.shape, self.shelves = data, shape, dict[tuple[str, torch.device], Shelf]()
+        how: Any = {"seed": seed, "noise": task.noise, "linear": task.linear_start}
+        self.batches = StoryBatches(self.shelf("train", torch.device("cpu")), batch, shape.memory, **how)
+        self.steps, self.splits, self.epoch = self.batches.steps, tuple(data.splits), self.batches.epoch
         self.tokens = max(1, self.batch(0, 0).size)
+
+    def made_on(self, device: torch.device) -> None:
+        """Batches are made of what lies where it is learned from."""
+        self.batches.device = device
+
+    def shelf(self, split: str, device: torch.device) -> Shelf:
+        """The stories of a split on a device."""
+        if (split, device) not in self.shelves:
+            self.shelves[split, device] = Shelf(self.data.parts[split], self.shape.memory, device)
+        return self.shelves[split, device]
 
     def batch(self, epoch: int, step: int) -> StoryBatch:
         return self.batches.batch(epoch, step)
 
     def loss(self, model: Any, batch: StoryBatch, start: int = 0) -> Loss:
-        y = model(batch.tokens, **batch.told()).float()
+        told = self.shelf("train", batch.tokens.device).told(batch.tokens[:, 0], batch.blanks)
+        y = precise(model(**told, linear=batch.linear))
         return Loss(F.cross_entropy(y, batch.targets, ignore_index=IGNORE, reduction="sum"))
 
-    def evaluate(self, model: Any, split: str, *, quick: bool = False) -> Score:
-        return self.judged_of(self.outputs_of(model, split, quick=quick), split, quick=quick)
-
     def outputs_of(self, model: Any, split: str, *, quick: bool = False) -> Tensor:  # N answers
-        """What is said of the questions of a split; many models may be asked at once (training/many.py)."""
-        part = self.data.splits[split]
-        return scores(model, part, some(part, quick=quick), self.shape.memory)
+        shelf = self.shelf(split, next(model.parameters()).device)
+        return scores(model, shelf, some(self.data.splits[split], quick=quick))
 
     def judged_of(self, y: Tensor, split: str, *, quick: bool = False) -> Score:
         part = self.data.splits[split]
@@ -108,18 +115,14 @@ def some(part: "Stories", *, quick: bool) -> Tokens:
 
 
 @torch.no_grad()
-def scores(model: Any, part: "Stories", picks: Tokens, memory: int) -> Tensor:  # N answers
+def scores(model: Any, shelf: Shelf, picks: Tokens) -> Tensor:  # N answers
     """What a model that reads line by line says of these questions."""
-    was, device = model.training, next(model.parameters()).device
+    was = model.training
     model.eval()
-    lines, counts = kept(part, memory)
-    ages, found = ages_of(counts, lines.shape[1]), list[Tensor]()
-    for start in range(0, len(picks), AT_ONCE):
-        few = picks[start : start + AT_ONCE]
-        batch = batch_of(part, lines, ages[few], few).to(device)
-        found.append(model(batch.tokens, **batch.told()).float().cpu())
+    every = torch.from_numpy(picks).to(shelf.counts.device).split(AT_ONCE)
+    y = torch.cat([model(**shelf.told(few)).float() for few in every]).cpu()
     model.train(was)
-    return torch.cat(found)
+    return y
 
 
 def judged(y: Tensor, part: "Stories", picks: Tokens, *, parts: bool) -> Score:  # N answers

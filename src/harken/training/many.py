@@ -104,6 +104,16 @@ def members(given: dict[str, Tensor], like: Batch, counts: Tensor) -> MemberBatc
     return MemberBatch(given["tokens"], given["targets"], like=like, given=given, counts=counts)
 
 
+def stacked(some: Sequence[Batch]) -> MemberBatch:
+    """The batches of all members as one."""
+    parts = [batch.tensors() for batch in some]
+    shapes = [{name: x.shape for name, x in part.items()} for part in parts]
+    if any(shape != shapes[0] for shape in shapes):
+        raise BadSetting("train.seeds: batches of different shapes cannot be learned together; take seeds=1")
+    given = {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
+    return members(given, some[0], torch.tensor([batch.count for batch in some], device=given["tokens"].device))
+
+
 class Several:
     """The tasks of all members as one."""
 
@@ -111,17 +121,25 @@ class Several:
         self.tasks, first = tasks, tasks[0]
         self.steps, self.splits, self.tokens = first.steps, first.splits, first.tokens * len(tasks)
         self.data = getattr(first, "data", None)
+        self._epoch: tuple[int, MemberBatch | None] = (-1, None)
         if any(task.steps != self.steps for task in tasks):
             raise BadSetting("train.seeds: the seeds have epochs of different lengths; train them one by one")
 
+    def made_on(self, device: torch.device) -> None:
+        for task in self.tasks:
+            if hasattr(task, "made_on"):
+                task.made_on(device)
+
     def batch(self, epoch: int, step: int) -> MemberBatch:
-        some = [task.batch(epoch, step) for task in self.tasks]
-        parts = [batch.tensors() for batch in some]
-        shapes = [{name: x.shape for name, x in part.items()} for part in parts]
-        if any(shape != shapes[0] for shape in shapes):
-            raise BadSetting("train.seeds: batches of different shapes cannot be learned together; take seeds=1")
-        given = {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
-        return members(given, some[0], torch.tensor([batch.count for batch in some]))
+        first: Any = self.tasks[0]
+        if not hasattr(first, "epoch"):
+            return stacked([task.batch(epoch, step) for task in self.tasks])
+        if self._epoch[0] != epoch:  # where an epoch is drawn at once, its steps are parts of it
+            self._epoch = epoch, stacked([task.epoch(epoch) for task in self.tasks])  # type: ignore[attr-defined]
+        whole: Any = self._epoch[1]
+        rows = len(whole.tokens[0]) // self.steps
+        some = {name: x[:, step * rows : (step + 1) * rows] for name, x in whole.given.items()}
+        return members(some, whole.like, whole.counts // self.steps)
 
     def loss(self, model: Together, batch: Any, start: int = 0) -> Loss:
         """The sum of the members' mean losses. One that is not finite counts nothing, so that the others go on."""
@@ -197,9 +215,15 @@ class ManyTrainer(Trainer):
         found.skipped = facts["skipped"] if facts else 0
         return found
 
+    def _judge(self) -> dict[str, Any]:
+        """The mean, and beside it what was seen of each member."""
+        return super()._judge() | {"seeds": self.seen}
+
     def note(self, seen: Score, kept: dict[str, Tensor]) -> None:
         """Of each member that is better than ever, keep these weights."""
         courses = self.course.each
+        names = {"loss": "valid", seen.by: "valid" if seen.by == "loss" else seen.by}
+        self.seen = [{names[name]: metrics[name] for name in names} for metrics in seen.parts.values()]
         better = [
             not course.over(self.train) and course.note(rank(metrics, seen.by), self.step, self.train)
             for course, metrics in zip(courses, seen.parts.values(), strict=True)

@@ -57,8 +57,9 @@ class Story:
         """The answer, its probability, and how much of each hop's attention each line had."""
         with watching(self.model) as views:
             p = self.scores(question).softmax(-1)
-        looks = [view.whole()[0, 0, 0].tolist() for view in views.values()] if self.by_line and self.lines else []
-        old = len(self.lines) - len(looks[0]) if looks else 0  # lines that are no longer kept
+        some = self.lines[-self.run.recipe.model.memory :] if self.by_line else []  # older ones are no longer kept
+        looks = [view.whole()[0, 0, 0, : len(some)].tolist() for view in views.values()] if some else []
+        old = len(self.lines) - len(some)
         best = int(p.argmax())
         return {
             "question": question,
