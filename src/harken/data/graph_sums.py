@@ -43,7 +43,7 @@ class Weighted(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         a, v, *lists = ctx.saved_tensors
         i, j, _, order = lists[:4]
-        g_a = (g.index_select(-2, i) * v.index_select(-2, j)).sum(-1) if ctx.needs_input_grad[0] else None
+        g_a = (_rows(g, i) * _rows(v, j)).sum(-1) if ctx.needs_input_grad[0] else None
         g_v = Weighted.apply(a[..., order], g, *lists[4:], *lists[:4]) if ctx.needs_input_grad[1] else None  # type: ignore[no-untyped-call]
         return g_a, g_v, *[None] * len(lists)
 
@@ -58,14 +58,23 @@ class Weighted(torch.autograd.Function):
         return Weighted.apply(a.movedim(of_a, 0), v, *lists), 0  # type: ignore[no-untyped-call]
 
 
+def _rows(v: Tensor, j: Tensor) -> Tensor:  # ... m D, E -> ... E D
+    """The rows j of each, as those of one table: so they are copied at once."""
+    lead, (m, D) = v.shape[:-2], v.shape[-2:]
+    return F.embedding(_after(j, math.prod(lead), m), v.reshape(-1, D)).view(*lead, -1, D)
+
+
+def _after(j: Tensor, many: int, m: int) -> Tensor:
+    """Numbers below m, so many times; each time they go on where they ended."""
+    return j if many == 1 else (j + m * torch.arange(many, device=j.device)[:, None]).flatten()
+
+
 def _bags(a: Tensor, v: Tensor, j: Tensor, starts: Tensor) -> Tensor:
     """The kernel: a bag of rows of v for each i. What stands before E and m D in the shapes follows one another."""
     lead, (m, D) = a.shape[:-1], v.shape[-2:]
     many = math.prod(lead)
     rows = v.expand(*lead, m, D).reshape(-1, D)
-    if many != 1:
-        shift = torch.arange(many, device=j.device)[:, None]
-        starts = torch.cat([(starts[:-1] + shift * len(j)).flatten(), starts.new_tensor([many * len(j)])])
-        j = (j + shift * m).flatten()
+    starts = torch.cat([_after(starts[:-1], many, len(j)), starts[-1:] * many])
+    j = _after(j, many, m)
     o = F.embedding_bag(j, rows, starts, mode="sum", per_sample_weights=a.reshape(-1), include_last_offset=True)
     return o.view(*lead, -1, D)

@@ -17,6 +17,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from harken.core import Block, Concat, Layout, Place, Wiring, attend
+from harken.core.view import pair_weights
 from harken.part import Outputs, Part
 
 FAR = 6  # hops that are told apart
@@ -60,10 +61,14 @@ class Neighbours(nn.Module):
             nn.init.uniform_(W, -((6 / (D + heads)) ** 0.5), (6 / (D + heads)) ** 0.5)
         self.watch: Any = None
 
-    def forward(self, h: Tensor, words: Sums | None, *, layout: Layout, **_: Any) -> Tensor:  # N F -> N d
+    def forward(self, h: Tensor, words: Sums | None, *, layout: Layout, heard: Sums, **_: Any) -> Tensor:  # N F -> N d
         v = self.lift(h, words).unflatten(-1, (self.heads, -1)).transpose(0, 1)[None]  # 1 H N D
         dropout = self.p if self.training else 0.0
-        o = attend(v, v, v, self.similarity, layout, dropout=dropout, watch=self.watch)[0]  # H N D
+        if layout.pairs is None or self.watch is not None:
+            o = attend(v, v, v, self.similarity, layout, dropout=dropout, watch=self.watch)[0]  # H N D
+        else:  # the same by the faster sum
+            a = pair_weights(*self.similarity.project(v, v), self.similarity, layout.listed())[0]  # H E
+            o = heard(F.dropout(a, dropout), v[0])
         return (o.mean(0) if self.mean else o.transpose(0, 1).flatten(1)) + self.b
 
 
@@ -162,6 +167,8 @@ class GraphTransformer(nn.Module):
 
 
 class _Shape(Part):
+    abreast: ClassVar[bool] = True  # the seeds of a comparison are trained together: it is the faster way
+
     layers: int = Field(2, ge=1, description="number of layers: how many hops away a node is heard")
     dropout: float = Field(0.5, ge=0, lt=1, description="share of features and states dropped, in training")
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from harken.data.image_batch import Change, ImageBatch, Shuffled
 from harken.part import Part
 
-from . import Loss, Score
+from . import Apart, Loss, Score
 from .answering import Answering, loss_of
 from .bag import Rows, fit
 
@@ -48,7 +48,7 @@ class Task(Part):
         return Image(self, data, model, batch=batch, seed=seed)
 
 
-class Image(Answering):
+class Image(Apart, Answering):
     """The classification of one set of pictures."""
 
     unit = "images"
@@ -81,11 +81,16 @@ class Image(Answering):
 
     # --- judge --------------------------------------------------------------------------------------------------------
 
-    def evaluate(self, model: Any, split: str, *, quick: bool = False) -> Score:
+    def outputs_of(self, model: Any, split: str, *, quick: bool = False) -> Tensor:  # N outputs
+        return answers(model, self._some(split, quick=quick).pixels, self.data.lens)
+
+    def judged_of(self, y: Tensor, split: str, *, quick: bool = False) -> Score:
         """Accuracy, F1, Matthews' correlation and the loss; `quick` answers few pictures, for the curve."""
-        part = self.data.splits[split]
-        some = part.some(QUICK) if quick else part
-        return self.judged(answers(model, some.pixels, self.data.lens), some, parts=not quick)
+        return self.judged(y, self._some(split, quick=quick), parts=not quick)
+
+    def _some(self, split: str, *, quick: bool) -> "Pictures":
+        part: Pictures = self.data.splits[split]
+        return part.some(QUICK) if quick else part
 
     # --- what costs nothing -------------------------------------------------------------------------------------------
 
@@ -94,7 +99,7 @@ class Image(Answering):
         if not self.data.learned:
             return {}
         part, train = self.data.splits[split], self.data.train
-        x, means = _thumbs(part.pixels), self._means
+        x, means = thumbs(part.pixels), self._means
         return {
             "most frequent label": self.metrics(self.frequent(train.targets).expand(len(part), -1), part.targets),
             "nearest mean picture": self.metrics(-torch.cdist(x, means).square().float(), part.targets),
@@ -107,14 +112,14 @@ class Image(Answering):
 
     @cached_property
     def _means(self) -> Tensor:  # C pixels
-        x, targets = _thumbs(self._few.pixels), torch.from_numpy(self._few.targets)
+        x, targets = thumbs(self._few.pixels), torch.from_numpy(self._few.targets)
         one_hot = F.one_hot(targets, self.outputs).T.to(x.dtype)
         return one_hot @ x / one_hot.sum(1, keepdim=True).clamp_min(1)
 
     @cached_property
     def _regression(self) -> Any:
         targets = torch.from_numpy(self._few.targets)
-        return fit(Rows(_thumbs(self._few.pixels)), self.outputs, lambda y: loss_of(y, targets, "label"))
+        return fit(Rows(thumbs(self._few.pixels)), self.outputs, lambda y: loss_of(y, targets, "label"))
 
     # --- nothing is carried from batch to batch -----------------------------------------------------------------------
 
@@ -125,8 +130,9 @@ class Image(Answering):
         pass
 
 
-def _thumbs(pixels: Tensor) -> Tensor:  # N C S S -> N pixels
-    side = min(THUMB, pixels.shape[-1])
+def thumbs(pixels: Tensor, most: int = THUMB) -> Tensor:  # N C S S -> N pixels
+    """Small pictures as rows of pixels."""
+    side = min(most, pixels.shape[-1])
     made = [F.adaptive_avg_pool2d(x.double() / 255, side).flatten(1) for x in pixels.split(AT_ONCE)]
     return torch.cat(made)
 

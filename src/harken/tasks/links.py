@@ -77,10 +77,13 @@ class Links(OnGraph):
         model.train(was)
         return y
 
-    def evaluate(self, model: Any, split: str, *, quick: bool = False) -> Score:
-        pairs, gold = self._judged(split)
+    def outputs_of(self, model: Any, split: str, *, quick: bool = False) -> Tensor:  # N
+        return self.answers(model, self._judged(split)[0])
+
+    def judged_of(self, y: Tensor, split: str, *, quick: bool = False) -> Score:
+        gold = self._judged(split)[1]
         protocol = {"edges": int(gold.sum()), "drawn pairs": int((~gold).sum()), "judged_by": self.by}
-        return Score(_metrics(self.answers(model, pairs), gold), protocol, by=self.by)
+        return Score(_metrics(y, gold), protocol, by=self.by)
 
     def _judged(self, split: str) -> tuple[Ints, Any]:
         """The edges of a split, and as many pairs without one, always the same."""

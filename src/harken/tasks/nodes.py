@@ -16,7 +16,7 @@ from harken.data.graph_batch import Graph, GraphBatch, features, graph_of, place
 from harken.data.graph_files import Bag, Ints
 from harken.part import Part
 
-from . import Loss, Score, marks
+from . import Apart, Loss, Score, marks
 from .answering import Answering, loss_of
 from .bag import Rows, fit
 
@@ -46,7 +46,7 @@ class Task(Part):
         return (Links if data.words.ask == "edge" else Labels)(self, data, model, batch=batch, seed=seed)
 
 
-class OnGraph:
+class OnGraph(Apart):
     """What the tasks on graphs share: the graph as the model reads it, on its device, and the pull of the weights."""
 
     def __init__(self, task: Task, data: "GraphData", shape: Any, *, batch: int, seed: int) -> None:
@@ -145,9 +145,11 @@ class Labels(OnGraph, Answering):
         model.train(was)
         return y
 
-    def evaluate(self, model: Any, split: str, *, quick: bool = False) -> Score:
-        which = self.data.splits[split]
-        return self.judged(self.answers(model, which), Asked(self.data.asked[which]), parts=not quick)
+    def outputs_of(self, model: Any, split: str, *, quick: bool = False) -> Tensor:  # N C
+        return self.answers(model, self.data.splits[split])
+
+    def judged_of(self, y: Tensor, split: str, *, quick: bool = False) -> Score:
+        return self.judged(y, Asked(self.data.asked[self.data.splits[split]]), parts=not quick)
 
     # --- what costs nothing -------------------------------------------------------------------------------------------
 
