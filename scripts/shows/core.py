@@ -30,6 +30,7 @@ from harken.core import (
     watching,
     window,
 )
+from harken.models.bert import Shape
 
 from . import EXACT, Seen, gap, show
 
@@ -239,3 +240,15 @@ def bigbird_pairs() -> Seen:
     growth = shares[4096] * 16 / shares[1024]
     words = f"times the pairs for 4 times the length; {100 * shares[4096]:.2g} % of all at L = 4,096"
     return Seen(growth, words, growth < 4.2 and diff < EXACT)
+
+
+@show()
+def bigbird_blocks() -> Seen:
+    """The blocks of a BERT with model.structure=bigbird: the scores computed, and the numbers of the dense mask."""
+    structure, (q, k, v) = Shape(structure="bigbird", context=8192).reach(), torch.randn(3, 1, 1, 1000, 8)
+    tiles = {L: structure.lay(1, L, L, q.device).tiles for L in (4096, 8192)}
+    counts = {L: sum(laid.dense()[0].numel() for *_, laid in t.passes) for L, t in tiles.items()}
+    diff = gap(attend(q, k, v, ScaledDot(8), structure), attend(q, k, v, ScaledDot(8), replace(structure, plan=None)))
+    growth = counts[8192] / counts[4096]
+    words = f"times the scores for twice the length; {100 * counts[8192] / 8192**2:.2g} % of all at L = 8,192"
+    return Seen(growth, words, growth < 2.1 and diff < EXACT)

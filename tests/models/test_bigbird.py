@@ -52,6 +52,12 @@ def test_the_seed_of_the_links_matters_and_the_rest_of_the_weights_is_the_same()
     torch.testing.assert_close(said[0][:, :6], said[2][:, :6])  # the first blocks see all there is
 
 
+def test_a_model_that_is_built_without_its_weights_has_its_blocks() -> None:
+    with torch.device("meta"):
+        model = gpt.Shape(**SMALL, **BIRD).build(20)
+    assert torch.equal(model.structure.mask(1, 32, 32), gpt.Shape(**SMALL, **BIRD).looks().mask(1, 32, 32))
+
+
 def test_blocks_wider_than_the_text_are_full_attention() -> None:
     torch.manual_seed(0)
     tokens, weights = torch.randint(20, (2, 32)), gpt.Shape(**SMALL).build(20).state_dict()

@@ -4,6 +4,7 @@ import pytest
 
 from harken import kinds, recipe
 from harken.models.conv_seq2seq import ConvShape
+from harken.models.gpt import Shape
 from harken.study.work import LAYERS, formula, products
 
 
@@ -36,6 +37,11 @@ def test_a_filter_of_a_convolution_multiplies_its_cost():
 def test_a_row_of_a_text_is_as_long_as_the_context():
     lstm = recipe.resolve(("a recipe", {"model.kind": "lstm", "model.d": 8, "model.context": 35})).model
     assert formula(lstm, None)["products"] == 35 * 8 * 8
+
+
+def test_in_blocks_a_word_is_compared_with_those_it_sees():
+    model = Shape(d=8, structure="bigbird", block=4, near=1, hubs=1, links=2)
+    assert [formula(model, L)["products"] for L in (10, 100, 200)] == [10 * 10 * 8, 100 * 24 * 8, 200 * 24 * 8]
 
 
 def test_every_kind_of_model_has_its_formula():

@@ -44,7 +44,8 @@ class Reach(Part):
         if getattr(self, "positions", None) == "alibi":
             raise BadSetting("model.positions=alibi: its bias is a table of all pairs; with bigbird take rotary")
         n = -(-said.context // self.block)
-        return tiled(bigbird(n, self.near, self.hubs, self.links, self.links_seed) & also, self.block)
+        with torch.device("cpu"):  # a table, even where a model is built without its weights
+            return tiled(bigbird(n, self.near, self.hubs, self.links, self.links_seed) & also, self.block)
 
 
 def tiled(s: Structure, size: int) -> Structure:

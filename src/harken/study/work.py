@@ -1,7 +1,8 @@
 """What a layer costs by the lecture's formulas (CS5242, lecture 7), for a sequence of L words of width d.
 
 A recurrent layer multiplies each word's vector with a d x d matrix, a convolution the vectors of k words, and attention
-compares every word with every other. These are orders: they leave out what is not of the highest power, and a factor.
+compares every word with every other; in blocks, with the s words that it sees. These are orders: they leave out what is
+not of the highest power, and a factor.
 """
 
 from typing import Any
@@ -27,5 +28,8 @@ def formula(model: Any, length: float | None) -> dict[str, Any] | None:
     if (layer := LAYERS.get(model.kind)) is None:
         return None
     L, d = length or model.context, model.d
+    if getattr(model, "structure", "full") == "bigbird":
+        s = min(L, model.block * (2 * model.near + 1 + model.hubs + model.links))
+        return {"order": "L s d", "L": L, "d": d, "s": s, "products": L * s * d}
     k = {"k": model.filter} if layer == "convolution" else {}
     return {"order": ORDERS[layer], "L": L, "d": d, **k, "products": products(layer, L, d, **k)}

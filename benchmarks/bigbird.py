@@ -1,0 +1,193 @@
+"""BigBird's blocks beside transformers' block_sparse and beside dense attention: forward and backward, taking turns.
+
+    python benchmarks/bigbird.py                        4096 16384 65536 on a GPU; 1024 2048 4096 8192 on a CPU
+    python benchmarks/bigbird.py 1024 2048 --rounds 5
+    python benchmarks/bigbird.py --only attention       one attention alone, without the model around it
+
+First the proof: numbers and gradients of the blocks against the dense mask, in float64. Then for each length whole
+encoders of one shape (random tokens, random weights, nothing dropped, no head): harken with structure = bigbird,
+BigBirdModel of transformers with block_sparse, and harken with full attention, PyTorch's dense kernel. All have
+blocks of 64 words, 3 near, 3 drawn and 2 global; harken once more with blocks of 128 (3 near, 1 drawn, 1 global), which
+suit a GPU's kernel and are 640 words instead of 512. Then one attention alone. One JSON line each: the median and the
+spread of the turns, tokens a second, the ratio to transformers and to dense, and the memory: on a GPU its peak, on a
+CPU what is kept for the way back. The last lines say how the time grows with the length.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+
+from harken import machine
+from harken.core import FULL, ScaledDot, Structure, attend, bigbird, explicit
+from harken.models.bert import Shape
+from harken.models.bigbird import tiled
+
+VOCAB = 1000
+BLOCKS = {  # of a shape: words in a block, blocks to each side, hubs, drawn ones
+    "harken bigbird": {"block": 64, "near": 1, "hubs": 2, "links": 3},
+    "harken bigbird, 128": {"block": 128, "near": 1, "hubs": 1, "links": 1},
+}
+Turn = Callable[[], None]
+
+
+def relation(L: int, block: int, near: int, hubs: int, links: int) -> Structure:
+    return tiled(bigbird(-(-L // block), near, hubs, links), block)
+
+
+def proof(L: int, device: torch.device) -> dict[str, Any]:
+    """The largest difference between the blocks and the dense mask."""
+    structure, D = relation(L, 64, 1, 2, 3), 64
+    layout = structure.lay(1, L, L, device)
+    q, k, v, toward = (torch.randn(1, 2, L, D, dtype=torch.float64, device=device) for _ in range(4))
+    given = [x.requires_grad_() for x in (q, k, v)]
+    gaps = []
+    for kind in (torch.float64, torch.float32):
+        said = []
+        for route in (partial(attend, structure=layout), partial(explicit, layout=layout)):
+            mine = [x.detach().to(kind).requires_grad_() for x in given]
+            o = route(*mine, ScaledDot(D))
+            said.append((o, *torch.autograd.grad((o * toward.to(kind)).sum(), mine)))
+        gaps.append(max(float((a - b).detach().abs().max()) for a, b in zip(*said, strict=True)))
+    return {"proof": "blocks against the dense mask", "L": L, "float64": gaps[0], "float32": gaps[1]}
+
+
+# --- contenders -------------------------------------------------------------------------------------------------------
+
+
+def theirs(options: argparse.Namespace, L: int) -> torch.nn.Module:
+    config = transformers.BigBirdConfig(
+        vocab_size=VOCAB,
+        hidden_size=options.d,
+        num_hidden_layers=options.layers,
+        num_attention_heads=options.heads,
+        intermediate_size=4 * options.d,
+        max_position_embeddings=L,
+        attention_type="block_sparse",
+        block_size=64,
+        num_random_blocks=3,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    return transformers.BigBirdModel(config, add_pooling_layer=False)
+
+
+def models(options: argparse.Namespace, L: int, device: torch.device, kind: torch.dtype) -> dict[str, Turn]:
+    """A forward and a backward pass of each encoder."""
+    same = {"d": options.d, "layers": options.layers, "heads": options.heads, "context": L, "dropout": 0.0}
+    plain = {"act": "gelu-tanh", "pooler": False, "follows": False, "fill": False}
+    made = {name: Shape(**same, **plain, structure="bigbird", **how).build(VOCAB) for name, how in BLOCKS.items()}
+    made |= {"transformers block_sparse": theirs(options, L), "harken dense": Shape(**same, **plain).build(VOCAB)}
+    tokens = torch.randint(VOCAB, (options.batch, L), device=device)
+
+    def turn(model: torch.nn.Module) -> None:
+        model.zero_grad(set_to_none=True)
+        h = model(tokens)
+        (h if isinstance(h, Tensor) else h.last_hidden_state).float().square().mean().backward()
+
+    return {name: partial(turn, model.to(device, kind).train()) for name, model in made.items()}
+
+
+def attentions(options: argparse.Namespace, L: int, device: torch.device, kind: torch.dtype) -> dict[str, Turn]:
+    """The same of one attention."""
+    H, D = options.heads, options.d // options.heads
+    q, k, v = (torch.randn(options.batch, H, L, D, device=device, dtype=kind, requires_grad=True) for _ in range(3))
+    toward = torch.randn_like(q)
+
+    def turn(structure: Structure) -> None:
+        attend(q, k, v, ScaledDot(D), structure).backward(toward)
+
+    known = {name: relation(L, **how) for name, how in BLOCKS.items()} | {"harken dense": FULL}
+    return {name: partial(turn, structure) for name, structure in known.items()}
+
+
+# --- turns ------------------------------------------------------------------------------------------------------------
+
+
+def memory(turn: Turn, device: torch.device) -> int:
+    """Bytes: the peak of a turn on a GPU; elsewhere what is kept for the way back."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        turn()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+    kept: dict[int, int] = {}
+
+    def note(x: Tensor) -> Tensor:
+        kept[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda x: x):
+        turn()
+    return sum(kept.values())
+
+
+def contest(turns: dict[str, Turn], told: dict[str, Any], device: torch.device, rounds: int) -> dict[str, float]:
+    """Rows of the contenders of one length, and the seconds of each."""
+    bytes_, seconds = dict[str, int](), dict[str, list[float]]()
+    for name, turn in turns.items():
+        try:  # not counted: kernels are chosen, code is compiled, and who needs too much is left out
+            turn()
+            bytes_[name] = memory(turn, device)
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            print(json.dumps({**told, "name": name, "failed": "out of memory"}), flush=True)
+    for _ in range(rounds):
+        for name in bytes_:
+            machine.wait(device)
+            start = time.perf_counter()
+            turns[name]()
+            machine.wait(device)
+            seconds.setdefault(name, []).append(time.perf_counter() - start)
+    middle = {name: statistics.median(seen) for name, seen in seconds.items()}
+    for name, seen in seconds.items():
+        row = {**told, "name": name, "ms": round(1e3 * middle[name], 2)}
+        row |= {"spread_ms": [round(1e3 * min(seen), 2), round(1e3 * max(seen), 2)]}
+        row |= {"tokens_per_second": round(told["batch"] * told["L"] / middle[name])}
+        for rival in ("transformers block_sparse", "harken dense"):
+            if rival in middle and rival != name:
+                row[f"times {rival}"] = round(middle[rival] / middle[name], 3)
+        print(json.dumps(row | {"memory_mb": round(bytes_[name] / 1e6, 1)}), flush=True)
+    return middle
+
+
+def main() -> None:
+    gpu = torch.cuda.is_available()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("lengths", nargs="*", type=int)
+    parser.add_argument("--rounds", type=int, default=10 if gpu else 3)
+    parser.add_argument("--batch", type=int, default=2 if gpu else 1)
+    parser.add_argument("--only", choices=("model", "attention"))
+    for name, base in (("layers", 4 if gpu else 2), ("d", 768 if gpu else 256), ("heads", 12 if gpu else 4)):
+        parser.add_argument(f"--{name}", type=int, default=base)
+    options = parser.parse_args()
+    transformers.logging.set_verbosity_error()
+    torch.manual_seed(0)
+    device, kind = torch.device("cuda" if gpu else "cpu"), torch.bfloat16 if gpu else torch.float32
+    lengths = options.lengths or ([4096, 16384, 65536] if gpu else [1024, 2048, 4096, 8192])
+    facts = {"shape": [options.layers, options.d, options.heads], "precision": str(kind), "rounds": options.rounds}
+    print(json.dumps(facts | {"transformers": transformers.__version__, **machine.describe(device)}))
+    print(json.dumps(proof(1000, torch.device("cpu"))), flush=True)
+    for what, made in (("model", models), ("attention", attentions)):
+        if options.only not in (None, what):
+            continue
+        seen = dict[str, dict[int, float]]()
+        for L in lengths:
+            told = {"what": what, "L": L, "batch": options.batch}
+            for name, took in contest(made(options, L, device, kind), told, device, options.rounds).items():
+                seen.setdefault(name, {})[L] = took
+        for name, by in seen.items():
+            steps = [f"{a} to {b}: {by[b] / by[a]:.2f}" for a, b in zip(by, list(by)[1:], strict=False)]
+            print(json.dumps({"what": what, "name": name, "growth": steps}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

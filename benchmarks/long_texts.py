@@ -1,0 +1,115 @@
+"""What more context is worth: the same training at 512 tokens and at more, with BigBird's blocks, as one command.
+
+    python benchmarks/long_texts.py facts               two facts far apart: 512 against 4096 tokens
+    python benchmarks/long_texts.py reviews             IMDb (movie-reviews of the catalogue): 512 against 2048
+    python benchmarks/long_texts.py reviews --data my.csv --minutes 20
+    python benchmarks/long_texts.py facts --words 300 --lengths 64 384 --texts 2000 --minutes 2 --set model.block=32
+
+A text of the facts is made of the words of tales. Near its start a key is told of, of gold or of tin, and near its end
+a door, of glass or of cork; the label names both, so who reads the start alone is right for one text in two. With --ask
+same the label tells gold and glass, or tin and cork, from the other two: then a bag of words can only guess. One JSON
+line for each length: accuracy on the test split beside what costs nothing, and what was read and spent. Settings are
+those of the recipe for labels, but for MODEL and TASKS below; --set gives more.
+"""
+
+import argparse
+import json
+import random
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import harken
+from harken.data import catalogue
+from harken.data.tales import tales
+
+KEYS, DOORS = ("gold", "tin"), ("glass", "cork")  # which no tale has
+TOLD = "Remember the {0} it is made of {1} all {1} and nothing but {1} so much of the {0} of {1}"
+EDGE = 0.08  # share of a text in which a fact stands, at either end
+MODEL: dict[str, Any] = {"model.structure": "bigbird", "model.d": 128, "model.layers": 2, "model.heads": 4}
+TASKS: dict[str, dict[str, Any]] = {
+    "facts": {
+        "data.tokens": "word",
+        "model.pool": "first",
+        "model.dropout": 0.0,
+        "model.head_dropout": 0.0,
+        "train.lr": 1e-3,
+        "train.batch": 16,
+        "train.weight_decay": 0.01,
+    },
+    "reviews": {"data.vocab": 16_000, "model.dropout": 0.2, "train.batch": 32, "train.lr": 5e-4},
+}
+LENGTHS = {"facts": [512, 4096], "reviews": [512, 2048]}
+
+
+def facts(many: int, words: int, ask: str = "both", seed: int = 0) -> Iterator[tuple[str, str]]:
+    """Texts of about so many words, and what is asked of them."""
+    dice, filler = random.Random(seed), [re.findall(r"\w+", story) for story in tales(2000)]
+    edge = max(2, round(EDGE * words))
+    for n in range(many):
+        said: list[str] = []
+        while len(said) < words:
+            said += dice.choice(filler)
+        said = said[: round(words * dice.uniform(0.85, 1.0))]
+        key, door = divmod(n % 4, 2)
+        said.insert(len(said) - dice.randrange(edge), TOLD.format("door", DOORS[door]))
+        said.insert(dice.randrange(edge), TOLD.format("key", KEYS[key]))
+        both = f"{KEYS[key]} and {DOORS[door]}"
+        yield " ".join(said), both if ask == "both" else "same" if key == door else "different"
+
+
+def written(task: str, options: argparse.Namespace, home: Path) -> Path:
+    """The file that is learned from."""
+    if options.data:
+        return options.data
+    if task == "reviews":
+        return catalogue.fetch("movie-reviews").path
+    path = home / "facts.tsv"
+    with path.open("w") as file:
+        file.write("text\tlabel\n")
+        file.writelines(f"{text}\t{label}\n" for text, label in facts(options.texts, options.words, options.ask))
+    return path
+
+
+def value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def main() -> None:
+    gpu = torch.cuda.is_available()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("task", choices=tuple(TASKS))
+    parser.add_argument("--data", type=Path, help="a table of texts and labels, instead of what is made or fetched")
+    parser.add_argument("--lengths", type=int, nargs="+")
+    parser.add_argument("--minutes", type=float, default=5.0 if gpu else 20.0, help="for each length")
+    parser.add_argument("--texts", type=int, default=8000, help="of the facts")
+    parser.add_argument("--ask", choices=("both", "same"), default="both", help="of the facts")
+    parser.add_argument("--words", type=int, default=4000, help="in each of them")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--set", nargs="*", default=[], metavar="SETTING=VALUE")
+    options = parser.parse_args()
+    more = {name: value(said) for name, _, said in (given.partition("=") for given in options.set)}
+    with tempfile.TemporaryDirectory() as home:
+        path = written(options.task, options, Path(home))
+        for L in options.lengths or LENGTHS[options.task]:
+            settings = {"data.kind": "table", "data.longest": L, "model.context": L, "train.seed": options.seed}
+            settings |= MODEL | TASKS[options.task] | more
+            run = harken.train(path, out=Path(home) / str(L), minutes=options.minutes, settings=settings)
+            tested = run.metrics["test"]
+            row = {"task": options.task, "L": L, "accuracy": tested["accuracy"], "loss": tested["loss"]}
+            row |= {"valid": run.metrics["valid"]["accuracy"]}
+            row |= {"free": {name: free["accuracy"] for name, free in run.facts["baseline"]["test"].items()}}
+            row |= {"steps": run.facts["steps"], "seconds": round(run.facts["seconds"]), "weights": run.parameters}
+            row |= {"data": run.facts["data"]["texts"], "machine": run.facts["machine"]}
+            print(json.dumps(row, default=str), flush=True)
+
+
+if __name__ == "__main__":
+    main()
