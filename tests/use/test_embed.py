@@ -173,3 +173,30 @@ def test_what_is_not_one_token_is_refused_with_its_parts(folders):
         harken.load(folders["word"]).nearest("zebra")
     with pytest.raises(BadInput, match="it is 'T', 'o', 'm'"):
         harken.load(folders["char"]).nearest("Tom")
+
+
+# --- layers -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_states_behind_a_layer_are_those_its_block_gives(char):
+    ids = torch.tensor([char.tokenizer.encode("Tom had a hat").tolist()])
+    given = []
+    with (
+        torch.no_grad(),
+        char.model.stack.blocks[0].register_forward_hook(lambda _, x, made: given.extend([x[0], made])),
+    ):
+        char.model(ids)
+    for layer, states in enumerate(given):
+        found = char.embed("Tom had a hat", layer=layer, normalised=False)
+        assert found == pytest.approx(states[0].mean(0).numpy(), abs=1e-6)
+    texts = char.embed(TEXTS, layer=1)
+    assert texts[0] == pytest.approx(char.embed(TEXTS[0], layer=1), abs=1e-6)
+
+
+def test_a_layer_that_is_not_there_is_refused(folders, char):
+    with pytest.raises(BadInput, match="this run has 1; 0 is before the first"):
+        char.embed("Tom", layer=2)
+    with pytest.raises(BadInput, match="no stack of blocks"):
+        harken.load(folders["lstm"]).embed("Tom", layer=0)
+    with pytest.raises(BadInput, match="Did you mean layer"):
+        char.embed("Tom", layers=1)

@@ -58,9 +58,7 @@ class How:
         if not dash:
             return sorted({int(k) for k in said.split(",")})
         if not (found := list(range(int(first), min(int(last), n - 1) + 1))):
-            raise BadInput(
-                f"k={self.k}: there are {n:,} points; a range is two numbers below that, such as 2-8"
-            )
+            raise BadInput(f"k={self.k}: there are {n:,} points; a range is two numbers below that, such as 2-8")
         return found
 
 
@@ -242,7 +240,7 @@ def telling(texts: Sequence[str], labels: Any, k: int) -> list[list[str]]:
     error, with the words of all texts as prior (Monroe, Colaresi and Quinn 2008). A word counts once in a text."""
     own = [Counter[str]() for _ in range(k)]
     for text, n in zip(texts, labels, strict=True):
-        own[n].update({word.lower() for word in re.findall(r"[^\W\d_]+(?:['’-][^\W\d_]+)*", text)})
+        own[n].update({word.lower() for word in re.findall(r"[^\W\d_]{2,}(?:['’-][^\W\d_]+)*", text)})
     every: Counter[str] = sum(own, Counter())
     sizes = [max(1, sum(counts.values())) for counts in own]
     total, found = sum(sizes), []

@@ -110,11 +110,11 @@ def _measure(y: Floats) -> Measure:
 def verdict(facts: dict[str, Any]) -> str:
     """Who needs fewer labels, in one sentence."""
     rows, metric = facts["rows"], facts["metric"]
-    few, all_ = rows[0], rows[-1]
-    said = [f"regression {metric} {figure(row['regression'])} with {row['labels']:,} labels" for row in (few, all_)]
-    tuned = [f"fine-tuned {figure(x)}" if (x := row.get("finetuned")) is not None else "" for row in (few, all_)]
-    told = "; ".join(f"{one}{f' ({other})' if other else ''}" for one, other in zip(said, tuned, strict=True))
-    return f"{told}; for free {figure(facts['baseline'])}, on the {facts['split']} split."
+    told = []
+    for row in rows[:1] + rows[1:][-1:]:
+        tuned = f", fine-tuned {figure(row['finetuned'])}" if row.get("finetuned") is not None else ""
+        told.append(f"with {row['labels']:,} labels regression {figure(row['regression'])}{tuned}")
+    return f"{facts['split']} {metric} {'; '.join(told)}; for free {figure(facts['baseline'])}.".capitalize()
 
 
 def _picture(facts: dict[str, Any]) -> chart.Picture:

@@ -81,7 +81,7 @@ def _blocks(body: nn.Module, layer: int) -> Sequence[nn.Module]:
         raise BadInput(f"layer={layer}: this run's model is no stack of blocks; leave the layer out")
     if not isinstance(layer, int) or not 0 <= layer <= len(blocks):
         raise BadInput(
-            f"layer={layer}: this run has {len(blocks)}; 0 is what goes into the first, {len(blocks)} the last"
+            f"layer={layer}: this run has {len(blocks)}; 0 is before the first, {len(blocks)} behind the last"
         )
     return blocks
 

@@ -1,0 +1,89 @@
+"""k-means of 10 restarts beside scikit-learn's: the same centres to begin with, the same tolerance, equal inertia.
+
+    python benchmarks/kmeans.py                      100,000 x 384, k = 10 and 100, by turns, medians
+    python benchmarks/kmeans.py --start k-means++    each with its own k-means++: the time of the whole fit
+    python benchmarks/kmeans.py --points 20000 --steps 20 --rounds 1
+
+Without --vectors the points are made here: 200 overlapping middles, a spectrum that falls as that of embeddings does,
+unit length. Measure on an idle machine.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import time
+import warnings
+
+import numpy as np
+import torch
+from sklearn.cluster import KMeans
+from threadpoolctl import threadpool_limits
+
+from harken.look.clusters import kmeans
+
+
+def made(n: int, d: int) -> np.ndarray:
+    draw = np.random.default_rng(0)
+    falls = (1 + np.arange(d)) ** -0.5
+    middles = draw.standard_normal((200, d)) * falls
+    x = middles[draw.integers(200, size=n)] + draw.standard_normal((n, d)) * falls
+    return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
+
+
+def theirs(x: np.ndarray, k: int, begun: np.ndarray | None, steps: int, restarts: int) -> list[float]:
+    """The inertia of each restart; with a k-means++ of its own, that of the best."""
+    if begun is None:
+        return [KMeans(k, n_init=restarts, max_iter=steps, random_state=0).fit(x).inertia_]
+    return [float(KMeans(k, init=one, n_init=1, max_iter=steps).fit(x).inertia_) for one in begun]
+
+
+def measured(x: np.ndarray, k: int, told: argparse.Namespace) -> dict[str, object]:
+    """Both by turns; seconds of each, and how far the inertias are apart."""
+    draw, begun = np.random.default_rng(1), None
+    if told.start == "same":
+        begun = np.stack([x[draw.choice(len(x), k, replace=False)] for _ in range(told.restarts)])
+    seconds: dict[str, list[float]] = {"harken": [], "scikit-learn": []}
+    for _ in range(told.rounds):
+        start = time.perf_counter()
+        mine = kmeans(x, k, restarts=told.restarts, start="k-means++" if begun is None else begun, steps=told.steps)
+        seconds["harken"].append(time.perf_counter() - start)
+        start = time.perf_counter()
+        other = theirs(x, k, begun, told.steps, told.restarts)
+        seconds["scikit-learn"].append(time.perf_counter() - start)
+    off = [a / b - 1 for a, b in zip(mine.inertias if begun is not None else [mine.inertia], other, strict=True)]
+    middle = {name: statistics.median(some) for name, some in seconds.items()}
+    ratio = statistics.median(b / a for a, b in zip(*seconds.values(), strict=True))
+    return {
+        "k": k,
+        **{name: round(s, 2) for name, s in middle.items()},
+        "ratio": round(ratio, 2),
+        "inertia": [round(min(off), 6), round(max(off), 6)],  # relative to scikit-learn's, least and most
+        "steps": mine.steps,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--points", type=int, default=100_000)
+    parser.add_argument("--columns", type=int, default=384)
+    parser.add_argument("--vectors", help="a .npy file of points instead")
+    parser.add_argument("--k", default="10,100")
+    parser.add_argument("--restarts", type=int, default=10)
+    parser.add_argument("--start", choices=["same", "k-means++"], default="same")
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    told = parser.parse_args()
+    warnings.filterwarnings("ignore", module="sklearn")  # that it was stopped before it converged
+    x = np.load(told.vectors, allow_pickle=False) if told.vectors else made(told.points, told.columns)
+    torch.set_num_threads(told.threads)
+    print(f"{len(x):,} x {x.shape[1]}, {told.restarts} restarts, start: {told.start}, {told.threads} threads")
+    print(f"load when it began: {os.getloadavg()[0]:.2f}")
+    with threadpool_limits(told.threads):
+        for k in map(int, told.k.split(",")):
+            print(json.dumps(measured(np.ascontiguousarray(x, np.float32), k, told)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
