@@ -12,9 +12,10 @@ import itertools
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
+from glob import escape
 from pathlib import Path
 from shlex import quote
 from statistics import fmean
@@ -42,6 +43,7 @@ QUOTED = re.compile(r'"(?:\\.|[^"\\])*"|\'[^\']*\'')  # a text as TOML writes it
 PLAIN = re.compile(r"[\w./@+-]+")
 LONGEST = 100  # letters of a folder's name
 BUDGETS = [f"train.{name}" for name in Train.one_of[0]]
+TO = "-to-"  # of the folder of seeds that are trained together: model.heads=1-seed=0-to-4
 SEEDS = 3  # the fewest that give an interval of some use
 
 
@@ -237,12 +239,19 @@ def _compare(plan: Plan, folder: Path, listen: Listener) -> Comparison:
     first, budgets = chosen[0].train.seed, [recipe.train for recipe in chosen if recipe.start.shots is None]
     todo = [(n, seed) for seed in range(first, first + plan.seeds) for n in range(len(rows))]  # all rows, then again
     groups: list[list[Trial]] = [[] for _ in rows]
+    places = [_places(folder, row, range(first, first + plan.seeds)) for row in rows]
+    apart = set[int]()  # rows whose seeds are trained one by one
     minutes = [train.minutes for train in budgets if (train.steps, train.tokens, train.epochs) == (None, None, None)]
     listen("planned", rows=len(rows), seeds=plan.seeds, minutes=sum(minutes) * plan.seeds)
     for turn, (n, seed) in enumerate(todo, 1):
         listen("trial", number=turn, trials=len(todo), name=name_of(rows[n]), seed=seed)
-        place = folder / trial_name(rows[n], seed)
         try:
+            if not (n in apart or (places[n][seed] / "recipe.toml").is_file()):
+                rest = {s: place for s, place in places[n].items() if s >= seed}
+                if not _together(plan, rows[n], rest, groups[n], listen):
+                    apart.add(n)
+                places[n] = _places(folder, rows[n], places[n])
+            place = places[n][seed]
             trial = _trial(plan, rows[n], seed, place, groups[n], listen)
         except Stopped as error:
             where = f"{folder}: stopped in trial {turn} of {len(todo)}"
@@ -275,6 +284,40 @@ def trial_name(settings: Settings, seed: int) -> str:
     if plain == said and len(plain) <= LONGEST:
         return plain
     return f"{plain[:LONGEST]}-{hashlib.sha256(said.encode()).hexdigest()[:8]}"
+
+
+def _places(folder: Path, row: Settings, seeds: Iterable[int]) -> dict[int, Path]:
+    """Where the trials of a row are: in folders of their own, or in that of the seeds they were trained with."""
+    alone = {seed: folder / trial_name(row, seed) for seed in seeds}
+    several = (p for own in alone.values() for p in folder.glob(f"{escape(own.name)}{TO}*/seeds/*"))
+    return alone | {int(p.name): p for p in several if (p.parents[1] / "harken.json").is_file()}
+
+
+def _together(plan: Plan, row: Settings, places: Mapping[int, Path], before: Sequence[Trial], listen: Listener) -> bool:
+    """Train these seeds along the model axis where the model says that this pays; whether they may be trained so.
+
+    Minutes become steps in a first trial, which is trained alone.
+    """
+    first, last = min(places), max(places)
+    own = places[first]
+    given = trial_settings(plan, row, before) | {"train.seed": first}
+    how = choose(plan.what, given).recipe
+    begun = any((place / "recipe.toml").is_file() for place in places.values())
+    if not getattr(how.model, "abreast", False) or how.start.shots is not None or how.train.seeds > 1 or begun:
+        return False
+    if (how.train.steps, how.train.tokens, how.train.epochs) == (None, None, None) or first == last:
+        return True
+    listen("notice", text=f"seeds {first} to {last} are trained together; each gets its share of the time")
+    group = next(own.parent.glob(f"{escape(own.name)}{TO}*"), own.with_name(f"{own.name}{TO}{last}"))
+    resume, more = (group / "recipe.toml").is_file(), {"train.seeds": last - first + 1, "train.members": "all"}
+    try:
+        train(plan.what, out=group, settings={} if resume else given | more, resume=resume, listen=listen)
+    except Stopped:
+        raise
+    except Exception as error:  # alone, each may go well, or says why not
+        listen("notice", text=f"not trained together: {' '.join(str(error).split())}")
+        return False
+    return True
 
 
 def _trial(plan: Plan, row: Settings, seed: int, folder: Path, before: Sequence[Trial], listen: Listener) -> Trial:

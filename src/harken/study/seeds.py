@@ -1,5 +1,7 @@
-"""Several seeds of one recipe: trained together, judged one by one, and one of them kept as the run."""
+"""Several seeds of one recipe: trained together, and one of them kept as the run; or each as a run of its own."""
 
+import copy
+import json
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -10,7 +12,7 @@ from harken import run
 from harken.errors import BadSetting
 from harken.recipe import Recipe
 from harken.tasks import Learning
-from harken.training.loop import rank
+from harken.training.loop import Trainer, rank
 from harken.training.many import ManyTrainer, Several, Together
 
 from . import transfer
@@ -43,20 +45,24 @@ def _try(many: Together, several: Several, recipe: Recipe) -> None:
         raise BadSetting(f"train.seeds: {why}; train its seeds one by one: harken compare DATA --seeds N") from None
 
 
-def kept(trainer: ManyTrainer, recipe: Recipe, folder: Path) -> dict[str, Any]:
-    """Judge all members, go on with the one the recipe picks as if it had been alone, and tell of all of them."""
-    many, tasks, first = trainer.model, trainer.task.tasks, recipe.train.seed
-    scores = {split: trainer.task.scores(many, split) for split in trainer.task.splits}
-    n = _picked(trainer, recipe, scores)
-    if recipe.train.members == "all":
-        for m in range(many.members):
-            _write(folder, first + m, recipe, many.alone(m))
-    trainer.model, trainer.task, trainer.course.step = many.alone(n), tasks[n], trainer.course.each[n].step
+def told(trainer: ManyTrainer, recipe: Recipe) -> dict[str, Any]:
+    """How good all members are, and which of them the recipe picks."""
+    scores = {split: trainer.task.scores(trainer.model, split) for split in trainer.task.splits}
+    first = recipe.train.seed
     each = [
         {"seed": first + m, "metrics": {split: some[m].metrics for split, some in scores.items()}}
-        for m in range(many.members)
+        for m in range(trainer.model.members)
     ]
-    return {"picked": first + n, "rule": recipe.train.pick, "each": each, "together": _spread(scores)}
+    picked = first + _picked(trainer, recipe, scores)
+    return {"picked": picked, "rule": recipe.train.pick, "each": each, "together": _spread(scores)}
+
+
+def alone(trainer: ManyTrainer, n: int) -> Trainer:
+    """A trainer whose model is one of the members, until the next is asked for."""
+    one: Trainer = copy.copy(trainer)
+    one.model, one.task, one.course = trainer.model.alone(n), trainer.task.tasks[n], trainer.course.each[n]
+    one.course.skipped = trainer.course.skipped
+    return one
 
 
 def _picked(trainer: ManyTrainer, recipe: Recipe, scores: dict[str, Any]) -> int:
@@ -89,8 +95,12 @@ def _spread(scores: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
     return told
 
 
-def _write(folder: Path, seed: int, recipe: Recipe, model: Any) -> None:
-    """A member as a run of its own, but for what is told of all: log, cost and report."""
+def begun(folder: Path, n: int, recipe: Recipe, model: Any) -> tuple[Path, Recipe]:
+    """A member as a run of its own, but for its judgement: its folder and its recipe.
+
+    Its log is that of all, with what was seen of this one; the time of all is shared evenly.
+    """
+    seed = recipe.train.seed + n
     place, mine = folder / "seeds" / str(seed), recipe.change(train__seed=seed, train__seeds=1, train__members="best")
     place.mkdir(parents=True, exist_ok=True)
     run.write(place / "recipe.toml", mine.toml())
@@ -98,5 +108,8 @@ def _write(folder: Path, seed: int, recipe: Recipe, model: Any) -> None:
         if (folder / name).exists():
             run.write(place / name, (folder / name).read_bytes())
     run.write_tensors(place / "model.safetensors", run.weights(model))
-    about = {"name": place.name, "kind": recipe.model.kind, "data_kind": recipe.data.kind, "task": recipe.task.kind}
-    run.finish(place, {**about, "parameters": run.size(model), "metrics": {}, "baseline": {}})
+    log = run.read_log(folder)
+    own = [line.pop("seeds")[n] if "seeds" in line else {} for line in log]
+    lines = [line | seen for line, seen in zip(log, own, strict=True)]
+    run.write(place / "log.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    return place, mine

@@ -279,33 +279,44 @@ def _train(
     model: Any = trainer.model
     young = Run(folder, recipe, {}, model, opened.tokenizer)  # whoever listens may try it as it learns
     listen("begin", step=trainer.step, steps=steps, epochs=steps / trainer.task.steps, predicted=predicted, run=young)
-    metered = trainer.fit(folder, steps, before and before.get("cost"))
+    used = trainer.fit(folder, steps, before and before.get("cost")).reading()
     trainer.finish()
-    several = seeds.kept(trainer, recipe, folder) if isinstance(trainer, ManyTrainer) else None
+    known = {"data": opened.facts(), "reason": notes["reason"], "early": trainer.early(steps) or None}
+    if isinstance(trainer, ManyTrainer):
+        known["seeds"] = seeds.told(trainer, recipe)
+        if recipe.train.members == "all":
+            _apart(recipe, folder, trainer, used, known)
+        trainer = seeds.alone(trainer, known["seeds"]["picked"] - recipe.train.seed)
     trainer.model = ranks.joined(trainer.model, lambda: recipe.build(opened.vocab))
     if ranks.first:
         run.write_tensors(folder / "model.safetensors", run.weights(trainer.model))
-        padding = {"padding": trainer.task.batches.padding} if isinstance(trainer.task, Translate) else {}
-        known = {
-            "data": opened.facts() | padding,
-            "reason": notes["reason"],
-            "early": trainer.early(steps) or None,
-            "seeds": several,
-        }
-        _judge(recipe, folder, trainer, metered, known, listen)
+        if isinstance(trainer.task, Translate):
+            known["data"]["padding"] = trainer.task.batches.padding
+        _judge(recipe, folder, trainer, used, known, listen)
     ranks.same(lambda: None)  # the others wait
     return load(folder, device=str(trainer.device))
 
 
+def _apart(recipe: Recipe, folder: Path, trainer: ManyTrainer, used: meter.Reading, known: dict[str, Any]) -> None:
+    """Leave each member as a run of its own, which took its share of what all took."""
+    many, own = trainer.model.members, {name: fact for name, fact in known.items() if name != "seeds"}
+    own["baseline"] = {split: trainer.task.baselines(split) for split in trainer.task.splits}
+    share = used._replace(seconds=used.seconds / many, joules=used.joules / many)
+    for n in range(many):
+        one = seeds.alone(trainer, n)
+        place, mine = seeds.begun(folder, n, recipe, one.model)
+        _judge(mine, place, one, share, own, silent)
+
+
 def _judge(
-    recipe: Recipe, folder: Path, trainer: Trainer, metered: meter.Meter, known: dict[str, Any], listen: Listener
+    recipe: Recipe, folder: Path, trainer: Trainer, used: meter.Reading, known: dict[str, Any], listen: Listener
 ) -> None:
     """Evaluate, write down what it cost, and report."""
     task, steps = trainer.task, trainer.step
     if task.splits:
         listen("judge")
     scores = {split: trainer.look(split, quick=False) for split in task.splits}
-    baseline = {split: task.baselines(split) for split in task.splits}
+    baseline = known.get("baseline") or {split: task.baselines(split) for split in task.splits}
     many, rows = (3, 4) if isinstance(task, Translate) else (1, 1)  # pairs of several lengths; windows are all alike
     batches = [task.batch(0, n) for n in range(min(many, task.steps))]
     few = [(some if (some := b.rows(0, rows)).size else b).to(trainer.device) for b in batches]  # packed: may be empty
@@ -316,7 +327,7 @@ def _judge(
 
     flops = meter.flops_per_token(trainer.model, once, sum(batch.size for batch in few))
     told = {"price": recipe.train.price, "predicted": trainer.notes.get("predicted")}
-    cost = meter.cost(metered.reading(), tokens=steps * task.tokens * recipe.train.seeds, flops_per_token=flops, **told)
+    cost = meter.cost(used, tokens=steps * task.tokens * recipe.train.seeds, flops_per_token=flops, **told)
     run.write_json(folder / "cost.json", cost)
     facts = {
         "name": folder.name,

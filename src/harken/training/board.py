@@ -51,7 +51,7 @@ def curves(folder: Path | None) -> Iterator[Draw]:
 
         def draw(facts: Mapping[str, Any]) -> None:
             numbers = {**facts, **{f"parts/{name}": loss for name, loss in facts.get("parts", {}).items()}}
-            told = {n: x for n, x in plain(numbers).items() if n not in ("step", "parts") and x is not None}
+            told = {n: x for n, x in plain(numbers).items() if n not in ("step", "parts", "seeds") and x is not None}
             shown = [Summary.Value(tag=n, simple_value=x) for n, x in told.items()]
             write(step=facts["step"], summary=Summary(value=shown))
 

@@ -215,7 +215,7 @@ class Trainer:
         with self.make.numbers() if quick else nullcontext():
             return self.task.evaluate(self.model, split, quick=quick)
 
-    def _judge(self) -> dict[str, float]:
+    def _judge(self) -> dict[str, Any]:
         self.average.look(self.model)
         now = self._weights()
         if averaged := self.average.weights():
