@@ -94,6 +94,12 @@ def test_a_model_without_a_counterpart_is_told_what_it_lacks(made, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_blocks_have_no_counterpart_and_their_settings_need_none(made, tmp_path):
+    settings = {**MODELS["gpt2"], "model.structure": "bigbird", "model.block": 8}
+    with pytest.raises(BadInput, match=r"it would have with model\.structure=full$"):
+        export(made(settings), tmp_path / "out")
+
+
 def test_a_kind_without_a_counterpart_is_refused(made, tmp_path):
     with pytest.raises(BadInput, match="a lstm of text has no counterpart"):
         export(made({"model.kind": "lstm", "model.d": 16, "data.tokens": "char"}), tmp_path / "out")

@@ -135,6 +135,11 @@ def test_a_graph_that_says_something_else_is_not_kept(made, tmp_path, monkeypatc
     assert not (tmp_path / "out").exists()
 
 
+def test_blocks_are_refused_in_one_line(made, tmp_path):
+    with pytest.raises(BadInput, match=r"model\.structure=bigbird is not exported to ONNX"):
+        onnx.export(made({**LLAMA, "model.structure": "bigbird"}), tmp_path / "out")
+
+
 def test_what_cannot_be_exported_is_refused(made, tmp_path, monkeypatch):
     run = made({"model.kind": "lstm", "model.d": 16, "data.tokens": "char"})
     with pytest.raises(BadInput, match="a lstm is not exported to ONNX"):

@@ -27,6 +27,7 @@ from .certificate import certify, failure
 from .folder import Folder
 
 FREE = {"size", "style", "dropout", "word_dropout", "head_dropout"}  # another may choose it and say the same
+FREE |= {"block", "near", "hubs", "links", "links_seed"}  # of a structure that has no counterpart
 IDLE = {  # what is not asked of a model with a head, or with a source
     "table": {"fill", "follows", "tied"},
     "tags": {"fill", "follows", "pool", "pooler"},

@@ -164,6 +164,8 @@ def export(run: Run, out: str | Path, *, listen: Listener = silent) -> dict[str,
 def _graph(run: Run) -> tuple[Graph, list[str], list[str]]:
     """What is written, and the names of what goes in and comes out."""
     model: nn.Module = run.model
+    if getattr(run.recipe.model, "structure", "full") != "full":
+        raise BadInput(f"{run.path}: model.structure=bigbird is not exported to ONNX; models with full attention are")
     body = model.body if isinstance(model, Headed) else model
     inputs = ["input_ids", "attention_mask", *([] if getattr(body, "segments", None) is None else ["token_type_ids"])]
     if isinstance(model, GPT):
