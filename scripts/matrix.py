@@ -26,6 +26,7 @@ import harken
 from harken import kinds, run
 from harken.cli import VERBS
 from harken.data.phrases import phrases
+from harken.data.simulate_stories import stories
 from harken.data.tales import tales
 
 HOME = Path(__file__).resolve().parents[1]
@@ -46,8 +47,11 @@ SETTINGS: Mapping[str, Any] = {
 }
 
 
-HEADS = [("table", "bert"), ("table", "gpt"), ("table", "rnn"), ("tags", "bert"), ("spans", "bert"), ("images", "vit")]
-HEADS += [("sets", "set")]
+HEADS = [
+    *(("table", model) for model in ("bert", "gpt", "rnn")), ("tags", "bert"), ("spans", "bert"), ("images", "vit"),
+    ("stories", "memnet"), *(("graph", model) for model in ("gcn", "gat", "graph-transformer")),
+    ("maths", "transformer"), ("sets", "set"),
+]  # fmt: skip
 PICTURES = {"model.heads": 2, "model.stem": "patch", "model.pool": "first"}  # those of the paper, which others have too
 PAIRS = {"task.eval_pairs": 10, "task.longest": 12, "task.beam": 1, "task.label_smoothing": 0.1}
 SHORT = {("text", model) for model in ("gpt", "rnn", "gru", "lstm")}
@@ -70,11 +74,18 @@ class Family:
         own |= PAIRS if self.data == "pairs" else {}
         own |= {"data.tokens": "wordpiece"} if self.model == "bert" or self.data in ("tags", "spans") else {}
         own |= PICTURES if self.data == "images" else {}
+        own |= {"model.heads": 2} if self.model in ("gat", "graph-transformer") else {}
+        own |= {"data.valid": 10, "data.test": 10} if self.data == "maths" else {}
+        own |= {"data.tokens": "word"} if self.data == "stories" else {}
+        source = kinds.find("data", self.data)
+        known = {"data": source, "model": kinds.find(f"model{getattr(source, 'of', '')}", self.model)}
         made = {**SETTINGS, "data.kind": self.data, "model.kind": self.model, **own}
-        return made if "tokens" in kinds.find("data", self.data).model_fields else _without(made, "data.tokens")
+        return {path: value for path, value in made.items() if _knows(known, path)}
 
-    def write(self, folder: Path) -> Path:
-        """A little data of this kind."""
+    def write(self, folder: Path) -> Path | str:
+        """A little data of this kind, or the name of what is drawn."""
+        if self.data not in DATA:
+            return f"{self.data}:gcd"
         name, make = DATA[self.data]
         made = make()
         (folder / name).write_bytes(made if isinstance(made, bytes) else made.encode())
@@ -114,8 +125,22 @@ def _sets() -> str:
     return "cloud,x,y,label\n" + "".join(rows)
 
 
-def _without(settings: dict[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in settings.items() if key != name}
+def _stories() -> str:
+    return "".join(stories(1, 60, 0))
+
+
+def _graph() -> bytes:
+    file, rng = io.BytesIO(), np.random.default_rng(0)
+    label = np.arange(40) % 2
+    edges = [(a, b) for a, b in rng.integers(0, 40, (200, 2)).tolist() if label[a] == label[b]]
+    np.savez(file, edges=np.array(edges), x=rng.normal(size=(40, 4)).astype(np.float32), label=label)
+    return file.getvalue()
+
+
+def _knows(parts: Mapping[str, Any], path: str) -> bool:
+    """Whether there is such a setting: a memory network has no layers, and a graph no tokens."""
+    section, _, name = path.partition(".")
+    return section not in parts or name in parts[section].model_fields
 
 
 DATA: dict[str, tuple[str, Callable[[], str | bytes]]] = {
@@ -125,6 +150,8 @@ DATA: dict[str, tuple[str, Callable[[], str | bytes]]] = {
     "tags": ("names.conll", _tags),
     "spans": ("houses.json", _spans),
     "images": ("spots.npz", _images),
+    "stories": ("qa1_stories.txt", _stories),
+    "graph": ("friends.npz", _graph),
     "sets": ("clouds.csv", _sets),
 }
 
@@ -139,19 +166,19 @@ def families() -> list[Family]:
 # --- the columns ------------------------------------------------------------------------------------------------------
 
 
-def trains(family: Family, text: Path, folder: Path) -> str:
+def trains(family: Family, text: Path | str, folder: Path) -> str:
     made = harken.train(text, out=folder / "whole", settings=family.settings())
     steps, loss = made.facts["steps"], made.metrics["valid"]["loss"]
     return PASSES if steps == STEPS and loss < 10 else f"ended at step {steps} with loss {loss:.1f}"
 
 
-def evaluates(family: Family, text: Path, folder: Path) -> str:
+def evaluates(family: Family, text: Path | str, folder: Path) -> str:
     whole = harken.load(folder / "whole", device="cpu")
     again, told = whole.evaluate("valid")[0].metrics["loss"], whole.metrics["valid"]["loss"]
     return PASSES if again == told else f"the run says {told}, judging it again {again}"
 
 
-def resumes(family: Family, text: Path, folder: Path) -> str:
+def resumes(family: Family, text: Path | str, folder: Path) -> str:
     begun: list[int] = []
 
     def die(event: str, **facts: Any) -> None:
@@ -171,17 +198,17 @@ def resumes(family: Family, text: Path, folder: Path) -> str:
     return PASSES if same else "the resumed weights are not those of the unbroken run"
 
 
-def audits(family: Family, text: Path, folder: Path) -> str:
+def audits(family: Family, text: Path | str, folder: Path) -> str:
     found = harken.audit(folder / "whole")
     return PASSES if found.passed else str(found)
 
 
-def compares(family: Family, text: Path, folder: Path) -> str:
+def compares(family: Family, text: Path | str, folder: Path) -> str:
     found = harken.compare(text, settings=family.settings(), seeds=2, out=folder / "compared")
     return PASSES if all(row["interval"].get("loss") for row in found.rows) else found.verdict
 
 
-def exports(family: Family, text: Path, folder: Path) -> str:
+def exports(family: Family, text: Path | str, folder: Path) -> str:
     from harken.bridge.export import export
 
     export(harken.load(folder / "whole", device="cpu"), folder / "there")
@@ -193,7 +220,7 @@ def verb(name: str) -> str:
     return "not tried here" if name in VERBS else f"comes with `harken {name}`"
 
 
-CHECKS: dict[str, Callable[[Family, Path, Path], str]] = {
+CHECKS: dict[str, Callable[[Family, Path | str, Path], str]] = {
     "train": trains,
     "eval": evaluates,
     "kill+resume": resumes,
@@ -202,7 +229,7 @@ CHECKS: dict[str, Callable[[Family, Path, Path], str]] = {
 }
 
 
-def cell(column: str, family: Family, text: Path, folder: Path) -> str:
+def cell(column: str, family: Family, text: Path | str, folder: Path) -> str:
     try:
         if column == "export":  # not every family has a counterpart
             return exports(family, text, folder)

@@ -8,6 +8,7 @@ import torch
 
 import harken
 from harken import run
+from harken.data.phrases import phrases
 from harken.errors import BadSetting
 
 TINY = {
@@ -79,4 +80,14 @@ def test_what_cannot_be_trained_together_is_refused_before_a_folder_is_taken(mor
             out=tmp_path / "run",
             settings={k: v for k, v in TINY.items() if k != "model.heads"} | {"train.seeds": 2} | more,
         )
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("kind", ["transformer", "rnn-attention", "conv"])
+def test_sentences_of_many_lengths_are_refused_in_one_line_before_a_folder_is_taken(kind, tmp_path):
+    (tmp_path / "phrases.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in phrases(60)))
+    settings = {"data.tokens": "char", "model.kind": kind, "model.d": 16, "train.batch": 4, "train.seeds": 2}
+    with pytest.raises(BadSetting, match=r"^train\.seeds: batches of different shapes [^\n]+ harken compare DATA") as told:
+        harken.train(tmp_path / "phrases.tsv", out=tmp_path / "run", settings=settings)
+    assert "\n" not in str(told.value)
     assert not (tmp_path / "run").exists()

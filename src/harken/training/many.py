@@ -22,6 +22,10 @@ from .course import Course
 from .loop import Trainer, rank
 
 Ask = Callable[..., Any]  # ask(model, **tensors)
+SHAPES = (
+    "train.seeds: batches of different shapes cannot be learned together; "
+    "train the seeds one by one: harken compare DATA --seeds N"
+)
 
 
 class Together(nn.Module):
@@ -109,7 +113,7 @@ def stacked(some: Sequence[Batch]) -> MemberBatch:
     parts = [batch.tensors() for batch in some]
     shapes = [{name: x.shape for name, x in part.items()} for part in parts]
     if any(shape != shapes[0] for shape in shapes):
-        raise BadSetting("train.seeds: batches of different shapes cannot be learned together; take seeds=1")
+        raise BadSetting(SHAPES)
     given = {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
     return members(given, some[0], torch.tensor([batch.count for batch in some], device=given["tokens"].device))
 
@@ -122,6 +126,8 @@ class Several:
         self.steps, self.splits, self.tokens = first.steps, first.splits, first.tokens * len(tasks)
         self.data = getattr(first, "data", None)
         self._epoch: tuple[int, MemberBatch | None] = (-1, None)
+        if not getattr(first, "one_shape", True):
+            raise BadSetting(SHAPES)
         if any(task.steps != self.steps for task in tasks):
             raise BadSetting("train.seeds: the seeds have epochs of different lengths; train them one by one")
 
