@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 FILES = ("core", "blocks", "positions", "misprints", "words", "pairs", "stories", "training", "pictures", "graphs")
-FILES += ("maths",)
+FILES += ("maths", "clusters")
 EXACT = 1e-5  # two ways of computing the same in float32 differ by less
 
 

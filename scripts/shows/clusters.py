@@ -1,0 +1,89 @@
+"""Nobody says what is right: clusters by k-means, its starts and its k, and principal components as features."""
+
+import itertools
+
+import numpy as np
+import torch
+
+from harken.look import choice
+from harken.look.clusters import kmeans
+from harken.look.components import components, regression
+
+from . import Seen, show
+
+
+def _points(many: int = 4, wide: float = 0.8, each: int = 100) -> np.ndarray:
+    """Points around the corners of a square, or around as many middles."""
+    middles = torch.tensor([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0], [6.0, 6.0], [3.0, 12.0], [12.0, 3.0]])[:many]
+    return (middles[:, None] + wide * torch.randn(many, each, 2)).flatten(0, 1).numpy()
+
+
+@show()
+def k_means_objective() -> Seen:
+    """The sum of squared distances from the centres is sum_i |S_i| Var S_i."""
+    x = _points()
+    found = kmeans(x, 4)
+    spread = sum((own := x[found.labels == i]).var(0).sum() * len(own) for i in range(4))
+    off = abs(found.inertia / float(spread) - 1)
+    return Seen(off, "relative difference of the inertia from the sum of size times variance", off < 1e-5)
+
+
+@show()
+def random_assignment() -> Seen:
+    """Algorithm 12.2: numbers by chance, means, nearest means, until nothing changes; no step makes it worse."""
+    x = _points()
+    steps = [kmeans(x, 4, restarts=1, start="random", steps=n, tolerance=0).inertia for n in range(1, 30)]
+    rises = sum(b > a * (1 + 1e-6) for a, b in itertools.pairwise(steps))
+    settled = steps[-1] == steps[-2]
+    return Seen(rises, f"steps made the inertia worse, from {steps[0]:.0f} to {steps[-1]:.0f}", not rises and settled)
+
+
+@show()
+def local_minima() -> Seen:
+    """What is found depends on the start; several starts, and the best by inertia."""
+    found = kmeans(_points(6), 6, restarts=20, start="random").inertias
+    worst = max(found) / min(found)
+    good = sum(inertia < 1.001 * min(found) for inertia in found)
+    return Seen(
+        worst, f"times the best inertia in the worst of 20 starts; {good} found the best", worst > 1.2 and good > 0
+    )
+
+
+@show()
+def number_of_clusters() -> Seen:
+    """k is a choice: with k = 2, 3, 4 ... the clusters are others, and inertia alone always asks for more."""
+    found, rows = choice.tried(_points(), range(2, 8), start="k-means++", restarts=5, seed=0)
+    falls = all(b["inertia"] < a["inertia"] for a, b in itertools.pairwise(rows))
+    best = int(max(rows, key=lambda row: row["silhouette"])["k"])
+    elbow = choice.elbow([len(one.centres) for one in found], [row["inertia"] for row in rows])
+    words = f"clusters by the silhouette, {elbow} by the elbow, of 4 that are there; the inertia falls with every k"
+    return Seen(best, words, best == elbow == 4 and falls)
+
+
+@show()
+def salient_descriptors() -> Seen:
+    """The most salient descriptors: few directions hold nearly all of the variance."""
+    hidden = torch.randn(500, 3) @ torch.randn(3, 50)
+    share = components((hidden + 0.1 * torch.randn(500, 50)).numpy()).share
+    first = float(share[:3].sum())
+    return Seen(first, f"of the variance in 3 of 50 directions; {share[3]:.2g} in the fourth", first > 0.98)
+
+
+@show()
+def component_regression() -> Seen:
+    """Features made without labels let a learner do with fewer: components beside all columns."""
+    hidden, wide = torch.randn(640, 3), torch.randn(3, 50)
+    x, y = (
+        (hidden @ wide + 0.3 * torch.randn(640, 50)).numpy(),
+        (hidden.sum(1, keepdim=True) + 0.3 * torch.randn(640, 1)).numpy(),
+    )
+    few, valid, test = slice(0, 60), slice(60, 140), slice(140, None)
+
+    def error(said: np.ndarray, part: slice) -> float:
+        return float(((said - y[part]) ** 2).mean())
+
+    fit = regression(x[few], y[few], x[valid], lambda said: -error(said, valid))
+    bare = np.linalg.lstsq(np.c_[x[few], np.ones(60)], y[few], rcond=None)[0]
+    mine, other = error(fit(x[test]), test), error(np.c_[x[test], np.ones(500)] @ bare, test)
+    words = f"times the squared error of all 50 columns beside {fit.many} components, learned from 60 labels"
+    return Seen(other / mine, words, other > 1.5 * mine)
