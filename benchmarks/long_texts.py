@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="a table of texts and labels, instead of what is made or fetched")
     parser.add_argument("--lengths", type=int, nargs="+")
     parser.add_argument("--minutes", type=float, default=5.0 if gpu else 20.0, help="for each length")
-    parser.add_argument("--texts", type=int, default=8000, help="of the facts")
+    parser.add_argument("--texts", type=int, default=4000, help="of the facts")
     parser.add_argument("--ask", choices=("both", "same"), default="both", help="of the facts")
     parser.add_argument("--words", type=int, default=4000, help="in each of them")
     parser.add_argument("--seed", type=int, default=0)

@@ -196,3 +196,13 @@ def test_a_kernel_is_told_the_blocks_that_are_empty_and_those_that_are_full(name
     assert torch.equal(full, squares.all(-1))
     i, j = torch.randint(L, (2, 50))
     assert torch.equal(blocks.mask_mod(torch.tensor(1), torch.tensor(0), i, j), mask[1, i, j])
+
+
+@pytest.mark.process
+def test_a_compiled_model_says_the_same_in_blocks() -> None:
+    stack, x = Stack(2, Wiring(16, 4)), torch.randn(B, 39, 16)
+    torch._dynamo.reset()
+    fast = torch.compile(lambda x: stack(x, structure=CAUSAL_BIRD), backend="eager")
+    torch.testing.assert_close(fast(x), stack(x, structure=CAUSAL_BIRD), rtol=1e-5, atol=1e-6)
+    assert torch._dynamo.utils.counters["graph_break"]  # the plan is made outside, so that a recording keeps it
+    torch._dynamo.reset()
