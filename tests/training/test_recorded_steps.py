@@ -38,11 +38,12 @@ class Noise:
 
 def trainer(task=None, listen=lambda *_, **__: None, **settings) -> Trainer:
     torch.manual_seed(0)
-    train = Train(**{"steps": 12, "device": "cuda", "precision": "float32", "lr": 1e-2, "warmup": 0} | settings)
+    fixed = {"steps": 12, "device": "cuda", "precision": "float32", "lr": 1e-2, "warmup": 0}
+    train = Train(**fixed | ({"momentum": 0} if settings.get("optimizer") == "sgd" else {}) | settings)
     return Trainer(SHAPE.build(100), task or Noise(), train, listen=listen)
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "muon", "adam"])
+@pytest.mark.parametrize("optimizer", ["adamw", "muon", "adam", "sgd"])
 @pytest.mark.parametrize("micro", [None, 3])
 def test_recorded_updates_are_the_plain_ones(optimizer, micro):
     plain, played = (trainer(optimizer=optimizer, micro=micro, compile=how) for how in ("no", "yes"))
@@ -66,8 +67,9 @@ def test_dropout_in_a_recording_is_drawn_anew_each_time():
     assert len(set(losses[4:])) == 6
 
 
+@pytest.mark.parametrize("optimizer", ["muon", "sgd"])
 @pytest.mark.parametrize("compiled", ["no", "yes"])
-def test_after_a_number_that_is_none_no_weight_moves_and_the_batch_is_named(compiled):
+def test_after_a_number_that_is_none_no_weight_moves_and_the_batch_is_named(compiled, optimizer):
     class Breaks(Noise):
         def loss(self, model, batch, start=0):
             good = super().loss(model, batch)
@@ -78,7 +80,7 @@ def test_after_a_number_that_is_none_no_weight_moves_and_the_batch_is_named(comp
             batch = super().batch(epoch, step)
             return batch if step != 6 else Batch(torch.full_like(batch.tokens, 99), batch.targets)
 
-    t = trainer(Breaks(), compile=compiled, optimizer="muon")
+    t = trainer(Breaks(), compile=compiled, optimizer=optimizer)
     for _ in range(6):
         t.update(12, read=False)
     before = [p.detach().clone() for p in t.model.parameters()]

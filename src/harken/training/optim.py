@@ -33,7 +33,8 @@ def optimizer(model: nn.Module, train: Train) -> torch.optim.Optimizer:
     ]
     match train.optimizer:
         case "sgd":
-            sgd = torch.optim.SGD(rest, lr=train.lr, momentum=train.momentum, nesterov=train.nesterov)
+            how: Any = {"momentum": train.momentum, "nesterov": train.nesterov, "fused": on_gpu}
+            sgd = torch.optim.SGD(rest, lr=train.lr, **how)
             return _decaying(sgd, train.weight_decay, axis)
         case "rmsprop":
             rmsprop = torch.optim.RMSprop(rest, lr=train.lr, alpha=train.betas[1], momentum=train.momentum)
@@ -51,10 +52,11 @@ def _decaying(rule: torch.optim.Optimizer, decay: float, axis: int) -> torch.opt
 
     @torch.no_grad()
     def shrink(*_: Any) -> None:
+        held = getattr(rule, "found_inf", 0.0)  # 1: nothing is updated
         for group in rule.param_groups:
             for p in group["params"]:
                 if p.dim() - axis >= 2:
-                    p.mul_(1 - group["lr"] * decay)
+                    p.mul_(1 - group["lr"] * decay * (1 - held))
 
     rule.register_step_pre_hook(shrink)
     return rule

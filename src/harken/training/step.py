@@ -38,8 +38,8 @@ class Step:
         self.model = self.ranks.spread(model.to(self.device))
         self.call = self._compiled()
         self.micro = train.micro
-        able = train.optimizer in ("adamw", "adam", "muon") and not self.ranks.sharded
-        self.lazy = self.device.type == "cuda" and able
+        able = train.optimizer in ("adamw", "adam", "muon") or (train.optimizer == "sgd" and not train.momentum)
+        self.lazy = self.device.type == "cuda" and able and not self.ranks.sharded
         self.begin()
 
     def begin(self) -> None:
