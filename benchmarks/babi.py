@@ -186,10 +186,12 @@ def main() -> None:
         print(f"left out, for {home} has no training file of it: task {', '.join(map(str, gone))}")
     asked = [n for n in asked if n in there]
     settings = {
-        "data.valid": 0.1 if "valid" in (given.pick, given.judge) else 0.0, "data.recurring": "keep", "train.device": given.device,
-**({"model.d": 50, "train.epochs": 60, "task.linear_start": 30} if given.joint else {}),
+        "data.valid": 0.1 if "valid" in (given.pick, given.judge) else 0.0,
+        "data.recurring": "keep",
+        "train.device": given.device,
+        **({"model.d": 50, "train.epochs": 60, "task.linear_start": 30} if given.joint else {}),
         **dict(map(override, given.settings)),
-    }  # fmt: skip
+    }
     for hops in map(int, given.hops.split(",")):
         race(given, home, asked, {**settings, "model.hops": hops})
 

@@ -109,3 +109,18 @@ def test_what_cannot_be_trained_together_is_trained_one_by_one(graph, tmp_path):
     )  # fmt: skip
     assert [Path(place).name for place in found.rows[0]["runs"]] == ["model.d=8-seed=0", "model.d=8-seed=1"]
     assert any("not trained together: train.seeds: plateau has one rate" in text for text in told)
+
+
+def test_seeds_of_pictures_that_are_moved_are_trained_together_without_a_warning(tmp_path):
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "spots.npz", x=rng.integers(0, 256, (60, 8, 8), np.uint8), y=np.arange(60) % 2)
+    settings = {
+        "model.d": 8, "model.layers": 1, "model.heads": 2, "model.dropout": 0.0, "task.shift": 0.2, "train.steps": 2,
+        "train.batch": 4, "train.threads": 1,
+    }  # fmt: skip
+    rows = harken.compare(tmp_path / "spots.npz", settings=settings, seeds=2, out=tmp_path / "c").rows
+    for seed, place in enumerate(rows[0]["runs"]):
+        assert Path(place).parent.name == "seeds"
+        alone = harken.train(tmp_path / "spots.npz", out=tmp_path / str(seed), settings=settings | {"train.seed": seed})
+        loss = harken.load(place).metrics["valid"]["loss"]
+        assert loss == pytest.approx(alone.metrics["valid"]["loss"], rel=1e-3)

@@ -69,7 +69,9 @@ class ImageBatch(Batch):
     def _moved(self, pixels: Tensor, lens: Lens) -> Tensor:
         if self.view is None:
             return lens.numbers(pixels)
-        grid = F.affine_grid(self.view, list(pixels.shape), align_corners=False)
+        at = (2 * torch.arange(pixels.shape[-1], device=pixels.device) + 1) / pixels.shape[-1] - 1
+        place = torch.cartesian_prod(at, at).flip(-1).unflatten(0, (len(at), len(at)))  # S S 2: x, y
+        grid = torch.einsum("hwj,bij->bhwi", place, self.view[..., :2]) + self.view[:, None, None, :, 2]
         return lens.numbers(F.grid_sample(pixels.float() / 255, grid, align_corners=False))
 
     def share(self) -> Tensor | None:  # B

@@ -21,6 +21,8 @@ from harken.part import Part, Pixels
 class Shape(Part):
     """The settings of a ViT."""
 
+    abreast: ClassVar[bool] = True  # the seeds of a comparison are trained together: a small one leaves a GPU idle
+
     kind: Literal["vit"] = "vit"
     size: Literal["mini", "tiny", "small", "base", "large"] = Field(
         "mini", description="the one dial: sets d, layers and heads; tiny to large are the papers'"
