@@ -50,10 +50,11 @@ SETTINGS: Mapping[str, Any] = {
 HEADS = [
     *(("table", model) for model in ("bert", "gpt", "rnn")), ("tags", "bert"), ("spans", "bert"), ("images", "vit"),
     ("stories", "memnet"), *(("graph", model) for model in ("gcn", "gat", "graph-transformer")),
-    ("maths", "transformer"), ("sets", "set"),
+    ("maths", "transformer"), ("sets", "set"), ("captions", "caption"),
 ]  # fmt: skip
 PICTURES = {"model.heads": 2, "model.stem": "patch", "model.pool": "first"}  # those of the paper, which others have too
 PAIRS = {"task.eval_pairs": 10, "task.longest": 12, "task.beam": 1, "task.label_smoothing": 0.1}
+TWO_HEADS = ("gpt", "bert", "transformer", "set", "caption")
 SHORT = {("text", model) for model in ("gpt", "rnn", "gru", "lstm")}
 
 
@@ -69,11 +70,12 @@ class Family:
     model: str
 
     def settings(self) -> dict[str, Any]:
-        own: dict[str, Any] = {"model.heads": 2} if self.model in ("gpt", "bert", "transformer", "set") else {}
+        own: dict[str, Any] = {"model.heads": 2} if self.model in TWO_HEADS else {}
         own |= {"model.context": 16} if (self.data, self.model) in SHORT else {}
         own |= PAIRS if self.data == "pairs" else {}
         own |= {"data.tokens": "wordpiece"} if self.model == "bert" or self.data in ("tags", "spans") else {}
         own |= PICTURES if self.data == "images" else {}
+        own |= {"task.eval_pairs": 10, "task.longest": 8, "task.beam": 1} if self.data == "captions" else {}
         own |= {"model.heads": 2} if self.model in ("gat", "graph-transformer") else {}
         own |= {"data.valid": 10, "data.test": 10} if self.data == "maths" else {}
         own |= {"data.tokens": "word"} if self.data == "stories" else {}
@@ -88,6 +90,8 @@ class Family:
             return f"{self.data}:gcd"
         name, make = DATA[self.data]
         made = make()
+        if self.data == "captions":  # whose pictures lie beside them
+            (folder / "spots.npz").write_bytes(_images())
         (folder / name).write_bytes(made if isinstance(made, bytes) else made.encode())
         return folder / name
 
@@ -125,6 +129,10 @@ def _sets() -> str:
     return "cloud,x,y,label\n" + "".join(rows)
 
 
+def _captions() -> str:
+    return "image\tcaption\n" + "".join(f"spots.npz[{n}]\tspots of kind {n % 3}\n" for n in range(60))
+
+
 def _stories() -> str:
     return "".join(stories(1, 60, 0))
 
@@ -153,6 +161,7 @@ DATA: dict[str, tuple[str, Callable[[], str | bytes]]] = {
     "stories": ("qa1_stories.txt", _stories),
     "graph": ("friends.npz", _graph),
     "sets": ("clouds.csv", _sets),
+    "captions": ("captions.tsv", _captions),
 }
 
 

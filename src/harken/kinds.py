@@ -23,6 +23,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "graph": "harken.data.graphs:GraphSource",
         "maths": "harken.data.maths:MathsSource",
         "sets": "harken.data.sets:SetSource",
+        "captions": "harken.data.captions:CaptionSource",
     },
     "model": {
         "gpt": "harken.models.gpt:Shape",
@@ -52,6 +53,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "bert": "harken.models.heads:BERTShape",
     },
     "model of images": {"vit": "harken.models.vit:Shape"},
+    "model of captions": {"caption": "harken.models.caption:Shape"},
     "model of sets": {"set": "harken.models.sets:Shape"},
     "model of graphs": {
         "gcn": "harken.models.graph:GCNShape",
@@ -68,6 +70,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "answer": "harken.tasks.answer:Task",
         "solve": "harken.tasks.solve:Task",
         "image": "harken.tasks.image:Task",
+        "caption": "harken.tasks.caption:Task",
         "nodes": "harken.tasks.nodes:Task",
         "set": "harken.tasks.sets:Task",
     },

@@ -64,6 +64,15 @@ class Pixels(NamedTuple):
     outputs: int
 
 
+class Pictured(NamedTuple):
+    """What captions ask of a model: the pictures, their numbers of 0 to 1 by channel, and the words with the edge."""
+
+    pixels: Pixels
+    mean: tuple[float, ...]
+    spread: tuple[float, ...]
+    words: int
+
+
 WORDS = {"integer": "whole number", "number": "number", "boolean": "true or false", "object": "table {name = number}"}
 LIMITS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 

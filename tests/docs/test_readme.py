@@ -71,6 +71,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (home / "flowers" / ("rose", "tulip")[n % 2]).mkdir(parents=True, exist_ok=True)
         (home / "flowers" / ("rose", "tulip")[n % 2] / f"{n}.png").write_bytes(png.write(x))
     (home / "rose.png").write_bytes(png.write(x))
+    (home / "shots").mkdir()
+    for n, place in enumerate(sorted((home / "flowers").rglob("*.png"))):
+        (home / "shots" / f"{n}.png").write_bytes(place.read_bytes())
+    shots = "".join(f"{n}.png\ta picture of the number {n % 3}\n" for n in range(40))
+    (home / "shots" / "captions.tsv").write_text("image\tcaption\n" + shots)
     (home / "friends").mkdir()
     members = ["Ada", "Bob", *(f"m{n}" for n in range(30))]
     sides = "".join(f"{name},{n % 5},{('north', 'south')[n % 2]}\n" for n, name in enumerate(members))

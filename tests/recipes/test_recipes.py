@@ -51,6 +51,9 @@ def files(text: Path, pair_file: Path) -> dict[str, Path]:
     made["sets"] = made["tags"].with_name("sets.csv")
     rows = "".join(f"c{n},{n},{k},{'ab'[n % 2]}\n" for n in range(60) for k in range(3))
     made["sets"].write_text("cloud,n,k,kind\n" + rows)
+    made["captions"] = made["tags"].with_name("captions.tsv")
+    shots = "".join(f"images.npz[{n}]\ta picture of the number {n % 3}\n" for n in range(60))
+    made["captions"].write_text("image\tcaption\n" + shots)
     made["graph"] = made["tags"].with_name("graph")
     made["graph"].mkdir()
     (made["graph"] / "nodes.csv").write_text(
@@ -66,7 +69,7 @@ def files(text: Path, pair_file: Path) -> dict[str, Path]:
 @pytest.mark.parametrize("name", shipped_names())
 def test_every_shipped_recipe_is_valid(name):
     of = {"translate": "pairs", "labels": "table"} | {
-        kind: kind for kind in ("pairs", "tags", "spans", "stories", "graph", "images", "maths", "sets")
+        kind: kind for kind in ("pairs", "tags", "spans", "stories", "graph", "images", "maths", "sets", "captions")
     }
     assert resolve((name, shipped(name))).data.kind == of.get(name.partition("-")[0], "text")
 

@@ -184,6 +184,9 @@ def test_a_column_that_is_named_makes_sets_of_a_table_that_looks_like_another(tm
     assert choose(str(path)).recipe.data.kind != "sets"
     chosen = choose(str(path), {"data.group": "colour"})
     assert (chosen.recipe.data.kind, chosen.recipe.model.kind, chosen.recipe.task.kind) == ("sets", "set", "set")
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("source\ttarget\tfar\n" + "".join(f"a line of {n} words\tone of {n}\t{n}\n" for n in range(50)))
+    assert choose(str(pairs), {"data.group": "far"}).recipe.data.kind == "pairs"  # whose groups are judged apart
 
 
 def test_the_report_names_sets_that_the_next_command_takes(trained):

@@ -22,6 +22,7 @@ VERBS = {
     "ask": "the answer to a question that stands in a text (a run of spans), or about a story, with its hops",
     "audit": "prove that a model obeys its mask: no future leak, nothing from padding, packing, memory or batch",
     "bench": "speed of training and of writing beside transformers, with the machine's measured ceiling",
+    "caption": "what pictures show, in words, by a run of captions",
     "chat": "talk with an instruct model that was imported",
     "check": "what is this data, which recipe would be used, what would it cost; trains nothing",
     "classify": "what texts are, by a run of labels: each label's probability, or a number",

@@ -177,7 +177,7 @@ class ImageSource(Part):
         if len(labels) < 2:
             raise BadInput(f"{self._home}: the only label is {labels[0]!r}, so there is nothing to learn; give more")
         assert train.pixels is not None
-        return Lens(labels, train.pixels.shape[-1], *_moments(train.pixels))
+        return Lens(labels, train.pixels.shape[-1], *moments(train.pixels))
 
     # --- split --------------------------------------------------------------------------------------------------------
 
@@ -228,7 +228,7 @@ class ImageData(SplitData):
         }
 
 
-def _moments(pixels: Tensor) -> tuple[list[float], list[float]]:
+def moments(pixels: Tensor) -> tuple[list[float], list[float]]:
     """The mean and the spread of each channel, as shares of 1: exact, from how often each byte occurs."""
     counts = torch.zeros(pixels.shape[1], 256, dtype=torch.int64)
     for some in pixels.split(BLOCK):

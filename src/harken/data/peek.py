@@ -52,7 +52,7 @@ SOURCE, TARGET = re.compile("source|src"), re.compile("target|tgt|trg")
 LABEL = re.compile("(gold_)?labels?|class|category|sentiment|target|y|score|rating|stars|quality|intent|topic")
 TEXT = re.compile(
     "text|sentence|review|content|message|title|body|question|answer|premise|hypothesis|string|input|output|prompt|"
-    "response|completion|summary|document|article|instruction|description|comment|tweet"
+    "response|completion|summary|document|article|instruction|description|comment|tweet|caption"
 )
 IDENTITY = re.compile(r"(^|[\W_])(id|idx|index|uuid|guid|url|date|time|timestamp|licen[sc]e|attribution)$")
 NUMBER = re.compile(r"[+-]?(\d[\d.,']*|[.,]\d+)(e[+-]?\d+)?%?", re.I)

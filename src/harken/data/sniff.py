@@ -6,6 +6,7 @@ A column is told by the name in its header or, where it has no name of its own, 
 
 import re
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -20,10 +21,11 @@ STAMP = re.compile(r"\W?(\d{4}[-/]\d\d[-/]\d\d|\d\d[-/]\w+[-/]\d{4}|\d+\.\d+\.\d
 CHUNK = re.compile(r"O|[BIESLU]-\S+")
 PART_OF_SPEECH = re.compile(r"[A-Z][A-Z0-9$+|-]{0,9}|[^\w\s]{1,4}|-[LR][RCS]B-")
 LEAF = re.compile(r"\((?:[A-Z0-9.,:$#`'][A-Z0-9$.,:`'|=+-]*|-[A-Z]+-) [^\s()]+\s*\)")
-PICTURE = re.compile(r"\.(png|jpe?g|gif|bmp|webp|p[gp]m|tiff?)$", re.I)
+PICTURE = re.compile(r"\.(png|jpe?g|gif|bmp|webp|p[gp]m|tiff?|npz\[\d+\])$", re.I)
 SPLITS = {"train": "train", "valid": "valid", "val": "valid", "dev": "valid", "test": "test"}
 SPLIT = re.compile(r"(?<![a-z])(train|valid|val|dev|test)(?:ing|ation)?(?![a-z])")
 SQUAD = 'SQuAD ({"data": [{"paragraphs": [{"context": ..., "qas": [...]}]}]}) and one object per line are accepted'
+CAPTION = 2.5  # words of a caption, at least, in the mean
 TABLES = (".csv", ".tsv", ".tab", ".psv")
 AS_TEXT = ("text", "every UTF-8 file can be read as plain text, but its structure would be mere characters")
 
@@ -244,8 +246,13 @@ def _judge(text: Text, table: Table, note: str) -> Guess:
         return _pairs(text, sides, columns, f"{note}{sides[0]} and {sides[1]} are named as two sides")
     if not any(c.words > 3 for c in columns) and (sets := set_columns(table)) and sets.label and not sets.left:
         return _sets(sets, note)
+    shots = [c for c in columns if all(PICTURE.search(row[c.index].strip()) for row in table.rows[:100])]
+    if shots and (told := sorted((c for c in words if c not in shots and c.words >= CAPTION), key=lambda c: -c.words)):
+        found = {"data.image": shots[0].place, "data.caption": told[0].place}
+        reason = f"{note}{shots[0]} holds paths of pictures, {told[0]} {told[0].words:.3g} words each"
+        return Guess("captions", reason, found, (("pairs", "a path is no text to translate"), AS_TEXT))
     if labels := _labels(text, columns):
-        if shots := [c for c in columns if all(PICTURE.search(row[c.index].strip()) for row in table.rows[:100])]:
+        if shots:
             found = {"data.image": shots[0].place, "data.label": labels[0].place}
             reason = f"{note}{shots[0]} holds paths of pictures, {labels[0]} has {labels[0].values} values"
             return Guess("images", reason, found, (("table", "a path is no text to learn from"), AS_TEXT))
@@ -303,6 +310,10 @@ def _folder(path: Path) -> Guess:
     files = peek.files_of(path)
     some = files[:: max(1, len(files) // 20)]
     if sum(map(peek.picture, some)) > len(some) / 2:
+        for table in sorted(file for file in path.iterdir() if file.suffix.lower() in TABLES and file.is_file())[:1]:
+            with suppress(BadInput):  # a list beside the pictures may be of any kind
+                if (guess := sniff(table)).kind == "captions":
+                    return replace(guess, reason=f"a folder of pictures, with {table.name}: {guess.reason}")
         names = sorted({file.parent.name for file in files if file.parent != path})
         labels = f"its subfolders ({_listed(names)}) are the labels" if names else "no subfolders, so no labels"
         return Guess("images", f"a folder of pictures; {labels}", {}, ())

@@ -32,8 +32,9 @@ SUITS: dict[str, Settings] = {  # a tree is a long line, several times its sente
         "model.shared": False,
     }
 }
-NEEDS = {"data.group": "sets", "data.source": "pairs", "data.target": "pairs", "data.label": "table"}  # whose columns
-LOOSE = {"text", "pairs", "table"}  # what else a table with such columns may look like
+NEEDS = {"data.caption": "captions", "data.group": "sets", "data.label": "table"}  # whose columns these are
+NEEDS |= {"data.source": "pairs", "data.target": "pairs"}
+LOOSE = {"text", "pairs", "table"}  # what a table with such columns may look like
 WRITTEN = ("pairs", "table", "tags")  # kinds of the catalogue whose files are text, if one insists
 PATHS = ("path", "train", "valid", "test", "mix")  # settings that name files
 SIDES = ("source", "target")  # they too where no other says what is read; else they are columns or languages
@@ -105,7 +106,7 @@ def _kind(what: str, path: Path, given: Settings) -> tuple[str, Guess]:
         return kind, guess if kind == KIND.get(guess.kind, guess.kind) else _named(kind, "data.kind", guess)
     guess = sniff(path)
     for name, kind in NEEDS.items():
-        if name in given and guess.kind in LOOSE - {kind}:
+        if name in given and guess.kind in LOOSE and name[5:] not in kinds.find("data", guess.kind).model_fields:
             return kind, _named(kind, name, guess)
     _refuse_unread(what, guess)
     return KIND.get(guess.kind, guess.kind), guess

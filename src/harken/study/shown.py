@@ -111,6 +111,18 @@ def _seen(loaded: Run, task: Any, place: str) -> Found:
     return samples, [f"harken classify {place} my.png", f"harken eval {place}"]
 
 
+def _captioned(loaded: Run, task: Any, place: str) -> Found:
+    """What a few held-out pictures are said to show, in words, beside what others said of them."""
+    part = held_out(task)
+    picks = evenly(len(part), SAMPLES).tolist() if part else []
+    pixels = [part.pixels[n].permute(1, 2, 0).numpy() for n in picks]
+    samples = [
+        {"prompt": part.sources[n], "picture": png.write(x), "text": text, "references": part.references[n]}
+        for n, x, text in zip(picks, pixels, loaded.caption(pixels), strict=True)
+    ]
+    return samples, [f"harken caption {place} my.png", f"harken eval {place}"]
+
+
 def _grouped(loaded: Run, task: Any, place: str) -> Found:
     """What a few held-out sets are said to be, beside what they are."""
     samples, part, words = list[dict[str, Any]](), held_out(task), task.data.words
@@ -179,7 +191,7 @@ def _read(found: dict[str, Any]) -> str:
 
 def _looks(loaded: Run, samples: list[dict[str, Any]]) -> Html | None:
     """What each written token of a sample looked at in the source; None where no model looks, or no source is short."""
-    short = [sample["prompt"] for sample in samples if len(sample["prompt"]) <= LETTERS]
+    short = [s["prompt"] for s in samples if "picture" in s or len(s["prompt"]) <= LETTERS]
     found = cross(loaded, short[0]) if short else None
     return heat(*found) if found else None
 
@@ -195,5 +207,6 @@ SHOWN: dict[str, Callable[[Run, Any, str], Found]] = {  # by the run's task
     "image": _seen,
     "nodes": shown_nodes,
     "set": _grouped,
+    "caption": _captioned,
     "answer": _about,
 }

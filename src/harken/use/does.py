@@ -17,6 +17,7 @@ DOES = {  # what a run does, and the verb
     "tag": ("tags words", "tag"),
     "span": ("finds answers in a text", "ask"),
     "image": ("says what a picture shows", "classify"),
+    "caption": ("says in words what a picture shows", "caption"),
     "nodes": ("says what nodes of a graph are", "classify"),
     "set": ("says what a set of rows is", "classify"),
     "answer": ("answers questions about a story", "ask"),

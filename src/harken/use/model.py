@@ -22,6 +22,7 @@ from harken.recipe import Recipe
 from harken.tasks import Judged
 
 from .ask import ask_text
+from .caption import caption, trace_caption
 from .chat import Chat
 from .cut import Cut
 from .does import DOES, LABELS
@@ -30,6 +31,7 @@ from .fill import filled
 from .light import lighten
 from .pictures import trace_picture
 from .prompt import label_by_prompt
+from .score import scored
 from .story import Story, ask_story
 from .tag import tag_texts
 from .trace import Trace
@@ -190,7 +192,7 @@ class Run:
         each = self._each(torch.tensor(given)).tolist()
         logs = ([None] if start is None else []) + [-x for x in each]  # the first token has nothing before it
         perplexity = math.exp(min(sum(each) / len(each), 700))
-        found = {"words": _words(text, logs, self.tokenizer), "perplexity": perplexity, "tokens": len(each)}
+        found = {"words": scored(text, logs, self.tokenizer), "perplexity": perplexity, "tokens": len(each)}
         return found | {"unknown": len(self.tokenizer.missing(text))}
 
     def _each(self, tokens: Tensor) -> Tensor:
@@ -247,6 +249,10 @@ class Run:
         how = Search.of({"longest": self.recipe.task.longest, **search}, "prefix")
         asked = {"prefix": prefix, "index": index, "grammar": self.recipe.task.grammar}
         return translations(self.finder, self.tokenizer, texts, how, listen, **asked)
+
+    def caption(self, picture: Any, **search: Any) -> Any:
+        """What a picture shows, in words, or each of a list: paths, or arrays of bytes. Options as in translate."""
+        return caption(self, picture, **search)
 
     # --- labels -------------------------------------------------------------------------------------------------------
 
@@ -329,10 +335,12 @@ class Run:
         """Run the text at full speed; attention weights are computed when they are asked for.
 
         Of an encoder-decoder the text is the source; its target is the one it writes, unless one is given. Of pictures
-        it is a path: the patches look at each other.
+        it is a path: the patches look at each other, and the words of a caption at them.
         """
         if self.recipe.task.kind == "image":
             return trace_picture(self, text)
+        if self.recipe.task.kind == "caption":
+            return trace_caption(self, text, target)
         if isinstance(self.model, EncoderDecoder):
             return traced(self.model, self.tokenizer, text, self.translate(text) if target is None else target)
         most = self.model.context
@@ -341,23 +349,6 @@ class Run:
         with watching(self.model) as views:
             self.model(torch.tensor([ids], device=self.device))
         return Trace(self.tokenizer.words(ids), {"self": list(views.values())})
-
-
-def _words(written: str, logs: list[float | None], tokenizer: Any) -> list[dict[str, Any]]:
-    """Tokens joined to words, white space with the word after it. ln p of a word is the sum over its tokens."""
-    pieces, ids = tokenizer.split(written), tokenizer.encode(written)
-    starts = [
-        n
-        for n, piece in enumerate(pieces)
-        if n == 0 or tokenizer.kind == "word" or (piece[:1].isspace() and not pieces[n - 1].isspace())
-    ]
-    words = []
-    for start, stop in zip(starts, [*starts[1:], len(ids)], strict=True):
-        known = [log for log in logs[start:stop] if log is not None]
-        bytewise = tokenizer.unknown is None  # a character may be in several pieces
-        text = tokenizer.decode(ids[start:stop]) if bytewise else "".join(pieces[start:stop])
-        words.append({"word": text, "logprob": sum(known) if known else None})
-    return words
 
 
 def _check(kind: type, **given: Any) -> None:

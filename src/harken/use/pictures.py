@@ -29,7 +29,7 @@ def label_pictures(run: "Run", pictures: Sequence[Any]) -> list[list[dict[str, A
     if not len(pictures):
         return []
     lens = cast(Lens, run.tokenizer)
-    laid = [coloured(fitted(_pixels(picture), lens.side), len(lens.mean)) for picture in pictures]
+    laid = [coloured(fitted(pixels_of(picture), lens.side), len(lens.mean)) for picture in pictures]
     return said(lens, answers(run.model, torch.stack(laid), lens))
 
 
@@ -37,7 +37,7 @@ def label_pictures(run: "Run", pictures: Sequence[Any]) -> list[list[dict[str, A
 def trace_picture(run: "Run", picture: Any) -> Trace:
     """What each patch of a picture looked at: CLS, where there is one, then the patches by row and column, from 0."""
     lens = cast(Lens, run.tokenizer)
-    x = coloured(fitted(_pixels(picture), lens.side), len(lens.mean))[None].to(run.device)
+    x = coloured(fitted(pixels_of(picture), lens.side), len(lens.mean))[None].to(run.device)
     with watching(run.model) as views:
         run.model(lens.numbers(x))
     wide = math.ceil(lens.side / run.recipe.model.cut(lens.side))
@@ -45,7 +45,7 @@ def trace_picture(run: "Run", picture: Any) -> Trace:
     return Trace([*first, *(f"{n // wide},{n % wide}" for n in range(wide**2))], {"self": list(views.values())})
 
 
-def _pixels(picture: Any) -> Any:  # H W C
+def pixels_of(picture: Any) -> Any:  # H W C
     if isinstance(picture, str | Path):
         place = re.fullmatch(r"(.+)\[(\d+)\]", str(picture))
         return _one(Path(place[1]), int(place[2])) if place and Path(place[1]).is_file() else decoded(Path(picture))

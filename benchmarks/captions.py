@@ -1,0 +1,79 @@
+"""How well captions of combinations that were never seen are written: scenes of shapes, collages of photographs.
+
+    python benchmarks/captions.py                        both, on whatever device there is
+    python benchmarks/captions.py --only scenes --minutes 3
+    python benchmarks/captions.py --photos FOLDER        Fashion-MNIST as idx files; else that of the catalogue
+
+Prints exact match on the test split, whose combinations are not in the training, beside what costs nothing. The weights
+are chosen on the valid split, whose combinations are.
+"""
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import harken
+from harken.data import albums, catalogue, collages
+from harken.data.digits import CLOTHES
+
+CPU: dict[str, Any] = {"model.d": 64, "model.layers": 2, "model.decoder_layers": 1}
+GPU: dict[str, Any] = {"train.batch": 256}
+EACH: dict[str, Any] = {
+    "train.optimizer": "muon",
+    "train.lr": 1e-2,
+    "task.measure": "exact_match",
+    "task.eval_pairs": 0,
+}
+
+
+def photos(folder: str | None, home: Path) -> Path:
+    """Collages, made now."""
+    path = Path(folder) if folder else catalogue.fetch("fashion-mnist").path
+    inside = albums.readable(sorted(path.iterdir())) if path.is_dir() else [path]
+    album = albums.joined([albums.Reader(names=CLOTHES).read(p) for p in inside])
+    assert album.pixels is not None
+    return collages.write(home / "collages", collages.collages(album.pixels[:, 0].numpy(), album.labels))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=["scenes", "collages"])
+    parser.add_argument("--photos", metavar="FOLDER")
+    parser.add_argument("--minutes", type=float)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("settings", nargs="*", metavar="section.key=value")
+    given = parser.parse_args()
+    gpu = torch.cuda.is_available()
+    minutes = given.minutes or (3.0 if gpu else 5.0)
+    settings = {
+        **(GPU if gpu else CPU),
+        **EACH,
+        "train.seed": given.seed,
+        **dict(map(harken.recipe.override, given.settings)),
+    }
+    with tempfile.TemporaryDirectory() as name:
+        home = Path(name)
+        for what in [given.only] if given.only else ["scenes", "collages"]:
+            data = "scenes" if what == "scenes" else photos(given.photos, home)
+            run = harken.train(data, out=home / f"run-{what}", minutes=minutes, settings=settings)
+            row = {
+                "set": what,
+                "exact_match": run.metrics["test"]["exact_match"],
+                "valid": run.metrics["valid"]["exact_match"],
+                "bleu": run.metrics["test"].get("bleu"),
+                "parts": run.facts["parts"].get("test"),
+                "free": {name: free["exact_match"] for name, free in run.facts["baseline"]["test"].items()},
+                "weights": run.parameters,
+                "steps": run.facts["steps"],
+                "seconds": round(run.facts["seconds"]),
+                "machine": run.facts["machine"],
+            }
+            print(json.dumps(row, indent=1, default=str), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""What is typed about captions, and what is said."""
+
+import json
+
+import numpy as np
+import pytest
+
+from harken.data import png
+
+TINY = ["train.steps=2", "train.batch=8", "model.size=tiny", "train.threads=1", "task.longest=6", "task.eval_pairs=3"]
+
+
+@pytest.fixture
+def run(harken, tmp_path) -> str:
+    """A run in the working folder, which has pictures with captions."""
+    rng, home = np.random.default_rng(0), tmp_path / "shots"
+    home.mkdir()
+    for n in range(30):
+        (home / f"{n}.png").write_bytes(png.write(rng.integers(0, 256, (8, 8, 3), np.uint8)))
+    rows = "".join(f"{n}.png\ta picture of the number {n % 3}\n" for n in range(30))
+    (home / "captions.tsv").write_text("image\tcaption\n" + rows)
+    told = harken("train", "shots", *TINY).out
+    assert "pictures (8 x 8 in colour, 1 captions each" in told
+    assert "next    harken caption runs/shots" in told
+    return "runs/shots"
+
+
+def test_pictures_are_told_in_words_one_a_line(harken, run):
+    one = harken("caption", run, "shots/1.png").out
+    assert one.count("\n") == 1
+    many = harken("caption", run, "shots").out.splitlines()
+    assert len(many) == 30
+    assert all(line.endswith(".png") for line in many)
+    found = json.loads(harken("caption", run, "shots/1.png", "--alternatives", "2", "--json").out)["captions"][0]
+    assert found["text"] == one.rstrip("\n")
+    assert len(found["alternatives"]) == 2
+    assert harken("caption", run, "-", stdin=b"shots/1.png\n").out == one
+    assert "caption of the most alike, for free" in harken("eval", run, "shots/captions.tsv").out
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        (["caption", "RUN", "shots/99.png"], "shots/99.png: there is no such picture; check the name"),
+        (["caption", "RUN"], "give a picture, or - to read their names from stdin"),
+        (["caption", "RUN", "shots/1.png", "--beam", "0"], "beam"),
+        (["classify", "RUN", "shots/1.png"], "this run says in words what a picture shows; use harken caption"),
+        (["capton", "RUN"], "Did you mean caption?"),
+        (["train", "shots", "data.capton=caption"], "data.capton is not a setting. Did you mean data.caption?"),
+        (["train", "shots", "data.caption=capton"], "there is no column 'capton'"),
+        (["train", "shots", "model.kind=vit"], "model.kind = 'vit' is a kind of model, but none of captions"),
+    ],
+)
+def test_what_is_mistyped_is_told(harken, run, typed, told):
+    done = harken(*[run if word == "RUN" else word for word in typed])
+    assert done.code in (1, 2)
+    assert told in done.err
