@@ -42,7 +42,7 @@ class Reach(Part):
             return FULL
         said: Any = self
         if getattr(self, "positions", None) == "alibi":
-            raise BadSetting("model.positions=alibi: its bias is a table of all pairs; with bigbird take rotary")
+            raise BadSetting("positions=alibi: its bias is a table of all pairs; with structure=bigbird take rotary")
         n = -(-said.context // self.block)
         with torch.device("cpu"):  # a table, even where a model is built without its weights
             return tiled(bigbird(n, self.near, self.hubs, self.links, self.links_seed) & also, self.block)
