@@ -64,6 +64,15 @@ def test_a_token_is_allowed_just_if_some_tree_goes_on_so(words, most):
             assert set(row.nonzero()[:, 0].tolist()) == wanted[text], line(text)
 
 
+def test_words_are_numbered_and_behind_the_last_number_all_are_called_by_it():
+    symbols = ("(S", "2", ")S", "1", "4", WORD)
+    rule, text = Trees(symbols).rule(torch.device("cpu")), [6, 0]
+    for named in ("1", "2", "2", "2"):
+        (may,) = rule(torch.tensor([[*text, *[6] * 9]]), torch.tensor([4]), torch.tensor([9]))
+        assert [symbols[n] for n in may[:-1].nonzero()[:, 0] if symbols[n][0] not in "()"] == [named]
+        text.append(symbols.index(named))
+
+
 def test_brackets_are_not_opened_without_end(monkeypatch):
     chain = [1] * (grammar.IN_A_ROW - 1)
     assert allowed([chain], 3, 99)[0, 1]

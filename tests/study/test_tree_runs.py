@@ -38,10 +38,10 @@ def words_of(line: str) -> int:
 
 def test_a_tree_has_a_token_for_each_of_its_symbols(file):
     data = choose(str(file), {"data.vocab": 300}).recipe.open()
-    line = "(S (NP XX XX )NP (VP XX (ADVP XX )ADVP )VP XX )S"
+    line = "(S (NP 1 2 )NP (VP 3 (ADVP 4 )ADVP )VP 5 )S"
     assert data.tokenizers.target.words(data.tokenizers.encode_target(line)) == line.split()
     assert data.tokenizers.decode_target(data.tokenizers.encode_target(line)) == line
-    assert data.tokenizers.source.kind == "bpe"
+    assert [len(data.tokenizers.encode_source(text)) - 1 for text in TEXTS] == [len(text.split()) for text in TEXTS]
     assert max(map(len, data.tokenizers.target.words(range(data.tokenizers.target.vocab)))) == len("(ADVP")
 
 
@@ -52,12 +52,15 @@ def test_symbols_are_read_as_they_stand_and_words_with_their_signs_apart(file, t
         (tmp_path / name).write_bytes(made)
     for each in (both, settings.words(tmp_path)):
         assert each.source.words(each.encode_source("the dog-up. ran")[:-1]) == ["the", "dog-up.", "ran"]
-        assert each.target.words(each.encode_target("(NP XX )NP")) == apart("(NP XX )NP").split()
+        assert each.target.words(each.encode_target("(NP 1 )NP")) == apart("(NP 1 )NP").split()
         assert each.missing("the dog-us. ran") == ["dog-us."]
 
 
 def test_only_sources_are_split_by_chance_where_targets_are_symbols(file):
-    opened = (choose(str(file), {"data.split_dropout": p, "data.vocab": 300}).recipe.open() for p in (0.0, 0.5))
+    opened = (
+        choose(str(file), {"data.split_dropout": p, "data.tokens": "bpe", "data.vocab": 300}).recipe.open()
+        for p in (0.0, 0.5)
+    )
     batches = [each.batches(8, 0) for each in opened]
     both = [tuple(some.batch(0, n) for some in batches) for n in range(batches[0].steps)]
     assert all(plain.tokens.equal(split.tokens) for plain, split in both)
@@ -78,9 +81,9 @@ def test_the_judgement_tells_what_the_grammar_did(run):
 
 
 def test_a_beginning_that_no_tree_of_so_many_words_has_is_refused(run):
-    assert run.translate("the dog ran", prefix="(S (NP XX").startswith("(S (NP XX ")
+    assert run.translate("the dog ran", prefix="(S (NP 1").startswith("(S (NP 1 ")
     with pytest.raises(BadInput, match=r"no tree of 1 words begins so"):
-        run.translate(["the dog ran", "hen"], prefix="(S (NP XX XX")
+        run.translate(["the dog ran", "hen"], prefix="(S (NP 1 2")
 
 
 def test_a_grammar_needs_a_token_for_each_bracket(file):
@@ -90,3 +93,9 @@ def test_a_grammar_needs_a_token_for_each_bracket(file):
         found.bind(found.open())
     free = choose(str(file), {**settings, "task.grammar": "none"}).recipe
     assert free.bind(free.open()).data.tokenizers.target.kind == "bpe"
+
+
+def test_trees_are_learned_by_every_family_of_pairs(file):
+    for kind in ("rnn", "rnn-attention", "conv", "transformer"):
+        found = choose(str(file), {"model.kind": kind}).recipe
+        assert (found.task.grammar, found.model.shared) == ("trees", False)

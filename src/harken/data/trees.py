@@ -1,15 +1,17 @@
-"""Bracketed trees, as treebanks write them, and their line form for a model that writes: (S (NP XX )NP )S.
+"""Bracketed trees, as treebanks write them, and their line form for a model that writes: (S (NP 1 2 )NP 3 )S.
 
-In the line form (Vinyals et al. 2015) XX stands for a word. Traces (-NONE-) are no words: they are left out, and so is
+In the line form (after Vinyals et al. 2015, who write XX for every word) a word is its number: so whoever writes knows
+which one comes next. Traces (-NONE-) are no words: they are left out, and so is
 what holds nothing else. A label is cut down to its category: NP-SBJ-1 is NP.
 """
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-WORD = "XX"
+WORD = "XX"  # in lines of others
 DEEPEST = 200  # brackets inside each other; sentences have about 30
 _PART = re.compile(r"[()]|[^\s()]+")
 _CATEGORY = re.compile(r"-\w+-$|[^-=|]+")
@@ -78,8 +80,14 @@ def words(tree: Tree) -> list[str]:
 
 
 def linear(tree: Tree) -> str:
-    """The tree as a line: (S (NP XX )NP (VP XX )VP )S."""
-    return f"({tree.label} {' '.join(map(linear, tree.parts))} ){tree.label}" if tree.parts else WORD
+    """The tree as a line: (S (NP 1 )NP (VP 2 )VP )S."""
+    count = itertools.count(1)
+
+    def line(node: Tree) -> str:
+        inside = " ".join(map(line, node.parts))
+        return f"({node.label} {inside} ){node.label}" if node.parts else str(next(count))
+
+    return line(tree)
 
 
 def brackets(line: str) -> list[tuple[str, int, int]] | None:
@@ -109,7 +117,7 @@ def begins(line: str, words: int) -> bool:
             opened.append(part[1:])
         elif part[0] == ")" and opened:
             opened.pop()
-    rest = [WORD] * (words - parts.count(WORD)) + [f"){label}" for label in reversed(opened)]
+    rest = [WORD] * (words - sum(part[0] not in "()" for part in parts)) + [f"){label}" for label in reversed(opened)]
     found = brackets(" ".join([*parts, *rest]))
     return not parts or (found is not None and found[-1][2] == words)
 

@@ -28,8 +28,11 @@ SUITS: dict[str, Settings] = {  # a tree is a long line, several times its sente
         "task.grammar": "trees",
         "task.longest": 301,
         "data.longest": 300,
+        "data.tokens": "symbol",
         "data.target_tokens": "symbol",
+        "data.joint": False,
         "model.shared": False,
+        "model.positions": "learned",  # the n-th number looks at the n-th word
     }
 }
 NEEDS = {"data.caption": "captions", "data.group": "sets", "data.label": "table"}  # whose columns these are
@@ -78,7 +81,8 @@ def choose(what: str | None, settings: Settings | None = None, *, listen: Listen
     kind, guess = _kind(what, path, given)
     there = {} if what.startswith(SCHEME) else {"data.path": str(path)}
     found = {"data.kind": kind, **there, **_found(what, kind, guess, listen)}
-    found |= SUITS.get(guess.kind, {})
+    placed = given.get("model.kind", "transformer") == "transformer"
+    found |= {name: value for name, value in SUITS.get(guess.kind, {}).items() if placed or name != "model.positions"}
     suits = entry.settings if entry and kind == entry.kind else {}
     begun = _begun({"data.kind": kind} | given)
     known = begun[0][1] | given if begun else given

@@ -106,7 +106,7 @@ def answer_f1(hypotheses: Sequence[str], references: References) -> float:
 
 
 def bracket_f1(predicted: Sequence[str], gold: Sequence[str]) -> Brackets:
-    """Labelled brackets of trees written as "(S (NP XX )NP (VP XX )VP )S".
+    """Labelled brackets of trees written as "(S (NP 1 )NP (VP 2 )VP )S"; XX is a word too.
 
     What is no tree, or a tree over another number of words, is mended first and counts as not valid.
     """
@@ -115,7 +115,7 @@ def bracket_f1(predicted: Sequence[str], gold: Sequence[str]) -> Brackets:
     for row, (text, right) in enumerate(zip(predicted, gold, strict=True), 1):
         found, known = brackets(text), brackets(right)
         if known is None:
-            raise BadInput(f'gold tree {row}: {right[:60]!r} is no tree; write it as "(S (NP XX )NP )S"')
+            raise BadInput(f'gold tree {row}: {right[:60]!r} is no tree; write it as "(S (NP 1 )NP 2 )S"')
         words = known[-1][2]  # the root, over all of them, stands last
         whole = found if found and found[-1][2] == words else None
         valid += whole is not None

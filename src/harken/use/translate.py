@@ -43,9 +43,7 @@ def translations(
     rules = ruled(grammar, tokens.target, [texts[n] for n in there])
     for words in rules.get("words", ()) if prefix else ():
         if not begins(prefix, words):
-            raise BadInput(
-                f"prefix={prefix!r}: no tree of {words} words begins so; begin as in '(S (NP XX', or shorter"
-            )
+            raise BadInput(f"prefix={prefix!r}: no tree of {words} words begins so; begin as in '(S (NP 1', or shorter")
     never = unwritten(tokens.target)
     answers = finder.search_all(sources, how, never=never, prefixes=begun if prefix else None, numbers=numbers, **rules)
     found = dict(zip(there, answers, strict=True))
