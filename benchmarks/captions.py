@@ -19,6 +19,7 @@ import torch
 import harken
 from harken.data import albums, catalogue, collages
 from harken.data.digits import CLOTHES
+from harken.recipe import override
 
 CPU: dict[str, Any] = {"model.d": 64, "model.layers": 2, "model.decoder_layers": 1}
 GPU: dict[str, Any] = {"train.batch": 256}
@@ -49,12 +50,7 @@ def main() -> None:
     given = parser.parse_args()
     gpu = torch.cuda.is_available()
     minutes = given.minutes or (3.0 if gpu else 5.0)
-    settings = {
-        **(GPU if gpu else CPU),
-        **EACH,
-        "train.seed": given.seed,
-        **dict(map(harken.recipe.override, given.settings)),
-    }
+    settings = {**(GPU if gpu else CPU), **EACH, "train.seed": given.seed, **dict(map(override, given.settings))}
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
         for what in [given.only] if given.only else ["scenes", "collages"]:

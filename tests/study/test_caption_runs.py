@@ -132,6 +132,12 @@ def test_a_training_that_died_ends_as_if_it_had_not(folder, tmp_path):
     assert whole == broken
 
 
+def test_seeds_of_captions_are_trained_together(folder, tmp_path):
+    settings = {**TINY, "train.steps": 3, "task.eval_pairs": 5, "train.seeds": 2, "train.optimizer": "adamw"}
+    found = harken.train(folder, out=tmp_path / "two", settings=settings).facts["seeds"]
+    assert [each["seed"] for each in found["each"]] == [0, 1]
+
+
 def test_settings_are_compared_on_the_same_pictures(folder, tmp_path):
     axes = {"model.positions": ["learned", "sinusoid"]}
     settings = {**TINY, "train.steps": 4, "task.eval_pairs": 5}

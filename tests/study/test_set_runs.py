@@ -189,6 +189,11 @@ def test_a_column_that_is_named_makes_sets_of_a_table_that_looks_like_another(tm
     assert choose(str(pairs), {"data.group": "far"}).recipe.data.kind == "pairs"  # whose groups are judged apart
 
 
+def test_what_is_not_traced_is_said_in_one_line(trained):
+    with pytest.raises(BadInput, match="this run says what a set of rows is; what it looks at is not traced"):
+        trained.trace("a text")
+
+
 def test_the_report_names_sets_that_the_next_command_takes(trained):
     example = trained.facts["example"]
     assert trained.classify(example)[0]["label"] in ("against", "together")

@@ -51,6 +51,7 @@ class Captioner(EncoderDecoder):
 
     def __init__(self, shape: Shape, seen: Pictured) -> None:
         super().__init__((seen.words, seen.words), shape.d, shared=True)
+        del self.source_embed  # a picture has no words
         self.source_vocab, self.pixels, self.loud = BYTES + 1, seen.pixels, math.sqrt(shape.d)
         wiring = shape.wiring()
         self.stack = Stack(shape.decoder_layers, replace(wiring, cross=True), Sinusoid())

@@ -343,6 +343,8 @@ class Run:
             return trace_caption(self, text, target)
         if isinstance(self.model, EncoderDecoder):
             return traced(self.model, self.tokenizer, text, self.translate(text) if target is None else target)
+        if not hasattr(self.model, "context"):
+            raise BadInput(f"{self.path}: this run {DOES[self.recipe.task.kind][0]}; what it looks at is not traced")
         most = self.model.context
         writes = self.verb == "generate"
         ids = self._prompt(text)[-(most or 10**9) :] if writes else encoded(self.tokenizer, text, most, silent)
