@@ -12,6 +12,7 @@ from harken import run
 from harken.data import png
 from harken.data.collages import collages, write
 from harken.errors import BadInput
+from harken.study.chart import figure
 from harken.study.choose import choose
 from harken.tasks import measures
 
@@ -98,7 +99,10 @@ def test_a_trace_has_the_patches_that_each_word_looked_at(trained, folder):
 def test_the_report_shows_pictures_with_captions_and_what_words_looked_at(trained):
     page = (trained.path / "report.html").read_text()
     assert page.count('src="data:image/png;base64,') == 10
-    assert "words written look at 4 words read" in page
+    trace = trained.trace(trained.facts["example"])
+    assert f"{len(trace.tokens)} words written look at 4 patches" in page
+    weights = trace.views["cross"][-1].whole()[0].mean(0)
+    assert f"{trace.tokens[0]} looks at row 1, column 0: {figure(float(weights[0, 2]), 2)}" in page
 
 
 def test_other_pictures_are_judged_by_their_own_captions(trained, folder):

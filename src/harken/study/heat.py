@@ -1,5 +1,7 @@
 """Who looks at whom, as a picture: a row for each word that looks, a column for each it looks at, darker is more."""
 
+import math
+from base64 import b64encode
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,7 +10,7 @@ from harken.use.model import Run
 
 from .chart import Html, figure, tag
 
-CELL, LETTER = 26, 8  # pixels
+CELL, LETTER, SHOT = 26, 8, 64  # pixels
 Weights = Sequence[Sequence[float]]
 
 
@@ -38,6 +40,30 @@ def heat(rows: Sequence[str], columns: Sequence[str], weights: Weights) -> Html:
             look = {"fill": "currentColor", "fill_opacity": f"{weight:.3f}", "width": CELL - 1, "height": CELL - 1}
             marks.append(tag("rect", told, x=left + CELL * n, y=y, **look))
     words = tag("title", f"{len(rows)} words written look at {len(columns)} words read")
+    box = {"viewBox": f"0 0 {wide} {tall}", "width": wide, "height": tall}
+    return tag("svg", words, tag("g", marks, fill="currentColor", font_size="13"), role="img", **box)
+
+
+def maps(rows: Sequence[str], weights: Weights, picture: bytes) -> Html:
+    """For each word the picture, and beside it what was looked at, patch by patch where they stand in it."""
+    left, many = 12 + LETTER * max(map(len, rows)), math.isqrt(len(weights[0]))
+    patch, shot = SHOT / many, f"data:image/png;base64,{b64encode(picture).decode()}"
+    marks = []
+    for m, (word, row) in enumerate(zip(rows, weights, strict=True)):
+        y, top = (SHOT + 4) * m, max(row)
+        marks.append(tag("text", word, x=left - 6, y=y + SHOT / 2, dy=".33em", text_anchor="end"))
+        marks.append(tag("image", href=shot, x=left, y=y, width=SHOT, height=SHOT))
+        for n, weight in enumerate(row):
+            told = tag("title", f"{word} looks at row {n // many}, column {n % many}: {figure(weight, 2)}")
+            x, down = left + SHOT + 4 + patch * (n % many), y + patch * (n // many)
+            look = {
+                "fill_opacity": f"{weight / top:.3f}",
+                "width": f"{patch - 0.5:.2f}",
+                "height": f"{patch - 0.5:.2f}",
+            }
+            marks.append(tag("rect", told, x=f"{x:.2f}", y=f"{down:.2f}", **look))
+    words = tag("title", f"{len(rows)} words written look at {len(weights[0])} patches")
+    wide, tall = left + 2 * SHOT + 4, (SHOT + 4) * len(rows)
     box = {"viewBox": f"0 0 {wide} {tall}", "width": wide, "height": tall}
     return tag("svg", words, tag("g", marks, fill="currentColor", font_size="13"), role="img", **box)
 

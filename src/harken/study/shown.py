@@ -16,7 +16,7 @@ from harken.use.tag import marked
 
 from .chart import Html
 from .graph_shown import shown_nodes
-from .heat import cross, heat
+from .heat import cross, heat, maps
 
 SAMPLE_TOKENS, SAMPLES = 300, 10
 WORDS = 3  # shown for each that was hidden, or labels for each text
@@ -191,8 +191,10 @@ def _read(found: dict[str, Any]) -> str:
 
 def _looks(loaded: Run, samples: list[dict[str, Any]]) -> Html | None:
     """What each written token of a sample looked at in the source; None where no model looks, or no source is short."""
-    short = [s["prompt"] for s in samples if "picture" in s or len(s["prompt"]) <= LETTERS]
-    found = cross(loaded, short[0]) if short else None
+    short = [s for s in samples if "picture" in s or len(s["prompt"]) <= LETTERS]
+    found = cross(loaded, short[0]["prompt"]) if short else None
+    if found and "picture" in short[0]:
+        return maps(found[0], found[2], short[0]["picture"])
     return heat(*found) if found else None
 
 
