@@ -11,7 +11,7 @@ from harken.decode.beam import Finder, Search
 from harken.decode.grammar import Trees
 from harken.models.seq2seq import TransformerShape
 
-SYMBOLS = ("<unk>", "(S", ")NP", WORD, "dog", "(NP", ")S", "(lost")
+SYMBOLS = ("<unk>", "(S", ")NP", WORD, "1", "(NP", ")S", "(lost")
 EDGE = len(SYMBOLS)
 SOURCES = [[1, 2, 3, 11], [4, 11], [5, 6, 7, 8, 9, 1, 2, 11], [3, 3, 11], [11]]
 WORDS = [4, 1, 7, 2, 3]
@@ -65,7 +65,7 @@ def test_a_token_is_allowed_just_if_some_tree_goes_on_so(words, most):
 
 
 def test_words_are_numbered_and_behind_the_last_number_all_are_called_by_it():
-    symbols = ("(S", "2", ")S", "1", "4", WORD)
+    symbols = ("(S", "2", ")S", "1", "4", "a")
     rule, text = Trees(symbols).rule(torch.device("cpu")), [6, 0]
     for named in ("1", "2", "2", "2"):
         (may,) = rule(torch.tensor([[*text, *[6] * 9]]), torch.tensor([4]), torch.tensor([9]))

@@ -31,7 +31,7 @@ class Grammar(Protocol):
 class Trees:
     """Lines such as (S (NP 1 2 )NP 3 )S over a given number of words, in these symbols; behind them stands the edge.
 
-    Words behind the last number among the symbols are written as that one; without numbers all are XX. Where the room
+    Where XX is among them, every word is XX; else words behind the last number are written as that one. Where the room
     is too small for all words, the tree is one over as many as fit; below four tokens there is none.
     """
 
@@ -46,7 +46,7 @@ class Trees:
             if symbol[0] == "(" and symbol[1:] and closes is not None:
                 step[opens], step[closes], partner[opens] = 1, -1, closes
         numbers = [ids[str(n)] for n in itertools.takewhile(lambda n: str(n) in ids, itertools.count(1))]
-        names = torch.tensor(numbers or [ids.get(WORD, -1)], device=device)
+        names = torch.tensor([ids[WORD]] if WORD in ids else numbers or [-1], device=device)
         word, edge = torch.isin(token, names), token == V - 1
 
         def rule(texts: Tensor, words: Tensor, room: Tensor) -> Tensor:
