@@ -1,6 +1,7 @@
 """Problems of mathematics: drawn by thousands, right by other people's arithmetic, and as often as the settings say."""
 
 import math
+import time
 from fractions import Fraction
 
 import numpy as np
@@ -182,6 +183,17 @@ def test_any_integral_is_right_and_nothing_else():
     assert not problem.right("2*x", "9**9**9", "x**2")
 
 
+@pytest.mark.parametrize("base", ["9", "9*sin(2)", "-1/9", "9*x"])
+def test_a_tower_of_powers_is_judged_in_no_time(base):
+    tower = base
+    for _ in range(5):
+        tower = f"({tower})**99"
+    begun = time.perf_counter()
+    assert not Integrals().right("2*x", tower, "x**2")
+    assert time.perf_counter() - begun < 5
+    assert Integrals().right("99*9**99*x**98", "(9*x)**99", "")
+
+
 def test_a_function_that_is_typed_has_the_tokens_of_the_one_that_was_drawn():
     problem = Integrals()
     found = drawn(problem, 60)
@@ -266,6 +278,18 @@ def test_what_is_held_out_is_never_learned_from_however_small_the_space():
              for step in range(batches.steps) for s in map(list, seen(batches.batch(0, step)))}  # fmt: skip
     assert not asked & (held[0] | held[1])
     assert len(asked) > 300  # of 465 - 80
+
+
+def test_a_sum_of_fractions_that_is_held_out_is_not_learned_the_other_way_round():
+    opened = MathsSource(operation="fractions", largest=6, valid=50, test=50, examples=4000).open()
+    held = {s for part in opened.splits.values() for s in part.sources}
+    turned = {" + ".join(reversed(s.split(" + "))) for s in held}
+    batches, edge = opened.batches(500, 0), opened.vocab[0] - 1
+    rows = [s for step in range(batches.steps) for s in map(list, seen(batches.batch(0, step)))]
+    asked = {opened.tokenizers.decode_source(s[: s.index(edge)]) for s in rows}
+    assert len(held) == 100
+    assert not asked & (held | turned)
+    assert len(asked) > 800  # of 1,296
 
 
 def test_a_small_space_keeps_most_of_itself_to_learn_from():

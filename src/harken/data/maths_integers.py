@@ -27,7 +27,6 @@ class Operation:
     largest: int  # operands up to here, if nothing else is said
     most: Callable[[int, int], int]  # the largest outcome, of operands up to the first number and of this modulus
     outcomes: int = 1
-    commutes: bool = True
 
     @property
     def operands(self) -> int:
@@ -56,13 +55,7 @@ OPERATIONS = {
         "remainders of products", "{} * {}", lambda x, m: x.prod(1, keepdim=True) % m, 10**3, lambda n, m: m - 1
     ),
     "fractions": Operation(
-        "sums of fractions in lowest terms",
-        "{}/{} + {}/{}",
-        _sum_of_fractions,
-        30,
-        lambda n, m: 2 * n * n,
-        outcomes=2,
-        commutes=False,
+        "sums of fractions in lowest terms", "{}/{} + {}/{}", _sum_of_fractions, 30, lambda n, m: 2 * n * n, outcomes=2
     ),
 }
 
@@ -84,7 +77,7 @@ class Integers(Numerals):
         operands = self.how.operands
         self.classes = min(classes, self.largest)
         self.widths = operands * self.width(self.largest), self.how.outcomes * self.width(self.most)
-        self.space = float(self.largest**operands) / (2 if self.how.commutes else 1)
+        self.space = float(self.largest**operands) / 2  # whatever stands first
         self.by_outcome = name == "gcd"
         self.grouped_by = "gcd" if name == "gcd" else "digits"
         modulo = f" modulo {modulus:,}" if name.startswith("modular") else ""
@@ -100,8 +93,13 @@ class Integers(Numerals):
         sides = [self._written(x, self.largest), self._written(y, self.most)]
         group = y[:, 0] if self.by_outcome else sides[1][1] - self.how.outcomes
         lengths = torch.stack([many for _, many in sides], 1)
-        key = keyed(x.sort(1).values if self.how.commutes else x)
-        return Drawn(sides[0][0], sides[1][0], lengths, key, group)
+        return Drawn(sides[0][0], sides[1][0], lengths, keyed(self._sorted(x)), group)
+
+    def _sorted(self, x: Tensor) -> Tensor:  # n k -> n 2
+        """The two things that are added, multiplied or divided as a number each, the smaller first."""
+        parts = x.unflatten(1, (2, -1)).unbind(2)  # of fractions those above, and those below
+        whole = sum(part * (self.largest + 1) ** place for place, part in enumerate(parts))
+        return torch.as_tensor(whole).sort(1).values
 
     def _written(self, x: Tensor, most: int) -> tuple[Tensor, Tensor]:
         width = self.width(most)

@@ -20,6 +20,7 @@ FACTOR, POWER, RATE = 9, 4, 4  # the largest number before a term, above an x, b
 LONGEST = 48, 32  # tokens of a problem, of an answer; what is longer is drawn anew
 POINTS = (0.37, 1.21, 2.05)  # where two functions are compared
 NEAR = 1e-6
+LONG = 10_000  # bits of a number raised to another: what is longer is not computed
 
 
 class Integrals(Numerals):
@@ -251,8 +252,10 @@ def _sympy(tree: Any, x: Any, sympy: Any) -> Any:
         return x if tree == "x" else sympy.Integer(tree)
     name, *parts = tree
     made = [_sympy(part, x, sympy) for part in parts]
-    if name == "pow" and made[1].is_number and abs(made[1]) > 100:
-        raise ValueError  # a tower of powers would not end
+    if name == "pow" and made[1].is_number:
+        bits = max(int(side).bit_length() for side in made[0].as_coeff_Mul()[0].as_numer_denom())
+        if abs(made[1]) > 100 or abs(made[1]) * bits > LONG:
+            raise ValueError  # a tower of powers would not end
     how = {"add": sympy.Add, "mul": sympy.Mul, "pow": sympy.Pow, "ln": sympy.log}
     how |= {name: getattr(sympy, name) for name in ("sin", "cos", "exp")}
     return how[name](*made)
