@@ -118,6 +118,43 @@ def test_no_picture_stands_on_two_sides(tmp_path):
     assert len(data.splits["test"]) == 20
 
 
+@pytest.mark.parametrize("colour", [None, False])
+def test_no_picture_stands_on_two_sides_where_one_side_is_grey_and_the_other_in_colour(tmp_path, colour):
+    folder(tmp_path / "train", 10, seed=1), folder(tmp_path / "test", 10, seed=1)
+    folder(tmp_path / "train" / "more", 10, seed=2, shape=(6, 6, 3))
+    data = opened(tmp_path, valid=0.0, colour=colour)
+    learned, held = ({x.numpy().tobytes() for x in part.pixels} for part in (data.train, data.splits["test"]))
+    assert (len(learned), len(held)) == (30, 30)
+    assert not learned & held
+
+
+def test_no_labels_last_picture_is_held_out(tmp_path):
+    names = np.array(["a"] * 50 + ["b"] * 50 + [f"rare {n}" for n in range(12)])
+    x = np.concatenate([noise(112, 6, 6), noise(112, 6, 6)[100:]])  # the rare ones twice, so that none is alone
+    np.savez(tmp_path / "a.npz", x=x, y=np.concatenate([names, names[100:]]))
+    data = opened(tmp_path / "a.npz", valid=0.3, test=0.3)
+    assert {*data.train.targets.tolist()} == {*range(14)}
+    assert len(data.train) + sum(map(len, data.splits.values())) == 124
+    np.savez(tmp_path / "b.npz", x=x[:100], y=names[:100])  # with the others nothing has moved
+    before = {x.numpy().tobytes() for x in opened(tmp_path / "b.npz", valid=0.3, test=0.3).splits["test"].pixels}
+    assert before == {x.numpy().tobytes() for x in data.splits["test"].pixels}
+
+
+def test_what_stands_for_white_is_decided_by_the_pictures_to_learn_from_and_kept(tmp_path):
+    x, y = np.arange(17.0).repeat(36).reshape(17, 6, 6), np.arange(17) % 3  # picture n is all n
+    dark = np.minimum(x, 8) / 2
+    for name, some in (("train", x), ("train-b", dark + 0.25), ("test", dark)):
+        np.savez(tmp_path / f"{name}.npz", x=some, y=y)
+    data = opened(tmp_path, valid=0.0)
+    assert data.lens.white == 16
+    assert data.splits["test"].pixels[:, 0, 0, 0].tolist() == np.round(dark[:, 0, 0] * 255 / 16).tolist()
+    places = zip(data.train.places, data.train.pixels[:, 0, 0, 0].tolist(), strict=True)
+    assert max(pixel for place, pixel in places if "train-b" in place) == round(4.25 * 255 / 16)
+    again = ImageSource(path=str(tmp_path / "train.npz"))
+    there = again.other(str(tmp_path / "test.npz"), "test", tokenizer=data.lens).splits["test"]
+    assert torch.equal(there.pixels, data.splits["test"].pixels)
+
+
 def test_broken_pictures_are_left_out_and_told_by_their_paths(tmp_path):
     home = folder(tmp_path / "a")
     whole = (home / "ant" / "0.png").read_bytes()

@@ -210,6 +210,11 @@ def test_numbers_that_are_no_bytes_are_shares():
     bright = np.array([[[0.0, 0.5], [1.0, 0.25]]])
     for numbers in (bright, bright * 16, (bright * 16).astype(int), bright * 255):
         assert stacked(numbers, "x").flatten().tolist() == [0, 128, 255, 64], numbers.max()
+    for dark in (bright * 8, (bright * 8).astype(np.int16)):
+        assert stacked(dark, "x", 16).flatten().tolist() == [0, 64, 128, 32]
+    assert stacked((bright * 16).astype(np.uint8), "x", 16).max() == 16  # bytes are as they are
+    assert stacked(bright * 255, "x", 1).flatten().tolist() == [0, 128, 255, 64]  # brighter than what is known
+    assert stacked(bright * 1.04, "x").flatten().tolist() == [0, 133, 255, 66]  # a little over 1 after a squeeze
     with pytest.raises(BadInput, match="below 0"):
         stacked(-bright, "x")
     with pytest.raises(BadInput, match="shape is"):

@@ -1,5 +1,6 @@
 """From pictures with labels to a run that says what a picture shows: trained, judged, resumed, compared, used."""
 
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from harken import run
 from harken.data import png
 from harken.errors import BadInput
 from harken.study.choose import choose
+from harken.use.pictures import pixels_of
 
 TINY = {"model.d": 32, "model.layers": 1, "model.heads": 2, "model.patch": 4, "model.stem": "patch"}
 TINY |= {"train.threads": 1, "train.batch": 32, "train.lr": 3e-3}
@@ -87,6 +89,18 @@ def test_a_run_names_files_arrays_and_places_in_arrays_alike(trained, array, fol
         again.classify(f"{array}[300]")
     with pytest.raises(BadInput, match="bytes H W or H W 3 are accepted"):
         again.classify([np.zeros((8, 8))])
+
+
+def test_an_array_that_has_changed_is_read_again(tmp_path):
+    for level in (3, 9):
+        np.savez(tmp_path / "a.npz", x=np.full((2, 4, 4), level, np.uint8), y=np.arange(2))
+        os.utime(tmp_path / "a.npz", (level, level))
+        assert pixels_of(f"{tmp_path}/a.npz[0]").max() == level
+
+
+def test_a_dark_array_is_as_dark_as_what_was_learned_from(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.full((2, 4, 4), 8), y=np.arange(2))
+    assert [int(pixels_of(f"{tmp_path}/a.npz[0]", white).max()) for white in (16, 255)] == [128, 8]
 
 
 def test_a_trace_has_what_each_patch_looked_at(trained, folder):

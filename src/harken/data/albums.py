@@ -12,7 +12,17 @@ from torch import Tensor
 
 from harken.data.columns import Flaws, Place, rows_of
 from harken.data.peek import idx_shape, start_of
-from harken.data.picture_files import SUFFIXES, Numbers, coloured, decoded, fitted, read_idx, read_npz, stacked
+from harken.data.picture_files import (
+    SUFFIXES,
+    Numbers,
+    coloured,
+    decoded,
+    fitted,
+    read_idx,
+    read_npz,
+    stacked,
+    white_of,
+)
 from harken.errors import BadInput, near_name
 from harken.events import Listener, silent
 
@@ -30,18 +40,20 @@ class Album:
     places: list[str]
     labels: list[str]
     pixels: Tensor | None = None
+    white: int = 0  # of arrays that hold no bytes: what stands for white in them
 
     def __len__(self) -> int:
         return len(self.places)
 
     def only(self, picks: Sequence[int]) -> "Album":
         pixels = None if self.pixels is None else self.pixels[list(picks)]
-        return Album([self.places[n] for n in picks], [self.labels[n] for n in picks], pixels)
+        return Album([self.places[n] for n in picks], [self.labels[n] for n in picks], pixels, self.white)
 
     def hashes(self) -> list[int]:
         """For each picture the number that decides on which side it stands."""
         assert self.pixels is not None
-        return [int.from_bytes(hashlib.blake2b(x, digest_size=8).digest(), "big") for x in self.pixels.numpy()]
+        raw = (x.tobytes() for x in self.pixels.numpy())
+        return [int.from_bytes(hashlib.blake2b(x, digest_size=8).digest(), "big") for x in raw]
 
 
 @dataclass(frozen=True)
@@ -52,6 +64,7 @@ class Reader:
     label: Place = None
     names: Sequence[str] = ()
     listen: Listener = silent
+    white: int = 0  # where it is known already
 
     def read(self, path: Path) -> Album:
         """The pictures of a folder or a file."""
@@ -77,13 +90,13 @@ class Reader:
         return joined([self.read(p) for p in arrays])
 
     def _array(self, path: Path, x: Numbers, y: Numbers) -> Album:
-        pixels = stacked(x, str(path))
+        pixels, white = stacked(x, str(path), self.white), white_of(x)
         if y.shape != (len(pixels),) or y.dtype.kind not in "iuUS":
             told = f"its labels are {y.dtype} of shape {y.shape}"
             raise BadInput(f"{path}: {told}; one whole number or word for each of {len(pixels):,} pictures is accepted")
         names = dict(enumerate(self.names))
         labels = [str(names.get(label, label)) for label in y.astype(str if y.dtype.kind == "S" else y.dtype).tolist()]
-        return Album([f"{path}[{n}]" for n in range(len(pixels))], labels, pixels)
+        return Album([f"{path}[{n}]" for n in range(len(pixels))], labels, pixels, white)
 
     def _table(self, path: Path) -> Album:
         """Paths, seen from the table's folder, with a label each."""
@@ -185,4 +198,4 @@ def joined(albums: Sequence[Album]) -> Album:
     pixels = [album.pixels for album in albums if album.pixels is not None]
     if pixels and (len(pixels) < len(albums) or len({x.shape[1:] for x in pixels}) > 1):
         raise BadInput(f"{places[0]}: files and arrays of one size cannot be mixed with others; give them apart")
-    return Album(places, labels, torch.cat(pixels) if pixels else None)
+    return Album(places, labels, torch.cat(pixels) if pixels else None, max(album.white for album in albums))

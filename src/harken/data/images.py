@@ -16,13 +16,14 @@ from pydantic import Field
 from torch import Tensor
 
 from harken.data.albums import BLOCK, SIDE, Album, Reader, files_of, has_colours, joined, laid, readable, side_of
+from harken.data.label_batch import evenly
 from harken.data.picture_files import Numbers, coloured
 from harken.data.said import unknown
-from harken.data.split import LABELS, MOST, SplitData
+from harken.data.split import LABELS, MOST, FileSource, SplitData
 from harken.data.text import NAMED, fingerprint, is_named
 from harken.errors import BadInput, BadRun, BadSetting
 from harken.events import Listener, silent
-from harken.part import Part, Pixels
+from harken.part import Pixels
 
 SPLITS = {**NAMED, "test": (*NAMED["test"], "t10k")}  # the word that MNIST has for its test
 
@@ -35,6 +36,7 @@ class Lens:
     side: int
     mean: list[float]  # of each channel, of 0 to 1
     spread: list[float]
+    white: int = 0  # what stands for white in arrays that hold no bytes; 0: they say it themselves
 
     @property
     def vocab(self) -> Pixels:
@@ -85,11 +87,11 @@ class Pictures:
 
     def some(self, many: int) -> "Pictures":
         """So many of them, from everywhere: they may stand in the order of their labels."""
-        picks = np.linspace(0, len(self) - 1, min(many, len(self))).astype(np.int64)
+        picks = evenly(len(self), many)
         return Pictures(self.pixels[picks], self.targets[picks], [self.places[n] for n in picks])
 
 
-class ImageSource(Part):
+class ImageSource(FileSource):
     """The settings of pictures with labels."""
 
     model: ClassVar[str] = "vit"
@@ -99,8 +101,6 @@ class ImageSource(Part):
 
     kind: Literal["images"] = "images"
     path: str | None = Field(None, description="a folder of folders, a table of paths, idx files or an .npz file")
-    train: str | None = Field(None, description="what to learn from, instead of path")
-    valid: str | float = Field(0.1, description=f"the same, or the share held out while learning, {MOST:,} at most")
     test: str | float = Field(0.1, description=f"the same, or the share kept for the last judgement, {MOST:,} at most")
     image: int | str | None = Field(None, description="of a table, the column of the paths; none: the first")
     label: int | str | None = Field(None, description="of a table, the column of the labels; none: the second")
@@ -110,12 +110,6 @@ class ImageSource(Part):
     )
     colour: bool | None = Field(None, description="three channels, or one; none: three if a picture has colours")
     examples: int | None = Field(None, ge=1, description="learn from so many pictures only")
-    sha256: str | None = Field(None, description="fingerprint of the files; a run refuses to be repeated on others")
-
-    def located(self) -> Any:
-        """The same settings with absolute paths."""
-        paths = {name: getattr(self, name) for name in ("path", "train", "valid", "test")}
-        return self.model_copy(update={n: str(Path(p).absolute()) for n, p in paths.items() if isinstance(p, str)})
 
     def words(self, folder: Path) -> Lens:
         """How a run reads pictures."""
@@ -125,24 +119,21 @@ class ImageSource(Part):
 
     def open(self, *, stateful: bool = False, tokenizer: Any = None, listen: Listener = silent) -> "ImageData":
         """Read, split and lay out the pictures. A lens that is given stays, but for labels it does not know."""
-        reader = Reader(self.image, self.label, self.labels or (), listen)
-        found = _named(Path(self._home), reader) if self.train is None else {}
-        found = found or {"train": reader.read(Path(self._home))}
-        for split in ("valid", "test"):
-            if isinstance(given := getattr(self, split), str):
-                found[split] = reader.read(Path(given))
-        digest = fingerprint((p for album in found.values() for p in files_of(album)), self.sha256, self._home)
         known = tokenizer if isinstance(tokenizer, Lens) else None
+        found = self._found(0, listen)
+        if white := found["train"].white:
+            found = self._found(white, listen)  # another file may be darker
+        digest = fingerprint((p for album in found.values() for p in files_of(album)), self.sha256, self._home)
         side = known.side if known else self.side or side_of(found["train"])
         found = {split: laid(album, side, listen) for split, album in found.items()}
         if not any(found["train"].labels):
             raise BadInput(
                 f"{self._home}: its pictures have no labels; put those of each label into a folder of its own"
             )
-        found = self._drawn(found, listen)
         colour = self.colour if self.colour is not None else any(has_colours(album) for album in found.values())
         channels = len(known.mean) if known else 3 if colour else 1
         found = {s: replace(a, pixels=coloured(a.pixels, channels)) for s, a in found.items() if a.pixels is not None}
+        found = self._drawn(found, listen)
         lens = self._lens(found["train"], known)
         parts = {s: Pictures(a.pixels, lens.targets(a), a.places) for s, a in found.items() if a.pixels is not None}
         return ImageData(self, lens, parts.pop("train"), parts, digest)
@@ -151,7 +142,7 @@ class ImageSource(Part):
         self, path: str, split: str, *, tokenizer: Lens, stateful: bool = False, listen: Listener = silent
     ) -> "ImageData":
         """The same data with other pictures as one of its splits; these stand alone where the run's own are gone."""
-        album = laid(Reader(self.image, self.label, self.labels or (), listen).read(Path(path)), tokenizer.side, listen)
+        album = laid(self._reader(tokenizer.white, listen).read(Path(path)), tokenizer.side, listen)
         assert album.pixels is not None
         pixels = coloured(album.pixels, len(tokenizer.mean))
         there = Pictures(pixels, tokenizer.targets(album), album.places)
@@ -162,22 +153,28 @@ class ImageSource(Part):
             return ImageData(self, tokenizer, there, {split: there}, "", learned=False)
         return replace(opened, splits={**opened.splits, split: there})
 
-    @property
-    def _home(self) -> str:
-        if not (home := self.train or self.path):
-            raise BadSetting("data.path is not given; name a folder of pictures: data.path=pictures/")
-        return home
+    def _reader(self, white: int, listen: Listener) -> Reader:
+        return Reader(self.image, self.label, self.labels or (), listen, white)
+
+    def _found(self, white: int, listen: Listener) -> dict[str, Album]:
+        """The splits that have files of their own; those to learn from always."""
+        reader = self._reader(white, listen)
+        found = _named(Path(self._home), reader) if self.train is None else {}
+        found = found or {"train": reader.read(Path(self._home))}
+        named = {split: given for split in ("valid", "test") if isinstance(given := getattr(self, split), str)}
+        return found | {split: reader.read(Path(given)) for split, given in named.items()}
 
     def _lens(self, train: Album, known: Lens | None) -> Lens:
         labels = sorted({*train.labels}, key=lambda label: (int(label) if label.isdecimal() else math.inf, label))
         if self.labels and {*labels} <= {*self.labels}:
             labels = self.labels
         if known:
-            return known if {*labels} <= {*known.labels} else replace(known, labels=labels)
+            labels = known.labels if {*labels} <= {*known.labels} else labels
+            return replace(known, labels=labels, white=train.white)
         if len(labels) < 2:
             raise BadInput(f"{self._home}: the only label is {labels[0]!r}, so there is nothing to learn; give more")
         assert train.pixels is not None
-        return Lens(labels, train.pixels.shape[-1], *moments(train.pixels))
+        return Lens(labels, train.pixels.shape[-1], *moments(train.pixels), train.white)
 
     # --- split --------------------------------------------------------------------------------------------------------
 
@@ -189,7 +186,10 @@ class ImageSource(Part):
         if taken := sum(key in there for key in keys):
             listen("notice", text=f"training pictures left out because they are held out too: {taken:,}")
         order = sorted((n for n in range(len(keys)) if keys[n] not in there), key=keys.__getitem__)
-        for split, way in (("test", order), ("valid", order[::-1])):
+        inmost = sorted(order, key=lambda n: -abs(keys[n] - 2**63))
+        kept = {*{train.labels[n]: keys[n] for n in inmost}.values()}  # of each label one that is learned from
+        free = [n for n in order if keys[n] not in kept]
+        for split, way in (("test", free), ("valid", free[::-1])):
             share = getattr(self, split)
             if split in found:
                 continue

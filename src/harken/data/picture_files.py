@@ -24,6 +24,7 @@ LARGEST = 8 << 30  # bytes of an array of pictures
 SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "PPM", "TIFF")  # none that runs another program
 IDX = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}  # numbers by the code of their type
+LEVELS = (1, 15, 16, 255)  # what stands for white in arrays that hold no bytes
 Numbers = png.Numbers
 
 
@@ -139,8 +140,15 @@ def read_npz(path: Path) -> tuple[Numbers, Numbers]:
         raise error if isinstance(error, BadInput) else BadInput(f"{path}: cannot be read ({error})") from None
 
 
-def stacked(x: Numbers, place: str) -> Tensor:  # N H W, N H W C or N C H W -> N C H W of 0 to 255
-    """An array of pictures. Numbers up to 16 that are no bytes are shares of the largest, or of 1."""
+def white_of(x: Numbers) -> int:
+    """The number that stands for white in an array of pictures: the next of LEVELS; of bytes 0, for they need none."""
+    if x.dtype == np.uint8 or x.dtype.kind not in "uif" or not x.size:
+        return 0
+    return next((level for level in LEVELS if x.max() < level + 1), LEVELS[-1])
+
+
+def stacked(x: Numbers, place: str, white: int = 0) -> Tensor:  # N H W, N H W C or N C H W -> N C H W of 0 to 255
+    """An array of pictures. Numbers that are no bytes are shares of `white`, or of their own if it is brighter."""
     if x.ndim not in (3, 4) or (x.ndim == 4 and not {1, 3} & {x.shape[1], x.shape[3]}):
         raise BadInput(f"{place}: its shape is {x.shape}; N H W, N H W 3 or N 3 H W are accepted")
     if x.dtype.kind not in "uif" or not x.size:
@@ -152,6 +160,5 @@ def stacked(x: Numbers, place: str) -> Tensor:  # N H W, N H W C or N C H W -> N
     if x.dtype != np.uint8:
         if not np.isfinite(x).all() or x.min() < 0:
             raise BadInput(f"{place}: a number in it is below 0 or not finite; 0 to 1, or 0 to 255, are accepted")
-        top = float(x.max())
-        x = np.round(x * (255 / max(1.0, top) if top <= 16 else 1.0)).clip(0, 255).astype(np.uint8)
+        x = np.round(x * (255 / max(white, white_of(x)))).clip(0, 255).astype(np.uint8)
     return torch.from_numpy(np.array(x))

@@ -45,15 +45,13 @@ class SplitData:
         return {"train": self.train, **self.splits}
 
 
-class SplitSource(Part):
-    """The settings of such data. A kind brings `read`, `about`, `encoded` and `_words`."""
-
-    opened: ClassVar[type[Any]] = SplitData
+class FileSource(Part):
+    """The settings of data that is split by its files, or by a share of them."""
 
     path: str | None = Field(None, description="a file or a folder; files named train, valid, test are the splits")
-    train: str | None = Field(None, description="the file to learn from, instead of path")
-    valid: str | float = Field(0.1, description=f"a file, or the share held out while learning, {MOST:,} at most")
-    test: str | float = Field(0.05, description=f"a file, or the share kept for the last judgement, {MOST:,} at most")
+    train: str | None = Field(None, description="what to learn from, instead of path")
+    valid: str | float = Field(0.1, description=f"the same, or the share held out while learning, {MOST:,} at most")
+    test: str | float = Field(0.05, description=f"the same, or the share kept for the last judgement, {MOST:,} at most")
     examples: int | None = Field(None, ge=1, description="learn from the first so many examples only")
     sha256: str | None = Field(None, description="fingerprint of the files; a run refuses to be repeated on others")
 
@@ -61,6 +59,18 @@ class SplitSource(Part):
         """The same settings with absolute paths."""
         paths = {name: getattr(self, name) for name in ("path", "train", "valid", "test")}
         return self.model_copy(update={n: str(Path(p).absolute()) for n, p in paths.items() if isinstance(p, str)})
+
+    @property
+    def _home(self) -> str:
+        if not (home := self.train or self.path):
+            raise BadSetting(f"data.path is not given; name a file or a folder: data.path=my.{self.kind}")  # type: ignore[attr-defined]
+        return home
+
+
+class SplitSource(FileSource):
+    """The settings of such data. A kind brings `read`, `about`, `encoded` and `_words`."""
+
+    opened: ClassVar[type[Any]] = SplitData
 
     # --- what a kind brings -------------------------------------------------------------------------------------------
 
@@ -123,12 +133,6 @@ class SplitSource(Part):
             listen("notice", text=f"the free baselines are left out, for lack of what they learn from: {error}")
             return self.opened(self, tokenizer, found, {split: found}, fingerprint(files, None, path), learned=False)
         return replace(opened, splits={**opened.splits, split: found})
-
-    @property
-    def _home(self) -> str:
-        if not (home := self.train or self.path):
-            raise BadSetting(f"data.path is not given; name a file or a folder: data.path=my.{self.kind}")  # type: ignore[attr-defined]
-        return home
 
     def _files(self) -> dict[str, list[Path]]:
         """For each split that has files of its own, these; those to learn from always."""

@@ -29,15 +29,14 @@ def label_pictures(run: "Run", pictures: Sequence[Any]) -> list[list[dict[str, A
     if not len(pictures):
         return []
     lens = cast(Lens, run.tokenizer)
-    laid = [coloured(fitted(pixels_of(picture), lens.side), len(lens.mean)) for picture in pictures]
-    return said(lens, answers(run.model, torch.stack(laid), lens))
+    return said(lens, answers(run.model, torch.stack([_seen(picture, lens) for picture in pictures]), lens))
 
 
 @torch.inference_mode()
 def trace_picture(run: "Run", picture: Any) -> Trace:
     """What each patch of a picture looked at: CLS, where there is one, then the patches by row and column, from 0."""
     lens = cast(Lens, run.tokenizer)
-    x = coloured(fitted(pixels_of(picture), lens.side), len(lens.mean))[None].to(run.device)
+    x = _seen(picture, lens)[None].to(run.device)
     with watching(run.model) as views:
         run.model(lens.numbers(x))
     wide = math.ceil(lens.side / run.recipe.model.cut(lens.side))
@@ -45,28 +44,36 @@ def trace_picture(run: "Run", picture: Any) -> Trace:
     return Trace([*first, *(f"{n // wide},{n % wide}" for n in range(wide**2))], {"self": list(views.values())})
 
 
-def pixels_of(picture: Any) -> Any:  # H W C
+def _seen(picture: Any, lens: Lens) -> Tensor:  # C S S
+    return coloured(fitted(pixels_of(picture, lens.white), lens.side), len(lens.mean))
+
+
+def pixels_of(picture: Any, white: int = 0) -> Any:  # H W C
     if isinstance(picture, str | Path):
         place = re.fullmatch(r"(.+)\[(\d+)\]", str(picture))
-        return _one(Path(place[1]), int(place[2])) if place and Path(place[1]).is_file() else decoded(Path(picture))
+        if place and Path(place[1]).is_file():
+            return _one(Path(place[1]), int(place[2]), white)
+        return decoded(Path(picture))
     pixels = np.asarray(picture)
     if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3) or pixels.shape[2:] not in ((), (1,), (3,)):
         raise BadInput(f"an array of {pixels.dtype}, shape {pixels.shape}: bytes H W or H W 3 are accepted, or a path")
     return pixels.reshape(*pixels.shape[:2], -1)
 
 
-def _one(path: Path, n: int) -> Any:  # H W C
+def _one(path: Path, n: int, white: int) -> Any:  # H W C
     """The picture with this number in an array of pictures."""
-    x = _array(path)
+    state = path.stat()
+    x = _array(path, white, state.st_mtime_ns, state.st_size)
     if n >= len(x):
         raise BadInput(f"{path}[{n}]: there are {len(x):,} pictures in it, counted from 0")
     return x[n].permute(1, 2, 0).numpy()
 
 
 @lru_cache(maxsize=1)
-def _array(path: Path) -> Tensor:  # N C H W
+def _array(path: Path, white: int, *state: int) -> Tensor:  # N C H W
+    """All pictures of a file, read once while its state (its time and size) stays."""
     x = read_npz(path)[0] if path.suffix == ".npz" else read_idx(path)
-    return stacked(x, str(path))
+    return stacked(x, str(path), white)
 
 
 def listed(run: "Run", given: Sequence[str]) -> tuple[list[str], list[str]]:
