@@ -155,7 +155,7 @@ def best(given: argparse.Namespace, recipe: Recipe, data: Any) -> tuple[dict[str
     stock = Stock(recipe, data, joint=given.joint)
     names: list[str | None] = [None] if given.joint else [*stock.names]
     many, seconds = trained(recipe, stock, names, given.restarts)
-    chosen = judged(many, stock, given.pick, names)[1].argmin(1).tolist()
+    chosen = judged(many, stock, given.pick, names)[1].nan_to_num(torch.inf).argmin(1).tolist()  # none that broke
     if given.joint:  # the same models, asked task by task
         each = {name: judged(many, stock, given.judge, [name])[0][0] for name in stock.names}
         chosen *= len(each)

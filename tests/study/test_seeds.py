@@ -1,7 +1,10 @@
 """train.seeds: several models from one command, one of them kept, all of them told."""
 
 import json
+import math
 import re
+from statistics import fmean
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +12,11 @@ import torch
 import harken
 from harken import run
 from harken.data.phrases import phrases
+from harken.data.simulate_stories import stories
 from harken.errors import BadSetting
+from harken.study import seeds
+from harken.tasks import Score
+from harken.use.story import Story
 
 TINY = {
     "data.tokens": "char", "model.d": 16, "model.layers": 1, "model.heads": 2, "model.context": 16,
@@ -63,6 +70,46 @@ def test_a_seed_may_be_picked_by_what_was_learned_from(tales, tmp_path):
     assert made.facts["seeds"]["rule"] == "train"
 
 
+@pytest.fixture(scope="module")
+def started(tmp_path_factory):
+    """Six memory networks that began linear and with noise, as one run."""
+    home = tmp_path_factory.mktemp("linear")
+    (home / "qa1_train.txt").write_text("".join(stories(1, 200)))
+    settings = {
+        "train.seeds": 6, "train.pick": "train", "train.members": "all", "train.epochs": 4, "train.threads": 1,
+        "task.linear_start": 2, "task.noise": 0.5, "data.valid": 0.0, "data.test": 0.0,
+    }  # fmt: skip
+    return harken.train(home / "qa1_train.txt", out=home / "run", settings=settings)
+
+
+@torch.no_grad()
+def plain_loss(member):
+    """On what it learned from, question by question, in the lines' own order and with the softmax."""
+    part = member.recipe.open(member.tokenizer).train
+    found = [Story(member, q.lines).scores(q.question).log_softmax(-1) for q in part.asked]
+    return -fmean(float(p[target]) for p, target in zip(found, part.targets.tolist(), strict=True))
+
+
+def test_after_a_linear_and_noisy_start_the_seed_with_the_least_plain_training_loss_is_picked(started):
+    losses = {int(p.name): plain_loss(harken.load(p)) for p in (started.path / "seeds").iterdir()}
+    assert len(losses) == 6
+    assert started.facts["seeds"]["picked"] == min(losses, key=losses.__getitem__)
+
+
+@pytest.mark.parametrize("by", ["loss", "accuracy"])
+def test_a_seed_without_a_number_is_never_picked(by):
+    scores = [Score({"loss": loss, "accuracy": 0.5}, {}, by=by) for loss in (math.nan, 0.3, 0.2, math.nan)]
+    recipe = SimpleNamespace(train=SimpleNamespace(pick="valid"))
+    assert seeds._picked(None, recipe, {"valid": scores}) == 2
+
+
+def test_the_spread_is_that_of_the_seeds_that_did_not_break():
+    scores = [Score({"loss": loss}, {}) for loss in (math.nan, 1.0, 3.0)]
+    mean, spread = seeds._spread({"valid": scores})["valid"].items()
+    assert mean == ("mean of 2 seeds", {"loss": 2.0})
+    assert spread == ("spread of 2 seeds", {"loss": pytest.approx(2**0.5)})
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [
@@ -87,7 +134,9 @@ def test_what_cannot_be_trained_together_is_refused_before_a_folder_is_taken(mor
 def test_sentences_of_many_lengths_are_refused_in_one_line_before_a_folder_is_taken(kind, tmp_path):
     (tmp_path / "phrases.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in phrases(60)))
     settings = {"data.tokens": "char", "model.kind": kind, "model.d": 16, "train.batch": 4, "train.seeds": 2}
-    with pytest.raises(BadSetting, match=r"^train\.seeds: batches of different shapes [^\n]+ harken compare DATA") as told:
+    with pytest.raises(
+        BadSetting, match=r"^train\.seeds: batches of different shapes [^\n]+ harken compare DATA"
+    ) as told:
         harken.train(tmp_path / "phrases.tsv", out=tmp_path / "run", settings=settings)
     assert "\n" not in str(told.value)
     assert not (tmp_path / "run").exists()

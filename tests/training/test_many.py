@@ -123,6 +123,41 @@ def test_a_member_whose_loss_is_not_finite_stands_still_and_the_others_go_on(tmp
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("micro", [None, 1, 2])
+def test_a_broken_member_is_told_and_counted_and_leaves_the_losses_to_the_others(micro, tmp_path):
+    broken, heard = together(micro=micro, seed=5, checkpoint_every=1), []
+    broken.listen = lambda event, **facts: heard.append(facts["text"]) if event == "notice" else None
+    with torch.no_grad():
+        broken.model.one.embed.weight[1].fill_(torch.nan)
+    whole = [trainer.update(STEPS)["loss"] for trainer in (Trainer(*alone(0)), Trainer(*alone(2)))]
+    assert broken.update(STEPS)["loss"] == pytest.approx(sum(whole) / 2, rel=1e-5)
+    seen = broken.task.evaluate(broken.model, "valid")
+    assert seen.metrics["loss"] == pytest.approx((seen.parts["seed 0"]["loss"] + seen.parts["seed 2"]["loss"]) / 2)
+    broken.update(STEPS)
+    assert [course.skipped for course in broken.course.each] == [0, 2, 0]
+    what = "the loss or the gradient of 1 of 3 seeds was not finite, so they were not updated: 6"
+    assert heard == [f"step 1: {what}"]
+    broken.fit(tmp_path, 3)
+    later = together(seed=5)
+    later.resume(tmp_path)
+    assert later.model.odds.tolist() == [0, 3, 0]
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_members_that_stop_early_say_how_long_they_waited_and_what_is_kept(tmp_path):
+    many, heard = together(stop_after=1, eval_every=1, lr=5.0, clip=0.0, warmup=0), []
+    many.listen = lambda event, **facts: heard.append(facts["text"]) if event == "notice" else None
+    many.fit(tmp_path, 60)
+    why = "the valid loss was no better for 1 look; the best weights of each seed are kept"
+    assert heard == [f"stopped at step {many.step} of 60: {why}"]
+
+
+def test_members_that_stop_early_but_keep_their_last_weights_are_refused():
+    with pytest.raises(BadSetting, match=r"^train\.seeds: a seed that stops early [^\n]+; leave train\.best=false out"):
+        together(stop_after=1, best=False)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_nothing_is_learned_when_no_member_is_finite():
     broken = together(1)
     with torch.no_grad():

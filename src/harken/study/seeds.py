@@ -11,9 +11,9 @@ import torch
 from harken import run
 from harken.errors import BadSetting
 from harken.recipe import Recipe
-from harken.tasks import Learning
+from harken.tasks import Apart, Learning
 from harken.training.loop import Trainer, rank
-from harken.training.many import ManyTrainer, Several, Together
+from harken.training.many import ManyTrainer, Several, Together, sound
 
 from . import transfer
 
@@ -61,7 +61,6 @@ def alone(trainer: ManyTrainer, n: int) -> Trainer:
     """A trainer whose model is one of the members, until the next is asked for."""
     one: Trainer = copy.copy(trainer)
     one.model, one.task, one.course = trainer.model.alone(n), trainer.task.tasks[n], trainer.course.each[n]
-    one.course.skipped = trainer.course.skipped
     return one
 
 
@@ -70,27 +69,41 @@ def _picked(trainer: ManyTrainer, recipe: Recipe, scores: dict[str, Any]) -> int
     if recipe.train.pick == "valid":
         ranks = [rank(score.metrics, score.by) for score in scores["valid"]]
     else:
-        ranks = [_loss(task, trainer.model.alone(n)) for n, task in enumerate(trainer.task.tasks)]
-    return min(range(len(ranks)), key=ranks.__getitem__)
+        ranks = [rank({"loss": loss}, "loss") for loss in learned(trainer)]
+    return ranks.index(min(ranks))
+
+
+def learned(trainer: ManyTrainer) -> list[float]:
+    """The mean loss of each member on what was learned from, as a split is judged: nothing is noisy, nothing linear."""
+    many, several = trainer.model, trainer.task
+    if isinstance(several.tasks[0], Apart):
+        return [score.metrics["loss"] for score in several.scores(many, "train")]
+    last = max(0, trainer.step - 1) // several.steps  # what comes first may be easier
+    return [_loss(task, many.alone(n), last) for n, task in enumerate(several.tasks)]
 
 
 @torch.no_grad()
-def _loss(task: Learning, model: Any) -> float:
-    """The mean loss on what was learned from, without dropout."""
+def _loss(task: Learning, model: Any, epoch: int) -> float:
+    """The mean loss of an epoch without dropout, as it is told."""
     model.eval()
     device = next(model.parameters()).device
-    batches = [task.batch(0, step) for step in range(task.steps)]
-    return sum(float(task.loss(model, b.to(device)).total) for b in batches) / sum(b.count for b in batches)
+    batches = [task.batch(epoch, step).to(device) for step in range(task.steps)]
+    found = [task.loss(model, batch) for batch in batches]
+    sums = [float(loss.total if loss.told is None else loss.told) for loss in found]
+    return sum(sums) / sum(batch.count for batch in batches)
 
 
 def _spread(scores: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
-    """Mean and standard deviation of each metric over the seeds."""
+    """Mean and standard deviation of each metric over the seeds, without those that broke."""
     told = {}
-    for split, some in scores.items():
+    for split, every in scores.items():
+        some = sound(every)
         columns = {name: [score.metrics[name] for score in some] for name in some[0].metrics}
         told[split] = {
             f"mean of {len(some)} seeds": {name: fmean(values) for name, values in columns.items()},
-            f"spread of {len(some)} seeds": {name: stdev(values) for name, values in columns.items()},
+            f"spread of {len(some)} seeds": {
+                name: stdev(values) if some[1:] else 0.0 for name, values in columns.items()
+            },
         }
     return told
 

@@ -76,10 +76,10 @@ class Answer(Apart):
 
     def outputs_of(self, model: Any, split: str, *, quick: bool = False) -> Tensor:  # N answers
         shelf = self.shelf(split, next(model.parameters()).device)
-        return scores(model, shelf, some(self.data.splits[split], quick=quick))
+        return scores(model, shelf, some(self.data.parts[split], quick=quick))
 
     def judged_of(self, y: Tensor, split: str, *, quick: bool = False) -> Score:
-        part = self.data.splits[split]
+        part = self.data.parts[split]
         return judged(y, part, some(part, quick=quick), parts=not quick)
 
     def baselines(self, split: str) -> dict[str, dict[str, float]]:

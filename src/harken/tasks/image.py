@@ -89,7 +89,7 @@ class Image(Apart, Answering):
         return self.judged(y, self._some(split, quick=quick), parts=not quick)
 
     def _some(self, split: str, *, quick: bool) -> "Pictures":
-        part: Pictures = self.data.splits[split]
+        part: Pictures = self.data.parts[split]
         return part.some(QUICK) if quick else part
 
     # --- what costs nothing -------------------------------------------------------------------------------------------

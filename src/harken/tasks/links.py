@@ -87,7 +87,7 @@ class Links(OnGraph):
 
     def _judged(self, split: str) -> tuple[Ints, Any]:
         """The edges of a split, and as many pairs without one, always the same."""
-        pairs = self.data.asked[self.data.splits[split]]
+        pairs = self.data.asked[self.data.parts[split]]
         drawn = self._drawn(len(pairs), dice(0, 8, split == "test"))
         return np.concatenate([pairs, drawn]), np.arange(len(pairs) + len(drawn)) < len(pairs)
 

@@ -146,10 +146,10 @@ class Labels(OnGraph, Answering):
         return y
 
     def outputs_of(self, model: Any, split: str, *, quick: bool = False) -> Tensor:  # N C
-        return self.answers(model, self.data.splits[split])
+        return self.answers(model, self.data.parts[split])
 
     def judged_of(self, y: Tensor, split: str, *, quick: bool = False) -> Score:
-        return self.judged(y, Asked(self.data.asked[self.data.splits[split]]), parts=not quick)
+        return self.judged(y, Asked(self.data.asked[self.data.parts[split]]), parts=not quick)
 
     # --- what costs nothing -------------------------------------------------------------------------------------------
 

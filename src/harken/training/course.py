@@ -32,6 +32,10 @@ class Course:
     def over(self, train: Train) -> bool:
         return train.stop_after is not None and self.waited >= train.stop_after
 
+    @property
+    def kept(self) -> str:
+        return f"the weights of step {self.step:,}"
+
     def facts(self) -> dict[str, Any]:
         return asdict(self) | {"best": None if math.isinf(self.best) else self.best}
 

@@ -206,8 +206,8 @@ class Trainer:
         """Why the training was over before its steps were; nothing, if it was not."""
         if self.step == steps or not self.course.over(self.train):
             return ""
-        kept = f"; the weights of step {self.course.step:,} are kept" if self.best_weights else ""
-        looks = f"{self.course.waited} look{'s' * (self.course.waited > 1)}"
+        kept = f"; {self.course.kept} are kept" if self.best_weights else ""
+        looks = f"{self.train.stop_after} look{'s' * (self.train.stop_after != 1)}"
         return f"stopped at step {self.step:,} of {steps:,}: the valid loss was no better for {looks}{kept}"
 
     def look(self, split: str, *, quick: bool = True) -> Any:
@@ -314,8 +314,12 @@ class Trainer:
 
 
 def rank(metrics: Mapping[str, float], by: str) -> float:
-    """What is to be small: the loss, or another metric that is to be large; there the loss decides a tie."""
-    return metrics["loss"] if by == "loss" else TIE * metrics["loss"] - metrics[by]
+    """What is to be small: the loss, or another metric that is to be large; there the loss decides a tie.
+
+    What is no number is the worst.
+    """
+    found = metrics["loss"] if by == "loss" else TIE * metrics["loss"] - metrics[by]
+    return math.inf if math.isnan(found) else found
 
 
 def _shared(processes: int, how: str) -> str:

@@ -6,6 +6,7 @@ has its own first weights, its own dropout and its own order of the data.
 """
 
 import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -32,11 +33,15 @@ class Together(nn.Module):
     """Models of one shape as one: each weight has a leading axis, that of the models."""
 
     axis, compiles = 1, False  # dimensions of a weight before its own; it is asked by `each`, not called
+    sound: Tensor  # M: whether the last update was one
+    odds: Tensor  # M: how many were none, as a number was not finite
 
     def __init__(self, models: Sequence[nn.Module]) -> None:
         super().__init__()
         self.members, self.one = len(models), copy.deepcopy(models[0])
         self.plain = (copy.deepcopy(models[0]),)  # in a tuple, so that its weights are not among those learned
+        self.register_buffer("sound", torch.ones(self.members, dtype=torch.bool), persistent=False)
+        self.register_buffer("odds", torch.zeros(self.members, dtype=torch.long), persistent=False)
         stacked: dict[int, nn.Parameter] = {}
         for name, p in self.one.named_parameters():
             every = torch.stack([model.get_parameter(name).detach() for model in models])
@@ -148,23 +153,26 @@ class Several:
         return members(some, whole.like, whole.counts // self.steps)
 
     def loss(self, model: Together, batch: Any, start: int = 0) -> Loss:
-        """The sum of the members' mean losses. One that is not finite counts nothing, so that the others go on."""
+        """The sum of the members' mean losses. One that is not finite counts nothing, so that the others go on: its
+        gradient is none, and `clip` leaves it out.
+        """
 
         def ask(one: nn.Module, **given: Tensor) -> Tensor:
             mine: Any = given
             return self.tasks[0].loss(one, replace(batch.like, **mine)).total
 
         mean: Tensor = model.each(ask, batch.given, start, start + len(batch.tokens)) / batch.counts
-        sound = mean.isfinite()
-        total = torch.where(sound.any(), torch.where(sound, mean, 0.0).sum(), torch.nan)
-        return Loss(total, told=total.detach() / len(mean))
+        finite = mean.isfinite()
+        total = (mean * torch.where(finite, 1.0, torch.nan)).sum()
+        return Loss(total, told=torch.where(finite, mean, 0.0).sum().detach())
 
     # --- judge --------------------------------------------------------------------------------------------------------
 
     def evaluate(self, model: Together, split: str, *, quick: bool = False) -> Score:
-        """The mean over the members, whose own metrics are the parts."""
+        """The mean over the members that are sound; the metrics of each are the parts."""
         scores = self.scores(model, split, quick=quick)
-        mean = {name: fmean(score.metrics[name] for score in scores) for name in scores[0].metrics}
+        some = sound(scores)
+        mean = {name: fmean(score.metrics[name] for score in some) for name in scores[0].metrics}
         parts = {f"seed {n}": score.metrics for n, score in enumerate(scores)}
         return Score(mean, {**scores[0].protocol, "seeds": len(scores)}, parts, by=scores[0].by)
 
@@ -192,6 +200,11 @@ class Several:
         pass
 
 
+def sound(scores: Sequence[Score]) -> Sequence[Score]:
+    """Those whose loss is a number; all, where there is none."""
+    return [score for score in scores if math.isfinite(score.metrics["loss"])] or scores
+
+
 class Courses(Course):
     """The course of each member. All are trained to the end: one whose patience ended keeps the weights it had then."""
 
@@ -201,6 +214,10 @@ class Courses(Course):
 
     def over(self, train: Any) -> bool:
         return all(course.over(train) for course in self.each)
+
+    @property
+    def kept(self) -> str:
+        return "the best weights of each seed"
 
     def facts(self) -> dict[str, Any]:
         return {"each": [course.facts() for course in self.each], "skipped": self.skipped}
@@ -216,10 +233,26 @@ class ManyTrainer(Trainer):
     def new_course(self, facts: Mapping[str, Any] | None = None) -> Courses:
         if self.train.schedule == "plateau":
             raise BadSetting("train.seeds: plateau has one rate for all members; take another train.schedule")
+        if self.train.stop_after is not None and not self.train.best:
+            why = "a seed that stops early keeps its best weights"
+            raise BadSetting(f"train.seeds: {why}; leave train.best=false out, or train.stop_after")
         each = facts["each"] if facts else [{}] * len(self.task.tasks)
         found = Courses([Course.of(its) if its else Course() for its in each])
         found.skipped = facts["skipped"] if facts else 0
+        self.model.odds.copy_(torch.tensor([course.skipped for course in found.each]))
         return found
+
+    def _read(self) -> None:
+        """The mean loss of the members that were updated; those that were not are told once."""
+        super()._read()
+        self.last["loss"] /= max(1, int(self.model.sound.sum()))
+        before = sum(course.skipped > 0 for course in self.course.each)
+        for course, odd in zip(self.course.each, self.model.odds.tolist(), strict=True):
+            course.skipped = odd
+        broken = [str(self.train.seed + n) for n, course in enumerate(self.course.each) if course.skipped]
+        if len(broken) > before:
+            what = f"the loss or the gradient of {len(broken)} of {self.model.members} seeds was not finite"
+            self.listen("notice", text=f"step {self.step}: {what}, so they were not updated: {', '.join(broken)}")
 
     def _judge(self) -> dict[str, Any]:
         """The mean, and beside it what was seen of each member."""

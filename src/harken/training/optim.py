@@ -107,10 +107,11 @@ def rate(step: int, steps: int, train: Train) -> float:
 def clip(model: nn.Module, longest: float) -> Tensor:
     """Shorten the gradient to this length; its length before. Nothing waits for the device here.
 
-    Of models trained together, each one's own: the longest is told. One that is not finite is left out.
+    Of models trained together, each one's own: the longest is told. One that is not finite is left out and counted.
     """
     longest = longest if longest > 0 else math.inf
-    if not hasattr(model, "axis"):
+    many: Any = model
+    if not hasattr(many, "axis"):
         return torch.nn.utils.clip_grad_norm_(model.parameters(), longest)
     grads = [p.grad for p in model.parameters() if p.grad is not None]
     norms = torch.stack([g.flatten(1).norm(dim=1) for g in grads]).norm(dim=0)  # M
@@ -119,4 +120,6 @@ def clip(model: nn.Module, longest: float) -> Tensor:
     for g in grads:
         each = scale.view(-1, *[1] * (g.dim() - 1))
         g.copy_(torch.where(each > 0, g * each, 0.0))
-    return torch.where(sound, norms, 0.0).max()
+    many.sound.copy_(sound)
+    many.odds += ~sound
+    return torch.where(sound.any(), torch.where(sound, norms, 0.0).max(), torch.nan)

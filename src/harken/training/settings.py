@@ -85,7 +85,9 @@ class Train(Part):
         1.0, gt=0, le=1, description="each layer learns so much slower than the one above it; for fine-tuning"
     )
     stop_after: int | None = Field(None, ge=1, description="stop after this many looks without a better valid loss")
-    on_nan: Literal["stop", "skip"] = Field("stop", description="what to do when a loss or gradient is not finite")
+    on_nan: Literal["stop", "skip"] = Field(
+        "stop", description="what to do when a loss or gradient is not finite; of several seeds the others go on"
+    )
 
     dials: ClassVar = {  # docs/log.md has the trainings behind these
         "optimizer": {
