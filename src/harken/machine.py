@@ -14,7 +14,7 @@ import torch
 
 from harken.errors import BadSetting, did_you_mean
 
-CPUINFO = Path("/proc/cpuinfo")
+CPUINFO, MEMINFO = Path("/proc/cpuinfo"), Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")
 compiling = True  # False: losses are computed as they are written
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -97,6 +97,15 @@ def can_compile(device: torch.device | str | None = None) -> str | None:
     return f"torch.compile on a CPU needs a C++ compiler, and {compiler} is not found; {way_out}"
 
 
+def free_memory() -> float:
+    """Bytes that may still be taken; no bound where the system does not say."""
+    there, limit = _line(MEMINFO, "MemAvailable").removesuffix(" kB"), _cgroup("memory.max")
+    taken = next((line.split()[1] for line in _cgroup("memory.stat").splitlines() if line.startswith("anon ")), "0")
+    return min(
+        1024 * int(there) if there.isdigit() else math.inf, int(limit) - int(taken) if limit.isdigit() else math.inf
+    )
+
+
 def wait(device: torch.device) -> None:
     """Until the device has done what was begun."""
     if device.type == "cuda":
@@ -112,8 +121,12 @@ def _has_bfloat16(device: torch.device) -> bool:
 
 def _cpuinfo(field: str) -> str:
     """What the kernel says about the first core under this name, or nothing."""
+    return _line(CPUINFO, field)
+
+
+def _line(path: Path, field: str) -> str:
     try:
-        with CPUINFO.open(encoding="utf-8", errors="replace") as lines:
+        with path.open(encoding="utf-8", errors="replace") as lines:
             for line in lines:
                 name, _, value = line.partition(":")
                 if name.strip() == field:

@@ -9,6 +9,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
+FAR = 6  # hops between two nodes of a graph that are told apart: data lists them, and models weigh them
+
 
 class Part(BaseModel):
     """One section of a recipe."""

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from harken import kinds
-from harken.core import Attention, Place, edges, mix
+from harken.core import Attention, Place, edges, editing, mix, watching
 from harken.data.graph_batch import graph_of, placed
 from harken.data.graph_files import Bag
 from harken.data.graph_sums import Sums
@@ -273,3 +273,23 @@ def test_the_sign_of_an_eigenvector_is_drawn_in_training_alone():
 def test_a_width_that_does_not_split_over_the_heads_is_told():
     with pytest.raises(ValueError, match="d=10 does not split over 4 heads; try d=12"):
         build("gat", d=10, heads=4)
+
+
+def test_looking_at_gat_changes_no_bit_and_shows_the_weights_that_are_used():
+    model, given = build("gat").eval(), told()
+    alone = model(**given)
+    with watching(model) as views:
+        assert torch.equal(model(**given), alone)
+    i, _, _ = given["layout"].listed()
+    first = views["blocks.0"].edges()[0]  # H E
+    torch.testing.assert_close(torch.zeros_like(first[:, :N]).index_add(1, i, first), torch.ones_like(first[:, :N]))
+    v = model.blocks[0].lift(given["x"]).unflatten(-1, (first.shape[0], -1)).transpose(0, 1)
+    wanted = given["heard"](first, v).transpose(0, 1).flatten(1) + model.blocks[0].b
+    used = {name: given[name] for name in ("layout", "heard")}
+    torch.testing.assert_close(model.blocks[0](given["x"], None, **used), wanted)
+
+
+def test_an_editor_of_gat_still_replaces_its_weights():
+    model, given = build("gat").eval(), told()
+    with editing(model, "blocks.1", torch.zeros_like):
+        torch.testing.assert_close(model(**given), model.blocks[1].b.expand(N, -1))

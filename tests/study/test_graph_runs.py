@@ -126,6 +126,28 @@ def test_a_networkx_graph_is_trained_on_as_it_is(tmp_path):
     assert made.classify("m0")[0]["label"] == "north"
 
 
+def test_a_networkx_graph_with_directions_is_heard_along_them_unless_it_is_said_otherwise(tmp_path):
+    G, few = nx.DiGraph(two_clubs()), {**TINY, "train.steps": 2}
+    assert harken.train(G, out=tmp_path / "one", settings=few).recipe.data.directed
+    assert not harken.train(G, out=tmp_path / "both", settings={**few, "data.directed": False}).recipe.data.directed
+
+
+def test_a_node_whose_name_is_also_a_files_is_a_node_whatever_was_asked_before(clubs, tmp_path, monkeypatch):
+    made = harken.train(clubs, out=tmp_path / "run", settings={**TINY, "train.steps": 2})
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m7").write_text("no graph")
+    first = harken.load(tmp_path / "run").classify(["m7"])
+    assert first == made.classify(["m8", "m7"])[1:] == made.classify(["m7"])
+
+
+def test_beside_its_own_graph_a_run_keeps_one_other(clubs, tmp_path):
+    made = harken.train(clubs, out=tmp_path / "run", settings={**TINY, "train.steps": 2})
+    others = [str(folder(tmp_path / f"other{seed}", two_clubs(seed=seed))) for seed in (1, 2)]
+    for other in others:
+        made.classify([other, "m5"])
+    assert {*made.__dict__["_graph"]} == {None, others[-1]}
+
+
 def test_edges_are_predicted_better_than_by_the_degrees(tmp_path):
     G = nx.stochastic_block_model([20] * 4, np.eye(4) * 0.55 + 0.01, seed=0)
     np.savez(tmp_path / "g.npz", edges=np.array(G.edges))

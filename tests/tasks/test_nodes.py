@@ -11,6 +11,7 @@ from harken.errors import BadSetting
 from harken.models.graph import GCNShape
 from harken.tasks import marks
 from harken.tasks.nodes import Task
+from harken.training.many import Several
 
 
 @pytest.fixture
@@ -97,6 +98,27 @@ def test_drawn_pairs_have_no_edge_and_are_drawn_anew_in_each_epoch(club):
     assert int(first.targets.sum()) == len(first.targets) // 2
 
 
+def test_drawn_pairs_are_no_edges_turned_round_as_the_score_has_no_direction(club):
+    task, _ = bound(club, ask="edge", directed=True)
+    G = nx.karate_club_graph()  # 561 pairs, of which 78 are edges
+    for epoch in range(5):
+        batch = task.batch(epoch, 0)
+        assert not any(G.has_edge(*pair) for pair in batch.tokens[batch.targets == 0].tolist())
+
+
+def test_no_more_pairs_are_drawn_than_are_needed(club):
+    task, _ = bound(club, ask="edge")
+    drawn = []
+
+    class Counted:
+        def integers(self, n, size):
+            drawn.append(size)
+            return np.random.default_rng(0).integers(n, size=size)
+
+    assert len(task._drawn(20, Counted())) == 20
+    assert drawn == [(40, 2)]
+
+
 def test_the_score_of_an_edge_is_the_dot_of_what_is_said_of_its_ends(club):
     task, model = bound(club, ask="edge")
     h = model(**task.told(model))
@@ -124,6 +146,23 @@ def shapes(tmp_path):
     of = np.repeat(np.arange(40), [len(G) for G in every])
     np.savez(tmp_path / "shapes.npz", edges=np.array(whole.edges), graph=of, label=np.arange(40) % 2)
     return tmp_path / "shapes.npz"
+
+
+def test_drawn_pairs_lie_in_one_graph(shapes):
+    task, _ = bound(shapes, ask="edge")
+    pairs, of = np.concatenate([task._judged("test")[0], task.batch(0, 0).tokens.numpy()]), task.data.of
+    assert (of[pairs[:, 0]] == of[pairs[:, 1]]).all()
+    assert len(np.unique(of[pairs[:, 0]])) > 30
+
+
+def test_seeds_of_whole_graphs_are_refused_along_a_model_axis_and_their_steps_are_not_recorded(shapes, club):
+    task, _ = bound(shapes)
+    assert not task.batch(0, 0).steady
+    with pytest.raises(BadSetting, match=r"train.seeds: batches of different shapes .* train the seeds one by one"):
+        Several([task, task])
+    nodes, _ = bound(club)
+    assert nodes.batch(0, 0).steady
+    Several([nodes, nodes])
 
 
 def test_an_epoch_asks_every_training_graph_once(shapes):

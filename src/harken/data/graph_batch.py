@@ -4,7 +4,7 @@ Many graphs are one graph whose parts do not touch, so a batch of them is a part
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,13 +15,13 @@ from harken.data.batch import Batch
 from harken.data.graph_files import Bag, Floats, Ints
 from harken.data.graph_sums import Sums
 from harken.errors import BadSetting
+from harken.part import FAR
 
 Places = Literal["none", "laplacian", "walk"]
 MOST = 50_000_000  # pairs within reach
 SMALL = 2048  # nodes of a graph whose matrices are laid out whole
 BLOCK = 512  # columns computed at a time of one that is not
 ROUNDS = 300  # of the iteration that finds a large graph's eigenvectors
-FAR = 6  # hops; who is farther counts as this far where everyone looks at everyone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,11 @@ class GraphBatch(Batch):
 
     nodes: int = 0  # computed, whatever is asked of them
     sizes: Tensor | None = None  # B: nodes of each graph, where only those are computed
-    steady: ClassVar[bool] = True
+
+    @property
+    def steady(self) -> bool:
+        """Whether every batch is computed alike; some graphs are looked up by their numbers, and have their sizes."""
+        return self.sizes is None
 
     @property
     def count(self) -> int:
@@ -85,6 +89,7 @@ class Graph:
         i, j, hops, of = (torch.from_numpy(t).to(device) for t in (self.i, self.j, self.hops, self.of))
         layout: Layout | None = None
         if self.everyone:
+            # who is farther counts as that far
             far = torch.full((self.n, self.n), FAR, device=device)
             far[i, j] = hops
             structure, hops = FULL if self.graphs == 1 else same(of[None]), far
@@ -133,11 +138,11 @@ def graph_of(x: Floats | Bag, pairs: Ints, weight: Floats | None, of: Ints, *, r
 
 
 def _each_once(pairs: Ints, weight: Floats | None, n: int) -> tuple[Ints, Ints, Floats]:
-    """Who looks at whom, without loops, and the summed weight."""
+    """Who looks at whom, without loops, and the weight; of an edge that is written twice the mean."""
     w = np.ones(len(pairs), np.float32) if weight is None else weight
     apart = pairs[:, 0] != pairs[:, 1]
     codes, where = np.unique(pairs[apart, 1] * n + pairs[apart, 0], return_inverse=True)
-    if weight is None:  # an edge that is written twice is there once
+    if weight is None:
         return codes // n, codes % n, np.ones(len(codes), np.float32)
     return codes // n, codes % n, (np.bincount(where, w[apart]) / np.bincount(where)).astype(np.float32)
 
@@ -177,36 +182,33 @@ def placed(graph: Graph, kind: Places, many: int) -> Graph:
     return replace(graph, places=torch.cat(made).float().numpy())
 
 
-def _hop(i: Tensor, j: Tensor, a: Tensor, v: Tensor) -> Tensor:  # N k
-    return torch.zeros_like(v).index_add(0, i, a[:, None] * v.index_select(0, j))
-
-
 def _walk(i: Tensor, j: Tensor, n: int, many: int) -> Tensor:  # N k
     """The chance that a walk of 1, 2, ... steps ends where it began (Dwivedi 2021)."""
-    a = 1 / torch.bincount(i, minlength=n).clamp_min(1).double()[i]
+    a, hop = 1 / torch.bincount(i, minlength=n).clamp_min(1).double()[i], Sums(i, j, n, n)
     found = torch.zeros(n, many, dtype=torch.float64)
     for block in torch.arange(n).split(BLOCK):
         v = torch.zeros(n, len(block), dtype=torch.float64)
         v[block, torch.arange(len(block))] = 1
         for step in range(many):
-            v = _hop(i, j, a, v)
+            v = hop(a, v)
             found[block, step] = v[block, torch.arange(len(block))]
     return found
 
 
 def _laplacian(i: Tensor, j: Tensor, n: int, many: int) -> Tensor:  # N k
     """Eigenvectors of I - D^-1/2 A D^-1/2, from the second smallest eigenvalue on; of an edge both ways count."""
-    i, j = torch.cat([i, j]), torch.cat([j, i])
+    order = torch.argsort(torch.cat([i, j]), stable=True)
+    i, j = torch.cat([i, j])[order], torch.cat([j, i])[order]
     root = torch.bincount(i, minlength=n).clamp_min(1).double().rsqrt()
-    a, k = root[i] * root[j], min(many, n - 1)
+    a, k, hop = root[i] * root[j], min(many, n - 1), Sums(i, j, n, n)
     if n <= SMALL:
-        S = _hop(i, j, a, torch.eye(n, dtype=torch.float64))
+        S = hop(a, torch.eye(n, dtype=torch.float64))
         found = torch.linalg.eigh(-S)[1][:, 1 : k + 1]
     else:  # the largest of (I + S) / 2, by turning a few vectors again and again
         chance = torch.Generator().manual_seed(0)
         Q = torch.randn(n, k + 9, generator=chance, dtype=torch.float64)
         for _ in range(ROUNDS):
-            Q = torch.linalg.qr(Q + _hop(i, j, a, Q))[0]
-        turn = torch.linalg.eigh(-Q.mT @ _hop(i, j, a, Q))[1]
+            Q = torch.linalg.qr(Q + hop(a, Q))[0]
+        turn = torch.linalg.eigh(-Q.mT @ hop(a, Q))[1]
         found = (Q @ turn)[:, 1 : k + 1]
     return torch.nn.functional.pad(found * n**0.5, (0, many - k))

@@ -7,7 +7,6 @@ import csv
 import hashlib
 import json
 import re
-import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from io import StringIO
@@ -24,7 +23,7 @@ from harken.errors import BadInput, did_you_mean, near_name
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[Any]  # float32
 Table = dict[str, list[str]]  # the cells of each column
-Asked = Mapping[str, Any]  # columns that are named: node, label, graph, source, target, weight, split, features
+Asked = Mapping[str, Any]  # columns that are named: node, label, graph, ..., features; and whether it is directed
 
 CALLED = {  # what a column may be called where nobody names it
     "node": "id|node|node_?id|name|index",
@@ -37,7 +36,7 @@ CALLED = {  # what a column may be called where nobody names it
 }
 SPLITS = {"train": "train", "valid": "valid", "val": "valid", "dev": "valid", "test": "test"}
 DELIMITERS = ",\t;|"
-LARGEST = 1 << 35  # bytes that the arrays of an .npz may hold
+LARGEST = float(np.finfo(np.float32).max)  # number: what is not below it is not finite
 FILES = {".gml": "read_gml", ".graphml": "read_graphml"}  # networkx reads them
 
 
@@ -64,19 +63,26 @@ class Raw:
     splits: dict[str, dict[str, Ints]] = field(default_factory=dict)  # of node, edge or graph: those of each split
     of: Ints | None = None  # which graph a node is of
     graphs: list[str] = field(default_factory=list)  # names of the graphs
-    unread: list[str] = field(default_factory=list)  # columns that hold no numbers
+    notices: list[str] = field(default_factory=list)  # what a reader should know of how it was read
 
 
 def read(path: Path, asked: Asked) -> Raw:
-    """The graph of a file or folder."""
+    """The graph of a folder of tables, of a table of edges, or of a file that networkx reads."""
     if peek.is_folder(path):
         nodes, edges, graphs = (_csv(path, name) for name in ("nodes", "edges", "graphs"))
         return from_tables(str(path), nodes, edges, graphs, asked)
     if path.suffix.lower() in FILES:
         return from_networkx(_networkx(path), asked, str(path))
-    if path.suffix.lower() == ".npz":
-        return from_arrays(path)
     return from_tables(str(path), None, _cells(path), None, asked)
+
+
+def weights(w: Floats, many: int, place: str) -> Floats:
+    """The weights of so many edges, if that is what they are."""
+    if w.shape != (many,) or w.dtype.kind not in "biuf":
+        raise BadInput(f"{place}: weight is {w.dtype} of shape {w.shape}; {many:,} edges need a number each")
+    if not ((w >= 0) & (w < LARGEST)).all():
+        raise BadInput(f"{place}: a weight is below 0 or not finite; mend it, or call that column or array otherwise")
+    return w.astype(np.float32)
 
 
 def ordered(raw: Raw) -> Raw:
@@ -92,8 +98,12 @@ def ordered(raw: Raw) -> Raw:
         x = Bag(row[again], x.col[again], x.val[again], x.many)
     elif x is not None:
         x = x[order]
-    names = [raw.names[n] for n in order.tolist()]
-    return replace(raw, names=names, pairs=new[raw.pairs], x=x, of=raw.of[order])
+    names, said, splits = [raw.names[n] for n in order.tolist()], raw.said, dict(raw.splits)
+    if said is not None and len(said) != len(raw.graphs):  # of each node
+        said = [said[n] for n in order.tolist()]
+    if "node" in splits:
+        splits["node"] = {name: np.sort(new[some]) for name, some in splits["node"].items()}
+    return replace(raw, names=names, pairs=new[raw.pairs], x=x, of=raw.of[order], said=said, splits=splits)
 
 
 def files(path: Path) -> list[Path]:
@@ -159,7 +169,7 @@ def from_tables(place: str, nodes: Table | None, edges: Table | None, graphs: Ta
     if len(numbers) < len(table[own]):
         twice = next(name for name in numbers if table[own].count(name) > 1)
         raise BadInput(f"{place}: node {twice!r} stands there twice; each node has a line of its own")
-    x, columns, unread = _features(table, {own, label, *roles.values()}, asked, place)
+    x, columns, notices = _features(table, {own, label, *roles.values()}, asked, place)
     splits = {"edge": _split(edges, _column(edges, "split", asked, f"{place}, edges"))}
     splits["node"] = _split(table, roles["split"])
     said = table[label] if label else None
@@ -169,13 +179,13 @@ def from_tables(place: str, nodes: Table | None, edges: Table | None, graphs: Ta
         of = _ids(ids, table[roles["graph"]], f"{place}, nodes")
     if graphs is not None:
         said, splits["graph"] = _of_graphs(graphs, ids, asked, place)
-    elif of is not None and said is not None and _alike(said, of):  # the label of a graph stands at each of its nodes
-        said, splits["graph"] = _of_nodes(said, splits["node"], of)
+    elif of is not None and said is not None and alike(said, of):  # the label of a graph stands at each of its nodes
+        said, splits["graph"] = of_nodes(said, splits["node"], of)
     return Raw(
         place, list(numbers),
         np.stack([_ids(numbers, edges[end], f"{place}, edges") for end in (a, b)], 1),
-        _numbers(edges[weight], place, weight) if weight else None,
-        x, columns, said, {k: v for k, v in splits.items() if v}, of, ids, unread,
+        weights(_numbers(edges[weight], place, weight), len(edges[a]), f"{place}, edges") if weight else None,
+        x, columns, said, {k: v for k, v in splits.items() if v}, of, ids, notices,
     )  # fmt: skip
 
 
@@ -189,8 +199,10 @@ def _label(table: Table, taken: set[str | None], asked: Asked, place: str) -> st
     return None
 
 
-def _features(table: Table, taken: set[str | None], asked: Asked, place: str) -> tuple[Floats | None, list[str], Any]:
-    """The columns of numbers that are not something else, and the names of those that hold none."""
+def _features(
+    table: Table, taken: set[str | None], asked: Asked, place: str
+) -> tuple[Floats | None, list[str], list[str]]:
+    """The columns of numbers that are not something else, their names, and what is to be told of the others."""
     wanted = asked.get("features")
     if wanted is not None:
         for name in wanted:
@@ -199,8 +211,13 @@ def _features(table: Table, taken: set[str | None], asked: Asked, place: str) ->
     if wanted and (odd := next((name for name, x in found.items() if x is None), None)):
         raise BadInput(f"{place}: data.features names {odd!r}, which holds more than numbers; name other columns")
     kept = {name: x for name, x in found.items() if x is not None}
-    unread = [name for name in found if name not in kept]
-    return (np.stack([*kept.values()], 1) if kept else None), list(kept), unread
+    notices, unread = list[str](), [name for name in found if name not in kept]
+    if unread:
+        notices.append(f"{place}: columns left out, as they hold no numbers: {', '.join(unread)}")
+    if empty := {name: many for name in kept if (many := table[name].count(""))}:
+        some = ", ".join(f"{many:,} of {name}" for name, many in empty.items())
+        notices.append(f"{place}: empty cells are read as 0: {some}")
+    return (np.stack([*kept.values()], 1) if kept else None), list(kept), notices
 
 
 def _amounts(cells: Iterable[str]) -> Floats | None:
@@ -250,97 +267,16 @@ def _of_graphs(graphs: Table, ids: list[str], asked: Asked, place: str) -> tuple
     return table[label] if label else None, _split(table, split)
 
 
-def _alike(said: list[str], of: Ints) -> bool:
+def alike(said: list[str], of: Ints) -> bool:
     """Whether all nodes of a graph have one label, in every one of several graphs."""
     graphs = len(np.unique(of))
     return graphs > 1 and len({*zip(of.tolist(), said, strict=True)}) == graphs
 
 
-def _of_nodes(said: list[str], split: dict[str, Ints], of: Ints) -> tuple[list[str], dict[str, Ints]]:
+def of_nodes(said: list[str], split: dict[str, Ints], of: Ints) -> tuple[list[str], dict[str, Ints]]:
     """What is said of a graph where it is said at its nodes: what stands at the first."""
     first = np.unique(of, return_index=True)[1]
     return [said[n] for n in first], {name: np.flatnonzero(np.isin(first, some)) for name, some in split.items()}
-
-
-# --- arrays -----------------------------------------------------------------------------------------------------------
-
-
-def from_arrays(path: Path) -> Raw:
-    """Arrays by name: edges; x, or feature_row, feature_col, feature_val and shape; label; train, valid, test."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            if sum(part.file_size for part in archive.infolist()) > LARGEST:
-                raise BadInput(f"{path}: its arrays hold more than {LARGEST >> 30} GiB; take a part of them")
-        with np.load(path, allow_pickle=False) as found:
-            arrays = {name: found[name] for name in found.files}
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
-        raise BadInput(f"{path}: cannot be read as arrays ({error}); write it with numpy.savez") from None
-    if (pairs := arrays.get("edges", np.empty(0))).ndim != 2 or 2 not in pairs.shape:
-        raise BadInput(f"{path}: edges has the shape {pairs.shape}; two numbers of nodes for each edge are accepted")
-    pairs = (pairs if pairs.shape[1] == 2 else pairs.T).astype(np.int64)
-    x, rows = _x(path, arrays)
-    labels = arrays.get("label", arrays.get("y"))
-    n = next((len(some) for some in (rows, arrays.get("name"), arrays.get("graph"), labels) if some is not None), None)
-    n = int(pairs.max(initial=-1)) + 1 if n is None else n
-    if len(pairs) and not 0 <= pairs.min() <= pairs.max() < n:
-        raise BadInput(f"{path}: edges names node {pairs.max()}, and there are {n:,} (0 to {n - 1:,}); mend it")
-    of = arrays.get("graph")
-    ids, place = (np.empty(0), None) if of is None else np.unique(of, return_inverse=True)
-    about = "node" if of is None or labels is None or len(labels) == n else "graph"
-    splits = _masks(path, arrays, n if about == "node" else len(ids))
-    said = None if labels is None else [_word(label) for label in labels.tolist()]
-    if said is not None and len(said) not in (n, len(ids)):
-        raise BadInput(f"{path}: {len(said):,} labels for {n:,} nodes; give one for each, or for each graph")
-    names = [str(name) for name in arrays.get("name", np.arange(n)).tolist()]
-    weight = arrays["weight"].astype(np.float32) if "weight" in arrays else None
-    found_splits = {about: splits} if splits else {}
-    if about == "node" and place is not None and said is not None and _alike(said, place):
-        said, of_graphs = _of_nodes(said, splits, place)
-        found_splits = {"graph": of_graphs} if of_graphs else {}
-    return Raw(str(path), names, pairs, weight, x, [], said, found_splits, place, [str(name) for name in ids.tolist()])
-
-
-def _word(label: Any) -> str:
-    """A label as it is written; -1 and NaN say nothing."""
-    if isinstance(label, float):
-        return "" if label != label else str(int(label)) if label == int(label) else repr(label)
-    return "" if label == -1 else str(label)
-
-
-def _x(path: Path, arrays: Mapping[str, Any]) -> tuple[Floats | Bag | None, Any]:
-    """The features, and something as long as there are nodes."""
-    if "x" in arrays:
-        if (x := arrays["x"]).ndim != 2 or not np.isfinite(x).all():
-            raise BadInput(f"{path}: x has the shape {x.shape}; finite numbers are accepted, a row for each node")
-        return x.astype(np.float32), x
-    if "feature_row" not in arrays:
-        return None, None
-    try:
-        row, col = (arrays[f"feature_{name}"].astype(np.int64) for name in ("row", "col"))
-        n, many = map(int, arrays["shape"])
-        val = arrays.get("feature_val", np.ones(len(row))).astype(np.float32)
-        good = len(row) == len(col) == len(val) and row.min(initial=0) >= 0 and row.max(initial=0) < n
-        good = good and col.min(initial=0) >= 0 and col.max(initial=0) < many and bool(np.isfinite(val).all())
-    except (KeyError, ValueError, TypeError):
-        good = False
-    if not good:
-        way = "feature_row, feature_col and feature_val of one length, and shape, are accepted"
-        raise BadInput(f"{path}: its features do not fit together; {way}")
-    order = np.argsort(row, kind="stable")
-    return Bag(row[order], col[order], val[order], many), range(n)
-
-
-def _masks(path: Path, arrays: Mapping[str, Any], n: int) -> dict[str, Ints]:
-    """Splits as lists of numbers, or as masks."""
-    found = {}
-    for name, split in SPLITS.items():
-        for given in (arrays.get(name), arrays.get(f"{name}_mask"), arrays.get(f"{name}_index")):
-            if given is not None and given.ndim == 1:
-                some = np.flatnonzero(given) if given.dtype == bool else given.astype(np.int64)
-                if len(some) and not 0 <= some.min() <= some.max() < n:
-                    raise BadInput(f"{path}: {name} names number {some.max()}, and there are {n:,}; mend it")
-                found[split] = some
-    return found
 
 
 # --- networkx ---------------------------------------------------------------------------------------------------------
@@ -362,7 +298,11 @@ def _networkx(path: Path) -> Any:
 
 def from_networkx(G: Any, asked: Asked, place: str = "the graph") -> Raw:
     """A networkx graph, its attributes as columns."""
-    return from_tables(place, *_tables(G), None, asked)
+    raw = from_tables(place, *_tables(G), None, asked)
+    if G.is_directed() and not asked.get("directed"):
+        way = "data.directed=true hears them at their target alone"
+        raw.notices.append(f"{place}: its edges have a direction, and are heard at both ends; {way}")
+    return raw
 
 
 def _tables(G: Any) -> tuple[Table, Table]:

@@ -6,7 +6,7 @@ nodes moves little; an edge is held out by a hash of both its ends, in whichever
 
 import json
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from harken.data import graph_files
+from harken.data.graph_arrays import from_arrays
 from harken.data.graph_files import Bag, Floats, Ints, Raw
 from harken.data.pairs import key
 from harken.data.said import amount, answer_of, order, unknown
@@ -26,7 +27,7 @@ from harken.part import Outputs, Part
 Ask = Literal["node", "edge", "graph"]
 SPARSE = 0.25  # features of which fewer are not 0 are kept as those alone
 DEGREES = 32  # features of a node of which nothing is known but its edges
-NAMED = ("node", "label", "graph", "source", "target", "weight", "split", "features")
+NAMED = ("node", "label", "graph", "source", "target", "weight", "split", "features", "directed")
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,20 +153,22 @@ class GraphSource(Part):
     def words(self, folder: Path) -> GraphWords:
         return GraphWords.load(folder)
 
-    def read(self, path: str) -> Raw:
+    def read(self, path: str, listen: Listener = silent) -> Raw:
         """A graph, its nodes in the order of their graphs."""
-        raw = graph_files.read(Path(path), {name: getattr(self, name) for name in NAMED})
+        arrays, asked = Path(path).suffix.lower() == ".npz", {name: getattr(self, name) for name in NAMED}
+        raw = from_arrays(Path(path)) if arrays else graph_files.read(Path(path), asked)
+        for text in raw.notices:
+            listen("notice", text=text)
         return raw if raw.of is None or (np.diff(raw.of) >= 0).all() else graph_files.ordered(raw)
 
     def open(self, *, stateful: bool = False, tokenizer: Any = None, listen: Listener = silent) -> "GraphData":
         """Read the graph, and decide what is learned from."""
         if not self.path:
             raise BadSetting("data.path is not given; name a graph: data.path=my.npz")
-        raw, digest = self.read(self.path), fingerprint(graph_files.files(Path(self.path)), self.sha256, self.path)
-        if raw.unread:
-            listen("notice", text=f"{raw.place}: columns left out, as they hold no numbers: {', '.join(raw.unread)}")
+        raw = self.read(self.path, listen)
+        digest = fingerprint(graph_files.files(Path(self.path)), self.sha256, self.path)
         ask = self._ask(raw)
-        edges = raw.pairs if self.directed or ask != "edge" else _once(raw.pairs)
+        raw, edges = self._edges(raw, ask)
         splits = self._splits(raw, ask, _known(raw, ask, edges), self._abouts(raw, ask, edges))
         if not len(splits["train"]):
             raise BadInput(f"{raw.place}: there is no {ask} to learn from; give more of them")
@@ -179,8 +182,7 @@ class GraphSource(Part):
         self, path: str, split: str, *, tokenizer: GraphWords, stateful: bool = False, listen: Listener = silent
     ) -> "GraphData":
         """Another graph, of which all is judged that its file says (or its split of that name, where it has one)."""
-        raw = self.read(path)
-        edges = raw.pairs if self.directed or tokenizer.ask != "edge" else _once(raw.pairs)
+        raw, edges = self._edges(self.read(path, listen), tokenizer.ask)
         known = _known(raw, tokenizer.ask, edges)
         judged = raw.splits.get(tokenizer.ask, {}).get(split, known).tolist()
         if not judged:
@@ -199,6 +201,14 @@ class GraphSource(Part):
             way = "name its column: data.label=... (and data.graph=... for graphs), or set data.ask=edge"
             raise BadInput(f"{raw.place}: data.ask={self.ask}, and nothing is said of its {self.ask}s; {way}")
         return self.ask
+
+    def _edges(self, raw: Raw, ask: Ask) -> tuple[Raw, Ints]:
+        """The edges; where they are asked for each once, and the graph with its splits by their numbers."""
+        if ask != "edge":
+            return raw, raw.pairs
+        edges, numbers = _once(raw.pairs, directed=self.directed)
+        said = {name: np.setdiff1d(numbers[rows], [-1]) for name, rows in raw.splits.get("edge", {}).items()}
+        return replace(raw, splits=raw.splits | {"edge": said}), edges
 
     def _splits(self, raw: Raw, ask: Ask, known: Ints, abouts: list[str]) -> dict[str, Ints]:
         """The numbers of each split: as the file says, else drawn."""
@@ -232,8 +242,7 @@ class GraphSource(Part):
         """What decides on which side each stands: its name, or the names of its ends."""
         if ask != "edge":
             return raw.names if ask == "node" else raw.graphs
-        ends = ([raw.names[a], raw.names[b]] for a, b in edges.tolist())
-        return ["\t".join(pair if self.directed else sorted(pair)) for pair in ends]
+        return ["\t".join(sorted([raw.names[a], raw.names[b]])) for a, b in edges.tolist()]
 
     def _answer(self, raw: Raw) -> Literal["label", "number"]:
         return answer_of(filter(None, raw.said or ())) if self.answer == "auto" else self.answer
@@ -252,8 +261,9 @@ class GraphSource(Part):
                 raise BadSetting(
                     "data.scale=columns: most of its features are 0 and would not stay so; take rows or none"
                 )
-            width = x.std(0)
-            how |= {"centre": x.mean(0).tolist(), "width": np.where(width > 0, width, 1).tolist()}
+            known = x if ask != "graph" or raw.of is None else x[np.isin(raw.of, train)]
+            width = known.std(0)
+            how |= {"centre": known.mean(0).tolist(), "width": np.where(width > 0, width, 1).tolist()}
         if ask == "edge":
             return GraphWords(ask, ["no edge", "edge"], **how)
         said = [raw.said[n] for n in train.tolist()] if raw.said else []
@@ -269,10 +279,13 @@ class GraphSource(Part):
         return GraphWords(ask, labels, **how)
 
 
-def _once(pairs: Ints) -> Ints:
-    """Edges without a direction: the smaller number first, each once, no loops."""
-    ends = np.sort(pairs[pairs[:, 0] != pairs[:, 1]], 1)
-    return np.unique(ends, axis=0)
+def _once(pairs: Ints, *, directed: bool = False) -> tuple[Ints, Ints]:
+    """Edges, each once and no loops, the smaller end first unless directed; and the number of each row (a loop: -1)."""
+    apart = pairs[:, 0] != pairs[:, 1]
+    ends, numbers = pairs[apart] if directed else np.sort(pairs[apart], 1), np.full(len(pairs), -1)
+    edges, where = np.unique(ends, axis=0, return_inverse=True)
+    numbers[apart] = where.reshape(-1)
+    return edges, numbers
 
 
 def _known(raw: Raw, ask: Ask, edges: Ints) -> Ints:
@@ -306,7 +319,7 @@ class GraphData(SplitData):
     def facts(self) -> dict[str, Any]:
         """What the report says of the data."""
         unit = f"{self.words.ask}s"
-        many = {"nodes": len(self.raw.names), "edges": len(_once(self.raw.pairs)), "features": self.words.features}
+        many = {"nodes": len(self.raw.names), "edges": len(_once(self.raw.pairs)[0]), "features": self.words.features}
         graphs = {"graphs": len(self.raw.graphs)} if self.raw.graphs else {}
         said = f"{len(self.words.labels)} labels" if self.words.answer == "label" else "a number each"
         told = ", ".join(f"{n:,} {name}" for name, n in (graphs | many).items())

@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from harken.data import peek
+from harken.data.untrusted import refuse_large
 from harken.errors import BadInput, near_name
 from harken.events import Listener
 
 SUFFIXES = (".npy", ".csv", ".tsv")
-LARGEST = 1 << 33  # numbers
 
 
 class Vectors(NamedTuple):
@@ -51,8 +51,7 @@ def _array(path: Path) -> npt.NDArray[np.float32]:
     if raw.ndim != 2 or not raw.size:
         way = "x.reshape(-1, 1) makes a column of it" if raw.ndim == 1 else "lay each point out as one row"
         raise BadInput(f"{path}: an array of shape {raw.shape}; a row for each point is needed, N x d; {way}")
-    if raw.size > LARGEST:
-        raise BadInput(f"{path}: {raw.size:,} numbers; at most {LARGEST:,} are read; take a part of them")
+    refuse_large(4 * raw.size, str(path))
     return np.array(raw, np.float32)
 
 

@@ -17,10 +17,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from harken.core import Block, Concat, Layout, Place, Wiring, attend
-from harken.core.view import pair_weights
-from harken.part import Outputs, Part
+from harken.core.view import Editor, View, pair_weights
+from harken.part import FAR, Outputs, Part
 
-FAR = 6  # hops that are told apart
 Sums = Callable[[Tensor, Tensor], Tensor]  # o_i = sum_j a_ij v_j over listed pairs, of a (E) and v
 
 
@@ -64,10 +63,13 @@ class Neighbours(nn.Module):
     def forward(self, h: Tensor, words: Sums | None, *, layout: Layout, heard: Sums, **_: Any) -> Tensor:  # N F -> N d
         v = self.lift(h, words).unflatten(-1, (self.heads, -1)).transpose(0, 1)[None]  # 1 H N D
         dropout = self.p if self.training else 0.0
-        if layout.pairs is None or self.watch is not None:
+        if layout.pairs is None or isinstance(self.watch, Editor):
             o = attend(v, v, v, self.similarity, layout, dropout=dropout, watch=self.watch)[0]  # H N D
         else:  # the same by the faster sum
-            a = pair_weights(*self.similarity.project(v, v), self.similarity, layout.listed())[0]  # H E
+            q, k = self.similarity.project(v, v)
+            if self.watch is not None:
+                self.watch(View(q, k, self.similarity, layout))
+            a = pair_weights(q, k, self.similarity, layout.listed())[0]  # H E
             o = heard(F.dropout(a, dropout), v[0])
         return (o.mean(0) if self.mean else o.transpose(0, 1).flatten(1)) + self.b
 

@@ -51,7 +51,7 @@ def train(
     if not isinstance(settings or {}, Mapping) or not all(isinstance(name, str) for name in settings or ()):
         raise BadInput(f'settings = {settings!r}: a dictionary is accepted, such as {{"model.layers": 6}}')
     if what is not None and not isinstance(what, str | Path):
-        what = kept(what)
+        what, settings = kept(what), ({"data.directed": True} if what.is_directed() else {}) | dict(settings or {})
     if resume and force:
         raise BadInput("resume goes on with a run, and force writes over it; give one of the two")
     if force and not out:

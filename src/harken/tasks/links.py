@@ -35,7 +35,9 @@ class Links(OnGraph):
             way = f"take one of {', '.join(MEASURES)}"
             raise BadSetting(f"task.measure={self.by}: does not fit, as the data asks for edges; {way}")
         n = len(data.raw.names)
-        self.known = np.unique(np.concatenate([_codes(data.asked, n), _codes(data.heard(data.asked), n)]))
+        self.known = np.unique(
+            _codes(np.concatenate([data.asked, data.asked[:, ::-1]]), n)
+        )  # the score has no direction
 
     def _heard(self) -> Ints:
         """All edges but those held out; of another graph, all."""
@@ -49,12 +51,17 @@ class Links(OnGraph):
         return GraphBatch(torch.from_numpy(np.concatenate([pairs, drawn])), targets, nodes=len(self.data.raw.names))
 
     def _drawn(self, many: int, rng: np.random.Generator) -> Ints:
-        """Pairs without an edge, as many as can be drawn in a few rounds."""
-        n, found = len(self.data.raw.names), np.empty((0, 2), np.int64)
+        """Pairs of one graph without an edge, as many as can be drawn in a few rounds."""
+        n, of, found = len(self.data.raw.names), self.data.of, np.empty((0, 2), np.int64)
         for _ in range(8):
             pairs = rng.integers(n, size=(2 * many, 2))
+            if of[-1]:
+                own = of[pairs[:, 0]]
+                pairs[:, 1] = rng.integers(np.searchsorted(of, own), np.searchsorted(of, own, "right"))
             free = (pairs[:, 0] != pairs[:, 1]) & ~np.isin(_codes(pairs, n), self.known)
             found = np.concatenate([found, pairs[free]])[:many]
+            if len(found) == many:
+                break
         return found
 
     def loss(self, model: Any, batch: GraphBatch, start: int = 0) -> Loss:

@@ -104,6 +104,7 @@ class Labels(OnGraph, Answering):
         self.unit = f"{data.words.ask}s"
         self.asks(data.words.labels, data.words.answer, task.measure)
         self.targets = torch.from_numpy(data.asked)
+        self.one_shape = data.words.ask != "graph"  # graphs have as many nodes as they have
         self.many = batch if data.words.ask == "graph" else max(1, len(data.train))
         self.steps = max(1, -(-len(data.train) // self.many))
         if data.words.ask == "graph":

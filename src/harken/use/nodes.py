@@ -41,18 +41,28 @@ def label_nodes(run: "Run", given: Sequence[Any]) -> list[list[dict[str, Any]]]:
 
 def _bound(run: "Run", asked: list[str]) -> tuple["GraphData", Any]:
     """The graph that is asked about, bound to the run's task; the name of its file is taken off."""
-    own = run.__dict__.setdefault("_graph", {})  # read once for many questions
-    path = asked.pop(0) if Path(asked[0]).exists() and not _known(run, asked[0], own) else None
-    if path not in own:
+    path = asked.pop(0) if Path(asked[0]).exists() and not _known(run, asked[0]) else None
+    return _opened(run, path)
+
+
+def _opened(run: "Run", path: str | None) -> tuple["GraphData", Any]:
+    """A graph, read once for many questions; beside the run's own one other is kept."""
+    kept = run.__dict__.setdefault("_graph", {})
+    if path not in kept:
         opened = run.recipe.open(run.tokenizer, other=None if path is None else (path, "test"))
-        own[path] = opened, run.recipe.bind(opened)
-    found: tuple[GraphData, Any] = own[path]
+        own = {None: kept[None]} if None in kept else {}
+        run.__dict__["_graph"] = kept = own | {path: (opened, run.recipe.bind(opened))}
+    found: tuple[GraphData, Any] = kept[path]
     return found
 
 
-def _known(run: "Run", name: str, own: dict[Any, Any]) -> bool:
-    """Whether a name that is also a file's is a node of the graph in hand."""
-    return None in own and name in own[None][0].raw.names
+def _known(run: "Run", name: str) -> bool:
+    """Whether a name that is also a file's is one of the run's own graph, if that is still there."""
+    try:
+        raw = _opened(run, None)[0].raw
+    except BadInput:
+        return False
+    return name in raw.names or name in raw.graphs
 
 
 def _number(name: str, names: dict[str, int], data: "GraphData") -> int:
