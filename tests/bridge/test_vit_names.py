@@ -88,7 +88,9 @@ def test_a_config_that_does_not_fit_its_weights_is_refused(folder, tmp_path, fie
     assert not (tmp_path / "run" / "harken.json").exists()
 
 
-@pytest.mark.parametrize("fields", [{"image_std": [0.0] * 3}, {"image_mean": [0.5] * 2}, {"image_mean": "half"}])
+@pytest.mark.parametrize(
+    "fields", [{"image_std": [0.0] * 3}, {"image_mean": [0.5] * 2}, {"image_mean": "half"}, {"do_rescale": False}]
+)
 def test_pixels_that_are_read_in_an_odd_way_are_refused(folder, tmp_path, fields):
     with pytest.raises(BadInput, match=r"preprocessor_config|do not fit"):
         bring(changed(folder, tmp_path / "odd", "preprocessor_config.json", **fields), tmp_path / "run")

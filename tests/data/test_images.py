@@ -209,7 +209,13 @@ def test_a_lens_is_what_a_run_keeps_and_a_damaged_one_is_refused(tmp_path):
     assert Lens.load(tmp_path) == lens
     for odd in ("{}", "[", '{"labels": [], "side": 8, "mean": [0.5], "spread": [0.5]}',
                 '{"labels": ["a"], "side": 8, "mean": [0.5], "spread": [0]}',
-                '{"labels": ["a"], "side": -8, "mean": [0.5], "spread": [1]}'):  # fmt: skip
+                '{"labels": ["a"], "side": -8, "mean": [0.5], "spread": [1]}',
+                '{"labels": "ab", "side": 8, "mean": [0.5], "spread": [1]}',
+                '{"labels": ["a"], "side": 8.5, "mean": [0.5], "spread": [1]}',
+                '{"labels": ["a"], "side": 8, "mean": [0.5, 0.5], "spread": [1, 1]}',
+                '{"labels": ["a"], "side": 8, "mean": [NaN], "spread": [1]}',
+                '{"labels": ["a"], "side": true, "mean": ["0.5"], "spread": [1]}',
+                '{"labels": ["a"], "side": 8, "mean": [0.5], "spread": [1], "more": 1}'):  # fmt: skip
         (tmp_path / "labels.json").write_text(odd)
         with pytest.raises(BadRun, match=r"labels\.json"):
             Lens.load(tmp_path)

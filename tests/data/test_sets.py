@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from harken.data.set_batch import SetBatches, padded, scoring
-from harken.data.sets import SetSource
+from harken.data.sets import SetSource, SetWords
 from harken.data.sniff import sniff
-from harken.errors import BadInput
+from harken.errors import BadInput, BadRun
 
 
 def rows(many: int = 60, seed: int = 0) -> list[list[object]]:
@@ -94,6 +94,26 @@ def test_what_a_run_keeps_reads_the_same_numbers_again(tmp_path):
     for name, content in opened.tokenizer.files().items():
         (tmp_path / name).write_bytes(content)
     assert vars(SetSource().words(tmp_path)) == vars(opened.words)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"labels": "ab"},
+        {"answer": "x"},
+        {"width": [0, 1]},
+        {"centre": [1.0]},
+        {"group": 1.5},
+        {"mean": "1"},
+        {"odd": 1},
+    ],
+    ids=str,
+)
+def test_what_a_run_keeps_is_refused_if_someone_changed_it(tmp_path, change):
+    words = SetSource(path=str(written(tmp_path / "a.csv", rows()))).open().words
+    (tmp_path / "labels.json").write_text(json.dumps(json.loads(words.files()["labels.json"]) | change))
+    with pytest.raises(BadRun, match=r"labels\.json: does not tell how sets are read"):
+        SetWords.load(tmp_path)
 
 
 def held(opened) -> dict[str, set[str]]:

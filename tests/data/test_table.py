@@ -284,8 +284,10 @@ def test_a_run_keeps_its_labels_and_reads_them_back(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "said", ["[]", "{}", '{"labels": []}', '{"labels": [1]}', '{"labels": ["a"], "answer": "x"}', "nul"]
-)
+    "said",
+    ["[]", "{}", '{"labels": []}', '{"labels": [1]}', '{"labels": ["a"], "answer": "x"}', "nul", '{"labels": "ab"}',
+     '{"labels": ["a"], "pair": 2}', '{"labels": ["a"], "mean": "1"}', '{"labels": ["a"], "spread": 0}'],
+)  # fmt: skip
 def test_labels_that_someone_changed_are_refused(tmp_path, said):
     words = opened(reviews(tmp_path)).words
     for name, content in words.files().items():

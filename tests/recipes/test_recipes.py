@@ -132,7 +132,7 @@ def test_every_rule_beats_the_unigram_with_its_own_settings(rule, name, tmp_path
 
 
 def test_a_recipe_that_is_not_shipped_is_refused():
-    with pytest.raises(BadInput, match=r"^recipe 'chars' is not one of harken's; there are bert, bpe, byte, char"):
+    with pytest.raises(BadInput, match=r"^recipe 'chars' is not one of harken's; there are bert, bpe, byte, captions"):
         shipped("chars")
 
 

@@ -41,6 +41,7 @@ class Seen(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
+    do_rescale: Literal[True] = True
     do_normalize: bool = True
     image_mean: list[Share] = [0.5, 0.5, 0.5]
     image_std: list[Annotated[float, Field(gt=0, le=10)]] = [0.5, 0.5, 0.5]

@@ -6,7 +6,6 @@ picture is a file, seen from the table's folder, or one of an array (scenes.npz[
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,13 +20,13 @@ from torch import Tensor
 
 from harken.data import albums
 from harken.data.columns import Flaws, Place, rows_of
-from harken.data.images import moments
+from harken.data.images import Sides, in_channels, moments
 from harken.data.pair_files import clean
 from harken.data.pair_tokens import Side, Tokenizers, encode_lines
 from harken.data.picture_files import Numbers, coloured, read_npz, stacked
-from harken.data.split import LABELS, SplitData, SplitSource
+from harken.data.split import LABELS, Positive, SplitData, SplitSource, kept
 from harken.data.text import NAMED, is_named
-from harken.errors import BadInput, BadRun, near_name
+from harken.errors import BadInput, near_name
 from harken.events import Listener, silent
 from harken.part import Pictured, Pixels
 
@@ -54,9 +53,12 @@ class CaptionWords:
     """The words of captions, and how a picture becomes numbers."""
 
     both: Tokenizers  # one and the same: a picture has no words
-    side: int
+    side: Sides
     mean: list[float]  # of each channel, of 0 to 1
-    spread: list[float]
+    spread: list[Positive]
+
+    def __post_init__(self) -> None:
+        in_channels(self.mean, self.spread)
 
     @property
     def vocab(self) -> Pictured:
@@ -70,16 +72,7 @@ class CaptionWords:
 
     @classmethod
     def load(cls, folder: Path) -> "CaptionWords":
-        try:
-            seen = json.loads((folder / LABELS).read_text("utf-8"))
-            made = cls(Tokenizers.load(folder), **seen)
-            good = len(made.mean) == len(made.spread) in (1, 3) and 0 < made.side <= 4096
-            good = good and all(map(math.isfinite, made.mean)) and all(0 < s < math.inf for s in made.spread)
-        except (OSError, ValueError, TypeError, RecursionError):
-            good = False
-        if not good:
-            raise BadRun(f"{folder / LABELS}: does not tell how pictures are read; take it from a copy, or train again")
-        return made
+        return kept(cls, folder, "how pictures are read", both=Tokenizers.load(folder))
 
     def fitted(self, pixels: Tensor) -> Tensor:  # ... C S S
         return coloured(pixels, len(self.mean))

@@ -14,7 +14,7 @@ from harken.data import foreign
 from harken.data.cache import cache_folder
 from harken.data.label_batch import Texts
 from harken.data.pair_tokens import Ids, Side, newline
-from harken.data.split import LABELS, SplitData, SplitSource
+from harken.data.split import LABELS, Labels, SplitData, SplitSource
 from harken.data.text import learned
 from harken.data.tokens import Tokenizer
 from harken.errors import BadRun
@@ -30,7 +30,7 @@ class LabelWords:
     """Tokens, and the labels that a token may have."""
 
     tokenizer: Tokenizer
-    labels: list[str]
+    labels: Labels
 
     @property
     def vocab(self) -> Outputs:

@@ -8,7 +8,7 @@ import json
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import numpy as np
 import torch
@@ -19,24 +19,29 @@ from harken.data.albums import BLOCK, SIDE, Album, Reader, files_of, has_colours
 from harken.data.label_batch import evenly
 from harken.data.picture_files import Numbers, coloured
 from harken.data.said import unknown
-from harken.data.split import LABELS, MOST, FileSource, SplitData
+from harken.data.split import LABELS, MOST, FileSource, Labels, Positive, SplitData, kept
 from harken.data.text import NAMED, fingerprint, is_named
-from harken.errors import BadInput, BadRun, BadSetting
+from harken.errors import BadInput, BadSetting
 from harken.events import Listener, silent
 from harken.part import Pixels
 
 SPLITS = {**NAMED, "test": (*NAMED["test"], "t10k")}  # the word that MNIST has for its test
+
+Sides = Annotated[int, Field(ge=1, le=4096)]
 
 
 @dataclass(frozen=True)
 class Lens:
     """How a picture becomes numbers, and what it may be said to be: what a run keeps of its data."""
 
-    labels: list[str]
-    side: int
+    labels: Labels
+    side: Sides
     mean: list[float]  # of each channel, of 0 to 1
-    spread: list[float]
-    white: int = 0  # what stands for white in arrays that hold no bytes; 0: they say it themselves
+    spread: list[Positive]
+    white: Annotated[int, Field(ge=0, le=255)] = 0  # in arrays that hold no bytes; 0: they say it themselves
+
+    def __post_init__(self) -> None:
+        in_channels(self.mean, self.spread)
 
     @property
     def vocab(self) -> Pixels:
@@ -48,16 +53,7 @@ class Lens:
 
     @classmethod
     def load(cls, folder: Path) -> "Lens":
-        try:
-            made = cls(**json.loads((folder / LABELS).read_text("utf-8")))
-            good = all(isinstance(label, str) for label in made.labels) and 0 < made.side <= 4096
-            good = good and len(made.mean) == len(made.spread) in (1, 3) and all(map(math.isfinite, made.mean))
-            good = good and all(0 < spread < math.inf for spread in made.spread)
-        except (OSError, ValueError, TypeError, RecursionError):
-            good = False
-        if not good or not made.labels:
-            raise BadRun(f"{folder / LABELS}: does not tell how pictures are read; take it from a copy, or train again")
-        return made
+        return kept(cls, folder, "how pictures are read")
 
     def numbers(self, pixels: Tensor) -> Tensor:  # B C S S: bytes, or shares of 1
         """What a model is given: how far a pixel lies from the mean, in spreads."""
@@ -226,6 +222,12 @@ class ImageData(SplitData):
             "labels": len(lens.labels),
             "sha256": self.sha256,
         }
+
+
+def in_channels(mean: list[float], spread: list[float]) -> None:
+    """Refuses what cannot be of pictures: they have one channel or three, with a mean and a spread each."""
+    if not len(mean) == len(spread) in (1, 3):
+        raise ValueError(f"{len(mean)} means and {len(spread)} spreads, where pictures have one of each or three")
 
 
 def moments(pixels: Tensor) -> tuple[list[float], list[float]]:

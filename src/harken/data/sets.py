@@ -21,8 +21,8 @@ from torch import Tensor
 from harken.data.columns import Flaws, Place, rows_of
 from harken.data.said import KINDS, amount, answer_of, order, unknown
 from harken.data.set_columns import set_columns, table_of
-from harken.data.split import LABELS, SplitData, SplitSource
-from harken.errors import BadInput, BadRun
+from harken.data.split import LABELS, Labels, Positive, SplitData, SplitSource, kept
+from harken.errors import BadInput
 from harken.events import Listener, silent
 from harken.part import Outputs
 
@@ -60,11 +60,15 @@ class SetWords:
     label: int | str
     columns: list[int | str]
     centre: list[float]
-    width: list[float]
-    labels: list[str]
+    width: list[Positive]
+    labels: Labels
     answer: Literal["label", "number"] = "label"
     mean: float = 0.0  # of the number that is said
-    spread: float = 1.0
+    spread: Positive = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.columns) == len(self.centre) == len(self.width):
+            raise ValueError("each column has a centre and a width")
 
     @property
     def vocab(self) -> Outputs:
@@ -76,16 +80,7 @@ class SetWords:
 
     @classmethod
     def load(cls, folder: Path) -> "SetWords":
-        try:
-            made = cls(**json.loads((folder / LABELS).read_text("utf-8")))
-            good = all(isinstance(label, str) for label in made.labels) and made.answer in ("label", "number")
-            good = good and 0 < len(made.columns) == len(made.centre) == len(made.width)
-            good = good and all(map(math.isfinite, [made.mean, made.spread, *made.centre, *made.width]))
-        except (OSError, ValueError, TypeError, RecursionError):
-            good = False
-        if not good or not made.labels:
-            raise BadRun(f"{folder / LABELS}: does not tell how sets are read; take it from a copy, or train again")
-        return made
+        return kept(cls, folder, "how sets are read")
 
     def numbers(self, rows: Floats) -> Floats:  # n F
         """What a model is given: how far a number lies from its column's mean, in spreads."""

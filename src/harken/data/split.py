@@ -4,20 +4,35 @@ A held-out share is drawn by a hash of what an example is about, so that adding 
 said of one thing stands on one side.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar, cast
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, create_model
 
 from harken.data.pairs import key
 from harken.data.text import NAMED, TextSource, fingerprint, is_named
-from harken.errors import BadInput, BadSetting
+from harken.errors import BadInput, BadRun, BadSetting
 from harken.events import Listener, silent
 from harken.part import Part
 
 LABELS = "labels.json"
+KEPT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)  # in this file nothing is guessed
+Labels = Annotated[list[str], Field(min_length=1)]
+Positive = Annotated[float, Field(gt=0)]
+Words = TypeVar("Words")
 MOST = 3000  # examples held out by a share: more would cost time and tell little
+
+
+def kept(kind: type[Words], folder: Path, what: str, **more: Any) -> Words:
+    """What a run keeps in its labels.json, and beside it, if all of it is as the fields of its kind say."""
+    own = [f for f in fields(cast(Any, kind)) if f.name not in more]
+    told: Any = {f.name: (f.type, ... if f.default is MISSING else f.default) for f in own}
+    strict: Any = create_model(kind.__name__, __config__=KEPT, **told)
+    try:
+        return kind(**dict(strict.model_validate_json((folder / LABELS).read_bytes())), **more)
+    except (OSError, ValueError):
+        raise BadRun(f"{folder / LABELS}: does not tell {what}; take it from a copy, or train again") from None
 
 
 @dataclass(frozen=True, eq=False)

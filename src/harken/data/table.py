@@ -5,7 +5,6 @@ so that no text stands on two sides and adding rows moves little.
 """
 
 import json
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -24,8 +23,8 @@ from harken.data.pair_tokens import Ids, Side, apart, encode_lines
 from harken.data.pairs import key
 from harken.data.said import KINDS, amount, answer_of, order, unknown
 from harken.data.sniff import sniff
-from harken.data.split import LABELS, MOST
-from harken.errors import BadInput, BadRun, BadSetting
+from harken.data.split import LABELS, MOST, Positive, kept
+from harken.errors import BadInput, BadSetting
 from harken.events import Listener
 from harken.part import Outputs
 
@@ -47,7 +46,7 @@ class TextLabels(LabelWords):
 
     answer: Answer = "label"
     mean: float = 0.0
-    spread: float = 1.0
+    spread: Positive = 1.0
     pair: bool = False
 
     @property
@@ -60,15 +59,7 @@ class TextLabels(LabelWords):
 
     @classmethod
     def load(cls, folder: Path) -> "TextLabels":
-        try:
-            said = json.loads((folder / LABELS).read_text("utf-8"))
-            made = cls(foreign.load(folder / "tokenizer.json"), **said)
-            good = all(isinstance(label, str) for label in made.labels) and math.isfinite(made.mean + made.spread)
-        except (OSError, ValueError, TypeError, RecursionError):
-            good = False
-        if not good or not made.labels or made.answer not in ("label", "number", "several"):
-            raise BadRun(f"{folder / LABELS}: does not tell the labels of a text; take it from a copy, or train again")
-        return made
+        return kept(cls, folder, "the labels of a text", tokenizer=foreign.load(folder / "tokenizer.json"))
 
     def texts(self, given: Sequence[tuple[str, ...]], longest: int) -> tuple[Side, Ids, int]:
         """Texts between their marks, where the second of each begins, and how many were cut: the longer one first."""
