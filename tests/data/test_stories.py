@@ -58,6 +58,19 @@ def test_a_story_without_numbers_is_read_and_a_blank_line_begins_the_next():
     assert statements(TEXT.splitlines())[1] == ["Mary is hungry."]
 
 
+def test_a_number_is_a_line_number_only_where_every_line_has_one():
+    plain = ["Joe went out.", "3 apples lay there.", "1 pear too.", "---", "How many pears were there?"]
+    assert statements(plain) == [["Joe went out.", "3 apples lay there.", "1 pear too."]]
+    numbered = ["1 Joe went out.", "2 ---", "3 3 apples lay there.", "1 Mary slept."]
+    assert statements(numbered) == [["Joe went out.", "3 apples lay there."], ["Mary slept."]]
+
+
+@pytest.mark.parametrize("text", [TEXT, TEXT.replace("2 Joe picked", "Joe picked"), "".join(stories(7, 30))])
+def test_what_is_stated_is_what_a_question_at_the_end_knows(text):
+    last = {q.story: q.lines for q in read(text)}  # of each story the last question
+    assert [tuple(lines) for lines in statements(text.splitlines())] == [*last.values()]
+
+
 @pytest.mark.parametrize(
     ("name", "task"),
     [
@@ -143,6 +156,29 @@ def test_a_training_story_that_recurs_in_the_test_file_is_left_out_unless_it_is_
         assert len(opened.train) + len(opened.splits["valid"]) == many
         assert held
         assert not learned_from & held
+
+
+def test_no_question_is_learned_from_that_is_held_out_about_the_same_lines(tmp_path):
+    told_twice = TEXT.replace("5 Where is Joe? \tbathroom\t4\n", "5 Where is the milk?\tbathroom\t2 4\n")
+    (tmp_path / "qa2_train.txt").write_text(TEXT)
+    (tmp_path / "qa2_test.txt").write_text(told_twice)
+    asked = {
+        recurring: [
+            (len(q.lines), q.question)
+            for q in StorySource(path=str(tmp_path), valid=0, recurring=recurring).open().train.asked
+        ]
+        for recurring in ("drop", "keep")
+    }
+    assert asked["drop"] == [(3, "Where is Joe?")]  # the others recur, in a story that ends otherwise
+    assert len(asked["keep"]) == 3
+
+
+def test_a_held_out_share_ends_with_a_whole_story(tmp_path, monkeypatch):
+    monkeypatch.setattr("harken.data.split.MOST", 3)
+    opened = some(tmp_path, "".join(stories(1, 200)), valid=0.5).open()
+    learned_from, held = ({q.story for q in part.asked} for part in (opened.train, opened.splits["valid"]))
+    assert 3 <= len(opened.splits["valid"]) < 8
+    assert not learned_from & held
 
 
 # --- encode -----------------------------------------------------------------------------------------------------------

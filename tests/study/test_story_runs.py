@@ -162,6 +162,14 @@ def test_an_empty_story_is_answered_and_lines_beyond_the_memory_weigh_nothing(me
     assert all(len(hop) == many and hop[:3] == [0, 0, 0] for hop in found["hops"])
 
 
+def test_only_the_vectors_of_lines_that_may_be_looked_at_are_kept(memnet):
+    said = [f"{who} went to the {where}." for who in ("Joe", "Mary") for where in ("kitchen", "garden") * 4]
+    latest = said[-memnet.recipe.model.memory :]
+    whole, end = memnet.story(said), memnet.story(latest)
+    assert len(whole.memory) == len(latest) < len(said)
+    assert torch.equal(whole.scores("Where is Mary?"), end.scores("Where is Mary?"))
+
+
 @pytest.mark.parametrize(
     ("line", "said"), [("  ", "line='  ': there is no word in it; give a line"), (3, "line=3: a text is accepted")]
 )

@@ -4,7 +4,8 @@
     2 Joe picked up the milk.
     3 Where is the milk?	kitchen	2 1
 
-A line numbered 1, or one behind a blank line, begins the next story. A story without numbers is read too.
+A line numbered 1, or one behind a blank line, begins the next story. A story without numbers is read too; numbers are
+line numbers only where every line of a story has one.
 """
 
 import re
@@ -30,6 +31,22 @@ class Told(NamedTuple):
     place: str
 
 
+class Line(NamedTuple):
+    """A line of a story."""
+
+    place: int  # in its file
+    number: str  # in its story
+    text: str
+
+    @property
+    def statement(self) -> str:
+        return self.text.partition("\t")[0].strip()
+
+    @property
+    def asks(self) -> bool:
+        return "\t" in self.text or self.statement.endswith("?")
+
+
 def words_of(line: str) -> str:
     """The words of a line in small letters, without its signs."""
     return " ".join(WORD.findall(line.lower()))
@@ -45,38 +62,41 @@ def told(path: Path, lines: Iterable[tuple[int, str | None]], flawed: Callable[[
     """The questions of a file, from its numbered lines; what is none is told and left out."""
     found = list[Told]()
     for story in _stories(lines):
-        whole, said, numbers = "\n".join(text for _, _, text in story), list[str](), dict[str, int]()
-        for line, number, text in story:
-            statement, tab, rest = text.partition("\t")
-            if not words_of(statement):
-                flawed(path, line, "there is no word in it")
-            elif not tab and not statement.rstrip().endswith("?"):
-                numbers[number] = len(said)
-                said.append(statement.strip())
+        whole, said, numbers = "\n".join(line.text for line in story), list[str](), dict[str, int]()
+        for line in story:
+            if not words_of(line.statement):
+                flawed(path, line.place, "there is no word in it")
+            elif not line.asks:
+                numbers[line.number] = len(said)
+                said.append(line.statement)
             else:
-                answer, _, facts = (part.strip() for part in rest.partition("\t"))
-                known = tuple(numbers[n] for n in facts.split() if n in numbers)
-                found.append(
-                    Told(tuple(said), statement.strip(), answer, known, task_of(path), whole, f"{path}:{line}")
-                )
+                _, answer, facts, *_ = (part.strip() for part in f"{line.text}\t\t".split("\t", 2))
+                known, place = tuple(numbers[n] for n in facts.split() if n in numbers), f"{path}:{line.place}"
+                found.append(Told(tuple(said), line.statement, answer, known, task_of(path), whole, place))
     return found
 
 
 def statements(lines: Iterable[str]) -> list[list[str]]:
     """What is told in each story of these lines, its questions left out."""
-    every = ([text for _, _, text in story] for story in _stories(enumerate(lines, 1)))
-    return [[text.strip() for text in story if "\t" not in text and not text.endswith("?")] for story in every]
+    stories = _stories(enumerate(lines, 1))
+    return [[line.statement for line in story if words_of(line.statement) and not line.asks] for story in stories]
 
 
-def _stories(lines: Iterable[tuple[int, str | None]]) -> list[list[tuple[int, str, str]]]:
-    """The lines of each story: where it stands in the file, its number in the story, its text."""
-    stories: list[list[tuple[int, str, str]]] = [[]]
-    for line, text in lines:
+def _stories(lines: Iterable[tuple[int, str | None]]) -> list[list[Line]]:
+    """The lines of each story."""
+    stories: list[list[Line]] = [[]]
+    for place, text in lines:
         if text is None:
             continue
         number, rest = LINE.findall(text.strip())[0]
-        if number == "1" or not rest:
+        counted = all(line.number for line in stories[-1][:1])  # else "1 apple lay there." goes on
+        if not rest or (number == "1" and counted):
             stories.append([])
         if rest:
-            stories[-1].append((line, number, rest))
-    return [story for story in stories if story]
+            stories[-1].append(Line(place, number, rest))
+    return [story if all(line.number for line in story) else _unnumbered(story) for story in stories if story]
+
+
+def _unnumbered(story: list[Line]) -> list[Line]:
+    """The same lines with all that stands in them as their text."""
+    return [Line(line.place, "", f"{line.number} {line.text}".strip()) for line in story]

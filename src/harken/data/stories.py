@@ -98,7 +98,7 @@ class StorySource(ExampleSource):
     tasks: int | list[int] | None = Field(None, description="of a folder: only the files of these (qa1_..., qa2_...)")
     longest: int = Field(512, ge=16, description="most tokens of a story as one text; older ones are cut off")
     recurring: Literal["drop", "keep"] = Field(
-        "drop", description="training stories that stand in a file of valid or test too; keep: as published for bAbI"
+        "drop", description="training questions that valid or test ask of the same lines; keep: as published for bAbI"
     )
 
     def words(self, folder: Path) -> StoryWords:
@@ -121,7 +121,15 @@ class StorySource(ExampleSource):
         return example.story
 
     def same(self, example: Told) -> str:
-        return example.place if self.recurring == "keep" else example.story
+        return example.place if self.recurring == "keep" else "\n".join((*example.lines, example.question))
+
+    def _drawn(self, found: dict[str, list[Told]]) -> dict[str, list[Told]]:
+        """Held-out shares are of whole stories: of the last one too, where there are enough."""
+        drawn = super()._drawn(found)
+        for some in drawn.values():
+            last = [q for q in found["train"] if some and q.story == some[-1].story]
+            some += [q for q in last if q not in some]
+        return drawn
 
     def texts(self, examples: Iterable[Told]) -> Iterator[str]:
         seen = set[str]()

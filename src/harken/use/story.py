@@ -1,5 +1,6 @@
 """A story in the memory of a run: lines are written one by one, and it may be asked at any time."""
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Story:
-    """What a run was told. A memory network keeps every line as vectors, through which gradients flow."""
+    """What a run was told. A memory network keeps the latest lines as vectors, through which gradients flow."""
 
     def __init__(self, run: "Run", lines: Iterable[str] = ()) -> None:
         run.must("ask")
@@ -26,7 +27,7 @@ class Story:
         self.run, self.model, self.words = run, cast(Any, run.model), run.tokenizer
         self.by_line = getattr(run.recipe.model, "by_line", False)
         self.lines: list[str] = []
-        self.memory: list[Tensor] = []  # of each line, T 1 1 d
+        self.memory = deque[Tensor](maxlen=run.recipe.model.memory if self.by_line else 0)  # of each line, T 1 1 d
         for line in lines:
             self.write(line)
 
@@ -44,7 +45,7 @@ class Story:
         if not self.by_line:
             asked = Told(tuple(self.lines), question, "", (), "", "", "")
             return answers(self.model, encoded([asked], self.words, self.run.recipe.data.longest).texts)[0]
-        kept = self.memory[-self.run.recipe.model.memory :]
+        kept = list(self.memory)
         empty = ids.new_zeros(1, 1, 1)
         memory = torch.cat(kept, 2) if kept else self.model.write(empty)
         ages = torch.arange(memory.shape[2] - 1, -1, -1, device=ids.device)[None]
