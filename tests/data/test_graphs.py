@@ -1,6 +1,7 @@
 """Graphs read from tables, arrays and networkx; who is near whom, and where a node stands."""
 
 import csv
+import time
 from pathlib import Path
 
 import networkx as nx
@@ -8,11 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from harken.data.graph_batch import FAR, graph_of, placed
+from harken.data.cache import cache_folder
+from harken.data.graph_batch import graph_of, placed
 from harken.data.graph_files import Bag, Raw, from_networkx, kept
 from harken.data.graphs import GraphSource, GraphWords
 from harken.data.sniff import sniff
 from harken.errors import BadInput, BadRun, BadSetting
+from harken.part import FAR
 
 
 def table(path: Path, *rows: list[object]) -> None:
@@ -275,6 +278,34 @@ def test_a_walk_comes_back_with_the_chance_of_the_matrix_power():
     P = A / A.sum(1, keepdims=True)
     wanted = np.stack([np.diag(np.linalg.matrix_power(P, t)) for t in (1, 2, 3, 4)], 1)
     np.testing.assert_allclose(places(G, "walk", 4), wanted, atol=1e-6)
+
+
+def test_places_of_a_large_graph_are_computed_once_and_again_where_the_kept_ones_are_broken(monkeypatch):
+    monkeypatch.setattr("harken.data.graph_batch.SMALL", 10)
+    G, wanted = nx.karate_club_graph(), places(nx.karate_club_graph(), "walk", 4)
+    (kept,) = cache_folder("places").iterdir()
+    other = places(nx.path_graph(34), "walk", 4)
+    assert not np.array_equal(other, wanted)
+    kept.write_bytes(kept.read_bytes()[:-7])
+    np.testing.assert_array_equal(places(G, "walk", 4), wanted)
+    monkeypatch.setattr("harken.data.graph_batch._walk", None)
+    np.testing.assert_array_equal(places(G, "walk", 4), wanted)
+
+
+def test_a_walk_is_three_times_as_fast_as_adding_pair_after_pair():
+    G, ours = nx.random_regular_graph(8, 500, seed=0), []
+    for _ in range(3):
+        begun = time.perf_counter()
+        found = places(G, "walk", 8)
+        ours.append(time.perf_counter() - begun)
+    begun = time.perf_counter()
+    i, j = torch.from_numpy(both_ways(G)).T
+    v, wanted = torch.eye(500, dtype=torch.float64), []
+    for _ in range(8):
+        v = torch.zeros_like(v).index_add(0, i, v[j] / 8)
+        wanted.append(v.diagonal())
+    assert 3 * min(ours) < time.perf_counter() - begun
+    np.testing.assert_allclose(found, torch.stack(wanted, 1), atol=1e-6)
 
 
 @pytest.mark.parametrize("small", [True, False], ids=["laid out whole", "by turning vectors"])

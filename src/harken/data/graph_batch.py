@@ -3,7 +3,12 @@
 Many graphs are one graph whose parts do not touch, so a batch of them is a part of the whole.
 """
 
+import hashlib
+import os
+import tempfile
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -12,6 +17,7 @@ from torch import Tensor
 
 from harken.core import FULL, Layout, edges, same
 from harken.data.batch import Batch
+from harken.data.cache import cache_folder
 from harken.data.graph_files import Bag, Floats, Ints
 from harken.data.graph_sums import Sums
 from harken.errors import BadSetting
@@ -172,14 +178,29 @@ def placed(graph: Graph, kind: Places, many: int) -> Graph:
     if kind == "none":
         return graph
     direct = graph.hops == 1
-    i, j = torch.from_numpy(graph.i[direct]), torch.from_numpy(graph.j[direct])
-    starts = np.searchsorted(graph.of, np.arange(graph.graphs + 1))
-    cuts = np.searchsorted(graph.i[direct], starts)
-    made = []
-    for g in range(graph.graphs):
+    pairs, starts = np.stack([graph.i[direct], graph.j[direct]]), np.searchsorted(graph.of, np.arange(graph.graphs + 1))
+    if graph.n <= SMALL:
+        return replace(graph, places=_places(pairs, starts, kind, many))
+    name = hashlib.sha256(b"%s %d 1 " % (kind.encode(), many) + starts.tobytes() + pairs.tobytes()).hexdigest()
+    file = cache_folder("places") / f"{name}.npy"
+    try:  # what takes minutes is kept for the next who asks
+        places = np.load(file, allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        places = _places(pairs, starts, kind, many)
+        with suppress(OSError), tempfile.TemporaryDirectory(prefix=".tmp-", dir=file.parent) as beside:
+            np.save(Path(beside, "places.npy"), places)
+            os.replace(Path(beside, "places.npy"), file)
+    return replace(graph, places=places)
+
+
+def _places(pairs: Ints, starts: Ints, kind: Places, many: int) -> Floats:  # N k
+    i, j = torch.from_numpy(pairs)
+    cuts, made = np.searchsorted(pairs[0], starts), []
+    for g in range(len(starts) - 1):
         n, part = int(starts[g + 1] - starts[g]), slice(int(cuts[g]), int(cuts[g + 1]))
         made.append((_laplacian if kind == "laplacian" else _walk)(i[part] - starts[g], j[part] - starts[g], n, many))
-    return replace(graph, places=torch.cat(made).float().numpy())
+    found: Floats = torch.cat(made).float().numpy()
+    return found
 
 
 def _walk(i: Tensor, j: Tensor, n: int, many: int) -> Tensor:  # N k
