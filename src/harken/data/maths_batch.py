@@ -3,8 +3,10 @@
 Examples are drawn for several steps at once, where the model is: a GPU is not waited for in each of them.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any, ClassVar
 
 import torch
@@ -12,9 +14,10 @@ from torch import Tensor
 
 from harken.data.batch import IGNORE, dice
 from harken.data.pair_batch import PairBatch
-from harken.data.problem import Chance, Drawn, Law, Problem
+from harken.data.problem import Chance, Drawn, Law, Numbered, Problem
 
 CUT = {"source": "source", "tokens": "tokens", "targets": "tokens"}
+GOLDEN = (math.sqrt(5) - 1) / 2  # of a whole: steps of this size visit all of it, near and far alike
 CURRICULUM = 0.25  # of the logarithm of the largest operand, where a curriculum begins
 
 
@@ -42,13 +45,18 @@ class Order:
     epochs: int = 0  # 0: as hard as they come, from the start
     shuffled: bool = False
 
-    def reach(self, chance: Chance, n: int, begun: float, step: float) -> Tensor | None:
-        """For n examples, drawn from the epoch `begun` on, one every `step` of it: how hard each may be."""
-        if begun >= self.epochs:
-            return None
-        place = torch.arange(n, dtype=torch.float64, device=chance.device) * step + begun
-        share = chance(n) if self.shuffled else place / self.epochs
-        return torch.where(place < self.epochs, CURRICULUM + (1 - CURRICULUM) * share, 1.0)
+    def numbers(self, places: range, each: int) -> list[int]:
+        """The numbers of the examples at these places, `each` of them an epoch; none behind the curriculum."""
+        whole = self.epochs * each
+        if places.start >= whole:
+            return []
+        stride = next(k for k in count(int(whole * GOLDEN) or 1) if math.gcd(k, whole) == 1)
+        return [place * stride % whole if self.shuffled and place < whole else place for place in places]
+
+    def reach(self, numbers: Sequence[int], each: int) -> Tensor:
+        """How hard the examples of these numbers may be."""
+        share = torch.tensor(numbers, dtype=torch.float64) / (self.epochs * each)
+        return (CURRICULUM + (1 - CURRICULUM) * share).clamp_max(1)
 
 
 class Fresh:
@@ -81,9 +89,11 @@ class Fresh:
     def _drawn(self, epoch: int, block: int) -> Mapping[str, Tensor]:
         """The tensors of some steps: step, rows, ..."""
         if self._block[0] != (epoch, block, self.device):
-            n, begun = self.at_once * self.rows, block * self.at_once / self.steps
-            chance = Chance(dice(self.seed, 5, epoch, block), self.device)
-            reach = self.order.reach(chance, n, epoch + begun, 1 / (self.steps * self.rows))
+            n, first = self.at_once * self.rows, (epoch * self.steps + block * self.at_once) * self.rows
+            chance, reach = Chance(dice(self.seed, 5, epoch, block), self.device), None
+            if numbers := self.order.numbers(range(first, first + n), each := self.steps * self.rows):
+                chance = Numbered(self.seed, numbers, self.device)
+                reach = self.order.reach(numbers, each).to(self.device)
             drawn = self.problem.draw(chance, n, self.law, reach)
             found = self._laid(drawn)
             counts = (found["targets"] != IGNORE).flatten(1).sum(1).tolist()

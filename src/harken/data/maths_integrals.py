@@ -41,7 +41,7 @@ class Integrals(Numerals):
         """The distribution of operands is that of the numbers before the terms."""
         often = law.operands.get("log-uniform", 0.0) / sum(law.operands.values())
         most = [TERMS] * n if reach is None else [1 + round(r * (TERMS - 1)) for r in reach.tolist()]
-        found = [self._example(chance.dice, often, terms) for terms in most]
+        found = [self._example(chance.of(row), often, terms) for row, terms in enumerate(most)]
         sides = [torch.zeros(n, wide, dtype=torch.long) for wide in LONGEST]
         for row, (source, target, _) in enumerate(found):
             for side, ids in zip(sides, (source, target), strict=True):

@@ -4,11 +4,13 @@ A number is a sign and its digits in some base, the first digit first and no zer
 + 1 6 0 + 1 2 0. What is drawn is a pure function of the numbers that chance gives.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -16,6 +18,7 @@ from harken.errors import BadInput
 
 FIRST = 2  # ids before those of the words: <unk> and the end of a line
 PLACES = 800  # tokens of a number: what is longer is none
+STEP = np.uint64(0x9E3779B97F4A7C15)  # from one random number of an example to the next
 MIX = 0x5851F42D4C957F2D  # odd and large: what keys are multiplied with
 
 
@@ -36,11 +39,39 @@ class Chance:
     def __call__(self, *shape: int) -> Tensor:
         return torch.from_numpy(self.dice.random(shape)).to(self.device)
 
+    def of(self, row: int) -> np.random.Generator:
+        """The dice of one example, where it is drawn by itself."""
+        return self.dice
+
     def which(self, weights: Mapping[str, float], names: Sequence[str], n: int) -> Tensor:
         """For each of n examples the place of a name, drawn by the weights."""
         shares = torch.tensor([weights.get(name, 0.0) for name in names], dtype=torch.float64, device=self.device)
         ends = (shares / shares.sum()).cumsum(0)
         return torch.bucketize(self(n), ends[:-1], right=True)
+
+
+class Numbered(Chance):
+    """The same for examples that have numbers: one and the same is drawn by a number, wherever it stands."""
+
+    def __init__(self, seed: int, numbers: Sequence[int], device: torch.device | None = None) -> None:
+        self.device, self.drawn = device or torch.device("cpu"), 0
+        self.keys = _mixed(_mixed(np.array([seed], np.uint64)) + np.array(numbers, np.uint64))
+
+    def __call__(self, *shape: int) -> Tensor:
+        first, self.drawn = self.drawn, self.drawn + math.prod(shape[1:])
+        places = np.arange(first, self.drawn).astype(np.uint64)
+        x = _mixed(self.keys[:, None] + places * STEP)
+        return torch.from_numpy((x >> np.uint64(11)) * 2.0**-53).view(shape).to(self.device)
+
+    def of(self, row: int) -> np.random.Generator:
+        return np.random.Generator(np.random.PCG64(int(self.keys[row])))
+
+
+def _mixed(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Each number as another that seems to have nothing to do with it: the mixer of SplitMix64."""
+    for shift, odd in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        x = (x ^ (x >> np.uint64(shift))) * np.uint64(odd)
+    return x ^ (x >> np.uint64(31))
 
 
 @dataclass(frozen=True)
