@@ -60,7 +60,7 @@ def read_arrays(path: Path, *names: str) -> dict[str, Array]:
     """The arrays of an .npz file, all or those of these names as far as they are there."""
     try:
         with zipfile.ZipFile(path) as archive:
-            every = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            every = {info.filename[:-4]: info for info in archive.infolist() if info.filename.endswith(".npy")}
             found = {name: info for name, info in every.items() if not names or name in names}
             refuse_large(sum(info.file_size for info in found.values()), str(path))
             arrays = {}
