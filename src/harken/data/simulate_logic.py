@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from itertools import pairwise
 
-from harken.data.tale import Tale
+from harken.data.tale import PLACES, Tale
 
-PLACES = ("kitchen", "bathroom", "bedroom", "garden", "hallway", "office")
 WAYS = {"north": (0, 1), "south": (0, -1), "east": (1, 0), "west": (-1, 0)}
 BACK = {"north": "south", "south": "north", "east": "west", "west": "east"}
 SIDES = {"above": (0, 1), "below": (0, -1), "to the right of": (1, 0), "to the left of": (-1, 0)}

@@ -3,11 +3,10 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from harken.data.tale import Tale
+from harken.data.tale import PLACES, Tale
 
 HE, SHE = ("Joe", "Tom"), ("Mary", "Nina")
 PEOPLE = (*HE, *SHE)
-PLACES = ("kitchen", "bathroom", "bedroom", "garden", "hallway", "office")
 THINGS = ("milk", "ball", "apple", "book")
 GO = ("went to", "walked to", "ran to", "moved to")
 TAKE, DROP, GIVE = ("picked up", "took", "grabbed"), ("put down", "dropped", "left"), ("gave", "handed", "passed")

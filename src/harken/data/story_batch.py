@@ -21,7 +21,7 @@ class StoryBatch(Batch):
     """tokens: the numbers of the questions, B 1; targets: the answer of each, B."""
 
     words: Tensor  # B: how many are read
-    blanks: Tensor | None = None  # B K: behind how many of its lines each empty line is put; -1: it is not
+    blanks: Tensor | None = None  # B blanks: behind how many of its lines each empty line is put; -1: it is not
     linear: bool = False  # without the softmax of the hops
 
     @property
@@ -55,7 +55,7 @@ class Shelf:
     def told(self, picks: Tensor, blanks: Tensor | None = None) -> dict[str, Tensor]:
         """These questions; lines look older than they are by the empty ones behind them."""
         lines, i = self.lines[picks], torch.arange(self.lines.shape[1], device=picks.device)
-        ages = (self.counts[picks][:, None] - 1 - i).clamp_min(0)  # B M
+        ages = (self.counts[picks][:, None] - 1 - i).clamp_min(0)  # B L
         if blanks is not None:
             ages = ages + (blanks[:, None] > i[:, None]).sum(-1) * (lines > 0)
         given = {"question": self.table[self.question[picks]], "ages": ages}
@@ -89,7 +89,7 @@ class StoryBatches:
     def order(self, rng: np.random.Generator) -> Tokens:
         return rng.permutation(len(self.shelf.counts))
 
-    def _blanks(self, counts: Tokens, rng: np.random.Generator) -> Tensor:  # B -> B K
+    def _blanks(self, counts: Tokens, rng: np.random.Generator) -> Tensor:  # B -> B blanks
         """Empty lines put in between, a share of `noise` at most, as far as there is room."""
         share = np.ceil(self.noise * counts).astype(np.int64)
         more = rng.integers(np.minimum(share, self.memory - counts) + 1)

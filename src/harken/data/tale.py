@@ -3,6 +3,8 @@
 import random
 from collections.abc import Collection, Sequence
 
+PLACES = ("kitchen", "bathroom", "bedroom", "garden", "hallway", "office")
+
 
 class Tale:
     """One story. A line is known by its number, from 1."""

@@ -66,8 +66,8 @@ class Hop(nn.Module):
         self.similarity = Dot()
         self.watch: Watcher | None = None
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, *, linear: bool) -> Tensor:  # B d, B M d twice
-        q, k, v = q[:, None, None], k[:, None], v[:, None]  # B 1 1 d, B 1 M d: one head, one query
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, *, linear: bool) -> Tensor:  # B d, B L d twice
+        q, k, v = q[:, None, None], k[:, None], v[:, None]  # B 1 1 d, B 1 L d: one head, one query
         if linear:  # the start of a training may leave the softmax out
             return ((q @ k.mT).masked_fill(~layout.dense()[0], 0) @ v)[:, 0, 0]
         return attend(q, k, v, self.similarity, layout, watch=self.watch)[:, 0, 0]
@@ -99,9 +99,9 @@ class MemNet(nn.Module):
     def forward(
         self, lines: Tensor, *, question: Tensor, ages: Tensor, rows: Tensor | None = None, linear: bool = False
     ) -> Tensor:
-        """B M W, B W', B M -> B answers. `ages`: how many lines ago each stands; `linear`: without the softmax.
+        """B L W, B W', B L -> B answers. `ages`: how many lines ago each stands; `linear`: without the softmax.
 
-        With `rows`, B M, `lines` are those of all stories, U W, and these say which are told.
+        With `rows`, B L, `lines` are those of all stories, U W, and these say which are told.
         """
         memory, real = self.write(lines), (lines > 0).any(-1)
         if rows is not None:
@@ -114,7 +114,7 @@ class MemNet(nn.Module):
         return x.unflatten(-1, (-1, self.d)).movedim(-2, 0)
 
     def read(self, memory: Tensor, question: Tensor, ages: Tensor, real: Tensor, *, linear: bool = False) -> Tensor:
-        """T B M d, B W', B M, B M -> B answers: the hops of a question through lines that were written."""
+        """T B L d, B W', B L, B L -> B answers: the hops of a question through lines that were written."""
         if self.ages is not None:
             memory = memory + self.ages(ages).unflatten(-1, (-1, self.d)).movedim(-2, 0)
         layout, memory = self._laid(real, memory)
@@ -126,13 +126,13 @@ class MemNet(nn.Module):
         q = q if self.mlp is None else self.mlp(q)
         return q @ self._table(self.tables - 1)[self.answers].mT if self.W_y is None else self.W_y(q)
 
-    def _laid(self, real: Tensor, memory: Tensor) -> tuple[Layout, Tensor]:  # B M, T B M d
+    def _laid(self, real: Tensor, memory: Tensor) -> tuple[Layout, Tensor]:  # B L, T B L d
         """Which lines are looked at. Blanks are one more, that has the weight of as many as there are."""
         bias = None
         if self.shape.blanks:
             empty = (self.shape.memory - real.sum(-1, keepdim=True)).to(memory.dtype)  # B 1
             real, memory = torch.cat([real, empty > 0], 1), nn.functional.pad(memory, (0, 0, 0, 1))
-            bias = nn.functional.pad(empty.clamp_min(1).log(), (real.shape[1] - 1, 0))[:, None, None]  # B 1 1 M+1
+            bias = nn.functional.pad(empty.clamp_min(1).log(), (real.shape[1] - 1, 0))[:, None, None]  # B 1 1 L+1
         return keep(real).lay(len(real), 1, real.shape[1], real.device, bias), memory
 
     def _table(self, n: int) -> Tensor:  # V d

@@ -65,7 +65,17 @@ class Learning(Protocol):
     def load_state(self, state: dict[str, Tensor]) -> None: ...
 
 
-class Apart:
+class Stateless:
+    """A task that carries nothing from batch to batch."""
+
+    def state(self) -> dict[str, Tensor]:
+        return {}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        pass
+
+
+class Apart(Stateless):
     """A task whose outputs are judged apart from the model that gave them, so that many models are asked at once."""
 
     def evaluate(self: Any, model: Any, split: str, *, quick: bool = False) -> Score:

@@ -85,14 +85,6 @@ class Answer(Apart):
     def baselines(self, split: str) -> dict[str, dict[str, float]]:
         return free(self.data, split)
 
-    # --- nothing is carried from batch to batch -----------------------------------------------------------------------
-
-    def state(self) -> dict[str, Tensor]:
-        return {}
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        pass
-
 
 class FlatAnswer(classify.Classify):
     """The same by a model that reads a story as one text, with its question at the end."""

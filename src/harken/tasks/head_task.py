@@ -9,13 +9,15 @@ from torch import Tensor
 from harken.data.label_batch import LabelBatch, PackedTexts, PaddedTexts, Texts, scoring
 from harken.errors import BadSetting
 
+from . import Stateless
+
 if TYPE_CHECKING:
     from harken.data.examples import ExampleData
 
 AT_ONCE = 8192  # tokens read at a time, in judging
 
 
-class HeadTask:
+class HeadTask(Stateless):
     """Such a task on one set of examples: of whole texts, or of each token."""
 
     def __init__(self, data: "ExampleData", shape: Any, *, batch: int, seed: int) -> None:
@@ -29,14 +31,6 @@ class HeadTask:
 
     def batch(self, epoch: int, step: int) -> LabelBatch:
         return self.batches.batch(epoch, step)
-
-    # --- nothing is carried from batch to batch -----------------------------------------------------------------------
-
-    def state(self) -> dict[str, Tensor]:
-        return {}
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        pass
 
 
 @torch.no_grad()

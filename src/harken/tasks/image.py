@@ -121,14 +121,6 @@ class Image(Apart, Answering):
         targets = torch.from_numpy(self._few.targets)
         return fit(Rows(thumbs(self._few.pixels)), self.outputs, lambda y: loss_of(y, targets, "label"))
 
-    # --- nothing is carried from batch to batch -----------------------------------------------------------------------
-
-    def state(self) -> dict[str, Tensor]:
-        return {}
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        pass
-
 
 def thumbs(pixels: Tensor, most: int = THUMB) -> Tensor:  # N C S S -> N pixels
     """Small pictures as rows of pixels."""

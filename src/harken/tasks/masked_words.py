@@ -15,7 +15,7 @@ from harken.data.masked_batch import Hiding, Marks, MaskedBatch, hidden, masked
 from harken.errors import BadInput, BadSetting
 from harken.part import Part
 
-from . import Loss, Score
+from . import Loss, Score, Stateless
 from .head_task import AT_ONCE
 from .ngram import frequencies
 
@@ -66,7 +66,7 @@ class Task(Part):
         return MaskedWords(self, data, model, batch=batch, seed=seed)
 
 
-class MaskedWords:
+class MaskedWords(Stateless):
     """Masked words and what follows, on one text."""
 
     def __init__(self, task: Task, data: "TextData", shape: Any, *, batch: int, seed: int) -> None:
@@ -215,12 +215,6 @@ class MaskedWords:
             return []
         fit = np.flatnonzero(np.abs(np.diff(text.sentences) - 13) <= min(7, self.L - 15))
         return [text.ids[text.sentences[k] : text.sentences[k + 1]] for k in fit[:: max(1, len(fit) // n)][:n]]
-
-    def state(self) -> dict[str, Tensor]:
-        return {}
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        """Nothing is carried from batch to batch."""
 
 
 def _scores(model: Any, h: Tensor, batch: MaskedBatch) -> Tensor:  # B L d -> B*M vocab

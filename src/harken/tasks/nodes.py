@@ -87,14 +87,6 @@ class OnGraph(Apart):
         squares = torch.stack([p.square().sum() for p in some]).sum()
         return Loss(told + len(batch.tokens) * self.task.l2 / 2 * squares, told=told.detach())
 
-    # --- nothing is carried from batch to batch -----------------------------------------------------------------------
-
-    def state(self) -> dict[str, Tensor]:
-        return {}
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        pass
-
 
 class Labels(OnGraph, Answering):
     """Labels or numbers of nodes, or of whole graphs."""

@@ -12,7 +12,7 @@ from harken.data.label_batch import evenly
 from harken.data.set_batch import SetBatch, SetBatches, scoring
 from harken.part import Part
 
-from . import Loss, Score, marks
+from . import Loss, Score, Stateless, marks
 from .answering import Answering, loss_of
 from .bag import Rows, fit
 
@@ -36,7 +36,7 @@ class Task(Part):
         return OfSets(self, data, model, batch=batch, seed=seed)
 
 
-class OfSets(Answering):
+class OfSets(Answering, Stateless):
     """What is said of the sets of one table."""
 
     unit = "sets"
@@ -95,14 +95,6 @@ class OfSets(Answering):
         train: Sets = self.data.train
         targets = torch.from_numpy(train.targets.astype(np.int64 if self.answer == "label" else np.float64))
         return fit(bag(train), self.outputs, lambda y: loss_of(y, targets, self.answer))
-
-    # --- nothing is carried from batch to batch -----------------------------------------------------------------------
-
-    def state(self) -> dict[str, Tensor]:
-        return {}
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        pass
 
 
 def says(model: Any, batch: SetBatch) -> Tensor:  # B C

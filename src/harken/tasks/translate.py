@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor
 
 from harken.data.batch import Batch
 from harken.data.pair_batch import PackedBatch, PackedPairs, PairBatch, scoring
@@ -19,7 +18,7 @@ from harken.errors import BadSetting
 from harken.models import EncoderDecoder
 from harken.part import Part
 
-from . import Loss, Score, measures
+from . import Loss, Score, Stateless, measures
 from .groups import by_column, by_words
 from .next_word import nll
 
@@ -87,7 +86,7 @@ class Task(Part):
         return Translate(self, data, batch=batch, seed=seed, cut=cut)
 
 
-class Translate:
+class Translate(Stateless):
     """Translation of one set of pairs."""
 
     def __init__(
@@ -192,14 +191,6 @@ class Translate:
             seen = (target for _, target in islice(self.data.texts(), BASELINE_PAIRS))
             free["most frequent target"] = measures.most_frequent(seen, len(sources))
         return {name: self.measured(answers, pairs)[0] for name, answers in free.items()}
-
-    # --- nothing is carried from batch to batch -----------------------------------------------------------------------
-
-    def state(self) -> dict[str, Tensor]:
-        return {}
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        pass
 
 
 def _held_within(data: "PairData", most: int) -> tuple["PairData", dict[str, int]]:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from harken.data.batch import Batch
 from harken.errors import BadSetting
-from harken.tasks import Learning, Loss, Score
+from harken.tasks import Learning, Loss, Score, Stateless
 
 from .course import Course
 from .loop import Trainer, rank
@@ -123,7 +123,7 @@ def stacked(some: Sequence[Batch]) -> MemberBatch:
     return members(given, some[0], torch.tensor([batch.count for batch in some], device=given["tokens"].device))
 
 
-class Several:
+class Several(Stateless):
     """The tasks of all members as one."""
 
     def __init__(self, tasks: Sequence[Learning]) -> None:
@@ -190,14 +190,6 @@ class Several:
 
     def baselines(self, split: str) -> dict[str, dict[str, float]]:
         return self.tasks[0].baselines(split)
-
-    # --- nothing is carried from batch to batch -----------------------------------------------------------------------
-
-    def state(self) -> dict[str, Tensor]:
-        return {}
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        pass
 
 
 def sound(scores: Sequence[Score]) -> Sequence[Score]:
