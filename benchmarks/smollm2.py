@@ -22,7 +22,9 @@ import torch
 
 import harken
 from harken import machine
+from harken.bridge import family
 from harken.bridge.bring import open_source
+from harken.bridge.oracle import witness
 from harken.decode.sample import Choice
 from harken.study import peer
 from harken.study.bench import interleaved
@@ -60,8 +62,9 @@ def decode(source: Path, place: Path, tokens: int, rounds: int) -> None:
     runs = {f"harken, {p}": harken.load(place, device="cpu", precision=p) for p in PRECISIONS}
     ids = [int(n) for n in runs["harken, float32"]._prompt(PROMPT)]
     turns: dict[str, Callable] = {name: writing(run, ids, tokens) for name, run in runs.items()}
+    opened = open_source(source)
     for kind in (torch.float32, torch.bfloat16):
-        theirs = open_source(source).oracle("AutoModelForCausalLM").to(kind)
+        theirs = witness(family.find(opened), opened).to(kind)
         theirs.generation_config.eos_token_id = None
         there = peer.writing(theirs, torch.tensor([ids]), tokens)
         turns[f"transformers, {str(kind).removeprefix('torch.')}"] = lambda there=there: there()[0].tolist()
