@@ -68,6 +68,10 @@ def test_blocks_wider_than_the_text_are_full_attention() -> None:
     torch.testing.assert_close(wide(tokens), plain(tokens))
 
 
+def test_a_block_wider_than_the_context_is_cut_to_it() -> None:
+    assert gpt.Shape(**SMALL, structure="bigbird", block=65536).reach().plan.size == 32
+
+
 def test_without_the_setting_nothing_is_joined_to_the_causal_mask() -> None:
     assert gpt.Shape().looks() is CAUSAL
 

@@ -43,9 +43,10 @@ class Reach(Part):
         said: Any = self
         if getattr(self, "positions", None) == "alibi":
             raise BadSetting("positions=alibi: its bias is a table of all pairs; with structure=bigbird take rotary")
-        n = -(-said.context // self.block)
+        size = min(self.block, said.context)  # a larger one would be filled up with nothing
+        n = -(-said.context // size)
         with torch.device("cpu"):  # a table, even where a model is built without its weights
-            return tiled(bigbird(n, self.near, self.hubs, self.links, self.links_seed) & also, self.block)
+            return tiled(bigbird(n, self.near, self.hubs, self.links, self.links_seed) & also, size)
 
 
 def tiled(s: Structure, size: int) -> Structure:

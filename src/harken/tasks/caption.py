@@ -31,7 +31,7 @@ class Task(Part):
 
     kind: Literal["caption"] = "caption"
     measure: Literal["bleu", "exact_match", "rouge_l"] = Field(
-        "bleu", description="which metric picks the weights that are kept; bleu needs harken[text], else it is the loss"
+        "rouge_l", description="which metric picks the weights that are kept; BLEU is 0 where captions have three words"
     )
     label_smoothing: float = Field(
         0.0, ge=0, lt=1, description="share of each target spread over all words in training; losses told are without"
