@@ -160,6 +160,10 @@ def test_edges_are_predicted_better_than_by_the_degrees(tmp_path):
     assert odds[0] > odds[1]
     with pytest.raises(BadInput, match="'7': two nodes are accepted, with -- between them, such as 0--1"):
         made.classify("7")
+    other = tmp_path / "other.npz"
+    np.savez(other, edges=np.array(G.edges))
+    with pytest.raises(BadInput, match=r"other.npz: no edge of it is asked about; two nodes are accepted, with -- "):
+        made.classify([str(other)])
 
 
 def test_whole_graphs_get_a_label(tmp_path):

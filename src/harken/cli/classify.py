@@ -27,7 +27,8 @@ def classify(
 ) -> None:
     """What each TEXT is: its labels with their probabilities, or its number. Two texts have a tab between them.
 
-    Of a RUN on pictures each TEXT is a picture's file, or a folder of them; of one on sets a table of sets.
+    Of a RUN on pictures each TEXT is a picture's file, or a folder of them; of one on sets a table of sets; of one on
+    graphs a node's name, behind the file of another graph or not.
 
     With -, or piped, each line of stdin is a text: one answer a line. With --prompt a RUN that writes text answers.
     """
@@ -48,13 +49,14 @@ def classify(
         how |= {"prompt": as_typed(asked), "labels": labels.split(",")}
     model.classify([], **how)  # what cannot be asked is refused before the first text
     what, meant = NAMED.get(model.recipe.task.kind, ("", None))
+    heard = how if what == "sets" else {}  # rows without a number are told
     if in_ is not None and out_ is not None:
         columns = [*own_column(getattr(model.recipe.data, "text", None)), *COLUMNS]
         where = {"column": files["column"], "columns": columns, "whole": getattr(model.tokenizer, "pair", False)}
         with Teller(aside=True) as teller:
             if meant and what == "sets":
                 refuse("for sets", "column")
-                names, sets = meant(model, [in_])
+                names, sets = meant(model, [in_], **heard)
                 answered = write_answers(out_, names, _answers(model, iter(sets), how), len(sets), teller)
             else:
                 answered = work_through(in_, out_, lambda given: _answers(model, given, how), listen=teller, **where)
@@ -63,8 +65,9 @@ def classify(
     some = blocks(AT_ONCE, must=not texts) if texts in ((), ("-",)) else [list(map(typed, texts))]
     names = list[str]()
     if meant:
-        names, things = meant(model, [name for block in some for name in block])
-        some = [things[n : n + AT_ONCE] for n in range(0, len(things), AT_ONCE)]
+        names, things = meant(model, [name for block in some for name in block], **heard)
+        whole = what == "names"  # of a graph, whose file stands first and which is computed as a whole
+        some = [things] if whole else [things[n : n + AT_ONCE] for n in range(0, len(things), AT_ONCE)]
     if json_:
         show({"labels": list(_each(model, some, how)), **({what: names} if names else {})})
         return

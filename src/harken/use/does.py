@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .classify import label_texts
-from .nodes import label_nodes
+from .nodes import label_nodes, named_nodes
 from .pictures import label_pictures, listed
 from .sets import label_sets, named_sets
 
@@ -30,5 +30,6 @@ LABELS = {
 }  # by the task: how `classify` finds the labels of what it is given
 NAMED: dict[str, tuple[str, Callable[..., tuple[list[str], list[Any]]]]] = {
     "image": ("files", listed),
+    "nodes": ("names", named_nodes),
     "set": ("sets", named_sets),
-}  # by the task: where what is typed are files, what is in them, by its names
+}  # by the task: where what is typed may be files, what is in them, by its names

@@ -30,13 +30,24 @@ def label_nodes(run: "Run", given: Sequence[Any]) -> list[list[dict[str, Any]]]:
         return []
     data, task = _bound(run, asked)
     words = data.words
-    names = {name: n for n, name in enumerate(data.raw.graphs if words.ask == "graph" else data.raw.names)}
+    names = {name: n for n, name in enumerate(_names(data))}
     if words.ask == "edge":
         y = task.answers(run.model, _pairs(asked, names, data))
         return ranked(words.labels, torch.stack([(-y).sigmoid(), y.sigmoid()], 1))
     which = [_number(one, names, data) for one in asked] if asked else list(names.values())
     y = task.answers(run.model, which)
     return said(words, y)
+
+
+def named_nodes(run: "Run", given: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The names of all that is asked about, and what was given: a file may stand first."""
+    asked = list(given)
+    data = _bound(run, asked)[0] if asked else None
+    return (_names(data) if data and not asked else asked), list(given)
+
+
+def _names(data: "GraphData") -> list[str]:
+    return data.raw.graphs if data.words.ask == "graph" else data.raw.names
 
 
 def _bound(run: "Run", asked: list[str]) -> tuple["GraphData", Any]:
@@ -74,10 +85,12 @@ def _number(name: str, names: dict[str, int], data: "GraphData") -> int:
 
 
 def _pairs(asked: list[str], names: dict[str, int], data: "GraphData") -> Ints:
-    found = []
+    found, wanted = [], f"two nodes are accepted, with -- between them, such as {'--'.join([*names][:2])}"
+    if not asked:
+        raise BadInput(f"{data.raw.place}: no edge of it is asked about; {wanted}")
     for one in asked:
         ends = next((parts for sign in BETWEEN if len(parts := one.split(sign)) == 2), None)
         if ends is None:
-            raise BadInput(f"{one!r}: two nodes are accepted, with -- between them, such as {'--'.join([*names][:2])}")
+            raise BadInput(f"{one!r}: {wanted}")
         found.append([_number(end.strip(), names, data) for end in ends])
     return np.array(found, np.int64).reshape(-1, 2)

@@ -1,0 +1,37 @@
+"""What is typed about graphs, and what is said."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+TINY = ["train.steps=2", "model.size=tiny", "train.threads=1"]
+
+
+def friends(path: Path, many: int) -> Path:
+    path.mkdir()
+    rows = [f"p{n},{('chess', 'choir')[n % 2]},{n % 7}" for n in range(many)]
+    (path / "nodes.csv").write_text("\n".join(["name,club,age", *rows]) + "\n")
+    ties = [f"p{n},p{(n + 2) % many}" for n in range(many)]
+    (path / "edges.csv").write_text("\n".join(["source,target", *ties]) + "\n")
+    return path
+
+
+@pytest.fixture
+def run(harken, tmp_path) -> str:
+    friends(tmp_path / "friends", 30)
+    assert harken("train", "friends", *TINY).code == 0
+    return "runs/friends"
+
+
+def test_answers_about_nodes_have_their_names(harken, run, tmp_path):
+    other = friends(tmp_path / "other", 300)  # more than one block of texts
+    said = harken("classify", run, "other").out.splitlines()
+    assert [line.split()[-1] for line in said] == [f"p{n}" for n in range(300)]
+    some = harken("classify", run, other, "p299", "p7").out.splitlines()
+    assert some == [said[299], said[7]]
+    assert harken("classify", run, "-", stdin=b"p3\np1\n").out.split()[4::5] == ["p3", "p1"]
+    told = json.loads(harken("classify", run, "other", "p7", "p8", "--json").out)
+    assert told["names"] == ["p7", "p8"]
+    assert len(told["labels"]) == 2
+    assert len(harken("classify", run, "p7").out.split()) == 4  # one alone needs no name
