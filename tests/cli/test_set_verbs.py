@@ -49,6 +49,16 @@ def test_answers_come_with_the_names_of_their_sets(harken, run, tmp_path):
     assert [line["label"] for line in lines] == [labels[0]["label"] for labels in found["labels"]]
 
 
+@pytest.mark.parametrize("typed", [["other.csv"], ["--in", "other.csv", "--out", "said.jsonl"]])
+def test_rows_without_a_number_are_told_once_where_sets_are_asked_about(harken, run, tmp_path, typed):
+    lines = (tmp_path / "other.csv").read_text().splitlines()
+    lines[2:4] = [f"c0,,{n}" for n in range(2)]
+    (tmp_path / "other.csv").write_text("\n".join(lines))
+    done = harken("classify", run, *typed)
+    assert done.code == 0
+    assert done.err.count("lines left out because they are no row of a set: 2 (other.csv:3: column 'x' has") == 1
+
+
 @pytest.mark.parametrize(
     ("typed", "told"),
     [

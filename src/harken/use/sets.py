@@ -9,7 +9,7 @@ import numpy as np
 
 from harken.data.sets import Floats, Set, SetWords, laid, sets_of
 from harken.errors import BadInput, did_you_mean, near_name
-from harken.events import silent
+from harken.events import Listener, silent
 from harken.tasks.sets import answers
 
 from .classify import said
@@ -27,16 +27,16 @@ def label_sets(run: "Run", given: Sequence[Any]) -> list[list[dict[str, Any]]]:
     return said(words, answers(run.model, laid(rows, np.zeros(len(rows), np.int64), [one.name for one in some])))
 
 
-def named_sets(run: "Run", given: Sequence[str]) -> tuple[list[str], list[Floats]]:
+def named_sets(run: "Run", given: Sequence[str], listen: Listener = silent) -> tuple[list[str], list[Floats]]:
     """The names and the rows of all sets that are meant."""
-    some = [one for each in given for one in _sets(run, each)]
+    some = [one for each in given for one in _sets(run, each, listen)]
     return [one.name for one in some], [one.rows for one in some]
 
 
-def _sets(run: "Run", given: Any) -> list[Set]:
+def _sets(run: "Run", given: Any, listen: Listener = silent) -> list[Set]:
     words = cast(SetWords, run.tokenizer)
     if isinstance(given, str | Path):
-        return _of_table(str(given), words)
+        return _of_table(str(given), words, listen)
     rows = np.asarray(given)
     if rows.dtype.kind not in "iuf" or rows.ndim != 2 or rows.shape[1] != len(words.columns) or not len(rows):
         accepted = f"rows of {len(words.columns)} numbers are accepted ({', '.join(map(str, words.columns))})"
@@ -46,12 +46,12 @@ def _sets(run: "Run", given: Any) -> list[Set]:
     return [Set("", rows.astype(np.float64), "", "")]
 
 
-def _of_table(name: str, words: SetWords) -> list[Set]:
+def _of_table(name: str, words: SetWords, listen: Listener) -> list[Set]:
     place = re.fullmatch(r"(.+)\[(.+)\]", name)
     path, one = (Path(place[1]), place[2]) if place and Path(place[1]).is_file() else (Path(name), None)
     if not path.is_file():
         raise BadInput(f"{name}: there is no such table; check the name{near_name(name)}")
-    found = sets_of(path, words.group, None, words.columns, silent)
+    found = sets_of(path, words.group, None, words.columns, listen)
     mine = found if one is None else [each for each in found if each.name == one]
     if not mine:
         names = [each.name for each in found]
