@@ -47,6 +47,16 @@ def test_columns_are_found_by_their_names_and_numbers_are_features(folder):
     assert data.raw.pairs[0].tolist() == [0, 2]
 
 
+def test_with_features_of_no_column_nodes_are_known_by_their_names_alone(folder, tmp_path):
+    np.savez(tmp_path / "g.npz", edges=np.array([[0, 1], [1, 2]]), x=np.eye(3, 7), label=np.array(["a", "b", "a"]))
+    for path, many in ((folder, 30), (tmp_path / "g.npz", 3)):
+        heard = []
+        data = GraphSource(path=str(path), features=[]).open(
+            listen=lambda event, heard=heard, **facts: heard.append(facts)
+        )
+        assert (data.words.made, data.words.features, data.raw.x, heard) == ("identity", many, None, [])
+
+
 def test_what_has_no_label_is_in_no_split(folder):
     data = opened(folder)
     every = data.train + data.splits["valid"] + data.splits["test"]

@@ -203,11 +203,12 @@ def _features(
     table: Table, taken: set[str | None], asked: Asked, place: str
 ) -> tuple[Floats | None, list[str], list[str]]:
     """The columns of numbers that are not something else, their names, and what is to be told of the others."""
-    wanted = asked.get("features")
-    if wanted is not None:
-        for name in wanted:
-            _column(table, "features", {"features": name}, f"{place}, nodes")
-    found = {name: _amounts(table[name]) for name in (wanted or table) if wanted or name not in taken}
+    wanted = asked.get("features")  # none of them: nodes are known by their names alone
+    for name in wanted or ():
+        _column(table, "features", {"features": name}, f"{place}, nodes")
+    found = {
+        name: _amounts(table[name]) for name in ([n for n in table if n not in taken] if wanted is None else wanted)
+    }
     if wanted and (odd := next((name for name, x in found.items() if x is None), None)):
         raise BadInput(f"{place}: data.features names {odd!r}, which holds more than numbers; name other columns")
     kept = {name: x for name, x in found.items() if x is not None}

@@ -127,7 +127,9 @@ class GraphSource(Part):
     )
     node: str | None = Field(None, description="the column of nodes.csv with their names; none: found, else the first")
     label: str | None = Field(None, description="the column of the label, in nodes.csv or graphs.csv; none: found")
-    features: list[str] | None = Field(None, description="columns of numbers; none: all that are nothing else")
+    features: list[str] | None = Field(
+        None, description="columns of numbers; none: all that are nothing else; []: no column, names alone"
+    )
     graph: str | None = Field(None, description="the column that says of which graph a node is; none: found")
     source: str | None = Field(None, description="the column of edges.csv where an edge begins; none: found")
     target: str | None = Field(None, description="the column where it ends; none: found")
@@ -157,6 +159,7 @@ class GraphSource(Part):
         """A graph, its nodes in the order of their graphs."""
         arrays, asked = Path(path).suffix.lower() == ".npz", {name: getattr(self, name) for name in NAMED}
         raw = from_arrays(Path(path)) if arrays else graph_files.read(Path(path), asked)
+        raw = replace(raw, x=None) if self.features == [] else raw
         for text in raw.notices:
             listen("notice", text=text)
         return raw if raw.of is None or (np.diff(raw.of) >= 0).all() else graph_files.ordered(raw)
