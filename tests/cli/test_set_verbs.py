@@ -60,6 +60,41 @@ def test_rows_without_a_number_are_told_once_where_sets_are_asked_about(harken, 
 
 
 @pytest.mark.parametrize(
+    ("some", "typed", "told"),
+    [
+        ("a,1,2,ring a,2,3,ring", ["data.group=cloud"], "own.csv: the only set to learn from is 'a'"),
+        (
+            "a,1,2,ring a,2,3,ring b,1,1,ring b,2,1,ring",
+            [],
+            "own.csv: the only label is 'ring', so there is nothing to",
+        ),
+        ("a,1,2,ring a,2,3,ring b,1,1,ring b,2,1,ring", ["data.group=cloud"], "own.csv: the only label is 'ring'"),
+        (
+            "a,1,2,ring a,2,3,blob b,1,1,ring b,1,2,ring",
+            ["data.group=cloud"],
+            "own.csv:3: set 'a' is said to be 'blob'",
+        ),
+        (
+            "a,1,2,ring b,2,3,blob",
+            ["data.group=clouds"],
+            "own.csv: there is no column 'clouds'; its columns are cloud, x",
+        ),
+        (
+            "a,p,q,ring a,r,s,ring b,t,u,blob",
+            ["data.group=cloud"],
+            "column 'cloud' names sets, but no other column holds",
+        ),
+    ],
+)
+@pytest.mark.parametrize("verb", ["check", "train"])
+def test_what_keeps_rows_from_making_sets_is_told_by_its_cause(harken, tmp_path, verb, some, typed, told):
+    (tmp_path / "own.csv").write_text("\n".join(["cloud,x,y,shape", *some.split()]))
+    done = harken(verb, "own.csv", *typed, "data.label=shape", "data.valid=0", "data.test=0", *TINY)
+    assert done.code in (1, 2)
+    assert told in done.err
+
+
+@pytest.mark.parametrize(
     ("typed", "told"),
     [
         (["classify", "RUN", "othr.csv"], "othr.csv: there is no such table; check the name"),

@@ -174,10 +174,12 @@ def test_numbers_that_are_said_of_sets_are_an_amount(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "change", "said"),
     [
-        ({"group": "cluod"}, None, "no sets were found in it"),
+        ({"group": "cluod"}, None, "there is no column 'cluod'; its columns are cloud, x, y, where"),
         ({"group": "cloud", "label": "where", "columns": "x,z"}, None, "there is no column 'z'; its columns are cloud"),
         ({"label": "x", "group": "cloud", "columns": ["y"]}, None, r"a.csv:\d+: set 'c0' is said to be .* in line 2"),
-        ({}, lambda r: [*r[:3], "near"], "no sets were found in it"),
+        ({}, lambda r: [*r[:3], "near"], "the only label is 'near'"),
+        ({}, lambda r: [*r[:3], r[1]], "no sets were found in it .no column names sets"),
+        ({"group": "cloud"}, lambda r: [*r[:3], r[1]], "column 'cloud' names sets, but no other column says one thing"),
         ({"group": "cloud", "label": "where", "columns": "x"}, lambda r: [*r[:3], "near"], "the only label is 'near'"),
         (
             {"group": "cloud", "label": "x", "columns": "where"},

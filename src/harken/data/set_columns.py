@@ -28,20 +28,25 @@ class Found:
 def set_columns(table: Table, group: Place = None, label: Place = None) -> Found | None:
     """The columns of a table whose rows make sets; None, if they do not, or if it cannot be told.
 
-    A set's rows say the same in the column of its name and in that of its label, and not the same in all others.
+    A set's rows say the same in the column of its name and in that of its label, and not the same in all others. Where
+    both are named they are taken: whoever reads the rows tells what is wrong with them.
     """
     columns = peek.columns_of(table)
     named = [c for c in columns if GROUP.fullmatch(c.name) or (not table.header and c.index == 0)]
     for own in [c for c in columns if is_at(c, group)] if group is not None else named:
-        if own.filled < 1 or not 2 <= own.values <= own.rows / 2:
+        if group is None and (own.filled < 1 or not 2 <= own.values <= own.rows / 2):
             continue
-        steady = [c for c in columns if c is not own and c.values > 1 and _steady(table, own, c)]
-        labels = [c for c in steady if label is None or is_at(c, label)]
-        labels.sort(key=lambda c: (not peek.LABEL.fullmatch(c.name), c.number > NUMBERS, -c.index))
+        others = [c for c in columns if c is not own]
+        steady = [c for c in others if _steady(table, own, c)]
+        if label is None:  # one label is refused by its name, and a number that never changes is none
+            labels = [c for c in steady if c.values > 1 or (c.values and c.number <= NUMBERS)]
+        else:
+            labels = [c for c in (steady if group is None else others) if is_at(c, label)]
+        labels.sort(key=lambda c: (c.values < 2, not peek.LABEL.fullmatch(c.name), c.number > NUMBERS, -c.index))
         said = labels[0] if labels else None
         rest = [c for c in columns if c not in (own, said)]
         numbers = [c for c in rest if c.number >= NUMBERS and c.filled >= NUMBERS]
-        if said and any(c not in steady for c in numbers):
+        if said and any(group is not None or c not in steady for c in numbers):
             return Found(own, said, numbers, [c for c in rest if c not in numbers])
     return None
 

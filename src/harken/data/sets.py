@@ -183,8 +183,14 @@ class SetSource(SplitSource):
         table = table_of(path)
         found = set_columns(table, self.group, self.label) if table else None
         if found is None or found.label is None:
+            places = {"data.group": self.group, "data.label": self.label}
+            if asked := [(name, place) for name, place in places.items() if place is not None]:
+                next(rows_of(path, asked, Flaws()), None)  # refuses a column that is not there
             way = "name the columns: data.group=... data.label=... data.columns=..."
             why = "no column names sets of rows of which another column says one thing each"
+            if self.group is not None:
+                lacks = "says one thing of each, or none " * (self.label is None) + "holds numbers"
+                why = f"column {self.group!r} names sets, but no other column {lacks}"
             raise BadInput(f"{path}: no sets were found in it ({why}); {way}")
         if found.left and not columns:
             left = ", ".join(str(c.place) for c in found.left)
@@ -240,6 +246,10 @@ class SetSource(SplitSource):
         labels = sorted({*said}, key=order)
         if isinstance(given, SetWords) and given.answer == "label" and {*labels} <= {*given.labels}:
             return made
+        if len(learn) < 2:
+            raise BadInput(
+                f"{self._home}: the only set to learn from is {learn[0].name!r}; give more, or check data.group"
+            )
         if len(labels) < 2:
             raise BadInput(f"{self._home}: the only label is {labels[0]!r}, so there is nothing to learn; give more")
         if len(labels) > max(KINDS, len(learn) / 2):
