@@ -1,9 +1,11 @@
 """How the work is told: a bar where somebody watches, lines elsewhere, numbers in few figures, verdicts in columns."""
 
 import sys
+import time
 
 import pytest
 
+from harken.cli import say
 from harken.cli.say import Teller, columns, verdict
 
 
@@ -43,13 +45,29 @@ def test_the_bar_shows_the_last_known_loss_and_speed_and_is_put_away(terminal, m
 
 def test_elsewhere_the_looks_at_the_valid_split_and_the_last_step_are_lines(capsys):
     with Teller(aside=False) as teller:
-        teller.last = float("inf")  # as if a line had just been written
+        teller.last = time.monotonic() - 5  # too long ago for a look, too short for another step
         for step, more in ((1, {}), (2, {"valid": 2.0}), (3, {}), (4, {})):
             teller("step", step=step, steps=4, loss=2.5, lr=0.1 / step, **more)
     assert capsys.readouterr().out.splitlines() == [
         "  step       2 of 4   loss 2.5000   valid 2.0000 (quick look)   lr 0.05",
         "  step       4 of 4   loss 2.5000   valid 2.0000 (quick look)   lr 0.025",
     ]
+
+
+def test_of_looks_within_a_second_the_first_is_a_line_and_the_last_one_before_something_else(capsys, monkeypatch):
+    monkeypatch.setattr(say.time, "monotonic", lambda: now)
+    with Teller(aside=False) as teller:
+        for step in range(1, 36):
+            now = 100 + step / 10
+            teller("step", step=step, steps=400, loss=2.5, valid=2.0)
+        teller("notice", text="stopped early")
+        for step in (36, 37):
+            teller("step", step=step, steps=400, loss=2.5, valid=2.0)
+        now += 2
+        teller("step", step=38, steps=400, loss=2.5)  # no look: there is time for the one before
+        teller("step", step=39, steps=400, loss=2.5, valid=2.0)
+    lines = capsys.readouterr().out.splitlines()
+    assert [int(line.split()[1]) for line in lines] == [1, 12, 23, 34, 35, 37, 39]
 
 
 def test_aside_everything_is_told_on_stderr(capsys):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 PLAIN_SECONDS = 10.0  # between two lines where there is no terminal
+LOOK_SECONDS = 1.0  # between the lines of two looks; the log has all of them
 PIECE = 1 << 16  # bytes of standard input read at a time, or as many as are there
 ENOUGH = 10  # pairs of one length; what fewer say stands in the report alone
 MANY = 20  # parts of a split that are told; more stand in the report
@@ -122,14 +123,18 @@ class Teller:
         self.epoch = "times through the data"
         self.seen: dict[str, float] = {}
         self.last = 0.0
+        self.held = ""  # the line of a look that came soon after another
 
     def __enter__(self) -> "Teller":
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._release()
         self._away()
 
     def __call__(self, event: str, /, **facts: Any) -> None:
+        if event != "step":
+            self._release()
         getattr(self, f"_{event}", lambda **_: None)(**facts)
 
     def line(self, text: str, *, err: bool = False) -> None:
@@ -196,10 +201,18 @@ class Teller:
         speed = f"{lr}   {scaled(rate, 'count')} tokens/s" if rate else lr
         if self.live:
             self._progress("training", step, steps, f"loss {loss:.4f}{valid}{speed}")
-        due = step == steps or time.monotonic() - self.last > PLAIN_SECONDS
+        since = time.monotonic() - self.last
+        due = step == steps or since > PLAIN_SECONDS
         if "valid" in facts or (due and not self.live):
-            self.last = time.monotonic()
-            self.line(f"  step {step:>7,} of {steps:,}   loss {loss:.4f}{valid}{speed}")
+            self.held = f"  step {step:>7,} of {steps:,}   loss {loss:.4f}{valid}{speed}"
+        if step == steps or since > LOOK_SECONDS:
+            self._release()
+
+    def _release(self) -> None:
+        """Tell the line that was held: of looks that follow each other fast the last is never left out."""
+        if self.held:
+            self.line(self.held)
+            self.held, self.last = "", time.monotonic()
 
     def _judge(self) -> None:
         self._away()
