@@ -263,8 +263,19 @@ def test_a_word_where_a_number_is_asked_is_named_with_its_line(tmp_path):
 
 
 def test_text_without_labels_says_how_to_name_the_columns(tmp_path):
-    with pytest.raises(BadInput, match=r"no text with a label was found in it .*name the columns"):
+    with pytest.raises(
+        BadInput, match=r"no text with a label was found in it .*name the columns: [^;]*data.label=...$"
+    ):
         opened(table(tmp_path, [sentence(n) for n in range(50)], "my.txt"))
+
+
+def test_numbers_without_text_say_how_to_name_sets(tmp_path):
+    lines = [f"m{n // 4},{n}.5,{n}.25,{('ring', 'blob')[n // 4 % 2]}" for n in range(80)]
+    (tmp_path / "own.csv").write_text("\n".join(["messung,hoehe,breite,form", *lines]))
+    with pytest.raises(
+        BadInput, match=r"no text with a label .*data.text=.* or, where .*data.group=... data.label=...$"
+    ):
+        TableSource(path=str(tmp_path / "own.csv")).open()
 
 
 def test_a_share_of_more_than_all_is_refused(tmp_path):

@@ -21,7 +21,9 @@ from harken.data.label_batch import Texts
 from harken.data.pair_files import clean
 from harken.data.pair_tokens import Ids, Side, apart, encode_lines
 from harken.data.pairs import key
+from harken.data.peek import columns_of
 from harken.data.said import KINDS, amount, answer_of, order, unknown
+from harken.data.set_columns import NUMBERS, table_of
 from harken.data.sniff import sniff
 from harken.data.split import LABELS, MOST, Positive, kept
 from harken.errors import BadInput, BadSetting
@@ -150,6 +152,9 @@ class TableSource(ExampleSource):
             label = guess.settings.get("data.label") if label is None else label
             if text is None or label is None:
                 way = "name the columns: data.text=... data.label=..."
+                table = table_of(path)
+                if table and any(c.number >= NUMBERS for c in columns_of(table)):
+                    way += "; or, where several rows of numbers make one thing, data.group=... data.label=..."
                 raise BadInput(f"{path}: no text with a label was found in it ({guess.reason}); {way}")
         texts = text if isinstance(text, list) else [text]
         if not 0 < len(texts) < 3:

@@ -111,7 +111,8 @@ def _kind(what: str, path: Path, given: Settings) -> tuple[str, Guess]:
     guess = sniff(path)
     for name, kind in NEEDS.items():
         if name in given and guess.kind in LOOSE and name[5:] not in kinds.find("data", guess.kind).model_fields:
-            kind = "sets" if kind == "table" and "data.group" in given else kind  # pairs have a group too, but no label
+            if name == "data.label" and "data.group" in given:  # pairs have a group too, but no label
+                name, kind = "data.group", "sets"
             return kind, _named(kind, name, guess)
     _refuse_unread(what, guess)
     return KIND.get(guess.kind, guess.kind), guess
