@@ -154,8 +154,22 @@ def test_line_by_line_is_the_same_as_the_batch_that_judges(memnet, folder):
         torch.testing.assert_close(told.detach(), y, rtol=1e-4, atol=1e-5)
 
 
-def test_an_empty_story_is_answered_and_lines_beyond_the_memory_weigh_nothing(memnet):
-    assert memnet.story().ask("Where is Joe?")["hops"] == []
+@pytest.mark.parametrize("context", ["", "\n \n", "1 Where is Joe?\tgarage\t1\n"], ids=repr)
+def test_a_story_without_a_line_is_not_answered(memnet, context):
+    with pytest.raises(BadInput, match="the story: there is no line in it; tell one before it is asked"):
+        memnet.ask("Where is Joe?", context)
+    with pytest.raises(BadInput, match="there is no line in it"):
+        memnet.story().ask("Where is Joe?")
+
+
+def test_questions_before_the_first_line_are_learned_from_and_not_shown(tmp_path):
+    told = "1 Where is hat {0}?\t{1}\t\n2 Joe has {0} hats.\n"
+    (tmp_path / "my.txt").write_text("".join(told.format(n, ("garage", "kitchen")[n % 2]) for n in range(40)))
+    made = harken.train(tmp_path / "my.txt", out=tmp_path / "run", settings={"train.steps": 1, "train.threads": 1})
+    assert (made.facts["kind"], made.metrics.keys()) == ("memnet", {"valid", "test"})
+
+
+def test_lines_beyond_the_memory_weigh_nothing(memnet):
     many = memnet.recipe.model.memory + 3
     found = memnet.story(["Mary ran to the office."] * many).ask("Where is Mary?")
     assert found["answer"] == "office"

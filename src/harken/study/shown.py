@@ -177,7 +177,7 @@ def _about(loaded: Run, task: Any, place: str) -> Found:
     """Answers to a few held-out questions about stories, and the lines that were read, beside the right ones."""
     part = held_out(task)
     some = part.asked[:: -(-len(part) // SAMPLES)] if part else []  # from everywhere: tasks follow each other
-    said = [(q, loaded.story(q.lines).ask(q.question)) for q in some]
+    said = [(q, loaded.story(q.lines).ask(q.question)) for q in some if q.lines]
     samples = [{"prompt": q.question, "text": _read(found), "references": [q.answer]} for q, found in said]
     first = shlex.quote(some[0].question if some else "Where is Joe?")
     return samples, [f"harken ask {place} my.txt {first}", f"harken eval {place}"]

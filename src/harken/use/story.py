@@ -42,14 +42,14 @@ class Story:
     def scores(self, question: str) -> Tensor:
         """A score for each answer that was learned (`run.tokenizer.labels`); gradients reach what was written."""
         ids = self._ids(question, "question")
+        if not self.lines:
+            raise BadInput("the story: there is no line in it; tell one before it is asked, such as: Joe went home.")
         if not self.by_line:
             asked = Told(tuple(self.lines), question, "", (), "", "", "")
             return answers(self.model, encoded([asked], self.words, self.run.recipe.data.longest).texts)[0]
-        kept = list(self.memory)
-        empty = ids.new_zeros(1, 1, 1)
-        memory = torch.cat(kept, 2) if kept else self.model.write(empty)
+        memory = torch.cat(list(self.memory), 2)
         ages = torch.arange(memory.shape[2] - 1, -1, -1, device=ids.device)[None]
-        real = torch.full_like(ages, bool(kept), dtype=torch.bool)
+        real = torch.ones_like(ages, dtype=torch.bool)
         y: Tensor = self.model.read(memory, ids, ages, real)
         return y[0]
 
