@@ -14,7 +14,6 @@ from harken.part import Part
 from . import measures
 from .groups import by_column
 from .image import THUMB, thumbs
-from .next_word import nll
 from .translate import AT_ONCE, MEASURES, Translate, unwritten
 
 if TYPE_CHECKING:
@@ -51,6 +50,7 @@ class Caption(Translate):
     task: Task  # type: ignore[assignment]
     data: "CaptionData"  # type: ignore[assignment]
     one_shape = True
+    scoring = staticmethod(scoring)  # type: ignore[assignment]
 
     def __init__(self, task: Task, data: "CaptionData", *, batch: int, seed: int) -> None:
         self.task, self.data, self.cut = task, data, {}
@@ -61,13 +61,6 @@ class Caption(Translate):
         return self.batches.batch(epoch, step)  # type: ignore[return-value]
 
     # --- judge --------------------------------------------------------------------------------------------------------
-
-    def _score(self, model: EncoderDecoder, pairs: "Captioned", most: int) -> tuple[float, int]:  # type: ignore[override]
-        device, total, count = next(model.parameters()).device, 0.0, 0
-        for batch in scoring(pairs, AT_ONCE, most):
-            total += float(nll(model, batch.to(device))[0])
-            count += batch.count
-        return total, count
 
     def answers(self, model: EncoderDecoder, sources: list[Any], how: Search, **rules: Any) -> list[str]:
         """The best caption of each picture."""

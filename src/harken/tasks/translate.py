@@ -89,6 +89,8 @@ class Task(Part):
 class Translate(Stateless):
     """Translation of one set of pairs."""
 
+    scoring = staticmethod(scoring)  # batches in which pairs are judged
+
     def __init__(
         self, task: Task, data: "PairData", *, batch: int, seed: int, cut: Mapping[str, int] | None = None
     ) -> None:
@@ -139,7 +141,7 @@ class Translate(Stateless):
 
     def _score(self, model: EncoderDecoder, pairs: "Pairs", most: int) -> tuple[float, int]:
         device, total, count = next(model.parameters()).device, 0.0, 0
-        for batch in scoring(pairs, AT_ONCE, most):
+        for batch in self.scoring(pairs, AT_ONCE, most):
             total += float(nll(model, batch.to(device))[0])
             count += batch.count
         return total, count
