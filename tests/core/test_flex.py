@@ -11,6 +11,7 @@ from harken.data.tales import tales
 from harken.models.bigbird import tiled, within
 from harken.models.gpt import Shape
 from harken.run import sha256
+from harken.training.meter import flops_per_token
 
 pytestmark = pytest.mark.gpu
 L, D = 1024, 64
@@ -42,6 +43,16 @@ def device() -> torch.device:
     if not torch.cuda.is_available():
         pytest.fail("these tests need a CUDA device")
     return torch.device("cuda")
+
+
+def test_what_flex_would_compute_can_be_counted(device):
+    q = torch.randn(2, 4, L, D, device=device, requires_grad=True)
+    nothing = torch.nn.Identity()
+
+    def call() -> None:
+        attend(q, q, q, ScaledDot(D), structures(device)["causal documents"]).sum().backward()
+
+    assert flops_per_token(nothing, call, 1) == 3 * 2 * (2 * 4 * L * L * D) * 2
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -58,6 +58,13 @@ def test_mixed_distances_are_the_true_ones_and_all_come() -> None:
     assert all(source.split()[-1 - distance] == target for source, target, distance in found)
 
 
+def test_of_mixed_distances_no_sequence_betrays_its_answer_by_its_length() -> None:
+    lengths = {distance: set[int]() for distance in DISTANCES}
+    for source, _, distance in mixed(1000):
+        lengths[distance].add(len(source.split()))
+    assert all(found == set(range(502, 512)) for found in lengths.values())
+
+
 def test_a_distance_shorter_than_the_question_is_refused() -> None:
     with pytest.raises(BadInput, match=r"^recall: a distance of 1; .* give 2 or more$"):
         next(recall(1, 1))

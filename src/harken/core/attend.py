@@ -107,4 +107,5 @@ def flex(q: Tensor, k: Tensor, v: Tensor, similarity: Similarity, layout: Layout
 def _flexible(q: Tensor, layout: Layout) -> bool:
     """Where FlexAttention pays: on a GPU, for a mask the kernel has no flag for, over more than a few blocks."""
     plain = layout.full or layout.causal or layout.bias is not None or not layout.structure.pointwise
-    return q.is_cuda and not plain and min(layout.Lq, layout.Lk) >= 512
+    counted = not torch.compiler.is_compiling() and torch._C._len_torch_dispatch_stack()  # nothing is compiled there
+    return q.is_cuda and not plain and min(layout.Lq, layout.Lk) >= 512 and not counted

@@ -25,11 +25,8 @@ class Memory:
     def reorder(self, rows: Tensor, upto: int | None = None) -> None:
         """Keep these batch rows: how a beam search follows its survivors. In place, so that a captured step sees it."""
         stores = self.k[:, :, :upto], self.v[:, :, :upto]  # what is not yet written need not follow
-        if rows.is_cuda:  # a GPU is not asked which rows move
-            for store in stores:
-                store.copy_(store[rows])
-            return
-        moved = (rows != torch.arange(len(rows))).nonzero()[:, 0]
+        # a GPU is not asked which rows move
+        moved = slice(None) if rows.is_cuda else (rows != torch.arange(len(rows))).nonzero()[:, 0]
         for store in stores:
             store[moved] = store[rows[moved]]
 
