@@ -103,6 +103,26 @@ def test_numbers_and_gradients_are_those_of_the_dense_mask(name: str, L: int) ->
             torch.testing.assert_close(a, b.to(dtype), rtol=0, atol=limit)
 
 
+@pytest.mark.parametrize("name", cases(1))
+@pytest.mark.parametrize("L", [S, 39, 80])
+def test_the_kernel_of_a_gpu_is_told_the_same_relation(name: str, L: int) -> None:
+    layout = cases(L)[name].lay(B, L, L, CPU)
+    told = layout.blocks()
+    b, i, j = torch.arange(B).view(-1, 1, 1), torch.arange(L).view(-1, 1), torch.arange(L)
+    wanted = layout.rows()[:, 0].expand(B, L, L)
+    assert (told.mask_mod(b, b, i, j).expand(B, L, L) == wanted).all()
+    assert told.to_dense().flatten().tolist() == wanted.any(-1).any(-1).tolist()  # one block of 128 words
+
+
+def test_what_holds_for_every_batch_is_laid_out_once_and_padding_anew() -> None:
+    a, b = (CAUSAL_BIRD.lay(B, 39, 39, CPU) for _ in range(2))
+    assert a.tiles is b.tiles
+    assert a.blocks() is b.blocks()
+    real = torch.arange(39) < torch.tensor([[7], [39]])
+    one, other = ((BIRD & keep(r)).lay(B, 39, 39, CPU) for r in (real, ~real))
+    assert not torch.equal(one.tiles.passes[0][2].dense()[0], other.tiles.passes[0][2].dense()[0])
+
+
 def test_a_similarity_without_a_kernel_takes_blocks_too() -> None:
     q, k, v = tensors(39, torch.float64)
     similarity = Additive(KV, D).double()

@@ -327,6 +327,7 @@ def test_pairs_made_here_need_no_registry_and_are_recognised(
 ) -> None:
     monkeypatch.setattr(catalogue, "PHRASES", 300)
     monkeypatch.setattr(catalogue, "SEQUENCES", 300)
+    monkeypatch.setattr(catalogue, "RECALLS", 300)
     path = fetch(name).path
     lines = path.read_text("utf-8").splitlines()
     assert not registry.calls

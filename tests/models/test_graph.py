@@ -212,6 +212,22 @@ def test_models_of_one_graph_trained_together_have_the_gradients_of_each_alone(k
 
 
 @every_kind
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_products_in_bfloat16_give_nearly_the_same_alone_and_together(kind):
+    model, like = build(kind).float().eval(), torch.zeros(())
+    graph = graph_of(np.random.default_rng(1).normal(size=(N, WIDTH)), pairs(), None, np.zeros(N, np.int64))
+    given = graph.told(like) | {"graphs": 0}
+    stacked = {name: p.detach().expand(2, *p.shape) for name, p in model.named_parameters()}
+    exact = model(**given)
+    with torch.autocast("cpu", torch.bfloat16):
+        together = torch.func.vmap(lambda weights: torch.func.functional_call(model, weights, (), given))(stacked)
+        alone = model(**given)
+    alone.sum().backward()
+    for near in (alone, *together):
+        torch.testing.assert_close(near.float(), exact, rtol=0.05, atol=0.05)
+
+
+@every_kind
 def test_each_of_several_models_has_its_own_dropout(kind):
     model, given = build(kind, dropout=0.5).train(), told(sparse=True)
     stacked = {name: p.detach().expand(4, *p.shape) for name, p in model.named_parameters()}

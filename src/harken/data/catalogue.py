@@ -33,7 +33,7 @@ from harken.errors import BadInput, HarkenError, did_you_mean
 from harken.events import Listener, silent
 
 PATIENCE = 900  # seconds pip or npm may take
-TALES, PHRASES, SEQUENCES, OPINIONS = 2500, 50_000, 20_000, 10_000  # how many of them are made
+TALES, PHRASES, SEQUENCES, OPINIONS, RECALLS = 2500, 50_000, 20_000, 10_000, 50_000  # how many of them are made
 SCENES = ("scenes.npz", "train.tsv", "valid.tsv", "test.tsv")
 LEAD = 100  # words kept of a news story
 MADE = 3  # raise it when a set is made differently than before: then cached ones are made again
@@ -171,9 +171,9 @@ ENTRIES: dict[str, Entry] = {
         make=lambda: _tsv("source\ttarget", recall.copy(SEQUENCES)), settings=_EXACT),
     "reverse": Entry("pairs", f"{SEQUENCES:,} sequences to reverse, made here", "Apache-2.0", "harken", "reverse.tsv",
         make=lambda: _tsv("source\ttarget", recall.reverse(SEQUENCES)), settings=_EXACT),
-    "recall": Entry("pairs", f"{SEQUENCES:,} answers that stand 5 to 500 steps back, made here", "Apache-2.0", "harken",
-        "recall.tsv", make=lambda: _tsv("source\ttarget\tdistance", recall.mixed(SEQUENCES)),
-        settings={**_EXACT, "data.group": "distance", "data.longest": 512}),
+    "recall": Entry("pairs", f"{RECALLS:,} answers that stand 5 to 500 steps back, made here", "Apache-2.0", "harken",
+        "recall.tsv", make=lambda: _tsv("source\ttarget\tdistance", recall.mixed(RECALLS)),
+        settings={**_EXACT, "data.group": "distance", "data.longest": 1024}),
     "tatoeba-fra": Entry("pairs", "178,009 English-French sentence pairs", "CC BY 2.0 FR", _TATOEBA, "tatoeba-fra.tsv",
         _NMT, ("nmt-0.0.6/data/fra-eng.zip",), inner="fra.txt", limit=50_000_000),
     "tatoeba-spa": Entry("pairs", "124,547 English-Spanish sentence pairs", "CC BY 2.0 FR", _TATOEBA, "tatoeba-spa.tsv",

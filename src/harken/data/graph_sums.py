@@ -20,7 +20,8 @@ class Sums:
         self.lists = (*_listed(i, j, n, order), *_listed(j[order], i[order], m, torch.argsort(order)))
 
     def __call__(self, a: Tensor, v: Tensor) -> Tensor:  # ... E, ... m D -> ... n D
-        return Weighted.apply(a, v, *self.lists)  # type: ignore[no-untyped-call]
+        like = torch.promote_types(a.dtype, v.dtype)  # the kernel wants one; weights are more precise than vectors
+        return Weighted.apply(a.to(like), v.to(like), *self.lists)  # type: ignore[no-untyped-call]
 
 
 def _listed(i: Tensor, j: Tensor, n: int, order: Tensor) -> tuple[Tensor, ...]:

@@ -39,8 +39,8 @@ def recall(distance: int, count: int, seed: int = 0) -> Iterator[tuple[str, str]
 def mixed(count: int, seed: int = 0, *, distances: Sequence[int] = DISTANCES) -> Iterator[tuple[str, str, int]]:
     """Recall over one of these distances, drawn anew each time: source, target, distance.
 
-    What stands before the answer fills all sequences to about the same length: else a long one would have its answer
-    among its first facts, and a guess among these few would be right too often.
+    As much may stand before the answer as behind it: few words as often as ten times as many, so that there are short
+    sequences to begin with. If little stood there, a guess among the first facts would be right too often.
     """
     if min(distances) < 2:
         raise BadInput(f"recall: a distance of {min(distances)}; the question alone takes 2 steps, give 2 or more")
@@ -48,7 +48,7 @@ def mixed(count: int, seed: int = 0, *, distances: Sequence[int] = DISTANCES) ->
     for _ in range(count):
         distance, key, value = rng.choice(distances), rng.choice(LETTERS).upper(), rng.choice(DIGITS)
         others = [letter for letter in LETTERS.upper() if letter != key]
-        lengths = max(distances) - distance + rng.randint(0, 9), distance - 2
+        lengths = int(max(distances) ** rng.random()), distance - 2
         before, between = (_facts(rng, others, length) for length in lengths)
         yield " ".join([*before, key, value, *between, "?", key]), value, distance
 

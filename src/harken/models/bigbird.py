@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from harken.core import FULL, Layout, Structure, Tiles, bigbird
+from harken.core import CAUSAL, FULL, Layout, Structure, Tiles, bigbird
 from harken.errors import BadSetting
 from harken.part import Part
 
@@ -119,6 +119,7 @@ class Cuts:
         slots = slots.where(real, first[:, None])
         self.slots, self.B, self.L = slots.to(device), B, L
         self.unit = math.gcd(S, BLOCK) if plan.places is None else 1  # a square of this side lies in one of a kernel's
+        self.plan, self.kept = plan, dict[Structure, Tiles]()
         self.passes, order = list[tuple[Tensor, Tensor, Tensor, list[Tensor]]](), list[Tensor]()
         every = torch.arange(most // S + 1).expand(len(plan.near), -1)
         for near, who in ((plan.near, n >= plan.hubs), (every, n < plan.hubs)):
@@ -137,10 +138,37 @@ class Cuts:
         self.back = back.view(B, L).to(device)
 
     def under(self, inside: Structure) -> Tiles:
-        """With what holds inside the blocks."""
+        """With what holds inside the blocks. What holds for every batch of this shape is laid out once."""
+        if inside not in (FULL, CAUSAL):
+            return self._tiles(inside)
+        if inside not in self.kept:
+            self.kept[inside] = self._tiles(inside)
+        return self.kept[inside]
+
+    def _tiles(self, inside: Structure) -> Tiles:
         masks = [known if inside is FULL else known & inside.allows(*where) for *_, known, where in self.passes]
         laid = [(q, at, _told(mask)) for mask, (q, at, *_) in zip(masks, self.passes, strict=True)]
-        return Tiles(self.slots, laid, self.back, lambda mask_mod: self._blocks(masks, mask_mod))
+        made = list[Any]()
+
+        def blocks(mask_mod: Any) -> Any:
+            if not made:
+                made.append(self._blocks(masks, mask_mod if self.plan.places is not None else self._asked(inside)))
+            return made[0]
+
+        return Tiles(self.slots, laid, self.back, blocks)
+
+    def _asked(self, inside: Structure) -> Any:
+        """FlexAttention's question, answered by a table of the blocks: drawn ones would be drawn for each pair."""
+        S, near = self.plan.size, self.plan.near
+        n = len(near)
+        table = torch.zeros(n, n + 1, dtype=torch.bool).scatter_(1, near.where(near >= 0, n), True)
+        table[: self.plan.hubs] = True
+        table = table.to(self.back.device)
+
+        def asked(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return table[i // S, j // S] & inside.allows(b, i, j)
+
+        return asked
 
     def _blocks(self, masks: list[Tensor], mask_mod: Any) -> Any:
         """FlexAttention's block mask, by counts of the allowed pairs: where all are, the kernel need not ask."""
