@@ -152,6 +152,15 @@ def test_recall_is_judged_exactly_and_by_distance_unless_other_settings_are_give
     assert choose("recall", {"data.kind": "text"}).recipe.data.kind == "text"
 
 
+@pytest.mark.parametrize("kind", ["transformer", "conv"])
+def test_a_model_of_pairs_has_room_for_the_longest_sentence_that_is_to_be_read(kind, tmp_path):
+    context = lambda **said: choose("recall", {"model.kind": kind, **said}).recipe.model.context  # noqa: E731
+    assert context() == 1025
+    assert context(**{"data.longest": 20}) == 512
+    assert context(**{"model.context": 700}) == 700
+    assert choose("recall", {"model.kind": "rnn"}).recipe.model.context == "each"
+
+
 def test_trees_are_judged_by_their_brackets_unless_other_settings_are_given(tmp_path):
     (tmp_path / "a.mrg").write_text("( (S (NP-SBJ (NN dog)) (VP (VBD ran))) )\n" * 30)
     found = choose("a.mrg").recipe

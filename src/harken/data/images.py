@@ -58,8 +58,8 @@ class Lens:
     def numbers(self, pixels: Tensor) -> Tensor:  # B C S S: bytes, or shares of 1
         """What a model is given: how far a pixel lies from the mean, in spreads."""
         x = pixels.float() / 255 if pixels.dtype == torch.uint8 else pixels
-        mean, spread = (x.new_tensor(values)[:, None, None] for values in (self.mean, self.spread))
-        return (x - mean) / spread
+        channels = zip(x.unbind(-3), self.mean, self.spread, strict=True)  # no table: a recorded step may copy none
+        return torch.stack([(one - mean) / spread for one, mean, spread in channels], -3)
 
     def targets(self, album: "Album") -> Numbers:
         """The numbers of the labels."""
