@@ -1,11 +1,13 @@
 """What is typed about captions, and what is said."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 
-from harken.data import png
+from harken.data import png, scenes
+from harken.study import demo_scenes, train
 
 TINY = ["train.steps=2", "train.batch=8", "model.size=tiny", "train.threads=1", "task.longest=6", "task.eval_pairs=3"]
 
@@ -55,3 +57,25 @@ def test_what_is_mistyped_is_told(harken, run, typed, told):
     done = harken(*[run if word == "RUN" else word for word in typed])
     assert done.code in (1, 2)
     assert told in done.err
+
+
+def test_the_demo_of_scenes_captions_pairs_that_never_met(harken, monkeypatch):
+    def small(data, *, minutes, **how):
+        assert (data, minutes) == ("scenes", 4.0)
+        tiny = {"train.steps": 2, "model.size": "tiny", "task.longest": 6, "task.eval_pairs": 3}
+        return train.train(data, settings=tiny, **how)
+
+    monkeypatch.setattr(demo_scenes, "train", small)
+    monkeypatch.setattr(scenes, "MANY", {"train": 60, "valid": 10, "test": 20})
+    said = harken("demo", "scenes", "--out", "mine").out
+    assert len(re.findall(r"^ +it says ", said, re.M)) == 3
+    true = re.findall(r"^ +it is +(.+)   or   (.+)$", said, re.M)
+    apart = scenes.held_out()[1]
+    for one, other in true:
+        a, b = (re.findall(r"(?:small|large) (\w+) (\w+)", text) for text in (one, other))
+        assert a == b[::-1]
+        assert frozenset(a) in apart
+    letters = "".join(re.findall(r"^    ([.rgbypw]{32})$", said, re.M))
+    assert len(letters) == 3 * 16 * 32
+    assert {*letters} <= {*".rgbypw"}
+    assert len({*letters}) > 2

@@ -45,6 +45,13 @@ def test_a_run_is_judged_by_a_table_of_problems_and_answers(harken, gcd, tmp_pat
     assert found["baseline"]["always 1"]["accuracy"] == 0
 
 
+def test_a_table_with_a_wrong_answer_is_refused(harken, gcd, tmp_path):
+    (tmp_path / "mine.tsv").write_text("7 14\t7\n160 120\t39\n12 18\t6\n")
+    refused = harken("eval", str(gcd), str(tmp_path / "mine.tsv"))
+    assert refused.code == 2
+    assert "'160 120': the answer is 40, not 39 as the table says" in refused.err
+
+
 def test_a_run_is_judged_by_its_own_problem_only(harken, gcd):
     assert harken("eval", str(gcd), "maths:gcd").code == 0
     refused = harken("eval", str(gcd), "maths:addition")

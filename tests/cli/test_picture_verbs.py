@@ -57,6 +57,16 @@ def test_what_is_no_picture_is_told_by_its_name(harken, folder, tmp_path, name, 
     assert failed.err.count("\n") == 1
 
 
+def test_of_many_pictures_a_broken_one_is_left_out_and_told(harken, folder):
+    harken("train", "shapes", *TINY)
+    whole = (folder / "light" / "1.png").read_bytes()
+    (folder / "light" / "1.png").write_bytes(whole[: len(whole) // 2])
+    said = harken("classify", "runs/shapes", "shapes/light")
+    assert len(said.out.splitlines()) == 19
+    assert "left out: shapes/light/1.png: " in said.err
+    assert said.code == 0
+
+
 def test_a_run_of_pictures_refuses_what_is_asked_of_texts(harken, folder):
     harken("train", "shapes", *TINY)
     said = harken("generate", "runs/shapes", "x").err

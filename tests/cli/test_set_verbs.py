@@ -1,4 +1,4 @@
-"""What is typed about sets, and what is said: check, train, classify, eval."""
+"""What is typed about sets, and what is said: check, train, classify, eval, demo clouds."""
 
 import json
 import re
@@ -6,6 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+from harken.data import catalogue
+from harken.data.clouds import SOLIDS
+from harken.study import demo_clouds, train
 
 TINY = ["train.steps=2", "train.batch=8", "model.size=tiny", "train.threads=1"]
 
@@ -113,3 +117,19 @@ def test_what_is_mistyped_is_told_in_one_line(harken, run, typed, told):
     assert done.code in (1, 2)
     assert told in done.err
     assert done.err.count("\n") == 1
+
+
+def test_the_demo_of_clouds_says_on_which_solid_points_lie_in_whatever_order(harken, monkeypatch):
+    def small(data, *, minutes, **how):
+        assert (data, minutes) == ("clouds", 1.0)
+        return train.train(data, settings={"train.steps": 2, "model.size": "tiny"}, **how)
+
+    monkeypatch.setattr(catalogue, "CLOUDS", 60)
+    monkeypatch.setattr(demo_clouds, "train", small)
+    said = harken("demo", "clouds", "--out", "mine").out
+    assert {*re.findall(r"is a (\w+)", said)} == {*SOLIDS}
+    assert len(re.findall(r"\w+ \(\d+ %\)", said)) == 4
+    assert "their points in another order: the same answers" in said
+    place = re.search(r"harken classify mine '?([^'\n]+?\[c0\])'?  ", said)
+    assert place
+    assert re.match(r"0\.\d{3} \w+  ", harken("classify", "mine", place[1]).out)

@@ -337,7 +337,12 @@ def test_what_a_run_keeps_is_read_again(folder, tmp_path):
     assert vars(GraphWords.load(tmp_path)) == vars(words)
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"ask": "node"}', '{"ask": "x", "labels": ["a"], "features": 3}'])
+LOOSE = '{"ask": "node", "labels": ["a"], "features": 3, "centre": ["x"]}'
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", '{"ask": "node"}', '{"ask": "x", "labels": ["a"], "features": 3}', LOOSE]
+)
 def test_labels_that_are_none_are_refused(tmp_path, content):
     (tmp_path / "labels.json").write_text(content)
     with pytest.raises(BadRun, match="does not tell what is said of a graph"):

@@ -210,7 +210,9 @@ def test_a_function_that_is_typed_has_the_tokens_of_the_one_that_was_drawn():
         *(("gcd", text) for text in ("160", "a b", "1.5 2", "-5 5", "9" * 5000 + " 1")),
         *(("integrals", text) for text in ("2*y", "open(x)", "x.__class__", "(", "(" * 9999)),
         ("fractions", "1/2"),
+        ("fractions", "1/0 + 1/2"),
         ("eigenvalues", "1 2 3"),
+        ("eigenvalues", "1 2 3; 4 5 6; 7 8 9"),
         ("transposition", "1 2 3 4 5 6 7 8 x"),
     ],
 )

@@ -558,3 +558,24 @@ def test_a_table_of_paths_to_pictures_with_labels_is_images(tmp_path):
     assert guess.settings == {"data.image": "file", "data.label": "kind"}
     (tmp_path / "shots.csv").write_text(("id,file,kind\n" + rows).replace("0.jpg", "0.txt"))
     assert sniff(tmp_path / "shots.csv").kind == "table"
+
+
+@pytest.mark.parametrize("head", ["source,target", "from,to,weight", "u,v"])
+def test_a_table_of_numbered_ends_is_a_graph(head, tmp_path):
+    file = tmp_path / "edges.csv"
+    width = head.count(",") + 1
+    file.write_text("\n".join([head, *(",".join(str((n * k) % 7) for k in range(1, width + 1)) for n in range(30))]))
+    assert sniff(file).kind == "graph"
+
+
+@pytest.mark.parametrize("head", ["a,b,label", "x,y"])
+def test_numbers_under_other_names_are_no_edges(head, tmp_path):
+    file = tmp_path / "numbers.csv"
+    width = head.count(",") + 1
+    file.write_text("\n".join([head, *(",".join(str((n * k) % 7) for k in range(1, width + 1)) for n in range(30))]))
+    assert sniff(file).kind != "graph"
+
+
+def test_named_sides_of_words_are_still_pairs(tmp_path):
+    (tmp_path / "p.csv").write_text("source,target\n" + "one,eins\ntwo,zwei\n" * 20)
+    assert sniff(tmp_path / "p.csv").kind == "pairs"

@@ -25,12 +25,16 @@ def model():
     return made
 
 
+def log_probabilities(model, source, answers, *, ended=True) -> list[float]:
+    """The sum of ln p of each answer and its edge, from one whole pass; all have one length."""
+    tokens = torch.tensor([[model.edge, *answer] for answer in answers])
+    logs = model.scores(tokens, source=torch.tensor([source] * len(answers))).log_softmax(-1)
+    wanted = torch.tensor([[*answer, model.edge] if ended else answer for answer in answers])
+    return logs[:, : wanted.shape[1]].gather(2, wanted[..., None]).sum((1, 2)).tolist()
+
+
 def log_probability(model, source, answer, *, ended=True) -> float:
-    """The sum of ln p of an answer and its edge, from one whole pass."""
-    tokens = torch.tensor([[model.edge, *answer]])
-    logs = model.scores(tokens, source=torch.tensor([source])).log_softmax(-1)[0]
-    wanted = [*answer, model.edge] if ended else answer
-    return float(sum(logs[n, token] for n, token in enumerate(wanted)))
+    return log_probabilities(model, source, [answer], ended=ended)[0]
 
 
 def greedy(model, source, most) -> list[int]:
@@ -54,14 +58,12 @@ def test_a_beam_of_one_is_greedy(model):
 def test_a_wide_beam_finds_the_best_of_all_answers(model, penalty):
     most, source = 3, SOURCES[0]
     words = range(VOCAB - 1)
-    every = [list(a) for n in range(most) for a in itertools.product(words, repeat=n)]
-    best = max(every, key=lambda a: log_probability(model, source, a) / (len(a) + 1) ** penalty)
-    full = [list(a) for a in itertools.product(words, repeat=most)]
-    cut = max(full, key=lambda a: log_probability(model, source, a, ended=False))
-    values = [
-        (log_probability(model, source, best) / (len(best) + 1) ** penalty, best),
-        (log_probability(model, source, cut, ended=False) / most**penalty, cut),
-    ]
+    values = []
+    for n in range(most + 1):  # the longest are cut, so that nobody asks for their edge
+        answers = [list(a) for a in itertools.product(words, repeat=n)]
+        ended = n < most
+        found = log_probabilities(model, source, answers, ended=ended)
+        values += [(value / (n + ended) ** penalty, answer) for value, answer in zip(found, answers, strict=True)]
     value, answer = max(values)
     (found,) = Finder(model).search([source], Search(beam=11**2, longest=most, length_penalty=penalty))
     assert found[0].tokens == answer

@@ -72,6 +72,11 @@ def test_a_block_wider_than_the_context_is_cut_to_it() -> None:
     assert gpt.Shape(**SMALL, structure="bigbird", block=65536).reach().plan.size == 32
 
 
+def test_blocks_that_save_nothing_are_told_and_others_are_not() -> None:
+    assert "model.context=256 has 4 blocks, and each looks at up to 7" in gpt.Shape(structure="bigbird").remark
+    assert gpt.Shape(structure="bigbird", context=4096).remark is gpt.Shape().remark is None
+
+
 def test_without_the_setting_nothing_is_joined_to_the_causal_mask() -> None:
     assert gpt.Shape().looks() is CAUSAL
 

@@ -93,6 +93,28 @@ def test_options_that_make_no_clusters_are_refused(three, given, message):
         harken.cluster(three, **given)
 
 
+def test_columns_are_taken_by_name_or_number_and_a_wrong_one_is_told(tmp_path):
+    file = tmp_path / "points.csv"
+    rows = [f"p{n},{n},{n % 2 * 100},{n % 3}" for n in range(12)]
+    file.write_text("\n".join(["name,id,x,y", *rows]))
+    both = [harken.cluster(str(file), k=2, columns=said) for said in ("x", " 3")]
+    assert all(made.facts["labels"] in ([0, 1] * 6, [1, 0] * 6) for made in both)
+    assert both[0].facts["columns"] == 1
+    assert both[0].points.names == [f"p{n}" for n in range(12)]
+    with pytest.raises(BadInput, match="there is no column 'z'; there are: name, id, x, y"):
+        harken.cluster(str(file), k=2, columns="x,z")
+    np.save(tmp_path / "points.npy", np.arange(12.0).reshape(4, 3))
+    assert harken.cluster(str(tmp_path / "points.npy"), k=2, columns="1,3").facts["columns"] == 2
+
+
+def test_points_that_are_all_the_same_and_a_range_that_is_cut_are_told():
+    notices = []
+    listen = lambda what, **facts: notices.append(facts.get("text", what))  # noqa: E731
+    harken.cluster(np.repeat(np.eye(3, 5, dtype=np.float32), 2, 0), k="2-8", listen=listen)
+    assert "k=2-8: there are 6 points, so it ends with 5" in notices
+    assert "k=3: the points of each cluster are all the same; more clusters say nothing" in notices
+
+
 def test_a_range_ends_where_the_points_do():
     assert [row["k"] for row in harken.cluster(np.eye(4)).facts["tried"]] == [2, 3]
 

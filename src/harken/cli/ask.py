@@ -53,6 +53,8 @@ def ask(run: str, context_file: str, questions: tuple[str, ...], precision: str,
 
 def _told(model: "Run", file: str, context: str, questions: Sequence[str]) -> Iterator[dict[str, Any]]:
     """The answers to these questions about the story of a file, or to its own."""
+    if not context.strip():
+        raise BadInput(f"{file}: there is no line of a story in it; tell one, such as: Joe went home.")
     if questions:
         yield from (model.ask(typed(question), context) for question in questions)
         return

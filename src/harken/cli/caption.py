@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from . import as_json, as_precision, show
-from .say import blocks, piped, typed
+from .say import Teller, blocks, piped, typed
 
 AT_ONCE = 64  # pictures that are looked at together
 
@@ -40,7 +40,7 @@ def caption(run: str, pictures: tuple[str, ...], precision: str, json_: bool, **
         if pictures in ((), ("-",))
         else pictures
     )
-    names, _ = listed(model, list(map(typed, typed_)))
+    names, _ = listed(model, list(map(typed, typed_)), Teller(aside=True))
     asked = {"alternatives": 1, **given}
     found = [
         best for n in range(0, len(names), AT_ONCE) for best in model.caption(names[n : n + AT_ONCE], index=n, **asked)

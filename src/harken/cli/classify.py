@@ -49,7 +49,7 @@ def classify(
         how |= {"prompt": as_typed(asked), "labels": labels.split(",")}
     model.classify([], **how)  # what cannot be asked is refused before the first text
     what, meant = NAMED.get(model.recipe.task.kind, ("", None))
-    heard = how if what == "sets" else {}  # rows without a number are told
+    heard = {"listen": how["listen"]} if what in ("sets", "files") else {}  # what is left out is told
     if in_ is not None and out_ is not None:
         columns = [*own_column(getattr(model.recipe.data, "text", None)), *COLUMNS]
         where = {"column": files["column"], "columns": columns, "whole": getattr(model.tokenizer, "pair", False)}

@@ -31,6 +31,7 @@ LONGEST = 100  # letters of an example
 @click.option("--raw", is_flag=True, help="Vectors of texts as they are; without it each has length 1.")
 @click.option("--scale", is_flag=True, help="Divide each column of numbers by its spread.")
 @click.option("--column", metavar="NAME", help="Where a table has its texts, by name or number.")
+@click.option("--columns", metavar="A,B", help="Of FILE: the columns taken, by name or number.  [default: all]")
 @click.option(
     "--regress", is_flag=True, help="Instead: learn TEXTS' labels from the components, over 100 ... all labels."
 )

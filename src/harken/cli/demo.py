@@ -43,6 +43,8 @@ DEMOS = {
     "reviews": Demo("is the film good? MiniLM beside learning from scratch", "demo_reviews:reviews", 3.0, Rivals),
     "digits": Demo("read handwritten digits, in seconds", "demo_digits:digits", 0.5),
     "gcd": Demo("greatest common divisors from examples alone: which are learned, and why", "demo_gcd:gcd", 2.0),
+    "scenes": Demo("say what stands where in a picture, of things that never met", "demo_scenes:scenes", 4.0),
+    "clouds": Demo("on which solid do these points lie? Sets, in no order", "demo_clouds:clouds", 1.0),
     "karate": Demo("who goes with whom when a club splits, from two of its members", "demo_karate:karate", 0.05),
 }
 DEFAULT = "translate"

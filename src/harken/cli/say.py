@@ -203,8 +203,11 @@ class Teller:
             self._progress("training", step, steps, f"loss {loss:.4f}{valid}{speed}")
         since = time.monotonic() - self.last
         due = step == steps or since > PLAIN_SECONDS
-        if "valid" in facts or (due and not self.live):
+        if "valid" in facts:
             self.held = f"  step {step:>7,} of {steps:,}   loss {loss:.4f}{valid}{speed}"
+        elif due and not self.live:
+            self._release()
+            self.held = f"  step {step:>7,} of {steps:,}   loss {loss:.4f}{speed}"  # an old look is not told again
         if step == steps or since > LOOK_SECONDS:
             self._release()
 

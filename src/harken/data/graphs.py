@@ -8,7 +8,7 @@ import json
 import math
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -18,9 +18,9 @@ from harken.data.graph_arrays import from_arrays
 from harken.data.graph_files import Bag, Floats, Ints, Raw
 from harken.data.pairs import key
 from harken.data.said import amount, answer_of, order, unknown
-from harken.data.split import LABELS, SplitData
+from harken.data.split import LABELS, Labels, Positive, SplitData, kept
 from harken.data.text import fingerprint
-from harken.errors import BadInput, BadRun, BadSetting
+from harken.errors import BadInput, BadSetting
 from harken.events import Listener, silent
 from harken.part import Outputs, Part
 
@@ -35,11 +35,11 @@ class GraphWords:
     """What the numbers of a run mean: what is asked, its labels, and how features are read."""
 
     ask: Ask
-    labels: list[str]
-    features: int
+    labels: Labels
+    features: Annotated[int, Field(ge=1, lt=2**31)]
     answer: Literal["label", "number"] = "label"
     mean: float = 0.0
-    spread: float = 1.0
+    spread: Positive = 1.0
     made: Literal["given", "identity", "degree"] = "given"  # where the features come from
     scale: Literal["rows", "columns", "none"] = "none"
     centre: list[float] | None = None  # of each column
@@ -55,15 +55,7 @@ class GraphWords:
 
     @classmethod
     def load(cls, folder: Path) -> "GraphWords":
-        try:
-            made = cls(**json.loads((folder / LABELS).read_text("utf-8")))
-            good = all(isinstance(label, str) for label in made.labels) and math.isfinite(made.mean + made.spread)
-            good = good and isinstance(made.features, int) and 0 < made.features < 2**31
-        except (OSError, ValueError, TypeError, RecursionError):
-            good = False
-        if not good or not made.labels or made.ask not in ("node", "edge", "graph"):
-            raise BadRun(f"{folder / LABELS}: does not tell what is said of a graph; take it from a copy")
-        return made
+        return kept(cls, folder, "what is said of a graph")
 
     def read(self, raw: Raw) -> Floats | Bag:
         """The features of a graph, as they were learned from."""

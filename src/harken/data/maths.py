@@ -235,6 +235,11 @@ class MathsTokens(Tokenizers):
             for each in ([self.problem.read(t) for t in texts], [self.problem.read_target(t) for t in texts.values()])
         ]
         said = [[self.problem.said(sides[1][n])] for n in range(len(sides[1]))]
+        for source, (told,) in zip(texts, said, strict=True):
+            if (true := self.problem.truth(source)) not in (None, told):
+                raise BadInput(
+                    f"{source!r}: the answer is {true}, not {told} as the table says; mend it, or leave it out"
+                )
         return Pairs(sides[0], sides[1], list(texts), said, [each[0] for each in said if self.problem.by_outcome])
 
     def _side(self, ids: Tensor, lengths: Tensor) -> Side:

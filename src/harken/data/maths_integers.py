@@ -136,7 +136,10 @@ class Integers(Numerals):
     # --- as people write it -------------------------------------------------------------------------------------------
 
     def read(self, text: str) -> list[int]:
-        return self._read(text, self.how.operands, self.how.written)
+        ids = self._read(text, self.how.operands, self.how.written)
+        if self.name == "fractions" and 0 in self._typed(text)[1::2]:
+            raise refuse(text, f"maths:{self.name}", "lower numbers that are not 0, such as '1/2 + 1/3'")
+        return ids
 
     def read_target(self, text: str) -> list[int]:
         return self._read(text, self.how.outcomes, self._answer)
@@ -145,8 +148,12 @@ class Integers(Numerals):
     def _answer(self) -> str:
         return "{}/{}" if self.how.outcomes == 2 else "{}"
 
+    @staticmethod
+    def _typed(text: str) -> list[int]:
+        return [int(number) for number in re.findall(r"\d+", text[:LETTERS])]
+
     def _read(self, text: str, many: int, written: str) -> list[int]:
-        found = [int(number) for number in re.findall(r"\d+", text[:LETTERS])]
+        found = self._typed(text)
         if not TYPED.fullmatch(text) or len(found) != many or text[LETTERS:]:
             example = written.format(*(160, 120, 7, 9)[:many])
             takes = f"{many} whole number{'s' * (many > 1)}, such as {example!r}"
@@ -164,6 +171,12 @@ class Integers(Numerals):
 
     def right(self, source: str, said: str, true: str) -> bool:
         return said == true
+
+    def truth(self, source: str) -> str | None:
+        found = self._typed(source)
+        if max(found) > self.largest:  # whose outcome may leave 64 bits
+            return None
+        return self._answer.format(*self.how.answer(torch.tensor([found]), self.modulus)[0].tolist())
 
 
 # --- what a base gives away -------------------------------------------------------------------------------------------

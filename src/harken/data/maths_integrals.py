@@ -126,6 +126,9 @@ class Integrals(Numerals):
         except (ValueError, TypeError, OverflowError, ZeroDivisionError, RecursionError):
             return False
 
+    def truth(self, source: str) -> str | None:
+        return None
+
 
 # --- trees ------------------------------------------------------------------------------------------------------------
 

@@ -98,7 +98,11 @@ class Matrices(Reals):
     # --- as people write it -------------------------------------------------------------------------------------------
 
     def read(self, text: str) -> list[int]:
-        return self._read(text, self.n * self.n)
+        ids = self._read(text, self.n * self.n)
+        x = torch.tensor([float(number) for number in NUMBER.findall(text)]).view(self.n, self.n)
+        if not self.exact and not torch.equal(x, x.mT):
+            raise refuse(text, f"maths:{self.name}", "a symmetric matrix, such as '2 1; 1 2'")
+        return ids
 
     def read_target(self, text: str) -> list[int]:
         return self._read(text, self.n * self.n if self.exact else self.n)
@@ -126,3 +130,6 @@ class Matrices(Reals):
         mine, theirs = ([float(x) for x in NUMBER.findall(text)] for text in (said, true))
         error = sum(abs(a - b) for a, b in zip(mine, theirs, strict=False))
         return len(mine) == len(theirs) and error <= TOLERANCE * sum(map(abs, theirs))
+
+    def truth(self, source: str) -> str | None:
+        return None

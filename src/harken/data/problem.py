@@ -118,6 +118,9 @@ class Problem(Protocol):
         ...
 
     def right(self, source: str, said: str, true: str) -> bool: ...
+    def truth(self, source: str) -> str | None:
+        """The one answer to what was typed; None where there is none, or it is not computed here."""
+        ...
 
 
 def joined(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:

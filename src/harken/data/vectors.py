@@ -1,6 +1,7 @@
 """Vectors from a file: a NumPy array, or a table of numbers with a row for each point. Nothing in it can run."""
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,14 +23,21 @@ class Vectors(NamedTuple):
     names: list[str] | None = None
 
 
-def read_vectors(path: Path, listen: Listener) -> Vectors:
-    """The vectors of a .npy file, or the columns of numbers of a table; its first column of text names the rows."""
+def read_vectors(path: Path, listen: Listener, columns: Sequence[str] = ()) -> Vectors:
+    """The vectors of a .npy file, or the columns of numbers of a table; its first column of text names the rows.
+
+    `columns` are those that are taken, by name or number; without them all are.
+    """
     if not path.is_file():
         raise BadInput(f"{path}: there is no such file; name a .npy, .csv or .tsv file of vectors{near_name(path)}")
     if path.suffix.lower() not in SUFFIXES:
         way = f"for a file of texts name a run first: harken cluster RUN {path.name}"
         raise BadInput(f"{path}: vectors are read from {', '.join(SUFFIXES)} files; {way}")
-    found = Vectors(_array(path)) if path.suffix.lower() == ".npy" else _table(path, listen)
+    if path.suffix.lower() == ".npy":
+        x = _array(path)
+        found = Vectors(x[:, _asked(path, columns, [str(n + 1) for n in range(x.shape[1])])] if columns else x)
+    else:
+        found = _table(path, listen, columns)
     bad = np.flatnonzero(~np.isfinite(found.x).all(1))
     if len(bad):
         row, column = int(bad[0]), int(np.flatnonzero(~np.isfinite(found.x[bad[0]]))[0])
@@ -55,11 +63,22 @@ def _array(path: Path) -> npt.NDArray[np.float32]:
     return np.array(raw, np.float32)
 
 
-def _table(path: Path, listen: Listener) -> Vectors:
-    """The columns whose cells are numbers; one that is mostly numbers must be so everywhere."""
+def _asked(path: Path, columns: Sequence[str], heads: Sequence[str]) -> list[int]:
+    """Where the columns with these names or numbers stand."""
+    known = {str(n + 1): n for n in range(len(heads))} | {head: n for n, head in enumerate(heads)}
+    for name in columns:
+        if name not in known:
+            raise BadInput(f"{path}: there is no column {name!r}; there are: {', '.join(heads)[:200]}")
+    return [known[name] for name in columns]
+
+
+def _table(path: Path, listen: Listener, asked: Sequence[str]) -> Vectors:
+    """The columns that are asked for, or whose cells are numbers; one that is mostly numbers must be so everywhere."""
     heads, rows = _rows(path)
     columns = list(zip(*(cells for _, cells in rows), strict=True))
-    numbers = [n for n, column in enumerate(columns) if 2 * sum(map(_number, column)) > len(column)]
+    numbers = _asked(path, asked, heads) or [
+        n for n, column in enumerate(columns) if 2 * sum(map(_number, column)) > len(column)
+    ]
     if not numbers:
         way = f"to cluster texts name a run first: harken cluster RUN {path.name}"
         raise BadInput(f"{path}: its columns ({', '.join(heads)[:100]}) hold text, not numbers; {way}")
@@ -68,7 +87,7 @@ def _table(path: Path, listen: Listener) -> Vectors:
             if not _number(cell):
                 what = f"column {heads[n]!r} is {cell[:40]!r}" if cell.strip() else f"column {heads[n]!r} is empty"
                 raise BadInput(f"{path}:{line}: {what}; a number is needed in each row; mend it or leave the row out")
-    texts = [n for n in range(len(columns)) if n not in numbers]
+    texts = [n for n in range(len(columns)) if n not in numbers and not all(map(_number, columns[n]))]
     if texts:
         rest = f"; left out: {', '.join(heads[n] for n in texts[1:])}" if texts[1:] else ""
         listen("notice", text=f"{path}: the column of text {heads[texts[0]]!r} names the rows{rest}")

@@ -36,6 +36,16 @@ class Reach(Part):
         """Whether several texts are laid into a row: with blocks each would be cut anew."""
         return self.structure == "full"
 
+    @property
+    def remark(self) -> str | None:
+        """What is to be told before the training: blocks save nothing where each looks at all."""
+        said: Any = self
+        n, most = -(-said.context // self.block), 2 * self.near + 1 + self.hubs + self.links
+        if self.structure == "full" or n > most:
+            return None
+        why = f"a text of model.context={said.context} has {n} blocks, and each looks at up to {most}"
+        return f"model.structure=bigbird: {why}: nothing is saved; for longer texts set model.context"
+
     def reach(self, also: Structure = FULL) -> Structure:
         """The setting as a structure, for blocks that also keep to another one."""
         if self.structure == "full":

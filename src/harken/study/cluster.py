@@ -32,6 +32,7 @@ from .train import is_free, next_free
 WORDS, EXAMPLES = 8, 3  # shown of each cluster
 SURE = 2.0  # standard errors from which on a word is telling
 KEPT = 10  # components that are told
+ALIKE = 1e-9  # share of the variance that is left where the points of each cluster are the same
 AT_ONCE = 4096  # texts that are embedded between two signs of life
 
 
@@ -48,6 +49,7 @@ class How:
     raw: bool = False  # vectors of texts as they are; else each has length 1
     scale: bool = False  # divide each column by its spread
     column: str | None = None  # of a table: where its texts are
+    columns: str | None = None  # of vectors: those that are taken, by name or number, with commas between them
 
     def ks(self, n: int) -> list[int]:
         """3 -> [3]; 2-8 -> [2, ..., 8], as far as there are points; 2,4,8 -> [2, 4, 8]."""
@@ -104,8 +106,8 @@ def cluster(
 ) -> Clustering:
     """Sort vectors into clusters: a file (.npy, .csv), an array, or a run's vectors of texts (a file, or a list).
 
-    Options: k (3, "2-8", "2,4,8"), restarts, start ("k-means++", "random"), seed, scale; of texts pool, layer, raw and
-    column. With `out` a folder is written.
+    Options: k (3, "2-8", "2,4,8"), restarts, start ("k-means++", "random"), seed, scale, columns ("a,b"); of texts
+    pool, layer, raw and column. With `out` a folder is written.
     """
     refuse_unknown(how, [each.name for each in fields(How)])
     asked = How(**how)
@@ -118,9 +120,13 @@ def cluster(
     ks = asked.ks(len(points.x))
     for k in ks:
         check(points.x, k)
+    if "-" in str(asked.k) and ks[-1] < int(str(asked.k).partition("-")[2]):
+        listen("notice", text=f"k={asked.k}: there are {len(points.x):,} points, so it ends with {ks[-1]}")
     how = {"start": asked.start, "restarts": asked.restarts, "seed": asked.seed}
     found, rows = tried(points.x, ks, **how, listen=listen)
-    axes = components(points.x)
+    axes, nothing = components(points.x), ALIKE * float(points.x.var(0).sum()) * len(points.x)
+    if whole := [k for k, one in zip(ks, found, strict=True) if k < ks[-1] and one.inertia <= nothing]:
+        listen("notice", text=f"k={whole[0]}: the points of each cluster are all the same; more clusters say nothing")
     said = _choice(ks, rows)
     best = found[ks.index(said["silhouette"])]
     facts = {
@@ -173,7 +179,7 @@ def _points(what: Any, texts: Any, how: How, listen: Listener) -> Points:
         names = _texts(Path(given), how.column, listen) if isinstance(given, str | Path) else list(given)
         place = f"{given} by {model.path}" if isinstance(given, str | Path) else f"{len(names):,} texts by {model.path}"
         return Points(embedded(model, names, how, listen), names, place)
-    found: Vectors = read_vectors(Path(what), listen)
+    found: Vectors = read_vectors(Path(what), listen, [name.strip() for name in (how.columns or "").split(",") if name])
     if texts is None:
         return Points(found.x, found.names, str(what))
     names = _texts(Path(texts), how.column, listen)

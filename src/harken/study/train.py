@@ -228,6 +228,8 @@ def prepare(
     """
     ranks = ranks or Ranks()
     known = transfer.words(recipe) if tokenizer is None else tokenizer
+    if remark := getattr(recipe.model, "remark", None):
+        listen("notice", text=remark)
     opened = ranks.in_turn(lambda: recipe.open(known, listen=listen))
     if recipe.train.seeds > 1:
         if ranks.world > 1:

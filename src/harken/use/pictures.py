@@ -15,6 +15,7 @@ from harken.core import watching
 from harken.data.images import Lens
 from harken.data.picture_files import SUFFIXES, coloured, decoded, fitted, read_idx, read_npz, stacked
 from harken.errors import BadInput, near_name
+from harken.events import Listener, silent
 from harken.tasks.image import answers
 
 from .classify import said
@@ -76,8 +77,11 @@ def _array(path: Path, white: int, *state: int) -> Tensor:  # N C H W
     return stacked(x, str(path), white)
 
 
-def listed(run: "Run", given: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The pictures that these names mean, and their names, which are the same: a folder means all that lie in it."""
+def listed(run: "Run", given: Sequence[str], listen: Listener = silent) -> tuple[list[str], list[str]]:
+    """The pictures that these names mean, and their names, which are the same: a folder means all that lie in it.
+
+    Of several, those that cannot be read are left out and told.
+    """
     found = list[str]()
     for name in given:
         path = Path(name)
@@ -90,4 +94,14 @@ def listed(run: "Run", given: Sequence[str]) -> tuple[list[str], list[str]]:
             found.append(name)
         else:
             raise BadInput(f"{name}: there is no such picture; check the name{near_name(name)}")
-    return found, found
+    good, why = list[str](), None
+    for name in found if len(found) > 1 else []:
+        try:
+            pixels_of(name)
+            good.append(name)
+        except BadInput as error:
+            why = error
+            listen("notice", text=f"left out: {error}")
+    if why and not good:
+        raise why
+    return (good, good) if why else (found, found)
