@@ -1,5 +1,7 @@
 """BigBird in the families that read texts: a text says the same alone, padded, packed, or word by word."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -70,6 +72,13 @@ def test_blocks_wider_than_the_text_are_full_attention() -> None:
 
 def test_a_block_wider_than_the_context_is_cut_to_it() -> None:
     assert gpt.Shape(**SMALL, structure="bigbird", block=65536).reach().plan.size == 32
+
+
+@pytest.mark.process
+def test_models_are_imported_without_a_compiler() -> None:
+    """It takes a second, which every command would wait."""
+    code = "import sys, harken.models.gpt, harken.study.train; sys.exit('torch._dynamo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_blocks_that_save_nothing_are_told_and_others_are_not() -> None:

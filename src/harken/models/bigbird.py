@@ -100,18 +100,23 @@ class Plan:
     places: Tensor | None = None  # B L: where each slot stands in its document; None: at its own number
     inside: Structure = FULL  # what else holds between the words of two blocks
     made: dict[Any, "Cuts"] = field(default_factory=dict)  # of the last shapes: a recorded step makes none anew
+    lay: Any = field(default_factory=lambda: torch.compiler.disable(_laid))  # here, as it takes a second to import
 
     def __and__(self, other: Structure) -> "Plan":
         return replace(self, inside=self.inside & other)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __call__(self, B: int, L: int, device: torch.device) -> Tiles:
-        key = B, L, device
-        if key not in self.made:
-            if len(self.made) > 3:
-                self.made.clear()
-            self.made[key] = Cuts(self, *key)
-        return self.made[key].under(self.inside)
+        tiles: Tiles = self.lay(self, B, L, device)
+        return tiles
+
+
+def _laid(plan: Plan, B: int, L: int, device: torch.device) -> Tiles:
+    key = B, L, device
+    if key not in plan.made:
+        if len(plan.made) > 3:
+            plan.made.clear()
+        plan.made[key] = Cuts(plan, *key)
+    return plan.made[key].under(plan.inside)
 
 
 class Cuts:
