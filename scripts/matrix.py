@@ -53,6 +53,7 @@ HEADS = [
     ("maths", "transformer"), ("sets", "set"), ("captions", "caption"),
 ]  # fmt: skip
 PICTURES = {"model.heads": 2, "model.stem": "patch", "model.pool": "first"}  # those of the paper, which others have too
+PICTURES |= {"task.shift": 0.1, "task.flip": True, "task.erase": 0.3, "task.mixup": 0.3, "task.cutmix": 0.3}
 PAIRS = {"task.eval_pairs": 10, "task.longest": 12, "task.beam": 1, "task.label_smoothing": 0.1}
 TWO_HEADS = ("gpt", "bert", "transformer", "set", "caption")
 SHORT = {("text", model) for model in ("gpt", "rnn", "gru", "lstm")}

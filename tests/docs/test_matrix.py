@@ -10,6 +10,7 @@ import pytest
 HOME = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(HOME / "scripts"))
 
+import harken  # noqa: E402
 import matrix  # noqa: E402
 from harken import kinds  # noqa: E402
 from harken.errors import BadInput  # noqa: E402
@@ -26,6 +27,15 @@ def tried(family: matrix.Family) -> dict[str, str]:
 @pytest.mark.parametrize("column", matrix.CHECKS)
 def test_the_family_trains_is_judged_and_goes_on_after_a_death(family: matrix.Family, column: str) -> None:
     assert tried(family)[column] == matrix.PASSES
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: f"{family.data}-{family.model}")
+def test_the_family_learns_on_a_gpu_as_it_does_there_of_itself(family: matrix.Family, tmp_path: Path) -> None:
+    """Compiled, recorded, in bfloat16: what a user gets who says nothing."""
+    there = {"train.device": "cuda", "train.precision": "auto", "train.steps": 8}
+    made = harken.train(family.write(tmp_path), out=tmp_path / "run", settings={**family.settings(), **there})
+    assert made.facts["metrics"]
 
 
 def test_the_page_is_what_was_tried() -> None:

@@ -1,14 +1,11 @@
 """From pictures with captions to a run that says what a picture shows: trained, judged, resumed, traced, compared."""
 
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import harken
-from harken import run
 from harken.data import png
 from harken.data.collages import collages, write
 from harken.errors import BadInput
@@ -109,31 +106,6 @@ def test_other_pictures_are_judged_by_their_own_captions(trained, folder):
     score, free = trained.evaluate("test", data=str(folder / "train.tsv"))
     assert score.metrics["exact_match"] > 0.9
     assert free
-
-
-class Died(Exception):
-    """What stands in for a kill: nothing is tidied up."""
-
-
-def test_a_training_that_died_ends_as_if_it_had_not(folder, tmp_path):
-    settings = {**TINY, "model.dropout": 0.1, "train.steps": 14, "train.checkpoint_every": 4, "task.eval_pairs": 5}
-
-    def die(event: str, **facts: Any) -> None:
-        if event == "step" and facts["step"] == 10:
-            raise Died
-
-    harken.train(folder, out=tmp_path / "whole", settings=settings)
-    with suppress(Died):
-        harken.train(folder, out=tmp_path / "broken", settings=settings, listen=die)
-    begun = []
-    harken.train(
-        tmp_path / "broken",
-        resume=True,
-        listen=lambda event, **facts: begun.append(facts["step"]) if event == "begin" else None,
-    )
-    assert begun == [8]
-    whole, broken = (run.sha256(tmp_path / name / "model.safetensors") for name in ("whole", "broken"))
-    assert whole == broken
 
 
 def test_seeds_of_captions_are_trained_together(folder, tmp_path):

@@ -152,6 +152,13 @@ def test_recall_is_judged_exactly_and_by_distance_unless_other_settings_are_give
     assert choose("recall", {"data.kind": "text"}).recipe.data.kind == "text"
 
 
+def test_a_comparison_that_was_written_under_its_name_does_not_hide_a_set_of_the_catalogue(tmp_path):
+    (tmp_path / "recall").mkdir()
+    (tmp_path / "recall" / "compare.json").write_text("{}")
+    assert choose("recall").recipe.data.kind == "pairs"
+    assert located("recall").name == "recall.tsv"
+
+
 @pytest.mark.parametrize("kind", ["transformer", "conv"])
 def test_a_model_of_pairs_has_room_for_the_longest_sentence_that_is_to_be_read(kind, tmp_path):
     context = lambda **said: choose("recall", {"model.kind": kind, **said}).recipe.model.context  # noqa: E731

@@ -2,14 +2,13 @@
 
 import csv
 import json
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import harken
-from harken import kinds, run
+from harken import kinds
 from harken.errors import BadInput
 from harken.study.choose import choose
 
@@ -106,24 +105,6 @@ def test_two_texts_are_given_as_a_pair_or_with_a_tab(tables, tmp_path):
     assert found.classify([("red blue", "RED BLUE")]) == found.classify(["red blue\tRED BLUE"])
     with pytest.raises(BadInput, match="trained on pairs; two texts, with a tab between them, is accepted"):
         found.classify("red blue")
-
-
-@pytest.mark.parametrize("kind", ["bert", "lstm"])
-def test_a_training_that_died_ends_as_if_it_had_not(tables, tmp_path, kind):
-    class Died(Exception):
-        """What stands in for a kill."""
-
-    def die(event: str, **facts: Any) -> None:
-        if event == "step" and facts["step"] == 30:
-            raise Died
-
-    settings = {**made(kind), "model.dropout": 0.1, "train.steps": 40, "train.checkpoint_every": 8}
-    harken.train(tables / "labels.csv", out=tmp_path / "whole", settings=settings)
-    with suppress(Died):
-        harken.train(tables / "labels.csv", out=tmp_path / "broken", settings=settings, listen=die)
-    harken.train(tmp_path / "broken", resume=True)
-    for name in ("model.safetensors", "labels.json"):
-        assert run.sha256(tmp_path / "broken" / name) == run.sha256(tmp_path / "whole" / name)
 
 
 def test_models_are_compared_on_labels_by_their_accuracy(tables, tmp_path):

@@ -1,9 +1,7 @@
 """From pictures with labels to a run that says what a picture shows: trained, judged, resumed, compared, used."""
 
 import os
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -118,33 +116,6 @@ def test_other_pictures_are_judged_by_their_own_labels(trained, folder):
     assert score.protocol["images"] == 12
     assert score.metrics["accuracy"] == pytest.approx(sum(right) / 12)
     assert free
-
-
-class Died(Exception):
-    """What stands in for a kill: nothing is tidied up."""
-
-
-def test_a_training_that_died_ends_as_if_it_had_not(array, tmp_path):
-    settings = {**TINY, "model.dropout": 0.1, "train.steps": 14, "train.checkpoint_every": 4, "data.examples": 100}
-    settings |= {"task.shift": 0.1, "task.flip": True, "task.erase": 0.3, "task.mixup": 0.3, "task.cutmix": 0.3}
-
-    def die(event: str, **facts: Any) -> None:
-        if event == "step" and facts["step"] == 10:
-            raise Died
-
-    harken.train(array, out=tmp_path / "whole", settings=settings)
-    with suppress(Died):
-        harken.train(array, out=tmp_path / "broken", settings=settings, listen=die)
-    (tmp_path / "broken" / "labels.json").stat()  # it is kept from the beginning
-    begun = []
-    harken.train(
-        tmp_path / "broken",
-        resume=True,
-        listen=lambda event, **facts: begun.append(facts["step"]) if event == "begin" else None,
-    )
-    assert begun == [8]
-    whole, broken = (run.sha256(tmp_path / name / "model.safetensors") for name in ("whole", "broken"))
-    assert whole == broken
 
 
 def test_the_repeated_recipe_gives_the_same_weights(trained, tmp_path):

@@ -1,8 +1,6 @@
 """From a table of sets to a run that says what a set is: trained, judged, audited, resumed, compared, used."""
 
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +8,6 @@ import torch
 from sklearn.metrics import f1_score, mean_squared_error, r2_score
 
 import harken
-from harken import run
 from harken.errors import BadInput
 from harken.study.audit import audit
 from harken.study.choose import choose
@@ -136,31 +133,6 @@ def test_other_sets_are_judged_by_their_own_labels(trained, tmp_path):
     assert free
     with pytest.raises(BadInput, match="there is no column 'kind'"):
         trained.evaluate("test", data=str(windows(tmp_path / "bare.csv", 4, label=False)))
-
-
-class Died(Exception):
-    """What stands in for a kill: nothing is tidied up."""
-
-
-def test_a_training_that_died_ends_as_if_it_had_not(table, tmp_path):
-    settings = {**TINY, "model.dropout": 0.1, "model.pool": "seed", "train.steps": 14, "train.checkpoint_every": 4}
-
-    def die(event: str, **facts: Any) -> None:
-        if event == "step" and facts["step"] == 10:
-            raise Died
-
-    harken.train(table, out=tmp_path / "whole", settings=settings)
-    with suppress(Died):
-        harken.train(table, out=tmp_path / "broken", settings=settings, listen=die)
-    begun = []
-    harken.train(
-        tmp_path / "broken",
-        resume=True,
-        listen=lambda event, **facts: begun.append(facts["step"]) if event == "begin" else None,
-    )
-    assert begun == [8]
-    whole, broken = (run.sha256(tmp_path / name / "model.safetensors") for name in ("whole", "broken"))
-    assert whole == broken
 
 
 def test_settings_are_compared_on_the_same_sets(table, tmp_path):

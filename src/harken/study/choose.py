@@ -74,7 +74,7 @@ def choose(what: str | None, settings: Settings | None = None, *, listen: Listen
         if name in given:
             way = f"leave one of them out; with {name}, name a recipe instead: harken train char {name}=..."
             raise BadInput(f"{what}: {name} says too what is read; {way}")
-    entry = None if Path(what).exists() else catalogue.ENTRIES.get(what)
+    entry = catalogue.ENTRIES.get(what) if _hidden(what) or not Path(what).exists() else None
     if "data.kind" not in given and entry:
         _refuse_unread(what, Guess(entry.kind, entry.what, {}, (AS_TEXT,) if entry.kind in WRITTEN else ()))
     path = located(what, listen=listen)
@@ -204,7 +204,7 @@ def located(what: str, *, listen: Listener = silent) -> Path:
     path = Path(what)
     if what.startswith(SCHEME):
         return Path(SCHEME + named(what))
-    if what and (path.exists() or path.is_symlink()):
+    if what and not _hidden(what) and (path.exists() or path.is_symlink()):
         if (path / "harken.json").exists() or (path / "checkpoints").exists():
             if not (path / "recipe.toml").exists():
                 raise BadInput(f"{what}: this is a run without its recipe.toml; take it from a copy, or train again")
@@ -221,6 +221,11 @@ def located(what: str, *, listen: Listener = silent) -> Path:
     accepted = "there is no such file, folder, catalogue name (harken data) or recipe"
     near = near_name(what, [*catalogue.names(), *recipe.shipped_names()])
     raise BadInput(f"{what or repr(what)}: {accepted}; check the name{near}")
+
+
+def _hidden(what: str) -> bool:
+    """Whether a set of the catalogue is meant, though a comparison was written to a folder of the same name."""
+    return what in catalogue.ENTRIES and (Path(what) / "compare.json").is_file()
 
 
 def _stdin() -> Path:
