@@ -1,38 +1,35 @@
 """Copy and reverse, solved: every answer right, and the attention where it must be."""
 
-import pytest
 import torch
 
 from harken.data import recall
 from harken.study.train import train
 
 TINY = {
-    "data.tokens": "word", "data.valid": 0.03, "data.test": 0.0, "model.d": 64, "model.layers": 2, "model.heads": 2,
+    "data.tokens": "word", "data.valid": 0.03, "data.test": 0.0, "model.d": 64, "model.layers": 1, "model.heads": 2,
     "model.hidden": 256, "task.measure": "exact_match", "task.beam": 1, "task.label_smoothing": 0.0,
-    "train.batch": 64, "train.lr": 1e-2, "train.threads": 1, "train.eval_every": 250,
+    "train.batch": 64, "train.lr": 1e-2, "train.threads": 1, "train.eval_every": 150, "model.positions": "learned",
 }  # fmt: skip
 
 
-def learned(name, folder, **more):
-    rows = getattr(recall, name)(8000, lengths=(3, 6))
+def learned(name, folder, steps):
+    rows = getattr(recall, name)(6000, lengths=(3, 6))
     file = folder / f"{name}.tsv"
     file.write_text("source\ttarget\n" + "".join(f"{source}\t{target}\n" for source, target in rows))
-    return train(file, out=folder / name, settings=TINY | more)
+    return train(file, out=folder / name, settings={**TINY, "train.steps": steps})
 
 
-@pytest.mark.timeout(300)
 def test_copying_is_learned_without_a_mistake(tmp_path):
-    made = learned("copy", tmp_path, **{"train.steps": 500, "model.positions": "rotary"})
+    made = learned("copy", tmp_path, 350)
     assert made.metrics["valid"]["exact_match"] == 1.0
 
 
-@pytest.mark.timeout(300)
 def test_reversing_is_learned_without_a_mistake_and_looks_along_the_anti_diagonal(tmp_path):
-    made = learned("reverse", tmp_path, **{"train.steps": 1250, "model.positions": "sinusoid"})
+    made = learned("reverse", tmp_path, 550)
     assert made.metrics["valid"]["exact_match"] == 1.0
     trace = made.trace("a b c d e f")
     assert trace.source == ["a", "b", "c", "d", "e", "f", "<edge>"]
-    heads = [trace.attention("cross", layer=layer, head=head) for layer in range(2) for head in range(2)]
+    heads = [trace.attention("cross", layer=0, head=head) for head in range(2)]
     looked = [A[:6].argmax(-1).tolist() for A in heads]  # where each of the six answers looks most
     assert [5, 4, 3, 2, 1, 0] in looked
     best = torch.stack([A[:6, :6].flip(1).diagonal().mean() for A in heads]).max()
