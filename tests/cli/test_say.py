@@ -50,7 +50,7 @@ def test_elsewhere_the_looks_at_the_valid_split_and_the_last_step_are_lines(caps
             teller("step", step=step, steps=4, loss=2.5, lr=0.1 / step, **more)
     assert capsys.readouterr().out.splitlines() == [
         "  step       2 of 4   loss 2.5000   valid 2.0000 (quick look)   lr 0.05",
-        "  step       4 of 4   loss 2.5000   valid 2.0000 (quick look)   lr 0.025",
+        "  step       4 of 4   loss 2.5000   lr 0.025",  # an old look is not told again
     ]
 
 

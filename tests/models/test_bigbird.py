@@ -82,7 +82,8 @@ def test_models_are_imported_without_a_compiler() -> None:
 
 
 def test_blocks_that_save_nothing_are_told_and_others_are_not() -> None:
-    assert "model.context=256 has 4 blocks, and each looks at up to 7" in gpt.Shape(structure="bigbird").remark
+    said = gpt.Shape(structure="bigbird", context=256).remark
+    assert "model.context=256 has 4 blocks, and each looks at up to 7" in said
     assert gpt.Shape(structure="bigbird", context=4096).remark is gpt.Shape().remark is None
 
 

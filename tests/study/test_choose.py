@@ -19,6 +19,7 @@ from harken.study.choose import choose, located, run_name
 @pytest.fixture(autouse=True)
 def an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(catalogue, "RECALLS", 500)
 
 
 @pytest.fixture

@@ -27,7 +27,8 @@ def clouds(*, minutes: float = 1.0, out: str | Path | None = None, listen: Liste
     lines = ["  ".join(row) for row in zip(*seen, strict=True)]
     lines += ["  ".join(f"{text:<{WIDE}}" for text in texts) for texts in (said, [f"is a {solid}" for solid in some])]
     other = run.classify([points[::-1].astype(np.float32) for points in some.values()])
-    same = np.allclose(*([one[0]["probability"] for one in each] for each in (found, other)), atol=1e-5)
+    sure, turned = ([one[0]["probability"] for one in each] for each in (found, other))
+    same = np.allclose(sure, turned, atol=1e-5)
     lines += ["", f"their points in another order: {'the same answers' if same else 'other answers'}"]
     place = quote(str(run.path))
     hints = {
