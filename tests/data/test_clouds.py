@@ -16,8 +16,8 @@ def test_each_solid_comes_and_neither_place_nor_size_tells_which() -> None:
     assert {solid for *_, solid in some} == {*SOLIDS}
     for _, points, _ in some:
         assert points.shape == (POINTS, 3)
-        assert abs(points.mean()) < 0.03
-        assert abs(points.std() - 1) < 0.05
+        assert abs(points.mean()) < 0.02
+        assert abs(points.std() - 1) < 0.03
 
 
 def test_points_of_a_sphere_are_equally_far_from_its_middle_and_those_of_a_cross_are_not() -> None:

@@ -45,8 +45,8 @@ def clouds(count: int, seed: int = 0) -> Iterator[tuple[str, Numbers, str]]:
         rng = dice(seed, n)
         solid = rng.choice([*SOLIDS])
         x = SOLIDS[solid](rng) @ np.linalg.qr(rng.standard_normal((3, 3)))[0]
-        x = (x - x.mean(0)) / x.std() + BLUR * rng.standard_normal(x.shape)
-        yield f"c{n}", x, str(solid)
+        x = x - x.mean(0)
+        yield f"c{n}", x / x.std() + BLUR * rng.standard_normal(x.shape), str(solid)
 
 
 def rows(count: int) -> Iterator[tuple[str, str, str, str, str]]:
