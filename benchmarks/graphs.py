@@ -161,6 +161,8 @@ def main() -> None:
     from harken.recipe import override
 
     settings = {"model.kind": given.model, **dict(map(override, given.settings))}
+    if given.accuracy == 1:
+        parser.error("--accuracy is of 2 seeds or more, trained together")
     if given.accuracy:
         accuracy(given.graph, settings, given.accuracy)
     else:

@@ -21,7 +21,7 @@ from harken.core import (
     window,
 )
 from harken.core.layers import Stack, Wiring
-from harken.models.bigbird import tiled, within
+from harken.models.bigbird import _table, tiled, within
 
 CPU = torch.device("cpu")
 B, H, KV, D, S, N = 2, 4, 2, 8, 4, 20  # blocks of 4 words, for texts of 80 at most
@@ -106,11 +106,16 @@ def test_numbers_and_gradients_are_those_of_the_dense_mask(name: str, L: int) ->
 @pytest.mark.parametrize("name", cases(1))
 @pytest.mark.parametrize("L", [S, 39, 80])
 def test_the_kernel_of_a_gpu_is_told_the_same_relation(name: str, L: int) -> None:
-    layout = cases(L)[name].lay(B, L, L, CPU)
+    structure = cases(L)[name]
+    layout = structure.lay(B, L, L, CPU)
     told = layout.blocks()
     b, i, j = torch.arange(B).view(-1, 1, 1), torch.arange(L).view(-1, 1), torch.arange(L)
     wanted = layout.rows()[:, 0].expand(B, L, L)
     assert (told.mask_mod(b, b, i, j).expand(B, L, L) == wanted).all()
+    if "packed" not in name:  # there a GPU asks a table of the blocks
+        cuts, _ = structure.plan.made[B, L, CPU]
+        cuts.table = _table(structure.plan)
+        assert (cuts._asked(structure.plan.inside)(b, b, i, j).expand(B, L, L) == wanted).all()
     assert told.to_dense().flatten().tolist() == wanted.any(-1).any(-1).tolist()  # one block of 128 words
 
 

@@ -568,7 +568,7 @@ def test_a_table_of_numbered_ends_is_a_graph(head, tmp_path):
     assert sniff(file).kind == "graph"
 
 
-@pytest.mark.parametrize("head", ["a,b,label", "x,y"])
+@pytest.mark.parametrize("head", ["a,b,label", "x,y", "a,b", "start,end"])
 def test_numbers_under_other_names_are_no_edges(head, tmp_path):
     file = tmp_path / "numbers.csv"
     width = head.count(",") + 1
@@ -576,6 +576,9 @@ def test_numbers_under_other_names_are_no_edges(head, tmp_path):
     assert sniff(file).kind != "graph"
 
 
-def test_named_sides_of_words_are_still_pairs(tmp_path):
+def test_named_sides_of_words_and_of_other_numbers_are_still_pairs(tmp_path):
     (tmp_path / "p.csv").write_text("source,target\n" + "one,eins\ntwo,zwei\n" * 20)
     assert sniff(tmp_path / "p.csv").kind == "pairs"
+    turned = "".join(f"{n},{str(n)[::-1]}\n" for n in range(12340, 12390))
+    (tmp_path / "n.csv").write_text("source,target\n" + turned)
+    assert sniff(tmp_path / "n.csv").kind == "pairs"

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import weakref
 from typing import Any
 
 import pytest
@@ -79,6 +80,21 @@ def test_models_are_imported_without_a_compiler() -> None:
     """It takes a second, which every command would wait."""
     code = "import sys, harken.models.gpt, harken.study.train; sys.exit('torch._dynamo' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_what_was_laid_out_for_an_answer_serves_a_training() -> None:
+    model, tokens = gpt.Shape(**SMALL, **BIRD).build(20), torch.randint(20, (2, 32))
+    with torch.inference_mode():
+        model(tokens)
+    model(tokens).sum().backward()
+    assert all(weight.grad is not None for weight in model.parameters())
+
+
+def test_layouts_of_shapes_that_are_gone_are_gone_too() -> None:
+    plan = gpt.Shape(**SMALL, **BIRD).looks().plan
+    made = [weakref.ref(plan(1, L, torch.device("cpu"))) for L in range(5, 25)]
+    assert len(plan.made) == 4
+    assert sum(one() is not None for one in made) == 4
 
 
 def test_blocks_that_save_nothing_are_told_and_others_are_not() -> None:

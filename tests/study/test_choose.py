@@ -161,7 +161,7 @@ def test_a_comparison_that_was_written_under_its_name_does_not_hide_a_set_of_the
 
 
 @pytest.mark.parametrize("kind", ["transformer", "conv"])
-def test_a_model_of_pairs_has_room_for_the_longest_sentence_that_is_to_be_read(kind, tmp_path):
+def test_a_model_of_pairs_has_room_for_the_longest_sentence_of_the_catalogue(kind, tmp_path):
     context = lambda **said: choose("recall", {"model.kind": kind, **said}).recipe.model.context  # noqa: E731
     assert context() == 1025
     assert context(**{"data.longest": 20}) == 512

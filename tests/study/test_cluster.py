@@ -107,6 +107,14 @@ def test_columns_are_taken_by_name_or_number_and_a_wrong_one_is_told(tmp_path):
     assert harken.cluster(str(tmp_path / "points.npy"), k=2, columns="1,3").facts["columns"] == 2
 
 
+def test_columns_of_what_is_no_file_of_vectors_are_refused_and_an_empty_cell_names_no_row(tmp_path):
+    with pytest.raises(BadInput, match="columns=x: is for a file of vectors"):
+        harken.cluster(np.eye(4), k=2, columns="x")
+    file = tmp_path / "points.csv"
+    file.write_text("id,x,age\n" + "".join(f"{n},{n % 2},{n if n != 3 else ''}\n" for n in range(8)))
+    assert harken.cluster(str(file), k=2, columns="x").points.names is None
+
+
 def test_points_that_are_all_the_same_and_a_range_that_is_cut_are_told():
     notices = []
     listen = lambda what, **facts: notices.append(facts.get("text", what))  # noqa: E731

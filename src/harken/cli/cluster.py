@@ -84,6 +84,8 @@ def _regress(what: str, texts: str | None, json_: bool, options: dict[str, Any])
         raise click.UsageError("--regress needs a run and a table with labels: harken cluster RUN my.csv --regress")
     from harken.study.regress import regress
 
+    if options["columns"]:
+        raise click.UsageError("--columns means nothing with --regress")
     kept = {name: options[name] for name in ("pool", "layer", "raw", "seed", "out")}
     with Clusters(aside=json_) as teller:
         facts = regress(what, texts, minutes=options["beside"], listen=teller, **kept)

@@ -101,7 +101,8 @@ class Matrices(Reals):
         ids = self._read(text, self.n * self.n)
         x = torch.tensor([float(number) for number in NUMBER.findall(text)]).view(self.n, self.n)
         if not self.exact and not torch.equal(x, x.mT):
-            raise refuse(text, f"maths:{self.name}", "a symmetric matrix, such as '2 1; 1 2'")
+            example = "; ".join(" ".join("2" if i == j else "1" for j in range(self.n)) for i in range(self.n))
+            raise refuse(text, f"maths:{self.name}", f"a symmetric matrix, such as {example!r}")
         return ids
 
     def read_target(self, text: str) -> list[int]:

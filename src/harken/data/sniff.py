@@ -26,7 +26,8 @@ SPLITS = {"train": "train", "valid": "valid", "val": "valid", "dev": "valid", "t
 SPLIT = re.compile(r"(?<![a-z])(train|valid|val|dev|test)(?:ing|ation)?(?![a-z])")
 SQUAD = 'SQuAD ({"data": [{"paragraphs": [{"context": ..., "qas": [...]}]}]}) and one object per line are accepted'
 CAPTION = 2.5  # words of a caption, at least, in the mean
-ENDS = {name: graph_files.CALLED[name] for name in ("source", "target", "weight")}
+ENDS = {"source": "source|src|from|u", "target": "target|dst|to|v", "weight": graph_files.CALLED["weight"]}
+BOTH = 0.3  # share of the nodes that stand on either side of an edge list
 TABLES = (".csv", ".tsv", ".tab", ".psv")
 AS_TEXT = ("text", "every UTF-8 file can be read as plain text, but its structure would be mere characters")
 
@@ -240,8 +241,11 @@ def _ends(table: Table, columns: list[Column]) -> list[Column] | None:
     """The columns that hold the numbers of two nodes, if there is nothing else in the table but their weight."""
     named = [next((c for c in columns if re.fullmatch(ENDS[end], c.name.lower())), None) for end in ENDS]
     ends = [c for c in named[:2] if c is not None]
-    numbered = all(row[c.index].strip().isdigit() for row in table.rows[:1000] for c in ends)
-    return ends if table.header and len(ends) == 2 and numbered and len(columns) == 2 + (named[2] is not None) else None
+    if not table.header or len(ends) < 2 or len(columns) != 2 + (named[2] is not None):
+        return None
+    one, other = ({row[c.index].strip() for row in table.rows[:1000]} for c in ends)
+    shared = len(one & other) >= BOTH * min(len(one), len(other))
+    return ends if shared and all(cell.isdigit() for cell in one | other) else None
 
 
 def _judge(text: Text, table: Table, note: str) -> Guess:
@@ -249,7 +253,8 @@ def _judge(text: Text, table: Table, note: str) -> Guess:
     columns = peek.columns_of(table)
     words = [c for c in columns if c.wordy >= 0.5 and not c.identity]
     if (ends := _ends(table, columns)) is not None:
-        return Guess("graph", f"{note}{ends[0]} and {ends[1]} number the two ends of edges", {}, (AS_TEXT,))
+        why = f"{note}{ends[0]} and {ends[1]} number the two ends of edges, and share their numbers"
+        return Guess("graph", why, {}, (("pairs", "numbers that stand on both sides are no translations"), AS_TEXT))
     sides = [c for side in (peek.SOURCE, peek.TARGET) for c in columns if side.fullmatch(c.name)]
     if len(sides) != 2 or peek.SOURCE.fullmatch(sides[1].name):
         sides = [c for c in columns if peek.LANGUAGE.fullmatch(c.name)]

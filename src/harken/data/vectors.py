@@ -76,9 +76,8 @@ def _table(path: Path, listen: Listener, asked: Sequence[str]) -> Vectors:
     """The columns that are asked for, or whose cells are numbers; one that is mostly numbers must be so everywhere."""
     heads, rows = _rows(path)
     columns = list(zip(*(cells for _, cells in rows), strict=True))
-    numbers = _asked(path, asked, heads) or [
-        n for n, column in enumerate(columns) if 2 * sum(map(_number, column)) > len(column)
-    ]
+    mostly = [n for n, column in enumerate(columns) if 2 * sum(map(_number, column)) > len(column)]
+    numbers = _asked(path, asked, heads) or mostly
     if not numbers:
         way = f"to cluster texts name a run first: harken cluster RUN {path.name}"
         raise BadInput(f"{path}: its columns ({', '.join(heads)[:100]}) hold text, not numbers; {way}")
@@ -87,7 +86,7 @@ def _table(path: Path, listen: Listener, asked: Sequence[str]) -> Vectors:
             if not _number(cell):
                 what = f"column {heads[n]!r} is {cell[:40]!r}" if cell.strip() else f"column {heads[n]!r} is empty"
                 raise BadInput(f"{path}:{line}: {what}; a number is needed in each row; mend it or leave the row out")
-    texts = [n for n in range(len(columns)) if n not in numbers and not all(map(_number, columns[n]))]
+    texts = [n for n in range(len(columns)) if n not in numbers and n not in mostly]
     if texts:
         rest = f"; left out: {', '.join(heads[n] for n in texts[1:])}" if texts[1:] else ""
         listen("notice", text=f"{path}: the column of text {heads[texts[0]]!r} names the rows{rest}")

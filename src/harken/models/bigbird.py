@@ -86,7 +86,7 @@ def within(s: Structure, pos: Tensor, memory: Any = None) -> Structure:
     """
     if not isinstance(s.plan, Plan) or pos.dim() == 1 or memory is not None:
         return s
-    plan = replace(s.plan, places=pos, made={})
+    plan = replace(s.plan, places=pos, made={}, held=[])
     return replace(s, allows=lambda b, i, j: s.allows(b, pos[b, i], pos[b, j]), plan=plan)
 
 
@@ -99,7 +99,8 @@ class Plan:
     hubs: int
     places: Tensor | None = None  # B L: where each slot stands in its document; None: at its own number
     inside: Structure = FULL  # what else holds between the words of two blocks
-    made: dict[Any, "Cuts"] = field(default_factory=dict)  # of the last shapes: a recorded step makes none anew
+    made: dict[Any, tuple["Cuts", dict[Structure, Tiles]]] = field(default_factory=dict)  # of the last shapes
+    held: list["Cuts"] = field(default_factory=list)  # of recorded steps, which read their tensors again and again
     lay: Any = field(default_factory=lambda: torch.compiler.disable(_laid))  # here, as it takes a second to import
 
     def __and__(self, other: Structure) -> "Plan":
@@ -111,12 +112,21 @@ class Plan:
 
 
 def _laid(plan: Plan, B: int, L: int, device: torch.device) -> Tiles:
-    key = B, L, device
-    if key not in plan.made:
-        if len(plan.made) > 3:
-            plan.made.clear()
-        plan.made[key] = Cuts(plan, *key)
-    return plan.made[key].under(plan.inside)
+    """What holds for every batch of a shape is laid out once; not for inference, as no training may use its tensors."""
+    key, inside, alone = (B, L, device), plan.inside, torch.is_inference_mode_enabled()
+    with torch.inference_mode(False):
+        if key not in plan.made:
+            if len(plan.made) > 3:
+                del plan.made[next(iter(plan.made))]  # the oldest
+            plan.made[key] = Cuts(plan, *key), {}
+        cuts, kept = plan.made[key]
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            plan.held.append(cuts)
+        if alone or inside not in (FULL, CAUSAL):
+            return cuts.under(inside)
+        if inside not in kept:
+            kept[inside] = cuts.under(inside)
+        return kept[inside]
 
 
 class Cuts:
@@ -134,7 +144,9 @@ class Cuts:
         slots = slots.where(real, first[:, None])
         self.slots, self.B, self.L = slots.to(device), B, L
         self.unit = math.gcd(S, BLOCK) if plan.places is None else 1  # a square of this side lies in one of a kernel's
-        self.plan, self.kept = plan, dict[Structure, Tiles]()
+        self.size = S
+        # only a kernel of a GPU asks it; and here, since a recorded step may copy nothing from the CPU
+        self.table = _table(plan).to(device) if device.type == "cuda" and plan.places is None else None
         self.passes, order = list[tuple[Tensor, Tensor, Tensor, list[Tensor]]](), list[Tensor]()
         every = torch.arange(most // S + 1).expand(len(plan.near), -1)
         for near, who in ((plan.near, n >= plan.hubs), (every, n < plan.hubs)):
@@ -153,32 +165,22 @@ class Cuts:
         self.back = back.view(B, L).to(device)
 
     def under(self, inside: Structure) -> Tiles:
-        """With what holds inside the blocks. What holds for every batch of this shape is laid out once."""
-        if inside not in (FULL, CAUSAL):
-            return self._tiles(inside)
-        if inside not in self.kept:
-            self.kept[inside] = self._tiles(inside)
-        return self.kept[inside]
-
-    def _tiles(self, inside: Structure) -> Tiles:
+        """With what holds inside the blocks."""
         masks = [known if inside is FULL else known & inside.allows(*where) for *_, known, where in self.passes]
         laid = [(q, at, _told(mask)) for mask, (q, at, *_) in zip(masks, self.passes, strict=True)]
         made = list[Any]()
 
         def blocks(mask_mod: Any) -> Any:
             if not made:
-                made.append(self._blocks(masks, mask_mod if self.plan.places is not None else self._asked(inside)))
+                made.append(self._blocks(masks, mask_mod if self.table is None else self._asked(inside)))
             return made[0]
 
         return Tiles(self.slots, laid, self.back, blocks)
 
     def _asked(self, inside: Structure) -> Any:
         """FlexAttention's question, answered by a table of the blocks: drawn ones would be drawn for each pair."""
-        S, near = self.plan.size, self.plan.near
-        n = len(near)
-        table = torch.zeros(n, n + 1, dtype=torch.bool).scatter_(1, near.where(near >= 0, n), True)
-        table[: self.plan.hubs] = True
-        table = table.to(self.back.device)
+        S, table = self.size, self.table
+        assert table is not None
 
         def asked(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
             return table[i // S, j // S] & inside.allows(b, i, j)
@@ -200,6 +202,14 @@ class Cuts:
         return BlockMask.from_kv_blocks(
             kv, of, kv_full, of_full, BLOCK_SIZE=BLOCK, mask_mod=mask_mod, seq_lengths=(self.L, self.L)
         )
+
+
+def _table(plan: Plan) -> Tensor:  # n n+1
+    """Which blocks look at which."""
+    n = len(plan.near)
+    table = torch.zeros(n, n + 1, dtype=torch.bool).scatter_(1, plan.near.where(plan.near >= 0, n), True)
+    table[: plan.hubs] = True
+    return table
 
 
 def _told(allowed: Tensor) -> Layout:  # M S KS

@@ -86,7 +86,7 @@ def choose(what: str | None, settings: Settings | None = None, *, listen: Listen
     suits = entry.settings if entry and kind == entry.kind else {}
     begun = _begun({"data.kind": kind} | given)
     known = begun[0][1] | given if begun else given
-    ours = {**_template(kind, path, known), **suits, **_room(kind, {**suits, **known})}
+    ours = {**_template(kind, path, known), **suits, **_room(kind, dict(suits), known)}
     layers = ("harken's choice for such data", ours), (what, found), *begun
     return Chosen(recipe.resolve(*layers, on_top), guess)
 
@@ -187,12 +187,12 @@ def _template(kind: str, path: Path, given: Settings) -> Settings:
     return {"data.tokens": tokens, **(recipe.shipped(name) if name in recipe.shipped_names() else {})}
 
 
-def _room(kind: str, said: Settings) -> Settings:
-    """A context that holds the longest sentence that is to be read, if more than the model's own."""
-    longest = said.get("data.longest")
-    if kind != "pairs" or not isinstance(longest, int):
+def _room(kind: str, suits: Settings, given: Settings) -> Settings:
+    """A context that holds the longest sentence of a set of the catalogue, if that is more than the model's own."""
+    longest = suits.get("data.longest")
+    if kind != "pairs" or not isinstance(longest, int) or "data.longest" in given:
         return {}
-    context = kinds.find("model", str(said.get("model.kind", "transformer")), " of pairs").model_fields.get("context")
+    context = kinds.find("model", str(given.get("model.kind", "transformer")), " of pairs").model_fields.get("context")
     own = context and context.default
     return {"model.context": longest + 1} if isinstance(own, int) and longest >= own else {}
 

@@ -166,6 +166,8 @@ def _choice(ks: Sequence[int], rows: Sequence[Mapping[str, float]]) -> dict[str,
 
 
 def _points(what: Any, texts: Any, how: How, listen: Listener) -> Points:
+    if how.columns and (not isinstance(what, str | Path) or Path(what).is_dir()):
+        raise BadInput(f"columns={how.columns}: is for a file of vectors; of a table of texts, column names theirs")
     if not isinstance(what, str | Path | Run):
         x = np.asarray(what, np.float32)
         if x.ndim != 2 or not x.size or not np.isfinite(x).all():

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -80,7 +80,7 @@ def _array(path: Path, white: int, *state: int) -> Tensor:  # N C H W
 def listed(run: "Run", given: Sequence[str], listen: Listener = silent) -> tuple[list[str], list[str]]:
     """The pictures that these names mean, and their names, which are the same: a folder means all that lie in it.
 
-    Of several, those that cannot be read are left out and told.
+    Of a folder, those that cannot be read are left out and told.
     """
     found = list[str]()
     for name in given:
@@ -89,13 +89,17 @@ def listed(run: "Run", given: Sequence[str], listen: Listener = silent) -> tuple
             inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
             if not inside:
                 raise BadInput(f"{name}: there is no picture in it ({', '.join(SUFFIXES)})")
-            found += map(str, inside)
+            found += _readable(map(str, inside), listen)
         elif path.is_file() or re.fullmatch(r".+\[\d+\]", name):
             found.append(name)
         else:
             raise BadInput(f"{name}: there is no such picture; check the name{near_name(name)}")
+    return found, found
+
+
+def _readable(names: Iterable[str], listen: Listener) -> list[str]:
     good, why = list[str](), None
-    for name in found if len(found) > 1 else []:
+    for name in names:
         try:
             pixels_of(name)
             good.append(name)
@@ -104,4 +108,4 @@ def listed(run: "Run", given: Sequence[str], listen: Listener = silent) -> tuple
             listen("notice", text=f"left out: {error}")
     if why and not good:
         raise why
-    return (good, good) if why else (found, found)
+    return good
