@@ -11,7 +11,7 @@ import torch
 from harken import kinds
 from harken.core import CAUSAL, watching
 from harken.errors import BadSetting
-from harken.models import bert, gpt, seq2seq
+from harken.models import bert, bigbird, gpt, seq2seq
 from harken.part import Outputs
 from harken.study.proofs import PROOFS
 
@@ -95,6 +95,21 @@ def test_layouts_of_shapes_that_are_gone_are_gone_too() -> None:
     made = [weakref.ref(plan(1, L, torch.device("cpu"))) for L in range(5, 25)]
     assert len(plan.made) == 4
     assert sum(one() is not None for one in made) == 4
+
+
+def test_what_a_recorded_step_reads_outlives_the_shapes_that_come_after_it(monkeypatch) -> None:
+    plan = gpt.Shape(**SMALL, **BIRD).looks().plan
+    cpu = torch.device("cpu")
+    read = plan(1, 5, cpu)
+    monkeypatch.setattr(bigbird, "recording", lambda device: True)
+    assert plan(1, 5, cpu) is read
+    monkeypatch.setattr(bigbird, "recording", lambda device: False)
+    gone = weakref.ref(read)
+    del read
+    for L in range(6, 20):
+        plan(1, L, cpu)
+    assert (1, 5, cpu) not in plan.made
+    assert gone() is not None
 
 
 def test_blocks_that_save_nothing_are_told_and_others_are_not() -> None:

@@ -33,8 +33,8 @@ from harken.errors import BadInput, HarkenError, did_you_mean
 from harken.events import Listener, silent
 
 PATIENCE = 900  # seconds pip or npm may take
-TALES, PHRASES, SEQUENCES, OPINIONS, RECALLS = 2500, 50_000, 20_000, 10_000, 50_000  # how many of them are made
-CLOUDS = 4000
+TALES, PHRASES, SEQUENCES, OPINIONS = 2500, 50_000, 20_000, 10_000  # how many of them are made
+RECALLS, CLOUDS = 50_000, 4000
 SCENES = ("scenes.npz", "train.tsv", "valid.tsv", "test.tsv")
 LEAD = 100  # words kept of a news story
 MADE = 3  # raise it when a set is made differently than before: then cached ones are made again

@@ -100,7 +100,7 @@ class Plan:
     places: Tensor | None = None  # B L: where each slot stands in its document; None: at its own number
     inside: Structure = FULL  # what else holds between the words of two blocks
     made: dict[Any, tuple["Cuts", dict[Structure, Tiles]]] = field(default_factory=dict)  # of the last shapes
-    held: list["Cuts"] = field(default_factory=list)  # of recorded steps, which read their tensors again and again
+    held: list[Any] = field(default_factory=list)  # of those, what recorded steps read again and again
     lay: Any = field(default_factory=lambda: torch.compiler.disable(_laid))  # here, as it takes a second to import
 
     def __and__(self, other: Structure) -> "Plan":
@@ -109,6 +109,11 @@ class Plan:
     def __call__(self, B: int, L: int, device: torch.device) -> Tiles:
         tiles: Tiles = self.lay(self, B, L, device)
         return tiles
+
+
+def recording(device: torch.device) -> bool:
+    """Whether what is done now will be done again and again without being asked."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def _laid(plan: Plan, B: int, L: int, device: torch.device) -> Tiles:
@@ -120,8 +125,8 @@ def _laid(plan: Plan, B: int, L: int, device: torch.device) -> Tiles:
                 del plan.made[next(iter(plan.made))]  # the oldest
             plan.made[key] = Cuts(plan, *key), {}
         cuts, kept = plan.made[key]
-        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            plan.held.append(cuts)
+        if recording(device):
+            plan.held.append(plan.made[key])
         if alone or inside not in (FULL, CAUSAL):
             return cuts.under(inside)
         if inside not in kept:
