@@ -62,6 +62,7 @@ def test_flex_gives_the_numbers_and_gradients_of_the_equation(name, heads, devic
     made = lambda H: torch.randn(2, H, L, D, device=device, requires_grad=True)  # noqa: E731
     q, k, v = made(4), made(heads), made(heads)
     route = import_module("harken.core.attend")
+    monkeypatch.setattr(route, "LONG", L)
     monkeypatch.setattr(route, "fused", None)  # if another route is taken, this test fails
     monkeypatch.setattr(route, "sparse", None)
     monkeypatch.setattr(route, "blocks", None)
@@ -113,8 +114,9 @@ def test_a_training_with_blocks_is_recorded_and_goes_on(device, tmp_path):
     assert run.metrics["valid"]["loss"] < 6
 
 
-def test_twenty_packed_batches_are_compiled_for_once(device):
+def test_twenty_packed_batches_are_compiled_for_once(device, monkeypatch):
     torch._dynamo.reset()
+    monkeypatch.setattr(import_module("harken.core.attend"), "LONG", L)
     model = Shape(d=128, layers=2, heads=2, context=L).build(100).to(device)
     counts = []
     for seed in range(20):
@@ -124,6 +126,15 @@ def test_twenty_packed_batches_are_compiled_for_once(device):
         model(tokens, structure=same(doc)).sum().backward()
         counts.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
     assert counts[-1] == counts[1], counts
+
+
+def test_padded_batches_of_many_lengths_compile_nothing(device):
+    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    model = Shape(d=128, layers=2, heads=2, context=2 * L).build(100).to(device)
+    for extra in range(4):
+        real = torch.rand(2, L + extra, device=device) < 0.9
+        model(torch.randint(100, real.shape, device=device), structure=keep(real)).sum().backward()
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before
 
 
 @pytest.mark.parametrize("positions", ["rotary", "learned", "alibi"])
