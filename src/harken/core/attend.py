@@ -17,6 +17,7 @@ from .view import Edit, Editor, View, Watcher, pair_weights, weights
 
 LONG = 4096  # in a model that is not compiled a mask is laid out below: each new shape of a batch would be compiled
 
+
 def attend(
     q: Tensor,  # B H Lq D
     k: Tensor,  # B H' Lk D: H' divides H, a group of query heads shares a key head

@@ -28,11 +28,11 @@ def weights(q: Tensor, k: Tensor, similarity: Similarity, allowed: Tensor, bias:
 
 
 def pair_weights(q: Tensor, k: Tensor, similarity: Similarity, pairs: Listed, bias: Tensor | None = None) -> Tensor:
-    """The same for listed pairs: B H E."""
-    i, j, allowed = pairs
-    groups = q[:, :, i].unflatten(1, (k.shape[1], -1))  # B H' G E D
-    scores = _scores(similarity.pair, groups, k[:, :, None, j]).flatten(1, 2)  # B H E
-    return edge_softmax(scores if bias is None else scores + bias, i, q.shape[-2], allowed[:, None])
+    """The same for listed pairs: B H E. They are gathered: indexing would sort on its way back."""
+    i, j, allowed, n = *pairs, q.shape[-2]
+    q, k = (x.gather(2, at[:, None].expand(*x.shape[:2], -1, x.shape[-1])) for x, at in ((q, i), (k, j)))  # B H E D
+    scores = _scores(similarity.pair, q.unflatten(1, (k.shape[1], -1)), k.unsqueeze(2)).flatten(1, 2)  # B H E
+    return edge_softmax(scores if bias is None else scores + bias, i, n, allowed[:, None])
 
 
 def edge_softmax(scores: Tensor, i: Tensor, n: int, allowed: Tensor) -> Tensor:
@@ -64,8 +64,7 @@ class View:
     @torch.no_grad()
     def rows(self, i: Sequence[int] | Tensor, heads: Heads = None) -> Tensor:
         """The weights of these query rows: B H' len(i) Lk."""
-        index = torch.as_tensor(i, device=self.q.device)
-        q, k, chosen = self._heads(heads)
+        index, (q, k, chosen) = torch.as_tensor(i, device=self.q.device), self._heads(heads)
         return weights(q[:, :, index], k, self.similarity, self.layout.rows(index), self.layout.shift(chosen, index))
 
     def whole(self, heads: Heads = None) -> Tensor:

@@ -174,7 +174,7 @@ ENTRIES: dict[str, Entry] = {
         make=lambda: _tsv("source\ttarget", recall.reverse(SEQUENCES)), settings=_EXACT),
     "recall": Entry("pairs", f"{RECALLS:,} answers that stand 5 to 500 steps back, made here", "Apache-2.0", "harken",
         "recall.tsv", make=lambda: _tsv("source\ttarget\tdistance", recall.mixed(RECALLS)),
-        settings={**_EXACT, "data.group": "distance", "data.longest": 1024}),
+        settings={**_EXACT, "data.group": "distance", "data.longest": 1024, "task.longest": 4}),
     "tatoeba-fra": Entry("pairs", "178,009 English-French sentence pairs", "CC BY 2.0 FR", _TATOEBA, "tatoeba-fra.tsv",
         _NMT, ("nmt-0.0.6/data/fra-eng.zip",), inner="fra.txt", limit=50_000_000),
     "tatoeba-spa": Entry("pairs", "124,547 English-Spanish sentence pairs", "CC BY 2.0 FR", _TATOEBA, "tatoeba-spa.tsv",

@@ -60,7 +60,9 @@ class Weighted(torch.autograd.Function):
 
 
 def _rows(v: Tensor, j: Tensor) -> Tensor:  # ... m D, E -> ... E D
-    """The rows j of each, as those of one table: so they are copied at once."""
+    """The rows j of each; on a CPU as those of one table, so that they are copied at once."""
+    if v.is_cuda:  # where a kernel for whole rows leaves most of its threads idle if they are short
+        return v[..., j, :]
     lead, (m, D) = v.shape[:-2], v.shape[-2:]
     return F.embedding(_after(j, math.prod(lead), m), v.reshape(-1, D)).view(*lead, -1, D)
 

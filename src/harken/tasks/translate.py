@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -190,7 +189,8 @@ class Translate(Stateless):
         if (first := measures.lead_1(sources)) != free["copy of the source"]:
             free["first sentence"] = first
         if self.data.learned:
-            seen = (target for _, target in islice(self.data.texts(), BASELINE_PAIRS))
+            known, by = self.data.train.target, self.data.tokenizers
+            seen = (by.decode_target(known[n]) for n in range(min(len(known), BASELINE_PAIRS)))
             free["most frequent target"] = measures.most_frequent(seen, len(sources))
         return {name: self.measured(answers, pairs)[0] for name, answers in free.items()}
 
