@@ -2,6 +2,7 @@
 
 from collections import Counter
 from itertools import pairwise
+from math import log
 
 import pytest
 
@@ -49,23 +50,36 @@ def test_keys_values_and_starts_are_all_drawn() -> None:
     pairs = list(recall(5, 2000))
     assert len({source[-1] for source, _ in pairs}) == 26
     assert min(Counter(target for _, target in pairs).values()) > 2000 / 10 * 0.7
-    assert {len(source.split()) for source, _ in pairs} == set(range(8, 12))
+    assert {len(source.split()) for source, _ in pairs} == set(range(7, 11))
 
 
-def test_mixed_distances_are_the_true_ones_and_all_come() -> None:
-    found = list(mixed(300))
-    assert {distance for *_, distance in found} == set(DISTANCES)
-    assert all(source.split()[-1 - distance] == target for source, target, distance in found)
+def away(source: str) -> int:
+    """How many steps back the answer stands."""
+    words = source.split()
+    return len(words) - 2 - words.index(words[-1])
+
+
+def test_all_distances_come_near_ones_as_often_as_far_ones_and_the_nearest_round_one_is_told() -> None:
+    found = [(away(source), about) for source, _, about in mixed(8000)]
+    assert {about for _, about in found} == set(DISTANCES)
+    assert all(abs(log(about / d)) == min(abs(log(near / d)) for near in DISTANCES) for d, about in found)
+    assert len({d for d, _ in found}) > 350  # not some few, by which an answer would be found without its key
+    assert 0.25 < sum(d <= 8 for d, _ in found) / len(found) < 0.35  # ln 4 / ln 250 = 0.25, and what is rounded down
+    assert max(d for d, _ in found) == 500
+
+
+def test_the_answer_of_a_mixed_sequence_stands_behind_its_key() -> None:
+    assert all(source.split()[-1 - away(source)] == target for source, target, _ in mixed(500))
 
 
 def test_as_much_may_stand_before_the_answer_as_behind_it_and_there_are_short_sequences() -> None:
     before = {distance: list[int]() for distance in DISTANCES}
-    for source, _, distance in mixed(4000):
-        before[distance].append(len(source.split()) - distance - 2)
+    for source, _, about in mixed(4000):
+        before[about].append(len(source.split()) - away(source) - 2)
     for found in before.values():
-        assert min(found) == 1
-        assert max(found) > 450
-        assert 0.3 < sum(n < 10 for n in found) / len(found) < 0.45  # ln 10 / ln 500 = 0.37
+        assert min(found) == 0
+        assert max(found) > 400
+        assert 0.3 < sum(n < 9 for n in found) / len(found) < 0.45  # ln 10 / ln 500 = 0.37
 
 
 def test_a_distance_shorter_than_the_question_is_refused() -> None:

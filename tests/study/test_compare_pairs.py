@@ -41,7 +41,7 @@ def made(home) -> Any:
 
 @pytest.fixture(scope="module")
 def recalled(home) -> Any:
-    data = table(home / "recall.tsv", "source target distance", mixed(400, distances=(2, 4, 8)))
+    data = table(home / "recall.tsv", "source target distance", mixed(400, farthest=10))
     asked = {"data.group": "distance", "task.measure": "exact_match", "task.beam": 1}
     return harken.compare(data, {"model.layers": [1, 2]}, settings=without_layers() | asked, seeds=1, out=home / "far")
 
@@ -101,7 +101,7 @@ def test_distances_of_several_orders_are_drawn_at_equal_ratios(recalled):
 def test_recall_is_judged_and_drawn_by_distance(recalled):
     assert recalled.facts["metric"] == "exact_match"
     for row in recalled.rows:
-        assert list(row["parts"]) == ["distance 2", "distance 4", "distance 8"]
+        assert list(row["parts"]) == ["distance 2", "distance 5", "distance 10"]
         right = sum(part["metrics"]["exact_match"] * part["metrics"]["pairs"] for part in row["parts"].values())
         assert right / 40 == pytest.approx(row["metrics"]["exact_match"])
     assert "Valid exact match by distance" in (recalled.path / "compare.svg").read_text()

@@ -1,5 +1,6 @@
 """Sequences in, sequences out, made here: copy, reverse, and recall of what stood a known number of steps back."""
 
+import math
 import random
 from collections.abc import Iterator, Sequence
 
@@ -7,7 +8,8 @@ from harken.errors import BadInput
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 DIGITS = "0123456789"
-DISTANCES = (5, 10, 20, 50, 100, 200, 500)
+NEAREST = 2  # steps: the question stands between
+DISTANCES = (2, 5, 10, 20, 50, 100, 200, 500)
 
 
 def copy(count: int, seed: int = 0, *, lengths: tuple[int, int] = (3, 12)) -> Iterator[tuple[str, str]]:
@@ -30,27 +32,34 @@ def recall(distance: int, count: int, seed: int = 0) -> Iterator[tuple[str, str]
     """Pairs of a sequence of facts, one of which is asked for at its end, and the answer: 'B 2 K 7 M 5 B 9 ? K', '7'.
 
     The answer stands `distance` tokens before the last one. Other facts stand before and behind it, none of the same
-    key behind: what is asked is known only at the end, so all of them must be kept until then.
+    key: what is asked is known only at the end, so all of them must be kept until then.
     """
-    for source, target, _ in mixed(count, seed, distances=(distance,)):
-        yield source, target
+    if distance < NEAREST:
+        raise BadInput(f"recall: a distance of {distance}; the question alone takes 2 steps, give {NEAREST} or more")
+    rng = random.Random(seed)
+    return (_asked(rng, distance, distance) for _ in range(count))
 
 
-def mixed(count: int, seed: int = 0, *, distances: Sequence[int] = DISTANCES) -> Iterator[tuple[str, str, int]]:
-    """Recall over one of these distances, drawn anew each time: source, target, distance.
+def mixed(count: int, seed: int = 0, *, farthest: int = DISTANCES[-1]) -> Iterator[tuple[str, str, int]]:
+    """Recall over distances from 2 to the farthest: source, target, and which of DISTANCES is nearest.
 
-    As much may stand before the answer as behind it: few words as often as ten times as many, so that there are short
-    sequences to begin with. If little stood there, a guess among the first facts would be right too often.
+    Few steps come as often as ten times as many. If the distances were a few alone, an answer would be found by where
+    it stands; if all sequences were long, nothing would be easy enough to begin with.
     """
-    if min(distances) < 2:
-        raise BadInput(f"recall: a distance of {min(distances)}; the question alone takes 2 steps, give 2 or more")
     rng = random.Random(seed)
     for _ in range(count):
-        distance, key, value = rng.choice(distances), rng.choice(LETTERS).upper(), rng.choice(DIGITS)
-        others = [letter for letter in LETTERS.upper() if letter != key]
-        lengths = int(max(distances) ** rng.random()), distance - 2
-        before, between = (_facts(rng, others, length) for length in lengths)
-        yield " ".join([*before, key, value, *between, "?", key]), value, distance
+        distance = round(NEAREST * (farthest / NEAREST) ** rng.random())
+        about = min(DISTANCES, key=lambda near: abs(math.log(near / distance)))
+        yield *_asked(rng, distance, farthest), about
+
+
+def _asked(rng: random.Random, distance: int, most: int) -> tuple[str, str]:
+    """A sequence and its answer; before the fact that is asked for there are fewer tokens than `most`."""
+    key, value = rng.choice(LETTERS).upper(), rng.choice(DIGITS)
+    others = [letter for letter in LETTERS.upper() if letter != key]
+    lengths = int(most ** rng.random()) - 1, distance - 2
+    before, between = (_facts(rng, others, length) for length in lengths)
+    return " ".join([*before, key, value, *between, "?", key]), value
 
 
 def _facts(rng: random.Random, keys: Sequence[str], count: int) -> list[str]:
