@@ -11,6 +11,7 @@ import harken
 from harken.data.phrases import phrases
 from harken.data.recall import mixed
 from harken.study.compare_page import _grouped
+from harken.study.shown import _shortest
 from harken.study.tally import grid
 
 pytest.importorskip("sacrebleu")
@@ -105,3 +106,8 @@ def test_recall_is_judged_and_drawn_by_distance(recalled):
         right = sum(part["metrics"]["exact_match"] * part["metrics"]["pairs"] for part in row["parts"].values())
         assert right / 40 == pytest.approx(row["metrics"]["exact_match"])
     assert "Valid exact match by distance" in (recalled.path / "compare.svg").read_text()
+
+
+def test_what_to_type_next_is_the_shortest_of_the_samples():
+    assert _shortest([{"prompt": "a long sentence"}, {"prompt": "it's short"}]) == """'it'"'"'s short'"""
+    assert _shortest([], "What?") == "'What?'"

@@ -2,13 +2,14 @@
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from harken.errors import BadInput
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 DIGITS = "0123456789"
-NEAREST = 2  # steps: the question stands between
+KEYS = "ABCD"
+NEAREST = 2  # steps: the question mark stands between
 DISTANCES = (2, 5, 10, 20, 50, 100, 200, 500)
 
 
@@ -29,13 +30,13 @@ def reverse(count: int, seed: int = 0, *, lengths: tuple[int, int] = (3, 12)) ->
 
 
 def recall(distance: int, count: int, seed: int = 0) -> Iterator[tuple[str, str]]:
-    """Pairs of a sequence of facts, one of which is asked for at its end, and the answer: 'B 2 K 7 M 5 B 9 ? K', '7'.
+    """Pairs of a sequence in which a few facts stand, one of them asked for at its end, and the answer.
 
-    The answer stands `distance` tokens before the last one. Other facts stand before and behind it, none of the same
-    key: what is asked is known only at the end, so all of them must be kept until then.
+    'k B7 x D2 A4 r m C9 e ? D', '2': the fact stands `distance` tokens before the last one, the others before and
+    behind it. What is asked is known only at the end, so all of them must be kept until then.
     """
     if distance < NEAREST:
-        raise BadInput(f"recall: a distance of {distance}; the question alone takes 2 steps, give {NEAREST} or more")
+        raise BadInput(f"recall: a distance of {distance}; the question alone takes a step, give {NEAREST} or more")
     rng = random.Random(seed)
     return (_asked(rng, distance, distance) for _ in range(count))
 
@@ -55,14 +56,12 @@ def mixed(count: int, seed: int = 0, *, farthest: int = DISTANCES[-1]) -> Iterat
 
 def _asked(rng: random.Random, distance: int, most: int) -> tuple[str, str]:
     """A sequence and its answer; before the fact that is asked for there are fewer tokens than `most`."""
-    key, value = rng.choice(LETTERS).upper(), rng.choice(DIGITS)
-    others = [letter for letter in LETTERS.upper() if letter != key]
-    lengths = int(most ** rng.random()) - 1, distance - 2
-    before, between = (_facts(rng, others, length) for length in lengths)
-    return " ".join([*before, key, value, *between, "?", key]), value
-
-
-def _facts(rng: random.Random, keys: Sequence[str], count: int) -> list[str]:
-    """So many tokens of facts; where they are odd, a letter that says nothing begins."""
-    facts = (token for _ in range(count // 2) for token in (rng.choice(keys), rng.choice(DIGITS)))
-    return [*rng.choices(LETTERS, k=count % 2), *facts]
+    before = int(most ** rng.random()) - 1
+    tokens = rng.choices(LETTERS, k=before + distance - 1)
+    key, *others = rng.sample(KEYS, len(KEYS))
+    free = [place for place in range(len(tokens)) if place != before]
+    for name, place in zip(others, rng.sample(free, min(len(others), len(free))), strict=False):
+        tokens[place] = name + rng.choice(DIGITS)
+    value = rng.choice(DIGITS)
+    tokens[before] = key + value
+    return " ".join([*tokens, "?", key]), value

@@ -29,6 +29,7 @@ class Shape(vit.Shape):
     kind: Literal["caption"] = "caption"  # type: ignore[assignment]
     size: Literal["tiny", "mini", "small", "base"] = Field("mini", description="the one dial: sets d, layers and heads")
     decoder_layers: int = Field(2, ge=1, le=1000, description="blocks of the decoder")
+    word_dropout: float = Field(0.0, ge=0, lt=1, description="share of words hidden in training, all over a caption")
 
     dials: ClassVar = {
         "size": {
@@ -50,7 +51,7 @@ class Captioner(EncoderDecoder):
     spread: Tensor
 
     def __init__(self, shape: Shape, seen: Pictured) -> None:
-        super().__init__((seen.words, seen.words), shape.d, shared=True)
+        super().__init__((seen.words, seen.words), shape.d, shared=True, word_dropout=shape.word_dropout)
         del self.source_embed  # a picture has no words
         self.source_vocab, self.pixels, self.loud = BYTES + 1, seen.pixels, math.sqrt(shape.d)
         wiring = shape.wiring()

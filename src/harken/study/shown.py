@@ -49,6 +49,11 @@ def held_out(task: Any) -> Any:
     return task.data.splits.get("test") or task.data.splits.get("valid")
 
 
+def _shortest(samples: list[dict[str, Any]], otherwise: str = "A sentence.") -> str:
+    """What to type, as it is typed: a prompt that does not fill the screen."""
+    return shlex.quote(min((sample["prompt"] for sample in samples), key=len, default=otherwise))
+
+
 def _written(loaded: Run, task: Any, place: str) -> Found:
     """Texts at three temperatures, and what else can be done with a language model."""
     samples = [
@@ -69,8 +74,7 @@ def _translated(loaded: Run, task: Any, place: str) -> Found:
     sources, references = (pairs.sources[:SAMPLES], pairs.references) if pairs else ([], [])
     rows = zip(sources, loaded.translate(sources), references, strict=False)
     samples = [{"prompt": source, "text": text, "references": each} for source, text, each in rows]
-    first = shlex.quote(sources[0] if sources else "A sentence.")
-    return samples, [f"harken translate {place} {first}", f"harken eval {place}"]
+    return samples, [f"harken translate {place} {_shortest(samples)}", f"harken eval {place}"]
 
 
 def _filled(loaded: Run, task: Any, place: str) -> Found:
@@ -81,8 +85,7 @@ def _filled(loaded: Run, task: Any, place: str) -> Found:
         prompt = tokens.decode([*ids[:at], tokens.mask, *ids[at + 1 :]])
         best = ", ".join(f"{w['word']} {100 * w['probability']:.0f} %" for w in loaded.fill(prompt, WORDS)[0])
         samples.append({"prompt": prompt, "text": best, "references": tokens.words(ids[at : at + 1])})
-    first = shlex.quote(samples[0]["prompt"] if samples else f"A {MASK} sentence.")
-    return samples, [f"harken fill {place} {first}", f"harken eval {place}"]
+    return samples, [f"harken fill {place} {_shortest(samples, f'A {MASK} sentence.')}", f"harken eval {place}"]
 
 
 def _classified(loaded: Run, task: Any, place: str) -> Found:
@@ -94,8 +97,7 @@ def _classified(loaded: Run, task: Any, place: str) -> Found:
         {"prompt": "\t".join(row.texts), "text": _said(labels), "references": [", ".join(row.labels)]}
         for row, labels in zip(some, found, strict=True)
     ]
-    first = shlex.quote(samples[0]["prompt"] if samples else "A sentence.")
-    return samples, [f"harken classify {place} {first}", f"harken eval {place}"]
+    return samples, [f"harken classify {place} {_shortest(samples)}", f"harken eval {place}"]
 
 
 def _seen(loaded: Run, task: Any, place: str) -> Found:
