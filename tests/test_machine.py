@@ -200,7 +200,6 @@ def test_a_gpu_compiles_with_triton_and_a_c_compiler(tools, monkeypatch):
 
 
 @pytest.mark.process
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method`:DeprecationWarning")  # torch's own, on import
 def test_torch_compile_works_where_it_is_said_to():
     if machine.can_compile("cpu") is not None:
         pytest.skip(machine.can_compile("cpu"))

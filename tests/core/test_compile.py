@@ -121,7 +121,6 @@ def test_the_step_behind_a_window_is_one_graph_for_ten_tokens() -> None:
     check_decoding(Rotary(4), "eager", CAUSAL & window(3))
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's generator imports its own past
 def test_the_step_of_one_token_is_generated_code() -> None:
     check_decoding(Rotary(4), "inductor")
 

@@ -45,7 +45,8 @@ def device() -> torch.device:
     return torch.device("cuda")
 
 
-def test_what_flex_would_compute_can_be_counted(device):
+def test_what_flex_would_compute_can_be_counted(device, monkeypatch):
+    monkeypatch.setattr(import_module("harken.core.attend"), "LONG", L)
     q = torch.randn(2, 4, L, D, device=device, requires_grad=True)
     nothing = torch.nn.Identity()
 
@@ -128,13 +129,12 @@ def test_twenty_packed_batches_are_compiled_for_once(device, monkeypatch):
     assert counts[-1] == counts[1], counts
 
 
-def test_padded_batches_of_many_lengths_compile_nothing(device):
-    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+def test_padded_batches_of_many_lengths_compile_nothing(device, monkeypatch):
+    monkeypatch.setattr(import_module("harken.core.attend"), "flex", None)  # if it is called, this test fails
     model = Shape(d=128, layers=2, heads=2, context=2 * L).build(100).to(device)
     for extra in range(4):
         real = torch.rand(2, L + extra, device=device) < 0.9
         model(torch.randint(100, real.shape, device=device), structure=keep(real)).sum().backward()
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before
 
 
 @pytest.mark.parametrize("positions", ["rotary", "learned", "alibi"])

@@ -105,3 +105,9 @@ def test_a_search_finds_the_caption_that_was_learned_by_heart_for_each_picture()
         rule.step()
     found = Finder(model.eval()).search(pictures.flatten(1).tolist(), Search(beam=2, longest=8))
     assert [best[0].tokens for best in found] == tokens.tolist()
+
+
+def test_words_are_hidden_in_training_alone():
+    (pictures, tokens), plain, hidden = given(), build(), build(word_dropout=0.9)
+    assert not torch.equal(plain(tokens, source=pictures), hidden(tokens, source=pictures))
+    torch.testing.assert_close(plain.eval()(tokens, source=pictures), hidden.eval()(tokens, source=pictures))

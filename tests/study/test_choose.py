@@ -9,7 +9,7 @@ import pytest
 
 from harken import kinds, recipe
 from harken.data import catalogue
-from harken.data.recall import mixed
+from harken.data.recall import recall
 from harken.data.tales import tales
 from harken.errors import BadInput
 from harken.study import choose as room
@@ -148,7 +148,7 @@ def test_each_kind_of_model_of_pairs_brings_its_own_recipe():
 def test_recall_is_judged_exactly_and_by_distance_unless_other_settings_are_given():
     found = choose("recall").recipe
     assert (found.data.group, found.data.tokens, found.task.measure) == ("distance", "word", "exact_match")
-    assert found.data.longest >= max(len(source.split()) for source, *_ in mixed(500))
+    assert found.data.longest >= max(len(source.split()) for source, *_ in recall(500))
     assert choose("recall", {"task.measure": "bleu"}).recipe.task.measure == "bleu"
     assert choose("recall", {"data.kind": "text"}).recipe.data.kind == "text"
 

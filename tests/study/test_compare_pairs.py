@@ -9,9 +9,8 @@ import pytest
 
 import harken
 from harken.data.phrases import phrases
-from harken.data.recall import mixed
+from harken.data.recall import recall
 from harken.study.compare_page import _grouped
-from harken.study.shown import _shortest
 from harken.study.tally import grid
 
 pytest.importorskip("sacrebleu")
@@ -42,7 +41,7 @@ def made(home) -> Any:
 
 @pytest.fixture(scope="module")
 def recalled(home) -> Any:
-    data = table(home / "recall.tsv", "source target distance", mixed(400, farthest=10))
+    data = table(home / "recall.tsv", "source target distance", recall(400, farthest=20))
     asked = {"data.group": "distance", "task.measure": "exact_match", "task.beam": 1}
     return harken.compare(data, {"model.layers": [1, 2]}, settings=without_layers() | asked, seeds=1, out=home / "far")
 
@@ -102,12 +101,7 @@ def test_distances_of_several_orders_are_drawn_at_equal_ratios(recalled):
 def test_recall_is_judged_and_drawn_by_distance(recalled):
     assert recalled.facts["metric"] == "exact_match"
     for row in recalled.rows:
-        assert list(row["parts"]) == ["distance 2", "distance 5", "distance 10"]
+        assert list(row["parts"]) == ["distance 5", "distance 10", "distance 20"]
         right = sum(part["metrics"]["exact_match"] * part["metrics"]["pairs"] for part in row["parts"].values())
         assert right / 40 == pytest.approx(row["metrics"]["exact_match"])
     assert "Valid exact match by distance" in (recalled.path / "compare.svg").read_text()
-
-
-def test_what_to_type_next_is_the_shortest_of_the_samples():
-    assert _shortest([{"prompt": "a long sentence"}, {"prompt": "it's short"}]) == """'it'"'"'s short'"""
-    assert _shortest([], "What?") == "'What?'"

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from harken.study.chart import Html, Line, chart, duration, figure, labels, scaled, smooth, thin, ticks
 from harken.study.report import CSS, judge, report
+from harken.study.shown import _shortest
 from harken.training.meter import LECTURE, Reading, cost
 
 HOSTILE = "<script>alert(1)</script>\"'&amp;</style></title><img src=x onerror=alert(1)>\x00\x1b[2J\x7f\x85\ud800"
@@ -543,3 +544,8 @@ def test_the_verdict_is_by_what_the_task_is_judged_by():
     facts = {"metrics": {"valid": solved}, "baseline": {"valid": free}}
     facts["protocol"] = {"valid": {"tokens": 10_000, "judged_by": "exact_match"}}
     assert judge(facts)[0].startswith("1.0 better than the copy of the source")
+
+
+def test_what_to_type_next_is_the_shortest_of_the_samples():
+    assert _shortest([{"prompt": "a long sentence"}, {"prompt": "it's short"}]) == """'it'"'"'s short'"""
+    assert _shortest([], "What?") == "'What?'"

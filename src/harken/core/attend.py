@@ -15,7 +15,7 @@ from .similarity import Similarity
 from .structure import FULL, Layout, Structure, Tiles, compiled
 from .view import Edit, Editor, View, Watcher, pair_weights, weights
 
-LONG = 4096  # in a model that is not compiled a mask is laid out below: each new shape of a batch would be compiled
+LONG = 4096  # words, below which a model that is not compiled lays its mask out: each new shape would be compiled
 
 
 def attend(
@@ -109,6 +109,7 @@ def flex(q: Tensor, k: Tensor, v: Tensor, similarity: Similarity, layout: Layout
 def _flexible(q: Tensor, layout: Layout) -> bool:
     """Where FlexAttention pays: on a GPU, for a mask the kernel has no flag for, over more than a few blocks."""
     plain = layout.full or layout.causal or layout.bias is not None or not layout.structure.pointwise
-    few = 512 if (inside := torch.compiler.is_compiling()) or layout.tiles is not None else LONG
+    inside = torch.compiler.is_compiling()
+    few = 512 if inside or layout.tiles is not None else LONG
     counted = not inside and torch._C._len_torch_dispatch_stack()  # nothing is compiled there
     return q.is_cuda and not plain and not counted and min(layout.Lq, layout.Lk) >= few

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 compiled = cache(torch.compile)  # FlexAttention and its masks are kernels only when compiled
-
 Predicate = Callable[[Tensor, Tensor, Tensor], Tensor]  # b, i, j (broadcastable) -> True where i may look at j
 Pairs = tuple[Tensor, Tensor]  # i, j: E each
 Bias = Tensor | None  # H Lq Lk or B H Lq Lk

@@ -12,7 +12,6 @@ from .similarity import Similarity, precise
 from .structure import Layout, Listed
 
 BLOCK = 256  # query rows computed at a time when a whole map is only summed up
-
 Heads = Sequence[int] | None
 Edit = Callable[[Tensor], Tensor] | None
 
@@ -28,7 +27,7 @@ def weights(q: Tensor, k: Tensor, similarity: Similarity, allowed: Tensor, bias:
 
 
 def pair_weights(q: Tensor, k: Tensor, similarity: Similarity, pairs: Listed, bias: Tensor | None = None) -> Tensor:
-    """The same for listed pairs: B H E. They are gathered: indexing would sort on its way back."""
+    """The same for listed pairs: B H E. They are gathered: on a GPU indexing sorts on its way back."""
     i, j, allowed, n = *pairs, q.shape[-2]
     q, k = (x.gather(2, at[:, None].expand(*x.shape[:2], -1, x.shape[-1])) for x, at in ((q, i), (k, j)))  # B H E D
     scores = _scores(similarity.pair, q.unflatten(1, (k.shape[1], -1)), k.unsqueeze(2)).flatten(1, 2)  # B H E
@@ -64,7 +63,8 @@ class View:
     @torch.no_grad()
     def rows(self, i: Sequence[int] | Tensor, heads: Heads = None) -> Tensor:
         """The weights of these query rows: B H' len(i) Lk."""
-        index, (q, k, chosen) = torch.as_tensor(i, device=self.q.device), self._heads(heads)
+        index = torch.as_tensor(i, device=self.q.device)
+        q, k, chosen = self._heads(heads)
         return weights(q[:, :, index], k, self.similarity, self.layout.rows(index), self.layout.shift(chosen, index))
 
     def whole(self, heads: Heads = None) -> Tensor:

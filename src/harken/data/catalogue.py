@@ -37,7 +37,7 @@ TALES, PHRASES, SEQUENCES, OPINIONS = 2500, 50_000, 20_000, 10_000  # how many o
 RECALLS, CLOUDS = 50_000, 4000
 SCENES = ("scenes.npz", "train.tsv", "valid.tsv", "test.tsv")
 LEAD = 100  # words kept of a news story
-MADE = 4  # raise it when a set is made differently than before: then cached ones are made again
+MADE = 5  # raise it when a set is made differently than before: then cached ones are made again
 
 
 @dataclass(frozen=True)
@@ -172,8 +172,8 @@ ENTRIES: dict[str, Entry] = {
         make=lambda: _tsv("source\ttarget", recall.copy(SEQUENCES)), settings=_EXACT),
     "reverse": Entry("pairs", f"{SEQUENCES:,} sequences to reverse, made here", "Apache-2.0", "harken", "reverse.tsv",
         make=lambda: _tsv("source\ttarget", recall.reverse(SEQUENCES)), settings=_EXACT),
-    "recall": Entry("pairs", f"{RECALLS:,} answers that stand 2 to 500 steps back, made here", "Apache-2.0", "harken",
-        "recall.tsv", make=lambda: _tsv("source\ttarget\tdistance", recall.mixed(RECALLS)),
+    "recall": Entry("pairs", f"{RECALLS:,} answers that stand up to 500 steps back, made here", "Apache-2.0", "harken",
+        "recall.tsv", make=lambda: _tsv("source\ttarget\tdistance", recall.recall(RECALLS)),
         settings={**_EXACT, "data.group": "distance", "data.longest": 1024, "task.longest": 4}),
     "tatoeba-fra": Entry("pairs", "178,009 English-French sentence pairs", "CC BY 2.0 FR", _TATOEBA, "tatoeba-fra.tsv",
         _NMT, ("nmt-0.0.6/data/fra-eng.zip",), inner="fra.txt", limit=50_000_000),

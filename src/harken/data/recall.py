@@ -9,8 +9,8 @@ from harken.errors import BadInput
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 DIGITS = "0123456789"
 KEYS = "ABCD"
-NEAREST = 2  # steps: the question mark stands between
-DISTANCES = (2, 5, 10, 20, 50, 100, 200, 500)
+NEAREST, FARTHEST = len(KEYS) + 1, 500  # steps back from the end: the question mark stands between
+DISTANCES = (5, 10, 20, 50, 100, 200, 500)  # to which a sequence is counted
 
 
 def copy(count: int, seed: int = 0, *, lengths: tuple[int, int] = (3, 12)) -> Iterator[tuple[str, str]]:
@@ -29,39 +29,22 @@ def reverse(count: int, seed: int = 0, *, lengths: tuple[int, int] = (3, 12)) ->
         yield text, text[::-1]
 
 
-def recall(distance: int, count: int, seed: int = 0) -> Iterator[tuple[str, str]]:
-    """Pairs of a sequence in which a few facts stand, one of them asked for at its end, and the answer.
+def recall(count: int, seed: int = 0, *, farthest: int = FARTHEST) -> Iterator[tuple[str, str, int]]:
+    """A sequence in which a few facts stand, one of them asked for at its end; the answer; and about how far back.
 
-    'k B7 x D2 A4 r m C9 e ? D', '2': the fact stands `distance` tokens before the last one, the others before and
-    behind it. What is asked is known only at the end, so all of them must be kept until then.
+    'k B7 x D2 A4 r m C9 e ? D', '2', 10: what is asked is known only at the end, so all facts must be kept until then.
+    They stand in one stretch that reaches so many steps back from the last token, in its farther half where there is
+    room; any of them is asked for as often as any other, so that no place betrays the answer. Short stretches come more
+    often than long ones: nothing else would be easy enough to begin with.
     """
-    if distance < NEAREST:
-        raise BadInput(f"recall: a distance of {distance}; the question alone takes a step, give {NEAREST} or more")
-    rng = random.Random(seed)
-    return (_asked(rng, distance, distance) for _ in range(count))
-
-
-def mixed(count: int, seed: int = 0, *, farthest: int = DISTANCES[-1]) -> Iterator[tuple[str, str, int]]:
-    """Recall over distances from 2 to the farthest: source, target, and which of DISTANCES is nearest.
-
-    Few steps come as often as ten times as many. If the distances were a few alone, an answer would be found by where
-    it stands; if all sequences were long, nothing would be easy enough to begin with.
-    """
-    rng = random.Random(seed)
+    if farthest < NEAREST:
+        raise BadInput(f"recall: farthest = {farthest}; the facts and the question take {NEAREST} steps, give no fewer")
+    rng, ratio = random.Random(seed), math.sqrt(farthest / NEAREST)
     for _ in range(count):
-        distance = round(NEAREST * (farthest / NEAREST) ** rng.random())
-        about = min(DISTANCES, key=lambda near: abs(math.log(near / distance)))
-        yield *_asked(rng, distance, farthest), about
-
-
-def _asked(rng: random.Random, distance: int, most: int) -> tuple[str, str]:
-    """A sequence and its answer; before the fact that is asked for there are fewer tokens than `most`."""
-    before = int(most ** rng.random()) - 1
-    tokens = rng.choices(LETTERS, k=before + distance - 1)
-    key, *others = rng.sample(KEYS, len(KEYS))
-    free = [place for place in range(len(tokens)) if place != before]
-    for name, place in zip(others, rng.sample(free, min(len(others), len(free))), strict=False):
-        tokens[place] = name + rng.choice(DIGITS)
-    value = rng.choice(DIGITS)
-    tokens[before] = key + value
-    return " ".join([*tokens, "?", key]), value
+        far = round(farthest / (1 + rng.random() * (ratio - 1)) ** 2)  # long ones are rare, yet most of the tokens
+        steps = rng.sample(range(min(far // 2, far - len(KEYS) + 1), far + 1), len(KEYS))
+        facts = [key + rng.choice(DIGITS) for key in rng.sample(KEYS, len(KEYS))]
+        tokens = [*rng.choices(LETTERS, k=int(far ** rng.random()) + far - 2), "?", facts[0][0]]
+        for back, fact in zip(steps, facts, strict=True):
+            tokens[-1 - back] = fact
+        yield " ".join(tokens), facts[0][1], min(DISTANCES, key=lambda about: abs(math.log(about / far)))
