@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from harken.cli import harken as program
-from harken.data import catalogue
+from harken.data import catalogue, recall
 from harken.data.cache import cache_folder
 from harken.data.catalogue import Entry, Package, fetch
 from harken.data.sniff import sniff
@@ -321,21 +321,28 @@ def test_tales_need_no_registry(registry: Registry) -> None:
     assert got.path.read_text().count("\n\n") == catalogue.TALES - 1
 
 
-@pytest.mark.parametrize("name", ["phrases", "copy", "reverse", "recall"])
+@pytest.mark.parametrize("name", ["phrases", "copy", "reverse"])
 def test_pairs_made_here_need_no_registry_and_are_recognised(
     name: str, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalogue, "PHRASES", 300)
     monkeypatch.setattr(catalogue, "SEQUENCES", 300)
-    monkeypatch.setattr(catalogue, "RECALLS", 300)
     path = fetch(name).path
     lines = path.read_text("utf-8").splitlines()
     assert not registry.calls
     assert len(lines) == 301
-    assert {line.count("\t") for line in lines} == {2 if name == "recall" else 1}
+    assert {line.count("\t") for line in lines} == {1}
     guess = sniff(path)
     assert guess.kind == catalogue.ENTRIES[name].kind == "pairs"
     assert [guess.settings["data.source"], guess.settings["data.target"]] == lines[0].split("\t")[:2]
+
+
+def test_recall_is_a_folder_of_pairs_with_its_splits(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recall, "MANY", {"train": 40, "valid": 20, "test": 20})
+    path = fetch("recall").path
+    assert not registry.calls
+    assert [len(file.read_text().splitlines()) for file in sorted(path.iterdir())] == [21, 41, 21]
+    assert (sniff(path).kind, sniff(path).settings["data.source"]) == ("pairs", "source")
 
 
 @pytest.mark.parametrize("name", [name for name, entry in catalogue.ENTRIES.items() if entry.package])

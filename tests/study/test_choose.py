@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from harken import kinds, recipe
-from harken.data import catalogue
-from harken.data.recall import recall
+from harken.data import catalogue, recall
 from harken.data.tales import tales
 from harken.errors import BadInput
 from harken.study import choose as room
@@ -19,7 +18,7 @@ from harken.study.choose import choose, located, run_name
 @pytest.fixture(autouse=True)
 def an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(catalogue, "RECALLS", 500)
+    monkeypatch.setattr(recall, "MANY", {"train": 300, "valid": 100, "test": 100})
 
 
 @pytest.fixture
@@ -148,7 +147,7 @@ def test_each_kind_of_model_of_pairs_brings_its_own_recipe():
 def test_recall_is_judged_exactly_and_by_distance_unless_other_settings_are_given():
     found = choose("recall").recipe
     assert (found.data.group, found.data.tokens, found.task.measure) == ("distance", "word", "exact_match")
-    assert found.data.longest >= max(len(source.split()) for source, *_ in recall(500))
+    assert found.data.longest >= max(len(source.split()) for source, *_ in recall.recall("test", 500))
     assert choose("recall", {"task.measure": "bleu"}).recipe.task.measure == "bleu"
     assert choose("recall", {"data.kind": "text"}).recipe.data.kind == "text"
 
@@ -157,7 +156,7 @@ def test_a_comparison_that_was_written_under_its_name_does_not_hide_a_set_of_the
     (tmp_path / "recall").mkdir()
     (tmp_path / "recall" / "compare.json").write_text("{}")
     assert choose("recall").recipe.data.kind == "pairs"
-    assert located("recall").name == "recall.tsv"
+    assert located("recall").name == "recall"
 
 
 @pytest.mark.parametrize("kind", ["transformer", "conv"])

@@ -41,7 +41,7 @@ def made(home) -> Any:
 
 @pytest.fixture(scope="module")
 def recalled(home) -> Any:
-    data = table(home / "recall.tsv", "source target distance", recall(400, farthest=20))
+    data = table(home / "recall.tsv", "source target distance", recall("test", 400, farthest=20))
     asked = {"data.group": "distance", "task.measure": "exact_match", "task.beam": 1}
     return harken.compare(data, {"model.layers": [1, 2]}, settings=without_layers() | asked, seeds=1, out=home / "far")
 

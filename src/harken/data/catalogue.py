@@ -34,7 +34,7 @@ from harken.events import Listener, silent
 
 PATIENCE = 900  # seconds pip or npm may take
 TALES, PHRASES, SEQUENCES, OPINIONS = 2500, 50_000, 20_000, 10_000  # how many of them are made
-RECALLS, CLOUDS = 50_000, 4000
+CLOUDS = 4000
 SCENES = ("scenes.npz", "train.tsv", "valid.tsv", "test.tsv")
 LEAD = 100  # words kept of a news story
 MADE = 5  # raise it when a set is made differently than before: then cached ones are made again
@@ -172,8 +172,9 @@ ENTRIES: dict[str, Entry] = {
         make=lambda: _tsv("source\ttarget", recall.copy(SEQUENCES)), settings=_EXACT),
     "reverse": Entry("pairs", f"{SEQUENCES:,} sequences to reverse, made here", "Apache-2.0", "harken", "reverse.tsv",
         make=lambda: _tsv("source\ttarget", recall.reverse(SEQUENCES)), settings=_EXACT),
-    "recall": Entry("pairs", f"{RECALLS:,} answers that stand up to 500 steps back, made here", "Apache-2.0", "harken",
-        "recall.tsv", make=lambda: _tsv("source\ttarget\tdistance", recall.recall(RECALLS)),
+    "recall": Entry("pairs", "64,000 answers that stand up to 500 steps back, made here", "Apache-2.0", "harken",
+        "recall", files=tuple(f"{split}.tsv" for split in recall.MANY),
+        make=lambda file: _tsv("source\ttarget\tdistance", recall.recall(file.removesuffix(".tsv"))),
         settings={**_EXACT, "data.group": "distance", "data.longest": 1024, "task.longest": 4}),
     "tatoeba-fra": Entry("pairs", "178,009 English-French sentence pairs", "CC BY 2.0 FR", _TATOEBA, "tatoeba-fra.tsv",
         _NMT, ("nmt-0.0.6/data/fra-eng.zip",), inner="fra.txt", limit=50_000_000),

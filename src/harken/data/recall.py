@@ -11,6 +11,7 @@ DIGITS = "0123456789"
 KEYS = "ABCD"
 NEAREST, FARTHEST = len(KEYS) + 1, 500  # steps back from the end: the question mark stands between
 DISTANCES = (5, 10, 20, 50, 100, 200, 500)  # to which a sequence is counted
+MANY = {"train": 60_000, "valid": 2000, "test": 2000}  # sequences of each split
 
 
 def copy(count: int, seed: int = 0, *, lengths: tuple[int, int] = (3, 12)) -> Iterator[tuple[str, str]]:
@@ -29,22 +30,32 @@ def reverse(count: int, seed: int = 0, *, lengths: tuple[int, int] = (3, 12)) ->
         yield text, text[::-1]
 
 
-def recall(count: int, seed: int = 0, *, farthest: int = FARTHEST) -> Iterator[tuple[str, str, int]]:
+def recall(split: str, many: int | None = None, *, farthest: int = FARTHEST) -> Iterator[tuple[str, str, int | str]]:
     """A sequence in which a few facts stand, one of them asked for at its end; the answer; and about how far back.
 
     'k B7 x D2 A4 r m C9 e ? D', '2', 10: what is asked is known only at the end, so all facts must be kept until then.
     They stand in one stretch that reaches so many steps back from the last token, in its farther half where there is
-    room; any of them is asked for as often as any other, so that no place betrays the answer. Short stretches come more
-    often than long ones: nothing else would be easy enough to begin with.
+    room; any of them is asked for as often as any other, so that no place betrays the answer.
+
+    All distances are judged alike. To learn from, long stretches are rarer, so that they have no more tokens than short
+    ones, and every other sequence has fewer facts and tells no distance: something has to be easy to begin with.
     """
     if farthest < NEAREST:
         raise BadInput(f"recall: farthest = {farthest}; the facts and the question take {NEAREST} steps, give no fewer")
-    rng, ratio = random.Random(seed), math.sqrt(farthest / NEAREST)
-    for _ in range(count):
-        far = round(farthest / (1 + rng.random() * (ratio - 1)) ** 2)  # long ones are rare, yet most of the tokens
-        steps = rng.sample(range(min(far // 2, far - len(KEYS) + 1), far + 1), len(KEYS))
-        facts = [key + rng.choice(DIGITS) for key in rng.sample(KEYS, len(KEYS))]
-        tokens = [*rng.choices(LETTERS, k=int(far ** rng.random()) + far - 2), "?", facts[0][0]]
-        for back, fact in zip(steps, facts, strict=True):
-            tokens[-1 - back] = fact
-        yield " ".join(tokens), facts[0][1], min(DISTANCES, key=lambda about: abs(math.log(about / far)))
+    rng, learned = random.Random(f"recall, {split}"), split == "train"
+    for n in range(MANY[split] if many is None else many):
+        share = farthest / NEAREST
+        far = round(farthest / (1 + rng.random() * (share - 1)) if learned else NEAREST * share ** rng.random())
+        facts = rng.randint(1, len(KEYS) - 1) if learned and n % 2 else len(KEYS)
+        about = min(DISTANCES, key=lambda near: abs(math.log(near / far)))
+        yield *_asked(rng, far, facts), about if facts == len(KEYS) else ""
+
+
+def _asked(rng: random.Random, far: int, many: int) -> tuple[str, str]:
+    """A sequence with so many facts, and its answer."""
+    steps = rng.sample(range(min(far // 2, far - len(KEYS) + 1), far + 1), many)
+    facts = [key + rng.choice(DIGITS) for key in rng.sample(KEYS, many)]
+    tokens = [*rng.choices(LETTERS, k=int(far ** rng.random()) + far - 2), "?", facts[0][0]]
+    for back, fact in zip(steps, facts, strict=True):
+        tokens[-1 - back] = fact
+    return " ".join(tokens), facts[0][1]
