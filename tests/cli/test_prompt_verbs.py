@@ -1,6 +1,7 @@
 """harken eval --prompt, harken classify --prompt, and the wrong ways to ask."""
 
 import json
+from itertools import product
 
 import pytest
 
@@ -42,11 +43,13 @@ def test_eval_of_a_prompt_is_a_table_for_people(harken, gpt, table):
     ]
 
 
-def test_another_seed_shows_other_examples(harken, gpt, table):
-    said = [
-        json.loads(harken("eval", gpt, table, "--prompt", ASK, "--shots", 2, "--seed", n, "--json").out) for n in (0, 1)
-    ]
-    assert said[0]["metrics"]["loss"] != said[1]["metrics"]["loss"]
+def test_another_seed_shows_other_examples(harken, gpt, tmp_path):
+    """Short ones: a small LSTM has forgotten what stands far before."""
+    rows = [f"{a}{b}\t{'ox' if n % 3 else 'ax'}" for n, (a, b) in enumerate(product("abcdefghijkl", repeat=2))]
+    (tmp_path / "short.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
+    ask = ["eval", gpt, "short.tsv", "--prompt", "{text} is", "--shots", 2, "--json", "--seed"]
+    losses = [json.loads(harken(*ask, n).out)["metrics"]["loss"] for n in (0, 1)]
+    assert abs(losses[0] - losses[1]) > 1e-6
 
 
 def test_words_stand_for_the_labels_of_the_data(harken, gpt, table):

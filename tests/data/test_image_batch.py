@@ -57,7 +57,8 @@ def test_without_any_change_a_model_sees_the_pictures_themselves(pictures):
 def test_parts_of_a_batch_are_the_same_as_the_whole(pictures):
     batch = batches(pictures).batch(0, 0)
     parts = [batch.rows(0, 5), batch.rows(5, 16)]
-    assert torch.equal(torch.cat([part.seen(LENS) for part in parts]), batch.seen(LENS))
+    # some processors add up fewer rows in another order
+    torch.testing.assert_close(torch.cat([part.seen(LENS) for part in parts]), batch.seen(LENS), atol=1e-3, rtol=1e-5)
     assert torch.equal(torch.cat([part.share() for part in parts]), batch.share())
 
 

@@ -188,3 +188,16 @@ def test_tied_weights_stay_tied():
 def test_a_plateau_has_one_rate_and_is_refused():
     with pytest.raises(BadSetting, match=r"^train\.seeds: plateau has one rate for all members"):
         together(schedule="plateau")
+
+
+def test_in_lower_precision_every_member_answers_with_its_own_weights():
+    models = [Shape(d=16, layers=1, heads=2, context=8).build(11) for _ in range(3)]
+    tokens = torch.arange(8)[None]
+    want = []
+    for model in models:
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            want.append(model(tokens))
+    many = Together(models)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        for n, one in enumerate(want):
+            torch.testing.assert_close(many.alone(n)(tokens), one)

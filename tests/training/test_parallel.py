@@ -190,7 +190,7 @@ def test_a_rank_of_fsdp_holds_its_part_of_the_weights(computed, alone):
 
 PLAIN = ["model.d=16", "model.layers=2", "model.context=12", "data.examples=2", "train.batch=6"]
 PLAIN += ["train.micro=2", "train.steps=18", "train.eval_every=7", "train.log_every=1", "train.checkpoint_every=4"]
-PLAIN += ["train.lr=1e-2", "train.threads=1"]
+PLAIN += ["train.lr=1e-2", "train.threads=1", "train.precision=float32"]
 WAYS = {"ddp": ["train.parallel=ddp", "train.steps=60"], "fsdp": ["train.parallel=fsdp"]}
 WAYS |= {"lstm": ["train.parallel=ddp", "model.kind=lstm"]}
 CHANCE = "model.dropout=0.2"

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from harken import machine
+from harken.core.similarity import precise
 from harken.data.batch import IGNORE
 
 Grader = Callable[..., tuple[Tensor, Tensor | None, Tensor | None]]
@@ -30,7 +31,7 @@ def word_loss(
     -ln p over all words), as if the word that came had been drawn from all words in a share e of the cases.
     """
     if torch._C._are_functorch_transforms_active():  # many models at once: they are small, and so are their scores
-        scores = F.linear(h, W[:vocab], bias)
+        scores = precise(F.linear(h, W[:vocab], bias))
         each = F.cross_entropy(scores.detach(), targets, ignore_index=IGNORE, reduction="none")
         how: Any = {"ignore_index": IGNORE, "reduction": "sum", "label_smoothing": smoothing}
         return F.cross_entropy(scores, targets, **how), each

@@ -58,6 +58,7 @@ class Together(nn.Module):
         with torch.no_grad():
             for name, p in model.named_parameters():
                 p.copy_(mine[name][n])
+        torch.clear_autocast_cache()  # in a lower precision the member before would answer once more
         return model
 
     def each(self, ask: Ask, given: Mapping[str, Tensor], start: int = 0, stop: int | None = None) -> Any:
