@@ -75,7 +75,7 @@ def test_the_demo_of_scenes_captions_pairs_that_never_met(harken, monkeypatch):
         a, b = (re.findall(r"(?:small|large) (\w+) (\w+)", text) for text in (one, other))
         assert a == b[::-1]
         assert frozenset(a) in apart
-    letters = "".join(re.findall(r"^    ([.rgbypw]{32})$", said, re.M))
+    letters = "".join(re.findall(r"^    ([.rgbypwoc]{32})$", said, re.M))
     assert len(letters) == 3 * 16 * 32
-    assert {*letters} <= {*".rgbypw"}
+    assert {*letters} <= {*".rgbypwoc"}
     assert len({*letters}) > 2

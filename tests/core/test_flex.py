@@ -1,6 +1,7 @@
 """FlexAttention on a device that has it: the same numbers as the written-out equation. Run: pytest -m gpu tests/core"""
 
 from importlib import import_module
+from itertools import product
 
 import pytest
 import torch
@@ -77,8 +78,19 @@ def test_flex_gives_the_numbers_and_gradients_of_the_equation(name, heads, devic
         torch.testing.assert_close(a, b, atol=1e-2, rtol=1e-2)
 
 
+def test_flex_stays_a_kernel_for_all_the_ways_in_which_a_training_calls_it(device, monkeypatch):
+    torch._dynamo.reset()
+    monkeypatch.setattr(import_module("harken.core.attend"), "LONG", 512)
+    monkeypatch.setattr(torch._dynamo.config, "fail_on_recompile_limit_hit", True)
+    for n, (B, long) in enumerate([(3, 600), (3, 700), (2, 640), (1, 600), (1, 900), (4, 512)]):
+        for learned, half in product((True, False), repeat=2):
+            q = torch.randn(B, 2, long, D, device=device, requires_grad=learned)
+            with torch.set_grad_enabled(learned), torch.autocast("cuda", torch.bfloat16, enabled=half):
+                attend(q, q, q, ScaledDot(D), CAUSAL & window(30 + n))
+
+
 def test_bigbird_on_the_device_builds_nothing_of_size_l_squared(device):
-    torch._dynamo.reset()  # the masks of the tests above fill the compiler's memory, and it would give up
+    torch._dynamo.reset()  # what the tests above compiled counts too
     long = 32_768
     structure = tiled(bigbird(long // 64, 1, 1, 3), 64)
     q, k, v = (torch.randn(1, 1, long, D, device=device, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))

@@ -143,6 +143,9 @@ def test_batches_follow_seed_epoch_and_step_alone(folder):
 # --- scenes -----------------------------------------------------------------------------------------------------------
 
 
+AREAS = {"circle": 3.14, "square": 4, "triangle": 2, "cross": 1.75, "diamond": 2, "ring": 2.19}  # of a half width of 1
+
+
 def test_no_training_scene_has_what_is_held_out_and_every_test_scene_has():
     things, apart = scenes.held_out()
     train = {frozenset((s.first.kind, s.second.kind)) for s in scenes.scenes("train", 3000)}
@@ -172,9 +175,7 @@ def test_a_picture_shows_what_its_captions_say():
             mine = (near < far) & (near < np.abs(picture - np.array(scenes.COLOURS[other.colour])).sum(2))
             y, x = np.nonzero(mine)
             middles.append((y.mean(), x.mean()))
-            area = {"circle": 3.14, "square": 4, "triangle": 2, "cross": 1.75}[thing.shape] * scenes.SIZES[
-                thing.size
-            ] ** 2
+            area = AREAS[thing.shape] * scenes.SIZES[thing.size] ** 2
             assert 0.7 * area < len(y) < 1.4 * area
         else:
             down, right = scenes.RELATIONS[scene.relation]

@@ -148,6 +148,8 @@ def test_recall_is_judged_exactly_and_by_distance_unless_other_settings_are_give
     found = choose("recall").recipe
     assert (found.data.group, found.data.tokens, found.task.measure) == ("distance", "word", "exact_match")
     assert found.data.longest >= max(len(source.split()) for source, *_ in recall.recall("test", 500))
+    assert {choose("recall", {"model.kind": kind}).recipe.train.lr for kind in ("transformer", "lstm")} == {3e-3}
+    assert choose("recall", {"train.lr": 1.0}).recipe.train.lr == 1
     assert choose("recall", {"task.measure": "bleu"}).recipe.task.measure == "bleu"
     assert choose("recall", {"data.kind": "text"}).recipe.data.kind == "text"
 

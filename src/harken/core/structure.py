@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-compiled = cache(torch.compile)  # FlexAttention and its masks are kernels only when compiled
+# FlexAttention and its masks are kernels only when compiled; after 8 shapes a compiler would give up and lay all out
+compiled = cache(lambda f: torch._dynamo.config.patch(recompile_limit=64)(torch.compile(f)))
 Predicate = Callable[[Tensor, Tensor, Tensor], Tensor]  # b, i, j (broadcastable) -> True where i may look at j
 Pairs = tuple[Tensor, Tensor]  # i, j: E each
 Bias = Tensor | None  # H Lq Lk or B H Lq Lk
 Listed = tuple[Tensor, Tensor, Tensor]  # i, j: E each, and whether the pair is allowed: B|1 E
-Dense = tuple[Tensor, Tensor | None, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +86,7 @@ class Layout:
             i, j = (t.to(device) for t in structure.pairs)
             self.pairs = i, j, structure.allows(self.b, i.view(1, 1, -1), j.view(1, 1, -1)).squeeze(1)
         self.tiles: Tiles | None = structure.plan(B, Lk, device) if structure.plan and alike and bias is None else None
-        self._dense: Dense | None = None
+        self._dense: tuple[Tensor, Tensor | None, Tensor] | None = None
         self._blocks: Any = None
 
     def rows(self, index: Tensor | slice = slice(None)) -> Tensor:
@@ -98,7 +98,7 @@ class Layout:
         """The bias of these heads for these pairs, or for whole rows i."""
         return None if self.bias is None else self.bias[..., heads, i, j]
 
-    def dense(self) -> Dense:
+    def dense(self) -> tuple[Tensor, Tensor | None, Tensor]:
         """The mask, B|1 1 Lq|1 Lk; the rows that may look at nothing, None where there can be none; and what a kernel
         is given: there an empty row looks everywhere, so that nothing divides by 0, and the bias is in it."""
         if self._dense is None:

@@ -14,9 +14,9 @@ import numpy as np
 from harken.data.batch import dice
 from harken.data.picture_files import Numbers
 
-SIDE, MANY = 32, {"train": 12_000, "valid": 500, "test": 1000}  # pixels, and pictures of each split
+SIDE, MANY = 32, {"train": 30_000, "valid": 500, "test": 1000}  # pixels, and pictures of each split
 SIZES = {"small": 4.0, "large": 7.0}  # half of a thing's width
-SHAPES = ("circle", "square", "triangle", "cross")
+SHAPES = ("circle", "square", "triangle", "cross", "diamond", "ring")
 COLOURS = {
     "red": (220, 40, 40),
     "green": (40, 180, 60),
@@ -24,6 +24,8 @@ COLOURS = {
     "yellow": (230, 210, 50),
     "purple": (160, 60, 190),
     "white": (240, 240, 240),
+    "orange": (240, 130, 30),
+    "cyan": (50, 210, 220),
 }
 # how the first stands to the second: the step from the second to the first, and the word for the way back
 RELATIONS = {"left of": (0, -1), "right of": (0, 1), "above": (-1, 0), "below": (1, 0)}
@@ -118,6 +120,10 @@ def _inside(shape: str, middle: Numbers, size: float) -> Numbers:  # S S
             inside = np.maximum(abs(x), abs(y)) <= size
         case "triangle":
             inside = (y <= size) & (2 * abs(x) <= y + size)
+        case "diamond":
+            inside = abs(x) + abs(y) <= size
+        case "ring":
+            inside = abs(np.hypot(x, y) - 0.775 * size) <= 0.225 * size  # from 0.55 to 1
         case _:
             inside = (np.minimum(abs(x), abs(y)) <= size / 4) & (np.maximum(abs(x), abs(y)) <= size)
     return np.asarray(inside)
