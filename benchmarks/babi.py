@@ -16,6 +16,7 @@ file (135 of 1,000 in task 4) are learned from, as in the published numbers; dat
 
 import argparse
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -203,6 +204,8 @@ def race(given: argparse.Namespace, home: Path, asked: list[int], settings: dict
         mine = resolve(("the recipe", recipe.settings()), (GIVEN, {"data.tasks": some}))
         errors, more = best(given, mine, mine.open())
         found, seconds = found | errors, seconds + more
+        told = ", ".join(f"{name} {each[0]:.1f}" for name, each in errors.items())
+        print(f"  {told} after {more:.0f} s", file=sys.stderr, flush=True)  # a group takes minutes on a CPU
     published = JOINT if given.joint else ALONE
     how = "one model for all tasks" if given.joint else "a model for each task"
     print(f"{home.name}, {recipe.model.hops} hops, d = {recipe.model.d}, {recipe.train.epochs:g} epochs, {how}")
