@@ -208,7 +208,7 @@ ENTRIES: dict[str, Entry] = {
         each=r"package/src/clothes/\d\.json", shape=_late("digits", "clothes"), settings={"task.flip": True}),
     "scenes": Entry("captions", "31,500 scenes of two coloured shapes with captions, made here", "Apache-2.0", "harken",
         "scenes", files=SCENES, make=_late("scenes", "scene_file"),
-        settings={"data.group": "new", "task.measure": "exact_match"}),
+        settings={"data.group": "new", "task.measure": "exact_match", "model.word_dropout": 0.3}),
     "clouds": Entry("sets", f"{CLOUDS:,} clouds of 32 points on four solids, made here", "Apache-2.0", "harken",
         "clouds.tsv", make=lambda: _tsv("cloud\tx\ty\tz\tsolid", _late("clouds", "rows")(CLOUDS))),
     "mnist": Entry("images", "70,000 handwritten digits, 28 x 28 (idx files)", "not stated",
