@@ -217,6 +217,13 @@ def test_an_answer_that_was_not_learned_is_no_target_and_no_error(tmp_path):
     assert encoded(other, opened.words, 64).targets.tolist() == [IGNORE] * 3
 
 
+def test_the_lines_of_a_story_are_learned_from_in_their_order(tmp_path):
+    """As a set they would number the words by the hashes of strings: another training in every process."""
+    lines = [f"w{n} ran" for n in range(1, 9)]
+    text = "".join(f"{n} {line}\n" for n, line in enumerate(lines, 1)) + "9 Who ran?\tw1\t1\n"
+    assert [*some(tmp_path).texts(read(text))] == ["w1", *lines, "who ran"]
+
+
 def test_words_and_answers_are_kept_and_read_again(tmp_path):
     words = some(tmp_path).open().words
     for name, content in words.files().items():

@@ -216,8 +216,7 @@ def test_ask_answers_the_questions_of_a_file_and_shows_what_each_hop_read(memnet
     assert heads.split() == ["hop", "1", "hop", "2"]
     assert [line.split()[0] for line in lines] == ["1", "2"]
     assert lines[1].endswith("Joe ran to the garden.")
-    told = memnet.story(["Joe went to the kitchen.", "Joe ran to the garden."]).ask("Where is Joe?")["answer"]
-    assert answer.startswith(f"Where is Joe?   {told}   (")  # right or not: it is small, and learned for a moment
+    assert answer.startswith("Where is Joe?   garden   (")
     assert "right is garden" in answer
 
 

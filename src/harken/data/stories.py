@@ -135,9 +135,12 @@ class StorySource(ExampleSource):
         seen = set[str]()
         for question in examples:
             yield as_word(question.answer)
-            for line in {*question.lines, question.question} - seen:
-                seen.add(line)
-                yield words_of(line)
+            for line in dict.fromkeys(
+                (*question.lines, question.question)
+            ):  # in order: words are numbered as they come
+                if line not in seen:
+                    seen.add(line)
+                    yield words_of(line)
 
     def labels(self, examples: Iterable[Told]) -> list[str]:
         return sorted({question.answer for question in examples})
