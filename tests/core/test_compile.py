@@ -14,11 +14,14 @@ from harken.core import (
     Memory,
     Positions,
     Rotary,
+    ScaledDot,
     Sinusoid,
     Stack,
     Structure,
     Wiring,
+    attend,
     bigbird,
+    explicit,
     keep,
     same,
     window,
@@ -153,3 +156,20 @@ def test_translating_with_a_fixed_source_is_one_graph() -> None:
         whole = stack(stack.positions.add(x, pos), structure=CAUSAL, pos=pos, **read)
         steps = [fast(x[:, t : t + 1], pos[t : t + 1], memory, source, real) for t in range(6)]
     torch.testing.assert_close(torch.cat(steps, 1), whole, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:TensorFloat32")  # scores are computed in float32 on purpose
+@pytest.mark.parametrize("many", [8, 40])  # words: few take the equation there, many the kernel
+def test_a_compiled_attention_on_a_gpu_gives_the_numbers_and_gradients_of_the_equation(many: int) -> None:
+    torch.manual_seed(0)
+    given = [torch.randn(3, 2, many, 16) for _ in range(3)]
+    real = torch.arange(many) < torch.tensor([[many], [3], [0]])  # the last may look at nothing
+    each = []
+    for device, call in (("cpu", explicit), ("cuda", compiled(attend, "inductor"))):
+        x = [t.detach().to(device).requires_grad_() for t in given]
+        layout = keep(real.to(device)).lay(3, many, many, torch.device(device))
+        o = call(*x, ScaledDot(16), layout)
+        each.append([t.cpu() for t in (o.detach(), *torch.autograd.grad(o.square().sum(), x))])
+    for mine, truth in zip(*reversed(each), strict=True):
+        torch.testing.assert_close(mine, truth, rtol=1e-3, atol=1e-3)

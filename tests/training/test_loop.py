@@ -4,6 +4,7 @@ import json
 import math
 import os
 import signal
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from harken.training.meter import Meter
 from harken.training.optim import clip, optimizer, rate
 from harken.training.parallel import Ranks
 from harken.training.settings import Train
+from harken.training.step import Compiled
 
 SHAPE = Shape(d=16, layers=1, heads=2, context=8)
 
@@ -504,6 +506,24 @@ def test_without_a_compiler_the_run_goes_on_plainly_and_says_so(tmp_path, monkey
     trainer = Trainer(model, Toy(), settings(compile="yes"), listen=lambda event, **facts: said.append((event, facts)))
     assert trainer.make.call is model
     assert said == [("notice", {"text": "not compiled: no compiler here"})]
+
+
+@pytest.mark.parametrize(("x", "told"), [(-1.0, []), (1.0, ["not compiled, so slower: RuntimeError"])])
+def test_a_compiler_that_chatters_or_fails_does_not_disturb_the_run(x, told, monkeypatch):
+    def compiler(model, **how):
+        def fast(x):
+            warnings.warn("TensorFloat32 tensor cores could be had", UserWarning, stacklevel=1)
+            if x > 0:
+                raise RuntimeError("no such kernel")
+            return model(x)
+
+        return fast
+
+    said, model = [], nn.Identity()
+    monkeypatch.setattr(torch, "compile", compiler)
+    fast, x = Compiled(model, lambda event, text: said.append(text)), torch.tensor(x)
+    assert fast(x) == x
+    assert said == told
 
 
 @pytest.mark.process

@@ -15,6 +15,7 @@ from .similarity import Similarity
 from .structure import FULL, Layout, Structure, Tiles, compiled
 from .view import Edit, Editor, View, Watcher, pair_weights, weights
 
+FEW = 32  # words on either side, up to which a compiled step on a GPU is faster written out than with a kernel
 LONG = 4096  # words, below which a model that is not compiled lays its mask out: each new shape would be compiled
 
 
@@ -46,9 +47,10 @@ def attend(
 
 def dense(q: Tensor, k: Tensor, v: Tensor, similarity: Similarity, layout: Layout, *, dropout: float = 0.0) -> Tensor:
     """All queries and all keys."""
-    # as sums one query of a compiled step on a GPU melts into its neighbours; and many models at once have no kernel
-    one, many = q.is_cuda and q.shape[-2] == 1, torch._C._are_functorch_transforms_active
-    route = explicit if not similarity.is_dot or (one if torch.compiler.is_compiling() else many()) else fused
+    # few sums melt into their neighbours in a compiled step on a GPU; and many models at once have no kernel
+    few, many = layout.Lq == 1 or max(layout.Lq, layout.Lk) <= FEW, torch._C._are_functorch_transforms_active
+    written = q.is_cuda and few if torch.compiler.is_compiling() else many()
+    route = explicit if written or not similarity.is_dot else fused
     return route(q, k, v, similarity, layout, dropout=dropout)
 
 

@@ -24,10 +24,9 @@ class Memory:
 
     def reorder(self, rows: Tensor, upto: int | None = None) -> None:
         """Keep these batch rows: how a beam search follows its survivors. In place, so that a captured step sees it."""
-        stores = self.k[:, :, :upto], self.v[:, :, :upto]  # what is not yet written need not follow
         # a GPU is not asked which rows move
         moved = slice(None) if rows.is_cuda else (rows != torch.arange(len(rows))).nonzero()[:, 0]
-        for store in stores:
+        for store in (self.k[:, :, :upto], self.v[:, :, :upto]):  # what is not yet written need not follow
             store[moved] = store[rows[moved]]
 
 

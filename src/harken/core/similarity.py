@@ -157,5 +157,4 @@ def _per_head(x: Tensor, W: Tensor) -> Tensor:
 
 def _minus_distance(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     """-||q - k||^2 up to a term that is constant over j, as the dot of two longer vectors."""
-    one = q.new_ones(*q.shape[:-1], 1)
-    return torch.cat([2 * q, -one], -1), torch.cat([k, k.square().sum(-1, keepdim=True)], -1)
+    return torch.cat([2 * q, -torch.ones_like(q[..., :1])], -1), torch.cat([k, k.square().sum(-1, keepdim=True)], -1)

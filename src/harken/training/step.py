@@ -5,6 +5,7 @@ that is not finite is then noted on the device, which leaves the weights as they
 """
 
 import math
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -187,13 +188,15 @@ class Compiled(nn.Module):
         self.proven = False
 
     def forward(self, *given: Any, **named: Any) -> Any:
+        if self.proven:
+            return self.fast(*given, **named)
         try:
-            h = self.fast(*given, **named)
+            with warnings.catch_warnings():  # float32 is meant where scores are; and what a compiler tells itself
+                warnings.filterwarnings("ignore", r"TensorFloat32 tensor cores|\s*Online softmax", UserWarning)
+                h = self.fast(*given, **named)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # compilers fail in their own ways; the plain model says whether it was their fault
-            if self.proven:
-                raise
             self.fast, h = self.model, self.model(*given, **named)
             self.listen("notice", text=f"not compiled, so slower: {type(error).__name__}")
         self.proven = True

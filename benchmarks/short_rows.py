@@ -1,0 +1,73 @@
+"""Attention over rows of a few words on a GPU: the equation written out, beside PyTorch's kernel, in a compiled step.
+
+    python benchmarks/short_rows.py                     rows of 8 to 64 words, 16,384 words in all
+    python benchmarks/short_rows.py --d 64 --heads 4
+
+Forward and backward, compiled and recorded as in a training, by turns; the ratio says how much longer the kernel takes.
+core/attend.py takes the equation up to FEW words.
+"""
+
+import argparse
+import itertools
+import statistics
+import sys
+from collections.abc import Callable
+
+import torch
+
+from harken.core import CAUSAL, FULL, ScaledDot, Structure, attend, keep
+
+LENGTHS, KINDS, TURNS, CALLS = (8, 16, 32, 64), ("padded", "causal"), 7, 20
+
+
+def recorded(call: Callable[[], object]) -> Callable[[], None]:
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay  # type: ignore[no-any-return]
+
+
+def step(few: int, words: int, L: int, heads: int, D: int, kind: str) -> Callable[[], None]:
+    """Forward and backward of one attention that takes the equation for rows of up to `few` words."""
+    sys.modules["harken.core.attend"].FEW = few  # type: ignore[attr-defined]
+    torch._dynamo.reset()
+    shape = words // L, heads, L, D
+    q, k, v = (torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+    real = torch.arange(L, device="cuda") < torch.randint(L // 2, L + 1, (shape[0], 1), device="cuda")
+    structure: Structure = {"full": FULL, "causal": CAUSAL, "padded": keep(real)}[kind]
+    ask = torch.compile(lambda *x: attend(*x, ScaledDot(D), structure), dynamic=False)
+    return recorded(lambda: torch.autograd.grad(ask(q, k, v).float().sum(), (q, k, v)))
+
+
+def milliseconds(play: Callable[[], None]) -> float:
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(CALLS):
+        play()
+    end.record()
+    torch.cuda.synchronize()
+    return float(begin.elapsed_time(end)) / CALLS
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--d", type=int, default=32, help="of a head")
+    parser.add_argument("--heads", type=int, default=8)
+    parser.add_argument("--words", type=int, default=16_384, help="in all rows")
+    given = parser.parse_args()
+    print(f"{torch.cuda.get_device_name()}, {given.heads} heads of {given.d}")
+    for L, kind in itertools.product(LENGTHS, KINDS):
+        kernel, equation = (step(few, given.words, L, given.heads, given.d, kind) for few in (0, 10**9))
+        each = [(milliseconds(kernel), milliseconds(equation)) for _ in range(TURNS)]
+        ratio = statistics.median(a / b for a, b in each)
+        a, b = (1e3 * statistics.median(x) for x in zip(*each, strict=True))
+        print(f"{given.words // L:5d} rows of {L:3d}, {kind}: kernel {a:.0f} us, equation {b:.0f} us, {ratio:.2f}")
+
+
+if __name__ == "__main__":
+    main()
