@@ -19,7 +19,8 @@ import harken
 
 CPU: dict[str, Any] = {"task.flip": True}  # the recipe of pictures as it is
 GPU: dict[str, Any] = {
-    "model.size": "small",
+    "model.d": 256,
+    "model.heads": 4,
     "model.layers": 8,
     "model.stem": "conv",
     "model.pool": "mean",
