@@ -121,7 +121,7 @@ def test_a_verdict_shows_what_was_skipped_what_is_no_number_and_what_is_not_to_b
 
 
 def test_a_verdict_without_held_out_text_says_so():
-    assert verdict({"metrics": {}}) == ["  (no text is held out, so nothing is judged: data.valid, data.test)"]
+    assert verdict({"metrics": {}}) == ["  (nothing is held out, so nothing is judged: data.valid, data.test)"]
 
 
 def test_a_verdict_on_a_handful_of_tokens_says_that_it_is_none():

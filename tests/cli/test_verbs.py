@@ -362,7 +362,7 @@ def test_with_json_the_training_is_told_on_stderr(harken, text):
 def test_nothing_is_judged_where_nothing_is_held_out(harken, text):
     said = harken("train", text, *TINY, "data.valid=0")
     assert "judging" not in said.out
-    assert "  (no text is held out, so nothing is judged: data.valid, data.test)" in said.out
+    assert "  (nothing is held out, so nothing is judged: data.valid, data.test)" in said.out
     said = harken("eval", "runs/my")
     assert said.err == (
         "harken: split valid: not in this run, which held nothing out; or give it another text to judge\n"

@@ -44,6 +44,17 @@ def test_a_table_of_pictures_with_labels_is_none_of_captions(folder):
     assert sniff(folder / "captions.tsv").kind == "images"
 
 
+def test_pictures_of_one_name_in_folders_of_their_own_are_split_like_others(folder):
+    lines = ["image\tcaption\n"]
+    for n in range(40):
+        (folder / f"{n}").mkdir()
+        (folder / f"p0-{n}.png").rename(folder / f"{n}" / "photo.png")
+        lines.append(f"{n}/photo.png\ta half on the {SIDES[n % 2]}\n")
+    (folder / "captions.tsv").write_text("".join(lines))
+    opened = CaptionSource(path=str(folder), test=0.2).open()
+    assert 2 <= len(opened.splits["test"].references) <= 20
+
+
 def test_several_captions_of_a_picture_are_its_references_and_each_is_learned_from(folder):
     opened = CaptionSource(path=str(folder), test=0.2).open()
     part, train = opened.splits["test"], opened.train

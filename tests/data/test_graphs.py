@@ -84,6 +84,16 @@ def test_columns_of_numbers_have_mean_0_and_spread_1(folder):
     np.testing.assert_allclose(x.std(0), 1, atol=1e-6)
 
 
+def test_features_keep_the_digits_in_which_they_differ(folder, tmp_path):
+    when = 1_700_000_000.0 + np.arange(30) % 2
+    table(folder / "nodes.csv", ["id", "when", "club"], *([f"a{n}", t, "ab"[n % 2]] for n, t in enumerate(when)))
+    np.savez(tmp_path / "g.npz", edges=np.array([[0, 1], [1, 2]]), x=when[:, None], label=np.arange(30) % 2)
+    for data in (opened(folder), opened(tmp_path / "g.npz", scale="columns")):
+        x = data.words.read(data.raw)
+        assert x.dtype == np.float32
+        assert x[:, 0].tolist() == [-1.0, 1.0] * 15
+
+
 def test_a_held_out_share_has_its_part_of_each_label_and_stays_when_nodes_come(folder):
     before = opened(folder)
     with (folder / "nodes.csv").open("a", newline="") as file:
@@ -99,6 +109,7 @@ def test_a_held_out_share_has_its_part_of_each_label_and_stays_when_nodes_come(f
         ("edges.csv", [["from", "to"], ["a1", "zz"]], "'zz' is no node of nodes.csv"),
         ("edges.csv", [["from", "to"], ["a1", "a2", "a3"]], "edges.csv:2: 3 cells where the first line names 2"),
         ("edges.csv", [["from"], ["a1"]], "edges need two columns, source and target"),
+        ("edges.csv", [["from", "to", "weight"], ["a1", "a2", ""]], "the edge of 'a1' and 'a2' has no weight"),
         ("nodes.csv", [["id", "club"], ["a1", "x"], ["a1", "y"]], "node 'a1' stands there twice"),
     ],
 )

@@ -10,6 +10,7 @@ import torch
 
 from harken.data import png
 from harken.data.images import ImageSource, Lens
+from harken.data.sniff import sniff
 from harken.errors import BadInput, BadRun, BadSetting
 
 LABELS = ["ant", "bee", "cat"]
@@ -68,6 +69,13 @@ def test_the_same_pictures_are_found_in_a_folder_a_table_an_idx_file_and_an_npz_
     assert shown(opened(tmp_path / "numbers.npz", labels=LABELS)) == wanted
     assert shown(opened(tmp_path / "words.npz")) == wanted
     assert opened(tmp_path / "numbers.npz").lens.labels == ["0", "1", "2"]
+
+
+def test_an_empty_path_does_not_make_a_table_of_pictures_one_of_texts(tmp_path):
+    folder(tmp_path / "folder")
+    lines = ["path,label", *(f"folder/{LABELS[n % 3]}/{n}.png,{LABELS[n % 3]}" for n in range(60)), ",red"]
+    (tmp_path / "table.csv").write_text("\n".join(lines))
+    assert sniff(tmp_path / "table.csv").kind == "images"
 
 
 def test_idx_files_are_split_by_their_names_and_packed_ones_are_read_alike(tmp_path):

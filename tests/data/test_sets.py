@@ -59,6 +59,16 @@ def test_what_looks_like_sets_and_is_none_is_not_taken_for_sets(tmp_path, header
     assert sniff(written(tmp_path / "a.csv", made, header)).kind == kind
 
 
+def test_a_slip_in_one_row_is_told_by_its_line_and_does_not_make_the_table_one_of_texts(tmp_path):
+    made = rows()
+    made[4][3] = "far" if made[4][3] == "near" else "near"
+    path = written(tmp_path / "a.csv", made)
+    guess = sniff(path)
+    assert guess.kind == "sets"
+    with pytest.raises(BadInput, match=r"a.csv:\d+: set '.*' is said to be '(near|far)', and '(near|far)' in line"):
+        SetSource(path=str(path)).open()
+
+
 def test_rows_of_a_set_are_gathered_wherever_they_stand(tmp_path):
     some = rows(20)
     order = np.random.default_rng(1).permutation(len(some))
@@ -181,6 +191,7 @@ def test_numbers_that_are_said_of_sets_are_an_amount(tmp_path):
         ({}, lambda r: [*r[:3], r[1]], "no sets were found in it .no column names sets"),
         ({"group": "cloud"}, lambda r: [*r[:3], r[1]], "column 'cloud' names sets, but no other column says one thing"),
         ({"group": "cloud", "label": "where", "columns": "x"}, lambda r: [*r[:3], "near"], "the only label is 'near'"),
+        ({}, lambda r: [r[0], f"{r[1]:.0f},5", *r[2:]], "column 'x' has no number: decimals are written with a point"),
         (
             {"group": "cloud", "label": "x", "columns": "where"},
             None,
@@ -193,6 +204,12 @@ def test_what_cannot_be_read_is_told_in_one_line(tmp_path, settings, change, sai
     with pytest.raises(BadInput, match=said) as error:
         SetSource(path=str(written(tmp_path / "a.csv", some)), **settings).open()
     assert "\n" not in str(error.value)
+
+
+def test_a_header_without_rows_is_told(tmp_path):
+    (tmp_path / "a.csv").write_text("cloud,x,y,where\n")
+    with pytest.raises(BadInput, match="there is no row below its header"):
+        SetSource(path=str(tmp_path / "a.csv"), group="cloud", label="where", columns="x,y").open()
 
 
 def test_a_row_without_a_number_is_left_out_and_told(tmp_path):

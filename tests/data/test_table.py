@@ -87,6 +87,15 @@ def test_two_texts_have_a_mark_between_and_the_second_begins_behind_it(tmp_path)
         assert tokens.decode(ids[second:]) == data.train.rows[n].texts[1]
 
 
+def test_how_many_texts_are_cut_is_told(tmp_path):
+    said = []
+    lines = [f"{'red ' * (n % 20)}fish,{'good' if n % 2 else 'bad'}" for n in range(200)]
+    train = opened(table(tmp_path, ["text,label", *lines]), said, longest=8).train
+    assert train.cut > 0
+    many = f"{train.cut} of the {len(train)} texts to learn from are cut to 8 tokens"
+    assert f"{many}; data.longest=... keeps more of them" in said
+
+
 @pytest.mark.parametrize("lengths", [(3, 3), (30, 3), (3, 30), (30, 30), (12, 30)])
 def test_of_two_long_texts_the_longer_one_is_cut_first(tmp_path, lengths):
     words = opened(reviews(tmp_path)).words

@@ -46,6 +46,13 @@ def test_a_run_says_what_it_was_judged_by_and_is_judged_the_same_again(gcd):
     assert "gcds learned" in (gcd.path / "report.html").read_text()
 
 
+def test_an_answer_is_written_as_it_was_judged(gcd):
+    asked = [f"{6 * a} {10 * a}" for a in range(1, 30)]
+    greedy = gcd.alternatives(asked, beam=1)
+    assert gcd.alternatives(asked) == greedy
+    assert len(gcd.alternatives(asked[:1], alternatives=3)[0]) == 3
+
+
 def test_numbers_are_typed_in_base_10(gcd):
     answer = gcd.translate("160 120", beam=1)
     assert answer == gcd.translate(["160 120"], beam=1)[0]

@@ -81,6 +81,15 @@ def test_answers_that_were_never_learned_count_as_wrong(memnet, tmp_path):
     assert score.protocol["answers not learned"] == 1
 
 
+@pytest.mark.parametrize(("epochs", "told"), [(1, 1), (0, 0)])
+def test_a_first_part_that_does_not_end_within_the_training_is_told(folder, tmp_path, epochs, told):
+    said = list[str]()
+    settings = {**made("memnet"), "train.steps": 2, "task.linear_start": epochs}
+    listen = lambda event, **facts: said.append(facts.get("text", ""))  # noqa: E731
+    harken.train(folder, out=tmp_path / "short", settings=settings, listen=listen)
+    assert len([text for text in said if "its first part, task.linear_start=1, does not end" in text]) == told
+
+
 def test_tasks_learned_together_are_judged_apart(folder, tmp_path):
     settings = {**made("memnet"), "train.steps": 2, "data.tasks": [1, 15]}
     parts = harken.train(folder, out=tmp_path / "both", settings=settings).facts["parts"]["test"]

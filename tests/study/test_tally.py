@@ -145,6 +145,14 @@ def test_one_seed_may_be_chance():
     )
 
 
+def test_the_same_number_of_one_seed_each_has_no_winner_and_a_free_one_may_be_as_good():
+    said = compared(a=[2.5], b=[2.5])["verdict"]
+    assert said == (
+        "No difference is seen between model.heads=a and model.heads=b: valid loss 2.500 of each; "
+        "the free 5-gram is as good (2.500)."
+    )
+
+
 def test_a_row_of_which_one_seed_is_left_is_not_called_worse():
     said = compared(a=[1.0, 1.01], b=[2.0, None])["verdict"]
     assert said.startswith("No difference can be seen between model.heads=a and model.heads=b")

@@ -270,7 +270,7 @@ def judged(metrics: Mapping[str, Any]) -> str:
 def verdict(facts: dict[str, Any]) -> list[str]:
     """The metrics of each split and of its mixed texts, the baselines that cost nothing, and the protocol of it all."""
     width = max([6, *map(len, facts["metrics"])])
-    told = [] if facts["metrics"] else ["  (no text is held out, so nothing is judged: data.valid, data.test)"]
+    told = [] if facts["metrics"] else ["  (nothing is held out, so nothing is judged: data.valid, data.test)"]
     for split, values in facts["metrics"].items():
         free, parts = (facts.get(name, {}).get(split, {}) for name in ("baseline", "parts"))
         large = {name: part for name, part in parts.items() if part.get("pairs", ENOUGH) >= ENOUGH}

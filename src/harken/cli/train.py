@@ -12,6 +12,8 @@ from . import as_json, refuse, show
 from .say import Teller, cost_line, judged, verdict
 
 PROMPT = '"Once upon a time"'
+# what is typed where nothing is held out that could be shown
+TYPED = {"images": "my.png", "captions": "my.png", "sets": "my.csv", "stories": "Where is Joe?"}
 
 
 @click.command()
@@ -52,10 +54,8 @@ def train(what: str, settings: tuple[str, ...], json_: bool, show_: bool, **opti
     click.echo(cost_line(result["cost"]))
     click.echo(f"  run     {run.path}      report: {run.path / 'report.html'}")
     _refuse_unsound(run)
-    place, example = (
-        quote(str(run.path)),
-        quote(run.facts.get("example", "A [MASK] sentence." if run.verb == "fill" else "A sentence.")),
-    )
+    usual = "A [MASK] sentence." if run.verb == "fill" else TYPED.get(run.recipe.data.kind, "A sentence.")
+    place, example = quote(str(run.path)), quote(run.facts.get("example", usual))
     next_ = {"generate": PROMPT, "ask": f"my.txt {example}"}.get(run.verb, example)
     click.echo(f"  next    harken {run.verb} {place} {next_}")
 

@@ -22,7 +22,7 @@ TABBED = "a tab is part of the source here; of a table, translate a column: --in
     "--beam",
     type=click.IntRange(1, 1024),
     metavar="N",
-    help="Follow the N best texts at a time; 1 is greedy.  [default: 4, or as --alternatives]",
+    help="Follow the N best texts at a time; 1 is greedy.  [default: 4 (mathematics: 1), or as --alternatives]",
 )
 @click.option("--alternatives", type=click.IntRange(1), metavar="N", help="The N best targets, with their scores.")
 @click.option(

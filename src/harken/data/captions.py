@@ -216,7 +216,7 @@ class CaptionSource(SplitSource):
     # --- what is asked ------------------------------------------------------------------------------------------------
 
     def about(self, example: Shot) -> str:
-        return example.place.rpartition("/")[2]
+        return example.content  # not its name: in folders of their own all may be called photo.png
 
     def same(self, example: Shot) -> str:
         return example.content

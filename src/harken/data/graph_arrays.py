@@ -72,7 +72,7 @@ def _x(path: Path, arrays: Mapping[str, Array]) -> tuple[Floats | Bag | None, in
         if (x := arrays["x"]).ndim != 2 or x.dtype.kind not in "biuf" or not (abs(x) < LARGEST).all():
             what = f"x is {x.dtype} of the shape {x.shape}"
             raise BadInput(f"{path}: {what}; finite numbers are accepted, a row for each node")
-        return x.astype(np.float32), len(x)
+        return x, len(x)
     if "feature_row" not in arrays:
         return None, None
     try:

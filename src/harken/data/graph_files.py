@@ -21,7 +21,7 @@ from harken.data.cache import cache_folder
 from harken.errors import BadInput, did_you_mean, near_name
 
 Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[Any]  # float32
+Floats = npt.NDArray[Any]
 Table = dict[str, list[str]]  # the cells of each column
 Asked = Mapping[str, Any]  # columns that are named: node, label, graph, ..., features; and whether it is directed
 
@@ -169,6 +169,10 @@ def from_tables(place: str, nodes: Table | None, edges: Table | None, graphs: Ta
     if len(numbers) < len(table[own]):
         twice = next(name for name in numbers if table[own].count(name) > 1)
         raise BadInput(f"{place}: node {twice!r} stands there twice; each node has a line of its own")
+    if weight and "" in edges[weight]:
+        lost = edges[weight].index("")
+        what = f"the edge of {edges[a][lost]!r} and {edges[b][lost]!r} has no {weight}"
+        raise BadInput(f"{place}: {what} ({edges[weight].count(''):,} such edges); give it one, or take it out")
     x, columns, notices = _features(table, {own, label, *roles.values()}, asked, place)
     splits = {"edge": _split(edges, _column(edges, "split", asked, f"{place}, edges"))}
     splits["node"] = _split(table, roles["split"])
@@ -223,10 +227,10 @@ def _features(
 
 def _amounts(cells: Iterable[str]) -> Floats | None:
     try:
-        found = np.array([float(cell or 0) for cell in cells], np.float32)
+        found = np.array([float(cell or 0) for cell in cells])
     except (ValueError, OverflowError):
         return None
-    return found if np.isfinite(found).all() else None
+    return found if (abs(found) < LARGEST).all() else None
 
 
 def _numbers(cells: list[str], place: str, name: str) -> Floats:

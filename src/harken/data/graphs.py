@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from harken.data import graph_files
 from harken.data.graph_arrays import from_arrays
@@ -65,15 +65,14 @@ class GraphWords:
             what = "nodes, which are known by their names alone," if self.made == "identity" else "features"
             raise BadInput(f"{raw.place}: {many:,} {what} where {self.features:,} were learned; take such a graph")
         if isinstance(x, Bag):
-            if self.scale != "rows":
-                return x
-            total = np.bincount(x.row, x.val, len(raw.names)).astype(np.float32)
-            return x._replace(val=x.val / np.maximum(total, 1e-9)[x.row])
+            if self.scale == "rows":
+                x = x._replace(val=x.val / np.maximum(np.bincount(x.row, x.val, len(raw.names)), 1e-9)[x.row])
+            return x._replace(val=x.val.astype(np.float32))
         if self.scale == "rows":
-            return x / np.maximum(x.sum(1, keepdims=True), 1e-9)
-        if self.scale == "none":
-            return x
-        return (x - np.array(self.centre, np.float32)) / np.array(self.width, np.float32)
+            x = x / np.maximum(x.sum(1, keepdims=True), 1e-9)
+        elif self.scale == "columns":  # before they are float32: a time in seconds has more digits
+            x = (x - np.array(self.centre)) / np.array(self.width)
+        return x.astype(np.float32)
 
     def targets(self, raw: Raw) -> Any:
         """What is said of each node or graph: a number of a label (-100: nothing), or an amount (NaN)."""
@@ -120,7 +119,7 @@ class GraphSource(Part):
     node: str | None = Field(None, description="the column of nodes.csv with their names; none: found, else the first")
     label: str | None = Field(None, description="the column of the label, in nodes.csv or graphs.csv; none: found")
     features: list[str] | None = Field(
-        None, description="columns of numbers; none: all that are nothing else; []: no column, names alone"
+        None, description='columns of numbers: "age,height"; none: all that are nothing else; []: none, names alone'
     )
     graph: str | None = Field(None, description="the column that says of which graph a node is; none: found")
     source: str | None = Field(None, description="the column of edges.csv where an edge begins; none: found")
@@ -139,6 +138,11 @@ class GraphSource(Part):
     test: float = Field(0.2, ge=0, lt=1, description="the share kept for the last judgement, where the file says none")
     examples: int | None = Field(None, ge=1, description="learn from so many nodes (edges, graphs) only")
     sha256: str | None = Field(None, description="fingerprint of the files; a run refuses to be repeated on others")
+
+    @field_validator("features", mode="before")
+    @classmethod
+    def _listed(cls, given: Any) -> Any:
+        return [name.strip() for name in given.split(",")] if isinstance(given, str) else given
 
     def located(self) -> "GraphSource":
         """The same settings with an absolute path."""

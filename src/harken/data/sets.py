@@ -7,6 +7,7 @@ A held-out share is drawn by a hash of the set's name.
 import hashlib
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -268,7 +269,8 @@ def sets_of(path: Path, group: Place, label: Place, columns: Sequence[Place], li
         odd = [str(c) for c, cell in zip(columns, cells, strict=True) if not _is_number(cell)]
         if odd or not name.strip() or (label is not None and not said):
             what = f"column {odd[0]!r} has no number" if odd else "the label is empty" if name.strip() else "no name"
-            flaws(path, line, what)
+            comma = any(re.fullmatch(r"\s*-?\d*,\d+\s*", cell) for cell in cells)
+            flaws(path, line, f"{what}: decimals are written with a point" if odd and comma else what)
             continue
         first, place = heads.setdefault(name.strip(), (said, line))
         if first != said:
@@ -276,6 +278,8 @@ def sets_of(path: Path, group: Place, label: Place, columns: Sequence[Place], li
             raise BadInput(f"{path}:{line}: {told}; one thing is said of a set; check data.group and data.label")
         rows.setdefault(name.strip(), []).append([float(cell) for cell in cells])
     if flaws.count > sum(map(len, rows.values())) or not rows:
+        if not flaws.count:
+            raise BadInput(f"{path}: there is no row below its header; give a row for each point of a set")
         what = f"{flaws.count} of its lines are {flaws.what} ({', '.join(flaws.first[:1])})"
         raise BadInput(f"{path}: {what}; check data.group, data.columns and data.label, or mend the file")
     if flaws.count:

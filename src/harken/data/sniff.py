@@ -262,7 +262,7 @@ def _judge(text: Text, table: Table, note: str) -> Guess:
         return _pairs(text, sides, columns, f"{note}{sides[0]} and {sides[1]} are named as two sides")
     if not any(c.words > 3 for c in columns) and (sets := set_columns(table)) and sets.label and not sets.left:
         return _sets(sets, note)
-    shots = [c for c in columns if all(PICTURE.search(row[c.index].strip()) for row in table.rows[:100])]
+    shots = [c for c in columns if c.filled >= 0.9 and all(map(PICTURE.search, _filled(table, c)))]
     if shots and (told := sorted((c for c in words if c not in shots and c.words >= CAPTION), key=lambda c: -c.words)):
         found = {"data.image": shots[0].place, "data.caption": told[0].place}
         reason = f"{note}{shots[0]} holds paths of pictures, {told[0]} {told[0].words:.3g} words each"
@@ -284,6 +284,11 @@ def _judge(text: Text, table: Table, note: str) -> Guess:
     reason = f"{note}{words[0] if words else 'no column'} holds text, and no column is a label"
     against = ("table", "it has columns, but a label has at most 100 values, each seen 5 times or more")
     return Guess("text", reason, {"data.text": words[0].place} if words else {}, (against,))
+
+
+def _filled(table: Table, column: Column) -> list[str]:
+    """The first cells of a column that are not empty."""
+    return [cell for row in table.rows[:100] if (cell := row[column.index].strip())]
 
 
 def _sets(found: Found, note: str) -> Guess:

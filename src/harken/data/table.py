@@ -27,7 +27,7 @@ from harken.data.set_columns import NUMBERS, table_of
 from harken.data.sniff import sniff
 from harken.data.split import LABELS, MOST, Positive, kept
 from harken.errors import BadInput, BadSetting
-from harken.events import Listener
+from harken.events import Listener, silent
 from harken.part import Outputs
 
 Answer = Literal["label", "number", "several"]
@@ -228,6 +228,13 @@ class TableSource(ExampleSource):
         if self.separator or isinstance(self.label, list) or any(len(row.labels) != 1 for row in rows):
             return "several"
         return answer_of(row.labels[0] for row in rows)
+
+    def open(self, *, stateful: bool = False, tokenizer: Any = None, listen: Listener = silent) -> Any:
+        opened = super().open(stateful=stateful, tokenizer=tokenizer, listen=listen)
+        if cut := opened.train.cut:
+            many = f"{cut:,} of the {len(opened.train):,} texts to learn from are cut to {self.longest} tokens"
+            listen("notice", text=f"{many}; data.longest=... keeps more of them")
+        return opened
 
     def encoded(self, examples: list[Row], words: LabelWords, *, learn: bool) -> Labelled:
         assert isinstance(words, TextLabels)

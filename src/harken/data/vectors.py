@@ -1,9 +1,10 @@
 """Vectors from a file: a NumPy array, or a table of numbers with a row for each point. Nothing in it can run."""
 
 import csv
+import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +17,13 @@ from harken.events import Listener
 SUFFIXES = (".npy", ".csv", ".tsv")
 
 
+Floats = npt.NDArray[np.floating[Any]]
+
+
 class Vectors(NamedTuple):
     """Points, and what they are called where the file says it."""
 
-    x: npt.NDArray[np.float32]  # N d
+    x: Floats  # N d
     names: list[str] | None = None
 
 
@@ -48,7 +52,7 @@ def read_vectors(path: Path, listen: Listener, columns: Sequence[str] = ()) -> V
     return found
 
 
-def _array(path: Path) -> npt.NDArray[np.float32]:
+def _array(path: Path) -> Floats:
     try:
         raw = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError, SyntaxError) as error:
@@ -59,8 +63,13 @@ def _array(path: Path) -> npt.NDArray[np.float32]:
     if raw.ndim != 2 or not raw.size:
         way = "x.reshape(-1, 1) makes a column of it" if raw.ndim == 1 else "lay each point out as one row"
         raise BadInput(f"{path}: an array of shape {raw.shape}; a row for each point is needed, N x d; {way}")
-    refuse_large(4 * raw.size, str(path))
-    return np.array(raw, np.float32)
+    refuse_large(8 * raw.size, str(path))
+    return floats(raw)
+
+
+def floats(raw: npt.NDArray[Any]) -> Floats:
+    """Numbers as they are: a time in seconds has more digits than a float32 keeps."""
+    return np.array(raw, np.float32 if raw.dtype in (np.float16, np.float32) else np.float64)
 
 
 def _asked(path: Path, columns: Sequence[str], heads: Sequence[str]) -> list[int]:
@@ -90,7 +99,7 @@ def _table(path: Path, listen: Listener, asked: Sequence[str]) -> Vectors:
     if texts:
         rest = f"; left out: {', '.join(heads[n] for n in texts[1:])}" if texts[1:] else ""
         listen("notice", text=f"{path}: the column of text {heads[texts[0]]!r} names the rows{rest}")
-    x = np.array([columns[n] for n in numbers], np.float32).T
+    x = np.array([columns[n] for n in numbers], np.float64).T
     return Vectors(np.ascontiguousarray(x), list(columns[texts[0]]) if texts else None)
 
 
@@ -121,7 +130,6 @@ def _rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
 
 def _number(cell: str) -> bool:
     try:
-        float(cell)
+        return math.isfinite(float(cell))
     except ValueError:
         return False
-    return True

@@ -71,10 +71,10 @@ class Search:
         return Choice(self.temperature, self.top_k, self.top_p)
 
     @classmethod
-    def of(cls, given: Mapping[str, Any], *others: str) -> "Search":
-        """A search by these names; one that is none is refused by its name. The others are names of the caller's."""
+    def of(cls, given: Mapping[str, Any], *others: str, beam: int = 0) -> "Search":
+        """A search by these names; one that is none is refused, but for others of the caller's. beam: its usual."""
         refuse_unknown(given, [*(field.name for field in fields(cls)), *others])
-        wide, usual = given.get("alternatives"), 1 if given.get("temperature") else cls.beam
+        wide, usual = given.get("alternatives"), 1 if given.get("temperature") else beam or cls.beam
         return cls(**{"beam": max(usual, wide) if isinstance(wide, int) else usual, **given})
 
 

@@ -11,7 +11,7 @@ unasked (Hamerly 2010). So late steps ask few points, and the numbers are the sa
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from torch import Tensor
 from harken.errors import BadInput
 from harken.events import Listener, silent
 
-Vectors = npt.NDArray[np.float32]  # N d
+Vectors = npt.NDArray[np.floating[Any]]  # N d: compared in float32, around their mean
 Numbers = npt.NDArray[np.int64]  # N
 Start = Literal["k-means++", "random"]
 STARTS = ("k-means++", "random")
@@ -80,13 +80,13 @@ def kmeans(
         draws = [torch.Generator().manual_seed(seed + n) for n in range(restarts)]
         begun = _assigned(points, k, draws) if start == "random" else _spread(points, k, draws)
     else:
-        given = np.asarray(start, np.float32)
+        given = np.asarray(start, np.float64)
         given = given[None] if given.ndim == 2 else given
         if given.ndim != 3 or given.shape[1:] != (k, x.shape[1]) or not np.isfinite(given).all():
             raise BadInput(
                 f"start: an array of shape {given.shape}; {k} centres of {x.shape[1]} finite numbers are needed"
             )
-        begun = torch.from_numpy(given) - points.mean
+        begun = (torch.from_numpy(given) - points.mean).float()
     lloyd = _Lloyd(points, begun)
     lloyd.go(steps, tolerance * points.variance, listen)
     inertias = lloyd.inertias()
@@ -107,12 +107,14 @@ class _Points:
     """The points around their mean, with a 1 behind each: n d+1."""
 
     def __init__(self, x: Vectors) -> None:
-        raw = torch.from_numpy(np.ascontiguousarray(x, np.float32))
-        self.mean = raw.mean(0)
+        raw = torch.from_numpy(np.ascontiguousarray(x, np.float64 if x.dtype == np.float64 else np.float32))
+        self.mean = raw.mean(0, dtype=torch.float64).to(raw.dtype)
         self.rows = torch.ones(len(raw), raw.shape[1] + 1)
         torch.sub(raw, self.mean, out=self.rows[:, :-1])
         self.squares = torch.cat([x.double().square_().sum(1) for x in self.rows[:, :-1].split(256)])  # ||x||^2
         self.short = self.squares.float()
+        if not self.short.isfinite().all():
+            raise BadInput("the points lie more than 1e19 apart; divide them, or leave the farthest out")
         self.sum = torch.stack([x.sum(0) for x in self.rows.split(256)]).sum(0, dtype=torch.float64)
         self.variance = float(self.squares.mean() / raw.shape[1])
 

@@ -67,7 +67,8 @@ def choose(what: str | None, settings: Settings | None = None, *, listen: Listen
         if read.get("from", "none") != "none":  # a path of the file too
             read["from"] = str(Path(what).parent / str(read["from"]))
         return Chosen(_beside(what, names, recipe.resolve(*_begun(read | given), (what, read), on_top)), None)
-    if not Path(what).exists() and what in recipe.shipped_names():
+    told = any(f"data.{name}" in given for name in PATHS)  # stories are in the catalogue too
+    if not Path(what).exists() and what in recipe.shipped_names() and (told or what not in catalogue.ENTRIES):
         shipped = recipe.shipped(what)
         return Chosen(recipe.resolve((f"recipe {what}", shipped), *_begun(shipped | given), on_top), None)
     for name in ("data.path", "data.train", "data.mix"):

@@ -18,7 +18,7 @@ from harken import run as runs
 from harken.data.columns import Flaws, rows_of
 from harken.data.peek import not_utf8
 from harken.data.sniff import sniff
-from harken.data.vectors import Vectors, read_vectors
+from harken.data.vectors import Vectors, floats, read_vectors
 from harken.errors import BadInput, near_name, refuse_unknown
 from harken.events import Listener, silent
 from harken.look.choice import SAMPLE, elbow, tried
@@ -67,7 +67,7 @@ class How:
 class Points(NamedTuple):
     """What is clustered, what each point is called where that is known, and where it comes from."""
 
-    x: Any  # N d, float32
+    x: Any  # N d
     names: Sequence[str] | None
     place: str
 
@@ -114,9 +114,11 @@ def cluster(
     if out is not None and not is_free(Path(out)):
         raise BadInput(f"{out}: is not empty; take another folder")
     points = _points(what, texts, asked, listen)
+    if len(points.x) > 1 and (points.x == points.x[0]).all():
+        raise BadInput(f"{points.place}: all {len(points.x):,} points are the same; there is nothing to sort")
     if asked.scale:
         spread = points.x.std(0)
-        points = points._replace(x=(points.x / np.where(spread > 0, spread, 1)).astype(np.float32))
+        points = points._replace(x=points.x / np.where(spread > 0, spread, 1))
     ks = asked.ks(len(points.x))
     for k in ks:
         check(points.x, k)
@@ -169,7 +171,7 @@ def _points(what: Any, texts: Any, how: How, listen: Listener) -> Points:
     if how.columns and (not isinstance(what, str | Path) or Path(what).is_dir()):
         raise BadInput(f"columns={how.columns}: is for a file of vectors; of a table of texts, column names theirs")
     if not isinstance(what, str | Path | Run):
-        x = np.asarray(what, np.float32)
+        x = floats(np.asarray(what))
         if x.ndim != 2 or not x.size or not np.isfinite(x).all():
             raise BadInput(f"an array of shape {x.shape}: finite numbers are needed, a row for each point")
         return Points(x, list(texts) if texts is not None else None, "an array")

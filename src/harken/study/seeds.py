@@ -41,8 +41,8 @@ def _try(many: Together, several: Several, recipe: Recipe) -> None:
     try:
         several.loss(many, several.batch(0, 0))
     except RuntimeError as error:
-        why = f"a {recipe.model.kind} cannot be learned along a model axis ({str(error).splitlines()[0]})"
-        raise BadSetting(f"train.seeds: {why}; train its seeds one by one: harken compare DATA --seeds N") from None
+        why = f"a {recipe.model.kind} on such data cannot be learned along a model axis"
+        raise BadSetting(f"train.seeds: {why}; train its seeds one by one: harken compare DATA --seeds N") from error
 
 
 def told(trainer: ManyTrainer, recipe: Recipe) -> dict[str, Any]:

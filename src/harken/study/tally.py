@@ -311,8 +311,8 @@ def verdict(found: Facts) -> str:
     free = {name: m[metric] for name, m in found["baseline"].items() if metric in m}
     if free:
         name = min(free, key=lambda n: sign * free[n])
-        if sign * free[name] < sign * rows[0]["metrics"][metric]:
-            said += [f"the free {name} is better ({figure(free[name], 4)})"]
+        if (ahead := sign * (rows[0]["metrics"][metric] - free[name])) >= 0:
+            said += [f"the free {name} is {'better' if ahead else 'as good'} ({figure(free[name], 4)})"]
     return "; ".join(said) + "."
 
 
@@ -324,6 +324,8 @@ def _ranked(rows: Sequence[Facts], what: str, metric: str) -> str:
         return f"{names[0]}: {what} {words[0]}"
     best, extreme = rows[0]["interval"][metric], "lowest" if metric in LESS else "highest"
     first = f"{names[0]} has the {extreme} {what}, {words[0]}"
+    if best is None and len({row["metrics"][metric] for row in rows}) == 1:
+        return f"No difference is seen between {_listed(names)}: {what} {words[0]} of each"
     if best is None:
         return f"{first} ({names[1]}: {words[1]}), but one seed has no interval: it may be chance"
     level = [n for n, row in enumerate(rows) if _overlap(best, row["interval"][metric])]

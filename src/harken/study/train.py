@@ -279,8 +279,13 @@ def _train(
         listen("recipe", path=folder / "recipe.toml")
     steps = recipe.train.steps or 0
     model: Any = trainer.model
+    epochs = steps / trainer.task.steps
+    for name, part in (("task.linear_start", recipe.task), ("data.curriculum", recipe.data)):
+        if (first := getattr(part, name.partition(".")[2], 0)) and first >= epochs:
+            told = f"the training has {epochs:.3g} epochs, so its first part, {name}={first}, does not end"
+            listen("notice", text=f"{told}; take fewer, or train longer")
     young = Run(folder, recipe, {}, model, opened.tokenizer)  # whoever listens may try it as it learns
-    listen("begin", step=trainer.step, steps=steps, epochs=steps / trainer.task.steps, predicted=predicted, run=young)
+    listen("begin", step=trainer.step, steps=steps, epochs=epochs, predicted=predicted, run=young)
     used = trainer.fit(folder, steps, before and before.get("cost")).reading()
     trainer.finish()
     known = {"data": opened.facts(), "reason": notes["reason"], "early": trainer.early(steps) or None}

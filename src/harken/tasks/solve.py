@@ -33,6 +33,7 @@ class Task(Part):
 
     longest: ClassVar[int | None] = None  # of an answer that is asked for: as the search has it
     grammar: ClassVar[str] = "none"
+    usual_beam: ClassVar[int] = 1  # answers are judged as they are written greedily
 
     kind: Literal["solve"] = "solve"
     label_smoothing: float = Field(

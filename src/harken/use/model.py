@@ -246,7 +246,8 @@ class Run:
         self.must("translate")
         _check(str, prefix=prefix)
         _check(Integral, index=index)
-        how = Search.of({"longest": self.recipe.task.longest, **search}, "prefix")
+        usual = getattr(self.recipe.task, "usual_beam", 0)
+        how = Search.of({"longest": self.recipe.task.longest, **search}, "prefix", beam=usual)
         asked = {"prefix": prefix, "index": index, "grammar": self.recipe.task.grammar}
         return translations(self.finder, self.tokenizer, texts, how, listen, **asked)
 
