@@ -167,7 +167,10 @@ class MathsSource(Part):
         texts = dict(one(path, None, None).pairs(flaws))
         if flaws.count:
             listen("notice", text=str(flaws))
-        return replace(opened, splits={**opened.splits, split: tokenizer.typed(texts)})
+        try:
+            return replace(opened, splits={**opened.splits, split: tokenizer.typed(texts)})
+        except BadInput as error:
+            raise BadInput(f"{path}: {error}") from None
 
 
 def named(what: str) -> str:

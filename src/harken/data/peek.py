@@ -32,7 +32,7 @@ PICTURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a")
 ARCHIVES = (b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"7z\xbc\xaf", b"Rar!\x1a", b"PK\5\6")
 # first bytes, what they mean, the way out; magic made of letters alone counts only beside a NUL byte
 MAGIC: tuple[tuple[bytes, str, str], ...] = (
-    *((magic, "one picture", GIVE) for magic in PICTURES),
+    *((magic, "one picture", "give a folder of pictures, or a text") for magic in PICTURES),
     *((magic, "a packed archive", "unpack it first") for magic in ARCHIVES),
     (b"\x1f\x8b", "a gzip file", "unpack it first: gunzip -k {name}"),
     (b"%PDF-", "a PDF", "take its text out: pdftotext {name}"),

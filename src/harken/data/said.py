@@ -42,5 +42,6 @@ def amount(said: str, place: str) -> float:
 def unknown(label: str, labels: Sequence[str], place: str) -> BadInput:
     """The error for a label that was not learned."""
     known = ", ".join(labels[:SHOWN]) + ", ..." * (len(labels) > SHOWN)
-    told = f"the label {label!r} was not learned; known are {known}"
+    told = f"the label {label!r} was not learned" if label else "there is no label"
+    told = f"{told}; known are {known}"
     return BadInput(f"{place}: {told}; mend it.{did_you_mean(label, labels)}")
