@@ -68,8 +68,9 @@ def refuse_unknown(given: Iterable[str], known: Sequence[str]) -> None:
 
 
 def near_name(given: str | Path, known: Iterable[str] = ()) -> str:
-    """'. Did you mean X?' for the file or folder with the nearest name, or one of the known words; or nothing."""
-    if Path(given).is_dir():
+    """'. Did you mean X?' for the file or folder with the nearest name, or one of the known words; or nothing. Where a
+    file is asked for and a folder is there, that is told."""
+    if str(given) and Path(given).is_dir():
         return ". There is a folder of that name"
     near = did_you_mean(str(given), [*_beside(Path(given)), *known])
     return near and f".{near}"

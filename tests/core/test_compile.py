@@ -1,6 +1,7 @@
 """torch.compile takes the training step and the one-token step whole: one graph, and it stays one as the text grows."""
 
 from collections.abc import Callable, Iterator
+from importlib import import_module
 
 import pytest
 import torch
@@ -160,15 +161,20 @@ def test_translating_with_a_fixed_source_is_one_graph() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:TensorFloat32")  # scores are computed in float32 on purpose
-@pytest.mark.parametrize("many", [8, 40])  # words: few take the equation there, many the kernel
-def test_a_compiled_attention_on_a_gpu_gives_the_numbers_and_gradients_of_the_equation(many: int) -> None:
+@pytest.mark.parametrize(("many", "route"), [(8, "explicit"), (40, "fused")])  # words
+def test_a_compiled_attention_on_a_gpu_takes_the_equation_for_few_words_and_gives_its_numbers(
+    many: int, route: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.manual_seed(0)
-    given = [torch.randn(3, 2, many, 16) for _ in range(3)]
+    given = [torch.randn(3, 2, L, 16) for L in (5, many, many)]
     real = torch.arange(many) < torch.tensor([[many], [3], [0]])  # the last may look at nothing
-    each = []
+    each, module = [], import_module("harken.core.attend")
+    other = {"explicit": "fused", "fused": "explicit"}[route]
     for device, call in (("cpu", explicit), ("cuda", compiled(attend, "inductor"))):
+        if device == "cuda":
+            monkeypatch.setattr(module, other, None)  # the route that is not taken
         x = [t.detach().to(device).requires_grad_() for t in given]
-        layout = keep(real.to(device)).lay(3, many, many, torch.device(device))
+        layout = keep(real.to(device)).lay(3, 5, many, torch.device(device))
         o = call(*x, ScaledDot(16), layout)
         each.append([t.cpu() for t in (o.detach(), *torch.autograd.grad(o.square().sum(), x))])
     for mine, truth in zip(*reversed(each), strict=True):

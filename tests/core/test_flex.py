@@ -14,7 +14,8 @@ from harken.models.gpt import Shape
 from harken.run import sha256
 from harken.training.meter import flops_per_token
 
-pytestmark = pytest.mark.gpu
+LEAF = "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"  # by some versions of the compiler
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings(LEAF)]
 L, D = 1024, 64
 NAMES = ["window", "causal window", "causal documents", "padding", "hubs"]
 NAMES += ["bigbird", "causal bigbird", "padded bigbird", "packed bigbird"]

@@ -92,6 +92,10 @@ def test_features_keep_the_digits_in_which_they_differ(folder, tmp_path):
         x = data.words.read(data.raw)
         assert x.dtype == np.float32
         assert x[:, 0].tolist() == [-1.0, 1.0] * 15
+    short = np.tile(np.array([[0], [400]], np.float16), (15, 1))
+    np.savez(tmp_path / "g.npz", edges=np.array([[0, 1]]), x=short, label=np.arange(30) % 2)
+    data = opened(tmp_path / "g.npz", scale="columns")  # of which a float16 could not sum the squares
+    assert data.words.read(data.raw)[:, 0].tolist() == [-1.0, 1.0] * 15
 
 
 def test_a_held_out_share_has_its_part_of_each_label_and_stays_when_nodes_come(folder):

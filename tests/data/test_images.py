@@ -75,7 +75,11 @@ def test_an_empty_path_does_not_make_a_table_of_pictures_one_of_texts(tmp_path):
     folder(tmp_path / "folder")
     lines = ["path,label", *(f"folder/{LABELS[n % 3]}/{n}.png,{LABELS[n % 3]}" for n in range(60)), ",red"]
     (tmp_path / "table.csv").write_text("\n".join(lines))
-    assert sniff(tmp_path / "table.csv").kind == "images"
+    guess, heard = sniff(tmp_path / "table.csv"), []
+    assert guess.kind == "images"
+    listen = lambda event, **facts: heard.append(facts.get("text", ""))  # noqa: E731
+    ImageSource(path=str(tmp_path / "table.csv"), image="path", label="label").open(listen=listen)
+    assert any("table.csv:62: the path or the label is empty" in text for text in heard)
 
 
 def test_idx_files_are_split_by_their_names_and_packed_ones_are_read_alike(tmp_path):

@@ -59,13 +59,15 @@ def test_what_looks_like_sets_and_is_none_is_not_taken_for_sets(tmp_path, header
     assert sniff(written(tmp_path / "a.csv", made, header)).kind == kind
 
 
-def test_a_slip_in_one_row_is_told_by_its_line_and_does_not_make_the_table_one_of_texts(tmp_path):
-    made = rows()
-    made[4][3] = "far" if made[4][3] == "near" else "near"
-    path = written(tmp_path / "a.csv", made)
+@pytest.mark.parametrize("many", [12, 60])
+@pytest.mark.parametrize("labels", [("near", "far"), (0, 1)])
+def test_a_slip_in_one_row_is_told_by_its_line_and_does_not_make_the_table_one_of_texts(tmp_path, many, labels):
+    made = [[*r[:3], labels[r[3] == "far"]] for r in rows(many)]
+    made[1][3] = labels[made[1][3] == labels[0]]
+    path = written(tmp_path / "a.csv", made, "cloud,x,y,label")
     guess = sniff(path)
-    assert guess.kind == "sets"
-    with pytest.raises(BadInput, match=r"a.csv:\d+: set '.*' is said to be '(near|far)', and '(near|far)' in line"):
+    assert (guess.kind, guess.settings["data.label"]) == ("sets", "label")
+    with pytest.raises(BadInput, match=r"a.csv:3: set 'c0' is said to be '.*', and '.*' in line 2"):
         SetSource(path=str(path)).open()
 
 

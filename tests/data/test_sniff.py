@@ -221,7 +221,7 @@ BAD: dict[str, tuple[str, bytes, str]] = {
     "UTF-32 without a mark": ("n.txt", "hello there".encode("utf-32-be"), "UTF-32BE text"),
     "a NUL byte": ("n.txt", b"one\ntwo \0 three\n", "n.txt:2: a binary file"),
     "control bytes": ("n.txt", bytes(range(1, 32)) * 9, "a binary file"),
-    "one picture": ("a.png", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "one picture; harken reads UTF-8 text; give a folder of pictures"),
+    "one picture": ("a.png", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "one picture; .* give a folder of pictures"),
     "gzip": ("a.txt.gz", gzip.compress(b"text"), "a gzip file.*gunzip"),
     "a truncated gzip": ("a.gz", gzip.compress(idx(3))[:11], "a gzip file"),
     "a PDF": ("a.pdf", b"%PDF-1.7\n%\xe2\xe3\n", "a PDF.*pdftotext"),

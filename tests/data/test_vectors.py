@@ -44,6 +44,7 @@ def test_one_column_is_enough(tmp_path):
         ("x.csv", "a,b\n1,2\n3,oops\n4,5\n", r"x.csv:3: column 'b' is 'oops'; a number is needed"),
         ("x.csv", "a,b\n1,2\n3,\n4,5\n", r"x.csv:3: column 'b' is empty"),
         ("x.csv", "a,b\n1,2\n3,nan\n4,5\n", r"x.csv:3: column 'b' is 'nan'; a number is needed"),
+        ("x.csv", "a,b\n1,nan\n2,nan\n3,4\n", r"x.csv:2: column 'b' is 'nan'; a number is needed"),
         ("x.csv", "a,b\n1,2\n3\n", r"x.csv:3: 1 cells where the first row has 2"),
         ("x.csv", "a,b\nhello,you\nmy,friend\n", r"\(a, b\) hold text, not numbers; .* harken cluster RUN x.csv"),
         ("x.csv", "", "x.csv: an empty file"),

@@ -96,7 +96,8 @@ def test_a_recipe_that_comes_with_harken_is_taken_by_its_name(text):
 
 def test_a_name_of_a_recipe_and_of_the_catalogue_is_the_recipe_if_data_is_named_else_the_set(tmp_path):
     assert choose("stories", {"data.path": "my.txt"}).recipe.data.path == "my.txt"
-    assert choose("stories").recipe.data.path == str(catalogue.fetch("stories").path)
+    for given in ({}, {"data.test": 0.2}):
+        assert choose("stories", given).recipe.data.path == str(catalogue.fetch("stories").path)
 
 
 def test_a_file_of_the_same_name_beats_a_recipe_that_comes_with_harken(text, tmp_path):

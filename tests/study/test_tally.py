@@ -153,6 +153,12 @@ def test_the_same_number_of_one_seed_each_has_no_winner_and_a_free_one_may_be_as
     )
 
 
+def test_of_three_with_one_seed_two_may_be_level():
+    said = compared(a=[2.0], b=[2.0], c=[3.0])["verdict"]
+    assert said.startswith("No difference is seen between model.heads=a and model.heads=b: valid loss 2.000 of each;")
+    assert said.endswith("; model.heads=c is worse.")
+
+
 def test_a_row_of_which_one_seed_is_left_is_not_called_worse():
     said = compared(a=[1.0, 1.01], b=[2.0, None])["verdict"]
     assert said.startswith("No difference can be seen between model.heads=a and model.heads=b")

@@ -15,7 +15,7 @@ from .similarity import Similarity
 from .structure import FULL, Layout, Structure, Tiles, compiled
 from .view import Edit, Editor, View, Watcher, pair_weights, weights
 
-FEW = 32  # words on either side, up to which a compiled step on a GPU is faster written out than with a kernel
+FEW = 32  # words on either side, up to which a compiled step on a GPU (heads of 32) is faster written out than fused
 LONG = 4096  # words, below which a model that is not compiled lays its mask out: each new shape would be compiled
 
 

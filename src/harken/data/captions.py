@@ -39,6 +39,7 @@ class Shot:
     """A picture, what is said of it, and in which group it is judged."""
 
     place: str
+    name: str  # in the table
     captions: tuple[str, ...]
     group: str
     pixels: Tensor  # C S S, bytes
@@ -159,8 +160,8 @@ class CaptionSource(SplitSource):
         found = self._rows(path, listen)
         album = _album(path, list(found), self._side() if self.side is None else self.side, listen)
         assert album.pixels is not None
-        shots = zip(album.places, album.pixels, strict=True)
-        return [Shot(place, *found[name], pixels) for (place, pixels), name in zip(shots, album.labels, strict=True)]
+        shots = zip(album.places, album.labels, album.pixels, strict=True)
+        return [Shot(place, name, *found[name], pixels) for place, name, pixels in shots]
 
     def _rows(self, path: Path, listen: Listener) -> dict[str, tuple[tuple[str, ...], str]]:
         """The captions and the group of each picture, by its name in the table."""
@@ -216,7 +217,7 @@ class CaptionSource(SplitSource):
     # --- what is asked ------------------------------------------------------------------------------------------------
 
     def about(self, example: Shot) -> str:
-        return example.content  # not its name: in folders of their own all may be called photo.png
+        return example.name
 
     def same(self, example: Shot) -> str:
         return example.content

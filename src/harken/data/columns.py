@@ -171,7 +171,7 @@ def _column(path: Path, header: list[str], place: int | str, name: str) -> int:
     if str(place).isdecimal() and int(place) > 0:
         return int(place) - 1
     known = ", ".join(header) or "1, 2, ... (it has no header)"
-    way = "name one of them so" if header else f"give it a header with {place!r}"
-    way = f"{way}, or where a training begins set {name} to one of them"
+    way = f"set {name} to one of them when you train, or "
+    way += "rename a column" if header else f"give it a header with {place!r}"
     near = did_you_mean(str(place), header)
     raise BadInput(f"{path}: there is no column {place!r}; its columns are {known}; {way}{near and '.' + near}")

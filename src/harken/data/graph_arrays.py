@@ -8,6 +8,7 @@ import numpy as np
 
 from harken.data.graph_files import LARGEST, SPLITS, Bag, Floats, Ints, Raw, alike, of_nodes, weights
 from harken.data.untrusted import Array, read_arrays
+from harken.data.vectors import floats
 from harken.errors import BadInput
 
 MOST = 10_000_000  # nodes, or features of one
@@ -69,7 +70,8 @@ def _word(label: Any) -> str:
 def _x(path: Path, arrays: Mapping[str, Array]) -> tuple[Floats | Bag | None, int | None]:
     """The features, and how many nodes have them."""
     if "x" in arrays:
-        if (x := arrays["x"]).ndim != 2 or x.dtype.kind not in "biuf" or not (abs(x) < LARGEST).all():
+        x = arrays["x"]
+        if x.ndim != 2 or x.dtype.kind not in "biuf" or not (abs(x := floats(x)) < LARGEST).all():
             what = f"x is {x.dtype} of the shape {x.shape}"
             raise BadInput(f"{path}: {what}; finite numbers are accepted, a row for each node")
         return x, len(x)

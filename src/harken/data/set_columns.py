@@ -13,7 +13,8 @@ GROUP = re.compile(
     r"event|instance|example|unit)s?([\W_]*(id|idx|index|no|nr|num|number|name|key))?|(.*[\W_])?id|.*[\W_]group"
 )
 NUMBERS = 0.9  # share of the cells of a column of numbers
-SLIPS = 0.05  # share of the sets of which rows may disagree on a word
+SLIPS, MANY = 0.05, 10  # share of the sets whose rows may disagree on a label, and from how many sets on one may
+FEW = 10  # values of a label that is a number
 
 
 @dataclass(frozen=True)
@@ -57,12 +58,14 @@ def is_at(column: Column, place: Place) -> bool:
 
 
 def _steady(table: Table, group: Column, column: Column) -> bool:
-    """Whether the rows of each set say the same in this column. A slip in a word is told by whoever reads the rows."""
+    """Whether the rows of each set say the same in this column. A slip in a label is told by whoever reads the rows."""
     seen, odd = dict[str, str](), set[str]()
     for row in table.rows:
         if seen.setdefault(row[group.index], row[column.index]) != row[column.index]:
             odd.add(row[group.index])
-    return len(odd) <= (SLIPS * len(seen) if column.number <= NUMBERS else 0)
+    few = column.values <= FEW and peek.LABEL.fullmatch(column.name)
+    label = column.number <= NUMBERS or few  # numbers of a point may be the same by chance
+    return len(odd) <= (max(SLIPS * len(seen), len(seen) >= MANY) if label else 0)
 
 
 def table_of(path: Path) -> Table | None:

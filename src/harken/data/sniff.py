@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -288,7 +288,7 @@ def _judge(text: Text, table: Table, note: str) -> Guess:
 
 def _filled(table: Table, column: Column) -> list[str]:
     """The first cells of a column that are not empty."""
-    return [cell for row in table.rows[:100] if (cell := row[column.index].strip())]
+    return [*islice(filter(None, (row[column.index].strip() for row in table.rows)), 100)]
 
 
 def _sets(found: Found, note: str) -> Guess:

@@ -135,9 +135,7 @@ class StorySource(ExampleSource):
         seen = set[str]()
         for question in examples:
             yield as_word(question.answer)
-            for line in dict.fromkeys(
-                (*question.lines, question.question)
-            ):  # in order: words are numbered as they come
+            for line in (*question.lines, question.question):  # in order: words are numbered as they come
                 if line not in seen:
                     seen.add(line)
                     yield words_of(line)

@@ -63,13 +63,18 @@ def _array(path: Path) -> Floats:
     if raw.ndim != 2 or not raw.size:
         way = "x.reshape(-1, 1) makes a column of it" if raw.ndim == 1 else "lay each point out as one row"
         raise BadInput(f"{path}: an array of shape {raw.shape}; a row for each point is needed, N x d; {way}")
-    refuse_large(8 * raw.size, str(path))
+    refuse_large(kept(raw).itemsize * raw.size, str(path))
     return floats(raw)
 
 
 def floats(raw: npt.NDArray[Any]) -> Floats:
     """Numbers as they are: a time in seconds has more digits than a float32 keeps."""
-    return np.array(raw, np.float32 if raw.dtype in (np.float16, np.float32) else np.float64)
+    return np.array(raw, kept(raw))
+
+
+def kept(raw: npt.NDArray[Any]) -> np.dtype[Any]:
+    """The type that keeps all digits of such an array, float32 at least."""
+    return np.dtype(np.float32 if raw.dtype in (np.float16, np.float32) else np.float64)
 
 
 def _asked(path: Path, columns: Sequence[str], heads: Sequence[str]) -> list[int]:
@@ -92,7 +97,7 @@ def _table(path: Path, listen: Listener, asked: Sequence[str]) -> Vectors:
         raise BadInput(f"{path}: its columns ({', '.join(heads)[:100]}) hold text, not numbers; {way}")
     for n in numbers:
         for (line, _), cell in zip(rows, columns[n], strict=True):
-            if not _number(cell):
+            if not _number(cell) or not math.isfinite(float(cell)):
                 what = f"column {heads[n]!r} is {cell[:40]!r}" if cell.strip() else f"column {heads[n]!r} is empty"
                 raise BadInput(f"{path}:{line}: {what}; a number is needed in each row; mend it or leave the row out")
     texts = [n for n in range(len(columns)) if n not in numbers and n not in mostly]
@@ -130,6 +135,7 @@ def _rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
 
 def _number(cell: str) -> bool:
     try:
-        return math.isfinite(float(cell))
+        float(cell)
     except ValueError:
         return False
+    return True

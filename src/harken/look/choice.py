@@ -71,6 +71,7 @@ def stability(x: Vectors, k: int, *, start: Start = "k-means++", seed: int = 0) 
 
 def nearest(x: Vectors, centres: Vectors) -> Numbers:
     """Which centre is nearest to each point."""
+    x, centres = x - centres.mean(0), centres - centres.mean(0)  # squares of large numbers lose what they differ in
     return np.asarray(((centres**2).sum(1) - 2 * x @ centres.T).argmin(1))
 
 

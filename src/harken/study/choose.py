@@ -67,14 +67,13 @@ def choose(what: str | None, settings: Settings | None = None, *, listen: Listen
         if read.get("from", "none") != "none":  # a path of the file too
             read["from"] = str(Path(what).parent / str(read["from"]))
         return Chosen(_beside(what, names, recipe.resolve(*_begun(read | given), (what, read), on_top)), None)
-    told = any(f"data.{name}" in given for name in PATHS)  # stories are in the catalogue too
-    if not Path(what).exists() and what in recipe.shipped_names() and (told or what not in catalogue.ENTRIES):
+    named = next((name for name in ("data.path", "data.train", "data.mix") if name in given), None)
+    if not Path(what).exists() and what in recipe.shipped_names() and (named or what not in catalogue.ENTRIES):
         shipped = recipe.shipped(what)
         return Chosen(recipe.resolve((f"recipe {what}", shipped), *_begun(shipped | given), on_top), None)
-    for name in ("data.path", "data.train", "data.mix"):
-        if name in given:
-            way = f"leave one of them out; with {name}, name a recipe instead: harken train char {name}=..."
-            raise BadInput(f"{what}: {name} says too what is read; {way}")
+    if named:
+        way = f"leave one of them out; with {named}, name a recipe instead: harken train char {named}=..."
+        raise BadInput(f"{what}: {named} says too what is read; {way}")
     entry = catalogue.ENTRIES.get(what) if _hidden(what) or not Path(what).exists() else None
     if "data.kind" not in given and entry:
         _refuse_unread(what, Guess(entry.kind, entry.what, {}, (AS_TEXT,) if entry.kind in WRITTEN else ()))

@@ -40,8 +40,11 @@ def _try(many: Together, several: Several, recipe: Recipe) -> None:
     """Refuse before the first step what has no rule for a model axis, such as the fused loops of RNNs."""
     try:
         several.loss(many, several.batch(0, 0))
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError as error:
-        why = f"a {recipe.model.kind} on such data cannot be learned along a model axis"
+        reason = str(error).splitlines()[0].partition(". ")[0]
+        why = f"a {recipe.model.kind} on such data cannot be learned along a model axis ({reason[:120]})"
         raise BadSetting(f"train.seeds: {why}; train its seeds one by one: harken compare DATA --seeds N") from error
 
 

@@ -324,8 +324,11 @@ def _ranked(rows: Sequence[Facts], what: str, metric: str) -> str:
         return f"{names[0]}: {what} {words[0]}"
     best, extreme = rows[0]["interval"][metric], "lowest" if metric in LESS else "highest"
     first = f"{names[0]} has the {extreme} {what}, {words[0]}"
-    if best is None and len({row["metrics"][metric] for row in rows}) == 1:
-        return f"No difference is seen between {_listed(names)}: {what} {words[0]} of each"
+    same = [name for name, row in zip(names, rows, strict=True) if row["metrics"][metric] == rows[0]["metrics"][metric]]
+    if best is None and len(same) > 1:
+        worse = names[len(same) :]
+        said = f"No difference is seen between {_listed(same)}: {what} {words[0]} of each"
+        return said + f"; {_listed(worse)} {'is' if len(worse) == 1 else 'are'} worse" * bool(worse)
     if best is None:
         return f"{first} ({names[1]}: {words[1]}), but one seed has no interval: it may be chance"
     level = [n for n, row in enumerate(rows) if _overlap(best, row["interval"][metric])]
