@@ -148,15 +148,15 @@ def test_one_seed_may_be_chance():
 def test_the_same_number_of_one_seed_each_has_no_winner_and_a_free_one_may_be_as_good():
     said = compared(a=[2.5], b=[2.5])["verdict"]
     assert said == (
-        "No difference is seen between model.heads=a and model.heads=b: valid loss 2.500 of each; "
-        "the free 5-gram is as good (2.500)."
+        "No difference is seen between model.heads=a and model.heads=b: valid loss 2.500 of each, "
+        "but one seed has no interval: it may be chance; the free 5-gram is as good (2.500)."
     )
 
 
 def test_of_three_with_one_seed_two_may_be_level():
     said = compared(a=[2.0], b=[2.0], c=[3.0])["verdict"]
-    assert said.startswith("No difference is seen between model.heads=a and model.heads=b: valid loss 2.000 of each;")
-    assert said.endswith("; model.heads=c is worse.")
+    assert said.startswith("No difference is seen between model.heads=a and model.heads=b: valid loss 2.000 of each")
+    assert said.endswith(" (model.heads=c: 3.000), but one seed has no interval: it may be chance.")
 
 
 def test_a_row_of_which_one_seed_is_left_is_not_called_worse():

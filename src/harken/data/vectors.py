@@ -14,10 +14,8 @@ from harken.data.untrusted import refuse_large
 from harken.errors import BadInput, near_name
 from harken.events import Listener
 
-SUFFIXES = (".npy", ".csv", ".tsv")
-
-
 Floats = npt.NDArray[np.floating[Any]]
+SUFFIXES = (".npy", ".csv", ".tsv")
 
 
 class Vectors(NamedTuple):
@@ -63,16 +61,16 @@ def _array(path: Path) -> Floats:
     if raw.ndim != 2 or not raw.size:
         way = "x.reshape(-1, 1) makes a column of it" if raw.ndim == 1 else "lay each point out as one row"
         raise BadInput(f"{path}: an array of shape {raw.shape}; a row for each point is needed, N x d; {way}")
-    refuse_large(kept(raw).itemsize * raw.size, str(path))
+    refuse_large(_type(raw).itemsize * raw.size, str(path))
     return floats(raw)
 
 
 def floats(raw: npt.NDArray[Any]) -> Floats:
     """Numbers as they are: a time in seconds has more digits than a float32 keeps."""
-    return np.array(raw, kept(raw))
+    return np.array(raw, _type(raw))
 
 
-def kept(raw: npt.NDArray[Any]) -> np.dtype[Any]:
+def _type(raw: npt.NDArray[Any]) -> np.dtype[Any]:
     """The type that keeps all digits of such an array, float32 at least."""
     return np.dtype(np.float32 if raw.dtype in (np.float16, np.float32) else np.float64)
 

@@ -67,6 +67,7 @@ def choose(what: str | None, settings: Settings | None = None, *, listen: Listen
         if read.get("from", "none") != "none":  # a path of the file too
             read["from"] = str(Path(what).parent / str(read["from"]))
         return Chosen(_beside(what, names, recipe.resolve(*_begun(read | given), (what, read), on_top)), None)
+    # a name of both, such as stories, is the recipe where data is named, else the set of the catalogue
     named = next((name for name in ("data.path", "data.train", "data.mix") if name in given), None)
     if not Path(what).exists() and what in recipe.shipped_names() and (named or what not in catalogue.ENTRIES):
         shipped = recipe.shipped(what)

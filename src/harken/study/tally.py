@@ -324,13 +324,12 @@ def _ranked(rows: Sequence[Facts], what: str, metric: str) -> str:
         return f"{names[0]}: {what} {words[0]}"
     best, extreme = rows[0]["interval"][metric], "lowest" if metric in LESS else "highest"
     first = f"{names[0]} has the {extreme} {what}, {words[0]}"
-    same = [name for name, row in zip(names, rows, strict=True) if row["metrics"][metric] == rows[0]["metrics"][metric]]
-    if best is None and len(same) > 1:
-        worse = names[len(same) :]
-        said = f"No difference is seen between {_listed(same)}: {what} {words[0]} of each"
-        return said + f"; {_listed(worse)} {'is' if len(worse) == 1 else 'are'} worse" * bool(worse)
     if best is None:
-        return f"{first} ({names[1]}: {words[1]}), but one seed has no interval: it may be chance"
+        same = sum(row["metrics"][metric] == rows[0]["metrics"][metric] for row in rows)
+        if same > 1:
+            first = f"No difference is seen between {_listed(names[:same])}: {what} {words[0]} of each"
+        after = f" ({names[same]}: {words[same]})" if same < len(rows) else ""
+        return f"{first}{after}, but one seed has no interval: it may be chance"
     level = [n for n, row in enumerate(rows) if _overlap(best, row["interval"][metric])]
     over = " over the sentences" if all(len(row["seeds"]) == 1 for row in rows) else ""
     chance = ", of one seed each: another may do otherwise" if over else ""
