@@ -28,14 +28,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from harken import machine
-from harken.data.babi import TASK
 from harken.data.batch import IGNORE, Tokens
-from harken.data.story_batch import Shelf, StoryBatch, StoryBatches
+from harken.data.stories.babi import TASK
+from harken.data.stories.batch import Shelf, StoryBatch, StoryBatches
 from harken.events import silent
+from harken.experiments.choose import choose
 from harken.recipe import GIVEN, Recipe, override, resolve
-from harken.study.choose import choose
 from harken.tasks import Loss
-from harken.training.many import ManyTrainer, Several, Together
+from harken.training.stacked_seeds import ManyTrainer, Several, Together
 
 # error in %, 1,000 questions a task, 3 hops, position encoding, linear start, random noise (Sukhbaatar 2015)
 ALONE = (0.1, 8.2, 41.8, 4.4, 13.7, 7.9, 20.3, 11.7, 13.6, 9.7, 0.7, 0, 0.3, 0.9, 0, 0.4, 51.0, 10.5, 81.4, 0)

@@ -17,8 +17,10 @@ from typing import Any
 import torch
 
 import harken
-from harken.data import albums, catalogue, collages
-from harken.data.digits import CLOTHES
+from harken.data import catalogue
+from harken.data.images import image_readers
+from harken.data.synthetic import collages
+from harken.data.synthetic.digits import CLOTHES
 from harken.recipe import override
 
 CPU: dict[str, Any] = {"model.d": 64, "model.layers": 2, "model.decoder_layers": 1}
@@ -34,8 +36,8 @@ EACH: dict[str, Any] = {
 def photos(folder: str | None, home: Path) -> Path:
     """Collages, made now."""
     path = Path(folder) if folder else catalogue.fetch("fashion-mnist").path
-    inside = albums.readable(sorted(path.iterdir())) if path.is_dir() else [path]
-    album = albums.joined([albums.Reader(names=CLOTHES).read(p) for p in inside])
+    inside = image_readers.readable(sorted(path.iterdir())) if path.is_dir() else [path]
+    album = image_readers.joined([image_readers.Reader(names=CLOTHES).read(p) for p in inside])
     assert album.pixels is not None
     return collages.write(home / "collages", collages.collages(album.pixels[:, 0].numpy(), album.labels))
 

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import harken
-from harken import run
-from harken.data.tales import tales
+from harken import run_folder
+from harken.data.synthetic.tales import tales
 
 FILES = ("state.safetensors", "manifest.json")
 SETTINGS = {"model.d": 16, "model.layers": 1, "model.heads": 2, "model.context": 16, "train.batch": 4}
@@ -34,7 +34,7 @@ def made(folder: Path, name: str, seed: int) -> tuple[Path, Path]:
 
 def found(last: Path, before: Path) -> bool:
     """Whether the damage is named and the checkpoint before it is taken."""
-    facts, _, damaged = run.newest_checkpoint(last.parent.parent)
+    facts, _, damaged = run_folder.newest_checkpoint(last.parent.parent)
     return facts is not None and facts["step"] == int(before.name[5:]) and str(last) in damaged[0]
 
 
@@ -93,7 +93,7 @@ def main() -> None:
         kinds = each(last, before, other)
         asked = {"cuts": (cut, options.cuts), "flipped bits": (flip, options.flips)}
         counts = {what: damage(*how, last, before, options.seed) for what, how in asked.items()}
-        whole = run.newest_checkpoint(last.parent.parent)[2] == []
+        whole = run_folder.newest_checkpoint(last.parent.parent)[2] == []
     for what, (_, times) in asked.items():
         print(f"{what}: {counts[what]:,} of {times:,} found")
     print(f"others: {sum(kinds.values())} of {len(kinds)} found ({', '.join(kinds)})")

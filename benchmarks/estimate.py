@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from harken.data.tales import tales
+from harken.data.synthetic.tales import tales
 from harken.recipe import shipped_names
 
 LIMITS = {"seconds": 1.2, "kwh": 1.2, "memory_mib": 1.5}

@@ -28,11 +28,11 @@ import transformers
 from transformers import BertConfig, BertForSequenceClassification, DataCollatorWithPadding, TrainingArguments
 
 from harken import machine
-from harken.bridge import family
-from harken.bridge.bring import bring
+from harken.bridge import weight_mapping
 from harken.bridge.folder import Folder
-from harken.study.choose import choose
-from harken.study.train import prepare
+from harken.bridge.importer import bring
+from harken.experiments.choose import choose
+from harken.experiments.train import prepare
 
 VOCAB = 30_522  # BERT's
 MARKS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -109,7 +109,7 @@ def gradients(theirs: BertForSequenceClassification, trainer, folder: Path, kind
     other.backward()
     named, found = dict(theirs.named_parameters()), {}
     source = Folder(folder)
-    takes = {f"body.{name}": take for name, take in family.matched(source, family.find(source)).items()}
+    takes = {f"body.{name}": take for name, take in weight_mapping.matched(source, weight_mapping.find(source)).items()}
     for name, own in ours.named_parameters():
         if name in takes:
             wanted = takes[name].of(named[f"bert.{takes[name].name}"].grad)

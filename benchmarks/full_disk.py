@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import harken
-from harken import run
-from harken.data.tales import tales
+from harken import run_folder
+from harken.data.synthetic.tales import tales
 from harken.errors import HarkenError
 
 SETTINGS = {"model.d": 32, "model.layers": 2, "model.heads": 2, "model.context": 16, "model.dropout": 0.1}
@@ -90,7 +90,7 @@ def survive(disk: Path, data: Path, level: tuple[str, int], expected: list[str])
         harken.train(data, out=out, settings=SETTINGS, listen=listen)
     except HarkenError as error:
         said = str(error)
-    facts, _, damaged = run.newest_checkpoint(out)
+    facts, _, damaged = run_folder.newest_checkpoint(out)
     left = [p.name for p in out.rglob(".tmp-*")]
     ballast.unlink()
     harken.train(out, resume=True)

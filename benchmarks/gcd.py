@@ -53,8 +53,8 @@ def pace(settings: dict[str, Any], gate: Any) -> float:
     """Seconds of a step, while all others make theirs."""
     from harken import machine
     from harken.events import silent
-    from harken.study.choose import choose
-    from harken.study.train import prepare
+    from harken.experiments.choose import choose
+    from harken.experiments.train import prepare
 
     _, trainer = prepare(choose("maths:gcd", settings).recipe, silent)
     trainer.model.train()
@@ -102,7 +102,7 @@ def drawn_per_second(settings: dict[str, Any]) -> dict[str, int]:
     import torch
 
     from harken import machine
-    from harken.study.choose import choose
+    from harken.experiments.choose import choose
 
     recipe = choose("maths:gcd", settings).recipe
     batches = recipe.open().batches(recipe.train.batch, 0)
@@ -125,8 +125,8 @@ def drawn_per_second(settings: dict[str, Any]) -> dict[str, int]:
 
 
 def picture(rows: list[dict[str, Any]]) -> str:
-    from harken.study.chart import Line, drawn
-    from harken.study.picture import alone
+    from harken.experiments.report.interval_plot import alone
+    from harken.experiments.report.line_chart import Line, drawn
 
     lines = []
     for n, row in enumerate(rows, 1):

@@ -10,7 +10,7 @@ import argparse
 import json
 
 from harken.cli.bench import Contest
-from harken.study.bench import bench
+from harken.experiments.bench.benchmark import bench
 
 
 def main() -> None:

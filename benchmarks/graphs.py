@@ -23,11 +23,11 @@ import torch
 import torch.nn.functional as F
 
 from harken import machine
-from harken.data.graph_files import Bag
+from harken.data.graphs.files import Bag
 from harken.events import silent
-from harken.study import seeds
-from harken.study.choose import choose
-from harken.study.train import prepare
+from harken.experiments import seeds
+from harken.experiments.choose import choose
+from harken.experiments.train import prepare
 
 FAR = 10**9  # steps of a training without an end
 FEW = 3  # of its models that take a turn

@@ -31,7 +31,7 @@ sys.path[:0] = [str(HOME / "tests"), str(HOME / "tests" / "training")]  # whose 
 
 from children import Child  # noqa: E402
 
-from harken.data.tales import tales  # noqa: E402
+from harken.data.synthetic.tales import tales  # noqa: E402
 
 STEPS = 60
 MODELS = {"gpt": ["model.heads=2"], "lstm": ["model.kind=lstm"]}

@@ -20,7 +20,7 @@ import torch
 from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
-from harken.look.clusters import kmeans
+from harken.analysis.clusters import kmeans
 
 
 def made(n: int, d: int) -> np.ndarray:

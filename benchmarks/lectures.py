@@ -19,11 +19,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
-from harken import run
+from harken import run_folder
 from harken.cli import harken
 from harken.errors import COMPARISON
-from harken.study.compare import Plan, as_word, trial_name, trial_settings, values
-from harken.study.tally import Trial
+from harken.experiments.compare.comparison import Plan, as_word, trial_name, trial_settings, values
+from harken.experiments.compare.summary import Trial
 
 
 class Claim(NamedTuple):
@@ -81,7 +81,7 @@ def ahead(command: list[str], seeds: int, folder: Path, at_once: int) -> None:
     shared = {path: some[0] for path, some in given.items() if len(some) == 1}
     plan = Plan(what, {path: some for path, some in given.items() if len(some) > 1}, shared, evals, seeds)
     folder.mkdir(parents=True, exist_ok=True)
-    run.write_json(folder / COMPARISON, asdict(plan))
+    run_folder.write_json(folder / COMPARISON, asdict(plan))
     for seed in range(seeds):
 
         def trial(row: dict, seed: int = seed) -> None:

@@ -25,7 +25,7 @@ import torch
 
 import harken
 from harken.data import catalogue
-from harken.data.tales import tales
+from harken.data.synthetic.tales import tales
 
 KEYS, DOORS = ("gold", "tin"), ("glass", "cork")  # which no tale has
 TOLD = "Remember the {0} it is made of {1} all {1} and nothing but {1} so much of the {0} of {1}"

@@ -27,9 +27,9 @@ from torch import Tensor, nn
 from harken import machine
 from harken import recipe as recipes
 from harken.data.batch import IGNORE
-from harken.data.pair_batch import PairBatch, padded
-from harken.study.choose import choose
-from harken.study.train import prepare
+from harken.data.pairs.batch import PairBatch, padded
+from harken.experiments.choose import choose
+from harken.experiments.train import prepare
 
 
 class Plain(nn.Module):

@@ -27,7 +27,7 @@ from safetensors.torch import load_file, save_file
 
 import harken
 from harken import recipe as recipes
-from harken import run as runs
+from harken import run_folder as runs
 from harken.tasks import Score
 from harken.tasks.masked_words import MaskedWords
 

@@ -76,9 +76,15 @@ class Row:
 
 # --- generated data ---------------------------------------------------------------------------------------------------
 
-NOUNS, VERBS = "cat dog bird fish child teacher river garden house student".split(), "sees likes finds takes".split()
-NOMS, VERBES = "chat chien oiseau poisson enfant maître fleuve jardin maison élève".split(), "voit aime trouve prend".split()
-PLACES = "kitchen garden office bathroom".split()
+NOUNS, VERBS = (
+    ["cat", "dog", "bird", "fish", "child", "teacher", "river", "garden", "house", "student"],
+    ["sees", "likes", "finds", "takes"],
+)
+NOMS, VERBES = (
+    ["chat", "chien", "oiseau", "poisson", "enfant", "maître", "fleuve", "jardin", "maison", "élève"],
+    ["voit", "aime", "trouve", "prend"],
+)
+PLACES = ["kitchen", "garden", "office", "bathroom"]
 
 
 def sentences(n: int, seed: int = 0) -> list[tuple[str, str]]:
@@ -96,7 +102,9 @@ def text_file() -> str:
 
 
 def table_file() -> str:
-    return "text,label\n" + "".join(f"A {('cold', 'warm')[n % 2]} day {n}.,{('bad', 'good')[n % 2]}\n" for n in range(60))
+    return "text,label\n" + "".join(
+        f"A {('cold', 'warm')[n % 2]} day {n}.,{('bad', 'good')[n % 2]}\n" for n in range(60)
+    )
 
 
 def numbers_file() -> str:
@@ -190,7 +198,11 @@ FILES: dict[str, Callable[[], str | bytes]] = {
 
 
 def generate(run: Any) -> Any:
-    return run.generate("the cat", tokens=12, temperature=0), run.generate("the", tokens=12, seed=3), run.score("the dog")
+    return (
+        run.generate("the cat", tokens=12, temperature=0),
+        run.generate("the", tokens=12, seed=3),
+        run.score("the dog"),
+    )
 
 
 def translate(run: Any) -> Any:
@@ -400,9 +412,13 @@ def compare(before: Path, after: Path) -> int:
     different = 0
     for title in sorted({*one, *other}):
         missing = [str(path) for path, table in ((before, one), (after, other)) if title not in table]
-        parts = [part for part in ("weights", "metrics", "output") if not missing and one[title][part] != other[title][part]]
+        parts = [
+            part for part in ("weights", "metrics", "output") if not missing and one[title][part] != other[title][part]
+        ]
         different += bool(missing or parts)
-        print(f"{title}: {'missing in ' + missing[0] if missing else 'differs in ' + ', '.join(parts) if parts else 'equal'}")
+        print(
+            f"{title}: {'missing in ' + missing[0] if missing else 'differs in ' + ', '.join(parts) if parts else 'equal'}"
+        )
     print(f"{len({*one, *other})} rows, {different} different")
     return int(different > 0)
 

@@ -22,12 +22,12 @@ import torch
 
 import harken
 from harken import machine
-from harken.bridge import family
-from harken.bridge.bring import open_source
-from harken.bridge.oracle import witness
-from harken.decode.sample import Choice
-from harken.study import peer
-from harken.study.bench import interleaved
+from harken.bridge import weight_mapping
+from harken.bridge.importer import open_source
+from harken.bridge.transformers_reference import witness
+from harken.decode.sampling import Choice
+from harken.experiments.bench import transformers_gpt2
+from harken.experiments.bench.benchmark import interleaved
 
 PRECISIONS = ("float32", "bfloat16", "int8")
 PROMPT = "The history of the world is the history of the ways in which people have lived together, and"
@@ -64,9 +64,9 @@ def decode(source: Path, place: Path, tokens: int, rounds: int) -> None:
     turns: dict[str, Callable] = {name: writing(run, ids, tokens) for name, run in runs.items()}
     opened = open_source(source)
     for kind in (torch.float32, torch.bfloat16):
-        theirs = witness(family.find(opened), opened).to(kind)
+        theirs = witness(weight_mapping.find(opened), opened).to(kind)
         theirs.generation_config.eos_token_id = None
-        there = peer.writing(theirs, torch.tensor([ids]), tokens)
+        there = transformers_gpt2.writing(theirs, torch.tensor([ids]), tokens)
         turns[f"transformers, {str(kind).removeprefix('torch.')}"] = lambda there=there: there()[0].tolist()
     texts = {name: turn() for name, turn in turns.items()}  # what the first time sets up is set up
     wanted = texts["transformers, float32"]

@@ -20,7 +20,7 @@ from shlex import join
 from typing import Any
 
 from harken import recipe as recipes
-from harken.study.tally import in_words
+from harken.experiments.compare.summary import in_words
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from harken import kinds, recipe
+from harken import recipe, registry
 from harken.cli import VERBS
 from harken.cli import harken as program
 from harken.cli.check import settings_of
@@ -73,7 +73,7 @@ def recipe_page() -> str:
     ]
     for section, sentence in SECTIONS.items():
         lines += ["", f"## {section}", "", sentence]
-        for of in (of for shelf, of in kinds.shelves() if shelf == section):
+        for of in (of for shelf, of in registry.shelves() if shelf == section):
             for names in _alike(section, of):
                 titles = [name + of for name in names]
                 lines += ["", f"### {', '.join(titles)}", "", *_part(section, names, of)]
@@ -90,20 +90,20 @@ def recipe_page() -> str:
 def _alike(section: str, of: str) -> list[list[str]]:
     """The built-in kinds of a section, those with the same settings together. Plug-ins have docs of their own."""
     groups: dict[str, list[str]] = {}
-    for name in kinds.BUILT_IN[section + of]:
+    for name in registry.BUILT_IN[section + of]:
         shown = [row for row in settings_of(name + of) if not row["path"].endswith(".kind")]
         groups.setdefault(repr((shown, _dials(section, name, of))), []).append(name)
     return list(groups.values())
 
 
 def _dials(section: str, name: str, of: str) -> dict[str, dict[str, dict[str, Any]]]:
-    return {d: {v: dict(s) for v, s in t.items()} for d, t in kinds.find(section, name, of).dials.items()}
+    return {d: {v: dict(s) for v, s in t.items()} for d, t in registry.find(section, name, of).dials.items()}
 
 
 def _part(section: str, names: list[str], of: str) -> list[str]:
     """The tables of one kind: its settings, then what its dials stand for."""
     first = names[0]
-    doc = " ".join((kinds.find(section, first, of).__doc__ or "").split())
+    doc = " ".join((registry.find(section, first, of).__doc__ or "").split())
     rows = [[f"`{r['path']}`", f"`{r['default']}`", r["accepted"], r["description"]] for r in settings_of(first + of)]
     if len(names) > 1:
         doc = f"{doc} {', '.join(names[1:])}: the same settings."

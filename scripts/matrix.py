@@ -23,11 +23,11 @@ import numpy as np
 import torch
 
 import harken
-from harken import kinds, run
+from harken import registry, run_folder
 from harken.cli import VERBS
-from harken.data.phrases import phrases
-from harken.data.simulate_stories import stories
-from harken.data.tales import tales
+from harken.data.synthetic.phrases import phrases
+from harken.data.synthetic.stories import stories
+from harken.data.synthetic.tales import tales
 
 HOME = Path(__file__).resolve().parents[1]
 PAGE = HOME / "docs" / "matrix.md"
@@ -80,8 +80,8 @@ class Family:
         own |= {"model.heads": 2} if self.model in ("gat", "graph-transformer") else {}
         own |= {"data.valid": 10, "data.test": 10} if self.data == "maths" else {}
         own |= {"data.tokens": "word"} if self.data == "stories" else {}
-        source = kinds.find("data", self.data)
-        known = {"data": source, "model": kinds.find(f"model{getattr(source, 'of', '')}", self.model)}
+        source = registry.find("data", self.data)
+        known = {"data": source, "model": registry.find(f"model{getattr(source, 'of', '')}", self.model)}
         made = {**SETTINGS, "data.kind": self.data, "model.kind": self.model, **own}
         return {path: value for path, value in made.items() if _knows(known, path)}
 
@@ -169,7 +169,7 @@ DATA: dict[str, tuple[str, Callable[[], str | bytes]]] = {
 def families() -> list[Family]:
     """Every model harken brings, with the data it learns from. Of heads one for each body; of RNNs the plain one."""
     shelves = {"text": "model", "pairs": "model of pairs"}
-    found = [Family(data, model) for data, shelf in shelves.items() for model in kinds.BUILT_IN[shelf]]
+    found = [Family(data, model) for data, shelf in shelves.items() for model in registry.BUILT_IN[shelf]]
     return [*found, *(Family(*head) for head in HEADS)]
 
 
@@ -204,7 +204,9 @@ def resumes(family: Family, text: Path | str, folder: Path) -> str:
     resumed = harken.train(folder / "broken", resume=True, listen=note)
     if begun != [SAVES * (DIES // SAVES)]:
         return f"went on from step {begun[-1] if begun else STEPS}, not from the last checkpoint"
-    same = run.sha256(resumed.path / "model.safetensors") == run.sha256(folder / "whole" / "model.safetensors")
+    same = run_folder.sha256(resumed.path / "model.safetensors") == run_folder.sha256(
+        folder / "whole" / "model.safetensors"
+    )
     return PASSES if same else "the resumed weights are not those of the unbroken run"
 
 

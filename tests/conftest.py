@@ -40,7 +40,7 @@ KINDS = {
 
 @pytest.fixture(scope="session")
 def tales(tmp_path_factory) -> Path:
-    from harken.data.tales import tales
+    from harken.data.synthetic.tales import tales
 
     path = tmp_path_factory.mktemp("text") / "tales.txt"
     path.write_text("\n\n".join(tales(30)) + "\n")
@@ -50,12 +50,12 @@ def tales(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory, tales) -> dict[str, Path]:
     """The run folders. Tests only read them."""
-    from harken.study import train
+    from harken.experiments import train
 
     home = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HARKEN_CACHE", str(home / "cache"))
-        patch.setattr("harken.study.shown.SAMPLE_TOKENS", 5)
+        patch.setattr("harken.experiments.report.sections.SAMPLE_TOKENS", 5)
         for name, settings in KINDS.items():
             train.train(tales, out=home / name, settings={**TINY, **settings})
     return {name: home / name for name in KINDS}
@@ -83,7 +83,7 @@ PAIRED |= {"train.steps": 90, "train.batch": 32, "train.eval_every": 45, "train.
 @pytest.fixture(scope="session")
 def pair_folder(tmp_path_factory, pair_file) -> Path:
     """A run of pairs. Tests only read it."""
-    from harken.study import train
+    from harken.experiments import train
 
     home = tmp_path_factory.mktemp("paired")
     with pytest.MonkeyPatch.context() as patch:
@@ -115,8 +115,8 @@ def every(request, folders):
 @pytest.fixture(scope="session")
 def byte_pairs():
     """Byte pairs of a few tales."""
-    from harken.data.tales import tales
-    from harken.data.tokens import train
+    from harken.data.synthetic.tales import tales
+    from harken.data.tokenizers.tokenizer import train
 
     return train("bpe", lambda: ["\n".join(tales(50))], 400)
 

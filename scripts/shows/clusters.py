@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import torch
 
-from harken.look import choice
-from harken.look.clusters import kmeans
-from harken.look.components import components, regression
+from harken.analysis import n_clusters
+from harken.analysis.clusters import kmeans
+from harken.analysis.principal_components import components, regression
 
 from . import Seen, show
 
@@ -52,10 +52,10 @@ def local_minima() -> Seen:
 @show()
 def number_of_clusters() -> Seen:
     """k is a choice: with k = 2, 3, 4 ... the clusters are others, and inertia alone always asks for more."""
-    found, rows = choice.tried(_points(), range(2, 8), start="k-means++", restarts=5, seed=0)
+    found, rows = n_clusters.tried(_points(), range(2, 8), start="k-means++", restarts=5, seed=0)
     falls = all(b["inertia"] < a["inertia"] for a, b in itertools.pairwise(rows))
     best = int(max(rows, key=lambda row: row["silhouette"])["k"])
-    elbow = choice.elbow([len(one.centres) for one in found], [row["inertia"] for row in rows])
+    elbow = n_clusters.elbow([len(one.centres) for one in found], [row["inertia"] for row in rows])
     words = f"clusters by the silhouette, {elbow} by the elbow, of 4 that are there; the inertia falls with every k"
     return Seen(best, words, best == elbow == 4 and falls)
 

@@ -4,9 +4,9 @@ import numpy as np
 import torch
 
 from harken.core import watching
-from harken.data.graph_batch import graph_of
+from harken.data.graphs.batch import graph_of
 from harken.models.graph import GATShape, GCNShape, TransformerShape
-from harken.part import Outputs
+from harken.settings import Outputs
 
 from . import EXACT, Seen, gap, show
 
@@ -69,7 +69,7 @@ def karate_club() -> Seen:
     import tempfile
     from pathlib import Path
 
-    from harken.study.demo_karate import karate
+    from harken.experiments.demos.karate import karate
 
     with tempfile.TemporaryDirectory() as folder:
         right = karate(minutes=0.05, out=Path(folder) / "run").run.metrics["test"]["accuracy"]

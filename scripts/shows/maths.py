@@ -11,8 +11,8 @@ def _judged(outcomes: str) -> dict[str, float]:
     import torch
 
     from harken.events import silent
-    from harken.study.choose import choose
-    from harken.study.train import prepare
+    from harken.experiments.choose import choose
+    from harken.experiments.train import prepare
 
     given = {**SMALL, "data.outcomes": outcomes, "train.steps": STEPS, "train.threads": 1}
     with torch.random.fork_rng(devices=[]):
@@ -37,7 +37,7 @@ def heuristic_of_the_base() -> Seen:
     """An incorrect heuristic that is right in most cases: the last digits tell what divides both numbers."""
     from math import gcd
 
-    from harken.data.maths_integers import rule
+    from harken.data.maths.integers import rule
 
     found = [gcd(a, b) for a in range(1, 301) for b in range(1, 301)]
     right = sum(rule(k, 30) == k for k in found) / len(found)

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from harken.core import Attention, watching
+from harken.experiments.operation_counts import products
 from harken.models import EncoderDecoder
 from harken.models.conv_seq2seq import ConvShape, Gated
 from harken.models.rnn_seq2seq import Reader, RNNAttentionShape, RNNSeq2SeqShape
 from harken.models.seq2seq import TransformerShape
-from harken.run import size
-from harken.study.work import products
-from harken.training import meter
+from harken.run_folder import size
+from harken.training import cost
 
 from . import EXACT, Seen, gap, show
 from .words import depth
@@ -265,9 +265,9 @@ def layers_measured() -> Seen:
     for L, d, k in ((30, 60, 3), (60, 60, 3), (60, 30, 5)):
         x, gru = torch.zeros(1, L, d), Reader(RNNAttentionShape(d=d, bidirectional=False))
         made = [
-            meter.flops_per_token(gru, lambda gru=gru, x=x: gru(x, None), 2),
-            meter.flops_per_token(gru, lambda d=d, k=k, L=L: Gated(d, k, 0.0)(torch.zeros(1, L + k - 1, d)), 2),
-            meter.flops_per_token(gru, lambda d=d, x=x: Attention(d, 2)(x), 2),
+            cost.flops_per_token(gru, lambda gru=gru, x=x: gru(x, None), 2),
+            cost.flops_per_token(gru, lambda d=d, k=k, L=L: Gated(d, k, 0.0)(torch.zeros(1, L + k - 1, d)), 2),
+            cost.flops_per_token(gru, lambda d=d, x=x: Attention(d, 2)(x), 2),
         ]
         found.append(made == [6 * L * d * d, 2 * k * L * d * d, 4 * L * d * d + 2 * L * L * d])
     return Seen(sum(found), "of 3 sizes have exactly the products of these formulas", all(found))

@@ -4,7 +4,7 @@ import torch
 
 from harken.models import sets
 from harken.models.vit import Shape
-from harken.part import Outputs, Pixels
+from harken.settings import Outputs, Pixels
 
 from . import EXACT, Seen, gap, show
 

@@ -4,7 +4,7 @@ import torch
 
 from harken.core import Dot, attend
 from harken.models.memnet import Shape
-from harken.part import Outputs
+from harken.settings import Outputs
 
 from . import EXACT, Seen, gap, show
 

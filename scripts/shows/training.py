@@ -12,17 +12,17 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
-from harken.data.tales import tales
+from harken.data.synthetic.tales import tales
 from harken.events import silent
+from harken.experiments import costs
+from harken.experiments.audit.audit import audit
+from harken.experiments.train import prepare
 from harken.models.gpt import Shape
 from harken.recipe import resolve
-from harken.run import weights
-from harken.study import cost
-from harken.study.audit import audit
-from harken.study.train import prepare
-from harken.training import meter
+from harken.run_folder import weights
+from harken.training import cost
 from harken.training.loop import Trainer
-from harken.training.optim import clip, optimizer
+from harken.training.optimizers import clip, optimizer
 from harken.training.settings import Train
 
 from . import EXACT, Seen, gap, show
@@ -219,7 +219,7 @@ def exploding() -> Seen:
 @show()
 def cost_table() -> Seen:
     """Every row of the cost table that has a power and a time: W x hours x PUE, times the pounds of a kWh."""
-    rows = cost.lecture()["rows"]
+    rows = costs.lecture()["rows"]
     made = [row for row in rows if row["kwh"] is not None]
     off = max(abs(row["co2e_lb"] / row["printed_co2e_lb"] - 1) for row in made if row["printed_co2e_lb"] > 100)
     words = f"of {len(rows)} rows have power and hours; they give the printed pounds up to {100 * off:.2f} %"
@@ -229,7 +229,7 @@ def cost_table() -> Seen:
 @show()
 def carbon() -> Seen:
     """Transformer (big): 1515.43 W for 84 hours, times PUE 1.58 = 201 kWh, times 0.954 pounds a kWh = 192 pounds."""
-    made = meter.emissions(1515.43 * 84 / 1000)
+    made = cost.emissions(1515.43 * 84 / 1000)
     return Seen(
         made["co2e_lb"],
         f"pounds of CO2e from {made['kwh']:.0f} kWh; printed 192 and 201",

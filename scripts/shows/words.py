@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from harken.core import CAUSAL, Stack, Wiring
 from harken.data.batch import Windows
-from harken.decode.sample import Choice, Reader
+from harken.decode.sampling import Choice, Reader
 from harken.models import LanguageModel
 from harken.models.gpt import Shape
 from harken.models.rnn import LSTMShape, RNNShape

@@ -10,30 +10,30 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .bridge.bring import load
+    from .bridge.importer import load
     from .errors import BadInput, BadRun, BadSetting, HarkenError
-    from .study.audit import Audit, audit
-    from .study.cluster import Clustering, cluster
-    from .study.compare import Comparison, compare
-    from .study.train import train
-    from .use.model import Run
+    from .experiments.audit.audit import Audit, audit
+    from .experiments.cluster.clustering import Clustering, cluster
+    from .experiments.compare.comparison import Comparison, compare
+    from .experiments.train import train
+    from .inference.run import Run
 
 __version__ = "0.1.0"
 
 _WHERE = {
-    "Audit": "study.audit",
+    "Audit": "experiments.audit.audit",
     "BadInput": "errors",
     "BadRun": "errors",
     "BadSetting": "errors",
-    "Clustering": "study.cluster",
-    "Comparison": "study.compare",
+    "Clustering": "experiments.cluster.clustering",
+    "Comparison": "experiments.compare.comparison",
     "HarkenError": "errors",
-    "Run": "use.model",
-    "audit": "study.audit",
-    "cluster": "study.cluster",
-    "compare": "study.compare",
-    "load": "bridge.bring",
-    "train": "study.train",
+    "Run": "inference.run",
+    "audit": "experiments.audit.audit",
+    "cluster": "experiments.cluster.clustering",
+    "compare": "experiments.compare.comparison",
+    "load": "bridge.importer",
+    "train": "experiments.train",
 }
 __all__ = [
     "Audit",

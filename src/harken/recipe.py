@@ -17,10 +17,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from . import kinds
+from . import registry
 from .errors import BadInput, BadSetting, did_you_mean, no_such_run
 from .events import Listener, silent
-from .part import Part
+from .settings import Part
 
 SECTIONS = ("data", "model", "task", "train")
 TRANSFERS = ("finetune", "frozen", "scratch")  # all weights go on learning, only those of the head, or all begin anew
@@ -162,7 +162,7 @@ def _known_sections(given: Settings, origins: Mapping[str, str]) -> None:
 
 def _find(section: str, kind: str, origins: Mapping[str, str], of: str) -> type[Part]:
     try:
-        return kinds.find(section, kind, of)
+        return registry.find(section, kind, of)
     except BadSetting as error:
         raise BadSetting(f"{_at(origins.get(f'{section}.kind', GIVEN))}{error}") from None
 

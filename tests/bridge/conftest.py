@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import harken
-from harken import run as runs
-from harken.bridge.bring import bring
-from harken.data.examples import LabelWords
-from harken.data.images import Lens
-from harken.data.pair_tokens import Tokenizers
-from harken.data.table import TextLabels
+from harken import run_folder as runs
+from harken.bridge.importer import bring
+from harken.data.images.source import Lens
+from harken.data.labelled.examples import LabelWords
+from harken.data.labelled.source import TextLabels
+from harken.data.tokenizers.pairs import Tokenizers
 from harken.recipe import resolve
 
 MOST_SECONDS, MOST_MIB = 5.0, 300  # 2 s of a machine that has nothing else to do
@@ -71,7 +71,7 @@ def refused(little, tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def words(tales):
-    from harken.data.tokens import train
+    from harken.data.tokenizers.tokenizer import train
 
     text = tales.read_text()
     return {kind: train(kind, lambda: [text], 400) for kind in ("bpe", "wordpiece", "char", "word")}

@@ -9,9 +9,9 @@ pytest.importorskip("transformers")
 from transformers import AutoModelForCausalLM, AutoModelForPreTraining, AutoTokenizer
 
 import harken
-from harken import run as runs
-from harken.bridge.bring import bring
+from harken import run_folder as runs
 from harken.bridge.export import export
+from harken.bridge.importer import bring
 from harken.errors import BadInput
 
 pytestmark = pytest.mark.oracle

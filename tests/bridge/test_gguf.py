@@ -9,13 +9,13 @@ import pytest
 import tokenizers
 import torch
 
-from harken.bridge.bring import bring
 from harken.bridge.certificate import TEXTS, greedy
 from harken.bridge.gguf import GGUF, KINDS
-from harken.data.foreign import Foreign
-from harken.data.tales import tales
-from harken.data.tokens import Tokenizer, train
-from harken.decode.sample import Choice
+from harken.bridge.importer import bring
+from harken.data.synthetic.tales import tales
+from harken.data.tokenizers.pretrained import Foreign
+from harken.data.tokenizers.tokenizer import Tokenizer, train
+from harken.decode.sampling import Choice
 from harken.errors import BadInput
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]

@@ -12,8 +12,8 @@ from urllib.parse import unquote
 import pytest
 
 import harken
-from harken.bridge.bring import bring
 from harken.bridge.hub import located, named
+from harken.bridge.importer import bring
 from harken.errors import BadInput, HarkenError
 from harken.events import silent
 

@@ -36,12 +36,12 @@ class Keyboard(io.StringIO):
 def harken(monkeypatch, capsys, tmp_path):
     """Call harken in an empty folder."""
     from harken.cli import main
-    from harken.study import estimate
+    from harken.experiments import estimate
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(estimate, "PROBE_SECONDS", 0.01)
     monkeypatch.delenv("HARKEN_DEBUG", raising=False)
-    monkeypatch.setattr("harken.study.shown.SAMPLE_TOKENS", 5)
+    monkeypatch.setattr("harken.experiments.report.sections.SAMPLE_TOKENS", 5)
 
     def call(*args: object, stdin: bytes | None = None) -> Said:
         monkeypatch.setattr(sys, "argv", ["harken", *map(str, args)])
@@ -59,12 +59,12 @@ def harken(monkeypatch, capsys, tmp_path):
 @pytest.fixture(scope="session")
 def run(tmp_path_factory, tales) -> Path:
     """The folder of a finished run. Tests only read it."""
+    from harken.experiments import train
     from harken.recipe import override
-    from harken.study import train
 
     home = tmp_path_factory.mktemp("made")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HARKEN_CACHE", str(home / "cache"))
-        patch.setattr("harken.study.shown.SAMPLE_TOKENS", 5)
+        patch.setattr("harken.experiments.report.sections.SAMPLE_TOKENS", 5)
         train.train(tales, out=home / "tales", settings=dict(map(override, TINY)))
     return home / "tales"

@@ -12,10 +12,10 @@ def alone(monkeypatch):
     """Without the peer, which takes seconds to import; and with a small product."""
     import torch
 
-    from harken.study import contenders, peer
+    from harken.experiments.bench import implementations, transformers_gpt2
 
-    monkeypatch.setattr(peer, "there", lambda: False)
-    monkeypatch.setitem(contenders.SIDE, "cpu", 16)
+    monkeypatch.setattr(transformers_gpt2, "there", lambda: False)
+    monkeypatch.setitem(implementations.SIDE, "cpu", 16)
     monkeypatch.setattr("harken.machine.pick_device", lambda wanted="auto", name="": torch.device("cpu"))
 
 

@@ -6,8 +6,10 @@ import re
 import numpy as np
 import pytest
 
-from harken.data import png, scenes
-from harken.study import demo_scenes, train
+from harken.data.images import png
+from harken.data.synthetic import scenes
+from harken.experiments import train
+from harken.experiments.demos import scenes as demo_scenes
 
 TINY = ["train.steps=2", "train.batch=8", "model.size=tiny", "train.threads=1", "task.longest=6", "task.eval_pairs=3"]
 

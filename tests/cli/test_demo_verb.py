@@ -8,8 +8,9 @@ import pytest
 
 from harken.data import catalogue
 from harken.errors import HarkenError
-from harken.study import demo as demos
-from harken.study import demo_reviews, train
+from harken.experiments import train
+from harken.experiments.demos import reviews
+from harken.experiments.demos import translate as demos
 
 TINY = {"model.d": 16, "model.layers": 1, "model.heads": 2, "train.batch": 4, "train.steps": 20, "train.threads": 1}
 
@@ -75,7 +76,7 @@ def test_json_of_the_demo_names_files_that_are_there(demo):
 
 
 def test_the_demo_of_reviews_tells_a_table_five_reviews_and_what_to_type(harken, monkeypatch):
-    fetch, real, shown = catalogue.fetch, demo_reviews.reviews, []
+    fetch, real, shown = catalogue.fetch, reviews.reviews, []
 
     def offline(name, **how):
         if catalogue.ENTRIES[name].package:
@@ -93,9 +94,9 @@ def test_the_demo_of_reviews_tells_a_table_five_reviews_and_what_to_type(harken,
 
     monkeypatch.setattr(catalogue, "fetch", offline)
     monkeypatch.setattr(catalogue, "OPINIONS", 200)
-    monkeypatch.setattr(demo_reviews, "LABELS", {"opinions": 60})
-    monkeypatch.setattr(demo_reviews, "train", small)
-    monkeypatch.setattr(demo_reviews, "reviews", kept)
+    monkeypatch.setattr(reviews, "LABELS", {"opinions": 60})
+    monkeypatch.setattr(reviews, "train", small)
+    monkeypatch.setattr(reviews, "reviews", kept)
     said = harken("demo", "reviews", "--out", "mine", "--minutes", 1)
     assert said.code == 0, said
     assert "harken's own opinions are taken instead" in said.err
@@ -116,7 +117,7 @@ def test_the_demo_of_reviews_tells_a_table_five_reviews_and_what_to_type(harken,
         r'next    harken classify mine/\w+ "It is not a great film',
     ]
     assert re.search(".*".join(story), said.out, re.S), said.out
-    monkeypatch.setattr(demo_reviews, "reviews", lambda **_: shown[0])
+    monkeypatch.setattr(reviews, "reviews", lambda **_: shown[0])
     found = json.loads(harken("demo", "reviews", "--json").out)
     assert found["run"] == str(shown[0].run.path)
     assert [row["metrics"]["accuracy"] for row in found["rows"] if found["run"] in row["runs"]] == [

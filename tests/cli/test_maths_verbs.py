@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from harken.cli.say import ENOUGH, MANY
+from harken.console import ENOUGH, MANY
 
 SETTINGS = ("model.d=16", "model.layers=1", "model.heads=2", "model.hidden=32", "train.batch=16", "train.threads=1")
 SETTINGS += ("data.valid=60", "data.test=40", "data.examples=80", "train.steps=2", "train.compile=no")
@@ -13,8 +13,8 @@ SETTINGS += ("data.valid=60", "data.test=40", "data.examples=80", "train.steps=2
 
 @pytest.fixture(scope="module")
 def gcd(tmp_path_factory):
+    from harken.experiments.train import train
     from harken.recipe import override
-    from harken.study.train import train
 
     return train("maths:gcd", out=tmp_path_factory.mktemp("maths") / "gcd", settings=dict(map(override, SETTINGS))).path
 

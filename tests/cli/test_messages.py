@@ -6,11 +6,11 @@ import sys
 import pytest
 
 import harken as package
-from harken import kinds
+from harken import registry
 from harken.cli import VERBS
 from harken.cli.demo import DEMOS
 
-DATA, MODELS = (", ".join(kinds.names(section)) for section in ("data", "model"))  # with the plug-ins that are there
+DATA, MODELS = (", ".join(registry.names(section)) for section in ("data", "model"))  # with the plug-ins that are there
 
 
 @pytest.fixture
@@ -363,7 +363,7 @@ def test_a_file_of_data_is_nothing_to_import(wrong, text):
 
 def test_a_model_of_other_data_is_told_apart_from_a_word_that_is_none(wrong, tmp_path):
     (tmp_path / "p.tsv").write_text("".join(f"a cat {n} sat\tun chat {n} dort\n" for n in range(30)))
-    of_pairs = ", ".join(kinds.names("model", " of pairs"))
+    of_pairs = ", ".join(registry.names("model", " of pairs"))
     assert wrong("compare", "p.tsv", "--models", "rnn,gpt") == (
         f"model.kind = 'gpt' is a kind of model, but none of pairs; accepted: {of_pairs}"
     )
@@ -378,7 +378,11 @@ def test_a_model_of_other_data_is_told_apart_from_a_word_that_is_none(wrong, tmp
 )
 @pytest.mark.parametrize("verb", ["train", "compare"])
 def test_a_beginning_that_is_none_is_refused_before_torch_is_there(wrong, monkeypatch, text, verb, given, said):
-    for name in ("harken.study.train", "harken.study.compare", "harken.study.tally"):
+    for name in (
+        "harken.experiments.train",
+        "harken.experiments.compare.comparison",
+        "harken.experiments.compare.summary",
+    ):
         monkeypatch.setitem(sys.modules, name, None)  # an import of it would fail
     assert wrong(verb, text, given) == said
 
@@ -468,7 +472,7 @@ def test_a_resumed_run_keeps_its_settings(wrong, run):
 
 @pytest.fixture
 def broken(monkeypatch):
-    from harken.use import model
+    from harken.inference import run as model
 
     def load(path):
         raise RuntimeError("the wheels came off\nand rolled away")
@@ -481,7 +485,7 @@ def test_an_unforeseen_error_is_one_line_too(wrong, broken):
 
 
 def test_ctrl_c_is_no_traceback(harken, monkeypatch):
-    from harken.use import model
+    from harken.inference import run as model
 
     monkeypatch.setattr(model, "load", lambda path: (_ for _ in ()).throw(KeyboardInterrupt))
     said = harken("score", "runs/x", "Tom")

@@ -6,8 +6,9 @@ import re
 import numpy as np
 import pytest
 
-from harken.data import png
-from harken.study import demo_digits, train
+from harken.data.images import png
+from harken.experiments import train
+from harken.experiments.demos import digits
 
 TINY = ["train.steps=2", "train.batch=8", "model.d=16", "model.layers=1", "model.heads=2", "train.threads=1"]
 
@@ -80,7 +81,7 @@ def test_the_demo_of_digits_draws_some_it_has_not_seen(harken, monkeypatch):
         tiny = {"train.steps": 2, "model.d": 16, "model.layers": 1, "model.heads": 2}
         return train.train(data, settings=tiny, **how)
 
-    monkeypatch.setattr(demo_digits, "train", small)
+    monkeypatch.setattr(digits, "train", small)
     said = harken("demo", "digits", "--out", "mine").out
     assert "It reads digits it has not seen:" in said
     assert len(re.findall(r"\bis \d", said)) == 6

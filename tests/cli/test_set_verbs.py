@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from harken.data import catalogue
-from harken.data.clouds import SOLIDS
-from harken.study import demo_clouds, train
+from harken.data.synthetic.clouds import SOLIDS
+from harken.experiments import train
+from harken.experiments.demos import clouds as demo_clouds
 
 TINY = ["train.steps=2", "train.batch=8", "model.size=tiny", "train.threads=1"]
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from harken import kinds
+from harken import registry
 from harken.cli import VERBS
 
 TINY = [
@@ -112,7 +112,7 @@ def test_json_of_score(asked, run):
 def test_json_of_data(asked, few_tales):
     listed = asked("data")["sets"]
     assert {"name", "kind", "bytes", "licence", "attribution", "cached"} <= listed[0].keys()
-    assert {one["kind"] for one in listed} <= {*kinds.names("data"), "weights"}
+    assert {one["kind"] for one in listed} <= {*registry.names("data"), "weights"}
     found = asked("data", "tales")
     assert os.path.isfile(found["path"])
     assert len(found["sha256"]) == 64

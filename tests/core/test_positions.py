@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from harken.core import CAUSAL, Alibi, Learned, Positions, Rotary, ScaledDot, Sinusoid, attend
-from harken.models.turns import llama3, ntk, stretched
+from harken.models.rope_scaling import llama3, ntk, stretched
 
 POS = torch.arange(50)
 

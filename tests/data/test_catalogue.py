@@ -15,10 +15,11 @@ import pytest
 from click.testing import CliRunner
 
 from harken.cli import harken as program
-from harken.data import catalogue, recall
+from harken.data import catalogue
 from harken.data.cache import cache_folder
 from harken.data.catalogue import Entry, Package, fetch
-from harken.data.sniff import sniff
+from harken.data.detect.kinds import sniff
+from harken.data.synthetic import recall
 from harken.errors import BadInput, HarkenError
 
 Files = Mapping[str, bytes]

@@ -7,7 +7,7 @@ import torch
 
 from harken.decode import beam
 from harken.decode.beam import Answer, Finder, Search
-from harken.decode.steps import Played
+from harken.decode.cuda_graph import Played
 from harken.errors import BadInput
 from harken.models.seq2seq import TransformerShape
 

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from harken.data.trees import WORD, begins, brackets
+from harken.data.pairs.trees import WORD, begins, brackets
 from harken.decode import beam, grammar
 from harken.decode.beam import Finder, Search
 from harken.decode.grammar import Trees

@@ -26,12 +26,12 @@ def lectures() -> ModuleType:
 @pytest.fixture(scope="module")
 def compared(lectures, tmp_path_factory) -> Iterator[Any]:
     """What a comparison found; each is made once."""
-    from harken.data.tales import tales
+    from harken.data.synthetic.tales import tales
 
     home, known = tmp_path_factory.mktemp("lectures"), {}
     (home / "my.txt").write_text("\n".join(tales(30)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("harken.study.shown.SAMPLE_TOKENS", 2)
+        patch.setattr("harken.experiments.report.sections.SAMPLE_TOKENS", 2)
         patch.setenv("HARKEN_CACHE", str(home / "cache"))
         patch.chdir(home)
 

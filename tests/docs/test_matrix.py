@@ -12,7 +12,7 @@ sys.path.insert(0, str(HOME / "scripts"))
 
 import harken  # noqa: E402
 import matrix  # noqa: E402
-from harken import kinds  # noqa: E402
+from harken import registry  # noqa: E402
 from harken.errors import BadInput  # noqa: E402
 
 FAMILIES = matrix.families()
@@ -44,7 +44,7 @@ def test_the_page_is_what_was_tried() -> None:
 
 
 def test_the_page_has_every_model() -> None:
-    every = [model for shelf in ("model", "model of pairs") for model in kinds.BUILT_IN[shelf]]
+    every = [model for shelf in ("model", "model of pairs") for model in registry.BUILT_IN[shelf]]
     assert [family.model for family in FAMILIES[: -len(matrix.HEADS)]] == every
 
 

@@ -45,16 +45,16 @@ HARKEN = [line for line in commands() if re.match(r"(cat \S+ \| )?harken ", line
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the reader of the README is said to own."""
-    from harken.data.simulate_stories import stories
-    from harken.data.tales import tales
+    from harken.data.synthetic.stories import stories
+    from harken.data.synthetic.tales import tales
 
     home = tmp_path_factory.mktemp("readme")
     names = ("my.txt", "other.txt", "a.txt", "b.txt", "letters/1.txt", "letters/2.txt")
     for name in (*names, "parted/train.txt", "parted/valid.txt", "parted/test.txt"):
         (home / name).parent.mkdir(exist_ok=True)
         (home / name).write_text("\n\n".join(tales(20 if name == "my.txt" else 10)) + "\n")
-    from harken.data import png
-    from harken.data.phrases import phrases
+    from harken.data.images import png
+    from harken.data.synthetic.phrases import phrases
 
     pairs = list(phrases(60))
     (home / "pairs.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
@@ -94,13 +94,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def at_home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In that folder, with its cache, and with less of everything that takes time."""
     from harken.data import catalogue
-    from harken.study import estimate
+    from harken.experiments import estimate
 
     monkeypatch.chdir(folder)
     monkeypatch.setenv("HARKEN_CACHE", str(folder / "cache"))
     monkeypatch.setattr(catalogue, "TALES", 10)
     monkeypatch.setattr(estimate, "PROBE_SECONDS", 0.01)
-    monkeypatch.setattr("harken.study.shown.SAMPLE_TOKENS", 5)
+    monkeypatch.setattr("harken.experiments.report.sections.SAMPLE_TOKENS", 5)
 
 
 def needs_the_registry(words: list[str]) -> bool:

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from harken import kinds
+from harken import registry
 from harken.core import CAUSAL, watching
 from harken.errors import BadSetting
+from harken.experiments.audit.checks import PROOFS
 from harken.models import bert, bigbird, gpt, seq2seq
-from harken.part import Outputs
-from harken.study.proofs import PROOFS
+from harken.settings import Outputs
 
 SMALL: dict[str, Any] = {"d": 16, "layers": 2, "heads": 2, "context": 32, "dropout": 0.0}
 BIRD: dict[str, Any] = {"structure": "bigbird", "block": 3, "near": 0, "hubs": 1, "links": 1}
@@ -78,7 +78,7 @@ def test_a_block_wider_than_the_context_is_cut_to_it() -> None:
 @pytest.mark.process
 def test_models_are_imported_without_a_compiler() -> None:
     """It takes a second, which every command would wait."""
-    code = "import sys, harken.models.gpt, harken.study.train; sys.exit('torch._dynamo' in sys.modules)"
+    code = "import sys, harken.models.gpt, harken.experiments.train; sys.exit('torch._dynamo' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -129,7 +129,7 @@ def test_alibi_is_refused_in_one_line() -> None:
 
 @pytest.mark.parametrize("kind", ["gpt", "bert"])
 def test_heads_for_labels_read_long_texts_one_a_row(kind: str) -> None:
-    shape = kinds.find("model", kind, " of labels")
+    shape = registry.find("model", kind, " of labels")
     assert shape().packs
     assert not shape(**BIRD).packs
     headed = shape(**SMALL, **BIRD).build(Outputs(20, 3))

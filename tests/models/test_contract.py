@@ -9,17 +9,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from harken import kinds, run
+from harken import registry, run_folder
 from harken.core import same
 from harken.data.batch import Batch
 from harken.models import LanguageModel
 from harken.tasks.next_word import nll
 
 VOCAB, L = 37, 12
-KINDS = kinds.names("model")
+KINDS = registry.names("model")
 every_kind = pytest.mark.parametrize("kind", KINDS)
 # those that say what comes next: a model that looks both ways (bert) names another task, and has tests of its own
-every_writer = pytest.mark.parametrize("kind", [k for k in KINDS if not hasattr(kinds.find("model", k), "task")])
+every_writer = pytest.mark.parametrize("kind", [k for k in KINDS if not hasattr(registry.find("model", k), "task")])
 # attention families: places and masks are given, so documents may be packed and rows may be stacked
 PACKING = pytest.mark.parametrize(
     "fields",
@@ -31,7 +31,7 @@ PACKING = pytest.mark.parametrize(
 
 def build(kind: str, seed: int = 0, **fields) -> LanguageModel:
     """A tiny model of this kind; settings that the kind does not have are left out."""
-    shape = kinds.find("model", kind)
+    shape = registry.find("model", kind)
     tiny = {"d": 16, "layers": 2, "heads": 2, "context": 16, **fields}
     torch.manual_seed(seed)
     return shape(**{name: value for name, value in tiny.items() if name in shape.model_fields}).build(VOCAB)
@@ -128,8 +128,8 @@ def test_a_later_token_changes_nothing_before_it(kind):
 @every_kind
 def test_saved_and_loaded_gives_the_same_numbers(kind, tmp_path: Path):
     model, other = spoken(kind), build(kind, seed=3).eval()
-    run.write_tensors(tmp_path / "model.safetensors", run.weights(model))
-    run.load_weights(other, run.read_tensors(tmp_path / "model.safetensors"))
+    run_folder.write_tensors(tmp_path / "model.safetensors", run_folder.weights(model))
+    run_folder.load_weights(other, run_folder.read_tensors(tmp_path / "model.safetensors"))
     assert torch.equal(scores(other, words(2, L)), scores(model, words(2, L)))
 
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from harken import run
+from harken import run_folder
 from harken.errors import BadSetting
 from harken.models.gpt import GPT, Shape
 from harken.models.rnn import LSTMShape
@@ -131,7 +131,7 @@ def test_the_gpt2_style_equals_transformers_gpt2():
             mine |= {f"{a}.{name}.{end}": x.mT if end == "weight" else x for name, x in linear.items()}
             mine |= {f"{a}.{mine_}.norm.{end}": w[f"{b}.{ln}.{end}"] for mine_, ln in NORMS.items()}
     model, tokens = build(style="gpt2").double(), words(2, L)
-    run.load_weights(model, mine)
+    run_folder.load_weights(model, mine)
     with torch.no_grad():
         torch.testing.assert_close(scores(model, tokens), theirs(tokens).logits, rtol=1e-5, atol=1e-5)
 
@@ -159,7 +159,7 @@ def test_the_llama_style_equals_transformers_llama(kv_heads):
     for n in range(LAYERS):
         mine |= {f"stack.blocks.{n}.{a}.weight": w[f"model.layers.{n}.{b}.weight"] for a, b in names.items()}
     model, tokens = build(style="llama", kv_heads=kv_heads).double(), words(2, L)
-    run.load_weights(model, mine)
+    run_folder.load_weights(model, mine)
     with torch.no_grad():
         torch.testing.assert_close(scores(model, tokens), theirs(tokens).logits, rtol=1e-5, atol=1e-5)
 

@@ -9,17 +9,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from harken import kinds
+from harken import registry
 from harken.core import Attention, Place, edges, editing, mix, watching
-from harken.data.graph_batch import graph_of, placed
-from harken.data.graph_files import Bag
-from harken.data.graph_sums import Sums
+from harken.core.backends.graph_sum import Sums
+from harken.data.graphs.batch import graph_of, placed
+from harken.data.graphs.files import Bag
 from harken.models.graph import Convolution, Near, Neighbours
-from harken.part import Outputs
+from harken.settings import Outputs
 
 N, WIDTH, D, HEADS = 12, 7, 4, 3
 LIKE = torch.zeros((), dtype=torch.float64)
-KINDS = sorted(kinds.BUILT_IN["model of graphs"])
+KINDS = sorted(registry.BUILT_IN["model of graphs"])
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -40,7 +40,7 @@ def told(seed: int = 0, *, weight: Any = None, sparse: bool = False, reach: int 
 
 def build(kind: str, seed: int = 0, outputs: int = 5, **fields: Any):
     torch.manual_seed(seed)
-    shape = kinds.find("model", kind, " of graphs")
+    shape = registry.find("model", kind, " of graphs")
     known = {name: value for name, value in {"size": "tiny", **fields}.items() if name in shape.model_fields}
     return shape(**known).build(Outputs(WIDTH, outputs)).double()
 

@@ -4,21 +4,21 @@ import numpy as np
 import pytest
 import torch
 
-from harken import kinds
-from harken.data.label_batch import PackedTexts, Texts, padded
-from harken.data.pair_tokens import Side
-from harken.part import Outputs
+from harken import registry
+from harken.data.labelled.batch import PackedTexts, Texts, padded
+from harken.data.tokenizers.pairs import Side
+from harken.settings import Outputs
 
 SMALL = {"d": 16, "layers": 2}
-KINDS = sorted(kinds.BUILT_IN["model of labels"])
-PACKS = [kind for kind in KINDS if getattr(kinds.find("model", kind, " of labels"), "packs", False)]
+KINDS = sorted(registry.BUILT_IN["model of labels"])
+PACKS = [kind for kind in KINDS if getattr(registry.find("model", kind, " of labels"), "packs", False)]
 EDGE = 49
 
 
 def model(kind: str, pool: str, each_token: bool = False):
     torch.manual_seed(1)
     heads = {"heads": 2} if kind in PACKS else {}
-    shape = kinds.find("model", kind, " of labels")(pool=pool, **SMALL, **heads)
+    shape = registry.find("model", kind, " of labels")(pool=pool, **SMALL, **heads)
     return shape.build(Outputs(50, 3, each_token)).double().eval()
 
 
@@ -82,7 +82,7 @@ def test_the_second_text_is_told_apart_only_by_a_model_with_segments():
 
 def test_a_body_has_the_weights_of_its_language_model():
     for kind in KINDS:
-        shape = kinds.find("model", kind)(**SMALL, **({"heads": 2} if kind in PACKS else {}))
+        shape = registry.find("model", kind)(**SMALL, **({"heads": 2} if kind in PACKS else {}))
         plain, headed = shape.build(50).state_dict(), model(kind, "mean").body.state_dict()
         assert {name: w.shape for name, w in plain.items()} == {name: w.shape for name, w in headed.items()}
 

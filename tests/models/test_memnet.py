@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from harken.core import watching
 from harken.models.memnet import MemNet, Shape
-from harken.part import Outputs
+from harken.settings import Outputs
 
 VOCAB, ANSWERS, B, M, W = 17, (3, 1, 9, 14), 5, 6, 4
 ASKED = Outputs(VOCAB, len(ANSWERS), words=ANSWERS)

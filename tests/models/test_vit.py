@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from harken.core import Learned
 from harken.models.vit import Grid, Shape
-from harken.part import Pixels
+from harken.settings import Pixels
 
 SEEN = Pixels(12, 1, 5)
 SMALL = {"d": 16, "layers": 2, "heads": 2}

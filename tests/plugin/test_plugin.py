@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from harken import kinds
+from harken import registry
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs" / "plugins.md"
@@ -21,8 +21,9 @@ BUDGET = ("train.steps=120", "train.batch=4", "train.eval_every=60", "train.chec
 COMMANDS = """
 import contextlib, io, json, sys
 from harken.cli import main
-from harken.study import estimate, shown
-estimate.PROBE_SECONDS, shown.SAMPLE_TOKENS = 0.1, 5  # only to save time
+from harken.experiments import estimate
+from harken.experiments.report import sections
+estimate.PROBE_SECONDS, sections.SAMPLE_TOKENS = 0.1, 5  # only to save time
 said = []
 for command in json.loads(sys.argv[1]):
     sys.argv = ["harken", *command]
@@ -113,8 +114,8 @@ def test_check_knows_the_settings_of_a_plug_in(story):
 
 
 def test_the_other_tests_do_not_see_the_plug_in():
-    assert "cosine" not in kinds.names("model")
-    assert "fasta" not in kinds.names("data")
+    assert "cosine" not in registry.names("model")
+    assert "fasta" not in registry.names("data")
 
 
 def blocks(language: str) -> list[str]:

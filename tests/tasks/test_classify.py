@@ -7,13 +7,13 @@ import torch.nn.functional as F
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from harken.data.label_batch import PaddedTexts
-from harken.data.table import TableSource
+from harken.data.labelled.batch import PaddedTexts
+from harken.data.labelled.source import TableSource
 from harken.errors import BadSetting
 from harken.models.heads import BERTShape, LSTMShape
-from harken.tasks.answering import Answering
-from harken.tasks.bag import bags
+from harken.tasks.baselines.linear import bags
 from harken.tasks.classify import Task, answers
+from harken.tasks.label_task import Answering
 
 WORDS = ["red", "green", "blue", "loud", "quiet", "warm", "cold", "tall"]
 TINY = {"d": 16, "layers": 1, "heads": 2, "dropout": 0.0}

@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from harken.data.images import ImageSource
+from harken.data.images.source import ImageSource
 from harken.models.vit import Shape
 from harken.recipe import resolve
 from harken.tasks.image import THUMB, Task, answers, thumbs

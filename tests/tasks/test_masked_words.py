@@ -13,11 +13,11 @@ import torch.nn.functional as F
 import harken
 from harken import recipe as recipes
 from harken.data.batch import IGNORE
-from harken.data.masked_batch import Hiding
+from harken.data.text.masked_batch import Hiding
 from harken.errors import BadInput, BadSetting
 from harken.events import silent
-from harken.study import audit
-from harken.study.train import train
+from harken.experiments.audit import audit
+from harken.experiments.train import train
 from harken.tasks.masked_words import MaskedWords
 from harken.training.settings import Train
 from harken.training.step import Step

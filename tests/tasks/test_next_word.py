@@ -11,12 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from harken import kinds
+from harken import registry
 from harken.data.batch import IGNORE, Batch
-from harken.data.text import TextSource
+from harken.data.text.source import TextSource
 from harken.errors import BadSetting
 from harken.models import LanguageModel
-from harken.tasks import next_word, words
+from harken.tasks import linear_cross_entropy as words
+from harken.tasks import next_word
 from harken.tasks.next_word import NextWord, Task, nll
 
 TEXT = "the cat saw the dog and the dog saw the cat\n" * 12
@@ -25,14 +26,14 @@ TEXT = "the cat saw the dog and the dog saw the cat\n" * 12
 def model(kind: str = "gpt", vocab: int = 20, dtype: torch.dtype = torch.float32, **fields) -> LanguageModel:
     tiny = {"d": 16, "layers": 1, "context": 8} | ({"heads": 2} if kind == "gpt" else {}) | fields
     torch.manual_seed(0)
-    return kinds.find("model", kind)(**tiny).build(vocab).to(dtype)
+    return registry.find("model", kind)(**tiny).build(vocab).to(dtype)
 
 
 def bound(path: Path, text: str = TEXT, *, kind: str = "gpt", task: dict | None = None, **data) -> NextWord:
     path.mkdir(exist_ok=True)
     (path / "a.txt").write_text(text)
     source = data.pop("source", None) or TextSource(path=str(path / "a.txt"), **data)
-    shape = kinds.find("model", kind)(d=16, layers=1, context=8)
+    shape = registry.find("model", kind)(d=16, layers=1, context=8)
     opened = source.open(stateful=getattr(shape, "stateful", False))
     return Task(**task or {}).bind(opened, shape, batch=4, seed=0)
 
@@ -285,7 +286,7 @@ def test_baselines_that_learn_from_a_part_of_the_text_say_from_how_much(tmp_path
 
 def test_without_the_text_learned_from_there_are_no_baselines(tmp_path):
     task = bound(tmp_path)
-    shape = kinds.find("model", "gpt")(d=16, layers=1, heads=2, context=8)
+    shape = registry.find("model", "gpt")(d=16, layers=1, heads=2, context=8)
     alone = Task().bind(replace(task.data, learned=False), shape, batch=4, seed=0)
     assert alone.baselines("valid") == {}
     assert "baseline_tokens" not in alone.evaluate(Fair(task.data.vocab), "valid").protocol
@@ -355,7 +356,7 @@ def test_mixed_texts_are_judged_each_by_its_own_name(tmp_path):
         (tmp_path / name).write_text(text)
     mix = {str(tmp_path / name): 1.0 for name in ("a", "b", "c")}
     opened = TextSource(mix=mix, tokens="word").open()  # b is one line: nothing of it is held out
-    task = Task().bind(opened, kinds.find("model", "gpt")(d=16, layers=1, heads=2, context=1), batch=4, seed=0)
+    task = Task().bind(opened, registry.find("model", "gpt")(d=16, layers=1, heads=2, context=1), batch=4, seed=0)
     score = task.evaluate(Bigram(bigram(opened.vocab), context=1), "valid")
     assert list(score.parts) == ["a", "c"]
 

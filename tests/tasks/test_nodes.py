@@ -6,12 +6,12 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from harken.data.graphs import GraphSource
+from harken.data.graphs.source import GraphSource
 from harken.errors import BadSetting
 from harken.models.graph import GCNShape
-from harken.tasks import marks
+from harken.tasks.metrics import classification
 from harken.tasks.nodes import Task
-from harken.training.many import Several
+from harken.training.stacked_seeds import Several
 
 
 @pytest.fixture
@@ -131,8 +131,8 @@ def test_the_score_of_an_edge_is_the_dot_of_what_is_said_of_its_ends(club):
 def test_the_area_under_the_curve_is_scikit_learns():
     rng = np.random.default_rng(0)
     gold, found = rng.random(200) < 0.3, rng.integers(20, size=200)  # many are equal
-    assert marks.auc(gold, found) == pytest.approx(roc_auc_score(gold, found))
-    assert marks.auc(np.ones(3, bool), np.arange(3)) == 0.5
+    assert classification.auc(gold, found) == pytest.approx(roc_auc_score(gold, found))
+    assert classification.auc(np.ones(3, bool), np.arange(3)) == 0.5
 
 
 # --- graphs -----------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from harken.data.maths import MathsSource
+from harken.data.maths.source import MathsSource
 from harken.errors import BadSetting
 from harken.models.seq2seq import TransformerShape
 from harken.tasks.solve import Solve, Task, ranges

@@ -10,8 +10,8 @@ import torch
 
 from harken import recipe
 from harken.data.batch import IGNORE
-from harken.data.spans import END, START, asked
-from harken.data.squad import Question
+from harken.data.labelled.spans import END, START, asked
+from harken.data.labelled.squad import Question
 from harken.tasks.span import SpanBatch, answered, best_span, judged, overlapping
 
 NAMES, TOWNS = ["Ada", "Bob", "Cy", "Dan"], ["Rome", "New York", "Paris", "Old Town"]

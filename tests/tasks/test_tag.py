@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from harken import recipe
-from harken.data.conll import bio2
+from harken.data.labelled.conll import bio2
 from harken.tasks.tag import by_label, likeliest, may_follow, measured, predicted
 
 TAGS = ["O", "B-A", "I-A", "B-B", "I-B"]

@@ -7,14 +7,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from harken import kinds
+from harken import registry
 from harken.data.batch import IGNORE
-from harken.data.pairs import PairSource
+from harken.data.pairs.source import PairSource
 from harken.errors import BadSetting
+from harken.experiments import train
+from harken.experiments.choose import choose
 from harken.models import EncoderDecoder
-from harken.study import train
-from harken.study.choose import choose
-from harken.tasks import measures
+from harken.tasks.metrics import generation
 from harken.tasks.translate import Task, Translate
 
 
@@ -29,7 +29,7 @@ def bound(source: PairSource, **task) -> Translate:
 
 def model(task: Translate) -> EncoderDecoder:
     torch.manual_seed(0)
-    shape = kinds.find("model", "transformer", " of pairs")(d=16, layers=1, heads=2)
+    shape = registry.find("model", "transformer", " of pairs")(d=16, layers=1, heads=2)
     return shape.build(task.data.vocab).double().eval()
 
 
@@ -59,14 +59,14 @@ def test_a_look_scores_no_more_pairs_than_it_may_and_the_judgement_all(source, m
 
 
 def test_the_tokens_of_a_packed_batch_are_those_that_are_asked(source):
-    shape = kinds.find("model", "transformer", " of pairs")()
+    shape = registry.find("model", "transformer", " of pairs")()
     task = Task(packed=True).bind(source.open(), shape, batch=8, seed=0)
     sizes = [task.batch(0, n).size for n in range(task.steps)]
     assert sum(sizes) == int(task.data.train.target.lengths.sum()) + len(task.data.train)
 
 
 def test_held_out_sentences_are_cut_where_the_model_ends_and_that_is_told(pair_file, tmp_path):
-    shape = kinds.find("model", "transformer", " of pairs")(d=16, layers=1, heads=2, context=12)
+    shape = registry.find("model", "transformer", " of pairs")(d=16, layers=1, heads=2, context=12)
     (tmp_path / "valid.tsv").write_text("she saw the cat.\telle a vu le chat.\n" + "he saw " * 12 + "it.\til a vu.\n")
     data = PairSource(path=str(pair_file), tokens="word", valid=str(tmp_path / "valid.tsv")).open()
     for opened in (data, replace(data, train=data.splits["valid"], learned=False)):
@@ -101,10 +101,10 @@ def test_packed_rows_have_the_loss_and_the_gradients_of_padded_ones(source):
 
 def test_packed_rows_are_refused_where_pairs_would_see_each_other_or_change_their_lengths(source):
     with pytest.raises(BadSetting, match="only a Transformer"):
-        Task(packed=True).bind(source.open(), kinds.find("model", "rnn", " of pairs")(), batch=8, seed=0)
+        Task(packed=True).bind(source.open(), registry.find("model", "rnn", " of pairs")(), batch=8, seed=0)
     pieces = source.model_copy(update={"tokens": "bpe", "split_dropout": 0.1})
     with pytest.raises(BadSetting, match=r"data\.split_dropout"):
-        Task(packed=True).bind(pieces.open(), kinds.find("model", "transformer", " of pairs")(), batch=8, seed=0)
+        Task(packed=True).bind(pieces.open(), registry.find("model", "transformer", " of pairs")(), batch=8, seed=0)
 
 
 def test_the_loss_of_a_split_is_the_mean_over_its_first_references(source):
@@ -136,7 +136,7 @@ def test_answers_that_are_the_references_have_full_marks_and_their_metric_choose
 
 
 def test_without_sacrebleu_bleu_is_left_out_with_a_word_and_the_loss_chooses(source, monkeypatch):
-    monkeypatch.setattr(measures, "available", lambda: False)
+    monkeypatch.setattr(generation, "available", lambda: False)
     task = bound(source, eval_pairs=5)
     found = task.evaluate(model(task), "valid")
     assert found.by == "loss"
@@ -177,7 +177,7 @@ def test_targets_that_no_answer_can_reach_are_refused_with_the_setting(tmp_path)
 
 @pytest.mark.parametrize("kind", ["conv", "transformer"])
 def test_sentences_longer_than_the_model_reads_are_refused_by_both_settings(source, kind):
-    shape, data = kinds.find("model", kind, " of pairs"), source.open()
+    shape, data = registry.find("model", kind, " of pairs"), source.open()
     parts = (data.train, *data.splits.values())
     most = max(int(side.lengths.max()) for part in parts for side in (part.source, part.target))
     says = (
@@ -185,7 +185,7 @@ def test_sentences_longer_than_the_model_reads_are_refused_by_both_settings(sour
     )
     with pytest.raises(BadSetting, match=says):
         Task().bind(data, shape(context=most), batch=8, seed=0)
-    for net in (shape(context=most + 1), kinds.find("model", "rnn", " of pairs")(context="start")):
+    for net in (shape(context=most + 1), registry.find("model", "rnn", " of pairs")(context="start")):
         Task().bind(data, net, batch=8, seed=0)
 
 
@@ -193,8 +193,8 @@ def test_what_costs_nothing_is_judged_as_the_model_is(source):
     task = bound(source)
     free, pairs = task.baselines("valid"), task.data.splits["valid"]
     assert free.keys() == {"copy of the source", "most frequent target"}
-    assert free["copy of the source"]["exact_match"] == measures.exact_match(pairs.sources, pairs.references)
-    assert free["copy of the source"]["rouge_l"] == measures.rouge_l(pairs.sources, pairs.references)
+    assert free["copy of the source"]["exact_match"] == generation.exact_match(pairs.sources, pairs.references)
+    assert free["copy of the source"]["rouge_l"] == generation.rouge_l(pairs.sources, pairs.references)
     assert all("loss" not in row for row in free.values())
 
 

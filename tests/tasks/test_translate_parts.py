@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from harken.data.pairs import PairSource
-from harken.tasks.measures import bleu, bootstrap
+from harken.data.pairs.source import PairSource
+from harken.tasks.metrics.generation import bleu, bootstrap
 from harken.tasks.translate import Task, Translate
 
 pytest.importorskip("sacrebleu")

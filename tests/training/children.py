@@ -11,7 +11,7 @@ from typing import Any
 import failpoints
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch._dynamo", "harken.study.train", "harken.cli.train"])
+_context.set_forkserver_preload(["torch._dynamo", "harken.experiments.train", "harken.cli.train"])
 
 
 class Child:
@@ -54,9 +54,9 @@ def _harken(arguments: list[str], said: Path, die_at: int | None, die_in: int | 
     if die_in is not None:
         _die_in(die_in)
     from harken.cli import main
-    from harken.study import shown
+    from harken.experiments.report import sections
 
-    shown.SAMPLE_TOKENS = 2
+    sections.SAMPLE_TOKENS = 2
     sys.argv = ["harken", *arguments]
     main()
 

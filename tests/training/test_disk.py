@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 import harken
-from harken import run
+from harken import run_folder
 from harken.errors import HarkenError
+from harken.experiments import train as room
 from harken.recipe import resolve
-from harken.study import train as room
-from harken.training import forecast
+from harken.training import resource_estimate
 
 
 def _script() -> ModuleType:
@@ -37,7 +37,7 @@ SETTINGS: dict[str, Any] = disks.SETTINGS
 @pytest.fixture(scope="module", autouse=True)
 def short() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("harken.study.shown.SAMPLE_TOKENS", 2)
+        patch.setattr("harken.experiments.report.sections.SAMPLE_TOKENS", 2)
         yield
 
 
@@ -121,9 +121,9 @@ def test_a_checkpoint_takes_the_room_that_was_counted(data, tmp_path, settings):
     trainer.fit(tmp_path / "r", 2)
     (last,) = (tmp_path / "r" / "checkpoints").iterdir()
     real = sum(p.stat().st_size for p in last.iterdir())
-    counted = forecast._saved(trainer) + sum(p.nbytes for p in trainer.model.parameters())
+    counted = resource_estimate._saved(trainer) + sum(p.nbytes for p in trainer.model.parameters())
     assert 0 < real - counted < 40_000
-    assert forecast.disk(trainer) > 2 * counted  # keep = 1, and one that is being written
+    assert resource_estimate.disk(trainer) > 2 * counted  # keep = 1, and one that is being written
 
 
 # --- filled up on the way ---------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ class Disk:
 
     def __init__(self, room: int, patch: pytest.MonkeyPatch) -> None:
         self.room = room
-        save, put, begin = run.save_file, Path.write_bytes, Path.open
+        save, put, begin = run_folder.save_file, Path.write_bytes, Path.open
 
         def save_file(tensors: dict[str, Any], path: Path, metadata: dict[str, str] | None = None) -> None:
             save(tensors, path, metadata)
@@ -152,7 +152,7 @@ class Disk:
             file = begin(path, mode, *more, **named)
             return Log(file, self) if mode == "a" else file
 
-        patch.setattr(run, "save_file", save_file)
+        patch.setattr(run_folder, "save_file", save_file)
         patch.setattr(Path, "write_bytes", write_bytes)
         patch.setattr(Path, "open", opened)
 
@@ -202,7 +202,7 @@ def test_a_disk_that_fills_up_leaves_what_was_saved_whole_and_the_run_can_go_on(
     begun = (out / "recipe.toml").exists()
     way = f"go on with: harken train {out} --resume" if begun else "train again"
     assert str(refused.value) == f"{out}: the disk is full; what was saved is whole; make room, then {way}"
-    assert run.newest_checkpoint(out)[2] == []
+    assert run_folder.newest_checkpoint(out)[2] == []
     assert list(out.rglob(".tmp-*")) == []
     harken.train(data, out=out, settings=SETTINGS, resume=begun)
     assert disks.hashes(out) == disks.hashes(peace)
@@ -210,7 +210,7 @@ def test_a_disk_that_fills_up_leaves_what_was_saved_whole_and_the_run_can_go_on(
 
 def test_another_failure_of_the_disk_is_not_called_a_full_one(tmp_path):
     def fails() -> None:
-        with run.writing(tmp_path / "r"):
+        with run_folder.writing(tmp_path / "r"):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with pytest.raises(OSError, match="Input/output error"):
@@ -219,7 +219,7 @@ def test_another_failure_of_the_disk_is_not_called_a_full_one(tmp_path):
 
 def test_another_failure_of_safetensors_is_not_called_a_full_disk(tmp_path):
     with pytest.raises(Exception, match=r"(?i)no such file|not found"):
-        run.write_tensors(tmp_path / "no" / "w.safetensors", {})
+        run_folder.write_tensors(tmp_path / "no" / "w.safetensors", {})
 
 
 @pytest.mark.parametrize("level", range(2))

@@ -13,20 +13,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from harken import machine, run
+from harken import machine, run_folder
 from harken.data.batch import Batch
-from harken.data.tales import tales
-from harken.data.text import TextSource
+from harken.data.synthetic.tales import tales
+from harken.data.text.source import TextSource
 from harken.errors import BadRun, HarkenError, Stopped
 from harken.models.gpt import Shape
 from harken.tasks import Loss, Score
 from harken.tasks.next_word import Task
 from harken.training import loop
-from harken.training.forecast import plan
+from harken.training.cost import Meter
 from harken.training.loop import Pace, Trainer, as_before
-from harken.training.meter import Meter
-from harken.training.optim import clip, optimizer, rate
+from harken.training.optimizers import clip, optimizer, rate
 from harken.training.parallel import Ranks
+from harken.training.resource_estimate import plan
 from harken.training.settings import Train
 from harken.training.step import Compiled
 
@@ -92,7 +92,7 @@ class Toy:
 
 
 def weights(trainer: Trainer) -> dict[str, Tensor]:
-    return {name: t.clone() for name, t in run.weights(trainer.model).items()}
+    return {name: t.clone() for name, t in run_folder.weights(trainer.model).items()}
 
 
 def log(folder: Path) -> list[dict]:
@@ -156,7 +156,7 @@ def test_a_smoothed_training_learns_another_thing_and_tells_the_loss_it_is_judge
     plain, smoothed = words(tmp_path, **data)(), words(tmp_path, smoothing=0.3, **data)(micro=2)
     assert smoothed.update(6)["loss"] == pytest.approx(plain.update(6)["loss"], rel=1e-6)
     assert any(not torch.equal(a, b) for a, b in zip(weights(plain).values(), weights(smoothed).values(), strict=True))
-    run.load_weights(smoothed.model, weights(plain))
+    run_folder.load_weights(smoothed.model, weights(plain))
     assert smoothed.look("valid") == plain.look("valid")
 
 
@@ -252,9 +252,11 @@ def test_a_run_that_a_number_has_ended_says_so_to_whoever_asks_later_until_it_go
     task.odd = [5]
     with pytest.raises(HarkenError, match="step 5"):
         fit(Trainer(Slope(), task, settings(checkpoint_every=2)), tmp_path / "r")
-    assert run.unfinished(tmp_path / "r").startswith("it ended at step 5 (epoch 1, batch 0): the loss or the gradient")
+    assert run_folder.unfinished(tmp_path / "r").startswith(
+        "it ended at step 5 (epoch 1, batch 0): the loss or the gradient"
+    )
     Trainer(Slope(), Toy(), settings()).resume(tmp_path / "r")
-    assert run.unfinished(tmp_path / "r").startswith("go on with: harken train")
+    assert run_folder.unfinished(tmp_path / "r").startswith("go on with: harken train")
 
 
 # --- the learning rate ------------------------------------------------------------------------------------------------
@@ -321,10 +323,10 @@ def test_minutes_become_steps_by_the_measured_rate(monkeypatch):
 
 
 def test_the_recipe_of_a_run_keeps_the_steps_its_minutes_became(tmp_path, monkeypatch):
-    from harken.study import train as study
+    from harken.experiments import train as study
 
     measured = []
-    monkeypatch.setattr("harken.study.shown.SAMPLE_TOKENS", 2)
+    monkeypatch.setattr("harken.experiments.report.sections.SAMPLE_TOKENS", 2)
     pace = Pace(step=1.0, look=0.0, watts=20.0, source="known")
     monkeypatch.setattr(Trainer, "measure", lambda self, seconds, most: (measured.append(seconds), pace)[1])
     (tmp_path / "a.txt").write_text("\n".join(tales(4)))
@@ -333,7 +335,9 @@ def test_the_recipe_of_a_run_keeps_the_steps_its_minutes_became(tmp_path, monkey
     again = study.train(tmp_path / "one" / "recipe.toml", out=tmp_path / "two")
     assert (first.recipe.train.steps, again.recipe.train.steps) == (6, 6)
     assert len(measured) == 1
-    assert run.sha256(tmp_path / "one" / "model.safetensors") == run.sha256(tmp_path / "two" / "model.safetensors")
+    assert run_folder.sha256(tmp_path / "one" / "model.safetensors") == run_folder.sha256(
+        tmp_path / "two" / "model.safetensors"
+    )
 
 
 @pytest.mark.parametrize("kind", ["gpt", "lstm"])
@@ -441,7 +445,7 @@ def test_a_signal_waits_for_the_step_and_leaves_a_checkpoint(tmp_path, number):
     trainer = Trainer(Slope(), Toy(), settings(), listen=listen)
     with pytest.raises(Stopped, match=r"r: stopped at step 2 of 6; go on with: harken train .*r --resume$"):
         fit(trainer, tmp_path / "r")
-    assert run.newest_checkpoint(tmp_path / "r")[0]["step"] == 2
+    assert run_folder.newest_checkpoint(tmp_path / "r")[0]["step"] == 2
     assert signal.getsignal(number) is before
 
 
@@ -457,7 +461,7 @@ def test_a_second_interrupt_does_not_wait(tmp_path):
 
 def test_a_resumed_run_counts_on_what_it_has_cost(tmp_path):
     fit(Trainer(Slope(), Toy(), settings(checkpoint_every=3)), tmp_path / "r")
-    facts = run.newest_checkpoint(tmp_path / "r")[0]
+    facts = run_folder.newest_checkpoint(tmp_path / "r")[0]
     more = Meter(facts["cost"] | {"seconds": 100.0}).reading()
     assert more.seconds == 100.0
     assert more.source == facts["cost"]["energy_source"]

@@ -17,13 +17,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.distributed import TCPStore
 
-from harken import machine, run
+from harken import machine, run_folder
 from harken.data.batch import Batch
-from harken.data.tales import tales
+from harken.data.synthetic.tales import tales
 from harken.errors import HarkenError
 from harken.events import silent
 from harken.training import parallel
-from harken.training.meter import Meter
+from harken.training.cost import Meter
 from harken.training.settings import Train
 from harken.training.step import Step
 
@@ -86,8 +86,8 @@ class Torchrun:
 
 def learn(home: Path, case: str, way: str, ranks: parallel.Ranks) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Nine updates in float64: what is logged of each, and what is known at the end."""
-    from harken.study.choose import choose
-    from harken.study.train import prepare
+    from harken.experiments.choose import choose
+    from harken.experiments.train import prepare
 
     given = {**SMALL, **CASES[case], "train.parallel": way}
     if case in PAIRS:
@@ -101,7 +101,7 @@ def learn(home: Path, case: str, way: str, ranks: parallel.Ranks) -> tuple[list[
     facts = [trainer.update(9) for _ in range(5)]
     looks = trainer.look("valid").metrics if case in PAIRS else {}  # writes answers too
     facts += [trainer.update(9) for _ in range(4)]
-    weights = run.weights(trainer.model) | trainer.average.weights()
+    weights = run_folder.weights(trainer.model) | trainer.average.weights()
     kept = sum(parallel.held(t).numel() for t in weights.values())
     return facts, {"looks": looks, "drawn": drawn, "held": kept, "weights": trainer.ranks.collected(weights)}
 
@@ -254,10 +254,10 @@ def test_only_the_first_rank_writes_and_speaks(unbroken, home):
     _, lines = unbroken("ddp")
     assert [line["step"] for line in lines] == list(range(1, 61))
     out = home / "unbroken-ddp"
-    assert run.facts(out)["steps"] == 60
+    assert run_folder.facts(out)["steps"] == 60
     assert 'parallel = "ddp"' in (out / "recipe.toml").read_text()
-    others = {"labels.json", "certificate.json", run.TOKENS[1]}  # of other families
-    wanted = {*run.PARTS, "harken.json", "checkpoints"} - others
+    others = {"labels.json", "certificate.json", run_folder.TOKENS[1]}  # of other families
+    wanted = {*run_folder.PARTS, "harken.json", "checkpoints"} - others
     assert {p.name for p in out.iterdir() if p.name != ".lock"} == wanted
 
 
@@ -380,7 +380,7 @@ def test_what_goes_wrong_for_all_is_said_once(home, given, code, line, tmp_path)
 
 
 def test_what_goes_wrong_for_the_first_alone_ends_the_others_in_silence(home, tmp_path):
-    with run.writing(tmp_path / "r"):
+    with run_folder.writing(tmp_path / "r"):
         pair = Pair(*begin(home, tmp_path / "r"), folder=tmp_path, home=home)
         assert pair.wait() == (2, 1)
     assert "another process is training here" in pair.ranks[0].text

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 import harken
-from harken import run
+from harken import run_folder
 from harken.data.batch import Batch
-from harken.data.tales import tales
+from harken.data.synthetic.tales import tales
 from harken.recipe import override
 from harken.tasks import Loss
 from harken.tasks.next_word import NextWord
@@ -163,7 +163,7 @@ def test_a_run_killed_at_every_moment_of_its_end_can_be_finished(unbroken, home,
     assert code == 0, child.text
     assert moment > 2 * 3 * len(MADE_LAST)
     assert outcome(out) == expected
-    assert run.facts(out)["steps"] == 12
+    assert run_folder.facts(out)["steps"] == 12
 
 
 @pytest.mark.parametrize("moment", [2, 7, 12, 18, 24])
@@ -363,11 +363,11 @@ def test_writing_over_a_run_leaves_nothing_of_it(unbroken, home, tmp_path):
 def test_a_run_that_is_being_written_is_not_cleared_by_force(unbroken, home, tmp_path):
     unbroken("gpt")
     out = shutil.copytree(peace(home, "gpt"), tmp_path / "r")
-    with run.writing(out):
+    with run_folder.writing(out):
         child = Child(*begin(home, "gpt", out), "--force", folder=tmp_path)
         assert child.wait() == 2
     assert "another process is training here" in child.text
-    assert run.facts(out)["steps"] == 12
+    assert run_folder.facts(out)["steps"] == 12
 
 
 def test_of_two_that_go_on_with_one_run_the_second_is_refused_and_the_first_undisturbed(unbroken, home, tmp_path):

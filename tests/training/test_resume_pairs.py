@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import harken
-from harken import run
+from harken import run_folder
 
 SETTINGS = {"model.d": 16, "model.layers": 1, "model.heads": 2, "model.dropout": 0.1, "data.vocab": 300}
 SETTINGS |= {"train.steps": 7, "train.batch": 8, "train.eval_every": 3, "train.checkpoint_every": 2, "train.threads": 1}
@@ -21,10 +21,10 @@ class Died(Exception):
 def outcome(folder: Path) -> dict[str, Any]:
     """What a run ends with: its weights, its last state, and all that was logged but the time it took."""
     last = max((folder / "checkpoints").glob("step-*"))
-    log = [{key: x for key, x in line.items() if key != "tokens_per_second"} for line in run.read_log(folder)]
+    log = [{key: x for key, x in line.items() if key != "tokens_per_second"} for line in run_folder.read_log(folder)]
     return {
-        "weights": run.sha256(folder / "model.safetensors"),
-        "state": run.sha256(last / "state.safetensors"),
+        "weights": run_folder.sha256(folder / "model.safetensors"),
+        "state": run_folder.sha256(last / "state.safetensors"),
         "log": log,
     }
 

@@ -14,17 +14,18 @@ import torch
 from torch import Tensor
 
 from harken import __version__
-from harken.data.pair_tokens import Tokenizers
+from harken.data.tokenizers.pairs import Tokenizers
 from harken.decode.beam import Search
-from harken.decode.sample import Choice
+from harken.decode.sampling import Choice
 from harken.errors import HarkenError
+from harken.inference.answers.embed import vectors
+from harken.inference.run import Run
 from harken.models import EncoderDecoder
-from harken.use.embed import vectors
-from harken.use.model import Run
 
-from . import oracle, vit
-from .family import Config, Source
-from .marks import LOST, around, carried
+from . import transformers_reference
+from .families import vit
+from .special_tokens import LOST, around, carried
+from .weight_mapping import Config, Source
 
 TOLERANCE = 1e-5  # of a score, or of the largest score where that is more than 1
 RANDOM, GREEDY = 64, 32  # tokens: of a row drawn at random, and written one after the other
@@ -50,7 +51,7 @@ class Witness:
         self.said: Any = None
         self.missing: list[str] = []
         with _quiet(), _theirs(source, "what the model says", self.missing):
-            theirs = oracle.witness(family, source)
+            theirs = transformers_reference.witness(family, source)
             asked = family.check == "language model"
             self.said = _asked(theirs, tokenizer, min(RANDOM, context or RANDOM)) if asked else theirs
 
@@ -101,7 +102,7 @@ def _theirs(source: Source, asked: str, missing: list[str]) -> Iterator[None]:
     except HarkenError:
         raise
     except Exception as error:  # of any kind: it is theirs
-        if isinstance(error, ModuleNotFoundError) and error.name in oracle.LIBRARIES:
+        if isinstance(error, ModuleNotFoundError) and error.name in transformers_reference.LIBRARIES:
             missing.append(f"{asked}, for lack of {error.name}; {HOW}")
             return
         said = " ".join(str(error).split())[:200]

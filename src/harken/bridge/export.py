@@ -17,13 +17,14 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from harken import recipe as recipes
-from harken import run as runs
+from harken import run_folder as runs
 from harken.errors import BadInput, HarkenError
 from harken.events import Listener, silent
-from harken.use.model import Run
+from harken.inference.run import Run
 
-from . import family, heads, marian, marks, vit
+from . import special_tokens, weight_mapping
 from .certificate import certify, failure
+from .families import heads, marian, vit
 from .folder import Folder
 
 FREE = {"size", "style", "dropout", "word_dropout", "head_dropout"}  # another may choose it and say the same
@@ -164,7 +165,7 @@ def export(run: Run, out: str | Path, *, listen: Listener = silent) -> dict[str,
     with placed(Path(out)) as folder:
         runs.write_json(folder / "config.json", given)
         runs.write_tensors(folder / "model.safetensors", theirs(config, run), {"format": "pt"})
-        for name, content in (vit.pixels(run) if config.check == "pictures" else marks.files(run)).items():
+        for name, content in (vit.pixels(run) if config.check == "pictures" else special_tokens.files(run)).items():
             runs.write_json(folder / name, content)
         listen("certify")
         opened = Folder(folder)
@@ -176,18 +177,18 @@ def export(run: Run, out: str | Path, *, listen: Listener = silent) -> dict[str,
     return certificate
 
 
-def counterpart(run: Run) -> tuple[family.Config, dict[str, Any]]:
+def counterpart(run: Run) -> tuple[weight_mapping.Config, dict[str, Any]]:
     """The family whose config gives this run's model again, and that config."""
     shape, data, nearest = run.recipe.model, run.recipe.data.kind, dict[str, str]()
     if (data, shape.kind) not in WAYS:
         raise BadInput(f"{run.path}: a {shape.kind} of {data} has no counterpart in transformers")
     own = _plain(shape, data)
-    told = vit.written(run) if data == "images" else marks.ids(run)
+    told = vit.written(run) if data == "images" else special_tokens.ids(run)
     told |= heads.written(run) if data in ("table", "tags", "spans") else {}
     for name, way in WAYS[data, shape.kind].items():
         given = {"model_type": name.partition(" ")[0], **told, **way(shape)}
         try:
-            config = family.family(name).model_validate({**given, "there": _there(shape, data)})
+            config = weight_mapping.family(name).model_validate({**given, "there": _there(shape, data)})
             again = _plain(recipes.resolve(("export", config.settings())).model, data)
         except (ValidationError, BadInput):
             continue
@@ -226,9 +227,9 @@ def _there(shape: Any, data: str) -> frozenset[str]:
     return frozenset(name for name, there in names.items() if there)
 
 
-def theirs(config: family.Config, run: Run) -> dict[str, Tensor]:
+def theirs(config: weight_mapping.Config, run: Run) -> dict[str, Tensor]:
     """Our weights by their names."""
-    own, vocab = runs.weights(run.model), 0 if config.check == "pictures" else marks.plain(run).vocab
+    own, vocab = runs.weights(run.model), 0 if config.check == "pictures" else special_tokens.plain(run).vocab
     if config.check in ("head", "encoder-decoder"):
         own = (heads if config.check == "head" else marian).folded(run, own)
     parts: dict[str, dict[int, Tensor]] = {}

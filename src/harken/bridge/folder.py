@@ -17,10 +17,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from harken.data.tokens import FILE_CAP
-from harken.data.untrusted import parse, read_json
+from harken.data.tables.untrusted import parse, read_json
+from harken.data.tokenizers.tokenizer import FILE_CAP
 from harken.errors import BadInput, near_name
-from harken.run import sha256
+from harken.run_folder import sha256
 
 SMALL, HEADER = 1 << 20, 8 << 20  # bytes: of a config, of the list of a file's tensors
 TENSORS, SHARDS, DIMS = 50_000, 1000, 8

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from harken.core.positions import frequencies
-from harken.data.foreign import PATTERNS, SPACE
-from harken.data.tokens import VOCAB_CAP
+from harken.data.tokenizers.pretrained import PATTERNS, SPACE
+from harken.data.tokenizers.tokenizer import VOCAB_CAP
 from harken.errors import BadInput
-from harken.models.turns import llama3
+from harken.models.rope_scaling import llama3
 
 FACTS, TENSORS, NAME, TEXT = 1000, 50_000, 200, 1 << 20  # at most: facts, tensors, letters of a name, bytes of a text
 ITEMS, HEAD = 1_500_000, 64 << 20  # of all lists together, and bytes of all facts

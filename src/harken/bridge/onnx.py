@@ -14,20 +14,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from harken import run as runs
+from harken import run_folder as runs
 from harken.core import keep
 from harken.errors import BadInput, HarkenError, MissingExtra
 from harken.events import Listener, silent
+from harken.inference.run import Run
 from harken.models import Source
 from harken.models.bert import BERT
 from harken.models.gpt import GPT
 from harken.models.heads import Headed
 from harken.models.seq2seq import Remembered, Seq2Seq
-from harken.use.model import Run
 
-from . import heads, marks
+from . import special_tokens
 from .certificate import answered, failure, near, versions
 from .export import placed
+from .families import heads
 
 APART = 1 << 30  # bytes of weights beyond which they lie in a file of their own: a graph has at most 2 GB
 SHAPES = ((1, 1), (1, 7), (3, 16))  # batch, length: on which the graph is tried
@@ -104,7 +105,7 @@ class Targets(Graph):
     def __init__(self, run: Run) -> None:
         super().__init__()
         self.model: Seq2Seq = run.model  # type: ignore[assignment]
-        edge, found = self.model.edge, marks.ids(run)
+        edge, found = self.model.edge, special_tokens.ids(run)
         self.start, self.end = found["decoder_start_token_id"], found["eos_token_id"]
         self.columns = [*range(max(edge, self.end + 1))]
         self.columns[self.end] = edge
@@ -145,7 +146,7 @@ def export(run: Run, out: str | Path, *, listen: Listener = silent) -> dict[str,
     graph, inputs, outputs = _graph(run)
     with placed(Path(out)) as folder:
         _write(graph.eval(), folder / "model.onnx", inputs, outputs, run)
-        for name, content in marks.files(run).items():
+        for name, content in special_tokens.files(run).items():
             runs.write_json(folder / name, content)
         listen("certify")
         session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
@@ -153,7 +154,7 @@ def export(run: Run, out: str | Path, *, listen: Listener = silent) -> dict[str,
         if isinstance(run.model, Headed):
             runs.write_json(folder / "labels.json", heads.written(run))
         passed = all(certificate[name]["passed"] for name in outputs)
-        missing = [] if marks.carried(run) else [marks.LOST]
+        missing = [] if special_tokens.carried(run) else [special_tokens.LOST]
         certificate |= {"passed": passed, "not_checked": missing, "versions": versions()}
         if not passed:
             raise HarkenError(f"{run.path}: {failure(certificate)}; nothing was written")
@@ -184,9 +185,9 @@ def _drawn(inputs: list[str], B: int, L: int, run: Run) -> tuple[Tensor, ...]:
     real = torch.ones(B, L, dtype=torch.long)
     real[0, (L + 1) // 2 :] = 0
     dice = torch.Generator().manual_seed(B * L)
-    most = min(run.tokenizer.vocab) - 1 if run.pairs else marks.plain(run).vocab
+    most = min(run.tokenizer.vocab) - 1 if run.pairs else special_tokens.plain(run).vocab
     target = torch.randint(most, (B, L // 2 + 1), generator=dice)
-    target[:, 0] = marks.ids(run).get("decoder_start_token_id", 0)
+    target[:, 0] = special_tokens.ids(run).get("decoder_start_token_id", 0)
     drawn = {
         "input_ids": torch.randint(most, (B, L), generator=dice),
         "attention_mask": real,

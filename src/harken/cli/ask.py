@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harken.data.peek import not_utf8
+from harken.console import columns, typed
+from harken.data.detect.preview import not_utf8
 from harken.errors import BadInput, near_name
 
 from . import as_json, as_precision, show
-from .say import columns, typed
 
 if TYPE_CHECKING:
-    from harken.use.model import Run
+    from harken.inference.run import Run
 
 
 @click.command()
@@ -30,7 +30,7 @@ def ask(run: str, context_file: str, questions: tuple[str, ...], precision: str,
     QUESTION it answers those of the file.
     """
     context = _text(context_file)
-    from harken.use.model import load
+    from harken.inference.run import load
 
     model = load(run, precision=precision)
     model.must("ask")
@@ -58,7 +58,7 @@ def _told(model: "Run", file: str, context: str, questions: Sequence[str]) -> It
     if questions:
         yield from (model.ask(typed(question), context) for question in questions)
         return
-    from harken.data.babi import told
+    from harken.data.stories.babi import told
 
     asked = told(Path(file), enumerate(context.splitlines(), 1), lambda *flaw: None)
     if not asked:

@@ -4,10 +4,10 @@ from typing import Any
 
 import click
 
+from harken.console import Teller, columns
 from harken.errors import HarkenError
 
 from . import as_json, show
-from .say import Teller, columns
 
 
 @click.command()
@@ -21,8 +21,8 @@ def audit(what: str, settings: tuple[str, ...], length: int | None, json_: bool)
     A later token changes nothing before it; padding, packed documents, a memory, the other rows of a batch and
     micro-batches change nothing at all. Exit code 1 if a check fails.
     """
+    from harken.experiments.audit.audit import audit as audit_
     from harken.recipe import override
-    from harken.study.audit import audit as audit_
 
     with Teller(aside=json_) as teller:
         found = audit_(what, settings=dict(override(text) for text in settings), length=length, listen=teller)

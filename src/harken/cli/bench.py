@@ -5,10 +5,10 @@ from typing import Any
 
 import click
 
-from harken.study.chart import duration, figure, scaled
+from harken.console import Teller, table
+from harken.experiments.report.line_chart import duration, figure, scaled
 
 from . import PRECISION, as_json, show
-from .say import Teller, table
 
 
 @click.command()
@@ -28,7 +28,7 @@ def bench(name: str | None, precisions: tuple[str, ...], json_: bool, **options:
     """
     if name == "train" and "int8" in precisions:
         raise click.UsageError("--precision int8 can only write; take float32 or bfloat16, or harken bench decode")
-    from harken.study.bench import bench as bench_
+    from harken.experiments.bench.benchmark import bench as bench_
 
     with Contest(aside=json_) as teller:
         found = bench_(name, precisions=precisions or None, listen=teller, **options)

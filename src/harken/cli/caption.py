@@ -4,8 +4,9 @@ from typing import Any
 
 import click
 
+from harken.console import Teller, blocks, piped, typed
+
 from . import as_json, as_precision, show
-from .say import Teller, blocks, piped, typed
 
 AT_ONCE = 64  # pictures that are looked at together
 
@@ -28,8 +29,8 @@ def caption(run: str, pictures: tuple[str, ...], precision: str, json_: bool, **
     if not pictures and not piped():
         raise click.UsageError("give a picture, or - to read their names from stdin, one a line")
     from harken.decode.beam import Search
-    from harken.use.model import load
-    from harken.use.pictures import listed
+    from harken.inference.answers.images import listed
+    from harken.inference.run import load
 
     given = {name: value for name, value in options.items() if value is not None}
     Search.of(given)  # refuses what does not fit together before the model is loaded

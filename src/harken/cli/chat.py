@@ -5,8 +5,9 @@ from typing import Any
 
 import click
 
+from harken.console import lines, piped, typed
+
 from . import as_json, as_precision, as_seed, show
-from .say import lines, piped, typed
 
 
 @click.command()
@@ -26,7 +27,7 @@ def chat(run: str, message: str | None, precision: str, system: str | None, json
 
     On a terminal an empty line, or Ctrl-D, ends the conversation.
     """
-    from harken.use.model import load
+    from harken.inference.run import load
 
     told = {} if system is None else {"system": typed(system) or None}
     talk = load(run, precision=precision).chat(**told, **options)

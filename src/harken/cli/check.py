@@ -4,10 +4,10 @@ from typing import Any
 
 import click
 
-from harken.study.chart import duration, scaled
+from harken.console import Teller, columns, table
+from harken.experiments.report.line_chart import duration, scaled
 
 from . import as_json, refuse, show
-from .say import Teller, columns, table
 
 SECTIONS = ("model", "data", "task", "train")
 
@@ -25,9 +25,9 @@ def check(what: str | None, settings: tuple[str, ...], kind: str | None, json_: 
         return
     if what is None:
         raise click.UsageError("name the data or the recipe to check, or a kind with --settings")
+    from harken.experiments.choose import choose
+    from harken.experiments.estimate import estimate
     from harken.recipe import override
-    from harken.study.choose import choose
-    from harken.study.estimate import estimate
 
     with Teller(aside=json_) as teller:
         chosen = choose(what, dict(override(text) for text in settings), listen=teller)
@@ -87,15 +87,15 @@ def _settings(kind: str, json_: bool) -> None:
 
 def settings_of(kind: str) -> list[dict[str, Any]]:
     """The settings of a kind: dotted path, default, what is accepted, the sentence."""
-    from harken import kinds
+    from harken import registry
     from harken.errors import BadInput, did_you_mean
     from harken.recipe import as_toml
 
-    for section, of in kinds.shelves():
-        known = {name + of: name for name in kinds.names(section, of)}
+    for section, of in registry.shelves():
+        known = {name + of: name for name in registry.names(section, of)}
         name = known.get(kind) or (kind if kind in known.values() else None)
         if name or kind == section:
-            part = kinds.find(section, name or kinds.names(section, of)[0], of)
+            part = registry.find(section, name or registry.names(section, of)[0], of)
             return [
                 {
                     "path": f"{section}.{field}",
@@ -105,5 +105,5 @@ def settings_of(kind: str) -> list[dict[str, Any]]:
                 }
                 for field, spec in part.model_fields.items()
             ]
-    every = [*(name + of for section, of in kinds.shelves()[:-1] for name in kinds.names(section, of)), "train"]
+    every = [*(name + of for section, of in registry.shelves()[:-1] for name in registry.names(section, of)), "train"]
     raise BadInput(f"--settings {kind}: not a kind; there are {', '.join(every)}.{did_you_mean(kind, every)}")

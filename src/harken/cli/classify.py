@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
+from harken.console import Teller, as_typed, blocks, piped, typed
+
 from . import as_json, as_precision, refuse, show
 from .files import COLUMNS, check_files, own_column, through_files, work_through, write_answers
-from .say import Teller, as_typed, blocks, piped, typed
 
 AT_ONCE = 256  # texts of a file or of stdin that are answered together
 SHOWN = 3  # labels of a text
@@ -40,8 +41,8 @@ def classify(
     if not texts and in_ is None and not piped():
         raise click.UsageError("give a text, or - to read texts from stdin, one a line")
     check_files(in_, out_)
-    from harken.use.does import NAMED
-    from harken.use.model import load
+    from harken.inference.abilities import NAMED
+    from harken.inference.run import load
 
     model = load(run, precision=precision)
     how: dict[str, Any] = {"listen": Teller(aside=True)}

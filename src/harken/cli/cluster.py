@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
-from harken.study.chart import figure
+from harken.console import Teller, table
+from harken.experiments.report.line_chart import figure
 
 from . import as_json, as_seed, show
 from .embed import as_layer, as_pool
-from .say import Teller, table
 
 LONGEST = 100  # letters of an example
 
@@ -49,9 +49,9 @@ def cluster(what: str, texts: str | None, json_: bool, **options: Any) -> None:
         return
     if options.pop("beside") is not None:
         raise click.UsageError("--beside means nothing without --regress")
-    from harken.study.cluster import cluster as cluster_
-    from harken.study.cluster import free_folder
-    from harken.study.cluster_page import chosen, verdict
+    from harken.experiments.cluster.clustering import cluster as cluster_
+    from harken.experiments.cluster.clustering import free_folder
+    from harken.experiments.cluster.page import chosen, verdict
 
     out = options.pop("out") or free_folder(Path(texts or what).stem)
     with Clusters(aside=json_) as teller:
@@ -82,7 +82,7 @@ def _regress(what: str, texts: str | None, json_: bool, options: dict[str, Any])
     """Principal component regression, beside a fine-tuned model where that is asked for."""
     if texts is None:
         raise click.UsageError("--regress needs a run and a table with labels: harken cluster RUN my.csv --regress")
-    from harken.study.regress import regress
+    from harken.experiments.cluster.pcr import regress
 
     if options["columns"]:
         raise click.UsageError("--columns means nothing with --regress")

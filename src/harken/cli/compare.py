@@ -4,10 +4,10 @@ from typing import Any, ClassVar
 
 import click
 
-from harken.study.chart import duration, figure
+from harken.console import Teller, table
+from harken.experiments.report.line_chart import duration, figure
 
 from . import as_json, show
-from .say import Teller, table
 
 SHORT = {"models": "model.kind", "transfer": "transfer", "distributions": "data.operands", "minutes": "train.minutes"}
 
@@ -43,9 +43,9 @@ def compare(what: str, settings: tuple[str, ...], json_: bool, **options: Any) -
     for path, _, said in (text.partition("=") for text in (*settings, *short)):
         for value in said.split(","):
             refuse_start(path, value.strip())
-    from harken.study.compare import compare as compare_
-    from harken.study.compare import values
-    from harken.study.tally import elsewhere, grid, refused
+    from harken.experiments.compare.comparison import compare as compare_
+    from harken.experiments.compare.comparison import values
+    from harken.experiments.compare.summary import elsewhere, grid, refused
 
     given = dict(map(values, settings))
     evals = options.pop("evals")

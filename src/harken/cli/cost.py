@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
-from harken.study.chart import duration, figure, scaled
+from harken.console import table
+from harken.experiments.report.line_chart import duration, figure, scaled
 
 from . import as_json, refuse, show
 from .runs import folders
-from .say import table
 
 
 @click.command()
@@ -18,7 +18,7 @@ from .say import table
 @as_json
 def cost(runs: tuple[str, ...], lecture: bool, json_: bool) -> None:
     """What these runs cost together (default: all in runs; a comparison is its trials): time, energy, CO2e, tokens."""
-    from harken.study import cost as costs
+    from harken.experiments import costs as costs
 
     if lecture:
         refuse("with --lecture", "runs")

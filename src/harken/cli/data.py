@@ -4,8 +4,9 @@ from typing import Any
 
 import click
 
+from harken.console import Teller, size, table
+
 from . import as_json, show
-from .say import Teller, size, table
 
 READ = {"weights": "import"}  # what is not trained on, and the verb that reads it
 

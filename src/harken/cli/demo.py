@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import click
 
+from harken.console import Teller, columns, cost_line, table, verdict
 from harken.errors import did_you_mean
 
 from . import as_json, show
 from .compare import Trials
-from .say import Teller, columns, cost_line, table, verdict
 
 
 class Watcher(Teller):
@@ -37,15 +37,15 @@ class Demo(NamedTuple):
 
 
 DEMOS = {
-    "translate": Demo("short English sentences into French, from Tatoeba (Lab 02)", "demo:translate", teller=Watcher),
-    "text": Demo("write like Shakespeare (Lab 01)", "demo:text"),
-    "stories": Demo("where is the milk? The lecture's story of Joe, read in hops", "demo_stories:stories", 3.0),
-    "reviews": Demo("is the film good? MiniLM beside learning from scratch", "demo_reviews:reviews", 3.0, Rivals),
-    "digits": Demo("read handwritten digits, in seconds", "demo_digits:digits", 0.5),
-    "gcd": Demo("greatest common divisors from examples alone: which are learned, and why", "demo_gcd:gcd", 2.0),
-    "scenes": Demo("say what stands where in a picture, of things that never met", "demo_scenes:scenes", 4.0),
-    "clouds": Demo("on which solid do these points lie? Sets, in no order", "demo_clouds:clouds", 1.0),
-    "karate": Demo("who goes with whom when a club splits, from two of its members", "demo_karate:karate", 0.05),
+    "translate": Demo("short English sentences into French, from Tatoeba (Lab 02)", "demos.translate:translate", teller=Watcher),
+    "text": Demo("write like Shakespeare (Lab 01)", "demos.translate:text"),
+    "stories": Demo("where is the milk? The lecture's story of Joe, read in hops", "demos.stories:stories", 3.0),
+    "reviews": Demo("is the film good? MiniLM beside learning from scratch", "demos.reviews:reviews", 3.0, Rivals),
+    "digits": Demo("read handwritten digits, in seconds", "demos.digits:digits", 0.5),
+    "gcd": Demo("greatest common divisors from examples alone: which are learned, and why", "demos.gcd:gcd", 2.0),
+    "scenes": Demo("say what stands where in a picture, of things that never met", "demos.scenes:scenes", 4.0),
+    "clouds": Demo("on which solid do these points lie? Sets, in no order", "demos.clouds:clouds", 1.0),
+    "karate": Demo("who goes with whom when a club splits, from two of its members", "demos.karate:karate", 0.05),
 }
 DEFAULT = "translate"
 MINUTES = ", ".join(f"{name} {demo.minutes:g}" for name, demo in DEMOS.items())
@@ -72,7 +72,7 @@ def demo(name: str, minutes: float | None, out: str | None, json_: bool) -> None
 
     asked = DEMOS[name]
     module, function = asked.made_by.split(":")
-    make = getattr(import_module(f"harken.study.{module}"), function)
+    make = getattr(import_module(f"harken.experiments.{module}"), function)
     with asked.teller(aside=json_) as teller:
         shown = make(minutes=asked.minutes if minutes is None else minutes, out=out, listen=teller)
     run, result = shown.run, outcome(shown.run)

@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
+from harken.console import Teller, blocks, piped, typed
 from harken.errors import BadInput
 
 from . import as_json, refuse, show
-from .say import Teller, blocks, piped, typed
 
 AT_ONCE = 256  # texts of stdin that are read together
 
@@ -49,7 +49,7 @@ def embed(run: str, texts: tuple[str, ...], json_: bool, **options: Any) -> None
         raise click.UsageError("give a text, or - to read texts from stdin, one a line")
     if options["out"] is not None:
         _check(Path(options["out"]))
-    from harken.use.model import load
+    from harken.inference.run import load
 
     model = load(run)
     model.must("embed")
@@ -83,7 +83,7 @@ def _write(out: Path, rows: list[Any], json_: bool) -> None:
 
 
 def _nearest(run: str, word: str, k: int, json_: bool) -> None:
-    from harken.use.model import load
+    from harken.inference.run import load
 
     found = load(run).nearest(word, k)
     if json_:

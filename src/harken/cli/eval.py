@@ -4,10 +4,10 @@ from typing import Any
 
 import click
 
-from harken.study.chart import figure
+from harken.console import Teller, aligned, as_typed, judged, verdict
+from harken.experiments.report.line_chart import figure
 
 from . import as_json, as_precision, refuse, show
-from .say import Teller, aligned, as_typed, judged, verdict
 
 # what the examples of a task are called
 COUNTED = ["pairs", "texts", "sentences", "questions", "examples", "images", "nodes", "edges", "graphs", "sets"]
@@ -37,8 +37,8 @@ def eval(
     refuse("without --prompt", "shots", "labels", "seed")
     if data is not None:
         refuse("for other data", "split")
-    from harken.study.choose import located
-    from harken.use.model import load
+    from harken.experiments.choose import located
+    from harken.inference.run import load
 
     model = load(run, precision=precision)
     with Teller(aside=json_) as teller:
@@ -66,9 +66,9 @@ def _prompted(
         raise click.UsageError("with --prompt, name the data it is asked about: harken eval RUN DATA --prompt ...")
     counts = [_count(said) for said in asked["shots"].split(",")]
     labels = dict(map(_wording, asked["labels"].split(","))) if asked["labels"] else None
-    from harken.study.choose import choose
-    from harken.use.few_shots import Prompt, by_prompt, opened
-    from harken.use.model import load
+    from harken.experiments.choose import choose
+    from harken.inference.prompt_eval import Prompt, by_prompt, opened
+    from harken.inference.run import load
 
     model = load(run, precision=precision)
     with Teller(aside=json_) as teller:

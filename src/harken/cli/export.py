@@ -5,8 +5,9 @@ from typing import Any
 
 import click
 
+from harken.console import Teller
+
 from . import as_json, show
-from .say import Teller
 
 
 @click.command()
@@ -20,7 +21,7 @@ def export(run: str, to: str, out: str | None, json_: bool) -> None:
     """Write a run's weights in another layout, with a certificate that both say the same."""
     from harken.bridge import export as hf
     from harken.bridge import onnx
-    from harken.use.model import load
+    from harken.inference.run import load
 
     model = load(run, device="cpu")
     place = Path(out or f"{Path(run).resolve().name}-{to}")

@@ -9,7 +9,7 @@ from typing import IO, Any
 
 import click
 
-from harken.data import peek
+from harken.data.detect import preview
 from harken.errors import BadInput, near_name
 from harken.events import Listener, silent
 
@@ -95,7 +95,7 @@ def _texts(path: Path, columns: Sequence[int | str], whole: bool) -> Iterator[st
                 for n, line in enumerate(file, 1):
                     yield _object(path, n, line, columns) if ending == ".jsonl" else line.rstrip("\r\n")
         except UnicodeDecodeError:
-            raise peek.not_utf8(path, _odd_byte(path)) from None
+            raise preview.not_utf8(path, _odd_byte(path)) from None
 
 
 def _cells(path: Path, file: IO[str], columns: Sequence[int | str]) -> Iterator[str]:
@@ -122,7 +122,7 @@ def _cells(path: Path, file: IO[str], columns: Sequence[int | str]) -> Iterator[
 
 
 def _headed(path: Path) -> bool:
-    table = peek.table_of(peek.text_of(peek.start_of(path)))
+    table = preview.table_of(preview.text_of(preview.start_of(path)))
     return bool(table and table.header)
 
 

@@ -2,8 +2,9 @@
 
 import click
 
+from harken.console import Teller, lines, piped, typed
+
 from . import as_json, show
-from .say import Teller, lines, piped, typed
 
 
 @click.command()
@@ -15,7 +16,7 @@ def fill(run: str, texts: tuple[str, ...], k: int, json_: bool) -> None:
     """The likeliest words for each [MASK] of TEXT, with their probabilities. With -, or piped, one text a line."""
     if not texts and not piped():
         raise click.UsageError('give a text with a hidden word: "The [MASK] sat."; or - to read texts from stdin')
-    from harken.use.model import load
+    from harken.inference.run import load
 
     model = load(run)
     model.must("fill")

@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
+from harken.console import Teller, lines, piped, typed
+
 from . import as_json, as_precision, as_seed, refuse, show
 from .files import check_files, through_files, work_through
-from .say import Teller, lines, piped, typed
 
 
 @click.command()
@@ -38,7 +39,7 @@ def generate(run: str, prompt: str | None, json_: bool, next_: int | None, preci
     if next_ is not None:
         refuse("with --next", *options)
     check_files(in_, out_)
-    from harken.use.model import load
+    from harken.inference.run import load
 
     model = load(run, precision=precision)
     model.must("generate")

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import click
 
+from harken.console import Teller
 from harken.errors import BadInput
 
 from . import as_json, show
 from .export import said
-from .say import Teller
 
 
 @click.command("import")
@@ -21,11 +21,11 @@ def import_(source: str, out: str | None, json_: bool) -> None:
     SOURCE is a model folder (config.json, safetensors, tokenizer.json), a .gguf file, a name of the catalogue (smollm2,
     minilm), or org/name@revision of the hub. Nothing of it is executed. Exit code 1 if the certificate fails.
     """
-    from harken.bridge.bring import bring
     from harken.bridge.hub import named
-    from harken.run import read_json
-    from harken.study.audit import LARGE, audit
-    from harken.study.train import is_free, next_free
+    from harken.bridge.importer import bring
+    from harken.experiments.audit.audit import LARGE, audit
+    from harken.experiments.train import is_free, next_free
+    from harken.run_folder import read_json
 
     if out and not is_free(Path(out)):
         raise BadInput(f"{out}: is not empty; take another folder")

@@ -5,12 +5,12 @@ from typing import Any
 
 import click
 
+from harken.console import columns, judged, measured, table
 from harken.errors import COMPARISON, BadInput, BadRun, near_name
-from harken.study.chart import duration, scaled
-from harken.study.report import LESS
+from harken.experiments.report.line_chart import duration, scaled
+from harken.experiments.report.page import LESS
 
 from . import as_json, show
-from .say import columns, judged, measured, table
 
 
 @click.command()
@@ -46,7 +46,7 @@ def folders(folder: str) -> list[Path]:
 
 def _row(path: Path) -> dict[str, Any]:
     """The facts of a run, or what is wrong with it."""
-    from harken.run import facts, read_json, unfinished
+    from harken.run_folder import facts, read_json, unfinished
 
     try:
         found = facts(path, "recipe.toml", "model.safetensors", "tokenizer.json", "cost.json")

@@ -4,11 +4,11 @@ from typing import Any
 
 import click
 
-from harken.study.chart import figure
+from harken.console import lines, piped, typed
+from harken.experiments.report.line_chart import figure
 
 from . import as_json, show
 from .files import check_files, through_files, work_through
-from .say import lines, piped, typed
 
 
 @click.command()
@@ -21,7 +21,7 @@ def score(run: str, texts: tuple[str, ...], json_: bool, in_: str | None, out_: 
     if not texts and in_ is None and not piped():
         raise click.UsageError("give a text, or - to read texts from stdin, one a line")
     check_files(in_, out_)
-    from harken.use.model import load
+    from harken.inference.run import load
 
     model = load(run)
     model.must("generate")

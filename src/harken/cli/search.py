@@ -4,9 +4,10 @@ from typing import Any
 
 import click
 
+from harken.console import Teller, lines, piped, typed
+
 from . import as_json, show
 from .embed import as_pool
-from .say import Teller, lines, piped, typed
 
 
 @click.command()
@@ -23,7 +24,7 @@ def search(run: str, corpus: str, queries: tuple[str, ...], k: int, pool: str, j
     """
     if not queries and not piped():
         raise click.UsageError("give a query, or - to read queries from stdin, one a line")
-    from harken.use.model import load
+    from harken.inference.run import load
 
     model = load(run)
     model.must("embed")

@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
+from harken.console import Teller, blocks, piped, typed
+
 from . import as_json, as_precision, show
 from .files import check_files, through_files, work_through
-from .say import Teller, blocks, piped, typed
 
 AT_ONCE = 256  # texts of a file or of stdin that are tagged together
 
@@ -25,7 +26,7 @@ def tag(run: str, texts: tuple[str, ...], precision: str, json_: bool, **files: 
     if not texts and in_ is None and not piped():
         raise click.UsageError("give a text, or - to read texts from stdin, one a line")
     check_files(in_, out_)
-    from harken.use.model import load
+    from harken.inference.run import load
 
     model = load(run, precision=precision)
     model.must("tag")

@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
+from harken.console import Teller, cost_line, judged, verdict
 from harken.errors import HarkenError
-from harken.study.report import doubtful
+from harken.experiments.report.page import doubtful
 
 from . import as_json, refuse, show
-from .say import Teller, cost_line, judged, verdict
 
 PROMPT = '"Once upon a time"'
 # what is typed where nothing is held out that could be shown
@@ -39,7 +39,7 @@ def train(what: str, settings: tuple[str, ...], json_: bool, show_: bool, **opti
             refuse("with --show", "out", "resume", "force")
             _show(what, given | ({} if options["minutes"] is None else {"train.minutes": options["minutes"]}), teller)
             return
-        from harken.study.train import train as train_
+        from harken.experiments.train import train as train_
         from harken.training.parallel import first
 
         run = train_(what, settings=given, listen=teller, **options)
@@ -70,7 +70,7 @@ def _refuse_unsound(run: Any) -> None:
 
 
 def _show(what: str, given: dict[str, Any], teller: Teller) -> None:
-    from harken.study.choose import choose
+    from harken.experiments.choose import choose
 
     from .check import recipe_lines
 
@@ -83,7 +83,7 @@ def _show(what: str, given: dict[str, Any], teller: Teller) -> None:
 
 def outcome(run: Any) -> dict[str, Any]:
     """What --json says of a finished training."""
-    from harken.run import read_json
+    from harken.run_folder import read_json
 
     facts = run.facts
     first = judged(facts["metrics"])

@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
+from harken.console import Teller, blocks, piped, typed
+
 from . import as_json, as_precision, show
 from .files import COLUMNS, check_files, own_column, through_files, work_through
-from .say import Teller, blocks, piped, typed
 
 AT_ONCE = 64  # texts of a file or of stdin that are translated together
 TABBED = "a tab is part of the source here; of a table, translate a column: --in FILE --column NAME --out FILE"
@@ -55,7 +56,7 @@ def translate(run: str, texts: tuple[str, ...], json_: bool, precision: str, **o
         raise click.UsageError("give a text, or - to read texts from stdin, one a line")
     check_files(in_, out_)
     from harken.decode.beam import Search
-    from harken.use.model import load
+    from harken.inference.run import load
 
     prefix = options.pop("prefix") or ""
     given = {name: value for name, value in options.items() if value is not None}

@@ -23,14 +23,15 @@ from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Literal
 
-from harken.data import recall
-from harken.data.cache import cache_folder
-from harken.data.opinions import opinions
-from harken.data.phrases import phrases
-from harken.data.simulate_stories import NAMES, story_file, story_files
-from harken.data.tales import tales
 from harken.errors import BadInput, HarkenError, did_you_mean
 from harken.events import Listener, silent
+
+from .cache import cache_folder
+from .synthetic import recall
+from .synthetic.opinions import opinions
+from .synthetic.phrases import phrases
+from .synthetic.stories import NAMES, story_file, story_files
+from .synthetic.tales import tales
 
 PATIENCE = 900  # seconds pip or npm may take
 TALES, PHRASES, SEQUENCES, OPINIONS = 2500, 50_000, 20_000, 10_000  # how many of them are made
@@ -124,7 +125,7 @@ def _short(texts: list[str]) -> str:
 
 def _late(module: str, name: str) -> Callable[..., Any]:
     """A function of a module that is imported when it is called: torch comes with it."""
-    return lambda *given: getattr(import_module(f"harken.data.{module}"), name)(*given)
+    return lambda *given: getattr(import_module(f"harken.data.synthetic.{module}"), name)(*given)
 
 
 def _tsv(head: str, rows: Iterable[Iterable[object]]) -> Iterator[str]:

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from harken.data.batch import Tokens, dice
-from harken.data.pair_tokens import Side
+from .batch import Tokens, dice
+from .tokenizers.pairs import Side
 
 PLACES = 128  # a packed row has at least so many
 OPEN = 512  # packed rows that are filled at a time

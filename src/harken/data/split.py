@@ -10,11 +10,12 @@ from typing import Annotated, Any, ClassVar, TypeVar, cast
 
 from pydantic import ConfigDict, Field, create_model
 
-from harken.data.pairs import key
-from harken.data.text import NAMED, TextSource, fingerprint, is_named
 from harken.errors import BadInput, BadRun, BadSetting
 from harken.events import Listener, silent
-from harken.part import Part
+from harken.settings import Part
+
+from .pairs.source import key
+from .text.source import NAMED, TextSource, fingerprint, is_named
 
 LABELS = "labels.json"
 KEPT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)  # in this file nothing is guessed

@@ -17,10 +17,10 @@ from torch import Tensor
 from harken.errors import BadInput, refuse_unknown
 from harken.models import EncoderDecoder
 
-from .chance import seeds
+from .counter_rng import seeds
+from .cuda_graph import Played, footing, watched
 from .grammar import Grammar
-from .sample import Choice
-from .steps import Played, footing, watched
+from .sampling import Choice
 
 AT_ONCE = {"cpu": 4096, "cuda": 65_536}  # tokens of all texts of the sources that are searched together
 LEAVE = 0.25  # share of the sources that are done before the batch is made smaller

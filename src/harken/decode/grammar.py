@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from harken.data.trees import DEEPEST, WORD
+from harken.data.pairs.trees import DEEPEST, WORD
 
 IN_A_ROW = 8  # brackets opened without a word between; sentences of newspapers have 6
 # texts (edges before and behind what is written), the words each must have, the tokens left to it, its end with them

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from harken.core import FULL, Learned, Stack, Structure, Wiring, keep
 from harken.core.layers import ACTS
 from harken.errors import BadInput, BadSetting
-from harken.models import LanguageModel, start
-from harken.models.bigbird import Reach, within
+
+from . import LanguageModel, start
+from .bigbird import Reach, within
 
 
 class Shape(Reach):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from harken.core import CAUSAL, FULL, Layout, Structure, Tiles, bigbird
 from harken.errors import BadSetting
-from harken.part import Part
+from harken.settings import Part
 
 BLOCK = 128  # FlexAttention's
 

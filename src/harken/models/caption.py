@@ -13,9 +13,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from harken.core import CAUSAL, Fixed, Sinusoid, Stack
-from harken.models import EncoderDecoder, calm, start, vit
-from harken.models.seq2seq import Remembered
-from harken.part import Pictured
+from harken.settings import Pictured
+
+from . import EncoderDecoder, calm, start, vit
+from .seq2seq import Remembered
 
 BYTES = 256
 

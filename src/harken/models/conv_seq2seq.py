@@ -16,8 +16,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from harken.core import Layout, Learned, Positions, ScaledDot, Sinusoid
-from harken.models.carried import Carried, Carrying, Look, at
-from harken.part import Part
+from harken.settings import Part
+
+from .decoder_state import Carried, Carrying, Look, at
 
 HALF = math.sqrt(0.5)  # keeps the variance of a sum of two
 

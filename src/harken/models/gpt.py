@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from harken import core
 from harken.core import CAUSAL, FULL, Memory, Positions, Similarity, Stack, Structure, Wiring
-from harken.models import START, LanguageModel, calm, start
-from harken.models.bigbird import Reach, within
-from harken.models.turns import Slower, llama3, stretched
+
+from . import START, LanguageModel, calm, start
+from .bigbird import Reach, within
+from .rope_scaling import Slower, llama3, stretched
 
 SIMILARITIES: dict[str, Callable[[int, int], Similarity]] = {
     "scaled-dot": lambda heads, D: core.ScaledDot(D),

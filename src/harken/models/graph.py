@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from harken.core import Block, Concat, Layout, Place, Wiring, attend
 from harken.core.view import Editor, View, pair_weights
-from harken.part import FAR, Outputs, Part
+from harken.settings import FAR, Outputs, Part
 
 Sums = Callable[[Tensor, Tensor], Tensor]  # o_i = sum_j a_ij v_j over listed pairs, of a (E) and v
 

@@ -10,8 +10,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from harken.models import LanguageModel, bert, gpt, rnn, start
-from harken.part import Outputs, Part
+from harken.settings import Outputs, Part
+
+from . import LanguageModel, bert, gpt, rnn, start
 
 Pool = Literal["first", "last", "mean"]
 

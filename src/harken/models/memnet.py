@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from harken.core import MLP, Dot, Layout, Watcher, attend, keep
-from harken.part import Outputs, Part
+from harken.settings import Outputs, Part
 
 START = 0.1  # spread of the first weights (Sukhbaatar 2015)
 

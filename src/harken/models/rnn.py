@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from harken.core import FULL, Structure
 from harken.errors import BadSetting
-from harken.models import LanguageModel
-from harken.part import Part
+from harken.settings import Part
+
+from . import LanguageModel
 
 
 class RNNShape(Part):

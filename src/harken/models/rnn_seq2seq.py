@@ -13,10 +13,11 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from harken.errors import BadSetting
-from harken.models.carried import Carried, Carrying, Look, at
-from harken.models.gpt import SIMILARITIES
-from harken.models.rnn import CELLS
-from harken.part import Part
+from harken.settings import Part
+
+from .decoder_state import Carried, Carrying, Look, at
+from .gpt import SIMILARITIES
+from .rnn import CELLS
 
 STEPS: dict[str, Any] = {"rnn": nn.RNNCell, "gru": nn.GRUCell, "lstm": nn.LSTMCell}
 

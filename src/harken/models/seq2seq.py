@@ -12,8 +12,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from harken.core import Fixed, Memory, Stack, Structure, Wiring, same
-from harken.models import EncoderDecoder, Packed, Source, calm, gpt, start
-from harken.models.bigbird import within
+
+from . import EncoderDecoder, Packed, Source, calm, gpt, start
+from .bigbird import within
 
 
 class TransformerShape(gpt.Shape):

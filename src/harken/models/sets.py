@@ -11,8 +11,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from harken.core import FULL, Place, Stack, Structure, Wiring, keep
-from harken.models import START, start
-from harken.part import Outputs, Part
+from harken.settings import Outputs, Part
+
+from . import START, start
 
 
 class Shape(Part):

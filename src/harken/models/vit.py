@@ -14,8 +14,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from harken.core import Learned, Positions, Sinusoid, Stack, Wiring
-from harken.models import START, start
-from harken.part import Part, Pixels
+from harken.settings import Part, Pixels
+
+from . import START, start
 
 
 class Shape(Part):

@@ -14,18 +14,18 @@ from pydantic import Field
 from torch import Tensor
 
 from harken.core.similarity import precise
-from harken.data.babi import Told, words_of
 from harken.data.batch import IGNORE, Tokens
-from harken.data.label_batch import evenly
-from harken.data.stories import as_word
-from harken.data.story_batch import Shelf, StoryBatch, StoryBatches
-from harken.part import Part
+from harken.data.labelled.batch import evenly
+from harken.data.stories.babi import Told, words_of
+from harken.data.stories.batch import Shelf, StoryBatch, StoryBatches
+from harken.data.stories.source import as_word
+from harken.settings import Part
 
 from . import Apart, Loss, Score, classify
 
 if TYPE_CHECKING:
-    from harken.data.examples import ExampleData
-    from harken.data.stories import Stories, StoryData
+    from harken.data.labelled.examples import ExampleData
+    from harken.data.stories.source import Stories, StoryData
 
 QUICK = 1000  # questions that a look during the training answers
 AT_ONCE = 250  # questions answered at a time

@@ -6,18 +6,18 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from harken.data.caption_batch import CaptionBatch, CaptionBatches, scoring
+from harken.data.captions.batch import CaptionBatch, CaptionBatches, scoring
 from harken.decode.beam import Finder, Search
 from harken.models import EncoderDecoder
-from harken.part import Part
+from harken.settings import Part
 
-from . import measures
-from .groups import by_column
+from .breakdown import by_column
 from .image import THUMB, thumbs
+from .metrics import generation
 from .translate import AT_ONCE, MEASURES, Translate, unwritten
 
 if TYPE_CHECKING:
-    from harken.data.captions import CaptionData, Captioned
+    from harken.data.captions.source import CaptionData, Captioned
 
 LEARNED = 20_000  # pictures that are compared with, at most
 
@@ -72,8 +72,8 @@ class Caption(Translate):
         parts: dict[str, dict[str, float]] = {}
         for group in by_column(str(column), groups):
             texts = [answers[n] for n in group.rows], [pairs.references[n] for n in group.rows]
-            score = measures.bleu(*texts, tokenize=self.task.bleu).score if by == "bleu" else MEASURES[by](*texts)
-            parts[group.name] = {by: score, "exact_match": measures.exact_match(*texts), "pairs": len(group.rows)}
+            score = generation.bleu(*texts, tokenize=self.task.bleu).score if by == "bleu" else MEASURES[by](*texts)
+            parts[group.name] = {by: score, "exact_match": generation.exact_match(*texts), "pairs": len(group.rows)}
         return parts
 
     def baselines(self, split: str) -> dict[str, dict[str, float]]:
@@ -85,7 +85,7 @@ class Caption(Translate):
         seen = (text for texts in train.references for text in texts)
         near = torch.cdist(_small(pairs.pixels[:many]), _small(train.pixels[:LEARNED])).argmin(1).tolist()
         free = {
-            "most frequent caption": measures.most_frequent(seen, many),
+            "most frequent caption": generation.most_frequent(seen, many),
             "caption of the most alike": [train.references[n][0] for n in near],
         }
         return {name: self.measured(answers, pairs)[0] for name, answers in free.items()}

@@ -8,20 +8,20 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from harken.data.label_batch import LabelBatch, Texts, evenly, scoring
+from harken.data.labelled.batch import LabelBatch, Texts, evenly, scoring
 from harken.errors import BadSetting
-from harken.part import Part
+from harken.settings import Part
 
 from . import Loss, Score
-from .answering import Answering, loss_of
-from .bag import Bags, bags, fit
+from .baselines.linear import Bags, bags, fit
+from .frozen_features import frozen, states
 from .head_task import AT_ONCE, HeadTask
-from .marks import spread
-from .states import frozen, states
+from .label_task import Answering, loss_of
+from .metrics.classification import spread
 
 if TYPE_CHECKING:
-    from harken.data.examples import ExampleData
-    from harken.data.table import Labelled
+    from harken.data.labelled.examples import ExampleData
+    from harken.data.labelled.source import Labelled
 
 QUICK = 1000  # texts that a look during the training answers
 

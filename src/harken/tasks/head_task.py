@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from harken.data.label_batch import LabelBatch, PackedTexts, PaddedTexts, Texts, scoring
+from harken.data.labelled.batch import LabelBatch, PackedTexts, PaddedTexts, Texts, scoring
 from harken.errors import BadSetting
 
 from . import Stateless
 
 if TYPE_CHECKING:
-    from harken.data.examples import ExampleData
+    from harken.data.labelled.examples import ExampleData
 
 AT_ONCE = 8192  # tokens read at a time, in judging
 

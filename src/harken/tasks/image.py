@@ -8,15 +8,15 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from harken.data.image_batch import Change, ImageBatch, Shuffled
-from harken.part import Part
+from harken.data.images.batch import Change, ImageBatch, Shuffled
+from harken.settings import Part
 
 from . import Apart, Loss, Score
-from .answering import Answering, loss_of
-from .bag import Rows, fit
+from .baselines.linear import Rows, fit
+from .label_task import Answering, loss_of
 
 if TYPE_CHECKING:
-    from harken.data.images import ImageData, Lens, Pictures
+    from harken.data.images.source import ImageData, Lens, Pictures
 
 QUICK = 2000  # pictures that a look during the training answers
 AT_ONCE = 256  # pictures judged at a time

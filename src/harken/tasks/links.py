@@ -12,15 +12,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from harken.data.batch import dice
-from harken.data.graph_batch import GraphBatch
-from harken.data.graph_files import Ints
+from harken.data.graphs.batch import GraphBatch
+from harken.data.graphs.files import Ints
 from harken.errors import BadSetting
 
-from . import Loss, Score, marks
+from . import Loss, Score
+from .metrics import classification
 from .nodes import OnGraph, Task
 
 if TYPE_CHECKING:
-    from harken.data.graphs import GraphData
+    from harken.data.graphs.source import GraphData
 
 MEASURES = ("auc", "accuracy", "loss")
 
@@ -107,8 +108,8 @@ class Links(OnGraph):
         degree = np.array([len(near[a]) * len(near[b]) for a, b in pairs.tolist()])
         shared = np.array([len(near[a] & near[b]) for a, b in pairs.tolist()])
         return {
-            "product of degrees": {"auc": marks.auc(gold, degree)},
-            "shared neighbours": {"auc": marks.auc(gold, shared)},
+            "product of degrees": {"auc": classification.auc(gold, degree)},
+            "shared neighbours": {"auc": classification.auc(gold, shared)},
         }
 
     @cached_property
@@ -126,4 +127,8 @@ def _codes(pairs: Ints, n: int) -> Ints:
 
 def _metrics(y: Tensor, gold: Any) -> dict[str, float]:
     loss = F.binary_cross_entropy_with_logits(y, torch.from_numpy(gold).float())
-    return {"loss": float(loss), "auc": marks.auc(gold, y.numpy()), "accuracy": marks.accuracy(gold, (y > 0).numpy())}
+    return {
+        "loss": float(loss),
+        "auc": classification.auc(gold, y.numpy()),
+        "accuracy": classification.accuracy(gold, (y > 0).numpy()),
+    }

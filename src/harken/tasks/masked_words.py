@@ -10,18 +10,18 @@ from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor
 
 from harken.data.batch import IGNORE, Tokens, Windows, dice
-from harken.data.documents import SHORTEST, Documents, Passages
-from harken.data.masked_batch import Hiding, Marks, MaskedBatch, hidden, masked
+from harken.data.text.documents import SHORTEST, Documents, Passages
+from harken.data.text.masked_batch import Hiding, Marks, MaskedBatch, hidden, masked
 from harken.errors import BadInput, BadSetting
-from harken.part import Part
+from harken.settings import Part
 
 from . import Loss, Score, Stateless
+from .baselines.ngram import frequencies
 from .head_task import AT_ONCE
-from .ngram import frequencies
 
 if TYPE_CHECKING:
-    from harken.data.encode import Encoded
-    from harken.data.text import TextData
+    from harken.data.text.encode import Encoded
+    from harken.data.text.source import TextData
 
 QUICK = 40_000  # tokens of the valid split that a look during the training costs at most
 JUDGED = 20_181_011  # the seed of what is hidden from a model that is judged: always the same

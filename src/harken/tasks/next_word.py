@@ -12,14 +12,14 @@ from torch import Tensor
 from harken.data.batch import IGNORE, Batch, Batches, Packed, Streams, Windows, scoring
 from harken.errors import BadSetting
 from harken.models import LanguageModel
-from harken.part import Part
+from harken.settings import Part
 
 from . import Loss, Score
-from .ngram import KneserNey, Unigram, frequencies
-from .words import word_loss
+from .baselines.ngram import KneserNey, Unigram, frequencies
+from .linear_cross_entropy import word_loss
 
 if TYPE_CHECKING:
-    from harken.data.text import TextData
+    from harken.data.text.source import TextData
 
 QUICK = 40_000  # tokens of the valid split that a look during the training costs at most
 AT_ONCE = 4096  # tokens judged at a time, however many rows a training step computes

@@ -12,16 +12,17 @@ from pydantic import Field
 from torch import Tensor
 
 from harken.data.batch import dice
-from harken.data.graph_batch import Graph, GraphBatch, features, graph_of, placed
-from harken.data.graph_files import Bag, Ints
-from harken.part import Part
+from harken.data.graphs.batch import Graph, GraphBatch, features, graph_of, placed
+from harken.data.graphs.files import Bag, Ints
+from harken.settings import Part
 
-from . import Apart, Loss, Score, marks
-from .answering import Answering, loss_of
-from .bag import Rows, fit
+from . import Apart, Loss, Score
+from .baselines.linear import Rows, fit
+from .label_task import Answering, loss_of
+from .metrics import classification
 
 if TYPE_CHECKING:
-    from harken.data.graphs import GraphData
+    from harken.data.graphs.source import GraphData
 
 AT_ONCE = 256  # graphs judged at a time
 
@@ -164,7 +165,7 @@ class Labels(OnGraph, Answering):
         """The mean over the neighbours of which something was learned, with all nodes as one more."""
         number, direct = self.answer == "number", self.graph.hops == 1
         targets = self.data.asked[self.data.train]
-        known = targets if number else marks.one_hot(targets, self.outputs).astype(np.float32)  # N C
+        known = targets if number else classification.one_hot(targets, self.outputs).astype(np.float32)  # N C
         said = np.zeros((self.graph.n, self.outputs + 1), np.float32)
         said[self.data.train] = np.c_[known, np.ones(len(known))]
         heard = np.zeros_like(said)

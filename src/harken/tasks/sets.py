@@ -8,16 +8,17 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from harken.data.label_batch import evenly
-from harken.data.set_batch import SetBatch, SetBatches, scoring
-from harken.part import Part
+from harken.data.labelled.batch import evenly
+from harken.data.sets.batch import SetBatch, SetBatches, scoring
+from harken.settings import Part
 
-from . import Loss, Score, Stateless, marks
-from .answering import Answering, loss_of
-from .bag import Rows, fit
+from . import Loss, Score, Stateless
+from .baselines.linear import Rows, fit
+from .label_task import Answering, loss_of
+from .metrics import classification
 
 if TYPE_CHECKING:
-    from harken.data.sets import SetData, Sets
+    from harken.data.sets.source import SetData, Sets
 
 QUICK = 1000  # sets that a look during the training answers
 AT_ONCE = 16384  # rows read at a time, in judging
@@ -74,7 +75,7 @@ class OfSets(Answering, Stateless):
         if self.answer != "number":
             return found
         mse, variance = found["loss"] * self.data.words.spread**2, float(np.var(targets))
-        return {"loss": found["loss"], "r2": marks.r2(found["loss"], variance), "mse": mse, **found}
+        return {"loss": found["loss"], "r2": classification.r2(found["loss"], variance), "mse": mse, **found}
 
     # --- what costs nothing -------------------------------------------------------------------------------------------
 

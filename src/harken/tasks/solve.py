@@ -10,19 +10,19 @@ import torch.nn.functional as F
 from pydantic import Field
 
 from harken.data.batch import IGNORE
-from harken.data.maths_integers import rule
-from harken.data.pair_batch import scoring
+from harken.data.maths.integers import rule
+from harken.data.pairs.batch import scoring
 from harken.decode.beam import Search
 from harken.errors import BadSetting
 from harken.models import EncoderDecoder
-from harken.part import Part
+from harken.settings import Part
 
 from . import Score
 from .translate import Translate
 
 if TYPE_CHECKING:
-    from harken.data.maths import MathsData
-    from harken.data.pairs import Pairs
+    from harken.data.maths.source import MathsData
+    from harken.data.pairs.source import Pairs
 
 QUICK = 200  # examples that a look answers, where an answer cannot be judged token by token
 AT_ONCE = 512  # examples judged at a time

@@ -13,16 +13,17 @@ from pydantic import Field
 from torch import Tensor
 
 from harken.data.batch import IGNORE
-from harken.data.label_batch import LabelBatch
-from harken.data.spans import END, START
-from harken.part import Part
+from harken.data.labelled.batch import LabelBatch
+from harken.data.labelled.spans import END, START
+from harken.settings import Part
 
-from . import Loss, Score, measures
+from . import Loss, Score
 from .head_task import HeadTask, word_scores
+from .metrics import generation
 
 if TYPE_CHECKING:
-    from harken.data.examples import ExampleData
-    from harken.data.spans import Asked
+    from harken.data.labelled.examples import ExampleData
+    from harken.data.labelled.spans import Asked
 
 QUICK = 300  # questions that a look during the training answers
 SENTENCE = re.compile(r"(?<=[.!?])\s+")
@@ -152,7 +153,7 @@ def judged(answer: str, references: Sequence[str]) -> tuple[float, float]:
     """EM and F1 of an answer. Where there is none, none is right."""
     if not references:
         return (float(not answer),) * 2
-    return measures.answer_exact([answer], [references]), measures.answer_f1([answer], [references])
+    return generation.answer_exact([answer], [references]), generation.answer_f1([answer], [references])
 
 
 def _mean(each: Sequence[tuple[float, float]]) -> dict[str, float]:

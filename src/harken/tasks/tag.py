@@ -9,16 +9,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from harken.data.batch import IGNORE, Tokens
-from harken.data.conll import INSIDE, bio2, entities
-from harken.data.label_batch import LabelBatch
-from harken.part import Part
+from harken.data.labelled.batch import LabelBatch
+from harken.data.labelled.conll import INSIDE, bio2, entities
+from harken.settings import Part
 
 from . import Loss, Score
 from .head_task import HeadTask, word_scores
 
 if TYPE_CHECKING:
-    from harken.data.examples import ExampleData
-    from harken.data.tags import Tagged
+    from harken.data.labelled.examples import ExampleData
+    from harken.data.labelled.tags import Tagged
 
 QUICK = 500  # sentences that a look during the training tags
 

@@ -9,30 +9,31 @@ import torch
 from pydantic import Field
 
 from harken.data.batch import Batch
-from harken.data.pair_batch import PackedBatch, PackedPairs, PairBatch, scoring
-from harken.data.pair_tokens import Symbols, newline
+from harken.data.pairs.batch import PackedBatch, PackedPairs, PairBatch, scoring
+from harken.data.tokenizers.pairs import Symbols, newline
 from harken.decode.beam import Finder, Search
 from harken.decode.grammar import Trees
 from harken.errors import BadSetting
 from harken.models import EncoderDecoder
-from harken.part import Part
+from harken.settings import Part
 
-from . import Loss, Score, Stateless, measures
-from .groups import by_column, by_words
+from . import Loss, Score, Stateless
+from .breakdown import by_column, by_words
+from .metrics import generation
 from .next_word import nll
 
 if TYPE_CHECKING:
-    from harken.data.pairs import PairData, Pairs
+    from harken.data.pairs.source import PairData, Pairs
 
 QUICK = 200  # sources that a look during the training answers
 SCORED = 1000  # pairs whose loss it tells
 AT_ONCE = 64  # pairs judged at a time
 BASELINE_PAIRS = 100_000  # what the most frequent target is counted from
-MEASURES: dict[str, Callable[[list[str], measures.References], float]] = {
-    "exact_match": measures.exact_match,
-    "rouge_l": measures.rouge_l,
-    "answer_f1": measures.answer_f1,
-    "bracket_f1": lambda answers, references: measures.bracket_f1(answers, [each[0] for each in references]).f1,
+MEASURES: dict[str, Callable[[list[str], generation.References], float]] = {
+    "exact_match": generation.exact_match,
+    "rouge_l": generation.rouge_l,
+    "answer_f1": generation.answer_f1,
+    "bracket_f1": lambda answers, references: generation.bracket_f1(answers, [each[0] for each in references]).f1,
 }
 
 
@@ -131,7 +132,7 @@ class Translate(Stateless):
         if quick:
             return Score(metrics, protocol, by=by)
         if by == "bleu":
-            protocol["bleu_interval"] = measures.bootstrap(
+            protocol["bleu_interval"] = generation.bootstrap(
                 answers, pairs.references[: len(answers)], tokenize=self.task.bleu
             )[1]
         if parts := self._parts(answers, pairs, "exact_match" if by == "loss" else by):
@@ -155,18 +156,18 @@ class Translate(Stateless):
         """The metrics of these answers to the first sources of a split, and how they were counted."""
         references = pairs.references[: len(answers)]
         found = {
-            "exact_match": measures.exact_match(answers, references),
-            "rouge_l": measures.rouge_l(answers, references),
+            "exact_match": generation.exact_match(answers, references),
+            "rouge_l": generation.rouge_l(answers, references),
         }
         if self.task.measure == "answer_f1":
-            found["answer_f1"] = measures.answer_f1(answers, references)
-            found["answer_exact"] = measures.answer_exact(answers, references)
+            found["answer_f1"] = generation.answer_f1(answers, references)
+            found["answer_exact"] = generation.answer_exact(answers, references)
         if self.task.measure == "bracket_f1":
-            trees = measures.bracket_f1(answers, [each[0] for each in references])
+            trees = generation.bracket_f1(answers, [each[0] for each in references])
             found |= {"bracket_f1": trees.f1, "valid_trees": trees.valid}
-        if not measures.available():
+        if not generation.available():
             return found, {"bleu": "not counted (pip install 'harken[text]')"}
-        bleu, chrf = measures.bleu(answers, references, tokenize=self.task.bleu), measures.chrf(answers, references)
+        bleu, chrf = generation.bleu(answers, references, tokenize=self.task.bleu), generation.chrf(answers, references)
         return {"bleu": bleu.score, "chrf": chrf.score, **found}, {"signature": bleu.signature}
 
     def _parts(self, answers: list[str], pairs: "Pairs", by: str) -> dict[str, dict[str, float]]:
@@ -176,7 +177,7 @@ class Translate(Stateless):
         parts: dict[str, dict[str, float]] = {}
         for group in found if len(found) > 1 else ():
             texts = [answers[n] for n in group.rows], [pairs.references[n] for n in group.rows]
-            score = measures.bleu(*texts, tokenize=self.task.bleu).score if by == "bleu" else MEASURES[by](*texts)
+            score = generation.bleu(*texts, tokenize=self.task.bleu).score if by == "bleu" else MEASURES[by](*texts)
             place = {} if group.at is None else {"at": group.at}
             parts[group.name] = {by: score, "pairs": len(group.rows), **place}
         return parts
@@ -186,12 +187,12 @@ class Translate(Stateless):
         pairs = self.data.splits[split]
         sources = pairs.sources[: self.task.eval_pairs or None]
         free = {"copy of the source": sources}
-        if (first := measures.lead_1(sources)) != free["copy of the source"]:
+        if (first := generation.lead_1(sources)) != free["copy of the source"]:
             free["first sentence"] = first
         if self.data.learned:
             known, by = self.data.train.target, self.data.tokenizers
             seen = (by.decode_target(known[n]) for n in range(min(len(known), BASELINE_PAIRS)))
-            free["most frequent target"] = measures.most_frequent(seen, len(sources))
+            free["most frequent target"] = generation.most_frequent(seen, len(sources))
         return {name: self.measured(answers, pairs)[0] for name, answers in free.items()}
 
 

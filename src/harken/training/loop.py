@@ -16,21 +16,21 @@ from typing import Any, NamedTuple, TextIO
 import torch
 from torch import Tensor, nn
 
-from harken import machine, run
+from harken import machine, run_folder
 from harken.errors import BadRun, BadSetting, HarkenError, Stopped, how_to_go_on
 from harken.events import Listener, plain, silent
 from harken.tasks import Learning, Score
 
-from . import state
-from .average import average
-from .board import curves, tensorboard
-from .capture import WARM
-from .course import Course
-from .meter import Meter, forget_peak
-from .optim import rate, rising
+from . import checkpoint_state
+from .cost import Meter, forget_peak
+from .cuda_graph import WARM
+from .optimizers import rate, rising
 from .parallel import Ranks
 from .settings import Train
 from .step import Step
+from .tensorboard import curves, tensorboard
+from .validation_state import Course
+from .weight_average import average
 
 CHECKPOINT_SECONDS = 30.0
 EVALS = 10
@@ -127,7 +127,7 @@ class Trainer:
         self.listen("measure")
         listen, self.listen = self.listen, silent  # what is odd in steps that are put back is not the run's
         before = self._weights()
-        chance, carry = state.random_state(), self.task.state()
+        chance, carry = checkpoint_state.random_state(), self.task.state()
         for _ in range(WARM + 2 if self.make.lazy else 2):  # what the first steps set up is set up once
             self.update(10**9)  # the first steps of a long warm-up: nearly no change
         machine.wait(self.device)
@@ -147,10 +147,10 @@ class Trainer:
         if "valid" in self.task.splits:
             self.look("valid")
         look = time.perf_counter() - start
-        run.load_weights(self.model, before)
+        run_folder.load_weights(self.model, before)
         self.make.begin()
         self.step, self.course, self.average, self.listen = 0, self.new_course(), average(self.train), listen
-        state.load_random_state(chance)
+        checkpoint_state.load_random_state(chance)
         self.task.load_state(carry)
         pace = Pace(sorted(times)[len(times) // 2], look, *meter.power())
         return Pace(*self.ranks.same(lambda: pace))
@@ -219,12 +219,12 @@ class Trainer:
         self.average.look(self.model)
         now = self._weights()
         if averaged := self.average.weights():
-            run.load_weights(self.model, now | averaged)
+            run_folder.load_weights(self.model, now | averaged)
         seen = self.look("valid")
         loss, other = self.ranks.same(lambda: (seen.metrics["loss"], seen.metrics[seen.by]))
         self.note(replace(seen, metrics={"loss": loss, seen.by: other}), self._weights() if averaged else now)
         if averaged:
-            run.load_weights(self.model, now)
+            run_folder.load_weights(self.model, now)
         return {"valid": loss} if seen.by == "loss" else {"valid": loss, seen.by: other}
 
     def new_course(self, facts: Mapping[str, Any] | None = None) -> Course:
@@ -236,24 +236,24 @@ class Trainer:
             self.best_weights = kept
 
     def _weights(self) -> dict[str, Tensor]:
-        return {n: t.clone() for n, t in run.weights(self.model).items()}
+        return {n: t.clone() for n, t in run_folder.weights(self.model).items()}
 
     def finish(self) -> None:
         """Take the weights that were best on the valid split, else the average, else the last."""
         final = self.best_weights or self.average.weights()
-        run.load_weights(self.model, run.weights(self.model) | final)
+        run_folder.load_weights(self.model, run_folder.weights(self.model) | final)
 
     # --- stop and go on -----------------------------------------------------------------------------------------------
 
     def save(self, folder: Path, meter: Meter) -> None:
         self._read()  # a checkpoint behind an odd number that nobody has read would hide it
         held = {
-            **state.under("model", run.weights(self.model)),
-            **state.under("optimizer", state.moments(self.model, self.make.optimizer)),
-            **state.under("random", self.ranks.chances()),
-            **state.under("task", self.ranks.carried(self.task.state())),
-            **state.under("best", self.best_weights),
-            **state.under("average", self.average.state()),
+            **checkpoint_state.under("model", run_folder.weights(self.model)),
+            **checkpoint_state.under("optimizer", checkpoint_state.moments(self.model, self.make.optimizer)),
+            **checkpoint_state.under("random", self.ranks.chances()),
+            **checkpoint_state.under("task", self.ranks.carried(self.task.state())),
+            **checkpoint_state.under("best", self.best_weights),
+            **checkpoint_state.under("average", self.average.state()),
         }
         tensors = self.ranks.collected(held)
         used = meter.reading()
@@ -274,12 +274,12 @@ class Trainer:
             "notes": self.notes,
         }
         if self.ranks.first:
-            run.save_checkpoint(folder, self.step, tensors, facts, keep=self.train.keep)
+            run_folder.save_checkpoint(folder, self.step, tensors, facts, keep=self.train.keep)
         self.listen("checkpoint", step=self.step)
 
     def resume(self, folder: Path) -> dict[str, Any] | None:
         """Go on from the newest whole checkpoint: its facts, or None if there is none."""
-        found, tensors, damaged = run.newest_checkpoint(folder) if self.ranks.first else (None, {}, [])
+        found, tensors, damaged = run_folder.newest_checkpoint(folder) if self.ranks.first else (None, {}, [])
         facts = self.ranks.same(lambda: found)
         for problem in damaged:
             self.listen("notice", text=f"{problem}; the checkpoint before it is taken" if facts else problem)
@@ -296,19 +296,19 @@ class Trainer:
             before = _shared(facts.get("processes", 1), facts.get("parallel", how))  # the first runs do not say
             if (shared := _shared(self.ranks.world, how)) != before:
                 self.listen("notice", text=f"{shared} instead of {before}: the run goes on, but not bit for bit")
-            run.load_weights(self.model, state.of("model", tensors))
-            state.load_moments(self.model, self.make.optimizer, state.of("optimizer", tensors))
-            state.load_random_state(self.ranks.own_chance(state.of("random", tensors)))
-            self.task.load_state(state.of("task", tensors))
-            self.best_weights = {n: t.to(self.device) for n, t in state.of("best", tensors).items()}
+            run_folder.load_weights(self.model, checkpoint_state.of("model", tensors))
+            checkpoint_state.load_moments(self.model, self.make.optimizer, checkpoint_state.of("optimizer", tensors))
+            checkpoint_state.load_random_state(self.ranks.own_chance(checkpoint_state.of("random", tensors)))
+            self.task.load_state(checkpoint_state.of("task", tensors))
+            self.best_weights = {n: t.to(self.device) for n, t in checkpoint_state.of("best", tensors).items()}
             self.step, self.course = int(facts["step"]), self.new_course(facts["course"])
             self.make.odds.fill_(self.course.skipped)
-            if saved := state.of("average", tensors):
+            if saved := checkpoint_state.of("average", tensors):
                 self.average.load_state({n: t if n == "n" else t.to(self.device) for n, t in saved.items()})
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise BadRun(f"{folder}: its checkpoint does not fit its recipe ({error})") from None
         if self.ranks.first:
-            run.set_aside(folder, self.step)
+            run_folder.set_aside(folder, self.step)
             trim_log(folder / "log.jsonl", self.step)
         return facts
 
@@ -335,7 +335,7 @@ def trim_log(path: Path, step: int) -> None:
                 kept.append(line + "\n")
         except (ValueError, KeyError, TypeError):
             continue
-    run.write(path, "".join(kept))
+    run_folder.write(path, "".join(kept))
 
 
 @contextmanager

@@ -23,12 +23,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.rendezvous import rendezvous
 
-from harken import machine, run
+from harken import machine, run_folder
 from harken.core.layers import Block
 from harken.data.batch import Batch, dice
 from harken.errors import BadSetting, HarkenError
 
-from . import state
+from . import checkpoint_state
 from .settings import Train
 
 T = TypeVar("T")
@@ -110,13 +110,13 @@ class Ranks:
 
     def chances(self) -> Tensors:
         """The random state of every rank: that of rank 2 as `cpu@2`."""
-        return state.random_state()
+        return checkpoint_state.random_state()
 
     def own_chance(self, saved: Tensors) -> Tensors:
         """This rank's part of them. One that was not there goes on with the numbers it has."""
         parted = [(*name.partition("@"), t) for name, t in saved.items()]
         mine = {name: t for name, _, rank, t in parted if int(rank or 0) == self.rank}
-        return mine if mine or self.first else state.random_state()
+        return mine if mine or self.first else checkpoint_state.random_state()
 
     def carried(self, carry: Tensors) -> Tensors:
         """What a task remembers of all rows."""
@@ -197,7 +197,7 @@ class Together(Ranks):
             torch.manual_seed(int(dice(seed, 4, self.rank).integers(2**32)))
 
     def spread(self, model: nn.Module) -> nn.Module:
-        for t in run.weights(model).values():
+        for t in run_folder.weights(model).values():
             dist.broadcast(t, 0)
         return model
 
@@ -221,7 +221,7 @@ class Together(Ranks):
         return found
 
     def chances(self) -> Tensors:
-        ranks = {name: self._all(t) for name, t in state.random_state().items()}
+        ranks = {name: self._all(t) for name, t in checkpoint_state.random_state().items()}
         return {f"{name}@{n}" if n else name: t for name, each in ranks.items() for n, t in enumerate(each)}
 
     def carried(self, carry: Tensors) -> Tensors:
@@ -276,11 +276,11 @@ class Sharded(Together):
         return t if parameter is None or not t.dim() else cut(t, parameter)
 
     def joined(self, model: nn.Module, build: Callable[[], nn.Module]) -> nn.Module:
-        weights = self.collected(run.weights(model))
+        weights = self.collected(run_folder.weights(model))
         if not self.first:
             return model
         plain = build()
-        run.load_weights(plain, weights)
+        run_folder.load_weights(plain, weights)
         return plain.to(next(model.parameters()).device)
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 
-from harken.part import Part
+from harken.settings import Part
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 

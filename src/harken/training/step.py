@@ -19,8 +19,8 @@ from harken.errors import HarkenError
 from harken.events import Listener
 from harken.tasks import Learning
 
-from .capture import WARM, Recording
-from .optim import clip, optimizer
+from .cuda_graph import WARM, Recording
+from .optimizers import clip, optimizer
 from .parallel import Ranks, whole
 from .settings import Train
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from harken.core import CAUSAL, FULL, Dot, Rotary, Stack, Structure, Wiring
 from harken.data.cache import cache_folder
-from harken.data.text import TextSource
+from harken.data.text.source import TextSource
 from harken.models import LanguageModel
-from harken.part import Part
+from harken.settings import Part
 
 
 class Shape(Part):

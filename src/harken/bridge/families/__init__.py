@@ -1,0 +1,1 @@
+"""Weight mappings: one module per model family of other libraries."""

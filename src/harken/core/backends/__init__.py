@@ -1,0 +1,1 @@
+"""Backends of `attend`: the ways to compute the attention equation."""

@@ -1,0 +1,1 @@
+"""Graphs: node, edge and graph targets."""

@@ -1,0 +1,1 @@
+"""Labelled text: tables with labels, CoNLL tags, SQuAD spans."""

@@ -1,0 +1,1 @@
+"""Pairs of sequences: translation and every other sequence-to-sequence data set."""

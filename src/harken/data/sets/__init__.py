@@ -1,0 +1,1 @@
+"""Sets of rows with one target per set."""

@@ -1,0 +1,1 @@
+"""Stories with questions in the bAbI format."""

@@ -1,0 +1,1 @@
+"""Reads tables: CSV, TSV, JSON Lines and numeric arrays."""

@@ -1,0 +1,1 @@
+"""Plain text for language models and masked language models."""

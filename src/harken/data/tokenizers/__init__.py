@@ -1,0 +1,1 @@
+"""Tokenizers: trained here, or pretrained and loaded from tokenizer.json."""

@@ -1,0 +1,1 @@
+"""Audits: checks of masking, padding, packing and caching on a model's own weights."""

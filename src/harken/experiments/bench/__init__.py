@@ -1,0 +1,1 @@
+"""Speed benchmarks against peers."""

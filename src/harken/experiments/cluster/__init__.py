@@ -1,0 +1,1 @@
+"""Clustering of tables and of embeddings."""

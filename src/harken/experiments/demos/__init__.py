@@ -1,0 +1,1 @@
+"""The demos: one module per `harken demo NAME`."""

@@ -1,0 +1,1 @@
+"""One module per kind of answer of a loaded run."""

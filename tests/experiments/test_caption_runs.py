@@ -1,0 +1,151 @@
+"""From pictures with captions to a run that says what a picture shows: trained, judged, resumed, traced, compared."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import harken
+from harken.data.images import png
+from harken.data.synthetic.collages import collages, write
+from harken.errors import BadInput
+from harken.experiments.choose import choose
+from harken.experiments.report.line_chart import figure
+from harken.tasks.metrics import generation
+
+TINY = {"model.size": "tiny", "model.stem": "patch", "model.patch": 4, "train.threads": 1, "train.batch": 32}
+TINY |= {"train.optimizer": "muon", "train.lr": 1e-2, "task.beam": 2, "task.measure": "exact_match", "task.longest": 12}
+COLOURS, SIDES = ("red", "green", "blue"), ("left", "right")
+
+
+def halves(folder: Path, many: int = 240) -> Path:
+    """One half of a picture has a colour. Blue on the left is in the test alone."""
+    rng, rows = np.random.default_rng(0), dict[str, list[str]](train=[], valid=[], test=[])
+    pictures = np.zeros((many, 8, 8, 3), np.uint8)
+    for n in range(many):
+        colour, side = rng.integers(3), rng.integers(2)
+        pictures[n] = rng.integers(0, 60, (8, 8, 3))
+        pictures[n, :, 4 * side : 4 * side + 4, colour] += 150
+        split = "test" if (colour, side) == (2, 0) else "valid" if n % 8 == 0 else "train"
+        said = (f"{COLOURS[colour]} on the {SIDES[side]}", f"the {SIDES[side]} is {COLOURS[colour]}")
+        rows[split] += [f"halves.npz[{n}]\t{text}\n" for text in said]
+    folder.mkdir()
+    np.savez(folder / "halves.npz", x=pictures, y=np.zeros(many))
+    for split, some in rows.items():
+        (folder / f"{split}.tsv").write_text("image\tcaption\n" + "".join(some))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return halves(tmp_path_factory.mktemp("captions") / "halves")
+
+
+@pytest.fixture(scope="module")
+def trained(folder, tmp_path_factory) -> harken.Run:
+    place = tmp_path_factory.mktemp("runs") / "halves"
+    return harken.train(folder, out=place, settings={**TINY, "train.steps": 120, "model.d": 48})
+
+
+def test_it_learns_to_write_and_is_told_beside_what_costs_nothing(trained):
+    free = trained.facts["baseline"]
+    assert free["valid"]["most frequent caption"]["exact_match"] < 0.5
+    assert free["valid"]["caption of the most alike"]["exact_match"] > 0.9  # by pixels, where it has seen the like
+    assert free["test"]["caption of the most alike"]["exact_match"] == 0
+    assert trained.metrics["valid"]["exact_match"] > 0.9
+    assert trained.facts["data"]["pictures"]["train"] * 2 == trained.facts["data"]["captions"]["train"]
+
+
+def test_the_audit_holds_for_pictures_as_sources(trained):
+    passed = {c["name"] for c in trained.facts["audit"]["checks"] if c["outcome"] == "passed"}
+    assert passed == {"causal", "gradient", "padded", "told", "cached", "batched", "accumulated"}
+
+
+def test_exact_match_is_that_of_the_captions_against_all_references(trained):
+    part = trained.recipe.open(trained.tokenizer).splits["valid"]
+    pixels = [x.permute(1, 2, 0).numpy() for x in part.pixels]
+    found = trained.caption(pixels, beam=2)
+    assert generation.exact_match(found, part.references) == trained.metrics["valid"]["exact_match"]
+    assert found[3] == trained.caption(pixels[3], beam=2)
+
+
+def test_files_arrays_and_places_in_arrays_are_one_picture(trained, folder, tmp_path):
+    x = np.load(folder / "halves.npz")["x"][7]
+    (tmp_path / "a.png").write_bytes(png.write(x))
+    again = harken.load(trained.path)
+    by_file, by_array = again.caption(tmp_path / "a.png"), again.caption([x])[0]
+    assert by_file == by_array == again.caption(f"{folder}/halves.npz[7]")
+    several = again.caption(tmp_path / "a.png", alternatives=3)
+    assert several[0]["text"] == by_file
+    assert [each["score"] for each in several] == sorted((each["score"] for each in several), reverse=True)
+    with pytest.raises(BadInput, match="this run says in words what a picture shows; use harken caption"):
+        again.translate("a text")
+    with pytest.raises(BadInput, match="beem"):
+        again.caption([x], beem=3)
+
+
+def test_a_trace_has_the_patches_that_each_word_looked_at(trained, folder):
+    trace = trained.trace(f"{folder}/halves.npz[7]")
+    A = trace.attention("cross", layer=0, head=0)
+    assert trace.source == ["0,0", "0,1", "1,0", "1,1"]
+    assert A.shape == (len(trace.tokens), 4)
+    assert A.sum(-1).tolist() == pytest.approx([1] * len(trace.tokens))
+    assert trained.trace(f"{folder}/halves.npz[7]", "the left is red").tokens[:2] == ["the", "left"]
+
+
+def test_the_report_shows_pictures_with_captions_and_what_words_looked_at(trained):
+    page = (trained.path / "report.html").read_text()
+    assert page.count('src="data:image/png;base64,') == 10
+    trace = trained.trace(trained.facts["example"])
+    assert f"{len(trace.tokens)} words written look at 4 patches" in page
+    weights = trace.views["cross"][-1].whole()[0].mean(0)
+    assert f"{trace.tokens[0]} looks at row 1, column 0: {figure(float(weights[0, 2]), 2)}" in page
+
+
+def test_other_pictures_are_judged_by_their_own_captions(trained, folder):
+    score, free = trained.evaluate("test", data=str(folder / "train.tsv"))
+    assert score.metrics["exact_match"] > 0.9
+    assert free
+
+
+def test_seeds_of_captions_are_trained_together(folder, tmp_path):
+    settings = {**TINY, "train.steps": 3, "task.eval_pairs": 5, "train.seeds": 2, "train.optimizer": "adamw"}
+    found = harken.train(folder, out=tmp_path / "two", settings=settings).facts["seeds"]
+    assert [each["seed"] for each in found["each"]] == [0, 1]
+
+
+def test_settings_are_compared_on_the_same_pictures(folder, tmp_path):
+    axes = {"model.positions": ["learned", "sinusoid"]}
+    settings = {**TINY, "train.steps": 4, "task.eval_pairs": 5}
+    found = harken.compare(folder, axes, settings=settings, seeds=1, out=tmp_path / "c")
+    assert [row["settings"]["model.positions"] for row in found.rows] == axes["model.positions"]
+
+
+def test_collages_hold_pairs_and_photographs_out(tmp_path):
+    """Each photograph is told by its brightness: no test collage has one that a training collage has."""
+    y = [("coat", "bag", "boot", "dress", "shirt")[n % 5] for n in range(200)]
+    x = np.broadcast_to(np.arange(1, 201, dtype=np.uint8)[:, None, None], (200, 4, 4))
+    home = write(tmp_path / "c", collages(x, y, {"train": 300, "valid": 20, "test": 40}))
+    pictures = np.load(home / "collages.npz")["x"]
+    seen: dict[str, tuple[set[int], set[frozenset[str]]]] = {}
+    for split in ("train", "test"):
+        rows = [line.split("\t") for line in (home / f"{split}.tsv").read_text().splitlines()[1:]]
+        photos, pairs = set[int](), set[frozenset[str]]()
+        for place, caption in rows:
+            words = caption.split()
+            picture = pictures[int(place.partition("[")[2][:-1])]
+            pairs.add(frozenset((words[1], words[-1])))
+            photos |= set(picture.flatten().tolist()) - {0}
+            for name, (down, right) in {"left": (0, -1), "below": (1, 0)}.items():
+                if words[2] == name:  # where the first thing named stands
+                    first = next(n for n in set(picture.flatten().tolist()) - {0} if y[n - 1] == words[1])
+                    where = np.argwhere(picture == first).mean(0) - 3.5
+                    assert where @ np.array([down, right]) > 0
+        seen[split] = photos, pairs
+    assert not seen["train"][0] & seen["test"][0]
+    assert not seen["train"][1] & seen["test"][1]
+
+
+def test_a_folder_of_captions_has_its_recipe(folder):
+    chosen = choose(str(folder)).recipe
+    assert (chosen.data.kind, chosen.model.kind, chosen.task.kind) == ("captions", "caption", "caption")

@@ -1,0 +1,134 @@
+"""From a table with labels to a run that says what texts are: trained, judged, audited, resumed, compared, used."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import harken
+from harken import registry
+from harken.errors import BadInput
+from harken.experiments.choose import choose
+
+WORDS = ["red", "green", "blue", "loud", "quiet", "warm", "cold", "tall"]
+KINDS = sorted(registry.BUILT_IN["model of labels"])
+TINY = {"model.d": 32, "model.layers": 1, "data.vocab": 300, "train.threads": 1, "train.batch": 48, "train.lr": 1e-2}
+
+
+def rows(many: int = 300) -> list[tuple[str, str, str]]:
+    """A text, whether it speaks of colours, and how much."""
+    made = []
+    for n in range(many):
+        words = [WORDS[(n * k * k + k + n // 8) % 8] for k in range(1, 5)]
+        colours = sum(word in WORDS[:3] for word in words)
+        made.append((" ".join(words) + f" {n % 10}.", "colour" if colours > 1 else "plain", f"{colours / 3:.2f}"))
+    return made
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("tables")
+    for name, header, cells in (
+        ("labels.csv", ["text", "label"], [(t, label) for t, label, _ in rows()]),
+        ("numbers.csv", ["text", "score"], [(t, score) for t, _, score in rows()]),
+        ("pairs.csv", ["sentence1", "sentence2", "label"], [(t, t.upper(), label) for t, label, _ in rows()]),
+        ("other.csv", ["text", "label"], [(t, label) for t, label, _ in rows(350)[300:]]),
+    ):
+        with (folder / name).open("w", newline="") as file:
+            csv.writer(file).writerows([header, *cells])
+    return folder
+
+
+def made(kind: str) -> dict[str, Any]:
+    return {**TINY, "model.kind": kind, **({"model.heads": 2} if kind in ("bert", "gpt") else {})}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def trained(request, tables, tmp_path_factory) -> harken.Run:
+    place = tmp_path_factory.mktemp("runs") / request.param
+    return harken.train(tables / "labels.csv", out=place, settings={**made(request.param), "train.steps": 60})
+
+
+def test_every_kind_of_model_learns_labels_and_beats_the_most_frequent_one(trained):
+    free = trained.facts["baseline"]["valid"]["most frequent label"]["accuracy"]
+    assert trained.metrics["valid"]["accuracy"] > free + 0.1
+    assert "bag of words" in trained.facts["baseline"]["test"]
+    assert "accuracy" in (trained.path / "report.html").read_text()
+
+
+def test_a_loaded_run_says_what_it_said_and_probabilities_sum_to_1(trained):
+    texts = [text for text, _, _ in rows(20)]
+    again = harken.load(trained.path).classify(texts)
+    assert again == trained.classify(texts)
+    alone, among = trained.classify(texts[3])[0], again[3][0]
+    assert alone["label"] == among["label"]
+    assert alone["probability"] == pytest.approx(among["probability"], rel=1e-4)
+    for labels in again:
+        assert {each["label"] for each in labels} == {"colour", "plain"}
+        assert labels[0]["probability"] >= labels[1]["probability"]
+        assert sum(each["probability"] for each in labels) == pytest.approx(1)
+
+
+def test_other_data_is_judged_by_its_own_labels(trained, tables):
+    score, free = trained.evaluate("test", data=str(tables / "other.csv"))
+    assert score.protocol["texts"] == 50
+    right = [trained.classify(text)[0]["label"] == label for text, label, _ in rows(350)[300:]]
+    assert score.metrics["accuracy"] == pytest.approx(sum(right) / 50)
+    assert free
+
+
+def test_the_audit_of_a_model_with_a_head_finds_nothing(trained):
+    checks = {check.name: check for check in harken.audit(trained).checks}
+    assert all(check.outcome != "failed" for check in checks.values())
+    due = {"padded", "batched", "accumulated"} | ({"packed"} if trained.recipe.model.kind in ("bert", "gpt") else set())
+    assert {name for name, check in checks.items() if check.outcome == "passed"} >= due
+
+
+def test_a_run_of_labels_writes_no_text_and_one_of_text_knows_no_labels(trained):
+    with pytest.raises(BadInput, match="this run says what a text is; use harken classify"):
+        trained.generate("red")
+
+
+def test_a_number_is_answered_in_its_own_unit(tables, tmp_path):
+    settings = {**made("bert"), "train.steps": 40, "model.pool": "mean"}
+    found = harken.train(tables / "numbers.csv", out=tmp_path / "n", settings=settings)
+    assert found.metrics["valid"].keys() >= {"pearson", "spearman"}
+    said = [found.classify(text)[0] for text, _, _ in rows(30)]
+    assert {each["label"] for each in said} == {"score"}
+    assert all(-0.5 < each["value"] < 2 for each in said)
+
+
+def test_two_texts_are_given_as_a_pair_or_with_a_tab(tables, tmp_path):
+    found = harken.train(tables / "pairs.csv", out=tmp_path / "p", settings={**made("bert"), "train.steps": 3})
+    assert found.classify([("red blue", "RED BLUE")]) == found.classify(["red blue\tRED BLUE"])
+    with pytest.raises(BadInput, match="trained on pairs; two texts, with a tab between them, is accepted"):
+        found.classify("red blue")
+
+
+def test_models_are_compared_on_labels_by_their_accuracy(tables, tmp_path):
+    settings = {k: v for k, v in TINY.items() if k != "model.layers"} | {"train.steps": 3, "data.test": 0.5}
+    axes = {"model.kind": ["bert", "gpt", "lstm"]}
+    found = harken.compare(tables / "labels.csv", axes, settings=settings, seeds=1, out=tmp_path / "c")
+    assert [row["model"] for row in found.rows] == ["bert", "gpt", "lstm"]
+    assert all("accuracy" in row["metrics"] for row in found.rows)
+    assert "accuracy" in found.verdict
+
+
+def test_labels_of_a_finished_run_that_were_changed_are_noticed(tables, tmp_path):
+    harken.train(tables / "labels.csv", out=tmp_path / "r", settings={**made("bert"), "train.steps": 2})
+    said = json.loads((tmp_path / "r" / "labels.json").read_text())
+    (tmp_path / "r" / "labels.json").write_text(json.dumps({**said, "labels": said["labels"][::-1]}))
+    with pytest.raises(harken.HarkenError, match=r"labels.json: is not the file this run was finished with"):
+        harken.load(tmp_path / "r")
+
+
+@pytest.mark.parametrize("model", ["bert", "gpt", "lstm", "gru"])
+def test_a_table_with_labels_gets_the_recipe_of_labels_for_its_model(tables, model):
+    chosen = choose(str(tables / "labels.csv"), {"model.kind": model})
+    assert chosen.guess.kind == "table"
+    assert (chosen.recipe.data.kind, chosen.recipe.task.kind) == ("table", "classify")
+    assert (chosen.recipe.data.text, chosen.recipe.data.label) == ("text", "label")
+    assert chosen.recipe.model.kind == model
+    assert chosen.recipe.data.longest <= (chosen.recipe.model.context if model in ("bert", "gpt") else 10**9)

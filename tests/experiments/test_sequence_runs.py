@@ -1,0 +1,36 @@
+"""Copy and reverse, solved: every answer right, and the attention where it must be."""
+
+import torch
+
+from harken.data.synthetic import recall
+from harken.experiments.train import train
+
+TINY = {
+    "data.tokens": "word", "data.valid": 0.03, "data.test": 0.0, "model.d": 64, "model.layers": 1, "model.heads": 2,
+    "model.hidden": 256, "task.measure": "exact_match", "task.beam": 1, "task.label_smoothing": 0.0,
+    "train.batch": 64, "train.lr": 1e-2, "train.threads": 1, "train.eval_every": 150, "model.positions": "learned",
+}  # fmt: skip
+
+
+def learned(name, folder, steps):
+    rows = getattr(recall, name)(6000, lengths=(3, 6))
+    file = folder / f"{name}.tsv"
+    file.write_text("source\ttarget\n" + "".join(f"{source}\t{target}\n" for source, target in rows))
+    return train(file, out=folder / name, settings={**TINY, "train.steps": steps})
+
+
+def test_copying_is_learned_without_a_mistake(tmp_path):
+    made = learned("copy", tmp_path, 350)
+    assert made.metrics["valid"]["exact_match"] == 1.0
+
+
+def test_reversing_is_learned_without_a_mistake_and_looks_along_the_anti_diagonal(tmp_path):
+    made = learned("reverse", tmp_path, 550)
+    assert made.metrics["valid"]["exact_match"] == 1.0
+    trace = made.trace("a b c d e f")
+    assert trace.source == ["a", "b", "c", "d", "e", "f", "<edge>"]
+    heads = [trace.attention("cross", layer=0, head=head) for head in range(2)]
+    looked = [A[:6].argmax(-1).tolist() for A in heads]  # where each of the six answers looks most
+    assert [5, 4, 3, 2, 1, 0] in looked
+    best = torch.stack([A[:6, :6].flip(1).diagonal().mean() for A in heads]).max()
+    assert best > 0.5

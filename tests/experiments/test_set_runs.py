@@ -1,0 +1,172 @@
+"""From a table of sets to a run that says what a set is: trained, judged, audited, resumed, compared, used."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import f1_score, mean_squared_error, r2_score
+
+import harken
+from harken.errors import BadInput
+from harken.experiments.audit.audit import audit
+from harken.experiments.choose import choose
+from harken.tasks.sets import answers, bag
+
+TINY = {"model.size": "tiny", "train.threads": 1, "train.batch": 16, "train.lr": 5e-3}
+
+
+def windows(path: Path, many: int = 160, seed: int = 0, *, label: bool = True, amount: bool = False) -> Path:
+    """Readings that rise together or against each other; their means and spreads say nothing of it."""
+    rng = np.random.default_rng(seed)
+    lines = ["window,a,b" + ",kind" * label]
+    for n in range(many):
+        kind, size = n % 2, int(rng.integers(8, 14))
+        a = rng.normal(size=size)
+        b = (a if kind else -a) + 0.1 * rng.normal(size=size)
+        said = f"{a.max() - a.min():.3f}" if amount else ("against", "together")[kind]
+        lines += [f"w{n},{x:.4f},{y:.4f}" + f",{said}" * label for x, y in zip(a, b, strict=True)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory) -> Path:
+    return windows(tmp_path_factory.mktemp("sets") / "windows.csv")
+
+
+@pytest.fixture(scope="module")
+def trained(table, tmp_path_factory) -> harken.Run:
+    return harken.train(table, out=tmp_path_factory.mktemp("runs") / "w", settings={**TINY, "train.steps": 150})
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory) -> harken.Run:
+    table = windows(tmp_path_factory.mktemp("amounts") / "range.csv", amount=True)
+    return harken.train(table, out=tmp_path_factory.mktemp("runs") / "r", settings={**TINY, "train.steps": 60})
+
+
+def test_it_learns_what_means_and_spreads_do_not_tell(trained):
+    free, found = trained.facts["baseline"]["test"], trained.metrics["test"]
+    assert set(free) == {"most frequent label", "regression on means and spreads"}
+    assert found["accuracy"] > 0.9
+    assert free["regression on means and spreads"]["accuracy"] < 0.8
+    assert trained.facts["data"]["unit"] == "sets"
+
+
+def test_the_audit_proves_that_order_neighbours_and_padding_change_nothing(trained):
+    found = {check["name"]: check["outcome"] for check in trained.facts["audit"]["checks"]}
+    proved = {name for name, outcome in found.items() if outcome == "passed"}
+    assert proved == {"padded", "permuted", "batched", "accumulated"}
+
+
+def test_the_audit_finds_a_model_that_counts_places(trained):
+    model = harken.load(trained.path).model
+
+    class Counting(type(model.body)):
+        def forward(self, x, lengths=None):
+            return super().forward(x + 0.1 * torch.arange(x.shape[1])[:, None], lengths)
+
+    model.body.__class__ = Counting
+    assert [check.name for check in audit(model).checks if check.outcome == "failed"] == ["permuted"]
+
+
+def test_the_metrics_of_labels_and_numbers_are_scikit_learns(trained, measured):
+    for made in (trained, measured):
+        opened = made.recipe.open(made.tokenizer)
+        part, words = opened.splits["test"], made.tokenizer
+        y, found = answers(made.model, part), made.metrics["test"]
+        if words.answer == "label":
+            pooled = made.evaluate("test").metrics
+            assert pooled["accuracy"] == pytest.approx((y.argmax(1).numpy() == part.targets).mean())
+            assert pooled["f1"] == pytest.approx(f1_score(part.targets, y.argmax(1), pos_label=1))
+            continue
+        gold, said = (
+            x * words.spread + words.mean for x in (part.targets[:, 0].astype(float), y[:, 0].double().numpy())
+        )
+        assert found["r2"] == pytest.approx(r2_score(gold, said), abs=1e-4)
+        assert found["mse"] == pytest.approx(mean_squared_error(gold, said), rel=1e-4)
+        assert {"loss", "r2", "mse", "pearson", "spearman"} == found.keys()
+        free = made.facts["baseline"]["test"]
+        assert free["mean of all"]["r2"] <= 0
+        assert found["r2"] > free["mean of all"]["r2"]
+
+
+def test_a_bag_is_the_mean_and_the_spread_of_each_column_and_the_size(trained):
+    part = trained.recipe.open(trained.tokenizer).splits["test"]
+    for row, start, stop in zip(bag(part).x, part.starts, part.starts[1:], strict=False):
+        own = part.rows[start:stop].double().numpy()
+        expected = [*own.mean(0), *own.std(0), np.log(len(own))]
+        np.testing.assert_allclose(row.numpy(), expected, atol=1e-6)
+
+
+def test_a_run_answers_tables_single_sets_and_arrays_alike(trained, tmp_path):
+    other = windows(tmp_path / "other.csv", 6, seed=5, label=False)
+    every = trained.classify(str(other))
+    assert len(every) == 6
+    one = trained.classify(f"{other}[w3]")
+    cells = [line.split(",") for line in other.read_text().splitlines()[1:]]
+    rows = np.array([[float(a), float(b)] for name, a, b in cells if name == "w3"])
+    for said in (one, *trained.classify([rows[::-1]])):
+        assert said[0]["label"] == every[3][0]["label"]
+        assert said[0]["probability"] == pytest.approx(every[3][0]["probability"], abs=1e-5)
+    with pytest.raises(BadInput, match=r"rows of 2 numbers are accepted \(a, b\)"):
+        trained.classify([rows[:, :1]])
+    with pytest.raises(BadInput, match=r"has no set 'w7'; it has 6, such as w0, w1, w2"):
+        trained.classify(f"{other}[w7]")
+
+
+def test_a_number_comes_in_its_own_units(measured, tmp_path):
+    other = windows(tmp_path / "other.csv", 4, seed=5, label=False)
+    said = [found[0]["value"] for found in measured.classify(str(other))]
+    assert {found[0]["label"] for found in measured.classify(str(other))} == {"kind"}
+    assert 0.5 < np.mean(said) < 7
+
+
+def test_other_sets_are_judged_by_their_own_labels(trained, tmp_path):
+    other = windows(tmp_path / "other.csv", 20, seed=6)
+    score, free = trained.evaluate("test", data=str(other))
+    said = [found[0]["label"] for found in trained.classify(str(other))]
+    right = np.mean([label == ("against", "together")[n % 2] for n, label in enumerate(said)])
+    assert score.protocol["sets"] == 20
+    assert score.metrics["accuracy"] == pytest.approx(right)
+    assert free
+    with pytest.raises(BadInput, match="there is no column 'kind'"):
+        trained.evaluate("test", data=str(windows(tmp_path / "bare.csv", 4, label=False)))
+
+
+def test_settings_are_compared_on_the_same_sets(table, tmp_path):
+    axes = {"model.pool": ["mean", "first", "seed"]}
+    found = harken.compare(table, axes, settings={**TINY, "train.steps": 8}, seeds=1, out=tmp_path / "c")
+    assert [row["settings"]["model.pool"] for row in found.rows] == axes["model.pool"]
+    assert all(0 <= row["metrics"]["accuracy"] <= 1 for row in found.rows)
+
+
+def test_a_run_is_the_beginning_of_another_on_the_same_columns(trained, tmp_path):
+    settings = {"from": str(trained.path), "transfer": "frozen", "train.steps": 5, "data.test": 0}
+    made = harken.train(windows(tmp_path / "more.csv", 60, seed=3), out=tmp_path / "run", settings=settings)
+    assert made.tokenizer.centre == trained.tokenizer.centre
+    old, new = trained.model.body.state_dict(), made.model.body.state_dict()
+    assert all((old[name] == new[name]).all() for name in old)
+
+
+def test_a_column_that_is_named_makes_sets_of_a_table_that_looks_like_another(tmp_path):
+    path = windows(tmp_path / "a.csv")
+    path.write_text(path.read_text().replace("window,", "colour,"))
+    assert choose(str(path)).recipe.data.kind != "sets"
+    chosen = choose(str(path), {"data.group": "colour"})
+    assert (chosen.recipe.data.kind, chosen.recipe.model.kind, chosen.recipe.task.kind) == ("sets", "set", "set")
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("source\ttarget\tfar\n" + "".join(f"a line of {n} words\tone of {n}\t{n}\n" for n in range(50)))
+    assert choose(str(pairs), {"data.group": "far"}).recipe.data.kind == "pairs"  # whose groups are judged apart
+
+
+def test_what_is_not_traced_is_said_in_one_line(trained):
+    with pytest.raises(BadInput, match="this run says what a set of rows is; what it looks at is not traced"):
+        trained.trace("a text")
+
+
+def test_the_report_names_sets_that_the_next_command_takes(trained):
+    example = trained.facts["example"]
+    assert trained.classify(example)[0]["label"] in ("against", "together")
+    assert "windows.csv[w" in (trained.path / "report.html").read_text()

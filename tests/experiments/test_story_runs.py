@@ -1,0 +1,268 @@
+"""From stories to a run that answers: trained, judged, audited, resumed, compared, asked line by line."""
+
+import json
+import math
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import harken
+from harken import registry, run_folder
+from harken.cli import main
+from harken.data.stories.batch import Shelf
+from harken.data.synthetic.stories import stories
+from harken.errors import BadInput
+from harken.experiments.choose import choose
+from harken.experiments.demos import stories as demo_stories
+from harken.tasks.answer import scores
+
+KINDS = sorted(registry.BUILT_IN["model of stories"])
+TINY = {"train.threads": 1, "train.batch": 16, "data.tasks": 1, "task.linear_start": 1}
+SMALL = {
+    "memnet": {"model.hops": 2, "model.d": 16, "model.memory": 10, "train.optimizer": "adam", "train.lr": 4e-2},
+    "gpt": {"model.d": 32, "model.layers": 1, "model.heads": 2, "train.lr": 3e-3, "train.batch": 4},
+    "bert": {"model.d": 32, "model.layers": 1, "model.heads": 2, "train.lr": 1e-2, "train.batch": 4},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    home = tmp_path_factory.mktemp("stories")
+    for task in (1, 15, 20):
+        for seed, split in enumerate(("train", "test")):
+            (home / f"qa{task}_kind_{split}.txt").write_text("".join(stories(task, 300 - 200 * seed, seed)))
+    return home
+
+
+def made(kind: str, **more: Any) -> dict[str, Any]:
+    return {**TINY, "model.kind": kind, **SMALL[kind], **more}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def trained(request, folder, tmp_path_factory) -> harken.Run:
+    settings = made(request.param) | {"train.steps": 100, "data.tasks": 20}
+    return harken.train(folder, out=tmp_path_factory.mktemp("runs") / "run", settings=settings)
+
+
+@pytest.fixture(scope="module")
+def memnet(folder, tmp_path_factory) -> harken.Run:
+    settings = made("memnet") | {"train.steps": 300}
+    return harken.train(folder, out=tmp_path_factory.mktemp("runs") / "memnet", settings=settings)
+
+
+def test_every_kind_of_model_learns_answers_and_is_judged_beside_the_free_ones(trained):
+    free = trained.facts["baseline"]["test"]
+    assert free.keys() == {"most frequent answer", "most frequent to this question", "answer named last"}
+    assert trained.metrics["test"]["loss"] < math.log(len(trained.tokenizer.labels)) - 0.2
+    assert 0 < trained.metrics["test"]["accuracy"] <= 1
+    assert trained.facts["audit"]["passed"]
+    assert "accumulated" in trained.facts["audit"]["summary"]
+    assert "accuracy" in (trained.path / "report.html").read_text()
+
+
+def test_a_loaded_run_gives_the_same_answers_and_judges_other_files(trained, folder):
+    asked = ("Where will Otto go?", "Otto is hungry.\nIda is tired.")
+    again = harken.load(trained.path)
+    assert again.ask(*asked) == trained.ask(*asked)
+    score, free = again.evaluate("test", data=str(folder / "qa20_kind_test.txt"))
+    assert score.metrics["accuracy"] == pytest.approx(trained.metrics["test"]["accuracy"])
+    assert score.protocol["questions"] == 100
+    assert free
+
+
+def test_answers_that_were_never_learned_count_as_wrong(memnet, tmp_path):
+    (tmp_path / "other.txt").write_text("1 Joe went to the kitchen.\n2 Where is Joe?\tkitchen\n3 Where is Joe?\tmoon\n")
+    score, _ = memnet.evaluate("test", data=str(tmp_path / "other.txt"))
+    assert score.metrics["accuracy"] == 0.5
+    assert score.protocol["answers not learned"] == 1
+
+
+@pytest.mark.parametrize(("epochs", "told"), [(1, 1), (0, 0)])
+def test_a_first_part_that_does_not_end_within_the_training_is_told(folder, tmp_path, epochs, told):
+    said = list[str]()
+    settings = {**made("memnet"), "train.steps": 2, "task.linear_start": epochs}
+    listen = lambda event, **facts: said.append(facts.get("text", ""))  # noqa: E731
+    harken.train(folder, out=tmp_path / "short", settings=settings, listen=listen)
+    assert len([text for text in said if "its first part, task.linear_start=1, does not end" in text]) == told
+
+
+def test_tasks_learned_together_are_judged_apart(folder, tmp_path):
+    settings = {**made("memnet"), "train.steps": 2, "data.tasks": [1, 15]}
+    parts = harken.train(folder, out=tmp_path / "both", settings=settings).facts["parts"]["test"]
+    assert list(parts) == ["task 1", "task 15"]
+    assert all(part["questions"] == 100 for part in parts.values())
+
+
+@pytest.mark.parametrize("kind", ["memnet", "gpt"])
+def test_a_training_that_died_ends_as_if_it_had_not(folder, tmp_path, kind):
+    class Died(Exception):
+        """What stands in for a kill."""
+
+    def die(event: str, **facts: Any) -> None:
+        if event == "step" and facts["step"] == 14:
+            raise Died
+
+    settings = made(kind) | {"train.steps": 20, "train.checkpoint_every": 6, "task.noise": 0.3}
+    whole = harken.train(folder, out=tmp_path / "whole", settings=settings)
+    with suppress(Died):
+        harken.train(folder, out=tmp_path / "died", settings=settings, listen=die)
+    harken.train(tmp_path / "died", resume=True)
+    assert run_folder.sha256(tmp_path / "died" / "model.safetensors") == run_folder.sha256(
+        whole.path / "model.safetensors"
+    )
+
+
+def test_the_recipe_for_stories_is_a_memory_network_and_each_other_model_has_its_own(folder):
+    found = choose(str(folder)).recipe
+    assert (found.data.kind, found.model.kind, found.task.kind) == ("stories", "memnet", "answer")
+    assert (found.model.residual, found.model.time, found.model.tying) == (True, True, "adjacent")
+    assert choose(str(folder), {"model.kind": "bert"}).recipe.model.pool == "last"
+
+
+def test_models_are_compared_on_the_same_stories(folder, tmp_path):
+    axes, settings = {"model.kind": ["memnet", "gpt", "bert"]}, {**TINY, "train.steps": 2, "model.d": 16}
+    rows = harken.compare(folder, axes, settings=settings, seeds=1, out=tmp_path / "c").facts["rows"]
+    assert [row["model"] for row in rows] == ["memnet", "gpt", "bert"]
+    assert all(0 <= row["metrics"]["accuracy"] <= 1 for row in rows)
+
+
+# --- asked line by line -----------------------------------------------------------------------------------------------
+
+
+def test_a_story_is_written_line_by_line_and_answers_change_with_it(memnet):
+    story = memnet.story(["Joe went to the kitchen."])
+    assert story.ask("Where is Joe?")["answer"] == "kitchen"
+    found = story.write("Joe went to the garden.").ask("Where is Joe?")
+    assert found["answer"] == "garden"
+    assert found["lines"] == ["Joe went to the kitchen.", "Joe went to the garden."]
+    assert len(found["hops"]) == 2
+    assert all(0 < sum(hop) < 1 + 1e-6 for hop in found["hops"])  # some of it may find nothing
+    assert found["hops"][-1][1] > 0.5
+
+
+def test_gradients_reach_every_line_that_was_written_and_the_words_of_the_model(memnet):
+    story = memnet.story(["Joe went to the kitchen.", "Mary went to the office.", "Joe went to the garden."])
+    story.memory = [line.detach().requires_grad_() for line in story.memory]
+    story.scores("Where is Joe?")[0].backward()
+    assert all(float(line.grad.abs().sum()) > 0 for line in story.memory)
+    memnet.model.zero_grad()
+    memnet.story(["Joe went to the kitchen."]).scores("Where is Joe?")[0].backward()
+    moved = memnet.model.embed.weight.grad.abs().sum(-1) > 0
+    assert moved[torch.from_numpy(memnet.tokenizer.line("kitchen")) + 1].all()
+    memnet.model.zero_grad()
+
+
+def test_line_by_line_is_the_same_as_the_batch_that_judges(memnet, folder):
+    part = memnet.recipe.open(memnet.tokenizer).splits["test"]
+    picks = [5, 17, 60]
+    expected = scores(memnet.model, Shelf(part, memnet.recipe.model.memory), torch.tensor(picks).numpy())
+    for n, y in zip(picks, expected, strict=True):
+        told = memnet.story(part.asked[n].lines).scores(part.asked[n].question)
+        torch.testing.assert_close(told.detach(), y, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("context", ["", "\n \n", "1 Where is Joe?\tgarage\t1\n"], ids=repr)
+def test_a_story_without_a_line_is_not_answered(memnet, context):
+    with pytest.raises(BadInput, match="the story: there is no line in it; tell one before it is asked"):
+        memnet.ask("Where is Joe?", context)
+    with pytest.raises(BadInput, match="there is no line in it"):
+        memnet.story().ask("Where is Joe?")
+
+
+def test_questions_before_the_first_line_are_learned_from_and_not_shown(tmp_path):
+    told = "1 Where is hat {0}?\t{1}\t\n2 Joe has {0} hats.\n"
+    (tmp_path / "my.txt").write_text("".join(told.format(n, ("garage", "kitchen")[n % 2]) for n in range(40)))
+    made = harken.train(tmp_path / "my.txt", out=tmp_path / "run", settings={"train.steps": 1, "train.threads": 1})
+    assert (made.facts["kind"], made.metrics.keys()) == ("memnet", {"valid", "test"})
+
+
+def test_lines_beyond_the_memory_weigh_nothing(memnet):
+    many = memnet.recipe.model.memory + 3
+    found = memnet.story(["Mary ran to the office."] * many).ask("Where is Mary?")
+    assert found["answer"] == "office"
+    assert all(len(hop) == many and hop[:3] == [0, 0, 0] for hop in found["hops"])
+
+
+def test_only_the_vectors_of_lines_that_may_be_looked_at_are_kept(memnet):
+    said = [f"{who} went to the {where}." for who in ("Joe", "Mary") for where in ("kitchen", "garden") * 4]
+    latest = said[-memnet.recipe.model.memory :]
+    whole, end = memnet.story(said), memnet.story(latest)
+    assert len(whole.memory) == len(latest) < len(said)
+    assert torch.equal(whole.scores("Where is Mary?"), end.scores("Where is Mary?"))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"), [("  ", "line='  ': there is no word in it; give a line"), (3, "line=3: a text is accepted")]
+)
+def test_what_is_no_line_is_refused(memnet, line, said):
+    with pytest.raises(BadInput, match=said):
+        memnet.story().write(line)
+
+
+# --- the verb ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def called(monkeypatch, capsys):
+    def call(*arguments) -> tuple[Any, str, str]:
+        monkeypatch.setattr(sys, "argv", ["harken", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        said = capsys.readouterr()
+        return end.value.code or 0, said.out, said.err
+
+    return call
+
+
+def test_ask_answers_the_questions_of_a_file_and_shows_what_each_hop_read(memnet, called, tmp_path):
+    story = "1 Joe went to the kitchen.\n2 Joe ran to the garden.\n3 Where is Joe?\tgarden\t2\n"
+    (tmp_path / "joe.txt").write_text(story)
+    code, out, _ = called("ask", memnet.path, tmp_path / "joe.txt")
+    assert code == 0
+    heads, *lines, answer = out.splitlines()
+    assert heads.split() == ["hop", "1", "hop", "2"]
+    assert [line.split()[0] for line in lines] == ["1", "2"]
+    assert lines[1].endswith("Joe ran to the garden.")
+    assert answer.startswith("Where is Joe?   garden   (")
+    assert "right is garden" in answer
+
+
+def test_ask_takes_questions_and_tells_words_it_has_never_seen(memnet, called, tmp_path):
+    (tmp_path / "joe.txt").write_text("Joe went to the kitchen.\nThe zebra ran to the garden.\n")
+    _, out, _ = called("ask", memnet.path, tmp_path / "joe.txt", "Where is Joe?", "Where is Mary?", "--json")
+    first, second = json.loads(out)["answers"]
+    assert (first["answer"], first["unknown"]) == ("kitchen", ["zebra"])
+    assert second["question"] == "Where is Mary?"
+
+
+def test_ask_says_in_one_line_what_is_wrong(memnet, called, tmp_path):
+    (tmp_path / "two.txt").write_text("1 Joe ran to the garden.\n1 Mary ran to the office.\n")
+    code, _, err = called("ask", memnet.path, tmp_path / "two.txt", "Where is Joe?")
+    assert code == 2
+    assert "there are 2 stories in it; give one, or leave the question out" in err
+    code, _, err = called("ask", memnet.path, tmp_path / "two.txt")
+    assert code == 2
+    assert "two.txt: there is no question in it; ask one" in err
+    with pytest.raises(BadInput, match="this run answers questions about a story; use harken ask"):
+        memnet.generate("Joe")
+
+
+# --- the demo ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_demo_reads_the_lectures_story_in_hops(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(demo_stories, "QUESTIONS", 60)
+    monkeypatch.setattr(demo_stories, "SETTINGS", {"train.steps": 3, "train.threads": 1, "model.hops": 2})
+    monkeypatch.setattr(demo_stories, "train", lambda *a, minutes, **how: harken.train(*a, **how))
+    shown = demo_stories.stories(out=tmp_path / "mine")
+    heads, *lines, empty, answer = shown.lines
+    assert (heads.split(), empty) == (["hop", "1", "hop", "2"], "")
+    assert [line.split("   ")[-1] for line in lines] == list(demo_stories.JOE)
+    assert answer.startswith("Where is the milk?   ")
+    assert (tmp_path / "mine" / "joe.txt").read_text().splitlines() == list(demo_stories.JOE)
+    assert all((tmp_path / "mine").name in hint or "compare" in hint for hint in shown.hints)

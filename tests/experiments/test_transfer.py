@@ -1,0 +1,230 @@
+"""One run as the beginning of another: the same shape, words and weights; what is held does not move."""
+
+import hashlib
+import shutil
+
+import pytest
+import torch
+
+import harken
+from harken import recipe as recipes
+from harken.errors import BadInput, BadRun, BadSetting
+from harken.experiments import transfer
+from harken.experiments.choose import choose
+from harken.experiments.train import prepare
+from harken.models.heads import BERTShape, GPTShape, Outputs, RNNShape
+from harken.training.optimizers import depths, optimizer
+from harken.training.settings import Train
+
+
+def quiet(*_, **__) -> None:
+    pass
+
+
+def test_a_run_begun_from_another_has_its_shape_its_words_and_its_weights(tales, folders):
+    first = harken.load(folders["char"])
+    recipe = choose(str(tales), {"from": str(folders["char"]), "train.steps": 1}).recipe
+    opened, trainer = prepare(recipe, quiet)
+    assert recipe.model == first.recipe.model
+    assert opened.tokenizer.vocab == first.tokenizer.vocab
+    for mine, other in zip(trainer.model.parameters(), first.model.parameters(), strict=True):
+        assert torch.equal(mine.cpu(), other.cpu())
+
+
+def test_from_scratch_it_has_the_shape_and_the_words_alone(tales, folders):
+    settings = {"from": str(folders["char"]), "transfer": "scratch", "train.steps": 1}
+    _, trainer = prepare(choose(str(tales), settings).recipe, quiet)
+    first = harken.load(folders["char"])
+    assert not torch.equal(trainer.model.embed.weight.cpu(), first.model.embed.weight.cpu())
+
+
+def test_where_a_run_began_is_kept_in_its_recipe_and_read_again(tales, folders, tmp_path):
+    made = harken.train(str(tales), out=tmp_path / "next", settings={"from": str(folders["char"]), "train.steps": 2})
+    kept = recipes.read(made.path / "recipe.toml")
+    assert kept["from"] == str(folders["char"])
+    weights = hashlib.sha256((folders["char"] / "model.safetensors").read_bytes()).hexdigest()
+    assert recipes.resolve(("it", kept)).start == recipes.Start(str(folders["char"]), "finetune", weights)
+    other = recipes.resolve(("it", kept), ("given", {"from": str(folders["word"])}))
+    assert other.start == recipes.Start(str(folders["word"]), "finetune")  # the fingerprint was that of another run
+
+
+def test_a_recipe_file_takes_the_shape_of_the_run_it_names_and_its_paths_are_seen_from_it(tales, folders, tmp_path):
+    shape = harken.load(folders["char"]).recipe.model
+    (tmp_path / "first").symlink_to(folders["char"])
+    file = tmp_path / "my.toml"
+    file.write_text(f'from = "first"\n[data]\npath = "{tales}"\n[model]\ndropout = 0.25\n[train]\nsteps = 1\n')
+    recipe = choose(str(file)).recipe
+    assert recipe.start.run == str(tmp_path / "first")
+    assert recipe.model == shape.model_copy(update={"dropout": 0.25})
+    prepare(recipe, quiet)  # the weights fit
+
+
+def test_a_shipped_recipe_takes_the_shape_of_the_run_too(tales, folders):
+    recipe = choose("char", {"data.path": str(tales), "from": str(folders["char"])}).recipe
+    assert recipe.model == harken.load(folders["char"]).recipe.model
+
+
+def test_a_run_keeps_where_it_began_as_a_path_that_holds_from_anywhere(tales, folders, tmp_path, monkeypatch):
+    monkeypatch.chdir(folders["char"].parent)
+    made = harken.train(str(tales), out=tmp_path / "next", settings={"from": folders["char"].name, "train.steps": 2})
+    assert recipes.read(made.path / "recipe.toml")["from"] == str(folders["char"])
+
+
+def test_labels_are_learned_from_a_run_at_a_rate_that_suits_what_learns(folders, tmp_path):
+    (tmp_path / "my.csv").write_text("text,label\n" + "a good day,yes\na bad day,no\n" * 30)
+    said = {"from": str(folders["char"])}
+
+    def rate(**more):
+        return choose(str(tmp_path / "my.csv"), said | more).recipe.train.lr
+
+    d = harken.load(folders["char"]).recipe.model.d
+    assert rate() == rate(transfer="finetune") == pytest.approx(0.04 / d, rel=1e-2)
+    assert rate(transfer="finetune") < rate(transfer="scratch") < rate(transfer="frozen")
+    assert rate(**{"train.lr": 0.5}) == 0.5
+
+
+def test_a_text_is_read_on_at_the_rate_of_its_recipe(tales, folders):
+    begun, alone = (
+        choose(str(tales), {"data.tokens": "char", **more}).recipe for more in ({"from": str(folders["char"])}, {})
+    )
+    assert begun.train.lr == alone.train.lr
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "said"),
+    [
+        ({"transfer": "frozen"}, BadSetting, "of which run"),
+        ({"from": "GPT", "transfer": "thaw"}, BadSetting, "accepted: finetune, frozen, scratch"),
+        ({"from": "GPT", "transfer": "frozen"}, BadSetting, "no head"),
+        ({"from": "GPT", "model.kind": "lstm"}, BadSetting, "is a gpt"),
+        ({"from": "nowhere"}, (BadInput, BadRun), "nowhere"),
+        ({"from": 3}, (BadSetting, BadInput, BadRun), "3"),
+    ],
+)
+def test_what_cannot_be_begun_from_is_refused_by_its_name(tales, folders, settings, error, said):
+    given = {k: str(folders["char"]) if v == "GPT" else v for k, v in settings.items()}
+    with pytest.raises(error, match=said):
+        prepare(choose(str(tales), given).recipe, quiet)
+
+
+def test_settings_that_change_what_weights_mean_are_refused_unless_they_begin_by_chance(tales, folders):
+    shape = harken.load(folders["char"]).recipe.model
+    said = {"from": str(folders["char"]), "model.heads": 2 * shape.heads}
+    with pytest.raises(BadSetting, match=rf"model.heads = {2 * shape.heads}: .* has {shape.heads}, .*transfer=scratch"):
+        prepare(choose(str(tales), said).recipe, quiet)
+    prepare(choose(str(tales), said | {"transfer": "scratch"}).recipe, quiet)
+    prepare(choose(str(tales), {"from": str(folders["char"]), "model.dropout": 0.3}).recipe, quiet)
+
+
+def test_a_repeated_run_is_refused_other_weights_than_it_began_from(tales, folders, tmp_path):
+    source = shutil.copytree(folders["char"], tmp_path / "source")
+    made = harken.train(str(tales), out=tmp_path / "next", settings={"from": str(source), "train.steps": 1})
+    shutil.rmtree(source)
+    harken.train(str(tales), out=source, settings={"from": str(folders["char"]), "train.steps": 1, "train.lr": 0.1})
+    with pytest.raises(BadInput, match="not the weights that this recipe began from"):
+        harken.train(str(made.path / "recipe.toml"), out=tmp_path / "again")
+
+
+def test_a_run_goes_on_without_the_run_that_it_began_from(tales, folders, tmp_path):
+    source = shutil.copytree(folders["char"], tmp_path / "source")
+
+    def stop(kind, **_):
+        if kind == "checkpoint":
+            raise KeyboardInterrupt
+
+    said = {"from": str(source), "train.steps": 4, "train.checkpoint_every": 2, "train.threads": 1}
+    whole = harken.train(str(tales), out=tmp_path / "whole", settings=said)
+    with pytest.raises(KeyboardInterrupt):
+        harken.train(str(tales), out=tmp_path / "next", settings=said, listen=stop)
+    shutil.rmtree(source)
+    made = harken.train(tmp_path / "next", resume=True)
+    for mine, other in zip(made.model.parameters(), whole.model.parameters(), strict=True):
+        assert torch.equal(mine, other)
+
+
+TABLES = {
+    "two texts": ("text,other,label", lambda n: f"red {n},{'blue' if n % 2 else 'warm'} day,{n % 2}"),
+    "a number": ("text,score", lambda n: f"red {n} blue,{1000 + n / 7}"),
+    "fewer labels": ("text,label", lambda n: f"red {n} day,{n % 2}"),
+    "one label": ("text,label", lambda n: f"red {n} day,{'xy'[n % 2]}"),
+}
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory):
+    """Runs whose texts had one of three labels, and several."""
+    home, made = tmp_path_factory.mktemp("labelled"), {}
+    small = {"model.d": 16, "model.layers": 1, "model.heads": 2, "data.vocab": 300, "train.steps": 1}
+    for name, label in (("three", lambda n: str(n % 3)), ("several", lambda n: "xy"[n % 2] + "|x" * (n % 3 > 0))):
+        file = home / f"{name}.csv"
+        file.write_text("text,label\n" + "".join(f"red blue warm day {n},{label(n)}\n" for n in range(60)))
+        more = {"data.separator": "|"} if name == "several" else {}
+        made[name] = harken.train(str(file), out=home / name, settings={**small, **more}).path
+    return made
+
+
+@pytest.mark.parametrize("source", ["three", "several"])
+@pytest.mark.parametrize("table", TABLES)
+def test_labels_are_those_of_the_data_and_not_of_the_run_that_is_begun_from(labelled, tmp_path, table, source):
+    header, line = TABLES[table]
+    file = tmp_path / "my.csv"
+    file.write_text("\n".join([header, *map(line, range(80))]) + "\n")
+    names = header.split(",")
+    asked = {"data.kind": "table", "data.text": names[:-1], "data.label": names[-1]}
+    alone, _ = prepare(choose(str(file), asked).recipe, quiet)
+    begun, trainer = prepare(choose(str(file), {**asked, "from": str(labelled[source])}).recipe, quiet)
+    for name in ("labels", "answer", "pair", "mean", "spread"):
+        assert getattr(begun.words, name) == getattr(alone.words, name)
+    assert begun.words.tokenizer.files() == harken.load(labelled[source]).tokenizer.tokenizer.files()
+    assert trainer.model.W_y.out_features == len(alone.words.labels)
+
+
+def headed():
+    return BERTShape(d=16, layers=3, heads=2, dropout=0.0).build(Outputs(50, 4))
+
+
+def test_a_frozen_body_gets_no_gradient_but_for_its_last_blocks(tmp_path, folders):
+    model, body = headed(), BERTShape(d=16, layers=3, heads=2, dropout=0.0).build(Outputs(50, 4)).body
+    folder = tmp_path / "body"
+    folder.mkdir()
+    from harken import run_folder
+
+    run_folder.write_tensors(folder / "model.safetensors", run_folder.weights(body))
+    recipe = recipes.resolve(("x", {"train.unfreeze": 1}))
+    recipe = recipes.replace(recipe, start=recipes.Start(str(folder), "frozen"))
+    transfer.begin(model, recipe)
+    assert torch.equal(model.body.embed.weight, body.embed.weight)
+    learning = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert all(name.startswith(("W_y.", "body.pooler", "body.stack.blocks.2.")) for name in learning)
+    assert {"W_y.weight", "body.pooler.weight", "body.stack.blocks.2.mlp.W_1.weight"} <= learning
+
+
+def test_what_stands_behind_the_last_block_learns_with_it():
+    model = GPTShape(d=16, layers=2, heads=2).build(Outputs(50, 4))
+    transfer._thaw(model.body.requires_grad_(False), 1)
+    assert model.body.norm.weight.requires_grad
+    assert not model.body.stack.blocks[0].mlp.W_1.weight.requires_grad
+
+
+@pytest.mark.parametrize(("many", "how"), [(1, "finetune"), (2, "frozen"), (1, "frozen")])
+def test_blocks_that_are_not_there_or_not_frozen_are_not_thawed(many, how):
+    recipe = recipes.resolve(("x", {"train.unfreeze": many}))
+    recipe = recipes.replace(recipe, start=recipes.Start("gone", how))
+    model = RNNShape(d=16).build(Outputs(50, 4))
+    with pytest.raises(BadSetting, match=r"train\.unfreeze"):
+        transfer.begin(model, recipe, weights=False)
+
+
+def test_each_layer_learns_so_much_slower_than_the_one_above():
+    model = headed()
+    rule = optimizer(model, Train(layer_decay=0.5))
+    share = {id(p): group["share"] for group in rule.param_groups for p in group["params"]}
+    names = dict(model.named_parameters())
+    assert share[id(names["W_y.weight"])] == 1
+    assert [share[id(names[f"body.stack.blocks.{n}.mlp.W_1.weight"])] for n in (2, 1, 0)] == [0.5, 0.25, 0.125]
+    assert share[id(names["body.embed.weight"])] == share[id(names["body.segments.weight"])] == 0.0625
+    assert set(depths(model)) == {id(p) for p in model.parameters()}
+
+
+def test_layers_of_one_rate_share_their_groups():
+    assert len(optimizer(headed(), Train()).param_groups) == 2

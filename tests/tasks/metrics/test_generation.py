@@ -1,0 +1,256 @@
+"""The measures of written answers against sacrebleu, brute force and examples by hand."""
+
+import importlib.util
+import itertools
+import logging
+import random
+import sys
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harken.errors import BadInput, MissingExtra
+from harken.tasks.metrics import generation
+from harken.tasks.metrics.generation import (
+    answer_exact,
+    answer_f1,
+    bleu,
+    bootstrap,
+    bracket_f1,
+    chrf,
+    exact_match,
+    lead_1,
+    most_frequent,
+    rouge_l,
+)
+
+WORDS = ["the", "a", "cat", "dog", "sees", "likes", "red", "big", "house", "garden", ",", ".", "in", "and", "not"]
+
+
+def corpus(rows: int, most: int = 3) -> tuple[list[str], list[list[str]]]:
+    """Random texts, each with one to `most` references that are the text with some words exchanged."""
+    rng = random.Random(0)
+    texts = [rng.choices(WORDS, k=rng.randint(1, 12)) for _ in range(rows)]
+    changed = [
+        [" ".join(rng.choice(WORDS) if rng.random() < 0.3 else word for word in text) for _ in range(1 + row % most)]
+        for row, text in enumerate(texts)
+    ]
+    return [" ".join(text) for text in texts], changed
+
+
+TEXTS, REFS = corpus(200)
+
+
+# --- BLEU and chrF ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.oracle
+def test_bleu_is_that_of_the_sums_of_what_each_row_counts_alone() -> None:
+    from sacrebleu.metrics import BLEU
+
+    alone = [BLEU(effective_order=True).sentence_score(text, refs) for text, refs in zip(TEXTS, REFS, strict=True)]
+    grams = [
+        [sum(column) for column in zip(*rows, strict=True)]
+        for rows in ([r.counts for r in alone], [r.totals for r in alone])
+    ]
+    lengths = sum(row.sys_len for row in alone), sum(row.ref_len for row in alone)
+    found = bleu(TEXTS, REFS)
+    assert found.score == pytest.approx(BLEU.compute_bleu(*grams, *lengths, smooth_method="exp").score)
+    assert 20 < found.score < 90
+
+
+@pytest.mark.oracle
+def test_a_row_with_fewer_references_is_not_compared_with_an_empty_one() -> None:
+    first = [refs[:1] for refs in REFS]
+    first[0] = [first[0][0], "zzz zzz"]
+    assert bleu(TEXTS, first).score == pytest.approx(bleu(TEXTS, [refs[:1] for refs in REFS]).score)
+    assert chrf(TEXTS, first).score == pytest.approx(chrf(TEXTS, [refs[:1] for refs in REFS]).score)
+
+
+def test_more_references_never_lower_the_score() -> None:
+    one = [refs[:1] for refs in REFS]
+    assert bleu(TEXTS, REFS).score > bleu(TEXTS, one).score
+    assert chrf(TEXTS, REFS).score > chrf(TEXTS, one).score
+
+
+def test_what_equals_a_reference_scores_100_and_what_shares_nothing_0() -> None:
+    texts = ["the cat sees the dog ."] * 3
+    assert bleu(texts, [["x y", text] for text in texts]).score == pytest.approx(100)
+    assert chrf(texts, [[text] for text in texts]).score == pytest.approx(100)
+    assert bleu(["a b c d"], [["e f g h"]]).score == 0
+
+
+def test_the_signature_tells_tokens_case_and_references() -> None:
+    said = bleu(TEXTS, REFS).signature
+    assert said.startswith("nrefs:var|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+    one = bleu(TEXTS, [refs[:1] for refs in REFS], tokenize="none").signature
+    assert one.startswith("nrefs:1|case:mixed|eff:no|tok:none|")
+    assert chrf(TEXTS, REFS).signature.startswith("nrefs:var|case:mixed|eff:yes|nc:6|nw:0|")
+
+
+def test_case_counts() -> None:
+    assert bleu(["THE CAT SEES A DOG"], [["the cat sees a dog"]]).score == 0
+
+
+def test_counting_says_nothing_on_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        bleu([f"{text} ." for text in TEXTS], REFS)
+        bootstrap([f"{text} ." for text in TEXTS], REFS, samples=2)
+    assert caplog.text == ""
+
+
+@pytest.mark.oracle
+def test_the_bootstrap_is_that_of_sacrebleu(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sacrebleu.metrics import BLEU
+
+    monkeypatch.setenv("SACREBLEU_SEED", "7")
+    theirs = BLEU().corpus_score(TEXTS, [[refs[0] for refs in REFS]], n_bootstrap=1000)
+    mean, half = bootstrap(TEXTS, [refs[:1] for refs in REFS])
+    assert mean == pytest.approx(theirs._mean, abs=0.2)
+    assert half == pytest.approx(theirs._ci, rel=0.15)
+
+
+def test_the_bootstrap_is_seeded_and_narrows_with_the_number_of_rows() -> None:
+    assert bootstrap(TEXTS, REFS, 50, seed=1) == bootstrap(TEXTS, REFS, 50, seed=1)
+    assert bootstrap(TEXTS, REFS, 50, seed=1) != bootstrap(TEXTS, REFS, 50, seed=2)
+    mean, half = bootstrap(TEXTS, REFS, 300)
+    assert mean == pytest.approx(bleu(TEXTS, REFS).score, abs=half)
+    assert bootstrap(TEXTS * 9, REFS * 9, 300)[1] == pytest.approx(half / 3, rel=0.25)
+
+
+def test_the_bootstrap_counts_each_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sacrebleu.metrics import BLEU
+
+    seen = []
+    count = BLEU.sentence_score
+    monkeypatch.setattr(BLEU, "sentence_score", lambda self, *row: seen.append(row) or count(self, *row))
+    bootstrap(TEXTS, REFS, samples=1000)
+    assert len(seen) == len(TEXTS)
+
+
+def test_without_sacrebleu_one_line_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert generation.available()
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    with pytest.raises(MissingExtra, match=r'^BLEU needs .* pip install "harken\[text\]"$'):
+        bleu(["a"], [["a"]])
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert not generation.available()
+
+
+@pytest.mark.parametrize("measure", [bleu, chrf, bootstrap, exact_match, rouge_l, answer_f1, answer_exact, bracket_f1])
+def test_rows_that_cannot_be_compared_are_refused(measure: Callable[..., object]) -> None:
+    with pytest.raises(BadInput, match=r"^2 texts and 1 rows of references cannot be compared; "):
+        measure(["a", "b"], [["a"]])
+    with pytest.raises(BadInput, match=r"at least one$"):
+        measure([], [])
+    with pytest.raises(BadInput, match=r"^row 2 has no reference; "):
+        measure(["a", "b"], [["a"], []])
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_exact_match_is_one_with_any_reference_white_space_around_it_aside() -> None:
+    assert exact_match(["a b ", "A b", "c", "d"], [["x", "a b"], ["a b"], ["c\n"], ["d d"]]) == 0.5
+
+
+def subsequences(words: str) -> set[tuple[str, ...]]:
+    return {some for n in range(len(words) + 1) for some in itertools.combinations(words, n)}
+
+
+@given(st.text("abc", max_size=7), st.text("abcd", max_size=7))
+def test_the_longest_common_subsequence_is_that_of_brute_force(a: str, b: str) -> None:
+    assert generation._common(a, b) == max(map(len, subsequences(a) & subsequences(b)))
+
+
+def test_rouge_l_of_examples_by_hand() -> None:
+    reference = ["police killed the gunman"]  # from Lin 2004, where both share as many words but not the order
+    assert rouge_l(["police kill the gunman"], [reference]) == pytest.approx(3 / 4)
+    assert rouge_l(["the gunman kill police"], [reference]) == pytest.approx(2 / 4)
+    assert rouge_l(["The GUNMAN!"], [["the gunman ran, he ran."]]) == pytest.approx(2 * 1 * 0.4 / 1.4)
+    assert rouge_l(["nothing", "a b"], [["at all"], ["b", "a b"]]) == 0.5
+    assert rouge_l(["...", "l'été"], [["..."], ["L'ÉTÉ"]]) == 0.5
+
+
+def test_answers_are_compared_as_squad_does() -> None:
+    same = ["The Eiffel-Tower!", "an  Answer", "in 1999.", "theatre"]
+    assert answer_exact(same, [["eiffeltower"], ["the answer"], ["In 1999"], ["the theatre"]]) == 1
+    assert answer_exact(["Paris"], [["in Paris", "London"]]) == 0
+    assert answer_f1(["Paris"], [["in Paris", "London"]]) == pytest.approx(2 / 3)
+    assert answer_f1(["the red red car"], [["a red car car"]]) == pytest.approx(2 * 2 / 6)
+    assert answer_f1(["the", "the"], [["a"], ["cat"]]) == 0.5  # nothing is left of either: v2's script gives the point
+
+
+# --- trees ------------------------------------------------------------------------------------------------------------
+
+GOLD = "(S (NP XX XX )NP (VP XX (NP XX )NP )VP )S"
+
+
+def test_the_same_trees_match_wholly() -> None:
+    assert bracket_f1([GOLD, GOLD], [GOLD, GOLD]) == generation.Brackets(1, 1)
+
+
+def test_a_bracket_matches_by_label_and_by_words() -> None:
+    other = "(S (NP XX )NP (VP XX XX (PP XX )PP )VP )S"  # S alone is where it should be
+    assert bracket_f1([other], [GOLD]) == generation.Brackets(1 / 4, 1)
+    flat = "(S (NP XX XX )NP XX XX )S"
+    assert bracket_f1([flat], [GOLD]) == generation.Brackets(2 * 2 / 6, 1)
+
+
+def test_a_bracket_written_twice_matches_once() -> None:
+    assert bracket_f1(["(NP (NP XX )NP )NP"], ["(NP XX )NP"]) == generation.Brackets(2 / 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "right", "written"),
+    [
+        ("(S (NP XX XX )NP (VP XX (NP XX )NP )VP", 4, 4),  # never closed
+        ("(S (NP XX XX )NP (VP XX (NP XX )NP )VP )S )S", 4, 4),  # never opened
+        ("(S (NP XX XX )NP (VP XX (NP XX XX )NP )VP )S", 4, 4),  # a word too many
+        ("(S (NP XX XX )NP (VP XX )VP )S", 1, 3),  # a word too few: all that ends there ends too early
+        ("(S (NP XX XX )VP (VP XX (NP XX )NP )NP )S", 3, 4),  # closed by another name
+        ("(S (NP XX XX )NP )S (VP XX (NP XX )NP )VP", 3, 4),
+        ("XX", 0, 0),
+    ],
+)
+def test_what_is_no_tree_over_the_right_words_is_mended_and_not_valid(text: str, right: int, written: int) -> None:
+    found = bracket_f1([text], [GOLD])
+    assert found == generation.Brackets(2 * right / (written + 4), 0)
+
+
+def test_trees_may_have_words_or_parts_of_speech_in_their_places() -> None:
+    assert bracket_f1(["(S (NP DT NN )NP (VP VBD (NP NN )NP )VP )S"], [GOLD]).f1 == 1
+
+
+def test_a_broken_gold_tree_is_named() -> None:
+    with pytest.raises(BadInput, match=r"^gold tree 2: '\(S XX' is no tree; "):
+        bracket_f1([GOLD, GOLD], [GOLD, "(S XX"])
+
+
+# --- what costs nothing -----------------------------------------------------------------------------------------------
+
+
+def test_a_free_baseline_writes_the_commonest_target() -> None:
+    assert most_frequent(["b", "a", "b"], 3) == ["b", "b", "b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("It rains. We stay.", "It rains."),
+        ("  Really?! Yes.", "Really?!"),
+        ('"Stop." He ran.', '"Stop."'),
+        ("Dr. Smith met Mr. J. Bond. They left.", "Dr. Smith met Mr. J. Bond."),
+        ("In the U.S. Senate it cost 3.5 million. Then", "In the U.S. Senate it cost 3.5 million."),
+        ("It cost approx. ten. He paid.", "It cost approx. ten."),
+        ("A title\n\nThe text. More.", "A title"),
+        ("今日は雨です。明日は晴れ。", "今日は雨です。"),
+        ("no end at all", "no end at all"),
+        ("in the u.s. mr. bond paid 3.5 mln. he left.", "in the u.s. mr. bond paid 3.5 mln."),
+        ("", ""),
+    ],
+)
+def test_the_first_sentence_ends_where_a_reader_ends_it(text: str, first: str) -> None:
+    assert lead_1([text]) == [first]
