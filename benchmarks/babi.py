@@ -11,7 +11,7 @@ training stories is held out, and decides). Models of several tasks share words 
 its own task alone and scores the answers of that task alone. On a GPU tasks of short stories are one batch of models
 and those of long ones another, on a CPU, where padding costs time, the restarts of each task are one (`--together yes`:
 all are one; `no`: each task by itself). Training stories that recur in a test
-file (135 of 1,000 in task 4) are learned from, as in the published numbers; data.recurring=drop leaves them out.
+file (135 of 1,000 in task 4) are learned from, as in the published numbers; data.duplicate_questions=drop leaves them out.
 """
 
 import argparse
@@ -108,7 +108,7 @@ class Own:
         self.batches.device = device
 
     def loss(self, model: Any, batch: StoryBatch, start: int = 0) -> Loss:
-        y = self.stock.says(model, "train", batch.tokens[:, 0], blanks=batch.blanks, linear=batch.linear)
+        y = self.stock.says(model, "train", batch.tokens[:, 0], attend_empty_slots=batch.blanks, linear=batch.linear)
         return Loss(F.cross_entropy(y, batch.targets, reduction="sum"))
 
 
@@ -188,7 +188,7 @@ def main() -> None:
     asked = [n for n in asked if n in there]
     settings = {
         "data.valid": 0.1 if "valid" in (given.pick, given.judge) else 0.0,
-        "data.recurring": "keep",
+        "data.duplicate_questions": "keep",
         "train.device": given.device,
         **({"model.d": 50, "train.epochs": 60, "task.linear_start": 30} if given.joint else {}),
         **dict(map(override, given.settings)),

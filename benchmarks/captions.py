@@ -25,12 +25,7 @@ from harken.recipe import override
 
 CPU: dict[str, Any] = {"model.d": 64, "model.layers": 2, "model.decoder_layers": 1}
 GPU: dict[str, Any] = {"train.batch": 256}
-EACH: dict[str, Any] = {
-    "train.optimizer": "muon",
-    "train.lr": 1e-2,
-    "task.measure": "exact_match",
-    "task.eval_pairs": 0,
-}
+EACH: dict[str, Any] = {"train.optimizer": "muon", "train.lr": 1e-2, "task.metric": "exact_match", "task.eval_pairs": 0}
 
 
 def photos(folder: str | None, home: Path) -> Path:

@@ -43,7 +43,7 @@ def harken(*words: object) -> dict:
 
 def row(recipe: str, text: Path, steps: int, folder: Path) -> bool:
     """Check, train, print; whether all of it was predicted well enough."""
-    tokens = ["data.tokens=word"] if text.stem == "words" and recipe in ("rnn", "gru", "lstm") else []
+    tokens = ["data.tokenizer=word"] if text.stem == "words" and recipe in ("rnn", "gru", "lstm") else []
     given = [recipe, f"data.path={text}", f"train.steps={steps}", *tokens]
     estimate = harken("check", *given)["estimate"]
     cost = harken("train", *given, "--out", folder / f"{recipe}-{text.stem}")["cost"]

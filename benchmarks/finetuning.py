@@ -235,7 +235,7 @@ def main() -> None:
     tokenizer = words(data, options.tokenizer)
     theirs = peer(options, place / "theirs", tokenizer)
     bring(place / "theirs", place / "run")
-    settings = {"from": str(place / "run"), "data.longest": PADDED, "train.batch": BATCH, "train.lr": 2e-5}
+    settings = {"from": str(place / "run"), "data.max_length": PADDED, "train.batch": BATCH, "train.lr": 2e-5}
     recipe = choose(str(data), settings | {"model.pool": "first", "data.valid": 0.0, "data.test": 0.0}).recipe
     opened, trainer = prepare(recipe, lambda *_, **__: None)
     with torch.no_grad():

@@ -26,7 +26,7 @@ from harken.errors import HarkenError
 
 SETTINGS = {"model.d": 32, "model.layers": 2, "model.heads": 2, "model.context": 16, "model.dropout": 0.1}
 SETTINGS |= {"train.batch": 4, "train.steps": 12, "train.eval_every": 4, "train.log_every": 1}
-SETTINGS |= {"train.checkpoint_every": 2, "train.keep": 1}
+SETTINGS |= {"train.checkpoint_every": 2, "train.keep_checkpoints": 1}
 LAST = ("model.safetensors", "cost.json", "report.html", "harken.json")
 MOMENTS = {"after step 5": ("step", 5), "after the last checkpoint": ("checkpoint", 12)}  # when the disk fills up
 MIB = 16

@@ -27,7 +27,12 @@ ROWS: dict[str, dict[str, Any]] = {  # the bases in which most were learned, as 
     "log-uniform": {"data.operands": "log-uniform", "data.base": 2401},
     "both": {"data.operands": "log-uniform", "data.outcomes": "log-uniform", "data.base": 1000},
     "curriculum": {"data.operands": "uniform", "data.base": 420, "data.curriculum": PLANNED},
-    "shuffled": {"data.operands": "uniform", "data.base": 420, "data.curriculum": PLANNED, "data.shuffled": True},
+    "shuffled": {
+        "data.operands": "uniform",
+        "data.base": 420,
+        "data.curriculum": PLANNED,
+        "data.shuffle_curriculum": True,
+    },
 }
 PUBLISHED = {"uniform": 38, "log-uniform": 73, "both": 91}  # Charton 2023, arXiv 2308.15594
 SETTINGS: dict[str, Any] = {
@@ -35,17 +40,17 @@ SETTINGS: dict[str, Any] = {
     "model.layers": 2,
     "model.encoder_layers": 4,
     "model.heads": 8,
-    "model.hidden": 1024,
+    "model.d_ff": 1024,
     "train.batch": 512,
     "train.optimizer": "muon",
     "train.lr": 3e-3,
-    "train.best": False,
+    "train.keep_best": False,
     "data.examples": 300_000,
     "data.valid": 2000,
     "data.test": 20_000,
 }
 TIMED = 200  # steps from which a pace is told
-LEARNED = 0.95  # of the pairs with a gcd, as in task.learned
+LEARNED = 0.95  # of the pairs with a gcd, as in task.learned_threshold
 DRAWN = 2.0  # seconds in which examples are only drawn
 
 

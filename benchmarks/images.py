@@ -37,7 +37,7 @@ GPU: dict[str, Any] = {
     "train.optimizer": "muon",
     "train.lr": 1e-2,
     "train.weight_decay": 0.1,
-    "train.average": "moving",
+    "train.average": "ema",
 }
 
 

@@ -35,9 +35,16 @@ from harken.data.synthetic.tales import tales  # noqa: E402
 
 STEPS = 60
 MODELS = {"gpt": ["model.heads=2"], "lstm": ["model.kind=lstm"]}
-SETTINGS = ["model.d=32", "model.layers=2", "model.context=32", "model.dropout=0.1", "train.batch=8", "train.micro=3"]
+SETTINGS = [
+    "model.d=32",
+    "model.layers=2",
+    "model.context=32",
+    "model.dropout=0.1",
+    "train.batch=8",
+    "train.micro_batch=3",
+]
 SETTINGS += ["train.checkpoint_every=7", "train.log_every=1", "train.eval_every=20", "train.lr=3e-3"]
-SHORT = ["train.steps=12", "train.checkpoint_every=4", "train.keep=1"]  # where each moment has its turn
+SHORT = ["train.steps=12", "train.checkpoint_every=4", "train.keep_checkpoints=1"]  # where each moment has its turn
 KILLED = -signal.SIGKILL
 STOPPED = {signal.SIGTERM: (143, -signal.SIGTERM), signal.SIGINT: (130, -signal.SIGINT, 1)}  # 1: while Python starts
 

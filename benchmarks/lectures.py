@@ -51,7 +51,7 @@ CLAIMS = {
     ),
     "batch": Claim(  # few examples, read often, and the last weights: whoever can overfit does
         "does a small batch regularise?",
-        "train.batch=4,16,64 train.lr=1e-3,3e-3 train.optimizer=adamw train.best=false data.examples=3000",
+        "train.batch=4,16,64 train.lr=1e-3,3e-3 train.optimizer=adamw train.keep_best=false data.examples=3000",
         "train.epochs=20",
         "train.batch=2,4 data.examples=60",
     ),

@@ -3,7 +3,7 @@
     python benchmarks/long_texts.py facts               two facts far apart: 512 against 4096 tokens
     python benchmarks/long_texts.py reviews             IMDb (movie-reviews of the catalogue): 512 against 2048
     python benchmarks/long_texts.py reviews --data my.csv --minutes 20
-    python benchmarks/long_texts.py facts --words 300 --lengths 64 384 --texts 2000 --minutes 2 --set model.block=32
+    python benchmarks/long_texts.py facts --words 300 --lengths 64 384 --texts 2000 --minutes 2 --set model.block_size=32
 
 A text of the facts is made of the words of tales. Near its start a key is told of, of gold or of tin, and near its end
 a door, of glass or of cork; the label names both, so who reads the start alone is right for one text in two. With --ask
@@ -33,7 +33,7 @@ EDGE = 0.08  # share of a text in which a fact stands, at either end
 MODEL: dict[str, Any] = {"model.structure": "bigbird", "model.d": 128, "model.layers": 2, "model.heads": 4}
 TASKS: dict[str, dict[str, Any]] = {
     "facts": {
-        "data.tokens": "word",
+        "data.tokenizer": "word",
         "model.pool": "first",
         "model.dropout": 0.0,
         "model.head_dropout": 0.0,
@@ -41,7 +41,7 @@ TASKS: dict[str, dict[str, Any]] = {
         "train.batch": 16,
         "train.weight_decay": 0.01,
     },
-    "reviews": {"data.vocab": 16_000, "model.dropout": 0.2, "train.batch": 32, "train.lr": 5e-4},
+    "reviews": {"data.vocab_size": 16_000, "model.dropout": 0.2, "train.batch": 32, "train.lr": 5e-4},
 }
 LENGTHS = {"facts": [512, 4096], "reviews": [512, 2048]}
 
@@ -99,7 +99,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as home:
         path = written(options.task, options, Path(home))
         for L in options.lengths or LENGTHS[options.task]:
-            settings = {"data.kind": "table", "data.longest": L, "model.context": L, "train.seed": options.seed}
+            settings = {"data.kind": "table", "data.max_length": L, "model.context": L, "train.seed": options.seed}
             settings |= MODEL | TASKS[options.task] | more
             run = harken.train(path, out=Path(home) / str(L), minutes=options.minutes, settings=settings)
             tested = run.metrics["test"]

@@ -4,7 +4,7 @@
     python benchmarks/multi30k_tokens.py multi30k/ multi30k-tok/
 
 Punctuation is made even, then every file is lower-cased and split into tokens. A run on the result is judged with
-task.bleu=none, since its words are tokens already.
+task.bleu_tokenizer=none, since its words are tokens already.
 """
 
 import sys

@@ -5,7 +5,7 @@
     python benchmarks/pairs_decoding.py --device cpu --threads 2 --run runs/marian-like   sentences of a test split
 
 Random weights go on to the last token: all of the work, nothing to understand. A run must have Marian's
-choices: model.norm=post model.act=relu model.positions=sinusoid-halves. transformers gets the sentences in batches, in
+choices: model.norm=post model.activation=relu model.positions=sinusoid-halves. transformers gets the sentences in batches, in
 their order; harken all of them. Both take turns; counted are tokens of the best answers a second; the ratio is that of
 the medians.
 """
@@ -58,7 +58,7 @@ def peer(model: Seq2Seq, shape: TransformerShape, vocab: int) -> MarianMTModel:
 
 
 def random(options: argparse.Namespace) -> tuple[Seq2Seq, TransformerShape, list[list[int]], int]:
-    shape = TransformerShape(size=options.size, norm="post", act="relu", positions="sinusoid-halves")
+    shape = TransformerShape(size=options.size, norm="post", activation="relu", positions="sinusoid-halves")
     model = shape.build((options.vocab, options.vocab)).eval()
     model.loud = math.sqrt(shape.d)
     for weights in model.parameters():

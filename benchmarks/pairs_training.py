@@ -1,7 +1,7 @@
 """Training on sentence pairs: harken beside a plain loop around torch.nn.Transformer of the same size, in one run.
 
     python benchmarks/pairs_training.py pairs.tsv                                     the recipe that suits the pairs
-    python benchmarks/pairs_training.py random:30 model.size=base task.packed=true train.batch=400 data.vocab=32000
+    python benchmarks/pairs_training.py random:30 model.size=base task.packed=true train.batch=400 data.vocab_size=32000
 
 random:N are 20,000 pairs of N words in the mean, of 32,000 words; random:=N have N words each, so that nobody pads.
 
@@ -121,7 +121,7 @@ def main() -> None:
     dynamic = not options.data.startswith("random:=")  # where every batch has its shape, the peer is compiled for all
     if options.data.startswith("random:"):
         options.data = noise(options.data.removeprefix("random:"), tempfile.mkdtemp())
-        options.settings += ["data.tokens=word"]
+        options.settings += ["data.tokenizer=word"]
     recipe = choose(options.data, dict(map(recipes.override, options.settings))).recipe
     opened, trainer = prepare(recipe, lambda *_, **__: None)
     turns = {"harken": ours(trainer), "nn.Transformer": peer(trainer, opened, recipe, options.dropout, dynamic)}

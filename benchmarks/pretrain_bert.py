@@ -49,9 +49,9 @@ TEMPLATE, MEDIA = re.compile(r"\{\{[^{}]*\}\}"), re.compile(r"\[\[[\w -]+:[^\[\]
 LINK, OUTER = re.compile(r"\[\[(?:[^\[\]|]*\|)?([^\[\]]*)\]\]"), re.compile(r"\[\S*\s?([^\]]*)\]")
 SETTINGS = {
     "data.kind": "text",
-    "data.tokens": "wordpiece",
-    "data.vocab": 16_000,
-    "data.batches": "sentences",
+    "data.tokenizer": "wordpiece",
+    "data.vocab_size": 16_000,
+    "data.batching": "sentences",
     "data.valid": 0.02,
     "data.test": 0.02,
     "model.kind": "bert",

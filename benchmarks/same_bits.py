@@ -43,6 +43,9 @@ AUGMENT = {"task.shift": 0.1, "task.flip": True, "task.erase": 0.3, "task.mixup"
 
 FORMER_NAMES = {  # name of a setting -> its name before the redesign
     "data.tokenizer": "data.tokens",
+    "data.batching": "data.batches",
+    "data.vocab_size": "data.vocab",
+    "model.share_embeddings": "model.shared",
     "data.max_length": "data.longest",
     "data.bpe_dropout": "data.split_dropout",
     "data.shared_vocab": "data.joint",
@@ -61,7 +64,7 @@ FORMER_NAMES = {  # name of a setting -> its name before the redesign
     "train.plateau_patience": "train.patience",
     "data.target_level": "data.ask",
 }
-FORMER_VALUES = {("train.average", "ema"): "moving"}
+FORMER_VALUES = {("task.objective", "mlm"): "words", ("train.average", "ema"): "moving"}
 
 
 @dataclass(frozen=True)
@@ -244,9 +247,9 @@ def rows() -> dict[str, Row]:
     plain = {name: value for name, value in SMALL.items() if name not in ("model.layers", "model.heads")}
     found = {
         "text gpt": Row("text.txt", gpt, generate),
-        "text gpt bpe": Row("text.txt", {**gpt, "data.tokenizer": "bpe", "data.vocab": 300}, generate),
+        "text gpt bpe": Row("text.txt", {**gpt, "data.tokenizer": "bpe", "data.vocab_size": 300}, generate),
         "text gpt word": Row("text.txt", {**gpt, "data.tokenizer": "word"}, generate),
-        "text gpt packed": Row("text.txt", {**gpt, "data.batches": "packed", "data.documents": "blank"}, generate),
+        "text gpt packed": Row("text.txt", {**gpt, "data.batching": "packed", "data.documents": "blank"}, generate),
         "text gpt llama": Row("text.txt", {**gpt, "model.style": "llama", "model.kv_heads": 1}, generate),
         "text gpt window": Row("text.txt", {**gpt, "model.window": 4, "model.positions": "alibi"}, generate),
         "text gpt additive": Row("text.txt", {**gpt, "model.similarity": "additive"}, generate),
@@ -271,7 +274,7 @@ def rows() -> dict[str, Row]:
         "text bert": Row("text.txt", {**head, **CONTEXT, "data.kind": "text", "model.kind": "bert"}, fill),
         "text bert words": Row(
             "text.txt",
-            {**head, **CONTEXT, "data.kind": "text", "model.kind": "bert", "task.objective": "words",
+            {**head, **CONTEXT, "data.kind": "text", "model.kind": "bert", "task.objective": "mlm",
              "task.whole_words": True},
             fill,
         ),
@@ -284,9 +287,9 @@ def rows() -> dict[str, Row]:
         found[f"pairs {kind}"] = Row("pairs.tsv", {**settings, "model.kind": kind}, translate)
     found |= {
         "pairs bpe dropout": Row(
-            "pairs.tsv", {**pairs, "data.tokenizer": "bpe", "data.vocab": 400, "data.bpe_dropout": 0.1}, translate
+            "pairs.tsv", {**pairs, "data.tokenizer": "bpe", "data.vocab_size": 400, "data.bpe_dropout": 0.1}, translate
         ),
-        "pairs two vocabularies": Row("pairs.tsv", {**pairs, "data.shared_vocab": False, "model.shared": False}, translate),
+        "pairs two vocabularies": Row("pairs.tsv", {**pairs, "data.shared_vocab": False, "model.share_embeddings": False}, translate),
         "pairs packed": Row("pairs.tsv", {**pairs, "task.packed": True}, translate),
         "pairs trees": Row("trees.mrg", {**SMALL, **PAIRS}, lambda run: run.translate("the cat sees")),
         "table gpt": Row("labels.csv", {**head, "data.kind": "table", "model.kind": "gpt"}, classify("A warm day")),

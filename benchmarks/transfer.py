@@ -37,13 +37,13 @@ class Set:
 FEW = {"train.compile": "no"}  # so few updates that compiling takes longer
 SETS = {
     "sst-2": Set(("glue/SST-2/train.tsv",), "glue/SST-2/dev.tsv", ("accuracy",), {"train.epochs": 3}),
-    "mrpc": Set(("glue/MRPC/train.tsv",), "glue/MRPC/dev.tsv", ("f1", "accuracy"), FEW | {"task.measure": "f1"}),
+    "mrpc": Set(("glue/MRPC/train.tsv",), "glue/MRPC/dev.tsv", ("f1", "accuracy"), FEW | {"task.metric": "f1"}),
     "cola": Set(("glue/CoLA/train.tsv",), "glue/CoLA/dev.tsv", ("matthews",),
-                FEW | {"task.measure": "matthews", "data.text": 4, "data.label": 2}),
+                FEW | {"task.metric": "matthews", "data.text": 4, "data.label": 2}),
     "rte": Set(("glue/RTE/train.tsv",), "glue/RTE/dev.tsv", ("accuracy",), FEW, 256),
     "sts-b": Set(("glue/STS-B/train.tsv",), "glue/STS-B/dev.tsv", ("spearman", "pearson"),
-                 FEW | {"task.measure": "spearman"}),
-    "sms": Set(("sms-spam/sms.tsv",), None, ("f1", "accuracy"), FEW | {"task.measure": "f1", "data.test": 0.1}),
+                 FEW | {"task.metric": "spearman"}),
+    "sms": Set(("sms-spam/sms.tsv",), None, ("f1", "accuracy"), FEW | {"task.metric": "f1", "data.test": 0.1}),
     "conll": Set(("conll2003/eng.train",), "conll2003/eng.testa", ("f1",), longest=256),
     "squad": Set(("squad/amazon_reviews_v1.0.json", "squad/nyt_v1.0.json", "squad/reddit_v1.0.json"),
                  "squad/squaddev_v1.1.json", ("f1", "em"), {"train.epochs": 3}, 384),
@@ -63,7 +63,7 @@ def command(name: str, options: argparse.Namespace, given: list[str]) -> list[st
             (folder / file.name).symlink_to(file.absolute())
         data = [folder]
     longest = min(chosen.longest, recipes.read(options.run / "recipe.toml")["model.context"])
-    settings = SHARED | chosen.settings | {"data.longest": longest}
+    settings = SHARED | chosen.settings | {"data.max_length": longest}
     settings |= {"data.overlap": longest // 3} if name == "squad" else {}
     if any(word.startswith(BUDGETS) for word in given):
         settings = {path: value for path, value in settings.items() if path not in BUDGETS}

@@ -35,7 +35,7 @@ COLUMNS = ("train", "eval", "kill+resume", "look", "audit", "serve", "export", "
 PASSES = "passes"
 STEPS, DIES, SAVES = 6, 5, 2  # dies in step 5; the last checkpoint is of step 4
 SETTINGS: Mapping[str, Any] = {
-    "data.tokens": "char",
+    "data.tokenizer": "char",
     "model.d": 16,
     "model.layers": 1,
     "model.dropout": 0.1,  # so that the random state must be taken up again too
@@ -54,7 +54,7 @@ HEADS = [
 ]  # fmt: skip
 PICTURES = {"model.heads": 2, "model.stem": "patch", "model.pool": "first"}  # those of the paper, which others have too
 PICTURES |= {"task.shift": 0.1, "task.flip": True, "task.erase": 0.3, "task.mixup": 0.3, "task.cutmix": 0.3}
-PAIRS = {"task.eval_pairs": 10, "task.longest": 12, "task.beam": 1, "task.label_smoothing": 0.1}
+PAIRS = {"task.eval_pairs": 10, "task.max_new_tokens": 12, "task.beam": 1, "task.label_smoothing": 0.1}
 TWO_HEADS = ("gpt", "bert", "transformer", "set", "caption")
 SHORT = {("text", model) for model in ("gpt", "rnn", "gru", "lstm")}
 
@@ -74,12 +74,12 @@ class Family:
         own: dict[str, Any] = {"model.heads": 2} if self.model in TWO_HEADS else {}
         own |= {"model.context": 16} if (self.data, self.model) in SHORT else {}
         own |= PAIRS if self.data == "pairs" else {}
-        own |= {"data.tokens": "wordpiece"} if self.model == "bert" or self.data in ("tags", "spans") else {}
+        own |= {"data.tokenizer": "wordpiece"} if self.model == "bert" or self.data in ("tags", "spans") else {}
         own |= PICTURES if self.data == "images" else {}
-        own |= {"task.eval_pairs": 10, "task.longest": 8, "task.beam": 1} if self.data == "captions" else {}
+        own |= {"task.eval_pairs": 10, "task.max_new_tokens": 8, "task.beam": 1} if self.data == "captions" else {}
         own |= {"model.heads": 2} if self.model in ("gat", "graph-transformer") else {}
         own |= {"data.valid": 10, "data.test": 10} if self.data == "maths" else {}
-        own |= {"data.tokens": "word"} if self.data == "stories" else {}
+        own |= {"data.tokenizer": "word"} if self.data == "stories" else {}
         source = registry.find("data", self.data)
         known = {"data": source, "model": registry.find(f"model{getattr(source, 'of', '')}", self.model)}
         made = {**SETTINGS, "data.kind": self.data, "model.kind": self.model, **own}

@@ -31,10 +31,10 @@ def the_same_start(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 TINY = {"model.d": 16, "model.context": 16, "train.steps": 20, "train.batch": 8, "train.eval_every": 20}
 GPT = {"model.kind": "gpt", "model.layers": 1, "model.heads": 2}
 KINDS = {
-    "char": {**GPT, "data.tokens": "char"},
-    "word": {**GPT, "data.tokens": "word", "data.vocab": 120},
-    "bpe": {**GPT, "data.tokens": "bpe", "data.vocab": 300},
-    "lstm": {"model.kind": "lstm", "data.tokens": "char"},
+    "char": {**GPT, "data.tokenizer": "char"},
+    "word": {**GPT, "data.tokenizer": "word", "data.vocab_size": 120},
+    "bpe": {**GPT, "data.tokenizer": "bpe", "data.vocab_size": 300},
+    "lstm": {"model.kind": "lstm", "data.tokenizer": "char"},
 }
 
 
@@ -76,7 +76,7 @@ def pair_file(tmp_path_factory) -> Path:
     return path
 
 
-PAIRED = {"model.d": 32, "model.layers": 1, "model.heads": 2, "data.tokens": "word", "task.eval_pairs": 40}
+PAIRED = {"model.d": 32, "model.layers": 1, "model.heads": 2, "data.tokenizer": "word", "task.eval_pairs": 40}
 PAIRED |= {"train.steps": 90, "train.batch": 32, "train.eval_every": 45, "train.threads": 1}
 
 

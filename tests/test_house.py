@@ -107,7 +107,11 @@ def test_imports_point_to_the_right() -> None:
 
 def test_an_import_to_the_left_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     path = SRC / "tasks" / "made_up.py"
-    for text in ("from harken.inference.run import load", "from harken import inference", "from ..inference import run"):
+    for text in (
+        "from harken.inference.run import load",
+        "from harken import inference",
+        "from ..inference import run",
+    ):
         monkeypatch.setitem(TREES, path, ast.parse(f"def late():\n    {text}"))
         assert [breach.partition(",")[2] for breach in _breaches(path)] == [" which is not to the right of tasks"]
 

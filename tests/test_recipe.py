@@ -90,7 +90,7 @@ def test_two_steps_of_every_shipped_recipe_run(name, files, tmp_path, monkeypatc
     tiny |= {"model.layers": 1} if "layers" in type(made.model).model_fields else {}
     drawn = {"data.valid": 50, "data.test": 50}  # of mathematics, which is not read
     tiny |= drawn if made.data.kind == "maths" else {"data.path": str(files[made.data.kind])}
-    tiny |= {"data.vocab": 300} if "vocab" in type(made.data).model_fields else {}
+    tiny |= {"data.vocab_size": 300} if "vocab" in type(made.data).model_fields else {}
     tiny |= {"model.context": 8} if made.data.kind == "text" else {}
     tiny |= {f"task.{n}": 200 for n in ("eval_pairs", "eval_tokens") if n in type(made.task).model_fields}
     tiny |= {"model.heads": 2} if "heads" in type(made.model).model_fields else {}
@@ -245,7 +245,7 @@ def test_steps_of_a_file_stay_when_the_command_line_says_nothing_of_the_budget()
     [
         ("model.layers=6", 6),
         ("train.lr=1e-3", 1e-3),
-        ("model.tied=false", False),
+        ("model.tie_embeddings=false", False),
         ("train.betas=[0.9, 0.95]", [0.9, 0.95]),
         ("data.mix={a.txt = 1}", {"a": {"txt": 1}}),
         ("data.path=my text.txt", "my text.txt"),
@@ -275,7 +275,7 @@ def test_a_setting_of_the_command_line_is_toml_or_else_plain_text(text, value):
         ({"model.layers": 0}, "lm.toml: model.layers = 0: accepted: whole number ≥ 1 and ≤ 1000"),
         ({"model.norm": "before"}, "lm.toml: model.norm = 'before': accepted: pre, post, none"),
         ({"model.norm": "nome"}, "lm.toml: model.norm = 'nome': accepted: pre, post, none. Did you mean none?"),
-        ({"model.tied": "maybe"}, "lm.toml: model.tied = 'maybe': accepted: true or false"),
+        ({"model.tie_embeddings": "maybe"}, "lm.toml: model.tie_embeddings = 'maybe': accepted: true or false"),
         ({"train.betas": [0.9]}, "lm.toml: train.betas = [0.9]: accepted: list of 2, each a number ≥ 0 and < 1"),
         ({"train.betas": [0.9, "b"]}, "lm.toml: train.betas = 'b': accepted: a finite number"),
         ({"data.mix": 5}, "lm.toml: data.mix = 5: accepted: table {name = number}"),

@@ -2,7 +2,7 @@
 
 from . import Seen, show
 
-SMALL = {"model.layers": 1, "data.base": 20, "data.largest": 400, "data.classes": 20, "data.test": 0}
+SMALL = {"model.layers": 1, "data.base": 20, "data.max_operand": 400, "data.classes": 20, "data.test": 0}
 STEPS = 300
 
 

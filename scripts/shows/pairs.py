@@ -24,7 +24,7 @@ FAMILIES: dict[str, Any] = {
     "rnn": RNNSeq2SeqShape(d=32),
     "rnn-attention": RNNAttentionShape(d=32),
     "conv": ConvShape(d=32, layers=2),
-    "transformer": TransformerShape(d=32, layers=2, heads=2, hidden=64, positions="sinusoid"),
+    "transformer": TransformerShape(d=32, layers=2, heads=2, d_ff=64, positions="sinusoid"),
 }
 
 
@@ -44,7 +44,7 @@ def drawn(rows: int, L: int) -> Tensor:
 @show()
 def seq2seq_layers() -> Seen:
     """Embedding, self-attention encoder, masked decoder with cross-attention, classification: all of the weights."""
-    model = built("transformer", shared=False, tied=False)
+    model = built("transformer", shared=False, tie_embeddings=False)
     cross = [part for block in model.stack.blocks for part in (block.cross, block.cross_sub)]
     layers = {"embedding": [model.source_embed, model.embed], "encoder": [model.encoder, model.encoder_norm]}
     layers |= {"cross-attention": cross, "classification": [model.norm, model.head]}
@@ -57,7 +57,7 @@ def seq2seq_layers() -> Seen:
 @show()
 def seq2seq_equations() -> Seen:
     """The lecture's encoder and decoder, layer by layer: LL(g + PE), self-attention, cross-attention to LN(H), MLP."""
-    model = built("transformer", lift=True)
+    model = built("transformer", input_projection=True)
     source, target = drawn(1, 7), drawn(1, 5)
 
     def begun(tokens: Tensor, lift: nn.Module) -> Tensor:

@@ -37,7 +37,7 @@ def learning(**settings: Any) -> Iterator[Trainer]:
     small: dict[str, Any] = {"model.d": 32, "model.layers": 1, "model.context": 32}
     if settings.get("model__kind", "gpt") == "gpt":
         small |= {"model.layers": 2, "model.heads": 2, "model.positions": "rotary"}
-    fixed = {"data.tokens": "word", "train.precision": "float32", "train.device": "cpu", "train.lr": 1e-2}
+    fixed = {"data.tokenizer": "word", "train.precision": "float32", "train.device": "cpu", "train.lr": 1e-2}
     given = {name.replace("__", "."): value for name, value in settings.items()}
     before = os.environ.get("HARKEN_CACHE")
     with tempfile.TemporaryDirectory() as folder:
@@ -96,7 +96,7 @@ def unseen_lengths() -> Seen:
     """Trained on 32 words, asked at 33 to 64: waves can be computed there, but what they say was never learned."""
     beyond = {}
     for kind in ("sinusoid", "alibi"):
-        with learning(model__positions=kind, model__tied=False) as trainer:
+        with learning(model__positions=kind, model__tie_embeddings=False) as trainer:
             _as_large_as_waves(trainer.model)
             learn(trainer, 150)
             text = torch.as_tensor(trainer.task.data.splits["valid"][0].tokens[:1281].astype("int64"))
@@ -125,7 +125,7 @@ def dropout_of_the_lab() -> Seen:
 @show(slow=True, timed=True)
 def lab01_epoch() -> Seen:
     """Seconds of one epoch of Lab 01's shape on this machine, from six steps; 10,000 words in the dictionary."""
-    shape = Shape(d=128, layers=2, heads=4, context=100, lift=True, tied=False)
+    shape = Shape(d=128, layers=2, heads=4, context=100, input_projection=True, tie_embeddings=False)
     model = shape.build(10_000)
     updating = optimizer(model, Train())
     times = []
@@ -161,7 +161,7 @@ def parts_of_a_batch() -> Seen:
     found = []
     for micro in (16, 3):
         torch.manual_seed(0)
-        with learning(train__micro=micro, train__optimizer="sgd", train__lr=0.5, train__warmup=0) as trainer:
+        with learning(train__micro_batch=micro, train__optimizer="sgd", train__lr=0.5, train__warmup=0) as trainer:
             trainer.update(2)
             found.append(torch.cat([w.flatten() for w in weights(trainer.model).values()]).clone())
     x = gap(*found)

@@ -62,7 +62,7 @@ def distribution() -> Seen:
 @show()
 def lab01_weights() -> Seen:
     """Embedding, attention and classification layers of Lab 01: 2 blocks, d 128, 4 heads, LL, 10,000 words."""
-    shape = Shape(d=128, layers=2, heads=4, context=100, lift=True, tied=False)
+    shape = Shape(d=128, layers=2, heads=4, context=100, input_projection=True, tie_embeddings=False)
     model = shape.build(10_000)
     parts = [sum(p.numel() for p in m.parameters()) for m in (model.embed, model.stack, model.head)]
     count = sum(p.numel() for p in model.parameters())
@@ -81,8 +81,8 @@ def gpt2_weights() -> Seen:
 
 @show()
 def lift() -> Seen:
-    """H^0 = LL(embedding + PE): with model.lift there is one more linear layer, before the first block."""
-    model, words = small(lift=True), torch.randint(50, (1, 9))
+    """H^0 = LL(embedding + PE): with model.input_projection there is one more linear layer, before the first block."""
+    model, words = small(input_projection=True), torch.randint(50, (1, 9))
     nn.init.normal_(model.lift.weight)
     placed = model.stack.positions.add(model.embed(words) * model.loud, torch.arange(9))
     h = model.norm(model.stack(placed @ model.lift.weight.T + model.lift.bias, structure=CAUSAL))

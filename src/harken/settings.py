@@ -61,7 +61,7 @@ class Outputs(NamedTuple):
 class Pixels(NamedTuple):
     """What pictures ask of a model: their side and channels, and how many numbers it gives for each."""
 
-    side: int
+    image_size: int
     channels: int
     outputs: int
 

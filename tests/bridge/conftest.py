@@ -82,8 +82,8 @@ def made(words, tmp_path):
     def make(settings, **labels):
         """A run folder with random weights, as a training would have left it."""
         recipe, folder = resolve(("test", settings)), tmp_path / "run"
-        tokenizer = told(words[settings.get("data.tokens", "bpe")], recipe.data.kind, **labels)
-        if not settings.get("data.joint", True):
+        tokenizer = told(words[settings.get("data.tokenizer", "bpe")], recipe.data.kind, **labels)
+        if not settings.get("data.shared_vocab", True):
             tokenizer = Tokenizers(tokenizer.source, words["char"])
         torch.manual_seed(0)
         model = recipe.build(tokenizer.vocab)

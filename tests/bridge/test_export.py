@@ -18,19 +18,19 @@ pytestmark = pytest.mark.oracle
 LIMIT = 1e-5
 GPT = {"model.kind": "gpt", "model.d": 32, "model.layers": 2, "model.heads": 4, "model.context": 40}
 BERT = {"model.kind": "bert", "model.d": 32, "model.layers": 2, "model.heads": 4, "model.context": 40}
-BERT |= {"data.tokens": "wordpiece"}
+BERT |= {"data.tokenizer": "wordpiece"}
 LLAMA = {**GPT, "model.style": "llama", "model.kv_heads": 2}
 MODELS = {
     "gpt2": {**GPT, "model.style": "gpt2"},
     "llama": LLAMA,
-    "llama-tied": {**LLAMA, "model.tied": True, "model.scaling": {"factor": 2.0}},
+    "llama-tied": {**LLAMA, "model.tie_embeddings": True, "model.rope_scaling": {"factor": 2.0}},
     "mistral": {**LLAMA, "model.window": 7},
     "qwen2": {**LLAMA, "model.bias": "qkv"},
-    "gemma": {**LLAMA, "model.act": "geglu", "model.loud": 32**0.5, "model.tied": True},
+    "gemma": {**LLAMA, "model.activation": "geglu", "model.embedding_scale": 32**0.5, "model.tie_embeddings": True},
     "bert": BERT,
-    "bert-body": {**BERT, "model.fill": False, "model.follows": False},
-    "bert-words": {**BERT, "model.follows": False, "model.pooler": False, "model.act": "relu"},
-    "distilbert": {**BERT, "model.follows": False, "model.pooler": False, "model.segments": 0},
+    "bert-body": {**BERT, "model.mlm_head": False, "model.nsp_head": False},
+    "bert-words": {**BERT, "model.nsp_head": False, "model.pooler": False, "model.activation": "relu"},
+    "distilbert": {**BERT, "model.nsp_head": False, "model.pooler": False, "model.segments": 0},
 }
 
 
@@ -84,25 +84,25 @@ def test_two_sentences_are_framed_as_bert_has_them(made, tmp_path):
     h = run.model(asked["input_ids"], segments=asked["token_type_ids"])
     said = theirs(**asked)
     assert (run.model.logits(h) - said.prediction_logits).abs().max() <= LIMIT
-    assert (run.model.follows(h[:, 0]) - said.seq_relationship_logits).abs().max() <= LIMIT
+    assert (run.model.next_sentence_scores(h[:, 0]) - said.seq_relationship_logits).abs().max() <= LIMIT
 
 
 def test_a_model_without_a_counterpart_is_told_what_it_lacks(made, tmp_path):
-    run = made({**GPT, "model.positions": "learned", "model.lift": True})
+    run = made({**GPT, "model.positions": "learned", "model.input_projection": True})
     with pytest.raises(BadInput, match=r"it would have with model\.lift=False$"):
         export(run, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_blocks_have_no_counterpart_and_their_settings_need_none(made, tmp_path):
-    settings = {**MODELS["gpt2"], "model.structure": "bigbird", "model.block": 8}
+    settings = {**MODELS["gpt2"], "model.structure": "bigbird", "model.block_size": 8}
     with pytest.raises(BadInput, match=r"it would have with model\.structure=full$"):
         export(made(settings), tmp_path / "out")
 
 
 def test_a_kind_without_a_counterpart_is_refused(made, tmp_path):
     with pytest.raises(BadInput, match="a lstm of text has no counterpart"):
-        export(made({"model.kind": "lstm", "model.d": 16, "data.tokens": "char"}), tmp_path / "out")
+        export(made({"model.kind": "lstm", "model.d": 16, "data.tokenizer": "char"}), tmp_path / "out")
 
 
 def test_a_full_folder_is_left_alone(made, tmp_path):
@@ -125,7 +125,7 @@ def test_a_certificate_that_fails_leaves_nothing(made, tmp_path, monkeypatch):
 
 
 def test_characters_are_exported_with_their_ids(made, tmp_path):
-    run = made({**MODELS["gpt2"], "data.tokens": "char"})
+    run = made({**MODELS["gpt2"], "data.tokenizer": "char"})
     export(run, tmp_path / "out")
     words = AutoTokenizer.from_pretrained(tmp_path / "out")
     assert words("Tom ß")["input_ids"] == run.tokenizer.encode("Tom ß").tolist()

@@ -16,13 +16,13 @@ from harken.errors import BadInput
 pytestmark = pytest.mark.oracle
 LIMIT = 1e-5
 BODY = {"data.kind": "pairs", "model.kind": "transformer", "model.d": 32, "model.layers": 2, "model.heads": 4}
-BODY |= {"model.hidden": 48, "model.context": 48, "model.norm": "post"}
-MARIAN = {**BODY, "model.positions": "sinusoid-halves", "model.act": "relu", "model.loud": 1.0}
+BODY |= {"model.d_ff": 48, "model.context": 48, "model.norm": "post"}
+MARIAN = {**BODY, "model.positions": "sinusoid-halves", "model.activation": "relu", "model.embedding_scale": 1.0}
 MODELS = {
     "marian": MARIAN,
-    "marian-loud": {**MARIAN, "model.loud": 32**0.5, "model.encoder_layers": 3, "model.head_bias": True},
-    "marian-paper": {**BODY, "model.positions": "sinusoid", "model.act": "relu"},  # as the recipe translate-base
-    "bart": {**BODY, "model.positions": "learned", "model.embed_norm": True, "data.tokens": "char"},
+    "marian-loud": {**MARIAN, "model.embedding_scale": 32**0.5, "model.encoder_layers": 3, "model.head_bias": True},
+    "marian-paper": {**BODY, "model.positions": "sinusoid", "model.activation": "relu"},  # as the recipe translate-base
+    "bart": {**BODY, "model.positions": "learned", "model.embed_norm": True, "data.tokenizer": "char"},
 }
 TEXT = "Tom had a hat"
 
@@ -72,9 +72,9 @@ def test_the_way_back_gives_the_scores_of_the_run(made, tmp_path):
     ("chosen", "wanted"),
     [
         ({"model.norm": "pre", "model.positions": "rotary"}, "model.positions=sinusoid-halves, model.norm=post"),
-        ({"model.tied": False}, "model.tied=True"),
-        ({"data.joint": False, "model.shared": False}, "model.shared=True"),
-        ({"model.kv_heads": 2, "model.rms": True}, "model.kv_heads=4, model.rms=False"),
+        ({"model.tie_embeddings": False}, "model.tie_embeddings=True"),
+        ({"data.shared_vocab": False, "model.share_embeddings": False}, "model.share_embeddings=True"),
+        ({"model.kv_heads": 2, "model.rms_norm": True}, "model.kv_heads=4, model.rms_norm=False"),
     ],
 )
 def test_a_model_that_has_no_counterpart_is_told_what_it_lacks(made, tmp_path, chosen, wanted):
@@ -83,7 +83,7 @@ def test_a_model_that_has_no_counterpart_is_told_what_it_lacks(made, tmp_path, c
 
 
 def test_words_whose_signs_stand_apart_are_left_out_and_the_certificate_says_so(made, tmp_path):
-    run = made({**MARIAN, "data.tokens": "word"})
+    run = made({**MARIAN, "data.tokenizer": "word"})
     certificate = export(run, tmp_path / "out")
     assert certificate["logits"]["passed"]
     assert "signs that are words of their own" in certificate["not_checked"][0]

@@ -159,7 +159,7 @@ def test_numbers_are_unpacked_as_the_gguf_package_does(kind: str, tokens: Tokeni
 
 @pytest.mark.parametrize("kind", ["F32", "Q4_0", "Q8_0"])
 def test_scores_and_100_greedy_tokens_are_those_of_transformers(kind: str, tokens: Tokenizer, tmp_path: Path) -> None:
-    path = written(tmp_path / "a.gguf", tokens, kind, tied=kind != "Q8_0")
+    path = written(tmp_path / "a.gguf", tokens, kind, tie_embeddings=kind != "Q8_0")
     theirs = transformers.AutoModelForCausalLM.from_pretrained(
         tmp_path, gguf_file=path.name, dtype=torch.float32
     ).eval()

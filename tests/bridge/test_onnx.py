@@ -18,7 +18,7 @@ from harken.errors import BadInput, MissingExtra
 
 pytestmark = pytest.mark.oracle
 BODY = {"model.d": 32, "model.layers": 1, "model.heads": 4, "model.context": 40}
-BERT = {**BODY, "model.kind": "bert", "data.tokens": "wordpiece"}
+BERT = {**BODY, "model.kind": "bert", "data.tokenizer": "wordpiece"}
 LLAMA = {**BODY, "model.kind": "gpt", "model.style": "llama", "model.kv_heads": 2, "model.window": 5}
 PAIRS = {**BODY, "model.kind": "transformer", "data.kind": "pairs"}
 
@@ -59,7 +59,7 @@ def test_the_states_of_padded_texts_are_the_runs(made):
 
 @torch.no_grad()
 def test_the_scores_of_a_target_are_the_runs_for_sources_of_any_length(made, tmp_path):
-    run = made({**PAIRS, "data.joint": False, "model.shared": False})
+    run = made({**PAIRS, "data.shared_vocab": False, "model.share_embeddings": False})
     assert run.tokenizer.target.vocab < 100 < run.tokenizer.source.vocab
     assert onnx.export(run, tmp_path / "out")["logits"]["passed"]
     graph, edge = session(tmp_path / "out"), run.model.edge
@@ -141,7 +141,7 @@ def test_blocks_are_refused_in_one_line(made, tmp_path):
 
 
 def test_what_cannot_be_exported_is_refused(made, tmp_path, monkeypatch):
-    run = made({"model.kind": "lstm", "model.d": 16, "data.tokens": "char"})
+    run = made({"model.kind": "lstm", "model.d": 16, "data.tokenizer": "char"})
     with pytest.raises(BadInput, match="a lstm is not exported to ONNX"):
         onnx.export(run, tmp_path / "out")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)

@@ -11,7 +11,14 @@ from harken.data.synthetic import scenes
 from harken.experiments import train
 from harken.experiments.demos import scenes as demo_scenes
 
-TINY = ["train.steps=2", "train.batch=8", "model.size=tiny", "train.threads=1", "task.longest=6", "task.eval_pairs=3"]
+TINY = [
+    "train.steps=2",
+    "train.batch=8",
+    "model.size=tiny",
+    "train.threads=1",
+    "task.max_new_tokens=6",
+    "task.eval_pairs=3",
+]
 
 
 @pytest.fixture
@@ -64,7 +71,7 @@ def test_what_is_mistyped_is_told(harken, run, typed, told):
 def test_the_demo_of_scenes_captions_pairs_that_never_met(harken, monkeypatch):
     def small(data, *, minutes, **how):
         assert (data, minutes) == ("scenes", 4.0)
-        tiny = {"train.steps": 2, "model.size": "tiny", "task.longest": 6, "task.eval_pairs": 3}
+        tiny = {"train.steps": 2, "model.size": "tiny", "task.max_new_tokens": 6, "task.eval_pairs": 3}
         return train.train(data, settings=tiny, **how)
 
     monkeypatch.setattr(demo_scenes, "train", small)

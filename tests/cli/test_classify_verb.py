@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-TINY = ["model.d=16", "model.layers=1", "model.heads=2", "data.vocab=200", "train.steps=3", "train.batch=16"]
+TINY = ["model.d=16", "model.layers=1", "model.heads=2", "data.vocab_size=200", "train.steps=3", "train.batch=16"]
 WORDS = ["red", "green", "blue", "loud", "quiet", "warm"]
 
 

@@ -9,7 +9,7 @@ TINY = ["model.d=16", "model.layers=1", "model.heads=2", "model.context=16", "tr
 
 @pytest.fixture
 def bert(harken, tales):
-    said = harken("train", tales, "model.kind=bert", "--out", "bert", *TINY, "data.vocab=200")
+    said = harken("train", tales, "model.kind=bert", "--out", "bert", *TINY, "data.vocab_size=200")
     assert said.code == 0, said
     return "bert"
 

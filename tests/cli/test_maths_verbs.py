@@ -7,7 +7,7 @@ import pytest
 
 from harken.console import ENOUGH, MANY
 
-SETTINGS = ("model.d=16", "model.layers=1", "model.heads=2", "model.hidden=32", "train.batch=16", "train.threads=1")
+SETTINGS = ("model.d=16", "model.layers=1", "model.heads=2", "model.d_ff=32", "train.batch=16", "train.threads=1")
 SETTINGS += ("data.valid=60", "data.test=40", "data.examples=80", "train.steps=2", "train.compile=no")
 
 

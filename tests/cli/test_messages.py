@@ -170,7 +170,10 @@ def test_a_demo_that_is_not_there(wrong, harken):
             "train.optimizer = 'adamW': accepted: adamw, muon, adam, rmsprop, sgd. Did you mean adamw?",
         ),
         ("train.average=ema", "train.average = 'ema': accepted: none, moving, last. Did you mean moving?"),
-        ("data.tokens=chars", "data.tokens = 'chars': accepted: char, byte, word, bpe, wordpiece. Did you mean char?"),
+        (
+            "data.tokenizer=chars",
+            "data.tokenizer = 'chars': accepted: char, byte, word, bpe, wordpiece. Did you mean char?",
+        ),
         ("model.heads=5", "model: d=96 does not split over 5 heads; try d=100"),
         (
             "data.mix={my.txt=1}",

@@ -110,7 +110,7 @@ def test_what_keeps_rows_from_making_sets_is_told_by_its_cause(harken, tmp_path,
         (["train", "clouds.csv", "data.columns=x,z"], "there is no column 'z'"),
         (["train", "clouds.csv", "model.pool=max"], "model.pool = 'max': accepted: mean, first, seed"),
         (["train", "clouds.csv", "model.kind=vit"], "model.kind = 'vit' is a kind of model, but none of sets"),
-        (["train", "clouds.csv", "task.measure=r2"], "task.measure=r2: does not fit, as the data asks for a label"),
+        (["train", "clouds.csv", "task.metric=r2"], "task.metric=r2: does not fit, as the data asks for a label"),
     ],
 )
 def test_what_is_mistyped_is_told_in_one_line(harken, run, typed, told):

@@ -265,14 +265,14 @@ def test_runs_shows_the_metric_that_pairs_are_judged_by(told, pair_folder):
 
 
 def test_check_counts_the_tokens_of_both_sides(harken, pair_file):
-    found = json.loads(harken("check", pair_file, "data.tokens=word", "model.size=tiny", "--json").out)
+    found = json.loads(harken("check", pair_file, "data.tokenizer=word", "model.size=tiny", "--json").out)
     assert (found["kind"], found["recipe"]["model.kind"]) == ("pairs", "transformer")
     assert 2 * 1000 < found["estimate"]["tokens"] < 2 * 2000  # about 215 pairs of 6 tokens on a side
 
 
 def test_a_training_tells_bleu_at_its_looks_and_how_to_translate_next(told, harken, pair_file):
     tiny = ["model.d=16", "model.layers=1", "model.heads=2", "train.steps=2", "train.eval_every=1", "task.eval_pairs=5"]
-    lines = harken("train", pair_file, "data.tokens=word", *tiny).out.splitlines()
+    lines = harken("train", pair_file, "data.tokenizer=word", *tiny).out.splitlines()
     looks = [line for line in lines if line.startswith("  step ")]
     assert len(looks) == 2
     assert all("   valid " in line and ", bleu " in line and "(quick look)" in line for line in looks)

@@ -307,7 +307,7 @@ def test_runs_lists_the_trials_of_a_comparison_and_a_run_that_is_named(asked, ru
     assert [one["run"] for one in asked("runs", "runs/my")["runs"]] == ["runs/my"]
 
 
-BROKEN = ("train.lr=1e30", "train.optimizer=sgd", "train.clip=0", "train.warmup=0", "train.steps=6")
+BROKEN = ("train.lr=1e30", "train.optimizer=sgd", "train.grad_clip=0", "train.warmup=0", "train.steps=6")
 
 
 def test_a_training_whose_losses_are_no_numbers_fails_and_offers_no_next_step(harken, text):

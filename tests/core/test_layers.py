@@ -110,7 +110,7 @@ def test_layer_norm_is_the_lectures() -> None:
 
 
 def test_rms_norm_divides_by_the_root_of_the_mean_square() -> None:
-    LN, x = Wiring(d, 3, rms=True, eps=1e-12).normalise(), words()
+    LN, x = Wiring(d, 3, rms_norm=True, eps=1e-12).normalise(), words()
     nn.init.normal_(LN.weight)
     torch.testing.assert_close(LN(x), LN.weight * x / x.square().mean(-1, keepdim=True).sqrt())
 
@@ -198,7 +198,7 @@ def test_a_later_word_changes_nothing_before_it() -> None:
 
 
 def test_every_weight_gets_a_gradient() -> None:
-    stack = Stack(2, Wiring(d, 4, kv_heads=2, cross=True, act="swiglu", rms=True))
+    stack = Stack(2, Wiring(d, 4, kv_heads=2, cross=True, activation="swiglu", rms_norm=True))
     stack(words(), source=stack.read(words(B, 5)), structure=CAUSAL).square().sum().backward()
     assert all(
         p.grad is not None and p.grad.abs().sum() > 0 for n, p in stack.named_parameters() if "W_k.bias" not in n
@@ -271,7 +271,7 @@ def test_the_block_of_gpt_2_is_a_wiring() -> None:
 
     config = GPT2Config(n_embd=d, n_head=3, attn_implementation="eager", attn_pdrop=0, resid_pdrop=0)
     theirs = GPT2Block(config, layer_idx=0).eval()
-    stack = Stack(1, Wiring(d, 3, act="gelu-tanh")).eval()
+    stack = Stack(1, Wiring(d, 3, activation="gelu-tanh")).eval()
     ours = stack.blocks[0]
     for p in theirs.parameters():
         p.normal_(std=0.3)
@@ -306,7 +306,7 @@ def test_the_block_of_llama_is_a_wiring() -> None:
         attn_implementation="eager",
     )  # fmt: skip
     theirs = LlamaDecoderLayer(config, layer_idx=0).eval()
-    wiring = Wiring(16, 4, kv_heads=2, hidden=24, act="swiglu", rms=True, bias=False)
+    wiring = Wiring(16, 4, kv_heads=2, d_ff=24, activation="swiglu", rms_norm=True, bias=False)
     stack = Stack(1, wiring, Rotary(4)).eval()
     ours = stack.blocks[0]
     for p in theirs.parameters():

@@ -14,7 +14,13 @@ from harken.experiments.report.line_chart import figure
 from harken.tasks.metrics import generation
 
 TINY = {"model.size": "tiny", "model.stem": "patch", "model.patch": 4, "train.threads": 1, "train.batch": 32}
-TINY |= {"train.optimizer": "muon", "train.lr": 1e-2, "task.beam": 2, "task.measure": "exact_match", "task.longest": 12}
+TINY |= {
+    "train.optimizer": "muon",
+    "train.lr": 1e-2,
+    "task.beam": 2,
+    "task.metric": "exact_match",
+    "task.max_new_tokens": 12,
+}
 COLOURS, SIDES = ("red", "green", "blue"), ("left", "right")
 
 

@@ -45,7 +45,7 @@ def test_a_text_gets_harkens_choice_for_texts(text, tmp_path):
 
 
 def test_what_is_given_beats_harkens_choice(text):
-    chosen = choose(text, {"model.layers": 3, "data.tokens": "byte"})
+    chosen = choose(text, {"model.layers": 3, "data.tokenizer": "byte"})
     assert (chosen.recipe.model.layers, chosen.recipe.data.tokens) == (3, "byte")
     assert chosen.recipe.origins["model.layers"] == "given"
 
@@ -92,7 +92,7 @@ def test_a_recipe_for_other_data_loses_the_fingerprint_of_its_own(text):
 def test_a_recipe_that_comes_with_harken_is_taken_by_its_name(text):
     chosen = choose("word", {"data.path": "my.txt"})
     assert chosen.recipe.data.tokens == "word"
-    assert chosen.recipe.origins["data.tokens"] == "recipe word"
+    assert chosen.recipe.origins["data.tokenizer"] == "recipe word"
 
 
 def test_a_name_of_a_recipe_and_of_the_catalogue_is_the_recipe_if_data_is_named_else_the_set(tmp_path):
@@ -157,7 +157,7 @@ def test_recall_is_judged_exactly_and_by_distance_unless_other_settings_are_give
     assert found.data.longest >= max(len(source.split()) for source, *_ in recall.recall("test", 500))
     assert {choose("recall", {"model.kind": kind}).recipe.train.lr for kind in ("transformer", "lstm")} == {3e-3}
     assert choose("recall", {"train.lr": 1.0}).recipe.train.lr == 1
-    assert choose("recall", {"task.measure": "bleu"}).recipe.task.measure == "bleu"
+    assert choose("recall", {"task.metric": "bleu"}).recipe.task.measure == "bleu"
     assert choose("recall", {"data.kind": "text"}).recipe.data.kind == "text"
 
 
@@ -172,7 +172,7 @@ def test_a_comparison_that_was_written_under_its_name_does_not_hide_a_set_of_the
 def test_a_model_of_pairs_has_room_for_the_longest_sentence_of_the_catalogue(kind, tmp_path):
     context = lambda **said: choose("recall", {"model.kind": kind, **said}).recipe.model.context  # noqa: E731
     assert context() == 1025
-    assert context(**{"data.longest": 20}) == 512
+    assert context(**{"data.max_length": 20}) == 512
     assert context(**{"model.context": 700}) == 700
     assert choose("recall", {"model.kind": "rnn"}).recipe.model.context == "each"
 
@@ -182,8 +182,8 @@ def test_trees_are_judged_by_their_brackets_unless_other_settings_are_given(tmp_
     found = choose("a.mrg").recipe
     assert (found.data.kind, found.task.measure) == ("pairs", "bracket_f1")
     assert (found.data.longest, found.task.longest) == (300, 301)
-    assert found.origins["task.measure"] == "a.mrg"
-    assert choose("a.mrg", {"task.measure": "bleu"}).recipe.task.measure == "bleu"
+    assert found.origins["task.metric"] == "a.mrg"
+    assert choose("a.mrg", {"task.metric": "bleu"}).recipe.task.measure == "bleu"
     assert choose("a.mrg", {"data.kind": "text"}).recipe.data.kind == "text"
 
 

@@ -32,7 +32,7 @@ def writer(tmp_path_factory):
         "".join(f"Review: {text} Sentiment: {label}\n\n" for text, label in reviews(900, 0))
     )
     shape = {"model.kind": "gpt", "model.d": 64, "model.layers": 2, "model.heads": 2, "model.context": 32}
-    how = {"data.tokens": "word", "train.steps": 200, "train.batch": 16, "train.lr": 1e-2, "train.threads": 1}
+    how = {"data.tokenizer": "word", "train.steps": 200, "train.batch": 16, "train.lr": 1e-2, "train.threads": 1}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HARKEN_CACHE", str(home / "cache"))
         harken.train(str(home / "reviews.txt"), out=home / "run", settings={**shape, **how})

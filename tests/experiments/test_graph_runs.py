@@ -104,7 +104,7 @@ class Died(Exception):
     """What stands in for a kill."""
 
 
-@pytest.mark.parametrize("settings", [{}, {"data.ask": "edge"}, {"model.kind": "graph-transformer"}], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"data.target_level": "edge"}, {"model.kind": "graph-transformer"}], ids=str)
 def test_a_training_that_died_ends_as_if_it_had_not(clubs, tmp_path, settings):
     given = {**TINY, "train.steps": 8, "train.checkpoint_every": 2, "train.eval_every": 2, **settings}
 

@@ -14,7 +14,14 @@ from harken.experiments.choose import choose
 
 WORDS = ["red", "green", "blue", "loud", "quiet", "warm", "cold", "tall"]
 KINDS = sorted(registry.BUILT_IN["model of labels"])
-TINY = {"model.d": 32, "model.layers": 1, "data.vocab": 300, "train.threads": 1, "train.batch": 48, "train.lr": 1e-2}
+TINY = {
+    "model.d": 32,
+    "model.layers": 1,
+    "data.vocab_size": 300,
+    "train.threads": 1,
+    "train.batch": 48,
+    "train.lr": 1e-2,
+}
 
 
 def rows(many: int = 300) -> list[tuple[str, str, str]]:

@@ -5,7 +5,7 @@ from harken.data.synthetic.opinions import opinions
 from harken.data.synthetic.tales import tales
 
 SMALL = {"model.d": 32, "model.layers": 1, "model.heads": 2, "train.steps": 4, "train.device": "cpu"}
-BIRD = {"model.structure": "bigbird", "model.block": 16, "model.links": 1, "model.context": 100}
+BIRD = {"model.structure": "bigbird", "model.block_size": 16, "model.random_blocks": 1, "model.context": 100}
 
 
 def test_a_language_model_with_blocks_is_trained_audited_and_writes_what_its_whole_pass_says(tmp_path):
@@ -22,7 +22,7 @@ def test_a_language_model_with_blocks_is_trained_audited_and_writes_what_its_who
 
 def test_packed_documents_with_blocks_are_learned_from(tmp_path):
     (tmp_path / "tales.txt").write_text("\n\n".join(tales(60)))
-    packed = {"data.batches": "packed", "data.documents": "blank"}
+    packed = {"data.batching": "packed", "data.documents": "blank"}
     run = harken.train(tmp_path / "tales.txt", out=tmp_path / "run", settings=SMALL | BIRD | packed)
     assert run.metrics["valid"]["loss"] < 6
 
@@ -30,7 +30,7 @@ def test_packed_documents_with_blocks_are_learned_from(tmp_path):
 def test_long_texts_with_labels_are_learned_and_classified(tmp_path):
     rows = [(" ".join([text] * 8), label) for text, label in opinions(120)]
     (tmp_path / "long.tsv").write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows))
-    settings = SMALL | BIRD | {"data.longest": 100, "data.kind": "table"}
+    settings = SMALL | BIRD | {"data.max_length": 100, "data.kind": "table"}
     run = harken.train(tmp_path / "long.tsv", out=tmp_path / "run", settings=settings)
     assert run.recipe.model.structure == "bigbird"
     assert abs(sum(found["probability"] for found in run.classify(rows[0][0])) - 1) < 1e-5

@@ -13,7 +13,7 @@ from harken.data.maths.source import PROBLEMS
 from harken.errors import BadInput
 from harken.experiments.choose import choose
 
-TINY = {"model.d": 16, "model.layers": 1, "model.heads": 2, "model.hidden": 32, "train.batch": 16, "train.threads": 1}
+TINY = {"model.d": 16, "model.layers": 1, "model.heads": 2, "model.d_ff": 32, "train.batch": 16, "train.threads": 1}
 TINY |= {"data.valid": 60, "data.test": 40, "data.examples": 80, "train.steps": 6, "train.compile": "no"}
 
 
@@ -81,7 +81,7 @@ def test_a_training_that_died_ends_as_if_it_had_not(gcd, tmp_path):
 
 
 def test_models_of_pairs_learn_mathematics_too(tmp_path):
-    tiny = {name: value for name, value in TINY.items() if name not in ("model.hidden", "model.heads")}
+    tiny = {name: value for name, value in TINY.items() if name not in ("model.d_ff", "model.heads")}
     made = harken.train("maths:addition", out=tmp_path / "run", settings={**tiny, "model.kind": "rnn-attention"})
     assert made.facts["kind"] == "rnn-attention"
 

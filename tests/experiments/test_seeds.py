@@ -19,7 +19,7 @@ from harken.inference.answers.stories import Story
 from harken.tasks import Score
 
 TINY = {
-    "data.tokens": "char", "model.d": 16, "model.layers": 1, "model.heads": 2, "model.context": 16,
+    "data.tokenizer": "char", "model.d": 16, "model.layers": 1, "model.heads": 2, "model.context": 16,
     "model.dropout": 0.0, "train.batch": 4, "train.steps": 6, "train.threads": 1,
     "train.eval_every": 3, "train.optimizer": "adamw", "train.precision": "float32",
 }  # fmt: skip
@@ -28,7 +28,9 @@ TINY = {
 @pytest.fixture(scope="module")
 def several(tales, tmp_path_factory):
     folder = tmp_path_factory.mktemp("seeds") / "run"
-    return harken.train(tales, out=folder, settings=TINY | {"train.seeds": 3, "train.seed": 5, "train.members": "all"})
+    return harken.train(
+        tales, out=folder, settings=TINY | {"train.seeds": 3, "train.seed": 5, "train.keep_seeds": "all"}
+    )
 
 
 def test_every_seed_is_a_run_with_the_weights_it_has_when_it_is_trained_alone(several, tales, tmp_path):
@@ -67,7 +69,13 @@ def test_the_cost_is_that_of_all_seeds(several, tales, tmp_path):
 
 
 def test_a_seed_may_be_picked_by_what_was_learned_from(tales, tmp_path):
-    settings = TINY | {"train.seeds": 2, "train.pick": "train", "data.valid": 0.0, "data.test": 0.0, "train.steps": 2}
+    settings = TINY | {
+        "train.seeds": 2,
+        "train.select_seed_on": "train",
+        "data.valid": 0.0,
+        "data.test": 0.0,
+        "train.steps": 2,
+    }
     made = harken.train(tales, out=tmp_path / "run", settings=settings)
     assert made.facts["seeds"]["rule"] == "train"
 
@@ -78,7 +86,7 @@ def started(tmp_path_factory):
     home = tmp_path_factory.mktemp("linear")
     (home / "qa1_train.txt").write_text("".join(stories(1, 200)))
     settings = {
-        "train.seeds": 6, "train.pick": "train", "train.members": "all", "train.epochs": 4, "train.threads": 1,
+        "train.seeds": 6, "train.select_seed_on": "train", "train.keep_seeds": "all", "train.epochs": 4, "train.threads": 1,
         "task.linear_start": 2, "task.noise": 0.5, "data.valid": 0.0, "data.test": 0.0,
     }  # fmt: skip
     return harken.train(home / "qa1_train.txt", out=home / "run", settings=settings)
@@ -119,7 +127,7 @@ def test_the_spread_is_that_of_the_seeds_that_did_not_break():
             {"model.kind": "lstm"},
             "train.seeds: a lstm on such data cannot be learned along a model axis (Batching rule not implemented",
         ),
-        ({"data.valid": 0.0, "data.test": 0.0}, "train.pick=valid: nothing is held out to pick a seed by"),
+        ({"data.valid": 0.0, "data.test": 0.0}, "train.select_seed_on=valid: nothing is held out to pick a seed by"),
     ],
 )
 def test_what_cannot_be_trained_together_is_refused_before_a_folder_is_taken(more, words, tales, tmp_path):
@@ -135,7 +143,7 @@ def test_what_cannot_be_trained_together_is_refused_before_a_folder_is_taken(mor
 @pytest.mark.parametrize("kind", ["transformer", "rnn-attention", "conv"])
 def test_sentences_of_many_lengths_are_refused_in_one_line_before_a_folder_is_taken(kind, tmp_path):
     (tmp_path / "phrases.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in phrases(60)))
-    settings = {"data.tokens": "char", "model.kind": kind, "model.d": 16, "train.batch": 4, "train.seeds": 2}
+    settings = {"data.tokenizer": "char", "model.kind": kind, "model.d": 16, "train.batch": 4, "train.seeds": 2}
     with pytest.raises(
         BadSetting, match=r"^train\.seeds: batches of different shapes [^\n]+ harken compare DATA"
     ) as told:

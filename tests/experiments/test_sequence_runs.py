@@ -6,8 +6,8 @@ from harken.data.synthetic import recall
 from harken.experiments.train import train
 
 TINY = {
-    "data.tokens": "word", "data.valid": 0.03, "data.test": 0.0, "model.d": 64, "model.layers": 1, "model.heads": 2,
-    "model.hidden": 256, "task.measure": "exact_match", "task.beam": 1, "task.label_smoothing": 0.0,
+    "data.tokenizer": "word", "data.valid": 0.03, "data.test": 0.0, "model.d": 64, "model.layers": 1, "model.heads": 2,
+    "model.d_ff": 256, "task.metric": "exact_match", "task.beam": 1, "task.label_smoothing": 0.0,
     "train.batch": 64, "train.lr": 1e-2, "train.threads": 1, "train.eval_every": 150, "model.positions": "learned",
 }  # fmt: skip
 

@@ -116,14 +116,14 @@ def test_the_cost_says_seconds_energy_where_it_comes_from_and_co2(run):
 
 
 def test_a_price_of_an_hour_makes_a_price_of_the_run(my, tmp_path):
-    made = harken.train(my, out=tmp_path / "run", settings={**TINY, "train.price": 3.6})
+    made = harken.train(my, out=tmp_path / "run", settings={**TINY, "train.price_per_hour": 3.6})
     cost = read(made, "cost.json")
     assert cost["price_usd"] == pytest.approx(cost["seconds"] / 1000)
-    assert "train.price: 3.6 USD an hour" in (made.path / "report.html").read_text()
+    assert "train.price_per_hour: 3.6 USD an hour" in (made.path / "report.html").read_text()
 
 
 def test_a_token_of_packed_documents_costs_what_any_other_does(run, tales, tmp_path):
-    packed = {"data.batches": "packed", "data.documents": "line", "train.steps": 1}
+    packed = {"data.batching": "packed", "data.documents": "line", "train.steps": 1}
     (tmp_path / "words.txt").write_text(tales.read_text().replace(" ", "\n"))  # in every row a few end and ask nothing
     made = harken.train(tmp_path / "words.txt", out=tmp_path / "run", settings={**TINY, **packed})
     assert read(made, "cost.json")["flops_per_token"] == read(run, "cost.json")["flops_per_token"]
@@ -172,7 +172,9 @@ def test_a_default_name_that_is_being_trained_in_is_passed_over(my):
 
 
 def test_a_training_that_stopped_early_says_so_in_its_facts_and_its_report(my):
-    made = harken.train(my, settings=TINY | {"train.eval_every": 1, "train.stop_after": 1, "train.lr": 9.0})
+    made = harken.train(
+        my, settings=TINY | {"train.eval_every": 1, "train.early_stopping_patience": 1, "train.lr": 9.0}
+    )
     assert made.facts["early"].startswith(f"stopped at step {made.facts['steps']} of 6: ")
     assert made.facts["early"][1:] in (made.path / "report.html").read_text()
 

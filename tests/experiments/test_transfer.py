@@ -85,7 +85,7 @@ def test_labels_are_learned_from_a_run_at_a_rate_that_suits_what_learns(folders,
 
 def test_a_text_is_read_on_at_the_rate_of_its_recipe(tales, folders):
     begun, alone = (
-        choose(str(tales), {"data.tokens": "char", **more}).recipe for more in ({"from": str(folders["char"])}, {})
+        choose(str(tales), {"data.tokenizer": "char", **more}).recipe for more in ({"from": str(folders["char"])}, {})
     )
     assert begun.train.lr == alone.train.lr
 
@@ -154,16 +154,16 @@ TABLES = {
 def labelled(tmp_path_factory):
     """Runs whose texts had one of three labels, and several."""
     home, made = tmp_path_factory.mktemp("labelled"), {}
-    small = {"model.d": 16, "model.layers": 1, "model.heads": 2, "data.vocab": 300, "train.steps": 1}
-    for name, label in (("three", lambda n: str(n % 3)), ("several", lambda n: "xy"[n % 2] + "|x" * (n % 3 > 0))):
+    small = {"model.d": 16, "model.layers": 1, "model.heads": 2, "data.vocab_size": 300, "train.steps": 1}
+    for name, label in (("three", lambda n: str(n % 3)), ("multilabel", lambda n: "xy"[n % 2] + "|x" * (n % 3 > 0))):
         file = home / f"{name}.csv"
         file.write_text("text,label\n" + "".join(f"red blue warm day {n},{label(n)}\n" for n in range(60)))
-        more = {"data.separator": "|"} if name == "several" else {}
+        more = {"data.separator": "|"} if name == "multilabel" else {}
         made[name] = harken.train(str(file), out=home / name, settings={**small, **more}).path
     return made
 
 
-@pytest.mark.parametrize("source", ["three", "several"])
+@pytest.mark.parametrize("source", ["three", "multilabel"])
 @pytest.mark.parametrize("table", TABLES)
 def test_labels_are_those_of_the_data_and_not_of_the_run_that_is_begun_from(labelled, tmp_path, table, source):
     header, line = TABLES[table]
@@ -190,7 +190,7 @@ def test_a_frozen_body_gets_no_gradient_but_for_its_last_blocks(tmp_path, folder
     from harken import run_folder
 
     run_folder.write_tensors(folder / "model.safetensors", run_folder.weights(body))
-    recipe = recipes.resolve(("x", {"train.unfreeze": 1}))
+    recipe = recipes.resolve(("x", {"train.unfreeze_last": 1}))
     recipe = recipes.replace(recipe, start=recipes.Start(str(folder), "frozen"))
     transfer.begin(model, recipe)
     assert torch.equal(model.body.embed.weight, body.embed.weight)
@@ -208,7 +208,7 @@ def test_what_stands_behind_the_last_block_learns_with_it():
 
 @pytest.mark.parametrize(("many", "how"), [(1, "finetune"), (2, "frozen"), (1, "frozen")])
 def test_blocks_that_are_not_there_or_not_frozen_are_not_thawed(many, how):
-    recipe = recipes.resolve(("x", {"train.unfreeze": many}))
+    recipe = recipes.resolve(("x", {"train.unfreeze_last": many}))
     recipe = recipes.replace(recipe, start=recipes.Start("gone", how))
     model = RNNShape(d=16).build(Outputs(50, 4))
     with pytest.raises(BadSetting, match=r"train\.unfreeze"):

@@ -27,7 +27,7 @@ def file(tmp_path_factory):
 def run(file):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HARKEN_CACHE", str(file.parent / "cache"))
-        harken.train(file, out=file.parent / "run", settings={**STEPS, "train.threads": 1, "data.vocab": 300})
+        harken.train(file, out=file.parent / "run", settings={**STEPS, "train.threads": 1, "data.vocab_size": 300})
     return harken.load(file.parent / "run")
 
 
@@ -37,7 +37,7 @@ def words_of(line: str) -> int:
 
 
 def test_a_tree_has_a_token_for_each_of_its_symbols(file):
-    data = choose(str(file), {"data.vocab": 300}).recipe.open()
+    data = choose(str(file), {"data.vocab_size": 300}).recipe.open()
     line = "(S (NP 1 2 )NP (VP 3 (ADVP 4 )ADVP )VP 5 )S"
     assert data.tokenizers.target.words(data.tokenizers.encode_target(line)) == line.split()
     assert data.tokenizers.decode_target(data.tokenizers.encode_target(line)) == line
@@ -58,7 +58,7 @@ def test_symbols_are_read_as_they_stand_and_words_with_their_signs_apart(file, t
 
 def test_only_sources_are_split_by_chance_where_targets_are_symbols(file):
     opened = (
-        choose(str(file), {"data.split_dropout": p, "data.tokens": "bpe", "data.vocab": 300}).recipe.open()
+        choose(str(file), {"data.bpe_dropout": p, "data.tokenizer": "bpe", "data.vocab_size": 300}).recipe.open()
         for p in (0.0, 0.5)
     )
     batches = [each.batches(8, 0) for each in opened]
@@ -87,9 +87,9 @@ def test_a_beginning_that_no_tree_of_so_many_words_has_is_refused(run):
 
 
 def test_a_grammar_needs_a_token_for_each_bracket(file):
-    settings = {"data.target_tokens": "bpe", "data.vocab": 300}
+    settings = {"data.target_tokenizer": "bpe", "data.vocab_size": 300}
     found = choose(str(file), settings).recipe
-    with pytest.raises(BadSetting, match=r"task.grammar=trees: .* set data.target_tokens=symbol"):
+    with pytest.raises(BadSetting, match=r"task.grammar=trees: .* set data.target_tokenizer=symbol"):
         found.bind(found.open())
     free = choose(str(file), {**settings, "task.grammar": "none"}).recipe
     assert free.bind(free.open()).data.tokenizers.target.kind == "bpe"

@@ -37,7 +37,7 @@ def both() -> tuple[BERT, "transformers.BertForPreTraining"]:
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
     config = transformers.BertConfig(vocab_size=VOCAB, max_position_embeddings=16, **sizes)
     theirs = transformers.BertForPreTraining(config).double().eval()
-    ours = Shape(d=32, layers=2, heads=4, hidden=64, context=16).build(VOCAB).double().eval()
+    ours = Shape(d=32, layers=2, heads=4, d_ff=64, context=16).build(VOCAB).double().eval()
     names = NAMES | {
         f"stack.blocks.{n}.{mine}": f"bert.encoder.layer.{n}.{their}" for n in range(2) for mine, their in LAYER.items()
     }
@@ -66,7 +66,7 @@ def test_it_says_what_transformers_says_with_the_same_weights(both, lengths):
         told = theirs(tokens, attention_mask=real.long(), token_type_ids=segments)
         h = ours(tokens, segments=segments, lengths=None if lengths is None else ends)
     assert torch.allclose(ours.logits(h)[real], told.prediction_logits[real], atol=1e-10)
-    assert torch.allclose(ours.follows(h[:, 0]), told.seq_relationship_logits, atol=1e-10)
+    assert torch.allclose(ours.next_sentence_scores(h[:, 0]), told.seq_relationship_logits, atol=1e-10)
 
 
 def test_it_learns_what_transformers_learns(both):
@@ -104,6 +104,6 @@ def test_another_segment_and_a_later_word_change_what_an_earlier_one_says(both):
 
 
 def test_a_bert_without_such_scores_says_so():
-    model = Shape(d=16, layers=1, heads=2, context=8, follows=False).build(VOCAB)
+    model = Shape(d=16, layers=1, heads=2, context=8, nsp_head=False).build(VOCAB)
     with pytest.raises(BadSetting, match=r"model\.follows=false"):
-        model.follows(model(words(1, 4))[:, 0])
+        model.next_sentence_scores(model(words(1, 4))[:, 0])

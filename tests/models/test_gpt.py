@@ -83,7 +83,7 @@ def by_the_lecture(w: dict[str, Tensor], tokens: list[int]) -> Tensor:
 
 
 def test_the_lectures_form_is_its_equations():
-    model = build(lift=True, positions="sinusoid", act="relu").double()
+    model = build(input_projection=True, positions="sinusoid", activation="relu").double()
     weights, tokens = shaken(model), words(1, L)
     torch.testing.assert_close(scores(model, tokens)[0], by_the_lecture(weights, tokens[0].tolist()))
 
@@ -262,7 +262,7 @@ def test_without_positions_one_layer_takes_a_prefix_for_a_set():
 def test_tied_word_scores_use_the_embedding_itself():
     model = build()
     assert model.head.weight is model.embed.weight
-    assert build(tied=False).head.weight is not model.embed.weight
+    assert build(tie_embeddings=False).head.weight is not model.embed.weight
 
 
 def test_heads_that_do_not_share_the_width_are_refused_with_a_way_out():

@@ -109,7 +109,7 @@ def test_the_default_is_the_lectures_network():
 
 
 def test_without_a_residual_the_last_q_is_a_mean_of_values_and_the_question_only_steers():
-    model, told = build(**LECTURE, hops=1, hidden=0), stories()
+    model, told = build(**LECTURE, hops=1, d_ff=0), stories()
     alone = {name: x[3:4] for name, x in told.items()}  # one line: whatever is asked, all weight is on it
     other = alone | {"question": (alone["question"] + 1) % VOCAB + 1}
     torch.testing.assert_close(model(**alone), model(**other))

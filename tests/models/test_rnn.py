@@ -97,7 +97,7 @@ def test_packed_documents_are_refused_in_one_line(kind):
     with pytest.raises(BadSetting) as refused:
         build(kind)(words(1, 4), structure=same(doc))
     assert str(refused.value) == (
-        f"data.batches: a {kind} reads on across documents; use data.batches=stream, or model.kind=gpt"
+        f"data.batching: a {kind} reads on across documents; use data.batching=stream, or model.kind=gpt"
     )
 
 

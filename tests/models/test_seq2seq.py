@@ -276,7 +276,7 @@ def test_five_letters_are_copied_after_seconds_of_training(family):
 
 
 def test_a_lift_is_one_linear_layer_for_each_side_after_embedding_and_positions():
-    plain, lifted = build("transformer"), build("transformer", lift=True)
+    plain, lifted = build("transformer"), build("transformer", input_projection=True)
     new = {f"{side}.{part}" for side in ("lift", "source_lift") for part in ("weight", "bias")}
     assert lifted.state_dict().keys() - plain.state_dict().keys() == new
     same = {"source": sources(2, LS)}

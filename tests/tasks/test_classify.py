@@ -30,11 +30,11 @@ def opened(tmp_path, answer: str, **how):
     said = {
         "label": lambda x: "high" if x > 0.75 else "middle" if x > 0.4 else "low",
         "number": lambda x: f"{x:.3f}",
-        "several": lambda x: "|".join(name for name, on in (("a", x > 0.3), ("b", x > 0.6)) if on),
+        "multilabel": lambda x: "|".join(name for name, on in (("a", x > 0.3), ("b", x > 0.6)) if on),
     }[answer]
     lines = ["text,label", *(f"{' '.join(text)},{said(x)}" for text, x in rows())]
     (tmp_path / "my.csv").write_text("\n".join(lines) + "\n")
-    extra = {"separator": "|"} if answer == "several" else {}
+    extra = {"separator": "|"} if answer == "multilabel" else {}
     made = {"path": str(tmp_path / "my.csv"), "text": "text", "label": "label", "tokens": "word", **extra, **how}
     return TableSource(**made).open()
 
@@ -54,7 +54,7 @@ def epoch_loss(task, model) -> float:
     return float(sum(task.loss(model, batch).total for batch in batches).detach())
 
 
-@pytest.mark.parametrize("answer", ["label", "number", "several"])
+@pytest.mark.parametrize("answer", ["label", "number", "multilabel"])
 def test_the_loss_of_an_epoch_is_pytorchs_own_of_all_texts(tmp_path, answer):
     data = opened(tmp_path, answer)
     task, model = bound(data), model_of(data)
@@ -63,12 +63,12 @@ def test_the_loss_of_an_epoch_is_pytorchs_own_of_all_texts(tmp_path, answer):
     expected = {
         "label": lambda: F.cross_entropy(y, targets, reduction="sum"),
         "number": lambda: F.mse_loss(y, targets, reduction="sum"),
-        "several": lambda: F.binary_cross_entropy_with_logits(y, targets, reduction="sum"),
+        "multilabel": lambda: F.binary_cross_entropy_with_logits(y, targets, reduction="sum"),
     }[answer]()
     assert epoch_loss(task, model) == pytest.approx(float(expected), rel=1e-5)
 
 
-@pytest.mark.parametrize("answer", ["label", "several"])
+@pytest.mark.parametrize("answer", ["label", "multilabel"])
 def test_rare_labels_weigh_as_much_as_frequent_ones(tmp_path, answer):
     data = opened(tmp_path, answer)
     task, model = bound(data, weights="balanced"), model_of(data)
@@ -113,7 +113,7 @@ def test_a_model_that_reads_on_gets_padded_rows(tmp_path):
     [
         ("label", {"loss", "accuracy", "f1", "matthews"}, "accuracy"),
         ("number", {"loss", "pearson", "spearman"}, "pearson"),
-        ("several", {"loss", "accuracy", "f1"}, "f1"),
+        ("multilabel", {"loss", "accuracy", "f1"}, "f1"),
     ],
 )
 def test_measures_fit_what_is_asked_and_a_model_is_left_as_it_was(tmp_path, answer, metrics, by):
@@ -126,8 +126,8 @@ def test_measures_fit_what_is_asked_and_a_model_is_left_as_it_was(tmp_path, answ
 
 
 def test_a_measure_that_does_not_fit_is_refused(tmp_path):
-    with pytest.raises(BadSetting, match=r"task.measure=pearson: does not fit.* take one of accuracy, f1, matthews"):
-        bound(opened(tmp_path, "label"), measure="pearson")
+    with pytest.raises(BadSetting, match=r"task.metric=pearson: does not fit.* take one of accuracy, f1, matthews"):
+        bound(opened(tmp_path, "label"), metric="pearson")
     with pytest.raises(BadSetting, match="numbers have no labels to balance"):
         bound(opened(tmp_path, "number"), weights="balanced")
 
@@ -184,7 +184,7 @@ def test_the_most_frequent_label_is_what_is_said_without_a_model(tmp_path):
 def test_words_of_both_texts_are_a_word_of_their_own(tmp_path):
     lines = ["a,b,label", *(f"{' '.join(t)},{t[0]} {WORDS[n % 8]},{n % 2}" for n, (t, _) in enumerate(rows()))]
     (tmp_path / "my.csv").write_text("\n".join(lines) + "\n")
-    data = TableSource(path=str(tmp_path / "my.csv"), text=["a", "b"], label="label", tokens="word").open()
+    data = TableSource(path=str(tmp_path / "my.csv"), text=["a", "b"], label="label", tokenizer="word").open()
     vocab = data.words.tokenizer.vocab
     found = bags(data.train.texts, vocab)
     names = data.words.tokenizer.words

@@ -23,7 +23,7 @@ from harken.training.settings import Train
 from harken.training.step import Step
 
 TINY = {"model.kind": "bert", "model.d": 16, "model.layers": 1, "model.heads": 2, "model.context": 24}
-TINY |= {"data.tokens": "wordpiece", "data.vocab": 300, "data.batches": "sentences", "train.batch": 8}
+TINY |= {"data.tokenizer": "wordpiece", "data.vocab_size": 300, "data.batching": "sentences", "train.batch": 8}
 
 
 def bound(tales: Path, **settings) -> tuple[MaskedWords, torch.nn.Module]:
@@ -63,7 +63,7 @@ def test_the_loss_is_that_of_the_hidden_words_and_as_much_of_what_follows(tales)
         for place, answer in zip(batch.places[r], batch.targets[r], strict=True):
             if answer != IGNORE:
                 words -= float(model.logits(h[r, place]).log_softmax(-1)[answer])
-        follows -= float(model.follows(h[r, 0]).log_softmax(-1)[batch.elsewhere[r]])
+        follows -= float(model.next_sentence_scores(h[r, 0]).log_softmax(-1)[batch.elsewhere[r]])
     loss = task.loss(model, batch)
     assert float(loss.told) == pytest.approx(words)
     assert float(loss.total) == pytest.approx(words + task.most * follows)
@@ -78,7 +78,7 @@ def test_the_loss_is_that_of_the_hidden_words_and_as_much_of_what_follows(tales)
     ],
 )
 def test_only_what_is_learned_is_judged(tales, learns, asked):
-    task, model = bound(tales, task__learns=learns)
+    task, model = bound(tales, task__objective=learns)
     score = task.evaluate(model, "valid")
     assert score.metrics.keys() == asked
     assert set().union(*task.baselines("valid").values()) == asked
@@ -88,7 +88,7 @@ def test_only_what_is_learned_is_judged(tales, learns, asked):
 @pytest.mark.parametrize("learns", ["words", "next"])
 @pytest.mark.parametrize("rule", ["muon", "adamw"])
 def test_a_head_that_is_not_asked_stays_as_it_is(tales, learns, rule):
-    task, model = bound(tales, task__learns=learns)
+    task, model = bound(tales, task__objective=learns)
     idle = model.W_follows if learns == "words" else model.transform
     before, step = idle.weight.clone(), Step(model, task, Train(optimizer=rule, weight_decay=0.0), listen=silent)
     step(task.batch(0, 0), 0.1)
@@ -161,7 +161,7 @@ def test_what_the_end_of_a_passage_tells_is_a_free_baseline_and_little(tales):
 
 
 def test_a_model_can_learn_to_fill_in_words_and_what_follows(tales):
-    task, model = bound(tales, train__batch=16, task__share=0.3)
+    task, model = bound(tales, train__batch=16, task__mlm_probability=0.3)
     batch, optimizer = task.batch(0, 0), torch.optim.Adam(model.parameters(), lr=1e-2)
     model.train()
     for _ in range(150):
@@ -174,11 +174,11 @@ def test_a_model_can_learn_to_fill_in_words_and_what_follows(tales):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"data__batches": "windows"}, "set data.batches=sentences"),
-        ({"model__follows": False}, "set model.follows=true"),
-        ({"model__fill": False}, "set model.fill=true"),
+        ({"data__batching": "windows"}, "set data.batching=sentences"),
+        ({"model__nsp_head": False}, "set model.nsp_head=true"),
+        ({"model__mlm_head": False}, "set model.mlm_head=true"),
         ({"model__context": 5}, "no room for two passages"),
-        ({"task__x": 0.5}, "together they are 1"),
+        ({"task__mask_replace_prob": 0.5}, "together they are 1"),
         ({"model__kind": "gpt", "task__kind": "masked-words"}, "set model.kind=bert"),
     ],
 )
@@ -196,7 +196,7 @@ def folder(tmp_path_factory, tales) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HARKEN_CACHE", str(home / "cache"))
         small = {"model.d": 16, "model.layers": 1, "model.heads": 2, "model.context": 24, "train.batch": 8}
-        some = {"model.kind": "bert", "data.vocab": 300, "train.steps": 12, "train.checkpoint_every": 5}
+        some = {"model.kind": "bert", "data.vocab_size": 300, "train.steps": 12, "train.checkpoint_every": 5}
         train(tales, out=home / "run", settings=small | some)
     return home / "run"
 

@@ -178,7 +178,7 @@ def test_bits_per_character_of_characters_are_bits_per_token(tmp_path):
 
 
 def test_bits_per_character_of_words_are_spread_over_their_letters(tmp_path):
-    task = bound(tmp_path, tokens="word")
+    task = bound(tmp_path, tokenizer="word")
     valid = task.data.splits["valid"][0]
     lines = TEXT.splitlines(keepends=True)[-(valid.characters // len(TEXT.splitlines()[0] + "\n")) :]
     letters, words = sum(map(len, lines)), sum(len(line.split()) + 1 for line in lines)  # and an end mark a line
@@ -196,7 +196,7 @@ def test_every_token_after_the_first_is_asked(tmp_path):
 
 
 def test_the_first_word_is_asked_too_where_there_is_an_end_mark(tmp_path):
-    task = bound(tmp_path, tokens="word")
+    task = bound(tmp_path, tokenizer="word")
     stream = torch.from_numpy(task.data.splits["valid"][0].tokens.astype(np.int64))
     before = torch.cat([torch.tensor([task.data.tokenizer.end]), stream[:-1]])
     table = bigram(task.data.vocab)
@@ -238,7 +238,7 @@ def test_bits_per_character_are_those_of_the_tokens_judged(tmp_path):
     """Long words first, then short ones: a limit that reaches the long ones only has fewer bits a character."""
     text = "incomprehensible understanding\n" * 9 + "a bb\n" * 60
     (tmp_path / "v.txt").write_text(text)
-    task = bound(tmp_path, text, tokens="word", valid=str(tmp_path / "v.txt"), task={"eval_tokens": 27})
+    task = bound(tmp_path, text, tokenizer="word", valid=str(tmp_path / "v.txt"), task={"eval_tokens": 27})
     for found in (task.evaluate(Fair(task.data.vocab), "valid").metrics, task.baselines("valid")["unigram"]):
         bits = 27 * found["loss"] / math.log(2)
         assert found["bits_per_character"] == pytest.approx(bits / len("incomprehensible understanding\n" * 9))
@@ -271,7 +271,7 @@ def test_the_protocol_names_context_stride_unknown_share_and_what_the_baselines_
 
 
 def test_where_nothing_is_unknown_the_protocol_does_not_speak_of_it(tmp_path):
-    task = bound(tmp_path, tokens="byte")
+    task = bound(tmp_path, tokenizer="byte")
     assert "unknown" not in task.evaluate(Fair(task.data.vocab), "valid").protocol
 
 
@@ -355,7 +355,7 @@ def test_mixed_texts_are_judged_each_by_its_own_name(tmp_path):
     for name, text in {"a": "abababab\n" * 9, "b": "x\n", "c": "aabbaabb\n" * 9}.items():
         (tmp_path / name).write_text(text)
     mix = {str(tmp_path / name): 1.0 for name in ("a", "b", "c")}
-    opened = TextSource(mix=mix, tokens="word").open()  # b is one line: nothing of it is held out
+    opened = TextSource(mix=mix, tokenizer="word").open()  # b is one line: nothing of it is held out
     task = Task().bind(opened, registry.find("model", "gpt")(d=16, layers=1, heads=2, context=1), batch=4, seed=0)
     score = task.evaluate(Bigram(bigram(opened.vocab), context=1), "valid")
     assert list(score.parts) == ["a", "c"]
@@ -412,15 +412,15 @@ def test_a_saved_state_is_told_before_it_is_used(tmp_path):
 
 
 def test_a_model_without_a_state_may_read_streams_too(tmp_path):
-    task = bound(tmp_path, batches="stream")
+    task = bound(tmp_path, batching="stream")
     net = model(vocab=task.data.vocab)
     task.loss(net, task.batch(0, 0)).total.backward()
     assert task.loss(net, task.batch(0, 1)).total.isfinite()
 
 
 def test_packed_documents_are_refused_by_a_model_with_a_state(tmp_path):
-    task = bound(tmp_path, kind="gru", batches="packed", documents="line")
-    with pytest.raises(BadSetting, match=r"^data.batches: a gru reads on across documents; use data.batches=stream"):
+    task = bound(tmp_path, kind="gru", batching="packed", documents="line")
+    with pytest.raises(BadSetting, match=r"^data.batching: a gru reads on across documents; use data.batching=stream"):
         task.loss(model("gru", task.data.vocab), task.batch(0, 0))
 
 

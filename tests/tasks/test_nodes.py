@@ -69,17 +69,17 @@ def test_the_neighbours_majority_counts_training_neighbours_alone(club):
 
 
 def test_a_measure_that_does_not_fit_is_refused(club):
-    with pytest.raises(BadSetting, match=r"task.measure=auc: does not fit, as the data asks for a label"):
-        bound(club, Task(measure="auc"))
-    with pytest.raises(BadSetting, match=r"task.measure=f1: does not fit, as the data asks for edges; take one of auc"):
-        bound(club, Task(measure="f1"), ask="edge")
+    with pytest.raises(BadSetting, match=r"task.metric=auc: does not fit, as the data asks for a label"):
+        bound(club, Task(metric="auc"))
+    with pytest.raises(BadSetting, match=r"task.metric=f1: does not fit, as the data asks for edges; take one of auc"):
+        bound(club, Task(metric="f1"), target_level="edge")
 
 
 # --- edges ------------------------------------------------------------------------------------------------------------
 
 
 def test_held_out_edges_are_not_looked_along(club):
-    task, _ = bound(club, ask="edge")
+    task, _ = bound(club, target_level="edge")
     seen = {*zip(task.graph.i.tolist(), task.graph.j.tolist(), strict=True)}
     held = task.data.asked[[n for some in task.data.splits.values() for n in some]].tolist()
     known = task.data.asked[task.data.train].tolist()
@@ -89,7 +89,7 @@ def test_held_out_edges_are_not_looked_along(club):
 
 
 def test_drawn_pairs_have_no_edge_and_are_drawn_anew_in_each_epoch(club):
-    task, _ = bound(club, ask="edge")
+    task, _ = bound(club, target_level="edge")
     G = nx.karate_club_graph()
     first, again, later = (task.batch(epoch, 0) for epoch in (0, 0, 1))
     assert torch.equal(first.tokens, again.tokens)
@@ -99,7 +99,7 @@ def test_drawn_pairs_have_no_edge_and_are_drawn_anew_in_each_epoch(club):
 
 
 def test_drawn_pairs_are_no_edges_turned_round_as_the_score_has_no_direction(club):
-    task, _ = bound(club, ask="edge", directed=True)
+    task, _ = bound(club, target_level="edge", directed=True)
     G = nx.karate_club_graph()  # 561 pairs, of which 78 are edges
     for epoch in range(5):
         batch = task.batch(epoch, 0)
@@ -107,7 +107,7 @@ def test_drawn_pairs_are_no_edges_turned_round_as_the_score_has_no_direction(clu
 
 
 def test_no_more_pairs_are_drawn_than_are_needed(club):
-    task, _ = bound(club, ask="edge")
+    task, _ = bound(club, target_level="edge")
     drawn = []
 
     class Counted:
@@ -120,7 +120,7 @@ def test_no_more_pairs_are_drawn_than_are_needed(club):
 
 
 def test_the_score_of_an_edge_is_the_dot_of_what_is_said_of_its_ends(club):
-    task, model = bound(club, ask="edge")
+    task, model = bound(club, target_level="edge")
     h = model(**task.told(model))
     torch.testing.assert_close(
         task.says(model, torch.tensor([[0, 5], [3, 3]])), torch.stack([h[0] @ h[5], h[3] @ h[3]])
@@ -149,7 +149,7 @@ def shapes(tmp_path):
 
 
 def test_drawn_pairs_lie_in_one_graph(shapes):
-    task, _ = bound(shapes, ask="edge")
+    task, _ = bound(shapes, target_level="edge")
     pairs, of = np.concatenate([task._judged("test")[0], task.batch(0, 0).tokens.numpy()]), task.data.of
     assert (of[pairs[:, 0]] == of[pairs[:, 1]]).all()
     assert len(np.unique(of[pairs[:, 0]])) > 30

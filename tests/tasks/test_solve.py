@@ -10,7 +10,7 @@ from harken.errors import BadSetting
 from harken.models.seq2seq import TransformerShape
 from harken.tasks.solve import Solve, Task, ranges
 
-TINY = TransformerShape(d=16, layers=1, heads=2, hidden=32, context=32, positions="learned")
+TINY = TransformerShape(d=16, layers=1, heads=2, d_ff=32, context=32, positions="learned")
 
 
 def bound(**settings: object) -> Solve:

@@ -41,7 +41,7 @@ def bound(path, **settings):
     layer = {
         "data.kind": "spans",
         "data.path": path,
-        "data.vocab": 200,
+        "data.vocab_size": 200,
         "model.size": "tiny",
         "train.batch": 20,
         **settings,

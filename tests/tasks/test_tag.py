@@ -88,7 +88,7 @@ def bound(path, **settings):
     layer = {
         "data.kind": "tags",
         "data.path": path,
-        "data.vocab": 150,
+        "data.vocab_size": 150,
         "model.size": "tiny",
         "train.batch": 40,
         **settings,
@@ -153,7 +153,7 @@ def test_parts_of_speech_are_judged_by_accuracy(tmp_path):
 
 
 def test_a_sentence_in_parts_is_tagged_as_one(tmp_path):
-    _, model, data = bound(toy(tmp_path), **{"data.longest": 8, "data.tokens": "char"})
+    _, model, data = bound(toy(tmp_path), **{"data.max_length": 8, "data.tokenizer": "char"})
     part = data.splits["valid"]
     assert len(part.texts) > len(part.sentences)
     tags, sure, loss = predicted(model, part, data.words.labels)

@@ -20,7 +20,7 @@ from harken.tasks.translate import Task, Translate
 
 @pytest.fixture(scope="module")
 def source(pair_file) -> PairSource:
-    return PairSource(path=str(pair_file), tokens="word")
+    return PairSource(path=str(pair_file), tokenizer="word")
 
 
 def bound(source: PairSource, **task) -> Translate:
@@ -68,7 +68,7 @@ def test_the_tokens_of_a_packed_batch_are_those_that_are_asked(source):
 def test_held_out_sentences_are_cut_where_the_model_ends_and_that_is_told(pair_file, tmp_path):
     shape = registry.find("model", "transformer", " of pairs")(d=16, layers=1, heads=2, context=12)
     (tmp_path / "valid.tsv").write_text("she saw the cat.\telle a vu le chat.\n" + "he saw " * 12 + "it.\til a vu.\n")
-    data = PairSource(path=str(pair_file), tokens="word", valid=str(tmp_path / "valid.tsv")).open()
+    data = PairSource(path=str(pair_file), tokenizer="word", valid=str(tmp_path / "valid.tsv")).open()
     for opened in (data, replace(data, train=data.splits["valid"], learned=False)):
         task = Task().bind(opened, shape, batch=8, seed=0)
         assert task.data.splits["valid"].source.lengths.tolist() == [5, 11]
@@ -76,7 +76,7 @@ def test_held_out_sentences_are_cut_where_the_model_ends_and_that_is_told(pair_f
         assert task.evaluate(model(task), "valid").protocol["cut_sentences"] == 1
     assert (
         "cut_sentences"
-        not in bound(PairSource(path=str(pair_file), tokens="word")).evaluate(model(task), "valid").protocol
+        not in bound(PairSource(path=str(pair_file), tokenizer="word")).evaluate(model(task), "valid").protocol
     )
 
 
@@ -146,13 +146,11 @@ def test_without_sacrebleu_bleu_is_left_out_with_a_word_and_the_loss_chooses(sou
 
 
 def test_another_measure_chooses_where_it_is_asked_to(source):
-    assert (
-        bound(source, measure="exact_match", eval_pairs=5).evaluate(model(bound(source)), "valid").by == "exact_match"
-    )
+    assert bound(source, metric="exact_match", eval_pairs=5).evaluate(model(bound(source)), "valid").by == "exact_match"
 
 
 def test_answers_are_counted_exactly_beside_their_f1(source, monkeypatch):
-    task = bound(source, measure="answer_f1")
+    task = bound(source, metric="answer_f1")
     pairs = task.data.splits["valid"]
     monkeypatch.setattr(task, "answers", lambda *_: [f"The {texts[0]}!" for texts in pairs.references])
     metrics = task.evaluate(model(task), "valid").metrics
@@ -169,8 +167,8 @@ def test_an_answer_is_as_long_as_the_task_says(source, monkeypatch):
 def test_targets_that_no_answer_can_reach_are_refused_with_the_setting(tmp_path):
     file = tmp_path / "a.mrg"
     file.write_text("".join(f"(S (NP (NP (NN a{n}))) (VP (VP (VB b{n}) (NP (NP (NN c))))))\n" for n in range(40)))
-    source = PairSource(path=str(file), tokens="word")
-    with pytest.raises(BadSetting, match=r"^task.longest is not given, and most targets are longer .*=32$"):
+    source = PairSource(path=str(file), tokenizer="word")
+    with pytest.raises(BadSetting, match=r"^task.max_new_tokens is not given, and most targets are longer .*=32$"):
         bound(source)
     assert bound(source, longest=32).task.longest == 32
 
@@ -180,9 +178,7 @@ def test_sentences_longer_than_the_model_reads_are_refused_by_both_settings(sour
     shape, data = registry.find("model", kind, " of pairs"), source.open()
     parts = (data.train, *data.splits.values())
     most = max(int(side.lengths.max()) for part in parts for side in (part.source, part.target))
-    says = (
-        f"model.context={most}: a sentence has {most} tokens .*set model.context={most + 1} or data.longest={most - 1}"
-    )
+    says = f"model.context={most}: a sentence has {most} tokens .*set model.context={most + 1} or data.max_length={most - 1}"
     with pytest.raises(BadSetting, match=says):
         Task().bind(data, shape(context=most), batch=8, seed=0)
     for net in (shape(context=most + 1), registry.find("model", "rnn", " of pairs")(context="start")):
@@ -218,7 +214,7 @@ def test_the_weights_of_the_best_bleu_are_kept_even_if_a_later_loss_is_lower(pai
         return found
 
     monkeypatch.setattr(Translate, "evaluate", planned)
-    settings = {"model.d": 16, "model.layers": 1, "model.heads": 2, "data.tokens": "word", "task.eval_pairs": 5}
+    settings = {"model.d": 16, "model.layers": 1, "model.heads": 2, "data.tokenizer": "word", "task.eval_pairs": 5}
     settings |= {"train.steps": 3, "train.eval_every": 1, "train.threads": 1}
     run = train.train(pair_file, out=tmp_path / "run", settings=settings)
     assert run.facts["best_step"] == 2
@@ -226,9 +222,9 @@ def test_the_weights_of_the_best_bleu_are_kept_even_if_a_later_loss_is_lower(pai
 
 
 def test_two_vocabularies_share_no_word_vectors(pair_file):
-    apart = {"data.joint": False, "data.vocab": 300}
+    apart = {"data.shared_vocab": False, "data.vocab_size": 300}
     recipe = choose(str(pair_file), apart).recipe
     with pytest.raises(BadSetting, match=r"model\.shared"):
         recipe.bind(recipe.open())
-    recipe = choose(str(pair_file), apart | {"model.shared": False}).recipe
+    recipe = choose(str(pair_file), apart | {"model.share_embeddings": False}).recipe
     assert recipe.bind(recipe.open()).steps > 0

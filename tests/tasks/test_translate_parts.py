@@ -36,9 +36,9 @@ def judged(tmp_path, monkeypatch) -> Any:
     path.write_text("".join("\t".join(map(str, row)) + "\n" for row in [("source", "target", "distance"), *rows]))
 
     def judge(*, quick: bool = False, measure: str = "bleu", **given: Any) -> tuple[Any, Any]:
-        data = PairSource(path=str(path), tokens="word", valid=0.3, **given).open()
+        data = PairSource(path=str(path), tokenizer="word", valid=0.3, **given).open()
         pairs = data.splits["valid"]
-        task = Translate(Task(measure=measure), data, batch=8, seed=0)
+        task = Translate(Task(metric=measure), data, batch=8, seed=0)
         answers = [refs[0] if len(refs[0].split()) < 8 else f"{refs[0]} non" for refs in pairs.references]
         monkeypatch.setattr(task, "_score", lambda model, pairs, most: (1.0, 1))
         monkeypatch.setattr(task, "answers", lambda model, sources, how: answers[: len(sources)])
@@ -71,7 +71,7 @@ def test_without_a_column_the_parts_are_stretches_of_length(judged):
 
 
 def test_with_a_column_the_parts_are_its_values_and_the_tasks_metric(judged):
-    score, (_, pairs) = judged(measure="exact_match", group="distance")
+    score, (_, pairs) = judged(metric="exact_match", group="distance")
     assert score.protocol["grouped_by"] == "distance"
     assert score.parts == {
         "distance 2": {"exact_match": 1.0, "pairs": pairs.groups.count("2"), "at": 2.0},

@@ -420,7 +420,7 @@ def test_there_is_no_price_unless_one_is_given():
     assert free["price_source"] is None
     paid = cost(reading, tokens=1, flops_per_token=1.0, price=1.46)
     assert paid["price_usd"] == pytest.approx(2.92)
-    assert paid["price_source"] == "train.price: 1.46 USD an hour"
+    assert paid["price_source"] == "train.price_per_hour: 1.46 USD an hour"
 
 
 @pytest.mark.gpu

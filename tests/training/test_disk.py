@@ -62,10 +62,10 @@ def free(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
 def test_a_disk_that_is_too_small_is_refused_in_one_line_before_a_folder_is_taken(data, tmp_path, monkeypatch):
     free(monkeypatch, 300_000)
     with pytest.raises(HarkenError) as refused:
-        harken.train(data, out=tmp_path / "deep" / "r", settings=SETTINGS | {"train.keep": 9})
+        harken.train(data, out=tmp_path / "deep" / "r", settings=SETTINGS | {"train.keep_checkpoints": 9})
     assert str(refused.value) == (
         f"{tmp_path}/deep/r: about 4 MiB of disk are needed and 0 are free; make room, take another folder, or keep"
-        " fewer checkpoints (train.keep)"
+        " fewer checkpoints (train.keep_checkpoints)"
     )
     assert refused.value.exit_code == 1
     assert not (tmp_path / "deep").exists()
@@ -74,8 +74,10 @@ def test_a_disk_that_is_too_small_is_refused_in_one_line_before_a_folder_is_take
 def test_fewer_checkpoints_fit_on_a_smaller_disk(data, tmp_path, monkeypatch):
     free(monkeypatch, 1_000_000)
     with pytest.raises(HarkenError, match="MiB of disk are needed"):
-        harken.train(data, out=tmp_path / "r", settings=SETTINGS | {"train.keep": 3})
-    assert harken.train(data, out=tmp_path / "r", settings=SETTINGS | {"train.keep": 1}).facts["steps"] == 12
+        harken.train(data, out=tmp_path / "r", settings=SETTINGS | {"train.keep_checkpoints": 3})
+    assert (
+        harken.train(data, out=tmp_path / "r", settings=SETTINGS | {"train.keep_checkpoints": 1}).facts["steps"] == 12
+    )
 
 
 def test_what_a_run_has_on_the_disk_already_is_not_asked_for_again(data, peace, tmp_path, monkeypatch):
@@ -105,7 +107,7 @@ def test_a_run_that_cannot_go_on_for_want_of_room_stays_as_it_is(peace, tmp_path
         {"optimizer": "sgd"},
         {"optimizer": "sgd", "momentum": 0.0},
         {"optimizer": "rmsprop"},
-        {"average": "moving"},
+        {"average": "ema"},
         {"average": "last", "last": 2},
         {"best": False},
     ],

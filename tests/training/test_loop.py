@@ -131,7 +131,7 @@ def test_what_the_setting_says_of_compiling_reaches_the_loss_in_steps_and_looks(
 def test_accumulated_gradients_equal_those_of_the_large_batch(tmp_path, data, micro):
     make = words(tmp_path, dtype=torch.float64, **data)
     plain = {"optimizer": "sgd", "momentum": 0, "weight_decay": 0, "clip": 0, "lr": 0.5}
-    whole, cut = make(**plain), make(micro=micro, **plain)
+    whole, cut = make(**plain), make(micro_batch=micro, **plain)
     for _ in range(3):
         facts = whole.update(6), cut.update(6)
         assert facts[0]["loss"] == pytest.approx(facts[1]["loss"], rel=1e-6)
@@ -145,7 +145,7 @@ def test_ragged_rows_are_really_ragged(tmp_path):
 
 
 def test_the_loss_that_is_told_is_the_mean_over_all_targets(tmp_path):
-    trainer = words(tmp_path, batches="packed", documents="line")(micro=2)
+    trainer = words(tmp_path, batches="packed", documents="line")(micro_batch=2)
     batch = trainer.task.batch(0, 0)
     mean = float(trainer.task.loss(trainer.model, batch).total.detach()) / batch.count
     assert trainer.update(6)["loss"] == pytest.approx(mean, rel=1e-5)
@@ -153,7 +153,7 @@ def test_the_loss_that_is_told_is_the_mean_over_all_targets(tmp_path):
 
 def test_a_smoothed_training_learns_another_thing_and_tells_the_loss_it_is_judged_by(tmp_path):
     data = {"batches": "packed", "documents": "line"}
-    plain, smoothed = words(tmp_path, **data)(), words(tmp_path, smoothing=0.3, **data)(micro=2)
+    plain, smoothed = words(tmp_path, **data)(), words(tmp_path, smoothing=0.3, **data)(micro_batch=2)
     assert smoothed.update(6)["loss"] == pytest.approx(plain.update(6)["loss"], rel=1e-6)
     assert any(not torch.equal(a, b) for a, b in zip(weights(plain).values(), weights(smoothed).values(), strict=True))
     run_folder.load_weights(smoothed.model, weights(plain))
@@ -169,7 +169,7 @@ def test_a_step_takes_the_next_batch_and_a_new_epoch_begins_after_the_last(tmp_p
 
 
 def test_a_long_gradient_is_shortened_to_the_clip(tmp_path):
-    trainer = words(tmp_path)(optimizer="sgd", momentum=0, weight_decay=0, clip=0.01, lr=1.0)
+    trainer = words(tmp_path)(optimizer="sgd", momentum=0, weight_decay=0, grad_clip=0.01, lr=1.0)
     before = weights(trainer)
     facts = trainer.update(6)
     moved = math.sqrt(sum(float((t - before[n]).square().sum()) for n, t in weights(trainer).items()))
@@ -275,7 +275,7 @@ def test_a_run_that_a_number_has_ended_says_so_to_whoever_asks_later_until_it_go
     ],
 )
 def test_the_rate_rises_straight_and_falls_as_half_a_cosine(step, value):
-    train = settings(lr=1.0, warmup=0.1, final=0.2, schedule="cosine")
+    train = settings(lr=1.0, warmup=0.1, min_lr_ratio=0.2, schedule="cosine")
     assert rate(step, 100, train) == pytest.approx(value)
 
 
@@ -396,14 +396,22 @@ def test_without_best_the_last_weights_are_taken(tmp_path):
 @pytest.mark.parametrize(("best", "kept"), [(True, "; the weights of step 2 are kept"), (False, "")])
 def test_a_training_that_stops_early_says_when_and_why(tmp_path, best, kept):
     said, listen = heard()
-    trainer = Trainer(Slope(), Toy([5, 3, 4, 4, 1, 0]), settings(eval_every=1, stop_after=2, best=best), listen=listen)
+    trainer = Trainer(
+        Slope(),
+        Toy([5, 3, 4, 4, 1, 0]),
+        settings(eval_every=1, early_stopping_patience=2, keep_best=best),
+        listen=listen,
+    )
     fit(trainer, tmp_path / "r")
     assert said == [f"stopped at step 4 of 6: the valid loss was no better for 2 looks{kept}"]
 
 
 def test_a_training_that_ends_with_its_last_step_did_not_stop_early(tmp_path):
     said, listen = heard()
-    fit(Trainer(Slope(), Toy([5, 3, 2, 1, 1, 1]), settings(eval_every=1, stop_after=2), listen=listen), tmp_path / "r")
+    fit(
+        Trainer(Slope(), Toy([5, 3, 2, 1, 1, 1]), settings(eval_every=1, early_stopping_patience=2), listen=listen),
+        tmp_path / "r",
+    )
     assert said == []
 
 

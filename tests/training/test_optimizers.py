@@ -64,7 +64,7 @@ def test_muon_takes_the_hidden_matrices_and_adamw_all_else():
 
 
 def test_an_untied_head_is_no_hidden_matrix():
-    net = Shape(d=16, layers=1, heads=2, tied=False).build(50)
+    net = Shape(d=16, layers=1, heads=2, tie_embeddings=False).build(50)
     assert all(p is not net.head.weight for p in hidden(net))
 
 
@@ -117,7 +117,7 @@ def rates(steps: int = 100, **settings) -> list[float]:
 
 
 def test_a_linear_schedule_falls_straight_to_its_end():
-    assert rates(schedule="linear", final=0.2) == pytest.approx([1 - 0.8 * n / 100 for n in range(101)])
+    assert rates(schedule="linear", min_lr_ratio=0.2) == pytest.approx([1 - 0.8 * n / 100 for n in range(101)])
 
 
 def test_the_schedule_of_2017_falls_as_one_over_the_root_of_the_step():
@@ -128,17 +128,17 @@ def test_the_schedule_of_2017_falls_as_one_over_the_root_of_the_step():
 
 
 def test_a_constant_rate_with_cool_down_stands_and_then_falls_straight():
-    found = rates(schedule="constant", cooldown=0.25, final=0.0)
+    found = rates(schedule="constant", cooldown=0.25, min_lr_ratio=0.0)
     assert found[:76] == [1.0] * 76
     assert found[76:] == pytest.approx([(100 - n) / 25 for n in range(76, 101)])
 
 
 def test_a_cool_down_is_a_share_of_all_steps_and_ends_at_final():
-    found = rates(schedule="constant", warmup=0.5, cooldown=0.2, final=0.1)
+    found = rates(schedule="constant", warmup=0.5, cooldown=0.2, min_lr_ratio=0.1)
     assert found[50:81] == [1.0] * 31
     assert found[80:] == pytest.approx([1 - 0.9 * n / 20 for n in range(21)])
     for schedule in ("cosine", "linear", "rsqrt"):
-        assert rates(schedule=schedule, cooldown=0.2, final=0.1)[-1] == pytest.approx(0.1), schedule
+        assert rates(schedule=schedule, cooldown=0.2, min_lr_ratio=0.1)[-1] == pytest.approx(0.1), schedule
 
 
 def test_a_cool_down_waits_for_the_warm_up():

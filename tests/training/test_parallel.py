@@ -33,7 +33,7 @@ pytestmark = pytest.mark.process
 
 BOTH = pytest.mark.parametrize("way", ["ddp", "fsdp"])
 SMALL = {"model.d": 16, "model.layers": 2, "model.context": 12, "model.dropout": 0.0}
-SMALL |= {"train.batch": 4, "train.micro": 1, "train.lr": 1e-2, "train.clip": 0.5, "train.device": "cpu"}
+SMALL |= {"train.batch": 4, "train.micro_batch": 1, "train.lr": 1e-2, "train.grad_clip": 0.5, "train.device": "cpu"}
 SMALL |= {
     "train.precision": "float32",
     "train.optimizer": "adamw",
@@ -43,11 +43,11 @@ SMALL |= {
 }
 CASES: dict[str, dict[str, Any]] = {
     "windows": {},
-    "ragged": {"data.batches": "packed", "data.documents": "line"},
-    "mixed": {"data.mix": {"a.txt": 0.5, "b.txt": 0.5}, "train.batch": 6, "train.micro": 2},
+    "ragged": {"data.batching": "packed", "data.documents": "line"},
+    "mixed": {"data.mix": {"a.txt": 0.5, "b.txt": 0.5}, "train.batch": 6, "train.micro_batch": 2},
     "muon": {"train.optimizer": "muon", "model.d": 18, "model.heads": 3},  # not every matrix has an even part for each
-    "stream": {"model.kind": "lstm", "train.optimizer": "sgd", "train.batch": 6, "train.micro": 2},
-    "average": {"train.optimizer": "rmsprop", "train.average": "moving"},
+    "stream": {"model.kind": "lstm", "train.optimizer": "sgd", "train.batch": 6, "train.micro_batch": 2},
+    "average": {"train.optimizer": "rmsprop", "train.average": "ema"},
     "pairs": {"train.batch": 9},
     "packed": {"train.batch": 50, "task.packed": True},
     "rnn": {"train.batch": 9, "model.kind": "rnn"},
@@ -92,7 +92,7 @@ def learn(home: Path, case: str, way: str, ranks: parallel.Ranks) -> tuple[list[
     given = {**SMALL, **CASES[case], "train.parallel": way}
     if case in PAIRS:
         given = {key: value for key, value in given.items() if key not in ("model.context", "data.examples")}
-        given |= {"train.micro": 2, "data.tokens": "word"}
+        given |= {"train.micro_batch": 2, "data.tokenizer": "word"}
     mix = {str(home / name): share for name, share in given.pop("data.mix", {}).items()}
     what = "char" if mix else str(home / ("pairs.tsv" if case in PAIRS else "tales.txt"))
     recipe = choose(what, given | ({"data.mix": mix} if mix else {})).recipe
@@ -189,7 +189,13 @@ def test_a_rank_of_fsdp_holds_its_part_of_the_weights(computed, alone):
 # --- a run ------------------------------------------------------------------------------------------------------------
 
 PLAIN = ["model.d=16", "model.layers=2", "model.context=12", "data.examples=2", "train.batch=6"]
-PLAIN += ["train.micro=2", "train.steps=18", "train.eval_every=7", "train.log_every=1", "train.checkpoint_every=4"]
+PLAIN += [
+    "train.micro_batch=2",
+    "train.steps=18",
+    "train.eval_every=7",
+    "train.log_every=1",
+    "train.checkpoint_every=4",
+]
 PLAIN += ["train.lr=1e-2", "train.threads=1", "train.precision=float32"]
 WAYS = {"ddp": ["train.parallel=ddp", "train.steps=60"], "fsdp": ["train.parallel=fsdp"]}
 WAYS |= {"lstm": ["train.parallel=ddp", "model.kind=lstm"]}
@@ -368,7 +374,11 @@ def test_what_one_process_has_saved_two_of_fsdp_go_on_with(single, home, tmp_pat
             2,
             "train.parallel=none: 2 processes would train the same model; set train.parallel=",
         ),
-        (["train.lr=1e38", "train.clip=0", "train.optimizer=sgd"], 1, r"step \d+ .*not finite, so nothing was updated"),
+        (
+            ["train.lr=1e38", "train.grad_clip=0", "train.optimizer=sgd"],
+            1,
+            r"step \d+ .*not finite, so nothing was updated",
+        ),
     ],
 )
 def test_what_goes_wrong_for_all_is_said_once(home, given, code, line, tmp_path):

@@ -46,7 +46,7 @@ def trainer(task=None, listen=lambda *_, **__: None, **settings) -> Trainer:
 @pytest.mark.parametrize("optimizer", ["adamw", "muon", "adam", "sgd"])
 @pytest.mark.parametrize("micro", [None, 3])
 def test_recorded_updates_are_the_plain_ones(optimizer, micro):
-    plain, played = (trainer(optimizer=optimizer, micro=micro, compile=how) for how in ("no", "yes"))
+    plain, played = (trainer(optimizer=optimizer, micro_batch=micro, compile=how) for how in ("no", "yes"))
     losses = [[t.update(12)["loss"] for _ in range(12)] for t in (plain, played)]
     assert played.make.recording is not None
     assert plain.make.recording is None

@@ -66,10 +66,10 @@ def empty(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"train__optimizer": "rmsprop", "train__momentum": 0.9}, 1 + 2 + 2),
         ({"train__optimizer": "sgd"}, 1 + 1 + 2),
         ({"train__optimizer": "sgd", "train__momentum": 0.0}, 1 + 0 + 2),
-        ({"train__best": False}, 1 + 2 + 1),
+        ({"train__keep_best": False}, 1 + 2 + 1),
         ({"data__valid": 0.0}, 1 + 2),
-        ({"train__average": "moving"}, 1 + 2 + 2 + 1),
-        ({"train__average": "last", "train__last": 3}, 1 + 2 + 2 + 4),
+        ({"train__average": "ema"}, 1 + 2 + 2 + 1),
+        ({"train__average": "last", "train__average_last": 3}, 1 + 2 + 2 + 4),
     ],
 )
 def test_each_rule_and_setting_holds_its_copies_of_the_weights(trainer, settings, copies):
@@ -86,7 +86,7 @@ def test_muon_holds_one_moment_of_a_hidden_matrix(trainer):
 
 @pytest.mark.parametrize("rule", ["adamw", "adam", "rmsprop", "sgd", "muon"])
 def test_the_moments_that_are_counted_are_those_the_rule_keeps(trainer, rule):
-    made = trainer(train__optimizer=rule, train__best=False, data__valid=0.0)
+    made = trainer(train__optimizer=rule, train__keep_best=False, data__valid=0.0)
     counted = resource_estimate._between(made) - weights(made)
     made.update(10)
     kept = [t for held in made.make.optimizer.state.values() for t in held.values() if isinstance(t, torch.Tensor)]
@@ -101,7 +101,7 @@ def test_a_step_keeps_as_much_for_each_row(trainer):
 
 @pytest.mark.usefixtures("empty")
 def test_rows_in_small_parts_need_the_memory_of_a_part(trainer):
-    cut, small, large = trainer(train__batch=8, train__micro=2), trainer(train__batch=2), trainer(train__batch=8)
+    cut, small, large = trainer(train__batch=8, train__micro_batch=2), trainer(train__batch=2), trainer(train__batch=8)
     assert memory(cut) == pytest.approx(memory(small), rel=0.01)  # the tokens of the whole batch are there too
     assert memory(cut) < 0.7 * memory(large)
 
@@ -142,7 +142,7 @@ def test_what_does_not_fit_is_said_before_anything_is_computed(trainer, monkeypa
     plan(made)
     said, after = heard
     assert said.endswith(
-        "are needed and 0.1 are there; fewer rows at a time (train.micro) or a smaller model need less"
+        "are needed and 0.1 are there; fewer rows at a time (train.micro_batch) or a smaller model need less"
     )
     assert after == "measure"
     monkeypatch.setattr(machine, "describe", lambda: {"ram_gib": None})  # where the system does not say

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.process
 
 SETTINGS = {"gpt": ["model.heads=2", "model.dropout=0.2"], "lstm": ["model.kind=lstm", "model.dropout=0.2"]}
 # 12 steps over several epochs, with a look at valid, a line and a checkpoint now and then
-PLAIN = ["model.d=16", "model.layers=2", "model.context=12", "data.examples=2", "train.batch=6", "train.micro=4"]
+PLAIN = ["model.d=16", "model.layers=2", "model.context=12", "data.examples=2", "train.batch=6", "train.micro_batch=4"]
 PLAIN += ["train.steps=12", "train.eval_every=5", "train.log_every=1", "train.checkpoint_every=2", "train.lr=1e-2"]
 LONGER = ("train.steps=80", "train.eval_every=40", "train.checkpoint_every=20")  # to be caught on the way
 both = pytest.mark.parametrize("kind", SETTINGS)
@@ -138,8 +138,8 @@ def test_a_run_killed_at_every_moment_of_its_writing_ends_as_if_nothing_had_happ
 ):
     """Killed at the first moment at which it writes, gone on and killed at the second, and so on, to its end. A
     checkpoint begins anew as long as it is not whole, so each of its moments has its turn."""
-    expected, out, deaths = unbroken(kind, "train.keep=1"), tmp_path / "r", 0
-    command = [*begin(home, kind, out, "train.keep=1"), "--resume"]
+    expected, out, deaths = unbroken(kind, "train.keep_checkpoints=1"), tmp_path / "r", 0
+    command = [*begin(home, kind, out, "train.keep_checkpoints=1"), "--resume"]
     if begun:  # there is a first checkpoint, which each later one takes away
         assert Child(*command, folder=tmp_path, die_in=6).wait() == -signal.SIGKILL
     for moment in count(first, 2):
@@ -179,18 +179,18 @@ def test_a_kill_before_the_first_checkpoint_is_whole_starts_anew_and_says_so(unb
 
 
 FEATURES = {
-    "moving": ["train.average=moving"],
-    "last": ["train.average=last", "train.last=2", "train.eval_every=1"],
+    "ema": ["train.average=ema"],
+    "last": ["train.average=last", "train.average_last=2", "train.eval_every=1"],
     "muon": ["train.optimizer=muon"],
     "sgd": ["train.optimizer=sgd", "train.nesterov=true"],
     "rmsprop": ["train.optimizer=rmsprop"],
-    "plateau": ["train.schedule=plateau", "train.patience=1", "train.eval_every=1", "train.lr=1"],
-    "stop_after": ["train.stop_after=3", "train.eval_every=1", "train.lr=1"],
+    "plateau": ["train.schedule=plateau", "train.plateau_patience=1", "train.eval_every=1", "train.lr=1"],
+    "stop_after": ["train.early_stopping_patience=3", "train.eval_every=1", "train.lr=1"],
     "cooldown": ["train.schedule=constant", "train.cooldown=0.5"],
     "rnn": ["model.kind=rnn"],
     "gru": ["model.kind=gru"],
-    "packed": ["data.batches=packed", "data.documents=line"],
-    "words": ["data.tokens=word", "model.word_dropout=0.2", "task.label_smoothing=0.1", "train.precision=bfloat16"],
+    "packed": ["data.batching=packed", "data.documents=line"],
+    "words": ["data.tokenizer=word", "model.word_dropout=0.2", "task.label_smoothing=0.1", "train.precision=bfloat16"],
     "mix": ["data.mix={'HOME/tales.txt' = 0.7, 'HOME/others.txt' = 0.3}"],
 }
 

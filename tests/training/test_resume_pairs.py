@@ -9,7 +9,7 @@ import pytest
 import harken
 from harken import run_folder
 
-SETTINGS = {"model.d": 16, "model.layers": 1, "model.heads": 2, "model.dropout": 0.1, "data.vocab": 300}
+SETTINGS = {"model.d": 16, "model.layers": 1, "model.heads": 2, "model.dropout": 0.1, "data.vocab_size": 300}
 SETTINGS |= {"train.steps": 7, "train.batch": 8, "train.eval_every": 3, "train.checkpoint_every": 2, "train.threads": 1}
 SETTINGS |= {"task.eval_pairs": 5, "data.examples": 40}  # several epochs
 
@@ -31,7 +31,7 @@ def outcome(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2], ids=["", "split anew in each epoch"])
 def test_a_training_on_pairs_that_died_ends_as_if_it_had_not(pair_file, tmp_path, dropout):
-    settings, begun = {**SETTINGS, "data.split_dropout": dropout}, []
+    settings, begun = {**SETTINGS, "data.bpe_dropout": dropout}, []
 
     def die(event: str, **facts: Any) -> None:
         if event == "step" and facts["step"] == 5:

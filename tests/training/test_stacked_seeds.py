@@ -76,7 +76,7 @@ def trained(trainer, folder):
     [
         {"optimizer": "adamw", "clip": 0.1, "micro": 2},
         {"optimizer": "sgd", "clip": 1.0, "eval_every": 2},
-        {"optimizer": "adamw", "average": "moving", "eval_every": 3},
+        {"optimizer": "adamw", "average": "ema", "eval_every": 3},
         {"optimizer": "rmsprop", "clip": 0.0, "best": False},
         {"optimizer": "muon", "clip": 1.0},
     ],
@@ -113,7 +113,7 @@ def test_members_that_were_stopped_go_on_to_the_same_bits(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_a_member_whose_loss_is_not_finite_stands_still_and_the_others_go_on(tmp_path):
-    broken, sound = together(best=False), together(best=False)
+    broken, sound = together(keep_best=False), together(keep_best=False)
     with torch.no_grad():
         broken.model.one.embed.weight[1].fill_(torch.nan)
     trained(broken, tmp_path / "broken")
@@ -125,7 +125,7 @@ def test_a_member_whose_loss_is_not_finite_stands_still_and_the_others_go_on(tmp
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("micro", [None, 1, 2])
 def test_a_broken_member_is_told_and_counted_and_leaves_the_losses_to_the_others(micro, tmp_path):
-    broken, heard = together(micro=micro, seed=5, checkpoint_every=1), []
+    broken, heard = together(micro_batch=micro, seed=5, checkpoint_every=1), []
     broken.listen = lambda event, **facts: heard.append(facts["text"]) if event == "notice" else None
     with torch.no_grad():
         broken.model.one.embed.weight[1].fill_(torch.nan)
@@ -145,7 +145,7 @@ def test_a_broken_member_is_told_and_counted_and_leaves_the_losses_to_the_others
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_members_that_stop_early_say_how_long_they_waited_and_what_is_kept(tmp_path):
-    many, heard = together(stop_after=1, eval_every=1, lr=5.0, clip=0.0, warmup=0), []
+    many, heard = together(early_stopping_patience=1, eval_every=1, lr=5.0, grad_clip=0.0, warmup=0), []
     many.listen = lambda event, **facts: heard.append(facts["text"]) if event == "notice" else None
     many.fit(tmp_path, 60)
     why = "the valid loss was no better for 1 look; the best weights of each seed are kept"
@@ -154,7 +154,7 @@ def test_members_that_stop_early_say_how_long_they_waited_and_what_is_kept(tmp_p
 
 def test_members_that_stop_early_but_keep_their_last_weights_are_refused():
     with pytest.raises(BadSetting, match=r"^train\.seeds: a seed that stops early [^\n]+; leave train\.best=false out"):
-        together(stop_after=1, best=False)
+        together(early_stopping_patience=1, keep_best=False)
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
@@ -168,7 +168,7 @@ def test_nothing_is_learned_when_no_member_is_finite():
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_each_member_keeps_the_weights_of_its_own_best_look(tmp_path):
-    many = trained(together(eval_every=1, lr=0.5, clip=0.0, warmup=0), tmp_path / "many")
+    many = trained(together(eval_every=1, lr=0.5, grad_clip=0.0, warmup=0), tmp_path / "many")
     best = [course.step for course in many.course.each]
     assert len(set(best)) > 1  # at such a rate they are best at different steps
     for seed, step in enumerate(best):
@@ -179,7 +179,7 @@ def test_each_member_keeps_the_weights_of_its_own_best_look(tmp_path):
 
 def test_tied_weights_stay_tied():
     torch.manual_seed(0)
-    models = [Shape(d=16, layers=1, heads=2, context=8, tied=True).build(20) for _ in range(2)]
+    models = [Shape(d=16, layers=1, heads=2, context=8, tie_embeddings=True).build(20) for _ in range(2)]
     many = Together(models)
     assert many.one.head.weight is many.one.embed.weight
     assert sum(p.numel() for p in many.parameters()) == 2 * sum(p.numel() for p in models[0].parameters())

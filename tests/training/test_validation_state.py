@@ -30,8 +30,8 @@ def test_the_rate_of_another_schedule_does_not_fall_by_itself():
 
 
 def test_a_run_is_over_after_so_many_looks_without_a_better_one():
-    assert not after([3, 2, 2.5, 2.5], stop_after=3).over(Train(stop_after=3))
-    assert after([3, 2, 2.5, 2.5, 2.0], stop_after=3).over(Train(stop_after=3))
+    assert not after([3, 2, 2.5, 2.5], early_stopping_patience=3).over(Train(early_stopping_patience=3))
+    assert after([3, 2, 2.5, 2.5, 2.0], early_stopping_patience=3).over(Train(early_stopping_patience=3))
     assert not after([3, 2] + [9] * 50).over(Train())
 
 

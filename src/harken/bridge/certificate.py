@@ -231,7 +231,7 @@ def _two_segments(
     elif model.pooler is not None:
         pairs["pooled"] = (model.pooled(h[:, 0]), body.pooler_output)
     if model.W_follows is not None:
-        pairs["follows"] = (model.follows(h[:, 0]), theirs(tokens, **given).seq_relationship_logits)
+        pairs["follows"] = (model.next_sentence_scores(h[:, 0]), theirs(tokens, **given).seq_relationship_logits)
     return pairs, missing
 
 
@@ -252,7 +252,7 @@ def _encoder_decoder(run: Run, theirs: Any) -> dict[str, Any]:
     ours = model.scores(torch.tensor([[model.edge, *drawn]]), source=torch.tensor([source]))[0].log_softmax(-1)
     ours[:, end] = ours[:, model.edge]  # their mark and ours
     many = min(GREEDY, most - 1)
-    written = run.finder.search([source], Search(beam=1, longest=many))[0][0].tokens
+    written = run.finder.search([source], Search(beam=1, max_new_tokens=many))[0][0].tokens
     found = [start]
     while len(found) <= many and found[1:][-1:] != [end]:
         found.append(int(theirs(asked, decoder_input_ids=torch.tensor([found])).logits[0, -1].argmax()))
@@ -297,7 +297,7 @@ def answered(run: Run, tokens: Tensor, *, lengths: Tensor | None = None, segment
     text = torch.arange(B)[:, None].expand(B, L)
     text = text if lengths is None else text.where(torch.arange(L) < lengths[:, None], B)
     y: Tensor = model.answers(model.texts(h, text, B))
-    return y * words.spread + words.mean if words.answer == "number" else y
+    return y * words.spread + words.mean if words.target_type == "number" else y
 
 
 def near(ours: Tensor, theirs: Tensor) -> dict[str, Any]:

@@ -28,15 +28,25 @@ from .families import heads, marian, vit
 from .folder import Folder
 
 FREE = {"size", "style", "dropout", "word_dropout", "head_dropout"}  # another may choose it and say the same
-FREE |= {"block", "near", "hubs", "links", "links_seed"}  # of a structure that has no counterpart
+FREE |= {
+    "block_size",
+    "window_blocks",
+    "global_blocks",
+    "random_blocks",
+    "random_seed",
+}  # of a structure that has no counterpart
 IDLE = {  # what is not asked of a model with a head, or with a source
-    "table": {"fill", "follows", "tied"},
-    "tags": {"fill", "follows", "pool", "pooler"},
-    "spans": {"fill", "follows", "pool", "pooler"},
+    "table": {"mlm_head", "nsp_head", "tie_embeddings"},
+    "tags": {"mlm_head", "nsp_head", "pool", "pooler"},
+    "spans": {"mlm_head", "nsp_head", "pool", "pooler"},
     "images": {"patch"},  # where it is none, the pictures say it
     "pairs": {"head_bias"},  # theirs have one, of zeros
 }
-FOLLOWS = {"base": "positions", "scaling": "positions", "encoder_norm": "norm"}  # what is idle under another choice
+FOLLOWS = {
+    "rope_base": "positions",
+    "rope_scaling": "positions",
+    "encoder_norm": "norm",
+}  # what is idle under another choice
 ACTS = {"gelu-tanh": "gelu_new", "silu": "swish"}
 Way = Callable[[Any], dict[str, Any]]  # from a shape of ours to what their config says
 
@@ -48,14 +58,14 @@ def _gpt2(shape: Any) -> dict[str, Any]:
         "n_layer": shape.layers,
         "n_head": shape.heads,
         "n_positions": shape.context,
-        "n_inner": shape.wiring().hidden,
-        "activation_function": ACTS.get(shape.act, shape.act),
+        "n_inner": shape.wiring().d_ff,
+        "activation_function": ACTS.get(shape.activation, shape.activation),
         "layer_norm_epsilon": shape.eps,
     }
 
 
 def _llama(shape: Any) -> dict[str, Any]:
-    slower = shape.scaling or {}
+    slower = shape.rope_scaling or {}
     names = {"low": "low_freq_factor", "high": "high_freq_factor", "context": "original_max_position_embeddings"}
     rope = {names.get(name, name): value for name, value in slower.items()}
     kind = {0: "default", 1: "linear"}.get(len(rope), "llama3")
@@ -66,12 +76,12 @@ def _llama(shape: Any) -> dict[str, Any]:
         "num_attention_heads": shape.heads,
         "num_key_value_heads": shape.kv_heads or shape.heads,
         "head_dim": shape.d_k or shape.d // shape.heads,
-        "intermediate_size": shape.wiring().hidden,
+        "intermediate_size": shape.wiring().d_ff,
         "max_position_embeddings": shape.context,
         "hidden_act": "silu",
         "rms_norm_eps": shape.eps,
-        "rope_parameters": {"rope_type": kind, "rope_theta": shape.base, **rope},
-        "tie_word_embeddings": shape.tied,
+        "rope_parameters": {"rope_type": kind, "rope_theta": shape.rope_base, **rope},
+        "tie_word_embeddings": shape.tie_embeddings,
     }
 
 
@@ -90,34 +100,34 @@ def _gemma(shape: Any) -> dict[str, Any]:
 
 
 def _bert(shape: Any) -> dict[str, Any]:
-    kind = "BertForPreTraining" if shape.follows else "BertForMaskedLM" if shape.fill else "BertModel"
+    kind = "BertForPreTraining" if shape.nsp_head else "BertForMaskedLM" if shape.mlm_head else "BertModel"
     return {
         "architectures": [kind],
         "hidden_size": shape.d,
         "num_hidden_layers": shape.layers,
         "num_attention_heads": shape.heads,
-        "intermediate_size": shape.hidden or 4 * shape.d,
+        "intermediate_size": shape.d_ff or 4 * shape.d,
         "max_position_embeddings": shape.context,
         "type_vocab_size": shape.segments,
-        "hidden_act": ACTS.get(shape.act, shape.act),
+        "hidden_act": ACTS.get(shape.activation, shape.activation),
         "layer_norm_eps": shape.eps,
     }
 
 
 def _distilbert(shape: Any) -> dict[str, Any]:
     return {
-        "architectures": ["DistilBertForMaskedLM" if shape.fill else "DistilBertModel"],
+        "architectures": ["DistilBertForMaskedLM" if shape.mlm_head else "DistilBertModel"],
         "dim": shape.d,
         "n_layers": shape.layers,
         "n_heads": shape.heads,
-        "hidden_dim": shape.hidden or 4 * shape.d,
+        "hidden_dim": shape.d_ff or 4 * shape.d,
         "max_position_embeddings": shape.context,
-        "activation": ACTS.get(shape.act, shape.act),
+        "activation": ACTS.get(shape.activation, shape.activation),
     }
 
 
 def _marian(shape: Any) -> dict[str, Any]:
-    depth, hidden = shape.encoder_layers or shape.layers, shape.wiring().hidden
+    depth, hidden = shape.encoder_layers or shape.layers, shape.wiring().d_ff
     return {
         "architectures": ["MarianMTModel"],
         "is_encoder_decoder": True,
@@ -127,7 +137,7 @@ def _marian(shape: Any) -> dict[str, Any]:
         **{f"{side}_attention_heads": shape.heads for side in ("encoder", "decoder")},
         **{f"{side}_ffn_dim": hidden for side in ("encoder", "decoder")},
         "max_position_embeddings": shape.context,
-        "activation_function": ACTS.get(shape.act, shape.act),
+        "activation_function": ACTS.get(shape.activation, shape.activation),
         "scale_embedding": shape.loudness() == math.sqrt(shape.d),
     }
 
@@ -205,10 +215,10 @@ def counterpart(run: Run) -> tuple[weight_mapping.Config, dict[str, Any]]:
 def _plain(shape: Any, data: str) -> dict[str, Any]:
     """What a shape says, with what it leaves open filled in."""
     made = shape.wiring()
-    said = shape.model_dump(exclude=FREE | IDLE.get(data, set())) | {"hidden": made.hidden or 4 * shape.d}
+    said = shape.model_dump(exclude=FREE | IDLE.get(data, set())) | {"d_ff": made.d_ff or 4 * shape.d}
     if shape.kind not in ("bert", "vit"):
         look = {"kv_heads": shape.heads, "d_k": shape.d // shape.heads, "d_v": shape.d // shape.heads}
-        said |= {name: said[name] or value for name, value in look.items()} | {"loud": shape.loudness()}
+        said |= {name: said[name] or value for name, value in look.items()} | {"embedding_scale": shape.loudness()}
         said |= {} if shape.positions.startswith("rotary") else {"base": None, "scaling": None}
     if shape.kind == "transformer":
         said |= {"encoder_layers": shape.encoder_layers or shape.layers} | marian.alike(shape)
@@ -222,8 +232,8 @@ def _there(shape: Any, data: str) -> frozenset[str]:
         return frozenset()
     text = data == "text"
     names = {"bert.pooler.dense.weight": shape.pooler and data in ("text", "table")}
-    names |= {"cls.seq_relationship.weight": text and shape.follows}
-    names |= dict.fromkeys(("cls.predictions.bias", "vocab_projector.bias"), text and shape.fill)
+    names |= {"cls.seq_relationship.weight": text and shape.nsp_head}
+    names |= dict.fromkeys(("cls.predictions.bias", "vocab_projector.bias"), text and shape.mlm_head)
     return frozenset(name for name, there in names.items() if there)
 
 
@@ -238,7 +248,7 @@ def theirs(config: weight_mapping.Config, run: Run) -> dict[str, Tensor]:
         first, part = take.rows[0] if take.rows else 0, take.back(own[ours], vocab)
         if not torch.equal(parts.setdefault(take.name, {}).setdefault(first, part), part):
             apart = "the words of sources, targets and scores have vectors of their own, and theirs have one table"
-            raise BadInput(f"{run.path}: {apart}; train with model.shared=true model.tied=true")
+            raise BadInput(f"{run.path}: {apart}; train with model.share_embeddings=true model.tie_embeddings=true")
     made = {name: torch.cat([some[n] for n in sorted(some)]) for name, some in parts.items()}
     return {name: tensor.mT if turned[name] and tensor.dim() > 1 else tensor for name, tensor in made.items()}
 

@@ -76,7 +76,7 @@ class Answers(Graph):
         self.model: Headed = run.model  # type: ignore[assignment]
         words: Any = run.tokenizer
         self.run, self.each_token = run, self.model.asked.each_token
-        self.number = (words.spread, words.mean) if getattr(words, "answer", "") == "number" else (1.0, 0.0)
+        self.number = (words.spread, words.mean) if getattr(words, "target_type", "") == "number" else (1.0, 0.0)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Any:
         h = self.model(input_ids, segments=token_type_ids, structure=keep(attention_mask > 0))

@@ -16,7 +16,7 @@ AT_ONCE = 64  # pictures that are looked at together
 @click.argument("pictures", nargs=-1, metavar="[PICTURE...]")
 @click.option("--beam", type=click.IntRange(1, 1024), metavar="N", help="Follow the N best captions at a time.")
 @click.option("--alternatives", type=click.IntRange(1), metavar="N", help="The N best captions, with their scores.")
-@click.option("--longest", type=click.IntRange(1), metavar="N", help="Most tokens of a caption.")
+@click.option("--max-new-tokens", type=click.IntRange(1), metavar="N", help="Most tokens of a caption.")
 @click.option("--temperature", type=click.FloatRange(0), metavar="X", help="Draw captions by chance; 0.8 is a start.")
 @click.option("--seed", type=int, metavar="N", help="Another seed draws others.  [default: 0]")
 @as_precision

@@ -37,7 +37,9 @@ class Demo(NamedTuple):
 
 
 DEMOS = {
-    "translate": Demo("short English sentences into French, from Tatoeba (Lab 02)", "demos.translate:translate", teller=Watcher),
+    "translate": Demo(
+        "short English sentences into French, from Tatoeba (Lab 02)", "demos.translate:translate", teller=Watcher
+    ),
     "text": Demo("write like Shakespeare (Lab 01)", "demos.translate:text"),
     "stories": Demo("where is the milk? The lecture's story of Joe, read in hops", "demos.stories:stories", 3.0),
     "reviews": Demo("is the film good? MiniLM beside learning from scratch", "demos.reviews:reviews", 3.0, Rivals),

@@ -35,7 +35,10 @@ TABBED = "a tab is part of the source here; of a table, translate a column: --in
 @click.option("--prefix", metavar="TEXT", help="How each target begins; the model goes on from there.")
 @click.option("--no-repeat", type=click.IntRange(0), metavar="N", help="Never write the same N tokens twice.")
 @click.option(
-    "--longest", type=click.IntRange(1), metavar="N", help="Most tokens of a target.  [default: the run's task.longest]"
+    "--max-new-tokens",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Most tokens of a target.  [default: the run's task.max_new_tokens]",
 )
 @click.option(
     "--temperature",

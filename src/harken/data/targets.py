@@ -34,7 +34,7 @@ def amount(said: str, place: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        way = "mend it, or set data.answer=label"
+        way = "mend it, or set data.target_type=label"
         raise BadInput(f"{place}: {said!r} is not a number, and numbers are asked for; {way}")
     return value
 

@@ -43,7 +43,7 @@ class Search:
     length_penalty: float = 1.0  # the score is the sum of ln p / length^this: 0 likes short answers, 1 is fair
     alternatives: int = 1
     no_repeat: int = 0  # no run of so many tokens twice; 0: as it comes
-    longest: int | None = None
+    max_new_tokens: int | None = None
     temperature: float = 0.0
     top_k: int | None = None
     top_p: float | None = None
@@ -51,7 +51,7 @@ class Search:
 
     def __post_init__(self) -> None:
         least = {"beam": 1, "alternatives": 1, "no_repeat": 0, "seed": None}
-        for name, low in (least if self.longest is None else {**least, "longest": 1}).items():
+        for name, low in (least if self.max_new_tokens is None else {**least, "max_new_tokens": 1}).items():
             value = getattr(self, name)
             if not isinstance(value, Integral) or isinstance(value, bool) or (low is not None and value < low):
                 raise BadInput(
@@ -127,11 +127,11 @@ class Finder:
         """Most tokens of each answer, its edge with them; a beginning that leaves none of it is refused."""
         if begun and len(begun) != len(sources):
             raise BadInput(f"{len(begun)} beginnings for {len(sources)} sources: one for each is needed")
-        most = min(how.longest or FAR, self.model.context or FAR)
+        most = min(how.max_new_tokens or FAR, self.model.context or FAR)
         if (long := max(map(len, begun), default=0)) >= most:
             raise BadInput(f"a beginning of {long} tokens: an answer has at most {most}, its end with them; shorten it")
         least = map(len, begun) if begun else repeat(0)
-        free = (2 * len(source) + 10 if how.longest is None else most for source in sources)
+        free = (2 * len(source) + 10 if how.max_new_tokens is None else most for source in sources)
         return [min(most, max(n, there + 1)) for n, there in zip(free, least, strict=False)]
 
     def _playable(self) -> bool:

@@ -24,14 +24,14 @@ KIND = {"trees": "pairs"}
 LABELLED = {"table": "labels", "tags": "tags", "spans": "spans"}  # data with labels, and the recipe that suits it
 SUITS: dict[str, Settings] = {  # a tree is a long line, several times its sentence
     "trees": {
-        "task.measure": "bracket_f1",
+        "task.metric": "bracket_f1",
         "task.grammar": "trees",
-        "task.longest": 301,
-        "data.longest": 300,
-        "data.tokens": "symbol",
-        "data.target_tokens": "symbol",
-        "data.joint": False,
-        "model.shared": False,
+        "task.max_new_tokens": 301,
+        "data.max_length": 300,
+        "data.tokenizer": "symbol",
+        "data.target_tokenizer": "symbol",
+        "data.shared_vocab": False,
+        "model.share_embeddings": False,
         "model.positions": "learned",  # the n-th number looks at the n-th word
     }
 }
@@ -173,7 +173,7 @@ def _template(kind: str, path: Path, given: Settings) -> Settings:
         if model != "transformer":
             return {k: v for k, v in every.items() if not k.startswith("model.")}
         gpu = machine.pick_device(str(given.get("train.device", "auto"))).type == "cuda"
-        return every | {"task.packed": gpu and not given.get("data.split_dropout")}  # one shape, so one recording
+        return every | {"task.packed": gpu and not given.get("data.bpe_dropout")}  # one shape, so one recording
     if (name := LABELLED.get(kind, kind)) in recipe.shipped_names():
         own_model = registry.find("data", kind).model
         model, every = str(given.get("model.kind", own_model)), recipe.shipped(name)
@@ -183,15 +183,15 @@ def _template(kind: str, path: Path, given: Settings) -> Settings:
         return {k: v for k, v in every.items() if same or not k.startswith("model.") or k == "model.context"}
     if kind != "text":
         return {}
-    tokens, model = str(given.get("data.tokens", _tokens(path))), str(given.get("model.kind", "gpt"))
+    tokens, model = str(given.get("data.tokenizer", _tokens(path))), str(given.get("model.kind", "gpt"))
     name = tokens if model == "gpt" else model
-    return {"data.tokens": tokens, **(recipe.shipped(name) if name in recipe.shipped_names() else {})}
+    return {"data.tokenizer": tokens, **(recipe.shipped(name) if name in recipe.shipped_names() else {})}
 
 
 def _room(kind: str, suits: Settings, given: Settings) -> Settings:
     """A context that holds the longest sentence of a set of the catalogue, if that is more than the model's own."""
-    longest = suits.get("data.longest")
-    if kind != "pairs" or not isinstance(longest, int) or "data.longest" in given:
+    longest = suits.get("data.max_length")
+    if kind != "pairs" or not isinstance(longest, int) or "data.max_length" in given:
         return {}
     context = registry.find("model", str(given.get("model.kind", "transformer")), " of pairs").model_fields.get(
         "context"

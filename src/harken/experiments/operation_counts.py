@@ -31,5 +31,5 @@ def formula(model: Any, length: float | None) -> dict[str, Any] | None:
     if getattr(model, "structure", "full") == "bigbird":
         s = min(L, model.block * (2 * model.near + 1 + model.hubs + model.links))
         return {"order": "L s d", "L": L, "d": d, "s": s, "products": L * s * d}
-    k = {"k": model.filter} if layer == "convolution" else {}
+    k = {"k": model.kernel_size} if layer == "convolution" else {}
     return {"order": ORDERS[layer], "L": L, "d": d, **k, "products": products(layer, L, d, **k)}

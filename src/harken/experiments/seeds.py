@@ -29,8 +29,10 @@ def together(recipe: Recipe, opened: Any, *, weights: bool = True) -> tuple[Toge
         models.append(model)
         tasks.append(task)
     many, several = Together(models), Several(tasks)
-    if recipe.train.pick == "valid" and "valid" not in several.splits:
-        raise BadSetting("train.pick=valid: nothing is held out to pick a seed by; hold some out, or pick=train")
+    if recipe.train.select_seed_on == "valid" and "valid" not in several.splits:
+        raise BadSetting(
+            "train.select_seed_on=valid: nothing is held out to pick a seed by; hold some out, or pick=train"
+        )
     _try(many, several, recipe)
     return many, several
 
@@ -57,7 +59,7 @@ def told(trainer: ManyTrainer, recipe: Recipe) -> dict[str, Any]:
         for m in range(trainer.model.members)
     ]
     picked = first + _picked(trainer, recipe, scores)
-    return {"picked": picked, "rule": recipe.train.pick, "each": each, "together": _spread(scores)}
+    return {"picked": picked, "rule": recipe.train.select_seed_on, "each": each, "together": _spread(scores)}
 
 
 def alone(trainer: ManyTrainer, n: int) -> Trainer:
@@ -69,7 +71,7 @@ def alone(trainer: ManyTrainer, n: int) -> Trainer:
 
 def _picked(trainer: ManyTrainer, recipe: Recipe, scores: dict[str, Any]) -> int:
     """Which member is the best, by what the recipe says."""
-    if recipe.train.pick == "valid":
+    if recipe.train.select_seed_on == "valid":
         ranks = [rank(score.metrics, score.by) for score in scores["valid"]]
     else:
         ranks = [rank({"loss": loss}, "loss") for loss in learned(trainer)]
@@ -117,7 +119,10 @@ def begun(folder: Path, n: int, recipe: Recipe, model: Any) -> tuple[Path, Recip
     Its log is that of all, with what was seen of this one; the time of all is shared evenly.
     """
     seed = recipe.train.seed + n
-    place, mine = folder / "seeds" / str(seed), recipe.change(train__seed=seed, train__seeds=1, train__members="best")
+    place, mine = (
+        folder / "seeds" / str(seed),
+        recipe.change(train__seed=seed, train__seeds=1, train__keep_seeds="best"),
+    )
     place.mkdir(parents=True, exist_ok=True)
     run_folder.write(place / "recipe.toml", mine.toml())
     for name in run_folder.TOKENS:

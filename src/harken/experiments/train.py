@@ -292,7 +292,7 @@ def _train(
     known = {"data": opened.facts(), "reason": notes["reason"], "early": trainer.early(steps) or None}
     if isinstance(trainer, ManyTrainer):
         known["seeds"] = seeds.told(trainer, recipe)
-        if recipe.train.members == "all":
+        if recipe.train.keep_seeds == "all":
             _apart(recipe, folder, trainer, used, known)
         trainer = seeds.alone(trainer, known["seeds"]["picked"] - recipe.train.seed)
     trainer.model = ranks.joined(trainer.model, lambda: recipe.build(opened.vocab))
@@ -334,7 +334,7 @@ def _judge(
             task.loss(trainer.model, batch).total.backward()
 
     flops = meter.flops_per_token(trainer.model, once, sum(batch.size for batch in few))
-    told = {"price": recipe.train.price, "predicted": trainer.notes.get("predicted")}
+    told = {"price": recipe.train.price_per_hour, "predicted": trainer.notes.get("predicted")}
     cost = meter.cost(used, tokens=steps * task.tokens * recipe.train.seeds, flops_per_token=flops, **told)
     run_folder.write_json(folder / "cost.json", cost)
     facts = {

@@ -17,7 +17,7 @@ from harken.errors import BadInput, BadSetting
 from harken.recipe import Recipe, Settings, Start
 
 WEIGHTS = "model.safetensors"
-INHERITED = ("tokens", "lower")  # settings of the data that tell how its words were made
+INHERITED = ("tokenizer", "lowercase")  # settings of the data that tell how its words were made
 FREE = ("dropout", "head_dropout", "pool", "context", "size")  # settings of a model that change no weight's meaning
 RATES = {"finetune": 0.04, "frozen": 4.0, "scratch": 0.1}  # over the width d: how fast labels are learned
 
@@ -72,8 +72,10 @@ def begin(model: nn.Module, recipe: Recipe, *, weights: bool = True) -> None:
     if start.shots is not None:
         way = "judge it with harken compare, or with harken eval RUN DATA --prompt"
         raise BadSetting(f"transfer = {start.transfer!r}: a prompt learns nothing; {way}")
-    if recipe.train.unfreeze and (start.run is None or start.transfer != "frozen"):
-        raise BadSetting("train.unfreeze: nothing is frozen; set from=runs/NAME and transfer=frozen, or leave it out")
+    if recipe.train.unfreeze_last and (start.run is None or start.transfer != "frozen"):
+        raise BadSetting(
+            "train.unfreeze_last: nothing is frozen; set from=runs/NAME and transfer=frozen, or leave it out"
+        )
     if start.run is None:
         return
     if start.transfer == "frozen" and body is model:
@@ -82,7 +84,7 @@ def begin(model: nn.Module, recipe: Recipe, *, weights: bool = True) -> None:
         _load(body, start)
     if start.transfer == "frozen":
         body.requires_grad_(False)
-        _thaw(body, recipe.train.unfreeze)
+        _thaw(body, recipe.train.unfreeze_last)
 
 
 def _load(body: nn.Module, start: Start) -> None:
@@ -99,7 +101,9 @@ def _thaw(body: nn.Module, many: int) -> None:
     """Let the last so many blocks learn, and with them what stands between the last one and the head."""
     blocks = list(getattr(getattr(body, "stack", None), "blocks", ()))
     if many > len(blocks):
-        raise BadSetting(f"train.unfreeze = {many}: the run that is begun from has {len(blocks)} blocks; give fewer")
+        raise BadSetting(
+            f"train.unfreeze_last = {many}: the run that is begun from has {len(blocks)} blocks; give fewer"
+        )
     if many:
         behind = [part for name in ("norm", "pooler") if (part := getattr(body, name, None)) is not None]
         for part in (*blocks[-many:], *behind):

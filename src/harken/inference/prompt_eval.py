@@ -62,8 +62,8 @@ def by_prompt(run: Any, task: Any, split: str, prompt: Prompt, listen: Listener 
 
 
 def _labels(run: Any, task: Classify, split: str, prompt: Prompt, listen: Listener) -> Score:
-    if task.answer != "label":
-        what = {"number": "a number", "several": "several labels"}[task.answer]
+    if task.target_type != "label":
+        what = {"number": "a number", "multilabel": "several labels"}[task.target_type]
         raise BadInput(f"a prompt asks for one label of a text, and this data for {what}; give other data")
     part, words = task.data.splits[split], wording(task.words.labels, prompt.labels)
     said = dict(zip(task.words.labels, words, strict=True))
@@ -84,7 +84,7 @@ def _labels(run: Any, task: Classify, split: str, prompt: Prompt, listen: Listen
 
 
 def _pairs(run: Any, task: Translate, split: str, prompt: Prompt, listen: Listener) -> Score:
-    pairs, by = task.data.splits[split], task.task.measure
+    pairs, by = task.data.splits[split], task.task.metric
     known = [({"text": source}, target) for source, target in task.data.texts()] if prompt.shots else []
     template, shown = prompt.shown(known, ("text",), balanced=False)
     sources = pairs.sources[: task.task.eval_pairs or None]

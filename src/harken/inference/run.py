@@ -247,7 +247,7 @@ class Run:
         _check(str, prefix=prefix)
         _check(Integral, index=index)
         usual = getattr(self.recipe.task, "usual_beam", 0)
-        how = Search.of({"longest": self.recipe.task.longest, **search}, "prefix", beam=usual)
+        how = Search.of({"max_new_tokens": self.recipe.task.max_new_tokens, **search}, "prefix", beam=usual)
         asked = {"prefix": prefix, "index": index, "grammar": self.recipe.task.grammar}
         return translations(self.finder, self.tokenizer, texts, how, listen, **asked)
 

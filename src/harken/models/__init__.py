@@ -99,7 +99,9 @@ class EncoderDecoder(LanguageModel):
         self.source_vocab = vocab[0]
         self.edge = vocab[1] - 1
         if shared and vocab[0] != vocab[1]:
-            raise ValueError("shared embeddings need one vocabulary; set data.joint=true, or model.shared=false")
+            raise ValueError(
+                "shared embeddings need one vocabulary; set data.shared_vocab=true, or model.share_embeddings=false"
+            )
         self.source_embed = self.embed if shared else nn.Embedding(math.ceil(vocab[0] / 64) * 64, d)
 
     def source(self, tokens: Tensor | None, lengths: Tensor | None) -> Source:  # B Ls, B

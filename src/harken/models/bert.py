@@ -29,14 +29,14 @@ class Shape(Reach):
     d: int = Field(256, ge=2, le=65536, description="width of a token's vector")
     layers: int = Field(4, ge=1, le=1000, description="number of blocks")
     heads: int = Field(4, ge=1, le=1024, description="number of attention heads")
-    hidden: int | None = Field(None, ge=1, description="width of the MLP; none: 4 d")
+    d_ff: int | None = Field(None, ge=1, description="width of the MLP; none: 4 d")
     context: int = Field(512, ge=1, le=1_000_000, description="longest sequence seen at once (L)")
     segments: int = Field(2, ge=0, le=16, description="sentences told apart in one sequence; 0: none are")
     pooler: bool = Field(True, description="a layer of its own for CLS: tanh(W h + b)")
-    fill: bool = Field(True, description="scores for hidden words; false: none, as in a model of sentences")
-    follows: bool = Field(True, description="two scores from CLS: the second text follows the first, or does not")
+    mlm_head: bool = Field(True, description="scores for hidden words; false: none, as in a model of sentences")
+    nsp_head: bool = Field(True, description="two scores from CLS: the second text follows the first, or does not")
     norm: Literal["pre", "post"] = Field("post", description="normalise before or after (BERT) each sublayer")
-    act: Literal["gelu", "gelu-tanh", "relu"] = Field("gelu", description="the MLP's activation")
+    activation: Literal["gelu", "gelu-tanh", "relu"] = Field("gelu", description="the MLP's activation")
     eps: float = Field(1e-12, gt=0, description="added to the variance when normalising")
     dropout: float = Field(0.1, ge=0, lt=1, description="share of numbers dropped in training")
 
@@ -54,7 +54,7 @@ class Shape(Reach):
         return BERT(self, vocab)
 
     def wiring(self) -> Wiring:
-        return Wiring(**self.model_dump(include={"d", "heads", "hidden", "act", "norm", "eps", "dropout"}))
+        return Wiring(**self.model_dump(include={"d", "heads", "d_ff", "activation", "norm", "eps", "dropout"}))
 
 
 class BERT(LanguageModel):
@@ -71,11 +71,11 @@ class BERT(LanguageModel):
         self.stack = Stack(shape.layers, wiring, Learned(shape.context, shape.d))
         self.norm = wiring.normalise() if shape.norm == "pre" else nn.Identity()
         self.pooler = nn.Linear(shape.d, shape.d) if shape.pooler else None
-        self.W_follows = nn.Linear(shape.d, 2) if shape.follows else None
-        self.act = ACTS[shape.act]
-        self.transform = nn.Linear(shape.d, shape.d) if shape.fill else None
-        self.transform_norm = wiring.normalise() if shape.fill else None
-        if shape.fill:
+        self.W_follows = nn.Linear(shape.d, 2) if shape.nsp_head else None
+        self.activation = ACTS[shape.activation]
+        self.transform = nn.Linear(shape.d, shape.d) if shape.mlm_head else None
+        self.transform_norm = wiring.normalise() if shape.mlm_head else None
+        if shape.mlm_head:
             self.head_bias = nn.Parameter(torch.zeros(vocab))
         self.apply(start)
         self.head.weight = self.embed.weight
@@ -101,13 +101,15 @@ class BERT(LanguageModel):
     def pooled(self, h: Tensor) -> Tensor:  # ... d, of CLS
         return h if self.pooler is None else torch.tanh(self.pooler(h))
 
-    def follows(self, h: Tensor) -> Tensor:  # ... d, of CLS -> ... 2
+    def next_sentence_scores(self, h: Tensor) -> Tensor:  # ... d, of CLS -> ... 2
         if self.W_follows is None:
-            raise BadSetting("model.follows=false: this BERT has no scores for what follows; set model.follows=true")
+            raise BadSetting("model.nsp_head=false: this BERT has no scores for what follows; set model.nsp_head=true")
         scores: Tensor = self.W_follows(self.pooled(h))
         return scores
 
     def logits(self, h: Tensor) -> Tensor:  # ... d -> ... vocab
         if self.transform is None or self.transform_norm is None:
-            raise BadInput("this model has no scores for hidden words (model.fill = false); it gives vectors of texts")
-        return super().logits(self.transform_norm(self.act(self.transform(h))))
+            raise BadInput(
+                "this model has no scores for hidden words (model.mlm_head = false); it gives vectors of texts"
+            )
+        return super().logits(self.transform_norm(self.activation(self.transform(h))))

@@ -25,11 +25,11 @@ class Reach(Part):
     structure: Literal["full", "bigbird"] = Field(
         "full", description="who looks at whom: all at all; bigbird: blocks at near, hub and drawn ones, for long texts"
     )
-    block: int = Field(64, ge=1, le=65536, description="bigbird: words in a block; 128 suits a GPU")
-    near: int = Field(1, ge=0, le=1000, description="bigbird: blocks to each side that a block looks at")
-    hubs: int = Field(1, ge=0, le=1000, description="bigbird: first blocks, which see all and are seen by all")
-    links: int = Field(3, ge=0, le=1000, description="bigbird: drawn blocks before it that a block looks at")
-    links_seed: int = Field(0, ge=0, description="bigbird: what they are drawn with")
+    block_size: int = Field(64, ge=1, le=65536, description="bigbird: words in a block; 128 suits a GPU")
+    window_blocks: int = Field(1, ge=0, le=1000, description="bigbird: blocks to each side that a block looks at")
+    global_blocks: int = Field(1, ge=0, le=1000, description="bigbird: first blocks, which see all and are seen by all")
+    random_blocks: int = Field(3, ge=0, le=1000, description="bigbird: drawn blocks before it that a block looks at")
+    random_seed: int = Field(0, ge=0, description="bigbird: what they are drawn with")
 
     @property
     def packs(self) -> bool:
@@ -40,7 +40,10 @@ class Reach(Part):
     def remark(self) -> str | None:
         """What is to be told before the training: blocks save nothing where each looks at all."""
         said: Any = self
-        n, most = -(-said.context // self.block), 2 * self.near + 1 + self.hubs + self.links
+        n, most = (
+            -(-said.context // self.block_size),
+            2 * self.window_blocks + 1 + self.global_blocks + self.random_blocks,
+        )
         if self.structure == "full" or n > most:
             return None
         why = f"a text of model.context={said.context} has {n} blocks, and each looks at up to {most}"
@@ -53,10 +56,12 @@ class Reach(Part):
         said: Any = self
         if getattr(self, "positions", None) == "alibi":
             raise BadSetting("positions=alibi: its bias is a table of all pairs; with structure=bigbird take rotary")
-        size = min(self.block, said.context)  # a larger one would be filled up with nothing
+        size = min(self.block_size, said.context)  # a larger one would be filled up with nothing
         n = -(-said.context // size)
         with torch.device("cpu"):  # a table, even where a model is built without its weights
-            return tiled(bigbird(n, self.near, self.hubs, self.links, self.links_seed) & also, size)
+            return tiled(
+                bigbird(n, self.window_blocks, self.global_blocks, self.random_blocks, self.random_seed) & also, size
+            )
 
 
 def tiled(s: Structure, size: int) -> Structure:

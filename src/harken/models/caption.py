@@ -54,7 +54,7 @@ class Captioner(EncoderDecoder):
     def __init__(self, shape: Shape, seen: Pictured) -> None:
         super().__init__((seen.words, seen.words), shape.d, shared=True, word_dropout=shape.word_dropout)
         del self.source_embed  # a picture has no words
-        self.source_vocab, self.pixels, self.loud = BYTES + 1, seen.pixels, math.sqrt(shape.d)
+        self.source_vocab, self.pixels, self.embedding_scale = BYTES + 1, seen.pixels, math.sqrt(shape.d)
         wiring = shape.wiring()
         self.stack = Stack(shape.decoder_layers, replace(wiring, cross=True), Sinusoid())
         self.norm = wiring.normalise() if shape.norm == "pre" else nn.Identity()
@@ -69,10 +69,10 @@ class Captioner(EncoderDecoder):
     def read(self, source: Tensor, real: Tensor | None) -> list[Fixed]:  # B C S S in bytes, or B bytes
         """The ViT's pass, and the keys and values of each decoder layer's cross-attention."""
         if source.dim() == 2:
-            wide = self.pixels.channels * self.pixels.side**2
+            wide = self.pixels.channels * self.pixels.image_size**2
             rows = source if real is None else source.masked_fill(~real, 0)  # what is behind the end is black
             rows = nn.functional.pad(rows, (0, max(0, wide - rows.shape[1])))[:, :wide]
-            source = rows.unflatten(1, (self.pixels.channels, self.pixels.side, self.pixels.side))
+            source = rows.unflatten(1, (self.pixels.channels, self.pixels.image_size, self.pixels.image_size))
         x = source.to(self.mean.dtype) / (BYTES - 1)
         return self.stack.read(self.encoder((x - self.mean) / self.spread))
 
@@ -88,7 +88,7 @@ class Captioner(EncoderDecoder):
     ) -> Tensor:  # B L d
         told = self.source(source, source_lengths) if memory is None else memory.source
         pos = torch.arange(tokens.shape[1], device=tokens.device) if pos is None else pos
-        x = self.dropout(self.stack.positions.add(self.words(tokens) * self.loud, pos))
+        x = self.dropout(self.stack.positions.add(self.words(tokens) * self.embedding_scale, pos))
         own = memory and memory.own
         return self.norm(self.stack(x, structure=CAUSAL, pos=pos, memory=own, source=told.read))
 

@@ -33,11 +33,13 @@ class ConvShape(Part):
     d: int = Field(256, ge=2, le=65536, description="width of a word's vector")
     layers: int = Field(4, ge=1, le=1000, description="gated convolutions of the decoder, and of the encoder")
     encoder_layers: int | None = Field(None, ge=1, le=1000, description="those of the encoder; none: as many")
-    filter: int = Field(3, ge=1, le=1000, description="words that a filter sees at once (k)")
+    kernel_size: int = Field(3, ge=1, le=1000, description="words that a filter sees at once (k)")
     positions: Literal["learned", "sinusoid"] = Field("learned", description="how a word's place enters")
     context: int = Field(512, ge=1, le=1_000_000, description="longest sentence, of either side")
-    shared: bool = Field(True, description="source and target share their word vectors; needs a joint vocabulary")
-    tied: bool = Field(True, description="the word scores use the embedding's own matrix")
+    share_embeddings: bool = Field(
+        True, description="source and target share their word vectors; needs a joint vocabulary"
+    )
+    tie_embeddings: bool = Field(True, description="the word scores use the embedding's own matrix")
     dropout: float = Field(0.0, ge=0, lt=1, description="share of numbers dropped in training")
     word_dropout: float = Field(0.0, ge=0, lt=1, description="share of words hidden in training, all over a row")
 
@@ -94,26 +96,26 @@ class ConvSeq2Seq(Carrying):
     compiles = False  # batches of pairs come in many shapes, and each would be compiled anew
 
     def __init__(self, shape: ConvShape, vocab: tuple[int, int]) -> None:
-        super().__init__(vocab, shape.d, shared=shape.shared, word_dropout=shape.word_dropout)
+        super().__init__(vocab, shape.d, shared=shape.share_embeddings, word_dropout=shape.word_dropout)
         self.context, self.dropout, d = shape.context, nn.Dropout(shape.dropout), shape.d
         self.source_places, self.places = shape.places(), shape.places()
-        like = d, shape.filter, shape.dropout
+        like = d, shape.kernel_size, shape.dropout
         depth = shape.encoder_layers or shape.layers
         self.encoder: Sequence[Gated] = nn.ModuleList(Gated(*like) for _ in range(depth))  # type: ignore[assignment]
         self.layers: Sequence[Layer] = nn.ModuleList(Layer(*like) for _ in range(shape.layers))  # type: ignore[assignment]
         self.encoder_norm, self.norm = nn.LayerNorm(d), nn.LayerNorm(d)
         small = 0.5 / math.sqrt(d)
-        self.loud = 1 / small if shape.positions == "sinusoid" else 1.0  # words beside waves of size 1
+        self.embedding_scale = 1 / small if shape.positions == "sinusoid" else 1.0  # words beside waves of size 1
         for module in self.modules():
             if isinstance(module, nn.Embedding) or module is self.head:
                 nn.init.normal_(module.weight, std=small)  # the scores begin small
-        if shape.tied:
+        if shape.tie_embeddings:
             self.head.weight = self.embed.weight
 
     def read(self, source: Tensor, real: Tensor | None) -> list[Tensor]:
         """Keys H and values H + e, once for all layers of the decoder."""
         pos = torch.arange(source.shape[1], device=source.device)
-        e = h = self.dropout(self.source_places.add(self.words(source, self.source_embed) * self.loud, pos))
+        e = h = self.dropout(self.source_places.add(self.words(source, self.source_embed) * self.embedding_scale, pos))
         for layer in self.encoder:
             x = layer.near(h)
             x = x if real is None else x * real[..., None]  # a filter at the end of a sentence reads zeros behind it
@@ -134,7 +136,7 @@ class ConvSeq2Seq(Carrying):
         carried = memory or self.carried(len(tokens), source, source_lengths)
         k, v = carried.source.read
         pos = torch.arange(tokens.shape[1], device=tokens.device) if pos is None else pos
-        g = h = self.dropout(self.places.add(self.words(tokens) * self.loud, pos))
+        g = h = self.dropout(self.places.add(self.words(tokens) * self.embedding_scale, pos))
         layout = carried.source.structure.lay(len(k), tokens.numel() // len(k), k.shape[1], k.device)
         ends = None if lengths is None else lengths[:, None] + torch.arange(self.layers[0].k - 1, device=k.device)
         for layer, before in zip(self.layers, carried.parts, strict=True):

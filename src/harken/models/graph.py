@@ -42,10 +42,10 @@ class Convolution(nn.Module):
 
     def __init__(self, width: int, d: int, *, dropout: float) -> None:
         super().__init__()
-        self.lift, self.b = Lift(width, d, dropout=dropout), nn.Parameter(torch.zeros(d))
+        self.input_projection, self.b = Lift(width, d, dropout=dropout), nn.Parameter(torch.zeros(d))
 
     def forward(self, h: Tensor, words: Sums | None, *, a: Tensor, heard: Sums, **_: Any) -> Tensor:  # N F -> N d
-        return heard(a, self.lift(h, words)) + self.b
+        return heard(a, self.input_projection(h, words)) + self.b
 
 
 class Neighbours(nn.Module):
@@ -54,14 +54,14 @@ class Neighbours(nn.Module):
     def __init__(self, width: int, D: int, heads: int, *, mean: bool, dropout: tuple[float, float]) -> None:
         super().__init__()
         self.heads, self.mean, self.p = heads, mean, dropout[1]
-        self.lift, self.similarity = Lift(width, heads * D, dropout=dropout[0]), Concat(heads, D)
+        self.input_projection, self.similarity = Lift(width, heads * D, dropout=dropout[0]), Concat(heads, D)
         self.b = nn.Parameter(torch.zeros(D if mean else heads * D))
         for W in (self.similarity.W_q, self.similarity.W_k):
             nn.init.uniform_(W, -((6 / (D + heads)) ** 0.5), (6 / (D + heads)) ** 0.5)
         self.watch: Any = None
 
     def forward(self, h: Tensor, words: Sums | None, *, layout: Layout, heard: Sums, **_: Any) -> Tensor:  # N F -> N d
-        v = self.lift(h, words).unflatten(-1, (self.heads, -1)).transpose(0, 1)[None]  # 1 H N D
+        v = self.input_projection(h, words).unflatten(-1, (self.heads, -1)).transpose(0, 1)[None]  # 1 H N D
         dropout = self.p if self.training else 0.0
         if layout.pairs is None or isinstance(self.watch, Editor):
             o = attend(v, v, v, self.similarity, layout, dropout=dropout, watch=self.watch)[0]  # H N D
@@ -81,7 +81,7 @@ class GNN(nn.Module):
 
     def __init__(self, layers: list[nn.Module], act: Any) -> None:
         super().__init__()
-        self.blocks, self.act = nn.ModuleList(layers), act
+        self.blocks, self.activation = nn.ModuleList(layers), act
 
     def first(self) -> nn.Module:
         """What reads the features."""
@@ -92,7 +92,7 @@ class GNN(nn.Module):
     ) -> Tensor:
         """What is said of each node, N C; with `graphs` of each of so many graphs."""
         for n, layer in enumerate(self.blocks):
-            x = layer(self.act(x), None, **told) if n else layer(x, words, **told)
+            x = layer(self.activation(x), None, **told) if n else layer(x, words, **told)
         return pooled(x, of, graphs)
 
 
@@ -130,21 +130,21 @@ class GraphTransformer(nn.Module):
     def __init__(self, shape: "TransformerShape", asked: Outputs) -> None:
         super().__init__()
         self.kind, self.p = shape.positions, shape.dropout
-        self.lift = Lift(asked.vocab, shape.d, dropout=shape.feature_dropout)
-        self.places = nn.Linear(shape.places, shape.d) if shape.positions != "none" else None
+        self.input_projection = Lift(asked.vocab, shape.d, dropout=shape.feature_dropout)
+        self.places = nn.Linear(shape.pe_dim, shape.d) if shape.positions != "none" else None
         self.near = nn.Parameter(torch.zeros(shape.heads, FAR + 1)) if shape.distance else None
-        wiring = Wiring(shape.d, shape.heads, norm="pre", hidden=shape.hidden, dropout=shape.dropout)
+        wiring = Wiring(shape.d, shape.heads, norm="pre", d_ff=shape.d_ff, dropout=shape.dropout)
         self.blocks = nn.ModuleList(Block(wiring) for _ in range(shape.layers))
         self.norm, self.W_y = wiring.normalise(), nn.Linear(shape.d, asked.outputs or shape.d)
 
     def first(self) -> nn.Module:
-        return self.lift
+        return self.input_projection
 
     def forward(
         self, x: Tensor, *, layout: Layout, hops: Tensor, words: Sums | None = None, places: Tensor | None = None,
         **told: Any,
     ) -> Tensor:  # fmt: skip
-        h = self.lift(x, words)
+        h = self.input_projection(x, words)
         if self.places is not None and places is not None:
             if self.kind == "laplacian" and self.training:  # an eigenvector has no sign of its own
                 places = places * (torch.rand_like(places[:1]) < 0.5).to(places.dtype).mul(2).sub(1)
@@ -226,25 +226,25 @@ class TransformerShape(_Shape):
 
     dials: ClassVar = {
         "size": {
-            "tiny": {"d": 8, "heads": 2, "places": 4},
-            "small": {"d": 64, "heads": 4, "places": 16},
-            "medium": {"d": 128, "heads": 8, "places": 16},
-            "large": {"d": 256, "heads": 8, "places": 32},
+            "tiny": {"d": 8, "heads": 2, "pe_dim": 4},
+            "small": {"d": 64, "heads": 4, "pe_dim": 16},
+            "medium": {"d": 128, "heads": 8, "pe_dim": 16},
+            "large": {"d": 256, "heads": 8, "pe_dim": 32},
         }
     }
 
     kind: Literal["graph-transformer"] = "graph-transformer"
     size: Literal["tiny", "small", "medium", "large"] = Field(
-        "small", description="the one dial: sets d, heads, places"
+        "small", description="the one dial: sets d, heads, pe_dim"
     )
     d: int = Field(64, ge=1, description="width of a node's state")
     heads: int = Field(4, ge=1, description="number of attention heads (H)")
-    hidden: int | None = Field(None, ge=1, description="width of the MLP; none: 4 d")
+    d_ff: int | None = Field(None, ge=1, description="width of the MLP; none: 4 d")
     reach: int = Field(1, ge=0, description="hops within which nodes look at each other; 0: all nodes of a graph")
     positions: Literal["none", "laplacian", "walk"] = Field(
         "walk", description="where a node stands: eigenvectors of the Laplacian, or chances that a walk comes back"
     )
-    places: int = Field(16, ge=1, description="numbers that say where a node stands")
+    pe_dim: int = Field(16, ge=1, description="numbers that say where a node stands")
     distance: bool = Field(True, description="who is how many hops away weighs more or less, by head")
     feature_dropout: float = Field(0.5, ge=0, lt=1, description="share of features dropped, in training")
 

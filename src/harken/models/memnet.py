@@ -39,7 +39,7 @@ class Shape(Part):
     words: Literal["bag", "position"] = Field(
         "bag", description="a line is the plain sum of its words, or one that tells where in the line each stands"
     )
-    blanks: bool = Field(
+    attend_empty_slots: bool = Field(
         False,
         description="what is empty of the memory is looked at too, with score 0 and value 0: a look may find nothing",
     )
@@ -48,7 +48,7 @@ class Shape(Part):
         description="layerwise: every hop has the same keys and values; adjacent: the values of a hop are the keys of "
         "the next, the first keys read the question, and the last values score the answers",
     )
-    hidden: int | None = Field(
+    mlp_width: int | None = Field(
         None, ge=0, description="width of the MLP between the last q and the scores; none: 4 d; 0: no MLP"
     )
 
@@ -88,7 +88,7 @@ class MemNet(nn.Module):
         self.ages = nn.Embedding(shape.memory, self.tables * shape.d) if shape.time else None
         self.hops = nn.ModuleList(Hop() for _ in range(shape.hops))
         self.H = nn.Linear(shape.d, shape.d, bias=False) if shape.residual and not adjacent else None
-        hidden = 4 * shape.d if shape.hidden is None else shape.hidden
+        hidden = 4 * shape.d if shape.mlp_width is None else shape.mlp_width
         self.mlp = MLP(shape.d, hidden) if hidden else None
         self.W_y = None if adjacent else nn.Linear(shape.d, asked.outputs, bias=False)
         self.register_buffer("answers", torch.tensor(asked.words, dtype=torch.long), persistent=False)
@@ -129,7 +129,7 @@ class MemNet(nn.Module):
     def _laid(self, real: Tensor, memory: Tensor) -> tuple[Layout, Tensor]:  # B L, T B L d
         """Which lines are looked at. Blanks are one more, that has the weight of as many as there are."""
         bias = None
-        if self.shape.blanks:
+        if self.shape.attend_empty_slots:
             empty = (self.shape.memory - real.sum(-1, keepdim=True)).to(memory.dtype)  # B 1
             real, memory = torch.cat([real, empty > 0], 1), nn.functional.pad(memory, (0, 0, 0, 1))
             bias = nn.functional.pad(empty.clamp_min(1).log(), (real.shape[1] - 1, 0))[:, None, None]  # B 1 1 L+1

@@ -26,7 +26,7 @@ class RNNShape(Part):
     d: int = Field(200, ge=1, le=65536, description="width of a word's vector and of the state")
     layers: int = Field(1, ge=1, le=100, description="recurrent layers, one above the other")
     context: int = Field(35, ge=1, le=100_000, description="steps the gradient flows back (the state itself goes on)")
-    tied: bool = Field(True, description="the word scores use the embedding's own matrix")
+    tie_embeddings: bool = Field(True, description="the word scores use the embedding's own matrix")
     dropout: float = Field(0.0, ge=0, lt=1, description="share of numbers dropped in training, not across time")
     word_dropout: float = Field(0.0, ge=0, lt=1, description="share of words hidden in training, all over a row")
 
@@ -85,7 +85,7 @@ class RNN(LanguageModel):
         self.dropout = nn.Dropout(shape.dropout)
         for weights in self.parameters():
             nn.init.uniform_(weights, -1 / math.sqrt(shape.d), 1 / math.sqrt(shape.d))
-        if shape.tied:
+        if shape.tie_embeddings:
             self.head.weight = self.embed.weight
 
     def forward(
@@ -100,7 +100,7 @@ class RNN(LanguageModel):
         if structure is not FULL:
             kind = type(self.cell).__name__.lower()
             raise BadSetting(
-                f"data.batches: a {kind} reads on across documents; use data.batches=stream, or model.kind=gpt"
+                f"data.batching: a {kind} reads on across documents; use data.batching=stream, or model.kind=gpt"
             )
         x: Any = self.dropout(self.words(tokens))
         if lengths is not None:

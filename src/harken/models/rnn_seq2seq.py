@@ -33,8 +33,10 @@ class RecurrentShape(Part):
     d: int = Field(256, ge=2, le=65536, description="width of a word's vector and of a state")
     layers: int = Field(1, ge=1, le=100, description="recurrent layers of the encoder, and of the decoder")
     bidirectional: bool = Field(True, description="the encoder reads in both directions, with d / 2 for each")
-    shared: bool = Field(True, description="source and target share their word vectors; needs a joint vocabulary")
-    tied: bool = Field(True, description="the word scores use the embedding's own matrix")
+    share_embeddings: bool = Field(
+        True, description="source and target share their word vectors; needs a joint vocabulary"
+    )
+    tie_embeddings: bool = Field(True, description="the word scores use the embedding's own matrix")
     dropout: float = Field(0.0, ge=0, lt=1, description="share of numbers dropped in training, not across time")
     word_dropout: float = Field(0.0, ge=0, lt=1, description="share of words hidden in training, all over a row")
 
@@ -118,7 +120,7 @@ class RNNSeq2Seq(Carrying):
     compiles = False  # the recurrent kernels are already one call; a compiler has nothing to fuse
 
     def __init__(self, shape: RecurrentShape, vocab: tuple[int, int]) -> None:
-        super().__init__(vocab, shape.d, shared=shape.shared, word_dropout=shape.word_dropout)
+        super().__init__(vocab, shape.d, shared=shape.share_embeddings, word_dropout=shape.word_dropout)
         d, self.layers, self.dropout = shape.d, shape.layers, nn.Dropout(shape.dropout)
         self.many = 2 if shape.cell == "lstm" else 1
         self.encoder = Reader(shape)
@@ -126,13 +128,13 @@ class RNNSeq2Seq(Carrying):
         self.each = not isinstance(shape, RNNSeq2SeqShape) or shape.context == "each"
         self.say = nn.Linear(3 * d, d) if self.each else nn.Identity()
         self._decoder(shape)
-        self.loud, bound = math.sqrt(d), 1 / math.sqrt(d)
+        self.embedding_scale, bound = math.sqrt(d), 1 / math.sqrt(d)
         for name, weights in self.named_parameters():
             if "embed" in name:
                 nn.init.normal_(weights, std=bound)  # small in the scores, and of size 1 where they are read
             elif "similarity" not in name:  # those begin as the core says
                 nn.init.uniform_(weights, -bound, bound)
-        if shape.tied:
+        if shape.tie_embeddings:
             self.head.weight = self.embed.weight
 
     def _decoder(self, shape: RecurrentShape) -> None:
@@ -141,7 +143,7 @@ class RNNSeq2Seq(Carrying):
         self.decoder = CELLS[shape.cell](wide, shape.d, shape.layers, batch_first=True, dropout=between)
 
     def read(self, source: Tensor, real: Tensor | None) -> list[Tensor]:
-        return [self.encoder(self.words(source, self.source_embed) * self.loud, real)[1]]
+        return [self.encoder(self.words(source, self.source_embed) * self.embedding_scale, real)[1]]
 
     def carried(self, B: int, source: Tensor | None, source_lengths: Tensor | None) -> Carried:
         """The first states of B texts, as many for each source, which are read now."""
@@ -161,7 +163,7 @@ class RNNSeq2Seq(Carrying):
         lengths: Tensor | None = None,  # B: how many tokens of each row are real; the state stops there
     ) -> Tensor:  # B L d
         carried = memory or self.carried(len(tokens), source, source_lengths)
-        y = self.dropout(self.words(tokens) * self.loud)
+        y = self.dropout(self.words(tokens) * self.embedding_scale)
         s, c, after = self.decode(y, carried, lengths)
         if memory is not None:
             memory.write(after)
@@ -200,7 +202,7 @@ class RNNAttention(RNNSeq2Seq):
         self.above = CELLS[shape.cell](d, d, above, batch_first=True, dropout=between) if above else None
 
     def read(self, source: Tensor, real: Tensor | None) -> list[Tensor]:
-        H, c = self.encoder(self.words(source, self.source_embed) * self.loud, real)
+        H, c = self.encoder(self.words(source, self.source_embed) * self.embedding_scale, real)
         H = self.dropout(H)
         return [self.cross.keys(H), H, c]
 

@@ -30,15 +30,17 @@ class TransformerShape(gpt.Shape):
     encoder_norm: bool = Field(True, description="normalise what the encoder says (the lecture's choice with pre)")
     embed_norm: bool = Field(False, description="normalise embedding + positions, on either side (BART)")
     head_bias: bool = Field(False, description="a bias for each word's score (Marian, BART)")
-    shared: bool = Field(True, description="source and target share their word vectors; needs a joint vocabulary")
+    share_embeddings: bool = Field(
+        True, description="source and target share their word vectors; needs a joint vocabulary"
+    )
 
     dials: ClassVar = {
         "style": gpt.Shape.dials["style"],
         "size": {
-            "tiny": {"d": 64, "layers": 2, "heads": 4, "hidden": 256},
-            "small": {"d": 256, "layers": 3, "heads": 4, "hidden": 1024},
-            "base": {"d": 512, "layers": 6, "heads": 8, "hidden": 2048},
-            "big": {"d": 1024, "layers": 6, "heads": 16, "hidden": 4096},
+            "tiny": {"d": 64, "layers": 2, "heads": 4, "d_ff": 256},
+            "small": {"d": 256, "layers": 3, "heads": 4, "d_ff": 1024},
+            "base": {"d": 512, "layers": 6, "heads": 8, "d_ff": 2048},
+            "big": {"d": 1024, "layers": 6, "heads": 16, "d_ff": 4096},
         },
     }
 
@@ -50,12 +52,12 @@ class Seq2Seq(EncoderDecoder):
     """Encoder, masked decoder, cross-attention."""
 
     def __init__(self, shape: TransformerShape, vocab: tuple[int, int]) -> None:
-        super().__init__(vocab, shape.d, shared=shape.shared, word_dropout=shape.word_dropout)
+        super().__init__(vocab, shape.d, shared=shape.share_embeddings, word_dropout=shape.word_dropout)
         self.context = shape.context
-        self.loud = shape.loudness()
+        self.embedding_scale = shape.loudness()
         self.dropout = nn.Dropout(shape.dropout)
         wiring, depth = shape.wiring(), shape.encoder_layers or shape.layers
-        self.source_lift, self.lift = (_lift(shape, wiring) for _ in range(2))
+        self.source_lift, self.input_projection = (_lift(shape, wiring) for _ in range(2))
         if shape.head_bias:
             self.head_bias = nn.Parameter(torch.zeros(vocab[1]))
         self.encoder = Stack(depth, wiring, shape.places())
@@ -66,7 +68,7 @@ class Seq2Seq(EncoderDecoder):
         self.apply(start)
         for stack, sums in ((self.encoder, 2 * depth), (self.stack, 3 * shape.layers)):
             calm(stack, sums)
-        if shape.tied:
+        if shape.tie_embeddings:
             self.head.weight = self.embed.weight
 
     def read(
@@ -74,7 +76,9 @@ class Seq2Seq(EncoderDecoder):
     ) -> list[Fixed]:
         """The encoder's pass, and the keys and values of each decoder layer's cross-attention."""
         pos = torch.arange(source.shape[1], device=source.device) if pos is None else pos
-        x = self.source_lift(self.encoder.positions.add(self.words(source, self.source_embed) * self.loud, pos))
+        x = self.source_lift(
+            self.encoder.positions.add(self.words(source, self.source_embed) * self.embedding_scale, pos)
+        )
         structure = within(self.source_structure, pos) & Source(None, real, seen).structure
         h = self.encoder(self.dropout(x), structure=structure, pos=pos)
         return self.stack.read(self.encoder_norm(h))
@@ -100,7 +104,7 @@ class Seq2Seq(EncoderDecoder):
         else:
             told = self.source(source, source_lengths) if memory is None else memory.source
         pos = torch.arange(tokens.shape[1], device=tokens.device) if pos is None else pos
-        x = self.lift(self.stack.positions.add(self.words(tokens) * self.loud, pos))
+        x = self.input_projection(self.stack.positions.add(self.words(tokens) * self.embedding_scale, pos))
         h = self.stack(
             self.dropout(x),
             structure=structure,
@@ -118,7 +122,7 @@ class Seq2Seq(EncoderDecoder):
 
 def _lift(shape: TransformerShape, wiring: Wiring) -> nn.Module:
     """What is done to embedding + positions: a linear layer, a norm, both or nothing."""
-    linear = nn.Linear(shape.d, shape.d) if shape.lift else nn.Identity()
+    linear = nn.Linear(shape.d, shape.d) if shape.input_projection else nn.Identity()
     return nn.Sequential(linear, wiring.normalise()) if shape.embed_norm else linear
 
 

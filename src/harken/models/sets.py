@@ -26,12 +26,12 @@ class Shape(Part):
     d: int = Field(64, ge=2, le=65536, description="width of a row's vector")
     layers: int = Field(2, ge=1, le=1000, description="number of blocks")
     heads: int = Field(4, ge=1, le=1024, description="number of attention heads")
-    hidden: int | None = Field(None, ge=1, description="width of the MLP; none: 4 d")
+    d_ff: int | None = Field(None, ge=1, description="width of the MLP; none: 4 d")
     pool: Literal["mean", "first", "seed"] = Field(
         "mean", description="what stands for a set: the mean, a row of its own (CLS), or a query that looks at all"
     )
     norm: Literal["pre", "post"] = Field("pre", description="normalise before or after each sublayer")
-    act: Literal["gelu", "gelu-tanh", "relu"] = Field("gelu", description="the MLP's activation")
+    activation: Literal["gelu", "gelu-tanh", "relu"] = Field("gelu", description="the MLP's activation")
     eps: float = Field(1e-5, gt=0, description="added to the variance when normalising")
     dropout: float = Field(0.0, ge=0, lt=1, description="share of numbers dropped in training")
     head_dropout: float = Field(0.0, ge=0, lt=1, description="share of the state dropped before the head, in training")
@@ -49,7 +49,7 @@ class Shape(Part):
         return HeadedSet(self, vocab)
 
     def wiring(self) -> Wiring:
-        return Wiring(**self.model_dump(include={"d", "heads", "hidden", "act", "norm", "eps", "dropout"}))
+        return Wiring(**self.model_dump(include={"d", "heads", "d_ff", "activation", "norm", "eps", "dropout"}))
 
 
 class SetEncoder(nn.Module):

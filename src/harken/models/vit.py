@@ -31,7 +31,7 @@ class Shape(Part):
     d: int = Field(64, ge=2, le=65536, description="width of a token's vector")
     layers: int = Field(4, ge=1, le=1000, description="number of blocks")
     heads: int = Field(4, ge=1, le=1024, description="number of attention heads")
-    hidden: int | None = Field(None, ge=1, description="width of the MLP; none: 4 d")
+    d_ff: int | None = Field(None, ge=1, description="width of the MLP; none: 4 d")
     patch: int | None = Field(
         None,
         ge=1,
@@ -48,7 +48,7 @@ class Shape(Part):
         "learned", description="where a patch stands: a learned vector, or sin and cos of its row and of its column"
     )
     norm: Literal["pre", "post"] = Field("pre", description="normalise before or after each sublayer")
-    act: Literal["gelu", "gelu-tanh", "relu"] = Field("gelu", description="the MLP's activation")
+    activation: Literal["gelu", "gelu-tanh", "relu"] = Field("gelu", description="the MLP's activation")
     eps: float = Field(1e-6, gt=0, description="added to the variance when normalising")
     dropout: float = Field(0.0, ge=0, lt=1, description="share of numbers dropped in training")
     head_dropout: float = Field(0.0, ge=0, lt=1, description="share of the state dropped before the head, in training")
@@ -67,7 +67,7 @@ class Shape(Part):
         return HeadedViT(self, vocab)
 
     def wiring(self) -> Wiring:
-        return Wiring(**self.model_dump(include={"d", "heads", "hidden", "act", "norm", "eps", "dropout"}))
+        return Wiring(**self.model_dump(include={"d", "heads", "d_ff", "activation", "norm", "eps", "dropout"}))
 
     def cut(self, side: int) -> int:
         """The side of a patch of pictures with this side."""
@@ -112,9 +112,9 @@ class ViT(nn.Module):
 
     def __init__(self, shape: Shape, pixels: Pixels) -> None:
         super().__init__()
-        patch, first = shape.cut(pixels.side), int(shape.pool == "first")
-        wide = math.ceil(pixels.side / patch)
-        self.border = wide * patch - pixels.side  # a picture that does not split is widened
+        patch, first = shape.cut(pixels.image_size), int(shape.pool == "first")
+        wide = math.ceil(pixels.image_size / patch)
+        self.border = wide * patch - pixels.image_size  # a picture that does not split is widened
         self.embed = stem(shape, pixels.channels, patch)
         self.register_parameter("embed_cls", nn.Parameter(torch.zeros(shape.d)) if first else None)
         if shape.positions == "sinusoid" and shape.d % 4:

@@ -29,15 +29,17 @@ class Task(Part):
     packed: ClassVar[bool] = False
 
     kind: Literal["caption"] = "caption"
-    measure: Literal["bleu", "exact_match", "rouge_l"] = Field(
+    metric: Literal["bleu", "exact_match", "rouge_l"] = Field(
         "rouge_l", description="which metric picks the weights that are kept; BLEU is 0 where captions have three words"
     )
     label_smoothing: float = Field(
         0.0, ge=0, lt=1, description="share of each target spread over all words in training; losses told are without"
     )
-    bleu: Literal["13a", "intl", "char", "none"] = Field("13a", description="how sacreBLEU splits texts into words")
+    bleu_tokenizer: Literal["13a", "intl", "char", "none"] = Field(
+        "13a", description="how sacreBLEU splits texts into words"
+    )
     beam: int = Field(4, ge=1, le=64, description="texts followed at a time in the last judgement; looks are greedy")
-    longest: int = Field(60, ge=1, description="most tokens of a caption that is written, its end counted")
+    max_new_tokens: int = Field(60, ge=1, description="most tokens of a caption that is written, its end counted")
     eval_pairs: int = Field(2000, ge=0, description="write about at most this many pictures of a split; 0: all")
 
     def bind(self, data: "CaptionData", model: Any, *, batch: int, seed: int) -> "Caption":
@@ -72,7 +74,11 @@ class Caption(Translate):
         parts: dict[str, dict[str, float]] = {}
         for group in by_column(str(column), groups):
             texts = [answers[n] for n in group.rows], [pairs.references[n] for n in group.rows]
-            score = generation.bleu(*texts, tokenize=self.task.bleu).score if by == "bleu" else MEASURES[by](*texts)
+            score = (
+                generation.bleu(*texts, tokenize=self.task.bleu_tokenizer).score
+                if by == "bleu"
+                else MEASURES[by](*texts)
+            )
             parts[group.name] = {by: score, "exact_match": generation.exact_match(*texts), "pairs": len(group.rows)}
         return parts
 

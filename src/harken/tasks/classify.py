@@ -30,10 +30,10 @@ class Task(Part):
     """The settings of classification."""
 
     kind: Literal["classify"] = "classify"
-    measure: Literal["auto", "loss", "accuracy", "f1", "matthews", "pearson", "spearman"] = Field(
+    metric: Literal["auto", "loss", "accuracy", "f1", "matthews", "pearson", "spearman"] = Field(
         "auto", description="what picks the weights that are kept; auto: accuracy, of several labels f1, else pearson"
     )
-    weights: Literal["none", "balanced"] = Field(
+    class_weights: Literal["none", "balanced"] = Field(
         "none", description="balanced: a rare label counts more in the loss, as much as any; losses told are plain"
     )
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of each label spread over all, in training")
@@ -52,26 +52,26 @@ class Classify(Answering, HeadTask):
     def __init__(self, task: Task, data: "ExampleData", shape: Any, *, batch: int, seed: int) -> None:
         super().__init__(data, shape, batch=batch, seed=seed)
         self.task, self.words = task, data.words
-        self.asks(self.words.labels, self.words.answer, task.measure)
+        self.asks(self.words.labels, self.words.target_type, task.metric)
         self.known: Tensor | None = None  # the states of all training texts, where they do not change
-        self.rare = self._weights() if task.weights == "balanced" else None
+        self.rare = self._weights() if task.class_weights == "balanced" else None
 
     def _weights(self) -> Tensor:
         """How much each label counts; of several labels, how much more a text counts that has it."""
-        if self.answer == "number":
-            raise BadSetting("task.weights=balanced: numbers have no labels to balance; leave it out")
+        if self.target_type == "number":
+            raise BadSetting("task.class_weights=balanced: numbers have no labels to balance; leave it out")
         targets = self.data.train.texts.targets
-        there = np.bincount(targets, minlength=self.outputs) if self.answer == "label" else targets.sum(0)
-        rest = len(targets) / self.outputs if self.answer == "label" else len(targets) - there
+        there = np.bincount(targets, minlength=self.outputs) if self.target_type == "label" else targets.sum(0)
+        rest = len(targets) / self.outputs if self.target_type == "label" else len(targets) - there
         return torch.from_numpy((rest / np.maximum(1, there)).astype(np.float32))
 
     def loss(self, model: Any, batch: LabelBatch, start: int = 0) -> Loss:
         y, targets = self._outputs(model, batch), batch.targets.flatten(0, 1)
-        told = loss_of(y, targets, self.answer)
+        told = loss_of(y, targets, self.target_type)
         if self.rare is None and not self.task.label_smoothing:
             return Loss(told)
         weight = None if self.rare is None else self.rare.to(y.device)
-        return Loss(loss_of(y, targets, self.answer, weight, self.task.label_smoothing), told=told.detach())
+        return Loss(loss_of(y, targets, self.target_type, weight, self.task.label_smoothing), told=told.detach())
 
     def _outputs(self, model: Any, batch: LabelBatch) -> Tensor:
         """What is said of each text of a training batch; a body that does not learn is asked once."""
@@ -103,7 +103,7 @@ class Classify(Answering, HeadTask):
             return {}
         texts: Texts = self.data.splits[split].texts
         free = self.frequent(self.data.train.texts.targets).expand(len(texts), -1)
-        name = "mean of all" if self.answer == "number" else "most frequent label"
+        name = "mean of all" if self.target_type == "number" else "most frequent label"
         return {
             name: self.metrics(free, texts.targets),
             "bag of words": self.metrics(self._regression(self._bags(texts)).float(), texts.targets),
@@ -115,8 +115,8 @@ class Classify(Answering, HeadTask):
     @cached_property
     def _regression(self) -> Any:
         train: Texts = self.data.train.texts
-        targets = torch.from_numpy(train.targets.astype(np.int64 if self.answer == "label" else np.float64))
-        return fit(self._bags(train), self.outputs, lambda y: loss_of(y, targets, self.answer))
+        targets = torch.from_numpy(train.targets.astype(np.int64 if self.target_type == "label" else np.float64))
+        return fit(self._bags(train), self.outputs, lambda y: loss_of(y, targets, self.target_type))
 
 
 def outputs(model: Any, batch: LabelBatch) -> Tensor:  # N C

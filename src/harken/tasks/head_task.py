@@ -21,9 +21,9 @@ class HeadTask(Stateless):
     """Such a task on one set of examples: of whole texts, or of each token."""
 
     def __init__(self, data: "ExampleData", shape: Any, *, batch: int, seed: int) -> None:
-        context, longest = getattr(shape, "context", None), data.longest
+        context, longest = getattr(shape, "context", None), data.max_length
         if isinstance(context, int) and longest > context and not getattr(shape, "stateful", False):
-            way = f"set model.context={longest} or data.longest={context}"
+            way = f"set model.context={longest} or data.max_length={context}"
             raise BadSetting(f"model.context={context}: a text has {longest} tokens; {way}")
         self.data, self.one_shape = data, bool(getattr(shape, "packs", False))
         self.batches = (PackedTexts if self.one_shape else PaddedTexts)(data.train.texts, batch, seed=seed)

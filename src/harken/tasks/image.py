@@ -27,7 +27,7 @@ class Task(Part):
     """The settings of the classification of pictures."""
 
     kind: Literal["image"] = "image"
-    measure: Literal["auto", "loss", "accuracy", "f1", "matthews"] = Field(
+    metric: Literal["auto", "loss", "accuracy", "f1", "matthews"] = Field(
         "auto", description="what picks the weights that are kept; auto: accuracy"
     )
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of each label spread over all, in training")
@@ -38,7 +38,7 @@ class Task(Part):
         description="how far a picture is moved at most, in training, as a share of its side: in whole pixels",
     )
     zoom: float = Field(0.0, ge=0, le=3, description="how much smaller or larger it is made at most: 0.2 is a fifth")
-    turn: float = Field(0.0, ge=0, le=180, description="how far it is turned at most, to either side: degrees")
+    rotation: float = Field(0.0, ge=0, le=180, description="how far it is turned at most, to either side: degrees")
     flip: bool = Field(False, description="half of the pictures are mirrored, left and right")
     erase: float = Field(0.0, ge=0, le=1, description="share of the pictures of which a box is erased")
     mixup: float = Field(0.0, ge=0, description="a of Beta(a, a): two pictures, and their labels, in one; 0: never")
@@ -55,9 +55,9 @@ class Image(Apart, Answering):
 
     def __init__(self, task: Task, data: "ImageData", shape: Any, *, batch: int, seed: int) -> None:
         self.task, self.data, self.splits = task, data, tuple(data.splits)
-        self.asks(data.lens.labels, "label", task.measure)
-        change = Change(**task.model_dump(exclude={"kind", "measure", "label_smoothing"}))
-        places = getattr(shape, "places", lambda side: 1)(data.lens.side)  # a plug-in's may have none
+        self.asks(data.lens.labels, "label", task.metric)
+        change = Change(**task.model_dump(exclude={"kind", "metric", "label_smoothing"}))
+        places = getattr(shape, "places", lambda side: 1)(data.lens.image_size)  # a plug-in's may have none
         self.batches = Shuffled(data.train, batch, places=places, change=change, seed=seed)
         self.steps, self.tokens = self.batches.steps, self.batches.rows * places
 

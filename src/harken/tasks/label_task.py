@@ -15,7 +15,7 @@ from .metrics import classification
 
 MEASURES = {
     "label": ("accuracy", "f1", "matthews"),
-    "several": ("f1", "accuracy"),
+    "multilabel": ("f1", "accuracy"),
     "number": ("pearson", "spearman"),
 }  # by what is asked; the first picks the weights that are kept
 
@@ -27,11 +27,11 @@ class Answering:
 
     def asks(self, labels: list[str], answer: str, measure: str) -> None:
         """What may be answered, and by which metric weights are kept."""
-        self.labels, self.answer, fitting = labels, answer, MEASURES[answer]
+        self.labels, self.target_type, fitting = labels, answer, MEASURES[answer]
         self.by = fitting[0] if measure == "auto" else measure
         if self.by not in (*fitting, "loss"):
             way = f"take one of {', '.join(fitting)}, loss"
-            raise BadSetting(f"task.measure={self.by}: does not fit, as the data asks for a {self.answer}; {way}")
+            raise BadSetting(f"task.metric={self.by}: does not fit, as the data asks for a {self.target_type}; {way}")
 
     @property
     def outputs(self) -> int:
@@ -40,16 +40,16 @@ class Answering:
     def judged(self, y: Tensor, some: Any, *, parts: bool = True) -> Score:  # N C
         """What these outputs for `some` (which has `targets`) are worth, whoever gave them."""
         protocol: dict[str, Any] = {self.unit: len(some), "judged_by": self.by}
-        if self.answer != "number":
-            binary = self.answer == "label" and self.outputs == 2
+        if self.target_type != "number":
+            binary = self.target_type == "label" and self.outputs == 2
             protocol["f1"] = f"of {self.labels[1]}" if binary else "mean over the labels"
         apart = self._parts(y, some.targets) if parts else {}
         return Score(self.metrics(y, some.targets), protocol, apart, by=self.by)
 
     def metrics(self, y: Tensor, targets: Any) -> dict[str, float]:
         """Of these outputs, N C."""
-        mean = float(loss_of(y, torch.from_numpy(targets), self.answer)) / max(1, targets.size)
-        if self.answer == "number":
+        mean = float(loss_of(y, torch.from_numpy(targets), self.target_type)) / max(1, targets.size)
+        if self.target_type == "number":
             gold, found = targets[:, 0].astype(float), y[:, 0].double().numpy()
             return {
                 "loss": mean,
@@ -57,27 +57,27 @@ class Answering:
                 "spearman": classification.spearman(gold, found),
             }
         gold, found = self._chosen(y, targets)
-        f1, binary = classification.by_label(gold, found)[2], self.answer == "label" and self.outputs == 2
-        if self.answer == "label" and not binary:  # one that is nowhere is neither found nor missed
+        f1, binary = classification.by_label(gold, found)[2], self.target_type == "label" and self.outputs == 2
+        if self.target_type == "label" and not binary:  # one that is nowhere is neither found nor missed
             f1 = f1[(gold | found).any(0)]
         said = {
             "loss": mean,
             "accuracy": classification.accuracy(gold, found),
             "f1": float(f1[1] if binary else f1.mean()),
         }
-        if self.answer == "several":
+        if self.target_type == "multilabel":
             return said
         return {**said, "matthews": classification.matthews(gold.argmax(1), found.argmax(1), self.outputs)}
 
     def _chosen(self, y: Tensor, targets: Any) -> tuple[Any, Any]:
         """Which labels are right, and which were said: N C each."""
-        if self.answer == "several":
+        if self.target_type == "multilabel":
             return targets > 0.5, (y > 0).numpy()
         return classification.one_hot(targets, self.outputs), classification.one_hot(y.argmax(1).numpy(), self.outputs)
 
     def _parts(self, y: Tensor, targets: Any) -> dict[str, dict[str, float]]:
         """Precision, recall and F1 of each label."""
-        if self.answer == "number":
+        if self.target_type == "number":
             return {}
         gold, found = self._chosen(y, targets)
         each = zip(self.labels, *(x.tolist() for x in classification.by_label(gold, found)), gold.sum(0), strict=True)
@@ -85,11 +85,13 @@ class Answering:
 
     def frequent(self, targets: Any) -> Tensor:  # 1 C
         """The outputs that say how often each label was seen; of numbers, their mean."""
-        if self.answer == "number":
+        if self.target_type == "number":
             return torch.from_numpy(targets.mean(0, keepdims=True))
-        share = classification.one_hot(targets, self.outputs).mean(0) if self.answer == "label" else targets.mean(0)
+        share = (
+            classification.one_hot(targets, self.outputs).mean(0) if self.target_type == "label" else targets.mean(0)
+        )
         p = torch.from_numpy(np.clip(share, 1e-6, 1 - 1e-6)).float()[None]
-        return p.log() if self.answer == "label" else p.logit()
+        return p.log() if self.target_type == "label" else p.logit()
 
 
 def loss_of(

@@ -31,10 +31,10 @@ class Links(OnGraph):
 
     def __init__(self, task: Task, data: "GraphData", shape: Any, *, batch: int, seed: int) -> None:
         super().__init__(task, data, shape, batch=batch, seed=seed)
-        self.by = "auc" if task.measure == "auto" else task.measure
+        self.by = "auc" if task.metric == "auto" else task.metric
         if self.by not in MEASURES:
             way = f"take one of {', '.join(MEASURES)}"
-            raise BadSetting(f"task.measure={self.by}: does not fit, as the data asks for edges; {way}")
+            raise BadSetting(f"task.metric={self.by}: does not fit, as the data asks for edges; {way}")
         n = len(data.raw.names)
         self.known = np.unique(
             _codes(np.concatenate([data.asked, data.asked[:, ::-1]]), n)

@@ -32,34 +32,39 @@ class Task(Part):
     """The settings of masked words."""
 
     kind: Literal["masked-words"] = "masked-words"
-    learns: Literal["words", "next", "both"] = Field(
+    objective: Literal["mlm", "nsp", "both"] = Field(
         "both", description="hidden words, whether the second of two passages follows the first, or both"
     )
-    share: float = Field(0.15, gt=0, le=0.9, description="share of the words that are asked")
-    x: float = Field(0.8, ge=0, le=1, description="of these, the share that is hidden behind [MASK]")
-    y: float = Field(0.1, ge=0, le=1, description="the share that is shown as another word, drawn from all")
-    z: float = Field(0.1, ge=0, le=1, validate_default=True, description="the share that is shown as it is")
+    mlm_probability: float = Field(0.15, gt=0, le=0.9, description="share of the words that are asked")
+    mask_replace_prob: float = Field(0.8, ge=0, le=1, description="of these, the share that is hidden behind [MASK]")
+    random_replace_prob: float = Field(
+        0.1, ge=0, le=1, description="the share that is shown as another word, drawn from all"
+    )
+    keep_prob: float = Field(0.1, ge=0, le=1, validate_default=True, description="the share that is shown as it is")
     whole_words: bool = Field(False, description="hide all pieces of a word at once")
     eval_tokens: int = Field(1_000_000, ge=0, description="judge at most this many tokens of a split; 0: all")
 
-    @field_validator("z")
+    @field_validator("keep_prob")
     @classmethod
-    def _all(cls, z: float, info: ValidationInfo) -> float:
-        if abs(sum(info.data.get(name, 0.0) for name in "xy") + z - 1) > 1e-6:
-            raise ValueError("x, y and z are shares of the words that are asked; together they are 1")
-        return z
+    def _sum_to_one(cls, keep_prob: float, info: ValidationInfo) -> float:
+        if (
+            abs(sum(info.data.get(name, 0.0) for name in ("mask_replace_prob", "random_replace_prob")) + keep_prob - 1)
+            > 1e-6
+        ):
+            raise ValueError("mask_replace_prob, random_replace_prob and keep_prob must sum to 1")
+        return keep_prob
 
     def bind(self, data: "TextData", model: Any, *, batch: int, seed: int) -> "MaskedWords":
-        if data.batches != "sentences":
-            raise BadSetting("task.kind=masked-words: it reads sentences; set data.batches=sentences")
+        if data.batching != "sentences":
+            raise BadSetting("task.kind=masked-words: it reads sentences; set data.batching=sentences")
         if model.kind != "bert":
             way = "set model.kind=bert, or task.kind=next-word"
             raise BadSetting(f"model.kind={model.kind}: its words see no later ones, and masked words do; {way}")
-        if self.learns != "next" and not model.fill:
-            raise BadSetting(f"task.learns={self.learns}: it asks for hidden words; set model.fill=true")
-        if self.learns != "words" and not (model.follows and model.segments > 1):
+        if self.objective != "nsp" and not model.mlm_head:
+            raise BadSetting(f"task.objective={self.objective}: it asks for hidden words; set model.mlm_head=true")
+        if self.objective != "mlm" and not (model.nsp_head and model.segments > 1):
             raise BadSetting(
-                f"task.learns={self.learns}: it asks what follows; set model.follows=true, model.segments=2"
+                f"task.objective={self.objective}: it asks what follows; set model.nsp_head=true, model.segments=2"
             )
         if model.context < SHORTEST + 3:
             raise BadSetting(f"model.context={model.context}: no room for two passages; set model.context=64")
@@ -71,10 +76,10 @@ class MaskedWords(Stateless):
 
     def __init__(self, task: Task, data: "TextData", shape: Any, *, batch: int, seed: int) -> None:
         self.task, self.data, self.seed, self.L = task, data, seed, shape.context
-        self.words, self.pairs = task.learns != "next", task.learns != "words"
+        self.words, self.pairs = task.objective != "nsp", task.objective != "mlm"
         self.marks = Marks(data.tokenizer)
-        self.how = Hiding(task.share, task.x, task.y, task.whole_words)
-        self.most = max(1, round(task.share * (self.L - 3)))  # places asked in a row
+        self.how = Hiding(task.mlm_probability, task.mask_replace_prob, task.random_replace_prob, task.whole_words)
+        self.most = max(1, round(task.mlm_probability * (self.L - 3)))  # places asked in a row
         self.train = self._read(data.train[0])
         self.cut: Windows | Passages = self._cut(self.train, batch)
         self.steps, self.rows = self.cut.steps, self.cut.rows
@@ -140,11 +145,11 @@ class MaskedWords(Stateless):
     def loss(self, model: Any, batch: MaskedBatch, start: int = 0) -> Loss:
         h = model(batch.tokens, **batch.told())
         if not self.words:
-            return Loss(_sum(model.follows(h[:, 0]), batch.targets[:, 0]))
+            return Loss(_sum(model.next_sentence_scores(h[:, 0]), batch.targets[:, 0]))
         told = _sum(_scores(model, h, batch), batch.targets.flatten())
         if not self.pairs:
             return Loss(told)
-        follows = _sum(model.follows(h[:, 0]), cast(Tensor, batch.elsewhere))
+        follows = _sum(model.next_sentence_scores(h[:, 0]), cast(Tensor, batch.elsewhere))
         return Loss(told + self.most * follows, told=told.detach())  # a row's answer weighs as all its hidden words
 
     @torch.no_grad()
@@ -160,7 +165,7 @@ class MaskedWords(Stateless):
         if self.pairs:
             metrics |= {} if self.words else {"loss": follow_loss / rows}
             metrics |= {"next_accuracy": follow_right / rows}
-        asks: dict[str, Any] = {"words": int(asked), "share": self.task.share} if self.words else {}
+        asks: dict[str, Any] = {"words": int(asked), "share": self.task.mlm_probability} if self.words else {}
         return Score(metrics, {**asks, "passages": int(rows), "context": self.L})
 
     def _limit(self, quick: bool) -> int | None:
@@ -173,7 +178,7 @@ class MaskedWords(Stateless):
         if self.words:
             found[0] = _marked(_scores(model, h, batch), batch.targets.flatten())
         if batch.elsewhere is not None:
-            found[1] = _marked(model.follows(h[:, 0]), batch.elsewhere)
+            found[1] = _marked(model.next_sentence_scores(h[:, 0]), batch.elsewhere)
         found[1][2] = len(batch.tokens)
         return torch.cat([part.double().cpu() for part in found]).numpy()
 

@@ -60,7 +60,7 @@ class NextWord:
         self.saved: list[Tensor] = []  # the same, from a checkpoint
 
     def _cut(self, batch: int, seed: int) -> Batches:
-        train, how = self.data.train, self.data.batches
+        train, how = self.data.train, self.data.batching
         if how == "packed":
             return Packed(train[0].tokens, train[0].documents, self.L, batch, seed=seed)
         if how == "stream":
@@ -72,7 +72,7 @@ class NextWord:
 
     def loss(self, model: LanguageModel, batch: Batch, start: int = 0) -> Loss:
         memory = None
-        if self.data.batches == "stream" and model.context is None:
+        if self.data.batching == "stream" and model.context is None:
             if self.carry is None:
                 self.carry = model.memory(self.batches.rows, self.L)
                 for mine, saved in zip(self.carry.parts, self.saved, strict=False):

@@ -31,7 +31,7 @@ class Task(Part):
     """The settings of what is said of graphs."""
 
     kind: Literal["nodes"] = "nodes"
-    measure: Literal["auto", "loss", "accuracy", "f1", "matthews", "auc", "pearson", "spearman"] = Field(
+    metric: Literal["auto", "loss", "accuracy", "f1", "matthews", "auc", "pearson", "spearman"] = Field(
         "auto", description="what picks the weights that are kept; auto: accuracy, of edges auc, of numbers pearson"
     )
     l2: float = Field(
@@ -44,7 +44,7 @@ class Task(Part):
     def bind(self, data: "GraphData", model: Any, *, batch: int, seed: int) -> "OnGraph":
         from .links import Links
 
-        return (Links if data.words.ask == "edge" else Labels)(self, data, model, batch=batch, seed=seed)
+        return (Links if data.words.target_level == "edge" else Labels)(self, data, model, batch=batch, seed=seed)
 
 
 class OnGraph(Apart):
@@ -53,7 +53,7 @@ class OnGraph(Apart):
     def __init__(self, task: Task, data: "GraphData", shape: Any, *, batch: int, seed: int) -> None:
         self.task, self.data, self.words, self.seed = task, data, data.words, seed
         self.splits, self.steps, self.tokens = tuple(data.splits), 1, len(data.raw.names)
-        names: dict[str, Any] = {"reach": 1, "positions": "none", "places": 0}
+        names: dict[str, Any] = {"reach": 1, "positions": "none", "pe_dim": 0}
         self.seen = {name: getattr(shape, name, value) for name, value in names.items()}  # of the graph, by the model
 
     @property
@@ -62,9 +62,11 @@ class OnGraph(Apart):
         laid, key = self.data.laid, tuple(self.seen.values())
         if key not in laid:
             raw, edges = self.data.raw, self.data.heard(self._heard())
-            weight = None if raw.weight is None or self.words.ask == "edge" else np.resize(raw.weight, len(edges))
+            weight = (
+                None if raw.weight is None or self.words.target_level == "edge" else np.resize(raw.weight, len(edges))
+            )
             found = graph_of(self.words.read(raw), edges, weight, self.data.of, reach=self.seen["reach"])
-            laid[key] = placed(found, self.seen["positions"], self.seen["places"])
+            laid[key] = placed(found, self.seen["positions"], self.seen["pe_dim"])
         graph: Graph = laid[key]
         return graph
 
@@ -94,34 +96,34 @@ class Labels(OnGraph, Answering):
 
     def __init__(self, task: Task, data: "GraphData", shape: Any, *, batch: int, seed: int) -> None:
         super().__init__(task, data, shape, batch=batch, seed=seed)
-        self.unit = f"{data.words.ask}s"
-        self.asks(data.words.labels, data.words.answer, task.measure)
+        self.unit = f"{data.words.target_level}s"
+        self.asks(data.words.labels, data.words.target_type, task.metric)
         self.targets = torch.from_numpy(data.asked)
-        self.one_shape = data.words.ask != "graph"  # graphs have as many nodes as they have
-        self.many = batch if data.words.ask == "graph" else max(1, len(data.train))
+        self.one_shape = data.words.target_level != "graph"  # graphs have as many nodes as they have
+        self.many = batch if data.words.target_level == "graph" else max(1, len(data.train))
         self.steps = max(1, -(-len(data.train) // self.many))
-        if data.words.ask == "graph":
+        if data.words.target_level == "graph":
             self.sizes = np.bincount(data.of, minlength=len(data.raw.graphs))
             self.tokens = max(1, int(self.sizes[data.train].sum()) // self.steps)
 
     def batch(self, epoch: int, step: int) -> GraphBatch:
-        if self.words.ask == "node":
+        if self.words.target_level == "node":
             return self._asked(np.array(self.data.train))
         order = dice(self.seed, 6, epoch).permutation(self.data.train)
         return self._asked(order[step * self.many : (step + 1) * self.many])
 
     def _asked(self, which: Ints) -> GraphBatch:
         some = torch.from_numpy(which)
-        sizes = torch.from_numpy(self.sizes[which]) if self.words.ask == "graph" else None
+        sizes = torch.from_numpy(self.sizes[which]) if self.words.target_level == "graph" else None
         return GraphBatch(some[:, None], self.targets[some], nodes=len(self.data.raw.names), sizes=sizes)
 
     def loss(self, model: Any, batch: GraphBatch, start: int = 0) -> Loss:
-        told = loss_of(self.says(model, batch.tokens[:, 0]), batch.targets, self.answer)
+        told = loss_of(self.says(model, batch.tokens[:, 0]), batch.targets, self.target_type)
         return self.pulled(model, told, batch)
 
     def says(self, model: Any, which: Tensor) -> Tensor:  # B C
         """What the model says of the nodes or graphs of these numbers."""
-        if self.words.ask == "node":
+        if self.words.target_level == "node":
             y: Tensor = model(**self.told(model))[which]
         else:
             y = model(**self.graph.some(which.cpu().numpy()).told(next(model.parameters())))
@@ -134,7 +136,7 @@ class Labels(OnGraph, Answering):
         """The same of a list, in parts where each is a graph."""
         was, device = model.training, next(model.parameters()).device
         model.eval()
-        at_once = len(which) if self.words.ask == "node" else AT_ONCE
+        at_once = len(which) if self.words.target_level == "node" else AT_ONCE
         y = torch.cat([self.says(model, some.to(device)).cpu() for some in torch.tensor(which).split(at_once)])
         model.train(was)
         return y
@@ -151,11 +153,11 @@ class Labels(OnGraph, Answering):
         """The most frequent label, that of most neighbours, and logistic (of numbers: linear) regression."""
         if not self.data.train:
             return {}
-        which, number = self.data.splits[split], self.answer == "number"
+        which, number = self.data.splits[split], self.target_type == "number"
         targets, rest = self.data.asked[which], "linear" if number else "logistic"
         most = self.frequent(self.data.asked[self.data.train]).expand(len(which), -1)
         found = {"mean of all" if number else "most frequent label": most}
-        if self.words.ask == "node":
+        if self.words.target_level == "node":
             found["mean of neighbours" if number else "neighbours' majority"] = self._neighbours[which]
         found[f"{rest} regression"] = self._regression(self._rows(which)).float()
         return {name: self.metrics(y, targets) for name, y in found.items()}
@@ -163,7 +165,7 @@ class Labels(OnGraph, Answering):
     @cached_property
     def _neighbours(self) -> Tensor:  # N C
         """The mean over the neighbours of which something was learned, with all nodes as one more."""
-        number, direct = self.answer == "number", self.graph.hops == 1
+        number, direct = self.target_type == "number", self.graph.hops == 1
         targets = self.data.asked[self.data.train]
         known = targets if number else classification.one_hot(targets, self.outputs).astype(np.float32)  # N C
         said = np.zeros((self.graph.n, self.outputs + 1), np.float32)
@@ -178,7 +180,7 @@ class Labels(OnGraph, Answering):
         graph = self.graph
         there = graph.x._replace(val=np.ones_like(graph.x.val)) if isinstance(graph.x, Bag) else graph.x
         x = features(there, len(graph.of))
-        if self.words.ask == "node":
+        if self.words.target_level == "node":
             return Rows(x.index_select(0, torch.tensor(which)).double())
         nodes = np.bincount(graph.of, minlength=graph.graphs)
         pairs = np.bincount(graph.of[graph.i], minlength=graph.graphs)
@@ -190,8 +192,8 @@ class Labels(OnGraph, Answering):
     @cached_property
     def _regression(self) -> Any:
         train = self.data.train
-        targets = self.targets[train] if self.answer == "label" else self.targets[train].double()
-        return fit(self._rows(train), self.outputs, lambda y: loss_of(y, targets, self.answer))
+        targets = self.targets[train] if self.target_type == "label" else self.targets[train].double()
+        return fit(self._rows(train), self.outputs, lambda y: loss_of(y, targets, self.target_type))
 
 
 class Asked:

@@ -28,7 +28,7 @@ class Task(Part):
     """The settings of what is said of sets."""
 
     kind: Literal["set"] = "set"
-    measure: Literal["auto", "loss", "accuracy", "f1", "matthews", "r2", "pearson", "spearman"] = Field(
+    metric: Literal["auto", "loss", "accuracy", "f1", "matthews", "r2", "pearson", "spearman"] = Field(
         "auto", description="what picks the weights that are kept; auto: accuracy, of numbers r2"
     )
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of each label spread over all, in training")
@@ -44,8 +44,8 @@ class OfSets(Answering, Stateless):
 
     def __init__(self, task: Task, data: "SetData", shape: Any, *, batch: int, seed: int) -> None:
         self.task, self.data, self.splits = task, data, tuple(data.splits)
-        share = data.words.answer == "number" and task.measure in ("auto", "r2")
-        self.asks(data.words.labels, data.words.answer, "auto" if share else task.measure)
+        share = data.words.target_type == "number" and task.metric in ("auto", "r2")
+        self.asks(data.words.labels, data.words.target_type, "auto" if share else task.metric)
         self.by = "r2" if share else self.by
         self.batches = SetBatches(data.train, batch, seed=seed)
         self.one_shape, self.steps = self.batches.alike, self.batches.steps
@@ -56,10 +56,10 @@ class OfSets(Answering, Stateless):
 
     def loss(self, model: Any, batch: SetBatch, start: int = 0) -> Loss:
         y, smooth = says(model, batch), self.task.label_smoothing
-        told = loss_of(y, batch.targets, self.answer)
-        if not smooth or self.answer == "number":
+        told = loss_of(y, batch.targets, self.target_type)
+        if not smooth or self.target_type == "number":
             return Loss(told)
-        return Loss(loss_of(y, batch.targets, self.answer, smoothing=smooth), told=told.detach())
+        return Loss(loss_of(y, batch.targets, self.target_type, smoothing=smooth), told=told.detach())
 
     # --- judge --------------------------------------------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ class OfSets(Answering, Stateless):
     def metrics(self, y: Tensor, targets: Any) -> dict[str, float]:
         """Of numbers also the share of their variance that is explained, and the mean square in their own units."""
         found = super().metrics(y, targets)
-        if self.answer != "number":
+        if self.target_type != "number":
             return found
         mse, variance = found["loss"] * self.data.words.spread**2, float(np.var(targets))
         return {"loss": found["loss"], "r2": classification.r2(found["loss"], variance), "mse": mse, **found}
@@ -85,7 +85,7 @@ class OfSets(Answering, Stateless):
             return {}
         part: Sets = self.data.splits[split]
         free = self.frequent(self.data.train.targets).expand(len(part), -1)
-        name = "mean of all" if self.answer == "number" else "most frequent label"
+        name = "mean of all" if self.target_type == "number" else "most frequent label"
         return {
             name: self.metrics(free, part.targets),
             "regression on means and spreads": self.metrics(self._regression(bag(part)).float(), part.targets),
@@ -94,8 +94,8 @@ class OfSets(Answering, Stateless):
     @cached_property
     def _regression(self) -> Any:
         train: Sets = self.data.train
-        targets = torch.from_numpy(train.targets.astype(np.int64 if self.answer == "label" else np.float64))
-        return fit(bag(train), self.outputs, lambda y: loss_of(y, targets, self.answer))
+        targets = torch.from_numpy(train.targets.astype(np.int64 if self.target_type == "label" else np.float64))
+        return fit(bag(train), self.outputs, lambda y: loss_of(y, targets, self.target_type))
 
 
 def says(model: Any, batch: SetBatch) -> Tensor:  # B C

@@ -31,7 +31,7 @@ AT_ONCE = 512  # examples judged at a time
 class Task(Part):
     """The settings of mathematics."""
 
-    longest: ClassVar[int | None] = None  # of an answer that is asked for: as the search has it
+    max_new_tokens: ClassVar[int | None] = None  # of an answer that is asked for: as the search has it
     grammar: ClassVar[str] = "none"
     usual_beam: ClassVar[int] = 1  # answers are judged as they are written greedily
 
@@ -39,13 +39,15 @@ class Task(Part):
     label_smoothing: float = Field(
         0.0, ge=0, lt=1, description="share of each target spread over all tokens in training; losses told are without"
     )
-    learned: float = Field(0.95, gt=0, le=1, description="share of a class that must be right for it to be learned")
+    learned_threshold: float = Field(
+        0.95, gt=0, le=1, description="share of a class that must be right for it to be learned"
+    )
 
     def bind(self, data: "MathsData", model: Any, *, batch: int, seed: int) -> "Solve":
         context = getattr(model, "context", None)
-        if isinstance(context, int) and data.longest >= context:
-            way = f"set model.context={data.longest + 1}, or a larger data.base"
-            raise BadSetting(f"model.context={context}: a problem has {data.longest} tokens and its end; {way}")
+        if isinstance(context, int) and data.max_length >= context:
+            way = f"set model.context={data.max_length + 1}, or a larger data.base"
+            raise BadSetting(f"model.context={context}: a problem has {data.max_length} tokens and its end; {way}")
         return Solve(self, data, batch=batch, seed=seed)
 
 
@@ -76,7 +78,7 @@ class Solve(Translate):
         said: list[str] = []
         if not (quick and exact):
             most = QUICK if quick else len(pairs)
-            how = Search(beam=1, longest=self.data.problem.widths[1] + 1)
+            how = Search(beam=1, max_new_tokens=self.data.problem.widths[1] + 1)
             said = self.answers(model, [pairs.source[n] for n in range(min(most, len(pairs)))], how)
             right = self.marked(said, pairs)
         model.train(was)
@@ -132,7 +134,7 @@ class Solve(Translate):
         Of two numbers drawn by chance the gcd is k in 6 / (pi k)^2 of all cases.
         """
         each = {int(part["at"]): part for part in parts.values()}
-        known = [k for k, part in each.items() if part["accuracy"] >= self.task.learned]
+        known = [k for k, part in each.items() if part["accuracy"] >= self.task.learned_threshold]
         free = [k for k in each if rule(k, self.data.settings.base) == k]
 
         def natural(shares: dict[int, float]) -> float:

@@ -33,7 +33,7 @@ class Task(Part):
     """The settings of answers that stand in a text."""
 
     kind: Literal["span"] = "span"
-    longest: int = Field(30, ge=1, description="most words of an answer")
+    max_answer_length: int = Field(30, ge=1, description="most words of an answer")
 
     def bind(self, data: "ExampleData", model: Any, *, batch: int, seed: int) -> "Span":
         return Span(self, data, model, batch=batch, seed=seed)
@@ -56,7 +56,7 @@ class Span(HeadTask):
 
     def __init__(self, task: Task, data: "ExampleData", shape: Any, *, batch: int, seed: int) -> None:
         super().__init__(data, shape, batch=batch, seed=seed)
-        self.longest = task.longest
+        self.max_answer_length = task.max_answer_length
 
     def batch(self, epoch: int, step: int) -> SpanBatch:
         return SpanBatch(**vars(self.batches.batch(epoch, step)))
@@ -71,7 +71,7 @@ class Span(HeadTask):
         """EM and F1 of the answers, and the loss; `quick` answers fewer questions."""
         part: Asked = self.data.splits[split]
         some = part.some(QUICK) if quick else part
-        found, loss = answered(model, some, self.longest, none=self.none(split))
+        found, loss = answered(model, some, self.max_answer_length, none=self.none(split))
         metrics, parts = self.measured([answer.text for answer in found], some)
         protocol = {"questions": len(found), "windows": len(some.texts), "judged_by": "f1"}
         return Score(metrics | {"loss": loss}, protocol, {} if quick else parts, by="f1")

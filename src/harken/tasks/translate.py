@@ -41,7 +41,7 @@ class Task(Part):
     """The settings of translation."""
 
     kind: Literal["translate"] = "translate"
-    measure: Literal["bleu", "exact_match", "rouge_l", "answer_f1", "bracket_f1"] = Field(
+    metric: Literal["bleu", "exact_match", "rouge_l", "answer_f1", "bracket_f1"] = Field(
         "bleu", description="which metric picks the weights that are kept; bleu needs harken[text], else it is the loss"
     )
     grammar: Literal["none", "trees"] = Field(
@@ -50,14 +50,14 @@ class Task(Part):
     label_smoothing: float = Field(
         0.1, ge=0, lt=1, description="share of each target spread over all words in training; losses told are without"
     )
-    bleu: Literal["13a", "intl", "char", "none"] = Field(
+    bleu_tokenizer: Literal["13a", "intl", "char", "none"] = Field(
         "13a", description="how sacreBLEU splits texts into words; none: they are tokens already"
     )
     packed: bool = Field(
         False, description="train on rows of several pairs, all of one shape: pays on a GPU; for a Transformer"
     )
     beam: int = Field(4, ge=1, le=64, description="texts followed at a time in the last judgement; looks are greedy")
-    longest: int | None = Field(
+    max_new_tokens: int | None = Field(
         None, ge=1, description="most tokens of an answer, its end counted; none: twice those of its source and ten"
     )
     eval_pairs: int = Field(2000, ge=0, description="answer at most this many sources of a split; 0: all")
@@ -66,23 +66,23 @@ class Task(Part):
         context, cut = getattr(model, "context", None), dict[str, int]()
         if isinstance(context, int):
             data, cut = _held_within(data, context - 1)  # its edge is read too
-        longest = data.longest
+        longest = data.max_length
         if isinstance(context, int) and longest >= context:
-            way = f"set model.context={longest + 1} or data.longest={context - 1}"
+            way = f"set model.context={longest + 1} or data.max_length={context - 1}"
             raise BadSetting(f"model.context={context}: a sentence has {longest} tokens and its end; {way}")
-        if getattr(model, "shared", False) and data.tokenizers.source is not data.tokenizers.target:
+        if getattr(model, "share_embeddings", False) and data.tokenizers.source is not data.tokenizers.target:
             raise BadSetting(
-                "model.shared=true: the sides have words of their own; set model.shared=false, or data.joint"
+                "model.share_embeddings=true: the sides have words of their own; set model.share_embeddings=false, or data.shared_vocab"
             )
         if self.packed and not getattr(model, "packs", False):
             raise BadSetting("task.packed=true: only a Transformer keeps pairs of one row apart; set task.packed=false")
-        if self.packed and data.settings.split_dropout:
-            raise BadSetting("task.packed=true: data.split_dropout changes how long pairs are; set one of them alone")
+        if self.packed and data.settings.bpe_dropout:
+            raise BadSetting("task.packed=true: data.bpe_dropout changes how long pairs are; set one of them alone")
         ruled(self.grammar, data.tokenizers.target)
         source, target = data.train.source.lengths, data.train.target.lengths
-        if self.longest is None and (target > 2 * source + 11).mean() > 0.5:  # as decode.Search ends an answer
-            way = f"most targets are longer than twice their source and ten; set task.longest={longest + 1}"
-            raise BadSetting(f"task.longest is not given, and {way}")
+        if self.max_new_tokens is None and (target > 2 * source + 11).mean() > 0.5:  # as decode.Search ends an answer
+            way = f"most targets are longer than twice their source and ten; set task.max_new_tokens={longest + 1}"
+            raise BadSetting(f"task.max_new_tokens is not given, and {way}")
         return Translate(self, data, batch=batch, seed=seed, cut=cut)
 
 
@@ -116,7 +116,7 @@ class Translate(Stateless):
         model.eval()
         pairs, most = self.data.splits[split], QUICK if quick else self.task.eval_pairs or 10**9
         total, count = self._score(model, pairs, SCORED if quick else len(pairs))
-        how = Search(beam=1 if quick else self.task.beam, longest=self.task.longest)
+        how = Search(beam=1 if quick else self.task.beam, max_new_tokens=self.task.max_new_tokens)
         asked = [pairs.source[n] for n in range(min(most, len(pairs)))]
         rules = ruled(self.task.grammar, self.data.tokenizers.target, pairs.sources[: len(asked)])
         answers = self.answers(model, asked, how, **rules)
@@ -125,7 +125,7 @@ class Translate(Stateless):
             free = self.measured(self.answers(model, asked[:QUICK], how), pairs)[0]
             notes |= {f"{name}_without_grammar": free[name] for name in ("bracket_f1", "valid_trees") if name in free}
         model.train(was)
-        mean, by = total / max(1, count), self.task.measure if self.task.measure in found else "loss"
+        mean, by = total / max(1, count), self.task.metric if self.task.metric in found else "loss"
         metrics = {"loss": mean, "perplexity": math.exp(min(mean, 700)), **found}
         notes |= {"cut_sentences": self.cut[split]} if self.cut.get(split) else {}
         protocol = {"pairs": len(answers), "tokens": count, "beam": how.beam, "judged_by": by, **notes}
@@ -133,7 +133,7 @@ class Translate(Stateless):
             return Score(metrics, protocol, by=by)
         if by == "bleu":
             protocol["bleu_interval"] = generation.bootstrap(
-                answers, pairs.references[: len(answers)], tokenize=self.task.bleu
+                answers, pairs.references[: len(answers)], tokenize=self.task.bleu_tokenizer
             )[1]
         if parts := self._parts(answers, pairs, "exact_match" if by == "loss" else by):
             protocol["grouped_by"] = str(self.data.settings.group) if pairs.groups else "words"
@@ -159,15 +159,18 @@ class Translate(Stateless):
             "exact_match": generation.exact_match(answers, references),
             "rouge_l": generation.rouge_l(answers, references),
         }
-        if self.task.measure == "answer_f1":
+        if self.task.metric == "answer_f1":
             found["answer_f1"] = generation.answer_f1(answers, references)
             found["answer_exact"] = generation.answer_exact(answers, references)
-        if self.task.measure == "bracket_f1":
+        if self.task.metric == "bracket_f1":
             trees = generation.bracket_f1(answers, [each[0] for each in references])
             found |= {"bracket_f1": trees.f1, "valid_trees": trees.valid}
         if not generation.available():
             return found, {"bleu": "not counted (pip install 'harken[text]')"}
-        bleu, chrf = generation.bleu(answers, references, tokenize=self.task.bleu), generation.chrf(answers, references)
+        bleu, chrf = (
+            generation.bleu(answers, references, tokenize=self.task.bleu_tokenizer),
+            generation.chrf(answers, references),
+        )
         return {"bleu": bleu.score, "chrf": chrf.score, **found}, {"signature": bleu.signature}
 
     def _parts(self, answers: list[str], pairs: "Pairs", by: str) -> dict[str, dict[str, float]]:
@@ -177,7 +180,11 @@ class Translate(Stateless):
         parts: dict[str, dict[str, float]] = {}
         for group in found if len(found) > 1 else ():
             texts = [answers[n] for n in group.rows], [pairs.references[n] for n in group.rows]
-            score = generation.bleu(*texts, tokenize=self.task.bleu).score if by == "bleu" else MEASURES[by](*texts)
+            score = (
+                generation.bleu(*texts, tokenize=self.task.bleu_tokenizer).score
+                if by == "bleu"
+                else MEASURES[by](*texts)
+            )
             place = {} if group.at is None else {"at": group.at}
             parts[group.name] = {by: score, "pairs": len(group.rows), **place}
         return parts
@@ -211,7 +218,7 @@ def ruled(grammar: str, tokenizer: Any, texts: Sequence[str] = ()) -> dict[str, 
     if grammar == "none":
         return {}
     if not isinstance(tokenizer, Symbols):
-        way = "set data.target_tokens=symbol, or task.grammar=none"
+        way = "set data.target_tokenizer=symbol, or task.grammar=none"
         raise BadSetting(
             f"task.grammar={grammar}: needs a token for each bracket, and targets are {tokenizer.kind}; {way}"
         )

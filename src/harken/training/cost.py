@@ -270,7 +270,7 @@ def cost(
         "watts_source": WATTS_SOURCE if "estimated" in reading.source else None,
         **made,
         "price_usd": None if price is None else price * reading.seconds / 3600,
-        "price_source": None if price is None else f"train.price: {price:g} USD an hour",
+        "price_source": None if price is None else f"train.price_per_hour: {price:g} USD an hour",
         "predicted": predicted and dict(predicted),
         "compared_with": {**lecture, "fraction": made["co2e_lb"] / TRANSFORMER_BIG_LB},
     }

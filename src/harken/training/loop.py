@@ -82,7 +82,7 @@ class Trainer:
         self.bitwise = self.device.type == "cpu" or train.deterministic  # whether it repeats itself to the last bit
         forget_peak(self.device)  # the memory of whatever this process did before is not this run's
         self.step, self.course, self.average = 0, self.new_course(), average(train)
-        looked_at = train.schedule == "plateau" or train.average == "last" or train.stop_after is not None
+        looked_at = train.schedule == "plateau" or train.average == "last" or train.early_stopping_patience is not None
         if looked_at and "valid" not in task.splits:
             raise BadSetting(
                 "train: plateau, average=last and stop_after need a valid split; hold one out: data.valid=0.1"
@@ -207,7 +207,7 @@ class Trainer:
         if self.step == steps or not self.course.over(self.train):
             return ""
         kept = f"; {self.course.kept} are kept" if self.best_weights else ""
-        looks = f"{self.train.stop_after} look{'s' * (self.train.stop_after != 1)}"
+        looks = f"{self.train.early_stopping_patience} look{'s' * (self.train.early_stopping_patience != 1)}"
         return f"stopped at step {self.step:,} of {steps:,}: the valid loss was no better for {looks}{kept}"
 
     def look(self, split: str, *, quick: bool = True) -> Any:
@@ -232,7 +232,7 @@ class Trainer:
 
     def note(self, seen: Score, kept: dict[str, Tensor]) -> None:
         """Take in a look; the weights that were looked at are kept if it is the best yet."""
-        if self.course.note(rank(seen.metrics, seen.by), self.step, self.train) and self.train.best:
+        if self.course.note(rank(seen.metrics, seen.by), self.step, self.train) and self.train.keep_best:
             self.best_weights = kept
 
     def _weights(self) -> dict[str, Tensor]:
@@ -274,7 +274,7 @@ class Trainer:
             "notes": self.notes,
         }
         if self.ranks.first:
-            run_folder.save_checkpoint(folder, self.step, tensors, facts, keep=self.train.keep)
+            run_folder.save_checkpoint(folder, self.step, tensors, facts, keep=self.train.keep_checkpoints)
         self.listen("checkpoint", step=self.step)
 
     def resume(self, folder: Path) -> dict[str, Any] | None:

@@ -93,14 +93,14 @@ def rate(step: int, steps: int, train: Train) -> float:
     left = 1.0  # share of the highest rate
     match train.schedule:
         case "cosine":
-            left = train.final + (1 - train.final) * (1 + math.cos(math.pi * done)) / 2
+            left = train.min_lr_ratio + (1 - train.min_lr_ratio) * (1 + math.cos(math.pi * done)) / 2
         case "linear":
-            left = train.final + (1 - train.final) * (1 - done)
+            left = train.min_lr_ratio + (1 - train.min_lr_ratio) * (1 - done)
         case "rsqrt":  # the paper of 2017: as 1 / sqrt(step) after the warm-up
             left = math.sqrt(max(1, warmup) / max(1, step + 1))
     fall = min(train.cooldown * steps, steps - warmup)
     if steps - step < fall:
-        left = train.final + (left - train.final) * (steps - step) / fall
+        left = train.min_lr_ratio + (left - train.min_lr_ratio) * (steps - step) / fall
     return train.lr * left
 
 

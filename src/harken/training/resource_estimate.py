@@ -38,7 +38,7 @@ def forecast(trainer: Trainer, seconds: float) -> tuple[int, dict[str, Any]]:
     needed = memory(trainer)
     if trainer.device.type == "cpu" and needed > 2**30 * (there := machine.describe()["ram_gib"] or math.inf):
         words = f"about {needed / 2**30:.1f} GiB of memory are needed and {there} are there"
-        trainer.listen("notice", text=f"{words}; fewer rows at a time (train.micro) or a smaller model need less")
+        trainer.listen("notice", text=f"{words}; fewer rows at a time (train.micro_batch) or a smaller model need less")
     pace = trainer.measure(seconds, 200 if known is None else min(200, known // 50))
     steps = _affordable(train.minutes * 60, pace) if known is None else known
     looks = math.ceil(steps / (train.eval_every or max(1, math.ceil(steps / EVALS))))
@@ -71,7 +71,7 @@ def memory(trainer: Trainer) -> float:
     Nothing larger than two rows is computed, so the question may be asked of what would not fit.
     """
     batch = trainer.ranks.rows(trainer.task.batch(0, 0))
-    rows = min(trainer.train.micro or len(batch.tokens), len(batch.tokens))
+    rows = min(trainer.train.micro_batch or len(batch.tokens), len(batch.tokens))
     try:
         one, two = (_kept(trainer, batch.rows(0, n)) for n in (1, min(2, rows)))
     except torch.OutOfMemoryError:  # all there is; the training will say what can be done
@@ -94,7 +94,9 @@ def _saved(trainer: Trainer) -> int:
     """What a checkpoint has beside the weights: moments, and their copies that are the best, or averaged."""
     train, inner = trainer.train, hidden(trainer.model) if trainer.train.optimizer == "muon" else []
     moments = {"sgd": bool(train.momentum), "rmsprop": 1 + bool(train.momentum)}.get(train.optimizer, 2)
-    copies = {"moving": 1, "last": train.last}.get(train.average, 0) + (train.best and "valid" in trainer.task.splits)
+    copies = {"ema": 1, "last": train.average_last}.get(train.average, 0) + (
+        train.keep_best and "valid" in trainer.task.splits
+    )
     return _size(trainer.model.parameters()) * (moments + copies) - _size(inner)  # Muon: one moment a hidden matrix
 
 
@@ -134,7 +136,7 @@ def disk(trainer: Trainer) -> int:
     """Bytes of the checkpoints that are kept, of one more that is being written, of the weights and of the log."""
     train, weights = trainer.train, _size(trainer.model.parameters())
     lines = LINES + EVALS if train.log_every is None else (_known(trainer) or 0) // train.log_every
-    return (train.keep + 1) * (weights + _saved(trainer)) + weights + (2 + train.tensorboard) * LINE * lines
+    return (train.keep_checkpoints + 1) * (weights + _saved(trainer)) + weights + (2 + train.tensorboard) * LINE * lines
 
 
 def refuse_a_small_disk(trainer: Trainer, folder: Path) -> None:
@@ -144,4 +146,4 @@ def refuse_a_small_disk(trainer: Trainer, folder: Path) -> None:
     needed, free = disk(trainer) - mine, shutil.disk_usage(there).free
     if needed > free:
         what = f"{folder}: about {math.ceil(needed / 2**20):,} MiB of disk are needed and {free >> 20:,} are free"
-        raise HarkenError(f"{what}; make room, take another folder, or keep fewer checkpoints (train.keep)")
+        raise HarkenError(f"{what}; make room, take another folder, or keep fewer checkpoints (train.keep_checkpoints)")

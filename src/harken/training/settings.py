@@ -22,7 +22,9 @@ class Train(Part):
     epochs: float | None = Field(None, gt=0, description="how many times through the data, instead of steps")
     minutes: float = Field(4.0, gt=0, description="how long; turned into steps once, from a measured rate")
     batch: int = Field(16, ge=1, description="rows in one update")
-    micro: int | None = Field(None, ge=1, description="rows computed at a time; fewer need less memory, same gradients")
+    micro_batch: int | None = Field(
+        None, ge=1, description="rows computed at a time; fewer need less memory, same gradients"
+    )
     optimizer: Literal["adamw", "muon", "adam", "rmsprop", "sgd"] = Field(
         "adamw",
         description="rule of the update, a dial: sets lr, weight_decay, betas and momentum, which may still be given; "
@@ -33,7 +35,7 @@ class Train(Part):
         "cosine", description="how the learning rate falls after the warm-up; plateau: when the valid loss stands still"
     )
     warmup: float = Field(0.05, ge=0, description="share of the steps (below 1), or steps, in which the rate rises")
-    final: float = Field(
+    min_lr_ratio: float = Field(
         0.0, ge=0, le=1, description="share of the highest rate left at the end of cosine, linear or cooldown"
     )
     cooldown: float = Field(
@@ -47,15 +49,15 @@ class Train(Part):
     )
     momentum: float = Field(0.9, ge=0, lt=1, description="memory of gradients of sgd, rmsprop and muon")
     nesterov: bool = Field(False, description="sgd looks ahead along its momentum")
-    clip: float = Field(1.0, ge=0, description="longest gradient; longer ones are shortened; 0: never")
+    grad_clip: float = Field(1.0, ge=0, description="longest gradient; longer ones are shortened; 0: never")
     seed: int = Field(0, ge=0, lt=2**32, description="fixes everything that is drawn")
     seeds: int = Field(
         1, ge=1, le=1000, description="so many small models, from seed on, trained together; the best on valid is kept"
     )
-    pick: Literal["valid", "train"] = Field(
+    select_seed_on: Literal["valid", "train"] = Field(
         "valid", description="of several seeds, which is kept: the best on the valid split, or on what was learned from"
     )
-    members: Literal["best", "all"] = Field(
+    keep_seeds: Literal["best", "all"] = Field(
         "best", description="of several seeds, all: each is a run of its own too, in seeds/ of the run"
     )
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
@@ -69,22 +71,30 @@ class Train(Part):
     eval_every: int | None = Field(None, ge=1, description="steps between quick looks at valid; none: ten in all")
     log_every: int | None = Field(None, ge=1, description="steps between lines of log.jsonl; none: about 200 in all")
     checkpoint_every: int | None = Field(None, ge=1, description="steps between checkpoints; none: every 30 seconds")
-    price: float | None = Field(None, ge=0, description="USD an hour of this machine; the cost then has a price")
+    price_per_hour: float | None = Field(
+        None, ge=0, description="USD an hour of this machine; the cost then has a price"
+    )
     tensorboard: bool = Field(False, description="draw the curves of log.jsonl for TensorBoard too, in tensorboard/")
-    keep: int = Field(2, ge=1, description="checkpoints kept")
-    best: bool = Field(True, description="end with the weights that were best on the valid split, not with the last")
-    average: Literal["none", "moving", "last"] = Field(
+    keep_checkpoints: int = Field(2, ge=1, description="checkpoints kept")
+    keep_best: bool = Field(
+        True, description="end with the weights that were best on the valid split, not with the last"
+    )
+    average: Literal["none", "ema", "last"] = Field(
         "none", description="judge and keep an average: moving over all updates, or of the last looks"
     )
-    decay: float = Field(0.999, ge=0, lt=1, description="the moving average's memory")
-    last: int = Field(5, ge=1, description="how many looks the average of the last ones takes")
-    patience: int = Field(2, ge=1, description="plateau: looks without a better valid loss until the rate falls")
-    drop: float = Field(0.5, gt=0, lt=1, description="plateau: what is left of the rate when it falls")
-    unfreeze: int = Field(0, ge=0, description="with transfer=frozen, the last so many blocks learn all the same")
+    ema_decay: float = Field(0.999, ge=0, lt=1, description="the moving average's memory")
+    average_last: int = Field(5, ge=1, description="how many looks the average of the last ones takes")
+    plateau_patience: int = Field(
+        2, ge=1, description="plateau: looks without a better valid loss until the rate falls"
+    )
+    plateau_factor: float = Field(0.5, gt=0, lt=1, description="plateau: what is left of the rate when it falls")
+    unfreeze_last: int = Field(0, ge=0, description="with transfer=frozen, the last so many blocks learn all the same")
     layer_decay: float = Field(
         1.0, gt=0, le=1, description="each layer learns so much slower than the one above it; for fine-tuning"
     )
-    stop_after: int | None = Field(None, ge=1, description="stop after this many looks without a better valid loss")
+    early_stopping_patience: int | None = Field(
+        None, ge=1, description="stop after this many looks without a better valid loss"
+    )
     on_nan: Literal["stop", "skip"] = Field(
         "stop", description="what to do when a loss or gradient is not finite; of several seeds the others go on"
     )

@@ -226,9 +226,9 @@ class ManyTrainer(Trainer):
     def new_course(self, facts: Mapping[str, Any] | None = None) -> Courses:
         if self.train.schedule == "plateau":
             raise BadSetting("train.seeds: plateau has one rate for all members; take another train.schedule")
-        if self.train.stop_after is not None and not self.train.best:
+        if self.train.early_stopping_patience is not None and not self.train.keep_best:
             why = "a seed that stops early keeps its best weights"
-            raise BadSetting(f"train.seeds: {why}; leave train.best=false out, or train.stop_after")
+            raise BadSetting(f"train.seeds: {why}; leave train.keep_best=false out, or train.early_stopping_patience")
         each = facts["each"] if facts else [{}] * len(self.task.tasks)
         found = Courses([Course.of(its) if its else Course() for its in each])
         found.skipped = facts["skipped"] if facts else 0
@@ -260,7 +260,7 @@ class ManyTrainer(Trainer):
             not course.over(self.train) and course.note(rank(metrics, seen.by), self.step, self.train)
             for course, metrics in zip(courses, seen.parts.values(), strict=True)
         ]
-        if not self.train.best:
+        if not self.train.keep_best:
             return
         chosen, stacked = torch.tensor(better), {name for name, _ in self.model.named_parameters()}
         for name, new in kept.items():

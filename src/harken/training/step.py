@@ -38,7 +38,7 @@ class Step:
             task.made_on(self.device)
         self.model = self.ranks.spread(model.to(self.device))
         self.call = self._compiled()
-        self.micro = train.micro
+        self.micro = train.micro_batch
         able = train.optimizer in ("adamw", "adam", "muon") or (train.optimizer == "sgd" and not train.momentum)
         self.lazy = self.device.type == "cuda" and able and not self.ranks.sharded
         self.begin()
@@ -123,7 +123,7 @@ class Step:
         self.optimizer.zero_grad()
         total = self.ranks.sum(self._gradients(batch))
         self.ranks.add_up(self.model)
-        norm = whole(clip(self.model, self.train.clip))
+        norm = whole(clip(self.model, self.train.grad_clip))
         if self.lazy:
             self._note(total, norm)
             self.optimizer.step()
@@ -167,7 +167,9 @@ class Step:
             raise HarkenError("out of memory with one row at a time; take a smaller model.context or a smaller model")
         self.micro = math.ceil(size / 2)
         if self.ranks.world > 1:  # the others are in the middle of the same update and cannot begin it anew
-            raise HarkenError(f"out of memory with {size} rows at a time; train again with train.micro={self.micro}")
+            raise HarkenError(
+                f"out of memory with {size} rows at a time; train again with train.micro_batch={self.micro}"
+            )
         text = f"out of memory: {self.micro} of {rows} rows at a time from now on; the updates stay the same"
         self.listen("notice", text=text)
 

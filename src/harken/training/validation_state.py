@@ -25,12 +25,12 @@ class Course:
             self.best, self.step, self.waited, self.stood = loss, step, 0, 0
             return True
         self.waited, self.stood = self.waited + 1, self.stood + 1
-        if train.schedule == "plateau" and self.stood >= train.patience:
-            self.left, self.stood = self.left * train.drop, 0
+        if train.schedule == "plateau" and self.stood >= train.plateau_patience:
+            self.left, self.stood = self.left * train.plateau_factor, 0
         return False
 
     def over(self, train: Train) -> bool:
-        return train.stop_after is not None and self.waited >= train.stop_after
+        return train.early_stopping_patience is not None and self.waited >= train.early_stopping_patience
 
     @property
     def kept(self) -> str:

@@ -85,6 +85,6 @@ def _averaged(model: nn.Module) -> Weights:
 
 
 def average(train: Train) -> Average:
-    if train.average == "moving":
-        return Moving(train.decay)
-    return Last(train.last) if train.average == "last" else Average()
+    if train.average == "ema":
+        return Moving(train.ema_decay)
+    return Last(train.average_last) if train.average == "last" else Average()

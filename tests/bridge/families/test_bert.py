@@ -118,13 +118,13 @@ def test_segments_the_pooler_and_what_follows_are_those_of_transformers(name, tm
     assert (own.pooled(h[:, 0]) - said.pooler_output).abs().max() <= LIMIT
     if name == "bert-pretraining":
         follows = theirs(tokens, token_type_ids=segments).seq_relationship_logits
-        assert (own.follows(h[:, 0]) - follows).abs().max() <= LIMIT
+        assert (own.next_sentence_scores(h[:, 0]) - follows).abs().max() <= LIMIT
 
 
 def test_a_body_alone_gives_states_and_refuses_to_fill_in(tmp_path):
     BertModel(BERT).save_pretrained(tmp_path)
     own = ours(tmp_path)
-    with pytest.raises(BadInput, match=r"model.fill = false"):
+    with pytest.raises(BadInput, match=r"model.mlm_head = false"):
         own.logits(own(torch.zeros(1, 3, dtype=torch.long)))
 
 

@@ -19,7 +19,7 @@ from harken.errors import BadInput
 pytestmark = pytest.mark.oracle
 LIMIT = 1e-5
 BODY = {"model.d": 32, "model.layers": 2, "model.heads": 4, "model.context": 128}
-BERT = {**BODY, "model.kind": "bert", "data.tokens": "wordpiece"}
+BERT = {**BODY, "model.kind": "bert", "data.tokenizer": "wordpiece"}
 GPT = {**BODY, "model.kind": "gpt", "model.style": "gpt2", "data.kind": "table"}
 DISTIL = {**BERT, "model.segments": 0}
 MODELS = {
@@ -28,7 +28,7 @@ MODELS = {
     "BertForQuestionAnswering": {**BERT, "data.kind": "spans"},
     "DistilBertForTokenClassification": {**DISTIL, "data.kind": "tags"},
     "DistilBertForQuestionAnswering": {**DISTIL, "data.kind": "spans"},
-    "GPT2ForSequenceClassification": {**GPT, "data.tokens": "bpe"},
+    "GPT2ForSequenceClassification": {**GPT, "data.tokenizer": "bpe"},
 }
 
 
@@ -68,7 +68,7 @@ def test_a_stranger_gets_the_labels_of_a_text(made, tmp_path, name):
 
 @torch.no_grad()
 def test_two_texts_are_read_as_segments(made, tmp_path):
-    run = made(MODELS["BertForSequenceClassification"], pair=True, answer="several")
+    run = made(MODELS["BertForSequenceClassification"], pair=True, target_type="multilabel")
     export(run, tmp_path / "out")
     theirs, words = stranger(tmp_path / "out")
     assert theirs.config.problem_type == "multi_label_classification"
@@ -80,7 +80,7 @@ def test_two_texts_are_read_as_segments(made, tmp_path):
 @pytest.mark.parametrize("name", ["BertForSequenceClassification", "GPT2ForSequenceClassification"])
 @torch.no_grad()
 def test_numbers_come_as_those_of_the_data(made, tmp_path, name):
-    run = made(MODELS[name], labels=["score"], answer="number", mean=3.2, spread=1.7)
+    run = made(MODELS[name], labels=["score"], target_type="number", mean=3.2, spread=1.7)
     export(run, tmp_path / "out")
     theirs, words = stranger(tmp_path / "out")
     value = theirs(**words("Tom had a hat.", return_tensors="pt")).logits.item()

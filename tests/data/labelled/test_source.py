@@ -49,7 +49,7 @@ def test_columns_are_found_and_every_row_stands_on_one_side(tmp_path):
 
 
 def test_a_text_stands_between_marks_and_its_target_is_its_label(tmp_path):
-    data = opened(reviews(tmp_path), tokens="wordpiece")
+    data = opened(reviews(tmp_path), tokenizer="wordpiece")
     tokens, side = data.words.tokenizer, data.train.texts.side
     assert (side.edge, side[0][0]) == (tokens.sep, tokens.cls)
     assert tokens.decode(side[0][1:]) == data.train.rows[0].texts[0]
@@ -78,7 +78,7 @@ def test_a_share_for_the_test_holds_no_text_of_the_valid_file(tmp_path):
 
 def test_two_texts_have_a_mark_between_and_the_second_begins_behind_it(tmp_path):
     lines = ["sentence1\tsentence2\tlabel", *(f"{sentence(n)}\twho is {n}\t{n % 2}" for n in range(60))]
-    data = opened(table(tmp_path, lines, "my.tsv"), tokens="wordpiece")
+    data = opened(table(tmp_path, lines, "my.tsv"), tokenizer="wordpiece")
     part, tokens = data.train.texts, data.words.tokenizer
     for n in range(5):
         ids, second = part.side[n].tolist(), int(part.second[n])
@@ -93,7 +93,7 @@ def test_how_many_texts_are_cut_is_told(tmp_path):
     train = opened(table(tmp_path, ["text,label", *lines]), said, longest=8).train
     assert train.cut > 0
     many = f"{train.cut} of the {len(train)} texts to learn from are cut to 8 tokens"
-    assert f"{many}; data.longest=... keeps more of them" in said
+    assert f"{many}; data.max_length=... keeps more of them" in said
 
 
 @pytest.mark.parametrize("lengths", [(3, 3), (30, 3), (3, 30), (30, 30), (12, 30)])
@@ -129,7 +129,7 @@ def test_json_lines_have_texts_labels_and_lists_of_labels(tmp_path):
     rows = [{"text": sentence(n), "label": [["a"], ["b", "c"], []][n % 3]} for n in range(60)]
     path = table(tmp_path, map(json.dumps, rows), "my.jsonl")
     data = opened(path, text="text", label="label")
-    assert (data.words.answer, data.words.labels) == ("several", ["a", "b", "c"])
+    assert (data.words.answer, data.words.labels) == ("multilabel", ["a", "b", "c"])
     sums = data.train.texts.targets.sum(1)
     assert [len(row.labels) for row in data.train.rows] == sums.astype(int).tolist()
 
@@ -143,7 +143,7 @@ def test_several_labels_are_columns_of_their_own_or_stand_in_one_cell(tmp_path):
     columns = opened(table(tmp_path, ["text,odd,three", *own]), text="text", label=["odd", "three"])
     joined = opened(table(tmp_path, ["text,label", *cell], "b.csv"), text="text", label="label", separator="+")
     for data in (columns, joined):
-        assert (data.words.answer, data.words.labels) == ("several", ["odd", "three"])
+        assert (data.words.answer, data.words.labels) == ("multilabel", ["odd", "three"])
         for row, target in zip(data.train.rows, data.train.texts.targets, strict=True):
             n = int(row.texts[0].split()[-1])
             assert target.tolist() == [n % 2, int(n % 3 == 0)]
@@ -268,7 +268,7 @@ def test_a_column_that_is_not_there_is_named_with_the_one_that_was_meant(tmp_pat
 
 def test_a_word_where_a_number_is_asked_is_named_with_its_line(tmp_path):
     with pytest.raises(BadInput, match=r"my.csv:2: 'bad' is not a number, and numbers are asked for"):
-        opened(reviews(tmp_path), answer="number", valid=0.0, test=0.0)
+        opened(reviews(tmp_path), target_type="number", valid=0.0, test=0.0)
 
 
 def test_text_without_labels_says_how_to_name_the_columns(tmp_path):

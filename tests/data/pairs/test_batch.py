@@ -135,7 +135,7 @@ def split(tmp_path, dropout: float, longest: int = 100):
     path = tmp_path / "a.tsv"
     path.write_text("".join(f"the hat number {n} sat\tder Hut Nummer {n} saß\n" for n in range(60)))
     given = {"source": 1, "target": 2, "vocab": 330, "valid": 0.0, "test": 0.0}
-    return PairSource(path=str(path), **given, split_dropout=dropout, longest=longest).open()
+    return PairSource(path=str(path), **given, bpe_dropout=dropout, longest=longest).open()
 
 
 def test_batches_split_by_chance_write_the_same_pairs_in_more_tokens(tmp_path):

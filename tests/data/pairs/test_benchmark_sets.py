@@ -46,7 +46,7 @@ def rows(folder: Path, split: str) -> list[dict[str, str]]:
 
 def test_answers_are_pairs_whose_test_has_all_answers_as_references(given, monkeypatch):
     made(monkeypatch, "squad", given / "in", given / "out", "--words", 11)
-    data = PairSource(path=str(given / "out"), tokens="word").open()
+    data = PairSource(path=str(given / "out"), tokenizer="word").open()
     assert data.overlap() == 0
     assert set(map(tuple, data.splits["test"].references)) == {("Rome", "in Rome")}
     assert len(data.splits["test"]) == 2
@@ -75,7 +75,7 @@ def test_titles_are_judged_on_the_latest_stories(tmp_path, monkeypatch):
     lines = [json.dumps({"body": f"story {n}", "title": f"title {n}"}) for n in range(100)]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     made(monkeypatch, "titles", tmp_path / "a.jsonl", tmp_path / "out")
-    data = PairSource(path=str(tmp_path / "out"), tokens="word").open()
+    data = PairSource(path=str(tmp_path / "out"), tokenizer="word").open()
     assert len(data.train) == 90
     assert data.splits["test"].sources == [f"story {n}" for n in range(95, 100)]
     assert data.splits["valid"].references == [[f"title {n}"] for n in range(90, 95)]

@@ -342,7 +342,7 @@ def test_sources_of_both_held_out_files_are_counted(tmp_path):
 
 
 def test_overlap_is_counted_where_other_pairs_are_judged(tmp_path):
-    source = PairSource(path=table(tmp_path / "a.tsv", MANY), source=1, target=2, tokens="char", valid=0.0, test=0.0)
+    source = PairSource(path=table(tmp_path / "a.tsv", MANY), source=1, target=2, tokenizer="char", valid=0.0, test=0.0)
     data = source.other(
         table(tmp_path / "b.tsv", [*MANY[:4], ("New.", "Neu.")]), "test", tokenizer=source.open().tokenizers
     )
@@ -351,7 +351,7 @@ def test_overlap_is_counted_where_other_pairs_are_judged(tmp_path):
 
 
 def test_pairs_to_judge_stand_alone_where_those_of_the_run_are_gone(tmp_path):
-    source = PairSource(path=table(tmp_path / "a.tsv", MANY), source=1, target=2, tokens="char")
+    source = PairSource(path=table(tmp_path / "a.tsv", MANY), source=1, target=2, tokenizer="char")
     tokenizers = source.open().tokenizers
     (tmp_path / "a.tsv").unlink()
     data = source.other(table(tmp_path / "b.tsv", MANY[:9]), "test", tokenizer=tokenizers)
@@ -503,10 +503,10 @@ def test_lines_encoded_at_once_are_those_encoded_alone(lines, kind):
 
 def test_sources_of_too_many_words_are_in_no_split(tmp_path):
     rows = [*MANY, *((f"{s} It is not a small one.", t) for s, t in MANY)]
-    data = opened(table(tmp_path / "a.tsv", rows), most_words=5)
+    data = opened(table(tmp_path / "a.tsv", rows), max_words=5)
     assert sum(data.facts()["pairs"].values()) == len(MANY)
     valid = table(tmp_path / "valid.tsv", rows[-5:] + rows[:2])
-    assert opened(tmp_path / "a.tsv", valid=valid, most_words=5).splits["valid"].sources == [s for s, _ in MANY[:2]]
+    assert opened(tmp_path / "a.tsv", valid=valid, max_words=5).splits["valid"].sources == [s for s, _ in MANY[:2]]
 
 
 def test_pairs_that_are_too_long_are_not_learned_from_and_held_out_ones_are_cut(tmp_path):
@@ -517,4 +517,4 @@ def test_pairs_that_are_too_long_are_not_learned_from_and_held_out_ones_are_cut(
     assert found.splits["valid"].source.lengths.tolist() == [20, 1]
     assert found.splits["valid"].target.lengths.tolist() == [9, 20]
     assert found.splits["valid"].references == [["y" * 9], ["b" * 50]]
-    assert heard == ["training pairs left out because they have more than 20 tokens on a side (data.longest): 2"]
+    assert heard == ["training pairs left out because they have more than 20 tokens on a side (data.max_length): 2"]

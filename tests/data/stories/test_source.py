@@ -151,7 +151,7 @@ def test_a_training_story_that_recurs_in_the_test_file_is_left_out_unless_it_is_
     train, test = (folder / f"qa1_some-kind_{split}.txt" for split in ("train", "test"))
     train.write_text(train.read_text() + test.read_text())
     for recurring, many in (("drop", 60), ("keep", 120)):
-        opened = StorySource(path=str(folder), tasks=1, valid=0.3, recurring=recurring).open()
+        opened = StorySource(path=str(folder), tasks=1, valid=0.3, duplicate_questions=recurring).open()
         learned_from, held = ({q.story for q in part.asked} for part in (opened.train, opened.splits["valid"]))
         assert len(opened.train) + len(opened.splits["valid"]) == many
         assert held
@@ -165,7 +165,7 @@ def test_no_question_is_learned_from_that_is_held_out_about_the_same_lines(tmp_p
     asked = {
         recurring: [
             (len(q.lines), q.question)
-            for q in StorySource(path=str(tmp_path), valid=0, recurring=recurring).open().train.asked
+            for q in StorySource(path=str(tmp_path), valid=0, duplicate_questions=recurring).open().train.asked
         ]
         for recurring in ("drop", "keep")
     }

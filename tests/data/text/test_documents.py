@@ -146,7 +146,7 @@ def test_a_text_of_one_passage_is_refused():
 def test_a_text_is_read_as_sentences_of_documents(tmp_path):
     path = tmp_path / "my.txt"
     path.write_text(PROSE.replace("It\nrained", "It rained") * 30)
-    opened = TextSource(path=str(path), tokens="wordpiece", batches="sentences", valid=0.0).open()
+    opened = TextSource(path=str(path), tokenizer="wordpiece", batching="sentences", valid=0.0).open()
     own = opened.tokenizer
     found = Documents.of(np.asarray(opened.train[0].tokens), own.sep, own.cls)
     first = [own.decode(found.ids[a:b]) for a, b in zip(found.sentences[:5], found.sentences[1:6], strict=True)]
@@ -159,7 +159,7 @@ def test_tokens_without_marks_cannot_say_where_a_sentence_ends(tmp_path):
     path = tmp_path / "my.txt"
     path.write_text(PROSE)
     with pytest.raises(BadSetting, match=r"data\.tokens=wordpiece"):
-        TextSource(path=str(path), tokens="char", batches="sentences").open()
+        TextSource(path=str(path), tokenizer="char", batching="sentences").open()
 
 
 def test_a_span_ends_a_document(tmp_path):

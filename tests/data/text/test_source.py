@@ -83,7 +83,7 @@ def test_words_and_byte_pairs_are_cut_between_lines(tmp_path, tokens):
 
 def test_an_endless_line_is_cut_between_characters(tmp_path, monkeypatch):
     monkeypatch.setattr("harken.data.text.source.LINE", 10)
-    data = opened(put(tmp_path, "a.txt", "漢" * 1000), tokens="bpe")
+    data = opened(put(tmp_path, "a.txt", "漢" * 1000), tokenizer="bpe")
     assert sum(told(data, split).count("漢") for split in ("train", "valid")) == 1000
 
 
@@ -91,7 +91,7 @@ def test_an_endless_line_is_cut_between_characters(tmp_path, monkeypatch):
 def test_files_of_a_folder_are_the_splits_they_are_named_for(tmp_path, name):
     for split in ("train", name, "test"):
         put(tmp_path, f"ptb/ptb.{split}.txt", f"{split} text\n")
-    data = opened(tmp_path / "ptb", tokens="byte")
+    data = opened(tmp_path / "ptb", tokenizer="byte")
     assert [told(data), told(data, "valid"), told(data, "test")] == ["train text\n", f"{name} text\n", "test text\n"]
 
 
@@ -105,14 +105,14 @@ def test_a_name_counts_only_as_a_whole_word(tmp_path):
 def test_a_folder_without_a_valid_file_holds_out_the_end_of_train(tmp_path):
     put(tmp_path, "d/train.txt", "x" * 90 + "y" * 10)
     put(tmp_path, "d/test.txt", "zz")
-    data = opened(tmp_path / "d", tokens="byte")
+    data = opened(tmp_path / "d", tokenizer="byte")
     assert [told(data), told(data, "valid")] == ["x" * 90, "y" * 10]
 
 
 def test_a_test_share_is_taken_where_no_test_file_is(tmp_path):
     put(tmp_path, "d/train.txt", "x" * 80 + "y" * 20)
     put(tmp_path, "d/valid.txt", "xxxx")
-    assert told(opened(tmp_path / "d", test=0.2, tokens="byte"), "test") == "y" * 20
+    assert told(opened(tmp_path / "d", test=0.2, tokenizer="byte"), "test") == "y" * 20
 
 
 def test_given_files_are_taken_as_they_are_given(tmp_path):
@@ -140,7 +140,7 @@ def test_hidden_files_of_a_folder_are_left_out(tmp_path):
 def test_words_are_counted_as_in_lab_01(tmp_path):
     """One end mark a line; the N most frequent words, the rest <unk>. Counted here by hand."""
     lines = ["the cat saw the dog", "the dog <unk> ran", "", "a cat ran"]
-    data = opened(put(tmp_path, "a.txt", "\n".join(lines) + "\n"), tokens="word", vocab=6, valid=0)
+    data = opened(put(tmp_path, "a.txt", "\n".join(lines) + "\n"), tokenizer="word", vocab=6, valid=0)
     words = [w for line in lines if line for w in [*line.split(), "<eos>"]]
     often = [w for w, _ in Counter(w for w in words if w not in ("<unk>", "<eos>")).most_common(4)]
     assert len(data.train[0].tokens) == len(words)
@@ -210,7 +210,7 @@ def test_mixed_texts_are_named_without_the_folder_they_share_from_wherever_they_
 def test_a_mixed_folder_does_not_learn_from_its_test_file(two):
     for split in ("train", "valid", "test"):
         put(two, f"c/{split}.txt", f"{split}\n" * 5)
-    data = TextSource(mix={"a.txt": 1, "c": 1}, tokens="byte").open()
+    data = TextSource(mix={"a.txt": 1, "c": 1}, tokenizer="byte").open()
     assert told(data, text=1) == "train\n" * 5
     assert told(data, "valid", text=1) == "valid\n" * 5
 
@@ -227,7 +227,7 @@ def test_examples_count_in_each_mixed_text(two):
 
 def test_a_mixed_text_with_nothing_to_hold_out_is_not_among_the_judged(two):
     put(two, "c.txt", "one line only\n")
-    data = TextSource(mix={"a.txt": 1, "c.txt": 1, "b.v2.txt": 1}, tokens="word").open()
+    data = TextSource(mix={"a.txt": 1, "c.txt": 1, "b.v2.txt": 1}, tokenizer="word").open()
     assert data.held == {"valid": ("a.txt", "b.v2.txt")}
     assert len(data.splits["valid"]) == 2
 
@@ -240,7 +240,7 @@ def test_weights_that_mix_nothing_are_refused(weights):
 
 def test_mixed_texts_are_windows(two):
     with pytest.raises(BadSetting, match=r"^data.mix: mixed texts are drawn as windows, not as packed"):
-        TextSource(mix={"a.txt": 1, "b.v2.txt": 1}, batches="packed").open()
+        TextSource(mix={"a.txt": 1, "b.v2.txt": 1}, batching="packed").open()
 
 
 # --- documents --------------------------------------------------------------------------------------------------------
@@ -261,13 +261,13 @@ def documents(data: TextData) -> list[str]:
 )
 def test_a_document_is_what_the_setting_says(tmp_path, what, pieces):
     path = put(tmp_path, "a.txt", "one\ntwo\n\nthree\n")
-    assert documents(opened(path, batches="packed", documents=what, valid=0)) == pieces
+    assert documents(opened(path, batching="packed", documents=what, valid=0)) == pieces
 
 
 def test_each_file_of_a_folder_is_a_document(tmp_path):
     for name in ("b", "a", "c"):
         put(tmp_path, f"d/{name}.txt", name * 3)
-    assert documents(opened(tmp_path / "d", batches="packed", valid=0)) == ["aaa", "bbb", "ccc"]
+    assert documents(opened(tmp_path / "d", batching="packed", valid=0)) == ["aaa", "bbb", "ccc"]
 
 
 # --- the cache, and the same text again -------------------------------------------------------------------------------

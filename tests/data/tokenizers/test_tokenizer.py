@@ -464,7 +464,7 @@ def test_the_marks_of_word_pieces_are_found_in_a_text():
 
 @pytest.mark.parametrize("lower", [True, False])
 def test_capitals_and_accents_are_kept_where_they_are_asked_for(lower):
-    own = train("wordpiece", lambda: [STORY], 200, lower=lower)
+    own = train("wordpiece", lambda: [STORY], 200, lowercase=lower)
     assert own.decode(own.encode("São Paulo")) == ("sao paulo" if lower else "São Paulo")
 
 

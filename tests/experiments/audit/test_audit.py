@@ -66,7 +66,9 @@ def tales(tmp_path_factory):
 @pytest.mark.parametrize("kind", registry.names("model"))
 def test_every_family_passes_and_says_what_does_not_apply(kind, tales):
     both_ways = kind == "bert"
-    reads = {"data__tokens": "wordpiece", "data__vocab": 200, "data__batches": "sentences"} if both_ways else {}
+    reads = (
+        {"data__tokenizer": "wordpiece", "data__vocab_size": 200, "data__batching": "sentences"} if both_ways else {}
+    )
     trained = trainer(tales, model__kind=kind, **reads)
     for step in range(2):
         trained.update(step + 2)
@@ -102,11 +104,11 @@ def test_every_choice_of_a_gpt_passes(fields):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"data__batches": "packed"},
-        {"data__batches": "packed", "model__dropout": 0.2},
+        {"data__batching": "packed"},
+        {"data__batching": "packed", "model__dropout": 0.2},
         {"model__kind": "lstm", "model__dropout": 0.2, "model__layers": 2},
         {"train__batch": 2},
-        {"data__tokens": "word", "data__vocab": 60},
+        {"data__tokenizer": "word", "data__vocab_size": 60},
     ],
     ids=["packed", "packed-dropout", "stream", "two-rows", "words"],
 )

@@ -65,7 +65,7 @@ def shared(**more: Any) -> dict[str, Any]:
         ("data.mix={a.txt = 0.6, b.txt = 0.4}", [{"a": {"txt": 0.6}, "b": {"txt": 0.4}}]),
         ('data.path="a,b.txt",c.txt', ["a,b.txt", "c.txt"]),
         ("data.path=it's.txt,b.txt", ["it's.txt", "b.txt"]),
-        ("model.tied=true,false", [True, False]),
+        ("model.tie_embeddings=true,false", [True, False]),
         ("model.layers=6", [6]),
     ],
 )
@@ -172,7 +172,7 @@ def test_a_setting_that_is_refused_is_a_row_with_its_reason_and_not_the_end(made
 
 
 def test_a_training_that_diverges_is_a_row_with_its_reason(tales):
-    found = harken.compare(tales, {"train.lr": [1e-3, 1e30]}, settings=TINY | {"train.clip": 0.0}, seeds=1)
+    found = harken.compare(tales, {"train.lr": [1e-3, 1e30]}, settings=TINY | {"train.grad_clip": 0.0}, seeds=1)
     assert [len(row["failed"]) for row in found.rows] == [0, 1]
     assert "nothing was updated" in found.rows[1]["failed"][0]["reason"]
 

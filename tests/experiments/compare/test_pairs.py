@@ -15,7 +15,7 @@ from harken.experiments.compare.summary import grid
 
 pytest.importorskip("sacrebleu")
 TINY = {
-    "model.d": 16, "model.layers": 1, "model.heads": 2, "model.hidden": 32, "data.tokens": "word", "train.steps": 4,
+    "model.d": 16, "model.layers": 1, "model.heads": 2, "model.d_ff": 32, "data.tokenizer": "word", "train.steps": 4,
     "train.batch": 8, "train.eval_every": 2, "train.threads": 1, "task.eval_pairs": 40,
 }  # fmt: skip
 
@@ -42,7 +42,7 @@ def made(home) -> Any:
 @pytest.fixture(scope="module")
 def recalled(home) -> Any:
     data = table(home / "recall.tsv", "source target distance", recall("test", 400, farthest=20))
-    asked = {"data.group": "distance", "task.measure": "exact_match", "task.beam": 1}
+    asked = {"data.group": "distance", "task.metric": "exact_match", "task.beam": 1}
     return harken.compare(data, {"model.layers": [1, 2]}, settings=without_layers() | asked, seeds=1, out=home / "far")
 
 

@@ -20,7 +20,7 @@ def heard(tmp_path, monkeypatch):
     """What a demo says, in an empty folder, with little data and a tiny model."""
 
     def small(what, *, settings, minutes, **options):
-        own = {"model.dropout": 0.1, "train.steps": 4} if "data.most_words" in settings else {"model.context": 16}
+        own = {"model.dropout": 0.1, "train.steps": 4} if "data.max_words" in settings else {"model.context": 16}
         given = {**settings, **TINY, **own}
         return train.train(what, settings=given, minutes=None if "train.steps" in given else minutes, **options)
 

@@ -10,7 +10,14 @@ import harken
 from harken.cli import main
 from harken.errors import BadInput
 
-SMALL = {"model.d": 64, "model.layers": 1, "model.heads": 2, "data.vocab": 150, "train.batch": 32, "train.threads": 1}
+SMALL = {
+    "model.d": 64,
+    "model.layers": 1,
+    "model.heads": 2,
+    "data.vocab_size": 150,
+    "train.batch": 32,
+    "train.threads": 1,
+}
 NAMES, TOWNS = ["Ada", "Bob", "Cy", "Dan"], ["Rome", "New York", "Paris", "Old Town"]
 
 

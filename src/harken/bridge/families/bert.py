@@ -36,7 +36,7 @@ class BERT(Encoder):
     head: ClassVar = {"transform": "cls.predictions.transform.dense", "norm": "cls.predictions.transform.LayerNorm"}
     bias: ClassVar = "cls.predictions.bias"
     first: ClassVar = 0  # the row of place 0
-    tokens: ClassVar[Mapping[str, Any]] = {"data.tokens": "wordpiece"}
+    tokens: ClassVar[Mapping[str, Any]] = {"data.tokenizer": "wordpiece"}
 
     hidden_size: Count
     num_hidden_layers: Layers
@@ -55,13 +55,13 @@ class BERT(Encoder):
             "model.d": self.hidden_size,
             "model.layers": self.num_hidden_layers,
             "model.heads": self.num_attention_heads,
-            "model.hidden": self.intermediate_size,
+            "model.d_ff": self.intermediate_size,
             "model.context": self.max_position_embeddings - self.first,
             "model.segments": self.type_vocab_size,
             "model.pooler": self.has(f"{self.prefix}pooler.dense.weight"),
-            "model.fill": self.has(self.bias),
-            "model.follows": self.has("cls.seq_relationship.weight"),
-            "model.act": ACTS.get(self.hidden_act, self.hidden_act),
+            "model.mlm_head": self.has(self.bias),
+            "model.nsp_head": self.has("cls.seq_relationship.weight"),
+            "model.activation": ACTS.get(self.hidden_act, self.hidden_act),
             "model.eps": self.layer_norm_eps,
             **self.tokens,
         }
@@ -106,7 +106,7 @@ class RoBERTa(BERT):
     head: ClassVar = {"transform": "lm_head.dense", "norm": "lm_head.layer_norm"}
     bias: ClassVar = "lm_head.bias"
     first: ClassVar = 2
-    tokens: ClassVar = {"data.tokens": "bpe"}
+    tokens: ClassVar = {"data.tokenizer": "bpe"}
 
     pad_token_id: Literal[1] = 1
 
@@ -130,14 +130,14 @@ class DistilBERT(Encoder):
             "model.d": self.dim,
             "model.layers": self.n_layers,
             "model.heads": self.n_heads,
-            "model.hidden": self.hidden_dim,
+            "model.d_ff": self.hidden_dim,
             "model.context": self.max_position_embeddings,
             "model.segments": 0,
             "model.pooler": False,
-            "model.fill": self.has("vocab_projector.bias"),
-            "model.follows": False,
-            "model.act": ACTS.get(self.activation, self.activation),
-            "data.tokens": "wordpiece",
+            "model.mlm_head": self.has("vocab_projector.bias"),
+            "model.nsp_head": False,
+            "model.activation": ACTS.get(self.activation, self.activation),
+            "data.tokenizer": "wordpiece",
         }
 
     def names(self) -> dict[str, Take]:

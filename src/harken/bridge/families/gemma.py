@@ -19,4 +19,4 @@ class Gemma(Llama):
     tie_word_embeddings: bool = True
 
     def settings(self) -> dict[str, Any]:
-        return super().settings() | {"model.act": "geglu", "model.loud": math.sqrt(self.hidden_size)}
+        return super().settings() | {"model.activation": "geglu", "model.embedding_scale": math.sqrt(self.hidden_size)}

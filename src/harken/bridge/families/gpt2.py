@@ -31,10 +31,10 @@ class GPT2(Config):
             "model.layers": self.n_layer,
             "model.heads": self.n_head,
             "model.context": self.n_positions,
-            "model.hidden": self.n_inner or 4 * self.n_embd,
-            "model.act": self.activation_function if "_" not in self.activation_function else "gelu-tanh",
+            "model.d_ff": self.n_inner or 4 * self.n_embd,
+            "model.activation": self.activation_function if "_" not in self.activation_function else "gelu-tanh",
             "model.eps": self.layer_norm_epsilon,
-            "data.tokens": "bpe",
+            "data.tokenizer": "bpe",
         }
 
     def names(self) -> dict[str, Take]:

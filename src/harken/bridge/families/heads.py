@@ -22,7 +22,7 @@ from .bert import BERT, DistilBERT
 from .gpt2 import GPT2
 
 LONGEST = 512  # tokens of a text, where a body reads more
-ANSWERS = {"label": "single_label_classification", "several": "multi_label_classification", "number": "regression"}
+ANSWERS = {"label": "single_label_classification", "multilabel": "multi_label_classification", "number": "regression"}
 Label = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
@@ -38,7 +38,7 @@ class Head(Config):
 
     def settings(self) -> dict[str, Any]:
         found = super().settings()
-        return found | {"data.kind": self.data, "data.longest": min(LONGEST, found["model.context"])}
+        return found | {"data.kind": self.data, "data.max_length": min(LONGEST, found["model.context"])}
 
     def names(self) -> dict[str, Take]:
         body = {f"body.{ours}": take for ours, take in super().names().items()}
@@ -121,13 +121,13 @@ def written(run: Run) -> dict[str, Any]:
     words: Any = run.tokenizer
     named = {str(n): label for n, label in enumerate(words.labels)}
     found = {"id2label": named, "label2id": {label: int(n) for n, label in named.items()}}
-    return found | ({"problem_type": ANSWERS[words.answer]} if isinstance(words, TextLabels) else {})
+    return found | ({"problem_type": ANSWERS[words.target_type]} if isinstance(words, TextLabels) else {})
 
 
 def folded(run: Run, own: dict[str, Tensor]) -> dict[str, Tensor]:
     """The weights of a head that gives numbers as they are, and whose bias, at a GPT, the last norm says."""
     W, b, words = own["W_y.weight"], own["W_y.bias"], run.tokenizer
-    if isinstance(words, TextLabels) and words.answer == "number":
+    if isinstance(words, TextLabels) and words.target_type == "number":
         W, b = W * words.spread, b * words.spread + words.mean
     own = own | {"W_y.weight": W, "W_y.bias": b}
     if run.recipe.model.kind == "gpt":

@@ -54,11 +54,11 @@ class Llama(Config):
             "model.kv_heads": self.num_key_value_heads or self.num_attention_heads,
             "model.d_k": head,
             "model.d_v": head,
-            "model.hidden": self.intermediate_size,
+            "model.d_ff": self.intermediate_size,
             "model.context": self.max_position_embeddings,
             "model.eps": self.rms_norm_eps,
-            "model.tied": self.tie_word_embeddings,
-            "data.tokens": "bpe",
+            "model.tie_embeddings": self.tie_word_embeddings,
+            "data.tokenizer": "bpe",
         }
         return found | ({"model.bias": "qkv"} if self.biased else {}) | self._turns()
 
@@ -85,7 +85,9 @@ class Llama(Config):
         """The rotary base, and how it is scaled for longer texts."""
         rope = self.rope_scaling or {}
         scaling = {ours: rope[theirs] for ours, theirs in SCALINGS[rope.get("rope_type", "default")].items()}
-        return {"model.base": rope.get("rope_theta", self.rope_theta)} | ({"model.scaling": scaling} if scaling else {})
+        return {"model.rope_base": rope.get("rope_theta", self.rope_theta)} | (
+            {"model.rope_scaling": scaling} if scaling else {}
+        )
 
     def names(self) -> dict[str, Take]:
         qkv = both if self.biased else _weight

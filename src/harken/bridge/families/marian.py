@@ -71,21 +71,21 @@ class Marian(Config):
             raise BadInput(f"{given}: models with as many in both are read; import another one")
         return {
             "data.kind": "pairs",
-            "data.tokens": "bpe",
-            "data.joint": True,
+            "data.tokenizer": "bpe",
+            "data.shared_vocab": True,
             "model.kind": "transformer",
             "model.d": self.d_model,
             "model.layers": self.decoder_layers,
             "model.encoder_layers": self.encoder_layers,
             "model.heads": self.encoder_attention_heads,
-            "model.hidden": self.encoder_ffn_dim,
+            "model.d_ff": self.encoder_ffn_dim,
             "model.context": self.max_position_embeddings,
             "model.norm": "post",
-            "model.act": ACTS.get(self.activation_function, self.activation_function),
-            "model.loud": math.sqrt(self.d_model) if self.scale_embedding else 1.0,
+            "model.activation": ACTS.get(self.activation_function, self.activation_function),
+            "model.embedding_scale": math.sqrt(self.d_model) if self.scale_embedding else 1.0,
             "model.head_bias": True,
-            "model.shared": not self.apart,
-            "model.tied": not self.apart,
+            "model.share_embeddings": not self.apart,
+            "model.tie_embeddings": not self.apart,
             **self.places,
         }
 
@@ -108,7 +108,10 @@ class Marian(Config):
 
 def alike(shape: Any) -> dict[str, Any]:
     """What `folded` makes the same: the order of sines and cosines, and how loud words are."""
-    return {"loud": None, "positions": shape.positions if shape.positions != "sinusoid" else "sinusoid-halves"}
+    return {
+        "embedding_scale": None,
+        "positions": shape.positions if shape.positions != "sinusoid" else "sinusoid-halves",
+    }
 
 
 def folded(run: Run, own: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -143,7 +146,7 @@ class BART(Marian):
 
     def names(self) -> dict[str, Take]:
         found = super().names()
-        for ours, lift, side in (("encoder", "source_lift", "encoder"), ("stack", "lift", "decoder")):
+        for ours, lift, side in (("encoder", "source_lift", "encoder"), ("stack", "input_projection", "decoder")):
             table = Take(f"model.{side}.embed_positions.weight", skip=2)
             found |= {f"{ours}.positions.table.weight": table} | both(f"{lift}.1", f"model.{side}.layernorm_embedding")
         return found

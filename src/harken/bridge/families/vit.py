@@ -88,15 +88,15 @@ class ViT(Config):
     def settings(self) -> dict[str, Any]:
         return {
             "data.kind": "images",
-            "data.side": self.image_size,
-            "data.colour": self.num_channels == 3,
+            "data.image_size": self.image_size,
+            "data.color": self.num_channels == 3,
             "model.kind": "vit",
             "model.d": self.hidden_size,
             "model.layers": self.num_hidden_layers,
             "model.heads": self.num_attention_heads,
-            "model.hidden": self.intermediate_size,
+            "model.d_ff": self.intermediate_size,
             "model.patch": self.patch_size,
-            "model.act": ACTS.get(self.hidden_act, self.hidden_act),
+            "model.activation": ACTS.get(self.hidden_act, self.hidden_act),
             "model.eps": self.layer_norm_eps,
         }
 
@@ -128,8 +128,8 @@ def config(shape: Any) -> dict[str, Any]:
         "hidden_size": shape.d,
         "num_hidden_layers": shape.layers,
         "num_attention_heads": shape.heads,
-        "intermediate_size": shape.hidden or 4 * shape.d,
-        "hidden_act": {"gelu-tanh": "gelu_new"}.get(shape.act, shape.act),
+        "intermediate_size": shape.d_ff or 4 * shape.d,
+        "hidden_act": {"gelu-tanh": "gelu_new"}.get(shape.activation, shape.activation),
         "layer_norm_eps": shape.eps,
     }
 
@@ -139,8 +139,8 @@ def written(run: Run) -> dict[str, Any]:
     lens: Any = run.tokenizer
     named = {str(n): label for n, label in enumerate(lens.labels)}
     return {
-        "image_size": lens.side,
-        "patch_size": run.recipe.model.cut(lens.side),
+        "image_size": lens.image_size,
+        "patch_size": run.recipe.model.cut(lens.image_size),
         "num_channels": len(lens.mean),
         "id2label": named,
         "label2id": {label: int(n) for n, label in named.items()},
@@ -153,7 +153,7 @@ def pixels(run: Run) -> dict[str, Any]:
     """The file that says how pixels become numbers."""
     lens: Any = run.tokenizer
     made = {"image_processor_type": "ViTImageProcessor", "do_resize": True, "do_rescale": True, "do_normalize": True}
-    size = {"size": {"height": lens.side, "width": lens.side}, "resample": 2, "rescale_factor": 1 / 255}
+    size = {"size": {"height": lens.image_size, "width": lens.image_size}, "resample": 2, "rescale_factor": 1 / 255}
     return {PIXELS: {**made, **size, "image_mean": lens.mean, "image_std": lens.spread}}
 
 
@@ -161,6 +161,6 @@ def pixels(run: Run) -> dict[str, Any]:
 def said(run: Run, theirs: Any) -> tuple[Tensor, Tensor]:
     """What both say of some pictures drawn at random."""
     lens: Any = run.tokenizer
-    drawn = np.random.default_rng(0).integers(0, 256, (4, len(lens.mean), lens.side, lens.side))
+    drawn = np.random.default_rng(0).integers(0, 256, (4, len(lens.mean), lens.image_size, lens.image_size))
     x = lens.numbers(torch.from_numpy(drawn.astype(np.uint8)))
     return run.model(x), theirs(pixel_values=x).logits

@@ -54,7 +54,7 @@ class CaptionWords:
     """The words of captions, and how a picture becomes numbers."""
 
     both: Tokenizers  # one and the same: a picture has no words
-    side: Sides
+    image_size: Sides
     mean: list[float]  # of each channel, of 0 to 1
     spread: list[Positive]
 
@@ -63,12 +63,12 @@ class CaptionWords:
 
     @property
     def vocab(self) -> Pictured:
-        pixels = Pixels(self.side, len(self.mean), 0)
+        pixels = Pixels(self.image_size, len(self.mean), 0)
         return Pictured(pixels, tuple(self.mean), tuple(self.spread), self.both.vocab[1])
 
     def files(self) -> dict[str, bytes]:
         """What a run folder keeps, by name."""
-        seen = {"side": self.side, "mean": self.mean, "spread": self.spread}
+        seen = {"image_size": self.image_size, "mean": self.mean, "spread": self.spread}
         return {**self.both.files(), LABELS: json.dumps(seen).encode()}
 
     @classmethod
@@ -112,7 +112,7 @@ class CaptionData(SplitData):
         return self.words.both
 
     @property
-    def longest(self) -> int:
+    def max_length(self) -> int:
         """Most tokens of a caption, its edge not counted."""
         return max(int(part.target.lengths.max(initial=0)) for part in self.parts.values())
 
@@ -124,7 +124,7 @@ class CaptionData(SplitData):
         return {
             **{what: {name: counts[name][what] for name in self.parts} for what in counts["train"]},
             "unit": "pictures",
-            "told": f"{words.side} x {words.side} {colours}, {many}, {words.both.target.vocab} tokens",
+            "told": f"{words.image_size} x {words.image_size} {colours}, {many}, {words.both.target.vocab} tokens",
             "sha256": self.sha256,
         }
 
@@ -141,15 +141,19 @@ class CaptionSource(SplitSource):
     image: int | str | None = Field(None, description="the column of the pictures' files; none: the first")
     caption: int | str | None = Field(None, description="the column of the captions; none: the second")
     group: int | str | None = Field(None, description="a column by whose values a held-out split is judged apart too")
-    side: int | None = Field(
+    image_size: int | None = Field(
         None,
         ge=2,
         le=1024,
         description=f"pixels of a side, to which others are squeezed; none: theirs, else {image_readers.SIDE}",
     )
-    colour: bool | None = Field(None, description="three channels, or one; none: three if a picture has colours")
-    tokens: Literal["char", "word", "bpe"] = Field("word", description="what a token is; a sign is a word of its own")
-    vocab: int | None = Field(None, ge=3, le=300_000, description="most tokens; none: 10,000 words, 8,000 byte pairs")
+    color: bool | None = Field(None, description="three channels, or one; none: three if a picture has colours")
+    tokenizer: Literal["char", "word", "bpe"] = Field(
+        "word", description="what a token is; a sign is a word of its own"
+    )
+    vocab_size: int | None = Field(
+        None, ge=3, le=300_000, description="most tokens; none: 10,000 words, 8,000 byte pairs"
+    )
 
     def words(self, folder: Path) -> CaptionWords:
         return CaptionWords.load(folder)
@@ -158,7 +162,7 @@ class CaptionSource(SplitSource):
 
     def read(self, path: Path, listen: Listener) -> list[Shot]:
         found = self._rows(path, listen)
-        album = _album(path, list(found), self._side() if self.side is None else self.side, listen)
+        album = _album(path, list(found), self._side() if self.image_size is None else self.image_size, listen)
         assert album.pixels is not None
         shots = zip(album.places, album.labels, album.pixels, strict=True)
         return [Shot(place, name, *found[name], pixels) for place, name, pixels in shots]
@@ -209,7 +213,7 @@ class CaptionSource(SplitSource):
     def other(
         self, path: str, split: str, *, tokenizer: CaptionWords, stateful: bool = False, listen: Listener = silent
     ) -> CaptionData:
-        mine = self.model_copy(update={"side": tokenizer.side})
+        mine = self.model_copy(update={"image_size": tokenizer.image_size})
         place = str(tables(Path(path))[0])
         found: CaptionData = super(CaptionSource, mine).other(place, split, tokenizer=tokenizer, listen=listen)
         return found
@@ -239,8 +243,8 @@ class CaptionSource(SplitSource):
         def blocks() -> Any:
             return ([(text, text) for text in texts[n : n + BLOCK]] for n in range(0, len(texts), BLOCK))
 
-        both = Tokenizers.learned(blocks, (self.tokens, self.tokens), self.vocab, joint=True, listen=listen)
-        colour = self.colour
+        both = Tokenizers.learned(blocks, (self.tokenizer, self.tokenizer), self.vocab_size, joint=True, listen=listen)
+        colour = self.color
         if colour is None:
             colour = any(len(shot.pixels) == 3 and bool((shot.pixels != shot.pixels[:1]).any()) for shot in learn)
         pixels = torch.stack([coloured(shot.pixels, 3 if colour else 1) for shot in learn])

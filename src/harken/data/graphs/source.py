@@ -35,21 +35,21 @@ NAMED = ("node", "label", "graph", "source", "target", "weight", "split", "featu
 class GraphWords:
     """What the numbers of a run mean: what is asked, its labels, and how features are read."""
 
-    ask: Ask
+    target_level: Ask
     labels: Labels
     features: Annotated[int, Field(ge=1, lt=2**31)]
-    answer: Literal["label", "number"] = "label"
+    target_type: Literal["label", "number"] = "label"
     mean: float = 0.0
     spread: Positive = 1.0
     made: Literal["given", "identity", "degree"] = "given"  # where the features come from
-    scale: Literal["rows", "columns", "none"] = "none"
+    feature_scaling: Literal["rows", "columns", "none"] = "none"
     centre: list[float] | None = None  # of each column
     width: list[float] | None = None
 
     @property
     def vocab(self) -> Outputs:
         """Features, and how many numbers are said of a node; of an edge none: it is told by the vectors of its ends."""
-        return Outputs(self.features, 0 if self.ask == "edge" else len(self.labels))
+        return Outputs(self.features, 0 if self.target_level == "edge" else len(self.labels))
 
     def files(self) -> dict[str, bytes]:
         return {LABELS: json.dumps(asdict(self), ensure_ascii=False).encode()}
@@ -66,19 +66,19 @@ class GraphWords:
             what = "nodes, which are known by their names alone," if self.made == "identity" else "features"
             raise BadInput(f"{raw.place}: {many:,} {what} where {self.features:,} were learned; take such a graph")
         if isinstance(x, Bag):
-            if self.scale == "rows":
+            if self.feature_scaling == "rows":
                 x = x._replace(val=x.val / np.maximum(np.bincount(x.row, x.val, len(raw.names)), 1e-9)[x.row])
             return x._replace(val=x.val.astype(np.float32))
-        if self.scale == "rows":
+        if self.feature_scaling == "rows":
             x = x / np.maximum(x.sum(1, keepdims=True), 1e-9)
-        elif self.scale == "columns":  # before they are float32: a time in seconds has more digits
+        elif self.feature_scaling == "columns":  # before they are float32: a time in seconds has more digits
             x = (x - np.array(self.centre)) / np.array(self.width)
         return x.astype(np.float32)
 
     def targets(self, raw: Raw) -> Any:
         """What is said of each node or graph: a number of a label (-100: nothing), or an amount (NaN)."""
         said = raw.said or []
-        if self.answer == "number":
+        if self.target_type == "number":
             return np.array([(float(s) - self.mean) / self.spread if s else math.nan for s in said], np.float32)[
                 :, None
             ]
@@ -114,7 +114,7 @@ class GraphSource(Part):
 
     kind: Literal["graph"] = "graph"
     path: str | None = Field(None, description="a folder with edges.csv and nodes.csv, an .npz, .gml or .graphml file")
-    ask: Literal["auto", "node", "edge", "graph"] = Field(
+    target_level: Literal["auto", "node", "edge", "graph"] = Field(
         "auto", description="what is said: of each node, of an edge (is there one?), of each graph; auto: by the labels"
     )
     node: str | None = Field(None, description="the column of nodes.csv with their names; none: found, else the first")
@@ -128,11 +128,11 @@ class GraphSource(Part):
     weight: str | None = Field(None, description="the column of its weight; none: found")
     split: str | None = Field(None, description="the column that says train, valid or test; none: found")
     directed: bool = Field(False, description="an edge is heard at its target alone, not at both ends")
-    scale: Literal["auto", "rows", "columns", "none"] = Field(
+    feature_scaling: Literal["auto", "rows", "columns", "none"] = Field(
         "auto",
         description="rows sum to 1, or columns have mean 0 and spread 1; auto: rows of counts, columns of others",
     )
-    answer: Literal["auto", "label", "number"] = Field(
+    target_type: Literal["auto", "label", "number"] = Field(
         "auto", description="what is said; auto: a number if all are and some are no whole ones, else a label"
     )
     valid: float = Field(0.1, ge=0, lt=1, description="the share held out while learning, where the file says none")
@@ -182,25 +182,27 @@ class GraphSource(Part):
         self, path: str, split: str, *, tokenizer: GraphWords, stateful: bool = False, listen: Listener = silent
     ) -> "GraphData":
         """Another graph, of which all is judged that its file says (or its split of that name, where it has one)."""
-        raw, edges = self._edges(self.read(path, listen), tokenizer.ask)
-        known = _known(raw, tokenizer.ask, edges)
-        judged = raw.splits.get(tokenizer.ask, {}).get(split, known).tolist()
+        raw, edges = self._edges(self.read(path, listen), tokenizer.target_level)
+        known = _known(raw, tokenizer.target_level, edges)
+        judged = raw.splits.get(tokenizer.target_level, {}).get(split, known).tolist()
         if not judged:
             raise BadInput(f"{path}: there is nothing to judge; give a graph with labels")
         digest = fingerprint(graph_files.files(Path(path)), None, path)
-        asked = edges if tokenizer.ask == "edge" else tokenizer.targets(raw)
+        asked = edges if tokenizer.target_level == "edge" else tokenizer.targets(raw)
         return GraphData(self, tokenizer, [], {split: judged}, digest, raw=raw, asked=asked)
 
     # --- what is asked ------------------------------------------------------------------------------------------------
 
     def _ask(self, raw: Raw) -> Ask:
         of_graphs = raw.of is not None and raw.said is not None and len(raw.said) == len(raw.graphs)
-        if self.ask == "auto":
+        if self.target_level == "auto":
             return "graph" if of_graphs else "edge" if raw.said is None else "node"
-        if self.ask != "edge" and (raw.said is None or of_graphs != (self.ask == "graph")):
-            way = "name its column: data.label=... (and data.graph=... for graphs), or set data.ask=edge"
-            raise BadInput(f"{raw.place}: data.ask={self.ask}, and nothing is said of its {self.ask}s; {way}")
-        return self.ask
+        if self.target_level != "edge" and (raw.said is None or of_graphs != (self.target_level == "graph")):
+            way = "name its column: data.label=... (and data.graph=... for graphs), or set data.target_level=edge"
+            raise BadInput(
+                f"{raw.place}: data.target_level={self.target_level}, and nothing is said of its {self.target_level}s; {way}"
+            )
+        return self.target_level
 
     def _edges(self, raw: Raw, ask: Ask) -> tuple[Raw, Ints]:
         """The edges; where they are asked for each once, and the graph with its splits by their numbers."""
@@ -245,7 +247,7 @@ class GraphSource(Part):
         return ["\t".join(sorted([raw.names[a], raw.names[b]])) for a, b in edges.tolist()]
 
     def _answer(self, raw: Raw) -> Literal["label", "number"]:
-        return answer_of(filter(None, raw.said or ())) if self.answer == "auto" else self.answer
+        return answer_of(filter(None, raw.said or ())) if self.target_type == "auto" else self.target_type
 
     def _words(self, raw: Raw, ask: Ask, train: Ints) -> GraphWords:
         made: Literal["given", "identity", "degree"] = "given"
@@ -254,12 +256,12 @@ class GraphSource(Part):
         x = _made(raw, made)
         values = x.val if isinstance(x, Bag) else x
         counts = isinstance(x, Bag) and bool((values >= 0).all())
-        scale = ("rows" if counts else "columns") if self.scale == "auto" else self.scale
-        how: dict[str, Any] = {"features": x.many if isinstance(x, Bag) else x.shape[1], "made": made, "scale": scale}
+        scale = ("rows" if counts else "columns") if self.feature_scaling == "auto" else self.feature_scaling
+        how: dict[str, Any] = {"features": x.many if isinstance(x, Bag) else x.shape[1], "made": made, "feature_scaling": scale}
         if scale == "columns":
             if isinstance(x, Bag):
                 raise BadSetting(
-                    "data.scale=columns: most of its features are 0 and would not stay so; take rows or none"
+                    "data.feature_scaling=columns: most of its features are 0 and would not stay so; take rows or none"
                 )
             known = x if ask != "graph" or raw.of is None else x[np.isin(raw.of, train)]
             width = known.std(0)
@@ -271,7 +273,7 @@ class GraphSource(Part):
             amounts = np.array([amount(s, raw.place) for s in said])
             spread = float(amounts.std()) or 1.0
             return GraphWords(
-                ask, [self.label or "number"], answer="number", mean=float(amounts.mean()), spread=spread, **how
+                ask, [self.label or "number"], target_type="number", mean=float(amounts.mean()), spread=spread, **how
             )
         labels = sorted({s for s in raw.said or () if s}, key=order)
         if len(labels) < 2:
@@ -304,7 +306,7 @@ class GraphData(SplitData):
     laid: dict[Any, Any] = field(default_factory=dict)  # what tasks made of it, found by the next one
 
     @property
-    def longest(self) -> int:
+    def max_length(self) -> int:
         return len(self.raw.names)
 
     @property
@@ -318,14 +320,14 @@ class GraphData(SplitData):
 
     def facts(self) -> dict[str, Any]:
         """What the report says of the data."""
-        unit = f"{self.words.ask}s"
+        unit = f"{self.words.target_level}s"
         many = {"nodes": len(self.raw.names), "edges": len(_once(self.raw.pairs)[0]), "features": self.words.features}
         graphs = {"graphs": len(self.raw.graphs)} if self.raw.graphs else {}
-        said = f"{len(self.words.labels)} labels" if self.words.answer == "label" else "a number each"
+        said = f"{len(self.words.labels)} labels" if self.words.target_type == "label" else "a number each"
         told = ", ".join(f"{n:,} {name}" for name, n in (graphs | many).items())
         return {
             unit: {name: len(some) for name, some in self.parts.items()},
             "unit": unit,
-            "told": told if self.words.ask == "edge" else f"{told}, {said}",
+            "told": told if self.words.target_level == "edge" else f"{told}, {said}",
             "sha256": self.sha256,
         }

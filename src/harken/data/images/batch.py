@@ -24,7 +24,7 @@ class Change:
 
     shift: float = 0.0  # of the side, in each direction
     zoom: float = 0.0  # smaller or larger, as a share
-    turn: float = 0.0  # degrees, to either side
+    rotation: float = 0.0  # degrees, to either side
     flip: bool = False  # left and right
     erase: float = 0.0  # share of the pictures of which a box is erased
     mixup: float = 0.0  # a of Beta(a, a): two pictures in one
@@ -32,7 +32,7 @@ class Change:
 
     @property
     def moves(self) -> bool:
-        return bool(self.shift or self.zoom or self.turn or self.flip)
+        return bool(self.shift or self.zoom or self.rotation or self.flip)
 
     @property
     def mixes(self) -> bool:
@@ -123,7 +123,7 @@ class Shuffled:
 
 def views(change: Change, rng: np.random.Generator, B: int, side: int) -> Numbers:  # B 2 3
     """For each picture the map from where a pixel stands to where it is taken from: both run from -1 to 1."""
-    angle = np.radians(rng.uniform(-change.turn, change.turn, B))
+    angle = np.radians(rng.uniform(-change.rotation, change.rotation, B))
     scale = np.exp(rng.uniform(-1, 1, B) * math.log1p(change.zoom))
     mirror = np.where(rng.random(B) < 0.5 * change.flip, -1.0, 1.0)
     shift = np.round(rng.uniform(-change.shift, change.shift, (2, B)) * side) * 2 / side  # whole pixels blur nothing

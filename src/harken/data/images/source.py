@@ -36,7 +36,7 @@ class Lens:
     """How a picture becomes numbers, and what it may be said to be: what a run keeps of its data."""
 
     labels: Labels
-    side: Sides
+    image_size: Sides
     mean: list[float]  # of each channel, of 0 to 1
     spread: list[Positive]
     white: Annotated[int, Field(ge=0, le=255)] = 0  # in arrays that hold no bytes; 0: they say it themselves
@@ -46,7 +46,7 @@ class Lens:
 
     @property
     def vocab(self) -> Pixels:
-        return Pixels(self.side, len(self.mean), len(self.labels))
+        return Pixels(self.image_size, len(self.mean), len(self.labels))
 
     def files(self) -> dict[str, bytes]:
         """What a run folder keeps, by name."""
@@ -101,11 +101,11 @@ class ImageSource(FileSource):
     test: str | float = Field(0.1, description=f"the same, or the share kept for the last judgement, {MOST:,} at most")
     image: int | str | None = Field(None, description="of a table, the column of the paths; none: the first")
     label: int | str | None = Field(None, description="of a table, the column of the labels; none: the second")
-    labels: list[str] | None = Field(None, description="names of the labels 0, 1, ... of an array; none: numbers")
-    side: int | None = Field(
+    class_names: list[str] | None = Field(None, description="names of the labels 0, 1, ... of an array; none: numbers")
+    image_size: int | None = Field(
         None, ge=2, le=1024, description=f"pixels of a side, to which others are squeezed; none: theirs, else {SIDE}"
     )
-    colour: bool | None = Field(None, description="three channels, or one; none: three if a picture has colours")
+    color: bool | None = Field(None, description="three channels, or one; none: three if a picture has colours")
     examples: int | None = Field(None, ge=1, description="learn from so many pictures only")
 
     def words(self, folder: Path) -> Lens:
@@ -121,13 +121,13 @@ class ImageSource(FileSource):
         if white := found["train"].white:
             found = self._found(white, listen)  # another file may be darker
         digest = fingerprint((p for album in found.values() for p in files_of(album)), self.sha256, self._home)
-        side = known.side if known else self.side or side_of(found["train"])
+        side = known.image_size if known else self.image_size or side_of(found["train"])
         found = {split: laid(album, side, listen) for split, album in found.items()}
         if not any(found["train"].labels):
             raise BadInput(
                 f"{self._home}: its pictures have no labels; put those of each label into a folder of its own"
             )
-        colour = self.colour if self.colour is not None else any(has_colours(album) for album in found.values())
+        colour = self.color if self.color is not None else any(has_colours(album) for album in found.values())
         channels = len(known.mean) if known else 3 if colour else 1
         found = {s: replace(a, pixels=coloured(a.pixels, channels)) for s, a in found.items() if a.pixels is not None}
         found = self._drawn(found, listen)
@@ -139,7 +139,7 @@ class ImageSource(FileSource):
         self, path: str, split: str, *, tokenizer: Lens, stateful: bool = False, listen: Listener = silent
     ) -> "ImageData":
         """The same data with other pictures as one of its splits; these stand alone where the run's own are gone."""
-        album = laid(self._reader(tokenizer.white, listen).read(Path(path)), tokenizer.side, listen)
+        album = laid(self._reader(tokenizer.white, listen).read(Path(path)), tokenizer.image_size, listen)
         assert album.pixels is not None
         pixels = coloured(album.pixels, len(tokenizer.mean))
         there = Pictures(pixels, tokenizer.targets(album), album.places)
@@ -151,7 +151,7 @@ class ImageSource(FileSource):
         return replace(opened, splits={**opened.splits, split: there})
 
     def _reader(self, white: int, listen: Listener) -> Reader:
-        return Reader(self.image, self.label, self.labels or (), listen, white)
+        return Reader(self.image, self.label, self.class_names or (), listen, white)
 
     def _found(self, white: int, listen: Listener) -> dict[str, Album]:
         """The splits that have files of their own; those to learn from always."""
@@ -163,8 +163,8 @@ class ImageSource(FileSource):
 
     def _lens(self, train: Album, known: Lens | None) -> Lens:
         labels = sorted({*train.labels}, key=lambda label: (int(label) if label.isdecimal() else math.inf, label))
-        if self.labels and {*labels} <= {*self.labels}:
-            labels = self.labels
+        if self.class_names and {*labels} <= {*self.class_names}:
+            labels = self.class_names
         if known:
             labels = known.labels if {*labels} <= {*known.labels} else labels
             return replace(known, labels=labels, white=train.white)
@@ -219,7 +219,7 @@ class ImageData(SplitData):
         return {
             "images": {name: len(part) for name, part in self.parts.items()},
             "unit": "images",
-            "told": f"{lens.side} x {lens.side} {colours}, {len(lens.labels)} labels",
+            "told": f"{lens.image_size} x {lens.image_size} {colours}, {len(lens.labels)} labels",
             "labels": len(lens.labels),
             "sha256": self.sha256,
         }

@@ -67,7 +67,7 @@ class ExampleData(SplitData):
     """Opened examples by split; each part has `texts`, what its layout needs, and `facts`."""
 
     @property
-    def longest(self) -> int:
+    def max_length(self) -> int:
         """Most tokens of a text, its marks with them."""
         return max(int(part.texts.lengths.max(initial=1)) for part in self.parts.values())
 
@@ -92,9 +92,9 @@ class ExampleSource(SplitSource):
     of: ClassVar[str] = " of labels"  # the shelf of the models that read this (kinds.py)
     opened: ClassVar[type[Any]] = ExampleData
 
-    tokens: Literal["char", "byte", "word", "bpe", "wordpiece"] = Field("wordpiece", description="what a token is")
-    vocab: int | None = Field(None, ge=3, le=300_000, description="most tokens; none: 20,000 words, 8,000 pieces")
-    lower: bool = Field(True, description="wordpiece reads capitals as small letters, and letters without accents")
+    tokenizer: Literal["char", "byte", "word", "bpe", "wordpiece"] = Field("wordpiece", description="what a token is")
+    vocab_size: int | None = Field(None, ge=3, le=300_000, description="most tokens; none: 20,000 words, 8,000 pieces")
+    lowercase: bool = Field(True, description="wordpiece reads capitals as small letters, and letters without accents")
 
     def words(self, folder: Path) -> LabelWords:
         """The tokens and the labels that a run kept."""
@@ -125,8 +125,8 @@ class ExampleSource(SplitSource):
                     lines.clear()
             yield "".join(lines)
 
-        most, home = self.vocab or VOCAB[self.tokens], cache_folder("text")
-        return LabelWords(learned(self.tokens, most, blocks, home, lower=self.lower, listen=listen), labels)
+        most, home = self.vocab_size or VOCAB[self.tokenizer], cache_folder("text")
+        return LabelWords(learned(self.tokenizer, most, blocks, home, lowercase=self.lowercase, listen=listen), labels)
 
 
 def joined(rows: Sequence[tuple[Sequence[int], Sequence[int], int]], edge: int) -> Texts:

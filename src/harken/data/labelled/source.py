@@ -31,7 +31,7 @@ from harken.settings import Outputs
 from .batch import Texts
 from .examples import ExampleSource, LabelWords
 
-Answer = Literal["label", "number", "several"]
+Answer = Literal["label", "number", "multilabel"]
 YES, NO = ("1", "true", "yes", "1.0"), ("0", "false", "no", "0.0")  # in a column of its own for each label
 
 
@@ -47,7 +47,7 @@ class Row(NamedTuple):
 class TextLabels(LabelWords):
     """Tokens, the labels of a text, and what is asked: one of them, a number (its mean and spread), or several."""
 
-    answer: Answer = "label"
+    target_type: Answer = "label"
     mean: float = 0.0
     spread: Positive = 1.0
     pair: bool = False
@@ -57,7 +57,7 @@ class TextLabels(LabelWords):
         return Outputs(self.tokenizer.vocab, len(self.labels))
 
     def files(self) -> dict[str, bytes]:
-        said = {name: getattr(self, name) for name in ("labels", "answer", "mean", "spread", "pair")}
+        said = {name: getattr(self, name) for name in ("labels", "target_type", "mean", "spread", "pair")}
         return {**self.tokenizer.files(), LABELS: json.dumps(said, ensure_ascii=False).encode()}
 
     @classmethod
@@ -92,7 +92,7 @@ class TextLabels(LabelWords):
 
     def targets(self, rows: Sequence[Row]) -> Ids:
         """What is asked of each row."""
-        if self.answer == "number":
+        if self.target_type == "number":
             amounts = np.array([amount(row.labels[0], row.place) for row in rows], np.float64)
             return ((amounts - self.mean) / self.spread).astype(np.float32)[:, None]
         number = {label: n for n, label in enumerate(self.labels)}
@@ -102,7 +102,7 @@ class TextLabels(LabelWords):
                 if label not in number:
                     raise unknown(label, self.labels, row.place)
                 found[n, number[label]] = 1
-        return found if self.answer == "several" else found.argmax(1)
+        return found if self.target_type == "multilabel" else found.argmax(1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,11 +133,11 @@ class TableSource(ExampleSource):
         None, description="the column of the label; a list: a column of 0 and 1 for each of several; none: found"
     )
     separator: str | None = Field(None, description="what stands between several labels in one cell; none: one label")
-    answer: Literal["auto", "label", "number", "several"] = Field(
+    target_type: Literal["auto", "label", "number", "multilabel"] = Field(
         "auto", description="what is asked; auto: a number if all are and some are no whole ones, else a label"
     )
     examples: int | None = Field(None, ge=1, description="learn from so many texts only, drawn by a hash of each")
-    longest: int = Field(256, ge=8, description="most tokens of a text with its marks; a longer one is cut")
+    max_length: int = Field(256, ge=8, description="most tokens of a text with its marks; a longer one is cut")
 
     def words(self, folder: Path) -> TextLabels:
         return TextLabels.load(folder)
@@ -196,7 +196,7 @@ class TableSource(ExampleSource):
         if len(names) > 1:
             known = all(cell.lower() in YES + NO for cell in cells)
             return tuple(n for n, cell in zip(names, cells, strict=True) if cell.lower() in YES) if known else None
-        between = self.separator or ("\n" if "\n" in cells[0] or self.answer == "several" else None)
+        between = self.separator or ("\n" if "\n" in cells[0] or self.target_type == "multilabel" else None)
         if between is None:
             return (cells[0],) if cells[0] else None
         return tuple(dict.fromkeys(label for part in cells[0].split(between) if (label := part.strip())))
@@ -208,7 +208,7 @@ class TableSource(ExampleSource):
 
     def texts(self, examples: Iterable[Row]) -> Iterator[str]:
         every = (text for row in examples for text in row.texts)
-        return map(apart, every) if self.tokens == "word" else every
+        return map(apart, every) if self.tokenizer == "word" else every
 
     def labels(self, examples: Iterable[Row]) -> list[str]:
         rows = list(examples)
@@ -224,17 +224,17 @@ class TableSource(ExampleSource):
         return found
 
     def _answer(self, rows: Sequence[Row]) -> Answer:
-        if self.answer != "auto":
-            return self.answer
+        if self.target_type != "auto":
+            return self.target_type
         if self.separator or isinstance(self.label, list) or any(len(row.labels) != 1 for row in rows):
-            return "several"
+            return "multilabel"
         return answer_of(row.labels[0] for row in rows)
 
     def open(self, *, stateful: bool = False, tokenizer: Any = None, listen: Listener = silent) -> Any:
         opened = super().open(stateful=stateful, tokenizer=tokenizer, listen=listen)
         if cut := opened.train.cut:
-            many = f"{cut:,} of the {len(opened.train):,} texts to learn from are cut to {self.longest} tokens"
-            listen("notice", text=f"{many}; data.longest=... keeps more of them")
+            many = f"{cut:,} of the {len(opened.train):,} texts to learn from are cut to {self.max_length} tokens"
+            listen("notice", text=f"{many}; data.max_length=... keeps more of them")
         return opened
 
     def encoded(self, examples: list[Row], words: LabelWords, *, learn: bool) -> Labelled:
@@ -244,7 +244,7 @@ class TableSource(ExampleSource):
             raise BadInput(
                 f"{alone.place}: {many[not words.pair]} where {many[words.pair]} were learned; name them: data.text"
             )
-        side, second, cut = words.texts([row.texts for row in examples], self.longest)
+        side, second, cut = words.texts([row.texts for row in examples], self.max_length)
         return Labelled(Texts(side, second, words.targets(examples)), examples, cut)
 
     def _words(self, learn: list[Row], given: Any, listen: Listener) -> TextLabels:
@@ -252,7 +252,7 @@ class TableSource(ExampleSource):
         if isinstance(made, TextLabels):
             return made
         told = TextLabels(made.tokenizer, made.labels, self._answer(learn), pair=len(learn[0].texts) == 2)
-        if told.answer != "number":
+        if told.target_type != "number":
             return told
         values = np.array([amount(row.labels[0], row.place) for row in learn])
         if not (spread := float(values.std())):

@@ -59,7 +59,7 @@ class SpanSource(ExampleSource):
     task: ClassVar[str] = "span"
 
     kind: Literal["spans"] = "spans"
-    longest: int = Field(
+    max_length: int = Field(
         384, ge=80, description="most tokens of question and paragraph; a longer one is read in windows"
     )
     overlap: int = Field(128, ge=0, description="tokens that two windows of a paragraph share")
@@ -87,7 +87,7 @@ class SpanSource(ExampleSource):
 
     def encoded(self, examples: list[Question], words: LabelWords, *, learn: bool) -> Asked:
         known = [q for q in examples if q.place or not q.answers] if learn else examples
-        return asked(known, words, self.longest, self.overlap)
+        return asked(known, words, self.max_length, self.overlap)
 
 
 def asked(some: Sequence[Question], words: LabelWords, longest: int, overlap: int) -> Asked:

@@ -48,8 +48,8 @@ class TagSource(ExampleSource):
     kind: Literal["tags"] = "tags"
     text: int | None = Field(None, ge=1, description="the column of the words, counted from 1; none: found")
     label: int | None = Field(None, ge=1, description="the column of the tags, counted from 1; none: found")
-    lower: bool = Field(False, description="wordpiece reads capitals, which mark names, as small letters")
-    longest: int = Field(256, ge=8, description="most tokens of a text; a longer sentence is read in parts")
+    lowercase: bool = Field(False, description="wordpiece reads capitals, which mark names, as small letters")
+    max_length: int = Field(256, ge=8, description="most tokens of a text; a longer sentence is read in parts")
 
     def read(self, path: Path, listen: Listener) -> list[Sentence]:
         word, tag = self.text, self.label
@@ -77,7 +77,7 @@ class TagSource(ExampleSource):
         return sorted(found, key=lambda tag: (tag != "O", tag[2:] if INSIDE.fullmatch(tag) else tag, tag))
 
     def encoded(self, examples: list[Sentence], words: LabelWords, *, learn: bool) -> Tagged:
-        return tagged(examples, words, self.longest)
+        return tagged(examples, words, self.max_length)
 
 
 def tagged(some: Sequence[Sentence], words: LabelWords, longest: int) -> Tagged:

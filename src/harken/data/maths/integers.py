@@ -74,7 +74,9 @@ class Integers(Numerals):
         self.largest = largest or self.how.largest
         self.most = self.how.most(self.largest, modulus)
         if max(self.most, self.largest**2) > LARGEST:
-            raise BadSetting(f"data.largest={self.largest}: outcomes of {name} would leave 64 bits; take a smaller one")
+            raise BadSetting(
+                f"data.max_operand={self.largest}: outcomes of {name} would leave 64 bits; take a smaller one"
+            )
         operands = self.how.operands
         self.classes = min(classes, self.largest)
         self.widths = operands * self.width(self.largest), self.how.outcomes * self.width(self.most)

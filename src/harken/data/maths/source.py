@@ -61,7 +61,7 @@ class MathsSource(Part):
     kind: Literal["maths"] = "maths"
     operation: Name = Field("gcd", description="the problem; the data maths:gcd is this one")
     base: int = Field(10, ge=2, le=100_000, description="in which numbers are written; a digit is a token")
-    largest: int | None = Field(None, ge=2, description="largest operand; none: the problem's own")
+    max_operand: int | None = Field(None, ge=2, description="largest operand; none: the problem's own")
     operands: Operands | dict[Operands, float] = Field(
         "uniform", description="how operands are drawn; log-uniform: small ones as often as large; a table: a mixture"
     )
@@ -74,10 +74,10 @@ class MathsSource(Part):
     encoding: Literal["P10", "P1000", "B1999"] = Field(
         "P1000", description="of the numbers in matrices: +, 3, 1, 4, E-2; or +, 314, E-2; or 314, E-2"
     )
-    judged: Operands = Field("uniform", description="how the operands of held-out examples are drawn")
+    eval_operands: Operands = Field("uniform", description="how the operands of held-out examples are drawn")
     examples: int = Field(300_000, ge=1, description="fresh examples that are called an epoch")
     curriculum: int = Field(0, ge=0, description="epochs in which operands grow to the largest; 0: none")
-    shuffled: bool = Field(False, description="the examples of the curriculum in any order")
+    shuffle_curriculum: bool = Field(False, description="the examples of the curriculum in any order")
     valid: int = Field(2000, ge=0, description="examples held out while learning")
     test: int = Field(10_000, ge=0, description="examples kept for the last judgement")
     sha256: str | None = Field(None, description="fingerprint of the held-out examples; others are told of")
@@ -101,11 +101,11 @@ class MathsSource(Part):
         if self.operation == "integrals":
             return Integrals(self.base)
         if self.operation in ("transposition", "eigenvalues"):
-            size: dict[str, Any] = {"dimension": self.dimension, "encoding": self.encoding, "largest": self.largest}
+            size: dict[str, Any] = {"dimension": self.dimension, "encoding": self.encoding, "largest": self.max_operand}
             return Matrices(self.operation, **size)
         how: dict[str, Any] = {
             "base": self.base,
-            "largest": self.largest,
+            "largest": self.max_operand,
             "modulus": self.modulus,
             "classes": self.classes,
         }
@@ -143,7 +143,7 @@ class MathsSource(Part):
 
     def _held(self, problem: Problem, many: int, seed: int, taken: Tensor) -> Drawn:
         """So many different examples that are not taken, if there are: of each class as many, where it is drawn."""
-        law = Law({self.judged: 1.0}, {"uniform" if problem.by_outcome else "natural": 1.0})
+        law = Law({self.eval_operands: 1.0}, {"uniform" if problem.by_outcome else "natural": 1.0})
         chance, parts, known, found = Chance(dice(0, 6, seed)), list[Drawn](), taken, 0
         for _ in range(ROUNDS):
             some = problem.draw(chance, min(MORE * many, problem.at_once), law)
@@ -271,11 +271,11 @@ class MathsData:
         return self.tokenizers
 
     @property
-    def longest(self) -> int:
+    def max_length(self) -> int:
         return max(self.problem.widths)
 
     def batches(self, rows: int, seed: int) -> Fresh:
-        how, order = self.settings, Order(self.settings.curriculum, self.settings.shuffled)
+        how, order = self.settings, Order(self.settings.curriculum, self.settings.shuffle_curriculum)
         told = {"examples": how.examples, "order": order, "held": self.held, "edge": self.vocab[0] - 1}
         return Fresh(self.problem, how.law(), rows, seed=seed, **told)  # type: ignore[arg-type]
 

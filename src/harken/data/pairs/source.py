@@ -73,21 +73,25 @@ class PairSource(Part):
     group: int | str | None = Field(
         None, description="a column, such as a distance, by whose values a held-out split is judged apart too"
     )
-    tokens: Tokens = Field(
+    tokenizer: Tokens = Field(
         "bpe",
         description="what a token is; byte pairs know every character, a sign is a word of its own, a symbol is what "
         "stands between white space",
     )
-    target_tokens: Tokens | None = Field(None, description="what a token of the target is, if it is another")
-    vocab: int | None = Field(None, ge=3, le=300_000, description="most tokens; none: 10,000 words, 8,000 byte pairs")
-    joint: bool = Field(True, description="one vocabulary for both sides, if their tokens are alike; false: one each")
-    split_dropout: float = Field(
+    target_tokenizer: Tokens | None = Field(None, description="what a token of the target is, if it is another")
+    vocab_size: int | None = Field(
+        None, ge=3, le=300_000, description="most tokens; none: 10,000 words, 8,000 byte pairs"
+    )
+    shared_vocab: bool = Field(
+        True, description="one vocabulary for both sides, if their tokens are alike; false: one each"
+    )
+    bpe_dropout: float = Field(
         0.0, ge=0, lt=1, description="share of the merges of byte pairs left out while learning, anew in each epoch"
     )
-    longest: int = Field(
+    max_length: int = Field(
         100, ge=1, description="most tokens of a side; longer pairs are not learned from, held-out ones are cut"
     )
-    most_words: int | None = Field(
+    max_words: int | None = Field(
         None, ge=1, description="leave pairs aside whose source has more words, held-out ones too; none: take all"
     )
     examples: int | None = Field(None, ge=1, description="learn from the first so many pairs only")
@@ -101,11 +105,11 @@ class PairSource(Part):
             raise ValueError("shares of the sources lie between 0 and 1, and so does their sum")
         return given
 
-    @field_validator("split_dropout")
+    @field_validator("bpe_dropout")
     @classmethod
     def _merged(cls, share: float, info: ValidationInfo) -> float:
-        if share and info.data.get("tokens") != "bpe":
-            raise ValueError("only byte pairs have merges to leave out; set data.tokens=bpe")
+        if share and info.data.get("tokenizer") != "bpe":
+            raise ValueError("only byte pairs have merges to leave out; set data.tokenizer=bpe")
         return share
 
     def located(self) -> "PairSource":
@@ -126,7 +130,7 @@ class PairSource(Part):
 
     @property
     def _kinds(self) -> tuple[str, str]:
-        return self.tokens, self.target_tokens or self.tokens
+        return self.tokenizer, self.target_tokenizer or self.tokenizer
 
     @property
     def _home(self) -> str | None:
@@ -151,11 +155,11 @@ class PairSource(Part):
         def texts() -> Iterator[tuple[str, str]]:
             return islice((pair for pair in self._short(learn) if key(pair[0]) not in out), self.examples)
 
-        empty = BadInput(f"{name}: there is nothing to learn from; give more pairs, or a larger data.longest")
+        empty = BadInput(f"{name}: there is nothing to learn from; give more pairs, or a larger data.max_length")
         if next(texts(), None) is None:
             raise empty
         tokenizer = tokenizer or Tokenizers.learned(
-            lambda: _groups(texts()), self._kinds, self.vocab, joint=self.joint, listen=listen
+            lambda: _groups(texts()), self._kinds, self.vocab_size, joint=self.shared_vocab, listen=listen
         )
         train, keys, aside = self._encoded(texts(), tokenizer, drawn.seen, listen)
         if not len(train):
@@ -189,7 +193,7 @@ class PairSource(Part):
 
     def _short(self, files: Iterable[PairFile], flaws: Flaws | None = None) -> Iterator[tuple[str, str]]:
         """The pairs of these files whose source has no more words than it may."""
-        pairs, most = _read(files, flaws), self.most_words
+        pairs, most = _read(files, flaws), self.max_words
         return pairs if most is None else (pair for pair in pairs if len(pair[0].split()) <= most)
 
     def _notices(self, flaws: Flaws, taken: int, aside: int, splits: Mapping[str, Pairs]) -> Iterator[str]:
@@ -199,7 +203,7 @@ class PairSource(Part):
         if taken:
             yield f"training pairs left out because their sources are held out: {taken:,}"
         if aside:
-            long = f"more than {self.longest} tokens on a side (data.longest)"
+            long = f"more than {self.max_length} tokens on a side (data.max_length)"
             yield f"training pairs left out because they have {long}: {aside:,}"
         sources = [pairs.sources for pairs in splits.values()]
         if len(sources) > 1 and (shared := len(set.intersection(*map(set, sources)))):
@@ -243,7 +247,7 @@ class PairSource(Part):
             encoded = [
                 encode_lines(t, texts) for t, texts in zip(tokenizers.both, zip(*group, strict=True), strict=True)
             ]
-            keep = np.logical_and(*(lengths <= self.longest for _, lengths in encoded))
+            keep = np.logical_and(*(lengths <= self.max_length for _, lengths in encoded))
             for side, (ids, lengths) in zip(sides, encoded, strict=True):
                 side.append((ids[np.repeat(keep, lengths)], lengths[keep]))
             hashes = np.fromiter((key(source) for source, _ in group), np.uint64, len(group))
@@ -258,7 +262,7 @@ class PairSource(Part):
         """A held-out split: every source, cut where it is too long."""
         firsts = [references[0] for references in texts.values()]
         both = zip(tokenizers.both, (texts, firsts), strict=True)
-        source, target = (Side.of([encode_lines(t, lines)], t).cut(self.longest) for t, lines in both)
+        source, target = (Side.of([encode_lines(t, lines)], t).cut(self.max_length) for t, lines in both)
         known = [groups.get(source, "") for source in texts] if groups else []
         return Pairs(source, target, list(texts), list(texts.values()), known)
 
@@ -285,10 +289,10 @@ class PairData:
         return self.tokenizers
 
     @property
-    def longest(self) -> int:
+    def max_length(self) -> int:
         """Most tokens of a side in any batch, its edge not counted."""
-        if self.settings.split_dropout:
-            return self.settings.longest  # the same sentence has more tokens in another epoch
+        if self.settings.bpe_dropout:
+            return self.settings.max_length  # the same sentence has more tokens in another epoch
         sides = [side for pairs in (self.train, *self.splits.values()) for side in (pairs.source, pairs.target)]
         return max(int(side.lengths.max(initial=0)) for side in sides)
 
@@ -297,9 +301,9 @@ class PairData:
         from .batch import PairBatches  # torch is imported late
 
         how, sides = self.settings, (self.train.source, self.train.target)
-        both = zip(self.tokenizers.both, sides, strict=True) if how.split_dropout else ()
+        both = zip(self.tokenizers.both, sides, strict=True) if how.bpe_dropout else ()
         splitters = [
-            Splitter(t, side, how.split_dropout, seed=seed, longest=how.longest) if t.kind == "bpe" else None
+            Splitter(t, side, how.bpe_dropout, seed=seed, longest=how.max_length) if t.kind == "bpe" else None
             for t, side in both
         ]
         return PairBatches(self.train, rows, seed=seed, splitters=splitters)

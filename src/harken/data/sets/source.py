@@ -64,7 +64,7 @@ class SetWords:
     centre: list[float]
     width: list[Positive]
     labels: Labels
-    answer: Literal["label", "number"] = "label"
+    target_type: Literal["label", "number"] = "label"
     mean: float = 0.0  # of the number that is said
     spread: Positive = 1.0
 
@@ -90,7 +90,7 @@ class SetWords:
 
     def targets(self, some: Sequence[Set]) -> Floats:
         """What is said of each set."""
-        if self.answer == "number":
+        if self.target_type == "number":
             amounts = np.array([amount(one.said, one.place) for one in some], np.float64)
             return ((amounts - self.mean) / self.spread).astype(np.float32)[:, None]
         number = {label: n for n, label in enumerate(self.labels)}
@@ -138,7 +138,7 @@ class SetData(SplitData):
     def facts(self) -> dict[str, Any]:
         """What the report says of the data."""
         words, counts = self.words, {name: part.facts() for name, part in self.parts.items()}
-        said = f"{len(words.labels)} labels" if words.answer == "label" else f"the number {words.labels[0]}"
+        said = f"{len(words.labels)} labels" if words.target_type == "label" else f"the number {words.labels[0]}"
         sizes = self.train.lengths
         rows = f"{sizes.min():,} to {sizes.max():,} rows" if sizes.min() < sizes.max() else f"{sizes.max():,} rows"
         return {
@@ -166,10 +166,10 @@ class SetSource(SplitSource):
     columns: str | list[int | str] | None = Field(
         None, description='the columns of numbers: "x,y", or a list; none: all that hold numbers'
     )
-    answer: Literal["auto", "label", "number"] = Field(
+    target_type: Literal["auto", "label", "number"] = Field(
         "auto", description="what is said; auto: a number if all are and some are no whole ones, else a label"
     )
-    longest: int = Field(2048, ge=1, description="most rows of a set; of a larger one some, drawn by a hash of each")
+    max_rows: int = Field(2048, ge=1, description="most rows of a set; of a larger one some, drawn by a hash of each")
 
     def words(self, folder: Path) -> SetWords:
         return SetWords.load(folder)
@@ -223,7 +223,7 @@ class SetSource(SplitSource):
         return example.content  # files of two splits may count their sets from 0 alike
 
     def encoded(self, examples: list[Set], words: SetWords, *, learn: bool) -> Sets:
-        rows = [words.numbers(one.few(self.longest)) for one in examples]
+        rows = [words.numbers(one.few(self.max_rows)) for one in examples]
         return laid(rows, words.targets(examples), [f"{one.place.rpartition(':')[0]}[{one.name}]" for one in examples])
 
     def _words(self, learn: list[Set], given: Any, listen: Listener) -> SetWords:
@@ -238,15 +238,15 @@ class SetSource(SplitSource):
         if isinstance(given, SetWords) and given.columns == made.columns:
             made = replace(given, group=group, label=label)
         said = [one.said for one in learn]
-        if (answer_of(said) if self.answer == "auto" else self.answer) == "number":
-            if isinstance(given, SetWords) and given.answer == "number":
+        if (answer_of(said) if self.target_type == "auto" else self.target_type) == "number":
+            if isinstance(given, SetWords) and given.target_type == "number":
                 return made
             amounts = np.array([amount(one.said, one.place) for one in learn])
             if not (spread := float(amounts.std())):
                 raise BadInput(f"{self._home}: the only number is {amounts[0]:g}, so there is nothing to learn")
-            return replace(made, labels=[str(label)], answer="number", mean=float(amounts.mean()), spread=spread)
+            return replace(made, labels=[str(label)], target_type="number", mean=float(amounts.mean()), spread=spread)
         labels = sorted({*said}, key=order)
-        if isinstance(given, SetWords) and given.answer == "label" and {*labels} <= {*given.labels}:
+        if isinstance(given, SetWords) and given.target_type == "label" and {*labels} <= {*given.labels}:
             return made
         if len(learn) < 2:
             raise BadInput(
@@ -257,7 +257,7 @@ class SetSource(SplitSource):
         if len(labels) > max(KINDS, len(learn) / 2):
             many = f"{len(labels):,} different labels of {len(learn):,} sets, such as {labels[0][:40]!r}"
             raise BadInput(f"{self._home}: {many}; a label is one of a few; name another column: data.label=...")
-        return replace(made, labels=labels, answer="label", mean=0.0, spread=1.0)
+        return replace(made, labels=labels, target_type="label", mean=0.0, spread=1.0)
 
 
 def sets_of(path: Path, group: Place, label: Place, columns: Sequence[Place], listen: Listener) -> list[Set]:

@@ -28,7 +28,7 @@ from .babi import TASK, Told, told, words_of
 class StoryWords(LabelWords):
     """The words of stories, and the answers that were learned."""
 
-    answer: ClassVar[str] = "label"  # one of several
+    target_type: ClassVar[str] = "label"  # one of several
 
     @property
     def vocab(self) -> Outputs:
@@ -95,10 +95,10 @@ class StorySource(ExampleSource):
     opened: ClassVar[type[Any]] = StoryData
 
     kind: Literal["stories"] = "stories"
-    tokens: Literal["word"] = Field("word", description="what a token is: a word in small letters, without signs")
+    tokenizer: Literal["word"] = Field("word", description="what a token is: a word in small letters, without signs")
     tasks: int | list[int] | None = Field(None, description="of a folder: only the files of these (qa1_..., qa2_...)")
-    longest: int = Field(512, ge=16, description="most tokens of a story as one text; older ones are cut off")
-    recurring: Literal["drop", "keep"] = Field(
+    max_length: int = Field(512, ge=16, description="most tokens of a story as one text; older ones are cut off")
+    duplicate_questions: Literal["drop", "keep"] = Field(
         "drop", description="training questions that valid or test ask of the same lines; keep: as published for bAbI"
     )
 
@@ -122,7 +122,7 @@ class StorySource(ExampleSource):
         return example.story
 
     def same(self, example: Told) -> str:
-        return example.place if self.recurring == "keep" else "\n".join((*example.lines, example.question))
+        return example.place if self.duplicate_questions == "keep" else "\n".join((*example.lines, example.question))
 
     def _drawn(self, found: dict[str, list[Told]]) -> dict[str, list[Told]]:
         """Held-out shares are of whole stories: of the last one too, where there are enough."""
@@ -146,7 +146,7 @@ class StorySource(ExampleSource):
 
     def encoded(self, examples: list[Told], words: LabelWords, *, learn: bool) -> Stories:
         assert isinstance(words, StoryWords)
-        return encoded(examples, words, self.longest)
+        return encoded(examples, words, self.max_length)
 
     def _files(self) -> dict[str, list[Path]]:
         every = super()._files()

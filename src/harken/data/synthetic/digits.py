@@ -37,7 +37,7 @@ def _drawn() -> tuple[Numbers, Numbers]:
     for n, form in enumerate(FORMS):
         bits = np.array([[int(line, 16) >> k & 1 for k in (3, 2, 1, 0)] for line in form])
         forms[n, 0, 1:15, 4:12] = bits.repeat(2, 0).repeat(2, 1)
-    view = torch.from_numpy(views(Change(shift=0.08, zoom=0.2, turn=12), rng, DRAWN, 16))
+    view = torch.from_numpy(views(Change(shift=0.08, zoom=0.2, rotation=12), rng, DRAWN, 16))
     grid = F.affine_grid(view, [DRAWN, 1, 16, 16], align_corners=False)
     soft = F.avg_pool2d(F.grid_sample(torch.from_numpy(forms[labels]), grid, align_corners=False), 2)
     bright = soft[:, 0].numpy() * rng.uniform(0.6, 1.0, (DRAWN, 1, 1)) + rng.normal(0, 0.08, (DRAWN, 8, 8))

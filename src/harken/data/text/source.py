@@ -48,15 +48,15 @@ class TextSource(Part):
     mix: dict[str, float] | None = Field(
         None, description="several texts and how often each is drawn: {a.txt = 0.6, b.txt = 0.4}"
     )
-    tokens: Literal["char", "byte", "word", "bpe", "wordpiece"] = Field(
+    tokenizer: Literal["char", "byte", "word", "bpe", "wordpiece"] = Field(
         "char", description="what a token is; words are split at white space only: hat. is not hat; wordpiece: BERT's"
     )
-    lower: bool = Field(True, description="wordpiece: read capitals as small letters, and letters without accents")
-    vocab: int | None = Field(
+    lowercase: bool = Field(True, description="wordpiece: read capitals as small letters, and letters without accents")
+    vocab_size: int | None = Field(
         None, ge=3, le=1_000_000, description="most tokens; none: 10,000 words, 4,096 byte pairs, 8,192 word pieces"
     )
     examples: int | None = Field(None, ge=1, description="learn from the first so many lines only")
-    batches: Literal["auto", "windows", "stream", "packed", "sentences"] = Field(
+    batching: Literal["auto", "windows", "stream", "packed", "sentences"] = Field(
         "auto",
         description="shuffled windows, readers that go on where they stopped, whole documents packed into rows, or"
         " sentences of documents, for masked words",
@@ -105,9 +105,14 @@ class TextSource(Part):
             return (block for span in learn for block in read_blocks(span))
 
         tokenizer = tokenizer or learned(
-            self.tokens, self.vocab or VOCAB[self.tokens], blocks, home, lower=self.lower, listen=listen
+            self.tokenizer,
+            self.vocab_size or VOCAB[self.tokenizer],
+            blocks,
+            home,
+            lowercase=self.lowercase,
+            listen=listen,
         )
-        apart = self.batches == "packed"
+        apart = self.batching == "packed"
         ends = apart or tokenizer.kind == "bpe"  # byte pairs have a mark for the end of a file
 
         how = self._layout(learn, tokenizer) or ends
@@ -130,7 +135,7 @@ class TextSource(Part):
         digest = fingerprint(paths, self.sha256, " + ".join(self._texts()))
         batches = self._cut(stateful)
         if self.mix and batches != "windows":
-            raise BadSetting(f"data.mix: mixed texts are drawn as windows, not as {batches}; set data.batches=windows")
+            raise BadSetting(f"data.mix: mixed texts are drawn as windows, not as {batches}; set data.batching=windows")
         names = _short(self.mix) if self.mix else ("text",)
         weights = list(self.mix.values()) if self.mix else None
         held = {n: s for n, s in splits.items() if n != "train"}
@@ -161,15 +166,15 @@ class TextSource(Part):
         return replace(opened, splits={**opened.splits, split: found})
 
     def _cut(self, stateful: bool) -> str:
-        return ("stream" if stateful else "windows") if self.batches == "auto" else self.batches
+        return ("stream" if stateful else "windows") if self.batching == "auto" else self.batching
 
     def _layout(self, spans: list[Span], tokenizer: Tokenizer) -> Layout | None:
         """How the text shows its sentences, where they are asked for."""
-        if self.batches != "sentences":
+        if self.batching != "sentences":
             return None
         if tokenizer.kind != "wordpiece":
             raise BadSetting(
-                f"data.batches=sentences: {tokenizer.kind} tokens have no marks; set data.tokens=wordpiece"
+                f"data.batching=sentences: {tokenizer.kind} tokens have no marks; set data.tokenizer=wordpiece"
             )
         return layout(next((block for span in spans for block in read_blocks(span)), ""), self.documents)
 
@@ -235,7 +240,7 @@ class TextSource(Part):
                 f"data.valid = {self.valid}, data.test = {self.test}: shares of the text lie between 0 and 1"
             )
         total = sum(_size(s) for s in spans)
-        lines = self.tokens in ("word", "bpe", "wordpiece")
+        lines = self.tokenizer in ("word", "bpe", "wordpiece")
         cuts = [0, int(total * (1 - sum(shares))), int(total * (1 - shares[1])), total]
         if shares[1] == 0:
             cuts[2] = total
@@ -264,7 +269,7 @@ class TextData:
     splits: dict[str, list[Encoded]]  # valid and test, where there are any
     names: tuple[str, ...]
     weights: list[float] | None
-    batches: str
+    batching: str
     sha256: str
     held: dict[str, tuple[str, ...]] = field(default_factory=dict)  # which of the mixed texts each split is made of
     learned: bool = True  # train is what the run learned from; else that is gone, and a judged text stands in for it
@@ -373,19 +378,19 @@ def learned(
     texts: Callable[[], Iterable[str]],
     home: Path,
     *,
-    lower: bool = True,
+    lowercase: bool = True,
     listen: Listener = silent,
 ) -> Tokenizer:
     """The tokens learned from the training text. Byte pairs take a while: they are kept, by the text's fingerprint."""
     if kind not in ("bpe", "wordpiece"):
         return train(kind, texts, vocab, listen=listen)
-    digest = hashlib.sha256(f"{kind} {vocab} {lower} 1".encode())
+    digest = hashlib.sha256(f"{kind} {vocab} {lowercase} 1".encode())
     for block in texts():
         digest.update(block.encode())
     kept = home / f"tokenizer-{digest.hexdigest()[:32]}.json"
     with suppress(BadRun, OSError):  # not there yet, or left half-written
         return Tokenizer.load(kept)
-    made = train(kind, texts, vocab, lower=lower, listen=listen)
+    made = train(kind, texts, vocab, lowercase=lowercase, listen=listen)
     beside = kept.with_name(f".tmp-{os.getpid()}-{kept.name}")
     made.save(beside)
     beside.replace(kept)

@@ -321,7 +321,7 @@ class Tokenizer:
 
 
 def train(
-    kind: str, texts: Callable[[], Iterable[str]], vocab: int, *, lower: bool = True, listen: Listener = silent
+    kind: str, texts: Callable[[], Iterable[str]], vocab: int, *, lowercase: bool = True, listen: Listener = silent
 ) -> Tokenizer:
     """Learn the tokens of a text. `texts()` gives its blocks and may be called twice; memory does not grow with them.
 
@@ -329,13 +329,15 @@ def train(
     appearance. `lower`: wordpiece reads capitals as small letters, and letters without their accents.
     """
     if kind not in KINDS:
-        raise BadSetting(f"data.tokens={kind}: not known; accepted are {', '.join(KINDS)}.{did_you_mean(kind, KINDS)}")
+        raise BadSetting(
+            f"data.tokenizer={kind}: not known; accepted are {', '.join(KINDS)}.{did_you_mean(kind, KINDS)}"
+        )
     if not (least := {"word": 3, "bpe": 257, "wordpiece": 7}.get(kind, 0)) <= vocab <= VOCAB_CAP:
-        raise BadSetting(f"data.vocab={vocab}: not for {kind} tokens; accepted is {least} to {VOCAB_CAP}")
+        raise BadSetting(f"data.vocab_size={vocab}: not for {kind} tokens; accepted is {least} to {VOCAB_CAP}")
     if kind in ("byte", "bpe"):
         return Tokenizer(_spec("byte", _BYTES) if kind == "byte" else _learn_pairs(texts, vocab, listen))
     if kind == "wordpiece":
-        return Tokenizer(_learn_pieces(texts, vocab, _CLEANED | {"lowercase": lower}, listen))
+        return Tokenizer(_learn_pieces(texts, vocab, _CLEANED | {"lowercase": lowercase}, listen))
     seen, count = np.zeros(0x110000, bool), Counter[str]()
     for text in _told(texts(), listen):
         if kind == "char":

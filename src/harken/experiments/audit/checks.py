@@ -296,7 +296,9 @@ def _few(batch: Batch, L: int) -> Batch:
 
 def _step(model: nn.Module, task: Learning, micro: int | None) -> Step:
     """The training's own step, which clips nothing."""
-    plain = Train(device="cpu", precision="float32", compile="no", optimizer="sgd", momentum=0, clip=0, micro=micro)
+    plain = Train(
+        device="cpu", precision="float32", compile="no", optimizer="sgd", momentum=0, grad_clip=0, micro_batch=micro
+    )
     return Step(model.eval(), _afresh(task), plain, listen=silent)
 
 

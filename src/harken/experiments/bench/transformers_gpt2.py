@@ -66,7 +66,7 @@ def learning(model: Any, batch: Callable[[int, int], Batch], train: Train) -> Ca
             logits = call(input_ids=here.tokens, use_cache=False).logits
             loss = nn.functional.cross_entropy(logits.flatten(0, 1), here.targets.flatten())
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), train.clip)
+        nn.utils.clip_grad_norm_(model.parameters(), train.grad_clip)
         rule.step()
         rule.zero_grad()
 

@@ -51,7 +51,7 @@ def regress(
         raise BadInput(f"{table}: was taken for {source.kind}; a table of texts with labels is needed")
     opened = source.model_copy(update={"examples": ALL}).open(tokenizer=reader(model.model, model.tokenizer)[1])
     words: TextLabels = opened.words
-    if words.pair or words.answer == "several":
+    if words.pair or words.target_type == "multilabel":
         raise BadInput(
             f"{table}: {'two texts' if words.pair else 'several labels'} in a row; one of each is regressed on"
         )
@@ -66,7 +66,7 @@ def regress(
         fit = regression(x["train"][:n], y["train"][:n], x["valid"], _measure(y["valid"]))
         judged = _measure(y[split])(fit(x[split]))
         rows.append({"labels": n, "components": fit.many, "regression": judged, "valid": max(fit.tried)})
-    metric = "pearson" if words.answer == "number" else "accuracy"
+    metric = "pearson" if words.target_type == "number" else "accuracy"
     if minutes is not None:
         budget = {"train.minutes": minutes, "train.seed": asked.seed}
         axes = {"data.examples": [row["labels"] for row in rows]}
@@ -91,7 +91,7 @@ def sizes(n: int) -> list[int]:
 def _targets(words: TextLabels, part: Labelled) -> Floats:  # N C
     """Numbers, or a column of 0 and 1 for each label."""
     y = words.targets(part.rows)
-    return y.astype(np.float64) if words.answer == "number" else np.eye(len(words.labels))[y]
+    return y.astype(np.float64) if words.target_type == "number" else np.eye(len(words.labels))[y]
 
 
 def _measure(y: Floats) -> Measure:

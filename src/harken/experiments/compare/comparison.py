@@ -309,7 +309,7 @@ def _together(plan: Plan, row: Settings, places: Mapping[int, Path], before: Seq
         return True
     listen("notice", text=f"seeds {first} to {last} are trained together; each gets its share of the time")
     group = next(own.parent.glob(f"{escape(own.name)}{TO}*"), own.with_name(f"{own.name}{TO}{last}"))
-    resume, more = (group / "recipe.toml").is_file(), {"train.seeds": last - first + 1, "train.members": "all"}
+    resume, more = (group / "recipe.toml").is_file(), {"train.seeds": last - first + 1, "train.keep_seeds": "all"}
     try:
         train(plan.what, out=group, settings={} if resume else given | more, resume=resume, listen=listen)
     except Stopped:

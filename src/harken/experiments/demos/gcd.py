@@ -8,7 +8,7 @@ from harken.experiments.train import train
 
 from .translate import Shown
 
-SETTINGS = {"data.base": 30, "data.largest": 10_000, "data.operands": "log-uniform", "data.outcomes": "log-uniform"}
+SETTINGS = {"data.base": 30, "data.max_operand": 10_000, "data.operands": "log-uniform", "data.outcomes": "log-uniform"}
 ASKED = ("160 120", "300 450", "77 42", "1001 13")
 SHOWN = (1, 2, 3, 4, 5, 6, 7, 10, 11, 14, 15, 30)  # gcds that are told
 

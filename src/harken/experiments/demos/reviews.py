@@ -23,9 +23,9 @@ from harken.training import cost as meter
 
 from .translate import Shown
 
-HELD = {"data.valid": 0.03, "data.test": 0.12, "data.longest": 64}  # a look at valid costs a large body much
+HELD = {"data.valid": 0.03, "data.test": 0.12, "data.max_length": 64}  # a look at valid costs a large body much
 LABELS = {"movie-sentences": 2000, "opinions": 400}  # how many are learned from
-OWN = {"model.kind": "bert", "model.d": 64, "model.layers": 2, "data.vocab": 400, "train.lr": 1e-2}
+OWN = {"model.kind": "bert", "model.d": 64, "model.layers": 2, "data.vocab_size": 400, "train.lr": 1e-2}
 Rows = Mapping[str, tuple[str, Settings]]  # by its folder: what it is called, and what is special about it
 SHOWN = 5  # held-out reviews
 TYPED = "It is not a great film, but I laughed a lot."

@@ -48,7 +48,7 @@ class Shown:
 def text(*, minutes: float = 3.7, out: str | Path | None = None, listen: Listener = silent) -> Shown:
     """Lab 01: learn to write, from the catalogue's Shakespeare."""
     fetched, whose = _fetched("shakespeare", "tales", listen)
-    run = train(str(fetched), out=out, minutes=minutes, settings={"data.tokens": "char"}, listen=listen)
+    run = train(str(fetched), out=out, minutes=minutes, settings={"data.tokenizer": "char"}, listen=listen)
     place, begin = quote(str(run.path)), "Tom" if fetched.name == "tales.txt" else "To be"
     hints = {
         f'harken generate {place} "{begin}"': "let it go on",
@@ -63,7 +63,7 @@ def translate(*, minutes: float = 3.7, out: str | Path | None = None, listen: Li
     """Lab 02: learn to translate, from the catalogue's English-French sentences. `watch` tells how far it is."""
     fetched, whose = _fetched("tatoeba-fra", "phrases", listen)
     watch = Watch(listen)
-    run = train(str(fetched), out=out, minutes=minutes, settings={"data.most_words": WORDS}, listen=watch)
+    run = train(str(fetched), out=out, minutes=minutes, settings={"data.max_words": WORDS}, listen=watch)
     watch.translate(run)
     picture, looks = run.path / "attention.png", cross(run, LOOKED_INTO)
     place = quote(str(run.path))

@@ -12,7 +12,7 @@ def shown_nodes(loaded: Run, task: Any, place: str) -> tuple[list[dict[str, Any]
     """What is said of a few held-out ones, beside what is so; and what else can be done with such a run."""
     data = task.data
     part = data.splits.get("test") or data.splits.get("valid") or []
-    some, ask = part[:: -(-len(part) // SAMPLES)] if part else [], data.words.ask
+    some, ask = part[:: -(-len(part) // SAMPLES)] if part else [], data.words.target_level
     names = data.raw.graphs if ask == "graph" else data.raw.names
     if ask == "edge":
         asked = ["--".join(names[end] for end in data.asked[n].tolist()) for n in some]

@@ -136,7 +136,7 @@ def _grouped(loaded: Run, task: Any, place: str) -> Found:
 
 
 def _true(words: Any, target: float) -> str:
-    number = words.answer == "number"
+    number = words.target_type == "number"
     return f"{target * words.spread + words.mean:.3g}" if number else str(words.labels[int(target)])
 
 

@@ -17,6 +17,6 @@ def ask_text(run: "Run", question: str, context: str) -> dict[str, Any]:
         if not text.strip():
             raise BadInput(f"{name}={text!r}: is empty; give a {name}")
     how, unanswerable = run.recipe.data, run.facts.get("data", {}).get("unanswerable", {})
-    part = asked([Question("", question, context, None, ())], run.tokenizer, how.longest, how.overlap)
-    (best,), _ = answered(run.model, part, run.recipe.task.longest, none=bool(unanswerable.get("train")))
+    part = asked([Question("", question, context, None, ())], run.tokenizer, how.max_length, how.overlap)
+    (best,), _ = answered(run.model, part, run.recipe.task.max_answer_length, none=bool(unanswerable.get("train")))
     return {"answer": best.text, "score": best.score, "start": best.start, "end": best.end}

@@ -25,7 +25,7 @@ def caption(run: "Run", picture: Any, *, index: int = 0, **search: Any) -> Any:
     list; with `alternatives`, the best ones with their scores."""
     run.must("caption")
     alone = isinstance(picture, str | Path) or getattr(picture, "ndim", 0) in (2, 3)
-    how = Search.of({"longest": run.recipe.task.longest, **search})
+    how = Search.of({"max_new_tokens": run.recipe.task.max_new_tokens, **search})
     shown = [picture] if alone else list(picture)
     found = written(run.finder, _words(run).both, [_laid(run, one) for one in shown], how, first=index)
     best = [[{"text": text, "score": score} for text, score in each] for each in found]
@@ -44,7 +44,7 @@ def trace_caption(run: "Run", picture: Any, target: str | None = None) -> Trace:
     kinds: dict[str, list[Any]] = {"encoder": [], "cross": [], "self": []}
     for name, view in views.items():
         kinds["encoder" if name.startswith("encoder.") else "cross" if "cross" in name else "self"].append(view)
-    wide = math.ceil(words.side / run.recipe.model.cut(words.side))
+    wide = math.ceil(words.image_size / run.recipe.model.cut(words.image_size))
     return Trace([*words.both.target.words(ids), EDGE], kinds, [f"{n // wide},{n % wide}" for n in range(wide**2)])
 
 
@@ -54,4 +54,4 @@ def _words(run: "Run") -> CaptionWords:
 
 def _laid(run: "Run", picture: Any) -> torch.Tensor:  # C S S
     words = _words(run)
-    return words.fitted(fitted(pixels_of(picture), words.side))
+    return words.fitted(fitted(pixels_of(picture), words.image_size))

@@ -23,7 +23,7 @@ def label_texts(run: "Run", texts: Sequence[Given]) -> list[list[dict[str, Any]]
         return []
     words = cast(TextLabels, run.tokenizer)
     side, second, _ = words.texts(
-        [parted(text, pair=words.pair, told="this run was trained on") for text in texts], run.recipe.data.longest
+        [parted(text, pair=words.pair, told="this run was trained on") for text in texts], run.recipe.data.max_length
     )
     y = answers(run.model, Texts(side, second, np.zeros(len(side), np.int64)))
     return said(words, y)
@@ -31,7 +31,7 @@ def label_texts(run: "Run", texts: Sequence[Given]) -> list[list[dict[str, Any]]
 
 def said(words: Any, y: Tensor) -> list[list[dict[str, Any]]]:  # N C
     """What these outputs say: labels, the likeliest first; of several at once each by itself; of a number its value."""
-    answer = getattr(words, "answer", "label")
+    answer = getattr(words, "target_type", "label")
     if answer == "number":
         return [[{"label": words.labels[0], "value": value * words.spread + words.mean}] for value in y[:, 0].tolist()]
     return ranked(words.labels, y.softmax(-1) if answer == "label" else y.sigmoid())

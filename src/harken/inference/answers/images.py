@@ -40,13 +40,13 @@ def trace_picture(run: "Run", picture: Any) -> Trace:
     x = _seen(picture, lens)[None].to(run.device)
     with watching(run.model) as views:
         run.model(lens.numbers(x))
-    wide = math.ceil(lens.side / run.recipe.model.cut(lens.side))
+    wide = math.ceil(lens.image_size / run.recipe.model.cut(lens.image_size))
     first = ["CLS"] * (run.recipe.model.pool == "first")
     return Trace([*first, *(f"{n // wide},{n % wide}" for n in range(wide**2))], {"self": list(views.values())})
 
 
 def _seen(picture: Any, lens: Lens) -> Tensor:  # C S S
-    return coloured(fitted(pixels_of(picture, lens.white), lens.side), len(lens.mean))
+    return coloured(fitted(pixels_of(picture, lens.white), lens.image_size), len(lens.mean))
 
 
 def pixels_of(picture: Any, white: int = 0) -> Any:  # H W C

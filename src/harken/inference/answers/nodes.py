@@ -30,7 +30,7 @@ def label_nodes(run: "Run", given: Sequence[Any]) -> list[list[dict[str, Any]]]:
     data, task = _bound(run, asked)
     words = data.words
     names = {name: n for n, name in enumerate(_names(data))}
-    if words.ask == "edge":
+    if words.target_level == "edge":
         y = task.answers(run.model, _pairs(asked, names, data))
         return ranked(words.labels, torch.stack([(-y).sigmoid(), y.sigmoid()], 1))
     which = [_number(one, names, data) for one in asked] if asked else list(names.values())
@@ -46,7 +46,7 @@ def named_nodes(run: "Run", given: Sequence[str]) -> tuple[list[str], list[str]]
 
 
 def _names(data: "GraphData") -> list[str]:
-    return data.raw.graphs if data.words.ask == "graph" else data.raw.names
+    return data.raw.graphs if data.words.target_level == "graph" else data.raw.names
 
 
 def _bound(run: "Run", asked: list[str]) -> tuple["GraphData", Any]:
@@ -77,7 +77,7 @@ def _known(run: "Run", name: str) -> bool:
 
 def _number(name: str, names: dict[str, int], data: "GraphData") -> int:
     if name not in names:
-        what = f"no {'graph' if data.words.ask == 'graph' else 'node'} of {data.raw.place}"
+        what = f"no {'graph' if data.words.target_level == 'graph' else 'node'} of {data.raw.place}"
         some = f"it has {len(names):,}, such as {', '.join([*names][:3])}.{did_you_mean(name, names)}"
         raise BadInput(f"{name!r}: {what}; {some}")
     return names[name]

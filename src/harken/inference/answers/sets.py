@@ -23,7 +23,7 @@ def label_sets(run: "Run", given: Sequence[Any]) -> list[list[dict[str, Any]]]:
     words, some = cast(SetWords, run.tokenizer), [one for each in given for one in _sets(run, each)]
     if not some:
         return []
-    rows = [words.numbers(one.few(run.recipe.data.longest)) for one in some]
+    rows = [words.numbers(one.few(run.recipe.data.max_rows)) for one in some]
     return said(words, answers(run.model, laid(rows, np.zeros(len(rows), np.int64), [one.name for one in some])))
 
 

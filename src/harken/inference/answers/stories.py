@@ -46,7 +46,7 @@ class Story:
             raise BadInput("the story: there is no line in it; tell one before it is asked, such as: Joe went home.")
         if not self.by_line:
             asked = Told(tuple(self.lines), question, "", (), "", "", "")
-            return answers(self.model, encoded([asked], self.words, self.run.recipe.data.longest).texts)[0]
+            return answers(self.model, encoded([asked], self.words, self.run.recipe.data.max_length).texts)[0]
         memory = torch.cat(list(self.memory), 2)
         ages = torch.arange(memory.shape[2] - 1, -1, -1, device=ids.device)[None]
         real = torch.ones_like(ages, dtype=torch.bool)

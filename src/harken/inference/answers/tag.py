@@ -25,7 +25,7 @@ def tag_texts(model: Any, words: LabelWords, texts: Sequence[str], how: TagSourc
         Sentence([text[a:b] for a, b in spots], [words.labels[0]] * len(spots))
         for text, spots in zip(texts, places, strict=True)
     ]
-    tags, sure, _ = predicted(model, tagged(some, words, how.longest), words.labels)
+    tags, sure, _ = predicted(model, tagged(some, words, how.max_length), words.labels)
     return [
         [
             {"label": label, "text": text[(a := at[i][0]) : (b := at[j - 1][1])], "start": a, "end": b}
