@@ -28,14 +28,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from harken import machine
-from harken.data.batch import IGNORE, Tokens
+from harken.data.batch import IGNORE, Array
 from harken.data.stories.babi import TASK
-from harken.data.stories.batch import Shelf, StoryBatch, StoryBatches
+from harken.data.stories.batch import StoryTable, StoryBatch, StoryBatches
 from harken.events import silent
 from harken.experiments.choose import choose
-from harken.recipe import GIVEN, Recipe, override, resolve
-from harken.tasks import Loss
-from harken.training.stacked_seeds import ManyTrainer, Several, Together
+from harken.recipe import OVERRIDE, Recipe, parse_override, resolve
+from harken.tasks import BoundTask, Loss
+from harken.training.stacked_seeds import StackedTrainer, StackedTask, StackedModels
 
 # error in %, 1,000 questions a task, 3 hops, position encoding, linear start, random noise (Sukhbaatar 2015)
 ALONE = (0.1, 8.2, 41.8, 4.4, 13.7, 7.9, 20.3, 11.7, 13.6, 9.7, 0.7, 0, 0.3, 0.9, 0, 0.4, 51.0, 10.5, 81.4, 0)
@@ -51,31 +51,31 @@ class Stock:
 
     def __init__(self, recipe: Recipe, data: Any, *, joint: bool) -> None:
         self.data, self.memory, self.joint, self.made = data, recipe.model.memory, joint, dict[Any, Any]()
-        self.names = {name: n for n, name in enumerate(dict.fromkeys(each.task for each in data.train.asked))}
+        self.names = {name: n for n, name in enumerate(dict.fromkeys(each.task for each in data.train.questions))}
 
     def once(self, make: Callable[..., Any], *which: Any) -> Any:
         if (make.__name__, *which) not in self.made:
             self.made[make.__name__, *which] = make(*which)
         return self.made[make.__name__, *which]
 
-    def shelf(self, split: str, device: torch.device) -> Shelf:
-        return Shelf(self.data.parts[split], self.memory, device)
+    def shelf(self, split: str, device: torch.device) -> StoryTable:
+        return StoryTable(self.data.parts[split], self.memory, device)
 
-    def mine(self, split: str, name: str | None) -> Tokens:
+    def mine(self, split: str, name: str | None) -> Array:
         """The numbers of the questions of a task, or of all."""
-        return np.flatnonzero([name in (None, each.task) for each in self.data.parts[split].asked])
+        return np.flatnonzero([name in (None, each.task) for each in self.data.parts[split].questions])
 
     def choices(self, split: str, device: torch.device) -> tuple[Tensor, Tensor]:
         """For each task a low score of the answers that are not its own; and of which task each question is."""
         train = self.data.train
-        barred = torch.full((len(self.names), len(self.data.words.labels)), 0.0 if self.joint else BARRED)
-        barred[[self.names[each.task] for each in train.asked], train.targets] = 0
-        of = torch.tensor([self.names[each.task] for each in self.data.parts[split].asked])
+        barred = torch.full((len(self.names), len(self.data.processor.labels)), 0.0 if self.joint else BARRED)
+        barred[[self.names[each.task] for each in train.questions], train.targets] = 0
+        of = torch.tensor([self.names[each.task] for each in self.data.parts[split].questions])
         return barred.to(device), of.to(device)
 
     def says(self, model: Any, split: str, picks: Tensor, **how: Any) -> Tensor:  # B answers
         barred, of = self.once(self.choices, split, picks.device)
-        told = self.once(self.shelf, split, picks.device).told(picks, how.pop("blanks", None))
+        told = self.once(self.shelf, split, picks.device).model_inputs(picks, how.pop("blank_positions", None))
         y: Tensor = model(**told, **how).float()
         return y + barred[of[picks]]
 
@@ -83,36 +83,36 @@ class Stock:
 class OwnBatches(StoryBatches):
     """Batches of some of the stories; an epoch is as many steps for all models."""
 
-    def __init__(self, mine: Tokens, steps: int, *given: Any, **how: Any) -> None:
+    def __init__(self, mine: Array, steps: int, *given: Any, **how: Any) -> None:
         super().__init__(*given, **how)
         self.mine, self.steps = mine, steps
 
-    def order(self, rng: np.random.Generator) -> Tokens:
+    def order(self, rng: np.random.Generator) -> Array:
         laps = -(-self.steps * self.rows // len(self.mine))
         return np.concatenate([rng.permutation(self.mine) for _ in range(laps)])
 
 
-class Own:
+class Own(BoundTask):
     """The questions of one task, or of all."""
 
-    splits, tokens = (), 1
+    splits, tokens_per_batch = (), 1
 
     def __init__(self, recipe: Recipe, stock: Stock, name: str | None, steps: int, seed: int) -> None:
         self.stock, self.steps = stock, steps
         how: Any = {"seed": seed, "noise": recipe.task.noise, "linear": recipe.task.linear_start}
         given = stock.once(stock.shelf, "train", torch.device("cpu")), recipe.train.batch, recipe.model.memory
         self.batches = OwnBatches(stock.once(stock.mine, "train", name), steps, *given, **how)
-        self.batch, self.epoch = self.batches.batch, self.batches.epoch
+        self.batch, self.epoch_batch = self.batches.batch, self.batches.epoch
 
-    def made_on(self, device: torch.device) -> None:
+    def sample_on(self, device: torch.device) -> None:
         self.batches.device = device
 
     def loss(self, model: Any, batch: StoryBatch, start: int = 0) -> Loss:
-        y = self.stock.says(model, "train", batch.tokens[:, 0], attend_empty_slots=batch.blanks, linear=batch.linear)
+        y = self.stock.says(model, "train", batch.tokens[:, 0], blank_positions=batch.blank_positions, linear=batch.linear)
         return Loss(F.cross_entropy(y, batch.targets, reduction="sum"))
 
 
-def trained(recipe: Recipe, stock: Stock, names: Sequence[str | None], restarts: int) -> tuple[Together, float]:
+def trained(recipe: Recipe, stock: Stock, names: Sequence[str | None], restarts: int) -> tuple[StackedModels, float]:
     """So many models of each task, all learned as one; and the seconds of learning."""
     steps = max(len(stock.once(stock.mine, "train", name)) for name in names) // recipe.train.batch
     models, tasks = list[Any](), list[Any]()
@@ -121,22 +121,22 @@ def trained(recipe: Recipe, stock: Stock, names: Sequence[str | None], restarts:
             torch.manual_seed(seed)
             models.append(recipe.model.build(stock.data.vocab))
             tasks.append(Own(recipe, stock, name, steps, seed))
-    trainer = ManyTrainer(Together(models), Several(tasks), recipe.train, listen=silent)
+    trainer = StackedTrainer(StackedModels(models), StackedTask(tasks), recipe.train, listen=silent)
     trainer.model.train()
     total = round((recipe.train.epochs or 1) * steps)
     begin = time.perf_counter()
     for _ in range(total):
         trainer.update(total, read=False)
-    machine.wait(trainer.device)
+    machine.synchronize(trainer.device)
     return trainer.model, time.perf_counter() - begin
 
 
 @torch.no_grad()
-def judged(many: Together, stock: Stock, split: str, names: Sequence[str | None]) -> tuple[Tensor, Tensor]:
+def judged(many: StackedModels, stock: Stock, split: str, names: Sequence[str | None]) -> tuple[Tensor, Tensor]:
     """The share of the questions that each model answers wrongly, and its loss: tasks restarts."""
     device = next(many.parameters()).device
     each = [torch.from_numpy(stock.once(stock.mine, split, name)) for name in names]
-    most, per = max(map(len, each)), many.members // len(names)
+    most, per = max(map(len, each)), many.n_models // len(names)
     picks = torch.stack([some[torch.arange(most) % len(some)] for some in each]).to(device).repeat_interleave(per, 0)
     real = torch.stack([torch.arange(most) < len(some) for some in each]).to(device).repeat_interleave(per, 0)
     gold = stock.once(stock.shelf, split, device).targets[picks]
@@ -145,7 +145,7 @@ def judged(many: Together, stock: Stock, split: str, names: Sequence[str | None]
     def ask(one: Any, picks: Tensor) -> Tensor:
         return stock.says(one, split, picks)
 
-    y = torch.cat([many.each(ask, {"picks": some}) for some in picks.split(AT_ONCE, 1)], 1)  # models N answers
+    y = torch.cat([many.vmap(ask, {"picks": some}) for some in picks.split(AT_ONCE, 1)], 1)  # models N answers
     wrong = (y.argmax(-1) != gold) & real
     loss = F.cross_entropy(y.transpose(1, 2), gold, ignore_index=IGNORE, reduction="none") * real
     return tuple((x.sum(1) / real.sum(1)).cpu().view(len(names), per) for x in (wrong, loss))  # type: ignore[return-value]
@@ -191,7 +191,7 @@ def main() -> None:
         "data.duplicate_questions": "keep",
         "train.device": given.device,
         **({"model.d": 50, "train.epochs": 60, "task.linear_start": 30} if given.joint else {}),
-        **dict(map(override, given.settings)),
+        **dict(map(parse_override, given.settings)),
     }
     for hops in map(int, given.hops.split(",")):
         race(given, home, asked, {**settings, "model.hops": hops})
@@ -201,8 +201,8 @@ def race(given: argparse.Namespace, home: Path, asked: list[int], settings: dict
     recipe = choose(str(home), {**settings, "data.tasks": asked}).recipe
     device, found, seconds = machine.pick_device(given.device), dict[str, list[float]](), 0.0
     for some in groups(given, recipe, asked, on_gpu=device.type == "cuda"):
-        mine = resolve(("the recipe", recipe.settings()), (GIVEN, {"data.tasks": some}))
-        errors, more = best(given, mine, mine.open())
+        mine = resolve(("the recipe", recipe.settings()), (OVERRIDE, {"data.tasks": some}))
+        errors, more = best(given, mine, mine.load_data())
         found, seconds = found | errors, seconds + more
         told = ", ".join(f"{name} {each[0]:.1f}" for name, each in errors.items())
         print(f"  {told} after {more:.0f} s", file=sys.stderr, flush=True)  # a group takes minutes on a CPU
@@ -229,7 +229,7 @@ def groups(given: argparse.Namespace, recipe: Recipe, asked: list[int], *, on_gp
         return [asked]
     if given.together == "no" or not on_gpu:
         return [[n] for n in asked]
-    told = [each for each in recipe.open().train.asked if len(each.lines) > SHORT]
+    told = [each for each in recipe.load_data().train.questions if len(each.lines) > SHORT]
     long = {int(each.task.split()[1]) for each in told}
     return [some for some in ([n for n in asked if n not in long], [n for n in asked if n in long]) if some]
 

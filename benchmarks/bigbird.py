@@ -27,8 +27,8 @@ from torch import Tensor
 
 from harken import machine
 from harken.core import FULL, ScaledDot, Structure, attend, bigbird, explicit
-from harken.models.bert import Shape
-from harken.models.bigbird import tiled
+from harken.core.backends.blocks import blockwise
+from harken.models.bert import BERTSettings
 
 VOCAB = 1000
 BLOCKS = {  # of a shape: words in a block, blocks to each side, hubs, drawn ones
@@ -39,13 +39,13 @@ Turn = Callable[[], None]
 
 
 def relation(L: int, block: int, near: int, hubs: int, links: int) -> Structure:
-    return tiled(bigbird(-(-L // block), near, hubs, links), block)
+    return blockwise(bigbird(-(-L // block), near, hubs, links), block)
 
 
 def proof(L: int, device: torch.device) -> dict[str, Any]:
     """The largest difference between the blocks and the dense mask."""
     structure, D = relation(L, 64, 1, 2, 3), 64
-    layout = structure.lay(1, L, L, device)
+    layout = structure.layout(1, L, L, device)
     q, k, v, toward = (torch.randn(1, 2, L, D, dtype=torch.float64, device=device) for _ in range(4))
     given = [x.requires_grad_() for x in (q, k, v)]
     gaps = []
@@ -83,8 +83,8 @@ def models(options: argparse.Namespace, L: int, device: torch.device, kind: torc
     """A forward and a backward pass of each encoder."""
     same = {"d": options.d, "layers": options.layers, "heads": options.heads, "context": L, "dropout": 0.0}
     plain = {"act": "gelu-tanh", "pooler": False, "follows": False, "fill": False}
-    made = {name: Shape(**same, **plain, structure="bigbird", **how).build(VOCAB) for name, how in BLOCKS.items()}
-    made |= {"transformers block_sparse": theirs(options, L), "harken dense": Shape(**same, **plain).build(VOCAB)}
+    made = {name: BERTSettings(**same, **plain, structure="bigbird", **how).build(VOCAB) for name, how in BLOCKS.items()}
+    made |= {"transformers block_sparse": theirs(options, L), "harken dense": BERTSettings(**same, **plain).build(VOCAB)}
     tokens = torch.randint(VOCAB, (options.batch, L), device=device)
 
     def turn(model: torch.nn.Module) -> None:
@@ -142,10 +142,10 @@ def contest(turns: dict[str, Turn], told: dict[str, Any], device: torch.device, 
             print(json.dumps({**told, "name": name, "failed": "out of memory"}), flush=True)
     for _ in range(rounds):
         for name in bytes_:
-            machine.wait(device)
+            machine.synchronize(device)
             start = time.perf_counter()
             turns[name]()
-            machine.wait(device)
+            machine.synchronize(device)
             seconds.setdefault(name, []).append(time.perf_counter() - start)
     middle = {name: statistics.median(seen) for name, seen in seconds.items()}
     for name, seen in seconds.items():

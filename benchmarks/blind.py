@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("--places", type=int, default=4000)
     options = parser.parse_args()
     run = harken.load(options.run, device="cpu")
-    stream = np.asarray(run.recipe.data.open(tokenizer=run.tokenizer).splits[options.split][0].tokens, np.int64)
+    stream = np.asarray(run.recipe.data.load_data(tokenizer=run.tokenizer).splits[options.split][0].tokens, np.int64)
     L = run.model.context
     places = np.random.default_rng(0).integers(L, len(stream), options.places)
     before = torch.from_numpy(np.stack([stream[p - L : p] for p in places]))

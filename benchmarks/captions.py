@@ -19,9 +19,9 @@ import torch
 import harken
 from harken.data import catalogue
 from harken.data.images import image_readers
-from harken.data.synthetic import collages
+import collages
 from harken.data.synthetic.digits import CLOTHES
-from harken.recipe import override
+from harken.recipe import parse_override
 
 CPU: dict[str, Any] = {"model.d": 64, "model.layers": 2, "model.decoder_layers": 1}
 GPU: dict[str, Any] = {"train.batch": 256}
@@ -31,10 +31,10 @@ EACH: dict[str, Any] = {"train.optimizer": "muon", "train.lr": 1e-2, "task.metri
 def photos(folder: str | None, home: Path) -> Path:
     """Collages, made now."""
     path = Path(folder) if folder else catalogue.fetch("fashion-mnist").path
-    inside = image_readers.readable(sorted(path.iterdir())) if path.is_dir() else [path]
-    album = image_readers.joined([image_readers.Reader(names=CLOTHES).read(p) for p in inside])
+    inside = image_readers.readable_paths(sorted(path.iterdir())) if path.is_dir() else [path]
+    album = image_readers.ImageCollection.concat([image_readers.ImageReader(names=CLOTHES).read(p) for p in inside])
     assert album.pixels is not None
-    return collages.write(home / "collages", collages.collages(album.pixels[:, 0].numpy(), album.labels))
+    return collages.write_files(home / "collages", collages.collages(album.pixels[:, 0].numpy(), album.labels))
 
 
 def main() -> None:
@@ -47,7 +47,7 @@ def main() -> None:
     given = parser.parse_args()
     gpu = torch.cuda.is_available()
     minutes = given.minutes or (3.0 if gpu else 5.0)
-    settings = {**(GPU if gpu else CPU), **EACH, "train.seed": given.seed, **dict(map(override, given.settings))}
+    settings = {**(GPU if gpu else CPU), **EACH, "train.seed": given.seed, **dict(map(parse_override, given.settings))}
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
         for what in [given.only] if given.only else ["scenes", "collages"]:

@@ -29,8 +29,8 @@ from transformers import BertConfig, BertForSequenceClassification, DataCollator
 
 from harken import machine
 from harken.bridge import weight_mapping
-from harken.bridge.folder import Folder
-from harken.bridge.importer import bring
+from harken.bridge.folder import ModelFolder
+from harken.bridge.importer import import_model
 from harken.experiments.choose import choose
 from harken.experiments.train import prepare
 
@@ -96,11 +96,11 @@ def gradients(theirs: BertForSequenceClassification, trainer, folder: Path, kind
     for model in (theirs.to(device, kind), ours.to(device, kind)):
         model.eval()  # nothing is dropped
     batch, texts = task.batch(0, 0), task.data.train.texts
-    loss = task.loss(ours, batch.to(device)).total / batch.count
+    loss = task.loss(ours, batch.to(device)).total / batch.n_targets
     loss.backward()
-    picks = batch.which[batch.which >= 0].numpy()
-    ids, lengths = texts.side.gather(picks)
-    rows = [[*part, texts.side.edge] for part in np.split(ids, np.cumsum(lengths)[:-1])]
+    picks = batch.text_index[batch.text_index >= 0].numpy()
+    ids, lengths = texts.tokens.gather(picks)
+    rows = [[*part, texts.tokens.edge] for part in np.split(ids, np.cumsum(lengths)[:-1])]
     rows = [torch.tensor(row, device=device) for row in rows]
     real = torch.nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], True)
     targets = torch.from_numpy(texts.targets[picks]).to(device)
@@ -108,8 +108,8 @@ def gradients(theirs: BertForSequenceClassification, trainer, folder: Path, kind
     other = theirs(input_ids=padded, attention_mask=real, labels=targets).loss
     other.backward()
     named, found = dict(theirs.named_parameters()), {}
-    source = Folder(folder)
-    takes = {f"body.{name}": take for name, take in weight_mapping.matched(source, weight_mapping.find(source)).items()}
+    source = ModelFolder(folder)
+    takes = {f"body.{name}": take for name, take in weight_mapping.match_tensors(source, weight_mapping.find_mapping(source)).items()}
     for name, own in ours.named_parameters():
         if name in takes:
             wanted = takes[name].of(named[f"bert.{takes[name].name}"].grad)
@@ -189,7 +189,7 @@ def our_turn(trainer) -> Turn:
 def many(task, begin: int, steps: int) -> int:
     """Texts in these updates of harken's."""
     batches = (task.batch(*divmod(step, task.steps)) for step in range(begin, begin + steps))
-    return sum(int((batch.which >= 0).sum()) for batch in batches)
+    return sum(int((batch.text_index >= 0).sum()) for batch in batches)
 
 
 def host(task, steps: int = 200) -> float:
@@ -204,10 +204,10 @@ def contest(turns: dict[str, Turn], task, device: torch.device, options: argpars
     rates: dict[str, list[float]] = {name: [] for name in turns}
     for n in range(options.rounds + 1):  # the first is not counted: kernels are chosen, code is compiled
         for name, turn in turns.items():
-            machine.wait(device)
+            machine.synchronize(device)
             start = time.perf_counter()
             texts = turn(options.steps)
-            machine.wait(device)
+            machine.synchronize(device)
             seconds = time.perf_counter() - start
             texts = many(task, texts, options.steps) if name == "harken" else texts
             if n:
@@ -234,7 +234,7 @@ def main() -> None:
     data = options.data or noise(place / "texts.tsv")
     tokenizer = words(data, options.tokenizer)
     theirs = peer(options, place / "theirs", tokenizer)
-    bring(place / "theirs", place / "run")
+    import_model(place / "theirs", place / "run")
     settings = {"from": str(place / "run"), "data.max_length": PADDED, "train.batch": BATCH, "train.lr": 2e-5}
     recipe = choose(str(data), settings | {"model.pool": "first", "data.valid": 0.0, "data.test": 0.0}).recipe
     opened, trainer = prepare(recipe, lambda *_, **__: None)
@@ -247,7 +247,7 @@ def main() -> None:
     print(json.dumps(facts | {"transformers": transformers.__version__, **machine.describe(trainer.device)}))
     for kind in (torch.float32, torch.float64):
         print(json.dumps(gradients(theirs, trainer, place / "theirs", kind)), flush=True)
-    encoded = [[*part, texts.side.edge] for part in np.split(texts.side.ids, texts.side.starts[1:-1])]
+    encoded = [[*part, texts.tokens.edge] for part in np.split(texts.tokens.ids, texts.tokens.starts[1:-1])]
     rows = [{"input_ids": list(map(int, ids)), "label": int(y)} for ids, y in zip(encoded, texts.targets, strict=True)]
     asked = arguments(options.steps * (options.rounds + 1) + 1, str(place / "out"))
     marks = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "[UNK]"}

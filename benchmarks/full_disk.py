@@ -33,7 +33,7 @@ MIB = 16
 
 
 class Outcome(NamedTuple):
-    said: str  # the one line it ended with; nothing: it had room enough
+    message: str  # the error line; empty if there was enough space
     step: int  # of the checkpoint that was there then
     damaged: list[str]
     left: list[str]  # files that were begun and not put in place
@@ -79,7 +79,7 @@ def rooms(peace: Path, levels: int) -> list[tuple[str, int]]:
 
 def survive(disk: Path, data: Path, level: tuple[str, int], expected: list[str]) -> Outcome:
     """Train where the disk fills up at some moment to some room, then go on where there is room again."""
-    out, ballast, said = disk / "run", disk / "ballast", ""
+    out, ballast, message = disk / "run", disk / "ballast", ""
     moment, room = MOMENTS[level[0]], level[1]
 
     def listen(event: str, /, **facts: Any) -> None:
@@ -89,14 +89,14 @@ def survive(disk: Path, data: Path, level: tuple[str, int], expected: list[str])
     try:
         harken.train(data, out=out, settings=SETTINGS, listen=listen)
     except HarkenError as error:
-        said = str(error)
+        message = str(error)
     facts, _, damaged = run_folder.newest_checkpoint(out)
     left = [p.name for p in out.rglob(".tmp-*")]
     ballast.unlink()
     harken.train(out, resume=True)
     equal = hashes(out) == expected
     shutil.rmtree(out)
-    return Outcome(said, facts["step"] if facts else 0, damaged, left, equal)
+    return Outcome(message, facts["step"] if facts else 0, damaged, left, equal)
 
 
 def main() -> None:
@@ -110,9 +110,9 @@ def main() -> None:
         peace = harken.train(data, out=Path(name) / "peace", settings=SETTINGS).path
         for level in rooms(peace, options.levels):
             made = survive(disk, data, level, hashes(peace))
-            clear = f"{disk / 'run'}: the disk is full; what was saved is whole; make room, then go on with: "
+            clear = f"{disk / 'run'}: the disk is full; saved files are intact; free space, then resume with: "
             good = not made.damaged and not made.left and made.equal
-            good &= made.said.startswith(clear) and "\n" not in made.said
+            good &= made.message.startswith(clear) and "\n" not in made.message
             bad += not good
             then = f"step {made.step} is whole; went on to {'the same bits' if made.equal else 'OTHER BITS'}"
             print(f"{level[0]}, {level[1] >> 10:>4} KiB left: {'one line' if good else repr(made)}; {then}")

@@ -63,14 +63,14 @@ def pace(settings: dict[str, Any], gate: Any) -> float:
 
     _, trainer = prepare(choose("maths:gcd", settings).recipe, silent)
     trainer.model.train()
-    steps = TIMED if trainer.make.lazy else 3
+    steps = TIMED if trainer.update_step.deferred else 3
     for _ in range(8):
         trainer.update(10**9)
     gate.wait()
     start = time.perf_counter()
     for _ in range(steps):
         trainer.update(10**9, read=False)
-    machine.wait(trainer.device)
+    machine.synchronize(trainer.device)
     return (time.perf_counter() - start) / steps
 
 
@@ -91,12 +91,12 @@ def train(name: str, settings: dict[str, Any], minutes: float, home: Path, gate:
         "curriculum": run.recipe.data.curriculum,
         **run.metrics["test"],
         "gcds": run.facts["protocol"]["test"]["gcds_learned"],
-        "given_away": run.facts["protocol"]["test"]["given_away_by_the_base"],
+        "predictable": run.facts["protocol"]["test"]["predictable_from_base"],
         "examples": seen,
         "examples_per_second": round(seen / run.facts["seconds"]),
         "seconds": round(run.facts["seconds"]),
         "weights": run.parameters,
-        "by_gcd": [[part["at"], part["accuracy"]] for part in run.facts["parts"]["test"].values()],
+        "by_gcd": [[part["position"], part["accuracy"]] for part in run.facts["parts"]["test"].values()],
         "machine": run.facts["machine"],
     }
     (home / f"gcd-{name}.json").write_text(json.dumps(row, default=str))
@@ -110,14 +110,14 @@ def drawn_per_second(settings: dict[str, Any]) -> dict[str, int]:
     from harken.experiments.choose import choose
 
     recipe = choose("maths:gcd", settings).recipe
-    batches = recipe.open().batches(recipe.train.batch, 0)
+    batches = recipe.load_data().batches(recipe.train.batch, 0)
     batches.device = machine.pick_device(recipe.train.device)
     batches.batch(0, 0)
     start, step = time.perf_counter(), 0
     while time.perf_counter() - start < DRAWN:
         batches.batch(1, step)
         step += 1
-    machine.wait(torch.device(batches.device))
+    machine.synchronize(torch.device(batches.device))
     fast = step * recipe.train.batch / (time.perf_counter() - start)
     dice, base, start, n = random.Random(0), recipe.data.base, time.perf_counter(), 0
     while time.perf_counter() - start < DRAWN:
@@ -130,21 +130,21 @@ def drawn_per_second(settings: dict[str, Any]) -> dict[str, int]:
 
 
 def picture(rows: list[dict[str, Any]]) -> str:
-    from harken.experiments.report.interval_plot import alone
-    from harken.experiments.report.line_chart import Line, drawn
+    from harken.experiments.report.interval_plot import standalone_svg
+    from harken.experiments.report.line_chart import Line, draw_chart
 
     lines = []
     for n, row in enumerate(rows, 1):
         learned = accumulate(accuracy >= LEARNED for _, accuracy in row["by_gcd"])
         points = [(at, float(many)) for (at, _), many in zip(row["by_gcd"], learned, strict=True)]
-        lines.append(Line(f"{row['row']}, base {row['base']}", points, tone=n))
+        lines.append(Line(f"{row['row']}, base {row['base']}", points, color=n))
     told = "What is learned depends on how often it is seen"
-    found = drawn("Gcds learned up to each", lines, note="95 % of the test pairs right", unit="gcd")
-    return alone(told, [found] if found else [])
+    found = draw_chart("Gcds learned up to each", lines, note="95 % of the test pairs right", unit="gcd")
+    return standalone_svg(told, [found] if found else [])
 
 
 def main() -> None:
-    from harken.recipe import override
+    from harken.recipe import parse_override
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("settings", nargs="*", metavar="section.key=value")
@@ -154,7 +154,7 @@ def main() -> None:
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     names = given.rows.split(",")
-    each = {name: SETTINGS | ROWS[name] | dict(map(override, given.settings)) for name in names}
+    each = {name: SETTINGS | ROWS[name] | dict(map(parse_override, given.settings)) for name in names}
     speed = drawn_per_second(each[names[-1]])
     spawn = multiprocessing.get_context("spawn")
     gate = spawn.Barrier(len(names))

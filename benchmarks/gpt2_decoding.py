@@ -9,7 +9,7 @@
 import argparse
 import json
 
-from harken.cli.bench import Contest
+from harken.cli.bench import BenchListener
 from harken.experiments.bench.benchmark import bench
 
 
@@ -25,7 +25,7 @@ def main() -> None:
     asked = vars(parser.parse_args())
     batches, light = asked.pop("batches"), ("int8",) * (asked["device"] == "cpu")
     asked |= {"precisions": (asked.pop("dtype"), *light), "compiled": not asked.pop("plain") and not light}
-    with Contest(aside=True) as teller:
+    with BenchListener(to_stderr=True) as teller:
         for batch in batches:
             for row in bench("decode", batch=batch, listen=teller, **asked)["rows"]:
                 print(json.dumps(row), flush=True)

@@ -8,7 +8,7 @@
 import argparse
 import json
 
-from harken.cli.bench import Contest
+from harken.cli.bench import BenchListener
 from harken.experiments.bench.benchmark import bench
 
 
@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     asked = vars(parser.parse_args())
     asked |= {"tokens": asked.pop("steps") * asked["context"], "compiled": asked.pop("compile") != "no"}
-    with Contest(aside=True) as teller:
+    with BenchListener(to_stderr=True) as teller:
         print(json.dumps(bench("train", precisions=("bfloat16",), listen=teller, **asked)))
 
 

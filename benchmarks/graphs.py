@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 
 from harken import machine
-from harken.data.graphs.files import Bag
+from harken.data.graphs.files import SparseFeatures
 from harken.events import silent
 from harken.experiments import seeds
 from harken.experiments.choose import choose
@@ -65,10 +65,10 @@ def theirs(recipe: Any, opened: Any, device: torch.device, *, sparse: bool) -> C
     like = torch.zeros((), device=device)
     x = task.graph.told(like)["x"]
     x = x if sparse else x.to_dense()
-    edges = torch.from_numpy(opened.heard(opened.raw.pairs).T.copy()).unique(dim=1).to(device)
+    edges = torch.from_numpy(opened.message_edges(opened.tables.edges).T.copy()).unique(dim=1).to(device)
     batch = task.batch(0, 0)
     which, targets = batch.tokens[:, 0].to(device), batch.targets.to(device)
-    made = [Peer(recipe.model, x.shape[1], len(opened.words.labels)).to(device).train() for _ in range(FEW)]
+    made = [Peer(recipe.model, x.shape[1], len(opened.processor.labels)).to(device).train() for _ in range(FEW)]
     rules = []
     for model in made:
         every = recipe.task.l2_of == "all"
@@ -86,11 +86,11 @@ def theirs(recipe: Any, opened: Any, device: torch.device, *, sparse: bool) -> C
 
 
 def timed(turn: Callable[[], Any], epochs: int, device: torch.device) -> float:
-    machine.wait(device)
+    machine.synchronize(device)
     begin = time.perf_counter()
     for _ in range(epochs):
         turn()
-    machine.wait(device)
+    machine.synchronize(device)
     return time.perf_counter() - begin
 
 
@@ -114,7 +114,7 @@ def race(path: str, settings: dict[str, Any], count: int, epochs: int, turns: in
         "harken, one by one": (ours(path, settings, 1)[0], 1),
         "PyTorch Geometric, a loop": (theirs(recipe, opened, trainer.device, sparse=False), FEW),
     }
-    if isinstance(opened.words.read(opened.raw), Bag):
+    if isinstance(opened.processor.read(opened.tables), SparseFeatures):
         runners["the same, sparse features"] = (theirs(recipe, opened, trainer.device, sparse=True), FEW)
     for turn, _ in runners.values():
         for _ in range(5):  # what the first steps set up is set up once
@@ -141,7 +141,7 @@ def accuracy(path: str, settings: dict[str, Any], count: int) -> None:
         trainer.fit(Path(folder), recipe.train.steps or 200)
     trainer.finish()
     seconds = time.perf_counter() - begin
-    told = seeds.told(trainer, recipe)["each"]
+    told = seeds.evaluate_seeds(trainer, recipe)["each"]
     for split in ("valid", "test"):
         found = [one["metrics"][split]["accuracy"] for one in told]
         spread = f"{statistics.fmean(found):.4f} (sd {statistics.stdev(found):.4f})"
@@ -158,9 +158,9 @@ def main() -> None:
     parser.add_argument("--accuracy", type=int, metavar="SEEDS")
     parser.add_argument("settings", nargs="*", help="such as train.lr=0.01")
     given = parser.parse_intermixed_args()
-    from harken.recipe import override
+    from harken.recipe import parse_override
 
-    settings = {"model.kind": given.model, **dict(map(override, given.settings))}
+    settings = {"model.kind": given.model, **dict(map(parse_override, given.settings))}
     if given.accuracy == 1:
         parser.error("--accuracy is of 2 seeds or more, trained together")
     if given.accuracy:

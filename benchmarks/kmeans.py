@@ -46,7 +46,7 @@ def measured(x: np.ndarray, k: int, told: argparse.Namespace) -> dict[str, objec
     seconds: dict[str, list[float]] = {"harken": [], "scikit-learn": []}
     for _ in range(told.rounds):
         start = time.perf_counter()
-        mine = kmeans(x, k, restarts=told.restarts, start="k-means++" if begun is None else begun, steps=told.steps)
+        mine = kmeans(x, k, restarts=told.restarts, start="k-means++" if begun is None else begun, max_iter=told.steps)
         seconds["harken"].append(time.perf_counter() - start)
         start = time.perf_counter()
         other = theirs(x, k, begun, told.steps, told.restarts)
@@ -59,7 +59,7 @@ def measured(x: np.ndarray, k: int, told: argparse.Namespace) -> dict[str, objec
         **{name: round(s, 2) for name, s in middle.items()},
         "ratio": round(ratio, 2),
         "inertia": [round(min(off), 6), round(max(off), 6)],  # relative to scikit-learn's, least and most
-        "steps": mine.steps,
+        "steps": mine.n_iter,
     }
 
 

@@ -21,9 +21,10 @@ from typing import NamedTuple
 
 from harken import run_folder
 from harken.cli import harken
-from harken.errors import COMPARISON
-from harken.experiments.compare.comparison import Plan, as_word, trial_name, trial_settings, values
+from harken.experiments.compare.comparison import trial_settings
+from harken.experiments.compare.plan import ComparisonPlan, format_value, parse_axis, trial_name
 from harken.experiments.compare.summary import Trial
+from harken.suggestions import COMPARISON_FILE
 
 
 class Claim(NamedTuple):
@@ -76,19 +77,19 @@ def words(name: str, options: argparse.Namespace) -> list[str]:
 def ahead(command: list[str], seeds: int, folder: Path, at_once: int) -> None:
     """Train the trials of a comparison side by side, seed by seed; the comparison then only reads them."""
     what, words = str(Path(command[1]).absolute()), command[2 : command.index("--seeds")]
-    given = dict(values(word) for n, word in enumerate(words) if "--eval" not in (word, words[n - 1]))
-    evals = dict(values(word) for n, word in enumerate(words) if words[n - 1] == "--eval")
+    given = dict(parse_axis(word) for n, word in enumerate(words) if "--eval" not in (word, words[n - 1]))
+    evals = dict(parse_axis(word) for n, word in enumerate(words) if words[n - 1] == "--eval")
     shared = {path: some[0] for path, some in given.items() if len(some) == 1}
-    plan = Plan(what, {path: some for path, some in given.items() if len(some) > 1}, shared, evals, seeds)
+    plan = ComparisonPlan(what, {path: some for path, some in given.items() if len(some) > 1}, shared, evals, seeds)
     folder.mkdir(parents=True, exist_ok=True)
-    run_folder.write_json(folder / COMPARISON, asdict(plan))
+    run_folder.write_json(folder / COMPARISON_FILE, asdict(plan))
     for seed in range(seeds):
 
         def trial(row: dict, seed: int = seed) -> None:
             before = [Trial(row, 0, folder / trial_name(row, 0))] if seed else []
             given = trial_settings(plan, row, before) | {"train.seed": seed}
             place = ["--out", str(folder / trial_name(row, seed)), "--json", "--resume"]
-            words = [f"{path}={as_word(value)}" for path, value in given.items()]
+            words = [f"{path}={format_value(value)}" for path, value in given.items()]
             subprocess.run([sys.executable, "-m", "harken", "train", what, *words, *place], capture_output=True)
 
         with ThreadPoolExecutor(at_once) as pool:

@@ -21,18 +21,18 @@ from transformers import MarianConfig, MarianMTModel
 
 import harken
 from harken import machine
-from harken.decode.beam import Finder, Search
-from harken.models.seq2seq import Seq2Seq, TransformerShape
+from harken.decode.beam import BeamSearch, SearchSettings
+from harken.models.seq2seq import Seq2Seq, TransformerSettings
 
 LAYER = {
-    "self_attn.q_proj": "look.W_q", "self_attn.k_proj": "look.W_k", "self_attn.v_proj": "look.W_v",
-    "self_attn.out_proj": "look.W_o", "self_attn_layer_norm": "look_sub.norm", "encoder_attn.q_proj": "cross.W_q",
+    "self_attn.q_proj": "attention.W_q", "self_attn.k_proj": "attention.W_k", "self_attn.v_proj": "attention.W_v",
+    "self_attn.out_proj": "attention.W_o", "self_attn_layer_norm": "attention_sublayer.norm", "encoder_attn.q_proj": "cross.W_q",
     "encoder_attn.k_proj": "cross.W_k", "encoder_attn.v_proj": "cross.W_v", "encoder_attn.out_proj": "cross.W_o",
-    "encoder_attn_layer_norm": "cross_sub.norm", "fc1": "mlp.W_1", "fc2": "mlp.W_2", "final_layer_norm": "mlp_sub.norm",
+    "encoder_attn_layer_norm": "cross_sublayer.norm", "fc1": "mlp.W_1", "fc2": "mlp.W_2", "final_layer_norm": "mlp_sublayer.norm",
 }  # fmt: skip
 
 
-def peer(model: Seq2Seq, shape: TransformerShape, vocab: int) -> MarianMTModel:
+def peer(model: Seq2Seq, shape: TransformerSettings, vocab: int) -> MarianMTModel:
     """Marian with harken's weights."""
     hidden, ends = shape.hidden or 4 * shape.d, dict.fromkeys(("pad", "eos", "decoder_start"), vocab - 1)
     sizes = {"d_model": shape.d, "encoder_layers": shape.layers, "decoder_layers": shape.layers}
@@ -57,8 +57,8 @@ def peer(model: Seq2Seq, shape: TransformerShape, vocab: int) -> MarianMTModel:
     return marian
 
 
-def random(options: argparse.Namespace) -> tuple[Seq2Seq, TransformerShape, list[list[int]], int]:
-    shape = TransformerShape(size=options.size, norm="post", activation="relu", positions="sinusoid-halves")
+def random(options: argparse.Namespace) -> tuple[Seq2Seq, TransformerSettings, list[list[int]], int]:
+    shape = TransformerSettings(size=options.size, norm="post", activation="relu", positions="sinusoid-halves")
     model = shape.build((options.vocab, options.vocab)).eval()
     model.loud = math.sqrt(shape.d)
     for weights in model.parameters():
@@ -68,9 +68,9 @@ def random(options: argparse.Namespace) -> tuple[Seq2Seq, TransformerShape, list
     return model, shape, sources, options.vocab
 
 
-def trained(options: argparse.Namespace) -> tuple[Seq2Seq, TransformerShape, list[list[int]], int]:
+def trained(options: argparse.Namespace) -> tuple[Seq2Seq, TransformerSettings, list[list[int]], int]:
     run = harken.load(options.run, device="cpu")
-    texts = run.recipe.open(run.tokenizer).splits["test"].sources[: options.sentences]
+    texts = run.recipe.load_data(run.tokenizer).splits["test"].sources[: options.sentences]
     return run.model, run.recipe.model, [run.tokenizer.encode_source(t).tolist() for t in texts], run.model.vocab
 
 
@@ -96,7 +96,7 @@ def main() -> None:
     marian = peer(model, shape, vocab)
     device, dtype = torch.device(options.device), getattr(torch, options.dtype)
     model, marian = model.to(device, dtype), marian.to(device, dtype)
-    finder, how = Finder(model), Search(beam=options.beam, longest=options.tokens)
+    finder, how = BeamSearch(model), SearchSettings(beam=options.beam, longest=options.tokens)
     same = {"num_beams": options.beam, "max_new_tokens": options.tokens, "do_sample": False, "length_penalty": 1.0}
 
     def ours() -> list[list[int]]:
@@ -117,10 +117,10 @@ def main() -> None:
     rates, texts = {"harken": [], "transformers": []}, {}
     for n in range(-2, options.rounds):  # the first two are not counted: kernels are chosen, steps recorded
         for name, turn in (("harken", ours), ("transformers", theirs)):
-            machine.wait(device)
+            machine.synchronize(device)
             start = time.perf_counter()
             texts[name] = turn()
-            machine.wait(device)
+            machine.synchronize(device)
             if n >= 0:
                 rates[name].append(sum(map(len, texts[name])) / (time.perf_counter() - start))
     equal = sum(a == b for a, b in zip(texts["harken"], texts["transformers"], strict=True))

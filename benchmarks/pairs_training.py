@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from harken import machine
 from harken import recipe as recipes
 from harken.data.batch import IGNORE
-from harken.data.pairs.batch import PairBatch, padded
+from harken.data.pairs.batch import PairBatch, collate_pairs
 from harken.experiments.choose import choose
 from harken.experiments.train import prepare
 
@@ -69,7 +69,7 @@ def peer(trainer, opened, recipe, dropout: float, dynamic: bool) -> Callable[[in
         count = 0
         for _ in range(steps):
             picks = dice.choice(len(pairs), rows, replace=False)
-            batch = padded(pairs, picks, [side.gather(picks) for side in (pairs.source, pairs.target)]).to(device)
+            batch = collate_pairs(pairs, picks, [side.gather(picks) for side in (pairs.source, pairs.target)]).to(device)
             with torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext():
                 scores = call(batch)
             loss = F.cross_entropy(scores.flatten(0, 1).float(), batch.targets.flatten(), ignore_index=IGNORE,
@@ -78,7 +78,7 @@ def peer(trainer, opened, recipe, dropout: float, dynamic: bool) -> Callable[[in
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             rule.step()
-            count += batch.count
+            count += batch.n_targets
         return count
 
     return turn
@@ -122,16 +122,16 @@ def main() -> None:
     if options.data.startswith("random:"):
         options.data = noise(options.data.removeprefix("random:"), tempfile.mkdtemp())
         options.settings += ["data.tokenizer=word"]
-    recipe = choose(options.data, dict(map(recipes.override, options.settings))).recipe
+    recipe = choose(options.data, dict(map(recipes.parse_override, options.settings))).recipe
     opened, trainer = prepare(recipe, lambda *_, **__: None)
     turns = {"harken": ours(trainer), "nn.Transformer": peer(trainer, opened, recipe, options.dropout, dynamic)}
     rates: dict[str, list[float]] = {name: [] for name in turns}
     for n in range(options.rounds + 1):  # the first is not counted: kernels are chosen, code is compiled
         for name, turn in turns.items():
-            machine.wait(trainer.device)
+            machine.synchronize(trainer.device)
             start = time.perf_counter()
             count = turn(options.steps)
-            machine.wait(trainer.device)
+            machine.synchronize(trainer.device)
             if n:
                 rates[name].append(count / (time.perf_counter() - start))
     for name, seen in rates.items():

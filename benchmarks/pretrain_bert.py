@@ -29,7 +29,7 @@ import harken
 from harken import recipe as recipes
 from harken import run_folder as runs
 from harken.tasks import Score
-from harken.tasks.masked_words import MaskedWords
+from harken.tasks.masked_words import MaskedWordsTask
 
 PART = 15 << 20  # bytes
 WEIGHTS = "model.safetensors"
@@ -120,18 +120,18 @@ def train(given: Path, out: Path, parts: Path | None, **settings: object) -> Non
 
 
 def tell(event: str, /, **facts: object) -> None:
-    if event in ("begin", "notice"):
+    if event in ("start", "notice"):
         print(json.dumps({name: facts[name] for name in ("steps", "epochs", "text") if name in facts}), flush=True)
 
 
-def evaluate(self: MaskedWords, model: object, split: str, *, quick: bool = False) -> Score:
+def evaluate(self: MaskedWordsTask, model: object, split: str, *, quick: bool = False) -> Score:
     """As ever, but told: the log of a run has the loss of its looks alone."""
     score = judged(self, model, split, quick=quick)
     print(json.dumps({"split": split, **score.metrics}), flush=True)
     return score
 
 
-judged, MaskedWords.evaluate = MaskedWords.evaluate, evaluate
+judged, MaskedWordsTask.evaluate = MaskedWordsTask.evaluate, evaluate
 
 
 # --- there and back ---------------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ def join(parts: Path, run: Path) -> None:
         file.write(b"".join(piece.read_bytes() for piece in pieces))
         file.flush()
         runs.write_tensors(run / WEIGHTS, {name: t.float() for name, t in load_file(file.name).items()})
-    runs.finish(run, {name: value for name, value in facts.items() if name not in ("format", "sha256", "seal")})
+    runs.write_manifest(run, {name: value for name, value in facts.items() if name not in ("format", "sha256", "checksum")})
     print(harken.load(run, device="cpu"))
 
 
@@ -176,7 +176,7 @@ def main() -> None:
             each.add_argument(name, type=Path)
     known, settings = parser.parse_known_args()
     verb = {"clean": clean, "train": train, "part": part, "join": join}[known.verb]
-    verb(**{k: v for k, v in vars(known).items() if k != "verb"}, **dict(map(recipes.override, settings)))
+    verb(**{k: v for k, v in vars(known).items() if k != "verb"}, **dict(map(recipes.parse_override, settings)))
 
 
 if __name__ == "__main__":

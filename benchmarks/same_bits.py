@@ -202,8 +202,8 @@ FILES: dict[str, Callable[[], str | bytes]] = {
 
 def generate(run: Any) -> Any:
     return (
-        run.generate("the cat", tokens=12, temperature=0),
-        run.generate("the", tokens=12, seed=3),
+        run.generate("the cat", max_new_tokens=12, temperature=0),
+        run.generate("the", max_new_tokens=12, seed=3),
         run.score("the dog"),
     )
 

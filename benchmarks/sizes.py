@@ -1,11 +1,12 @@
-"""How large the house is: lines per room, longest file and function, most parameters, typed share, test lines.
+"""Code sizes and naming counts: lines and modules per package, longest file and function, banned identifiers.
 
     python benchmarks/sizes.py
 
-tests/test_house.py holds the limits with the functions of this file; docs/results.md keeps what it prints.
+tests/test_house.py checks the limits with the functions of this file; docs/results.md keeps what it prints.
 """
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,14 +15,38 @@ from pathlib import Path
 HOME = Path(__file__).resolve().parents[1]
 SRC = HOME / "src" / "harken"
 
+# identifiers that say how a value came about instead of what it holds
+BANNED = {
+    "found",
+    "told",
+    "said",
+    "asked",
+    "heard",
+    "made",
+    "given",
+    "kept",
+    "mine",
+    "theirs",
+    "others",
+    "whole",
+    "way",
+}
+BANNED |= {"result", "info", "tmp", "data2"}
+# phrases that no message, help text, setting description or docstring contains
+PHRASES = re.compile(
+    r"\b(for free|mend(s|ed|ing)?|so many|whoever|no riddle|a look at|looks at|is asked|are asked|what is (said|told)"
+    r"|is told|are told|is said|are said|which costs nothing|go on with|judged?|judging|the free baselines?)\b",
+    re.I,
+)
+
 
 @dataclass(frozen=True)
 class Function:
-    """One function or method: where it stands, how long it is, how many parameters it has, whether all is typed."""
+    """One function or method: its place, its length, its number of parameters, whether it is fully typed."""
 
     place: str
     lines: int
-    parameters: int  # self and cls are not counted
+    parameters: int  # without self and cls
     typed: bool
 
 
@@ -35,12 +60,12 @@ def lines(path: Path) -> int:
 
 def place(path: Path, node: ast.AST | None = None) -> str:
     """harken/core/attend.py:21, as an editor opens it."""
-    shown = str(path.relative_to(SRC.parent)) if path.is_relative_to(SRC) else str(path.relative_to(HOME))
-    return shown if node is None else f"{shown}:{node.lineno}"  # type: ignore[attr-defined]
+    text = str(path.relative_to(SRC.parent)) if path.is_relative_to(SRC) else str(path.relative_to(HOME))
+    return text if node is None else f"{text}:{node.lineno}"  # type: ignore[attr-defined]
 
 
-def room(path: Path) -> str:
-    """The room a file of src stands in: its folder, or for a file at the top its own name."""
+def package(path: Path) -> str:
+    """The top-level package of a file of src, or the name of a top-level module."""
     parts = path.relative_to(SRC).parts
     return parts[0] if len(parts) > 1 else path.stem
 
@@ -48,33 +73,81 @@ def room(path: Path) -> str:
 def functions(path: Path) -> Iterator[Function]:
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            given = node.args
-            plain = [*given.posonlyargs, *given.args, *given.kwonlyargs]
+            args = node.args
+            plain = [*args.posonlyargs, *args.args, *args.kwonlyargs]
             plain = [a for a in plain if a.arg not in ("self", "cls")]
-            every = [*plain, *(a for a in (given.vararg, given.kwarg) if a is not None)]
+            every = [*plain, *(a for a in (args.vararg, args.kwarg) if a is not None)]
             typed = node.returns is not None and all(a.annotation is not None for a in every)
             first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
             length = (node.end_lineno or node.lineno) - first + 1
             yield Function(f"{place(path, node)} {node.name}", length, len(plain), typed)
 
 
+def banned_identifiers(path: Path) -> Iterator[str]:
+    """Every use of a banned word as an identifier, alone or as a part of one."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
+                pass
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                pass
+            case _:
+                continue
+        if BANNED & set(name.lower().strip("_").split("_")) and name not in FOREIGN:
+            yield f"{place(path, node)} {name}"
+
+
+FOREIGN = {"info_name", "infolist", "version_info"}  # names of other libraries
+
+
+def odd_phrases(path: Path) -> Iterator[str]:
+    """String literals, docstrings included, that contain a phrase of PHRASES."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and (hit := PHRASES.search(node.value)):
+            yield f"{place(path, node)} {hit[0]}"
+
+
+def attribute_probes(path: Path) -> Iterator[str]:
+    """Calls of hasattr, and of getattr with a default."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        match node:
+            case ast.Call(func=ast.Name(id="hasattr")) | ast.Call(func=ast.Name(id="getattr"), args=[_, _, _]):
+                yield place(path, node)
+
+
+def class_names() -> Counter[str]:
+    """How often each public class name is defined at the top level of a module of src."""
+    trees = (ast.parse(path.read_text("utf-8")) for path in modules())
+    return Counter(n.name for t in trees for n in t.body if isinstance(n, ast.ClassDef) and n.name[0] != "_")
+
+
+def modules_per_package() -> Counter[str]:
+    return Counter(str(path.parent.relative_to(SRC.parent)) for path in modules())
+
+
 def main() -> None:
-    rooms = Counter[str]()
+    sizes = Counter[str]()
     for path in modules():
-        rooms[room(path)] += lines(path)
-    found = [f for path in modules() for f in functions(path)]
+        sizes[package(path)] += lines(path)
+    every = [f for path in modules() for f in functions(path)]
     longest = max(modules(), key=lines)
-    function, crowded = max(found, key=lambda f: f.lines), max(found, key=lambda f: f.parameters)
+    function, crowded = max(every, key=lambda f: f.lines), max(every, key=lambda f: f.parameters)
     tests = modules(HOME / "tests")
-    for name, count in rooms.most_common():
+    for name, count in sizes.most_common():
         print(f"{count:7,}  {name}")
-    print(f"{rooms.total():7,}  src, in {len(modules())} files")
+    print(f"{sizes.total():7,}  src, in {len(modules())} files")
     print(f"{sum(map(lines, tests)):7,}  tests, in {len(tests)} files")
     print(f"{lines(longest):7,}  lines in the longest file      {place(longest)}")
     print(f"{function.lines:7,}  lines in the longest function  {function.place}")
     print(f"{crowded.parameters:7,}  parameters at most             {crowded.place}")
-    print(f"{100 * sum(f.typed for f in found) / len(found):7.1f}  % of {len(found):,} functions are fully typed")
-    print(f"{lines(SRC / 'models' / 'gpt.py'):7,}  lines in models/gpt.py")
+    print(f"{100 * sum(f.typed for f in every) / len(every):7.1f}  % of {len(every):,} functions are fully typed")
+    print(f"{sum(1 for path in modules() for _ in banned_identifiers(path)):7,}  banned identifiers in src")
+    print(f"{sum(1 for path in tests for _ in banned_identifiers(path)):7,}  banned identifiers in tests")
+    print(f"{sum(1 for path in modules() for _ in odd_phrases(path)):7,}  banned phrases in src")
+    print(f"{sum(n > 1 for n in class_names().values()):7,}  public class names that occur twice")
+    print(f"{sum(1 for path in modules() for _ in attribute_probes(path)):7,}  hasattr, or getattr with a default")
+    name, count = max(((n, c) for n, c in modules_per_package().items() if n != "harken/cli"), key=lambda item: item[1])
+    print(f"{count:7,}  modules in the largest package ({name})")
 
 
 if __name__ == "__main__":

@@ -24,10 +24,11 @@ import harken
 from harken import machine
 from harken.bridge import weight_mapping
 from harken.bridge.importer import open_source
-from harken.bridge.transformers_reference import witness
-from harken.decode.sampling import Choice
+from harken.bridge.transformers_reference import reference_model
+from harken.decode.sampling import SamplingSettings
 from harken.experiments.bench import transformers_gpt2
-from harken.experiments.bench.benchmark import interleaved
+from harken.experiments.bench.benchmark import interleaved_seconds
+from harken.inference.answers.generate import encode_prompt
 
 PRECISIONS = ("float32", "bfloat16", "int8")
 PROMPT = "The history of the world is the history of the ways in which people have lived together, and"
@@ -55,22 +56,22 @@ def fresh(before: str, call: str) -> dict:
 
 def writing(run: harken.Run, ids: list[int], tokens: int) -> Callable[[], list[int]]:
     """Greedy tokens of harken's."""
-    return lambda: [int(made) for made in run.writer.write([ids], tokens, Choice(temperature=0.0), seed=0)]
+    return lambda: [int(made) for made in run.text_generator.generate([ids], tokens, SamplingSettings(temperature=0.0), seed=0)]
 
 
 def decode(source: Path, place: Path, tokens: int, rounds: int) -> None:
     runs = {f"harken, {p}": harken.load(place, device="cpu", precision=p) for p in PRECISIONS}
-    ids = [int(n) for n in runs["harken, float32"]._prompt(PROMPT)]
+    ids = [int(n) for n in encode_prompt(runs["harken, float32"], PROMPT)]
     turns: dict[str, Callable] = {name: writing(run, ids, tokens) for name, run in runs.items()}
     opened = open_source(source)
     for kind in (torch.float32, torch.bfloat16):
-        theirs = witness(weight_mapping.find(opened), opened).to(kind)
+        theirs = reference_model(weight_mapping.find_mapping(opened), opened).to(kind)
         theirs.generation_config.eos_token_id = None
-        there = transformers_gpt2.writing(theirs, torch.tensor([ids]), tokens)
+        there = transformers_gpt2.generation(theirs, torch.tensor([ids]), tokens)
         turns[f"transformers, {str(kind).removeprefix('torch.')}"] = lambda there=there: there()[0].tolist()
     texts = {name: turn() for name, turn in turns.items()}  # what the first time sets up is set up
     wanted = texts["transformers, float32"]
-    seconds = interleaved(list(turns.values()), rounds, wait=lambda: None)
+    seconds = interleaved_seconds(list(turns.values()), rounds, wait=lambda: None)
     speeds = {name: [tokens / s for s in seen] for name, seen in zip(turns, seconds, strict=True)}
     for name, seen in speeds.items():
         row = {
@@ -117,10 +118,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as home:
         place, folder = Path(home, "run"), Path(home, "sst2")
         folder.mkdir()
-        bring = f"bring({str(options.source)!r}, {str(place)!r})"
-        print(json.dumps({"name": "import", **fresh("from harken.bridge.bring import bring", bring)}), flush=True)
+        call = f"import_model({str(options.source)!r}, {str(place)!r})"
+        print(json.dumps({"name": "import", **fresh("from harken.bridge.importer import import_model", call)}), flush=True)
         load = f"load({str(place)!r}, device='cpu')"
-        print(json.dumps({"name": "load", **fresh("from harken.bridge.bring import load", load)}), flush=True)
+        print(json.dumps({"name": "load", **fresh("from harken.bridge.importer import load", load)}), flush=True)
         decode(options.source, place, options.tokens, options.rounds)
         if options.sst2:
             questions(place, options.sst2, options.texts, options.shots, folder)

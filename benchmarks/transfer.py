@@ -20,7 +20,7 @@ from shlex import join
 from typing import Any
 
 from harken import recipe as recipes
-from harken.experiments.compare.summary import in_words
+from harken.experiments.compare.summary import format_interval
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def table(results: list[dict[str, Any]]) -> str:
         rows = {row["name"]: row for row in result["rows"]}
         for metric in result["metrics"]:
             cells = [rows.get(head, {}) for head in heads]
-            said = [in_words(row.get("metrics", {}).get(metric), row.get("interval", {}).get(metric)) for row in cells]
+            said = [format_interval(row.get("metrics", {}).get(metric), row.get("interval", {}).get(metric)) for row in cells]
             lines.append([result["set"], metric, *said])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 

@@ -12,9 +12,9 @@ from typing import Any
 import click
 
 from harken import recipe, registry
-from harken.cli import VERBS
+from harken.cli import COMMANDS
 from harken.cli import harken as program
-from harken.cli.check import settings_of
+from harken.cli.check import describe_settings
 
 HOME = Path(__file__).resolve().parents[1]
 WIDTH = 100
@@ -43,7 +43,7 @@ def cli_page() -> str:
         "",
         *_block("text", program.get_help(top)),
     ]
-    for verb in VERBS:
+    for verb in COMMANDS:
         command = program.get_command(top, verb)
         assert command is not None, verb
         context = click.Context(command, info_name=verb, parent=top, terminal_width=WIDTH)
@@ -73,7 +73,7 @@ def recipe_page() -> str:
     ]
     for section, sentence in SECTIONS.items():
         lines += ["", f"## {section}", "", sentence]
-        for of in (of for shelf, of in registry.shelves() if shelf == section):
+        for of in (of for shelf, of in registry.sections_and_groups() if shelf == section):
             for names in _alike(section, of):
                 titles = [name + of for name in names]
                 lines += ["", f"### {', '.join(titles)}", "", *_part(section, names, of)]
@@ -91,28 +91,28 @@ def _alike(section: str, of: str) -> list[list[str]]:
     """The built-in kinds of a section, those with the same settings together. Plug-ins have docs of their own."""
     groups: dict[str, list[str]] = {}
     for name in registry.BUILT_IN[section + of]:
-        shown = [row for row in settings_of(name + of) if not row["path"].endswith(".kind")]
+        shown = [row for row in describe_settings(name + of) if not row["path"].endswith(".kind")]
         groups.setdefault(repr((shown, _dials(section, name, of))), []).append(name)
     return list(groups.values())
 
 
 def _dials(section: str, name: str, of: str) -> dict[str, dict[str, dict[str, Any]]]:
-    return {d: {v: dict(s) for v, s in t.items()} for d, t in registry.find(section, name, of).dials.items()}
+    return {d: {v: dict(s) for v, s in t.items()} for d, t in registry.find_kind(section, name, of).dials.items()}
 
 
 def _part(section: str, names: list[str], of: str) -> list[str]:
     """The tables of one kind: its settings, then what its dials stand for."""
     first = names[0]
-    doc = " ".join((registry.find(section, first, of).__doc__ or "").split())
-    rows = [[f"`{r['path']}`", f"`{r['default']}`", r["accepted"], r["description"]] for r in settings_of(first + of)]
+    doc = " ".join((registry.find_kind(section, first, of).__doc__ or "").split())
+    rows = [[f"`{r['path']}`", f"`{r['default']}`", r["accepted"], r["description"]] for r in describe_settings(first + of)]
     if len(names) > 1:
         doc = f"{doc} {', '.join(names[1:])}: the same settings."
-        rows[0][1:3] = "`" + "`, `".join(recipe.as_toml(n) for n in names) + "`", ", ".join(names)
+        rows[0][1:3] = "`" + "`, `".join(recipe.to_toml_value(n) for n in names) + "`", ", ".join(names)
     lines = [doc, "", *_table(["setting", "default", "accepted", "what it is"], rows)]
     for dial, values in _dials(section, first, of).items():
         columns = list(dict.fromkeys(name for stands in values.values() for name in stands))
         told = [
-            [f"`{value}`", *(recipe.as_toml(stands[c]) if c in stands else "" for c in columns)]
+            [f"`{value}`", *(recipe.to_toml_value(stands[c]) if c in stands else "" for c in columns)]
             for value, stands in values.items()
         ]
         lines += ["", f"`{section}.{dial}` stands for:", "", *_table([dial, *columns], told)]

@@ -23,11 +23,12 @@ import numpy as np
 import torch
 
 import harken
-from harken import registry, run_folder
-from harken.cli import VERBS
+from harken import registry
+from harken.cli import COMMANDS
 from harken.data.synthetic.phrases import phrases
 from harken.data.synthetic.stories import stories
 from harken.data.synthetic.tales import tales
+from harken.files import sha256_of
 
 HOME = Path(__file__).resolve().parents[1]
 PAGE = HOME / "docs" / "matrix.md"
@@ -80,8 +81,8 @@ class Family:
         own |= {"model.heads": 2} if self.model in ("gat", "graph-transformer") else {}
         own |= {"data.valid": 10, "data.test": 10} if self.data == "maths" else {}
         own |= {"data.tokenizer": "word"} if self.data == "stories" else {}
-        source = registry.find("data", self.data)
-        known = {"data": source, "model": registry.find(f"model{getattr(source, 'of', '')}", self.model)}
+        source = registry.find_kind("data", self.data)
+        known = {"data": source, "model": registry.find_kind(f"model{getattr(source, 'model_group', '')}", self.model)}
         made = {**SETTINGS, "data.kind": self.data, "model.kind": self.model, **own}
         return {path: value for path, value in made.items() if _knows(known, path)}
 
@@ -196,7 +197,7 @@ def resumes(family: Family, text: Path | str, folder: Path) -> str:
             raise Died
 
     def note(event: str, **facts: Any) -> None:
-        if event == "begin":
+        if event == "start":
             begun.append(facts["step"])
 
     with suppress(Died):
@@ -204,7 +205,7 @@ def resumes(family: Family, text: Path | str, folder: Path) -> str:
     resumed = harken.train(folder / "broken", resume=True, listen=note)
     if begun != [SAVES * (DIES // SAVES)]:
         return f"went on from step {begun[-1] if begun else STEPS}, not from the last checkpoint"
-    same = run_folder.sha256(resumed.path / "model.safetensors") == run_folder.sha256(
+    same = sha256_of(resumed.path / "model.safetensors") == sha256_of(
         folder / "whole" / "model.safetensors"
     )
     return PASSES if same else "the resumed weights are not those of the unbroken run"
@@ -229,7 +230,7 @@ def exports(family: Family, text: Path | str, folder: Path) -> str:
 
 def verb(name: str) -> str:
     """A verb this table does not try: it is not there yet, or the table is behind."""
-    return "not tried here" if name in VERBS else f"comes with `harken {name}`"
+    return "not tried here" if name in COMMANDS else f"comes with `harken {name}`"
 
 
 CHECKS: dict[str, Callable[[Family, Path | str, Path], str]] = {

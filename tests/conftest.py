@@ -1,4 +1,4 @@
-"""What every test starts from: the same random numbers, the usual precision and threads, and a cache of its own."""
+"""Fixtures for all tests: random seed, default precision and threads, a temporary cache, and small trained runs."""
 
 import json
 import sys
@@ -10,8 +10,10 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def the_same_start(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """torch is seeded where it is there already: a test that never needs it does not wait for its import."""
+def reset_torch_state(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[None]:
+    """Seed torch if it is imported; tests without torch do not import it."""
     monkeypatch.setenv("HARKEN_CACHE", str(tmp_path / "cache"))
     if "torch" not in sys.modules and "core" not in request.path.parts:
         yield
@@ -49,7 +51,7 @@ def tales(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory, tales) -> dict[str, Path]:
-    """The run folders. Tests only read them."""
+    """Run folders, read-only."""
     from harken.experiments import train
 
     home = tmp_path_factory.mktemp("runs")
@@ -63,7 +65,7 @@ def folders(tmp_path_factory, tales) -> dict[str, Path]:
 
 @pytest.fixture(scope="session")
 def pair_file(tmp_path_factory) -> Path:
-    """All sentences of a grammar that a tiny model learns in seconds; adjectives move behind their nouns."""
+    """All sentences of a grammar that a tiny model learns in seconds; adjectives follow their nouns in the target."""
     who = {"I": "je", "she": "elle", "he": "il", "Tom": "Tom"}
     do = {"saw": "vu", "lost": "perdu", "found": "trouvé", "ate": "mangé"}
     how = {"red": "rouge", "big": "grand", "old": "vieux", "": ""}
@@ -82,7 +84,7 @@ PAIRED |= {"train.steps": 90, "train.batch": 32, "train.eval_every": 45, "train.
 
 @pytest.fixture(scope="session")
 def pair_folder(tmp_path_factory, pair_file) -> Path:
-    """A run of pairs. Tests only read it."""
+    """A run of pairs, read-only."""
     from harken.experiments import train
 
     home = tmp_path_factory.mktemp("paired")
@@ -101,7 +103,7 @@ def char(folders):
 
 @pytest.fixture(params=list(KINDS))
 def every(request, folders):
-    """A run of each kind, one after the other, in double precision: then equal means equal to ten figures."""
+    """A run of each kind, in double precision."""
     import harken
 
     run = harken.load(folders[request.param])
@@ -109,21 +111,21 @@ def every(request, folders):
     return run
 
 
-# --- a model of somebody else -----------------------------------------------------------------------------------------
+# --- a model of another library ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")
 def byte_pairs():
-    """Byte pairs of a few tales."""
+    """A BPE tokenizer of a few tales."""
     from harken.data.synthetic.tales import tales
-    from harken.data.tokenizers.tokenizer import train
+    from harken.data.tokenizers.tokenizer import train_tokenizer
 
-    return train("bpe", lambda: ["\n".join(tales(50))], 400)
+    return train_tokenizer("bpe", lambda: ["\n".join(tales(50))], 400)
 
 
 @pytest.fixture
 def small(tmp_path: Path, byte_pairs) -> Path:
-    """A GPT-2 of one layer in Hugging Face layout, made without transformers."""
+    """A GPT-2 of one layer in Hugging Face layout, written without transformers."""
     import numpy as np
     from safetensors.numpy import save_file
 

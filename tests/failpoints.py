@@ -1,4 +1,4 @@
-"""Moments to die at: right before and right after each call that changes what lies on a disk."""
+"""Simulated kills right before and right after each call that changes the disk."""
 
 import os
 from collections.abc import Callable
@@ -8,41 +8,41 @@ from typing import Any
 CALLS = ("fsync", "replace", "rename", "mkdir", "unlink", "rmdir")  # Path and shutil.rmtree call them too
 
 
-def die_at(moment: float, die: Callable[[], None], *, put: Callable[..., None] = setattr) -> list[str]:
-    """Call `die` at the n-th moment, and at all that follow: the dead write no more. The moments until then, by name.
+def die_at(operation: float, die: Callable[[], None], *, put: Callable[..., None] = setattr) -> list[str]:
+    """Call `die` at the n-th disk operation and at all later ones; return the names of the operations so far.
 
-    What was not synced may be lost: whoever dies before a sync leaves half of the file, and nothing is put in its place
-    before it was synced.
+    Data that was not synced may be lost: a kill before a sync truncates the file to half, and a file must be synced
+    before it replaces another.
     """
     passed: list[str] = []
     synced: set[int] = set()
 
-    def at(what: str, *given: Any) -> None:
-        if what == "before replace" and Path(given[0]).name.startswith(".tmp-"):
-            assert os.stat(given[0]).st_ino in synced, f"{given[1]}: is put in its place before it was synced"
-        if what == "before fsync":
-            synced.add(os.fstat(given[0]).st_ino)
-        passed.append(what)
-        if len(passed) >= moment:
-            if what == "before fsync":
-                _tear(given[0])
+    def record(name: str, *args: Any) -> None:
+        if name == "before replace" and Path(args[0]).name.startswith(".tmp-"):
+            assert os.stat(args[0]).st_ino in synced, f"{args[1]}: replaced before the new file was synced"
+        if name == "before fsync":
+            synced.add(os.fstat(args[0]).st_ino)
+        passed.append(name)
+        if len(passed) >= operation:
+            if name == "before fsync":
+                _truncate(args[0])
             die()
 
-    def watched(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def watching(*given: Any, **named: Any) -> Any:
-            at(f"before {name}", *given)
-            answer = call(*given, **named)
-            at(f"after {name}")
-            return answer
+    def wrap(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            record(f"before {name}", *args)
+            value = call(*args, **kwargs)
+            record(f"after {name}")
+            return value
 
-        return watching
+        return wrapper
 
     for name in CALLS:
-        put(os, name, watched(name, getattr(os, name)))
+        put(os, name, wrap(name, getattr(os, name)))
     return passed
 
 
-def _tear(handle: int) -> None:
+def _truncate(handle: int) -> None:
     path = Path(f"/proc/self/fd/{handle}").resolve()
-    if path.is_file() and path.name != "log.jsonl":  # of a log only the last lines are not synced
+    if path.is_file() and path.name != "log.jsonl":  # only the last lines of a log are not synced
         os.truncate(path, path.stat().st_size // 2)

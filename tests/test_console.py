@@ -6,7 +6,7 @@ import time
 import pytest
 
 from harken import console
-from harken.console import Teller, columns, verdict
+from harken.console import ConsoleListener, columns, evaluation_lines
 
 
 @pytest.fixture
@@ -24,18 +24,18 @@ def terminal(monkeypatch):
 def test_a_bar_is_drawn_only_where_somebody_watches(terminal, monkeypatch, env, live):
     for name, value in env.items():
         monkeypatch.setenv(name, value)
-    assert Teller(aside=False).live is live
-    assert Teller(aside=True).live is live
+    assert ConsoleListener(to_stderr=False).live is live
+    assert ConsoleListener(to_stderr=True).live is live
 
 
 def test_no_bar_is_drawn_when_stdout_goes_into_a_file(terminal, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
-    assert not Teller(aside=False).live
-    assert Teller(aside=True).live  # then stdout is not drawn on
+    assert not ConsoleListener(to_stderr=False).live
+    assert ConsoleListener(to_stderr=True).live  # then stdout is not drawn on
 
 
 def test_the_bar_shows_the_last_known_loss_and_speed_and_is_put_away(terminal, monkeypatch):
-    with Teller(aside=False) as teller:
+    with ConsoleListener(to_stderr=False) as teller:
         teller("step", step=1, steps=9, loss=2.5, tokens_per_second=4321)
         teller("step", step=2, steps=9, loss=2.25, lr=0.00123)
         assert teller.bar.tasks[0].fields["text"] == "loss 2.2500   lr 0.0012   4,321 tokens/s"
@@ -44,7 +44,7 @@ def test_the_bar_shows_the_last_known_loss_and_speed_and_is_put_away(terminal, m
 
 
 def test_elsewhere_the_looks_at_the_valid_split_and_the_last_step_are_lines(capsys):
-    with Teller(aside=False) as teller:
+    with ConsoleListener(to_stderr=False) as teller:
         teller.last = time.monotonic() - 5  # too long ago for a look, too short for another step
         for step, more in ((1, {}), (2, {"valid": 2.0}), (3, {}), (4, {})):
             teller("step", step=step, steps=4, loss=2.5, lr=0.1 / step, **more)
@@ -56,7 +56,7 @@ def test_elsewhere_the_looks_at_the_valid_split_and_the_last_step_are_lines(caps
 
 def test_of_looks_within_a_second_the_first_is_a_line_and_the_last_one_before_something_else(capsys, monkeypatch):
     monkeypatch.setattr(console.time, "monotonic", lambda: now)
-    with Teller(aside=False) as teller:
+    with ConsoleListener(to_stderr=False) as teller:
         for step in range(1, 36):
             now = 100 + step / 10
             teller("step", step=step, steps=400, loss=2.5, valid=2.0)
@@ -71,25 +71,25 @@ def test_of_looks_within_a_second_the_first_is_a_line_and_the_last_one_before_so
 
 
 def test_aside_everything_is_told_on_stderr(capsys):
-    with Teller(aside=True) as teller:
+    with ConsoleListener(to_stderr=True) as teller:
         teller("measure")
-        teller("judge")
+        teller("evaluate")
         teller("notice", text="mind the gap")
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert [line.split()[0] for line in said.err.splitlines()] == ["timing", "judging", "mind"]
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert [line.split()[0] for line in output.err.splitlines()] == ["timing", "judging", "mind"]
 
 
 def test_something_that_travels_is_told_on_stderr_once(capsys):
-    with Teller(aside=False) as teller:
+    with ConsoleListener(to_stderr=False) as teller:
         teller("fetch", name="shakespeare", done=0, total=5_400_000)
         teller("fetch", name="shakespeare", done=5_400_000, total=5_400_000)
-    said = capsys.readouterr()
-    assert (said.out, said.err) == ("", "fetching shakespeare, 5.4 MB ...\n")
+    output = capsys.readouterr()
+    assert (output.out, output.err) == ("", "fetching shakespeare, 5.4 MB ...\n")
 
 
 def test_an_event_nobody_knows_is_passed_over(capsys):
-    Teller(aside=False)("eclipse", moon=1)
+    ConsoleListener(to_stderr=False)("eclipse", moon=1)
     assert capsys.readouterr().out == ""
 
 
@@ -102,7 +102,7 @@ FACTS = {
 
 
 def test_a_verdict_has_model_parts_baselines_and_protocol_one_below_the_other():
-    assert verdict(FACTS) == [
+    assert evaluation_lines(FACTS) == [
         "  valid       loss  2.500   bits per character  3.600   this model",
         "              loss  2.000                               this model on a.txt",
         "              loss  3.123   bits per character  4.500   unigram, for free",
@@ -113,7 +113,7 @@ def test_a_verdict_has_model_parts_baselines_and_protocol_one_below_the_other():
 
 def test_a_verdict_shows_what_was_skipped_what_is_no_number_and_what_is_not_to_be_trusted():
     audit = {"passed": False, "summary": "1 of 7 checks failed: causal"}
-    assert verdict({"metrics": {"valid": {"loss": None}}, "audit": audit, "skipped": 9, "steps": 10}) == [
+    assert evaluation_lines({"metrics": {"valid": {"loss": None}}, "audit": audit, "skipped": 9, "steps": 10}) == [
         "  valid   loss    nan   this model",
         "          9 of 10 updates were left out: their loss or gradient was not finite.",
         "  audit   Do not trust these numbers: 1 of 7 checks failed: causal.",
@@ -121,13 +121,13 @@ def test_a_verdict_shows_what_was_skipped_what_is_no_number_and_what_is_not_to_b
 
 
 def test_a_verdict_without_held_out_text_says_so():
-    assert verdict({"metrics": {}}) == ["  (nothing is held out, so nothing is judged: data.valid, data.test)"]
+    assert evaluation_lines({"metrics": {}}) == ["  (nothing is held out, so nothing is judged: data.valid, data.test)"]
 
 
 def test_a_verdict_on_a_handful_of_tokens_says_that_it_is_none():
     few = FACTS | {"protocol": {"valid": {"tokens": 999}}}
-    assert "              (too few tokens for a verdict: 1,000 are needed)" in verdict(few)
-    assert not any("too few" in line for line in verdict(FACTS))
+    assert "              (too few tokens for a verdict: 1,000 are needed)" in evaluation_lines(few)
+    assert not any("too few" in line for line in evaluation_lines(FACTS))
 
 
 def test_columns_are_as_wide_as_their_widest_cell():
@@ -142,30 +142,30 @@ def test_a_finished_run_says_on_the_terminal_whether_it_beat_what_costs_nothing(
     facts = {
         "metrics": {"test": {"loss": 0.7, "accuracy": 0.5}},
         "baseline": {"test": {"bag of words": {"loss": 0.1, "accuracy": 1.0}}},
-        "protocol": {"test": {"texts": 40, "judged_by": "accuracy"}},
+        "protocol": {"test": {"texts": 40, "primary_metric": "accuracy"}},
         "audit": {"passed": True, "summary": "all is well"},
     }
-    assert verdict(facts)[-2:] == [
+    assert evaluation_lines(facts)[-2:] == [
         "  verdict 0.50 worse than the free bag of words: accuracy 0.500 against 1.00 on the test split.",
         "  audit   all is well",
     ]
 
 
 def test_lengths_of_a_handful_of_pairs_are_left_to_the_report():
-    parts = {"3 words": {"bleu": 9.0, "pairs": 9, "at": 3.0}, "4 words": {"bleu": 8.0, "pairs": 10, "at": 4.0}}
-    shown = "\n".join(verdict({"metrics": {"test": {"bleu": 8.5}}, "parts": {"test": parts}}))
+    parts = {"3 words": {"bleu": 9.0, "pairs": 9, "position": 3.0}, "4 words": {"bleu": 8.0, "pairs": 10, "position": 4.0}}
+    shown = "\n".join(evaluation_lines({"metrics": {"test": {"bleu": 8.5}}, "parts": {"test": parts}}))
     assert "this model on 4 words" in shown
     assert "3 words" not in shown
 
 
 def test_data_is_counted_in_what_a_user_thinks_in_and_one_step_is_one(capsys):
-    with Teller(aside=False) as teller:
+    with ConsoleListener(to_stderr=False) as teller:
         counts = {"tokens": {"train": 4046}, "texts": {"train": 90}, "unit": "texts", "token": "bpe", "vocab": 200}
         teller("data", facts=counts, parameters=5)
         pairs = {"pairs": {"train": 90, "valid": 30}, "references": {"valid": 10.0}, "overlap": 0}
         teller("data", facts=pairs | {"token": "word", "vocab": [7, 7]}, parameters=5)
-        teller("begin", step=0, steps=1, epochs=0.5, predicted=None)
-    told = capsys.readouterr().out.splitlines()
-    assert told[0] == "  data    train 90 texts (byte pairs, 200 different)"
-    assert told[2].endswith("; a held-out source is judged once, by its references: 10.0 on average")
-    assert told[4] == "  train   1 step = 0.5 times through the data"
+        teller("start", step=0, steps=1, epochs=0.5, predicted=None)
+    messages = capsys.readouterr().out.splitlines()
+    assert messages[0] == "  data    train 90 texts (byte pairs, 200 different)"
+    assert messages[2].endswith("; a held-out source is judged once, by its references: 10.0 on average")
+    assert messages[4] == "  train   1 step = 0.5 times through the data"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from harken.core import CAUSAL, Block, Gaussian, Place, Sinusoid, Stack, Structure, Wiring, attend, window
+from harken.core import CAUSAL, Block, BlockConfig, Gaussian, LayerContext, Sinusoid, Stack, Structure, attend, window
 
 from . import EXACT, Seen, gap, show
 
@@ -19,19 +19,19 @@ def blocks() -> Seen:
     """LN(q + MHA) then LN(h + MLP) in 2017; q + MHA(LN q) then h + MLP(LN h) in 2019."""
     x, off = torch.randn(1, 6, 16), []
     for norm in ("post", "pre"):
-        b = Block(Wiring(16, 2, norm=norm))
-        for sub in (b.look_sub, b.mlp_sub):
+        b = Block(BlockConfig(16, 2, norm=norm))
+        for sub in (b.attention_sublayer, b.mlp_sublayer):
             nn.init.normal_(sub.norm.weight)
-        LN, LN_ = b.look_sub.norm, b.mlp_sub.norm
-        h = LN(x + b.look(x)) if norm == "post" else x + b.look(LN(x))
-        off.append(gap(b(x, Place()), LN_(h + b.mlp(h)) if norm == "post" else h + b.mlp(LN_(h))))
+        LN, LN_ = b.attention_sublayer.norm, b.mlp_sublayer.norm
+        h = LN(x + b.attention(x)) if norm == "post" else x + b.attention(LN(x))
+        off.append(gap(b(x, LayerContext()), LN_(h + b.mlp(h)) if norm == "post" else h + b.mlp(LN_(h))))
     return Seen(max(off), "largest difference of both blocks from their formulas", max(off) < EXACT)
 
 
 @show()
 def layer_norm() -> Seen:
     """a (q - mean) / std + b: z-scores with a scale and a shift that are learned (1e-5 is added to std^2)."""
-    q, norm = 5 * torch.randn(10, 64) + 3, Wiring(64, 4).normalise()
+    q, norm = 5 * torch.randn(10, 64) + 3, BlockConfig(64, 4).build_norm()
     nn.init.normal_(norm.weight)
     nn.init.normal_(norm.bias)
     z = (q - q.mean(-1, keepdim=True)) / q.std(-1, correction=0, keepdim=True)
@@ -59,7 +59,7 @@ def residual() -> Seen:
     sizes = []
     for skip in (True, False):
         torch.manual_seed(1)
-        stack, x = Stack(12, Wiring(32, 2, residual=skip, norm="none")), torch.randn(1, 8, 32, requires_grad=True)
+        stack, x = Stack(12, BlockConfig(32, 2, residual=skip, norm="none")), torch.randn(1, 8, 32, requires_grad=True)
         y = stack(x)
         sizes.append(float(torch.autograd.grad(y, x, torch.ones_like(y))[0].norm()))
     words = f"size of the gradient after 12 blocks with the skip, {sizes[1]:.0e} without"
@@ -69,9 +69,9 @@ def residual() -> Seen:
 @show()
 def sets() -> Seen:
     """Without positions the words are a set: shuffled words give the same vectors, shuffled."""
-    stack, x, order = Stack(3, Wiring(16, 2)), torch.randn(1, 12, 16), torch.randperm(12)
+    stack, x, order = Stack(3, BlockConfig(16, 2)), torch.randn(1, 12, 16), torch.randperm(12)
     diff = gap(stack(x[:, order]), stack(x)[:, order])
-    placed = Stack(3, Wiring(16, 2), Sinusoid())
+    placed = Stack(3, BlockConfig(16, 2), Sinusoid())
     pos = torch.arange(12)
     y, shuffled = (placed(placed.positions.add(h, pos)) for h in (x, x[:, order]))
     moved = gap(shuffled, y[:, order])
@@ -82,10 +82,10 @@ def sets() -> Seen:
 def context_to_word() -> Seen:
     """One word, two sentences: before attention the vector of "broke" is the same, behind it no longer."""
     table = dict(zip(["the", "vase", "news", "broke"], torch.randn(4, 32), strict=True))
-    stack, found = Stack(4, Wiring(32, 4), Sinusoid()), []
+    stack, found = Stack(4, BlockConfig(32, 4), Sinusoid()), []
     with torch.no_grad():
         for block in stack.blocks:
-            block.look.W_v.weight.mul_(4)  # first weights are timid
+            block.attention.W_v.weight.mul_(4)  # first weights are timid
     for said in ("the vase broke", "the news broke"):
         x = torch.stack([table[w] for w in said.split()])[None]
         found.append(stack(stack.positions.add(x, torch.arange(3)), structure=CAUSAL)[0, -1])
@@ -95,7 +95,7 @@ def context_to_word() -> Seen:
 
 def reach(structure: Structure, layers: int, L: int = 33) -> int:
     """How many words of the input the middle word's vector depends on."""
-    stack, x = Stack(layers, Wiring(8, 1)).double(), torch.randn(1, L, 8, dtype=torch.float64, requires_grad=True)
+    stack, x = Stack(layers, BlockConfig(8, 1)).double(), torch.randn(1, L, 8, dtype=torch.float64, requires_grad=True)
     stack(x, structure=structure)[0, L // 2].sum().backward()
     return int((x.grad[0].abs().sum(-1) > 0).sum())
 

@@ -7,7 +7,7 @@ import torch
 
 from harken.analysis import n_clusters
 from harken.analysis.clusters import kmeans
-from harken.analysis.principal_components import components, regression
+from harken.analysis.principal_components import component_regression, pca
 
 from . import Seen, show
 
@@ -32,7 +32,7 @@ def k_means_objective() -> Seen:
 def random_assignment() -> Seen:
     """Algorithm 12.2: numbers by chance, means, nearest means, until nothing changes; no step makes it worse."""
     x = _points()
-    steps = [kmeans(x, 4, restarts=1, start="random", steps=n, tolerance=0).inertia for n in range(1, 30)]
+    steps = [kmeans(x, 4, restarts=1, start="random", max_iter=n, tolerance=0).inertia for n in range(1, 30)]
     rises = sum(b > a * (1 + 1e-6) for a, b in itertools.pairwise(steps))
     settled = steps[-1] == steps[-2]
     return Seen(rises, f"steps made the inertia worse, from {steps[0]:.0f} to {steps[-1]:.0f}", not rises and settled)
@@ -52,10 +52,10 @@ def local_minima() -> Seen:
 @show()
 def number_of_clusters() -> Seen:
     """k is a choice: with k = 2, 3, 4 ... the clusters are others, and inertia alone always asks for more."""
-    found, rows = n_clusters.tried(_points(), range(2, 8), start="k-means++", restarts=5, seed=0)
+    found, rows = n_clusters.evaluate_ks(_points(), range(2, 8), start="k-means++", restarts=5, seed=0)
     falls = all(b["inertia"] < a["inertia"] for a, b in itertools.pairwise(rows))
     best = int(max(rows, key=lambda row: row["silhouette"])["k"])
-    elbow = n_clusters.elbow([len(one.centres) for one in found], [row["inertia"] for row in rows])
+    elbow = n_clusters.elbow([len(one.centers) for one in found], [row["inertia"] for row in rows])
     words = f"clusters by the silhouette, {elbow} by the elbow, of 4 that are there; the inertia falls with every k"
     return Seen(best, words, best == elbow == 4 and falls)
 
@@ -64,7 +64,7 @@ def number_of_clusters() -> Seen:
 def salient_descriptors() -> Seen:
     """The most salient descriptors: few directions hold nearly all of the variance."""
     hidden = torch.randn(500, 3) @ torch.randn(3, 50)
-    share = components((hidden + 0.1 * torch.randn(500, 50)).numpy()).share
+    share = pca((hidden + 0.1 * torch.randn(500, 50)).numpy()).explained_variance_ratio
     first = float(share[:3].sum())
     return Seen(first, f"of the variance in 3 of 50 directions; {share[3]:.2g} in the fourth", first > 0.98)
 
@@ -82,8 +82,8 @@ def component_regression() -> Seen:
     def error(said: np.ndarray, part: slice) -> float:
         return float(((said - y[part]) ** 2).mean())
 
-    fit = regression(x[few], y[few], x[valid], lambda said: -error(said, valid))
+    fit = component_regression(x[few], y[few], x[valid], lambda said: -error(said, valid))
     bare = np.linalg.lstsq(np.c_[x[few], np.ones(60)], y[few], rcond=None)[0]
     mine, other = error(fit(x[test]), test), error(np.c_[x[test], np.ones(500)] @ bare, test)
-    words = f"times the squared error of all 50 columns beside {fit.many} components, learned from 60 labels"
+    words = f"times the squared error of all 50 columns beside {fit.n_components} components, learned from 60 labels"
     return Seen(other / mine, words, other > 1.5 * mine)

@@ -12,6 +12,7 @@ from harken.core import (
     Additive,
     Attention,
     Bilinear,
+    BlockConfig,
     Concat,
     Dot,
     Gaussian,
@@ -23,14 +24,13 @@ from harken.core import (
     Sinusoid,
     Stack,
     Structure,
-    Wiring,
     attend,
     bigbird,
     polynomial,
     watching,
     window,
 )
-from harken.models.bert import Shape
+from harken.models.bert import BERTSettings
 
 from . import EXACT, Seen, gap, show
 
@@ -210,7 +210,7 @@ def four_steps() -> Seen:
 @show()
 def future() -> Seen:
     """Behind the mask another last word changes nothing before it: not by one bit."""
-    stack, x = Stack(3, Wiring(16, 2), Sinusoid()), torch.randn(1, 9, 16)
+    stack, x = Stack(3, BlockConfig(16, 2), Sinusoid()), torch.randn(1, 9, 16)
     other = torch.cat([x[:, :-1], torch.randn(1, 1, 16)], 1)
     before, after = stack(x, structure=CAUSAL), stack(other, structure=CAUSAL)
     moved = gap(before[:, -1], after[:, -1])
@@ -221,12 +221,12 @@ def future() -> Seen:
 @show()
 def watching_is_free() -> Seen:
     """The score matrix can be read while the model runs: the output keeps every bit, the rows are distributions."""
-    stack, x = Stack(2, Wiring(16, 2), Sinusoid()), torch.randn(1, 9, 16)
+    stack, x = Stack(2, BlockConfig(16, 2), Sinusoid()), torch.randn(1, 9, 16)
     with torch.no_grad():
         plain = stack(x, structure=CAUSAL)
         with watching(stack) as views:
             seen = stack(x, structure=CAUSAL)
-    sums = views["blocks.1.look"].whole().sum(-1)
+    sums = views["blocks.1.attention"].full().sum(-1)
     x_ = gap(plain, seen)
     return Seen(x_, f"change by reading {len(views)} layers", x_ == 0 and gap(sums, torch.ones(())) < EXACT)
 
@@ -245,9 +245,9 @@ def bigbird_pairs() -> Seen:
 @show()
 def bigbird_blocks() -> Seen:
     """The blocks of a BERT with model.structure=bigbird: the scores computed, and the numbers of the dense mask."""
-    structure, (q, k, v) = Shape(structure="bigbird", context=8192).reach(), torch.randn(3, 1, 1, 1000, 8)
-    tiles = {L: structure.lay(1, L, L, q.device).tiles for L in (4096, 8192)}
-    counts = {L: sum(laid.dense()[0].numel() for *_, laid in t.passes) for L, t in tiles.items()}
+    structure, (q, k, v) = BERTSettings(structure="bigbird", context=8192).block_structure(), torch.randn(3, 1, 1, 1000, 8)
+    tiles = {L: structure.layout(1, L, L, q.device).block_passes for L in (4096, 8192)}
+    counts = {L: sum(laid.dense().allowed.numel() for *_, laid in t.passes) for L, t in tiles.items()}
     diff = gap(attend(q, k, v, ScaledDot(8), structure), attend(q, k, v, ScaledDot(8), replace(structure, plan=None)))
     growth = counts[8192] / counts[4096]
     words = f"times the scores for twice the length; {100 * counts[8192] / 8192**2:.2g} % of all at L = 8,192"

@@ -37,9 +37,9 @@ def heuristic_of_the_base() -> Seen:
     """An incorrect heuristic that is right in most cases: the last digits tell what divides both numbers."""
     from math import gcd
 
-    from harken.data.maths.integers import rule
+    from harken.data.maths.integers import base_divisor
 
     found = [gcd(a, b) for a in range(1, 301) for b in range(1, 301)]
-    right = sum(rule(k, 30) == k for k in found) / len(found)
-    known = sum(rule(k, 30) == k for k in range(1, 101))
+    right = sum(base_divisor(k, 30) == k for k in found) / len(found)
+    known = sum(base_divisor(k, 30) == k for k in range(1, 101))
     return Seen(right, f"of pairs right by the last digits in base 30, which tell {known} of 100 gcds", right > 0.9)

@@ -5,7 +5,20 @@ import math
 import torch
 from torch import nn
 
-from harken.core import CAUSAL, FULL, Attention, Block, Dot, Memory, Place, ScaledDot, Sinusoid, Stack, Wiring, attend
+from harken.core import (
+    CAUSAL,
+    FULL,
+    Attention,
+    Block,
+    BlockConfig,
+    Dot,
+    LayerContext,
+    Memory,
+    ScaledDot,
+    Sinusoid,
+    Stack,
+    attend,
+)
 
 from . import EXACT, Seen, gap, show
 from .blocks import multiplications
@@ -39,11 +52,11 @@ def printed_frequency() -> Seen:
 @show()
 def masked_cross() -> Seen:
     """With the causal mask on cross-attention the first target word would see one word of the source."""
-    stack, x, source = Stack(1, Wiring(16, 2, cross=True), Sinusoid()), torch.randn(1, 6, 16), torch.randn(1, 6, 16)
+    stack, x, source = Stack(1, BlockConfig(16, 2, cross=True), Sinusoid()), torch.randn(1, 6, 16), torch.randn(1, 6, 16)
     seen = []
     for structure in (CAUSAL, FULL):
         asked = source.clone().requires_grad_()
-        stack(x, structure=CAUSAL, source=stack.read(asked), source_structure=structure)[0, 0].square().sum().backward()
+        stack(x, structure=CAUSAL, source=stack.source_memory(asked), source_structure=structure)[0, 0].square().sum().backward()
         seen.append(int((asked.grad[0].abs().sum(-1) > 0).sum()))
     return Seen(
         seen[0], f"of 6 source words seen by the first target word as printed; {seen[1]} by harken", seen == [1, 6]
@@ -53,7 +66,7 @@ def masked_cross() -> Seen:
 @show()
 def mask_after_training() -> Seen:
     """Without the mask a prompt of 8 words is read otherwise than it was learned; one query at the end needs none."""
-    stack, x = Stack(2, Wiring(16, 2), Sinusoid()), torch.randn(1, 8, 16)
+    stack, x = Stack(2, BlockConfig(16, 2), Sinusoid()), torch.randn(1, 8, 16)
     with torch.no_grad():
         prompt = gap(stack(x)[:, :-1], stack(x, structure=CAUSAL)[:, :-1])
         q, k, v = torch.randn(1, 1, 1, 8), torch.randn(1, 1, 8, 8), torch.randn(1, 1, 8, 8)
@@ -81,9 +94,9 @@ def parameters_and_length() -> Seen:
 def work_of_a_block() -> Seen:
     """L^2 d counts the scores only: with its projections and MLP, a block at L = 100, d = 1000 does 12 L d^2 more."""
     L, d = 100, 1000
-    block, x = Block(Wiring(d, 1)), torch.zeros(1, L, d)
+    block, x = Block(BlockConfig(d, 1)), torch.zeros(1, L, d)
     with torch.no_grad():
-        whole = multiplications(block, x, Place())
+        whole = multiplications(block, x, LayerContext())
     words = f"multiplications of a whole block; printed 1e+07, and 1e+08 for a recurrence (L = {L}, d = {d})"
     return Seen(float(whole), words, abs(whole - 12 * L * d**2) <= 2 * L**2 * d)
 

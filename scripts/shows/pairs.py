@@ -8,23 +8,23 @@ import torch
 from torch import Tensor, nn
 
 from harken.core import Attention, watching
-from harken.experiments.operation_counts import products
 from harken.models import EncoderDecoder
-from harken.models.conv_seq2seq import ConvShape, Gated
-from harken.models.rnn_seq2seq import Reader, RNNAttentionShape, RNNSeq2SeqShape
-from harken.models.seq2seq import TransformerShape
-from harken.run_folder import size
+from harken.models.conv_seq2seq import ConvSeq2SeqSettings, GatedConv
+from harken.models.rnn_seq2seq import RecurrentEncoder, RNNAttentionSettings, RNNSeq2SeqSettings
+from harken.models.seq2seq import TransformerSettings
+from harken.run_folder import count_parameters
 from harken.training import cost
 
 from . import EXACT, Seen, gap, show
+from .operation_counts import products
 from .words import depth
 
 WORDS = 20  # and the edge
 FAMILIES: dict[str, Any] = {
-    "rnn": RNNSeq2SeqShape(d=32),
-    "rnn-attention": RNNAttentionShape(d=32),
-    "conv": ConvShape(d=32, layers=2),
-    "transformer": TransformerShape(d=32, layers=2, heads=2, d_ff=64, positions="sinusoid"),
+    "rnn": RNNSeq2SeqSettings(d=32),
+    "rnn-attention": RNNAttentionSettings(d=32),
+    "conv": ConvSeq2SeqSettings(d=32, layers=2),
+    "transformer": TransformerSettings(d=32, layers=2, heads=2, d_ff=64, positions="sinusoid"),
 }
 
 
@@ -44,14 +44,14 @@ def drawn(rows: int, L: int) -> Tensor:
 @show()
 def seq2seq_layers() -> Seen:
     """Embedding, self-attention encoder, masked decoder with cross-attention, classification: all of the weights."""
-    model = built("transformer", shared=False, tie_embeddings=False)
-    cross = [part for block in model.stack.blocks for part in (block.cross, block.cross_sub)]
+    model = built("transformer", share_embeddings=False, tie_embeddings=False)
+    cross = [part for block in model.stack.blocks for part in (block.cross, block.cross_sublayer)]
     layers = {"embedding": [model.source_embed, model.embed], "encoder": [model.encoder, model.encoder_norm]}
     layers |= {"cross-attention": cross, "classification": [model.norm, model.head]}
-    parts = {name: sum(map(size, some)) for name, some in layers.items()}
-    parts["decoder"] = size(model.stack) - parts["cross-attention"]
+    parts = {name: sum(map(count_parameters, some)) for name, some in layers.items()}
+    parts["decoder"] = count_parameters(model.stack) - parts["cross-attention"]
     told = ", ".join(f"{name} {count:,}" for name, count in parts.items())
-    return Seen(size(model), f"weights: {told}", size(model) == sum(parts.values()))
+    return Seen(count_parameters(model), f"weights: {told}", count_parameters(model) == sum(parts.values()))
 
 
 @show()
@@ -61,7 +61,7 @@ def seq2seq_equations() -> Seen:
     source, target = drawn(1, 7), drawn(1, 5)
 
     def begun(tokens: Tensor, lift: nn.Module) -> Tensor:
-        g, places = model.embed(tokens) * model.loud, torch.arange(tokens.shape[1])
+        g, places = model.embed(tokens) * model.embedding_scale, torch.arange(tokens.shape[1])
         return lift(model.stack.positions.add(g, places))
 
     def attended(a: Attention, Q: Tensor, K: Tensor, *, masked: bool = False) -> Tensor:
@@ -70,17 +70,17 @@ def seq2seq_equations() -> Seen:
         A = (heads[0] @ heads[1].mT / 4).masked_fill(hidden, -torch.inf).softmax(-1)  # 4 = sqrt(d / H)
         return a.W_o((A @ heads[2]).transpose(1, 2).flatten(2))
 
-    H = begun(source, model.source_lift)
+    H = begun(source, model.source_projection)
     for b in model.encoder.blocks:
-        LN = b.look_sub.norm(H)
-        H = H + attended(b.look, LN, LN)
-        H = H + b.mlp(b.mlp_sub.norm(H))
-    told, H = model.encoder_norm(H), begun(target, model.lift)
+        LN = b.attention_sublayer.norm(H)
+        H = H + attended(b.attention, LN, LN)
+        H = H + b.mlp(b.mlp_sublayer.norm(H))
+    told, H = model.encoder_norm(H), begun(target, model.input_projection)
     for b in model.stack.blocks:
-        LN = b.look_sub.norm(H)
-        H = H + attended(b.look, LN, LN, masked=True)
-        H = H + attended(b.cross, b.cross_sub.norm(H), told)
-        H = H + b.mlp(b.mlp_sub.norm(H))
+        LN = b.attention_sublayer.norm(H)
+        H = H + attended(b.attention, LN, LN, masked=True)
+        H = H + attended(b.cross, b.cross_sublayer.norm(H), told)
+        H = H + b.mlp(b.mlp_sublayer.norm(H))
     P = model.logits(model.norm(H)).softmax(-1)
     x = gap(P, model.scores(target, source=source).softmax(-1))
     return Seen(x, "largest difference of a probability from the equations", x < EXACT)
@@ -93,7 +93,7 @@ def who_sees_whom() -> Seen:
     source, target = drawn(1, 6), drawn(1, 5)
     with watching(model) as views:
         model(target, source=source)
-    for name in ("encoder.blocks.0.look", "stack.blocks.0.look", "stack.blocks.0.cross"):
+    for name in ("encoder.blocks.0.attention", "stack.blocks.0.attention", "stack.blocks.0.cross"):
         sees.append((views[name].rows([0])[0] > 0).any(0)[0].sum().item())
     words = f"of 6 source words seen by the first source word; the first target word sees {sees[1]} of 5 targets"
     return Seen(sees[0], f"{words} and {sees[2]} of 6 source words", sees == [6, 1, 6])
@@ -121,8 +121,8 @@ def targets_in_parallel() -> Seen:
 def encoded_once() -> Seen:
     """At inference the source is encoded once, in parallel; then the target is written one word at a time."""
     model, passes, source, target = built("transformer"), [], drawn(1, 6), torch.full((1, 1), WORDS)
-    encode = model.read
-    with patch.object(model, "read", lambda *given: passes.append(1) or encode(*given)):
+    encode = model.encode
+    with patch.object(model, "encode", lambda *given: passes.append(1) or encode(*given)):
         memory = model.memory(1, 12, source)
         for t in range(12):
             scores = model.scores(target[:, -1:], pos=torch.tensor([t]), memory=memory)
@@ -154,7 +154,7 @@ def one_context() -> Seen:
     told = {}
     for family in ("rnn", "rnn-attention"):
         model = built(family)
-        told[family] = [sum(part.numel() for part in model.read(drawn(1, L), None)[-2:]) for L in (5, 500)]
+        told[family] = [sum(part.numel() for part in model.encode(drawn(1, L), None)[-2:]) for L in (5, 500)]
     words = f"numbers tell a decoder of 500 words, and of 5; {told['rnn-attention'][1] - 32:,} with attention"
     return Seen(told["rnn"][1], words, told["rnn"] == [32, 32] and told["rnn-attention"][1] == 501 * 32)
 
@@ -164,13 +164,13 @@ def recurrent_attention() -> Seen:
     """Query s_(t-1), keys and values the encoder's states, their weighted average c_t told to the next state s_t."""
     model, source, target = built("rnn-attention", cell="gru"), drawn(1, 6), drawn(1, 5)
     with torch.no_grad():
-        H, last = model.encoder(model.embed(source) * model.loud, None)
-        s, own, said = torch.tanh(model.first(last)), model.cross.similarity.own, []
-        for y in (model.embed(target) * model.loud).unbind(1):
+        H, last = model.encoder(model.embed(source) * model.embedding_scale, None)
+        s, own, said = torch.tanh(model.first_state(last)), model.cross.similarity.inner, []
+        for y in (model.embed(target) * model.embedding_scale).unbind(1):
             b = (torch.tanh(s @ own.W_q[0] + H[0] @ own.W_k[0]) @ own.w).softmax(-1)  # sim(q, k_i), normalised
             c = (b[:, None] * H[0]).sum(0, keepdim=True)
             s = model.cell(torch.cat([y, c], -1), s)
-            said.append(torch.tanh(model.say(torch.cat([s, c, y], -1))))
+            said.append(torch.tanh(model.output_projection(torch.cat([s, c, y], -1))))
         x = gap(torch.stack(said, 1), model(target, source=source))
     return Seen(x, "largest difference between these steps and harken's rnn-attention", x < EXACT)
 
@@ -244,7 +244,7 @@ def filter_reach() -> Seen:
     for family, layers in (("conv", 3), ("transformer", 1)):
         model = built(family, layers=layers)
         keys = (lambda read: read[0][0, 20]) if family == "conv" else (lambda read: read[0].k[0, :, 20])
-        sizes = felt(model, 41, lambda source, model=model, keys=keys: keys(model.read(source, None)))
+        sizes = felt(model, 41, lambda source, model=model, keys=keys: keys(model.encode(source, None)))
         reach[family] = int((sizes > 0).sum())
     words = f"of 41 words seen by 3 layers of filters of 3; {reach['transformer']} by one layer of attention"
     return Seen(reach["conv"], words, reach == {"conv": 7, "transformer": 41})
@@ -263,10 +263,10 @@ def layers_measured() -> Seen:
     """Layers as they are built: a GRU has 6 L d^2 products, a gated filter 2 k L d^2, attention 4 L d^2 + 2 L^2 d."""
     found = []
     for L, d, k in ((30, 60, 3), (60, 60, 3), (60, 30, 5)):
-        x, gru = torch.zeros(1, L, d), Reader(RNNAttentionShape(d=d, bidirectional=False))
+        x, gru = torch.zeros(1, L, d), RecurrentEncoder(RNNAttentionSettings(d=d, bidirectional=False))
         made = [
             cost.flops_per_token(gru, lambda gru=gru, x=x: gru(x, None), 2),
-            cost.flops_per_token(gru, lambda d=d, k=k, L=L: Gated(d, k, 0.0)(torch.zeros(1, L + k - 1, d)), 2),
+            cost.flops_per_token(gru, lambda d=d, k=k, L=L: GatedConv(d, k, 0.0)(torch.zeros(1, L + k - 1, d)), 2),
             cost.flops_per_token(gru, lambda d=d, x=x: Attention(d, 2)(x), 2),
         ]
         found.append(made == [6 * L * d * d, 2 * k * L * d * d, 4 * L * d * d + 2 * L * L * d])
@@ -277,7 +277,7 @@ def layers_measured() -> Seen:
 def layers_of_the_paper() -> Seen:
     """What the Transformer of 2017 stacks: six blocks that read, six that write."""
     with torch.device("meta"):
-        model = TransformerShape(d=512, layers=6, heads=8).build((100, 100))
+        model = TransformerSettings(d=512, layers=6, heads=8).build((100, 100))
     looks = sum(isinstance(part, Attention) for part in model.modules())
     blocks = len(model.encoder.blocks) + len(model.stack.blocks)
     return Seen(blocks, f"blocks, with {looks} attentions and {blocks} MLPs; printed 24", (blocks, looks) == (12, 18))

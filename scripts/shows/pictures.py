@@ -3,8 +3,8 @@
 import torch
 
 from harken.models import sets
-from harken.models.vit import Shape
-from harken.settings import Outputs, Pixels
+from harken.models.vit import ViTSettings
+from harken.settings import ImageShape, LabelOutputs
 
 from . import EXACT, Seen, gap, show
 
@@ -16,7 +16,7 @@ def pictures_are_sets() -> Seen:
     moved = x.unflatten(2, (3, 4))[:, :, [2, 0, 1]].flatten(2, 3)  # rows of patches
     changed = []
     for positions in ("none", "learned"):
-        model = Shape(d=16, layers=2, heads=2, patch=4, pool="mean", positions=positions).build(Pixels(12, 1, 10))
+        model = ViTSettings(d=16, layers=2, heads=2, patch=4, pool="mean", positions=positions).build(ImageShape(12, 1, 10))
         for p in model.parameters():
             torch.nn.init.normal_(p, std=0.3)
         changed.append(gap(model(x), model(moved)))
@@ -28,7 +28,7 @@ def pictures_are_sets() -> Seen:
 def sets_have_no_order() -> Seen:
     """The block without places reads any set of rows: their order changes nothing, rows that are left out do."""
     x = torch.randn(1, 9, 3)
-    model = sets.Shape(size="tiny").build(Outputs(3, 4))
+    model = sets.SetTransformerSettings(size="tiny").build(LabelOutputs(3, 4))
     for p in model.parameters():
         torch.nn.init.normal_(p, std=0.3)
     moved, fewer = gap(model(x), model(x[:, torch.randperm(9)])), gap(model(x), model(x[:, 5:]))
@@ -40,6 +40,6 @@ def sets_have_no_order() -> Seen:
 def vision_transformer() -> Seen:
     """ViT-B/16 is the block of 2019, 12 times, on 196 patches and CLS: its weights are those that are known of it."""
     with torch.device("meta"):
-        model = Shape(size="base").build(Pixels(224, 3, 1000))
+        model = ViTSettings(size="base").build(ImageShape(224, 3, 1000))
     weights = sum(p.numel() for p in model.parameters())
     return Seen(weights, "weights of ViT-B/16 with 1,000 labels; published 86.6 million", weights == 86_567_656)

@@ -91,8 +91,8 @@ def other_positions() -> Seen:
     q, k = torch.randn(1, 1, 1, 8), torch.randn(1, 1, 1, 8)
 
     def score(i: int, j: int) -> float:
-        turner = Rotary(8).turner
-        return float((turner(torch.tensor([i]))(q) * turner(torch.tensor([j]))(k)).sum())
+        rotation = Rotary(8).rotation
+        return float((rotation(torch.tensor([i]))(q) * rotation(torch.tensor([j]))(k)).sum())
 
     x = max(abs(score(i + 5, i) - score(5, 0)) for i in range(0, 200, 10))
     bias = Alibi(4).bias(torch.arange(9), torch.arange(9))

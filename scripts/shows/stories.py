@@ -3,12 +3,12 @@
 import torch
 
 from harken.core import Dot, attend
-from harken.models.memnet import Shape
-from harken.settings import Outputs
+from harken.models.memnet import MemNetSettings
+from harken.settings import LabelOutputs
 
 from . import EXACT, Seen, gap, show
 
-ASKED = Outputs(20, 4, words=(1, 2, 3, 4))
+ASKED = LabelOutputs(20, 4, answer_ids=(1, 2, 3, 4))
 
 
 def _told() -> dict[str, torch.Tensor]:
@@ -18,7 +18,7 @@ def _told() -> dict[str, torch.Tensor]:
 @show()
 def hops() -> Seen:
     """Three times q <- softmax(q K^T) V, K and V a row for each line, then the MLP: the network by its own equation."""
-    model, told = Shape(d=8).build(ASKED), _told()
+    model, told = MemNetSettings(d=8).build(ASKED), _told()
     K, V = model.write(told["lines"])
     q = model.embed(told["question"])[..., 16:].sum(-2)
     for _ in range(3):
@@ -30,7 +30,7 @@ def hops() -> Seen:
 @show()
 def written() -> Seen:
     """Memory is written and read differentiably: every line that was written has a gradient."""
-    model, told = Shape(d=8).build(ASKED), _told()
+    model, told = MemNetSettings(d=8).build(ASKED), _told()
     lines = [model.write(told["lines"][:1, n : n + 1]).detach().requires_grad_() for n in range(5)]
     real = torch.ones(1, 5, dtype=torch.bool)
     model.read(torch.cat(lines, 2), told["question"][:1], torch.zeros(1, 5, dtype=torch.long), real).sum().backward()

@@ -14,15 +14,15 @@ from torch import Tensor, nn
 
 from harken.data.synthetic.tales import tales
 from harken.events import silent
-from harken.experiments import costs
 from harken.experiments.audit.audit import audit
+from harken.experiments.lecture_costs import lecture_costs
 from harken.experiments.train import prepare
-from harken.models.gpt import Shape
+from harken.models.gpt import GPTSettings
 from harken.recipe import resolve
 from harken.run_folder import weights
 from harken.training import cost
 from harken.training.loop import Trainer
-from harken.training.optimizers import clip, optimizer
+from harken.training.optimizers import build_optimizer, clip_gradients
 from harken.training.settings import Train
 
 from . import EXACT, Seen, gap, show
@@ -54,7 +54,7 @@ def learn(trainer: Trainer, steps: int) -> float:
     """The perplexity on the valid split after so many steps."""
     for _ in range(steps):
         trainer.update(steps)
-    return float(trainer.look("valid").metrics["perplexity"])
+    return float(trainer.evaluate("valid").metrics["perplexity"])
 
 
 @show(slow=True)
@@ -125,9 +125,9 @@ def dropout_of_the_lab() -> Seen:
 @show(slow=True, timed=True)
 def lab01_epoch() -> Seen:
     """Seconds of one epoch of Lab 01's shape on this machine, from six steps; 10,000 words in the dictionary."""
-    shape = Shape(d=128, layers=2, heads=4, context=100, input_projection=True, tie_embeddings=False)
+    shape = GPTSettings(d=128, layers=2, heads=4, context=100, input_projection=True, tie_embeddings=False)
     model = shape.build(10_000)
-    updating = optimizer(model, Train())
+    updating = build_optimizer(model, Train())
     times = []
     for _ in range(6):
         start = time.perf_counter()
@@ -176,7 +176,7 @@ def noise_of_a_batch() -> Seen:
         batch, rows = trainer.task.batch(0, 0), []
         for r in range(64):
             model.zero_grad()
-            trainer.task.loss(model, batch.rows(r, r + 1)).total.backward()
+            trainer.task.loss(model, batch.slice_rows(r, r + 1)).total.backward()
             rows.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
     each = torch.stack(rows)
     small, large = (each.view(-1, B, each.shape[1]).mean(1).var(0).sum().sqrt() for B in (4, 16))
@@ -191,7 +191,7 @@ def adaptive() -> Seen:
     for name, lr in (("adamw", 0.05), ("sgd", 1.5e-4)):  # SGD would leave the valley above 2e-4
         point = nn.Parameter(torch.tensor([1.0, 1.0]))
         holder = nn.ParameterList([point])
-        updating = optimizer(holder, Train(optimizer=name, lr=lr, momentum=0.0))
+        updating = build_optimizer(holder, Train(optimizer=name, lr=lr, momentum=0.0))
         for _ in range(300):
             updating.zero_grad()
             (0.5 * (point[0] ** 2 + 1e4 * point[1] ** 2)).backward()
@@ -208,7 +208,7 @@ def exploding() -> Seen:
     nn.init.normal_(cell.weight_hh_l0, std=0.25)
     cell(torch.randn(1, 60, 64))[0][:, -1].sum().backward()
     before = torch.cat([p.grad.flatten().clone() for p in cell.parameters()])
-    length = float(clip(cell, 1.0))
+    length = float(clip_gradients(cell, 1.0))
     after = torch.cat([p.grad.flatten() for p in cell.parameters()])
     turned = float(1 - torch.cosine_similarity(before, after, 0))
     return Seen(
@@ -219,7 +219,7 @@ def exploding() -> Seen:
 @show()
 def cost_table() -> Seen:
     """Every row of the cost table that has a power and a time: W x hours x PUE, times the pounds of a kWh."""
-    rows = costs.lecture()["rows"]
+    rows = lecture_costs()["rows"]
     made = [row for row in rows if row["kwh"] is not None]
     off = max(abs(row["co2e_lb"] / row["printed_co2e_lb"] - 1) for row in made if row["printed_co2e_lb"] > 100)
     words = f"of {len(rows)} rows have power and hours; they give the printed pounds up to {100 * off:.2f} %"

@@ -7,12 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from harken.core import CAUSAL, Stack, Wiring
+from harken.core import CAUSAL, BlockConfig, Stack
 from harken.data.batch import Windows
-from harken.decode.sampling import Choice, Reader
+from harken.decode.sampling import IncrementalDecoder, SamplingSettings
 from harken.models import LanguageModel
-from harken.models.gpt import Shape
-from harken.models.rnn import LSTMShape, RNNShape
+from harken.models.gpt import GPTSettings
+from harken.models.rnn import LSTMSettings, RNNSettings
 from harken.recipe import resolve
 
 from . import EXACT, Seen, gap, show
@@ -20,7 +20,7 @@ from . import EXACT, Seen, gap, show
 
 def small(**fields: object) -> LanguageModel:
     """A GPT with opinions: its first weights are too small to prefer any word."""
-    model = Shape(**{"d": 32, "layers": 2, "heads": 2, "context": 64, **fields}).build(50).eval()  # type: ignore[arg-type]
+    model = GPTSettings(**{"d": 32, "layers": 2, "heads": 2, "context": 64, **fields}).build(50).eval()  # type: ignore[arg-type]
     with torch.no_grad():
         for weights in model.parameters():
             if weights.dim() == 2:
@@ -39,7 +39,7 @@ def scores(model: LanguageModel, tokens: Tensor) -> Tensor:
 @show()
 def one_hot() -> Seen:
     """A word is one of 10,000 one-hot vectors, embedded by a matrix: the row that nn.Embedding looks up."""
-    model, words = Shape(d=32, layers=1, heads=2, context=8).build(10_000), torch.randint(10_000, (20,))
+    model, words = GPTSettings(d=32, layers=1, heads=2, context=8).build(10_000), torch.randint(10_000, (20,))
     looked_up, multiplied = (
         model.embed(words),
         F.one_hot(words, model.embed.num_embeddings).float() @ model.embed.weight,
@@ -51,7 +51,7 @@ def one_hot() -> Seen:
 @show()
 def distribution() -> Seen:
     """A sequence of words in, a probability for every word of the dictionary out."""
-    model = Shape(d=32, layers=1, heads=2, context=16).build(10_000)
+    model = GPTSettings(d=32, layers=1, heads=2, context=16).build(10_000)
     p = scores(model, torch.randint(10_000, (3, 12)))[:, -1].softmax(-1)
     x = gap(p.sum(-1), torch.ones(()))
     return Seen(
@@ -62,7 +62,7 @@ def distribution() -> Seen:
 @show()
 def lab01_weights() -> Seen:
     """Embedding, attention and classification layers of Lab 01: 2 blocks, d 128, 4 heads, LL, 10,000 words."""
-    shape = Shape(d=128, layers=2, heads=4, context=100, input_projection=True, tie_embeddings=False)
+    shape = GPTSettings(d=128, layers=2, heads=4, context=100, input_projection=True, tie_embeddings=False)
     model = shape.build(10_000)
     parts = [sum(p.numel() for p in m.parameters()) for m in (model.embed, model.stack, model.head)]
     count = sum(p.numel() for p in model.parameters())
@@ -83,9 +83,9 @@ def gpt2_weights() -> Seen:
 def lift() -> Seen:
     """H^0 = LL(embedding + PE): with model.input_projection there is one more linear layer, before the first block."""
     model, words = small(input_projection=True), torch.randint(50, (1, 9))
-    nn.init.normal_(model.lift.weight)
-    placed = model.stack.positions.add(model.embed(words) * model.loud, torch.arange(9))
-    h = model.norm(model.stack(placed @ model.lift.weight.T + model.lift.bias, structure=CAUSAL))
+    nn.init.normal_(model.input_projection.weight)
+    placed = model.stack.positions.add(model.embed(words) * model.embedding_scale, torch.arange(9))
+    h = model.norm(model.stack(placed @ model.input_projection.weight.T + model.input_projection.bias, structure=CAUSAL))
     x = gap(model(words), h)
     return Seen(x, "largest difference from LL(embedding + PE) through the blocks", x < EXACT)
 
@@ -97,7 +97,7 @@ def self_supervised() -> Seen:
     batch = Windows([text], 20, 8, seed=0).batch(0, 0)
     follows = set(pairwise(text.tolist()))
     pairs = zip(batch.tokens.flatten().tolist(), batch.targets.flatten().tolist(), strict=True)
-    share = sum(pair in follows for pair in pairs) / batch.count
+    share = sum(pair in follows for pair in pairs) / batch.n_targets
     shifted = bool((batch.targets[:, :-1] == batch.tokens[:, 1:]).all())
     return Seen(
         100 * share, "% of the targets are the word that follows in the text; labels given: 0", share == 1 and shifted
@@ -121,7 +121,7 @@ def parallel() -> Seen:
 def generation() -> Seen:
     """Word by word, only the new word's query is computed; keys and values wait in the memory."""
     model, text, off = small(), [1, 2, 3], []
-    reader = Reader(model, [text], 20)
+    reader = IncrementalDecoder(model, [text], 20)
     for _ in range(20):
         off.append(gap(reader.logits[0], scores(model, torch.tensor([text]))[0, -1]))
         text.append(int(reader.logits[0].argmax()))
@@ -134,7 +134,7 @@ def generation() -> Seen:
 def sampling() -> Seen:
     """w ~ p: words are drawn as often as the model says."""
     logits = 2 * torch.randn(10)
-    drawn = Choice(temperature=1.0).draw(logits.expand(4000, -1), torch.arange(4000), torch.tensor(0))
+    drawn = SamplingSettings(temperature=1.0).sample(logits.expand(4000, -1), torch.arange(4000), torch.tensor(0))
     x = gap(torch.bincount(drawn, minlength=10) / 4000, logits.softmax(-1))
     return Seen(x, "largest distance between a word's probability and its share of 4,000 draws", x < 0.03)
 
@@ -142,7 +142,7 @@ def sampling() -> Seen:
 # --- recurrent models -------------------------------------------------------------------------------------------------
 
 
-def recurrent(shape: type[RNNShape] = RNNShape, d: int = 64) -> nn.RNNBase:
+def recurrent(shape: type[RNNSettings] = RNNSettings, d: int = 64) -> nn.RNNBase:
     return shape(d=d, layers=1, context=32).build(50).cell
 
 
@@ -150,7 +150,7 @@ def recurrent(shape: type[RNNShape] = RNNShape, d: int = 64) -> nn.RNNBase:
 def one_state() -> Seen:
     """A recurrent model memorises everything in one vector; attention keeps a key and a value of every word."""
     d, L = 64, 1000
-    state, pairs = RNNShape(d=d).build(50).memory(1, L), small(d=d, layers=1).memory(1, L)
+    state, pairs = RNNSettings(d=d).build(50).memory(1, L), small(d=d, layers=1).memory(1, L)
     kept, spread = sum(t.numel() for t in state.parts), sum(m.k.numel() + m.v.numel() for m in pairs)
     return Seen(kept, f"numbers for 1,000 words; {spread:,} in a layer of attention", kept == d and spread == 2 * L * d)
 
@@ -174,7 +174,7 @@ def gate() -> Seen:
     """sigma(.) * h: a gate near 1 keeps the state for a hundred steps, one near 0 forgets it in one."""
     left = {}
     for name, forget in (("open", 9.0), ("shut", -9.0)):
-        cell = recurrent(LSTMShape)
+        cell = recurrent(LSTMSettings)
         with torch.no_grad():
             for weights in cell.parameters():
                 weights.zero_()
@@ -203,7 +203,7 @@ def depth(end: Tensor) -> int:
 @show()
 def chain() -> Seen:
     """Recurrence cannot be computed in parallel: each step waits for the one before. Attention waits for its layers."""
-    cell, layers = recurrent(), Stack(1, Wiring(64, 2))
+    cell, layers = recurrent(), Stack(1, BlockConfig(64, 2))
     rnn, attention = (
         [depth(f(torch.randn(1, L, 64))) for L in (16, 256)]
         for f in (lambda x: cell(x)[0], lambda x: layers(x, structure=CAUSAL))
@@ -224,7 +224,7 @@ def arriving(f: nn.Module | object, L: int = 101) -> list[float]:
 @show()
 def vanishing() -> Seen:
     """Through a recurrence the gradient of a word 50 steps back has vanished; through attention it is one step away."""
-    cell, layer = recurrent(), Stack(1, Wiring(64, 2))
+    cell, layer = recurrent(), Stack(1, BlockConfig(64, 2))
     rnn, attention = arriving(lambda x: cell(x)[0]), arriving(lambda x: layer(x, structure=CAUSAL))
     words = f"of the gradient arrives 50 words back in an RNN; {attention[2]:.2g} in a layer of attention"
     return Seen(rnn[2], words, rnn[2] < 1e-6 and attention[2] > 0.1)

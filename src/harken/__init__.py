@@ -1,9 +1,9 @@
-"""harken: attention networks, from the equation to the served model.
+"""harken: attention networks, from the equation to a trained model.
 
     run = harken.train("my.txt", minutes=3)
     run.generate("Once upon a time")
 
-`import harken` is light: torch is imported when one of its names is first used.
+`import harken` is fast: torch is imported on the first use of a name.
 """
 
 from importlib import import_module
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_WHERE = {
+_MODULES = {
     "Audit": "experiments.audit.audit",
     "BadInput": "errors",
     "BadRun": "errors",
@@ -54,8 +54,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _WHERE:
-        return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    from .renamed import IMPORTS
+
+    if (former := f"{__name__}.{name}") in IMPORTS:
+        raise AttributeError(f"{former} is now {IMPORTS[former]}")
     raise AttributeError(f"module 'harken' has no attribute {name!r}")
 
 

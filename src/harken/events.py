@@ -1,23 +1,23 @@
-"""How long work tells whoever listens what it does. The library speaks in facts; only `cli` turns them into words."""
+"""Progress events. Library functions call a listener with facts; only the console turns them into text."""
 
 import math
 from collections.abc import Callable
 from typing import Any
 
-# listen("encode", done=3, total=10, unit="bytes"): the name of what happened, then its facts
+# listen("encode", done=3, total=10, unit="bytes"): the name of the event, then its values
 Listener = Callable[..., None]
 
 
-def silent(event: str, /, **facts: Any) -> None:
-    """The listener of a program that does not want to hear."""
+def silent(event: str, /, **values: Any) -> None:
+    """A listener that ignores all events."""
 
 
-def plain(fact: Any) -> Any:
-    """A fact as JSON has it: a number that is not finite is null."""
-    if isinstance(fact, dict):
-        return {str(name): plain(value) for name, value in fact.items()}
-    if isinstance(fact, list | tuple):
-        return [plain(value) for value in fact]
-    if isinstance(fact, float) and not math.isfinite(fact):
+def to_json_value(value: Any) -> Any:
+    """A value that JSON can represent; non-finite numbers become null."""
+    if isinstance(value, dict):
+        return {str(name): to_json_value(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json_value(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
         return None
-    return fact if isinstance(fact, str | int | float | bool | None) else str(fact)
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

@@ -1,4 +1,4 @@
-"""What this machine is, and which device, precision and compiler a run may use on it."""
+"""The machine: its description, and the device, precision and compiler that a run uses on it."""
 
 import importlib.util
 import math
@@ -12,18 +12,19 @@ from typing import Any
 
 import torch
 
-from harken.errors import BadSetting, did_you_mean
+from harken.errors import BadSetting
+from harken.suggestions import did_you_mean
 
 CPUINFO, MEMINFO = Path("/proc/cpuinfo"), Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")
-compiling = True  # False: losses are computed as they are written
+compile_enabled = True  # False: losses are computed eagerly
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def describe(device: torch.device | None = None) -> dict[str, Any]:
-    """The machine in plain words and numbers: what a result needs beside it to be compared with another.
+    """Description of the machine, stored with every measurement.
 
-    The GPU is the device that was used, if it is one, else the current one.
+    The GPU is `device` if that is a GPU, else the current GPU.
     """
     gpu = device if device is not None and device.type == "cuda" else None
     return {
@@ -39,46 +40,47 @@ def describe(device: torch.device | None = None) -> dict[str, Any]:
 
 
 def cores() -> int:
-    """How many cores this process may use: those it is pinned to, or fewer where a container has a smaller share."""
-    seen = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    """Number of cores that this process may use: its CPU affinity, limited by the quota of a container."""
+    available = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     quota, _, period = _cgroup("cpu.max").partition(" ")
     if quota.isdigit() and period.isdigit() and int(period) > 0:
-        return max(1, min(seen, math.ceil(int(quota) / int(period))))
-    return seen
+        return max(1, min(available, math.ceil(int(quota) / int(period))))
+    return available
 
 
 def pick_device(wanted: str = "auto", name: str = "train.device") -> torch.device:
-    """The device that was asked for, by this name, if it is there; `auto` takes a GPU where there is one."""
-    here = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    """The device of this setting; `auto` is a GPU if there is one. `name` is the setting in error messages."""
+    n_devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if wanted == "auto":
-        return torch.device("cuda" if here else "cpu")
+        return torch.device("cuda" if n_devices else "cpu")
     if wanted == "cpu":
         return torch.device("cpu")
     kind, _, index = wanted.partition(":")
     if kind != "cuda" or (":" in wanted and not (index.isascii() and index.isdigit())):
         hint = did_you_mean(wanted, ("auto", "cpu", "cuda"))
         raise BadSetting(f"{name}={wanted!r}: not a device; accepted: auto, cpu, cuda, cuda:0, cuda:1, ...{hint}")
-    if not here:
-        raise BadSetting(f"{name}={wanted}: torch {torch.__version__} finds no CUDA device here; use auto or cpu")
-    if index and int(index) >= here:
-        raise BadSetting(f"{name}={wanted}: there are {here} CUDA devices here; use one of cuda:0 to cuda:{here - 1}")
+    if not n_devices:
+        raise BadSetting(f"{name}={wanted}: torch {torch.__version__} finds no CUDA device; use auto or cpu")
+    if index and int(index) >= n_devices:
+        accepted = f"use one of cuda:0 to cuda:{n_devices - 1}"
+        raise BadSetting(f"{name}={wanted}: this machine has {n_devices} CUDA devices; {accepted}")
     return torch.device("cuda", int(index)) if index else torch.device("cuda")
 
 
 def pick_precision(wanted: str, device: torch.device | str) -> torch.dtype:
-    """The number format of the matrix products; `auto` takes bfloat16 where the device computes with it natively."""
+    """Precision of the matrix products; `auto` is bfloat16 where the device supports it in hardware."""
     device = torch.device(device)
     if wanted == "auto":
         return torch.bfloat16 if _has_bfloat16(device) else torch.float32
-    # a CPU without the instructions still computes bfloat16 rightly, only slowly: asked for by name, it is given
+    # a CPU without the instructions emulates bfloat16, slowly: used only if it is set explicitly
     if wanted == "bfloat16" and device.type == "cuda" and not _has_bfloat16(device):
         name = torch.cuda.get_device_name(device)
-        raise BadSetting(f"train.precision=bfloat16: {name} does not compute with it; use float32")
+        raise BadSetting(f"train.precision=bfloat16: {name} does not support it; use float32")
     return PRECISIONS[wanted]
 
 
-def can_compile(device: torch.device | str | None = None) -> str | None:
-    """None if torch.compile can work here for this device (without one: for `auto`), else why not, in one line."""
+def compile_problem(device: torch.device | str | None = None) -> str | None:
+    """Why torch.compile cannot be used for a device (default: `auto`), in one line; None if it can."""
     device = torch.device(device) if device is not None else pick_device()
     if not Path(sysconfig.get_path("include"), "Python.h").exists():
         return "torch.compile needs Python's headers (Python.h), and they are not installed"
@@ -88,39 +90,39 @@ def can_compile(device: torch.device | str | None = None) -> str | None:
         if not any(shutil.which(name) for name in (os.environ.get("CC") or "gcc", "gcc", "clang")):
             return "torch.compile on CUDA needs a C compiler for triton: no gcc or clang found; install one or set CC"
         return None
-    # torch asks for this one name alone; a clang++ beside it is used only if CXX says so
+    # torch looks for this name only; another compiler needs CXX
     compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
     if shutil.which(compiler):
         return None
-    other = next((name for name in ("g++", "clang++") if shutil.which(name)), None)
-    way_out = f"set CXX={other}" if other else "install one or set CXX"
-    return f"torch.compile on a CPU needs a C++ compiler, and {compiler} is not found; {way_out}"
+    installed = next((name for name in ("g++", "clang++") if shutil.which(name)), None)
+    fix = f"set CXX={installed}" if installed else "install one or set CXX"
+    return f"torch.compile on a CPU needs a C++ compiler, and {compiler} is not found; {fix}"
 
 
-def free_memory() -> float:
-    """Bytes that may still be taken; no bound where the system does not say."""
-    there, limit = _line(MEMINFO, "MemAvailable").removesuffix(" kB"), _cgroup("memory.max")
-    taken = next((line.split()[1] for line in _cgroup("memory.stat").splitlines() if line.startswith("anon ")), "0")
+def available_memory() -> float:
+    """Bytes that can still be allocated; infinite where the system does not report them."""
+    free, limit = _line(MEMINFO, "MemAvailable").removesuffix(" kB"), _cgroup("memory.max")
+    used = next((line.split()[1] for line in _cgroup("memory.stat").splitlines() if line.startswith("anon ")), "0")
     return min(
-        1024 * int(there) if there.isdigit() else math.inf, int(limit) - int(taken) if limit.isdigit() else math.inf
+        1024 * int(free) if free.isdigit() else math.inf, int(limit) - int(used) if limit.isdigit() else math.inf
     )
 
 
-def wait(device: torch.device) -> None:
-    """Until the device has done what was begun."""
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has finished all work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def _has_bfloat16(device: torch.device) -> bool:
-    """Does the device multiply matrices of bfloat16 in hardware?"""
+    """Whether the device multiplies bfloat16 matrices in hardware."""
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device)[0] >= 8  # Ampere was the first
     return device.type == "cpu" and not {"amx_bf16", "avx512_bf16"}.isdisjoint(_cpuinfo("flags").split())
 
 
 def _cpuinfo(field: str) -> str:
-    """What the kernel says about the first core under this name, or nothing."""
+    """A field of the first core in /proc/cpuinfo; empty if it is missing."""
     return _line(CPUINFO, field)
 
 
@@ -137,7 +139,7 @@ def _line(path: Path, field: str) -> str:
 
 
 def _cgroup(name: str) -> str:
-    """The container's limit of this name, or nothing where there is no container or no limit."""
+    """A limit of the container; empty without a container or a limit."""
     try:
         return (CGROUP / name).read_text(encoding="utf-8").strip()
     except OSError:
@@ -145,7 +147,7 @@ def _cgroup(name: str) -> str:
 
 
 def _ram_gib() -> float | None:
-    """Memory this process may use, in GiB, or None where the system does not say."""
+    """Memory that this process may use, in GiB; None where the system does not report it."""
     if sys.platform == "win32":
         return None
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,10 +1,12 @@
-"""A recipe: TOML -> four validated parts (data, model, task, train). It is data: no includes, no code, no expressions.
+"""A recipe: TOML -> four validated sections (data, model, task, train). It is data: no includes, no code, no
+expressions.
 
-Above its sections may stand `from`, a run whose weights and words are begun with, and `transfer`, what is done to them.
+Two settings stand before the sections: `from`, a run with the initial weights and the tokenizer, and `transfer`, how
+these weights are used.
 
-Precedence: defaults < dials (size, style, optimizer) < file < what is given with the command or the call. A dial that
-is given beats what an earlier layer says of the settings it stands for, and so does a budget (minutes beat the steps
-of the file). Where each value came from is remembered.
+Precedence: defaults < dials (size, style, optimizer) < file < overrides of the command line or the call. A dial takes
+precedence over settings of earlier layers that it sets, and so does a budget (minutes over the steps of the file). The
+origin of each value is recorded.
 """
 
 import re
@@ -17,75 +19,75 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from . import registry
-from .errors import BadInput, BadSetting, did_you_mean, no_such_run
+from . import registry, renamed
+from .errors import BadInput, BadSetting
 from .events import Listener, silent
-from .settings import Part
+from .settings import Settings
+from .suggestions import did_you_mean, run_not_found
 
 SECTIONS = ("data", "model", "task", "train")
-TRANSFERS = ("finetune", "frozen", "scratch")  # all weights go on learning, only those of the head, or all begin anew
-SHOTS = re.compile(r"(\d{1,4})-shot")  # nothing is learned: the run is asked with a prompt, behind so many examples
-GIVEN = "given"  # where the settings of the command line, or of a call, come from
-ABOVE = ("from", "transfer", "from_sha256")
-OTHERS_SAY = {"ema": "moving", "swa": "last", "rope": "rotary", "bf16": "bfloat16", "fp32": "float32"}
-Settings = dict[str, Any]  # {"model.layers": 4, ...}
+TRANSFERS = ("finetune", "frozen", "scratch")  # train all weights, only the head, or all from a new initialization
+SHOTS = re.compile(r"(\d{1,4})-shot")  # no training: a prompt with this number of examples
+OVERRIDE = "override"  # origin of the settings of the command line or of a call
+TOP_LEVEL = ("from", "transfer", "from_sha256")
+SYNONYMS = {"swa": "last", "rope": "rotary", "bf16": "bfloat16", "fp32": "float32"}
+SettingsDict = dict[str, Any]  # {"model.layers": 4, ...}
 
 
 @dataclass(frozen=True)
-class Start:
-    """Where the weights come from: a run (`from`) and what is done to them (`transfer`), or chance."""
+class InitialWeights:
+    """Source of the initial weights: a run (`from`) and how its weights are used (`transfer`), or random numbers."""
 
     run: str | None = None
     transfer: str = "finetune"
-    sha256: str | None = None  # of that run's weights: other ones are refused
+    sha256: str | None = None  # of the weights of the run; other weights are an error
 
     @classmethod
-    def of(cls, given: Settings, origins: Mapping[str, str]) -> "Start":
-        """Take `from`, `transfer` and `from_sha256` out of these settings."""
-        run, digest = given.pop("from", None), given.pop("from_sha256", None)
-        digest = digest if origins.get("from_sha256") == origins.get("from") else None  # the one of another run
-        found = cls(None if run == "none" else run, given.pop("transfer", cls.transfer), digest)
-        if found.run is None and "transfer" in origins and run is None:
-            raise BadSetting(f"transfer = {found.transfer!r}: of which run? Say it with from=runs/NAME")
-        if found.run is not None and not isinstance(found.run, str):
-            raise BadSetting(f"from = {found.run!r}: accepted: the folder of a run")
-        found.refuse()
-        return found
+    def pop_from(cls, settings: SettingsDict, origins: Mapping[str, str]) -> "InitialWeights":
+        """Remove `from`, `transfer` and `from_sha256` from the settings and return their values."""
+        run, sha256 = settings.pop("from", None), settings.pop("from_sha256", None)
+        sha256 = sha256 if origins.get("from_sha256") == origins.get("from") else None  # belongs to another run
+        initial = cls(None if run == "none" else run, settings.pop("transfer", cls.transfer), sha256)
+        if initial.run is None and "transfer" in origins and run is None:
+            raise BadSetting(f"transfer = {initial.transfer!r} needs a run; set from=runs/NAME")
+        if initial.run is not None and not isinstance(initial.run, str):
+            raise BadSetting(f"from = {initial.run!r}: accepted: the folder of a run")
+        initial.check_transfer()
+        return initial
 
-    def refuse(self) -> None:
-        """Refuse a transfer that is none."""
+    def check_transfer(self) -> None:
+        """Raise for an unknown transfer."""
         if self.transfer not in TRANSFERS and self.shots is None:
-            near = did_you_mean(str(self.transfer), TRANSFERS)
-            raise BadSetting(f"transfer = {self.transfer!r}: accepted: {', '.join(TRANSFERS)}, 4-shot.{near}")
+            hint = did_you_mean(str(self.transfer), TRANSFERS)
+            raise BadSetting(f"transfer = {self.transfer!r}: accepted: {', '.join(TRANSFERS)}, 4-shot.{hint}")
 
     @property
     def shots(self) -> int | None:
-        """How many examples stand in the prompt that the run is asked with; None where something is learned."""
-        said = SHOTS.fullmatch(str(self.transfer))
-        return int(said[1]) if said else None
+        """Number of examples in the prompt; None if the model is trained."""
+        match = SHOTS.fullmatch(str(self.transfer))
+        return int(match[1]) if match else None
 
-    def located(self) -> "Start":
-        """The same with an absolute path."""
+    def with_absolute_paths(self) -> "InitialWeights":
         return self if self.run is None else replace(self, run=str(Path(self.run).absolute()))
 
-    def settings(self) -> Settings:
-        sealed = {} if self.sha256 is None else {"from_sha256": self.sha256}
-        return {} if self.run is None else {"from": self.run, "transfer": self.transfer, **sealed}
+    def settings(self) -> SettingsDict:
+        sha256 = {} if self.sha256 is None else {"from_sha256": self.sha256}
+        return {} if self.run is None else {"from": self.run, "transfer": self.transfer, **sha256}
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """The four parts of a run, where its weights begin, and where each setting came from."""
+    """The four sections, the initial weights, and the origin of each setting."""
 
     data: Any
     model: Any
     task: Any
     train: Any
     origins: Mapping[str, str] = field(default_factory=dict)
-    start: Start = Start()
+    start: InitialWeights = InitialWeights()
 
-    def settings(self) -> Settings:
-        """Every setting by its dotted path; those that are none are left out."""
+    def settings(self) -> SettingsDict:
+        """Every setting by its dotted path, without those that are None."""
         return self.start.settings() | {
             f"{section}.{name}": value
             for section in SECTIONS
@@ -95,176 +97,197 @@ class Recipe:
 
     def toml(self) -> str:
         """The resolved recipe as a file that repeats the run."""
-        return as_file(self.settings())
+        return to_toml_file(self.settings())
 
     def change(self, **settings: Any) -> "Recipe":
-        """The same recipe with these settings (train__steps=100); those that are new are marked as worked out."""
-        parts, before = {s: getattr(self, s) for s in SECTIONS}, self.settings()
+        """The same recipe with these settings (train__steps=100); changed ones get the origin "computed"."""
+        sections, before = {s: getattr(self, s) for s in SECTIONS}, self.settings()
         changed = {p: v for k, v in settings.items() if before.get(p := k.replace("__", ".")) != v}
         for path, value in changed.items():
             section, name = path.split(".")
-            parts[section] = parts[section].model_copy(update={name: value})
-        return replace(self, **parts, origins={**self.origins, **dict.fromkeys(changed, "worked out")})
+            sections[section] = sections[section].model_copy(update={name: value})
+        return replace(self, **sections, origins={**self.origins, **dict.fromkeys(changed, "computed")})
 
-    def open(self, tokenizer: Any = None, *, other: tuple[str, str] | None = None, listen: Listener = silent) -> Any:
-        """The data, or another text (path, split) to judge by; its tokens are learned, unless they are given."""
-        how = {"stateful": getattr(self.model, "stateful", False), "tokenizer": tokenizer, "listen": listen}
-        return self.data.open(**how) if other is None else self.data.other(*other, **how)
+    def load_data(
+        self, tokenizer: Any = None, *, other: tuple[str, str] | None = None, listen: Listener = silent
+    ) -> Any:
+        """Load the data, or another data set (path, split) to evaluate; trains a tokenizer unless one is passed."""
+        options = {"stateful": getattr(self.model, "stateful", False), "tokenizer": tokenizer, "listen": listen}
+        return self.data.load_data(**options) if other is None else self.data.load_split(*other, **options)
 
-    def bind(self, opened: Any) -> Any:
-        """The task on data that is open."""
-        return self.task.bind(opened, self.model, batch=self.train.batch, seed=self.train.seed)
+    def bind(self, dataset: Any) -> Any:
+        """The task on a loaded data set."""
+        return self.task.bind(dataset, self.model, batch=self.train.batch, seed=self.train.seed)
 
     def build(self, vocab: Any) -> Any:
-        """The model with its first weights, for so many words (of each side, where there are two)."""
+        """The model with initial weights, for the vocabulary size of the data (a pair for two sides)."""
         try:
             return self.model.build(vocab)
         except ValueError as error:
             raise BadSetting(f"model: {error}") from None
 
 
-def resolve(*layers: tuple[str, Settings]) -> Recipe:
-    """Merge layers of settings, each with the name of where it comes from; a later layer wins. Then validate."""
-    given: Settings = {}
+def resolve(*layers: tuple[str, SettingsDict]) -> Recipe:
+    """Merge layers of (origin, settings), where a later layer takes precedence, and validate the settings."""
+    merged: SettingsDict = {}
     origins: dict[str, str] = {}
     ranks: dict[str, int] = {}
     for rank, (origin, settings) in enumerate(layers):
         for path, value in settings.items():
-            given[path], origins[path], ranks[path] = value, origin, rank
-    start = Start.of(given, origins)
-    _known_sections(given, origins)
-    parts: dict[str, Part] = {}
+            merged[path], origins[path], ranks[path] = value, origin, rank
+    start = InitialWeights.pop_from(merged, origins)
+    _check_sections(merged, origins)
+    sections: dict[str, Settings] = {}
     for section, default in (("data", "text"), ("model", "gpt"), ("task", "next-word"), ("train", "loop")):
-        default = getattr(parts.get("data"), section, default) if section in ("model", "task") else default
-        of = getattr(parts["data"], "of", "") if section == "model" else ""
-        if section == "task" and not hasattr(parts["data"], "of"):  # of a text, a model may know what it is for
-            default = getattr(parts["model"], "task", default)
-        part = _find(section, str(given.get(f"{section}.kind", default)), origins, of)
-        _one_each(section, part, origins)
-        for name in _overruled(section, part, given, ranks):
-            del given[f"{section}.{name}"], origins[f"{section}.{name}"]
-        parts[section] = _part(section, part, given, origins, parts)
-    return Recipe(**parts, origins=origins, start=start)
+        default = getattr(sections.get("data"), section, default) if section in ("model", "task") else default
+        group = getattr(sections["data"], "model_group", "") if section == "model" else ""
+        if section == "task" and not hasattr(sections["data"], "model_group"):  # for text the model sets the task
+            default = getattr(sections["model"], "task", default)
+        settings_class = _find_kind(section, str(merged.get(f"{section}.kind", default)), origins, group)
+        _check_exclusive(section, settings_class, origins)
+        for name in _overridden(section, settings_class, merged, ranks):
+            del merged[f"{section}.{name}"], origins[f"{section}.{name}"]
+        sections[section] = _validate(section, settings_class, merged, origins, sections)
+    return Recipe(**sections, origins=origins, start=start)
 
 
-def _at(origin: str) -> str:
-    """The place that stands before a message; what was given just now needs none."""
-    return "" if origin == GIVEN else f"{origin}: "
+def _prefix(origin: str) -> str:
+    """Prefix of a message with the origin of the setting; overrides have none."""
+    return "" if origin == OVERRIDE else f"{origin}: "
 
 
-def _known_sections(given: Settings, origins: Mapping[str, str]) -> None:
-    for path in given:
+def _check_sections(merged: SettingsDict, origins: Mapping[str, str]) -> None:
+    for path in merged:
         section = path.partition(".")[0]
         if section not in SECTIONS or "." not in path:
             accepted = f"the sections are {', '.join(SECTIONS)}.{did_you_mean(section, SECTIONS)}"
-            raise BadSetting(f"{_at(origins[path])}{path} is not a setting; {accepted}")
+            raise BadSetting(f"{_prefix(origins[path])}{path} is not a setting; {accepted}")
 
 
-def _find(section: str, kind: str, origins: Mapping[str, str], of: str) -> type[Part]:
+def _find_kind(section: str, kind: str, origins: Mapping[str, str], group: str) -> type[Settings]:
     try:
-        return registry.find(section, kind, of)
+        return registry.find_kind(section, kind, group)
     except BadSetting as error:
-        raise BadSetting(f"{_at(origins.get(f'{section}.kind', GIVEN))}{error}") from None
+        raise BadSetting(f"{_prefix(origins.get(f'{section}.kind', OVERRIDE))}{error}") from None
 
 
-def _one_each(section: str, part: type[Part], origins: Mapping[str, str]) -> None:
-    """Refuse two settings given at once of which only one counts."""
-    for group in part.one_of:
-        both = [path for name in group if origins.get(path := f"{section}.{name}") == GIVEN]
-        if len(both) > 1:
-            raise BadSetting(f"{' and '.join(both)}: only one of them counts; give one")
+def _check_exclusive(section: str, settings_class: type[Settings], origins: Mapping[str, str]) -> None:
+    """Raise for two overrides of the same exclusive group."""
+    for group in settings_class.exclusive:
+        paths = [path for name in group if origins.get(path := f"{section}.{name}") == OVERRIDE]
+        if len(paths) > 1:
+            raise BadSetting(f"{' and '.join(paths)}: these settings exclude each other; set one")
 
 
-def _overruled(section: str, part: type[Part], given: Settings, ranks: Mapping[str, int]) -> set[str]:
-    """Settings that a later layer replaced: by a dial that stands for them, or by another where only one counts."""
+def _overridden(
+    section: str, settings_class: type[Settings], merged: SettingsDict, ranks: Mapping[str, int]
+) -> set[str]:
+    """Settings that a later layer replaces: by a dial that sets them, or by another setting of an exclusive group."""
 
     def rank(name: str) -> int:
         return ranks.get(f"{section}.{name}", -1)
 
-    stands = [(dial, table.get(str(given.get(f"{section}.{dial}")), {})) for dial, table in part.dials.items()]
-    beaten = {name for dial, row in stands for name in row if 0 <= rank(name) < rank(dial)}
-    for group in part.one_of:
-        beaten |= {name for name in group if 0 <= rank(name) < max(map(rank, group))}
-    return beaten
+    dials = settings_class.dials.items()
+    rows = [(dial, table.get(str(merged.get(f"{section}.{dial}")), {})) for dial, table in dials]
+    names = {name for dial, row in rows for name in row if 0 <= rank(name) < rank(dial)}
+    for group in settings_class.exclusive:
+        names |= {name for name in group if 0 <= rank(name) < max(map(rank, group))}
+    return names
 
 
-def _part(section: str, part: type[Part], given: Settings, origins: dict[str, str], others: Mapping[str, Part]) -> Part:
-    own = {path.partition(".")[2]: value for path, value in given.items() if path.startswith(f"{section}.")}
-    for name in own:
-        if name not in part.model_fields:
-            there = [f"{other}.{name}" for other, its in others.items() if name in type(its).model_fields]
-            guess = did_you_mean(name, part.model_fields).replace("Did you mean ", f"Did you mean {section}.")
-            guess = f" Did you mean {there[0]}?" if there else guess
-            see = f"harken check --settings {own.get('kind', part.model_fields['kind'].default)} lists them"
-            way = f".{guess}" if guess else f"; {see}"
-            raise BadSetting(f"{_at(origins[f'{section}.{name}'])}{section}.{name} is not a setting{way}")
-    for name, (dial, _) in part.dialled(own).items():
+def _validate(
+    section: str,
+    settings_class: type[Settings],
+    merged: SettingsDict,
+    origins: dict[str, str],
+    earlier: Mapping[str, Settings],
+) -> Settings:
+    values = {path.partition(".")[2]: value for path, value in merged.items() if path.startswith(f"{section}.")}
+    for name in values:
+        if name not in settings_class.model_fields:
+            problem = _unknown_setting(section, name, settings_class, earlier)
+            raise BadSetting(f"{_prefix(origins[f'{section}.{name}'])}{problem}")
+    for name, (dial, _) in settings_class.dial_values(values).items():
         origins.setdefault(f"{section}.{name}", dial)
     try:
-        return part.model_validate(own)
+        return settings_class.model_validate(values)
     except ValidationError as error:
-        raise BadSetting(_explain(section, part, error, origins)) from None
+        raise BadSetting(_explain(section, settings_class, error, origins)) from None
 
 
-def _explain(section: str, part: type[Part], error: ValidationError, origins: Mapping[str, str]) -> str:
-    """Our one line for the first of pydantic's: the setting, its value, and what is accepted instead."""
+def _unknown_setting(section: str, name: str, settings_class: type[Settings], earlier: Mapping[str, Settings]) -> str:
+    """The message for an unknown setting: its new name, a similar one, or where all are listed."""
+    fields = settings_class.model_fields
+    for new in renamed.SETTINGS.get(f"{section}.{name}", ()):
+        if new in fields:
+            return f"{section}.{name} is now {section}.{new}"
+    elsewhere = [f"{other}.{name}" for other, settings in earlier.items() if name in type(settings).model_fields]
+    hint = did_you_mean(name, fields).replace("Did you mean ", f"Did you mean {section}.")
+    hint = f" Did you mean {elsewhere[0]}?" if elsewhere else hint
+    listing = f"harken check --settings {fields['kind'].default} lists them"
+    return f"{section}.{name} is not a setting{f'.{hint}' if hint else f'; {listing}'}"
+
+
+def _explain(section: str, settings_class: type[Settings], error: ValidationError, origins: Mapping[str, str]) -> str:
+    """One line for the first error of pydantic: the setting, its value and the accepted values."""
     first = error.errors()[0]
-    name, *inside = map(str, first["loc"] or ("",))
-    accepted, value = part.accepts(name) if name else "", first["input"]
-    near = did_you_mean(OTHERS_SAY.get(value, value), accepted.split(", ")) if isinstance(value, str) else ""
-    said = f"accepted: {accepted}{near and '.' + near}"
-    if first["type"] == "value_error":
-        said = first["msg"].removeprefix("Value error, ")
-    elif first["type"] == "finite_number" or (inside and first["type"].startswith("float_")):
-        said = "accepted: a finite number"
+    name, *inner = map(str, first["loc"] or ("",))
+    accepted, value = settings_class.accepts(name) if name else "", first["input"]
     path = f"{section}.{name}".removesuffix(".")
-    place = f": {inside[0]}" if inside and accepted.startswith("table") else ""
+    prefix = _prefix(origins.get(path, OVERRIDE))
+    if isinstance(value, str) and (new := renamed.VALUES.get(f"{path}={value}")):
+        return f"{prefix}{path}={value} is now {path}={new}"
+    hint = did_you_mean(SYNONYMS.get(value, value), accepted.split(", ")) if isinstance(value, str) else ""
+    reason = f"accepted: {accepted}{hint and '.' + hint}"
+    if first["type"] == "value_error":
+        reason = first["msg"].removeprefix("Value error, ")
+    elif first["type"] == "finite_number" or (inner and first["type"].startswith("float_")):
+        reason = "accepted: a finite number"
+    place = f": {inner[0]}" if inner and accepted.startswith("table") else ""
     shown = "" if isinstance(value, dict) or not name else f" = {value!r}"
-    return f"{_at(origins.get(path, GIVEN))}{path}{place}{shown}: {said}"
+    return f"{prefix}{path}{place}{shown}: {reason}"
 
 
 # --- reading and writing ----------------------------------------------------------------------------------------------
 
 
-def read(path: Path) -> Settings:
+def read(path: Path) -> SettingsDict:
     """The settings of a TOML file."""
     try:
         tables = tomllib.loads(path.read_text("utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise BadInput(
-            f"{path}: is not valid TOML ({error}); a recipe has sections like [model] with lines d = 128"
+            f"{path}: is not valid TOML ({error}); a recipe has sections like [model] with lines like d = 128"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{path}: cannot be read ({error})") from None
-    flat: Settings = {}
+    flat: SettingsDict = {}
     for section, values in tables.items():
-        if section in ABOVE and not isinstance(values, dict):
+        if section in TOP_LEVEL and not isinstance(values, dict):
             flat[section] = values
             continue
         if not isinstance(values, dict):
-            raise BadSetting(
-                f"{path}: {section} stands outside a section; put it under one of [{'], ['.join(SECTIONS)}]"
-            )
+            raise BadSetting(f"{path}: {section} is outside a section; move it to one of [{'], ['.join(SECTIONS)}]")
         flat |= {f"{section}.{name}": value for name, value in values.items()}
     return flat
 
 
-def shipped(name: str) -> Settings:
-    """The settings of a recipe that comes with harken."""
-    found = files("harken.recipes") / f"{name}.toml"
-    if not found.is_file():
+def shipped(name: str) -> SettingsDict:
+    """The settings of a recipe that is part of harken."""
+    path = files("harken.recipes") / f"{name}.toml"
+    if not path.is_file():
         raise BadInput(f"recipe {name!r} is not one of harken's; there are {', '.join(shipped_names())}")
-    return read(Path(str(found)))
+    return read(Path(str(path)))
 
 
 def shipped_names() -> list[str]:
     return sorted(p.name.removesuffix(".toml") for p in files("harken.recipes").iterdir() if p.name.endswith(".toml"))
 
 
-def override(text: str) -> tuple[str, Any]:
+def parse_override(text: str) -> tuple[str, Any]:
     """model.layers=6 -> ("model.layers", 6). The value is TOML, else plain text."""
     path, equals, value = text.partition("=")
-    if not equals or ("." not in path and path.strip() not in ABOVE):
+    if not equals or ("." not in path and path.strip() not in TOP_LEVEL):
         raise BadInput(f"{text!r} is not a setting; settings look like model.layers=6")
     try:
         return path.strip(), tomllib.loads(f"x = {value}")["x"]
@@ -272,39 +295,39 @@ def override(text: str) -> tuple[str, Any]:
         return path.strip(), value
 
 
-def refuse_start(path: str, value: Any) -> None:
-    """Refuse what is typed for `from` or `transfer` if it can be no beginning: seen at once, before torch is there."""
+def check_initial_weights(path: str, value: Any) -> None:
+    """Raise for an invalid `from` or `transfer` of the command line, before torch is imported."""
     if path == "transfer":
-        Start(None, value).refuse()
+        InitialWeights(None, value).check_transfer()
     if path == "from" and value != "none" and not Path(str(value)).exists():
-        raise no_such_run(Path(str(value)))
+        raise run_not_found(Path(str(value)))
 
 
-def as_file(settings: Settings) -> str:
-    """The text of a recipe.toml that says this."""
+def to_toml_file(settings: SettingsDict) -> str:
+    """The text of a recipe.toml with these settings."""
     lines = ["# The resolved recipe of this run: harken train <this file> --out other repeats it."]
-    lines += [f"{name} = {as_toml(settings[name])}" for name in ABOVE if name in settings]
+    lines += [f"{name} = {to_toml_value(settings[name])}" for name in TOP_LEVEL if name in settings]
     for section in SECTIONS:
-        own = {k.partition(".")[2]: v for k, v in settings.items() if k.startswith(f"{section}.")}
-        lines += [f"[{section}]", *(f"{name} = {as_toml(value)}" for name, value in own.items()), ""]
+        values = {k.partition(".")[2]: v for k, v in settings.items() if k.startswith(f"{section}.")}
+        lines += [f"[{section}]", *(f"{name} = {to_toml_value(value)}" for name, value in values.items()), ""]
     return "\n".join(lines)
 
 
-def as_toml(value: Any) -> str:
+def to_toml_value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
         return repr(value)
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_quoted(k)} = {as_toml(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{_quote(k)} = {to_toml_value(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(as_toml(v) for v in value) + "]"
-    return _quoted(str(value))
+        return "[" + ", ".join(to_toml_value(v) for v in value) + "]"
+    return _quote(str(value))
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r", "\b": "\\b", "\f": "\\f"}
     if any("\ud800" <= c <= "\udfff" for c in text):
-        raise BadInput(f"{text!r}: this name is not UTF-8, and a recipe is; rename the file")
-    plain = "".join(escapes.get(c, c if c.isprintable() else f"\\U{ord(c):08x}") for c in text)
-    return f'"{plain}"'
+        raise BadInput(f"{text!r}: this name is not UTF-8, and a recipe is UTF-8; rename the file")
+    escaped = "".join(escapes.get(c, c if c.isprintable() else f"\\U{ord(c):08x}") for c in text)
+    return f'"{escaped}"'

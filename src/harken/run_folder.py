@@ -1,10 +1,10 @@
-"""The run folder: the one hinge between making and using. `train` writes it; everything else only reads it.
+"""The run folder: written by `train` and `import`, read by everything else.
 
     runs/<name>/  recipe.toml  harken.json  model.safetensors  tokenizer.json  log.jsonl  cost.json  report.html
                   checkpoints/step-000120/{state.safetensors, manifest.json}
 
-No pickle, nothing outside the folder. Every file is written beside its place, synced and renamed, so a half-written
-file never wins; every file's SHA-256 is written down, so a changed one is noticed.
+No pickle, nothing outside the folder. Files are written atomically, and their SHA-256 is stored, so that neither an
+incomplete nor a modified file is used.
 """
 
 import errno
@@ -23,71 +23,46 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from . import recipe
-from .errors import BadInput, BadRun, HarkenError, how_to_go_on, no_such_run
-from .events import plain
+from .errors import BadInput, BadRun, HarkenError
+from .events import to_json_value
+from .files import atomic_file, atomic_folder, sha256_of, sync, write_atomic
+from .suggestions import resume_command, run_not_found
 
-FORMAT = 1
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT)  # what the system says when nothing more can be written
-HEADER = 8 * 2**20  # bytes; a larger header of a weights file is not ours
-
-
-def sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def write(path: Path, content: str | bytes) -> None:
-    """Put a whole file in place at once."""
-    with _placed(path) as beside:
-        beside.write_bytes(content.encode() if isinstance(content, str) else content)
+FORMAT = 2  # 1: setting names and checkpoints before the renaming of all settings
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+MAX_HEADER_BYTES = 8 * 2**20  # of a safetensors file; harken writes smaller headers
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    write(path, _json(content))
+    write_atomic(path, _to_json(content))
 
 
-def _json(content: Mapping[str, Any]) -> bytes:
+def _to_json(content: Mapping[str, Any]) -> bytes:
     return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    """A safetensors file, put in place at once. Its metadata holds no time: equal weights give equal bytes."""
-    with _placed(path) as beside:
+    """Write a safetensors file atomically. It contains no time stamp: equal weights give equal bytes."""
+    with atomic_file(path) as temporary:
         try:
-            save_file({name: t.detach().cpu().contiguous() for name, t in sorted(tensors.items())}, beside, metadata)
-        except Exception as error:  # safetensors raises its own class, which tells of a full disk in its text alone
-            code = next((code for code in NO_ROOM if os.strerror(code) in str(error)), None)
+            save_file({name: t.detach().cpu().contiguous() for name, t in sorted(tensors.items())}, temporary, metadata)
+        except Exception as error:  # SafetensorError reports a full disk in its text only
+            code = next((code for code in DISK_FULL if os.strerror(code) in str(error)), None)
             if code is None:
                 raise
             raise OSError(code, os.strerror(code), str(path)) from None
 
 
-@contextmanager
-def _placed(path: Path) -> Iterator[Path]:
-    """Where to write a file: beside its place. It is then synced and renamed; one that fails leaves nothing behind."""
-    beside = path.with_name(f".tmp-{os.getpid()}-{path.name}")
-    try:
-        beside.touch()
-        mode = beside.stat().st_mode
-        yield beside
-        beside.chmod(mode)  # safetensors makes a file that nobody else may read
-        _sync(beside)
-        beside.replace(path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-    _sync(path.parent)
-
-
 def read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         with path.open("rb") as file:
-            if int.from_bytes(file.read(8), "little") > HEADER:
-                raise BadRun(f"{path}: its header is larger than {HEADER >> 20} MiB; this is not a file harken wrote")
+            if int.from_bytes(file.read(8), "little") > MAX_HEADER_BYTES:
+                limit = f"{MAX_HEADER_BYTES >> 20} MiB"
+                raise BadRun(f"{path}: its header is larger than {limit}; harken did not write this file")
         return load_file(path)
     except (OSError, ValueError, RuntimeError) as error:
         raise BadRun(f"{path}: cannot be read as safetensors ({error})") from None
-    except Exception as error:  # safetensors raises its own class, straight from Exception
+    except Exception as error:  # SafetensorError derives from Exception
         if type(error).__name__ != "SafetensorError":
             raise
         raise BadRun(f"{path}: cannot be read as safetensors ({error})") from None
@@ -95,14 +70,14 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 def read_json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text("utf-8"))
+        content = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise BadRun(f"{path}: is missing") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise BadRun(f"{path}: cannot be read as JSON ({error}); {COPY}") from None
-    if not isinstance(found, dict):
-        raise BadRun(f"{path}: holds no JSON object; this is not a file harken wrote")
-    return found
+        raise BadRun(f"{path}: cannot be read as JSON ({error}); {RECOVERY_HINT}") from None
+    if not isinstance(content, dict):
+        raise BadRun(f"{path}: contains no JSON object; harken did not write this file")
+    return content
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
@@ -110,65 +85,57 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "log.jsonl").read_text("utf-8").splitlines()]
 
 
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-# --- the weights of a model -------------------------------------------------------------------------------------------
+# --- weights ----------------------------------------------------------------------------------------------------------
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
-    """The weights by name, each once: a matrix with two names (tied) is stored under the first."""
-    kept = model.state_dict().keys()
-    buffers = {name: b for name, b in model.named_buffers() if name in kept}
+    """The weights by name, each once: a tied weight is stored under its first name."""
+    persistent = model.state_dict().keys()
+    buffers = {name: b for name, b in model.named_buffers() if name in persistent}
     return {name: p.detach() for name, p in model.named_parameters()} | buffers
 
 
-def size(model: nn.Module) -> int:
-    """How many numbers are learned."""
+def count_parameters(model: nn.Module) -> int:
+    """Number of parameters."""
     return sum(p.numel() for p in model.parameters())
 
 
-def fit(model: nn.Module, saved: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The model's own weights, after the saved ones were found to have the same names and shapes."""
-    own = weights(model)
-    odd = sorted(set(own) ^ set(saved)) or sorted(n for n in own if own[n].shape != saved[n].shape)
-    if odd:
-        raise BadRun(f"the weights do not fit the model at {odd[0]}; they belong to another recipe")
-    return own
+def matching_weights(model: nn.Module, saved: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of the model; raises if the saved ones differ in names or shapes."""
+    current = weights(model)
+    different = sorted(set(current) ^ set(saved)) or sorted(n for n in current if current[n].shape != saved[n].shape)
+    if different:
+        raise BadRun(f"the weights do not match the model at {different[0]}; they belong to another recipe")
+    return current
 
 
-class Unborn(TorchFunctionMode):
-    """Where models are made whose first weights nobody will see: they are not drawn, which takes seconds."""
+class SkipInit(TorchFunctionMode):
+    """Skips random initialization of weights that are loaded afterwards; drawing them takes seconds."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        drawn = getattr(func, "__name__", "") in ("normal_", "uniform_", "trunc_normal_", "kaiming_uniform_")
-        return next(iter((*args, *(kwargs or {}).values()))) if drawn else func(*args, **(kwargs or {}))
+        is_init = getattr(func, "__name__", "") in ("normal_", "uniform_", "trunc_normal_", "kaiming_uniform_")
+        return next(iter((*args, *(kwargs or {}).values()))) if is_init else func(*args, **(kwargs or {}))
 
 
 def load_weights(model: nn.Module, saved: Mapping[str, Tensor]) -> None:
-    own = fit(model, saved)
+    current = matching_weights(model, saved)
     with torch.no_grad():
-        for name, tensor in own.items():
+        for name, tensor in current.items():
             tensor.copy_(saved[name])
 
 
-# --- one writer -------------------------------------------------------------------------------------------------------
+# --- locking ----------------------------------------------------------------------------------------------------------
 
 
-class Busy(BadInput):
-    """Another process holds the folder."""
+class FolderLocked(BadInput):
+    """Another process writes to the folder."""
 
 
 @contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Hold the folder: a second writer is refused. The system lets go when the process dies, however it dies.
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Lock the folder for one writer. The system releases the lock when the process ends, also after a crash.
 
-    A disk that is full ends the work in one line: every file is there whole, or as it was before.
+    A full disk becomes a one-line error; every file then has its old or its new content.
     """
     import fcntl
 
@@ -177,165 +144,182 @@ def writing(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise Busy(f"{folder}: another process is training here; wait for it, or take another folder") from None
-        for left in filter(Path.is_file, folder.glob(".tmp-*")):  # half-written, by a writer that was killed
-            left.unlink()
+            raise FolderLocked(
+                f"{folder}: another process trains in this folder; wait until it ends, or use another folder"
+            ) from None
+        for temporary in filter(Path.is_file, folder.glob(".tmp-*")):  # left by a killed writer
+            temporary.unlink()
         try:
             yield
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if error.errno not in DISK_FULL:
                 raise
-            way = how_to_go_on(folder) if (folder / "recipe.toml").exists() else "train again"
-            raise HarkenError(f"{folder}: the disk is full; what was saved is whole; make room, then {way}") from None
+            action = resume_command(folder) if (folder / "recipe.toml").exists() else "train again"
+            raise HarkenError(
+                f"{folder}: the disk is full; saved files are intact; free space, then {action}"
+            ) from None
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------
 
 
 def save_checkpoint(
-    folder: Path, step: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], *, keep: int
+    folder: Path, step: int, tensors: Mapping[str, Tensor], values: Mapping[str, Any], *, keep: int
 ) -> Path:
-    """Write a checkpoint: all its files synced in a folder of another name, then renamed. Older ones go afterwards."""
-    shelf = folder / "checkpoints"
-    if not shelf.exists():
-        shelf.mkdir()
-        _sync(folder)
+    """Write a checkpoint atomically, then delete the oldest ones."""
+    checkpoints = folder / "checkpoints"
+    if not checkpoints.exists():
+        checkpoints.mkdir()
+        sync(folder)
     if (log := folder / "log.jsonl").exists():
-        _sync(log)  # a checkpoint that survives finds the lines up to its step
-    beside, place = shelf / f".tmp-{os.getpid()}", shelf / f"step-{step:06d}"
-    shutil.rmtree(beside, ignore_errors=True)
-    try:
-        beside.mkdir()
-        write_tensors(beside / "state.safetensors", tensors)
-        hashes = {"state.safetensors": sha256(beside / "state.safetensors")}
-        made = {"format": FORMAT, "step": step, "recipe": _recipe(folder), **facts, "sha256": hashes}
-        write_json(beside / "manifest.json", {**made, "seal": _seal(made)})
-        set_aside(folder, step - 1)
-        beside.rename(place)
-    except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
-        raise
-    _sync(shelf)
-    for old in [*_shelved(folder)[keep:], *shelf.glob(".tmp-*")]:
+        sync(log)  # the log has at least the lines up to the step of the checkpoint
+    path = checkpoints / f"step-{step:06d}"
+    with atomic_folder(path) as temporary:
+        write_tensors(temporary / "state.safetensors", tensors)
+        hashes = {"state.safetensors": sha256_of(temporary / "state.safetensors")}
+        manifest = {"format": FORMAT, "step": step, "recipe": _recipe_hash(folder), **values, "sha256": hashes}
+        write_json(temporary / "manifest.json", {**manifest, "checksum": _checksum(manifest)})
+        discard_later_checkpoints(folder, step - 1)
+    for old in [*_checkpoints(folder)[keep:], *checkpoints.glob(".tmp-*")]:
         shutil.rmtree(old, ignore_errors=True)
-    return place
+    return path
 
 
-def _recipe(folder: Path) -> str:
-    """The SHA-256 of what recipe.toml says, but for where the texts lie, where it is trained and who watches: these may
-    change."""
+def _recipe_hash(folder: Path) -> str:
+    """SHA-256 of recipe.toml without the settings that may change: data paths, device, parallelism, TensorBoard."""
     path = folder / "recipe.toml"
-    said = recipe.read(path) if path.exists() else {}
-    where = ("train.device", "train.threads", "train.parallel", "train.tensorboard")
-    kept = {n: value for n, value in said.items() if n not in where and not os.path.isabs(str(value))}
-    return _seal({n: list(value.values()) if n == "data.mix" else value for n, value in kept.items()})
+    settings = recipe.read(path) if path.exists() else {}
+    variable = ("train.device", "train.threads", "train.parallel", "train.tensorboard")
+    fixed = {n: value for n, value in settings.items() if n not in variable and not os.path.isabs(str(value))}
+    return _checksum({n: list(value.values()) if n == "data.mix" else value for n, value in fixed.items()})
 
 
-def _seal(facts: Mapping[str, Any]) -> str:
-    """The SHA-256 of what a file of facts says, kept in the file itself."""
-    said = {name: value for name, value in facts.items() if name != "seal"}
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+def _checksum(manifest: Mapping[str, Any]) -> str:
+    """SHA-256 of a manifest without its own checksum (named seal in format 1)."""
+    content = {name: value for name, value in manifest.items() if name not in ("checksum", "seal")}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _shelved(folder: Path) -> list[Path]:
+def _checkpoints(folder: Path) -> list[Path]:
     """The checkpoints, newest first."""
-    found = [p for p in (folder / "checkpoints").glob("step-*") if p.name[5:].isdecimal()]
-    return sorted(found, key=lambda p: int(p.name[5:]), reverse=True)
+    paths = [p for p in (folder / "checkpoints").glob("step-*") if p.name[5:].isdecimal()]
+    return sorted(paths, key=lambda p: int(p.name[5:]), reverse=True)
 
 
 def newest_checkpoint(folder: Path) -> tuple[dict[str, Any] | None, dict[str, Tensor], list[str]]:
-    """The newest checkpoint that is whole: its facts (None: there is none), its tensors; and what is wrong with newer
-    ones that are not."""
-    damaged: list[str] = []
-    mine, foreign = _recipe(folder), ""
-    for place in _shelved(folder):
+    """Manifest (None: no checkpoint) and tensors of the newest intact checkpoint, and the problems of newer ones."""
+    problems: list[str] = []
+    recipe_hash, mismatch = _recipe_hash(folder), ""
+    for path in _checkpoints(folder):
         try:
-            facts = _sealed(place)
-            if facts.get("recipe", mine) == mine:  # the first ones do not say
-                return facts, read_tensors(place / "state.safetensors"), damaged
-            damaged.append(foreign := f"{place}: is a checkpoint of another recipe than recipe.toml")
+            manifest = _read_checkpoint_manifest(path)
+            if manifest.get("recipe") == recipe_hash:
+                return manifest, read_tensors(path / "state.safetensors"), problems
+            problems.append(mismatch := f"{path}: is a checkpoint of another recipe than recipe.toml")
         except FileNotFoundError as error:
-            damaged.append(f"{error.filename}: is missing")
+            problems.append(f"{error.filename}: is missing")
+        except FormerFormat:
+            raise
         except (BadRun, OSError) as error:
-            damaged.append(str(error))
-    if foreign:  # to start anew would throw away what another recipe.toml may go on with
-        raise BadRun(f"{foreign}; put its recipe back, or train in another folder")
-    return None, {}, damaged
+            problems.append(str(error))
+    if mismatch:  # starting from step 0 would delete checkpoints that their own recipe.toml can resume
+        raise BadRun(f"{mismatch}; restore the recipe, or train in another folder")
+    return None, {}, problems
 
 
-def _sealed(place: Path) -> dict[str, Any]:
-    """What a checkpoint says, if every byte of it is as it was written, for this step."""
-    manifest, state = place / "manifest.json", place / "state.safetensors"
-    facts = read_json(manifest)
-    if facts.get("seal") != _seal(facts) or _json(facts) != manifest.read_bytes():
-        raise BadRun(f"{manifest}: it does not say what it said when it was sealed")
-    hashes = facts.get("sha256")
-    if not isinstance(hashes, dict) or hashes.get(state.name) != sha256(state):
-        raise BadRun(f"{state}: its SHA-256 is not the one in the manifest")
-    if facts.get("step") != int(place.name[5:]):
-        raise BadRun(f"{place}: is the checkpoint of step {facts.get('step')}")
-    return facts
+def _read_checkpoint_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of a checkpoint; raises if its files were modified or belong to another step."""
+    manifest_path, state = path / "manifest.json", path / "state.safetensors"
+    manifest = read_json(manifest_path)
+    checksum = manifest.get("checksum", manifest.get("seal"))
+    if checksum != _checksum(manifest) or _to_json(manifest) != manifest_path.read_bytes():
+        raise BadRun(f"{manifest_path}: checksum mismatch: the file was modified")
+    _check_format(path, manifest)
+    hashes = manifest.get("sha256")
+    if not isinstance(hashes, dict) or hashes.get(state.name) != sha256_of(state):
+        raise BadRun(f"{state}: SHA-256 mismatch: the file was modified")
+    if manifest.get("step") != int(path.name[5:]):
+        raise BadRun(f"{path}: is the checkpoint of step {manifest.get('step')}")
+    return manifest
 
 
-def set_aside(folder: Path, step: int) -> None:
-    """Later checkpoints than this are of a run that is no more. The next that is saved takes them away for good."""
-    for place in _shelved(folder):
-        if int(place.name[5:]) > step:
-            aside = place.with_name(f".tmp-{place.name}")
-            shutil.rmtree(aside, ignore_errors=True)
-            place.rename(aside)
+def discard_later_checkpoints(folder: Path, step: int) -> None:
+    """Rename checkpoints after this step, which a resumed run replaces; the next save deletes them."""
+    for path in _checkpoints(folder):
+        if int(path.name[5:]) > step:
+            discarded = path.with_name(f".tmp-{path.name}")
+            shutil.rmtree(discarded, ignore_errors=True)
+            path.rename(discarded)
 
 
 # --- a finished run ---------------------------------------------------------------------------------------------------
 
-TOKENS = ("tokenizer.json", "tokenizer.target.json", "labels.json")
-PARTS = ("recipe.toml", "model.safetensors", *TOKENS, "log.jsonl", "cost.json", "certificate.json", "report.html")
-COPY = "take it from a copy, or train again"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.target.json", "labels.json")
+RUN_FILES = (
+    "recipe.toml",
+    "model.safetensors",
+    *TOKENIZER_FILES,
+    "log.jsonl",
+    "cost.json",
+    "certificate.json",
+    "report.html",
+)
+RECOVERY_HINT = "restore it from a copy, or train again"
 
 
-def finish(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Write harken.json, last: the facts of the run and the SHA-256 of every other file, sealed."""
-    hashes = {name: sha256(folder / name) for name in PARTS if (folder / name).exists()}
-    made = plain({"format": FORMAT, **facts, "sha256": hashes})
-    write_json(folder / "harken.json", {**made, "seal": _seal(made)})
+class FormerFormat(BadRun):
+    """A run folder of another format version."""
 
 
-def facts(folder: Path, *needed: str) -> dict[str, Any]:
-    """The facts of a finished run, after the files that are needed (all, if none is named) were checked."""
-    if not (folder / "harken.json").exists():
-        raise _no_run(folder)
-    found = read_json(folder / "harken.json")
-    if found.get("format") != FORMAT:
-        raise BadRun(f"{folder}: format {found.get('format')!r} is not known to this harken (it reads format {FORMAT})")
-    if found.get("seal", seal := _seal(found)) != seal:  # the first runs have none
-        raise BadRun(f"{folder / 'harken.json'}: was changed after the run was finished; {COPY}")
-    hashes = found.get("sha256")
+def _check_format(path: Path, manifest: Mapping[str, Any]) -> None:
+    if (version := manifest.get("format")) != FORMAT:
+        fix = "train again, or use the version of harken that wrote it"
+        raise FormerFormat(f"{path}: run folder format {version!r}; this version reads format {FORMAT}; {fix}")
+
+
+def write_manifest(folder: Path, values: Mapping[str, Any]) -> None:
+    """Write harken.json, the last file of a run: the values, the SHA-256 of every other file, and a checksum."""
+    hashes = {name: sha256_of(folder / name) for name in RUN_FILES if (folder / name).exists()}
+    manifest = to_json_value({"format": FORMAT, **values, "sha256": hashes})
+    write_json(folder / "harken.json", {**manifest, "checksum": _checksum(manifest)})
+
+
+def read_manifest(folder: Path, *needed: str) -> dict[str, Any]:
+    """harken.json of a finished run, after a check of the needed files (of all files, if none is named)."""
+    path = folder / "harken.json"
+    if not path.exists():
+        raise _not_a_run(folder)
+    manifest = read_json(path)
+    _check_format(folder, manifest)
+    if manifest.get("checksum") != _checksum(manifest):
+        raise BadRun(f"{path}: checksum mismatch: the file was modified; {RECOVERY_HINT}")
+    hashes = manifest.get("sha256")
     if not isinstance(hashes, dict):
-        raise BadRun(f"{folder / 'harken.json'}: names no SHA-256 of the run's files; this is not a file harken wrote")
+        raise BadRun(f"{path}: has no SHA-256 of the other files; harken did not write this file")
     for name in needed or hashes:
-        path = folder / name
-        if name in TOKENS and name not in hashes and not path.exists():
-            continue  # most runs have one vocabulary, and those of pictures have none
-        if name in PARTS and not path.is_file():
-            raise BadRun(f"{path}: is missing; {COPY}")
-        if name not in PARTS or sha256(path) != hashes.get(name):
-            raise BadRun(f"{path}: is not the file this run was finished with; {COPY}")
-    return found
+        file = folder / name
+        if name in TOKENIZER_FILES and name not in hashes and not file.exists():
+            continue  # most runs have one tokenizer, image runs have none
+        if name in RUN_FILES and not file.is_file():
+            raise BadRun(f"{file}: is missing; {RECOVERY_HINT}")
+        if name not in RUN_FILES or sha256_of(file) != hashes.get(name):
+            raise BadRun(f"{file}: SHA-256 mismatch: the file was modified; {RECOVERY_HINT}")
+    return manifest
 
 
-def unfinished(folder: Path) -> str:
-    """What to do with a run that is not finished: go on, but for one that would end in the same way again."""
+def unfinished_hint(folder: Path) -> str:
+    """What to do with an unfinished run: resume it, unless it ended with an error that would occur again."""
     try:
         ended = read_log(folder)[-1].get("ended")
-    except (OSError, ValueError, IndexError, AttributeError):  # a killed writer leaves half a line, or none
+    except (OSError, ValueError, IndexError, AttributeError):  # a killed writer leaves an incomplete line, or none
         ended = None
-    return how_to_go_on(folder) if ended is None else f"it ended at {ended}"
+    return resume_command(folder) if ended is None else f"it ended at {ended}"
 
 
-def _no_run(folder: Path) -> Exception:
-    """What to say of a folder without harken.json."""
+def _not_a_run(folder: Path) -> Exception:
+    """The error for a folder without harken.json."""
     if (folder / "checkpoints").exists() or (folder / "recipe.toml").exists():
-        return BadRun(f"{folder}: this run is not finished; {unfinished(folder)}")
+        return BadRun(f"{folder}: this run is not finished; {unfinished_hint(folder)}")
     if not folder.exists():
-        return no_such_run(folder)
-    return BadInput(f"{folder}: this is no run folder (it has no harken.json); harken runs lists those that are there")
+        return run_not_found(folder)
+    return BadInput(f"{folder}: is not a run folder (it has no harken.json); harken runs lists the existing ones")

@@ -1,7 +1,8 @@
-"""A Part is one section of a recipe: frozen, strict, and documented by its own fields.
+"""Settings: one section of a recipe, frozen, strict, and documented by its fields.
 
-A setting is declared once, beside the code that obeys it; its description is the docs, the error hint and
-`harken check --settings`. A dial is a setting that sets others: `size = "small"` stands for d, layers, heads, context.
+A setting is declared once, beside the code that uses it. Its description is the documentation, the hint in an error
+message and the text of `harken check --settings`. A dial is a setting that sets other settings: `size = "small"` sets
+d, layers, heads and context.
 """
 
 from collections.abc import Mapping
@@ -9,86 +10,93 @@ from typing import Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-FAR = 6  # hops between two nodes of a graph that are told apart: data lists them, and models weigh them
+MAX_HOPS = 6  # largest hop count between two nodes that data lists and models distinguish
 
 
-class Part(BaseModel):
+class Settings(BaseModel):
     """One section of a recipe."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    # groups of settings of which only one counts: the one that was said last
-    one_of: ClassVar[tuple[tuple[str, ...], ...]] = ()
-    # field name -> its value -> the settings it stands for; later dials win over earlier ones
+    # groups of mutually exclusive settings: the one that was set last is used
+    exclusive: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    # dial -> value of the dial -> settings it sets; later dials take precedence over earlier ones
     dials: ClassVar[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {}
 
     @classmethod
-    def dialled(cls, given: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
-        """What the dials stand for when these settings are given: each setting with its dial and its value."""
-        found: dict[str, tuple[str, Any]] = {}
+    def dial_values(cls, explicit: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
+        """Settings that the dials set, each with its dial and its value, for these explicit settings."""
+        values: dict[str, tuple[str, Any]] = {}
         for dial, table in cls.dials.items():
-            chosen = given.get(dial, cls.model_fields[dial].default)
-            row = table.get(chosen, {}) if isinstance(chosen, str) else {}
-            found |= {name: (f"{dial} = {chosen}", value) for name, value in row.items()}
-        return found
+            position = explicit.get(dial, cls.model_fields[dial].default)
+            row = table.get(position, {}) if isinstance(position, str) else {}
+            values |= {name: (f"{dial} = {position}", value) for name, value in row.items()}
+        return values
 
     @model_validator(mode="before")
     @classmethod
-    def _turn(cls, given: Any) -> Any:
-        """A dial sets what was not given itself, in a recipe and in Python alike."""
-        if not isinstance(given, Mapping):
-            return given
-        return {name: value for name, (_, value) in cls.dialled(given).items()} | dict(given)
+    def _apply_dials(cls, explicit: Any) -> Any:
+        """Apply the dials to all settings that are not set explicitly."""
+        if not isinstance(explicit, Mapping):
+            return explicit
+        return {name: value for name, (_, value) in cls.dial_values(explicit).items()} | dict(explicit)
 
     @classmethod
     def accepts(cls, setting: str) -> str:
-        """What a setting accepts, in a few words."""
-        return _in_words(cls.model_json_schema()["properties"][setting])
+        """Short description of the values that a setting accepts."""
+        return _describe_schema(cls.model_json_schema()["properties"][setting])
 
 
-class Outputs(NamedTuple):
-    """What data with labels asks of a model: its words, how many numbers it gives, and for each token or each text.
+class LabelOutputs(NamedTuple):
+    """Model dimensions that labelled data require: vocabulary size, number of outputs, and outputs per token or per
+    text.
 
-    Where an answer is a word of a story, `words` has the number of each.
+    `answer_ids` has the token id of each answer where answers are words of a story.
     """
 
-    vocab: int
-    outputs: int
-    each_token: bool = False
-    words: tuple[int, ...] = ()
+    vocab_size: int
+    n_outputs: int
+    per_token: bool = False
+    answer_ids: tuple[int, ...] = ()
 
 
-class Pixels(NamedTuple):
-    """What pictures ask of a model: their side and channels, and how many numbers it gives for each."""
+class ImageShape(NamedTuple):
+    """Model dimensions that images require: side length, channels and number of outputs."""
 
     image_size: int
     channels: int
-    outputs: int
+    n_outputs: int
 
 
-class Pictured(NamedTuple):
-    """What captions ask of a model: the pictures, their numbers of 0 to 1 by channel, and the words with the edge."""
+class CaptionInputs(NamedTuple):
+    """Model dimensions that captions require: image shape, mean and std of each channel, vocabulary size with the end
+    token."""
 
-    pixels: Pixels
+    image_shape: ImageShape
     mean: tuple[float, ...]
-    spread: tuple[float, ...]
-    words: int
+    std: tuple[float, ...]
+    vocab_size: int
 
 
-WORDS = {"integer": "whole number", "number": "number", "boolean": "true or false", "object": "table {name = number}"}
-LIMITS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+TYPE_NAMES = {
+    "integer": "whole number",
+    "number": "number",
+    "boolean": "true or false",
+    "object": "table {name = number}",
+}
+BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 
 
-def _in_words(schema: Mapping[str, Any]) -> str:
+def _describe_schema(schema: Mapping[str, Any]) -> str:
     if "anyOf" in schema:
-        return " or ".join(_in_words(s) for s in schema["anyOf"] if s.get("type") != "null")
+        return " or ".join(_describe_schema(s) for s in schema["anyOf"] if s.get("type") != "null")
     if "enum" in schema:
         return ", ".join(str(v) for v in schema["enum"])
     if "const" in schema:
         return str(schema["const"])
     if "prefixItems" in schema:
-        return f"list of {len(schema['prefixItems'])}, each a {_in_words(schema['prefixItems'][0])}"
+        return f"list of {len(schema['prefixItems'])}, each a {_describe_schema(schema['prefixItems'][0])}"
     if schema.get("type") == "array":
         return "list"
-    bounds = " and ".join(f"{sign} {schema[key]}" for key, sign in LIMITS.items() if key in schema)
-    return f"{WORDS.get(schema.get('type', ''), 'text')} {bounds}".strip()
+    bounds = " and ".join(f"{sign} {schema[key]}" for key, sign in BOUNDS.items() if key in schema)
+    return f"{TYPE_NAMES.get(schema.get('type', ''), 'text')} {bounds}".strip()

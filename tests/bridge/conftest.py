@@ -1,4 +1,4 @@
-"""Runs with random weights, made without a training; and how what means harm has to be refused."""
+"""Runs with random weights, built without training; and a check that hostile sources are refused."""
 
 import time
 from contextlib import contextmanager
@@ -9,82 +9,85 @@ import torch
 
 import harken
 from harken import run_folder as runs
-from harken.bridge.importer import bring
-from harken.data.images.source import Lens
-from harken.data.labelled.examples import LabelWords
-from harken.data.labelled.source import TextLabels
-from harken.data.tokenizers.pairs import Tokenizers
+from harken.bridge.importer import import_model
+from harken.data.images.source import ImageProcessor
+from harken.data.labelled.examples import TokenLabelProcessor
+from harken.data.labelled.source import TextLabelProcessor
+from harken.data.tokenizers.pairs import PairTokenizers
+from harken.files import write_atomic
 from harken.recipe import resolve
 
-MOST_SECONDS, MOST_MIB = 5.0, 300  # 2 s of a machine that has nothing else to do
+MAX_SECONDS, MAX_MIB = 5.0, 300  # about 2 s on an idle machine
 LABELS = {"table": ["bad", "good", "so so"], "tags": ["O", "B-PER", "I-PER"], "spans": ["start", "end"]}
 
 
-def told(tokenizer, data, **labels):
-    """The tokens of such data."""
-    if data == "pairs":
-        return Tokenizers(tokenizer, tokenizer)
-    if data == "text":
+def make_processor(tokenizer, data_kind, **labels):
+    """The processor of this kind of data."""
+    if data_kind == "pairs":
+        return PairTokenizers(tokenizer, tokenizer)
+    if data_kind == "text":
         return tokenizer
-    if data == "images":
-        return Lens(["bad", "good"], 8, [0.5], [0.5])
-    kind = TextLabels if data == "table" else LabelWords
-    return kind(tokenizer, **{"labels": LABELS[data], **labels})
+    if data_kind == "images":
+        return ImageProcessor(["bad", "good"], 8, [0.5], [0.5])
+    processor_class = TextLabelProcessor if data_kind == "table" else TokenLabelProcessor
+    return processor_class(tokenizer, **{"labels": LABELS[data_kind], **labels})
 
 
 def _peak():
-    """The most memory since the last reset, in MiB."""
+    """Peak memory since the last reset, in MiB."""
     return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) >> 10
 
 
 @pytest.fixture
-def little():
+def limited_resources():
     @contextmanager
-    def watched():
-        """What stands in it takes little time and memory."""
+    def measured():
+        """Assert limits on time and memory."""
         Path("/proc/self/clear_refs").write_text("5")
-        before, start = _peak(), time.process_time()
+        peak_before, start = _peak(), time.process_time()
         yield
-        assert time.process_time() - start <= MOST_SECONDS
-        assert _peak() - before <= MOST_MIB
+        assert time.process_time() - start <= MAX_SECONDS
+        assert _peak() - peak_before <= MAX_MIB
 
-    return watched
+    return measured
 
 
 @pytest.fixture
-def refused(little, tmp_path, monkeypatch):
+def assert_refused(limited_resources, tmp_path, monkeypatch):
     canary = tmp_path / "canary"
     monkeypatch.setenv("CANARY", str(canary))
 
-    def refuse(source, said):
-        """This source is refused in one such line, fast, with little memory; nothing is executed or left."""
-        with little(), pytest.raises(harken.HarkenError, match=said) as error:
-            bring(source, tmp_path / "run")
+    def check(source, message):
+        """Importing fails with one line like this, fast, with little memory; nothing is executed or left behind."""
+        with limited_resources(), pytest.raises(harken.HarkenError, match=message) as error:
+            import_model(source, tmp_path / "run")
         assert "\n" not in str(error.value)
         assert len(str(error.value)) < 600
         assert not canary.exists()
         assert not (tmp_path / "run" / "harken.json").exists()
         assert not (tmp_path / "run" / "model.safetensors").exists()
 
-    return refuse
+    return check
 
 
 @pytest.fixture(scope="module")
-def words(tales):
-    from harken.data.tokenizers.tokenizer import train
+def tokenizers_by_kind(tales):
+    from harken.data.tokenizers.tokenizer import train_tokenizer
 
     text = tales.read_text()
-    return {kind: train(kind, lambda: [text], 400) for kind in ("bpe", "wordpiece", "char", "word")}
+    return {kind: train_tokenizer(kind, lambda: [text], 400) for kind in ("bpe", "wordpiece", "char", "word")}
 
 
 @pytest.fixture
-def made(words, tmp_path):
-    def make(settings, **labels):
-        """A run folder with random weights, as a training would have left it."""
+def build_run(tokenizers_by_kind, tmp_path):
+    def build(settings, **labels):
+        """A run folder with random weights, as training would write it."""
         recipe, folder = resolve(("test", settings)), tmp_path / "run"
-        tokenizer = told(words[settings.get("data.tokenizer", "bpe")], recipe.data.kind, **labels)
+        tokenizer = make_processor(
+            tokenizers_by_kind[settings.get("data.tokenizer", "bpe")], recipe.data.kind, **labels
+        )
         if not settings.get("data.shared_vocab", True):
-            tokenizer = Tokenizers(tokenizer.source, words["char"])
+            tokenizer = PairTokenizers(tokenizer.source, tokenizers_by_kind["char"])
         torch.manual_seed(0)
         model = recipe.build(tokenizer.vocab)
         with torch.no_grad():
@@ -93,9 +96,9 @@ def made(words, tmp_path):
         folder.mkdir()
         runs.write_tensors(folder / "model.safetensors", runs.weights(model))
         for name, content in tokenizer.files().items():
-            runs.write(folder / name, content)
-        runs.write(folder / "recipe.toml", recipe.toml())
-        runs.finish(folder, {"metrics": {}})
+            write_atomic(folder / name, content)
+        write_atomic(folder / "recipe.toml", recipe.toml())
+        runs.write_manifest(folder, {"metrics": {}})
         return harken.load(folder, device="cpu")
 
-    return make
+    return build

@@ -1,4 +1,4 @@
-"""Export of runs of pairs: transformers reads them as a Marian or a BART, gives their scores and writes their texts."""
+"""Export of encoder-decoders: transformers loads them as Marian or BART, with equal scores and outputs."""
 
 import json
 
@@ -10,7 +10,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from harken import run_folder as runs
 from harken.bridge.export import export
-from harken.bridge.importer import bring
+from harken.bridge.importer import import_model
 from harken.errors import BadInput
 
 pytestmark = pytest.mark.oracle
@@ -20,7 +20,7 @@ BODY |= {"model.d_ff": 48, "model.context": 48, "model.norm": "post"}
 MARIAN = {**BODY, "model.positions": "sinusoid-halves", "model.activation": "relu", "model.embedding_scale": 1.0}
 MODELS = {
     "marian": MARIAN,
-    "marian-loud": {**MARIAN, "model.embedding_scale": 32**0.5, "model.encoder_layers": 3, "model.head_bias": True},
+    "marian-scaled": {**MARIAN, "model.embedding_scale": 32**0.5, "model.encoder_layers": 3, "model.head_bias": True},
     "marian-paper": {**BODY, "model.positions": "sinusoid", "model.activation": "relu"},  # as the recipe translate-base
     "bart": {**BODY, "model.positions": "learned", "model.embed_norm": True, "data.tokenizer": "char"},
 }
@@ -28,40 +28,44 @@ TEXT = "Tom had a hat"
 
 
 @pytest.mark.parametrize("name", list(MODELS))
-def test_transformers_writes_what_the_run_writes(made, tmp_path, name):
-    run = made(MODELS[name])
+def test_transformers_generates_the_same_targets(build_run, tmp_path, name):
+    run = build_run(MODELS[name])
     certificate = export(run, tmp_path / "out")
     assert certificate["passed"]
     assert certificate["family"] == name.partition("-")[0]
     assert certificate["not_checked"] == []
-    words, theirs = (kind.from_pretrained(tmp_path / "out") for kind in (AutoTokenizer, AutoModelForSeq2SeqLM))
-    asked = words([TEXT, "He ran"], padding=True, return_tensors="pt")
-    assert asked["input_ids"][0].tolist()[: len(run.tokenizer.encode_source(TEXT))] == list(
+    tokenizer, reference = (kind.from_pretrained(tmp_path / "out") for kind in (AutoTokenizer, AutoModelForSeq2SeqLM))
+    inputs = tokenizer([TEXT, "He ran"], padding=True, return_tensors="pt")
+    assert inputs["input_ids"][0].tolist()[: len(run.tokenizer.encode_source(TEXT))] == list(
         run.tokenizer.encode_source(TEXT)
     )
     with torch.no_grad():
-        written = theirs.generate(
-            asked["input_ids"], attention_mask=asked["attention_mask"], do_sample=False, num_beams=4, max_new_tokens=20
+        outputs = reference.generate(
+            inputs["input_ids"],
+            attention_mask=inputs["attention_mask"],
+            do_sample=False,
+            num_beams=4,
+            max_new_tokens=20,
         )
-    found = [words.decode(row, skip_special_tokens=True) for row in written]
-    assert found == run.translate([TEXT, "He ran"], longest=20, beam=4)
-    assert len(found[0]) > 3
+    texts = [tokenizer.decode(row, skip_special_tokens=True) for row in outputs]
+    assert texts == run.translate([TEXT, "He ran"], max_new_tokens=20, beam=4)
+    assert len(texts[0]) > 3
 
 
 @torch.no_grad()
-def test_the_way_back_gives_the_scores_of_the_run(made, tmp_path):
-    run = made(MODELS["marian-loud"])
+def test_importing_the_export_gives_the_same_scores(build_run, tmp_path):
+    run = build_run(MODELS["marian-scaled"])
     export(run, tmp_path / "out")
-    again = bring(tmp_path / "out", tmp_path / "again")
-    edge, new = run.model.edge, again.model.edge
+    imported = import_model(tmp_path / "out", tmp_path / "again")
+    edge, new = run.model.edge, imported.model.edge
     source, target = torch.randint(edge, (2, 9)), torch.randint(edge, (2, 12))
     ours = run.model.scores(target, source=source).log_softmax(-1)
-    back = again.model.scores(target, source=source).log_softmax(-1)
+    back = imported.model.scores(target, source=source).log_softmax(-1)
     assert (back[..., :edge] - ours[..., :edge]).abs().max() <= LIMIT
     assert (back[..., new] - ours[..., edge]).abs().max() <= LIMIT
-    assert again.translate(TEXT, longest=20) == run.translate(TEXT, longest=20)
-    twice = export(again, tmp_path / "twice")
-    assert twice["passed"]
+    assert imported.translate(TEXT, max_new_tokens=20) == run.translate(TEXT, max_new_tokens=20)
+    second_certificate = export(imported, tmp_path / "twice")
+    assert second_certificate["passed"]
     first, second = (runs.read_tensors(tmp_path / name / "model.safetensors") for name in ("out", "twice"))
     assert first.keys() == second.keys()
     for name, tensor in first.items():
@@ -69,7 +73,7 @@ def test_the_way_back_gives_the_scores_of_the_run(made, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("chosen", "wanted"),
+    ("settings", "required"),
     [
         ({"model.norm": "pre", "model.positions": "rotary"}, "model.positions=sinusoid-halves, model.norm=post"),
         ({"model.tie_embeddings": False}, "model.tie_embeddings=True"),
@@ -77,16 +81,16 @@ def test_the_way_back_gives_the_scores_of_the_run(made, tmp_path):
         ({"model.kv_heads": 2, "model.rms_norm": True}, "model.kv_heads=4, model.rms_norm=False"),
     ],
 )
-def test_a_model_that_has_no_counterpart_is_told_what_it_lacks(made, tmp_path, chosen, wanted):
-    with pytest.raises(BadInput, match=f"it would have with {wanted}$".replace(".", r"\.")):
-        export(made({**MARIAN, **chosen}), tmp_path / "out")
+def test_a_model_without_counterpart_is_refused_with_the_required_settings(build_run, tmp_path, settings, required):
+    with pytest.raises(BadInput, match=f"it needs {required}$".replace(".", r"\.")):
+        export(build_run({**MARIAN, **settings}), tmp_path / "out")
 
 
-def test_words_whose_signs_stand_apart_are_left_out_and_the_certificate_says_so(made, tmp_path):
-    run = made({**MARIAN, "data.tokenizer": "word"})
+def test_a_word_tokenizer_is_not_exported_and_listed_in_the_certificate(build_run, tmp_path):
+    run = build_run({**MARIAN, "data.tokenizer": "word"})
     certificate = export(run, tmp_path / "out")
     assert certificate["logits"]["passed"]
-    assert "signs that are words of their own" in certificate["not_checked"][0]
+    assert "cannot express a word tokenizer" in certificate["not_checked"][0]
     assert not (tmp_path / "out" / "tokenizer.json").exists()
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["vocab_size"] == run.tokenizer.source.vocab + 2

@@ -1,4 +1,4 @@
-"""The hub, stood in for by a server on this machine: one commit, only the files that are read, nothing twice."""
+"""Import from the hub, with a local server: one commit, only the needed files, each fetched once."""
 
 import json
 import threading
@@ -12,8 +12,8 @@ from urllib.parse import unquote
 import pytest
 
 import harken
-from harken.bridge.hub import located, named
-from harken.bridge.importer import bring
+from harken.bridge.hub import default_run_name, locate_model
+from harken.bridge.importer import import_model
 from harken.errors import BadInput, HarkenError
 from harken.events import silent
 
@@ -26,15 +26,15 @@ class Hub(ThreadingHTTPServer):
     """Serves the files of one folder as org/small at COMMIT."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(("127.0.0.1", 0), Answer)
-        self.folder, self.asked = folder, list[str]()
+        super().__init__(("127.0.0.1", 0), HubHandler)
+        self.folder, self.requests = folder, list[str]()
         self.extra = {"pytorch_model.bin": b"pickle", "modeling_small.py": b"import os"}
 
     def files(self) -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in self.folder.iterdir()} | self.extra
 
 
-class Answer(BaseHTTPRequestHandler):
+class HubHandler(BaseHTTPRequestHandler):
     server: Hub
 
     def _send(self, code: int, body: bytes, **headers: str) -> None:
@@ -46,12 +46,12 @@ class Answer(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def do_GET(self) -> None:
-        self.server.asked.append(f"{self.command} {self.path}")
+        self.server.requests.append(f"{self.command} {self.path}")
         path, files = unquote(self.path.partition("?")[0]), self.server.files()
         if path in ("/api/models/org/small/revision/main", f"/api/models/org/small/revision/{COMMIT}"):
-            listed = [{"rfilename": name, "size": len(body)} for name, body in files.items()]
-            said = {"id": "org/small", "modelId": "org/small", "sha": COMMIT, "siblings": listed}
-            self._send(200, json.dumps(said).encode(), Content_Type="application/json")
+            siblings = [{"rfilename": name, "size": len(body)} for name, body in files.items()]
+            model_info = {"id": "org/small", "modelId": "org/small", "sha": COMMIT, "siblings": siblings}
+            self._send(200, json.dumps(model_info).encode(), Content_Type="application/json")
         elif path.startswith(f"/org/small/resolve/{COMMIT}/") and (name := path.rpartition("/")[2]) in files:
             body = files[name]
             self._send(200, body, ETag=f'"{sha256(body).hexdigest()}"', X_Repo_Commit=COMMIT)
@@ -75,46 +75,46 @@ def hub(small: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 
 @pytest.mark.parametrize("name", ["org/small", "org/small@main", f"org/small@{COMMIT}"])
-def test_a_model_of_the_hub_becomes_a_run_that_names_its_commit(name: str, hub: Hub, tmp_path: Path) -> None:
-    bring(name, tmp_path / "run")
+def test_a_hub_model_becomes_a_run_with_its_commit_in_the_manifest(name: str, hub: Hub, tmp_path: Path) -> None:
+    import_model(name, tmp_path / "run")
     run = harken.load(tmp_path / "run")
     assert run.facts["imported"] == {"source": f"org/small@{COMMIT}", "revision": COMMIT, "family": "gpt2"}
-    fetched = {line.rpartition("/")[2] for line in hub.asked if "/resolve/" in line}
+    fetched = {line.rpartition("/")[2] for line in hub.requests if "/resolve/" in line}
     assert fetched == {"config.json", "model.safetensors", "tokenizer.json"}
-    assert all(f"/resolve/{COMMIT}/" in line for line in hub.asked if "/resolve/" in line)
+    assert all(f"/resolve/{COMMIT}/" in line for line in hub.requests if "/resolve/" in line)
 
 
-def test_a_commit_that_was_fetched_is_not_asked_for_again(hub: Hub) -> None:
-    first = located(f"org/small@{COMMIT}", silent)
-    hub.asked.clear()
-    assert located(f"org/small@{COMMIT}", silent) == first
-    assert hub.asked == []
-    assert located("org/small", silent) == first  # what main is now has to be asked, and no more
-    assert [line for line in hub.asked if "/resolve/" in line] == []
+def test_a_fetched_commit_is_not_requested_again(hub: Hub) -> None:
+    first = locate_model(f"org/small@{COMMIT}", silent)
+    hub.requests.clear()
+    assert locate_model(f"org/small@{COMMIT}", silent) == first
+    assert hub.requests == []
+    assert locate_model("org/small", silent) == first  # main has to be resolved, nothing else
+    assert [line for line in hub.requests if "/resolve/" in line] == []
 
 
-def test_what_is_fetched_is_told(hub: Hub) -> None:
-    told: list[tuple[str, int, int]] = []
-    located("org/small", lambda event, /, **facts: told.append((facts["name"], facts["done"], facts["total"])))
+def test_fetching_reports_progress(hub: Hub) -> None:
+    events: list[tuple[str, int, int]] = []
+    locate_model("org/small", lambda event, /, **facts: events.append((facts["name"], facts["done"], facts["total"])))
     size = len(hub.files()["config.json"])
-    assert ("org/small/config.json", 0, size) in told
-    assert ("org/small/config.json", size, size) in told
+    assert ("org/small/config.json", 0, size) in events
+    assert ("org/small/config.json", size, size) in events
 
 
 def test_a_model_without_safetensors_is_refused(hub: Hub, small: Path) -> None:
     (small / "model.safetensors").unlink()
-    with pytest.raises(BadInput, match="org/small: has no safetensors at revision main"):
-        located("org/small", silent)
+    with pytest.raises(BadInput, match="org/small: has no safetensors files at revision main"):
+        locate_model("org/small", silent)
 
 
 @pytest.mark.parametrize("name", ["org/other", "org/small@v2"])
-def test_a_model_that_is_not_there_is_one_line(name: str, hub: Hub) -> None:
+def test_an_unknown_model_is_reported_in_one_line(name: str, hub: Hub) -> None:
     with pytest.raises(HarkenError, match=r"could not be fetched from the hub \(.*\); check name and network") as error:
-        located(name, silent)
+        locate_model(name, silent)
     assert "\n" not in str(error.value)
 
 
-def test_half_a_fetch_is_no_fetch(hub: Hub, small: Path, tmp_path: Path) -> None:
+def test_an_interrupted_fetch_is_repeated(hub: Hub, small: Path, tmp_path: Path) -> None:
     tokens = (small / "tokenizer.json").read_bytes()
     hub.extra["tokenizer.json"] = tokens
     real = Hub.files
@@ -128,22 +128,22 @@ def test_half_a_fetch_is_no_fetch(hub: Hub, small: Path, tmp_path: Path) -> None
     Hub.files = broken  # type: ignore[method-assign]
     try:
         with pytest.raises(HarkenError):
-            located("org/small", silent)
+            locate_model("org/small", silent)
     finally:
         Hub.files = real  # type: ignore[method-assign]
-    assert (located("org/small", silent).path / "tokenizer.json").read_bytes() == tokens
+    assert (locate_model("org/small", silent).path / "tokenizer.json").read_bytes() == tokens
 
 
 @pytest.mark.parametrize("name", ["../small", "/etc/small", "org/../small", "org/small@../../x", "a/b/c", "org/"])
 def test_a_name_that_is_a_path_never_reaches_the_hub(name: str, hub: Hub) -> None:
     with pytest.raises(HarkenError):
-        located(name, silent)
-    assert [line for line in hub.asked if ".." in line] == []
+        locate_model(name, silent)
+    assert [line for line in hub.requests if ".." in line] == []
 
 
 @pytest.mark.parametrize(
     ("source", "name"),
     [("org/small@abc", "small"), ("a/b/smollm2.gguf", "smollm2"), ("smollm2", "smollm2"), ("models/gpt2/", "gpt2")],
 )
-def test_a_run_is_called_as_its_source(source: str, name: str) -> None:
-    assert named(source) == name
+def test_the_default_run_name_is_that_of_the_source(source: str, name: str) -> None:
+    assert default_run_name(source) == name

@@ -60,11 +60,11 @@ def harken(monkeypatch, capsys, tmp_path):
 def run(tmp_path_factory, tales) -> Path:
     """The folder of a finished run. Tests only read it."""
     from harken.experiments import train
-    from harken.recipe import override
+    from harken.recipe import parse_override
 
     home = tmp_path_factory.mktemp("made")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HARKEN_CACHE", str(home / "cache"))
         patch.setattr("harken.experiments.report.sections.SAMPLE_TOKENS", 5)
-        train.train(tales, out=home / "tales", settings=dict(map(override, TINY)))
+        train.train(tales, out=home / "tales", settings=dict(map(parse_override, TINY)))
     return home / "tales"

@@ -20,23 +20,23 @@ def alone(monkeypatch):
 
 
 def test_json_of_bench(harken):
-    said = harken("bench", *QUICK, "--json")
-    assert said.code == 0, said
-    found = json.loads(said.out)
-    assert [(row["bench"], row["precision"]) for row in found["rows"]][-2:] == [
+    output = harken("bench", *QUICK, "--json")
+    assert output.code == 0, output
+    actual = json.loads(output.out)
+    assert [(row["bench"], row["precision"]) for row in actual["rows"]][-2:] == [
         ("decode", "float32"),
         ("decode", "int8"),
     ]
-    wanted = {"name", "tokens_per_second", "spread", "ratio", "share", "ceiling", "ceiling_unit", "memory_mib"}
-    assert all(wanted <= row.keys() for row in found["rows"])
-    assert {"torch", "cpu", "threads"} <= found["machine"].keys()
-    assert said.err.startswith("transformers is not installed")
+    wanted = {"name", "tokens_per_second", "spread", "ratio", "utilization", "ceiling", "ceiling_unit", "memory_mib"}
+    assert all(wanted <= row.keys() for row in actual["rows"])
+    assert {"torch", "cpu", "threads"} <= actual["machine"].keys()
+    assert output.err.startswith("transformers is not installed")
 
 
 def test_people_get_a_table_for_each_bench_with_the_columns_that_are_known(harken):
-    said = harken("bench", *QUICK)
-    assert said.code == 0, said
-    lines = said.out.splitlines()
+    output = harken("bench", *QUICK)
+    assert output.code == 0, output
+    lines = output.out.splitlines()
     train, decode = (lines.index(line) for line in lines if line.startswith(("train: ", "decode: ")))
     assert lines[train] == "train: GPT-2 tiny, 50,257 tokens, batch 1, context 64, rounds 1"
     assert lines[train + 1].split("  ")[-1] == "of the ceiling"
@@ -45,12 +45,12 @@ def test_people_get_a_table_for_each_bench_with_the_columns_that_are_known(harke
     assert lines[decode + 1].split()[-5:] == ["same", "text", "scores", "off", "by"]
     assert [line.split()[:2] for line in lines[decode + 2 :]] == [["harken", "float32"], ["harken", "int8"]]
     assert " GB/s" in lines[-1]
-    assert not any(word in said.out for word in ("ratio", "memory"))
+    assert not any(word in output.out for word in ("ratio", "memory"))
 
 
 def test_one_bench_can_be_asked_for_in_one_precision(harken):
-    said = harken("bench", "decode", *QUICK, "--precision", "bfloat16", "--plain", "--json")
-    (row,) = json.loads(said.out)["rows"]
+    output = harken("bench", "decode", *QUICK, "--precision", "bfloat16", "--plain", "--json")
+    (row,) = json.loads(output.out)["rows"]
     assert (row["bench"], row["precision"], row["compiled"]) == ("decode", "bfloat16", False)
     assert row["logit_difference"] > 0
 
@@ -66,7 +66,7 @@ def test_one_bench_can_be_asked_for_in_one_precision(harken):
     ],
 )
 def test_what_cannot_be_measured_is_refused_in_one_line(harken, words, told):
-    said = harken("bench", *words)
-    assert (said.code, said.out) == (2, "")
-    assert said.err.splitlines()[-1].startswith(f"harken: {told}")
-    assert said.err.count("\n") <= 2  # before it, that there is no peer
+    output = harken("bench", *words)
+    assert (output.code, output.out) == (2, "")
+    assert output.err.splitlines()[-1].startswith(f"harken: {told}")
+    assert output.err.count("\n") <= 2  # before it, that there is no peer

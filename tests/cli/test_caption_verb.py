@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from harken.data.images import png
+from harken.data.images.files import encode_png
 from harken.data.synthetic import scenes
 from harken.experiments import train
 from harken.experiments.demos import scenes as demo_scenes
@@ -27,12 +27,12 @@ def run(harken, tmp_path) -> str:
     rng, home = np.random.default_rng(0), tmp_path / "shots"
     home.mkdir()
     for n in range(30):
-        (home / f"{n}.png").write_bytes(png.write(rng.integers(0, 256, (8, 8, 3), np.uint8)))
+        (home / f"{n}.png").write_bytes(encode_png(rng.integers(0, 256, (8, 8, 3), np.uint8)))
     rows = "".join(f"{n}.png\ta picture of the number {n % 3}\n" for n in range(30))
     (home / "captions.tsv").write_text("image\tcaption\n" + rows)
-    told = harken("train", "shots", *TINY).out
-    assert "pictures (8 x 8 in colour, 1 captions each" in told
-    assert "next    harken caption runs/shots" in told
+    messages = harken("train", "shots", *TINY).out
+    assert "pictures (8 x 8 in colour, 1 captions each" in messages
+    assert "next    harken caption runs/shots" in messages
     return "runs/shots"
 
 
@@ -42,11 +42,11 @@ def test_pictures_are_told_in_words_one_a_line(harken, run):
     many = harken("caption", run, "shots").out.splitlines()
     assert len(many) == 30
     assert all(line.endswith(".png") for line in many)
-    found = json.loads(harken("caption", run, "shots/1.png", "--alternatives", "2", "--json").out)["captions"][0]
-    assert found["text"] == one.rstrip("\n")
-    assert len(found["alternatives"]) == 2
+    actual = json.loads(harken("caption", run, "shots/1.png", "--alternatives", "2", "--json").out)["captions"][0]
+    assert actual["text"] == one.rstrip("\n")
+    assert len(actual["alternatives"]) == 2
     assert harken("caption", run, "-", stdin=b"shots/1.png\n").out == one
-    assert "caption of the most alike, for free" in harken("eval", run, "shots/captions.tsv").out
+    assert "caption of the nearest image, for free" in harken("eval", run, "shots/captions.tsv").out
 
 
 @pytest.mark.parametrize(
@@ -75,16 +75,16 @@ def test_the_demo_of_scenes_captions_pairs_that_never_met(harken, monkeypatch):
         return train.train(data, settings=tiny, **how)
 
     monkeypatch.setattr(demo_scenes, "train", small)
-    monkeypatch.setattr(scenes, "MANY", {"train": 60, "valid": 10, "test": 20})
-    said = harken("demo", "scenes", "--out", "mine").out
-    assert len(re.findall(r"^ +it says ", said, re.M)) == 3
-    true = re.findall(r"^ +it is +(.+)   or   (.+)$", said, re.M)
+    monkeypatch.setattr(scenes, "SPLIT_SIZES", {"train": 60, "valid": 10, "test": 20})
+    output = harken("demo", "scenes", "--out", "mine").out
+    assert len(re.findall(r"^ +it says ", output, re.M)) == 3
+    true = re.findall(r"^ +it is +(.+)   or   (.+)$", output, re.M)
     apart = scenes.held_out()[1]
     for one, other in true:
         a, b = (re.findall(r"(?:small|large) (\w+) (\w+)", text) for text in (one, other))
         assert a == b[::-1]
         assert frozenset(a) in apart
-    letters = "".join(re.findall(r"^    ([.rgbypwoc]{32})$", said, re.M))
+    letters = "".join(re.findall(r"^    ([.rgbypwoc]{32})$", output, re.M))
     assert len(letters) == 3 * 16 * 32
     assert {*letters} <= {*".rgbypwoc"}
     assert len({*letters}) > 2

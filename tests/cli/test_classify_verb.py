@@ -29,16 +29,16 @@ def run(harken, table):
 
 def test_a_table_is_trained_judged_and_told_by_one_command(harken, table):
     done = harken("train", table, *TINY, "--json")
-    told = json.loads(done.out)
-    assert (done.code, told["kind"]) == (0, "bert")
-    assert told["metrics"].keys() >= {"loss", "accuracy", "f1", "matthews"}
-    assert told["baseline"].keys() == {"most frequent label", "bag of words"}
+    messages = json.loads(done.out)
+    assert (done.code, messages["kind"]) == (0, "bert")
+    assert messages["metrics"].keys() >= {"loss", "accuracy", "f1", "matthews"}
+    assert messages["baseline"].keys() == {"most frequent label", "bag of words"}
 
 
 def test_check_says_what_the_table_is_and_trains_nothing(harken, table):
-    told = json.loads(harken("check", table, *TINY, "--json").out)
-    assert told["kind"] == "table"
-    assert told["recipe"]["data.label"] == "label"
+    messages = json.loads(harken("check", table, *TINY, "--json").out)
+    assert messages["kind"] == "table"
+    assert messages["recipe"]["data.label"] == "label"
 
 
 def test_check_shows_both_columns_of_two_texts(harken, tmp_path):
@@ -50,9 +50,9 @@ def test_check_shows_both_columns_of_two_texts(harken, tmp_path):
 
 
 def test_each_text_has_its_labels_the_likeliest_first(harken, run):
-    told = json.loads(harken("classify", run, text(1), text(2), "--json").out)
-    assert len(told["labels"]) == 2
-    for labels in told["labels"]:
+    messages = json.loads(harken("classify", run, text(1), text(2), "--json").out)
+    assert len(messages["labels"]) == 2
+    for labels in messages["labels"]:
         assert {each["label"] for each in labels} == {"bad", "fair", "good"}
         probabilities = [each["probability"] for each in labels]
         assert probabilities == sorted(probabilities, reverse=True)
@@ -95,16 +95,16 @@ def test_a_file_is_worked_through_with_an_answer_a_line(harken, run, table, tmp_
 
 
 def test_other_data_is_judged_beside_the_baselines(harken, run, table):
-    told = json.loads(harken("eval", run, table, "--json").out)
-    assert (told["examples"], told["split"]) == (90, "other data")
-    assert told["metrics"].keys() >= {"accuracy", "f1"}
+    messages = json.loads(harken("eval", run, table, "--json").out)
+    assert (messages["examples"], messages["split"]) == (90, "other data")
+    assert messages["metrics"].keys() >= {"accuracy", "f1"}
 
 
 def test_an_unknown_label_in_other_data_is_one_line(harken, run, tmp_path):
     (tmp_path / "other.csv").write_text("text,label\n" + "".join(f"{text(n)},great\n" for n in range(9)))
     done = harken("eval", run, "other.csv")
     assert done.code == 2
-    assert done.err.startswith("harken: other.csv:2: the label 'great' was not learned; known are bad, fair, good")
+    assert done.err.startswith("harken: other.csv:2: unknown label 'great'; known labels are bad, fair, good")
     assert done.err.count("\n") == 1
 
 

@@ -13,23 +13,23 @@ def points(harken):  # in the folder of harken
 
 
 def test_clusters_are_told_with_all_inertias_and_a_picture(harken, points):
-    said = harken("cluster", "p.npy", "--k", "2-4", "--restarts", 3)
-    assert said.code == 0
-    rows = [line.split() for line in said.out.splitlines() if line[:1].isdigit()]
+    output = harken("cluster", "p.npy", "--k", "2-4", "--restarts", 3)
+    assert output.code == 0
+    rows = [line.split() for line in output.out.splitlines() if line[:1].isdigit()]
     assert [row[0] for row in rows] == ["2", "3", "4"]
     assert all(len(row) == 4 + 3 for row in rows)
-    assert "is best at k = 2, which is taken" in said.out
-    assert "2 clusters of 60 points" in said.out
-    assert "picture: runs/p-clusters/clusters.svg" in said.out
+    assert "is best at k = 2, which is taken" in output.out
+    assert "2 clusters of 60 points" in output.out
+    assert "picture: runs/p-clusters/clusters.svg" in output.out
 
 
 def test_json_of_cluster_has_k_inertia_and_labels(harken, points):
-    found = json.loads(harken("cluster", "p.npy", "--k", 2, "--out", "there", "--json").out)
-    assert found["k"] == 2
-    assert found["inertia"] == min(found["inertias"])
-    assert sorted(np.bincount(found["labels"])) == [30, 30]
-    assert [name.rpartition("/")[2] for name in found["files"]] == [
-        "centres.npy",
+    actual = json.loads(harken("cluster", "p.npy", "--k", 2, "--out", "there", "--json").out)
+    assert actual["k"] == 2
+    assert actual["inertia"] == min(actual["inertias"])
+    assert sorted(np.bincount(actual["labels"])) == [30, 30]
+    assert [name.rpartition("/")[2] for name in actual["files"]] == [
+        "centers.npy",
         "clusters.csv",
         "clusters.json",
         "clusters.svg",
@@ -40,16 +40,16 @@ def test_json_of_cluster_has_k_inertia_and_labels(harken, points):
 def test_texts_name_the_rows_of_a_file_of_vectors(harken, points, tmp_path):
     with open("t.txt", "w") as file:
         file.writelines(f"a {'cat' if n < 30 else 'dog'} {n}\n" for n in range(60))
-    found = json.loads(harken("cluster", "p.npy", "t.txt", "--k", 2, "--json").out)
-    assert sorted(one["words"] for one in found["clusters"]) == [["cat"], ["dog"]]
+    actual = json.loads(harken("cluster", "p.npy", "t.txt", "--k", 2, "--json").out)
+    assert sorted(one["words"] for one in actual["clusters"]) == [["cat"], ["dog"]]
 
 
 def test_a_run_reads_the_texts_of_a_file(harken, run):
     with open("t.txt", "w") as file:
         file.writelines(f"{'a hat' if n % 2 else 'Tom ran'} {n}\n" for n in range(20))
-    found = json.loads(harken("cluster", run, "t.txt", "--k", 2, "--layer", 1, "--json").out)
-    assert len(found["labels"]) == 20
-    assert found["settings"]["layer"] == 1
+    actual = json.loads(harken("cluster", run, "t.txt", "--k", 2, "--layer", 1, "--json").out)
+    assert len(actual["labels"]) == 20
+    assert actual["settings"]["layer"] == 1
 
 
 @pytest.mark.parametrize(
@@ -65,10 +65,10 @@ def test_a_run_reads_the_texts_of_a_file(harken, run):
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(harken, points, words, message):
-    said = harken("cluster", *words)
-    assert said.code == 2
-    assert message in said.err
-    assert said.err.count("\n") == 1
+    output = harken("cluster", *words)
+    assert output.code == 2
+    assert message in output.err
+    assert output.err.count("\n") == 1
 
 
 def test_a_folder_that_is_full_is_not_written_into(harken, points):
@@ -79,6 +79,6 @@ def test_a_folder_that_is_full_is_not_written_into(harken, points):
 
 
 def test_embed_takes_a_layer(harken, run):
-    first, last, whole = (harken("embed", run, "Tom", *more).out for more in (["--layer", 0], ["--layer", 1], []))
-    assert len({first, last, whole}) == 3
+    first, last, full = (harken("embed", run, "Tom", *more).out for more in (["--layer", 0], ["--layer", 1], []))
+    assert len({first, last, full}) == 3
     assert "layer=2: this run has 1" in harken("embed", run, "Tom", "--layer", 2).err

@@ -20,33 +20,33 @@ def refused(harken):
     """The one line of an error, after its exit code was seen."""
 
     def call(*args: object, code: int = 2) -> str:
-        said = harken("compare", *args)
-        assert (said.code, said.err.count("\n")) == (code, 1), said
-        return said.err.removeprefix("harken: ").removesuffix("\n")
+        output = harken("compare", *args)
+        assert (output.code, output.err.count("\n")) == (code, 1), output
+        return output.err.removeprefix("harken: ").removesuffix("\n")
 
     return call
 
 
 def test_json_of_compare(harken, text):
-    said = harken("compare", text, "model.heads=1,2", *TINY, "--seeds", 2, "--eval", "model.context=16,32", "--json")
-    assert said.code == 0, said
-    found = json.loads(said.out)
-    assert [row["settings"] for row in found["rows"]] == [{"model.heads": 1}, {"model.heads": 2}]
+    output = harken("compare", text, "model.heads=1,2", *TINY, "--seeds", 2, "--eval", "model.context=16,32", "--json")
+    assert output.code == 0, output
+    actual = json.loads(output.out)
+    assert [row["settings"] for row in actual["rows"]] == [{"model.heads": 1}, {"model.heads": 2}]
     wanted = {"model", "settings", "metrics", "interval", "seconds", "parameters", "flops", "kwh", "co2e_kg"}
-    for row in found["rows"]:
+    for row in actual["rows"]:
         assert wanted <= row.keys()
         assert row["model"] == "gpt"
         low, high = row["interval"]["loss"]
         assert low <= row["metrics"]["loss"] <= high
         assert [e["settings"]["model.context"] for e in row["evals"]] == [16, 32]
-    assert all(Path(file).is_file() for file in found["files"])
-    assert {"unigram", "5-gram Kneser-Ney"} == found["baseline"].keys()
+    assert all(Path(file).is_file() for file in actual["files"])
+    assert {"unigram", "5-gram Kneser-Ney"} == actual["baseline"].keys()
 
 
 def test_people_get_a_line_for_each_trial_a_table_a_verdict_and_where_it_is(harken, text):
-    said = harken("compare", text, "--models", "gpt,lstm", *TINY, "--seeds", 1, "--eval", "model.context=8")
-    assert said.code == 0, said
-    lines = said.out.splitlines()
+    output = harken("compare", text, "--models", "gpt,lstm", *TINY, "--seeds", 1, "--eval", "model.context=8")
+    assert output.code == 0, output
+    lines = output.out.splitlines()
     assert lines[0] == "  compare 2 settings x 1 seed"
     trials = [line for line in lines if line.startswith("  trial ")]
     assert trials == ["  trial 1 of 2: gpt, seed 0", "  trial 2 of 2: lstm, seed 0"]
@@ -60,25 +60,25 @@ def test_people_get_a_line_for_each_trial_a_table_a_verdict_and_where_it_is(hark
 
 
 def test_what_failed_is_told_with_its_reason(harken, text):
-    said = harken("compare", text, "model.heads=2,3", *TINY, "--seeds", 1)
-    assert said.code == 0, said
-    assert "    failed: model: d=16 does not split over 3 heads" in said.out
-    assert "  failed  model.heads=3, seed 0: model: d=16 does not split over 3 heads" in said.out
+    output = harken("compare", text, "model.heads=2,3", *TINY, "--seeds", 1)
+    assert output.code == 0, output
+    assert "    failed: model: d=16 does not split over 3 heads" in output.out
+    assert "  failed  model.heads=3, seed 0: model: d=16 does not split over 3 heads" in output.out
 
 
 def test_minutes_are_the_budget_of_each_trial(harken, text):
     tiny = [word for word in TINY if not word.startswith("train.steps")]
-    said = harken("compare", text, *tiny, "--minutes", 0.001, "--seeds", 2, "--json")
-    assert json.loads(said.out)["settings"]["train.minutes"] == 0.001
-    assert said.err.splitlines()[0] == "  compare 1 setting x 2 seeds: 0.1 s of training"
+    output = harken("compare", text, *tiny, "--minutes", 0.001, "--seeds", 2, "--json")
+    assert json.loads(output.out)["settings"]["train.minutes"] == 0.001
+    assert output.err.splitlines()[0] == "  compare 1 setting x 2 seeds: 0.1 s of training"
 
 
 def test_a_finished_comparison_is_told_again_without_training(harken, text, tmp_path):
     first = json.loads(harken("compare", text, *TINY, "--seeds", 1, "--json").out)
-    made = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/my-compare/*/model.safetensors")}
+    built = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/my-compare/*/model.safetensors")}
     again = harken("compare", "runs/my-compare", "--resume", "--json")
     assert json.loads(again.out)["rows"] == first["rows"]
-    assert made == {path: path.stat().st_mtime_ns for path in made}
+    assert built == {path: path.stat().st_mtime_ns for path in built}
 
 
 def test_a_typing_error_is_refused_before_anything_is_trained(refused, text, tmp_path):
@@ -101,5 +101,5 @@ def test_a_typing_error_is_refused_before_anything_is_trained(refused, text, tmp
 
 
 def test_where_nothing_could_be_trained_the_exit_code_says_so(refused, text):
-    said = refused(text, "model.heads=3", *TINY, "--seeds", 1, "--out", "none", code=1)
-    assert said.startswith("none: every trial failed, the first by: model: d=16 does not split over 3 heads")
+    output = refused(text, "model.heads=3", *TINY, "--seeds", 1, "--out", "none", code=1)
+    assert output.startswith("none: every trial failed, the first by: model: d=16 does not split over 3 heads")

@@ -36,9 +36,9 @@ def demo(harken, monkeypatch):
 
 
 def test_the_demo_tells_the_whole_story_in_its_order(demo):
-    said = demo("--out", "mine")
-    assert said.code == 0, said
-    assert said.err == "data tatoeba-fra: could not be fetched; harken's own phrases are taken instead\n"
+    output = demo("--out", "mine")
+    assert output.code == 0, output
+    assert output.err == "data tatoeba-fra: could not be fetched; harken's own phrases are taken instead\n"
     story = [
         r"train   20 steps",
         r"about [\d.]+ (s|min).* and [\d.]+ m?Wh",  # before the first step
@@ -55,7 +55,7 @@ def test_the_demo_tells_the_whole_story_in_its_order(demo):
         r"report  mine/report.html",
         r"next    harken translate mine ",
     ]
-    assert re.search(".*".join(story), said.out, re.S)
+    assert re.search(".*".join(story), output.out, re.S)
 
 
 def test_the_last_line_is_the_cost_beside_the_lecture_s_big_transformer(demo):
@@ -64,12 +64,12 @@ def test_the_last_line_is_the_cost_beside_the_lecture_s_big_transformer(demo):
 
 
 def test_json_of_the_demo_names_files_that_are_there(demo):
-    said = demo("--json")
-    found = json.loads(said.out)
-    assert found["run"] == "runs/phrases"
-    assert "bleu" in found["metrics"]
-    assert {os.path.basename(file) for file in found["files"]} >= {"attention.png", "report.html", "model.safetensors"}
-    assert all(os.path.isfile(file) for file in found["files"])
+    output = demo("--json")
+    actual = json.loads(output.out)
+    assert actual["run"] == "runs/phrases"
+    assert "bleu" in actual["metrics"]
+    assert {os.path.basename(file) for file in actual["files"]} >= {"attention.png", "report.html", "model.safetensors"}
+    assert all(os.path.isfile(file) for file in actual["files"])
 
 
 # --- film reviews -----------------------------------------------------------------------------------------------------
@@ -85,10 +85,10 @@ def test_the_demo_of_reviews_tells_a_table_five_reviews_and_what_to_type(harken,
 
     def small(what, *, settings, minutes, **options):
         own = {} if "from" in settings else {k: v for k, v in TINY.items() if k.startswith("model.")}
-        given = {**settings, **own, "train.batch": 8, "train.steps": 20, "train.threads": 1}
-        return train.train(what, settings=given, **options)
+        arguments = {**settings, **own, "train.batch": 8, "train.steps": 20, "train.threads": 1}
+        return train.train(what, settings=arguments, **options)
 
-    def kept(**options):
+    def saved(**options):
         shown.append(real(**options))
         return shown[0]
 
@@ -96,10 +96,10 @@ def test_the_demo_of_reviews_tells_a_table_five_reviews_and_what_to_type(harken,
     monkeypatch.setattr(catalogue, "OPINIONS", 200)
     monkeypatch.setattr(reviews, "LABELS", {"opinions": 60})
     monkeypatch.setattr(reviews, "train", small)
-    monkeypatch.setattr(reviews, "reviews", kept)
-    said = harken("demo", "reviews", "--out", "mine", "--minutes", 1)
-    assert said.code == 0, said
-    assert "harken's own opinions are taken instead" in said.err
+    monkeypatch.setattr(reviews, "reviews", saved)
+    output = harken("demo", "reviews", "--out", "mine", "--minutes", 1)
+    assert output.code == 0, output
+    assert "harken's own opinions are taken instead" in output.err
     story = [
         r"compare 3 settings x 1 seed: 45 s of training",
         r"trial 1 of 3: a small BERT from scratch",
@@ -116,12 +116,12 @@ def test_the_demo_of_reviews_tells_a_table_five_reviews_and_what_to_type(harken,
         r"report  mine/(scratch|frozen|finetuned)/report.html",
         r'next    harken classify mine/\w+ "It is not a great film',
     ]
-    assert re.search(".*".join(story), said.out, re.S), said.out
+    assert re.search(".*".join(story), output.out, re.S), output.out
     monkeypatch.setattr(reviews, "reviews", lambda **_: shown[0])
-    found = json.loads(harken("demo", "reviews", "--json").out)
-    assert found["run"] == str(shown[0].run.path)
-    assert [row["metrics"]["accuracy"] for row in found["rows"] if found["run"] in row["runs"]] == [
-        found["splits"]["valid"]["accuracy"]
+    actual = json.loads(harken("demo", "reviews", "--json").out)
+    assert actual["run"] == str(shown[0].run.path)
+    assert [row["metrics"]["accuracy"] for row in actual["rows"] if actual["run"] in row["runs"]] == [
+        actual["splits"]["valid"]["accuracy"]
     ]
-    assert "accuracy" in found["metrics"]
-    assert all(os.path.isfile(file) for file in found["files"])
+    assert "accuracy" in actual["metrics"]
+    assert all(os.path.isfile(file) for file in actual["files"])

@@ -14,32 +14,32 @@ def own(run):
 
 
 def test_each_text_gets_a_line_of_numbers(harken, run, own):
-    said = harken("embed", run, "Tom", "a hat")
-    found = [list(map(float, line.split())) for line in said.out.splitlines()]
-    assert np.array(found) == pytest.approx(own.embed(["Tom", "a hat"]), abs=1e-5)
+    output = harken("embed", run, "Tom", "a hat")
+    actual = [list(map(float, line.split())) for line in output.out.splitlines()]
+    assert np.array(actual) == pytest.approx(own.embed(["Tom", "a hat"]), abs=1e-5)
 
 
 def test_json_of_embed_has_all_vectors(harken, run, own):
-    said = harken("embed", run, "Tom", "a hat", "--pool", "last", "--raw", "--json")
-    expected = own.embed(["Tom", "a hat"], pool="last", normalised=False)
-    assert np.array(json.loads(said.out)["vectors"]) == pytest.approx(expected, abs=1e-6)
+    output = harken("embed", run, "Tom", "a hat", "--pool", "last", "--raw", "--json")
+    expected = own.embed(["Tom", "a hat"], pool="last", normalize=False)
+    assert np.array(json.loads(output.out)["vectors"]) == pytest.approx(expected, abs=1e-6)
 
 
 def test_each_line_of_stdin_is_a_text_empty_ones_too(harken, run, own):
-    said = harken("embed", run, "--json", stdin=b"Tom\n\na hat\n")
-    assert np.array(json.loads(said.out)["vectors"]) == pytest.approx(own.embed(["Tom", "", "a hat"]), abs=1e-6)
+    output = harken("embed", run, "--json", stdin=b"Tom\n\na hat\n")
+    assert np.array(json.loads(output.out)["vectors"]) == pytest.approx(own.embed(["Tom", "", "a hat"]), abs=1e-6)
 
 
 def test_a_file_of_vectors_is_read_without_pickle(harken, run, own):
-    said = harken("embed", run, "Tom", "a", "--out", "v.npy")
-    assert said.out == "2 vectors in v.npy\n"
+    output = harken("embed", run, "Tom", "a", "--out", "v.npy")
+    assert output.out == "2 vectors in v.npy\n"
     assert np.load("v.npy", allow_pickle=False) == pytest.approx(own.embed(["Tom", "a"]), abs=1e-6)
     assert harken("embed", run, "Tom", "--out", "v.npy").err.startswith("harken: --out v.npy: there is such a file")
 
 
 def test_the_nearest_words_are_told_with_their_cosines(harken, run, own):
-    found = json.loads(harken("embed", run, "--nearest", "T", "-k", 3, "--json").out)["nearest"]
-    assert found == own.nearest("T", 3)
+    actual = json.loads(harken("embed", run, "--nearest", "T", "-k", 3, "--json").out)["nearest"]
+    assert actual == own.nearest("T", 3)
     assert len(harken("embed", run, "--nearest", "T", "-k", 3).out.splitlines()) == 3
 
 
@@ -54,10 +54,10 @@ def test_the_nearest_words_are_told_with_their_cosines(harken, run, own):
     ],
 )
 def test_what_embed_cannot_do_is_told_in_one_line(harken, run, given, message):
-    said = harken("embed", run, *given)
-    assert said.code == 2
-    assert message in said.err
-    assert said.err.count("\n") == 1
+    output = harken("embed", run, *given)
+    assert output.code == 2
+    assert message in output.err
+    assert output.err.count("\n") == 1
 
 
 # --- search -----------------------------------------------------------------------------------------------------------
@@ -70,9 +70,9 @@ def notes(tmp_path):
 
 
 def test_a_line_is_nearest_to_itself(harken, run, notes):
-    said = harken("search", run, notes, "The cat ran.", "-k", 2)
-    assert said.out.splitlines()[0].split(maxsplit=2) == ["1.0000", "3", "The cat ran."]
-    assert len(said.out.splitlines()) == 2
+    output = harken("search", run, notes, "The cat ran.", "-k", 2)
+    assert output.out.splitlines()[0].split(maxsplit=2) == ["1.0000", "3", "The cat ran."]
+    assert len(output.out.splitlines()) == 2
 
 
 def test_json_of_search_has_the_hits_of_the_query_or_of_each(harken, run, notes, own):
@@ -85,10 +85,10 @@ def test_json_of_search_has_the_hits_of_the_query_or_of_each(harken, run, notes,
 
 def test_the_second_search_of_a_file_makes_no_vectors(harken, run, notes, monkeypatch):
     harken("search", run, notes, "cat")
-    made, old = [], package.Run.embed
-    monkeypatch.setattr(package.Run, "embed", lambda *a, **k: made.append(a[1]) or old(*a, **k))
+    built, old = [], package.Run.embed
+    monkeypatch.setattr(package.Run, "embed", lambda *a, **k: built.append(a[1]) or old(*a, **k))
     harken("search", run, notes, "dog")
-    assert made == [["dog"]]
+    assert built == [["dog"]]
 
 
 def test_a_search_without_a_query_or_a_file_is_refused(harken, run, notes):

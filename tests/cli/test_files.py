@@ -5,7 +5,7 @@ import json
 import pytest
 from click import Context
 
-from harken.cli.files import check_files, work_through
+from harken.cli.files import validate_files, process_file
 from harken.cli.score import score
 from harken.errors import BadInput
 
@@ -13,7 +13,7 @@ from harken.errors import BadInput
 def told(tmp_path, name: str, content: str, **where: object) -> list[str]:
     source, out = tmp_path / name, tmp_path / "answers.jsonl"
     source.write_text(content, "utf-8")
-    count = work_through(
+    count = process_file(
         str(source), str(out), lambda texts: ({"length": len(t), "place": n} for n, t in enumerate(texts)), **where
     )
     answers = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
@@ -33,8 +33,8 @@ def test_the_text_column_of_a_csv_is_taken_with_its_quotes_undone(tmp_path):
 
 def test_the_only_column_of_a_csv_may_have_any_name_and_of_several_one_is_named(tmp_path):
     assert told(tmp_path, "a.csv", "what\nx\ny\n") == ["x", "y"]
-    way = "say which with --column, or give one the name text or prompt"
-    with pytest.raises(BadInput, match=rf"a\.csv: its columns are what, other; {way}$"):
+    hint = "say which with --column, or give one the name text or prompt"
+    with pytest.raises(BadInput, match=rf"a\.csv: its columns are what, other; {hint}$"):
         told(tmp_path, "a.csv", "what,other\nx,y\n")
 
 
@@ -95,11 +95,11 @@ def test_files_that_cannot_be_worked_through_are_refused(tmp_path, monkeypatch, 
     (tmp_path / "ask.txt").write_text("x\n")
     (tmp_path / "taken.jsonl").write_text("precious")
     with Context(score), pytest.raises(BadInput) as refused:
-        check_files(*given)
+        validate_files(*given)
     assert str(refused.value) == said
 
 
 def test_a_file_that_is_not_utf_8_is_told_as_one_that_is_trained_on_would_be(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"one\ncaf\xe9\n")
     with pytest.raises(BadInput, match=r"a.txt:2: byte 0xe9 at column 4 is not UTF-8 \(it looks like Latin-1\); "):
-        work_through(str(tmp_path / "a.txt"), str(tmp_path / "b.jsonl"), lambda texts: iter(()))
+        process_file(str(tmp_path / "a.txt"), str(tmp_path / "b.jsonl"), lambda texts: iter(()))

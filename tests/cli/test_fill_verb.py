@@ -9,8 +9,8 @@ TINY = ["model.d=16", "model.layers=1", "model.heads=2", "model.context=16", "tr
 
 @pytest.fixture
 def bert(harken, tales):
-    said = harken("train", tales, "model.kind=bert", "--out", "bert", *TINY, "data.vocab_size=200")
-    assert said.code == 0, said
+    output = harken("train", tales, "model.kind=bert", "--out", "bert", *TINY, "data.vocab_size=200")
+    assert output.code == 0, output
     return "bert"
 
 
@@ -23,8 +23,8 @@ def test_fill_prints_the_likeliest_words_or_json(harken, bert):
 
 
 def test_each_text_and_each_mask_has_its_words(harken, bert):
-    said = harken("fill", bert, "-", "-k", 1, "--json", stdin=b"a [MASK] and a [MASK]\nthe [MASK]\n")
-    assert [[len(words) for words in places] for places in json.loads(said.out)["words"]] == [[1, 1], [1]]
+    output = harken("fill", bert, "-", "-k", 1, "--json", stdin=b"a [MASK] and a [MASK]\nthe [MASK]\n")
+    assert [[len(words) for words in places] for places in json.loads(output.out)["words"]] == [[1, 1], [1]]
 
 
 @pytest.mark.parametrize(
@@ -32,13 +32,13 @@ def test_each_text_and_each_mask_has_its_words(harken, bert):
     [("fill", "no mask", "there is no [MASK] in it"), ("generate", "a", "use harken fill"), ("fill", None, "[MASK]")],
 )
 def test_what_cannot_be_filled_in_is_one_line(harken, bert, verb, text, reason):
-    said = harken(verb, bert, *([text] if text else []))
-    assert said.code == 2
-    assert reason in said.err
-    assert "Traceback" not in said.err
+    output = harken(verb, bert, *([text] if text else []))
+    assert output.code == 2
+    assert reason in output.err
+    assert "Traceback" not in output.err
 
 
 def test_a_run_that_writes_does_not_fill(harken, folders):
-    said = harken("fill", folders["char"], "a [MASK]")
-    assert said.code == 2
-    assert "use harken generate" in said.err
+    output = harken("fill", folders["char"], "a [MASK]")
+    assert output.code == 2
+    assert "use harken generate" in output.err

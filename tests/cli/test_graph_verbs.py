@@ -26,12 +26,12 @@ def run(harken, tmp_path) -> str:
 
 def test_answers_about_nodes_have_their_names(harken, run, tmp_path):
     other = friends(tmp_path / "other", 300)  # more than one block of texts
-    said = harken("classify", run, "other").out.splitlines()
-    assert [line.split()[-1] for line in said] == [f"p{n}" for n in range(300)]
+    output = harken("classify", run, "other").out.splitlines()
+    assert [line.split()[-1] for line in output] == [f"p{n}" for n in range(300)]
     some = harken("classify", run, other, "p299", "p7").out.splitlines()
-    assert some == [said[299], said[7]]
+    assert some == [output[299], output[7]]
     assert harken("classify", run, "-", stdin=b"p3\np1\n").out.split()[4::5] == ["p3", "p1"]
-    told = json.loads(harken("classify", run, "other", "p7", "p8", "--json").out)
-    assert told["names"] == ["p7", "p8"]
-    assert len(told["labels"]) == 2
+    messages = json.loads(harken("classify", run, "other", "p7", "p8", "--json").out)
+    assert messages["names"] == ["p7", "p8"]
+    assert len(messages["labels"]) == 2
     assert len(harken("classify", run, "p7").out.split()) == 4  # one alone needs no name

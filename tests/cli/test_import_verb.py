@@ -11,12 +11,12 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def test_a_folder_becomes_a_run_that_generates(harken, small: Path, tmp_path: Path) -> None:
-    said = harken("import", small, "--json")
-    assert said.code == 0, said.err
-    made = json.loads(said.out)
-    assert made["run"] == "runs/small"
-    assert made["certificate"]["passed"] is True
-    assert made["audit"]["passed"] is True
+    output = harken("import", small, "--json")
+    assert output.code == 0, output.err
+    built = json.loads(output.out)
+    assert built["run"] == "runs/small"
+    assert built["certificate"]["passed"] is True
+    assert built["audit"]["passed"] is True
     assert harken("generate", "runs/small", "Once", "--tokens", 4).code == 0
     assert "runs/small" in harken("runs").out
     again = harken("import", small)
@@ -27,24 +27,24 @@ def test_a_folder_becomes_a_run_that_generates(harken, small: Path, tmp_path: Pa
 def test_a_folder_that_is_taken_is_refused_before_anything_is_read(harken, small: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("mine")
-    said = harken("import", small, "--out", "out")
-    assert (said.code, said.err) == (2, "harken: out: is not empty; take another folder\n")
+    output = harken("import", small, "--out", "out")
+    assert (output.code, output.err) == (2, "harken: out: is not empty; take another folder\n")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine.txt"]
 
 
 def test_what_is_refused_is_one_line(harken, small: Path) -> None:
     (small / "model.safetensors").write_bytes(b"")
-    said = harken("import", small)
-    assert said.code == 2
-    assert said.err.count("\n") == 1
-    assert "Traceback" not in said.err
+    output = harken("import", small)
+    assert output.code == 2
+    assert output.err.count("\n") == 1
+    assert "Traceback" not in output.err
 
 
 def test_chat_refuses_a_model_that_knows_no_turns(harken, small: Path) -> None:
     harken("import", small)
-    said = harken("chat", "runs/small", "Hello")
-    assert said.code == 2
-    assert "chat is for instruct models" in said.err
+    output = harken("chat", "runs/small", "Hello")
+    assert output.code == 2
+    assert "chat is for instruct models" in output.err
 
 
 def test_the_catalogue_offers_weights() -> None:
@@ -56,5 +56,5 @@ def test_the_catalogue_offers_weights() -> None:
 def test_smollm2_says_paris(harken) -> None:
     assert harken("import", "smollm2").code == 0
     assert "Paris" in harken("generate", "runs/smollm2", "The capital of France is", "--tokens", 8).out
-    said = harken("chat", "runs/smollm2", "What is the capital of France?", "--temperature", 0, "--json")
-    assert "Paris" in json.loads(said.out)["messages"][-1]["text"]
+    output = harken("chat", "runs/smollm2", "What is the capital of France?", "--temperature", 0, "--json")
+    assert "Paris" in json.loads(output.out)["messages"][-1]["text"]

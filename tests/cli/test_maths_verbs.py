@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from harken.console import ENOUGH, MANY
+from harken.console import MIN_GROUP_SIZE, MAX_GROUPS
 
 SETTINGS = ("model.d=16", "model.layers=1", "model.heads=2", "model.d_ff=32", "train.batch=16", "train.threads=1")
 SETTINGS += ("data.valid=60", "data.test=40", "data.examples=80", "train.steps=2", "train.compile=no")
@@ -14,35 +14,35 @@ SETTINGS += ("data.valid=60", "data.test=40", "data.examples=80", "train.steps=2
 @pytest.fixture(scope="module")
 def gcd(tmp_path_factory):
     from harken.experiments.train import train
-    from harken.recipe import override
+    from harken.recipe import parse_override
 
-    return train("maths:gcd", out=tmp_path_factory.mktemp("maths") / "gcd", settings=dict(map(override, SETTINGS))).path
+    return train("maths:gcd", out=tmp_path_factory.mktemp("maths") / "gcd", settings=dict(map(parse_override, SETTINGS))).path
 
 
 def test_numbers_are_typed_as_people_write_them(harken, gcd):
-    said = harken("translate", str(gcd), "160 120", "--json")
-    assert said.code == 0
-    assert json.loads(said.out)["translations"][0]["source"] == "160 120"
+    output = harken("translate", str(gcd), "160 120", "--json")
+    assert output.code == 0
+    assert json.loads(output.out)["translations"][0]["source"] == "160 120"
     refused = harken("translate", str(gcd), "160")
     assert (refused.code, refused.err.count("\n")) == (2, 1)
-    assert "'160': maths:gcd takes 2 whole numbers, such as '160 120'" in refused.err
+    assert "'160': maths:gcd accepts 2 integers, such as '160 120'" in refused.err
 
 
 def test_a_file_of_problems_is_answered_line_by_line(harken, gcd, tmp_path):
     (tmp_path / "in.txt").write_text("160 120\n7 21\n")
-    said = harken("translate", str(gcd), "--in", str(tmp_path / "in.txt"), "--out", str(tmp_path / "out.jsonl"))
-    assert said.code == 0, said.err
+    output = harken("translate", str(gcd), "--in", str(tmp_path / "in.txt"), "--out", str(tmp_path / "out.jsonl"))
+    assert output.code == 0, output.err
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 2
 
 
 def test_a_run_is_judged_by_a_table_of_problems_and_answers(harken, gcd, tmp_path):
     (tmp_path / "mine.tsv").write_text("".join(f"{7 * n} {14 * n}\t{7 * n}\n" for n in range(1, 31)))
-    said = harken("eval", str(gcd), str(tmp_path / "mine.tsv"), "--json")
-    assert said.code == 0, said.err
-    found = json.loads(said.out)
-    assert found["examples"] == 30
-    assert set(found["parts"]) == {f"gcd {7 * n}" for n in range(1, 31)}
-    assert found["baseline"]["always 1"]["accuracy"] == 0
+    output = harken("eval", str(gcd), str(tmp_path / "mine.tsv"), "--json")
+    assert output.code == 0, output.err
+    actual = json.loads(output.out)
+    assert actual["examples"] == 30
+    assert set(actual["parts"]) == {f"gcd {7 * n}" for n in range(1, 31)}
+    assert actual["baseline"]["always 1"]["accuracy"] == 0
 
 
 def test_a_table_with_a_wrong_answer_is_refused(harken, gcd, tmp_path):
@@ -61,23 +61,23 @@ def test_a_run_is_judged_by_its_own_problem_only(harken, gcd):
 
 def test_distributions_are_compared_on_the_same_examples_gcd_by_gcd(harken, tmp_path):
     names = ("--distributions", "uniform,log-uniform", "--seeds", "1", "--out", str(tmp_path / "both"))
-    said = harken("compare", "maths:gcd", *SETTINGS, *names)
-    assert said.code == 0, said.err
-    found = json.loads((tmp_path / "both" / "compare.json").read_text())
-    assert [row["settings"] for row in found["rows"]] == [{"data.operands": x} for x in ("uniform", "log-uniform")]
-    assert found["metric"] == "accuracy"
+    output = harken("compare", "maths:gcd", *SETTINGS, *names)
+    assert output.code == 0, output.err
+    actual = json.loads((tmp_path / "both" / "compare.json").read_text())
+    assert [row["settings"] for row in actual["rows"]] == [{"data.operands": x} for x in ("uniform", "log-uniform")]
+    assert actual["metric"] == "accuracy"
     assert "Valid accuracy by gcd" in (tmp_path / "both" / "compare.svg").read_text()
 
 
 def test_of_many_classes_the_first_are_told_and_the_rest_counted(harken, gcd, tmp_path):
-    rows = [(k * n, k * (n + 1), k) for k in range(1, MANY + 4) for n in range(1, ENOUGH + 1)]
+    rows = [(k * n, k * (n + 1), k) for k in range(1, MAX_GROUPS + 4) for n in range(1, MIN_GROUP_SIZE + 1)]
     rows.append((1000, 2000, 1000))  # too few of its kind
     (tmp_path / "mine.tsv").write_text("".join(f"{a} {b}\t{k}\n" for a, b, k in rows))
-    said = harken("eval", str(gcd), str(tmp_path / "mine.tsv"))
-    assert said.code == 0, said.err
-    assert re.findall(r"this model on gcd (\d+)$", said.out, re.M) == [str(k) for k in range(1, MANY + 1)]
-    assert "(3 parts more are in the report, and told with --json)" in said.out
-    assert "gcds learned none" in said.out
+    output = harken("eval", str(gcd), str(tmp_path / "mine.tsv"))
+    assert output.code == 0, output.err
+    assert re.findall(r"this model on gcd (\d+)$", output.out, re.M) == [str(k) for k in range(1, MAX_GROUPS + 1)]
+    assert "(3 parts more are in the report, and told with --json)" in output.out
+    assert "gcds learned none" in output.out
 
 
 def test_a_name_that_is_no_problem_is_refused_with_the_nearest(harken):
@@ -88,7 +88,7 @@ def test_a_name_that_is_no_problem_is_refused_with_the_nearest(harken):
 
 
 def test_check_says_what_would_be_drawn(harken):
-    said = harken("check", "maths:fractions", *SETTINGS)
-    assert said.code == 0, said.err
-    assert "maths: examples are drawn, not read" in said.out
-    assert "data.operation" in said.out
+    output = harken("check", "maths:fractions", *SETTINGS)
+    assert output.code == 0, output.err
+    assert "maths: examples are drawn, not read" in output.out
+    assert "data.operation" in output.out

@@ -7,10 +7,10 @@ import pytest
 
 import harken as package
 from harken import registry
-from harken.cli import VERBS
+from harken.cli import COMMANDS
 from harken.cli.demo import DEMOS
 
-DATA, MODELS = (", ".join(registry.names(section)) for section in ("data", "model"))  # with the plug-ins that are there
+DATA, MODELS = (", ".join(registry.kind_names(section)) for section in ("data", "model"))  # with the plug-ins that are there
 
 
 @pytest.fixture
@@ -18,11 +18,11 @@ def wrong(harken):
     """What harken says of this command: its one line without the name, after the exit code was seen."""
 
     def call(*args: object, code: int = 2, stdin: bytes | None = None) -> str:
-        said = harken(*args, stdin=stdin)
-        assert said.code == code, said
-        assert said.err.startswith("harken: "), said.err
-        assert said.err.count("\n") == 1, said.err
-        return said.err.removeprefix("harken: ").removesuffix("\n")
+        output = harken(*args, stdin=stdin)
+        assert output.code == code, output
+        assert output.err.startswith("harken: "), output.err
+        assert output.err.count("\n") == 1, output.err
+        return output.err.removeprefix("harken: ").removesuffix("\n")
 
     return call
 
@@ -44,7 +44,7 @@ def test_an_unknown_verb_without_a_near_one_names_the_help(wrong):
     assert wrong("xyzzy") == "'xyzzy' is not a verb; see harken --help"
 
 
-@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "train"])
+@pytest.mark.parametrize("verb", [verb for verb in COMMANDS if verb != "train"])
 def test_under_torchrun_the_first_process_says_that_only_train_runs_so_and_the_others_nothing(
     wrong, harken, monkeypatch, verb
 ):
@@ -54,8 +54,8 @@ def test_under_torchrun_the_first_process_says_that_only_train_runs_so_and_the_o
         f"{verb}: 2 processes would each do it; only train runs under torchrun; call harken {verb}"
     )
     monkeypatch.setenv("RANK", "1")  # torchrun would end the first before it speaks, if this one failed
-    said = harken(verb, "runs/my")
-    assert (said.code, said.out, said.err) == (0, "", "")
+    output = harken(verb, "runs/my")
+    assert (output.code, output.out, output.err) == (0, "", "")
 
 
 def test_an_unknown_option_names_the_near_one_and_the_help(wrong):
@@ -144,8 +144,8 @@ def test_a_demo_that_is_not_there(wrong, harken):
     assert wrong("demo", "sums") == f"demo: 'sums' is no demo. There are {all_of_them}; see harken demo --help"
     near = f"demo: 'review' is no demo. Did you mean reviews? There are {all_of_them}; see harken demo --help"
     assert wrong("demo", "review") == near
-    told = harken("demo", "--help").out
-    assert all(f"{name} " in told and demo.what in told for name, demo in DEMOS.items())
+    messages = harken("demo", "--help").out
+    assert all(f"{name} " in messages and demo.what in messages for name, demo in DEMOS.items())
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------
@@ -211,11 +211,11 @@ def test_a_recipe_with_a_setting_outside_a_section(wrong, tmp_path):
 
 
 def test_settings_of_a_kind_that_is_not_there(wrong):
-    said = wrong("check", "--settings", "gtp")
-    assert said.startswith(f"--settings gtp: not a kind; there are {DATA}, {MODELS}, ")
-    assert said.endswith("translate, train. Did you mean gpt?")
-    assert "rnn-attention of pairs, " in said
-    assert "bert of labels, " in said
+    output = wrong("check", "--settings", "gtp")
+    assert output.startswith(f"--settings gtp: not a kind; there are {DATA}, {MODELS}, ")
+    assert output.endswith("translate, train. Did you mean gpt?")
+    assert "rnn-attention of pairs, " in output
+    assert "bert of labels, " in output
 
 
 # --- data -------------------------------------------------------------------------------------------------------------
@@ -256,9 +256,9 @@ def test_other_data_to_judge_that_is_not_there(wrong, run, text):
 
 
 def test_a_set_that_is_not_in_the_catalogue(wrong):
-    said = wrong("data", "tale")
-    assert said.startswith("data tale: no such set; there are tales, shakespeare, ")
-    assert said.endswith(". Did you mean tales?")
+    output = wrong("data", "tale")
+    assert output.startswith("data tale: no such set; there are tales, shakespeare, ")
+    assert output.endswith(". Did you mean tales?")
 
 
 def test_a_text_that_is_not_utf_8_says_where_and_how_to_convert_it(wrong, tmp_path):
@@ -351,22 +351,22 @@ def test_a_trial_that_is_not_finished_says_how_its_comparison_goes_on(wrong, har
     shutil.copytree(run, trial)
     (trial / "harken.json").unlink()
     (trial.parent / "compare.json").write_text("{}")
-    way = "go on with: harken compare runs/x-compare --resume"
+    hint = "go on with: harken compare runs/x-compare --resume"
     place = "runs/x-compare/model.heads=1-seed=0"
-    assert wrong("generate", place, "x", code=1) == f"{place}: this run is not finished; {way}"
+    assert wrong("generate", place, "x", code=1) == f"{place}: this run is not finished; {hint}"
     for verb in ("runs", "cost"):
-        assert way in harken(verb).out
+        assert hint in harken(verb).out
 
 
 def test_a_file_of_data_is_nothing_to_import(wrong, text):
-    said = wrong("import", text)
-    assert said.startswith("my.txt: is a file, and no .gguf one; accepted are a folder, a .gguf file, ")
-    assert said.endswith("; of data, make a run with: harken train my.txt")
+    output = wrong("import", text)
+    assert output.startswith("my.txt: is a file, and no .gguf one; accepted are a folder, a .gguf file, ")
+    assert output.endswith("; of data, make a run with: harken train my.txt")
 
 
 def test_a_model_of_other_data_is_told_apart_from_a_word_that_is_none(wrong, tmp_path):
     (tmp_path / "p.tsv").write_text("".join(f"a cat {n} sat\tun chat {n} dort\n" for n in range(30)))
-    of_pairs = ", ".join(registry.names("model", " of pairs"))
+    of_pairs = ", ".join(registry.kind_names("model", " of pairs"))
     assert wrong("compare", "p.tsv", "--models", "rnn,gpt") == (
         f"model.kind = 'gpt' is a kind of model, but none of pairs; accepted: {of_pairs}"
     )
@@ -402,9 +402,9 @@ def test_a_run_that_was_tampered_with_names_the_file(wrong, run, tmp_path):
 def test_a_run_with_half_a_harken_json_names_the_way_out(wrong, run, tmp_path):
     shutil.copytree(run, tmp_path / "odd")
     (tmp_path / "odd" / "harken.json").write_text("{")
-    said = wrong("generate", "odd", "x", code=1)
-    assert said.startswith("odd/harken.json: cannot be read as JSON (")
-    assert said.endswith("); take it from a copy, or train again")
+    output = wrong("generate", "odd", "x", code=1)
+    assert output.startswith("odd/harken.json: cannot be read as JSON (")
+    assert output.endswith("); take it from a copy, or train again")
 
 
 def test_a_run_is_not_taken_for_data(wrong, run, tmp_path):
@@ -418,8 +418,8 @@ def test_a_run_is_not_taken_for_data(wrong, run, tmp_path):
 def test_a_run_that_has_lost_its_recipe_is_not_sent_in_a_circle(wrong, run, tmp_path):
     shutil.copytree(run, tmp_path / "mine")
     (tmp_path / "mine" / "recipe.toml").unlink()
-    said = "mine: this is a run without its recipe.toml; take it from a copy, or train again"
-    assert wrong("train", "mine", "--resume") == wrong("train", "mine") == said
+    output = "mine: this is a run without its recipe.toml; take it from a copy, or train again"
+    assert wrong("train", "mine", "--resume") == wrong("train", "mine") == output
 
 
 def test_a_folder_that_was_left_before_the_first_step_is_not_taken_for_data(wrong, tmp_path):
@@ -491,23 +491,23 @@ def test_ctrl_c_is_no_traceback(harken, monkeypatch):
     from harken.inference import run as model
 
     monkeypatch.setattr(model, "load", lambda path: (_ for _ in ()).throw(KeyboardInterrupt))
-    said = harken("score", "runs/x", "Tom")
-    assert (said.code, said.err.strip()) == (130, "harken: stopped")
+    output = harken("score", "runs/x", "Tom")
+    assert (output.code, output.err.strip()) == (130, "harken: stopped")
 
 
 def test_harken_debug_shows_the_traceback_before_the_line(harken, broken, monkeypatch):
     monkeypatch.setenv("HARKEN_DEBUG", "1")
-    said = harken("score", "runs/x", "Tom")
-    assert said.code == 1
-    assert said.err.startswith("Traceback (most recent call last):")
-    assert said.err.splitlines()[-1].startswith("harken: RuntimeError: the wheels came off")
+    output = harken("score", "runs/x", "Tom")
+    assert output.code == 1
+    assert output.err.startswith("Traceback (most recent call last):")
+    assert output.err.splitlines()[-1].startswith("harken: RuntimeError: the wheels came off")
 
 
 def test_harken_debug_keeps_the_exit_code(harken, monkeypatch):
     monkeypatch.setenv("HARKEN_DEBUG", "1")
-    said = harken("check", "nothing.txt")
-    assert "BadInput" in said.err
-    assert said.code == 2
+    output = harken("check", "nothing.txt")
+    assert "BadInput" in output.err
+    assert output.code == 2
 
 
 def test_the_errors_a_program_may_catch_have_names_in_the_package():
@@ -516,7 +516,7 @@ def test_the_errors_a_program_may_catch_have_names_in_the_package():
 
 
 def test_json_leaves_stdout_empty_when_something_is_wrong(harken):
-    for verb in VERBS:
+    for verb in COMMANDS:
         thing = ("nothing",) if verb not in ("runs", "demo") else ("--zzz",)
-        said = harken(verb, *thing, *(("x",) if verb == "score" else ()), "--json")
-        assert (said.code, said.out) == (2, ""), verb
+        output = harken(verb, *thing, *(("x",) if verb == "score" else ()), "--json")
+        assert (output.code, output.out) == (2, ""), verb

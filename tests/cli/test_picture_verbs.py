@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from harken.data.images import png
+from harken.data.images.files import encode_png
 from harken.experiments import train
 from harken.experiments.demos import digits
 
@@ -20,7 +20,7 @@ def folder(tmp_path):
     for n in range(40):
         path = tmp_path / "shapes" / ("dark", "light")[n % 2] / f"{n}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(png.write(rng.integers(0, 100, (8, 8), np.uint8) + np.uint8(120 * (n % 2))))
+        path.write_bytes(encode_png(rng.integers(0, 100, (8, 8), np.uint8) + np.uint8(120 * (n % 2))))
     return tmp_path / "shapes"
 
 
@@ -34,8 +34,8 @@ def test_pictures_are_checked_learned_named_and_judged(harken, folder):
     many = harken("classify", "runs/shapes", "shapes/light", "shapes/dark/0.png").out.splitlines()
     assert len(many) == 21
     assert many[-1].endswith("  shapes/dark/0.png")
-    said = json.loads(harken("classify", "runs/shapes", "shapes/light", "--json").out)
-    assert [len(said["labels"]), len(said["files"])] == [20, 20]
+    output = json.loads(harken("classify", "runs/shapes", "shapes/light", "--json").out)
+    assert [len(output["labels"]), len(output["files"])] == [20, 20]
     assert "regression on pixels, for free" in harken("eval", "runs/shapes", "shapes").out
 
 
@@ -60,18 +60,18 @@ def test_what_is_no_picture_is_told_by_its_name(harken, folder, tmp_path, name, 
 
 def test_of_many_pictures_a_broken_one_is_left_out_and_told(harken, folder):
     harken("train", "shapes", *TINY)
-    whole = (folder / "light" / "1.png").read_bytes()
-    (folder / "light" / "1.png").write_bytes(whole[: len(whole) // 2])
-    said = harken("classify", "runs/shapes", "shapes/light")
-    assert len(said.out.splitlines()) == 19
-    assert "left out: shapes/light/1.png: " in said.err
-    assert said.code == 0
+    full = (folder / "light" / "1.png").read_bytes()
+    (folder / "light" / "1.png").write_bytes(full[: len(full) // 2])
+    output = harken("classify", "runs/shapes", "shapes/light")
+    assert len(output.out.splitlines()) == 19
+    assert "left out: shapes/light/1.png: " in output.err
+    assert output.code == 0
 
 
 def test_a_run_of_pictures_refuses_what_is_asked_of_texts(harken, folder):
     harken("train", "shapes", *TINY)
-    said = harken("generate", "runs/shapes", "x").err
-    assert said.startswith("harken: runs/shapes: this run says what a picture shows; use harken classify")
+    output = harken("generate", "runs/shapes", "x").err
+    assert output.startswith("harken: runs/shapes: this run says what a picture shows; use harken classify")
     assert harken("embed", "runs/shapes", "x").code == 2
 
 
@@ -82,11 +82,11 @@ def test_the_demo_of_digits_draws_some_it_has_not_seen(harken, monkeypatch):
         return train.train(data, settings=tiny, **how)
 
     monkeypatch.setattr(digits, "train", small)
-    said = harken("demo", "digits", "--out", "mine").out
-    assert "It reads digits it has not seen:" in said
-    assert len(re.findall(r"\bis \d", said)) == 6
-    assert len(re.findall(r"\d \(\d+ %\)", said)) == 6
-    assert "#" in said
-    place = re.search(r"harken classify mine '?([^'\n]+?\[\d+\])'?  ", said)
+    output = harken("demo", "digits", "--out", "mine").out
+    assert "It reads digits it has not seen:" in output
+    assert len(re.findall(r"\bis \d", output)) == 6
+    assert len(re.findall(r"\d \(\d+ %\)", output)) == 6
+    assert "#" in output
+    place = re.search(r"harken classify mine '?([^'\n]+?\[\d+\])'?  ", output)
     assert place
     assert re.match(r"0\.\d{3} \d  ", harken("classify", "mine", place[1]).out)

@@ -22,13 +22,13 @@ def table(tmp_path):
 
 def test_eval_tells_a_row_for_each_number_of_shots_beside_what_is_free(harken, gpt, table):
     done = harken("eval", gpt, table, "--prompt", ASK, "--shots", "0,1,4", "--json")
-    told = json.loads(done.out)
-    assert (done.code, told["split"]) == (0, "test")
-    assert [row["shots"] for row in told["rows"]] == [0, 1, 4]
-    assert told["metrics"] == told["rows"][-1]["metrics"]
-    assert told["metrics"].keys() == {"loss", "accuracy", "f1", "matthews"}
-    assert {"most frequent label", "bag of words"} <= told["baseline"].keys()
-    assert told["protocol"]["texts"] == told["examples"]
+    messages = json.loads(done.out)
+    assert (done.code, messages["split"]) == (0, "test")
+    assert [row["shots"] for row in messages["rows"]] == [0, 1, 4]
+    assert messages["metrics"] == messages["rows"][-1]["metrics"]
+    assert messages["metrics"].keys() == {"loss", "accuracy", "f1", "matthews"}
+    assert {"most frequent label", "bag of words"} <= messages["baseline"].keys()
+    assert messages["protocol"]["texts"] == messages["examples"]
 
 
 def test_eval_of_a_prompt_is_a_table_for_people(harken, gpt, table):
@@ -59,9 +59,9 @@ def test_words_stand_for_the_labels_of_the_data(harken, gpt, table):
 
 
 def test_classify_asks_a_language_model(harken, gpt):
-    told = json.loads(harken("classify", gpt, "--prompt", ASK, "--labels", "sad,glad", "a fox", "a king", "--json").out)
-    assert [{one["label"] for one in each} for each in told["labels"]] == [{"sad", "glad"}] * 2
-    assert all(sum(one["probability"] for one in each) == pytest.approx(1) for each in told["labels"])
+    messages = json.loads(harken("classify", gpt, "--prompt", ASK, "--labels", "sad,glad", "a fox", "a king", "--json").out)
+    assert [{one["label"] for one in each} for each in messages["labels"]] == [{"sad", "glad"}] * 2
+    assert all(sum(one["probability"] for one in each) == pytest.approx(1) for each in messages["labels"])
 
 
 def test_classify_asks_about_each_line_of_stdin(harken, gpt):

@@ -29,9 +29,9 @@ def run(harken, tmp_path) -> str:
     """A run in the working folder, and sets of which nothing is said."""
     clouds(tmp_path / "clouds.csv", 60, label=True)
     clouds(tmp_path / "other.csv", 5, label=False)
-    told = harken("train", "clouds.csv", *TINY).out
-    assert "sets (4 rows of 2 numbers, 2 labels)" in told
-    assert re.search(r"next +harken classify runs/clouds '?clouds.csv\[c\d+\]", told)
+    messages = harken("train", "clouds.csv", *TINY).out
+    assert "sets (4 rows of 2 numbers, 2 labels)" in messages
+    assert re.search(r"next +harken classify runs/clouds '?clouds.csv\[c\d+\]", messages)
     return "runs/clouds"
 
 
@@ -39,19 +39,19 @@ def test_sets_are_checked_named_and_judged(harken, run):
     checked = harken("check", "clouds.csv", *TINY).out
     assert "clouds.csv is sets: " in checked
     assert "column 'cloud' names sets of 4 rows on average, and column 'where' is the same in each" in checked
-    said = harken("classify", run, "other.csv").out.splitlines()
-    assert [line.split()[-1] for line in said] == [f"c{n}" for n in range(5)]
+    output = harken("classify", run, "other.csv").out.splitlines()
+    assert [line.split()[-1] for line in output] == [f"c{n}" for n in range(5)]
     assert re.fullmatch(r"0\.\d{3} (near|far)  0\.\d{3} (near|far)\n", harken("classify", run, "other.csv[c2]").out)
-    assert "regression on means and spreads, for free" in harken("eval", run, "clouds.csv").out
+    assert "regression on means and standard deviations, for free" in harken("eval", run, "clouds.csv").out
 
 
 def test_answers_come_with_the_names_of_their_sets(harken, run, tmp_path):
-    found = json.loads(harken("classify", run, "other.csv", "--json").out)
-    assert found["sets"] == [f"c{n}" for n in range(5)]
+    actual = json.loads(harken("classify", run, "other.csv", "--json").out)
+    assert actual["sets"] == [f"c{n}" for n in range(5)]
     assert "5 answers in said.jsonl" in harken("classify", run, "--in", "other.csv", "--out", "said.jsonl").out
     lines = [json.loads(line) for line in (tmp_path / "said.jsonl").read_text().splitlines()]
-    assert [line["input"] for line in lines] == found["sets"]
-    assert [line["label"] for line in lines] == [labels[0]["label"] for labels in found["labels"]]
+    assert [line["input"] for line in lines] == actual["sets"]
+    assert [line["label"] for line in lines] == [labels[0]["label"] for labels in actual["labels"]]
 
 
 @pytest.mark.parametrize("typed", [["other.csv"], ["--in", "other.csv", "--out", "said.jsonl"]])
@@ -127,10 +127,10 @@ def test_the_demo_of_clouds_says_on_which_solid_points_lie_in_whatever_order(har
 
     monkeypatch.setattr(catalogue, "CLOUDS", 60)
     monkeypatch.setattr(demo_clouds, "train", small)
-    said = harken("demo", "clouds", "--out", "mine").out
-    assert {*re.findall(r"is a (\w+)", said)} == {*SOLIDS}
-    assert len(re.findall(r"\w+ \(\d+ %\)", said)) == 4
-    assert "their points in another order: the same answers" in said
-    place = re.search(r"harken classify mine '?([^'\n]+?\[c0\])'?  ", said)
+    output = harken("demo", "clouds", "--out", "mine").out
+    assert {*re.findall(r"is a (\w+)", output)} == {*SOLIDS}
+    assert len(re.findall(r"\w+ \(\d+ %\)", output)) == 4
+    assert "their points in another order: the same answers" in output
+    place = re.search(r"harken classify mine '?([^'\n]+?\[c0\])'?  ", output)
     assert place
     assert re.match(r"0\.\d{3} \w+  ", harken("classify", "mine", place[1]).out)

@@ -14,9 +14,9 @@ TEXTS = ["she saw the red cat.", "Tom lost the dog."]
 @pytest.fixture
 def told(harken):
     def call(*args: object, stdin: bytes | None = None) -> str:
-        said = harken(*args, stdin=stdin)
-        assert (said.code, said.err) == (0, ""), said
-        return said.out
+        output = harken(*args, stdin=stdin)
+        assert (output.code, output.err) == (0, ""), output
+        return output.out
 
     return call
 
@@ -48,19 +48,19 @@ def test_each_line_of_stdin_has_a_line_empty_ones_and_a_last_one_without_an_end_
 
 
 def test_more_lines_than_are_translated_together_keep_their_order(told, pair_folder, targets):
-    from harken.cli.translate import AT_ONCE
+    from harken.cli.translate import BATCH_SIZE
 
-    many = [TEXTS[n % 3 == 0] for n in range(AT_ONCE + 3)]
+    many = [TEXTS[n % 3 == 0] for n in range(BATCH_SIZE + 3)]
     lines = told("translate", pair_folder, "-", stdin="\n".join(many).encode()).splitlines()
-    assert lines == [targets[n % 3 == 0] for n in range(AT_ONCE + 3)]
+    assert lines == [targets[n % 3 == 0] for n in range(BATCH_SIZE + 3)]
 
 
 def test_json_has_text_score_and_source_of_each(asked, pair_folder, targets):
-    found = asked("translate", pair_folder, *TEXTS)
-    assert found.keys() == {"translations"}
-    assert [one["text"] for one in found["translations"]] == targets
-    assert [one["source"] for one in found["translations"]] == TEXTS
-    assert all(one.keys() == {"source", "text", "score"} and one["score"] < 0 for one in found["translations"])
+    actual = asked("translate", pair_folder, *TEXTS)
+    assert actual.keys() == {"translations"}
+    assert [one["text"] for one in actual["translations"]] == targets
+    assert [one["source"] for one in actual["translations"]] == TEXTS
+    assert all(one.keys() == {"source", "text", "score"} and one["score"] < 0 for one in actual["translations"])
 
 
 def test_json_of_an_empty_stdin_that_was_asked_for_has_no_translations(asked, pair_folder):
@@ -86,7 +86,7 @@ def test_the_options_of_the_search_reach_it(asked, pair_folder):
     import harken
 
     run = harken.load(pair_folder)
-    how = {"beam": 3, "length_penalty": 0.0, "no_repeat": 1, "longest": 4}
+    how = {"beam": 3, "length_penalty": 0.0, "no_repeat": 1, "max_new_tokens": 4}
     options = [word for name, value in how.items() for word in (f"--{name.replace('_', '-')}", value)]
     (one,) = asked("translate", pair_folder, TEXTS[0], *options)["translations"]
     ((best,),) = run.alternatives([TEXTS[0]], **how)
@@ -123,58 +123,58 @@ def test_a_line_of_the_answers_has_its_text_once_and_the_column_source_is_found(
 
 def test_columns_that_are_not_known_are_refused(harken, pair_folder, tmp_path):
     (tmp_path / "ask.csv").write_text("id,words\n1,she saw the cat.\n")
-    said = harken("translate", pair_folder, "--in", "ask.csv", "--out", "a.jsonl")
-    way = "its columns are id, words; say which with --column, or give one the name source, text or prompt"
-    assert (said.code, said.err) == (2, f"harken: ask.csv: {way}\n")
+    output = harken("translate", pair_folder, "--in", "ask.csv", "--out", "a.jsonl")
+    hint = "its columns are id, words; say which with --column, or give one the name source, text or prompt"
+    assert (output.code, output.err) == (2, f"harken: ask.csv: {hint}\n")
 
 
 @pytest.mark.parametrize("header", ["", "source\ttarget\n", "English\tFrench\n"])
 def test_of_a_table_split_at_tabs_only_the_sources_are_translated(harken, pair_folder, tmp_path, targets, header):
     (tmp_path / "ask.tsv").write_text(header + "".join(f"{text}\tun texte {n}.\n" for n, text in enumerate(TEXTS)))
     where = ["--column", "English"] if header.startswith("E") else []
-    said = harken("translate", pair_folder, "--in", "ask.tsv", "--out", "a.jsonl", *where)
-    assert (said.code, said.err) == (0, "")
+    output = harken("translate", pair_folder, "--in", "ask.tsv", "--out", "a.jsonl", *where)
+    assert (output.code, output.err) == (0, "")
     answers = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
     assert [(answer["input"], answer["text"]) for answer in answers] == list(zip(TEXTS, targets, strict=True))
 
 
 def test_a_tab_in_a_source_is_told_once(harken, pair_folder):
-    said = harken("translate", pair_folder, "-", stdin=b"a\tb\nc\td\n")
-    assert said.code == 0
-    assert said.err.count("a tab is part of the source here; of a table, translate a column: --in FILE") == 1
+    output = harken("translate", pair_folder, "-", stdin=b"a\tb\nc\td\n")
+    assert output.code == 0
+    assert output.err.count("a tab is part of the source here; of a table, translate a column: --in FILE") == 1
 
 
 def test_targets_begin_with_a_prefix(asked, harken, pair_folder):
-    found = asked("translate", pair_folder, *TEXTS, "--prefix", "il a", "--beam", 2)["translations"]
-    assert all(one["text"].startswith("il a ") for one in found)
-    said = harken("translate", pair_folder, TEXTS[0], "--prefix", "zeppelin")
-    way = "this run cannot write 'zeppelin'; begin with words that it knows"
-    assert (said.code, said.err) == (2, f"harken: prefix='zeppelin': {way}\n")
+    actual = asked("translate", pair_folder, *TEXTS, "--prefix", "il a", "--beam", 2)["translations"]
+    assert all(one["text"].startswith("il a ") for one in actual)
+    output = harken("translate", pair_folder, TEXTS[0], "--prefix", "zeppelin")
+    hint = "this run cannot write 'zeppelin'; begin with words that it knows"
+    assert (output.code, output.err) == (2, f"harken: prefix='zeppelin': {hint}\n")
 
 
 def test_the_same_line_draws_anew_wherever_it_stands(told, asked, pair_folder, tmp_path):
-    from harken.cli.translate import AT_ONCE
+    from harken.cli.translate import BATCH_SIZE
 
-    typed, how = (f"{TEXTS[0]}\n" * (2 * AT_ONCE)).encode(), ["--temperature", 3.0]
+    typed, how = (f"{TEXTS[0]}\n" * (2 * BATCH_SIZE)).encode(), ["--temperature", 3.0]
     lines = told("translate", pair_folder, "-", *how, stdin=typed).splitlines()
-    assert lines[:AT_ONCE] != lines[AT_ONCE:]
+    assert lines[:BATCH_SIZE] != lines[BATCH_SIZE:]
     (tmp_path / "ask.txt").write_bytes(b"\n" + typed)
     told("translate", pair_folder, "--in", "ask.txt", "--out", "a.jsonl", *how)
     answers = [json.loads(line)["text"] for line in (tmp_path / "a.jsonl").read_text().splitlines()]
-    assert answers[1 : 2 * AT_ONCE] == lines[1:]  # an empty line has its place too
+    assert answers[1 : 2 * BATCH_SIZE] == lines[1:]  # an empty line has its place too
 
 
 def test_a_file_with_a_bad_line_is_refused_before_the_first_answer(harken, pair_folder, tmp_path):
     (tmp_path / "ask.jsonl").write_text('"good"\n{}\n')
-    said = harken("translate", pair_folder, "--in", "ask.jsonl", "--out", "a.jsonl")
-    assert (said.code, said.err) == (2, "harken: ask.jsonl:2: is no JSON object with a key source, text or prompt\n")
+    output = harken("translate", pair_folder, "--in", "ask.jsonl", "--out", "a.jsonl")
+    assert (output.code, output.err) == (2, "harken: ask.jsonl:2: is no JSON object with a key source, text or prompt\n")
     assert not (tmp_path / "a.jsonl").exists()
 
 
 def test_what_is_unknown_to_the_run_is_told_on_stderr(harken, pair_folder):
-    said = harken("translate", pair_folder, "Tom saw the zeppelin.", "--json")
-    assert said.err == "unknown to this run, and read as <unk>: 'zeppelin'\n"
-    assert json.loads(said.out)["translations"][0]["text"]
+    output = harken("translate", pair_folder, "Tom saw the zeppelin.", "--json")
+    assert output.err == "unknown to this run, and read as <unk>: 'zeppelin'\n"
+    assert json.loads(output.out)["translations"][0]["text"]
 
 
 @pytest.mark.process
@@ -216,14 +216,14 @@ def test_what_does_not_fit_together_is_refused_in_one_line(harken, pair_folder, 
 
 
 def test_an_empty_pipe_is_refused(harken, pair_folder):
-    said = harken("translate", pair_folder, stdin=b"")
-    assert (said.code, said.out) == (2, "")
-    assert "no text is given, and stdin is empty" in said.err
+    output = harken("translate", pair_folder, stdin=b"")
+    assert (output.code, output.out) == (2, "")
+    assert "no text is given, and stdin is empty" in output.err
 
 
 def test_a_language_model_translates_nothing_even_if_nothing_is_asked(harken, run):
-    said = harken("translate", run, "-", stdin=b"")
-    assert (said.code, said.err) == (
+    output = harken("translate", run, "-", stdin=b"")
+    assert (output.code, output.err) == (
         2,
         f"harken: {run}: this run writes text; use harken generate, in Python run.generate\n",
     )
@@ -234,10 +234,10 @@ def test_a_language_model_translates_nothing_even_if_nothing_is_asked(harken, ru
     [["generate", "RUN", "a"], ["generate", "RUN", "a", "--next", 3], ["score", "RUN", "a b"], ["score", "RUN", "-"]],
 )
 def test_verbs_of_language_models_name_the_verb_of_pairs(harken, pair_folder, verb):
-    said = harken(*(pair_folder if word == "RUN" else word for word in verb), stdin=b"a line\n")
-    assert (said.code, said.out) == (2, "")
+    output = harken(*(pair_folder if word == "RUN" else word for word in verb), stdin=b"a line\n")
+    assert (output.code, output.out) == (2, "")
     use = "use harken translate, in Python run.translate"
-    assert said.err == f"harken: {pair_folder}: this run translates; {use}\n"
+    assert output.err == f"harken: {pair_folder}: this run translates; {use}\n"
 
 
 # --- the other verbs --------------------------------------------------------------------------------------------------
@@ -245,19 +245,19 @@ def test_verbs_of_language_models_name_the_verb_of_pairs(harken, pair_folder, ve
 
 def test_a_run_of_pairs_is_judged_on_other_pairs(asked, pair_folder, tmp_path):
     (tmp_path / "other.tsv").write_text("".join(f"{text}\tun texte {n}.\n" for n, text in enumerate(TEXTS)))
-    found = asked("eval", pair_folder, "other.tsv")
-    assert (found["split"], found["examples"]) == ("other data", 2)
-    assert found["metrics"]["exact_match"] == 0
-    assert "loss" not in found["baseline"]["copy of the source"]
+    actual = asked("eval", pair_folder, "other.tsv")
+    assert (actual["split"], actual["examples"]) == ("other data", 2)
+    assert actual["metrics"]["exact_match"] == 0
+    assert "loss" not in actual["baseline"]["copy of the source"]
 
 
 def test_texts_with_labels_are_judged_as_pairs_only_with_a_word(harken, pair_folder, tmp_path):
     (tmp_path / "reviews.csv").write_text("text,label\n" + "".join(f"{TEXTS[n % 2]} {n},{n % 2}\n" for n in range(40)))
-    said = harken("eval", pair_folder, "reviews.csv", "--json")
-    assert said.code == 0
+    output = harken("eval", pair_folder, "reviews.csv", "--json")
+    assert output.code == 0
     looks, taken = "reviews.csv: looks like texts with labels (", "source and target are read from columns 1 and 2"
-    assert said.err.startswith(looks)
-    assert f"); {taken} (data.source, data.target)\n" in said.err
+    assert output.err.startswith(looks)
+    assert f"); {taken} (data.source, data.target)\n" in output.err
 
 
 def test_runs_shows_the_metric_that_pairs_are_judged_by(told, pair_folder):
@@ -265,9 +265,9 @@ def test_runs_shows_the_metric_that_pairs_are_judged_by(told, pair_folder):
 
 
 def test_check_counts_the_tokens_of_both_sides(harken, pair_file):
-    found = json.loads(harken("check", pair_file, "data.tokenizer=word", "model.size=tiny", "--json").out)
-    assert (found["kind"], found["recipe"]["model.kind"]) == ("pairs", "transformer")
-    assert 2 * 1000 < found["estimate"]["tokens"] < 2 * 2000  # about 215 pairs of 6 tokens on a side
+    actual = json.loads(harken("check", pair_file, "data.tokenizer=word", "model.size=tiny", "--json").out)
+    assert (actual["kind"], actual["recipe"]["model.kind"]) == ("pairs", "transformer")
+    assert 2 * 1000 < actual["estimate"]["tokens"] < 2 * 2000  # about 215 pairs of 6 tokens on a side
 
 
 def test_a_training_tells_bleu_at_its_looks_and_how_to_translate_next(told, harken, pair_file):

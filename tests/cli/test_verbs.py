@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from harken import registry
-from harken.cli import VERBS
+from harken.cli import COMMANDS
 
 TINY = [
     "model.d=16",
@@ -34,9 +34,9 @@ def told(harken):
     """What harken prints when all goes well."""
 
     def call(*args: object, stdin: bytes | None = None) -> str:
-        said = harken(*args, stdin=stdin)
-        assert said.code == 0, said
-        return said.out
+        output = harken(*args, stdin=stdin)
+        assert output.code == 0, output
+        return output.out
 
     return call
 
@@ -58,70 +58,70 @@ def few_tales(monkeypatch):
 
 
 def test_json_of_train(asked, text):
-    found = asked("train", text, *TINY)
-    assert {"run", "kind", "parameters", "steps", "seconds", "metrics", "baseline", "cost", "audit"} <= found.keys()
-    assert (found["run"], found["kind"], found["steps"]) == ("runs/my", "gpt", 2)
-    assert {"loss", "perplexity", "bits_per_character"} == found["metrics"].keys()
+    actual = asked("train", text, *TINY)
+    assert {"run", "kind", "parameters", "steps", "seconds", "metrics", "baseline", "cost", "audit"} <= actual.keys()
+    assert (actual["run"], actual["kind"], actual["steps"]) == ("runs/my", "gpt", 2)
+    assert {"loss", "perplexity", "bits_per_character"} == actual["metrics"].keys()
 
 
 def test_json_of_check(asked, text):
-    found = asked("check", text, *TINY)
-    assert {"kind", "reason", "others", "recipe", "origins", "estimate"} <= found.keys()
-    assert found["kind"] == "text"
-    assert found["origins"]["model.d"] == "given"
-    assert {"parameters", "steps", "minutes", "kwh", "memory_mib"} <= found["estimate"].keys()
+    actual = asked("check", text, *TINY)
+    assert {"kind", "reason", "others", "recipe", "origins", "estimate"} <= actual.keys()
+    assert actual["kind"] == "text"
+    assert actual["origins"]["model.d"] == "override"
+    assert {"parameters", "steps", "minutes", "kwh", "memory_mib"} <= actual["estimate"].keys()
 
 
 def test_json_of_eval(asked, run):
-    found = asked("eval", run)
-    assert {"metrics", "baseline", "split", "examples", "protocol"} <= found.keys()
-    assert found["split"] == "valid"
-    assert found["protocol"]["context"] == 16
+    actual = asked("eval", run)
+    assert {"metrics", "baseline", "split", "examples", "protocol"} <= actual.keys()
+    assert actual["split"] == "valid"
+    assert actual["protocol"]["context"] == 16
 
 
 def test_json_of_eval_on_other_data(asked, run, text):
-    found = asked("eval", run, text)
-    assert found["split"] == "other data"
-    assert found["examples"] == os.path.getsize(text) - 1
+    actual = asked("eval", run, text)
+    assert actual["split"] == "other data"
+    assert actual["examples"] == os.path.getsize(text) - 1
 
 
 def test_json_of_generate(asked, run):
-    found = asked("generate", run, "Tom", "--tokens", 7)
-    assert {"text", "tokens", "tokens_per_second"} <= found.keys()
-    assert (len(found["text"]), found["tokens"]) == (7, 7)
+    actual = asked("generate", run, "Tom", "--tokens", 7)
+    assert {"text", "tokens", "tokens_per_second"} <= actual.keys()
+    assert (len(actual["text"]), actual["tokens"]) == (7, 7)
 
 
 def test_json_of_many_continuations_has_a_list_of_texts(asked, run):
-    found = asked("generate", run, "Tom", "--tokens", 7, "--n", 3)
-    assert [len(text) for text in found["text"]] == [7, 7, 7]
-    assert found["tokens"] == 21
+    actual = asked("generate", run, "Tom", "--tokens", 7, "--n", 3)
+    assert [len(text) for text in actual["text"]] == [7, 7, 7]
+    assert actual["tokens"] == 21
 
 
 def test_json_of_next(asked, run):
-    found = asked("generate", run, "Tom", "--next", 3)["next"]
-    assert len(found) == 3
-    assert all(word.keys() == {"text", "probability"} for word in found)
+    actual = asked("generate", run, "Tom", "--next", 3)["next"]
+    assert len(actual) == 3
+    assert all(word.keys() == {"text", "probability"} for word in actual)
 
 
 def test_json_of_score(asked, run):
-    found = asked("score", run, "Tom had")
-    assert {"words", "perplexity"} <= found.keys()
-    assert [word["word"] for word in found["words"]] == ["Tom", " had"]
+    actual = asked("score", run, "Tom had")
+    assert {"words", "perplexity"} <= actual.keys()
+    assert [word["word"] for word in actual["words"]] == ["Tom", " had"]
 
 
 def test_json_of_data(asked, few_tales):
     listed = asked("data")["sets"]
     assert {"name", "kind", "bytes", "licence", "attribution", "cached"} <= listed[0].keys()
-    assert {one["kind"] for one in listed} <= {*registry.names("data"), "weights"}
-    found = asked("data", "tales")
-    assert os.path.isfile(found["path"])
-    assert len(found["sha256"]) == 64
+    assert {one["kind"] for one in listed} <= {*registry.kind_names("data"), "weights"}
+    actual = asked("data", "tales")
+    assert os.path.isfile(actual["path"])
+    assert len(actual["sha256"]) == 64
 
 
 def test_json_of_runs(asked, run):
-    (found,) = asked("runs", run.parent)["runs"]
-    assert {"run", "state", "kind", "parameters", "metrics", "date", "seconds", "kwh"} <= found.keys()
-    assert found["state"] == "finished"
+    (actual,) = asked("runs", run.parent)["runs"]
+    assert {"run", "state", "kind", "parameters", "metrics", "date", "seconds", "kwh"} <= actual.keys()
+    assert actual["state"] == "finished"
 
 
 def test_json_of_demo(asked, few_tales, monkeypatch):
@@ -129,9 +129,9 @@ def test_json_of_demo(asked, few_tales, monkeypatch):
 
     fetch = catalogue.fetch
     monkeypatch.setattr(catalogue, "fetch", lambda name, **_: fetch("tales"))
-    found = asked("demo", "text", "--minutes", 0.001)
-    assert {"run", "metrics", "files", "attribution"} <= found.keys()
-    assert all(os.path.isfile(file) for file in found["files"])
+    actual = asked("demo", "text", "--minutes", 0.001)
+    assert {"run", "metrics", "files", "attribution"} <= actual.keys()
+    assert all(os.path.isfile(file) for file in actual["files"])
 
 
 def test_json_of_settings_and_of_show(asked, text):
@@ -140,9 +140,9 @@ def test_json_of_settings_and_of_show(asked, text):
 
 
 def test_json_with_a_notice_keeps_stdout_clean(harken, run):
-    said = harken("train", run, "--resume", "--json")
-    assert said.err == f"{run}: this run is finished; there is nothing left to do\n"
-    assert json.loads(said.out)["run"] == str(run)
+    output = harken("train", run, "--resume", "--json")
+    assert output.err == f"{run}: this run is finished; there is nothing left to do\n"
+    assert json.loads(output.out)["run"] == str(run)
 
 
 # --- stdin ------------------------------------------------------------------------------------------------------------
@@ -174,14 +174,14 @@ def test_each_line_has_draws_of_its_own_and_the_same_seed_the_same_answers(asked
 
 def test_a_bom_and_crlf_in_stdin_are_no_part_of_the_prompt(asked, run):
     plain, windows = b"Tom\nNora\n", b"\xef\xbb\xbfTom\r\nNora\r\n"
-    found = [asked("generate", run, "--tokens", 2, stdin=given)["text"] for given in (plain, windows)]
-    assert found[0] == found[1]
+    actual = [asked("generate", run, "--tokens", 2, stdin=options)["text"] for options in (plain, windows)]
+    assert actual[0] == actual[1]
 
 
 def test_json_of_several_lines_has_lists_with_one_entry_a_line(asked, run):
-    found = asked("generate", run, "-", "--tokens", 4, stdin=b"Tom\n\nNora\n")
-    assert found["prompt"] == ["Tom", "", "Nora"]
-    assert [len(text) for text in found["text"]] == found["tokens"] == [4, 4, 4]
+    actual = asked("generate", run, "-", "--tokens", 4, stdin=b"Tom\n\nNora\n")
+    assert actual["prompt"] == ["Tom", "", "Nora"]
+    assert [len(text) for text in actual["text"]] == actual["tokens"] == [4, 4, 4]
 
 
 def test_an_empty_line_gets_an_empty_score(told, asked, run):
@@ -217,7 +217,7 @@ def test_check_prints_the_runners_up(told, tmp_path):
 def test_check_prints_each_setting_with_its_origin_in_columns(told, text):
     lines = [line for line in told("check", text, *TINY).splitlines() if " = " in line]
     origins = {line.split()[0]: line.partition("# ")[2] for line in lines}
-    assert origins["model.d"] == "given"
+    assert origins["model.d"] == "override"
     assert origins["data.path"] == "my.txt"
     assert origins["model.kind"] == "harken's choice for such data"
     assert origins["train.seed"] == "default"
@@ -240,12 +240,12 @@ def test_check_ends_with_what_it_would_cost(told, text):
 
 
 def test_check_prints_the_minutes_and_the_energy_that_its_json_gives(told, asked, text, monkeypatch):
-    from harken.training.loop import Pace, Trainer
+    from harken.training.loop import Timing, Trainer
 
-    monkeypatch.setattr(Trainer, "measure", lambda *_: Pace(step=40.0, look=10.0, watts=400.0, source="known"))
-    found = asked("check", text, *TINY)["estimate"]
-    assert (found["minutes"], found["energy_source"]) == (pytest.approx(90 / 60), "known")
-    assert found["kwh"] == pytest.approx(0.4 * 90 / 3600 * 1.58)
+    monkeypatch.setattr(Trainer, "measure", lambda *_: Timing(step_seconds=40.0, validation_seconds=10.0, watts=400.0, source="known"))
+    actual = asked("check", text, *TINY)["estimate"]
+    assert (actual["minutes"], actual["energy_source"]) == (pytest.approx(90 / 60), "known")
+    assert actual["kwh"] == pytest.approx(0.4 * 90 / 3600 * 1.58)
     assert "2 steps, about 1 min 30 s and 16 Wh (known) on" in told("check", text, *TINY)
 
 
@@ -311,11 +311,11 @@ BROKEN = ("train.lr=1e30", "train.optimizer=sgd", "train.grad_clip=0", "train.wa
 
 
 def test_a_training_whose_losses_are_no_numbers_fails_and_offers_no_next_step(harken, text):
-    said = harken("train", text, *TINY, *BROKEN, "train.on_nan=skip")
-    assert said.code == 1
-    assert "of 6 updates were left out: their loss or gradient was not finite." in said.out
-    assert "next" not in said.out
-    assert said.err.splitlines()[-1] == (
+    output = harken("train", text, *TINY, *BROKEN, "train.on_nan=skip")
+    assert output.code == 1
+    assert "of 6 updates were left out: their loss or gradient was not finite." in output.out
+    assert "next" not in output.out
+    assert output.err.splitlines()[-1] == (
         "harken: runs/my: the valid loss is not finite; train again with a lower train.lr"
     )
     assert harken("train", text, *TINY, *BROKEN, "train.on_nan=skip", "--json").code == 1
@@ -339,32 +339,32 @@ def test_default_names_take_2_and_3(told, text, tmp_path):
 
 
 def test_resume_without_anything_starts_anew_and_says_so(harken, text):
-    said = harken("train", text, "--resume", *TINY)
-    assert said.code == 0
-    assert said.err == "runs/my: there is nothing to go on with; the run starts anew\n"
+    output = harken("train", text, "--resume", *TINY)
+    assert output.code == 0
+    assert output.err == "runs/my: there is nothing to go on with; the run starts anew\n"
 
 
 def test_a_training_tells_what_it_does_and_what_to_type_next(told, text):
     out = told("train", text, *TINY)
     marks = ("text", "data", "model", "recipe", "train", "step", "valid", "cost", "run", "next")
-    found = [line.split()[0] for line in out.splitlines() if line.split()[0] in marks]
-    assert list(dict.fromkeys(found)) == list(marks)
+    actual = [line.split()[0] for line in out.splitlines() if line.split()[0] in marks]
+    assert list(dict.fromkeys(actual)) == list(marks)
     assert '  next    harken generate runs/my "Once upon a time"' in out
 
 
 def test_with_json_the_training_is_told_on_stderr(harken, text):
-    said = harken("train", text, *TINY, "--json")
-    assert json.loads(said.out)["steps"] == 2
-    assert "  recipe  runs/my/recipe.toml holds every setting" in said.err
-    assert "  step       2 of 2" in said.err
+    output = harken("train", text, *TINY, "--json")
+    assert json.loads(output.out)["steps"] == 2
+    assert "  recipe  runs/my/recipe.toml holds every setting" in output.err
+    assert "  step       2 of 2" in output.err
 
 
 def test_nothing_is_judged_where_nothing_is_held_out(harken, text):
-    said = harken("train", text, *TINY, "data.valid=0")
-    assert "judging" not in said.out
-    assert "  (nothing is held out, so nothing is judged: data.valid, data.test)" in said.out
-    said = harken("eval", "runs/my")
-    assert said.err == (
+    output = harken("train", text, *TINY, "data.valid=0")
+    assert "judging" not in output.out
+    assert "  (nothing is held out, so nothing is judged: data.valid, data.test)" in output.out
+    output = harken("eval", "runs/my")
+    assert output.err == (
         "harken: split valid: not in this run, which held nothing out; or give it another text to judge\n"
     )
 
@@ -382,7 +382,7 @@ def test_the_verdict_stands_beside_the_free_baselines(told, run):
 
 def test_harken_alone_prints_its_help(told):
     assert told() == told("--help")
-    assert all(f"  {verb}" in told("--help") for verb in VERBS)
+    assert all(f"  {verb}" in told("--help") for verb in COMMANDS)
 
 
 HELP = """
@@ -403,7 +403,7 @@ for verb in ["", *VERBS]:
 def test_the_help_of_every_verb_needs_neither_torch_nor_numpy_nor_rich():
     done = subprocess.run([sys.executable, "-c", HELP], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Usage: harken") == 1 + len(VERBS)
+    assert done.stdout.count("Usage: harken") == 1 + len(COMMANDS)
 
 
 @pytest.mark.process
@@ -429,17 +429,17 @@ def test_a_reader_that_leaves_early_is_no_error():
 
 def at_a_terminal(*args: str, **env: str) -> str:
     """What harken writes to a terminal of 100 columns."""
-    mine, its = pty.openpty()
+    actual, its = pty.openpty()
     everything = {**os.environ, "TERM": "xterm", "COLUMNS": "100", **env}
     process = subprocess.Popen([sys.executable, "-m", "harken", *args], stdout=its, stderr=its, env=everything)
     os.close(its)
     shown = b""
     try:
-        while block := os.read(mine, 1 << 16):
+        while block := os.read(actual, 1 << 16):
             shown += block
     except OSError:  # the other side was closed
         pass
-    os.close(mine)
+    os.close(actual)
     assert process.wait() == 0
     return shown.decode()
 

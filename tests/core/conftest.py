@@ -1,4 +1,4 @@
-"""One thread, since the tensors are tiny, and a witness for sizes: the largest tensor that any operation makes."""
+"""One thread, since the tensors are tiny, and a dispatch mode that records the size of the largest tensor."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ def one_thread() -> None:
 
 
 class Largest(TorchDispatchMode):
-    """Inside it, `numel` is the size of the largest tensor made so far."""
+    """Inside it, `numel` is the size of the largest tensor that an operation returned."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harken.data.batch import IGNORE, Batch, Packed, Streams, Windows, scoring
+from harken.data.batch import IGNORE, Batch, PackedDocuments, Streams, Windows, eval_batches
 from harken.errors import BadInput, BadSetting
 
 
@@ -19,10 +19,10 @@ def text(n: int) -> np.ndarray:
 
 def equal(a: Batch, b: Batch) -> bool:
     pairs = [(getattr(a, name), getattr(b, name)) for name in ("tokens", "targets", "pos", "doc", "origin")]
-    return all(x is y is None or torch.equal(x, y) for x, y in pairs) and a.fresh == b.fresh
+    return all(x is y is None or torch.equal(x, y) for x, y in pairs) and a.reset_state == b.reset_state
 
 
-def epoch_of(cut: Windows | Packed | Streams, epoch: int) -> list[Batch]:
+def epoch_of(cut: Windows | PackedDocuments | Streams, epoch: int) -> list[Batch]:
     return [cut.batch(epoch, step) for step in range(cut.steps)]
 
 
@@ -35,7 +35,7 @@ MAKERS = {
     "windows": lambda seed=5: Windows([text(203)], 7, 3, seed=seed),
     "mixed": lambda seed=5: Windows([text(203), text(90)], 7, 3, seed=seed, weights=[1, 3]),
     "streams": lambda seed=5: Streams(text(203), 7, 3),
-    "packed": lambda seed=5: Packed(text(203), np.array([0, 11, 12, 60, 150]), 7, 3, seed=seed),
+    "packed": lambda seed=5: PackedDocuments(text(203), np.array([0, 11, 12, 60, 150]), 7, 3, seed=seed),
 }
 
 
@@ -153,7 +153,7 @@ def test_readers_go_through_the_whole_text_in_order(n, L, rows):
 
 def test_readers_forget_only_where_an_epoch_begins():
     cut = MAKERS["streams"]()
-    assert [b.fresh for b in epoch_of(cut, 1)] == [True] + [False] * (cut.steps - 1)
+    assert [b.reset_state for b in epoch_of(cut, 1)] == [True] + [False] * (cut.steps - 1)
 
 
 # --- packed documents -------------------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=12).filter(lambda le
 @given(lengths=LENGTHS, L=st.integers(2, 20), rows=st.integers(1, 4), epoch=st.integers(0, 2))
 def test_packed_tokens_see_their_own_document_and_no_other(lengths, L, rows, epoch):
     ends = np.cumsum(lengths)
-    for batch in epoch_of(Packed(text(ends[-1]), ends - lengths, L, rows, seed=1), epoch):
+    for batch in epoch_of(PackedDocuments(text(ends[-1]), ends - lengths, L, rows, seed=1), epoch):
         home = torch.from_numpy(np.searchsorted(ends, batch.tokens.numpy(), side="right"))  # the true document
         L_ = batch.tokens.shape[1]
         allowed = batch.structure.mask(len(home), L_, L_)[:, 0]
@@ -176,14 +176,14 @@ def test_packed_tokens_see_their_own_document_and_no_other(lengths, L, rows, epo
 @given(lengths=LENGTHS, L=st.integers(2, 20), rows=st.integers(1, 4), epoch=st.integers(0, 2))
 def test_the_last_token_of_a_document_asks_nothing_and_every_other_what_follows(lengths, L, rows, epoch):
     ends = np.cumsum(lengths)
-    for batch in epoch_of(Packed(text(ends[-1]), ends - lengths, L, rows, seed=1), epoch):
+    for batch in epoch_of(PackedDocuments(text(ends[-1]), ends - lengths, L, rows, seed=1), epoch):
         last = torch.from_numpy(np.isin(batch.tokens.numpy() + 1, ends))
         assert torch.equal(batch.targets, torch.where(last, IGNORE, batch.tokens + 1))
-        assert batch.count > 0
+        assert batch.n_targets > 0
 
 
 def test_places_count_from_0_in_every_document_of_a_row():
-    cut = Packed(text(30), np.array([0, 4, 9]), 30, 1, seed=0)
+    cut = PackedDocuments(text(30), np.array([0, 4, 9]), 30, 1, seed=0)
     batch = cut.batch(0, 0)
     begins = [int(b) for b in torch.where(batch.pos[0] == 0)[0]]
     assert sorted(int(batch.tokens[0, b]) for b in begins) == [0, 4, 9]
@@ -191,18 +191,18 @@ def test_places_count_from_0_in_every_document_of_a_row():
 
 
 def test_an_epoch_packs_every_token_once_up_to_what_fills_no_batch():
-    cut = Packed(text(203), np.array([0, 11, 12, 60, 150]), 7, 3, seed=5)
+    cut = PackedDocuments(text(203), np.array([0, 11, 12, 60, 150]), 7, 3, seed=5)
     seen = [int(t) for b in epoch_of(cut, 0) for t in b.tokens.flatten()]
     assert len(seen) == len(set(seen)) > 203 - 7 * 4
 
 
 def test_empty_documents_are_passed_over():
-    cut = Packed(text(20), np.array([0, 0, 8, 8, 20]), 10, 1, seed=0)
+    cut = PackedDocuments(text(20), np.array([0, 0, 8, 8, 20]), 10, 1, seed=0)
     assert sorted(int(t) for b in epoch_of(cut, 0) for t in b.tokens.flatten()) == list(range(20))
 
 
 def test_documents_of_one_token_are_left_out():
-    cut = Packed(text(9), np.array([0, 1, 5, 6]), 3, 1, seed=0)
+    cut = PackedDocuments(text(9), np.array([0, 1, 5, 6]), 3, 1, seed=0)
     assert sorted(int(t) for b in epoch_of(cut, 0) for t in b.tokens.flatten()) in (
         [1, 2, 3, 4, 6, 7],
         [1, 2, 3, 6, 7, 8],
@@ -211,16 +211,16 @@ def test_documents_of_one_token_are_left_out():
 
 def test_documents_that_ask_nothing_at_all_are_refused():
     with pytest.raises(BadInput, match=r"^data.documents: no document has two tokens, so nothing is asked; "):
-        Packed(text(3), np.array([0, 1, 2]), 8, 1, seed=0)
+        PackedDocuments(text(3), np.array([0, 1, 2]), 8, 1, seed=0)
 
 
 def test_packed_rows_of_one_token_which_may_ask_nothing_are_refused():
     with pytest.raises(BadSetting, match=r"^model.context=1: packed documents need rows of 2 tokens or more; "):
-        Packed(text(9), np.array([0, 4]), 1, 1, seed=0)
+        PackedDocuments(text(9), np.array([0, 4]), 1, 1, seed=0)
 
 
 def test_documents_shorter_than_a_row_are_packed_into_a_shorter_one():
-    batch = Packed(text(5), np.array([0]), 64, 16, seed=0).batch(0, 0)
+    batch = PackedDocuments(text(5), np.array([0]), 64, 16, seed=0).batch(0, 0)
     assert batch.tokens.tolist() == [[0, 1, 2, 3, 4]]
 
 
@@ -233,7 +233,7 @@ def test_scoring_asks_every_token_once_with_at_least_the_promised_context(data):
     n, L = data.draw(st.integers(2, 200)), data.draw(st.integers(1, 30))
     stride, rows = data.draw(st.integers(1, L)), data.draw(st.integers(1, 5))
     context = {}
-    for batch in scoring(text(n), L, stride, rows):
+    for batch in eval_batches(text(n), L, stride, rows):
         for row, answers in zip(batch.tokens.tolist(), batch.targets.tolist(), strict=True):
             for i, answer in enumerate(answers):
                 if answer != IGNORE:
@@ -248,11 +248,11 @@ def test_scoring_asks_every_token_once_with_at_least_the_promised_context(data):
 
 
 def test_the_count_is_the_number_of_targets_that_are_asked():
-    assert Batch(torch.zeros(2, 3), torch.tensor([[1, IGNORE, 2], [IGNORE, IGNORE, 5]])).count == 3
+    assert Batch(torch.zeros(2, 3), torch.tensor([[1, IGNORE, 2], [IGNORE, IGNORE, 5]])).n_targets == 3
 
 
 def test_rows_of_a_batch_keep_all_that_belongs_to_them():
     whole = MAKERS["packed"]().batch(0, 1)
-    some = whole.rows(1, 3)
+    some = whole.slice_rows(1, 3)
     for name in ("tokens", "targets", "pos", "doc"):
         assert torch.equal(getattr(some, name), getattr(whole, name)[1:3])

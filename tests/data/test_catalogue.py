@@ -18,7 +18,7 @@ from harken.cli import harken as program
 from harken.data import catalogue
 from harken.data.cache import cache_folder
 from harken.data.catalogue import Entry, Package, fetch
-from harken.data.detect.kinds import sniff
+from harken.data.detect.kinds import detect_kind
 from harken.data.synthetic import recall
 from harken.errors import BadInput, HarkenError
 
@@ -124,7 +124,7 @@ def test_pips_own_refusal_of_a_hash_is_told_apart_from_a_missing_network(offer: 
 
 def test_a_member_that_points_outside_is_ignored(offer: Offer, cache: Path, tmp_path: Path) -> None:
     evil = {"../../evil.txt": b"x", "/evil.txt": b"x", "toy/texts/../../evil.txt": b"x"}
-    offer(tar({**evil, "toy/texts/a.txt": b"good"}), each=r"toy/texts/\w+\.txt", shape="".join)
+    offer(tar({**evil, "toy/texts/a.txt": b"good"}), pattern=r"toy/texts/\w+\.txt", convert="".join)
     assert fetch("toy").path.read_text() == "good"
     assert not list(tmp_path.rglob("evil.txt"))
 
@@ -141,14 +141,14 @@ def test_a_link_in_the_archive_is_not_followed(offer: Offer) -> None:
 
 
 def test_a_member_over_the_limit_is_refused(offer: Offer, cache: Path) -> None:
-    offer(tar({"toy/a.txt": b"x" * 101}), files=("toy/a.txt",), limit=100)
+    offer(tar({"toy/a.txt": b"x" * 101}), files=("toy/a.txt",), max_bytes=100)
     with pytest.raises(HarkenError, match=r"toy/a\.txt is larger than the catalogue allows"):
         fetch("toy")
     assert left(cache) == []
 
 
 def test_a_member_that_grows_over_the_limit_when_unpacked_is_refused(offer: Offer, cache: Path) -> None:
-    offer(tar({"toy/a.gz": gzip.compress(bytes(5_000_000))}), files=("toy/a.gz",), limit=4_999_999)
+    offer(tar({"toy/a.gz": gzip.compress(bytes(5_000_000))}), files=("toy/a.gz",), max_bytes=4_999_999)
     with pytest.raises(HarkenError, match="larger than the catalogue allows"):
         fetch("toy")
     assert left(cache) == []
@@ -206,7 +206,7 @@ def test_several_files_become_a_folder_and_a_changed_one_is_noticed(offer: Offer
 
 
 def test_a_zip_inside_the_package_is_opened(offer: Offer) -> None:
-    offer(tar({"toy/d.zip": zipped({"fra.txt": b"Go.\tVa !\n"})}), files=("toy/d.zip",), inner="fra.txt")
+    offer(tar({"toy/d.zip": zipped({"fra.txt": b"Go.\tVa !\n"})}), files=("toy/d.zip",), zip_member="fra.txt")
     assert fetch("toy").path.read_bytes() == b"Go.\tVa !\n"
 
 
@@ -222,22 +222,22 @@ def test_a_gz_inside_the_package_is_unpacked_and_its_md5_compared(offer: Offer, 
 
 def test_works_are_joined_in_the_order_of_their_numbers(offer: Offer) -> None:
     chapters = {f"toy/chapter_{i}.txt": f"chapter {i}\n".encode() for i in (10, 2, 1)}
-    offer(tar(chapters), each=r"toy/chapter_\d+\.txt", shape=catalogue._works)
+    offer(tar(chapters), pattern=r"toy/chapter_\d+\.txt", convert=catalogue._join_texts)
     assert fetch("toy").path.read_text() == "chapter 1\n\nchapter 2\n\nchapter 10\n"
 
 
 @pytest.mark.parametrize(
     ("shape", "made"),
     [
-        (catalogue._sentences, "He ate 1/2 .\nShe left .\n"),
-        (catalogue._columns, "He\tpps\nate\tvbd\n1/2\tcd\n.\t.\n\nShe\tpps\nleft\tvbd\n.\t.\n\n"),
+        (catalogue._to_sentences, "He ate 1/2 .\nShe left .\n"),
+        (catalogue._to_conll, "He\tpps\nate\tvbd\n1/2\tcd\n.\t.\n\nShe\tpps\nleft\tvbd\n.\t.\n\n"),
     ],
 )
 def test_word_and_tag_files_become_sentences_or_columns(
     offer: Offer, shape: Callable[[list[str]], str], made: str
 ) -> None:
     brown = {"p/ca02": b"\tShe/pps left/vbd ./.\n", "p/ca01": b"\n\n\tHe/pps ate/vbd 1/2/cd ./.\n\n"}
-    offer(tar(brown), each=r"p/c[a-r]\d\d", shape=shape)
+    offer(tar(brown), pattern=r"p/c[a-r]\d\d", convert=shape)
     assert fetch("toy").path.read_text() == made
 
 
@@ -247,7 +247,7 @@ def test_stories_become_pairs_in_small_letters_and_tables_of_figures_are_left_ou
     long = {"title": "A B", "body": "word " * 300}
     first, second = ([told, table, {"title": "NO BODY"}], [long, {"body": "no title"}])
     offer(tar({"p/1.json": json.dumps(second).encode(), "p/0.json": json.dumps(first).encode()}),
-          each=r"p/\d\.json", shape=catalogue._stories)  # fmt: skip
+          pattern=r"p/\d\.json", convert=catalogue._to_news_pairs)  # fmt: skip
     pairs = [json.loads(line) for line in fetch("toy").path.read_text().splitlines()]
     assert pairs[0] == {"body": 'canada said "yes". it sold.', "title": "canada sells gold"}
     assert [(len(pair["body"].split()), pair["title"]) for pair in pairs[1:]] == [(100, "a b")]
@@ -319,7 +319,7 @@ def test_the_listener_hears_the_beginning_and_the_end(offer: Offer) -> None:
 def test_tales_need_no_registry(registry: Registry) -> None:
     got = fetch("tales")
     assert not registry.calls
-    assert got.path.read_text().count("\n\n") == catalogue.TALES - 1
+    assert got.path.read_text().count("\n\n") == catalogue.N_TALES - 1
 
 
 @pytest.mark.parametrize("name", ["phrases", "copy", "reverse"])
@@ -333,17 +333,17 @@ def test_pairs_made_here_need_no_registry_and_are_recognised(
     assert not registry.calls
     assert len(lines) == 301
     assert {line.count("\t") for line in lines} == {1}
-    guess = sniff(path)
+    guess = detect_kind(path)
     assert guess.kind == catalogue.ENTRIES[name].kind == "pairs"
     assert [guess.settings["data.source"], guess.settings["data.target"]] == lines[0].split("\t")[:2]
 
 
 def test_recall_is_a_folder_of_pairs_with_its_splits(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recall, "MANY", {"train": 40, "valid": 20, "test": 20})
+    monkeypatch.setattr(recall, "SPLIT_SIZES", {"train": 40, "valid": 20, "test": 20})
     path = fetch("recall").path
     assert not registry.calls
     assert [len(file.read_text().splitlines()) for file in sorted(path.iterdir())] == [21, 41, 21]
-    assert (sniff(path).kind, sniff(path).settings["data.source"]) == ("pairs", "source")
+    assert (detect_kind(path).kind, detect_kind(path).settings["data.source"]) == ("pairs", "source")
 
 
 @pytest.mark.parametrize("name", [name for name, entry in catalogue.ENTRIES.items() if entry.package])
@@ -352,9 +352,9 @@ def test_every_entry_is_pinned_and_says_whom_to_thank(name: str) -> None:
     assert entry.package
     assert len(entry.package.sha256) == 64
     assert entry.package.bytes > 0
-    assert entry.licence
+    assert entry.license
     assert entry.attribution
-    assert bool(entry.files) != bool(entry.each and entry.shape)
+    assert bool(entry.files) != bool(entry.pattern and entry.convert)
 
 
 def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -377,13 +377,13 @@ def test_the_list_shows_every_set_and_what_is_cached(offer: Offer) -> None:
     fetch("toy")
     lines = CliRunner().invoke(program, ["data"]).stdout.split("\n\n")[0].splitlines()
     assert lines[0].split() == ["name", "kind", "size", "what", "licence", "cached"]
-    assert [line.split()[0] for line in lines[1:]] == catalogue.names()
+    assert [line.split()[0] for line in lines[1:]] == list(catalogue.ENTRIES)
     assert [line.split()[0] for line in lines if line.endswith("yes")] == ["toy"]
 
 
 def test_the_list_as_json_is_one_object() -> None:
     sets = json.loads(CliRunner().invoke(program, ["data", "--json"]).stdout)["sets"]
-    assert [one["name"] for one in sets] == catalogue.names()
+    assert [one["name"] for one in sets] == list(catalogue.ENTRIES)
     assert not any(one["cached"] for one in sets)
 
 
@@ -442,4 +442,4 @@ def test_of_the_film_reviews_the_single_sentences_are_kept_with_their_labels_in_
     entry = catalogue.ENTRIES["movie-sentences"]
     box = 'text,label,source\n"Long, and\nvery ""long"".",1,imdb\na fine film .,1,rotten_tomatoes\n'
     box += '" so so , "" they say "" .",0,rotten_tomatoes\n'
-    assert entry.shape([box]) == 'text\tlabel\na fine film .\tgood\n so so , " they say " .\tbad\n'
+    assert entry.convert([box]) == 'text\tlabel\na fine film .\tgood\n so so , " they say " .\tbad\n'

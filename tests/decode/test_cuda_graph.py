@@ -1,12 +1,12 @@
-"""On a GPU: texts from a recording are those of the plain steps. Run: pytest -m gpu tests/decode"""
+"""On a GPU: text from captured graphs equals text from eager steps. Run: pytest -m gpu tests/decode"""
 
 import pytest
 import torch
 
 from harken.core import watching
 from harken.decode import cuda_graph
-from harken.decode.sampling import Choice, Writer
-from harken.models.gpt import Shape
+from harken.decode.sampling import SamplingSettings, TextGenerator
+from harken.models.gpt import GPTSettings
 
 pytestmark = pytest.mark.gpu
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8]]
@@ -15,62 +15,64 @@ PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8]]
 @pytest.fixture(scope="module")
 def model():
     torch.manual_seed(0)
-    return Shape(d=64, layers=2, heads=2, context=48, positions="rotary").build(100).cuda().eval()
+    return GPTSettings(d=64, layers=2, heads=2, context=48, positions="rotary").build(100).cuda().eval()
 
 
-def written(writer, prompts=PROMPTS, tokens=60, **choice) -> list:
-    return torch.stack([t.cpu() for t in writer.write(prompts, tokens, Choice(**choice), seed=3)], 1).tolist()
+def texts(generator, prompts=PROMPTS, n_tokens=60, **sampling) -> list:
+    tokens = generator.generate(prompts, n_tokens, SamplingSettings(**sampling), seed=3)
+    return torch.stack([t.cpu() for t in tokens], 1).tolist()
 
 
-def recordings(writer) -> list:
-    """Of the steps; the beginnings are recorded at the second text."""
-    kept = [s for desk in writer.desks.values() for s in desk.steps.values()]
-    return [s.graph for s in kept if isinstance(s, cuda_graph.Steps)]
+def graphs(generator, kind) -> list:
+    """The captured graphs of decoding loops or of prefills; a prefill is captured at the second prompt."""
+    captured = [g for session in generator.sessions.values() for g in session.graphs.values()]
+    return [g.graph for g in captured if isinstance(g, kind)]
 
 
-def test_prompts_read_from_a_recording_are_read_as_plainly(model):
-    writer = Writer(model)
-    texts = [written(writer, [[n, n + 1, 5], [n] * 7], tokens=5, temperature=0) for n in range(4)]
-    assert any(isinstance(s, cuda_graph.Opening) and s.graph for d in writer.desks.values() for s in d.steps.values())
-    assert texts == [written(Writer(model), [[n, n + 1, 5], [n] * 7], tokens=5, temperature=0) for n in range(4)]
+def test_captured_prefills_read_prompts_as_eager_ones(model):
+    generator = TextGenerator(model)
+    captured = [texts(generator, [[n, n + 1, 5], [n] * 7], n_tokens=5, temperature=0) for n in range(4)]
+    assert any(graphs(generator, cuda_graph.Prefill))
+    assert captured == [
+        texts(TextGenerator(model), [[n, n + 1, 5], [n] * 7], n_tokens=5, temperature=0) for n in range(4)
+    ]
 
 
-@pytest.mark.parametrize("choice", [{"temperature": 0}, {"temperature": 1.0}, {"temperature": 0.9, "top_p": 0.8}])
+@pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 1.0}, {"temperature": 0.9, "top_p": 0.8}])
 @pytest.mark.parametrize("prompts", [PROMPTS, [[1, 2, 3]] * 3])
-def test_a_recorded_text_is_the_plain_one_across_full_contexts(model, choice, prompts, monkeypatch):
-    writer = Writer(model)
-    played = written(writer, prompts, **choice)
-    assert any(desk.steps for desk in writer.desks.values())
-    monkeypatch.setattr(cuda_graph, "playable", lambda model: False)
-    monkeypatch.setattr("harken.decode.sampling.playable", lambda model: False)
-    assert written(Writer(model), prompts, **choice) == played
+def test_captured_text_equals_eager_text_beyond_the_context(model, sampling, prompts, monkeypatch):
+    generator = TextGenerator(model)
+    captured = texts(generator, prompts, **sampling)
+    assert graphs(generator, cuda_graph.CapturedDecodeLoop)
+    monkeypatch.setattr("harken.decode.sampling.can_capture", lambda model: False)
+    assert texts(TextGenerator(model), prompts, **sampling) == captured
 
 
-def test_a_second_text_uses_the_recording_of_the_first_and_is_its_own(model):
-    writer = Writer(model)
-    first = written(writer, tokens=40, temperature=0)
-    graphs = recordings(writer)
-    other = written(writer, [[9, 9, 9], [8, 8, 8, 8, 8]], tokens=40, temperature=0)
-    assert recordings(writer) == graphs
-    assert other == written(Writer(model), [[9, 9, 9], [8, 8, 8, 8, 8]], tokens=40, temperature=0)
-    assert written(writer, tokens=40, temperature=0) == first
+def test_a_second_text_reuses_the_graphs_of_the_first(model):
+    generator = TextGenerator(model)
+    first = texts(generator, n_tokens=40, temperature=0)
+    before = graphs(generator, cuda_graph.CapturedDecodeLoop)
+    second = texts(generator, [[9, 9, 9], [8, 8, 8, 8, 8]], n_tokens=40, temperature=0)
+    assert graphs(generator, cuda_graph.CapturedDecodeLoop) == before
+    assert second == texts(TextGenerator(model), [[9, 9, 9], [8, 8, 8, 8, 8]], n_tokens=40, temperature=0)
+    assert texts(generator, n_tokens=40, temperature=0) == first
 
 
-def test_two_texts_written_by_turns_do_not_disturb_each_other(model):
-    writer = Writer(model)
-    alone = [written(Writer(model), [p], tokens=30, temperature=0) for p in ([1, 2, 3], [7, 8, 9])]
-    streams = [writer.write([p], 30, Choice(temperature=0), seed=3) for p in ([1, 2, 3], [7, 8, 9])]
-    both = list(zip(*streams, strict=True))
-    assert [[int(t[k]) for t in both] for k in range(2)] == [a[0] for a in alone]
+def test_interleaved_streams_are_independent(model):
+    generator = TextGenerator(model)
+    alone = [texts(TextGenerator(model), [p], n_tokens=30, temperature=0) for p in ([1, 2, 3], [7, 8, 9])]
+    streams = [generator.generate([p], 30, SamplingSettings(temperature=0), seed=3) for p in ([1, 2, 3], [7, 8, 9])]
+    steps = list(zip(*streams, strict=True))
+    assert [[int(step[k]) for step in steps] for k in range(2)] == [a[0] for a in alone]
 
 
-def test_the_compiled_step_writes_the_same_greedy_text(model):
-    assert written(Writer(model, compiled=True), temperature=0) == written(Writer(model), temperature=0)
+def test_a_compiled_step_generates_the_same_greedy_text(model):
+    assert texts(TextGenerator(model, compiled=True), temperature=0) == texts(TextGenerator(model), temperature=0)
 
 
-def test_whoever_looks_at_the_weights_sees_the_last_step(model):
-    with watching(model) as seen:
-        written(Writer(model), [[1, 2, 3]], tokens=20, temperature=0)
-    view = seen["stack.blocks.0.look"]
+def test_a_trace_sees_the_last_step(model):
+    with watching(model) as views:
+        texts(TextGenerator(model), [[1, 2, 3]], n_tokens=20, temperature=0)
+    view = views["stack.blocks.0.attention"]
     assert float(view.rows([0])[..., 22:].sum()) == 0  # 3 + 19 tokens were read
     assert float(view.rows([0])[..., 21].sum()) > 0

@@ -46,7 +46,7 @@ def compared(lectures, tmp_path_factory) -> Iterator[Any]:
         yield call
 
 
-def test_every_comparison_is_tried_here(lectures):
+def test_every_documented_comparison_is_tested(lectures):
     assert ROWS.keys() == lectures.CLAIMS.keys()
 
 
@@ -57,15 +57,15 @@ def test_the_comparison_runs(compared, name):
     assert [row["failed"] for row in rows if row["failed"]] == []
 
 
-def test_heads_are_compared_at_equal_weights(compared):
+def test_heads_are_compared_at_equal_parameters(compared):
     assert len({row["parameters"] for row in compared("heads")["rows"]}) == 1
 
 
-def test_only_learned_positions_end_with_the_length_of_the_training(compared):
+def test_only_learned_positions_are_limited_to_the_training_length(compared):
     for row in compared("positions")["rows"]:
         learned = row["settings"]["model.positions"] == "learned"
-        assert [bool(asked["failed"]) for asked in row["evals"]] == [False, learned, learned]
+        assert [bool(requests["failed"]) for requests in row["evals"]] == [False, learned, learned]
 
 
-def test_a_setting_for_all_is_in_each_of_them(compared):
+def test_a_shared_setting_applies_to_every_row(compared):
     assert compared("heads")["settings"] == {"train.steps": 4, "model.size": "tiny", "train.weight_decay": 0.2}

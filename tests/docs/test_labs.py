@@ -35,19 +35,19 @@ def executed(lab: Path, folder: Path) -> dict[str, str]:
         before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
         place = {"metadata": {"path": str(folder)}}
         NotebookClient(book, timeout=200, kernel_name="python3", resources=place).execute()
-        said = {"seconds": str(resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before)}
+        output = {"seconds": str(resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before)}
     for cell in book.cells:
         if cell.cell_type == "code":
             outputs = [o for o in cell.outputs if o.output_type == "stream"]
-            said[cell.source] = "".join(o.text for o in outputs if o.name == "stdout")
-            said["errors"] = said.get("errors", "") + "".join(o.text for o in outputs if o.name == "stderr")
-    return said
+            output[cell.source] = "".join(o.text for o in outputs if o.name == "stdout")
+            output["errors"] = output.get("errors", "") + "".join(o.text for o in outputs if o.name == "stderr")
+    return output
 
 
 def of(printed: dict[str, str], code: str) -> str:
     """What the one cell with this code printed."""
-    (said,) = (text for source, text in printed.items() if code in source)
-    return said
+    (output,) = (text for source, text in printed.items() if code in source)
+    return output
 
 
 @pytest.mark.process
@@ -82,9 +82,9 @@ def test_lab_01_moves_no_word_before_the_changed_one(printed: dict[str, str]) ->
 @pytest.mark.process
 def test_lab_01_beats_counting_words(printed: dict[str, str]) -> None:
     lines = of(printed, "perplexity").splitlines()
-    found = {line.split("perplexity")[0].strip(): float(line.split()[-3]) for line in lines}
-    assert set(found) == {"this model", "unigram", "5-gram Kneser-Ney"}
-    assert found["this model"] < found["unigram"] / 10
+    actual = {line.split("perplexity")[0].strip(): float(line.split()[-3]) for line in lines}
+    assert set(actual) == {"this model", "unigram", "5-gram Kneser-Ney"}
+    assert actual["this model"] < actual["unigram"] / 10
 
 
 @pytest.mark.process
@@ -115,25 +115,25 @@ def test_lab_02_runs_in_under_a_minute_and_complains_of_nothing(printed_02: dict
 
 @pytest.mark.process
 def test_lab_02_holds_sources_out_that_are_not_learned_from(printed_02: dict[str, str]) -> None:
-    said = of(printed_02, "data.facts()")
-    assert "held-out sources that are learned from too: 0" in said
-    assert re.findall(r"^(\w+) +[\d,]+ pairs", said, re.M) == ["train", "valid", "test"]
+    output = of(printed_02, "data.facts()")
+    assert "held-out sources that are learned from too: 0" in output
+    assert re.findall(r"^(\w+) +[\d,]+ pairs", output, re.M) == ["train", "valid", "test"]
 
 
 @pytest.mark.process
 def test_lab_02_states_the_equation_three_times(printed_02: dict[str, str]) -> None:
-    said = of(printed_02, "def drawn")
-    assert all(float(gap) < 1e-6 for gap in re.findall(r"differ by (\S+)", said))
-    assert said.count(" xxxxx\n") == 5 + 6  # encoder and cross
-    assert " x.....\n    xx....\n    xxx...\n    xxxx..\n    xxxxx.\n    xxxxxx\n" in said
+    output = of(printed_02, "def drawn")
+    assert all(float(gap) < 1e-6 for gap in re.findall(r"differ by (\S+)", output))
+    assert output.count(" xxxxx\n") == 5 + 6  # encoder and cross
+    assert " x.....\n    xx....\n    xxx...\n    xxxx..\n    xxxxx.\n    xxxxxx\n" in output
 
 
 @pytest.mark.process
 def test_lab_02_asks_all_next_words_at_once(printed_02: dict[str, str]) -> None:
-    said = of(printed_02, "rule.step()")
-    losses = [float(loss) for loss in re.findall(r"loss (\S+)", said)]
+    output = of(printed_02, "rule.step()")
+    losses = [float(loss) for loss in re.findall(r"loss (\S+)", output)]
     assert losses[-1] < losses[0] / 1.5
-    assert float(said.split()[-1]) < 1e-4
+    assert float(output.split()[-1]) < 1e-4
 
 
 @pytest.mark.process
@@ -141,10 +141,10 @@ def test_lab_02_learns_to_translate(printed_02: dict[str, str]) -> None:
     watched = of(printed_02, "begun").splitlines()
     assert "Je suis étudiant" not in watched[0]
     assert "voiture rouge" in watched[-4]
-    found = {
+    actual = {
         line[:22].strip(): float(line.split("bleu")[1].split()[0]) for line in of(printed_02, "rouge_l").splitlines()
     }
-    assert found["this model"] > 60 > 5 > max(score for name, score in found.items() if name != "this model")
+    assert actual["this model"] > 60 > 5 > max(score for name, score in actual.items() if name != "this model")
     assert of(printed_02, "'right' if").count("right") >= 3
 
 

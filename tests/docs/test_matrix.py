@@ -34,8 +34,8 @@ def test_the_family_trains_is_judged_and_goes_on_after_a_death(family: matrix.Fa
 def test_the_family_learns_on_a_gpu_as_it_does_there_of_itself(family: matrix.Family, tmp_path: Path) -> None:
     """Compiled, recorded, in bfloat16: what a user gets who says nothing."""
     there = {"train.device": "cuda", "train.precision": "auto", "train.steps": 8}
-    made = harken.train(family.write(tmp_path), out=tmp_path / "run", settings={**family.settings(), **there})
-    assert made.facts["metrics"]
+    built = harken.train(family.write(tmp_path), out=tmp_path / "run", settings={**family.settings(), **there})
+    assert built.facts["metrics"]
 
 
 def test_the_page_is_what_was_tried() -> None:
@@ -62,7 +62,7 @@ def test_a_verb_that_is_there_but_not_tried_is_not_said_to_come() -> None:
 
 
 def test_a_family_that_fails_gives_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*given: Any) -> str:
+    def refuse(*options: Any) -> str:
         raise BadInput("there is no such model")
 
     monkeypatch.setitem(matrix.CHECKS, "train", refuse)
@@ -73,5 +73,5 @@ def test_a_run_that_starts_anew_does_not_count_as_resumed(tmp_path: Path, monkey
     """Starting anew gives the same bytes as well: what counts is where it went on."""
     monkeypatch.setattr(matrix, "SETTINGS", {**matrix.SETTINGS, "train.checkpoint_every": 100})
     family = matrix.Family("text", "rnn")
-    told = matrix.resumes(family, family.write(tmp_path), tmp_path)
-    assert told == "went on from step 0, not from the last checkpoint"
+    messages = matrix.resumes(family, family.write(tmp_path), tmp_path)
+    assert messages == "went on from step 0, not from the last checkpoint"

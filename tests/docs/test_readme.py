@@ -1,7 +1,7 @@
-"""What README.md tells people to type works: every harken command and every Python block runs, in order, in one folder.
+"""Every harken command and every Python block of README.md and docs/guide.md runs, in order, in one folder.
 
-Commands stand in ```bash blocks and in the table "what you own, what to type". Trainings are cut to two steps of a tiny
-model. What needs the package registry (`demo`, sets of the catalogue that are fetched) is only parsed.
+Commands are in ```bash blocks and in the tables "you have, you type". Trainings are shortened to two steps of a tiny
+model. Commands that need the package registry (`demo`, downloaded data sets) are only parsed.
 """
 
 import json
@@ -14,37 +14,40 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from harken.cli import VERBS
+from harken.cli import COMMANDS
 from harken.cli import harken as program
 
 HOME = Path(__file__).resolve().parents[2]
-README = (HOME / "README.md").read_text("utf-8")
+PAGES = {name: (HOME / name).read_text("utf-8") for name in ("docs/guide.md", "README.md")}
+ARCHITECTURE = (HOME / "ARCHITECTURE.md").read_text("utf-8")
 SHORT = ["train.steps=2", "model.size=tiny", "train.batch=2"]
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.M | re.S)
+def blocks(language: str, page: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page, re.M | re.S)
 
 
-def commands() -> list[str]:
+def commands(page: str) -> list[str]:
     """Every line of a bash block, without its comment; then every command in a table."""
-    lines = [line.partition("  #")[0].strip() for block in blocks("bash") for line in block.splitlines()]
-    rows = re.findall(r"^\|.*\|$", README, re.M)
+    lines = [line.partition("  #")[0].strip() for block in blocks("bash", page) for line in block.splitlines()]
+    rows = re.findall(r"^\|.*\|$", page, re.M)
     return lines + [c.replace("\\|", "|") for row in rows for c in re.findall(r"`([^`]*\bharken [^`]*)`", row)]
 
 
-def parsed(line: str) -> tuple[list[str], str]:
-    """The words after `harken`, and the file that is piped in."""
+def parse(line: str) -> tuple[list[str], str]:
+    """The arguments of `harken`, and the file that is piped in."""
     piped, _, line = line.rpartition("| ")
     return shlex.split(line)[1:], piped.removeprefix("cat ").strip()
 
 
-HARKEN = [line for line in commands() if re.match(r"(cat \S+ \| )?harken ", line)]
+COMMANDS = list(dict.fromkeys(line for page in PAGES.values() for line in commands(page)))  # each once, in order
+HARKEN = [line for line in COMMANDS if re.match(r"(cat \S+ \| )?harken ", line)]
+PYTHON = [code for page in PAGES.values() for code in blocks("python", page)]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the reader of the README is said to own."""
+    """The files that the two pages mention."""
     from harken.data.synthetic.stories import stories
     from harken.data.synthetic.tales import tales
 
@@ -53,7 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in (*names, "parted/train.txt", "parted/valid.txt", "parted/test.txt"):
         (home / name).parent.mkdir(exist_ok=True)
         (home / name).write_text("\n\n".join(tales(20 if name == "my.txt" else 10)) + "\n")
-    from harken.data.images import png
+    from harken.data.images.files import encode_png
     from harken.data.synthetic.phrases import phrases
 
     pairs = list(phrases(60))
@@ -62,15 +65,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (home / "reviews.csv").write_text("text,label\n" + "".join(labelled))
     tagged = (f"Ada{n} B-PER\nlives O\nin O\nRome B-LOC\n" for n in range(40))
     (home / "eng.train").write_text("\n".join(tagged))
-    asked = {"id": "0", "question": "Who lives in Rome?", "answers": [{"text": "Ada", "answer_start": 0}]}
-    read = [{"context": f"Ada lives in Rome, house {n}.", "qas": [{**asked, "id": str(n)}]} for n in range(30)]
+    requests = {"id": "0", "question": "Who lives in Rome?", "answers": [{"text": "Ada", "answer_start": 0}]}
+    read = [{"context": f"Ada lives in Rome, house {n}.", "qas": [{**requests, "id": str(n)}]} for n in range(30)]
     (home / "squad.json").write_text(json.dumps({"version": "1.1", "data": [{"title": "Ada", "paragraphs": read}]}))
     (home / "qa1_train.txt").write_text("".join(stories(1, 60)))
     (home / "joe.txt").write_text("Joe went to the kitchen.\nJoe ran to the garden.\n")
     for n, x in enumerate(np.random.default_rng(0).integers(0, 256, (40, 8, 8), np.uint8)):
         (home / "flowers" / ("rose", "tulip")[n % 2]).mkdir(parents=True, exist_ok=True)
-        (home / "flowers" / ("rose", "tulip")[n % 2] / f"{n}.png").write_bytes(png.write(x))
-    (home / "rose.png").write_bytes(png.write(x))
+        (home / "flowers" / ("rose", "tulip")[n % 2] / f"{n}.png").write_bytes(encode_png(x))
+    (home / "rose.png").write_bytes(encode_png(x))
     (home / "shots").mkdir()
     for n, place in enumerate(sorted((home / "flowers").rglob("*.png"))):
         (home / "shots" / f"{n}.png").write_bytes(place.read_bytes())
@@ -110,8 +113,8 @@ def needs_the_registry(words: list[str]) -> bool:
     return words[0] == "demo" or any(name in ENTRIES and ENTRIES[name].package for name in names)
 
 
-def run(line: str) -> Result:
-    words, piped = parsed(line)
+def invoke(line: str) -> Result:
+    words, piped = parse(line)
     if "--minutes" in words:
         words[words.index("--minutes") + 1] = "0.001"
     if words[0] in ("train", "check", "compare") and "--resume" not in words:
@@ -124,32 +127,32 @@ def run(line: str) -> Result:
 
 
 def test_there_are_commands_to_try() -> None:
-    verbs = {parsed(line)[0][0] for line in HARKEN}
-    assert verbs == set(VERBS) - {"demo"}  # `make demo` is the one way to it
+    verbs = {parse(line)[0][0] for line in HARKEN}
+    assert verbs == set(COMMANDS) - {"demo"}  # `make demo` is the one way to it
 
 
 @pytest.mark.usefixtures("at_home")
 @pytest.mark.parametrize("line", HARKEN)
 def test_the_command_works(line: str) -> None:
-    words, _ = parsed(line)
+    words, _ = parse(line)
     if needs_the_registry(words):
         top = program.make_context("harken", words.copy(), resilient_parsing=True)
         command = program.get_command(top, words[0])
         assert command is not None
         assert command.make_context(words[0], words[1:], parent=top).params
         return
-    done = run(line)
+    done = invoke(line)
     assert done.exit_code == 0, f"{line}\n{done.output}\n{done.exception}"
     assert done.output
 
 
 @pytest.mark.usefixtures("at_home")
-@pytest.mark.parametrize("number", range(len(blocks("python"))))
+@pytest.mark.parametrize("number", range(len(PYTHON)))
 def test_the_python_block_works(number: int) -> None:
     short = "settings={'train.steps': 2, 'model.size': 'tiny', 'train.batch': 2}"
-    code = re.sub(r"\bminutes=\d+", short, blocks("python")[number])
+    code = re.sub(r"\bminutes=\d+", short, PYTHON[number])
     names: dict[str, object] = {}
-    exec(compile(code, f"README.md, Python block {number + 1}", "exec"), names)
+    exec(compile(code, f"Python block {number + 1}", "exec"), names)
     if "A" in names:
         A = names["A"]
         assert A.shape[0] == A.shape[1]  # type: ignore[attr-defined]
@@ -159,13 +162,13 @@ def test_the_python_block_works(number: int) -> None:
 def test_the_run_folder_holds_the_files_the_page_names(folder: Path) -> None:
     if not (folder / "runs" / "my").is_dir():
         pytest.skip("the commands before were not run")
-    (listed,) = [block for block in blocks("text") if block.startswith("recipe.toml")]
+    (listed,) = [block for block in blocks("text", PAGES["docs/guide.md"]) if block.startswith("recipe.toml")]
     names = {line.split()[0].rstrip("/") for line in listed.splitlines()}
     assert names == {path.name for path in (folder / "runs" / "my").iterdir() if not path.name.startswith(".")}
 
 
 def test_the_tree_names_only_what_is_there() -> None:
-    (tree,) = [block for block in blocks("text") if block.startswith("README.md")]
+    (tree,) = [block for block in blocks("text", ARCHITECTURE) if block.startswith("README.md")]
     names, inside = [], ""
     for line in tree.splitlines():
         first, *more = (word for word in re.split(r" {2,}|;", line.strip())[0].split())
@@ -177,23 +180,31 @@ def test_the_tree_names_only_what_is_there() -> None:
 
 @pytest.mark.parametrize("folder", ["benchmarks", "scripts"])
 def test_the_tree_names_every_script(folder: str) -> None:
-    (line,) = re.findall(rf"^{folder}/ .*", README, re.M)
+    (line,) = re.findall(rf"^{folder}/ .*", ARCHITECTURE, re.M)
     assert set(re.findall(r"\w+\.py", line)) == {path.name for path in (HOME / folder).glob("*.py")}
 
 
 def test_every_make_target_is_there() -> None:
-    asked = set(re.findall(r"`make ([a-z-]+)`", README))
-    asked |= {line.removeprefix("make ") for line in commands() if line.startswith("make ")}
-    assert {"demo", "test"} <= asked <= set(re.findall(r"^([a-z-]+):", (HOME / "Makefile").read_text(), re.M))
+    targets = set(re.findall(r"`make ([a-z-]+)`", PAGES["README.md"]))
+    targets |= {line.removeprefix("make ") for line in COMMANDS if line.startswith("make ")}
+    assert {"demo", "test"} <= targets <= set(re.findall(r"^([a-z-]+):", (HOME / "Makefile").read_text(), re.M))
 
 
 def test_every_extra_is_one_of_the_package() -> None:
     extras = tomllib.loads((HOME / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
-    named = {name for names in re.findall(r"\[([a-z0-9,]+)\]\"", README) for name in names.split(",")}
+    named = {name for names in re.findall(r"\[([a-z0-9,]+)\]\"", "".join(PAGES.values())) for name in names.split(",")}
     assert named <= set(extras)
 
 
-@pytest.mark.parametrize("page", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"])
-def test_every_page_that_is_linked_is_there(page: str) -> None:
+@pytest.mark.parametrize(
+    "page", [*(p.name for p in HOME.glob("*.md")), *(f"docs/{p.name}" for p in (HOME / "docs").glob("*.md"))]
+)
+def test_every_linked_file_exists(page: str) -> None:
     links = re.findall(r"\]\((?!http)([^)#]+)", (HOME / page).read_text("utf-8"))
-    assert [link for link in links if not (HOME / link).exists()] == []
+    assert [link for link in links if not ((HOME / page).parent / link).exists()] == []
+
+
+def test_the_readme_fits_its_limits() -> None:
+    rows = [row for row in re.findall(r"^\|.*\|$", PAGES["README.md"], re.M) if "harken " in row]
+    assert len(rows) <= 12
+    assert len(PAGES["README.md"].splitlines()) <= 90

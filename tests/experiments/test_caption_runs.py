@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import harken
-from harken.data.images import png
+from harken.data.images.files import encode_png
 from harken.data.synthetic.collages import collages, write
 from harken.errors import BadInput
 from harken.experiments.choose import choose
-from harken.experiments.report.line_chart import figure
+from harken.experiments.report.formatting import format_number
 from harken.tasks.metrics import generation
 
 TINY = {"model.size": "tiny", "model.stem": "patch", "model.patch": 4, "train.threads": 1, "train.batch": 32}
@@ -53,31 +53,31 @@ def trained(folder, tmp_path_factory) -> harken.Run:
     return harken.train(folder, out=place, settings={**TINY, "train.steps": 120, "model.d": 48})
 
 
-def test_it_learns_to_write_and_is_told_beside_what_costs_nothing(trained):
+def test_a_caption_model_beats_the_baselines(trained):
     free = trained.facts["baseline"]
     assert free["valid"]["most frequent caption"]["exact_match"] < 0.5
-    assert free["valid"]["caption of the most alike"]["exact_match"] > 0.9  # by pixels, where it has seen the like
-    assert free["test"]["caption of the most alike"]["exact_match"] == 0
+    assert free["valid"]["caption of the nearest image"]["exact_match"] > 0.9  # by pixels, where it has seen the like
+    assert free["test"]["caption of the nearest image"]["exact_match"] == 0
     assert trained.metrics["valid"]["exact_match"] > 0.9
     assert trained.facts["data"]["pictures"]["train"] * 2 == trained.facts["data"]["captions"]["train"]
 
 
-def test_the_audit_holds_for_pictures_as_sources(trained):
+def test_the_audit_passes_with_images_as_sources(trained):
     passed = {c["name"] for c in trained.facts["audit"]["checks"] if c["outcome"] == "passed"}
-    assert passed == {"causal", "gradient", "padded", "told", "cached", "batched", "accumulated"}
+    assert passed == {"causal", "gradient", "padding", "source_padding", "cache", "batching", "accumulation"}
 
 
-def test_exact_match_is_that_of_the_captions_against_all_references(trained):
-    part = trained.recipe.open(trained.tokenizer).splits["valid"]
+def test_exact_match_compares_captions_with_all_references(trained):
+    part = trained.recipe.load_data(trained.tokenizer).splits["valid"]
     pixels = [x.permute(1, 2, 0).numpy() for x in part.pixels]
     found = trained.caption(pixels, beam=2)
     assert generation.exact_match(found, part.references) == trained.metrics["valid"]["exact_match"]
     assert found[3] == trained.caption(pixels[3], beam=2)
 
 
-def test_files_arrays_and_places_in_arrays_are_one_picture(trained, folder, tmp_path):
+def test_files_arrays_and_paths_into_arrays_give_the_same_caption(trained, folder, tmp_path):
     x = np.load(folder / "halves.npz")["x"][7]
-    (tmp_path / "a.png").write_bytes(png.write(x))
+    (tmp_path / "a.png").write_bytes(encode_png(x))
     again = harken.load(trained.path)
     by_file, by_array = again.caption(tmp_path / "a.png"), again.caption([x])[0]
     assert by_file == by_array == again.caption(f"{folder}/halves.npz[7]")
@@ -90,7 +90,7 @@ def test_files_arrays_and_places_in_arrays_are_one_picture(trained, folder, tmp_
         again.caption([x], beem=3)
 
 
-def test_a_trace_has_the_patches_that_each_word_looked_at(trained, folder):
+def test_a_trace_has_the_attention_of_each_word_to_the_patches(trained, folder):
     trace = trained.trace(f"{folder}/halves.npz[7]")
     A = trace.attention("cross", layer=0, head=0)
     assert trace.source == ["0,0", "0,1", "1,0", "1,1"]
@@ -99,35 +99,35 @@ def test_a_trace_has_the_patches_that_each_word_looked_at(trained, folder):
     assert trained.trace(f"{folder}/halves.npz[7]", "the left is red").tokens[:2] == ["the", "left"]
 
 
-def test_the_report_shows_pictures_with_captions_and_what_words_looked_at(trained):
+def test_the_report_shows_images_captions_and_attention(trained):
     page = (trained.path / "report.html").read_text()
     assert page.count('src="data:image/png;base64,') == 10
     trace = trained.trace(trained.facts["example"])
     assert f"{len(trace.tokens)} words written look at 4 patches" in page
-    weights = trace.views["cross"][-1].whole()[0].mean(0)
-    assert f"{trace.tokens[0]} looks at row 1, column 0: {figure(float(weights[0, 2]), 2)}" in page
+    weights = trace.views["cross"][-1].full()[0].mean(0)
+    assert f"{trace.tokens[0]} looks at row 1, column 0: {format_number(float(weights[0, 2]), 2)}" in page
 
 
-def test_other_pictures_are_judged_by_their_own_captions(trained, folder):
+def test_other_images_are_evaluated_with_their_own_captions(trained, folder):
     score, free = trained.evaluate("test", data=str(folder / "train.tsv"))
     assert score.metrics["exact_match"] > 0.9
     assert free
 
 
-def test_seeds_of_captions_are_trained_together(folder, tmp_path):
+def test_seeds_of_caption_models_are_stacked(folder, tmp_path):
     settings = {**TINY, "train.steps": 3, "task.eval_pairs": 5, "train.seeds": 2, "train.optimizer": "adamw"}
     found = harken.train(folder, out=tmp_path / "two", settings=settings).facts["seeds"]
     assert [each["seed"] for each in found["each"]] == [0, 1]
 
 
-def test_settings_are_compared_on_the_same_pictures(folder, tmp_path):
+def test_settings_are_compared_on_the_same_images(folder, tmp_path):
     axes = {"model.positions": ["learned", "sinusoid"]}
     settings = {**TINY, "train.steps": 4, "task.eval_pairs": 5}
     found = harken.compare(folder, axes, settings=settings, seeds=1, out=tmp_path / "c")
     assert [row["settings"]["model.positions"] for row in found.rows] == axes["model.positions"]
 
 
-def test_collages_hold_pairs_and_photographs_out(tmp_path):
+def test_collages_hold_out_pairs_and_photographs(tmp_path):
     """Each photograph is told by its brightness: no test collage has one that a training collage has."""
     y = [("coat", "bag", "boot", "dress", "shirt")[n % 5] for n in range(200)]
     x = np.broadcast_to(np.arange(1, 201, dtype=np.uint8)[:, None, None], (200, 4, 4))
@@ -152,6 +152,6 @@ def test_collages_hold_pairs_and_photographs_out(tmp_path):
     assert not seen["train"][1] & seen["test"][1]
 
 
-def test_a_folder_of_captions_has_its_recipe(folder):
+def test_a_folder_with_captions_gets_its_recipe(folder):
     chosen = choose(str(folder)).recipe
     assert (chosen.data.kind, chosen.model.kind, chosen.task.kind) == ("captions", "caption", "caption")

@@ -9,7 +9,7 @@ from harken.errors import BadSetting
 from harken.experiments import few_shot
 from harken.experiments.choose import choose
 from harken.experiments.compare.comparison import compare
-from harken.inference.prompt_eval import by_prompt
+from harken.inference.prompt_eval import evaluate_prompt
 
 ASK = "Review: {text} Sentiment:"
 WORDS = {"positive": ["good", "nice", "happy"], "negative": ["bad", "sad", "poor"]}
@@ -46,7 +46,7 @@ def table(tmp_path):
     return str(tmp_path / "t.tsv")
 
 
-def test_one_comparison_holds_prompts_and_trainings(writer, table, tmp_path):
+def test_one_comparison_has_prompts_and_trainings(writer, table, tmp_path):
     axes = {"transfer": ["0-shot", "2-shot", "frozen", "finetune", "scratch"]}
     made = compare(table, axes, settings={**TINY, "from": str(writer)}, seeds=2, out=tmp_path / "out")
     rows = {row["settings"]["transfer"]: row for row in made.rows}
@@ -60,19 +60,19 @@ def test_one_comparison_holds_prompts_and_trainings(writer, table, tmp_path):
     assert "transfer=2-shot" in report
 
 
-def test_what_was_asked_is_only_read_when_a_comparison_goes_on(writer, table, tmp_path, monkeypatch):
+def test_a_resumed_comparison_reads_the_stored_prompt_evaluation(writer, table, tmp_path, monkeypatch):
     how = {"settings": {**TINY, "from": str(writer)}, "seeds": 1, "out": tmp_path / "out"}
     first = compare(table, {"transfer": ["0-shot", "4-shot"]}, **how)
-    monkeypatch.setattr(few_shot, "by_prompt", lambda *_: pytest.fail("asked again"))
+    monkeypatch.setattr(few_shot, "evaluate_prompt", lambda *_: pytest.fail("asked again"))
     again = compare(table, {"transfer": ["0-shot", "4-shot"]}, **how, resume=True)
     assert [row["metrics"] for row in again.rows] == [row["metrics"] for row in first.rows]
 
 
-def test_a_row_is_judged_as_eval_judges_the_prompt(writer, table, tmp_path):
+def test_a_few_shot_row_equals_eval_with_a_prompt(writer, table, tmp_path):
     recipe = choose(table, {**TINY, "from": str(writer), "transfer": "2-shot", "train.seed": 5}).recipe
-    found = few_shot.by_asking(recipe, tmp_path / "row", lambda *_, **__: None)
+    found = few_shot.evaluate_few_shot(recipe, tmp_path / "row", lambda *_, **__: None)
     task, _ = few_shot.opened(recipe, None, words=few_shot.transfer.words(recipe))
-    score = by_prompt(harken.load(writer), task, "valid", few_shot.prompt_of(recipe))
+    score = evaluate_prompt(harken.load(writer), task, "valid", few_shot.prompt_from_recipe(recipe))
     assert found["facts"]["metrics"]["valid"] == pytest.approx(score.metrics)
     assert score.protocol["seed"] == 5
 
@@ -85,7 +85,7 @@ def test_a_row_is_judged_as_eval_judges_the_prompt(writer, table, tmp_path):
         ({"transfer": "four-shot"}, "accepted: finetune, frozen, scratch, 4-shot"),
     ],
 )
-def test_a_row_that_cannot_be_asked_is_refused_before_anything_is_trained(writer, table, tmp_path, given, said):
+def test_an_invalid_few_shot_row_is_refused_before_any_training(writer, table, tmp_path, given, said):
     settings = {**TINY, "from": str(writer), **given}
     settings = {path: value for path, value in settings.items() if value is not None}
     with pytest.raises(BadSetting, match=said):
@@ -93,6 +93,6 @@ def test_a_row_that_cannot_be_asked_is_refused_before_anything_is_trained(writer
     assert not (tmp_path / "out").exists()
 
 
-def test_what_learns_from_a_gpt_begins_with_a_recipe_for_gpts(writer, table):
+def test_training_from_a_gpt_uses_a_gpt_recipe(writer, table):
     recipe = choose(table, {"from": str(writer)}).recipe
     assert (recipe.model.kind, recipe.model.d) == ("gpt", 64)

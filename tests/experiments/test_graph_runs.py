@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import harken
-from harken import registry, run_folder
+from harken import registry
 from harken.errors import BadInput
+from harken.files import sha256_of
 
 KINDS = sorted(registry.BUILT_IN["model of graphs"])
 TINY = {"model.size": "tiny", "model.dropout": 0.2, "train.threads": 1, "train.steps": 60, "train.eval_every": 20}
@@ -55,23 +56,23 @@ def trained(request, clubs, tmp_path_factory) -> harken.Run:
     return harken.train(clubs, out=place, settings={**TINY, "model.kind": request.param})
 
 
-def test_every_kind_of_model_learns_the_clubs_and_beats_features_alone(trained):
+def test_every_graph_model_beats_the_feature_baseline(trained):
     free = trained.facts["baseline"]["test"]
-    assert free.keys() == {"most frequent label", "neighbours' majority", "logistic regression"}
+    assert free.keys() == {"most frequent label", "neighbors' majority", "logistic regression"}
     assert trained.metrics["test"]["accuracy"] > free["logistic regression"]["accuracy"] + 0.1
     assert trained.facts["audit"]["passed"]
-    assert "accumulated" in trained.facts["audit"]["summary"]
+    assert "accumulation" in trained.facts["audit"]["summary"]
     assert "m1" in (trained.path / "report.html").read_text()
 
 
-def test_a_run_says_the_label_of_its_own_nodes_by_name(trained):
+def test_classify_returns_the_label_of_a_node_by_name(trained):
     labels = trained.classify(["m0", "m79"])
     assert [each[0]["label"] for each in labels] == ["north", "south"]
     assert sum(said["probability"] for said in labels[0]) == pytest.approx(1)
     assert trained.classify("m0") == labels[0]
 
 
-def test_a_run_says_the_labels_of_another_graph(trained, tmp_path):
+def test_classify_returns_the_labels_of_another_graph(trained, tmp_path):
     other = folder(tmp_path / "other", two_clubs(seed=1))
     labels = trained.classify([str(other)])
     assert len(labels) == 80
@@ -83,18 +84,18 @@ def test_a_run_says_the_labels_of_another_graph(trained, tmp_path):
     assert (score.protocol["nodes"], free) == (80, {})
 
 
-def test_evaluating_again_gives_the_same(trained):
+def test_a_repeated_evaluation_gives_the_same_metrics(trained):
     score, free = harken.load(trained.path).evaluate("test")
     assert score.metrics == trained.metrics["test"]
     assert free == trained.facts["baseline"]["test"]
 
 
-def test_a_node_that_is_not_there_is_told_with_one_that_is(trained):
+def test_an_unknown_node_is_reported_with_an_existing_one(trained):
     with pytest.raises(BadInput, match=r"'m799': no node of .*; it has 80, such as m0, m1, m2. Did you mean m79\?"):
         trained.classify("m799")
 
 
-def test_what_a_run_on_graphs_does_not_do_is_refused_with_what_it_does(trained):
+def test_an_unsupported_method_is_refused_with_the_supported_ones(trained):
     for ask in (trained.generate, trained.embed, trained.translate):
         with pytest.raises(BadInput, match="this run says what nodes of a graph are; use harken classify"):
             ask("m0")
@@ -105,7 +106,7 @@ class Died(Exception):
 
 
 @pytest.mark.parametrize("settings", [{}, {"data.target_level": "edge"}, {"model.kind": "graph-transformer"}], ids=str)
-def test_a_training_that_died_ends_as_if_it_had_not(clubs, tmp_path, settings):
+def test_an_interrupted_training_resumes_bitwise(clubs, tmp_path, settings):
     given = {**TINY, "train.steps": 8, "train.checkpoint_every": 2, "train.eval_every": 2, **settings}
 
     def die(event: str, **facts: Any) -> None:
@@ -116,23 +117,23 @@ def test_a_training_that_died_ends_as_if_it_had_not(clubs, tmp_path, settings):
     with suppress(Died):
         harken.train(clubs, out=tmp_path / "broken", settings=given, listen=die)
     harken.train(tmp_path / "broken", resume=True)
-    ends = [run_folder.sha256(tmp_path / name / "model.safetensors") for name in ("whole", "broken")]
+    ends = [sha256_of(tmp_path / name / "model.safetensors") for name in ("whole", "broken")]
     assert ends[0] == ends[1]
 
 
-def test_a_networkx_graph_is_trained_on_as_it_is(tmp_path):
+def test_a_networkx_graph_can_be_trained_on(tmp_path):
     made = harken.train(two_clubs(), out=tmp_path / "run", settings=TINY)
     assert made.recipe.data.kind == "graph"
     assert made.classify("m0")[0]["label"] == "north"
 
 
-def test_a_networkx_graph_with_directions_is_heard_along_them_unless_it_is_said_otherwise(tmp_path):
+def test_messages_follow_the_edges_of_a_directed_networkx_graph_unless_overridden(tmp_path):
     G, few = nx.DiGraph(two_clubs()), {**TINY, "train.steps": 2}
     assert harken.train(G, out=tmp_path / "one", settings=few).recipe.data.directed
     assert not harken.train(G, out=tmp_path / "both", settings={**few, "data.directed": False}).recipe.data.directed
 
 
-def test_a_node_whose_name_is_also_a_files_is_a_node_whatever_was_asked_before(clubs, tmp_path, monkeypatch):
+def test_a_node_with_the_name_of_a_file_is_a_node_independent_of_earlier_calls(clubs, tmp_path, monkeypatch):
     made = harken.train(clubs, out=tmp_path / "run", settings={**TINY, "train.steps": 2})
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m7").write_text("no graph")
@@ -140,7 +141,7 @@ def test_a_node_whose_name_is_also_a_files_is_a_node_whatever_was_asked_before(c
     assert first == made.classify(["m8", "m7"])[1:] == made.classify(["m7"])
 
 
-def test_beside_its_own_graph_a_run_keeps_one_other(clubs, tmp_path):
+def test_a_run_caches_one_other_graph(clubs, tmp_path):
     made = harken.train(clubs, out=tmp_path / "run", settings={**TINY, "train.steps": 2})
     others = [str(folder(tmp_path / f"other{seed}", two_clubs(seed=seed))) for seed in (1, 2)]
     for other in others:
@@ -148,7 +149,7 @@ def test_beside_its_own_graph_a_run_keeps_one_other(clubs, tmp_path):
     assert {*made.__dict__["_graph"]} == {None, others[-1]}
 
 
-def test_edges_are_predicted_better_than_by_the_degrees(tmp_path):
+def test_edge_prediction_beats_the_degree_baseline(tmp_path):
     G = nx.stochastic_block_model([20] * 4, np.eye(4) * 0.55 + 0.01, seed=0)
     np.savez(tmp_path / "g.npz", edges=np.array(G.edges))
     settings = {**TINY, "train.steps": 200, "train.eval_every": 50, "model.d": 16}
@@ -166,7 +167,7 @@ def test_edges_are_predicted_better_than_by_the_degrees(tmp_path):
         made.classify([str(other)])
 
 
-def test_whole_graphs_get_a_label(tmp_path):
+def test_graphs_are_classified(tmp_path):
     every = [nx.cycle_graph(4 + g % 4) if g % 2 else nx.star_graph(3 + g % 4) for g in range(60)]
     of = np.repeat(np.arange(60), [len(G) for G in every])
     whole = np.array(nx.disjoint_union_all(every).edges)
@@ -176,11 +177,11 @@ def test_whole_graphs_get_a_label(tmp_path):
     assert [each[0]["label"] for each in made.classify(["7", "8"])] == ["ring", "star"]
 
 
-def test_numbers_of_nodes_are_learned(clubs, tmp_path):
+def test_node_values_are_regressed(clubs, tmp_path):
     settings = {**TINY, "data.label": "age", "data.features": ["height"], "train.steps": 5}
     made = harken.train(clubs, out=tmp_path / "run", settings=settings)
     assert made.metrics["test"].keys() == {"loss", "pearson", "spearman"}
-    assert made.facts["baseline"]["test"].keys() == {"mean of all", "mean of neighbours", "linear regression"}
+    assert made.facts["baseline"]["test"].keys() == {"mean of all", "mean of neighbors", "linear regression"}
     assert made.classify("m0")[0].keys() == {"label", "value"}
 
 
@@ -191,6 +192,6 @@ def test_models_are_compared_on_one_graph(clubs, tmp_path):
     assert all("accuracy" in row["metrics"] for row in found.rows)
 
 
-def test_what_is_written_about_a_run_says_what_its_numbers_mean(trained):
+def test_messages_about_a_run_state_the_meaning_of_its_numbers(trained):
     said = json.loads((trained.path / "labels.json").read_text())
     assert (said["ask"], said["labels"], said["features"]) == ("node", ["north", "south"], 2)

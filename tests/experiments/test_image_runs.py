@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import harken
-from harken import run_folder
-from harken.data.images import png
+from harken.data.images.files import decode_image, encode_png
 from harken.errors import BadInput
 from harken.experiments.choose import choose
-from harken.inference.answers.images import pixels_of
+from harken.files import sha256_of
+from harken.inference.answers.images import read_pixels
 
 TINY = {"model.d": 32, "model.layers": 1, "model.heads": 2, "model.patch": 4, "model.stem": "patch"}
 TINY |= {"train.threads": 1, "train.batch": 32, "train.lr": 3e-3}
@@ -47,38 +47,39 @@ def folder(tmp_path_factory) -> Path:
     for n, (x, label) in enumerate(zip(*spots(12, seed=1), strict=True)):
         path = home / ["left", "right", "below"][label] / f"{n}.png"
         path.parent.mkdir(exist_ok=True)
-        path.write_bytes(png.write(x))
+        path.write_bytes(encode_png(x))
     return home
 
 
-def test_it_learns_and_is_told_beside_what_costs_nothing(trained):
+def test_an_image_model_beats_the_baselines(trained):
     free = trained.facts["baseline"]["test"]
     assert trained.metrics["test"]["accuracy"] > free["most frequent label"]["accuracy"] + 0.3
-    assert set(free) == {"most frequent label", "nearest mean picture", "regression on pixels"}
+    assert set(free) == {"most frequent label", "nearest mean image", "regression on pixels"}
     assert set(trained.facts["parts"]["test"]) == {"left", "right", "below"}
     assert trained.facts["audit"]["passed"]
     assert trained.facts["data"]["images"]["train"] > 200
 
 
-def test_the_report_shows_held_out_pictures_as_they_are(trained):
+def test_the_report_shows_held_out_images(trained):
     page = (trained.path / "report.html").read_text()
     sources = page.split('src="data:image/png;base64,')[1:]
     assert len(sources) == 10
     import base64
+    from io import BytesIO
 
-    opened = trained.recipe.open(trained.tokenizer).splits["test"].pixels[:, 0].numpy()
+    opened = trained.recipe.load_data(trained.tokenizer).splits["test"].pixels[:, 0].numpy()
     for source in sources:
-        pixels = png.read(base64.b64decode(source.partition('"')[0]))[..., 0]
+        pixels = decode_image(BytesIO(base64.b64decode(source.partition('"')[0])))[..., 0]
         assert any(np.array_equal(pixels, x) for x in opened)
     assert "images" in page
     assert "8 x 8 grey, 3 labels" in page
 
 
-def test_a_run_names_files_arrays_and_places_in_arrays_alike(trained, array, folder):
+def test_files_arrays_and_paths_into_arrays_give_the_same_labels(trained, array, folder):
     x, _ = spots()
     path = sorted(folder.rglob("*.png"))[0]
     again = harken.load(trained.path)
-    by_path, by_pixels = again.classify(path), again.classify([png.read(path.read_bytes())])[0]
+    by_path, by_pixels = again.classify(path), again.classify([decode_image(path)])[0]
     assert by_path == by_pixels == trained.classify(str(path))
     assert sum(said["probability"] for said in by_path) == pytest.approx(1)
     assert {said["label"] for said in by_path} == {"left", "right", "below"}
@@ -89,19 +90,19 @@ def test_a_run_names_files_arrays_and_places_in_arrays_alike(trained, array, fol
         again.classify([np.zeros((8, 8))])
 
 
-def test_an_array_that_has_changed_is_read_again(tmp_path):
+def test_a_changed_array_is_read_again(tmp_path):
     for level in (3, 9):
         np.savez(tmp_path / "a.npz", x=np.full((2, 4, 4), level, np.uint8), y=np.arange(2))
         os.utime(tmp_path / "a.npz", (level, level))
-        assert pixels_of(f"{tmp_path}/a.npz[0]").max() == level
+        assert read_pixels(f"{tmp_path}/a.npz[0]").max() == level
 
 
-def test_a_dark_array_is_as_dark_as_what_was_learned_from(tmp_path):
+def test_an_array_is_scaled_like_the_training_images(tmp_path):
     np.savez(tmp_path / "a.npz", x=np.full((2, 4, 4), 8), y=np.arange(2))
-    assert [int(pixels_of(f"{tmp_path}/a.npz[0]", white).max()) for white in (16, 255)] == [128, 8]
+    assert [int(read_pixels(f"{tmp_path}/a.npz[0]", white).max()) for white in (16, 255)] == [128, 8]
 
 
-def test_a_trace_has_what_each_patch_looked_at(trained, folder):
+def test_a_trace_has_the_attention_of_each_patch(trained, folder):
     trace = trained.trace(str(sorted(folder.rglob("*.png"))[0]))
     A = trace.attention("self", layer=0, head=0)
     wide = 8 // 4
@@ -110,7 +111,7 @@ def test_a_trace_has_what_each_patch_looked_at(trained, folder):
     assert A.sum(-1).tolist() == pytest.approx([1] * wide**2)
 
 
-def test_other_pictures_are_judged_by_their_own_labels(trained, folder):
+def test_other_images_are_evaluated_with_their_own_labels(trained, folder):
     score, free = trained.evaluate("test", data=str(folder))
     right = [trained.classify(path)[0]["label"] == path.parent.name for path in sorted(folder.rglob("*.png"))]
     assert score.protocol["images"] == 12
@@ -118,12 +119,12 @@ def test_other_pictures_are_judged_by_their_own_labels(trained, folder):
     assert free
 
 
-def test_the_repeated_recipe_gives_the_same_weights(trained, tmp_path):
+def test_a_repeated_recipe_gives_the_same_weights(trained, tmp_path):
     again = harken.train(trained.path / "recipe.toml", out=tmp_path / "again")
-    assert run_folder.sha256(again.path / "model.safetensors") == run_folder.sha256(trained.path / "model.safetensors")
+    assert sha256_of(again.path / "model.safetensors") == sha256_of(trained.path / "model.safetensors")
 
 
-def test_a_run_is_the_beginning_of_another_with_other_labels_and_a_frozen_body_stays(trained, folder, tmp_path):
+def test_a_run_initializes_another_with_other_labels_and_a_frozen_body_is_unchanged(trained, folder, tmp_path):
     settings = {"from": str(trained.path), "transfer": "frozen", "train.steps": 5, "train.batch": 4, "data.valid": 0}
     (tmp_path / "two").mkdir()
     for n, name in enumerate(("left", "right", "below")):
@@ -137,14 +138,14 @@ def test_a_run_is_the_beginning_of_another_with_other_labels_and_a_frozen_body_s
     assert all((old[name] == new[name]).all() for name in old)
 
 
-def test_settings_are_compared_on_the_same_pictures(array, tmp_path):
+def test_settings_are_compared_on_the_same_images(array, tmp_path):
     axes = {"model.positions": ["learned", "sinusoid", "none"]}
     found = harken.compare(array, axes, settings={**TINY, "train.steps": 8}, seeds=1, out=tmp_path / "c")
     assert [row["settings"]["model.positions"] for row in found.rows] == axes["model.positions"]
     assert all(0 <= row["metrics"]["accuracy"] <= 1 for row in found.rows)
 
 
-def test_pictures_are_recognised_and_a_recipe_is_chosen_for_them(array, folder):
+def test_images_are_detected_and_get_their_recipe(array, folder):
     for data in (array, folder):
         chosen = choose(str(data))
         assert (chosen.recipe.data.kind, chosen.recipe.model.kind, chosen.recipe.task.kind) == (
@@ -152,4 +153,4 @@ def test_pictures_are_recognised_and_a_recipe_is_chosen_for_them(array, folder):
             "vit",
             "image",
         )
-        assert chosen.guess is not None
+        assert chosen.detection is not None

@@ -8,26 +8,26 @@ SMALL = {"model.d": 32, "model.layers": 1, "model.heads": 2, "train.steps": 4, "
 BIRD = {"model.structure": "bigbird", "model.block_size": 16, "model.random_blocks": 1, "model.context": 100}
 
 
-def test_a_language_model_with_blocks_is_trained_audited_and_writes_what_its_whole_pass_says(tmp_path):
+def test_a_block_sparse_language_model_is_trained_audited_and_generates_as_in_a_full_pass(tmp_path):
     (tmp_path / "tales.txt").write_text("\n\n".join(tales(60)))
     run = harken.train(tmp_path / "tales.txt", out=tmp_path / "run", settings=SMALL | BIRD)
     audit = harken.audit(run.path)
     assert audit.passed, audit.checks
-    assert {"causal", "packed", "padded", "cached"} <= {
+    assert {"causal", "packing", "padding", "cache"} <= {
         check.name for check in audit.checks if check.outcome == "passed"
     }
-    written = run.generate("Once", tokens=60, temperature=0)
+    written = run.generate("Once", max_new_tokens=60, temperature=0)
     assert [run.next("Once" + written[:n], 1)[0]["text"] for n in (5, 40)] == [written[5], written[40]]
 
 
-def test_packed_documents_with_blocks_are_learned_from(tmp_path):
+def test_packed_documents_work_with_block_sparse_attention(tmp_path):
     (tmp_path / "tales.txt").write_text("\n\n".join(tales(60)))
     packed = {"data.batching": "packed", "data.documents": "blank"}
     run = harken.train(tmp_path / "tales.txt", out=tmp_path / "run", settings=SMALL | BIRD | packed)
     assert run.metrics["valid"]["loss"] < 6
 
 
-def test_long_texts_with_labels_are_learned_and_classified(tmp_path):
+def test_long_labelled_texts_are_classified(tmp_path):
     rows = [(" ".join([text] * 8), label) for text, label in opinions(120)]
     (tmp_path / "long.tsv").write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows))
     settings = SMALL | BIRD | {"data.max_length": 100, "data.kind": "table"}

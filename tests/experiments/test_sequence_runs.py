@@ -19,12 +19,12 @@ def learned(name, folder, steps):
     return train(file, out=folder / name, settings={**TINY, "train.steps": steps})
 
 
-def test_copying_is_learned_without_a_mistake(tmp_path):
+def test_copying_is_learned_exactly(tmp_path):
     made = learned("copy", tmp_path, 350)
     assert made.metrics["valid"]["exact_match"] == 1.0
 
 
-def test_reversing_is_learned_without_a_mistake_and_looks_along_the_anti_diagonal(tmp_path):
+def test_reversing_is_learned_exactly_with_anti_diagonal_attention(tmp_path):
     made = learned("reverse", tmp_path, 550)
     assert made.metrics["valid"]["exact_match"] == 1.0
     trace = made.trace("a b c d e f")

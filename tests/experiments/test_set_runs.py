@@ -11,7 +11,7 @@ import harken
 from harken.errors import BadInput
 from harken.experiments.audit.audit import audit
 from harken.experiments.choose import choose
-from harken.tasks.sets import answers, bag
+from harken.tasks.sets import predict, summary_features
 
 TINY = {"model.size": "tiny", "train.threads": 1, "train.batch": 16, "train.lr": 5e-3}
 
@@ -46,21 +46,21 @@ def measured(tmp_path_factory) -> harken.Run:
     return harken.train(table, out=tmp_path_factory.mktemp("runs") / "r", settings={**TINY, "train.steps": 60})
 
 
-def test_it_learns_what_means_and_spreads_do_not_tell(trained):
+def test_a_set_model_learns_what_means_and_deviations_do_not_show(trained):
     free, found = trained.facts["baseline"]["test"], trained.metrics["test"]
-    assert set(free) == {"most frequent label", "regression on means and spreads"}
+    assert set(free) == {"most frequent label", "regression on means and standard deviations"}
     assert found["accuracy"] > 0.9
-    assert free["regression on means and spreads"]["accuracy"] < 0.8
+    assert free["regression on means and standard deviations"]["accuracy"] < 0.8
     assert trained.facts["data"]["unit"] == "sets"
 
 
-def test_the_audit_proves_that_order_neighbours_and_padding_change_nothing(trained):
+def test_the_audit_checks_permutation_batching_and_padding(trained):
     found = {check["name"]: check["outcome"] for check in trained.facts["audit"]["checks"]}
     proved = {name for name, outcome in found.items() if outcome == "passed"}
-    assert proved == {"padded", "permuted", "batched", "accumulated"}
+    assert proved == {"padding", "permutation", "batching", "accumulation"}
 
 
-def test_the_audit_finds_a_model_that_counts_places(trained):
+def test_the_audit_detects_a_model_that_uses_positions(trained):
     model = harken.load(trained.path).model
 
     class Counting(type(model.body)):
@@ -68,21 +68,21 @@ def test_the_audit_finds_a_model_that_counts_places(trained):
             return super().forward(x + 0.1 * torch.arange(x.shape[1])[:, None], lengths)
 
     model.body.__class__ = Counting
-    assert [check.name for check in audit(model).checks if check.outcome == "failed"] == ["permuted"]
+    assert [check.name for check in audit(model).checks if check.outcome == "failed"] == ["permutation"]
 
 
-def test_the_metrics_of_labels_and_numbers_are_scikit_learns(trained, measured):
+def test_metrics_match_scikit_learn(trained, measured):
     for made in (trained, measured):
-        opened = made.recipe.open(made.tokenizer)
+        opened = made.recipe.load_data(made.tokenizer)
         part, words = opened.splits["test"], made.tokenizer
-        y, found = answers(made.model, part), made.metrics["test"]
+        y, found = predict(made.model, part), made.metrics["test"]
         if words.answer == "label":
             pooled = made.evaluate("test").metrics
             assert pooled["accuracy"] == pytest.approx((y.argmax(1).numpy() == part.targets).mean())
             assert pooled["f1"] == pytest.approx(f1_score(part.targets, y.argmax(1), pos_label=1))
             continue
         gold, said = (
-            x * words.spread + words.mean for x in (part.targets[:, 0].astype(float), y[:, 0].double().numpy())
+            x * words.std + words.mean for x in (part.targets[:, 0].astype(float), y[:, 0].double().numpy())
         )
         assert found["r2"] == pytest.approx(r2_score(gold, said), abs=1e-4)
         assert found["mse"] == pytest.approx(mean_squared_error(gold, said), rel=1e-4)
@@ -92,15 +92,15 @@ def test_the_metrics_of_labels_and_numbers_are_scikit_learns(trained, measured):
         assert found["r2"] > free["mean of all"]["r2"]
 
 
-def test_a_bag_is_the_mean_and_the_spread_of_each_column_and_the_size(trained):
-    part = trained.recipe.open(trained.tokenizer).splits["test"]
-    for row, start, stop in zip(bag(part).x, part.starts, part.starts[1:], strict=False):
+def test_the_baseline_features_are_mean_deviation_and_size(trained):
+    part = trained.recipe.load_data(trained.tokenizer).splits["test"]
+    for row, start, stop in zip(summary_features(part).x, part.starts, part.starts[1:], strict=False):
         own = part.rows[start:stop].double().numpy()
         expected = [*own.mean(0), *own.std(0), np.log(len(own))]
         np.testing.assert_allclose(row.numpy(), expected, atol=1e-6)
 
 
-def test_a_run_answers_tables_single_sets_and_arrays_alike(trained, tmp_path):
+def test_tables_single_sets_and_arrays_give_the_same_answers(trained, tmp_path):
     other = windows(tmp_path / "other.csv", 6, seed=5, label=False)
     every = trained.classify(str(other))
     assert len(every) == 6
@@ -116,14 +116,14 @@ def test_a_run_answers_tables_single_sets_and_arrays_alike(trained, tmp_path):
         trained.classify(f"{other}[w7]")
 
 
-def test_a_number_comes_in_its_own_units(measured, tmp_path):
+def test_a_regression_target_has_its_unit(measured, tmp_path):
     other = windows(tmp_path / "other.csv", 4, seed=5, label=False)
     said = [found[0]["value"] for found in measured.classify(str(other))]
     assert {found[0]["label"] for found in measured.classify(str(other))} == {"kind"}
     assert 0.5 < np.mean(said) < 7
 
 
-def test_other_sets_are_judged_by_their_own_labels(trained, tmp_path):
+def test_other_sets_are_evaluated_with_their_own_labels(trained, tmp_path):
     other = windows(tmp_path / "other.csv", 20, seed=6)
     score, free = trained.evaluate("test", data=str(other))
     said = [found[0]["label"] for found in trained.classify(str(other))]
@@ -142,7 +142,7 @@ def test_settings_are_compared_on_the_same_sets(table, tmp_path):
     assert all(0 <= row["metrics"]["accuracy"] <= 1 for row in found.rows)
 
 
-def test_a_run_is_the_beginning_of_another_on_the_same_columns(trained, tmp_path):
+def test_a_run_initializes_another_on_the_same_columns(trained, tmp_path):
     settings = {"from": str(trained.path), "transfer": "frozen", "train.steps": 5, "data.test": 0}
     made = harken.train(windows(tmp_path / "more.csv", 60, seed=3), out=tmp_path / "run", settings=settings)
     assert made.tokenizer.centre == trained.tokenizer.centre
@@ -150,7 +150,7 @@ def test_a_run_is_the_beginning_of_another_on_the_same_columns(trained, tmp_path
     assert all((old[name] == new[name]).all() for name in old)
 
 
-def test_a_column_that_is_named_makes_sets_of_a_table_that_looks_like_another(tmp_path):
+def test_a_group_column_makes_sets_of_a_table(tmp_path):
     path = windows(tmp_path / "a.csv")
     path.write_text(path.read_text().replace("window,", "colour,"))
     assert choose(str(path)).recipe.data.kind != "sets"
@@ -161,12 +161,12 @@ def test_a_column_that_is_named_makes_sets_of_a_table_that_looks_like_another(tm
     assert choose(str(pairs), {"data.group": "far"}).recipe.data.kind == "pairs"  # whose groups are judged apart
 
 
-def test_what_is_not_traced_is_said_in_one_line(trained):
+def test_an_unsupported_trace_is_refused_in_one_line(trained):
     with pytest.raises(BadInput, match="this run says what a set of rows is; what it looks at is not traced"):
         trained.trace("a text")
 
 
-def test_the_report_names_sets_that_the_next_command_takes(trained):
+def test_the_suggested_command_accepts_the_sets_of_the_report(trained):
     example = trained.facts["example"]
     assert trained.classify(example)[0]["label"] in ("against", "together")
     assert "windows.csv[w" in (trained.path / "report.html").read_text()

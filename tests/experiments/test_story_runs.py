@@ -11,14 +11,15 @@ import pytest
 import torch
 
 import harken
-from harken import registry, run_folder
+from harken import registry
 from harken.cli import main
-from harken.data.stories.batch import Shelf
+from harken.data.stories.batch import StoryTable
 from harken.data.synthetic.stories import stories
 from harken.errors import BadInput
 from harken.experiments.choose import choose
 from harken.experiments.demos import stories as demo_stories
-from harken.tasks.answer import scores
+from harken.files import sha256_of
+from harken.tasks.answer import predict
 
 KINDS = sorted(registry.BUILT_IN["model of stories"])
 TINY = {"train.threads": 1, "train.batch": 16, "data.tasks": 1, "task.linear_start": 1}
@@ -54,17 +55,17 @@ def memnet(folder, tmp_path_factory) -> harken.Run:
     return harken.train(folder, out=tmp_path_factory.mktemp("runs") / "memnet", settings=settings)
 
 
-def test_every_kind_of_model_learns_answers_and_is_judged_beside_the_free_ones(trained):
+def test_every_story_model_beats_the_baselines(trained):
     free = trained.facts["baseline"]["test"]
-    assert free.keys() == {"most frequent answer", "most frequent to this question", "answer named last"}
+    assert free.keys() == {"most frequent answer", "most frequent answer to this question", "answer named last"}
     assert trained.metrics["test"]["loss"] < math.log(len(trained.tokenizer.labels)) - 0.2
     assert 0 < trained.metrics["test"]["accuracy"] <= 1
     assert trained.facts["audit"]["passed"]
-    assert "accumulated" in trained.facts["audit"]["summary"]
+    assert "accumulation" in trained.facts["audit"]["summary"]
     assert "accuracy" in (trained.path / "report.html").read_text()
 
 
-def test_a_loaded_run_gives_the_same_answers_and_judges_other_files(trained, folder):
+def test_a_loaded_run_gives_the_same_answers_and_evaluates_other_files(trained, folder):
     asked = ("Where will Otto go?", "Otto is hungry.\nIda is tired.")
     again = harken.load(trained.path)
     assert again.ask(*asked) == trained.ask(*asked)
@@ -74,15 +75,15 @@ def test_a_loaded_run_gives_the_same_answers_and_judges_other_files(trained, fol
     assert free
 
 
-def test_answers_that_were_never_learned_count_as_wrong(memnet, tmp_path):
+def test_unknown_answers_count_as_wrong(memnet, tmp_path):
     (tmp_path / "other.txt").write_text("1 Joe went to the kitchen.\n2 Where is Joe?\tkitchen\n3 Where is Joe?\tmoon\n")
     score, _ = memnet.evaluate("test", data=str(tmp_path / "other.txt"))
     assert score.metrics["accuracy"] == 0.5
-    assert score.protocol["answers not learned"] == 1
+    assert score.protocol["unknown_answers"] == 1
 
 
 @pytest.mark.parametrize(("epochs", "told"), [(1, 1), (0, 0)])
-def test_a_first_part_that_does_not_end_within_the_training_is_told(folder, tmp_path, epochs, told):
+def test_a_first_phase_longer_than_the_training_is_reported(folder, tmp_path, epochs, told):
     said = list[str]()
     settings = {**made("memnet"), "train.steps": 2, "task.linear_start": epochs}
     listen = lambda event, **facts: said.append(facts.get("text", ""))  # noqa: E731
@@ -90,7 +91,7 @@ def test_a_first_part_that_does_not_end_within_the_training_is_told(folder, tmp_
     assert len([text for text in said if "its first part, task.linear_start=1, does not end" in text]) == told
 
 
-def test_tasks_learned_together_are_judged_apart(folder, tmp_path):
+def test_jointly_trained_tasks_are_evaluated_separately(folder, tmp_path):
     settings = {**made("memnet"), "train.steps": 2, "data.tasks": [1, 15]}
     parts = harken.train(folder, out=tmp_path / "both", settings=settings).facts["parts"]["test"]
     assert list(parts) == ["task 1", "task 15"]
@@ -98,7 +99,7 @@ def test_tasks_learned_together_are_judged_apart(folder, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["memnet", "gpt"])
-def test_a_training_that_died_ends_as_if_it_had_not(folder, tmp_path, kind):
+def test_an_interrupted_training_resumes_bitwise(folder, tmp_path, kind):
     class Died(Exception):
         """What stands in for a kill."""
 
@@ -111,12 +112,12 @@ def test_a_training_that_died_ends_as_if_it_had_not(folder, tmp_path, kind):
     with suppress(Died):
         harken.train(folder, out=tmp_path / "died", settings=settings, listen=die)
     harken.train(tmp_path / "died", resume=True)
-    assert run_folder.sha256(tmp_path / "died" / "model.safetensors") == run_folder.sha256(
+    assert sha256_of(tmp_path / "died" / "model.safetensors") == sha256_of(
         whole.path / "model.safetensors"
     )
 
 
-def test_the_recipe_for_stories_is_a_memory_network_and_each_other_model_has_its_own(folder):
+def test_the_default_story_model_is_a_memory_network_and_each_model_has_its_recipe(folder):
     found = choose(str(folder)).recipe
     assert (found.data.kind, found.model.kind, found.task.kind) == ("stories", "memnet", "answer")
     assert (found.model.residual, found.model.time, found.model.tying) == (True, True, "adjacent")
@@ -133,7 +134,7 @@ def test_models_are_compared_on_the_same_stories(folder, tmp_path):
 # --- asked line by line -----------------------------------------------------------------------------------------------
 
 
-def test_a_story_is_written_line_by_line_and_answers_change_with_it(memnet):
+def test_a_story_can_be_extended_line_by_line(memnet):
     story = memnet.story(["Joe went to the kitchen."])
     assert story.ask("Where is Joe?")["answer"] == "kitchen"
     found = story.write("Joe went to the garden.").ask("Where is Joe?")
@@ -144,7 +145,7 @@ def test_a_story_is_written_line_by_line_and_answers_change_with_it(memnet):
     assert found["hops"][-1][1] > 0.5
 
 
-def test_gradients_reach_every_line_that_was_written_and_the_words_of_the_model(memnet):
+def test_gradients_flow_to_every_line_and_to_the_embeddings(memnet):
     story = memnet.story(["Joe went to the kitchen.", "Mary went to the office.", "Joe went to the garden."])
     story.memory = [line.detach().requires_grad_() for line in story.memory]
     story.scores("Where is Joe?")[0].backward()
@@ -156,38 +157,38 @@ def test_gradients_reach_every_line_that_was_written_and_the_words_of_the_model(
     memnet.model.zero_grad()
 
 
-def test_line_by_line_is_the_same_as_the_batch_that_judges(memnet, folder):
-    part = memnet.recipe.open(memnet.tokenizer).splits["test"]
+def test_line_by_line_answers_equal_batched_ones(memnet, folder):
+    part = memnet.recipe.load_data(memnet.tokenizer).splits["test"]
     picks = [5, 17, 60]
-    expected = scores(memnet.model, Shelf(part, memnet.recipe.model.memory), torch.tensor(picks).numpy())
+    expected = predict(memnet.model, StoryTable(part, memnet.recipe.model.memory), torch.tensor(picks).numpy())
     for n, y in zip(picks, expected, strict=True):
-        told = memnet.story(part.asked[n].lines).scores(part.asked[n].question)
+        told = memnet.story(part.questions[n].lines).scores(part.questions[n].question)
         torch.testing.assert_close(told.detach(), y, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("context", ["", "\n \n", "1 Where is Joe?\tgarage\t1\n"], ids=repr)
-def test_a_story_without_a_line_is_not_answered(memnet, context):
+def test_an_empty_story_is_refused(memnet, context):
     with pytest.raises(BadInput, match="the story: there is no line in it; tell one before it is asked"):
         memnet.ask("Where is Joe?", context)
     with pytest.raises(BadInput, match="there is no line in it"):
         memnet.story().ask("Where is Joe?")
 
 
-def test_questions_before_the_first_line_are_learned_from_and_not_shown(tmp_path):
+def test_questions_before_the_first_line_are_trained_on_and_not_sampled(tmp_path):
     told = "1 Where is hat {0}?\t{1}\t\n2 Joe has {0} hats.\n"
     (tmp_path / "my.txt").write_text("".join(told.format(n, ("garage", "kitchen")[n % 2]) for n in range(40)))
     made = harken.train(tmp_path / "my.txt", out=tmp_path / "run", settings={"train.steps": 1, "train.threads": 1})
     assert (made.facts["kind"], made.metrics.keys()) == ("memnet", {"valid", "test"})
 
 
-def test_lines_beyond_the_memory_weigh_nothing(memnet):
+def test_lines_beyond_the_memory_have_weight_0(memnet):
     many = memnet.recipe.model.memory + 3
     found = memnet.story(["Mary ran to the office."] * many).ask("Where is Mary?")
     assert found["answer"] == "office"
     assert all(len(hop) == many and hop[:3] == [0, 0, 0] for hop in found["hops"])
 
 
-def test_only_the_vectors_of_lines_that_may_be_looked_at_are_kept(memnet):
+def test_only_the_vectors_within_the_memory_are_kept(memnet):
     said = [f"{who} went to the {where}." for who in ("Joe", "Mary") for where in ("kitchen", "garden") * 4]
     latest = said[-memnet.recipe.model.memory :]
     whole, end = memnet.story(said), memnet.story(latest)
@@ -198,7 +199,7 @@ def test_only_the_vectors_of_lines_that_may_be_looked_at_are_kept(memnet):
 @pytest.mark.parametrize(
     ("line", "said"), [("  ", "line='  ': there is no word in it; give a line"), (3, "line=3: a text is accepted")]
 )
-def test_what_is_no_line_is_refused(memnet, line, said):
+def test_an_invalid_line_is_refused(memnet, line, said):
     with pytest.raises(BadInput, match=said):
         memnet.story().write(line)
 
@@ -218,7 +219,7 @@ def called(monkeypatch, capsys):
     return call
 
 
-def test_ask_answers_the_questions_of_a_file_and_shows_what_each_hop_read(memnet, called, tmp_path):
+def test_ask_answers_the_questions_of_a_file_with_the_lines_of_each_hop(memnet, called, tmp_path):
     story = "1 Joe went to the kitchen.\n2 Joe ran to the garden.\n3 Where is Joe?\tgarden\t2\n"
     (tmp_path / "joe.txt").write_text(story)
     code, out, _ = called("ask", memnet.path, tmp_path / "joe.txt")
@@ -231,7 +232,7 @@ def test_ask_answers_the_questions_of_a_file_and_shows_what_each_hop_read(memnet
     assert "right is garden" in answer
 
 
-def test_ask_takes_questions_and_tells_words_it_has_never_seen(memnet, called, tmp_path):
+def test_ask_answers_questions_and_reports_unknown_words(memnet, called, tmp_path):
     (tmp_path / "joe.txt").write_text("Joe went to the kitchen.\nThe zebra ran to the garden.\n")
     _, out, _ = called("ask", memnet.path, tmp_path / "joe.txt", "Where is Joe?", "Where is Mary?", "--json")
     first, second = json.loads(out)["answers"]
@@ -239,7 +240,7 @@ def test_ask_takes_questions_and_tells_words_it_has_never_seen(memnet, called, t
     assert second["question"] == "Where is Mary?"
 
 
-def test_ask_says_in_one_line_what_is_wrong(memnet, called, tmp_path):
+def test_ask_reports_an_error_in_one_line(memnet, called, tmp_path):
     (tmp_path / "two.txt").write_text("1 Joe ran to the garden.\n1 Mary ran to the office.\n")
     code, _, err = called("ask", memnet.path, tmp_path / "two.txt", "Where is Joe?")
     assert code == 2
@@ -254,7 +255,7 @@ def test_ask_says_in_one_line_what_is_wrong(memnet, called, tmp_path):
 # --- the demo ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_demo_reads_the_lectures_story_in_hops(monkeypatch, tmp_path):
+def test_the_demo_answers_the_lectures_story_in_hops(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(demo_stories, "QUESTIONS", 60)
     monkeypatch.setattr(demo_stories, "SETTINGS", {"train.steps": 3, "train.threads": 1, "model.hops": 2})

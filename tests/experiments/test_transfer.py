@@ -12,8 +12,8 @@ from harken.errors import BadInput, BadRun, BadSetting
 from harken.experiments import transfer
 from harken.experiments.choose import choose
 from harken.experiments.train import prepare
-from harken.models.heads import BERTShape, GPTShape, Outputs, RNNShape
-from harken.training.optimizers import depths, optimizer
+from harken.models.heads import BERTHeadSettings, GPTHeadSettings, Outputs, RNNHeadSettings
+from harken.training.optimizers import depth_from_output, build_optimizer
 from harken.training.settings import Train
 
 
@@ -21,7 +21,7 @@ def quiet(*_, **__) -> None:
     pass
 
 
-def test_a_run_begun_from_another_has_its_shape_its_words_and_its_weights(tales, folders):
+def test_a_run_started_from_another_has_its_architecture_tokenizer_and_weights(tales, folders):
     first = harken.load(folders["char"])
     recipe = choose(str(tales), {"from": str(folders["char"]), "train.steps": 1}).recipe
     opened, trainer = prepare(recipe, quiet)
@@ -31,24 +31,24 @@ def test_a_run_begun_from_another_has_its_shape_its_words_and_its_weights(tales,
         assert torch.equal(mine.cpu(), other.cpu())
 
 
-def test_from_scratch_it_has_the_shape_and_the_words_alone(tales, folders):
+def test_from_scratch_it_has_only_the_architecture_and_the_tokenizer(tales, folders):
     settings = {"from": str(folders["char"]), "transfer": "scratch", "train.steps": 1}
     _, trainer = prepare(choose(str(tales), settings).recipe, quiet)
     first = harken.load(folders["char"])
     assert not torch.equal(trainer.model.embed.weight.cpu(), first.model.embed.weight.cpu())
 
 
-def test_where_a_run_began_is_kept_in_its_recipe_and_read_again(tales, folders, tmp_path):
+def test_the_starting_run_is_stored_in_the_recipe(tales, folders, tmp_path):
     made = harken.train(str(tales), out=tmp_path / "next", settings={"from": str(folders["char"]), "train.steps": 2})
     kept = recipes.read(made.path / "recipe.toml")
     assert kept["from"] == str(folders["char"])
     weights = hashlib.sha256((folders["char"] / "model.safetensors").read_bytes()).hexdigest()
-    assert recipes.resolve(("it", kept)).start == recipes.Start(str(folders["char"]), "finetune", weights)
-    other = recipes.resolve(("it", kept), ("given", {"from": str(folders["word"])}))
-    assert other.start == recipes.Start(str(folders["word"]), "finetune")  # the fingerprint was that of another run
+    assert recipes.resolve(("it", kept)).start == recipes.InitialWeights(str(folders["char"]), "finetune", weights)
+    other = recipes.resolve(("it", kept), ("override", {"from": str(folders["word"])}))
+    assert other.start == recipes.InitialWeights(str(folders["word"]), "finetune")  # the fingerprint was that of another run
 
 
-def test_a_recipe_file_takes_the_shape_of_the_run_it_names_and_its_paths_are_seen_from_it(tales, folders, tmp_path):
+def test_a_recipe_file_inherits_from_a_run_relative_to_its_folder(tales, folders, tmp_path):
     shape = harken.load(folders["char"]).recipe.model
     (tmp_path / "first").symlink_to(folders["char"])
     file = tmp_path / "my.toml"
@@ -59,18 +59,18 @@ def test_a_recipe_file_takes_the_shape_of_the_run_it_names_and_its_paths_are_see
     prepare(recipe, quiet)  # the weights fit
 
 
-def test_a_shipped_recipe_takes_the_shape_of_the_run_too(tales, folders):
+def test_a_shipped_recipe_inherits_from_a_run(tales, folders):
     recipe = choose("char", {"data.path": str(tales), "from": str(folders["char"])}).recipe
     assert recipe.model == harken.load(folders["char"]).recipe.model
 
 
-def test_a_run_keeps_where_it_began_as_a_path_that_holds_from_anywhere(tales, folders, tmp_path, monkeypatch):
+def test_the_starting_run_is_stored_as_an_absolute_path(tales, folders, tmp_path, monkeypatch):
     monkeypatch.chdir(folders["char"].parent)
     made = harken.train(str(tales), out=tmp_path / "next", settings={"from": folders["char"].name, "train.steps": 2})
     assert recipes.read(made.path / "recipe.toml")["from"] == str(folders["char"])
 
 
-def test_labels_are_learned_from_a_run_at_a_rate_that_suits_what_learns(folders, tmp_path):
+def test_the_learning_rate_for_labels_depends_on_the_transfer(folders, tmp_path):
     (tmp_path / "my.csv").write_text("text,label\n" + "a good day,yes\na bad day,no\n" * 30)
     said = {"from": str(folders["char"])}
 
@@ -83,7 +83,7 @@ def test_labels_are_learned_from_a_run_at_a_rate_that_suits_what_learns(folders,
     assert rate(**{"train.lr": 0.5}) == 0.5
 
 
-def test_a_text_is_read_on_at_the_rate_of_its_recipe(tales, folders):
+def test_continued_training_on_text_uses_the_rate_of_its_recipe(tales, folders):
     begun, alone = (
         choose(str(tales), {"data.tokenizer": "char", **more}).recipe for more in ({"from": str(folders["char"])}, {})
     )
@@ -101,13 +101,13 @@ def test_a_text_is_read_on_at_the_rate_of_its_recipe(tales, folders):
         ({"from": 3}, (BadSetting, BadInput, BadRun), "3"),
     ],
 )
-def test_what_cannot_be_begun_from_is_refused_by_its_name(tales, folders, settings, error, said):
+def test_an_invalid_starting_run_is_refused(tales, folders, settings, error, said):
     given = {k: str(folders["char"]) if v == "GPT" else v for k, v in settings.items()}
     with pytest.raises(error, match=said):
         prepare(choose(str(tales), given).recipe, quiet)
 
 
-def test_settings_that_change_what_weights_mean_are_refused_unless_they_begin_by_chance(tales, folders):
+def test_settings_that_do_not_fit_the_weights_are_refused_unless_from_scratch(tales, folders):
     shape = harken.load(folders["char"]).recipe.model
     said = {"from": str(folders["char"]), "model.heads": 2 * shape.heads}
     with pytest.raises(BadSetting, match=rf"model.heads = {2 * shape.heads}: .* has {shape.heads}, .*transfer=scratch"):
@@ -116,7 +116,7 @@ def test_settings_that_change_what_weights_mean_are_refused_unless_they_begin_by
     prepare(choose(str(tales), {"from": str(folders["char"]), "model.dropout": 0.3}).recipe, quiet)
 
 
-def test_a_repeated_run_is_refused_other_weights_than_it_began_from(tales, folders, tmp_path):
+def test_a_repeated_run_refuses_changed_starting_weights(tales, folders, tmp_path):
     source = shutil.copytree(folders["char"], tmp_path / "source")
     made = harken.train(str(tales), out=tmp_path / "next", settings={"from": str(source), "train.steps": 1})
     shutil.rmtree(source)
@@ -125,7 +125,7 @@ def test_a_repeated_run_is_refused_other_weights_than_it_began_from(tales, folde
         harken.train(str(made.path / "recipe.toml"), out=tmp_path / "again")
 
 
-def test_a_run_goes_on_without_the_run_that_it_began_from(tales, folders, tmp_path):
+def test_a_run_resumes_without_its_starting_run(tales, folders, tmp_path):
     source = shutil.copytree(folders["char"], tmp_path / "source")
 
     def stop(kind, **_):
@@ -165,7 +165,7 @@ def labelled(tmp_path_factory):
 
 @pytest.mark.parametrize("source", ["three", "multilabel"])
 @pytest.mark.parametrize("table", TABLES)
-def test_labels_are_those_of_the_data_and_not_of_the_run_that_is_begun_from(labelled, tmp_path, table, source):
+def test_the_labels_are_those_of_the_data(labelled, tmp_path, table, source):
     header, line = TABLES[table]
     file = tmp_path / "my.csv"
     file.write_text("\n".join([header, *map(line, range(80))]) + "\n")
@@ -173,58 +173,58 @@ def test_labels_are_those_of_the_data_and_not_of_the_run_that_is_begun_from(labe
     asked = {"data.kind": "table", "data.text": names[:-1], "data.label": names[-1]}
     alone, _ = prepare(choose(str(file), asked).recipe, quiet)
     begun, trainer = prepare(choose(str(file), {**asked, "from": str(labelled[source])}).recipe, quiet)
-    for name in ("labels", "answer", "pair", "mean", "spread"):
-        assert getattr(begun.words, name) == getattr(alone.words, name)
-    assert begun.words.tokenizer.files() == harken.load(labelled[source]).tokenizer.tokenizer.files()
-    assert trainer.model.W_y.out_features == len(alone.words.labels)
+    for name in ("labels", "target_type", "pair", "mean", "std"):
+        assert getattr(begun.processor, name) == getattr(alone.processor, name)
+    assert begun.processor.tokenizer.files() == harken.load(labelled[source]).tokenizer.tokenizer.files()
+    assert trainer.model.W_y.out_features == len(alone.processor.labels)
 
 
 def headed():
-    return BERTShape(d=16, layers=3, heads=2, dropout=0.0).build(Outputs(50, 4))
+    return BERTHeadSettings(d=16, layers=3, heads=2, dropout=0.0).build(Outputs(50, 4))
 
 
-def test_a_frozen_body_gets_no_gradient_but_for_its_last_blocks(tmp_path, folders):
-    model, body = headed(), BERTShape(d=16, layers=3, heads=2, dropout=0.0).build(Outputs(50, 4)).body
+def test_a_frozen_body_is_trained_only_in_its_last_blocks(tmp_path, folders):
+    model, body = headed(), BERTHeadSettings(d=16, layers=3, heads=2, dropout=0.0).build(Outputs(50, 4)).body
     folder = tmp_path / "body"
     folder.mkdir()
     from harken import run_folder
 
     run_folder.write_tensors(folder / "model.safetensors", run_folder.weights(body))
     recipe = recipes.resolve(("x", {"train.unfreeze_last": 1}))
-    recipe = recipes.replace(recipe, start=recipes.Start(str(folder), "frozen"))
-    transfer.begin(model, recipe)
+    recipe = recipes.replace(recipe, start=recipes.InitialWeights(str(folder), "frozen"))
+    transfer.init_from_run(model, recipe)
     assert torch.equal(model.body.embed.weight, body.embed.weight)
     learning = {name for name, p in model.named_parameters() if p.requires_grad}
     assert all(name.startswith(("W_y.", "body.pooler", "body.stack.blocks.2.")) for name in learning)
     assert {"W_y.weight", "body.pooler.weight", "body.stack.blocks.2.mlp.W_1.weight"} <= learning
 
 
-def test_what_stands_behind_the_last_block_learns_with_it():
-    model = GPTShape(d=16, layers=2, heads=2).build(Outputs(50, 4))
+def test_the_layers_after_the_last_block_are_trained_with_it():
+    model = GPTHeadSettings(d=16, layers=2, heads=2).build(Outputs(50, 4))
     transfer._thaw(model.body.requires_grad_(False), 1)
     assert model.body.norm.weight.requires_grad
     assert not model.body.stack.blocks[0].mlp.W_1.weight.requires_grad
 
 
 @pytest.mark.parametrize(("many", "how"), [(1, "finetune"), (2, "frozen"), (1, "frozen")])
-def test_blocks_that_are_not_there_or_not_frozen_are_not_thawed(many, how):
+def test_unfreezing_needs_frozen_blocks(many, how):
     recipe = recipes.resolve(("x", {"train.unfreeze_last": many}))
-    recipe = recipes.replace(recipe, start=recipes.Start("gone", how))
-    model = RNNShape(d=16).build(Outputs(50, 4))
-    with pytest.raises(BadSetting, match=r"train\.unfreeze"):
-        transfer.begin(model, recipe, weights=False)
+    recipe = recipes.replace(recipe, start=recipes.InitialWeights("gone", how))
+    model = RNNHeadSettings(d=16).build(Outputs(50, 4))
+    with pytest.raises(BadSetting, match=r"train\.unfreeze_last"):
+        transfer.init_from_run(model, recipe, weights=False)
 
 
-def test_each_layer_learns_so_much_slower_than_the_one_above():
+def test_the_learning_rate_decays_per_layer():
     model = headed()
-    rule = optimizer(model, Train(layer_decay=0.5))
+    rule = build_optimizer(model, Train(layer_decay=0.5))
     share = {id(p): group["share"] for group in rule.param_groups for p in group["params"]}
     names = dict(model.named_parameters())
     assert share[id(names["W_y.weight"])] == 1
     assert [share[id(names[f"body.stack.blocks.{n}.mlp.W_1.weight"])] for n in (2, 1, 0)] == [0.5, 0.25, 0.125]
     assert share[id(names["body.embed.weight"])] == share[id(names["body.segments.weight"])] == 0.0625
-    assert set(depths(model)) == {id(p) for p in model.parameters()}
+    assert set(depth_from_output(model)) == {id(p) for p in model.parameters()}
 
 
-def test_layers_of_one_rate_share_their_groups():
-    assert len(optimizer(headed(), Train()).param_groups) == 2
+def test_layers_with_the_same_rate_share_a_parameter_group():
+    assert len(build_optimizer(headed(), Train()).param_groups) == 2

@@ -4,8 +4,8 @@ import pytest
 
 import harken
 from harken.data.pairs.source import PairSource
-from harken.data.pairs.trees import brackets
-from harken.data.tokenizers.pairs import apart
+from harken.data.pairs.trees import parse_brackets
+from harken.data.tokenizers.pairs import detach_punctuation
 from harken.errors import BadInput, BadSetting
 from harken.experiments.choose import choose
 
@@ -32,33 +32,33 @@ def run(file):
 
 
 def words_of(line: str) -> int:
-    found = brackets(line)
+    found = parse_brackets(line)
     return found[-1][2] if found else 0
 
 
-def test_a_tree_has_a_token_for_each_of_its_symbols(file):
-    data = choose(str(file), {"data.vocab_size": 300}).recipe.open()
+def test_a_tree_has_one_token_per_symbol(file):
+    data = choose(str(file), {"data.vocab_size": 300}).recipe.load_data()
     line = "(S (NP 1 2 )NP (VP 3 (ADVP 4 )ADVP )VP 5 )S"
-    assert data.tokenizers.target.words(data.tokenizers.encode_target(line)) == line.split()
+    assert data.tokenizers.target.token_texts(data.tokenizers.encode_target(line)) == line.split()
     assert data.tokenizers.decode_target(data.tokenizers.encode_target(line)) == line
     assert [len(data.tokenizers.encode_source(text)) - 1 for text in TEXTS] == [len(text.split()) for text in TEXTS]
-    assert max(map(len, data.tokenizers.target.words(range(data.tokenizers.target.vocab)))) == len("(ADVP")
+    assert max(map(len, data.tokenizers.target.token_texts(range(data.tokenizers.target.vocab)))) == len("(ADVP")
 
 
-def test_symbols_are_read_as_they_stand_and_words_with_their_signs_apart(file, tmp_path):
-    settings = PairSource(path=str(file), tokens="symbol", target_tokens="word")
-    both = settings.open().tokenizers
+def test_symbols_are_read_verbatim_and_words_are_split_from_punctuation(file, tmp_path):
+    settings = PairSource(path=str(file), tokenizer="symbol", target_tokenizer="word")
+    both = settings.load_data().tokenizers
     for name, made in both.files().items():
         (tmp_path / name).write_bytes(made)
-    for each in (both, settings.words(tmp_path)):
-        assert each.source.words(each.encode_source("the dog-up. ran")[:-1]) == ["the", "dog-up.", "ran"]
-        assert each.target.words(each.encode_target("(NP 1 )NP")) == apart("(NP 1 )NP").split()
-        assert each.missing("the dog-us. ran") == ["dog-us."]
+    for each in (both, settings.load_processor(tmp_path)):
+        assert each.source.token_texts(each.encode_source("the dog-up. ran")[:-1]) == ["the", "dog-up.", "ran"]
+        assert each.target.token_texts(each.encode_target("(NP 1 )NP")) == detach_punctuation("(NP 1 )NP").split()
+        assert each.unknown_pieces("the dog-us. ran") == ["dog-us."]
 
 
-def test_only_sources_are_split_by_chance_where_targets_are_symbols(file):
+def test_only_sources_get_bpe_dropout_if_targets_are_symbols(file):
     opened = (
-        choose(str(file), {"data.bpe_dropout": p, "data.tokenizer": "bpe", "data.vocab_size": 300}).recipe.open()
+        choose(str(file), {"data.bpe_dropout": p, "data.tokenizer": "bpe", "data.vocab_size": 300}).recipe.load_data()
         for p in (0.0, 0.5)
     )
     batches = [each.batches(8, 0) for each in opened]
@@ -67,35 +67,35 @@ def test_only_sources_are_split_by_chance_where_targets_are_symbols(file):
     assert not all(plain.source.equal(split.source) for plain, split in both)
 
 
-def test_every_answer_is_a_whole_tree_over_the_words_of_its_source(run):
+def test_every_answer_is_a_complete_tree_over_the_words_of_its_source(run):
     assert [words_of(line) for line in run.translate(TEXTS)] == [len(text.split()) for text in TEXTS]
     assert run.translate(TEXTS) == [run.translate(text) for text in TEXTS]
     for best in run.alternatives(TEXTS[3:], alternatives=4, temperature=1.5)[0]:
         assert words_of(best["text"]) == len(TEXTS[3].split())
 
 
-def test_the_judgement_tells_what_the_grammar_did(run):
+def test_the_protocol_reports_the_effect_of_the_grammar(run):
     score, _ = run.evaluate("valid")
     assert score.metrics["valid_trees"] == 1
     assert score.protocol["valid_trees_without_grammar"] < 1
 
 
-def test_a_beginning_that_no_tree_of_so_many_words_has_is_refused(run):
+def test_an_impossible_prefix_is_refused(run):
     assert run.translate("the dog ran", prefix="(S (NP 1").startswith("(S (NP 1 ")
     with pytest.raises(BadInput, match=r"no tree of 1 words begins so"):
         run.translate(["the dog ran", "hen"], prefix="(S (NP 1 2")
 
 
-def test_a_grammar_needs_a_token_for_each_bracket(file):
+def test_a_grammar_needs_one_token_per_bracket(file):
     settings = {"data.target_tokenizer": "bpe", "data.vocab_size": 300}
     found = choose(str(file), settings).recipe
     with pytest.raises(BadSetting, match=r"task.grammar=trees: .* set data.target_tokenizer=symbol"):
-        found.bind(found.open())
+        found.bind(found.load_data())
     free = choose(str(file), {**settings, "task.grammar": "none"}).recipe
-    assert free.bind(free.open()).data.tokenizers.target.kind == "bpe"
+    assert free.bind(free.load_data()).data.tokenizers.target.kind == "bpe"
 
 
-def test_trees_are_learned_by_every_family_of_pairs(file):
+def test_trees_are_learned_by_every_pair_model(file):
     for kind in ("rnn", "rnn-attention", "conv", "transformer"):
         found = choose(str(file), {"model.kind": kind}).recipe
         assert (found.task.grammar, found.model.shared) == ("trees", False)

@@ -1,4 +1,4 @@
-"""How well a prompt answers data of each kind: as answers given one by one are judged."""
+"""Few-shot evaluation: metrics equal those of answers that are computed one by one."""
 
 import json
 from dataclasses import replace
@@ -9,100 +9,106 @@ import pytest
 import harken
 from harken.errors import BadInput
 from harken.experiments.choose import choose
-from harken.inference.prompt import drawn
-from harken.inference.prompt_eval import Prompt, by_prompt, opened
+from harken.inference.prompt import draw_examples
+from harken.inference.prompt_eval import FewShotPrompt, evaluate_prompt, load_task
 from harken.tasks.metrics import classification, generation
 
-ASK = "Tale: {text} It is"
+TEMPLATE = "Tale: {text} It is"
 
 
 @pytest.fixture(params=["char", "lstm"])
 def run(request, folders):
-    made = harken.load(folders[request.param])
-    if made.model.context is not None:
-        made.model.context = 600
-    return made
+    loaded = harken.load(folders[request.param])
+    if loaded.model.context is not None:
+        loaded.model.context = 600
+    return loaded
 
 
 @pytest.fixture
 def table(tmp_path):
     lines = [f"the {word} went on {n}\t{n % 3 > 0:d}" for n in range(60) for word in ("king", "fox")]
     (tmp_path / "t.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n")
-    return opened(choose(str(tmp_path / "t.tsv")).recipe, None)
+    return load_task(choose(str(tmp_path / "t.tsv")).recipe, None)
 
 
-def test_labels_are_judged_as_the_answers_of_classify_are(run, table):
+def test_label_metrics_equal_those_of_classify(run, table):
     task, split = table
-    score = by_prompt(run, task, split, Prompt(ASK, labels={"0": "sad", "1": "glad"}))
+    score = evaluate_prompt(run, task, split, FewShotPrompt(TEMPLATE, labels={"0": "sad", "1": "glad"}))
     rows = task.data.splits[split].rows
-    said = run.classify([row.texts[0] for row in rows], prompt=ASK, labels=["sad", "glad"])
-    found = np.array([each[0]["label"] == "glad" for each in said])
+    messages = run.classify([row.texts[0] for row in rows], prompt=TEMPLATE, labels=["sad", "glad"])
+    predicted = np.array([labels[0]["label"] == "glad" for labels in messages])
     gold = np.array([row.labels[0] == "1" for row in rows])
-    assert score.metrics["accuracy"] == classification.accuracy(gold, found)
-    assert score.metrics["matthews"] == pytest.approx(classification.matthews(gold.astype(int), found.astype(int), 2))
+    assert score.metrics["accuracy"] == classification.accuracy(gold, predicted)
+    assert score.metrics["matthews"] == pytest.approx(
+        classification.matthews(gold.astype(int), predicted.astype(int), 2)
+    )
     assert score.protocol["shots"] == 0
-    assert score.by == "accuracy"
+    assert score.primary_metric == "accuracy"
 
 
-def test_examples_are_those_of_the_training_split_in_the_words_that_are_given(run, table):
+def test_examples_come_from_the_training_split_with_the_given_label_texts(run, table):
     task, split = table
-    score = by_prompt(run, task, split, Prompt(ASK, 4, 7, {"0": "sad", "1": "glad"}))
-    known = [({"text": row.texts[0]}, "glad" if row.labels[0] == "1" else "sad") for row in task.data.train.rows]
-    shown = "".join(f"Tale: {fields['text']} It is {label}\n\n" for fields, label in drawn(known, 4, 7, balanced=True))
+    score = evaluate_prompt(run, task, split, FewShotPrompt(TEMPLATE, 4, 7, {"0": "sad", "1": "glad"}))
+    train = [({"text": row.texts[0]}, "glad" if row.labels[0] == "1" else "sad") for row in task.data.train.rows]
+    examples = "".join(
+        f"Tale: {fields['text']} It is {label}\n\n" for fields, label in draw_examples(train, 4, 7, balanced=True)
+    )
     rows = task.data.splits[split].rows
-    said = run.classify([row.texts[0] for row in rows], prompt=shown + ASK, labels=["sad", "glad"])
-    wanted = -np.mean(
+    messages = run.classify([row.texts[0] for row in rows], prompt=examples + TEMPLATE, labels=["sad", "glad"])
+    expected = -np.mean(
         [
-            np.log(one["probability"])
-            for each, row in zip(said, rows, strict=True)
-            for one in each
-            if one["label"] == ("glad" if row.labels[0] == "1" else "sad")
+            np.log(item["probability"])
+            for labels, row in zip(messages, rows, strict=True)
+            for item in labels
+            if item["label"] == ("glad" if row.labels[0] == "1" else "sad")
         ]
     )
-    assert score.metrics["loss"] == pytest.approx(wanted, abs=1e-4)
+    assert score.metrics["loss"] == pytest.approx(expected, abs=1e-4)
     assert (score.protocol["shots"], score.protocol["seed"]) == (4, 7)
 
 
-def test_examples_that_do_not_fit_are_left_out_and_that_is_told(run, table):
-    said = []
-    by_prompt(run, *table, Prompt(ASK, 40), lambda event, **facts: said.append(facts.get("text")))
+def test_examples_that_do_not_fit_are_dropped_with_a_notice(run, table):
+    messages = []
+    evaluate_prompt(run, *table, FewShotPrompt(TEMPLATE, 40), lambda event, **facts: messages.append(facts.get("text")))
     if run.model.context is None:
-        assert not any(said)
+        assert not any(messages)
     else:
-        assert any("shots=40: more than the model's context holds" in text for text in said if text)
+        assert any("shots=40: exceeds the model's context" in text for text in messages if text)
 
 
-def test_labels_of_the_data_that_are_not_there_are_refused(run, table):
+def test_unknown_labels_are_refused(run, table):
     with pytest.raises(BadInput, match="label '2': not in the data, which has 0, 1"):
-        by_prompt(run, *table, Prompt(ASK, labels={"2": "glad"}))
+        evaluate_prompt(run, *table, FewShotPrompt(TEMPLATE, labels={"2": "glad"}))
 
 
 @pytest.mark.parametrize("shots", [-1, 2.5, 1000])
-def test_shots_that_cannot_be_shown_are_refused(run, table, shots):
+def test_an_invalid_number_of_shots_is_refused(run, table, shots):
     with pytest.raises(BadInput, match="shots="):
-        by_prompt(run, *table, Prompt(ASK, shots))
+        evaluate_prompt(run, *table, FewShotPrompt(TEMPLATE, shots))
 
 
-def test_numbers_are_not_asked_for_by_a_prompt(run, tmp_path):
+def test_a_regression_target_is_refused(run, tmp_path):
     lines = [f"a tale {n}\t{n / 7:.3f}" for n in range(150)]
     (tmp_path / "n.tsv").write_text("\n".join(["text\tscore", *lines]) + "\n")
     settings = {"data.kind": "table", "data.text": "text", "data.label": "score"}
-    with pytest.raises(BadInput, match="and this data for a number"):
-        by_prompt(run, *opened(choose(str(tmp_path / "n.tsv"), settings).recipe, None), Prompt(ASK))
+    with pytest.raises(BadInput, match="this data has a number"):
+        evaluate_prompt(
+            run, *load_task(choose(str(tmp_path / "n.tsv"), settings).recipe, None), FewShotPrompt(TEMPLATE)
+        )
 
 
 def greedy(run, text):
-    return run.generate(text, tokens=64, temperature=0.0, stop="\n").strip()
+    return run.generate(text, max_new_tokens=64, temperature=0.0, stop="\n").strip()
 
 
-def test_pairs_are_answered_by_the_line_that_is_written(run, pair_file):
-    task, split = opened(choose(str(pair_file)).recipe, "valid")
-    task.task = task.task.model_copy(update={"eval_pairs": 5})
-    score = by_prompt(run, task, split, Prompt("English: {text} French:", 1))
-    [(fields, answer)] = drawn([({"text": a}, b) for a, b in task.data.texts()], 1, 0, balanced=False)
-    before = f"English: {fields['text']} French: {answer}\n\n"
+def test_pairs_are_answered_with_the_generated_line(run, pair_file):
+    task, split = load_task(choose(str(pair_file)).recipe, "valid")
+    task.settings = task.settings.model_copy(update={"eval_pairs": 5})
+    score = evaluate_prompt(run, task, split, FewShotPrompt("English: {text} French:", 1))
+    [(fields, answer)] = draw_examples([({"text": a}, b) for a, b in task.data.texts()], 1, 0, balanced=False)
+    prefix = f"English: {fields['text']} French: {answer}\n\n"
     pairs = task.data.splits[split]
-    answers = [greedy(run, f"{before}English: {source} French:") for source in pairs.sources[:5]]
+    answers = [greedy(run, f"{prefix}English: {source} French:") for source in pairs.sources[:5]]
     assert score.metrics["exact_match"] == generation.exact_match(answers, pairs.references[:5])
     assert score.metrics["rouge_l"] == pytest.approx(generation.rouge_l(answers, pairs.references[:5]))
     assert score.metrics["chrf"] == pytest.approx(generation.chrf(answers, pairs.references[:5]).score)
@@ -113,43 +119,43 @@ def test_pairs_are_answered_by_the_line_that_is_written(run, pair_file):
 def squad(tmp_path):
     def about(n):
         context = f"King {n} went into the wood. There he met an old fox."
-        ask = {"id": str(n), "question": "Who went?", "answers": [{"text": f"King {n}", "answer_start": 0}]}
-        return {"context": context, "qas": [ask]}
+        template = {"id": str(n), "question": "Who went?", "answers": [{"text": f"King {n}", "answer_start": 0}]}
+        return {"context": context, "qas": [template]}
 
-    made = {"data": [{"title": "t", "paragraphs": [about(n) for n in range(60)]}]}
-    (tmp_path / "q.json").write_text(json.dumps(made))
-    return opened(choose(str(tmp_path / "q.json")).recipe, None)
+    loaded = {"data": [{"title": "t", "paragraphs": [about(n) for n in range(60)]}]}
+    (tmp_path / "q.json").write_text(json.dumps(loaded))
+    return load_task(choose(str(tmp_path / "q.json")).recipe, None)
 
 
-def test_questions_are_answered_by_the_line_that_is_written(run, squad):
+def test_questions_are_answered_with_the_generated_line(run, squad):
     task, split = squad
-    ask = "{text} Question: {question} Answer:"
-    score = by_prompt(run, task, split, Prompt(ask))
+    template = "{text} Question: {question} Answer:"
+    score = evaluate_prompt(run, task, split, FewShotPrompt(template))
     questions = task.data.splits[split].questions
     answers = [greedy(run, f"{q.context} Question: {q.text} Answer:") for q in questions]
     references = [q.answers for q in questions]
     assert score.metrics["em"] == generation.answer_exact(answers, references)
     assert score.metrics["f1"] == pytest.approx(generation.answer_f1(answers, references))
-    assert task.baselines(split)  # something free stands beside it
+    assert task.baselines(split)  # there is a baseline
 
 
-def test_a_perfect_writer_has_the_best_of_all_scores(run, squad, monkeypatch):
+def test_perfect_answers_have_perfect_metrics(run, squad, monkeypatch):
     task, split = squad
     right = [q.answers[0] for q in task.data.splits[split].questions]
-    monkeypatch.setattr("harken.inference.prompt_eval._written", lambda *_: right)
-    assert by_prompt(run, task, split, Prompt("{text} {question}", 2)).metrics == {"em": 1.0, "f1": 1.0}
+    monkeypatch.setattr("harken.inference.prompt_eval._generate_answers", lambda *_: right)
+    assert evaluate_prompt(run, task, split, FewShotPrompt("{text} {question}", 2)).metrics == {"em": 1.0, "f1": 1.0}
 
 
-def test_a_text_is_no_data_for_a_prompt(run, tales):
+def test_plain_text_is_refused(run, tales):
     recipe = choose(str(tales)).recipe
-    with pytest.raises(BadInput, match="texts with labels, by pairs or by questions"):
-        by_prompt(run, *opened(recipe, "valid"), Prompt("{text}"))
+    with pytest.raises(BadInput, match="needs texts with labels, pairs or questions"):
+        evaluate_prompt(run, *load_task(recipe, "valid"), FewShotPrompt("{text}"))
 
 
-def test_a_split_that_is_not_there_is_refused(pair_file):
+def test_a_missing_split_is_refused(pair_file):
     recipe = choose(str(pair_file), {"data.test": 0.0}).recipe
     with pytest.raises(BadInput, match="split test: not in this data, which has valid"):
-        opened(recipe, "test")
-    assert opened(recipe, None)[1] == "valid"
-    with pytest.raises(BadInput, match="held nothing out"):
-        opened(replace(recipe, data=recipe.data.model_copy(update={"valid": 0.0})), None)
+        load_task(recipe, "test")
+    assert load_task(recipe, None)[1] == "valid"
+    with pytest.raises(BadInput, match="has no held-out split"):
+        load_task(replace(recipe, data=recipe.data.model_copy(update={"valid": 0.0})), None)

@@ -1,5 +1,6 @@
-"""BigBird in the families that read texts: a text says the same alone, padded, packed, or word by word."""
+"""BigBird in text models: a text has the same outputs alone, padded, packed or token by token."""
 
+import importlib
 import subprocess
 import sys
 import weakref
@@ -11,129 +12,137 @@ import torch
 from harken import registry
 from harken.core import CAUSAL, watching
 from harken.errors import BadSetting
-from harken.experiments.audit.checks import PROOFS
-from harken.models import bert, bigbird, gpt, seq2seq
-from harken.settings import Outputs
+from harken.experiments.audit.checks import CHECKS
+from harken.models import bert, gpt, seq2seq
+from harken.settings import LabelOutputs
 
 SMALL: dict[str, Any] = {"d": 16, "layers": 2, "heads": 2, "context": 32, "dropout": 0.0}
-BIRD: dict[str, Any] = {"structure": "bigbird", "block": 3, "near": 0, "hubs": 1, "links": 1}
+BIRD: dict[str, Any] = {"structure": "bigbird", "block_size": 3, "window_blocks": 0}
+BIRD |= {"global_blocks": 1, "random_blocks": 1}
 MODELS = {
-    "gpt": lambda: gpt.Shape(**SMALL, **BIRD).build(20),
-    "gpt, rotary, window": lambda: gpt.Shape(**SMALL, **BIRD, positions="rotary", window=9).build(20),
-    "bert": lambda: bert.Shape(**SMALL, **BIRD).build(20),
-    "transformer": lambda: seq2seq.TransformerShape(**SMALL, **BIRD).build((20, 20)),
+    "gpt": lambda: gpt.GPTSettings(**SMALL, **BIRD).build(20),
+    "gpt, rotary, window": lambda: gpt.GPTSettings(**SMALL, **BIRD, positions="rotary", window=9).build(20),
+    "bert": lambda: bert.BERTSettings(**SMALL, **BIRD).build(20),
+    "transformer": lambda: seq2seq.TransformerSettings(**SMALL, **BIRD).build((20, 20)),
 }
-BOTH_WAYS = ("padded", "packed", "batched")
-OWED = [(name, proof) for name in MODELS for proof in (BOTH_WAYS if name == "bert" else PROOFS) if proof != "told"]
+BIDIRECTIONAL = ("padding", "packing", "batching")
+CASES = [
+    (name, check)
+    for name in MODELS
+    for check in (BIDIRECTIONAL if name == "bert" else CHECKS)
+    if check != "source_padding"
+]
 
 
-@pytest.mark.parametrize(("name", "proof"), [*OWED, ("transformer", "told")])
-def test_what_a_language_model_owes_it_owes_with_blocks_too(name: str, proof: str) -> None:
+@pytest.mark.parametrize(("name", "check"), [*CASES, ("transformer", "source_padding")])
+def test_a_bigbird_model_passes_the_checks_of_language_models(name: str, check: str) -> None:
     torch.manual_seed(0)
-    gap, guilty = PROOFS[proof](MODELS[name]().double(), 32, 1e-9)
-    assert gap <= 1e-9, guilty
+    difference, layer = CHECKS[check](MODELS[name]().double(), 32, 1e-9)
+    assert difference <= 1e-9, layer
 
 
-@pytest.mark.parametrize("shape", [gpt.Shape, bert.Shape])
-def test_a_word_is_not_seen_where_no_block_looks_at_its_own(shape: Any) -> None:
+@pytest.mark.parametrize("settings", [gpt.GPTSettings, bert.BERTSettings])
+def test_a_token_has_no_effect_outside_the_blocks_that_attend_to_it(settings: Any) -> None:
     torch.manual_seed(0)
-    model = shape(**SMALL | {"layers": 1}, **BIRD | {"links": 0, "hubs": 0}).build(20).eval()
+    model = settings(**SMALL | {"layers": 1}, **BIRD | {"random_blocks": 0, "global_blocks": 0}).build(20).eval()
     tokens = torch.randint(20, (1, 32))
-    other = tokens.clone()
-    other[0, 4] = (tokens[0, 4] + 1) % 20
-    changed = (model(tokens) != model(other)).any(-1)[0]
-    assert set(changed.nonzero()[:, 0].tolist()) == ({3, 4, 5} if shape is bert.Shape else {4, 5})
+    changed = tokens.clone()
+    changed[0, 4] = (tokens[0, 4] + 1) % 20
+    differs = (model(tokens) != model(changed)).any(-1)[0]
+    assert set(differs.nonzero()[:, 0].tolist()) == ({3, 4, 5} if settings is bert.BERTSettings else {4, 5})
 
 
-def test_the_seed_of_the_links_matters_and_the_rest_of_the_weights_is_the_same() -> None:
-    tokens, said = torch.randint(20, (1, 32)), []
+def test_the_seed_of_the_random_blocks_changes_only_the_structure() -> None:
+    tokens, outputs = torch.randint(20, (1, 32)), []
     for seed in (0, 0, 1):
         torch.manual_seed(0)
-        said.append(gpt.Shape(**SMALL, **BIRD, links_seed=seed).build(20).eval()(tokens))
-    assert torch.equal(said[0], said[1])
-    assert not torch.equal(said[0], said[2])
-    torch.testing.assert_close(said[0][:, :6], said[2][:, :6])  # the first blocks see all there is
+        outputs.append(gpt.GPTSettings(**SMALL, **BIRD, random_seed=seed).build(20).eval()(tokens))
+    assert torch.equal(outputs[0], outputs[1])
+    assert not torch.equal(outputs[0], outputs[2])
+    torch.testing.assert_close(outputs[0][:, :6], outputs[2][:, :6])  # the first blocks attend to all earlier ones
 
 
-def test_a_model_that_is_built_without_its_weights_has_its_blocks() -> None:
+def test_a_model_on_the_meta_device_has_its_blocks() -> None:
     with torch.device("meta"):
-        model = gpt.Shape(**SMALL, **BIRD).build(20)
-    assert torch.equal(model.structure.mask(1, 32, 32), gpt.Shape(**SMALL, **BIRD).looks().mask(1, 32, 32))
+        model = gpt.GPTSettings(**SMALL, **BIRD).build(20)
+    assert torch.equal(
+        model.structure.mask(1, 32, 32), gpt.GPTSettings(**SMALL, **BIRD).attention_structure().mask(1, 32, 32)
+    )
 
 
-def test_blocks_wider_than_the_text_are_full_attention() -> None:
+def test_one_block_is_full_attention() -> None:
     torch.manual_seed(0)
-    tokens, weights = torch.randint(20, (2, 32)), gpt.Shape(**SMALL).build(20).state_dict()
-    wide = gpt.Shape(**SMALL, structure="bigbird", block=32).build(20)
+    tokens, weights = torch.randint(20, (2, 32)), gpt.GPTSettings(**SMALL).build(20).state_dict()
+    wide = gpt.GPTSettings(**SMALL, structure="bigbird", block_size=32).build(20)
     wide.load_state_dict(weights)
-    plain = gpt.Shape(**SMALL).build(20)
+    plain = gpt.GPTSettings(**SMALL).build(20)
     plain.load_state_dict(weights)
     torch.testing.assert_close(wide(tokens), plain(tokens))
 
 
-def test_a_block_wider_than_the_context_is_cut_to_it() -> None:
-    assert gpt.Shape(**SMALL, structure="bigbird", block=65536).reach().plan.size == 32
+def test_the_block_size_is_limited_to_the_context() -> None:
+    assert gpt.GPTSettings(**SMALL, structure="bigbird", block_size=65536).block_structure().block_plan.size == 32
 
 
 @pytest.mark.process
-def test_models_are_imported_without_a_compiler() -> None:
-    """It takes a second, which every command would wait."""
+def test_importing_models_does_not_import_the_compiler() -> None:
+    """Importing the compiler takes a second."""
     code = "import sys, harken.models.gpt, harken.experiments.train; sys.exit('torch._dynamo' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_what_was_laid_out_for_an_answer_serves_a_training() -> None:
-    model, tokens = gpt.Shape(**SMALL, **BIRD).build(20), torch.randint(20, (2, 32))
+def test_passes_built_in_inference_mode_do_not_break_training() -> None:
+    model, tokens = gpt.GPTSettings(**SMALL, **BIRD).build(20), torch.randint(20, (2, 32))
     with torch.inference_mode():
         model(tokens)
     model(tokens).sum().backward()
     assert all(weight.grad is not None for weight in model.parameters())
 
 
-def test_layouts_of_shapes_that_are_gone_are_gone_too() -> None:
-    plan = gpt.Shape(**SMALL, **BIRD).looks().plan
-    made = [weakref.ref(plan(1, L, torch.device("cpu"))) for L in range(5, 25)]
-    assert len(plan.made) == 4
-    assert sum(one() is not None for one in made) == 4
+def test_the_cache_keeps_the_passes_of_the_last_four_shapes() -> None:
+    pattern = gpt.GPTSettings(**SMALL, **BIRD).attention_structure().block_plan
+    passes = [weakref.ref(pattern(1, L, torch.device("cpu"))) for L in range(5, 25)]
+    assert len(pattern.cache) == 4
+    assert sum(ref() is not None for ref in passes) == 4
 
 
-def test_what_a_recorded_step_reads_outlives_the_shapes_that_come_after_it(monkeypatch) -> None:
-    plan = gpt.Shape(**SMALL, **BIRD).looks().plan
-    cpu = torch.device("cpu")
-    read = plan(1, 5, cpu)
-    monkeypatch.setattr(bigbird, "recording", lambda device: True)
-    assert plan(1, 5, cpu) is read
-    monkeypatch.setattr(bigbird, "recording", lambda device: False)
-    gone = weakref.ref(read)
-    del read
+def test_passes_of_a_captured_cuda_graph_stay_alive(monkeypatch) -> None:
+    pattern = gpt.GPTSettings(**SMALL, **BIRD).attention_structure().block_plan
+    module, cpu = importlib.import_module("harken.core.backends.blocks"), torch.device("cpu")
+    passes = pattern(1, 5, cpu)
+    monkeypatch.setattr(module, "is_capturing", lambda device: True)
+    assert pattern(1, 5, cpu) is passes
+    monkeypatch.setattr(module, "is_capturing", lambda device: False)
+    ref = weakref.ref(passes)
+    del passes
     for L in range(6, 20):
-        plan(1, L, cpu)
-    assert (1, 5, cpu) not in plan.made
-    assert gone() is not None
+        pattern(1, L, cpu)
+    assert (1, 5, cpu) not in pattern.cache
+    assert ref() is not None
 
 
-def test_blocks_that_save_nothing_are_told_and_others_are_not() -> None:
-    said = gpt.Shape(structure="bigbird", context=256).remark
-    assert "model.context=256 has 4 blocks, and each looks at up to 7" in said
-    assert gpt.Shape(structure="bigbird", context=4096).remark is gpt.Shape().remark is None
+def test_a_notice_reports_blocks_that_save_nothing() -> None:
+    notice = gpt.GPTSettings(structure="bigbird", context=256).notice
+    assert "model.context=256 has 4 blocks and each attends to up to 7, so it saves nothing" in notice
+    assert gpt.GPTSettings(structure="bigbird", context=4096).notice is gpt.GPTSettings().notice is None
 
 
-def test_without_the_setting_nothing_is_joined_to_the_causal_mask() -> None:
-    assert gpt.Shape().looks() is CAUSAL
+def test_the_default_structure_is_the_causal_mask() -> None:
+    assert gpt.GPTSettings().attention_structure() is CAUSAL
 
 
-def test_alibi_is_refused_in_one_line() -> None:
-    with pytest.raises(BadSetting, match="positions=alibi: its bias"):
-        gpt.Shape(**SMALL, **BIRD, positions="alibi").build(20)
+def test_alibi_with_bigbird_is_reported() -> None:
+    with pytest.raises(BadSetting, match=r"model\.positions=alibi needs a table of all pairs"):
+        gpt.GPTSettings(**SMALL, **BIRD, positions="alibi").build(20)
 
 
 @pytest.mark.parametrize("kind", ["gpt", "bert"])
-def test_heads_for_labels_read_long_texts_one_a_row(kind: str) -> None:
-    shape = registry.find("model", kind, " of labels")
-    assert shape().packs
-    assert not shape(**BIRD).packs
-    headed = shape(**SMALL, **BIRD).build(Outputs(20, 3))
-    with torch.no_grad(), watching(headed, "body.stack.blocks.0.look") as views:
-        headed(torch.randint(20, (2, 31)), lengths=torch.tensor([31, 12]))
+def test_label_heads_with_bigbird_do_not_pack_texts(kind: str) -> None:
+    settings = registry.find_kind("model", kind, " of labels")
+    assert settings().supports_packing
+    assert not settings(**BIRD).supports_packing
+    model = settings(**SMALL, **BIRD).build(LabelOutputs(20, 3))
+    with torch.no_grad(), watching(model, "body.stack.blocks.0.attention") as views:
+        model(torch.randint(20, (2, 31)), lengths=torch.tensor([31, 12]))
     (view,) = views.values()
-    assert view.layout.tiles is not None  # what is computed: blocks, even under padding
+    assert view.layout.block_passes is not None  # blocks, also with padding

@@ -1,25 +1,25 @@
-"""Models whose first weights nobody will see are made without drawing them."""
+"""Models that are filled with saved weights are built without random initialization."""
 
 import torch
 
-from harken.inference.run import fitted
-from harken.models.gpt import Shape
+from harken.inference.run import build_model
+from harken.models.gpt import GPTSettings
 from harken.recipe import resolve
-from harken.run_folder import Unborn, weights
+from harken.run_folder import SkipInit, weights
 
 
-def test_nothing_is_drawn_for_a_model_that_will_be_filled() -> None:
+def test_no_random_numbers_are_drawn() -> None:
     before = torch.get_rng_state()
-    with Unborn():
-        Shape(size="tiny").build(100)
+    with SkipInit():
+        GPTSettings(size="tiny").build(100)
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_filled_model_is_the_one_it_was_taken_from_and_its_weights_are_used_up() -> None:
+def test_a_filled_model_equals_the_original_and_consumes_the_weights() -> None:
     recipe = resolve(("test", {"model.size": "tiny"}))
-    born = recipe.build(100)
-    taken = {name: t.clone() for name, t in weights(born).items()}
-    made = fitted(recipe, 100, taken)
-    assert taken == {}
-    assert made.head.weight is made.embed.weight
-    assert all(torch.equal(t, weights(born)[name]) for name, t in weights(made).items())
+    original = recipe.build(100)
+    saved = {name: t.clone() for name, t in weights(original).items()}
+    model = build_model(recipe, 100, saved)
+    assert saved == {}
+    assert model.head.weight is model.embed.weight
+    assert all(torch.equal(t, weights(original)[name]) for name, t in weights(model).items())

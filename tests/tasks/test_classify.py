@@ -10,10 +10,10 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from harken.data.labelled.batch import PaddedTexts
 from harken.data.labelled.source import TableSource
 from harken.errors import BadSetting
-from harken.models.heads import BERTShape, LSTMShape
-from harken.tasks.baselines.linear import bags
-from harken.tasks.classify import Task, answers
-from harken.tasks.label_task import Answering
+from harken.models.heads import BERTHeadSettings, LSTMHeadSettings
+from harken.tasks.baselines.linear import bag_of_words
+from harken.tasks.classify import ClassifySettings, answers
+from harken.tasks.label_task import LabelTask
 
 WORDS = ["red", "green", "blue", "loud", "quiet", "warm", "cold", "tall"]
 TINY = {"d": 16, "layers": 1, "heads": 2, "dropout": 0.0}
@@ -36,21 +36,21 @@ def opened(tmp_path, answer: str, **how):
     (tmp_path / "my.csv").write_text("\n".join(lines) + "\n")
     extra = {"separator": "|"} if answer == "multilabel" else {}
     made = {"path": str(tmp_path / "my.csv"), "text": "text", "label": "label", "tokens": "word", **extra, **how}
-    return TableSource(**made).open()
+    return TableSource(**made).load_data()
 
 
 def bound(data, shape=None, **task):
-    return Task(**task).bind(data, shape or BERTShape(**TINY), batch=16, seed=0)
+    return ClassifySettings(**task).bind(data, shape or BERTHeadSettings(**TINY), batch=16, seed=0)
 
 
 def model_of(data, shape=None):
     torch.manual_seed(0)
-    return (shape or BERTShape(**TINY)).build(data.vocab).eval()
+    return (shape or BERTHeadSettings(**TINY)).build(data.vocab).eval()
 
 
 def epoch_loss(task, model) -> float:
     batches = [task.batch(0, step) for step in range(task.steps)]
-    assert sum(batch.count for batch in batches) == task.data.train.texts.targets.size
+    assert sum(batch.n_targets for batch in batches) == task.data.train.texts.targets.size
     return float(sum(task.loss(model, batch).total for batch in batches).detach())
 
 
@@ -83,14 +83,14 @@ def test_rare_labels_weigh_as_much_as_frequent_ones(tmp_path, answer):
         expected = sum(each[:, c][targets[:, c] == 0].sum() * 1.0 for c in range(2))
         expected += sum(each[:, c][targets[:, c] == 1].mean() * (len(targets) - there[c]) for c in range(2))
     assert epoch_loss(task, model) == pytest.approx(float(expected), rel=1e-4)
-    told = sum(float(task.loss(model, task.batch(0, s)).told) for s in range(task.steps))
+    told = sum(float(task.loss(model, task.batch(0, s)).model_inputs) for s in range(task.steps))
     assert told == pytest.approx(epoch_loss(bound(data), model), rel=1e-5)
 
 
 def test_packed_and_padded_batches_have_the_same_gradients(tmp_path):
     data = opened(tmp_path, "label")
     task, model = bound(data), model_of(data).double()
-    assert task.one_shape
+    assert task.fixed_shapes
     found = []
     for batches in (task.batches, PaddedTexts(data.train.texts, 16, seed=0)):
         model.zero_grad()
@@ -101,10 +101,10 @@ def test_packed_and_padded_batches_have_the_same_gradients(tmp_path):
 
 
 def test_a_model_that_reads_on_gets_padded_rows(tmp_path):
-    data, shape = opened(tmp_path, "label"), LSTMShape(d=8)
+    data, shape = opened(tmp_path, "label"), LSTMHeadSettings(d=8)
     task, model = bound(data, shape), model_of(data, shape)
     y, targets = answers(model, data.train.texts), torch.from_numpy(data.train.texts.targets)
-    assert not task.one_shape
+    assert not task.fixed_shapes
     assert epoch_loss(task, model) == pytest.approx(float(F.cross_entropy(y, targets, reduction="sum")), rel=1e-5)
 
 
@@ -120,9 +120,9 @@ def test_measures_fit_what_is_asked_and_a_model_is_left_as_it_was(tmp_path, answ
     data = opened(tmp_path, answer)
     task, model = bound(data), model_of(data).train()
     score = task.evaluate(model, "valid")
-    assert (score.metrics.keys(), score.by, model.training) == (metrics, by, True)
+    assert (score.metrics.keys(), score.primary_metric, model.training) == (metrics, by, True)
     assert score.protocol["texts"] == len(data.splits["valid"])
-    assert set(score.parts) == (set() if answer == "number" else {*data.words.labels})
+    assert set(score.parts) == (set() if answer == "number" else {*data.processor.labels})
 
 
 def test_a_measure_that_does_not_fit_is_refused(tmp_path):
@@ -134,7 +134,7 @@ def test_a_measure_that_does_not_fit_is_refused(tmp_path):
 
 def test_texts_longer_than_the_context_are_refused_with_the_two_ways_out(tmp_path):
     with pytest.raises(BadSetting, match=r"model.context=5: a text has 8 tokens; set model.context=8 or data"):
-        bound(opened(tmp_path, "label"), BERTShape(**TINY, context=5))
+        bound(opened(tmp_path, "label"), BERTHeadSettings(**TINY, context=5))
 
 
 def test_a_perfect_model_has_perfect_measures(tmp_path):
@@ -184,10 +184,10 @@ def test_the_most_frequent_label_is_what_is_said_without_a_model(tmp_path):
 def test_words_of_both_texts_are_a_word_of_their_own(tmp_path):
     lines = ["a,b,label", *(f"{' '.join(t)},{t[0]} {WORDS[n % 8]},{n % 2}" for n, (t, _) in enumerate(rows()))]
     (tmp_path / "my.csv").write_text("\n".join(lines) + "\n")
-    data = TableSource(path=str(tmp_path / "my.csv"), text=["a", "b"], label="label", tokenizer="word").open()
-    vocab = data.words.tokenizer.vocab
-    found = bags(data.train.texts, vocab)
-    names = data.words.tokenizer.words
+    data = TableSource(path=str(tmp_path / "my.csv"), text=["a", "b"], label="label", tokenizer="word").load_data()
+    vocab = data.processor.tokenizer.vocab
+    found = bag_of_words(data.train.texts, vocab)
+    names = data.processor.tokenizer.words
     for n, row in enumerate(data.train.rows[:20]):
         words = found.words[found.starts[n] : found.starts[n + 1]].numpy()
         blocks = [{*names(words[words // vocab == k] % vocab)} - {"<eos>"} for k in range(3)]
@@ -198,7 +198,7 @@ def test_words_of_both_texts_are_a_word_of_their_own(tmp_path):
 def test_the_mean_f1_is_over_the_labels_that_are_there_or_were_said_as_in_scikit_learn():
     from sklearn.metrics import f1_score
 
-    task = Answering()
+    task = LabelTask()
     task.asks(["a", "b", "c", "d", "e"], "label", "auto")
     gold, said = np.array([0, 0, 1, 3, 1]), np.array([0, 1, 1, 1, 0])
     y = torch.nn.functional.one_hot(torch.from_numpy(said), 5).float()

@@ -8,7 +8,7 @@ from harken.experiments.choose import choose
 from harken.experiments.train import prepare
 from harken.tasks import frozen_features as kept
 from harken.tasks.classify import answers, outputs
-from harken.tasks.label_task import loss_of
+from harken.tasks.label_task import label_loss
 
 TINY = {"model.d": 16, "model.layers": 2, "model.heads": 2, "train.batch": 8, "train.threads": 1}
 
@@ -40,7 +40,7 @@ def test_the_loss_from_kept_states_is_the_loss_of_reading_again(reviews, first):
     trainer = frozen(reviews, first)
     model, batch = trainer.model.eval(), trainer.task.batch(0, 0)
     found = trainer.task.loss(model, batch)
-    wanted = loss_of(outputs(model, batch), batch.targets.flatten(0, 1), "label")
+    wanted = label_loss(outputs(model, batch), batch.targets.flatten(0, 1), "label")
     torch.testing.assert_close(found.total, wanted)
     found.total.backward()
     assert {name for name, p in model.named_parameters() if p.grad is not None} == {"W_y.weight", "W_y.bias"}
@@ -107,7 +107,7 @@ def test_a_frozen_run_is_judged_by_what_reading_again_would_say(reviews, first, 
     trainer.model.train()
     for quick in (True, False):
         found = trainer.task.evaluate(trainer.model, "valid", quick=quick).metrics["loss"]
-        wanted = loss_of(answers(trainer.model, part), torch.from_numpy(part.targets), "label") / len(part)
+        wanted = label_loss(answers(trainer.model, part), torch.from_numpy(part.targets), "label") / len(part)
         assert found == pytest.approx(wanted.item(), rel=1e-5)
     monkeypatch.setattr(kept, "save_file", None)  # now all are kept
     trainer.task.evaluate(trainer.model, "valid")

@@ -6,11 +6,11 @@ import torch
 import torch.nn.functional as F
 
 from harken.data.images.source import ImageSource
-from harken.models.vit import Shape
+from harken.models.vit import ViTSettings
 from harken.recipe import resolve
-from harken.tasks.image import THUMB, Task, answers, thumbs
+from harken.tasks.image import THUMBNAIL_SIZE, ImageTaskSettings, answers, thumbnails
 
-SHAPE = Shape(d=16, layers=1, heads=2)
+SHAPE = ViTSettings(d=16, layers=1, heads=2)
 
 
 @pytest.fixture(scope="module")
@@ -21,17 +21,17 @@ def data(tmp_path_factory):
     for n, label in enumerate(y):
         x[n, 4 * (label // 2) :, 4 * (label % 2) :][:4, :4] += rng.integers(0, 80, dtype=np.uint8)
     np.savez(home / "spots.npz", x=x, y=y)
-    return ImageSource(path=str(home / "spots.npz"), valid=0.2).open()
+    return ImageSource(path=str(home / "spots.npz"), valid=0.2).load_data()
 
 
 def bound(data, **settings):
-    return Task(**settings).bind(data, SHAPE, batch=32, seed=0)
+    return ImageTaskSettings(**settings).bind(data, SHAPE, batch=32, seed=0)
 
 
 def test_the_loss_is_cross_entropy_of_what_the_model_says(data):
     task, model = bound(data), SHAPE.build(data.vocab)
     batch = task.batch(0, 0)
-    y = model(data.lens.numbers(batch.tokens))
+    y = model(data.processor.normalize(batch.tokens))
     assert task.loss(model, batch).total.item() == pytest.approx(
         F.cross_entropy(y, batch.targets, reduction="sum").item()
     )
@@ -41,13 +41,13 @@ def test_the_loss_is_cross_entropy_of_what_the_model_says(data):
 def test_a_mixed_batch_is_asked_for_both_labels_and_tells_the_first(data):
     task, model = bound(data, mixup=1.0, label_smoothing=0.1), SHAPE.build(data.vocab)
     batch = task.batch(0, 0)
-    p = model(batch.seen(data.lens)).log_softmax(-1)
-    soft = batch.share()[:, None] * F.one_hot(batch.targets, 3) + (1 - batch.share())[:, None] * F.one_hot(
-        batch.other_targets, 3
+    p = model(batch.inputs(data.processor)).log_softmax(-1)
+    soft = batch.target_weight()[:, None] * F.one_hot(batch.targets, 3) + (1 - batch.target_weight())[:, None] * F.one_hot(
+        batch.mix_targets, 3
     )
     found = task.loss(model, batch)
     assert found.total.item() == pytest.approx((-(0.9 * soft + 0.1 / 3) * p).sum().item(), rel=1e-5)
-    assert found.told.item() == pytest.approx(-p.gather(1, batch.targets[:, None]).sum().item(), rel=1e-5)
+    assert found.model_inputs.item() == pytest.approx(-p.gather(1, batch.targets[:, None]).sum().item(), rel=1e-5)
 
 
 def test_metrics_are_those_of_scikit_learn(data):
@@ -59,11 +59,11 @@ def test_metrics_are_those_of_scikit_learn(data):
     assert score.metrics["accuracy"] == pytest.approx(accuracy_score(part.targets, found))
     assert score.metrics["f1"] == pytest.approx(f1_score(part.targets, found, average="macro", labels=[0, 1, 2]))
     assert score.metrics["matthews"] == pytest.approx(matthews_corrcoef(part.targets, found))
-    assert score.by == "accuracy"
+    assert score.primary_metric == "accuracy"
     assert score.protocol["images"] == len(part)
     assert sum(part["images"] for part in score.parts.values()) == len(part)
     model = SHAPE.build(data.vocab)
-    assert task.evaluate(model, "valid") == task.judged(answers(model, part.pixels, data.lens), part)
+    assert task.evaluate(model, "valid") == task.judged(answers(model, part.pixels, data.processor), part)
 
 
 def test_what_costs_nothing_is_what_scikit_learn_finds(data):
@@ -77,7 +77,7 @@ def test_what_costs_nothing_is_what_scikit_learn_finds(data):
     regression = LogisticRegression(max_iter=2000, tol=1e-8).fit(train, labels).predict(test)
     expected = {
         "most frequent label": (part.targets == np.bincount(labels).argmax()).mean(),
-        "nearest mean picture": (part.targets == nearest).mean(),
+        "nearest mean image": (part.targets == nearest).mean(),
         "regression on pixels": (part.targets == regression).mean(),
     }
     assert {name: found["accuracy"] for name, found in free.items()} == pytest.approx(expected)
@@ -85,15 +85,15 @@ def test_what_costs_nothing_is_what_scikit_learn_finds(data):
 
 
 def test_large_pictures_are_compared_as_small_ones():
-    small = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (5, 3, THUMB, THUMB), dtype=np.uint8))
+    small = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (5, 3, THUMBNAIL_SIZE, THUMBNAIL_SIZE), dtype=np.uint8))
     large = small.repeat_interleave(3, 2).repeat_interleave(3, 3)
-    torch.testing.assert_close(thumbs(large), small.flatten(1).double() / 255)
-    assert torch.equal(thumbs(small[..., :8, :8]), small[..., :8, :8].flatten(1).double() / 255)
+    torch.testing.assert_close(thumbnails(large), small.flatten(1).double() / 255)
+    assert torch.equal(thumbnails(small[..., :8, :8]), small[..., :8, :8].flatten(1).double() / 255)
 
 
 def test_what_was_learned_from_is_judged_as_it_lies_there(data):
     task, model = bound(data, turn=90.0, erase=1.0, mixup=1.0, label_smoothing=0.1), SHAPE.build(data.vocab)
-    y = answers(model, data.train.pixels, data.lens)
+    y = answers(model, data.train.pixels, data.processor)
     plain = F.cross_entropy(y, torch.from_numpy(data.train.targets)).item()
     assert task.evaluate(model, "train").metrics["loss"] == pytest.approx(plain)
 

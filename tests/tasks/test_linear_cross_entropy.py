@@ -8,7 +8,7 @@ from torch import Tensor
 from harken import machine
 from harken.data.batch import IGNORE
 from harken.tasks import linear_cross_entropy
-from harken.tasks.linear_cross_entropy import word_loss
+from harken.tasks.linear_cross_entropy import linear_cross_entropy
 
 N, D, VOCAB, ROWS = 30, 8, 60, 64  # ROWS: the vocabulary rounded up
 SMOOTHING = [0.0, 0.1, 0.5]
@@ -32,7 +32,7 @@ def test_the_smoothed_loss_and_its_gradients_are_those_of_torch(monkeypatch, smo
     h, W, targets = drawn(ragged=ragged)
     want = F.cross_entropy(h @ W[:VOCAB].mT, targets, label_smoothing=smoothing, ignore_index=IGNORE, reduction="sum")
     plain = F.cross_entropy(h @ W[:VOCAB].mT, targets, ignore_index=IGNORE, reduction="none")
-    total, each = word_loss(h, W, targets, VOCAB, smoothing=smoothing)
+    total, each = linear_cross_entropy(h, W, targets, VOCAB, smoothing=smoothing)
     torch.testing.assert_close(total, want)
     torch.testing.assert_close(each, plain)
     for mine, theirs in zip(*(torch.autograd.grad(3 * loss, (h, W)) for loss in (total, want)), strict=True):
@@ -46,7 +46,7 @@ def test_a_bias_counts_in_the_loss_and_is_learned(monkeypatch, smoothing):
     b = torch.linspace(-3, 3, VOCAB, dtype=torch.float64).requires_grad_()
     scores = h @ W[:VOCAB].mT + b
     want = F.cross_entropy(scores, targets, label_smoothing=smoothing, ignore_index=IGNORE, reduction="sum")
-    total, each = word_loss(h, W, targets, VOCAB, bias=b, smoothing=smoothing)
+    total, each = linear_cross_entropy(h, W, targets, VOCAB, bias=b, smoothing=smoothing)
     torch.testing.assert_close(total, want)
     torch.testing.assert_close(each, F.cross_entropy(scores, targets, ignore_index=IGNORE, reduction="none"))
     for mine, theirs in zip(*(torch.autograd.grad(3 * loss, (h, W, b)) for loss in (total, want)), strict=True):
@@ -59,14 +59,14 @@ def test_the_smoothed_loss_is_the_cross_entropy_with_the_smoothed_target():
     for n, word in enumerate(targets.tolist()):
         target[n, word] += 0.9
     by_hand = -(target * (h @ W[:VOCAB].mT).softmax(1).log()).sum()
-    torch.testing.assert_close(word_loss(h, W, targets, VOCAB, smoothing=0.1)[0], by_hand)
+    torch.testing.assert_close(linear_cross_entropy(h, W, targets, VOCAB, smoothing=0.1)[0], by_hand)
 
 
 def test_without_gradients_the_smoothed_loss_is_the_same():
     h, W, targets = drawn(ragged=True)
     with torch.no_grad():
-        judged = word_loss(h, W, targets, VOCAB, smoothing=0.1)
-    torch.testing.assert_close(judged, word_loss(h, W, targets, VOCAB, smoothing=0.1), rtol=0, atol=0)
+        judged = linear_cross_entropy(h, W, targets, VOCAB, smoothing=0.1)
+    torch.testing.assert_close(judged, linear_cross_entropy(h, W, targets, VOCAB, smoothing=0.1), rtol=0, atol=0)
 
 
 def test_the_graph_that_a_gpu_would_compile_gives_the_same_for_every_smoothing():
@@ -80,8 +80,8 @@ def test_the_graph_that_a_gpu_would_compile_gives_the_same_for_every_smoothing()
 
 @pytest.mark.parametrize("why", [None, "there is no Python.h"])
 def test_on_a_gpu_the_loss_is_compiled_where_the_machine_can(monkeypatch, why):
-    monkeypatch.setattr(machine, "can_compile", lambda device: why)
-    monkeypatch.setattr(machine, "compiling", True)
+    monkeypatch.setattr(machine, "compile_problem", lambda device: why)
+    monkeypatch.setattr(machine, "compile_enabled", True)
     linear_cross_entropy._compiled.cache_clear()
     monkeypatch.setattr(torch, "compile", lambda f: "compiled")
     assert linear_cross_entropy._grader(torch.device("cuda")) == (linear_cross_entropy._graded if why else "compiled")
@@ -95,7 +95,7 @@ def test_under_autocast_the_gradients_are_those_of_float32_to_its_precision():
     for cast in (False, True):
         x, w = h.clone().requires_grad_(), W.clone().requires_grad_()
         with torch.autocast("cpu", torch.bfloat16, enabled=cast):
-            total, each = word_loss(x, w, at, 60)
+            total, each = linear_cross_entropy(x, w, at, 60)
         total.backward()
         assert (x.grad.dtype, w.grad.dtype, each.dtype) == (torch.float32,) * 3
         found.append((total.detach(), x.grad, w.grad))

@@ -13,23 +13,23 @@ import torch.nn.functional as F
 import harken
 from harken import recipe as recipes
 from harken.data.batch import IGNORE
-from harken.data.text.masked_batch import Hiding
+from harken.data.text.masked_batch import MaskingSettings
 from harken.errors import BadInput, BadSetting
 from harken.events import silent
 from harken.experiments.audit import audit
 from harken.experiments.train import train
-from harken.tasks.masked_words import MaskedWords
+from harken.tasks.masked_words import MaskedWordsTask
 from harken.training.settings import Train
-from harken.training.step import Step
+from harken.training.step import UpdateStep
 
 TINY = {"model.kind": "bert", "model.d": 16, "model.layers": 1, "model.heads": 2, "model.context": 24}
 TINY |= {"data.tokenizer": "wordpiece", "data.vocab_size": 300, "data.batching": "sentences", "train.batch": 8}
 
 
-def bound(tales: Path, **settings) -> tuple[MaskedWords, torch.nn.Module]:
+def bound(tales: Path, **settings) -> tuple[MaskedWordsTask, torch.nn.Module]:
     given = TINY | {"data.path": str(tales)} | {k.replace("__", "."): v for k, v in settings.items()}
     recipe = recipes.resolve(("test", given))
-    opened = recipe.open()
+    opened = recipe.load_data()
     torch.manual_seed(0)
     return recipe.bind(opened), recipe.build(opened.vocab)
 
@@ -45,7 +45,7 @@ def test_every_batch_has_the_same_shape_and_is_a_pure_function_of_its_place(tale
     task, _ = bound(tales)
     shapes = {tuple((n, x.shape) for n, x in task.batch(0, s).tensors().items()) for s in range(task.steps)}
     assert len(shapes) == 1
-    assert task.batch(0, 0).steady
+    assert task.batch(0, 0).static_shape
     again, _ = bound(tales)
     for name, x in task.batch(3, 1).tensors().items():
         assert torch.equal(x, again.batch(3, 1).tensors()[name])
@@ -60,12 +60,12 @@ def test_the_loss_is_that_of_the_hidden_words_and_as_much_of_what_follows(tales)
     model.requires_grad_(False)
     words = follows = 0.0
     for r in range(len(batch.tokens)):
-        for place, answer in zip(batch.places[r], batch.targets[r], strict=True):
+        for place, answer in zip(batch.positions[r], batch.targets[r], strict=True):
             if answer != IGNORE:
                 words -= float(model.logits(h[r, place]).log_softmax(-1)[answer])
-        follows -= float(model.next_sentence_scores(h[r, 0]).log_softmax(-1)[batch.elsewhere[r]])
+        follows -= float(model.next_sentence_scores(h[r, 0]).log_softmax(-1)[batch.next_sentence_labels[r]])
     loss = task.loss(model, batch)
-    assert float(loss.told) == pytest.approx(words)
+    assert float(loss.model_inputs) == pytest.approx(words)
     assert float(loss.total) == pytest.approx(words + task.most * follows)
 
 
@@ -89,8 +89,8 @@ def test_only_what_is_learned_is_judged(tales, learns, asked):
 @pytest.mark.parametrize("rule", ["muon", "adamw"])
 def test_a_head_that_is_not_asked_stays_as_it_is(tales, learns, rule):
     task, model = bound(tales, task__objective=learns)
-    idle = model.W_follows if learns == "words" else model.transform
-    before, step = idle.weight.clone(), Step(model, task, Train(optimizer=rule, weight_decay=0.0), listen=silent)
+    idle = model.nsp_head if learns == "words" else model.transform
+    before, step = idle.weight.clone(), UpdateStep(model, task, Train(optimizer=rule, weight_decay=0.0), listen=silent)
     step(task.batch(0, 0), 0.1)
     assert torch.equal(idle.weight, before)
     assert float(step.norm) > 0
@@ -106,7 +106,7 @@ def test_a_model_that_knows_all_is_always_right(tales):
     task, model = bound(tales)
     answers = {}
     for batch in task._judged("valid", None):
-        for row, places, targets in zip(batch.tokens, batch.places, batch.targets, strict=True):
+        for row, places, targets in zip(batch.tokens, batch.positions, batch.targets, strict=True):
             answers[tuple(row.tolist())] = dict(zip(places.tolist(), targets.tolist(), strict=True))
 
     class Knows(torch.nn.Module):
@@ -147,11 +147,11 @@ def test_the_free_baselines_are_the_commonest_word_and_the_commoner_answer(tales
 def test_what_the_end_of_a_passage_tells_is_a_free_baseline_and_little(tales):
     task, _ = bound(tales)
     ends = task.data.tokenizer.encode('. ! ? "')
-    task.how = Hiding(share=1e-9, x=0.0, y=0.0, whole=False)  # nothing is hidden: a row tells where its passage ends
+    task.how = MaskingSettings(1e-9, 0.0, 0.0, whole_words=False)  # nothing is hidden: a row tells where its passage ends
     right = [
         (row[length - 2].item() in ends) == (apart == 0)
         for batch in task._judged("valid", None)
-        for row, length, apart in zip(batch.tokens, batch.lengths, batch.elsewhere, strict=True)
+        for row, length, apart in zip(batch.tokens, batch.lengths, batch.next_sentence_labels, strict=True)
     ]
     found = task.baselines("valid")["whole sentences follow"]["next_accuracy"]
     assert found == pytest.approx(
@@ -168,7 +168,7 @@ def test_a_model_can_learn_to_fill_in_words_and_what_follows(tales):
         optimizer.zero_grad()
         (loss := task.loss(model, batch)).total.backward()
         optimizer.step()
-    assert float(loss.told) / batch.count < 1.0
+    assert float(loss.model_inputs) / batch.n_targets < 1.0
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_a_text_and_a_bert_make_a_judged_and_reported_run(folder):
     assert facts["task"] == "masked-words"
     assert facts["metrics"]["valid"].keys() >= {"accuracy", "next_accuracy"}
     passed = {check["name"] for check in facts["audit"]["checks"] if check["outcome"] == "passed"}
-    assert passed == {"padded", "packed", "batched", "accumulated"}
+    assert passed == {"padding", "packing", "batching", "accumulation"}
     assert "[MASK]" in (folder / "report.html").read_text()
 
 
@@ -229,15 +229,15 @@ def test_it_goes_on_bit_for_bit(folder, tmp_path):
 
 def test_fill_answers_each_mask_with_words_and_their_probabilities(folder):
     run = harken.load(folder)
-    tokens, every = run.tokenizer, run.tokenizer.vocab - len(run.tokenizer.marks)
+    tokens, every = run.tokenizer, run.tokenizer.vocab - len(run.tokenizer.special_ids)
     found = run.fill("the [MASK] sat on [MASK].", k=10**6)
     assert [len(words) for words in found] == [every, every]
     assert sum(word["probability"] for word in found[0]) == pytest.approx(1, abs=1e-4)
-    ids = torch.tensor([[tokens.cls, *tokens.encode("the [MASK] sat on [MASK].").tolist(), tokens.sep]])
+    ids = torch.tensor([[tokens.cls_id, *tokens.encode("the [MASK] sat on [MASK].").tolist(), tokens.sep_id]])
     with torch.no_grad():
-        scores = run.model.scores(ids)[0][ids[0] == tokens.mask]
-    scores[:, tokens.marks] = -math.inf
-    assert [words[0]["word"] for words in found] == tokens.words(scores.argmax(-1).tolist())
+        scores = run.model.scores(ids)[0][ids[0] == tokens.mask_id]
+    scores[:, tokens.special_ids] = -math.inf
+    assert [words[0]["word"] for words in found] == tokens.token_texts(scores.argmax(-1).tolist())
 
 
 @pytest.mark.parametrize(
@@ -260,4 +260,4 @@ def test_such_a_run_does_not_write_but_has_vectors_and_can_be_looked_into(folder
 def test_a_fresh_bert_is_audited_by_its_recipe(tales):
     found = audit.audit(str(tales), settings={**TINY, "train.batch": 6})
     assert found.passed
-    assert "causal, gradient, cached do not apply" in str(found)
+    assert "causal, gradient, cache do not apply" in str(found)

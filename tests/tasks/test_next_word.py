@@ -18,7 +18,7 @@ from harken.errors import BadSetting
 from harken.models import LanguageModel
 from harken.tasks import linear_cross_entropy as words
 from harken.tasks import next_word
-from harken.tasks.next_word import NextWord, Task, nll
+from harken.tasks.next_word import NextWordTask, NextWordSettings, nll
 
 TEXT = "the cat saw the dog and the dog saw the cat\n" * 12
 
@@ -26,16 +26,16 @@ TEXT = "the cat saw the dog and the dog saw the cat\n" * 12
 def model(kind: str = "gpt", vocab: int = 20, dtype: torch.dtype = torch.float32, **fields) -> LanguageModel:
     tiny = {"d": 16, "layers": 1, "context": 8} | ({"heads": 2} if kind == "gpt" else {}) | fields
     torch.manual_seed(0)
-    return registry.find("model", kind)(**tiny).build(vocab).to(dtype)
+    return registry.find_kind("model", kind)(**tiny).build(vocab).to(dtype)
 
 
-def bound(path: Path, text: str = TEXT, *, kind: str = "gpt", task: dict | None = None, **data) -> NextWord:
+def bound(path: Path, text: str = TEXT, *, kind: str = "gpt", task: dict | None = None, **data) -> NextWordTask:
     path.mkdir(exist_ok=True)
     (path / "a.txt").write_text(text)
     source = data.pop("source", None) or TextSource(path=str(path / "a.txt"), **data)
-    shape = registry.find("model", kind)(d=16, layers=1, context=8)
-    opened = source.open(stateful=getattr(shape, "stateful", False))
-    return Task(**task or {}).bind(opened, shape, batch=4, seed=0)
+    shape = registry.find_kind("model", kind)(d=16, layers=1, context=8)
+    opened = source.load_data(stateful=getattr(shape, "stateful", False))
+    return NextWordSettings(**task or {}).bind(opened, shape, batch=4, seed=0)
 
 
 class Fair(LanguageModel):
@@ -134,7 +134,7 @@ def test_the_loss_of_a_mixed_batch_is_told_for_each_text(tmp_path):
         total, count = loss.parts[name]
         assert count == int((batch.origin == s).sum()) * 8
         torch.testing.assert_close(total, rows[batch.origin == s].sum())
-    assert sum(count for _, count in loss.parts.values()) == batch.count
+    assert sum(count for _, count in loss.parts.values()) == batch.n_targets
 
 
 @pytest.mark.parametrize("rows", [2, 1000])
@@ -151,7 +151,7 @@ def test_a_smoothed_task_learns_from_torchs_smoothed_loss_and_tells_the_plain_on
     want, plain = (F.cross_entropy(scores, targets, label_smoothing=e, reduction="sum") for e in (0.1, 0.0))
     want.backward()
     torch.testing.assert_close(loss.total, want)
-    torch.testing.assert_close(loss.told, plain.detach())
+    torch.testing.assert_close(loss.model_inputs, plain.detach())
     torch.testing.assert_close(mine, [p.grad for p in net.parameters()])
 
 
@@ -180,7 +180,7 @@ def test_bits_per_character_of_characters_are_bits_per_token(tmp_path):
 def test_bits_per_character_of_words_are_spread_over_their_letters(tmp_path):
     task = bound(tmp_path, tokenizer="word")
     valid = task.data.splits["valid"][0]
-    lines = TEXT.splitlines(keepends=True)[-(valid.characters // len(TEXT.splitlines()[0] + "\n")) :]
+    lines = TEXT.splitlines(keepends=True)[-(valid.n_characters // len(TEXT.splitlines()[0] + "\n")) :]
     letters, words = sum(map(len, lines)), sum(len(line.split()) + 1 for line in lines)  # and an end mark a line
     found = task.evaluate(Fair(task.data.vocab), "valid").metrics
     assert found["bits_per_character"] == pytest.approx(math.log2(task.data.vocab) * words / letters, rel=1e-5)
@@ -198,7 +198,7 @@ def test_every_token_after_the_first_is_asked(tmp_path):
 def test_the_first_word_is_asked_too_where_there_is_an_end_mark(tmp_path):
     task = bound(tmp_path, tokenizer="word")
     stream = torch.from_numpy(task.data.splits["valid"][0].tokens.astype(np.int64))
-    before = torch.cat([torch.tensor([task.data.tokenizer.end]), stream[:-1]])
+    before = torch.cat([torch.tensor([task.data.tokenizer.end_id]), stream[:-1]])
     table = bigram(task.data.vocab)
     score = task.evaluate(Bigram(table), "valid")
     assert score.protocol["tokens"] == len(stream)
@@ -213,7 +213,7 @@ def test_a_model_with_a_state_is_asked_every_token(tmp_path, kind):
 
 
 def test_a_reader_with_a_state_reads_on_to_the_very_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(next_word, "EVAL_READERS", 1)
+    monkeypatch.setattr(next_word, "EVAL_STREAMS", 1)
     task = bound(tmp_path, kind="lstm")
     net = model("lstm", task.data.vocab)
     stream = torch.from_numpy(task.data.splits["valid"][0].tokens.astype(np.int64))[None]
@@ -226,7 +226,7 @@ def test_readers_side_by_side_leave_no_token_out(tmp_path, monkeypatch):
     net = model("gru", task.data.vocab)
     stream = torch.from_numpy(task.data.splits["valid"][0].tokens.astype(np.int64))
     n = len(stream) - 1
-    monkeypatch.setattr(next_word, "EVAL_READERS", 3)
+    monkeypatch.setattr(next_word, "EVAL_STREAMS", 3)
     cuts = [0, n // 3, 2 * (n // 3), n]  # the last reader has the remainder
     assert n % 3
     rows = [stream[a : b + 1][None] for a, b in pairwise(cuts)]
@@ -286,8 +286,8 @@ def test_baselines_that_learn_from_a_part_of_the_text_say_from_how_much(tmp_path
 
 def test_without_the_text_learned_from_there_are_no_baselines(tmp_path):
     task = bound(tmp_path)
-    shape = registry.find("model", "gpt")(d=16, layers=1, heads=2, context=8)
-    alone = Task().bind(replace(task.data, learned=False), shape, batch=4, seed=0)
+    shape = registry.find_kind("model", "gpt")(d=16, layers=1, heads=2, context=8)
+    alone = NextWordSettings().bind(replace(task.data, has_train=False), shape, batch=4, seed=0)
     assert alone.baselines("valid") == {}
     assert "baseline_tokens" not in alone.evaluate(Fair(task.data.vocab), "valid").protocol
 
@@ -355,8 +355,8 @@ def test_mixed_texts_are_judged_each_by_its_own_name(tmp_path):
     for name, text in {"a": "abababab\n" * 9, "b": "x\n", "c": "aabbaabb\n" * 9}.items():
         (tmp_path / name).write_text(text)
     mix = {str(tmp_path / name): 1.0 for name in ("a", "b", "c")}
-    opened = TextSource(mix=mix, tokenizer="word").open()  # b is one line: nothing of it is held out
-    task = Task().bind(opened, registry.find("model", "gpt")(d=16, layers=1, heads=2, context=1), batch=4, seed=0)
+    opened = TextSource(mix=mix, tokenizer="word").load_data()  # b is one line: nothing of it is held out
+    task = NextWordSettings().bind(opened, registry.find_kind("model", "gpt")(d=16, layers=1, heads=2, context=1), batch=4, seed=0)
     score = task.evaluate(Bigram(bigram(opened.vocab), context=1), "valid")
     assert list(score.parts) == ["a", "c"]
 
@@ -426,4 +426,4 @@ def test_packed_documents_are_refused_by_a_model_with_a_state(tmp_path):
 
 def test_the_tokens_of_a_batch_are_those_that_are_there(tmp_path):
     task = bound(tmp_path, "ab" * 12, valid=0)  # two windows of 8, though four rows are asked for
-    assert task.tokens == task.batch(0, 0).count == 16
+    assert task.tokens == task.batch(0, 0).n_targets == 16

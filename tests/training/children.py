@@ -1,4 +1,4 @@
-"""Other processes that run harken's command line, forked from one that has loaded torch: each begins at once."""
+"""Child processes that run harken's command line, forked from a process that has imported torch, to start fast."""
 
 import multiprocessing
 import os
@@ -15,8 +15,8 @@ _context.set_forkserver_preload(["torch._dynamo", "harken.experiments.train", "h
 
 
 class Child:
-    """`harken ...` in a process of its own. It is killed (-9) by itself at the n-th moment of writing on the disk
-    (`die_at`), or in the n-th micro-batch, before its gradients are added (`die_in`)."""
+    """`harken ...` in a child process. It kills itself (-9) at the n-th disk operation (`die_at`), or in the n-th
+    micro-batch before the gradients are added (`die_in`)."""
 
     def __init__(
         self,
@@ -26,13 +26,13 @@ class Child:
         die_in: int | None = None,
         env: dict[str, str] | None = None,
     ) -> None:
-        self.said = folder / f"said-{id(self)}.txt"
-        given = [str(a) for a in arguments]
-        self.process = _context.Process(target=_harken, args=(given, self.said, die_at, die_in, env or {}))
+        self.output = folder / f"output-{id(self)}.txt"
+        argv = [str(a) for a in arguments]
+        self.process = _context.Process(target=_harken, args=(argv, self.output, die_at, die_in, env or {}))
         self.process.start()
 
     def wait(self) -> int:
-        """The exit status; minus the signal that ended it."""
+        """Exit code; negative for a signal."""
         self.process.join(120)
         code = self.process.exitcode
         assert code is not None
@@ -41,12 +41,12 @@ class Child:
 
     @property
     def text(self) -> str:
-        return self.said.read_text()
+        return self.output.read_text()
 
 
-def _harken(arguments: list[str], said: Path, die_at: int | None, die_in: int | None, env: dict[str, str]) -> None:
+def _harken(arguments: list[str], output: Path, die_at: int | None, die_in: int | None, env: dict[str, str]) -> None:
     os.environ.update(env)
-    with said.open("w") as file:
+    with output.open("w") as file:
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
     if die_at is not None:
@@ -71,11 +71,11 @@ def _die_in(moment: int) -> None:
     backward: Callable[..., None] = torch.Tensor.backward
     count = 0
 
-    def counted(*given: Any, **named: Any) -> None:
+    def counted(*args: Any, **kwargs: Any) -> None:
         nonlocal count
         count += 1
         if count == moment:
             _die()
-        backward(*given, **named)
+        backward(*args, **kwargs)
 
     torch.Tensor.backward = counted  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""What a training will need: its memory counted, its steps, time and energy from a measured pace."""
+"""Estimates of memory, steps, time and energy."""
 
 import re
 from pathlib import Path
@@ -10,13 +10,12 @@ from torch import nn
 
 from harken import machine, run_folder
 from harken.data.synthetic.tales import tales
-from harken.experiments.report.line_chart import duration, scaled
+from harken.experiments.report.formatting import format_duration, format_quantity
 from harken.experiments.train import prepare
 from harken.recipe import resolve
-from harken.training import cost as meter
-from harken.training import resource_estimate
-from harken.training.loop import Pace, Trainer
-from harken.training.resource_estimate import memory, plan
+from harken.training import cost, resource_estimate
+from harken.training.loop import Timing, Trainer
+from harken.training.resource_estimate import estimate_memory, plan
 
 MIB = 2**20
 SMALL = {"model.d": 32, "model.layers": 2, "model.heads": 2, "model.context": 16, "train.batch": 4}
@@ -31,12 +30,12 @@ def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def trainer(text: Path):
-    """A maker of trainers on a little text."""
+    """A factory of trainers on a short text."""
 
     def make(**settings: object) -> Trainer:
-        given = {name.replace("__", "."): value for name, value in settings.items()}
-        fixed = {"data.path": str(text), "train.device": "cpu", "train.precision": "float32"} | SMALL | given
-        if "model.kind" in given:
+        overrides = {name.replace("__", "."): value for name, value in settings.items()}
+        fixed = {"data.path": str(text), "train.device": "cpu", "train.precision": "float32"} | SMALL | overrides
+        if "model.kind" in overrides:
             del fixed["model.heads"]
         return prepare(resolve(("test", fixed)), lambda *_, **__: None)[1]
 
@@ -49,9 +48,9 @@ def weights(trainer: Trainer) -> int:
 
 @pytest.fixture
 def empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that holds nothing yet, so that what is added to it can be seen."""
-    monkeypatch.setattr(meter, "held", lambda device: 0)
-    monkeypatch.setattr(meter, "peak", lambda device: 0)
+    """A process that has allocated nothing, so that only the estimate remains."""
+    monkeypatch.setattr(cost, "allocated_memory", lambda device: 0)
+    monkeypatch.setattr(cost, "peak_memory", lambda device: 0)
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
@@ -59,7 +58,7 @@ def empty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("empty")
 @pytest.mark.parametrize(
-    ("settings", "copies"),  # of the weights: gradients, moments, best and present
+    ("settings", "copies"),  # of the weights: gradients, optimizer state, best and current
     [
         ({"train__optimizer": "adamw"}, 1 + 2 + 2),
         ({"train__optimizer": "rmsprop"}, 1 + 1 + 2),
@@ -72,85 +71,88 @@ def empty(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"train__average": "last", "train__average_last": 3}, 1 + 2 + 2 + 4),
     ],
 )
-def test_each_rule_and_setting_holds_its_copies_of_the_weights(trainer, settings, copies):
+def test_each_optimizer_and_setting_has_its_copies_of_the_weights(trainer, settings, copies):
     plain, other = trainer(data__valid=0.0, train__optimizer="sgd", train__momentum=0.0), trainer(**settings)
-    assert memory(other) - memory(plain) == weights(plain) * (copies - 1)
+    assert estimate_memory(other) - estimate_memory(plain) == weights(plain) * (copies - 1)
 
 
 @pytest.mark.usefixtures("empty")
-def test_muon_holds_one_moment_of_a_hidden_matrix(trainer):
+def test_muon_has_one_moment_for_a_hidden_matrix(trainer):
     adamw, muon = trainer(train__optimizer="adamw"), trainer(train__optimizer="muon")
     hidden = [m.weight for name, m in muon.model.named_modules() if isinstance(m, nn.Linear) and name != "head"]
-    assert memory(adamw) - memory(muon) == sum(W.nbytes for W in hidden)
+    assert estimate_memory(adamw) - estimate_memory(muon) == sum(W.nbytes for W in hidden)
 
 
-@pytest.mark.parametrize("rule", ["adamw", "adam", "rmsprop", "sgd", "muon"])
-def test_the_moments_that_are_counted_are_those_the_rule_keeps(trainer, rule):
-    made = trainer(train__optimizer=rule, train__keep_best=False, data__valid=0.0)
-    counted = resource_estimate._between(made) - weights(made)
+@pytest.mark.parametrize("optimizer", ["adamw", "rmsprop", "sgd", "muon"])
+def test_the_estimated_optimizer_state_has_the_real_size(trainer, optimizer):
+    made = trainer(train__optimizer=optimizer, train__keep_best=False, data__valid=0.0)
+    estimate = resource_estimate._bytes_between_steps(made) - weights(made)
     made.update(10)
-    kept = [t for held in made.make.optimizer.state.values() for t in held.values() if isinstance(t, torch.Tensor)]
-    assert counted == sum(t.nbytes for t in kept if t.dim())
+    states = made.update_step.optimizer.state.values()
+    tensors = [t for state in states for t in state.values() if isinstance(t, torch.Tensor)]
+    assert estimate == sum(t.nbytes for t in tensors if t.dim())
 
 
 @pytest.mark.usefixtures("empty")
-def test_a_step_keeps_as_much_for_each_row(trainer):
-    needs = [memory(trainer(train__batch=rows)) for rows in (2, 4, 8)]
-    assert needs[2] - needs[1] == 2 * (needs[1] - needs[0]) > 0
+def test_the_memory_grows_linearly_with_the_rows(trainer):
+    estimates = [estimate_memory(trainer(train__batch=rows)) for rows in (2, 4, 8)]
+    assert estimates[2] - estimates[1] == 2 * (estimates[1] - estimates[0]) > 0
 
 
 @pytest.mark.usefixtures("empty")
-def test_rows_in_small_parts_need_the_memory_of_a_part(trainer):
-    cut, small, large = trainer(train__batch=8, train__micro_batch=2), trainer(train__batch=2), trainer(train__batch=8)
-    assert memory(cut) == pytest.approx(memory(small), rel=0.01)  # the tokens of the whole batch are there too
-    assert memory(cut) < 0.7 * memory(large)
+def test_micro_batches_need_the_memory_of_one_micro_batch(trainer):
+    micro, small, large = (
+        trainer(train__batch=8, train__micro_batch=2),
+        trainer(train__batch=2),
+        trainer(train__batch=8),
+    )
+    assert estimate_memory(micro) == pytest.approx(estimate_memory(small), rel=0.01)  # plus the tokens of the batch
+    assert estimate_memory(micro) < 0.7 * estimate_memory(large)
 
 
 @pytest.mark.usefixtures("empty")
-def test_dropout_keeps_its_masks(trainer):
-    assert memory(trainer(model__dropout=0.1)) > memory(trainer())
+def test_dropout_masks_are_counted(trainer):
+    assert estimate_memory(trainer(model__dropout=0.1)) > estimate_memory(trainer())
 
 
-def test_what_the_process_holds_already_is_counted(trainer, monkeypatch):
+def test_memory_already_in_use_is_counted(trainer, monkeypatch):
     made = trainer()
-    before = memory(made)
-    monkeypatch.setattr(meter, "held", lambda device: 10**12)
-    assert memory(made) > 10**12 > before
+    before = estimate_memory(made)
+    monkeypatch.setattr(cost, "allocated_memory", lambda device: 10**12)
+    assert estimate_memory(made) > 10**12 > before
 
 
-def test_a_process_that_was_larger_before_is_never_predicted_smaller(trainer, monkeypatch):
-    monkeypatch.setattr(meter, "peak", lambda device: 10**12)
-    assert memory(trainer()) == 10**12
+def test_the_estimate_is_at_least_the_peak_so_far(trainer, monkeypatch):
+    monkeypatch.setattr(cost, "peak_memory", lambda device: 10**12)
+    assert estimate_memory(trainer()) == 10**12
 
 
 @pytest.mark.parametrize("kind", [{}, {"model__kind": "lstm"}], ids=["gpt", "lstm"])
-def test_counting_leaves_no_trace(trainer, kind):
+def test_the_estimate_changes_neither_weights_nor_random_state(trainer, kind):
     plain, counted = trainer(model__dropout=0.3, **kind), trainer(model__dropout=0.3, **kind)
     torch.manual_seed(1)
     expected = [plain.update(6)["loss"] for _ in range(3)]
     torch.manual_seed(1)
-    memory(counted)
+    estimate_memory(counted)
     assert all(p.grad is None for p in counted.model.parameters())
     assert [counted.update(6)["loss"] for _ in range(3)] == expected
 
 
-def test_what_does_not_fit_is_said_before_anything_is_computed(trainer, monkeypatch):
-    heard = []
+def test_too_little_memory_is_reported_before_the_timing_probe(trainer, monkeypatch):
+    events = []
     monkeypatch.setattr(machine, "describe", lambda: {"ram_gib": 0.1})
     made = trainer(train__steps=50)
-    monkeypatch.setattr(made, "listen", lambda event, **facts: heard.append(facts.get("text", event)))
+    monkeypatch.setattr(made, "listen", lambda event, **facts: events.append(facts.get("text", event)))
     plan(made)
-    said, after = heard
-    assert said.endswith(
-        "are needed and 0.1 are there; fewer rows at a time (train.micro_batch) or a smaller model need less"
-    )
-    assert after == "measure"
-    monkeypatch.setattr(machine, "describe", lambda: {"ram_gib": None})  # where the system does not say
+    notice, event = events
+    assert notice.endswith("of memory, and the machine has 0.1; use a smaller train.micro_batch or a smaller model")
+    assert event == "measure"
+    monkeypatch.setattr(machine, "describe", lambda: {"ram_gib": None})  # not reported by the system
     plan(made)
-    assert heard[2:] == ["measure"]
+    assert events[2:] == ["measure"]
 
 
-def test_what_does_not_fit_on_a_gpu_in_two_rows_takes_all_of_it(trainer, monkeypatch):
+def test_two_rows_that_do_not_fit_on_a_gpu_give_its_total_memory(trainer, monkeypatch):
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError
 
@@ -158,80 +160,80 @@ def test_what_does_not_fit_on_a_gpu_in_two_rows_takes_all_of_it(trainer, monkeyp
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
     made, before = trainer(), torch.get_rng_state()
     monkeypatch.setattr(made.task, "loss", full)
-    assert memory(made) == card.total_memory
+    assert estimate_memory(made) == card.total_memory
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.skipif(not meter.FORGET.exists(), reason="this system keeps one peak of a process")
-def test_the_memory_of_what_the_process_did_before_is_not_that_of_the_training(trainer):
+@pytest.mark.skipif(not cost.PROC_CLEAR_REFS.exists(), reason="the system cannot reset the peak of a process")
+def test_memory_freed_before_the_training_is_not_counted(trainer):
     large = bytearray(300 * MIB)
     del large
-    before = meter.peak(torch.device("cpu"))
-    assert memory(trainer()) < before - 200 * MIB
+    before = cost.peak_memory(torch.device("cpu"))
+    assert estimate_memory(trainer()) < before - 200 * MIB
 
 
 # --- steps, time and energy -------------------------------------------------------------------------------------------
 
 
-def test_time_is_that_of_the_steps_and_of_the_looks_between_them(trainer, monkeypatch):
-    monkeypatch.setattr(
-        Trainer, "measure", lambda self, seconds, most: Pace(step=0.5, look=2.0, watts=36.0, source="known")
-    )
-    steps, said = plan(trainer(train__steps=100))
-    assert (steps, said["seconds"]) == (100, 100 * 0.5 + 10 * 2.0)
-    assert said["kwh"] == pytest.approx(36 * 70 / 3.6e6 * 1.58)
+def test_the_time_is_that_of_the_steps_and_validation_passes(trainer, monkeypatch):
+    timing = Timing(step_seconds=0.5, validation_seconds=2.0, watts=36.0, source="known")
+    monkeypatch.setattr(Trainer, "measure", lambda self, seconds, max_steps: timing)
+    steps, estimate = plan(trainer(train__steps=100))
+    assert (steps, estimate["seconds"]) == (100, 100 * 0.5 + 10 * 2.0)
+    assert estimate["kwh"] == pytest.approx(36 * 70 / 3.6e6 * 1.58)
     assert plan(trainer(train__steps=100, train__eval_every=30))[1]["seconds"] == 100 * 0.5 + 4 * 2.0
     assert plan(trainer(train__steps=25))[1]["seconds"] == 25 * 0.5 + 9 * 2.0  # every third step, and the last
 
 
-def test_no_steps_take_no_time(trainer):
-    assert resource_estimate.forecast(trainer(train__steps=0), 0.01)[1]["seconds"] == 0
+def test_zero_steps_take_no_time(trainer):
+    assert resource_estimate.estimate_resources(trainer(train__steps=0), 0.01)[1]["seconds"] == 0
 
 
-def test_a_budget_in_minutes_is_predicted_to_take_them(trainer, monkeypatch):
-    monkeypatch.setattr(
-        Trainer, "measure", lambda self, seconds, most: Pace(step=0.01, look=0.1, watts=20.0, source="known")
-    )
-    steps, said = plan(trainer(train__minutes=2.0))
-    assert said["seconds"] == pytest.approx(120, abs=0.02)
+def test_a_budget_in_minutes_is_estimated_to_take_these_minutes(trainer, monkeypatch):
+    timing = Timing(step_seconds=0.01, validation_seconds=0.1, watts=20.0, source="known")
+    monkeypatch.setattr(Trainer, "measure", lambda self, seconds, max_steps: timing)
+    steps, estimate = plan(trainer(train__minutes=2.0))
+    assert estimate["seconds"] == pytest.approx(120, abs=0.02)
     assert steps == pytest.approx(11_900, abs=1)
 
 
-def test_a_handful_of_steps_is_not_measured(trainer, monkeypatch):
+def test_a_short_training_is_not_timed(trainer, monkeypatch):
     monkeypatch.setattr(Trainer, "measure", lambda *_: pytest.fail("measured"))
     assert plan(trainer(train__steps=19)) == (19, None)
 
 
-def test_a_long_run_is_measured_for_a_small_part_of_it(trainer, monkeypatch):
-    asked = []
+def test_the_timing_probe_is_a_small_fraction_of_a_long_run(trainer, monkeypatch):
+    limits = []
 
-    def measure(self: Trainer, seconds: float, most: int) -> Pace:
-        asked.append(most)
-        return Pace(1.0, 0.0, 20.0, "known")
+    def measure(self: Trainer, seconds: float, max_steps: int) -> Timing:
+        limits.append(max_steps)
+        return Timing(1.0, 0.0, 20.0, "known")
 
     monkeypatch.setattr(Trainer, "measure", measure)
     for steps in (1000, 10**6):
         plan(trainer(train__steps=steps))
-    assert asked == [20, 200]
+    assert limits == [20, 200]
 
 
-def test_what_was_predicted_stands_beside_what_was_obtained(text, tmp_path, monkeypatch):
+def test_the_report_shows_the_estimate_with_the_measured_cost(text, tmp_path, monkeypatch):
     from harken.experiments import train
 
     monkeypatch.setattr("harken.experiments.report.sections.SAMPLE_TOKENS", 2)
-    given = {**SMALL, "train.steps": 20, "train.checkpoint_every": 10}
-    made = train.train(text, settings=given, out=tmp_path / "r")
-    cost = run_folder.read_json(made.path / "cost.json")
-    assert cost["predicted"].keys() == {"seconds", "kwh", "energy_source", "memory_mib"}
-    assert 1 / 1.5 < cost["predicted"]["memory_mib"] / cost["memory_mib"] < 1.5
-    newest, *_ = run_folder.newest_checkpoint(made.path)
-    assert newest["notes"]["predicted"] == cost["predicted"]
-    assert newest["cost"]["memory"] == pytest.approx(cost["memory_mib"] * MIB, rel=0.1)
-    page = re.sub(r"<[^>]*>", " ", (made.path / "report.html").read_text())
+    settings = {**SMALL, "train.steps": 20, "train.checkpoint_every": 10}
+    run = train.train(text, settings=settings, out=tmp_path / "r")
+    measured = run_folder.read_json(run.path / "cost.json")
+    assert measured["predicted"].keys() == {"seconds", "kwh", "energy_source", "memory_mib"}
+    assert 1 / 1.5 < measured["predicted"]["memory_mib"] / measured["memory_mib"] < 1.5
+    newest, *_ = run_folder.newest_checkpoint(run.path)
+    assert newest["notes"]["predicted"] == measured["predicted"]
+    assert newest["cost"]["memory"] == pytest.approx(measured["memory_mib"] * MIB, rel=0.1)
+    page = re.sub(r"<[^>]*>", " ", (run.path / "report.html").read_text())
     rows = {
-        "time": ("seconds", duration),
+        "time": ("seconds", format_duration),
         "memory": ("memory_mib", "{:,.0f} MiB".format),
-        "energy": ("kwh", lambda kwh: scaled(kwh, "energy")),
+        "energy": ("kwh", lambda kwh: format_quantity(kwh, "energy")),
     }
-    for name, (key, written) in rows.items():
-        assert re.search(rf"\b{name} +{written(cost[key])} +{written(cost['predicted'][key])} ", page), name
+    for name, (key, format_value) in rows.items():
+        assert re.search(
+            rf"\b{name} +{format_value(measured[key])} +{format_value(measured['predicted'][key])} ", page
+        ), name

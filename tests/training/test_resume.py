@@ -1,4 +1,4 @@
-"""A run that was killed, stopped or interrupted goes on as if nothing had happened: the same weights, bit for bit."""
+"""A run that was killed, stopped or interrupted resumes bitwise."""
 
 import hashlib
 import json
@@ -21,29 +21,29 @@ import harken
 from harken import run_folder
 from harken.data.batch import Batch
 from harken.data.synthetic.tales import tales
-from harken.recipe import override
+from harken.recipe import parse_override
 from harken.tasks import Loss
-from harken.tasks.next_word import NextWord
+from harken.tasks.next_word import NextWordTask
 
 from children import Child  # isort: skip
 
 pytestmark = pytest.mark.process
 
 SETTINGS = {"gpt": ["model.heads=2", "model.dropout=0.2"], "lstm": ["model.kind=lstm", "model.dropout=0.2"]}
-# 12 steps over several epochs, with a look at valid, a line and a checkpoint now and then
+# 12 steps over several epochs, with validation passes, log lines and checkpoints
 PLAIN = ["model.d=16", "model.layers=2", "model.context=12", "data.examples=2", "train.batch=6", "train.micro_batch=4"]
 PLAIN += ["train.steps=12", "train.eval_every=5", "train.log_every=1", "train.checkpoint_every=2", "train.lr=1e-2"]
-LONGER = ("train.steps=80", "train.eval_every=40", "train.checkpoint_every=20")  # to be caught on the way
-both = pytest.mark.parametrize("kind", SETTINGS)
-MADE_LAST = ("model.safetensors", "cost.json", "report.html", "harken.json")
+LONGER = ("train.steps=80", "train.eval_every=40", "train.checkpoint_every=20")  # long enough to be interrupted
+both_kinds = pytest.mark.parametrize("kind", SETTINGS)
+FINAL_FILES = ("model.safetensors", "cost.json", "report.html", "harken.json")
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("resume")
-    told = list(tales(12))
-    for name, which in {"tales": told[:6], "others": told[6:]}.items():
-        (folder / f"{name}.txt").write_text("\n".join(which))
+    stories = list(tales(12))
+    for name, texts in {"tales": stories[:6], "more": stories[6:]}.items():
+        (folder / f"{name}.txt").write_text("\n".join(texts))
     return folder
 
 
@@ -53,38 +53,37 @@ def one_cache(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def unbroken(home: Path):
-    """What a run that nobody disturbed ends with, for each kind."""
+def uninterrupted(home: Path):
+    """Outcome of an uninterrupted run of each kind."""
 
     @cache
-    def result(kind: str, *more: str) -> dict:
-        child = Child(*begin(home, kind, peace(home, kind, *more), *more), folder=home)
+    def run(kind: str, *more: str) -> dict:
+        child = Child(*train_command(home, kind, reference_folder(home, kind, *more), *more), folder=home)
         assert child.wait() == 0, child.text
-        return outcome(peace(home, kind, *more))
+        return outcome(reference_folder(home, kind, *more))
 
-    return result
-
-
-def peace(home: Path, kind: str, *more: str) -> Path:
-    return home / "-".join(["unbroken", kind, *(m.replace("/", "") for m in more)])
+    return run
 
 
-def begin(home: Path, kind: str, out: Path, *more: str) -> list[str]:
+def reference_folder(home: Path, kind: str, *more: str) -> Path:
+    return home / "-".join(["uninterrupted", kind, *(m.replace("/", "") for m in more)])
+
+
+def train_command(home: Path, kind: str, out: Path, *more: str) -> list[str]:
     text = "char" if any(m.startswith("data.mix") for m in more) else str(home / "tales.txt")
     return ["train", text, *PLAIN, *SETTINGS[kind], *more, "--out", str(out)]
 
 
 def outcome(folder: Path) -> dict:
-    """The SHA-256 of the weights and of the last state (weights, optimiser, random state, averages, what a model
-    carries on), what the looks decided, and all that was logged but the time it took."""
+    """SHA-256 of the weights and of the last checkpoint, the validation state, and the log without times."""
     lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     for line in lines:
         del line["tokens_per_second"]
     last = max((folder / "checkpoints").glob("step-*"))
-    course = json.loads((last / "manifest.json").read_text())["course"]
+    validation = json.loads((last / "manifest.json").read_text())["validation"]
     return {"weights": digest(folder / "model.safetensors"), "state": digest(last / "state.safetensors")} | {
         "step": last.name,
-        "course": course,
+        "validation": validation,
         "lines": lines,
     }
 
@@ -97,29 +96,29 @@ def steps_in(folder: Path) -> int:
     return (folder / "log.jsonl").read_text().count("\n") if (folder / "log.jsonl").exists() else 0
 
 
-def at_its_last_step(home: Path, kind: str, out: Path) -> Path:
-    """The unbroken run once more, as it was when its last checkpoint had just been written."""
-    shutil.copytree(peace(home, kind), out)
-    for name in MADE_LAST:
+def copy_before_finish(home: Path, kind: str, out: Path) -> Path:
+    """A copy of the uninterrupted run in the state after its last checkpoint."""
+    shutil.copytree(reference_folder(home, kind), out)
+    for name in FINAL_FILES:
         (out / name).unlink()
     return out
 
 
-# --- the same end -----------------------------------------------------------------------------------------------------
+# --- equal outcomes ---------------------------------------------------------------------------------------------------
 
 
-@both
-def test_the_unbroken_run_is_what_it_should_be(unbroken, home, kind):
-    lines = unbroken(kind)["lines"]
+@both_kinds
+def test_the_uninterrupted_run_has_12_steps_over_several_epochs(uninterrupted, home, kind):
+    lines = uninterrupted(kind)["lines"]
     assert [line["step"] for line in lines] == list(range(1, 13))
     assert max(line["epoch"] for line in lines) >= 1
     assert len({line["loss"] for line in lines}) == 12
 
 
-@both
-def test_the_same_recipe_gives_the_same_weights_bit_for_bit(unbroken, home, kind, tmp_path):
-    expected = unbroken(kind)
-    recipe = peace(home, kind) / "recipe.toml"
+@both_kinds
+def test_the_same_recipe_gives_bitwise_equal_weights(uninterrupted, home, kind, tmp_path):
+    expected = uninterrupted(kind)
+    recipe = reference_folder(home, kind) / "recipe.toml"
     child = Child("train", recipe, "--out", tmp_path / "again", folder=tmp_path)
     assert child.wait() == 0, child.text
     assert outcome(tmp_path / "again") == expected
@@ -129,49 +128,49 @@ def test_the_same_recipe_gives_the_same_weights_bit_for_bit(unbroken, home, kind
 
 
 @pytest.mark.parametrize(
-    ("kind", "first", "begun"),
+    ("kind", "first", "has_checkpoint"),
     [("gpt", 1, False), ("lstm", 2, False), ("gpt", 2, True), ("lstm", 1, True)],
     ids=["before each call", "after each call", "later, after each call", "later, before each call"],
 )
-def test_a_run_killed_at_every_moment_of_its_writing_ends_as_if_nothing_had_happened(
-    unbroken, home, kind, first, begun, tmp_path
+def test_a_run_killed_at_every_disk_operation_resumes_bitwise(
+    uninterrupted, home, kind, first, has_checkpoint, tmp_path
 ):
-    """Killed at the first moment at which it writes, gone on and killed at the second, and so on, to its end. A
-    checkpoint begins anew as long as it is not whole, so each of its moments has its turn."""
-    expected, out, deaths = unbroken(kind, "train.keep_checkpoints=1"), tmp_path / "r", 0
-    command = [*begin(home, kind, out, "train.keep_checkpoints=1"), "--resume"]
-    if begun:  # there is a first checkpoint, which each later one takes away
+    """Killed at the first disk operation, resumed and killed at the second, and so on. A checkpoint restarts while it is
+    incomplete, so each of its operations is covered."""
+    expected, out, kills = uninterrupted(kind, "train.keep_checkpoints=1"), tmp_path / "r", 0
+    command = [*train_command(home, kind, out, "train.keep_checkpoints=1"), "--resume"]
+    if has_checkpoint:  # later checkpoints delete it
         assert Child(*command, folder=tmp_path, die_in=6).wait() == -signal.SIGKILL
-    for moment in count(first, 2):
-        child = Child(*command, folder=tmp_path, die_at=moment)
+    for operation in count(first, 2):
+        child = Child(*command, folder=tmp_path, die_at=operation)
         if (code := child.wait()) != -signal.SIGKILL:
             break
-        deaths += 1
+        kills += 1
     assert code == 0, child.text
     assert outcome(out) == expected
-    assert deaths > 16
+    assert kills > 16
 
 
 @pytest.mark.parametrize(("kind", "first"), [("gpt", 2), ("lstm", 1)], ids=["after each call", "before each call"])
-def test_a_run_killed_at_every_moment_of_its_end_can_be_finished(unbroken, home, kind, first, tmp_path):
-    """The weights, the cost, the report and the facts are being written."""
-    expected, out = unbroken(kind), at_its_last_step(home, kind, tmp_path / "r")
-    for moment in count(first, 2):
-        child = Child("train", out, "--resume", folder=tmp_path, die_at=moment)
+def test_a_run_killed_at_every_disk_operation_of_its_end_can_be_finished(uninterrupted, home, kind, first, tmp_path):
+    """Weights, cost, report and manifest are being written."""
+    expected, out = uninterrupted(kind), copy_before_finish(home, kind, tmp_path / "r")
+    for operation in count(first, 2):
+        child = Child("train", out, "--resume", folder=tmp_path, die_at=operation)
         if (code := child.wait()) != -signal.SIGKILL:
             break
     assert code == 0, child.text
-    assert moment > 2 * 3 * len(MADE_LAST)
+    assert operation > 2 * 3 * len(FINAL_FILES)
     assert outcome(out) == expected
-    assert run_folder.facts(out)["steps"] == 12
+    assert run_folder.read_manifest(out)["steps"] == 12
 
 
-@pytest.mark.parametrize("moment", [2, 7, 12, 18, 24])
-def test_a_kill_before_the_first_checkpoint_is_whole_starts_anew_and_says_so(unbroken, home, moment, tmp_path):
-    """The recipe, the log and the first checkpoint are being written: the lock of the dead does not block."""
-    expected, out = unbroken("gpt"), tmp_path / "r"
-    command = begin(home, "gpt", out)
-    assert Child(*command, folder=tmp_path, die_at=moment).wait() == -signal.SIGKILL
+@pytest.mark.parametrize("operation", [2, 7, 12, 18, 24])
+def test_a_kill_before_the_first_checkpoint_restarts_and_is_reported(uninterrupted, home, operation, tmp_path):
+    """Recipe, log and first checkpoint are being written; the lock of a killed process does not block."""
+    expected, out = uninterrupted("gpt"), tmp_path / "r"
+    command = train_command(home, "gpt", out)
+    assert Child(*command, folder=tmp_path, die_at=operation).wait() == -signal.SIGKILL
     child = Child(*command, "--resume", folder=tmp_path)
     assert child.wait() == 0, child.text
     assert "starts anew" in child.text
@@ -185,23 +184,23 @@ FEATURES = {
     "sgd": ["train.optimizer=sgd", "train.nesterov=true"],
     "rmsprop": ["train.optimizer=rmsprop"],
     "plateau": ["train.schedule=plateau", "train.plateau_patience=1", "train.eval_every=1", "train.lr=1"],
-    "stop_after": ["train.early_stopping_patience=3", "train.eval_every=1", "train.lr=1"],
+    "early_stopping": ["train.early_stopping_patience=3", "train.eval_every=1", "train.lr=1"],
     "cooldown": ["train.schedule=constant", "train.cooldown=0.5"],
     "rnn": ["model.kind=rnn"],
     "gru": ["model.kind=gru"],
     "packed": ["data.batching=packed", "data.documents=line"],
     "words": ["data.tokenizer=word", "model.word_dropout=0.2", "task.label_smoothing=0.1", "train.precision=bfloat16"],
-    "mix": ["data.mix={'HOME/tales.txt' = 0.7, 'HOME/others.txt' = 0.3}"],
+    "mix": ["data.mix={'HOME/tales.txt' = 0.7, 'HOME/more.txt' = 0.3}"],
 }
 
 
 @pytest.mark.parametrize("feature", FEATURES)
-def test_whatever_is_trained_goes_on_from_the_middle_of_an_accumulation(unbroken, home, feature, tmp_path):
-    """Killed in the second of a step's micro-batches, twice."""
+def test_every_feature_resumes_from_the_middle_of_an_accumulation(uninterrupted, home, feature, tmp_path):
+    """Killed in the second micro-batch of a step, twice."""
     kind = "lstm" if feature in ("rnn", "gru") else "gpt"
     more = [setting.replace("HOME", str(home)) for setting in FEATURES[feature]]
-    expected, out = unbroken(kind, *more), tmp_path / "r"
-    command = [*begin(home, kind, out, *more), "--resume"]
+    expected, out = uninterrupted(kind, *more), tmp_path / "r"
+    command = [*train_command(home, kind, out, *more), "--resume"]
     for step in (3, 5):
         assert Child(*command, folder=tmp_path, die_in=6).wait() == -signal.SIGKILL
         assert steps_in(out) == step - 1
@@ -210,174 +209,176 @@ def test_whatever_is_trained_goes_on_from_the_middle_of_an_accumulation(unbroken
     assert outcome(out) == expected
 
 
-@pytest.mark.parametrize("feature", ["plateau", "stop_after"])
-def test_what_the_looks_decide_is_decided_in_these_runs(unbroken, feature):
-    """Else the test above would say nothing of it."""
-    made = unbroken("gpt", *FEATURES[feature])
-    assert (made["course"]["left"] < 1) == (feature == "plateau")
-    assert (len(made["lines"]) < 12) == (feature == "stop_after")
+@pytest.mark.parametrize("feature", ["plateau", "early_stopping"])
+def test_plateau_and_early_stopping_occur_in_these_runs(uninterrupted, feature):
+    """The test above depends on it."""
+    end = uninterrupted("gpt", *FEATURES[feature])
+    assert (end["validation"]["lr_factor"] < 1) == (feature == "plateau")
+    assert (len(end["lines"]) < 12) == (feature == "early_stopping")
 
 
-def test_updates_that_were_left_out_are_counted_on(home, tmp_path, monkeypatch):
-    """A loss that is no number in the 3rd and in the 8th step; the run dies in its 6th."""
+def test_the_number_of_skipped_updates_is_resumed(home, tmp_path, monkeypatch):
+    """NaN losses in steps 3 and 8; the run is killed in step 6."""
 
-    def batch(task: NextWord, epoch: int, step: int) -> Batch:
-        task.at = epoch * task.steps + step
-        return right_batch(task, epoch, step)
+    def batch(task: NextWordTask, epoch: int, step: int) -> Batch:
+        task.position = epoch * task.steps + step
+        return original_batch(task, epoch, step)
 
-    def loss(task: NextWord, *given: Any) -> Loss:
-        found = right_loss(task, *given)
-        return Loss(found.total * math.nan, found.parts) if task.at in (2, 7) else found
+    def loss(task: NextWordTask, *args: Any) -> Loss:
+        value = original_loss(task, *args)
+        return Loss(value.total * math.nan, value.parts) if task.position in (2, 7) else value
 
     def listen(event: str, /, **facts: Any) -> None:
         if (event, facts.get("step")) == ("step", 6):
-            assert dying.pop(), "dead"
+            assert not kills.pop(), "killed"
 
-    right_batch, right_loss, dying = NextWord.batch, NextWord.loss, [False, True]
-    monkeypatch.setattr(NextWord, "batch", batch)
-    monkeypatch.setattr(NextWord, "loss", loss)
-    settings = dict(override(setting) for setting in (*PLAIN, *SETTINGS["gpt"], "train.on_nan=skip"))
-    harken.train(home / "tales.txt", out=tmp_path / "whole", settings=settings, listen=listen)
-    with pytest.raises(AssertionError, match="dead"):
+    original_batch, original_loss, kills = NextWordTask.batch, NextWordTask.loss, [True, False]
+    monkeypatch.setattr(NextWordTask, "batch", batch)
+    monkeypatch.setattr(NextWordTask, "loss", loss)
+    settings = dict(parse_override(setting) for setting in (*PLAIN, *SETTINGS["gpt"], "train.on_nan=skip"))
+    harken.train(home / "tales.txt", out=tmp_path / "uninterrupted", settings=settings, listen=listen)
+    with pytest.raises(AssertionError, match="killed"):
         harken.train(home / "tales.txt", out=tmp_path / "broken", settings=settings, listen=listen)
     harken.train(tmp_path / "broken", resume=True)
-    assert outcome(tmp_path / "broken") == outcome(tmp_path / "whole")
-    assert outcome(tmp_path / "whole")["course"]["skipped"] == 2
+    assert outcome(tmp_path / "broken") == outcome(tmp_path / "uninterrupted")
+    assert outcome(tmp_path / "uninterrupted")["validation"]["skipped"] == 2
 
 
 @pytest.mark.parametrize("kind", ["lstm"])
-def test_a_run_killed_at_any_time_ends_as_if_nothing_had_happened(unbroken, home, kind, tmp_path):
-    """In the middle of an epoch, with a state that is carried on, at a time that nobody chose. Twice."""
-    out, dice = tmp_path / "r", random.Random(0)
+def test_a_run_killed_at_a_random_time_resumes_bitwise(uninterrupted, home, kind, tmp_path):
+    """In the middle of an epoch, with a carried state. Twice."""
+    out, rng = tmp_path / "r", random.Random(0)
     for after in (3, 8):
-        child = Child(*begin(home, kind, out), "--resume", folder=tmp_path)
+        child = Child(*train_command(home, kind, out), "--resume", folder=tmp_path)
         while steps_in(out) < after and child.process.is_alive():
             time.sleep(0.002)
-        time.sleep(dice.random() * 0.02)
+        time.sleep(rng.random() * 0.02)
         child.process.kill()
         assert child.wait() == -signal.SIGKILL
-    child = Child(*begin(home, kind, out), "--resume", folder=tmp_path)
+    child = Child(*train_command(home, kind, out), "--resume", folder=tmp_path)
     assert child.wait() == 0, child.text
-    assert outcome(out) == unbroken(kind)
+    assert outcome(out) == uninterrupted(kind)
 
 
 # --- damaged ----------------------------------------------------------------------------------------------------------
 
 
-def cut(last: Path, before: Path, foreign: Path) -> None:
+def truncated(last: Path, before: Path, other_run: Path) -> None:
     (last / "state.safetensors").write_bytes((last / "state.safetensors").read_bytes()[:-100])
 
 
-def flipped(last: Path, before: Path, foreign: Path) -> None:
-    whole = bytearray((last / "state.safetensors").read_bytes())
-    whole[len(whole) // 2] ^= 1
-    (last / "state.safetensors").write_bytes(whole)
+def flipped_bit(last: Path, before: Path, other_run: Path) -> None:
+    content = bytearray((last / "state.safetensors").read_bytes())
+    content[len(content) // 2] ^= 1
+    (last / "state.safetensors").write_bytes(content)
 
 
-def without_its_manifest(last: Path, before: Path, foreign: Path) -> None:
+def without_manifest(last: Path, before: Path, other_run: Path) -> None:
     (last / "manifest.json").unlink()
 
 
-def swapped(last: Path, before: Path, foreign: Path) -> None:
+def swapped(last: Path, before: Path, other_run: Path) -> None:
     shutil.copytree(before, last, dirs_exist_ok=True)
 
 
-def of_another_run(last: Path, before: Path, foreign: Path) -> None:
-    shutil.copytree(foreign, last, dirs_exist_ok=True)
+def of_another_run(last: Path, before: Path, other_run: Path) -> None:
+    shutil.copytree(other_run, last, dirs_exist_ok=True)
 
 
-@pytest.mark.parametrize("damage", [cut, flipped, without_its_manifest, swapped, of_another_run])
-def test_a_run_whose_last_checkpoint_is_damaged_goes_on_from_the_one_before(unbroken, home, damage, tmp_path):
-    expected, out = unbroken("gpt"), at_its_last_step(home, "gpt", tmp_path / "r")
-    unbroken("gpt", "train.seed=1")
+@pytest.mark.parametrize("damage", [truncated, flipped_bit, without_manifest, swapped, of_another_run])
+def test_a_run_with_a_damaged_last_checkpoint_resumes_from_the_one_before(uninterrupted, home, damage, tmp_path):
+    expected, out = uninterrupted("gpt"), copy_before_finish(home, "gpt", tmp_path / "r")
+    uninterrupted("gpt", "train.seed=1")
     before, last = sorted((out / "checkpoints").glob("step-*"))
-    damage(last, before, peace(home, "gpt", "train.seed=1") / "checkpoints" / last.name)
+    damage(last, before, reference_folder(home, "gpt", "train.seed=1") / "checkpoints" / last.name)
     child = Child("train", out, "--resume", folder=tmp_path)
     assert child.wait() == 0, child.text
-    assert "the checkpoint before it is taken" in child.text
+    assert "using the checkpoint before it" in child.text
     assert "going on after step 10" in child.text
     assert outcome(out) == expected
 
 
-# --- asked to stop ----------------------------------------------------------------------------------------------------
+# --- stopped ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_run_that_is_asked_to_stop_says_how_to_go_on_and_does(unbroken, home, number, tmp_path):
+def test_a_stopped_run_prints_the_resume_command_and_resumes_bitwise(uninterrupted, home, number, tmp_path):
     out = tmp_path / "r"
-    module = [sys.executable, "-m", "harken", *begin(home, "gpt", out, *LONGER)]
+    module = [sys.executable, "-m", "harken", *train_command(home, "gpt", out, *LONGER)]
     process = subprocess.Popen(module, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     while steps_in(out) < 2 and process.poll() is None:
         time.sleep(0.002)
     os.kill(process.pid, number)
-    said, errors = process.communicate(timeout=60)
-    assert process.returncode == 128 + number, said + errors
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, output + errors
     assert errors.startswith(f"harken: {out}: stopped at step ")
-    assert errors.endswith(f"of 80; go on with: harken train {out} --resume\n")
+    assert errors.endswith(f"of 80; resume with: harken train {out} --resume\n")
     assert errors.count("\n") == 1
     child = Child("train", out, "--resume", folder=tmp_path)
     assert child.wait() == 0, child.text
-    assert outcome(out) == unbroken("gpt", *LONGER)
+    assert outcome(out) == uninterrupted("gpt", *LONGER)
 
 
-def test_a_finished_run_has_nothing_left_to_do(unbroken, home, tmp_path):
-    out = peace(home, "gpt")
-    before = unbroken("gpt"), (out / "harken.json").stat().st_mtime_ns
+def test_a_finished_run_has_nothing_left_to_do(uninterrupted, home, tmp_path):
+    out = reference_folder(home, "gpt")
+    before = uninterrupted("gpt"), (out / "harken.json").stat().st_mtime_ns
     child = Child("train", out, "--resume", folder=tmp_path)
     assert child.wait() == 0, child.text
     assert f"{out}: this run is finished; there is nothing left to do" in child.text
     assert (outcome(out), (out / "harken.json").stat().st_mtime_ns) == before
 
 
-def test_a_run_is_resumed_with_the_recipe_it_has(unbroken, home, tmp_path):
-    unbroken("gpt")
-    child = Child("train", peace(home, "gpt"), "train.lr=1", "--resume", folder=tmp_path)
+def test_a_run_is_resumed_with_the_recipe_it_has(uninterrupted, home, tmp_path):
+    uninterrupted("gpt")
+    child = Child("train", reference_folder(home, "gpt"), "train.lr=1", "--resume", folder=tmp_path)
     assert child.wait() == 2
     assert "a run is resumed with the recipe it has; train.lr cannot be changed now" in child.text
 
 
-def test_a_run_on_another_text_is_not_resumed(unbroken, home, tmp_path):
-    unbroken("gpt")
+def test_a_run_is_not_resumed_with_other_data(uninterrupted, home, tmp_path):
+    uninterrupted("gpt")
     (tmp_path / "other.txt").write_text("something else")
-    child = Child("train", tmp_path / "other.txt", "--out", peace(home, "gpt"), "--resume", folder=tmp_path)
+    child = Child("train", tmp_path / "other.txt", "--out", reference_folder(home, "gpt"), "--resume", folder=tmp_path)
     assert child.wait() == 2
     assert "a run is resumed with the recipe it has; data.path cannot be changed now" in child.text
 
 
-def test_a_taken_folder_is_refused_without_resume_or_force(unbroken, home, tmp_path):
-    unbroken("gpt")
-    child = Child(*begin(home, "gpt", peace(home, "gpt")), folder=tmp_path)
+def test_a_non_empty_folder_is_an_error_without_resume_or_force(uninterrupted, home, tmp_path):
+    uninterrupted("gpt")
+    child = Child(*train_command(home, "gpt", reference_folder(home, "gpt")), folder=tmp_path)
     assert child.wait() == 2
     assert "is not empty; resume the run there (--resume), force to write over it (--force), or" in child.text
 
 
-def test_writing_over_a_run_leaves_nothing_of_it(unbroken, home, tmp_path):
-    unbroken("gpt")
-    out = shutil.copytree(peace(home, "gpt"), tmp_path / "r")
-    command = [*begin(home, "gpt", out), "--force", "train.steps=5"]
+def test_force_deletes_the_previous_run(uninterrupted, home, tmp_path):
+    uninterrupted("gpt")
+    out = shutil.copytree(reference_folder(home, "gpt"), tmp_path / "r")
+    command = [*train_command(home, "gpt", out), "--force", "train.steps=5"]
     assert Child(*command, folder=tmp_path, die_in=9).wait() == -signal.SIGKILL
     assert sorted(p.name for p in (out / "checkpoints").iterdir()) == ["step-000002", "step-000004"]
     assert not (out / "harken.json").exists()
 
 
-def test_a_run_that_is_being_written_is_not_cleared_by_force(unbroken, home, tmp_path):
-    unbroken("gpt")
-    out = shutil.copytree(peace(home, "gpt"), tmp_path / "r")
-    with run_folder.writing(out):
-        child = Child(*begin(home, "gpt", out), "--force", folder=tmp_path)
+def test_force_does_not_delete_a_locked_run(uninterrupted, home, tmp_path):
+    uninterrupted("gpt")
+    out = shutil.copytree(reference_folder(home, "gpt"), tmp_path / "r")
+    with run_folder.lock_folder(out):
+        child = Child(*train_command(home, "gpt", out), "--force", folder=tmp_path)
         assert child.wait() == 2
-    assert "another process is training here" in child.text
-    assert run_folder.facts(out)["steps"] == 12
+    assert "another process trains in this folder" in child.text
+    assert run_folder.read_manifest(out)["steps"] == 12
 
 
-def test_of_two_that_go_on_with_one_run_the_second_is_refused_and_the_first_undisturbed(unbroken, home, tmp_path):
-    expected, out = unbroken("gpt", *LONGER), tmp_path / "r"
-    command = [*begin(home, "gpt", out, *LONGER), "--resume"]
+def test_a_second_process_cannot_resume_a_running_run(uninterrupted, home, tmp_path):
+    expected, out = uninterrupted("gpt", *LONGER), tmp_path / "r"
+    command = [*train_command(home, "gpt", out, *LONGER), "--resume"]
     first = Child(*command, folder=tmp_path)
     while steps_in(out) < 2 and first.process.is_alive():
         time.sleep(0.002)
     second = Child(*command, folder=tmp_path)
     assert second.wait() == 2
-    assert second.text.endswith(f"{out}: another process is training here; wait for it, or take another folder\n")
+    assert second.text.endswith(
+        f"{out}: another process trains in this folder; wait until it ends, or use another folder\n"
+    )
     assert first.wait() == 0, first.text
     assert outcome(out) == expected

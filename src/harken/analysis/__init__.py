@@ -1,1 +1,1 @@
-"""What vectors say when nobody has labelled them: clusters, how many there are, principal components."""
+"""Unsupervised analysis of vectors: clusters, their number, principal components."""

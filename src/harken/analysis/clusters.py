@@ -1,12 +1,12 @@
-"""k-means: points are sorted into k clusters so that sum_i sum_{x in S_i} ||x - mu_i||^2, the inertia, is small.
+"""k-means: assign points to k clusters with a small inertia, sum_i sum_{x in S_i} ||x - mu_i||^2.
 
-Algorithm 12.2 of the lecture: give each point a number from 1 to k by chance; then, until no number changes, (a) mu_i
-is the mean of the points with number i, (b) each point takes the number of the nearest mean. What is found depends on
-the start, so there are several, and they are one computation: the centres of every restart stand in one matrix, and
-||x - c||^2 - ||x||^2 = ||c||^2 - 2 <x, c> = <(x, 1), (-2 c, ||c||^2)> for all of them is one product a block of points.
+Algorithm 12.2 of the lecture: assign every point to a random cluster; then, until no assignment changes, (a) mu_i is
+the mean of the points in cluster i, (b) each point moves to the nearest mean. The outcome depends on the start, so
+there are several restarts, computed together: the centers of all restarts form one matrix, and
+||x - c||^2 - ||x||^2 = ||c||^2 - 2 <x, c> = <(x, 1), (-2 c, ||c||^2)> is one product per block of points.
 
-A point whose nearest centre is nearer than the second by more than the centres have moved since then keeps its number
-unasked (Hamerly 2010). So late steps ask few points, and the numbers are the same.
+A point keeps its cluster without a comparison if its nearest center was nearer than the second by more than the
+centers have moved since (Hamerly 2010). Late steps compare few points; the assignments are the same.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,26 +22,26 @@ from torch import Tensor
 from harken.errors import BadInput
 from harken.events import Listener, silent
 
-Vectors = npt.NDArray[np.floating[Any]]  # N d: compared in float32, around their mean
+Vectors = npt.NDArray[np.floating[Any]]  # N d: centered and compared in float32
 Numbers = npt.NDArray[np.int64]  # N
 Start = Literal["k-means++", "random"]
 STARTS = ("k-means++", "random")
-BLOCK = 8192  # points that are compared with all centres at once, or fewer: their scores shall stay in the cache
-SCORES = 1 << 20
-GATHER = 100  # to fetch one point from afar costs as much as to compare it with so many centres
-ROOM = 1 << 26  # numbers that k-means++ may hold at once
-STEPS, TOLERANCE = 300, 1e-4  # scikit-learn's
+BLOCK = 8192  # points compared at a time; fewer if their scores would not fit into the cache
+MAX_SCORES = 1 << 20
+GATHER_COST = 100  # gathering one point costs as much as comparing it with this many centers
+MAX_DISTANCES = 1 << 26  # distances that k-means++ holds at once
+MAX_ITER, TOLERANCE = 300, 1e-4  # scikit-learn's defaults
 
 
 @dataclass(frozen=True, eq=False)
 class Clusters:
     """The best of several restarts."""
 
-    centres: Vectors  # k d
-    labels: Numbers  # which cluster each point is in, from 0
-    inertias: list[float]  # of each restart
-    steps: list[int]  # that each restart took
-    best: int  # which restart this is
+    centers: Vectors  # k d
+    labels: Numbers  # N: cluster of each point, from 0
+    inertias: list[float]  # per restart
+    n_iter: list[int]  # per restart
+    best: int  # index of this restart
 
     @property
     def inertia(self) -> float:
@@ -49,7 +49,7 @@ class Clusters:
 
     @property
     def sizes(self) -> Numbers:
-        return np.bincount(self.labels, minlength=len(self.centres))
+        return np.bincount(self.labels, minlength=len(self.centers))
 
 
 @torch.inference_mode()
@@ -60,63 +60,63 @@ def kmeans(
     restarts: int = 10,
     start: Start | npt.ArrayLike = "k-means++",
     seed: int = 0,
-    steps: int = STEPS,
+    max_iter: int = MAX_ITER,
     tolerance: float = TOLERANCE,
     listen: Listener = silent,
 ) -> Clusters:
-    """Sort the rows of x into k clusters; the best of so many restarts by inertia.
+    """Cluster the rows of x; returns the restart with the smallest inertia.
 
-    start: how a restart begins, "k-means++", "random" (a number by chance for each point), or the centres themselves,
-    k d for one restart or R k d for R of them. A restart ends when no number changes, or when the squares of its
-    centres' moves sum to at most tolerance times the mean variance of a column, as in scikit-learn.
+    start: "k-means++", "random" (random assignment of the points), or the initial centers, k d for one restart or
+    R k d for R of them. A restart ends when no assignment changes, or when the squared moves of its centers sum to at
+    most tolerance times the mean variance of a column, as in scikit-learn.
     """
     check(x, k)
     points = _Points(x)
     if isinstance(start, str):
         if start not in STARTS:
-            raise BadInput(f"start={start!r}: accepted are {', '.join(STARTS)}, or the centres")
+            raise BadInput(f"start={start!r}: accepted are {', '.join(STARTS)}, or an array of centers")
         if restarts < 1:
             raise BadInput(f"restarts={restarts}: at least 1 is needed")
-        draws = [torch.Generator().manual_seed(seed + n) for n in range(restarts)]
-        begun = _assigned(points, k, draws) if start == "random" else _spread(points, k, draws)
+        rngs = [torch.Generator().manual_seed(seed + n) for n in range(restarts)]
+        centers = _random_centers(points, k, rngs) if start == "random" else _kmeans_plus_plus(points, k, rngs)
     else:
-        given = np.asarray(start, np.float64)
-        given = given[None] if given.ndim == 2 else given
-        if given.ndim != 3 or given.shape[1:] != (k, x.shape[1]) or not np.isfinite(given).all():
+        array = np.asarray(start, np.float64)
+        array = array[None] if array.ndim == 2 else array
+        if array.ndim != 3 or array.shape[1:] != (k, x.shape[1]) or not np.isfinite(array).all():
             raise BadInput(
-                f"start: an array of shape {given.shape}; {k} centres of {x.shape[1]} finite numbers are needed"
+                f"start: an array of shape {array.shape}; {k} centers of {x.shape[1]} finite numbers are needed"
             )
-        begun = (torch.from_numpy(given) - points.mean).float()
-    lloyd = _Lloyd(points, begun)
-    lloyd.go(steps, tolerance * points.variance, listen)
+        centers = (torch.from_numpy(array) - points.mean).float()
+    lloyd = _Lloyd(points, centers)
+    lloyd.fit(max_iter, tolerance * points.variance, listen)
     inertias = lloyd.inertias()
     best = min(range(len(inertias)), key=inertias.__getitem__)
-    centres = (lloyd.centres[best] + points.mean).numpy()
-    return Clusters(centres, lloyd.labels[best].numpy(), inertias, lloyd.took.tolist(), best)
+    best_centers = (lloyd.centers[best] + points.mean).numpy()
+    return Clusters(best_centers, lloyd.labels[best].numpy(), inertias, lloyd.n_iter.tolist(), best)
 
 
 def check(x: Vectors, k: int) -> None:
-    """Refuse what has no k clusters."""
+    """Raise if x cannot be split into k clusters."""
     if x.ndim != 2 or not x.size:
-        raise BadInput(f"vectors of shape {x.shape}: a table is needed, a row for each point")
+        raise BadInput(f"vectors of shape {x.shape}: a matrix with one row per point is needed")
     if not 1 <= k <= len(x):
-        raise BadInput(f"k={k}: there are {len(x):,} points; ask for 1 to {len(x):,} clusters")
+        raise BadInput(f"k={k}: there are {len(x):,} points; k must be between 1 and {len(x):,}")
 
 
 class _Points:
-    """The points around their mean, with a 1 behind each: n d+1."""
+    """The centered points, each followed by a 1: n d+1."""
 
     def __init__(self, x: Vectors) -> None:
-        raw = torch.from_numpy(np.ascontiguousarray(x, np.float64 if x.dtype == np.float64 else np.float32))
-        self.mean = raw.mean(0, dtype=torch.float64).to(raw.dtype)
-        self.rows = torch.ones(len(raw), raw.shape[1] + 1)
-        torch.sub(raw, self.mean, out=self.rows[:, :-1])
+        vectors = torch.from_numpy(np.ascontiguousarray(x, np.float64 if x.dtype == np.float64 else np.float32))
+        self.mean = vectors.mean(0, dtype=torch.float64).to(vectors.dtype)
+        self.rows = torch.ones(len(vectors), vectors.shape[1] + 1)
+        torch.sub(vectors, self.mean, out=self.rows[:, :-1])
         self.squares = torch.cat([x.double().square_().sum(1) for x in self.rows[:, :-1].split(256)])  # ||x||^2
-        self.short = self.squares.float()
-        if not self.short.isfinite().all():
-            raise BadInput("the points lie more than 1e19 apart; divide them, or leave the farthest out")
+        self.squares32 = self.squares.float()
+        if not self.squares32.isfinite().all():
+            raise BadInput("the points are more than 1e19 apart; rescale them, or drop the farthest")
         self.sum = torch.stack([x.sum(0) for x in self.rows.split(256)]).sum(0, dtype=torch.float64)
-        self.variance = float(self.squares.mean() / raw.shape[1])
+        self.variance = float(self.squares.mean() / vectors.shape[1])
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -125,165 +125,170 @@ class _Points:
         return (slice(n, min(n + size, len(self))) for n in range(0, len(self), size))
 
 
-def _asking(centres: Tensor) -> Tensor:  # ... d -> ... d+1
+def _queries(centers: Tensor) -> Tensor:  # ... d -> ... d+1
     """(-2 c, ||c||^2): its product with (x, 1) is ||x - c||^2 - ||x||^2."""
-    return torch.cat([-2 * centres, centres.square().sum(-1, keepdim=True)], -1)
+    return torch.cat([-2 * centers, centers.square().sum(-1, keepdim=True)], -1)
 
 
-# --- where a restart begins -------------------------------------------------------------------------------------------
+# --- initialization ---------------------------------------------------------------------------------------------------
 
 
-def _assigned(points: _Points, k: int, draws: Sequence[torch.Generator]) -> Tensor:  # R k d
-    """The means of points that were given numbers by chance; each number is given at least once."""
-    n, found = len(points), []
-    for draw in draws:
-        labels = torch.randint(k, (n,), generator=draw)
-        labels[torch.randperm(n, generator=draw)[:k]] = torch.arange(k)
+def _random_centers(points: _Points, k: int, rngs: Sequence[torch.Generator]) -> Tensor:  # R k d
+    """The means of a random assignment; every cluster gets at least one point."""
+    n, centers = len(points), []
+    for rng in rngs:
+        labels = torch.randint(k, (n,), generator=rng)
+        labels[torch.randperm(n, generator=rng)[:k]] = torch.arange(k)
         sums = torch.zeros(k, points.rows.shape[1], dtype=torch.float64)
-        for part in points.blocks():
-            _add(sums, labels[part], points.rows[part], torch.arange(len(labels[part])))
-        found.append((sums[:, :-1] / sums[:, -1:]).float())
-    return torch.stack(found)
+        for block in points.blocks():
+            _add_rows(sums, labels[block], points.rows[block], torch.arange(len(labels[block])))
+        centers.append((sums[:, :-1] / sums[:, -1:]).float())
+    return torch.stack(centers)
 
 
-def _spread(points: _Points, k: int, draws: Sequence[torch.Generator]) -> Tensor:  # R k d
-    """k-means++ (Arthur and Vassilvitskii 2007): each next centre is a point, drawn with a chance proportional to its
-    squared distance from the nearest of those there are; of some that are drawn, the one that leaves least inertia."""
-    trials = 2 + int(np.log(k))  # scikit-learn's
-    at_once = max(1, ROOM // (trials * len(points)))
-    groups = [draws[n : n + at_once] for n in range(0, len(draws), at_once)]
-    return torch.cat([_spread_group(points, k, trials, group) for group in groups])
+def _kmeans_plus_plus(points: _Points, k: int, rngs: Sequence[torch.Generator]) -> Tensor:  # R k d
+    """k-means++ (Arthur and Vassilvitskii 2007): draw each next center from the points with probability proportional
+    to the squared distance from the nearest center; of several candidates, keep the one with the least inertia."""
+    n_trials = 2 + int(np.log(k))  # scikit-learn's
+    group_size = max(1, MAX_DISTANCES // (n_trials * len(points)))
+    groups = [rngs[n : n + group_size] for n in range(0, len(rngs), group_size)]
+    return torch.cat([_kmeans_plus_plus_group(points, k, n_trials, group) for group in groups])
 
 
-def _spread_group(points: _Points, k: int, trials: int, draws: Sequence[torch.Generator]) -> Tensor:
-    n, R = len(points), len(draws)
+def _kmeans_plus_plus_group(points: _Points, k: int, n_trials: int, rngs: Sequence[torch.Generator]) -> Tensor:
+    n, R = len(points), len(rngs)
     chosen = torch.empty(R, k, dtype=torch.long)
-    chosen[:, 0] = torch.cat([torch.randint(n, (1,), generator=draw) for draw in draws])
-    left = _apart(points, chosen[:, :1])[:, 0]  # R n: squared distance from the nearest centre
+    chosen[:, 0] = torch.cat([torch.randint(n, (1,), generator=rng) for rng in rngs])
+    nearest = _squared_distances(points, chosen[:, :1])[:, 0]  # R n: squared distance from the nearest center
     for c in range(1, k):
-        up_to = left.cumsum(1, dtype=torch.float64)
-        at = torch.stack([torch.rand(trials, generator=draw, dtype=torch.float64) for draw in draws]) * up_to[:, -1:]
-        drawn = torch.searchsorted(up_to, at).clamp_max_(n - 1)  # R T
-        apart = torch.minimum(_apart(points, drawn), left[:, None])  # R T n
-        best = apart.sum(2).argmin(1)
+        cumulative = nearest.cumsum(1, dtype=torch.float64)
+        u = torch.stack([torch.rand(n_trials, generator=rng, dtype=torch.float64) for rng in rngs])
+        candidates = torch.searchsorted(cumulative, u * cumulative[:, -1:]).clamp_max_(n - 1)  # R T
+        distances = torch.minimum(_squared_distances(points, candidates), nearest[:, None])  # R T n
+        best = distances.sum(2).argmin(1)
         rows = torch.arange(R)
-        chosen[:, c], left = drawn[rows, best], apart[rows, best]
+        chosen[:, c], nearest = candidates[rows, best], distances[rows, best]
     return points.rows[chosen][..., :-1]
 
 
-def _apart(points: _Points, which: Tensor) -> Tensor:  # R T -> R T n
-    """The squared distances of all points from these."""
-    asking = _asking(points.rows[which.flatten()][:, :-1])
-    return torch.mm(asking, points.rows.T).add_(points.short).clamp_min_(0).view(*which.shape, -1)
+def _squared_distances(points: _Points, indices: Tensor) -> Tensor:  # R T -> R T n
+    """The squared distances of all points from these points."""
+    queries = _queries(points.rows[indices.flatten()][:, :-1])
+    return torch.mm(queries, points.rows.T).add_(points.squares32).clamp_min_(0).view(*indices.shape, -1)
 
 
-# --- the steps --------------------------------------------------------------------------------------------------------
+# --- Lloyd's algorithm ------------------------------------------------------------------------------------------------
 
 
-def _add(sums: Tensor, into: Tensor, rows: Tensor, which: Tensor, weights: Tensor | None = None) -> None:
-    """sums[into] += rows[which], weighted; sums in float64. The last column counts."""
+def _add_rows(sums: Tensor, into: Tensor, rows: Tensor, indices: Tensor, weights: Tensor | None = None) -> None:
+    """sums[into] += weights * rows[indices], in float64. The last column counts the points."""
     order = into.argsort()
-    there, many = into[order].unique_consecutive(return_counts=True)
+    targets, counts = into[order].unique_consecutive(return_counts=True)
     weights = None if weights is None else weights[order]
-    sums[there] += F.embedding_bag(which[order], rows, many.cumsum(0) - many, mode="sum", per_sample_weights=weights)
+    offsets = counts.cumsum(0) - counts
+    sums[targets] += F.embedding_bag(indices[order], rows, offsets, mode="sum", per_sample_weights=weights)
 
 
 class _Lloyd:
-    """Restarts that go side by side; one that has ended is left as it is."""
+    """Restarts that run in parallel; a finished restart does not change any more."""
 
-    def __init__(self, points: _Points, centres: Tensor) -> None:
-        self.points, self.centres = points, centres  # R k d
-        R, self.k, d = centres.shape
+    def __init__(self, points: _Points, centers: Tensor) -> None:
+        self.points, self.centers = points, centers  # R k d
+        R, self.k, d = centers.shape
         self.labels = torch.zeros(R, len(points), dtype=torch.long)
-        self.gap = torch.full((R, len(points)), -torch.inf)  # how much nearer the nearest centre is, at least
+        self.gap = torch.full((R, len(points)), -torch.inf)  # lower bound: distance to the second minus the nearest
         self.sums = torch.zeros(R * self.k, d + 1, dtype=torch.float64)
-        self.sums[:: self.k] = points.sum  # all points begin in the first cluster
-        self.moved = torch.zeros(R, dtype=torch.long)
-        self.took = torch.zeros(R, dtype=torch.long)
+        self.sums[:: self.k] = points.sum  # all points start in the first cluster
+        self.n_moved = torch.zeros(R, dtype=torch.long)
+        self.n_iter = torch.zeros(R, dtype=torch.long)
 
-    def go(self, steps: int, tolerance: float, listen: Listener) -> None:
-        """Until each restart has ended. Labels are those of the last centres."""
-        live, loose = list(range(len(self.centres))), list[int]()
-        for step in range(1, steps + 1):
-            self._assign(live)
-            shift = self._update(live)
-            self.took[live] = step
-            settled = [r for r in live if self.moved[r] == 0 and step > 1]
-            near = [r for r, far in zip(live, shift, strict=True) if far <= tolerance and r not in settled]
-            loose += near
-            live = [r for r in live if r not in settled and r not in near]
-            listen("cluster", done=len(self.centres) - len(live), total=len(self.centres), step=step)
-            if not live:
+    def fit(self, max_iter: int, tolerance: float, listen: Listener) -> None:
+        """Run every restart to its end. The labels belong to the final centers."""
+        active, converged = list(range(len(self.centers))), list[int]()
+        for step in range(1, max_iter + 1):
+            self._assign(active)
+            shifts = self._update(active)
+            self.n_iter[active] = step
+            unchanged = [r for r in active if self.n_moved[r] == 0 and step > 1]
+            near = [r for r, shift in zip(active, shifts, strict=True) if shift <= tolerance and r not in unchanged]
+            converged += near
+            active = [r for r in active if r not in unchanged and r not in near]
+            listen("cluster", done=len(self.centers) - len(active), total=len(self.centers), step=step)
+            if not active:
                 break
-        self._assign(loose + live)
+        self._assign(converged + active)
 
-    def _assign(self, live: Sequence[int]) -> None:
-        """(b): each point to its nearest centre. Restarts with many points to ask are asked together."""
-        self.moved[:] = 0
-        ask = [(self.gap[r] <= 0).nonzero()[:, 0] for r in live]
-        few = len(self.points) * self.k // (self.k + GATHER)
-        many = [r for r, rows in zip(live, ask, strict=True) if len(rows) > few]
-        size = min(BLOCK, max(256, SCORES // (self.k * max(1, len(many)))))
-        for part in self.points.blocks(size) if many else ():
-            self.labels[many, part], self.gap[many, part] = self._nearest(
-                many, self.labels[many, part], self.points.rows[part], self.points.short[part]
+    def _assign(self, active: Sequence[int]) -> None:
+        """(b): move each point to its nearest center. Restarts with many points to compare are computed together."""
+        self.n_moved[:] = 0
+        unsure = [(self.gap[r] <= 0).nonzero()[:, 0] for r in active]
+        max_gather = len(self.points) * self.k // (self.k + GATHER_COST)
+        dense = [r for r, rows in zip(active, unsure, strict=True) if len(rows) > max_gather]
+        size = min(BLOCK, max(256, MAX_SCORES // (self.k * max(1, len(dense)))))
+        for block in self.points.blocks(size) if dense else ():
+            self.labels[dense, block], self.gap[dense, block] = self._nearest(
+                dense, self.labels[dense, block], self.points.rows[block], self.points.squares32[block]
             )
-        for r, asked in zip(live, ask, strict=True):
-            for some in asked.split(BLOCK) if r not in many else ():
-                rows = self.points.rows.index_select(0, some)
-                labels, gap = self._nearest([r], self.labels[r, some][None], rows, self.points.short[some])
-                self.labels[r, some], self.gap[r, some] = labels[0], gap[0]
+        for r, indices in zip(active, unsure, strict=True):
+            for chunk in indices.split(BLOCK) if r not in dense else ():
+                rows = self.points.rows.index_select(0, chunk)
+                labels, gap = self._nearest([r], self.labels[r, chunk][None], rows, self.points.squares32[chunk])
+                self.labels[r, chunk], self.gap[r, chunk] = labels[0], gap[0]
 
-    def _nearest(self, which: list[int], own: Tensor, rows: Tensor, squares: Tensor) -> tuple[Tensor, Tensor]:
-        """The new labels of these points in these restarts, G b, and how much nearer they are than any other."""
-        scores = torch.mm(_asking(self.centres[which]).flatten(0, 1), rows.T).view(len(which), self.k, -1)  # G k b
-        best = scores.amin(1)
-        g, b = (best < scores.gather(1, own[:, None])[:, 0]).nonzero(as_tuple=True)
+    def _nearest(self, restarts: list[int], labels: Tensor, rows: Tensor, squares: Tensor) -> tuple[Tensor, Tensor]:
+        """The new labels of these points, G b, and how much nearer that center is than any other."""
+        scores = torch.mm(_queries(self.centers[restarts]).flatten(0, 1), rows.T).view(len(restarts), self.k, -1)
+        best = scores.amin(1)  # G k b -> G b
+        g, b = (best < scores.gather(1, labels[:, None])[:, 0]).nonzero(as_tuple=True)
         if len(g):
             to = scores.min(1).indices[g, b] if 8 * len(g) > best.numel() else scores[g, :, b].argmin(1)
-            home = torch.tensor(which)[g]
-            into = torch.cat([home * self.k + to, home * self.k + own[g, b]])
+            restart = torch.tensor(restarts)[g]
+            into = torch.cat([restart * self.k + to, restart * self.k + labels[g, b]])
             signs = torch.ones(2, len(g)).mul_(torch.tensor([[1.0], [-1.0]])).flatten()
-            _add(self.sums, into, rows, torch.cat([b, b]), signs)
-            self.moved += torch.bincount(home, minlength=len(self.moved))
-            own[g, b] = to
-        other = scores.scatter_(1, own[:, None], torch.inf).amin(1)
-        far, near = ((s + squares).clamp_min_(0).sqrt_() for s in (other, best))
-        return own, far - near
+            _add_rows(self.sums, into, rows, torch.cat([b, b]), signs)
+            self.n_moved += torch.bincount(restart, minlength=len(self.n_moved))
+            labels[g, b] = to
+        second = scores.scatter_(1, labels[:, None], torch.inf).amin(1)
+        second_distance, distance = ((s + squares).clamp_min_(0).sqrt_() for s in (second, best))
+        return labels, second_distance - distance
 
-    def _update(self, live: list[int]) -> list[float]:
-        """(a): each centre to the mean of its points. The sum of the squared moves of each restart."""
-        sums = self.sums.view(len(self.centres), self.k, -1)[live].clone()
-        for n, r in enumerate(live):
-            self._fill(sums[n], r)
-        count, old = sums[..., -1:], self.centres[live]
+    def _update(self, active: list[int]) -> list[float]:
+        """(a): move each center to the mean of its points. Returns the sum of squared moves per restart."""
+        sums = self.sums.view(len(self.centers), self.k, -1)[active].clone()
+        for n, r in enumerate(active):
+            self._fill_empty(sums[n], r)
+        count, old = sums[..., -1:], self.centers[active]
         new = torch.where(count > 0.5, (sums[..., :-1] / count.clamp_min(1)).float(), old)
         moves = (new - old).norm(dim=-1)  # G k
-        self.centres[live] = new
-        self.gap[live] -= moves.gather(1, self.labels[live]) + moves.amax(1, keepdim=True)
+        self.centers[active] = new
+        self.gap[active] -= moves.gather(1, self.labels[active]) + moves.amax(1, keepdim=True)
         return moves.square().sum(1).tolist()
 
-    def _fill(self, sums: Tensor, r: int) -> None:
-        """A cluster without points takes the point that is farthest from its centre, as in scikit-learn."""
+    def _fill_empty(self, sums: Tensor, r: int) -> None:
+        """An empty cluster takes the point that is farthest from its center, as in scikit-learn."""
         empty = (sums[:, -1] < 0.5).nonzero()[:, 0]
         if not len(empty):
             return
-        far = self._far(r)
-        for into, point in zip(empty.tolist(), far.topk(len(empty)).indices.tolist(), strict=True):
-            if far[point] > 0:
+        distances = self._distances(r)
+        for into, point in zip(empty.tolist(), distances.topk(len(empty)).indices.tolist(), strict=True):
+            if distances[point] > 0:
                 sums[self.labels[r, point]] -= self.points.rows[point]
                 sums[into] = self.points.rows[point]
 
-    def _far(self, r: int) -> Tensor:  # n
-        """The squared distance of each point from its centre, point by point."""
-        own, of = self.centres[r], self.labels[r]
-        return torch.cat([(self.points.rows[p, :-1] - own[of[p]]).square().sum(1) for p in self.points.blocks()])
+    def _distances(self, r: int) -> Tensor:  # n
+        """The squared distance of each point from its center, by differences."""
+        centers, labels = self.centers[r], self.labels[r]
+        blocks = self.points.blocks()
+        return torch.cat([(self.points.rows[b, :-1] - centers[labels[b]]).square().sum(1) for b in blocks])
 
     def inertias(self) -> list[float]:
-        """sum ||x||^2 - 2 <c, sum of its points> + count ||c||^2; point by point where that would cancel nearly all."""
-        sums, c = self.sums.view(len(self.centres), self.k, -1), self.centres.double()
+        """sum ||x||^2 - 2 <c, sum of its points> + count ||c||^2; by differences where this would cancel."""
+        sums, c = self.sums.view(len(self.centers), self.k, -1), self.centers.double()
         cross = (c * sums[..., :-1]).sum((1, 2))
-        own = (c.square().sum(-1) * sums[..., -1]).sum(1)
+        norms = (c.square().sum(-1) * sums[..., -1]).sum(1)
         total = float(self.points.squares.sum())
-        found = (total - 2 * cross + own).tolist()
-        return [x if x > total / 100 else float(self._far(r).sum(dtype=torch.float64)) for r, x in enumerate(found)]
+        inertias = (total - 2 * cross + norms).tolist()
+        return [
+            inertia if inertia > total / 100 else float(self._distances(r).sum(dtype=torch.float64))
+            for r, inertia in enumerate(inertias)
+        ]

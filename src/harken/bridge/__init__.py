@@ -1,6 +1,6 @@
-"""Other people's weights in and out. Their names and formats live in this room and nowhere else.
+"""Import and export of other libraries' weights. Their names and formats are used in this package only.
 
-A family is one file: a class that reads its config.json and says two things, the settings of our recipe and, for each
-weight of ours, where it lies among theirs (`family.Config`). A folder (`folder.py`) and a GGUF file (`gguf.py`) are
-read in the same way; `bring.py` writes a run folder from either, with a certificate that both models say the same.
+A model family is one class in `families/` (a `weight_mapping.ModelMapping`): the config.json fields it reads, the
+settings of our recipe, and the source of each of our weights. Folders (`folder.py`) and GGUF files (`gguf.py`) offer
+the same interface; `importer.py` writes a run folder from either, with a certificate of parity (`certificate.py`).
 """

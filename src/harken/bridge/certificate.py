@@ -1,6 +1,6 @@
-"""The parity certificate: our model and the one it was brought from are asked the same, and say the same.
+"""The parity certificate: our model and the model it was imported from give the same outputs.
 
-transformers is the oracle where it is installed; what could not be compared is listed by name, never passed over.
+transformers is the reference if it is installed; comparisons that were not possible are listed by name.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,21 +14,23 @@ import torch
 from torch import Tensor
 
 from harken import __version__
-from harken.data.tokenizers.pairs import Tokenizers
-from harken.decode.beam import Search
-from harken.decode.sampling import Choice
+from harken.data.labelled.examples import TokenLabelProcessor
+from harken.data.tokenizers.pairs import PairTokenizers
+from harken.data.tokenizers.tokenizer import Tokenizer
+from harken.decode.beam import SearchSettings
+from harken.decode.sampling import SamplingSettings
 from harken.errors import HarkenError
-from harken.inference.answers.embed import vectors
+from harken.inference.answers.embed import embed_token_ids
 from harken.inference.run import Run
 from harken.models import EncoderDecoder
 
 from . import transformers_reference
 from .families import vit
-from .special_tokens import LOST, around, carried
-from .weight_mapping import Config, Source
+from .special_tokens import NOT_PORTABLE, boundary_ids, is_portable
+from .weight_mapping import ModelMapping, WeightSource
 
-TOLERANCE = 1e-5  # of a score, or of the largest score where that is more than 1
-RANDOM, GREEDY = 64, 32  # tokens: of a row drawn at random, and written one after the other
+TOLERANCE = 1e-5  # absolute, or relative to the largest logit if that exceeds 1
+RANDOM_TOKENS, GREEDY_TOKENS = 64, 32  # of a random row, and of greedy decoding
 TEXTS = (
     "The capital of France is",
     "It's 12:45, isn't it? I'd say we've paid $1,234.56 (or 7e-3).",
@@ -40,51 +42,54 @@ TEXTS = (
     "<|endoftext|> <s> </s> [CLS] [SEP] <unk> <0x0A> ▁ Ġ",
     "",
 )
-HOW = 'install it with: pip install "harken[hf]"'
-VERSIONS = ("torch", "transformers", "tokenizers", "safetensors", "gguf", "onnx", "onnxruntime")
+INSTALL_HINT = 'install it with: pip install "harken[hf]"'
+PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "gguf", "onnx", "onnxruntime")
 
 
-class Witness:
-    """Their model. A language model is asked at once and let go: so it is never in memory together with ours."""
+class ReferenceOutputs:
+    """Outputs of the original model. A language model runs at once and is freed, so memory never holds it and ours."""
 
-    def __init__(self, family: Config, source: Source, tokenizer: Any, context: int | None) -> None:
-        self.said: Any = None
+    def __init__(self, mapping: ModelMapping, source: WeightSource, tokenizer: Any, context: int | None) -> None:
+        self.outputs: Any = None  # LanguageModelOutputs, or the reference model itself
         self.missing: list[str] = []
-        with _quiet(), _theirs(source, "what the model says", self.missing):
-            theirs = transformers_reference.witness(family, source)
-            asked = family.check == "language model"
-            self.said = _asked(theirs, tokenizer, min(RANDOM, context or RANDOM)) if asked else theirs
+        with _silence_transformers(), _external_errors(source, "model outputs", self.missing):
+            self.outputs = transformers_reference.reference_model(mapping, source)
+            if mapping.check == "language model":
+                limit = min(RANDOM_TOKENS, context or RANDOM_TOKENS)
+                self.outputs = _language_model_outputs(self.outputs, tokenizer, limit)
 
 
-def certify(run: Run, family: Config, source: Source, witness: Witness | None = None) -> dict[str, Any]:
-    """Compare the run with what it was made of; `passed` is False as soon as one comparison fails."""
-    witness = witness or Witness(family, source, run.tokenizer, getattr(run.model, "context", None))
-    found: dict[str, Any] = {"source": source.place, "family": source.config["model_type"]}
-    missing = list(witness.missing)
-    with _quiet():
-        if family.check == "pictures":
-            missing.append(vit.LOST)
-        elif not carried(run):
-            missing.append(LOST)
+def certify(
+    run: Run, mapping: ModelMapping, source: WeightSource, reference: ReferenceOutputs | None = None
+) -> dict[str, Any]:
+    """Compare the run with its source; `passed` is False if any comparison fails."""
+    reference = reference or ReferenceOutputs(mapping, source, run.tokenizer, run.model.context)
+    certificate: dict[str, Any] = {"source": source.location, "family": source.config["model_type"]}
+    missing = list(reference.missing)
+    with _silence_transformers():
+        if mapping.check == "images":
+            missing.append(vit.NOT_COMPARED)
+        elif not is_portable(run):
+            missing.append(NOT_PORTABLE)
         else:
-            with _theirs(source, "ids of texts", missing):
-                found["tokenizer"] = _tokens(run, source)
-        if witness.said is not None:
-            found |= CHECKS[family.check](run, witness.said)
-            missing += found.pop("not_checked", [])
-    parts = [part for part in found.values() if isinstance(part, dict)]
-    return {"passed": all(part["passed"] for part in parts), **found, "not_checked": missing, "versions": versions()}
+            with _external_errors(source, "token ids", missing):
+                certificate["tokenizer"] = _compare_token_ids(run, source)
+        if reference.outputs is not None:
+            certificate |= CHECKS[mapping.check](run, reference.outputs)
+            missing += certificate.pop("not_checked", [])
+    passed = all(part["passed"] for part in certificate.values() if isinstance(part, dict))
+    return {"passed": passed, **certificate, "not_checked": missing, "versions": versions()}
 
 
-def failure(certificate: dict[str, Any]) -> str:
-    """What a certificate that failed says, in a few words."""
-    bad = {name: part for name, part in certificate.items() if isinstance(part, dict) and part.get("passed") is False}
-    return "; ".join(f"{name} differ ({part})" for name, part in bad.items())
+def failure_message(certificate: dict[str, Any]) -> str:
+    """The failed comparisons of a certificate."""
+    parts = {name: part for name, part in certificate.items() if isinstance(part, dict)}
+    return "; ".join(f"{name} differ ({part})" for name, part in parts.items() if part.get("passed") is False)
 
 
 def versions() -> dict[str, str]:
-    """What took part, where it is installed."""
-    return {"harken": __version__, **{name: got for name in VERSIONS if (got := _version(name))}}
+    """Versions of the installed packages that are involved."""
+    return {"harken": __version__, **{name: number for name in PACKAGES if (number := _version(name))}}
 
 
 def _version(name: str) -> str | None:
@@ -95,221 +100,222 @@ def _version(name: str) -> str | None:
 
 
 @contextmanager
-def _theirs(source: Source, asked: str, missing: list[str]) -> Iterator[None]:
-    """Where other libraries work: one that is not installed is listed, and what else fails is told in a line."""
+def _external_errors(source: WeightSource, comparison: str, missing: list[str]) -> Iterator[None]:
+    """Around calls of other libraries: a missing library is listed, any other error becomes one line."""
     try:
         yield
     except HarkenError:
         raise
-    except Exception as error:  # of any kind: it is theirs
+    except Exception as error:  # other libraries raise errors of any kind
         if isinstance(error, ModuleNotFoundError) and error.name in transformers_reference.LIBRARIES:
-            missing.append(f"{asked}, for lack of {error.name}; {HOW}")
+            missing.append(f"{comparison}: {error.name} is not installed; {INSTALL_HINT}")
             return
-        said = " ".join(str(error).split())[:200]
-        raise HarkenError(f"{source.place}: transformers cannot load it ({said}); it is not imported") from None
+        message = " ".join(str(error).split())[:200]
+        raise HarkenError(f"{source.location}: transformers cannot load it ({message}); it is not imported") from None
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """transformers tells of its progress; here it is a witness, and speaks when it is asked."""
+def _silence_transformers() -> Iterator[None]:
+    """Without the log messages and progress bars of transformers."""
     try:
         from transformers.utils import logging
     except ImportError:
         yield
         return
-    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
         yield
     finally:
-        logging.set_verbosity(before)
+        logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
 
 
-def _tokens(run: Run, source: Source) -> dict[str, Any]:
-    """Ids of some texts, beside those that the `tokenizers` library gives by their own file."""
+def _compare_token_ids(run: Run, source: WeightSource) -> dict[str, Any]:
+    """Ids of sample texts, compared with those of the `tokenizers` library for the original file."""
     expected = source.encode(TEXTS)
-    found = [_marked(run.tokenizer, text, source.config.get("eos_token_id")) for text in TEXTS]
-    equal = [list(a) == list(b) for a, b in zip(found, expected, strict=True)]
-    odd = {} if all(equal) else {"first_different": TEXTS[equal.index(False)]}
-    return {"passed": all(equal), "texts": len(TEXTS), "tokens": sum(map(len, found)), "equal": sum(equal), **odd}
+    ids = [_framed_ids(run.tokenizer, text, source.config.get("eos_token_id")) for text in TEXTS]
+    equal = [list(a) == list(b) for a, b in zip(ids, expected, strict=True)]
+    first = {} if all(equal) else {"first_different": TEXTS[equal.index(False)]}
+    return {"passed": all(equal), "texts": len(TEXTS), "tokens": sum(map(len, ids)), "equal": sum(equal), **first}
 
 
-def _marked(tokens: Any, text: str, end: int | None = None) -> list[int]:
-    """The ids of a text with the marks around it."""
-    if isinstance(tokens, Tokenizers):  # there the end of a text is our edge, and a mark of theirs
-        return [*tokens.source.begin, *tokens.source.encode(text).tolist(), cast(int, end)]
-    before, behind = around(tokens)
-    return [*before, *getattr(tokens, "tokenizer", tokens).encode(text).tolist(), *behind]
+def _framed_ids(processor: Any, text: str, end: int | None = None) -> list[int]:
+    """The ids of a text with its special tokens."""
+    if isinstance(processor, PairTokenizers):  # our edge token is their end token
+        return [*processor.source.prefix_ids, *processor.source.encode(text).tolist(), cast(int, end)]
+    prefix, suffix = boundary_ids(processor)
+    tokenizer = processor.tokenizer if isinstance(processor, TokenLabelProcessor) else processor
+    return [*prefix, *tokenizer.encode(text).tolist(), *suffix]
 
 
 @dataclass(frozen=True)
-class Said:
-    """What a language model was asked, at random and of a text, and what it said and wrote."""
+class LanguageModelOutputs:
+    """Inputs and outputs of a reference language model, on random tokens and on a text."""
 
     rows: list[list[int]]
-    scores: list[Tensor]  # L vocab each
-    written: list[int]  # after the first half of the text
+    logits: list[Tensor]  # L vocab each
+    continuation: list[int]  # greedy, of the first half of the text
 
 
 @torch.inference_mode()
-def _asked(theirs: Any, tokenizer: Any, most: int) -> Said:
-    drawn = np.random.default_rng(0).integers(0, tokenizer.vocab, most).tolist()
-    rows = [drawn, _marked(tokenizer, " ".join(TEXTS[:3]))[:most]]
-    scores = [theirs(torch.tensor([ids])).logits[0, :, : tokenizer.vocab].float() for ids in rows]
-    start = rows[1][: most // 2]
-    return Said(rows, scores, greedy(theirs, start, min(GREEDY, most - len(start)), tokenizer.vocab))
+def _language_model_outputs(reference: Any, tokenizer: Tokenizer, limit: int) -> LanguageModelOutputs:
+    random = np.random.default_rng(0).integers(0, tokenizer.vocab, limit).tolist()
+    rows = [random, _framed_ids(tokenizer, " ".join(TEXTS[:3]))[:limit]]
+    logits = [reference(torch.tensor([ids])).logits[0, :, : tokenizer.vocab].float() for ids in rows]
+    start = rows[1][: limit // 2]
+    n_tokens = min(GREEDY_TOKENS, limit - len(start))
+    return LanguageModelOutputs(rows, logits, reference_greedy(reference, start, n_tokens, tokenizer.vocab))
 
 
 @torch.inference_mode()
-def _language_model(run: Run, said: Said) -> dict[str, Any]:
-    """Scores on random and real tokens, and what both write with their memories, greedily."""
-    ours = torch.cat([run.model.scores(torch.tensor([ids]))[0] for ids in said.rows])
-    start, many = said.rows[1][: len(said.rows[0]) // 2], len(said.written)
-    written = [int(t) for t in run.writer.write([start], many, Choice(temperature=0.0), seed=0)]
-    equal = sum(a == b for a, b in zip(written, said.written, strict=True))
-    counts = dict(zip(("random", "text"), map(len, said.rows), strict=True))
+def _check_language_model(run: Run, expected: LanguageModelOutputs) -> dict[str, Any]:
+    """Logits on random and real tokens, and greedy decoding with the key-value memory."""
+    logits = torch.cat([run.model.scores(torch.tensor([ids]))[0] for ids in expected.rows])
+    start, n_tokens = expected.rows[1][: len(expected.rows[0]) // 2], len(expected.continuation)
+    greedy = SamplingSettings(temperature=0.0)
+    continuation = [int(t) for t in run.text_generator.generate([start], n_tokens, greedy, seed=0)]
+    n_equal = sum(a == b for a, b in zip(continuation, expected.continuation, strict=True))
+    counts = dict(zip(("random", "text"), map(len, expected.rows), strict=True))
     return {
-        "logits": near(ours, torch.cat(said.scores)) | {"tokens": counts},
-        "greedy": {"passed": equal == many, "tokens": many, "equal": equal},
+        "logits": compare_tensors(logits, torch.cat(expected.logits)) | {"tokens": counts},
+        "greedy": {"passed": n_equal == n_tokens, "tokens": n_tokens, "equal": n_equal},
     }
 
 
-def greedy(theirs: Any, ids: list[int], many: int, vocab: int) -> list[int]:
-    """What a model of transformers writes with its own memory, always the likeliest token."""
-    tokens, memory, found = torch.tensor([ids]), None, []
-    for _ in range(many):
-        said = theirs(tokens, past_key_values=memory, use_cache=True)
-        memory, tokens = said.past_key_values, said.logits[:, -1:, :vocab].argmax(-1)
-        found.append(int(tokens))
-    return found
+def reference_greedy(reference: Any, ids: list[int], n_tokens: int, vocab_size: int) -> list[int]:
+    """Greedy decoding of a transformers model with its key-value cache."""
+    tokens, cache, continuation = torch.tensor([ids]), None, []
+    for _ in range(n_tokens):
+        outputs = reference(tokens, past_key_values=cache, use_cache=True)
+        cache, tokens = outputs.past_key_values, outputs.logits[:, -1:, :vocab_size].argmax(-1)
+        continuation.append(int(tokens))
+    return continuation
 
 
 @torch.inference_mode()
-def _encoder(run: Run, theirs: Any) -> dict[str, Any]:
-    """States of padded rows, random and real, and the scores of hidden words; and the texts' vectors."""
-    model, vocab = run.model, run.tokenizer.vocab
-    most = min(RANDOM, model.context or RANDOM)
-    rows = [
-        np.random.default_rng(0).integers(0, vocab, most).tolist(),
-        *(_marked(run.tokenizer, t)[:most] for t in TEXTS),
-    ]
+def _check_encoder(run: Run, reference: Any) -> dict[str, Any]:
+    """Hidden states of padded rows, MLM logits and mean-pooled embeddings."""
+    model, vocab_size = cast(Any, run.model), run.tokenizer.vocab
+    limit = min(RANDOM_TOKENS, model.context or RANDOM_TOKENS)
+    random = np.random.default_rng(0).integers(0, vocab_size, limit).tolist()
+    rows = [random, *(_framed_ids(run.tokenizer, text)[:limit] for text in TEXTS)]
     lengths = torch.tensor(list(map(len, rows)))
-    real = torch.arange(most) < lengths[:, None]
-    tokens = torch.full((len(rows), most), theirs.config.pad_token_id or 0)
+    real = torch.arange(limit) < lengths[:, None]
+    tokens = torch.full((len(rows), limit), reference.config.pad_token_id or 0)
     tokens[real] = torch.tensor([i for row in rows for i in row])
-    tokens = tokens.where((tokens != theirs.config.pad_token_id) | ~real, 1 + tokens)  # their places skip this one
-    h = theirs.base_model(tokens, attention_mask=real.long()).last_hidden_state
+    # RoBERTa's positions skip the padding id
+    tokens = tokens.where((tokens != reference.config.pad_token_id) | ~real, 1 + tokens)
+    h = reference.base_model(tokens, attention_mask=real.long()).last_hidden_state
     pairs = {"states": (model(tokens, lengths=lengths)[real], h[real])}
-    if getattr(model, "transform", None) is not None:
-        said = theirs(tokens, attention_mask=real.long())
-        scores = said.prediction_logits if "prediction_logits" in said else said.logits
-        pairs["logits"] = (model.scores(tokens, lengths=lengths)[real], scores[real][:, :vocab])
+    if model.transform is not None:
+        outputs = reference(tokens, attention_mask=real.long())
+        logits = outputs.prediction_logits if "prediction_logits" in outputs else outputs.logits
+        pairs["logits"] = (model.scores(tokens, lengths=lengths)[real], logits[real][:, :vocab_size])
     mean = (h * real[..., None]).sum(1) / lengths[:, None]
-    pairs["vectors"] = (
-        torch.from_numpy(vectors(model, [t[:n].tolist() for t, n in zip(tokens, lengths, strict=True)], "mean")),
-        torch.nn.functional.normalize(mean, dim=-1),
-    )
-    told, missing = _two_segments(model, theirs, tokens, real) if model.segments is not None else ({}, [])
-    parts = {name: near(*pair) | {"tokens": int(lengths.sum())} for name, pair in (pairs | told).items()}
+    unpadded = [row[:n].tolist() for row, n in zip(tokens, lengths, strict=True)]
+    vectors = torch.from_numpy(embed_token_ids(model, unpadded, "mean"))
+    pairs["vectors"] = vectors, torch.nn.functional.normalize(mean, dim=-1)
+    segmented, missing = _segment_outputs(model, reference, tokens, real) if model.n_segments else ({}, [])
+    n_tokens = int(lengths.sum())
+    parts = {name: compare_tensors(*pair) | {"tokens": n_tokens} for name, pair in (pairs | segmented).items()}
     return {**parts, "not_checked": missing}
 
 
-def _two_segments(
-    model: Any, theirs: Any, tokens: Tensor, real: Tensor
+def _segment_outputs(
+    model: Any, reference: Any, tokens: Tensor, real: Tensor
 ) -> tuple[dict[str, tuple[Tensor, Tensor]], list[str]]:
-    """The same rows, the most of each in the last segment: states, what CLS says, and whether it follows."""
+    """The same rows with two segments: hidden states, pooler output and next-sentence logits."""
     late = torch.arange(tokens.shape[1]) >= tokens.shape[1] // 4
-    segments = late.long().expand_as(tokens) * (model.segments.num_embeddings - 1)
-    given = {"attention_mask": real.long(), "token_type_ids": segments}
-    body, h = theirs.base_model(tokens, **given), model(tokens, lengths=real.sum(1), segments=segments)
+    segments = late.long().expand_as(tokens) * (model.n_segments - 1)
+    inputs = {"attention_mask": real.long(), "token_type_ids": segments}
+    body, h = reference.base_model(tokens, **inputs), model(tokens, lengths=real.sum(1), segments=segments)
     pairs, missing = {"segments": (h[real], body.last_hidden_state[real])}, []
     if model.pooler is not None and body.pooler_output is None:
-        missing.append(f"what stands for a whole text: {type(theirs).__name__} has no pooler")
+        missing.append(f"pooler output: {type(reference).__name__} has no pooler")
     elif model.pooler is not None:
         pairs["pooled"] = (model.pooled(h[:, 0]), body.pooler_output)
-    if model.W_follows is not None:
-        pairs["follows"] = (model.next_sentence_scores(h[:, 0]), theirs(tokens, **given).seq_relationship_logits)
+    if model.nsp_head is not None:
+        pairs["follows"] = (model.next_sentence_scores(h[:, 0]), reference(tokens, **inputs).seq_relationship_logits)
     return pairs, missing
 
 
 @torch.inference_mode()
-def _encoder_decoder(run: Run, theirs: Any) -> dict[str, Any]:
-    """Scores of a target drawn at random for a real source, and what both write for it, greedily."""
-    model, end, start = (
-        cast(EncoderDecoder, run.model),
-        theirs.config.eos_token_id,
-        theirs.config.decoder_start_token_id,
-    )
-    most = min(RANDOM, model.context or RANDOM)
+def _check_encoder_decoder(run: Run, reference: Any) -> dict[str, Any]:
+    """Log-probabilities of a random target for a real source, and greedy decoding."""
+    model, config = cast(EncoderDecoder, run.model), reference.config
+    end, start = config.eos_token_id, config.decoder_start_token_id
+    limit = min(RANDOM_TOKENS, model.context or RANDOM_TOKENS)
     source = run.tokenizer.encode_source(" ".join(TEXTS[:2])).tolist()
-    source = [*source[: most - 1], model.edge]
-    drawn = [i for i in np.random.default_rng(0).integers(0, model.edge, most - 1).tolist() if i != end]
-    asked = torch.tensor([[*source[:-1], end]])
-    expected = theirs(asked, decoder_input_ids=torch.tensor([[start, *drawn]])).logits[0].log_softmax(-1)
-    ours = model.scores(torch.tensor([[model.edge, *drawn]]), source=torch.tensor([source]))[0].log_softmax(-1)
-    ours[:, end] = ours[:, model.edge]  # their mark and ours
-    many = min(GREEDY, most - 1)
-    written = run.finder.search([source], Search(beam=1, max_new_tokens=many))[0][0].tokens
-    found = [start]
-    while len(found) <= many and found[1:][-1:] != [end]:
-        found.append(int(theirs(asked, decoder_input_ids=torch.tensor([found])).logits[0, -1].argmax()))
-    greedily = [i for i in found[1:] if i != end]
-    words = max(model.edge, end + 1)  # a mark that was added for our edge is one of them; what is behind it is none
+    source = [*source[: limit - 1], model.edge]
+    random = [i for i in np.random.default_rng(0).integers(0, model.edge, limit - 1).tolist() if i != end]
+    input_ids = torch.tensor([[*source[:-1], end]])
+    expected = reference(input_ids, decoder_input_ids=torch.tensor([[start, *random]])).logits[0].log_softmax(-1)
+    log_p = model.scores(torch.tensor([[model.edge, *random]]), source=torch.tensor([source]))[0].log_softmax(-1)
+    log_p[:, end] = log_p[:, model.edge]  # our edge token is their end token
+    max_tokens = min(GREEDY_TOKENS, limit - 1)
+    target = run.beam_search.search([source], SearchSettings(beam=1, max_new_tokens=max_tokens))[0][0].tokens
+    ids = [start]
+    while len(ids) <= max_tokens and ids[1:][-1:] != [end]:
+        ids.append(int(reference(input_ids, decoder_input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
+    expected_target = [i for i in ids[1:] if i != end]
+    n_columns = max(model.edge, end + 1)  # includes an end token that was added for our edge token
     return {
-        "logits": near(ours[:, :words], expected[:, :words]) | {"tokens": len(ours)},
-        "greedy": {"passed": written == greedily, "tokens": len(greedily)},
+        "logits": compare_tensors(log_p[:, :n_columns], expected[:, :n_columns]) | {"tokens": len(log_p)},
+        "greedy": {"passed": target == expected_target, "tokens": len(expected_target)},
     }
 
 
 @torch.inference_mode()
-def _head(run: Run, theirs: Any) -> dict[str, Any]:
-    """What is said of texts, of random tokens, and of two texts in one; and which label wins."""
-    words = run.tokenizer
-    most = min(RANDOM, run.model.context or RANDOM) - 1
-    drawn = np.random.default_rng(0).integers(0, words.tokenizer.vocab, most).tolist()
-    told = theirs.config.model_type == "bert"
-    found, expected = [], []
-    for row in (drawn, *(_marked(words, text)[:-1][:most] for text in TEXTS)):
-        tokens = torch.tensor([[*row, words.edge]])
-        segments = (torch.arange(len(row) + 1) > len(row) // 2).long()[None] if told else None
-        said = theirs(tokens, **({"token_type_ids": segments} if told else {}))
-        both = "logits" in said
-        expected.append(said.logits[0] if both else torch.stack([said.start_logits, said.end_logits], -1)[0])
-        found.append(answered(run, tokens, segments=segments)[0])
-    ours, other = (torch.cat([y.reshape(-1, y.shape[-1]) for y in some]) for some in (found, expected))
-    equal = int((ours.argmax(-1) == other.argmax(-1)).sum())
-    return {
-        "logits": near(ours, other),
-        "labels": {"passed": equal == len(ours), "texts": 1 + len(TEXTS), "labels": len(ours), "equal": equal},
-    }
+def _check_head(run: Run, reference: Any) -> dict[str, Any]:
+    """Logits and best labels for texts and random tokens, each with two segments."""
+    processor = run.tokenizer
+    limit = min(RANDOM_TOKENS, run.model.context or RANDOM_TOKENS) - 1
+    random = np.random.default_rng(0).integers(0, processor.tokenizer.vocab, limit).tolist()
+    has_segments = reference.config.model_type == "bert"
+    logits, expected = [], []
+    for row in (random, *(_framed_ids(processor, text)[:-1][:limit] for text in TEXTS)):
+        tokens = torch.tensor([[*row, processor.end_id]])
+        segments = (torch.arange(len(row) + 1) > len(row) // 2).long()[None] if has_segments else None
+        outputs = reference(tokens, **({"token_type_ids": segments} if has_segments else {}))
+        if "logits" in outputs:
+            expected.append(outputs.logits[0])
+        else:
+            expected.append(torch.stack([outputs.start_logits, outputs.end_logits], -1)[0])
+        logits.append(head_logits(run, tokens, segments=segments)[0])
+    actual, target = (torch.cat([y.reshape(-1, y.shape[-1]) for y in rows]) for rows in (logits, expected))
+    n_equal = int((actual.argmax(-1) == target.argmax(-1)).sum())
+    labels = {"passed": n_equal == len(actual), "texts": 1 + len(TEXTS), "labels": len(actual), "equal": n_equal}
+    return {"logits": compare_tensors(actual, target), "labels": labels}
 
 
-def answered(run: Run, tokens: Tensor, *, lengths: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
-    """What a head says of each text, or of each token: B C or B L C. Numbers are those of the data."""
-    model, words = cast(Any, run.model), run.tokenizer
+def head_logits(run: Run, tokens: Tensor, *, lengths: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
+    """Outputs of a head per text (B C) or per token (B L C). Regression values are in the units of the data."""
+    model, processor = cast(Any, run.model), run.tokenizer
     B, L = tokens.shape
     h = model(tokens, lengths=lengths, segments=segments)
-    if model.asked.each_token:
-        return cast(Tensor, model.answers(h))
+    if model.outputs.per_token:
+        return cast(Tensor, model.predict(h))
     text = torch.arange(B)[:, None].expand(B, L)
     text = text if lengths is None else text.where(torch.arange(L) < lengths[:, None], B)
-    y: Tensor = model.answers(model.texts(h, text, B))
-    return y * words.spread + words.mean if words.target_type == "number" else y
+    y: Tensor = model.predict(model.pool_texts(h, text, B))
+    return y * processor.std + processor.mean if processor.target_type == "number" else y
 
 
-def near(ours: Tensor, theirs: Tensor) -> dict[str, Any]:
-    differ, limit = float((ours - theirs).abs().max()), TOLERANCE * max(1.0, float(theirs.abs().max()))
-    return {"passed": differ <= limit, "max_difference": differ, "tolerance": limit}
+def compare_tensors(actual: Tensor, expected: Tensor) -> dict[str, Any]:
+    """The largest difference and whether it is within the tolerance."""
+    difference = float((actual - expected).abs().max())
+    limit = TOLERANCE * max(1.0, float(expected.abs().max()))
+    return {"passed": difference <= limit, "max_difference": difference, "tolerance": limit}
 
 
-# by `Config.check`: (run, what the witness said, or is) -> parts of the certificate, each with `passed`
+# by `ModelMapping.check`: (run, reference outputs or model) -> parts of the certificate, each with `passed`
 CHECKS: dict[str, Callable[[Run, Any], dict[str, Any]]] = {
-    "language model": _language_model,
-    "encoder": _encoder,
-    "encoder-decoder": _encoder_decoder,
-    "head": _head,
-    "pictures": lambda run, theirs: {"logits": near(*vit.said(run, theirs))},
+    "language model": _check_language_model,
+    "encoder": _check_encoder,
+    "encoder-decoder": _check_encoder_decoder,
+    "head": _check_head,
+    "images": lambda run, reference: {"logits": compare_tensors(*vit.compare_logits(run, reference))},
 }

@@ -1,6 +1,6 @@
-"""GGUF, the file of llama.cpp, read without trust: facts, tensors in few bits (Q4_0, Q4_1, Q8_0), and the tokenizer.
+"""An untrusted GGUF file of llama.cpp: metadata, quantized tensors (Q4_0, Q4_1, Q8_0) and the tokenizer.
 
-Its facts become the config.json that a folder would have, and its names those of that folder: then it is read as one.
+Metadata and tensor names are translated to those of a Hugging Face folder, so both are imported in the same way.
 """
 
 import math
@@ -17,35 +17,35 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from harken.core import llama3_scaling
 from harken.core.positions import frequencies
-from harken.data.tokenizers.pretrained import PATTERNS, SPACE
-from harken.data.tokenizers.tokenizer import VOCAB_CAP
+from harken.data.tokenizers.pretrained import SPACE_PIECE, SPLIT_PATTERNS
+from harken.data.tokenizers.spec import MAX_VOCAB
 from harken.errors import BadInput
-from harken.models.rope_scaling import llama3
 
-FACTS, TENSORS, NAME, TEXT = 1000, 50_000, 200, 1 << 20  # at most: facts, tensors, letters of a name, bytes of a text
-ITEMS, HEAD = 1_500_000, 64 << 20  # of all lists together, and bytes of all facts
-LONG, CUTS = 64, 8_000_000  # letters of a token of sentences that is split for its merges, and of all of these
-SLOWED = 1024  # turns whose slowness is read
-NUMBERS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))  # as struct calls them
+MAX_METADATA, MAX_TENSORS, MAX_NAME_LENGTH, MAX_TEXT_BYTES = 1000, 50_000, 200, 1 << 20
+MAX_LIST_ITEMS, MAX_HEADER_BYTES = 1_500_000, 64 << 20  # all lists together; all metadata
+MAX_SPLIT_LENGTH, MAX_SPLIT_CHARACTERS = 64, 8_000_000  # SentencePiece tokens that are split into merges
+MAX_ROPE_FACTORS = 1024
+NUMBER_TYPES = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))  # struct format characters
 STRING, LIST = 8, 9
-SEEN = 1024  # blocks of each tensor that another library unpacks for the certificate
+CHECKED_BLOCKS = 1024  # of each tensor, dequantized by another library for the certificate
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 
-# --- numbers in few bits ----------------------------------------------------------------------------------------------
+# --- quantized blocks -------------------------------------------------------------------------------------------------
 
 
-def _half(block: Bytes, at: int) -> Floats:  # N 1
-    return block[:, at : at + 2].copy().view("<f2").astype(np.float32)
+def _half(block: Bytes, offset: int) -> Floats:  # N 1
+    return block[:, offset : offset + 2].copy().view("<f2").astype(np.float32)
 
 
-def _nibbles(block: Bytes, at: int) -> npt.NDArray[np.int8]:  # N 32: the low halves of 16 bytes, then the high ones
-    return np.concatenate([block[:, at:] & 15, block[:, at:] >> 4], 1).astype(np.int8)
+def _nibbles(block: Bytes, offset: int) -> npt.NDArray[np.int8]:  # N 32: low halves of 16 bytes, then high halves
+    return np.concatenate([block[:, offset:] & 15, block[:, offset:] >> 4], 1).astype(np.int8)
 
 
-# name, numbers in a block, its bytes, how it is read: by the number GGUF gives it
-KINDS: dict[int, tuple[str, int, int, Callable[[Bytes], npt.NDArray[Any]]]] = {
+# type number of GGUF: name, values per block, bytes per block, decoder
+TENSOR_TYPES: dict[int, tuple[str, int, int, Callable[[Bytes], npt.NDArray[Any]]]] = {
     0: ("F32", 1, 4, lambda block: block.view("<f4")),
     1: ("F16", 1, 2, lambda block: block.view("<f2").astype(np.float32)),
     2: ("Q4_0", 32, 18, lambda block: _half(block, 0) * (_nibbles(block, 2) - 8)),
@@ -55,10 +55,10 @@ KINDS: dict[int, tuple[str, int, int, Callable[[Bytes], npt.NDArray[Any]]]] = {
 
 # --- names ------------------------------------------------------------------------------------------------------------
 
-FAMILIES = {"llama": "llama", "qwen2": "qwen2"}
-TURNS = "rope_freqs.weight"
-TURNED = ("llama",)  # q and k are written for turns of neighbours, and here halves are turned
-NAMES = {
+ARCHITECTURES = {"llama": "llama", "qwen2": "qwen2"}
+ROPE_FACTORS = "rope_freqs.weight"
+INTERLEAVED_ROPE = ("llama",)  # q and k are stored for interleaved rotary pairs; ours are split halves
+TENSOR_NAMES = {
     r"token_embd\.weight": "model.embed_tokens.weight",
     r"output\.weight": "lm_head.weight",
     r"output_norm\.weight": "model.norm.weight",
@@ -68,7 +68,7 @@ NAMES = {
     r"blk\.(\d+)\.attn_output\.weight": r"model.layers.\1.self_attn.o_proj.weight",
     r"blk\.(\d+)\.ffn_(gate|up|down)\.weight": r"model.layers.\1.mlp.\2_proj.weight",
 }
-CONFIG = {  # their fact, without the name of the family -> the key of a config.json
+CONFIG_KEYS = {  # metadata key without the architecture -> key of config.json
     "block_count": "num_hidden_layers",
     "context_length": "max_position_embeddings",
     "embedding_length": "hidden_size",
@@ -81,280 +81,290 @@ CONFIG = {  # their fact, without the name of the family -> the key of a config.
 }
 
 
-class Cursor:
-    """A place in the file's bytes that only moves on, and never behind the end."""
+class BoundedReader:
+    """Reads a file forward only, within limits."""
 
-    def __init__(self, file: BinaryIO, place: str) -> None:
-        self.file, self.place = file, place
-        self.left, self.items = min(os.fstat(file.fileno()).st_size, HEAD), ITEMS
+    def __init__(self, file: BinaryIO, location: str) -> None:
+        self.file, self.location = file, location
+        self.bytes_left, self.items_left = min(os.fstat(file.fileno()).st_size, MAX_HEADER_BYTES), MAX_LIST_ITEMS
 
-    def take(self, size: int) -> bytes:
-        if not 0 <= size <= self.left:
-            raise BadInput(f"{self.place}: ends before its facts do, or they are longer than 64 MiB; fetch it again")
-        self.left -= size
+    def read_bytes(self, size: int) -> bytes:
+        if not 0 <= size <= self.bytes_left:
+            raise BadInput(f"{self.location}: metadata is truncated or larger than 64 MiB; fetch the file again")
+        self.bytes_left -= size
         return self.file.read(size)
 
     def number(self, kind: str) -> Any:
-        return struct.unpack(f"<{kind}", self.take(struct.calcsize(f"<{kind}")))[0]
+        return struct.unpack(f"<{kind}", self.read_bytes(struct.calcsize(f"<{kind}")))[0]
 
-    def text(self, most: int = TEXT) -> str:
+    def text(self, max_bytes: int = MAX_TEXT_BYTES) -> str:
         size = self.number("Q")
-        if size > most:
-            raise BadInput(f"{self.place}: a text of {size} bytes; at most {most} are read")
-        return self.take(size).decode("utf-8", "replace")
+        if size > max_bytes:
+            raise BadInput(f"{self.location}: string of {size} bytes; at most {max_bytes} are accepted")
+        return self.read_bytes(size).decode("utf-8", "replace")
 
-    def value(self, kind: int, *, inside: bool = False) -> Any:
-        if kind in NUMBERS:
-            return self.number(NUMBERS[kind])
+    def value(self, kind: int, *, nested: bool = False) -> Any:
+        if kind in NUMBER_TYPES:
+            return self.number(NUMBER_TYPES[kind])
         if kind == STRING:
             return self.text()
-        if kind != LIST or inside:
-            raise BadInput(f"{self.place}: a fact of type {kind}, which GGUF does not have here")
-        inner, many = self.number("I"), self.number("Q")
-        self.items -= many
-        if self.items < 0:
-            raise BadInput(f"{self.place}: a list of {many} items; at most {ITEMS} are read in all")
-        if inner in NUMBERS:
-            numbers = np.dtype(NUMBERS[inner]).newbyteorder("<")
-            return np.frombuffer(self.take(many * numbers.itemsize), numbers).tolist()
-        return [self.value(inner, inside=True) for _ in range(many)]
+        if kind != LIST or nested:
+            raise BadInput(f"{self.location}: metadata value of invalid type {kind}")
+        item_type, n_items = self.number("I"), self.number("Q")
+        self.items_left -= n_items
+        if self.items_left < 0:
+            raise BadInput(f"{self.location}: list of {n_items} items; at most {MAX_LIST_ITEMS} are accepted in total")
+        if item_type in NUMBER_TYPES:
+            dtype = np.dtype(NUMBER_TYPES[item_type]).newbyteorder("<")
+            return np.frombuffer(self.read_bytes(n_items * dtype.itemsize), dtype).tolist()
+        return [self.value(item_type, nested=True) for _ in range(n_items)]
 
 
-class GGUF:
-    """A GGUF file: its facts as a config, and where its tensors lie, under the names of a folder."""
+class GGUFFile:
+    """A GGUF file: its metadata as a config, and the location of its tensors, under Hugging Face names."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.place = path, str(path)
+        self.path, self.location = path, str(path)
         if not path.is_file() or path.stat().st_size < 24:
-            raise BadInput(f"{path}: is no GGUF file, or an empty one")
-        self.parts: dict[str, tuple[int, int]] = {}  # name: its kind, and where it begins
+            raise BadInput(f"{path}: is not a GGUF file, or is empty")
+        self.parts: dict[str, tuple[int, int]] = {}  # tensor: type, offset
         self.shapes: dict[str, tuple[int, ...]] = {}
         with path.open("rb") as file:
-            cursor = Cursor(file, self.place)
-            if cursor.take(4) != b"GGUF" or (version := cursor.number("I")) not in (2, 3):
-                raise BadInput(f"{path}: is no GGUF file of version 2 or 3")
-            tensors, facts = cursor.number("Q"), cursor.number("Q")
-            if tensors > TENSORS or facts > FACTS:
-                raise BadInput(f"{path}: GGUF {version} with {tensors} tensors and {facts} facts; that is too many")
-            self.facts = self._facts(cursor, facts)
-            self._tensors(cursor, tensors)
+            reader = BoundedReader(file, self.location)
+            if reader.read_bytes(4) != b"GGUF" or reader.number("I") not in (2, 3):
+                raise BadInput(f"{path}: is not a GGUF file of version 2 or 3")
+            n_tensors, n_entries = reader.number("Q"), reader.number("Q")
+            if n_tensors > MAX_TENSORS or n_entries > MAX_METADATA:
+                limits = f"at most {MAX_TENSORS} and {MAX_METADATA} are accepted"
+                raise BadInput(f"{path}: {n_tensors} tensors and {n_entries} metadata entries; {limits}")
+            self.metadata = self._read_metadata(reader, n_entries)
+            self._read_tensor_list(reader, n_tensors)
         self.config = self._config()
 
-    def _facts(self, cursor: Cursor, many: int) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for _ in range(many):
-            name = cursor.text(NAME)
-            if name in found:
-                raise BadInput(f"{self.place}: the fact {name!r} stands twice")
-            found[name] = cursor.value(cursor.number("I"))
-        return found
+    def _read_metadata(self, reader: BoundedReader, n_entries: int) -> dict[str, Any]:
+        metadata: dict[str, Any] = {}
+        for _ in range(n_entries):
+            name = reader.text(MAX_NAME_LENGTH)
+            if name in metadata:
+                raise BadInput(f"{self.location}: metadata key {name!r} occurs twice")
+            metadata[name] = reader.value(reader.number("I"))
+        return metadata
 
-    def _tensors(self, cursor: Cursor, many: int) -> None:
-        """Where each tensor lies: inside the file, and no two at one place."""
-        spans = []
-        for _ in range(many):
-            theirs, dims = cursor.text(NAME), cursor.number("I")
+    def _read_tensor_list(self, reader: BoundedReader, n_tensors: int) -> None:
+        """Locate the tensors, which must lie inside the file and must not overlap."""
+        ranges = []
+        for _ in range(n_tensors):
+            gguf_name, dims = reader.text(MAX_NAME_LENGTH), reader.number("I")
             if not 1 <= dims <= 4:
-                raise BadInput(f"{self.place}: tensor {theirs!r} has {dims} dimensions; 1 to 4 are read")
-            shape = tuple(cursor.number("Q") for _ in range(dims))[::-1]
-            kind, offset = cursor.number("I"), cursor.number("Q")
-            name = _named(theirs)
+                raise BadInput(f"{self.location}: tensor {gguf_name!r} has {dims} dimensions; accepted: 1 to 4")
+            shape = tuple(reader.number("Q") for _ in range(dims))[::-1]
+            kind, offset = reader.number("I"), reader.number("Q")
+            name = _tensor_name(gguf_name)
             if name in self.shapes:
-                raise BadInput(f"{self.place}: tensor {theirs!r} stands twice")
-            if kind not in KINDS:
-                known = ", ".join(found[0] for found in KINDS.values())
-                raise BadInput(
-                    f"{self.place}: tensor {theirs!r} is of a kind (number {kind}) that is not read; {known} are"
-                )
-            _, numbers, size, _ = KINDS[kind]
-            if math.prod(shape) >= 1 << 48 or shape[-1] % numbers:
-                raise BadInput(
-                    f"{self.place}: tensor {theirs!r} has shape {list(shape)}, and its blocks {numbers} numbers"
-                )
-            spans.append((offset, offset + math.prod(shape) // numbers * size, name))
+                raise BadInput(f"{self.location}: tensor {gguf_name!r} occurs twice")
+            if kind not in TENSOR_TYPES:
+                known = ", ".join(entry[0] for entry in TENSOR_TYPES.values())
+                raise BadInput(f"{self.location}: tensor {gguf_name!r} has unsupported type {kind}; accepted: {known}")
+            _, block_values, block_bytes, _ = TENSOR_TYPES[kind]
+            if math.prod(shape) >= 1 << 48 or shape[-1] % block_values:
+                limits = f"rows must be multiples of {block_values}, and all values fewer than 2^48"
+                raise BadInput(f"{self.location}: tensor {gguf_name!r} has shape {list(shape)}; {limits}")
+            ranges.append((offset, offset + math.prod(shape) // block_values * block_bytes, name))
             self.shapes[name], self.parts[name] = shape, (kind, offset)
-        step = self.facts.get("general.alignment", 32)
-        if type(step) is not int or not 1 <= step <= 1 << 16:
-            raise BadInput(f"{self.place}: general.alignment is {str(step)[:20]!r}; a number up to 65536 is accepted")
-        self.start = -(-cursor.file.tell() // step) * step
+        alignment = self.metadata.get("general.alignment", 32)
+        if type(alignment) is not int or not 1 <= alignment <= 1 << 16:
+            raise BadInput(f"{self.location}: general.alignment is {str(alignment)[:20]!r}; accepted: 1 to 65536")
+        self.start = -(-reader.file.tell() // alignment) * alignment
         size = self.path.stat().st_size
-        at = 0
-        for begin, end, name in sorted(spans):
-            if begin < at or self.start + end > size:
-                raise BadInput(
-                    f"{self.place}: tensor {name!r} lies over another one, or behind the end; fetch it again"
-                )
-            at = end
+        position = 0
+        for start, end, name in sorted(ranges):
+            if start < position or self.start + end > size:
+                raise BadInput(f"{self.location}: tensor {name!r} overlaps another or exceeds the file; fetch it again")
+            position = end
 
     def _config(self) -> dict[str, Any]:
-        kind = self.facts.get("general.architecture")
-        if not isinstance(kind, str) or kind not in FAMILIES:
-            raise BadInput(f"{self.place}: architecture {str(kind)[:40]!r} is not read; {', '.join(FAMILIES)} are")
-        found = {key: self.facts[f"{kind}.{fact}"] for fact, key in CONFIG.items() if f"{kind}.{fact}" in self.facts}
-        scaling = self.facts.get(f"{kind}.rope.scaling.type", "none")
+        kind = self.metadata.get("general.architecture")
+        if not isinstance(kind, str) or kind not in ARCHITECTURES:
+            accepted = f"accepted: {', '.join(ARCHITECTURES)}"
+            raise BadInput(f"{self.location}: architecture {str(kind)[:40]!r} is not supported; {accepted}")
+        metadata = self.metadata
+        fields = {key: metadata[f"{kind}.{name}"] for name, key in CONFIG_KEYS.items() if f"{kind}.{name}" in metadata}
+        scaling = metadata.get(f"{kind}.rope.scaling.type", "none")
         if scaling != "none":
-            found["rope_scaling"] = {"type": scaling, "factor": self.facts.get(f"{kind}.rope.scaling.factor")}
-        if TURNS in self.shapes:
-            found["rope_scaling"] = self._slower(found)
-        words = self.shapes.get("model.embed_tokens.weight", (0,))[0]
+            fields["rope_scaling"] = {"type": scaling, "factor": metadata.get(f"{kind}.rope.scaling.factor")}
+        if ROPE_FACTORS in self.shapes:
+            fields["rope_scaling"] = self._rope_scaling(fields)
+        vocab_size = self.shapes.get("model.embed_tokens.weight", (0,))[0]
         tied = "lm_head.weight" not in self.shapes
-        return {"model_type": FAMILIES[kind], "vocab_size": words, "tie_word_embeddings": tied, **found}
+        return {"model_type": ARCHITECTURES[kind], "vocab_size": vocab_size, "tie_word_embeddings": tied, **fields}
 
-    def _slower(self, config: dict[str, Any]) -> dict[str, Any]:
-        """By how much each turn is slowed is written there, not by which rule; Llama 3's is recognised."""
-        shape = self.shapes[TURNS]
-        if len(shape) != 1 or shape[0] > SLOWED:
-            raise BadInput(f"{self.place}: {TURNS} has shape {list(shape)}; a list of at most {SLOWED} turns is read")
-        given, D, base = self.read(TURNS), 2 * self.shapes.pop(TURNS)[0], config.get("rope_theta", 10_000.0)
-        del self.parts[TURNS]
-        f = frequencies(D, base) if type(base) is float and base > 1 else given
+    def _rope_scaling(self, config: dict[str, Any]) -> dict[str, Any]:
+        """GGUF stores the factor of each rotary frequency, not the rule; that of Llama 3 is recognized."""
+        shape = self.shapes[ROPE_FACTORS]
+        if len(shape) != 1 or shape[0] > MAX_ROPE_FACTORS:
+            accepted = f"a list of at most {MAX_ROPE_FACTORS} is accepted"
+            raise BadInput(f"{self.location}: {ROPE_FACTORS} has shape {list(shape)}; {accepted}")
+        factors, D, base = (
+            self.read(ROPE_FACTORS),
+            2 * self.shapes.pop(ROPE_FACTORS)[0],
+            config.get("rope_theta", 10_000.0),
+        )
+        del self.parts[ROPE_FACTORS]
+        f = frequencies(D, base) if type(base) is float and base > 1 else factors
         for factor in (8.0, 32.0):
-            if torch.allclose(f / llama3(factor)(f), given, rtol=1e-3):
+            if torch.allclose(f / llama3_scaling(factor)(f), factors, rtol=1e-3):
                 rule = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
                 return {"rope_type": "llama3", "factor": factor, **rule}
-        raise BadInput(f"{self.place}: its turns are slowed by no known rule ({TURNS}); those of Llama 3.1 and 3.2 are")
+        raise BadInput(f"{self.location}: {ROPE_FACTORS} follows no known rule; accepted: Llama 3.1 and 3.2")
 
     def read(self, name: str) -> Tensor:
-        return self._halves(name, torch.from_numpy(self._unpacked(name)))
+        return self._split_halves(name, torch.from_numpy(self._dequantized(name)))
 
-    def _unpacked(self, name: str) -> Floats:
-        found: Floats = KINDS[self.parts[name][0]][3](self._block(name)).reshape(self.shapes[name])
-        return found
+    def _dequantized(self, name: str) -> Floats:
+        values: Floats = TENSOR_TYPES[self.parts[name][0]][3](self._blocks(name)).reshape(self.shapes[name])
+        return values
 
-    def _block(self, name: str) -> Bytes:  # N and the bytes of a block
+    def _blocks(self, name: str) -> Bytes:  # blocks, bytes per block
         kind, offset = self.parts[name]
-        _, numbers, size, _ = KINDS[kind]
-        many = math.prod(self.shapes[name]) // numbers
-        return np.fromfile(self.path, np.uint8, many * size, offset=self.start + offset).reshape(many, size)
+        _, block_values, size, _ = TENSOR_TYPES[kind]
+        n_blocks = math.prod(self.shapes[name]) // block_values
+        return np.fromfile(self.path, np.uint8, n_blocks * size, offset=self.start + offset).reshape(n_blocks, size)
 
-    def _halves(self, name: str, found: Tensor) -> Tensor:
-        """Queries and keys in the order in which halves are turned."""
-        asked = re.fullmatch(r".*self_attn\.([qk])_proj\.\w+", name)
-        if not asked or self.facts["general.architecture"] not in TURNED:
-            return found
-        key = "num_attention_heads" if asked[1] == "q" else "num_key_value_heads"
+    def _split_halves(self, name: str, tensor: Tensor) -> Tensor:
+        """Reorder queries and keys from interleaved rotary pairs to split halves."""
+        match = re.fullmatch(r".*self_attn\.([qk])_proj\.\w+", name)
+        if not match or self.metadata["general.architecture"] not in INTERLEAVED_ROPE:
+            return tensor
+        key = "num_attention_heads" if match[1] == "q" else "num_key_value_heads"
         heads = self.config.get(key, self.config["num_attention_heads"])
-        return found.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)
+        return tensor.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)
 
-    # --- the oracles --------------------------------------------------------------------------------------------------
+    # --- references ---------------------------------------------------------------------------------------------------
 
     def tensors(self) -> dict[str, Tensor]:
-        """The first numbers of each are unpacked by gguf."""
+        """All tensors; the first blocks of each are dequantized by the gguf library."""
         from gguf import GGMLQuantizationType, dequantize
 
-        found = {}
+        tensors = {}
         for name, (kind, _) in self.parts.items():
-            numbers = self._unpacked(name)
-            first = dequantize(self._block(name)[:SEEN], GGMLQuantizationType(kind)).ravel()  # all would take long
-            numbers.ravel()[: first.size] = first
-            found[name] = self._halves(name, torch.from_numpy(numbers))
-        return found
+            values = self._dequantized(name)
+            first = dequantize(self._blocks(name)[:CHECKED_BLOCKS], GGMLQuantizationType(kind)).ravel()  # all: too slow
+            values.ravel()[: first.size] = first
+            tensors[name] = self._split_halves(name, torch.from_numpy(values))
+        return tensors
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         import gguf  # noqa: F401
         import transformers
 
-        with tempfile.TemporaryDirectory() as alone:  # what lies beside the file is not to be read
-            (Path(alone) / "model.gguf").symlink_to(self.path.resolve())
-            library = transformers.AutoTokenizer.from_pretrained(alone, gguf_file="model.gguf", local_files_only=True)
-        begin = self._begin(self._tokens(), VOCAB_CAP)  # transformers does not ask for it
-        first = [] if begin is None else [begin]
+        with tempfile.TemporaryDirectory() as folder:  # hides the files beside it
+            (Path(folder) / "model.gguf").symlink_to(self.path.resolve())
+            library = transformers.AutoTokenizer.from_pretrained(folder, gguf_file="model.gguf", local_files_only=True)
+        bos = self._bos_id(self._tokenizer_metadata(), MAX_VOCAB)  # transformers does not add it
+        first = [] if bos is None else [bos]
         return [first + library(text, add_special_tokens=False).input_ids for text in texts]
 
     # --- the tokenizer ------------------------------------------------------------------------------------------------
 
-    def _tokens(self) -> dict[str, Any]:
-        return {name.removeprefix("tokenizer.ggml."): value for name, value in self.facts.items()}
+    def _tokenizer_metadata(self) -> dict[str, Any]:
+        return {name.removeprefix("tokenizer.ggml."): value for name, value in self.metadata.items()}
 
     def tokenizer(self) -> dict[str, Any]:
-        said = self._tokens()
-        tokens, kind = said.get("tokens"), said.get("model")
-        if not isinstance(tokens, list) or not all(isinstance(t, str) for t in tokens) or len(tokens) > VOCAB_CAP:
-            raise BadInput(f"{self.place}: tokenizer.ggml.tokens is no list of at most {VOCAB_CAP} texts")
-        kinds = said.get("token_type") or [1] * len(tokens)
+        metadata = self._tokenizer_metadata()
+        tokens, kind = metadata.get("tokens"), metadata.get("model")
+        if not isinstance(tokens, list) or not all(isinstance(t, str) for t in tokens) or len(tokens) > MAX_VOCAB:
+            raise BadInput(f"{self.location}: tokenizer.ggml.tokens must be a list of at most {MAX_VOCAB} strings")
+        kinds = metadata.get("token_type") or [1] * len(tokens)
         if not isinstance(kinds, list) or len(kinds) != len(tokens) or len(set(tokens)) != len(tokens):
-            raise BadInput(f"{self.place}: its tokens stand twice, or have no type each")
+            raise BadInput(f"{self.location}: tokens must be unique and have one type each")
         if kind not in ("gpt2", "llama"):
-            raise BadInput(f"{self.place}: tokenizer {str(kind)[:40]!r} is not read; gpt2 and llama are")
+            raise BadInput(f"{self.location}: tokenizer {str(kind)[:40]!r} is not supported; accepted: gpt2, llama")
         vocab = {token: n for n, token in enumerate(tokens)}
         added = [
             {"id": n, "content": token, "special": kinds[n] == 3, "normalized": False}
             for n, token in enumerate(tokens)
             if kinds[n] in (3, 4)
         ]
-        spec = _pairs(said, vocab, self.place) if kind == "gpt2" else _sentences(said, tokens, vocab, self.place)
-        begin = self._begin(said, len(tokens))
-        first = [] if begin is None else [{"SpecialToken": {"id": tokens[begin], "type_id": 0}}]
+        spec = (
+            _byte_level_bpe(metadata, vocab, self.location)
+            if kind == "gpt2"
+            else _sentencepiece_bpe(metadata, tokens, vocab, self.location)
+        )
+        bos = self._bos_id(metadata, len(tokens))
+        first = [] if bos is None else [{"SpecialToken": {"id": tokens[bos], "type_id": 0}}]
         spec["post_processor"] = {
             "type": "TemplateProcessing",
             "single": [*first, {"Sequence": {"id": "A", "type_id": 0}}],
         }
         return {"added_tokens": added, **spec}
 
-    def _begin(self, said: dict[str, Any], many: int) -> int | None:
-        """The id that stands before every text."""
-        begin = said.get("bos_token_id") if said.get("add_bos_token", said.get("model") == "llama") is True else None
-        if begin is not None and (type(begin) is not int or not 0 <= begin < many):
-            raise BadInput(f"{self.place}: bos_token_id is {str(begin)[:20]}, and there are {many} tokens")
-        return begin
+    def _bos_id(self, metadata: dict[str, Any], n_tokens: int) -> int | None:
+        """The id that starts every text, if any."""
+        add_bos = metadata.get("add_bos_token", metadata.get("model") == "llama") is True
+        bos = metadata.get("bos_token_id") if add_bos else None
+        if bos is not None and (type(bos) is not int or not 0 <= bos < n_tokens):
+            raise BadInput(f"{self.location}: bos_token_id is {str(bos)[:20]}; there are {n_tokens} tokens")
+        return bos
 
 
-def _named(theirs: str) -> str:
-    for pattern, ours in NAMES.items():
-        if found := re.fullmatch(pattern, theirs):
-            return found.expand(ours)
-    return theirs
+def _tensor_name(gguf_name: str) -> str:
+    """The Hugging Face name of a tensor."""
+    for pattern, name in TENSOR_NAMES.items():
+        if match := re.fullmatch(pattern, gguf_name):
+            return match.expand(name)
+    return gguf_name
 
 
-BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 
 
-def _words(name: str) -> dict[str, Any]:
-    """How a text is cut into words, by the name of it."""
+def _pre_tokenizer(name: str) -> dict[str, Any]:
+    """The pre-tokenizer of this name."""
     if name == "smollm":
-        return {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}, BYTES]}
-    if name not in PATTERNS or name == "gpt-2":
-        return BYTES
-    split = {"type": "Split", "pattern": {"Regex": PATTERNS[name]}, "behavior": "Isolated", "invert": False}
-    return {"type": "Sequence", "pretokenizers": [split, {**BYTES, "use_regex": False}]}
+        return {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}, BYTE_LEVEL]}
+    if name not in SPLIT_PATTERNS or name == "gpt-2":
+        return BYTE_LEVEL
+    split = {"type": "Split", "pattern": {"Regex": SPLIT_PATTERNS[name]}, "behavior": "Isolated", "invert": False}
+    return {"type": "Sequence", "pretokenizers": [split, {**BYTE_LEVEL, "use_regex": False}]}
 
 
-def _pairs(said: dict[str, Any], vocab: dict[str, int], place: str) -> dict[str, Any]:
-    """Pairs of bytes, as GPT-2 has them."""
-    name = said.get("pre", "default")
-    if name not in ("default", "smollm", *PATTERNS):
-        raise BadInput(
-            f"{place}: tokenizer.ggml.pre {str(name)[:40]!r} is not known; {', '.join(PATTERNS)}, smollm are"
-        )
-    model = {"type": "BPE", "vocab": vocab, "merges": said.get("merges"), "ignore_merges": name == "llama-bpe"}
-    return {"normalizer": None, "pre_tokenizer": _words(name), "decoder": BYTES, "model": model}
+def _byte_level_bpe(metadata: dict[str, Any], vocab: dict[str, int], location: str) -> dict[str, Any]:
+    """Byte-level BPE as in GPT-2."""
+    name = metadata.get("pre", "default")
+    if name not in ("default", "smollm", *SPLIT_PATTERNS):
+        accepted = f"accepted: {', '.join(SPLIT_PATTERNS)}, smollm"
+        raise BadInput(f"{location}: tokenizer.ggml.pre {str(name)[:40]!r} is unknown; {accepted}")
+    model = {"type": "BPE", "vocab": vocab, "merges": metadata.get("merges"), "ignore_merges": name == "llama-bpe"}
+    return {"normalizer": None, "pre_tokenizer": _pre_tokenizer(name), "decoder": BYTE_LEVEL, "model": model}
 
 
-def _sentences(said: dict[str, Any], tokens: list[str], vocab: dict[str, int], place: str) -> dict[str, Any]:
-    """Pieces of sentences: of two neighbours that make a token, those with the best score are joined first."""
-    scores = said.get("scores")
+def _sentencepiece_bpe(
+    metadata: dict[str, Any], tokens: list[str], vocab: dict[str, int], location: str
+) -> dict[str, Any]:
+    """SentencePiece as BPE: of two neighbors that form a token, the pair with the best score merges first."""
+    scores = metadata.get("scores")
     if not isinstance(scores, list) or len(scores) != len(tokens) or not all(type(s) is float for s in scores):
-        raise BadInput(f"{place}: tokenizer.ggml.scores has not one number for each token")
-    if sum(len(token) for token in tokens if len(token) <= LONG) > CUTS:
-        raise BadInput(f"{place}: its tokens have more than {CUTS} letters together; that is too many")
-    found = []
+        raise BadInput(f"{location}: tokenizer.ggml.scores must have one number per token")
+    if sum(len(token) for token in tokens if len(token) <= MAX_SPLIT_LENGTH) > MAX_SPLIT_CHARACTERS:
+        raise BadInput(f"{location}: tokens have more than {MAX_SPLIT_CHARACTERS} characters in total")
+    merges = []
     for token, score in zip(tokens, scores, strict=True):
-        cuts = ((token[:n], token[n:]) for n in range(1, len(token) if len(token) <= LONG else 1))
-        both = sorted((vocab[a], vocab[b], a, b) for a, b in cuts if a in vocab and b in vocab)
-        found += [(-score, a, b) for _, _, a, b in both]
-    found.sort(key=lambda merge: merge[0])
-    spaced = said.get("add_space_prefix", True) is True
-    scheme = "first" if spaced else "never"
-    back = [
-        {"type": "Replace", "pattern": {"String": SPACE}, "content": " "},
+        splits = ((token[:n], token[n:]) for n in range(1, len(token) if len(token) <= MAX_SPLIT_LENGTH else 1))
+        pairs = sorted((vocab[a], vocab[b], a, b) for a, b in splits if a in vocab and b in vocab)
+        merges += [(-score, a, b) for _, _, a, b in pairs]
+    merges.sort(key=lambda merge: merge[0])
+    add_space = metadata.get("add_space_prefix", True) is True
+    scheme = "first" if add_space else "never"
+    decoders = [
+        {"type": "Replace", "pattern": {"String": SPACE_PIECE}, "content": " "},
         {"type": "ByteFallback"},
         {"type": "Fuse"},
     ]
-    strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if spaced else []
-    model = {"type": "BPE", "vocab": vocab, "merges": [[a, b] for _, a, b in found], "byte_fallback": True}
+    strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if add_space else []
+    model = {"type": "BPE", "vocab": vocab, "merges": [[a, b] for _, a, b in merges], "byte_fallback": True}
     return {
         "normalizer": None,
-        "pre_tokenizer": {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": False},
-        "decoder": {"type": "Sequence", "decoders": [*back, *strip]},
+        "pre_tokenizer": {"type": "Metaspace", "replacement": SPACE_PIECE, "prepend_scheme": scheme, "split": False},
+        "decoder": {"type": "Sequence", "decoders": [*decoders, *strip]},
         "model": {**model, "fuse_unk": True},
     }

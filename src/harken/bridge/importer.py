@@ -1,4 +1,4 @@
-"""Other people's weights become a run folder: checked, read, written, compared with the original, sealed."""
+"""Import the weights of other libraries into a run folder: check, read, write, compare with the original."""
 
 import time
 from collections.abc import Iterator
@@ -14,106 +14,112 @@ from harken import recipe as recipes
 from harken.data.cache import cache_folder
 from harken.errors import BadInput, HarkenError
 from harken.events import Listener, silent
+from harken.files import write_atomic
 from harken.inference.run import Run
 from harken.inference.run import load as load_run
 
 from . import weight_mapping
-from .certificate import Witness, certify, failure
-from .folder import Folder
-from .gguf import GGUF
-from .hub import located
+from .certificate import ReferenceOutputs, certify, failure_message
+from .folder import ModelFolder
+from .gguf import GGUFFile
+from .hub import locate_model
 
-TIMES = 2.5  # the weights in float32, and so much memory is needed to import them
-WRITTEN = ("recipe.toml", "model.safetensors", "tokenizer.json", "labels.json", "log.jsonl", "cost.json")
+MEMORY_FACTOR = 2.5  # memory needed for an import, relative to the weights in float32
+RUN_FILES = ("recipe.toml", "model.safetensors", "tokenizer.json", "labels.json", "log.jsonl", "cost.json")
 
 
-def bring(source: str | Path, out: str | Path, *, listen: Listener = silent) -> Run:
-    """Import a folder, a GGUF file, a model of the catalogue or org/name@revision of the hub into a run folder.
+def import_model(source: str | Path, out: str | Path, *, listen: Listener = silent) -> Run:
+    """Import a folder, a GGUF file, a catalogue model or org/name@revision of the hub into a run folder.
 
-    A certificate that fails leaves nothing there but itself.
+    If the certificate fails, the folder holds nothing but the certificate.
     """
-    found, folder = located(source, listen), Path(out)
-    begun, opened = time.perf_counter(), open_source(found.path)
-    config = weight_mapping.find(opened)
-    names = weight_mapping.matched(opened, config)
-    recipe, words = recipes.resolve((opened.place, config.settings())), config.told(opened)
-    with torch.device("meta"), run_folder.Unborn():
-        model = recipe.build(words.vocab)
-    weight_mapping.fitted(opened, names, model, config.vocab_size)
-    room = (machine.describe()["ram_gib"] or float("inf")) * 2**30
-    if TIMES * 4 * run_folder.size(model) > room:
-        need = TIMES * 4 * run_folder.size(model) / 2**30
-        raise BadInput(f"{opened.place}: needs {need:.1f} GiB of memory to be imported; here are {room / 2**30:.1f}")
-    with run_folder.writing(folder), _whole(folder):
-        listen("import", name=opened.place, parameters=run_folder.size(model))
-        witness = Witness(config, opened, words, getattr(recipe.model, "context", None))
-        weights = weight_mapping.read(opened, names, model)
+    model_location, folder, start = locate_model(source, listen), Path(out), time.perf_counter()
+    opened = open_source(model_location.path)
+    mapping = weight_mapping.find_mapping(opened)
+    weight_map = weight_mapping.match_tensors(opened, mapping)
+    recipe, processor = recipes.resolve((opened.location, mapping.settings())), mapping.load_processor(opened)
+    with torch.device("meta"), run_folder.SkipInit():
+        model = recipe.build(processor.vocab)
+    weight_mapping.check_shapes(opened, weight_map, model, mapping.vocab_size)
+    n_parameters = run_folder.count_parameters(model)
+    available, needed = (machine.describe()["ram_gib"] or float("inf")), MEMORY_FACTOR * 4 * n_parameters / 2**30
+    if needed > available:
+        raise BadInput(f"{opened.location}: the import needs {needed:.1f} GiB of memory; here are {available:.1f}")
+    with run_folder.lock_folder(folder), _remove_on_failure(folder):
+        listen("import", name=opened.location, parameters=n_parameters)
+        reference = ReferenceOutputs(mapping, opened, processor, recipe.model.max_context)
+        weights = weight_mapping.read_weights(opened, weight_map, model)
         run_folder.write_tensors(folder / "model.safetensors", weights)
-        for name, content in words.files().items():
-            run_folder.write(folder / name, content)
-        run_folder.write(folder / "recipe.toml", recipe.toml())
-        run_folder.write(folder / "log.jsonl", "")
-        facts = _facts(folder, recipe, {**found.origin, "family": opened.config["model_type"]}, run_folder.size(model))
-        made = Run(folder, recipe, facts, _given(recipe, words.vocab, weights), words)
+        for name, content in processor.files().items():
+            write_atomic(folder / name, content)
+        write_atomic(folder / "recipe.toml", recipe.toml())
+        write_atomic(folder / "log.jsonl", "")
+        origin = {**model_location.origin, "family": opened.config["model_type"]}
+        facts = _manifest(folder, recipe, origin, n_parameters)
+        run = Run(folder, recipe, facts, _assign_weights(recipe, processor.vocab, weights), processor)
         listen("certify")
-        certificate = certify(made, config, opened, witness)
+        certificate = certify(run, mapping, opened, reference)
         run_folder.write_json(folder / "certificate.json", certificate)
         if not certificate["passed"]:
-            raise HarkenError(f"{folder / 'certificate.json'}: {failure(certificate)}; nothing else was kept")
-        facts["seconds"] = round(time.perf_counter() - begun, 2)
+            message = failure_message(certificate)
+            raise HarkenError(f"{folder / 'certificate.json'}: {message}; all other files were removed")
+        facts["seconds"] = round(time.perf_counter() - start, 2)
         run_folder.write_json(folder / "cost.json", {"seconds": facts["seconds"], "kwh": 0.0, "co2e_kg": 0.0})
-        run_folder.finish(folder, facts)
-    return made
+        run_folder.write_manifest(folder, facts)
+    return run
 
 
 def load(path: str | Path, *, device: str = "auto", precision: str = "float32") -> Run:
-    """A finished run from its folder; every file it needs is checked first. A model folder is imported first.
+    """Load a finished run from its folder, with its checksums verified; a Hugging Face folder is imported first.
 
-    device: auto, cpu, cuda or cuda:N; precision: float32, or bfloat16 or (on a CPU) int8 to write faster.
+    device: auto, cpu, cuda or cuda:N. precision: float32, bfloat16, or int8 (CPU only), which decode faster.
+
+    >>> import harken
+    >>> run = harken.load(folder, device="cpu")
     """
     folder = Path(path)
     if (folder / "config.json").is_file() and not (folder / "harken.json").exists():
-        folder = cache_folder("imported") / f"{Folder(folder).sha256()[:32]}-{__version__}"
+        folder = cache_folder("imported") / f"{ModelFolder(folder).digest()[:32]}-{__version__}"
         if not (folder / "harken.json").exists():
-            bring(path, folder)
+            import_model(path, folder)
     return load_run(folder, device=device, precision=precision)
 
 
-def open_source(source: str | Path) -> weight_mapping.Source:
-    """A folder or a GGUF file, ready to be looked at."""
+def open_source(source: str | Path) -> weight_mapping.WeightSource:
+    """Open a folder or a GGUF file; no weights are read yet."""
     path = Path(source)
-    return GGUF(path) if path.suffix == ".gguf" else Folder(path)
+    return GGUFFile(path) if path.suffix == ".gguf" else ModelFolder(path)
 
 
-def _given(recipe: recipes.Recipe, vocab: Any, weights: dict[str, Tensor]) -> Any:
-    """The model with these weights themselves, not with copies of them."""
-    with run_folder.Unborn():
+def _assign_weights(recipe: recipes.Recipe, vocab: Any, weights: dict[str, Tensor]) -> Any:
+    """The model with these tensors as its weights, without copies."""
+    with run_folder.SkipInit():
         model = recipe.build(vocab)
     for name, buffer in model.named_buffers():
         buffer.copy_(weights.pop(name))
-    for name, own in model.named_parameters():
-        own.data = weights.pop(name)
+    for name, parameter in model.named_parameters():
+        parameter.data = weights.pop(name)
     return model
 
 
 @contextmanager
-def _whole(folder: Path) -> Iterator[None]:
-    """What is not finished is taken away again."""
+def _remove_on_failure(folder: Path) -> Iterator[None]:
+    """Remove the files of an unfinished import."""
     try:
         yield
     except BaseException:
-        for name in WRITTEN:
+        for name in RUN_FILES:
             (folder / name).unlink(missing_ok=True)
         raise
 
 
-def _facts(folder: Path, recipe: recipes.Recipe, origin: dict[str, str], size: int) -> dict[str, Any]:
+def _manifest(folder: Path, recipe: recipes.Recipe, origin: dict[str, str], n_parameters: int) -> dict[str, Any]:
     return {
         "name": folder.name,
         "kind": recipe.model.kind,
         "data_kind": recipe.data.kind,
         "task": recipe.task.kind,
-        "parameters": size,
+        "parameters": n_parameters,
         "steps": 0,
         "date": time.strftime("%Y-%m-%d"),
         "metrics": {},

@@ -1,7 +1,7 @@
-"""The same model by transformers, as a witness: of a stranger's config it is told only what was checked, and flags.
+"""The same model in transformers, as a reference. Of an untrusted config it receives only validated fields and flags.
 
-All of a config.json would reach code that fetches kernels, and sizes that nobody asked for. A flag can do neither, and
-one that changes what the model says shows in the certificate.
+A complete config.json could reach code that fetches kernels, or unchecked sizes. A boolean flag can do neither, and one
+that changes the outputs shows in the certificate.
 """
 
 import inspect
@@ -9,25 +9,25 @@ from typing import Any
 
 import torch
 
-from harken.run_folder import Unborn
+from harken.run_folder import SkipInit
 
-from .weight_mapping import Config, Source
+from .weight_mapping import ModelMapping, WeightSource
 
-LIBRARIES = ("transformers", "gguf")  # without which nothing is compared
+LIBRARIES = ("transformers", "gguf")  # needed for any comparison
 
 
-def witness(family: Config, source: Source) -> Any:
-    """Their model with the weights of the source; a ModuleNotFoundError names the library that is missing."""
+def reference_model(mapping: ModelMapping, source: WeightSource) -> Any:
+    """The transformers model with the weights of the source; ModuleNotFoundError names a missing library."""
     import transformers
 
     kind = source.config["model_type"]
-    every, own = (
-        inspect.signature(made).parameters.keys()
-        for made in (transformers.PretrainedConfig, transformers.CONFIG_MAPPING[kind])
+    common, specific = (
+        inspect.signature(config_class).parameters.keys()
+        for config_class in (transformers.PretrainedConfig, transformers.CONFIG_MAPPING[kind])
     )
-    flags = {name: on for name, on in source.config.items() if name in own - every and type(on) is bool}
-    checked = family.model_dump(exclude={"there"}, exclude_unset=True)
-    config = transformers.AutoConfig.for_model(kind, **flags | checked, attn_implementation="eager")
-    with torch.device("meta"), Unborn():
-        made = type(getattr(transformers, family.auto).from_config(config))
-    return made.from_pretrained(None, config=config, state_dict=source.tensors(), dtype=torch.float32).eval()
+    flags = {name: on for name, on in source.config.items() if name in specific - common and type(on) is bool}
+    validated = mapping.model_dump(exclude={"tensor_names"}, exclude_unset=True)
+    config = transformers.AutoConfig.for_model(kind, **flags | validated, attn_implementation="eager")
+    with torch.device("meta"), SkipInit():
+        model_class = type(getattr(transformers, mapping.auto_class).from_config(config))
+    return model_class.from_pretrained(None, config=config, state_dict=source.tensors(), dtype=torch.float32).eval()

@@ -1,17 +1,18 @@
 """harken ask RUN CONTEXT_FILE [QUESTION...]"""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from harken.console import columns, typed
-from harken.data.detect.preview import not_utf8
-from harken.errors import BadInput, near_name
+from harken.console import columns, decode_argument
+from harken.data.detect.preview import not_utf8_error
+from harken.errors import BadInput
+from harken.suggestions import similar_path
 
-from . import as_json, as_precision, show
+from . import json_option, precision_option, print_json
 
 if TYPE_CHECKING:
     from harken.inference.run import Run
@@ -21,60 +22,64 @@ if TYPE_CHECKING:
 @click.argument("run")
 @click.argument("context_file")
 @click.argument("questions", nargs=-1, metavar="[QUESTION...]")
-@as_precision
-@as_json
+@precision_option
+@json_option
 def ask(run: str, context_file: str, questions: tuple[str, ...], precision: str, json_: bool) -> None:
-    """The answer to each QUESTION that stands in the text of CONTEXT_FILE (-: stdin), and where it stands there.
+    """Answer each QUESTION about the text of CONTEXT_FILE (-: stdin), with the position of the answer in the text.
 
-    A run of stories answers from what the file tells line by line, and shows which lines each hop read; without a
-    QUESTION it answers those of the file.
+    A run on stories reads the file line by line and shows the attention of each hop; without a QUESTION it answers the
+    questions in the file.
     """
     context = _text(context_file)
     from harken.inference.run import load
 
     model = load(run, precision=precision)
-    model.must("ask")
-    if about := model.recipe.task.kind == "answer":
-        found = list(_told(model, context_file, context, questions))
+    model.require("ask")
+    if is_story := model.recipe.task.kind == "answer":
+        answers: list[Mapping[str, Any]] = list(_story_answers(model, context_file, context, questions))
     elif questions:
-        found = [model.ask(typed(question), context) for question in questions]
+        answers = [model.ask(decode_argument(question), context) for question in questions]
     else:
         raise click.UsageError('give a question about the text, as in: harken ask RUN my.txt "Who had a rope?"')
     if json_:
-        show(found[0] if len(found) == 1 else {"answers": found})
+        print_json(answers[0] if len(answers) == 1 else {"answers": answers})
         return
-    for n, best in enumerate(found):
-        if about:
+    for n, best in enumerate(answers):
+        if is_story:
             click.echo("\n" * (n > 0) + "\n".join(_hops(best)))
             continue
-        place = f"characters {best['start']}-{best['end']}" if best["answer"] else "it is not in the text"
+        place = f"characters {best['start']}-{best['end']}" if best["answer"] else "not in the text"
         click.echo(f"{best['answer'] or '(no answer)'}   ({best['score']:.3f}, {place})")
 
 
-def _told(model: "Run", file: str, context: str, questions: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The answers to these questions about the story of a file, or to its own."""
+def _story_answers(model: "Run", file: str, context: str, questions: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+    """Answers to the given questions about a story, or to the questions in its file."""
     if not context.strip():
-        raise BadInput(f"{file}: there is no line of a story in it; tell one, such as: Joe went home.")
+        raise BadInput(f"{file}: the file has no story line; add one, such as: Joe went home.")
     if questions:
-        yield from (model.ask(typed(question), context) for question in questions)
+        yield from (model.ask(decode_argument(question), context) for question in questions)
         return
-    from harken.data.stories.babi import told
+    from harken.data.stories.babi import parse_questions
 
-    asked = told(Path(file), enumerate(context.splitlines(), 1), lambda *flaw: None)
-    if not asked:
-        raise BadInput(f'{file}: there is no question in it; ask one, as in: harken ask RUN {file} "Where is Joe?"')
-    for each in asked:
-        yield model.story(each.lines).ask(each.question) | ({"right": each.answer} if each.answer else {})
+    story_questions = parse_questions(Path(file), enumerate(context.splitlines(), 1), lambda *flaw: None)
+    if not story_questions:
+        raise BadInput(f'{file}: the file has no question; give one, as in: harken ask RUN {file} "Where is Joe?"')
+    for question in story_questions:
+        yield model.story(question.lines).ask(question.question) | (
+            {"right": question.answer} if question.answer else {}
+        )
 
 
-def _hops(best: dict[str, Any]) -> Iterator[str]:
-    """A line of the story with the weight that each hop gave it; then the question, and its answer."""
-    looks = [[f"{weight:.2f}" for weight in hop] for hop in best["hops"]]
-    rows = [[str(n), *weights, line] for n, (line, *weights) in enumerate(zip(best["lines"], *looks, strict=True), 1)]
-    heads = ["", *(f"hop {n}" for n in range(1, len(looks) + 1)), ""]
-    yield from columns([heads, *rows] if looks else rows) if rows else []
-    right = f", right is {best['right']}" if "right" in best else ""
-    unknown = f", words never seen: {', '.join(best['unknown'])}" if best["unknown"] else ""
+def _hops(best: Mapping[str, Any]) -> Iterator[str]:
+    """Each line of the story with its attention weight in every hop, then the question and its answer."""
+    hop_weights = [[f"{weight:.2f}" for weight in hop] for hop in best["hops"]]
+    rows = [
+        [str(n), *weights, line] for n, (line, *weights) in enumerate(zip(best["lines"], *hop_weights, strict=True), 1)
+    ]
+    heads = ["", *(f"hop {n}" for n in range(1, len(hop_weights) + 1)), ""]
+    yield from columns([heads, *rows] if hop_weights else rows) if rows else []
+    right = f", correct is {best['right']}" if "right" in best else ""
+    unknown = f", unknown words: {', '.join(best['unknown'])}" if best["unknown"] else ""
     yield f"{best['question']}   {best['answer']}   ({best['score']:.3f}{right}{unknown})"
 
 
@@ -82,9 +87,9 @@ def _text(name: str) -> str:
     if name == "-":
         return sys.stdin.read()
     if not Path(name).is_file():
-        raise BadInput(f"{name}: there is no such file; the text that holds the answer is needed{near_name(name)}")
+        raise BadInput(f"{name}: no such file; give the text that contains the answer{similar_path(name)}")
     raw = Path(name).read_bytes()
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise not_utf8(Path(name), error.start) from None
+        raise not_utf8_error(Path(name), error.start) from None

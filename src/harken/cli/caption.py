@@ -1,58 +1,62 @@
-"""harken caption RUN [PICTURE...]"""
+"""harken caption RUN [IMAGE...]"""
 
 from typing import Any
 
 import click
 
-from harken.console import Teller, blocks, piped, typed
+from harken.console import ConsoleListener, decode_argument, stdin_batches, stdin_is_piped
 
-from . import as_json, as_precision, show
+from . import json_option, precision_option, print_json, search_options
 
-AT_ONCE = 64  # pictures that are looked at together
+BATCH_SIZE = 64  # images per batch
 
 
 @click.command()
 @click.argument("run")
-@click.argument("pictures", nargs=-1, metavar="[PICTURE...]")
-@click.option("--beam", type=click.IntRange(1, 1024), metavar="N", help="Follow the N best captions at a time.")
-@click.option("--alternatives", type=click.IntRange(1), metavar="N", help="The N best captions, with their scores.")
-@click.option("--max-new-tokens", type=click.IntRange(1), metavar="N", help="Most tokens of a caption.")
-@click.option("--temperature", type=click.FloatRange(0), metavar="X", help="Draw captions by chance; 0.8 is a start.")
-@click.option("--seed", type=int, metavar="N", help="Another seed draws others.  [default: 0]")
-@as_precision
-@as_json
-def caption(run: str, pictures: tuple[str, ...], precision: str, json_: bool, **options: Any) -> None:
-    """What each PICTURE shows, in words: a file, one of an array (x.npz[17]), or a folder of pictures.
+@click.argument("images", nargs=-1, metavar="[IMAGE...]")
+@search_options("beam", "alternatives", "max-new-tokens", "temperature", "seed")
+@precision_option
+@json_option
+def caption(run: str, images: tuple[str, ...], precision: str, json_: bool, **options: Any) -> None:
+    """Generate a caption for each IMAGE: a file, one image of an array (x.npz[17]), or a folder of images.
 
-    With -, or piped, each line of stdin is a picture's file.
+    With -, or piped, each line of stdin is an image file.
     """
-    if not pictures and not piped():
-        raise click.UsageError("give a picture, or - to read their names from stdin, one a line")
-    from harken.decode.beam import Search
-    from harken.inference.answers.images import listed
+    if not images and not stdin_is_piped():
+        raise click.UsageError("give an image, or - to read file names from stdin, one per line")
+    from harken.decode.beam import SearchSettings
+    from harken.inference.answers.caption import caption_candidates
+    from harken.inference.answers.images import list_images
     from harken.inference.run import load
 
-    given = {name: value for name, value in options.items() if value is not None}
-    Search.of(given)  # refuses what does not fit together before the model is loaded
+    search = {name: value for name, value in options.items() if value is not None}
+    SearchSettings.from_options(search)  # validates the options before the model is loaded
     model = load(run, precision=precision)
-    model.must("caption")
+    model.require("caption")
     typed_ = (
-        [name for block in blocks(AT_ONCE, must=not pictures) for name in block]
-        if pictures in ((), ("-",))
-        else pictures
+        [name for block in stdin_batches(BATCH_SIZE, required=not images) for name in block]
+        if images in ((), ("-",))
+        else images
     )
-    names, _ = listed(model, list(map(typed, typed_)), Teller(aside=True))
-    asked = {"alternatives": 1, **given}
-    found = [
-        best for n in range(0, len(names), AT_ONCE) for best in model.caption(names[n : n + AT_ONCE], index=n, **asked)
+    names, _ = list_images(model, list(map(decode_argument, typed_)), ConsoleListener(to_stderr=True))
+    candidates = [
+        best
+        for n in range(0, len(names), BATCH_SIZE)
+        for best in caption_candidates(model, names[n : n + BATCH_SIZE], index=n, **search)
     ]
     if json_:
-        every = {"alternatives"} & given.keys()
-        rows = zip(names, found, strict=True)
-        show({"captions": [{"file": f, **best[0]} | ({"alternatives": best} if every else {}) for f, best in rows]})
-        return
-    for name, best in zip(names, found, strict=True):
-        said = (
-            [f"{each['score']:.4f} {each['text']}" for each in best] if "alternatives" in given else [best[0]["text"]]
+        with_alternatives = "alternatives" in search
+        rows = zip(names, candidates, strict=True)
+        print_json(
+            {
+                "captions": [
+                    {"file": f, **best[0]} | ({"alternatives": best} if with_alternatives else {}) for f, best in rows
+                ]
+            }
         )
-        click.echo("\n".join(f"{text}  {name}" if len(names) > 1 else text for text in said))
+        return
+    for name, best in zip(names, candidates, strict=True):
+        captions = (
+            [f"{each['score']:.4f} {each['text']}" for each in best] if "alternatives" in search else [best[0]["text"]]
+        )
+        click.echo("\n".join(f"{text}  {name}" if len(names) > 1 else text for text in captions))

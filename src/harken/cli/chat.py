@@ -5,50 +5,62 @@ from typing import Any
 
 import click
 
-from harken.console import lines, piped, typed
+from harken.console import decode_argument, stdin_is_piped, stdin_lines
 
-from . import as_json, as_precision, as_seed, show
+from . import json_option, precision_option, print_json, seed_option
 
 
 @click.command()
 @click.argument("run")
 @click.argument("message", required=False)
-@click.option("--system", metavar="TEXT", help="What the model is told before; '' for nothing.")
-@click.option("--tokens", type=click.IntRange(1), default=512, show_default=True, help="Longest answer, in tokens.")
-@click.option("--temperature", type=click.FloatRange(0), default=0.6, show_default=True, help="0 is greedy.")
+@click.option("--system", metavar="TEXT", help="System message; '' for none.")
 @click.option(
-    "--top-p", type=click.FloatRange(0, 1, min_open=True), metavar="P", help="Choose among the likeliest only."
+    "--tokens",
+    "max_new_tokens",
+    type=click.IntRange(1),
+    default=512,
+    show_default=True,
+    help="Maximum tokens of an answer.",
 )
-@as_seed("answers.")
-@as_precision
-@as_json
+@click.option(
+    "--temperature", type=click.FloatRange(0), default=0.6, show_default=True, help="Sampling temperature; 0 is greedy."
+)
+@click.option(
+    "--top-p",
+    type=click.FloatRange(0, 1, min_open=True),
+    metavar="P",
+    help="Nucleus sampling: smallest set of tokens with probability P.",
+)
+@seed_option("answers.")
+@precision_option
+@json_option
 def chat(run: str, message: str | None, precision: str, system: str | None, json_: bool, **options: Any) -> None:
-    """Talk with an instruct model. With MESSAGE it answers once; with -, or piped, each line is a turn of yours.
+    """Chat with an instruct model. With MESSAGE it answers once; with -, or piped, each line of stdin is a message.
 
     On a terminal an empty line, or Ctrl-D, ends the conversation.
     """
     from harken.inference.run import load
 
-    told = {} if system is None else {"system": typed(system) or None}
-    talk = load(run, precision=precision).chat(**told, **options)
-    for said in [typed(message)] if message not in (None, "-") else _turns(must=message is None):
-        pieces = talk.say(said)
+    system_option: dict[str, Any] = {} if system is None else {"system": decode_argument(system) or None}
+    conversation = load(run, precision=precision).chat(**system_option, **options)
+    for user_message in [decode_argument(message)] if message not in (None, "-") else _turns(required=message is None):
+        pieces = conversation.send(user_message)
         if json_:
             list(pieces)
-        elif piped() and message in (None, "-"):
+        elif stdin_is_piped() and message in (None, "-"):
             click.echo("".join(pieces).strip().replace("\n", "\\n"))
         else:
             for piece in pieces:
                 click.echo(piece, nl=False)
             click.echo()
     if json_:
-        show({"messages": [{"role": who, "text": text} for who, text in talk.messages]})
+        print_json({"messages": [{"role": who, "text": text} for who, text in conversation.messages]})
 
 
-def _turns(*, must: bool) -> Iterator[str]:
-    """What is said, line by line."""
-    if piped():
-        yield from lines(must=must)
+def _turns(*, required: bool) -> Iterator[str]:
+    """The messages of the user, line by line."""
+    if stdin_is_piped():
+        yield from stdin_lines(required=required)
         return
-    while said := click.prompt("you", prompt_suffix="> ", default="", show_default=False).strip():
-        yield said
+    while user_message := click.prompt("you", prompt_suffix="> ", default="", show_default=False).strip():
+        yield user_message

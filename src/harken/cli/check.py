@@ -4,10 +4,10 @@ from typing import Any
 
 import click
 
-from harken.console import Teller, columns, table
-from harken.experiments.report.line_chart import duration, scaled
+from harken.console import ConsoleListener, columns, table
+from harken.experiments.report.formatting import format_duration, format_quantity
 
-from . import as_json, refuse, show
+from . import json_option, print_json, reject_options
 
 SECTIONS = ("model", "data", "task", "train")
 
@@ -15,95 +15,106 @@ SECTIONS = ("model", "data", "task", "train")
 @click.command()
 @click.argument("what", metavar="DATA|RECIPE", required=False)
 @click.argument("settings", nargs=-1, metavar="[section.key=value ...]")
-@click.option("--settings", "kind", metavar="KIND", help="List every setting of a kind (gpt, text, train ...) instead.")
-@as_json
+@click.option("--settings", "kind", metavar="KIND", help="List every setting of a kind (gpt, text, train ...).")
+@json_option
 def check(what: str | None, settings: tuple[str, ...], kind: str | None, json_: bool) -> None:
-    """Say what the data is and why, the recipe with each value's origin, and what a training costs. Trains nothing."""
+    """Show the detected kind of data and why, the recipe with the origin of each value, and the expected cost."""
     if kind is not None:
-        refuse("with --settings", "what")
-        _settings(kind, json_)
+        reject_options("with --settings", "what")
+        _print_settings(kind, json_)
         return
     if what is None:
-        raise click.UsageError("name the data or the recipe to check, or a kind with --settings")
+        raise click.UsageError("give the data or recipe to check, or a kind with --settings")
     from harken.experiments.choose import choose
     from harken.experiments.estimate import estimate
-    from harken.recipe import override
+    from harken.recipe import parse_override
 
-    with Teller(aside=json_) as teller:
-        chosen = choose(what, dict(override(text) for text in settings), listen=teller)
-        recipe, guess = chosen.recipe, chosen.guess
+    with ConsoleListener(to_stderr=json_) as listener:
+        chosen = choose(what, dict(parse_override(text) for text in settings), listen=listener)
+        recipe, guess = chosen.recipe, chosen.detection
         if not json_:
-            click.echo("\n".join([*_taken(what, guess, recipe.data.kind), ""]))
-        cost = estimate(recipe, listen=teller)
+            click.echo("\n".join([*_detection_lines(what, guess, recipe.data.kind), ""]))
+        cost = estimate(recipe, listen=listener)
     if json_:
-        others = [{"kind": other, "why": why} for other, why in guess.others] if guess else []
-        reason = guess.reason if guess else "named by the settings"
-        taken = {"kind": recipe.data.kind, "reason": reason, "others": others, "overrule": "data.kind"}
-        show({**taken, "recipe": recipe.settings(), "origins": dict(recipe.origins), "estimate": cost})
+        runners_up = [{"kind": other, "why": why} for other, why in guess.alternatives] if guess else []
+        reason = guess.reason if guess else "given by the settings"
+        taken = {"kind": recipe.data.kind, "reason": reason, "others": runners_up, "overrule": "data.kind"}
+        print_json({**taken, "recipe": recipe.settings(), "origins": dict(recipe.origins), "estimate": cost})
         return
     click.echo("\n".join(["", *recipe_lines(recipe), ""]))
-    needs = (
-        f"{scaled(cost['parameters'], 'count')} weights, {scaled(cost['tokens'], 'count')} {cost['unit']} to learn from"
-    )
-    click.echo(f"{needs}, about {cost['memory_mib']:,.0f} MiB of memory in all")
-    time, used = duration(cost["minutes"] * 60), scaled(cost["kwh"], "energy")
+    weights, examples = (format_quantity(cost[name], "count") for name in ("parameters", "tokens"))
+    needs = f"{weights} weights, {examples} {cost['unit']} for training"
+    click.echo(f"{needs}, about {cost['memory_mib']:,.0f} MiB of memory in total")
+    time, used = format_duration(cost["minutes"] * 60), format_quantity(cost["kwh"], "energy")
     steps = f"{cost['steps']:,} step{'s' * (cost['steps'] != 1)}"
     click.echo(f"{steps}, about {time} and {used} ({cost['energy_source']}) on {cost['machine']}")
 
 
-def _taken(what: str, guess: Any, kind: str) -> list[str]:
-    """What the data was taken for and why, the runners-up, and how to overrule the choice."""
+def _detection_lines(what: str, guess: Any, kind: str) -> list[str]:
+    """The detected kind and its reason, the runners-up, and the setting that overrides it."""
     if guess is None:
-        return [f"{what}: {kind}, as the settings say"]
-    others = [f"  not {other}: {why}" for other, why in guess.others]
-    return [f"{what} is {guess.kind}: {guess.reason}", *others, *["  overrule with data.kind=..."] * (not guess.named)]
+        return [f"{what}: {kind}, given by the settings"]
+    runners_up = [f"  not {other}: {why}" for other, why in guess.alternatives]
+    return [
+        f"{what} is {guess.kind}: {guess.reason}",
+        *runners_up,
+        *["  override with data.kind=..."] * (not guess.user_specified),
+    ]
 
 
 def recipe_lines(recipe: Any) -> list[str]:
-    """Every setting with where its value comes from."""
-    from harken.recipe import as_toml
+    """Every setting with its origin."""
+    from harken.recipe import to_toml_value
 
     settings = recipe.settings().items()
-    return columns([(path, f"= {as_toml(value)}", f"# {_origin(recipe, path)}") for path, value in settings])
+    return columns([(path, f"= {to_toml_value(value)}", f"# {_origin(recipe, path)}") for path, value in settings])
 
 
 def _origin(recipe: Any, path: str) -> str:
-    """Where a value comes from; of a dial also which of the settings it stands for have other values."""
+    """The origin of a value; for a dial, also the settings that override it."""
     section, name = path.split(".")
     part, origin = getattr(recipe, section), recipe.origins.get(path, "default")
     row = part.dials.get(name, {}).get(str(getattr(part, name)), {})
     other = [setting for setting, value in row.items() if getattr(part, setting) != value]
-    return f"{origin}, but for {', '.join(other)}" if other else str(origin)
+    return f"{origin}, except {', '.join(other)}" if other else str(origin)
 
 
-def _settings(kind: str, json_: bool) -> None:
-    rows = settings_of(kind)
+def _print_settings(kind: str, json_: bool) -> None:
+    rows = describe_settings(kind)
     if json_:
-        show({"kind": kind, "settings": rows})
+        print_json({"kind": kind, "settings": rows})
         return
-    heads = ("setting", "default", "what it is", "accepted")
+    heads = ("setting", "default", "description", "accepted")
     table(heads, [[row["path"], row["default"], row["description"], row["accepted"]] for row in rows])
 
 
-def settings_of(kind: str) -> list[dict[str, Any]]:
-    """The settings of a kind: dotted path, default, what is accepted, the sentence."""
+def describe_settings(kind: str) -> list[dict[str, Any]]:
+    """The settings of a kind: dotted path, default, accepted values, description."""
     from harken import registry
-    from harken.errors import BadInput, did_you_mean
-    from harken.recipe import as_toml
+    from harken.errors import BadInput
+    from harken.recipe import to_toml_value
+    from harken.suggestions import did_you_mean
 
-    for section, of in registry.shelves():
-        known = {name + of: name for name in registry.names(section, of)}
+    for section, of in registry.sections_and_groups():
+        known = {name + of: name for name in registry.kind_names(section, of)}
         name = known.get(kind) or (kind if kind in known.values() else None)
         if name or kind == section:
-            part = registry.find(section, name or registry.names(section, of)[0], of)
+            part = registry.find_kind(section, name or registry.kind_names(section, of)[0], of)
             return [
                 {
                     "path": f"{section}.{field}",
-                    "default": "none" if spec.default is None else as_toml(spec.default),
+                    "default": "none" if spec.default is None else to_toml_value(spec.default),
                     "accepted": part.accepts(field),
-                    "description": spec.description or "which kind this is",
+                    "description": spec.description or "kind of this section",
                 }
                 for field, spec in part.model_fields.items()
             ]
-    every = [*(name + of for section, of in registry.shelves()[:-1] for name in registry.names(section, of)), "train"]
-    raise BadInput(f"--settings {kind}: not a kind; there are {', '.join(every)}.{did_you_mean(kind, every)}")
+    every = [
+        *(
+            name + of
+            for section, of in registry.sections_and_groups()[:-1]
+            for name in registry.kind_names(section, of)
+        ),
+        "train",
+    ]
+    raise BadInput(f"--settings {kind}: not a kind; accepted: {', '.join(every)}.{did_you_mean(kind, every)}")

@@ -1,4 +1,4 @@
-"""harken classify RUN [TEXT or PICTURE...]"""
+"""harken classify RUN [TEXT or IMAGE...]"""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -6,86 +6,85 @@ from typing import Any
 
 import click
 
-from harken.console import Teller, as_typed, blocks, piped, typed
+from harken.console import ConsoleListener, decode_argument, decode_prompt, stdin_batches, stdin_is_piped
 
-from . import as_json, as_precision, refuse, show
-from .files import COLUMNS, check_files, own_column, through_files, work_through, write_answers
+from . import json_option, precision_option, print_json, reject_options
+from .files import TEXT_COLUMNS, file_options, process_file, training_column, validate_files, write_predictions
 
-AT_ONCE = 256  # texts of a file or of stdin that are answered together
-SHOWN = 3  # labels of a text
+BATCH_SIZE = 256  # texts per batch
+LABELS_SHOWN = 3  # labels printed per text
 
 
 @click.command()
 @click.argument("run")
 @click.argument("texts", nargs=-1, metavar="[TEXT...]")
-@click.option("--prompt", "asked", metavar="TEXT", help='Ask a language model: "Review: {text} Sentiment:".')
-@click.option("--labels", metavar="A,B", help="With --prompt: the labels, whose text is likely behind it or not.")
-@through_files
-@as_precision
-@as_json
+@click.option("--prompt", "prompt", metavar="TEXT", help='Prompt for a language model: "Review: {text} Sentiment:".')
+@click.option("--labels", metavar="A,B", help="With --prompt: the candidate labels.")
+@file_options
+@precision_option
+@json_option
 def classify(
-    run: str, texts: tuple[str, ...], asked: str | None, labels: str | None, precision: str, json_: bool, **files: Any
+    run: str, texts: tuple[str, ...], prompt: str | None, labels: str | None, precision: str, json_: bool, **files: Any
 ) -> None:
-    """What each TEXT is: its labels with their probabilities, or its number. Two texts have a tab between them.
+    """Predict the labels of each TEXT with their probabilities, or its number. Two texts are separated by a tab.
 
-    Of a RUN on pictures each TEXT is a picture's file, or a folder of them; of one on sets a table of sets; of one on
-    graphs a node's name, behind the file of another graph or not.
+    For a RUN on images each TEXT is an image file or a folder of images; for a RUN on sets a table of sets; for a RUN
+    on graphs a node name, optionally after the file of another graph.
 
-    With -, or piped, each line of stdin is a text: one answer a line. With --prompt a RUN that writes text answers.
+    With -, or piped, each line of stdin is a text and gets one line. With --prompt a language model is used.
     """
     in_, out_ = files["in_"], files["out_"]
-    if (asked is None) != (labels is None):
-        raise click.UsageError(
-            '--prompt and --labels go together: --prompt "Review: {text} Sentiment:" --labels good,bad'
-        )
-    if not texts and in_ is None and not piped():
-        raise click.UsageError("give a text, or - to read texts from stdin, one a line")
-    check_files(in_, out_)
-    from harken.inference.abilities import NAMED
+    if (prompt is None) != (labels is None):
+        raise click.UsageError("--prompt and --labels are used together; see harken classify --help")
+    if not texts and in_ is None and not stdin_is_piped():
+        raise click.UsageError("give a text, or - to read texts from stdin, one per line")
+    validate_files(in_, out_)
+    from harken.inference.abilities import INPUT_READERS
     from harken.inference.run import load
 
     model = load(run, precision=precision)
-    how: dict[str, Any] = {"listen": Teller(aside=True)}
-    if asked is not None and labels is not None:
-        how |= {"prompt": as_typed(asked), "labels": labels.split(",")}
-    model.classify([], **how)  # what cannot be asked is refused before the first text
-    what, meant = NAMED.get(model.recipe.task.kind, ("", None))
-    heard = {"listen": how["listen"]} if what in ("sets", "files") else {}  # what is left out is told
+    how: dict[str, Any] = {"listen": ConsoleListener(to_stderr=True)}
+    if prompt is not None and labels is not None:
+        how |= {"prompt": decode_prompt(prompt), "labels": labels.split(",")}
+    model.classify([], **how)  # invalid options are refused before the first text
+    input_name, read_inputs = INPUT_READERS.get(model.recipe.task.kind, ("", None))
+    reader_options = {"listen": how["listen"]} if input_name in ("sets", "files") else {}  # skipped inputs are reported
     if in_ is not None and out_ is not None:
-        columns = [*own_column(getattr(model.recipe.data, "text", None)), *COLUMNS]
-        where = {"column": files["column"], "columns": columns, "whole": getattr(model.tokenizer, "pair", False)}
-        with Teller(aside=True) as teller:
-            if meant and what == "sets":
-                refuse("for sets", "column")
-                names, sets = meant(model, [in_], **heard)
-                answered = write_answers(out_, names, _answers(model, iter(sets), how), len(sets), teller)
+        columns = [*training_column(getattr(model.recipe.data, "text", None)), *TEXT_COLUMNS]
+        where = {"column": files["column"], "columns": columns, "keep_tabs": getattr(model.tokenizer, "pair", False)}
+        with ConsoleListener(to_stderr=True) as listener:
+            if read_inputs and input_name == "sets":
+                reject_options("for sets", "column")
+                names, sets = read_inputs(model, [in_], **reader_options)
+                count = write_predictions(out_, names, _predictions(model, iter(sets), how), len(sets), listener)
             else:
-                answered = work_through(in_, out_, lambda given: _answers(model, given, how), listen=teller, **where)
-        show({"answers": answered, "out": out_}) if json_ else click.echo(f"{answered} answers in {out_}")
+                count = process_file(in_, out_, lambda texts: _predictions(model, texts, how), listen=listener, **where)
+        print_json({"answers": count, "out": out_}) if json_ else click.echo(f"{count} answers in {out_}")
         return
-    some = blocks(AT_ONCE, must=not texts) if texts in ((), ("-",)) else [list(map(typed, texts))]
+    stdin = texts in ((), ("-",))
+    batches = stdin_batches(BATCH_SIZE, required=not texts) if stdin else [list(map(decode_argument, texts))]
     names = list[str]()
-    if meant:
-        names, things = meant(model, [name for block in some for name in block], **heard)
-        whole = what == "names"  # of a graph, whose file stands first and which is computed as a whole
-        some = [things] if whole else [things[n : n + AT_ONCE] for n in range(0, len(things), AT_ONCE)]
+    if read_inputs:
+        names, inputs = read_inputs(model, [name for block in batches for name in block], **reader_options)
+        one_batch = input_name == "names"  # all nodes of a graph are computed in one pass
+        batches = [inputs] if one_batch else [inputs[n : n + BATCH_SIZE] for n in range(0, len(inputs), BATCH_SIZE)]
     if json_:
-        show({"labels": list(_each(model, some, how)), **({what: names} if names else {})})
+        print_json({"labels": list(_classify_batches(model, batches, how)), **({input_name: names} if names else {})})
         return
-    for n, found in enumerate(_each(model, some, how)):
-        said = "  ".join(f"{_amount(label)} {label['label']}" for label in found[:SHOWN])
-        click.echo(f"{said}  {names[n]}" if len(names) > 1 else said)
+    for n, predictions in enumerate(_classify_batches(model, batches, how)):
+        text = "  ".join(f"{_format_label(label)} {label['label']}" for label in predictions[:LABELS_SHOWN])
+        click.echo(f"{text}  {names[n]}" if len(names) > 1 else text)
 
 
-def _amount(label: dict[str, Any]) -> str:
+def _format_label(label: dict[str, Any]) -> str:
     return f"{label['value']:.4g}" if "value" in label else f"{label['probability']:.3f}"
 
 
-def _answers(model: Any, given: Iterator[Any], how: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for labels in _each(model, iter(lambda: list(islice(given, AT_ONCE)), []), how):
+def _predictions(model: Any, inputs: Iterator[Any], how: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for labels in _classify_batches(model, iter(lambda: list(islice(inputs, BATCH_SIZE)), []), how):
         yield {**labels[0], "labels": labels}
 
 
-def _each(model: Any, some: Iterable[list[Any]], how: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:
-    for texts in some:
+def _classify_batches(model: Any, batches: Iterable[list[Any]], how: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:
+    for texts in batches:
         yield from model.classify(texts, **how)

@@ -5,102 +5,116 @@ from typing import Any
 
 import click
 
-from harken.console import Teller, table
-from harken.experiments.report.line_chart import figure
+from harken.console import ConsoleListener, table
+from harken.experiments.report.formatting import format_number
 
-from . import as_json, as_seed, show
-from .embed import as_layer, as_pool
+from . import json_option, print_json, seed_option
+from .embed import layer_option, pool_option
 
-LONGEST = 100  # letters of an example
+EXAMPLE_CHARACTERS = 100  # characters printed of an example
 
 
 @click.command()
 @click.argument("what", metavar="RUN|FILE")
 @click.argument("texts", required=False, metavar="[TEXTS]")
-@click.option("--k", default="2-8", show_default=True, help="How many clusters: 3, a range (2-8) or a list (2,4,8).")
-@click.option("--restarts", type=click.IntRange(1), default=10, show_default=True, help="Starts; the best is taken.")
+@click.option("--k", default="2-8", show_default=True, help="Number of clusters: 3, a range (2-8) or a list (2,4,8).")
+@click.option(
+    "--restarts",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    help="Number of initializations; the best is kept.",
+)
 @click.option(
     "--start",
     type=click.Choice(["k-means++", "random"]),
     default="k-means++",
     show_default=True,
-    help="Centres far apart, or a number by chance for each point.",
+    help="Initialization of the centers.",
 )
-@as_pool
-@as_layer
-@click.option("--raw", is_flag=True, help="Vectors of texts as they are; without it each has length 1.")
-@click.option("--scale", is_flag=True, help="Divide each column of numbers by its spread.")
-@click.option("--column", metavar="NAME", help="Where a table has its texts, by name or number.")
-@click.option("--columns", metavar="A,B", help="Of FILE: the columns taken, by name or number.  [default: all]")
+@pool_option
+@layer_option
+@click.option("--raw", is_flag=True, help="Do not normalize the embeddings to length 1.")
+@click.option("--scale", is_flag=True, help="Divide each column by its standard deviation.")
+@click.option("--column", metavar="NAME", help="Text column of a table, by name or number.")
+@click.option("--columns", metavar="A,B", help="Columns of FILE to use, by name or number.  [default: all]")
 @click.option(
-    "--regress", is_flag=True, help="Instead: learn TEXTS' labels from the components, over 100 ... all labels."
+    "--regress",
+    is_flag=True,
+    help="Principal component regression: predict the labels of TEXTS from 100 ... all labels.",
 )
-@click.option("--beside", type=float, metavar="MINUTES", help="With --regress: fine-tune RUN for so long on the same.")
-@as_seed("clusters.")
-@click.option("--out", metavar="DIR", help="The folder to write. Default: runs/<name>-clusters.")
-@as_json
+@click.option(
+    "--beside", type=float, metavar="MINUTES", help="With --regress: also fine-tune RUN on the same labels for MINUTES."
+)
+@seed_option("clusters.")
+@click.option("--out", metavar="DIR", help="Folder to write.  [default: runs/<name>-clusters]")
+@json_option
 def cluster(what: str, texts: str | None, json_: bool, **options: Any) -> None:
-    """Sort vectors into clusters: those of FILE (.npy, .csv), or those RUN has of TEXTS, a file of lines or a table.
+    """Cluster the vectors of FILE (.npy, .csv), or the embeddings by RUN of TEXTS (a file of lines or a table).
 
-    Each number of clusters is drawn; which is best is asked in three ways. Behind FILE, TEXTS names its rows.
+    Every number of clusters is plotted; three criteria choose the best. After FILE, TEXTS gives the names of its rows.
     """
     if options.pop("regress"):
         _regress(what, texts, json_, options)
         return
     if options.pop("beside") is not None:
-        raise click.UsageError("--beside means nothing without --regress")
+        raise click.UsageError("--beside has no effect without --regress")
     from harken.experiments.cluster.clustering import cluster as cluster_
-    from harken.experiments.cluster.clustering import free_folder
-    from harken.experiments.cluster.page import chosen, verdict
+    from harken.experiments.cluster.clustering import default_folder
 
-    out = options.pop("out") or free_folder(Path(texts or what).stem)
-    with Clusters(aside=json_) as teller:
-        made = cluster_(what, texts, out=out, listen=teller, **options)
-    facts = made.facts
+    out = options.pop("out") or default_folder(Path(texts or what).stem)
+    with ClusterListener(to_stderr=json_) as listener:
+        clustering = cluster_(what, texts, out=out, listen=listener, **options)
     if json_:
-        show({**facts, "files": [str(p) for p in sorted(Path(out).iterdir())]})
-        return
+        print_json({**clustering.facts, "files": [str(p) for p in sorted(Path(out).iterdir())]})
+    else:
+        _print_clusters(clustering.facts, Path(out))
+
+
+def _print_clusters(facts: dict[str, Any], out: Path) -> None:
+    from harken.experiments.cluster.page import cluster_verdict, n_clusters_text
+
     heads = ["k", "inertia", "silhouette", "stability", "inertia of each restart"]
-    table(heads, [_row(row) for row in facts["tried"]])
-    click.echo(f"\n  {chosen(facts)}")
+    table(heads, [_table_row(row) for row in facts["candidates"]])
+    click.echo(f"\n  {n_clusters_text(facts)}")
     shares = ", ".join(f"{100 * share:.1f} %" for share in facts["explained"][:5])
     click.echo(f"  The first components explain {shares} of the variance.")
     for one in facts["clusters"]:
         click.echo(f"\n  cluster {one['cluster']}: {one['size']:,} points   {', '.join(one['words'])}")
-        for each in one["examples"]:
-            click.echo(f"    {each['distance']:8.4f}  row {each['row']:<7} {each.get('text', '')[:LONGEST]}")
-    click.echo(f"\n  {verdict(facts)}")
-    click.echo(f"  report  {Path(out) / 'report.html'}      picture: {Path(out) / 'clusters.svg'}")
+        for row in one["examples"]:
+            click.echo(f"    {row['distance']:8.4f}  row {row['row']:<7} {row.get('text', '')[:EXAMPLE_CHARACTERS]}")
+    click.echo(f"\n  {cluster_verdict(facts)}")
+    click.echo(f"  report  {out / 'report.html'}      plot: {out / 'clusters.svg'}")
 
 
-def _row(row: dict[str, Any]) -> list[str]:
-    first = [str(row["k"]), *(figure(row[name], 4) for name in ("inertia", "silhouette", "stability"))]
-    return [*first, " ".join(figure(inertia, 4) for inertia in row["inertias"])]
+def _table_row(row: dict[str, Any]) -> list[str]:
+    first = [str(row["k"]), *(format_number(row[name], 4) for name in ("inertia", "silhouette", "stability"))]
+    return [*first, " ".join(format_number(inertia, 4) for inertia in row["inertias"])]
 
 
 def _regress(what: str, texts: str | None, json_: bool, options: dict[str, Any]) -> None:
-    """Principal component regression, beside a fine-tuned model where that is asked for."""
+    """Principal component regression, optionally next to a fine-tuned model."""
     if texts is None:
         raise click.UsageError("--regress needs a run and a table with labels: harken cluster RUN my.csv --regress")
-    from harken.experiments.cluster.pcr import regress
+    from harken.experiments.cluster.pcr import principal_component_regression
 
     if options["columns"]:
-        raise click.UsageError("--columns means nothing with --regress")
-    kept = {name: options[name] for name in ("pool", "layer", "raw", "seed", "out")}
-    with Clusters(aside=json_) as teller:
-        facts = regress(what, texts, minutes=options["beside"], listen=teller, **kept)
+        raise click.UsageError("--columns has no effect with --regress")
+    pcr_options = {name: options[name] for name in ("pool", "layer", "raw", "seed", "out")}
+    with ClusterListener(to_stderr=json_) as listener:
+        facts = principal_component_regression(what, texts, minutes=options["beside"], listen=listener, **pcr_options)
     if json_:
-        show(facts)
+        print_json(facts)
         return
     names = [name for name in ("components", "regression", "finetuned") if any(name in row for row in facts["rows"])]
-    rows = [[f"{row['labels']:,}", *(figure(row.get(name), 4) for name in names)] for row in facts["rows"]]
+    rows = [[f"{row['labels']:,}", *(format_number(row.get(name), 4) for name in names)] for row in facts["rows"]]
     table(["labels", *names], rows)
     click.echo(f"\n  {facts['verdict']}")
     click.echo(f"  picture {facts['out']}/regression.svg")
 
 
-class Clusters(Teller):
-    """Tells which number of clusters is being tried."""
+class ClusterListener(ConsoleListener):
+    """Also prints the current number of clusters."""
 
     def _clusters(self, k: int, done: int, total: int) -> None:
         self._progress("clustering", done, total, f"k = {k}")

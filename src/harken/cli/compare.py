@@ -4,103 +4,110 @@ from typing import Any, ClassVar
 
 import click
 
-from harken.console import Teller, table
-from harken.experiments.report.line_chart import duration, figure
+from harken.console import ConsoleListener, table
+from harken.experiments.report.formatting import format_duration, format_number
 
-from . import as_json, show
+from . import json_option, print_json
 
-SHORT = {"models": "model.kind", "transfer": "transfer", "distributions": "data.operands", "minutes": "train.minutes"}
+SHORTHANDS = {
+    "models": "model.kind",
+    "transfer": "transfer",
+    "distributions": "data.operands",
+    "minutes": "train.minutes",
+}
 
 
 @click.command()
 @click.argument("what", metavar="DATA|RECIPE|COMPARISON")
 @click.argument("settings", nargs=-1, metavar="[section.key=a,b,c ...]")
-@click.option("--models", metavar="A,B", help="The same as model.kind=A,B.")
+@click.option("--models", metavar="A,B", help="Short for model.kind=A,B.")
 @click.option(
-    "--transfer", metavar="A,B", help="The same as transfer=A,B: scratch, frozen, finetune, 4-shot (from=RUN)."
+    "--transfer", metavar="A,B", help="Short for transfer=A,B: scratch, frozen, finetune, 4-shot (needs from=RUN)."
 )
-@click.option("--distributions", metavar="A,B", help="Of maths: the same as data.operands=uniform,log-uniform.")
-@click.option("--minutes", type=float, help="How long to train each trial; set-up is not counted.")
-@click.option("--seeds", type=click.IntRange(min=1), metavar="N", help="How often each is trained. Default: 3.")
+@click.option("--distributions", metavar="A,B", help="Maths: short for data.operands=uniform,log-uniform.")
+@click.option("--minutes", type=float, help="Training time of each trial in minutes, without set-up.")
+@click.option("--seeds", type=click.IntRange(min=1), metavar="N", help="Number of seeds per setting.  [default: 3]")
 @click.option(
     "--eval",
     "evals",
     multiple=True,
     metavar="section.key=a,b",
-    help="Judge each trained model under these settings too.",
+    help="Also evaluate each trained model under these settings.",
 )
-@click.option("--out", metavar="DIR", help="The folder to write. Default: runs/<name of the data>-compare.")
-@click.option("--resume", is_flag=True, help="Go on with a comparison: what is finished is not trained again.")
-@as_json
+@click.option("--out", metavar="DIR", help="Folder to write.  [default: runs/<name of the data>-compare]")
+@click.option("--resume", is_flag=True, help="Resume a comparison; finished trials are kept.")
+@json_option
 def compare(what: str, settings: tuple[str, ...], json_: bool, **options: Any) -> None:
-    """Train on the same data with the same budget under several settings, and say what made a difference.
+    """Train on the same data with the same budget under several settings, and compare the results.
 
-    A setting with several values (model.heads=1,2,8) is compared; several such settings are combined.
+    A setting with several values (model.heads=1,2,8) is an axis; several axes are combined.
     """
-    from harken.recipe import refuse_start
+    from harken.recipe import check_initial_weights
 
     short = [f"transfer={options['transfer']}"] if options["transfer"] else []
-    for path, _, said in (text.partition("=") for text in (*settings, *short)):
-        for value in said.split(","):
-            refuse_start(path, value.strip())
+    for path, _, text in (setting.partition("=") for setting in (*settings, *short)):
+        for value in text.split(","):
+            check_initial_weights(path, value.strip())
     from harken.experiments.compare.comparison import compare as compare_
-    from harken.experiments.compare.comparison import values
-    from harken.experiments.compare.summary import elsewhere, grid, refused
+    from harken.experiments.compare.plan import parse_axis
+    from harken.experiments.compare.summary import comparison_table, eval_table, failures
 
-    given = dict(map(values, settings))
-    evals = options.pop("evals")
-    for name, path in SHORT.items():
-        said = options.pop(name)
-        if said is not None and path in given:
-            raise click.UsageError(f"--{name} and {path} say the same; give one of them")
-        given |= {} if said is None else dict([values(f"{path}={said}")])
-    axes = {path: some for path, some in given.items() if len(some) > 1}
-    shared = {path: some[0] for path, some in given.items() if len(some) == 1}
-    with Trials(aside=json_) as teller:
-        made = compare_(what, axes, settings=shared, evals=dict(map(values, evals)), listen=teller, **options)
-    found = made.facts
+    values = dict(map(parse_axis, settings))
+    evals = dict(map(parse_axis, options.pop("evals")))
+    for name, path in SHORTHANDS.items():
+        text = options.pop(name)
+        if text is not None and path in values:
+            raise click.UsageError(f"--{name} and {path} set the same thing; give one of them")
+        values |= {} if text is None else dict([parse_axis(f"{path}={text}")])
+    axes = {path: axis for path, axis in values.items() if len(axis) > 1}
+    shared = {path: axis[0] for path, axis in values.items() if len(axis) == 1}
+    with TrialListener(to_stderr=json_) as listener:
+        comparison = compare_(what, axes, settings=shared, evals=evals, listen=listener, **options)
+    facts = comparison.facts
     if json_:
-        show({**found, "files": [str(made.path / name) for name in ("compare.json", "report.html", "compare.svg")]})
+        files = [str(comparison.path / name) for name in ("compare.json", "report.html", "compare.svg")]
+        print_json({**facts, "files": files})
         return
     click.echo()
-    table(*grid(found))
-    heads, lines = elsewhere(found)
+    table(*comparison_table(facts))
+    heads, lines = eval_table(facts)
     if lines:
         click.echo()
         table(heads, lines)
-    for name, reason in refused(found).items():
+    for name, reason in failures(facts).items():
         click.echo(f"  failed  {name}: {reason}")
-    click.echo(f"\n  {made.verdict}")
-    click.echo(f"  report  {made.path / 'report.html'}      picture: {made.path / 'compare.svg'}")
+    click.echo(f"\n  {comparison.verdict}")
+    click.echo(f"  report  {comparison.path / 'report.html'}      plot: {comparison.path / 'compare.svg'}")
 
 
-class Trials(Teller):
-    """Tells a line for each trial, and what happens inside one only while it lasts."""
+class TrialListener(ConsoleListener):
+    """Prints one line per trial; progress inside a trial is shown only on a terminal."""
 
-    # the rest is in its report
-    told: ClassVar = frozenset(
+    # other events are in the report of each trial
+    events: ClassVar = frozenset(
         ("notice", "fetch", "vocabulary", "encode", "answer", "step", "planned", "trial", "tried")
     )
 
     def __call__(self, event: str, /, **facts: Any) -> None:
-        if event in self.told:
+        if event in self.events:
             super().__call__(
                 event, **{name: fact for name, fact in facts.items() if (event, name) != ("step", "valid")}
             )
 
     def _planned(self, rows: int, seeds: int, minutes: float) -> None:
         many = f"{rows} setting{'s' * (rows > 1)} x {seeds} seed{'s' * (seeds > 1)}"
-        self.line(f"  compare {many}" + (f": {duration(minutes * 60)} of training" if minutes else ""))
+        self.line(f"  compare {many}" + (f": {format_duration(minutes * 60)} of training" if minutes else ""))
 
     def _trial(self, number: int, trials: int, name: str, seed: int) -> None:
-        self._away()
+        self._stop_progress()
         self.line(f"  trial {number} of {trials}: {name or 'the recipe'}, seed {seed}")
 
     def _tried(self, trial: Any, **_: Any) -> None:
-        self._away()
-        told = f"failed: {trial.failed}"
+        self._stop_progress()
+        line = f"failed: {trial.failed}"
         if not trial.failed:
-            scores = [(split, trial.judged_by(split), x) for split, x in trial.facts["metrics"].items()]
-            said = ", ".join(f"{split} {by.replace('_', ' ')} {figure(x[by], 4)}" for split, by, x in scores)
-            told = f"{said}, {(n := trial.facts['steps']):,} step{'s' * (n != 1)} in {duration(trial.cost['seconds'])}"
-        self.line(f"    {told}")
+            scores = [(split, trial.primary_metric(split), x) for split, x in trial.facts["metrics"].items()]
+            metrics = [f"{split} {by.replace('_', ' ')} {format_number(x[by], 4)}" for split, by, x in scores]
+            steps = f"{(n := trial.facts['steps']):,} step{'s' * (n != 1)}"
+            line = f"{', '.join(metrics)}, {steps} in {format_duration(trial.cost['seconds'])}"
+        self.line(f"    {line}")

@@ -6,58 +6,69 @@ from typing import Any
 import click
 
 from harken.console import table
-from harken.experiments.report.line_chart import duration, figure, scaled
+from harken.experiments.report.formatting import format_duration, format_number, format_quantity
 
-from . import as_json, refuse, show
-from .runs import folders
+from . import json_option, print_json, reject_options
+from .runs import run_folders
 
 
 @click.command()
 @click.argument("runs", nargs=-1, metavar="[RUN ...]")
-@click.option("--lecture", is_flag=True, help="Compute the cost table of CS5242, lecture 7, again instead.")
-@as_json
+@click.option("--lecture", is_flag=True, help="Recompute the cost table of CS5242, lecture 7.")
+@json_option
 def cost(runs: tuple[str, ...], lecture: bool, json_: bool) -> None:
-    """What these runs cost together (default: all in runs; a comparison is its trials): time, energy, CO2e, tokens."""
-    from harken.experiments import costs as costs
+    """Sum the time, energy, CO2e and tokens of runs (default: all in runs; a comparison counts as its trials)."""
+    from harken.experiments.costs import total_cost
+    from harken.experiments.lecture_costs import lecture_costs
 
     if lecture:
-        refuse("with --lecture", "runs")
-    named = [path for given in runs for path in folders(given) or [Path(given)]]  # what is none is refused by its name
-    found = costs.lecture() if lecture else costs.together(named if runs else folders("runs"))
+        reject_options("with --lecture", "runs")
+    named = [
+        path for folder in runs for path in run_folders(folder) or [Path(folder)]
+    ]  # a path that is no run is refused later
+    totals = lecture_costs() if lecture else total_cost(named if runs else run_folders("runs"))
     if json_:
-        show({"kWh": found["kwh"], **found})
+        print_json({"kWh": totals["kwh"], **totals})
     elif lecture:
-        _lecture(found)
-    elif not found["rows"]:
-        click.echo("no runs in runs; make one with: harken train my.txt")
+        _print_lecture_table(totals)
+    elif not totals["rows"]:
+        click.echo("no runs in runs; train one: harken train my.txt")
     else:
-        _together(found)
+        _print_costs(totals)
 
 
-def _together(found: dict[str, Any]) -> None:
-    whole = [row for row in found["rows"] if "problem" not in row]
-    rows = [[row["run"], *_cells(row), row["energy_source"]] for row in whole]
-    rows += [[f"{len(whole)} together", *_cells(found), ""]] if len(whole) > 1 else []
+def _print_costs(totals: dict[str, Any]) -> None:
+    complete = [row for row in totals["rows"] if "problem" not in row]
+    rows = [[row["run"], *_cost_cells(row), row["energy_source"]] for row in complete]
+    rows += [[f"{len(complete)} together", *_cost_cells(totals), ""]] if len(complete) > 1 else []
     if rows:
-        table(("run", "time", "energy", "CO2e", "tokens", "arithmetic", "energy is"), rows)
-    for row in found["rows"]:
+        table(("run", "time", "energy", "CO2e", "tokens", "arithmetic", "energy source"), rows)
+    for row in totals["rows"]:
         if "problem" in row:
             click.echo(f"not counted: {row['problem']}")
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
-    energy, mass = scaled(row["kwh"], "energy"), scaled(row["co2e_kg"], "mass")
-    return [duration(row["seconds"]), energy, mass, scaled(row["tokens"], "count"), scaled(row["flops"], "flop")]
+def _cost_cells(row: dict[str, Any]) -> list[str]:
+    energy, mass = format_quantity(row["kwh"], "energy"), format_quantity(row["co2e_kg"], "mass")
+    return [
+        format_duration(row["seconds"]),
+        energy,
+        mass,
+        format_quantity(row["tokens"], "count"),
+        format_quantity(row["flops"], "flop"),
+    ]
 
 
-def _lecture(found: dict[str, Any]) -> None:
+def _print_lecture_table(totals: dict[str, Any]) -> None:
     rows = []
-    for row in found["rows"]:
-        given = ("watts", "hours", "printed_kwh", "printed_co2e_lb")
-        watts, hours, kwh, lb = ("" if row[name] is None else f"{row[name]:,}" for name in given)
-        numbers = [watts, hours, kwh, figure(row["kwh"], 4), lb, figure(row["co2e_lb"], 4)]
+    for row in totals["rows"]:
+        fields = ("watts", "hours", "printed_kwh", "printed_co2e_lb")
+        watts, hours, kwh, lb = ("" if row[name] is None else f"{row[name]:,}" for name in fields)
+        numbers = [watts, hours, kwh, format_number(row["kwh"], 4), lb, format_number(row["co2e_lb"], 4)]
         rows.append([row["model"], row["hardware"], *numbers, row["remark"]])
-    click.echo(f"kWh = W x hours / 1000 x PUE {found['pue']}, lb = kWh x {found['lb_per_kwh']} ({found['source']})\n")
+    click.echo(
+        f"kWh = W x hours / 1000 x PUE {totals['pue']}, lb = kWh x {totals['lb_per_kwh']} ({totals['source']})\n"
+    )
     heads = ("model", "hardware", "W", "hours", "kWh printed", "computed", "lb CO2e printed", "computed", "remark")
     table(heads, rows)
-    click.echo("\nThe table's prices of a cloud are left out: no price of an hour is printed.")
+    click.echo("\nCloud prices of the table are omitted: the lecture prints no hourly price.")

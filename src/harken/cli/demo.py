@@ -6,107 +6,109 @@ from typing import Any, NamedTuple
 
 import click
 
-from harken.console import Teller, columns, cost_line, table, verdict
-from harken.errors import did_you_mean
+from harken.console import ConsoleListener, columns, cost_line, evaluation_lines, table
+from harken.suggestions import did_you_mean
 
-from . import as_json, show
-from .compare import Trials
+from . import json_option, print_json
+from .compare import TrialListener
 
 
-class Watcher(Teller):
-    """Tells the translations of a model that is learning, too."""
+class TranslationListener(ConsoleListener):
+    """Also prints sample translations during training."""
 
     def _watch(self, texts: Mapping[str, str]) -> None:
         for n, row in enumerate(columns([[source, "->", text] for source, text in texts.items()])):
             self.line(f"  {'' if n else 'watch':<6}  {row}")
 
 
-class Rivals(Trials):
-    """Tells what each training of several will take, too."""
+class DemoTrialListener(TrialListener):
+    """Also prints the expected cost of each training."""
 
-    told = Trials.told | {"begin"}
+    events = TrialListener.events | {"start"}
 
 
 class Demo(NamedTuple):
-    """A demo: what it shows, the function of `study` that makes it, how long it trains, and who tells of it."""
+    """A demo: its summary, its function, its training time and its listener."""
 
     what: str
-    made_by: str  # module:function, imported when it is asked for
+    function: str  # module:function, imported on demand
     minutes: float = 3.7
-    teller: type[Teller] = Teller
+    listener: type[ConsoleListener] = ConsoleListener
 
 
 DEMOS = {
     "translate": Demo(
-        "short English sentences into French, from Tatoeba (Lab 02)", "demos.translate:translate", teller=Watcher
+        "translate short English sentences into French (Lab 02)",
+        "demos.translate:translate",
+        listener=TranslationListener,
     ),
-    "text": Demo("write like Shakespeare (Lab 01)", "demos.translate:text"),
-    "stories": Demo("where is the milk? The lecture's story of Joe, read in hops", "demos.stories:stories", 3.0),
-    "reviews": Demo("is the film good? MiniLM beside learning from scratch", "demos.reviews:reviews", 3.0, Rivals),
-    "digits": Demo("read handwritten digits, in seconds", "demos.digits:digits", 0.5),
-    "gcd": Demo("greatest common divisors from examples alone: which are learned, and why", "demos.gcd:gcd", 2.0),
-    "scenes": Demo("say what stands where in a picture, of things that never met", "demos.scenes:scenes", 4.0),
-    "clouds": Demo("on which solid do these points lie? Sets, in no order", "demos.clouds:clouds", 1.0),
-    "karate": Demo("who goes with whom when a club splits, from two of its members", "demos.karate:karate", 0.05),
+    "text": Demo("generate text in the style of Shakespeare (Lab 01)", "demos.translate:text"),
+    "stories": Demo("answer questions about a story with a memory network", "demos.stories:stories", 3.0),
+    "reviews": Demo(
+        "classify film reviews: MiniLM next to training from scratch", "demos.reviews:reviews", 3.0, DemoTrialListener
+    ),
+    "digits": Demo("classify handwritten digits, in seconds", "demos.digits:digits", 0.5),
+    "gcd": Demo("learn greatest common divisors from examples", "demos.gcd:gcd", 2.0),
+    "scenes": Demo("caption images with unseen combinations of objects", "demos.scenes:scenes", 4.0),
+    "clouds": Demo("classify point clouds by the solid they lie on", "demos.clouds:clouds", 1.0),
+    "karate": Demo("predict the two groups of the karate club from two labelled members", "demos.karate:karate", 0.05),
 }
 DEFAULT = "translate"
 MINUTES = ", ".join(f"{name} {demo.minutes:g}" for name, demo in DEMOS.items())
-LISTED = "\b\n" + "\n".join(f"{name:<10} {demo.what}" for name, demo in DEMOS.items())
+DEMO_LIST = "\b\n" + "\n".join(f"{name:<10} {demo.what}" for name, demo in DEMOS.items())
 
 
 @click.command(
-    help=f"""A first success: learn from real data in minutes (or, without the registry, from data of harken's own).
+    help=f"""Train an example model in minutes on real data (or on generated data without network access).
 
-NAME is one of these; {DEFAULT}, if none is given.
+NAME is one of these (default: {DEFAULT}).
 
-{LISTED}"""
+{DEMO_LIST}"""
 )
 @click.argument("name", default=DEFAULT, metavar="[NAME]")
-@click.option("--minutes", type=float, help=f"How long to train in all. Default: {MINUTES}.")
-@click.option(
-    "--out", metavar="DIR", help="The run folder to write. Default: in runs, -2, -3 ... if the name is taken."
-)
-@as_json
+@click.option("--minutes", type=float, help=f"Training time in minutes.  [default: {MINUTES}]")
+@click.option("--out", metavar="DIR", help="Run folder to write.  [default: runs/<name>, -2, -3 ... if it exists]")
+@json_option
 def demo(name: str, minutes: float | None, out: str | None, json_: bool) -> None:
     if name not in DEMOS:
-        raise click.UsageError(f"{name!r} is no demo.{did_you_mean(name, DEMOS)} There are {', '.join(DEMOS)}")
-    from .train import outcome
+        raise click.UsageError(f"{name!r} is not a demo.{did_you_mean(name, DEMOS)} Accepted: {', '.join(DEMOS)}")
+    from .train import run_summary
 
-    asked = DEMOS[name]
-    module, function = asked.made_by.split(":")
+    demo_ = DEMOS[name]
+    module, function = demo_.function.split(":")
     make = getattr(import_module(f"harken.experiments.{module}"), function)
-    with asked.teller(aside=json_) as teller:
-        shown = make(minutes=asked.minutes if minutes is None else minutes, out=out, listen=teller)
-    run, result = shown.run, outcome(shown.run)
-    cost = shown.cost or result["cost"]
+    with demo_.listener(to_stderr=json_) as listener:
+        shown = make(minutes=demo_.minutes if minutes is None else minutes, out=out, listen=listener)
+    run, summary = shown.run, run_summary(shown.run)
+    cost = shown.cost or summary["cost"]
     if json_:
         several = {"rows": shown.rows} if shown.rows else {}
-        files = [str(run.path / name) for name in result["files"]]
-        show({**result, "cost": cost, **several, "files": files, "attribution": shown.whose})
+        files = [str(run.path / name) for name in summary["files"]]
+        print_json({**summary, "cost": cost, **several, "files": files, "attribution": shown.attribution})
         return
-    click.echo(f"  thanks  {shown.whose}")
+    click.echo(f"  credits {shown.attribution}")
     if shown.table:
         click.echo()
         table(*shown.table)
-    for line in verdict(run.facts) if not shown.table else ():
+    for line in evaluation_lines(run.facts) if not shown.table else ():
         click.echo(line)
     if shown.title:
         click.echo(f"\n  {shown.title}\n")
-    for line in shown.said():
+    for line in shown.text_lines():
         click.echo(f"    {line}")
     click.echo()
-    if shown.picture:
-        click.echo(f"  looks   {shown.picture}      which English word each French one looks at")
+    if shown.attention_map:
+        click.echo(f"  map     {shown.attention_map}      attention of each French word to the English words")
     click.echo(cost_line(cost))
     click.echo(f"  run     {run.path}")
     click.echo(f"  report  {run.path / 'report.html'}      open it in a browser")
-    _then(shown.hints, cost)
+    _print_next_steps(shown.hints, cost)
 
 
-def _then(hints: Mapping[str, str], cost: Mapping[str, Any]) -> None:
-    """What to type next, and why; and what it was beside a large training."""
+def _print_next_steps(hints: Mapping[str, str], cost: Mapping[str, Any]) -> None:
+    """Print suggested next commands, and the cost next to that of a large training."""
     for number, (command, why) in enumerate(hints.items()):
         click.echo(f"  {'next' if number == 0 else '':<6}  {command:<{max(map(len, hints))}}   {why}")
     than = cost["compared_with"]
     whose = f"{than['co2e_lb']:g} lb CO2e of the lecture's {than['model']}"
-    click.echo(f"  beside  {cost['co2e_lb']:.2g} lb CO2e here, {whose}: 1/{1 / than['fraction']:,.0f}")
+    click.echo(f"  compare {cost['co2e_lb']:.2g} lb CO2e here, {whose}: 1/{1 / than['fraction']:,.0f}")

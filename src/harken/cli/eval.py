@@ -4,99 +4,107 @@ from typing import Any
 
 import click
 
-from harken.console import Teller, aligned, as_typed, judged, verdict
-from harken.experiments.report.line_chart import figure
+from harken.console import ConsoleListener, align_metrics, decode_prompt, evaluation_lines, main_split
+from harken.experiments.report.formatting import format_number
 
-from . import as_json, as_precision, refuse, show
+from . import json_option, precision_option, print_json, reject_options
 
-# what the examples of a task are called
-COUNTED = ["pairs", "texts", "sentences", "questions", "examples", "images", "nodes", "edges", "graphs", "sets"]
-COUNTED += ["tokens"]
+# names of the example counts in an evaluation protocol
+EXAMPLE_UNITS = ["pairs", "texts", "sentences", "questions", "examples", "images", "nodes", "edges", "graphs", "sets"]
+EXAMPLE_UNITS += ["tokens"]
 
 
 @click.command()
 @click.argument("run")
 @click.argument("data", required=False)
-@click.option("--split", type=click.Choice(["valid", "test"]), default=None, help="Which split of the run's own data.")
-@click.option("--prompt", metavar="TEXT", help='Ask a language model about DATA: "Review: {text} Sentiment:".')
-@click.option("--shots", metavar="0,1,4", default="0", help="With --prompt: examples shown first, drawn from train.")
-@click.option("--labels", metavar="0=bad,1=good", help="With --prompt: what is written for the labels of the data.")
-@click.option("--seed", type=int, default=0, help="With --prompt: which examples are drawn.")
-@as_precision
-@as_json
+@click.option("--split", type=click.Choice(["valid", "test"]), default=None, help="Split of the run's own data.")
+@click.option(
+    "--prompt", metavar="TEXT", help='Evaluate a language model on DATA with a prompt: "Review: {text} Sentiment:".'
+)
+@click.option("--shots", metavar="0,1,4", default="0", help="With --prompt: numbers of examples in the prompt.")
+@click.option("--labels", metavar="0=bad,1=good", help="With --prompt: the words for the labels of the data.")
+@click.option("--seed", type=int, default=0, help="With --prompt: random seed of the examples.")
+@precision_option
+@json_option
 def eval(
-    run: str, data: str | None, split: str | None, prompt: str | None, precision: str, json_: bool, **asked: Any
+    run: str,
+    data: str | None,
+    split: str | None,
+    prompt: str | None,
+    precision: str,
+    json_: bool,
+    **prompt_options: Any,
 ) -> None:
-    """The metric of a RUN on a split of its data, or on other DATA, with its protocol, beside the free baseline.
+    """Evaluate a RUN on a split of its data, or on other DATA, with the protocol, next to baselines.
 
-    With --prompt a RUN that writes text answers texts with labels, pairs or questions (SQuAD) that it never learned.
+    With --prompt a language model is evaluated on labelled texts, pairs or questions (SQuAD) without training on them.
     """
     if prompt is not None:
-        _prompted(run, data, split, as_typed(prompt), precision, json_, **asked)
+        _evaluate_prompt(run, data, split, decode_prompt(prompt), precision, json_, **prompt_options)
         return
-    refuse("without --prompt", "shots", "labels", "seed")
+    reject_options("without --prompt", "shots", "labels", "seed")
     if data is not None:
-        refuse("for other data", "split")
-    from harken.experiments.choose import located
+        reject_options("for other data", "split")
+    from harken.experiments.choose import find_data
     from harken.inference.run import load
 
     model = load(run, precision=precision)
-    with Teller(aside=json_) as teller:
-        path = None if data is None else str(located(data, listen=teller))
-        score, baseline = model.evaluate(split, data=path, listen=teller)
-    shown = "other data" if data else split or judged(model.metrics)
+    with ConsoleListener(to_stderr=json_) as listener:
+        path = None if data is None else str(find_data(data, listen=listener))
+        score, baseline = model.evaluate(split, data=path, listen=listener)
+    shown = "other data" if data else split or main_split(model.metrics)
     if json_:
-        show(_result(score, baseline, shown))
+        print_json(_json_summary(score, baseline, shown))
         return
-    found = {"metrics": score.metrics, "protocol": score.protocol, "parts": score.parts, "baseline": baseline}
-    for line in verdict({name: {shown: value} for name, value in found.items()}):
+    evaluation = {"metrics": score.metrics, "protocol": score.protocol, "parts": score.parts, "baseline": baseline}
+    for line in evaluation_lines({name: {shown: value} for name, value in evaluation.items()}):
         click.echo(line)
 
 
-def _result(score: Any, baseline: dict[str, Any], split: str) -> dict[str, Any]:
-    many = next(score.protocol[what] for what in COUNTED if what in score.protocol)
-    result = {"metrics": score.metrics, "baseline": baseline, "split": split, "examples": many}
-    return {**result, "protocol": score.protocol, "parts": score.parts}
+def _json_summary(score: Any, baseline: dict[str, Any], split: str) -> dict[str, Any]:
+    count = next(score.protocol[what] for what in EXAMPLE_UNITS if what in score.protocol)
+    summary = {"metrics": score.metrics, "baseline": baseline, "split": split, "examples": count}
+    return {**summary, "protocol": score.protocol, "parts": score.parts}
 
 
-def _prompted(
-    run: str, data: str | None, split: str | None, prompt: str, precision: str, json_: bool, **asked: Any
+def _evaluate_prompt(
+    run: str, data: str | None, split: str | None, prompt: str, precision: str, json_: bool, **prompt_options: Any
 ) -> None:
     if data is None:
-        raise click.UsageError("with --prompt, name the data it is asked about: harken eval RUN DATA --prompt ...")
-    counts = [_count(said) for said in asked["shots"].split(",")]
-    labels = dict(map(_wording, asked["labels"].split(","))) if asked["labels"] else None
+        raise click.UsageError("--prompt needs DATA: harken eval RUN DATA --prompt ...")
+    counts = [_parse_shots(count) for count in prompt_options["shots"].split(",")]
+    labels = dict(map(_parse_wording, prompt_options["labels"].split(","))) if prompt_options["labels"] else None
     from harken.experiments.choose import choose
-    from harken.inference.prompt_eval import Prompt, by_prompt, opened
+    from harken.inference.prompt_eval import FewShotPrompt, evaluate_prompt, load_task
     from harken.inference.run import load
 
     model = load(run, precision=precision)
-    with Teller(aside=json_) as teller:
-        task, part = opened(choose(data, listen=teller).recipe, split, teller)
-        prompts = [Prompt(prompt, shots, asked["seed"], labels) for shots in counts]
-        scores = [by_prompt(model, task, part, each, teller) for each in prompts]
+    with ConsoleListener(to_stderr=json_) as listener:
+        task, part = load_task(choose(data, listen=listener).recipe, split, listener)
+        prompts = [FewShotPrompt(prompt, shots, prompt_options["seed"], labels) for shots in counts]
+        scores = [evaluate_prompt(model, task, part, each, listener) for each in prompts]
     baseline = task.baselines(part)
     if json_:
         rows = [{"shots": n, "metrics": score.metrics} for n, score in zip(counts, scores, strict=True)]
-        show({**_result(scores[-1], baseline, part), "rows": rows})
+        print_json({**_json_summary(scores[-1], baseline, part), "rows": rows})
         return
     lines = [(f"this model, {n} shot{'s' * (n != 1)}", score.metrics) for n, score in zip(counts, scores, strict=True)]
-    lines += [(f"{name}, for free", metrics) for name, metrics in baseline.items()]
-    for n, line in enumerate(aligned(lines)):
+    lines += [(f"baseline: {name}", metrics) for name, metrics in baseline.items()]
+    for n, line in enumerate(align_metrics(lines)):
         click.echo(f"  {'' if n else part:<6}  {line}")
     how = {name: value for name, value in scores[-1].protocol.items() if name not in ("shots", "prompt")}
-    said = ", ".join(f"{name.replace('_', ' ')} {figure(value)}" for name, value in how.items())
-    click.echo(f"  {'':<6}  ({said})")
+    protocol = ", ".join(f"{name.replace('_', ' ')} {format_number(value)}" for name, value in how.items())
+    click.echo(f"  {'':<6}  ({protocol})")
 
 
-def _count(said: str) -> int:
-    if not said.strip().isdecimal():
-        raise click.UsageError(f"--shots {said!r}: whole numbers with commas between are accepted, such as 0,1,4,16")
-    return int(said)
+def _parse_shots(text: str) -> int:
+    if not text.strip().isdecimal():
+        raise click.UsageError(f"--shots {text!r}: expected whole numbers separated by commas, such as 0,1,4,16")
+    return int(text)
 
 
-def _wording(said: str) -> tuple[str, str]:
-    label, equals, words = said.partition("=")
+def _parse_wording(text: str) -> tuple[str, str]:
+    label, equals, words = text.partition("=")
     if not equals or not label.strip() or not words.strip():
-        raise click.UsageError(f"--labels {said!r}: a label of the data and its words are accepted: 0=bad,1=good")
+        raise click.UsageError(f"--labels {text!r}: expected label=words, such as 0=bad,1=good")
     return label.strip(), words.strip()

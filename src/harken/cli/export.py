@@ -5,41 +5,41 @@ from typing import Any
 
 import click
 
-from harken.console import Teller
+from harken.console import ConsoleListener
 
-from . import as_json, show
+from . import json_option, print_json
 
 
 @click.command()
 @click.argument("run")
 @click.option(
-    "--to", type=click.Choice(["hf", "onnx"]), required=True, help="hf: transformers loads it; onnx: a graph."
+    "--to", type=click.Choice(["hf", "onnx"]), required=True, help="hf: Hugging Face layout; onnx: an ONNX graph."
 )
-@click.option("--out", metavar="DIR", help="The folder to write.  [default: the run's name and -hf or -onnx]")
-@as_json
+@click.option("--out", metavar="DIR", help="Folder to write.  [default: <name of the run>-hf or -onnx]")
+@json_option
 def export(run: str, to: str, out: str | None, json_: bool) -> None:
-    """Write a run's weights in another layout, with a certificate that both say the same."""
+    """Export a run to another format, with a certificate that the outputs are equal."""
     from harken.bridge import export as hf
     from harken.bridge import onnx
     from harken.inference.run import load
 
     model = load(run, device="cpu")
     place = Path(out or f"{Path(run).resolve().name}-{to}")
-    with Teller(aside=json_) as teller:
-        certificate = (hf if to == "hf" else onnx).export(model, place, listen=teller)
+    with ConsoleListener(to_stderr=json_) as listener:
+        certificate = (hf if to == "hf" else onnx).export(model, place, listen=listener)
     if json_:
-        show({"path": place, "certificate": certificate})
+        print_json({"path": place, "certificate": certificate})
         return
-    click.echo(f"{place}: {certificate['family']}, which says what the run says")
-    for line in said(certificate):
+    click.echo(f"{place}: {certificate['family']}, outputs checked against the run")
+    for line in certificate_lines(certificate):
         click.echo(f"  {line}")
 
 
-def said(certificate: dict[str, Any]) -> list[str]:
-    """A certificate in a few lines."""
+def certificate_lines(certificate: dict[str, Any]) -> list[str]:
+    """A certificate as a few lines of text."""
     parts = {name: part for name, part in certificate.items() if isinstance(part, dict) and "passed" in part}
     lines = []
     for name, part in parts.items():
         far = part.get("max_difference")
-        lines.append(f"{name}: {'equal' if far is None else f'differ by {far:.2g} at most'}")
+        lines.append(f"{name}: {'equal' if far is None else f'maximum difference {far:.2g}'}")
     return lines + [f"not checked: {what}" for what in certificate["not_checked"]]

@@ -1,6 +1,5 @@
-"""--in FILE --out FILE: many texts out of a file, one answer each into another."""
+"""--in FILE --out FILE: one prediction for each text of a file."""
 
-import csv
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, tee
@@ -10,68 +9,66 @@ from typing import IO, Any
 import click
 
 from harken.data.detect import preview
-from harken.errors import BadInput, near_name
+from harken.data.tables.read import parse_json, parse_rows
+from harken.errors import BadInput
 from harken.events import Listener, silent
+from harken.suggestions import similar_path
 
-from . import refuse
+from . import reject_options
 
-COLUMNS = ("text", "prompt")
-TABLES = (".csv", ".tsv", ".tab")
+TEXT_COLUMNS = ("text", "prompt")
+TABLE_SUFFIXES = (".csv", ".tsv", ".tab")
 
 
-def through_files(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of a verb that can work through a file."""
-    out = click.option(
-        "--out", "out_", metavar="FILE", help="Where the answers go, one JSON object a line (with --in)."
-    )
-    column = click.option(
-        "--column", metavar="NAME", help="Where a table has its texts, by name or number (with --in)."
-    )
-    source = click.option("--in", "in_", metavar="FILE", help="Texts from a file: CSV, TSV, JSONL, or one a line.")
+def file_options(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of a command that can process a file."""
+    out = click.option("--out", "out_", metavar="FILE", help="Output file, one JSON object per line (with --in).")
+    column = click.option("--column", metavar="NAME", help="Text column of a table, by name or number (with --in).")
+    source = click.option("--in", "in_", metavar="FILE", help="Input file: CSV, TSV, JSONL, or one text per line.")
     return source(column(out(verb)))
 
 
-def check_files(in_: str | None, out_: str | None) -> None:
-    """Refuse what cannot be worked through, before anything slow begins."""
+def validate_files(in_: str | None, out_: str | None) -> None:
+    """Validate --in, --out and --column before anything slow starts."""
     if in_ is None:
-        refuse("without --in", "out_", "column")
+        reject_options("without --in", "out_", "column")
         return
-    refuse("with --in", "prompt", "texts")
+    reject_options("with --in", "prompt", "texts")
     if not Path(in_).is_file():
-        raise BadInput(f"--in {in_}: there is no such file; check the name{near_name(in_)}")
+        raise BadInput(f"--in {in_}: no such file; check the name{similar_path(in_)}")
     if out_ is None:
-        raise BadInput(f"--in {in_}: say where the answers go: --out answers.jsonl")
+        raise BadInput(f"--in {in_}: --out is missing; add --out answers.jsonl")
     if Path(out_).exists():
-        raise BadInput(f"--out {out_}: there is such a file; choose another name")
+        raise BadInput(f"--out {out_}: the file exists; choose another name")
 
 
-def work_through(
+def process_file(
     in_: str,
     out_: str,
     answers: Callable[[Iterator[str]], Iterator[dict[str, Any]]],
     *,
     column: str | None = None,
-    columns: Sequence[int | str] = COLUMNS,
-    whole: bool = False,
+    columns: Sequence[int | str] = TEXT_COLUMNS,
+    keep_tabs: bool = False,
     listen: Listener = silent,
 ) -> int:
-    """Answer every text of a file, in order; each answer is written as soon as it is there. How many there were.
+    """Write one prediction per text of a file, in order, as soon as it is computed. Returns the number of texts.
 
-    A text stands in the column that is named, else in the first of these that is there. `whole`: a line with a tab in
-    it is one text.
+    The text is taken from `column`, else from the first of `columns` that exists. `keep_tabs`: a line with a tab is one
+    text.
     """
     wanted = columns if column is None else (column,)
     total = sum(
-        1 for _ in _texts(Path(in_), wanted, whole)
-    )  # a file with a bad line is refused before the first answer
-    texts, asked = tee(_texts(Path(in_), wanted, whole))
-    return write_answers(out_, texts, answers(asked), total, listen)
+        1 for _ in _read_texts(Path(in_), wanted, keep_tabs)
+    )  # a file with a bad line is refused before the first prediction
+    texts, inputs = tee(_read_texts(Path(in_), wanted, keep_tabs))
+    return write_predictions(out_, texts, answers(inputs), total, listen)
 
 
-def write_answers(
+def write_predictions(
     out_: str, inputs: Iterable[str], answers: Iterable[dict[str, Any]], total: int, listen: Listener
 ) -> int:
-    """Write each answer behind what it answers; how many there were."""
+    """Write each input with its prediction. Returns the number of inputs."""
     with Path(out_).open("w", encoding="utf-8") as file:
         for done, (text, answer) in enumerate(zip(inputs, answers, strict=True), 1):
             file.write(json.dumps({"input": text, **answer}, ensure_ascii=False) + "\n")
@@ -79,55 +76,55 @@ def write_answers(
     return total
 
 
-def own_column(place: Any) -> list[int | str]:
-    """The column that a run has learned from, if it is one: a file of its own has no name in a table."""
+def training_column(place: Any) -> list[int | str]:
+    """The text column that the run was trained on, if it is a column and not a file."""
     return [place] if isinstance(place, int | str) and not Path(str(place)).is_absolute() else []
 
 
-def _texts(path: Path, columns: Sequence[int | str], whole: bool) -> Iterator[str]:
-    """The texts: a column of a table (its only one has any name), a key of JSONL objects, or plain lines."""
+def _read_texts(path: Path, columns: Sequence[int | str], keep_tabs: bool) -> Iterator[str]:
+    """The texts: a column of a table (a single column may have any name), a key of JSONL objects, or plain lines."""
     ending = path.suffix.lower()
     with path.open(encoding="utf-8-sig", newline="") as file:
         try:
-            if ending == ".csv" or (ending in TABLES and not whole):
-                yield from _cells(path, file, columns)
+            if ending == ".csv" or (ending in TABLE_SUFFIXES and not keep_tabs):
+                yield from _read_column(path, file, columns)
             else:
                 for n, line in enumerate(file, 1):
-                    yield _object(path, n, line, columns) if ending == ".jsonl" else line.rstrip("\r\n")
+                    yield _json_text(path, n, line, columns) if ending == ".jsonl" else line.rstrip("\r\n")
         except UnicodeDecodeError:
-            raise preview.not_utf8(path, _odd_byte(path)) from None
+            raise preview.not_utf8_error(path, _first_invalid_byte(path)) from None
 
 
-def _cells(path: Path, file: IO[str], columns: Sequence[int | str]) -> Iterator[str]:
-    """One column of a table. Where it is split at tabs it may have no header, and a quote is a quote."""
+def _read_column(path: Path, file: IO[str], columns: Sequence[int | str]) -> Iterator[str]:
+    """One column of a table. A tab-separated table may have no header, and its quotes are literal."""
     tabs = path.suffix.lower() != ".csv"
-    rows = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE) if tabs else csv.reader(file)
+    rows = (cells for _, cells in (parse_rows(file, "\t", "literal") if tabs else parse_rows(file)))
     first = next(rows, [""])
-    told = len(columns) == 1  # by the user: then no other will do
+    is_chosen = len(columns) == 1  # --column was value
     named = [first.index(str(name)) for name in columns if name in first]
-    header = not tabs or bool(named) or _headed(path)
-    numbers = [int(place) - 1 for place in columns if str(place).isdecimal() and (told or not header)]
-    at = next(iter([*named, *numbers, *([] if told or first[1:] else [0])]), -1)
+    header = not tabs or bool(named) or _has_header(path)
+    numbers = [int(place) - 1 for place in columns if str(place).isdecimal() and (is_chosen or not header)]
+    at = next(iter([*named, *numbers, *([] if is_chosen or first[1:] else [0])]), -1)
     if not 0 <= at < len(first):
-        there = f"its columns are {', '.join(first)}" if header else f"it has {len(first)} columns and no header"
-        way = f", or give one the name {_or(columns)}" if not told else ""
-        raise BadInput(f"{path}: {there}; say which with --column{way}")
+        there = f"the columns are {', '.join(first)}" if header else f"it has {len(first)} columns and no header"
+        hint = f", or name one {_join_or(columns)}" if not is_chosen else ""
+        raise BadInput(f"{path}: {there}; choose one with --column{hint}")
     for n, row in enumerate(chain([] if header else [first], rows), 1 + header):
         if at < len(row):
             yield row[at]
         elif any(row):
-            raise BadInput(f"{path}: row {n} has {len(row)} columns only; mend it")
-        elif tabs:  # an empty line has an empty answer
+            raise BadInput(f"{path}: row {n} has {len(row)} columns, too few; fix the row")
+        elif tabs:  # an empty line gets an empty answer
             yield ""
 
 
-def _headed(path: Path) -> bool:
-    table = preview.table_of(preview.text_of(preview.start_of(path)))
+def _has_header(path: Path) -> bool:
+    table = preview.preview_table(preview.preview_text(preview.read_head(path)))
     return bool(table and table.header)
 
 
-def _odd_byte(path: Path) -> int:
-    """Where the first byte stands that is not UTF-8: a decoder that reads in blocks does not know."""
+def _first_invalid_byte(path: Path) -> int:
+    """Offset of the first byte that is not UTF-8; a block-wise decoder does not report it."""
     try:
         path.read_bytes().decode()
     except UnicodeDecodeError as error:
@@ -135,14 +132,14 @@ def _odd_byte(path: Path) -> int:
     return 0
 
 
-def _object(path: Path, n: int, line: str, columns: Sequence[int | str]) -> str:
+def _json_text(path: Path, n: int, line: str, columns: Sequence[int | str]) -> str:
     try:
-        given = json.loads(line)
-        return str(given if isinstance(given, str) else next(given[c] for c in columns if c in given))
-    except (ValueError, TypeError, StopIteration, RecursionError):
-        raise BadInput(f"{path}:{n}: is no JSON object with a key {_or(columns)}") from None
+        value = parse_json(path, line, numbers_as_text=False)
+        return str(value if isinstance(value, str) else next(value[c] for c in columns if c in value))
+    except (BadInput, TypeError, StopIteration):
+        raise BadInput(f"{path}:{n}: expected a JSON object with a key {_join_or(columns)}") from None
 
 
-def _or(columns: Sequence[int | str]) -> str:
-    *others, last = dict.fromkeys(str(name) for name in columns if not isinstance(name, int))
-    return f"{', '.join(others)} or {last}" if others else last
+def _join_or(columns: Sequence[int | str]) -> str:
+    *first, last = dict.fromkeys(str(name) for name in columns if not isinstance(name, int))
+    return f"{', '.join(first)} or {last}" if first else last

@@ -5,69 +5,78 @@ from typing import Any
 
 import click
 
-from harken.console import columns, judged, measured, table
-from harken.errors import COMPARISON, BadInput, BadRun, near_name
-from harken.experiments.report.line_chart import duration, scaled
-from harken.experiments.report.page import LESS
+from harken.console import columns, format_metric, main_split, table
+from harken.errors import BadInput, BadRun
+from harken.experiments.report.formatting import format_duration, format_quantity
+from harken.experiments.report.metric_names import LOWER_IS_BETTER
+from harken.suggestions import COMPARISON_FILE, similar_path
 
-from . import as_json, show
+from . import json_option, print_json
 
 
 @click.command()
 @click.argument("folder", required=False, metavar="[DIR]")
-@as_json
+@json_option
 def runs(folder: str | None, json_: bool) -> None:
-    """The run folders in DIR (default: runs), trials of comparisons too: kind, metric, size, date, cost."""
+    """List the run folders in DIR (default: runs), with the trials of comparisons: kind, metrics, size, date, cost."""
     if folder is not None and Path(folder).is_file():
-        raise BadInput(f"{folder}: this is a file; a folder with runs in it, or a run, is accepted")
+        raise BadInput(f"{folder}: this is a file; give a run folder or a folder of runs")
     if folder is not None and not Path(folder).is_dir():
-        raise BadInput(f"{folder}: there is no such folder; check the name{near_name(folder)}")
+        raise BadInput(f"{folder}: no such folder; check the name{similar_path(folder)}")
     folder = folder or "runs"
-    rows = [_row(path) for path in folders(folder)]
+    rows = [_run_row(path) for path in run_folders(folder)]
     if json_:
-        show({"runs": rows})
+        print_json({"runs": rows})
         return
     if not rows:
-        click.echo(f"no runs in {folder}; make one with: harken train my.txt")
+        click.echo(f"no runs in {folder}; train one: harken train my.txt")
         return
-    whole = [_cells(row) for row in rows if row["state"] == "finished"]
-    if whole:
-        table(("run", "kind", "weights", "split", "metrics", "date", "cost"), whole)
-    odd = [(row["run"], f"{row['state']}: {row['problem']}") for row in rows if row["state"] != "finished"]
-    click.echo("\n".join(columns(odd))) if odd else None
+    finished = [_run_cells(row) for row in rows if row["state"] == "finished"]
+    if finished:
+        table(("run", "kind", "weights", "split", "metrics", "date", "cost"), finished)
+    unfinished_rows = [(row["run"], f"{row['state']}: {row['problem']}") for row in rows if row["state"] != "finished"]
+    click.echo("\n".join(columns(unfinished_rows))) if unfinished_rows else None
 
 
-def folders(folder: str) -> list[Path]:
-    """The runs in a folder, finished or not, with the trials of comparisons; a run stands for itself."""
+def run_folders(folder: str) -> list[Path]:
+    """The runs in a folder, finished or not, with the trials of comparisons; a run folder contains itself."""
     places = [Path(folder), *Path(folder).glob("*")]
-    trials = [trial for place in places[1:] if (place / COMPARISON).exists() for trial in place.glob("*")]
+    trials = [trial for place in places[1:] if (place / COMPARISON_FILE).exists() for trial in place.glob("*")]
     return sorted(p for p in (*places, *trials) if (p / "recipe.toml").exists() or (p / "harken.json").exists())
 
 
-def _row(path: Path) -> dict[str, Any]:
-    """The facts of a run, or what is wrong with it."""
-    from harken.run_folder import facts, read_json, unfinished
+def _run_row(path: Path) -> dict[str, Any]:
+    """The facts of a run, or its problem."""
+    from harken.run_folder import read_json, read_manifest, unfinished_hint
 
     try:
-        found = facts(path, "recipe.toml", "model.safetensors", "tokenizer.json", "cost.json")
+        run_facts = read_manifest(path, "recipe.toml", "model.safetensors", "tokenizer.json", "cost.json")
         cost = read_json(path / "cost.json")
         row = {"run": str(path), "state": "finished"}
-        row |= {name: found[name] for name in ("kind", "parameters", "steps", "date", "metrics")}
+        row |= {name: run_facts[name] for name in ("kind", "parameters", "steps", "date", "metrics")}
         row |= {"seconds": cost["seconds"], "kwh": cost["kwh"]}
-        _cells(row)
+        _run_cells(row)
         return row
     except BadRun as error:
         if not (path / "harken.json").exists():
-            return {"run": str(path), "state": "not finished", "problem": unfinished(path)}
+            return {"run": str(path), "state": "not finished", "problem": unfinished_hint(path)}
         problem = str(error)
     except (KeyError, TypeError, ValueError, AttributeError):
-        problem = f"{path / 'harken.json'}: does not hold the facts of a run"
+        problem = f"{path / 'harken.json'}: not written by harken"
     return {"run": str(path), "state": "damaged", "problem": problem}
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
-    split = judged(row["metrics"])
-    metrics = sorted(row["metrics"].get(split, {}).items(), key=lambda found: found[0] in LESS - {"loss"})[:2]
-    shown = "  ".join(f"{name} {measured(value):>6}" for name, value in metrics)
-    cost = f"{duration(row['seconds'])}, {scaled(row['kwh'], 'energy')}"
-    return [row["run"], str(row["kind"]), scaled(row["parameters"], "count"), split, shown, str(row["date"]), cost]
+def _run_cells(row: dict[str, Any]) -> list[str]:
+    split = main_split(row["metrics"])
+    metrics = sorted(row["metrics"].get(split, {}).items(), key=lambda item: item[0] in LOWER_IS_BETTER - {"loss"})[:2]
+    shown = "  ".join(f"{name} {format_metric(value):>6}" for name, value in metrics)
+    cost = f"{format_duration(row['seconds'])}, {format_quantity(row['kwh'], 'energy')}"
+    return [
+        row["run"],
+        str(row["kind"]),
+        format_quantity(row["parameters"], "count"),
+        split,
+        shown,
+        str(row["date"]),
+        cost,
+    ]

@@ -5,97 +5,101 @@ from typing import Any
 
 import click
 
-from harken.console import Teller, cost_line, judged, verdict
+from harken.console import ConsoleListener, cost_line, evaluation_lines, main_split
 from harken.errors import HarkenError
-from harken.experiments.report.page import doubtful
+from harken.experiments.report.verdict import audit_warning
 
-from . import as_json, refuse, show
+from . import json_option, print_json, reject_options
 
 PROMPT = '"Once upon a time"'
-# what is typed where nothing is held out that could be shown
-TYPED = {"images": "my.png", "captions": "my.png", "sets": "my.csv", "stories": "Where is Joe?"}
+# example inputs when the run has no held-out example
+EXAMPLE_INPUTS = {"images": "my.png", "captions": "my.png", "sets": "my.csv", "stories": "Where is Joe?"}
 
 
 @click.command()
 @click.argument("what", metavar="DATA|RECIPE|RUN")
 @click.argument("settings", nargs=-1, metavar="[section.key=value ...]")
 @click.option(
-    "--out", metavar="DIR", help="The run folder to write. Default: runs/<name of the data>, -2, -3 ... if taken."
+    "--out", metavar="DIR", help="Run folder to write.  [default: runs/<name of the data>, -2, -3 ... if it exists]"
 )
-@click.option("--minutes", type=float, help="How long to train; set-up is not counted.")
-@click.option("--resume", is_flag=True, help="Go on from the last checkpoint, bit for bit.")
-@click.option("--force", is_flag=True, help="Write over a run folder that is not empty.")
-@click.option("--show", "show_", is_flag=True, help="Print the recipe with each value's origin; train nothing.")
-@as_json
+@click.option("--minutes", type=float, help="Training time in minutes, without set-up.")
+@click.option("--resume", is_flag=True, help="Resume from the last checkpoint, bit for bit.")
+@click.option("--force", is_flag=True, help="Overwrite an existing run folder.")
+@click.option("--show", "show_", is_flag=True, help="Print the recipe with the origin of each value; train nothing.")
+@json_option
 def train(what: str, settings: tuple[str, ...], json_: bool, show_: bool, **options: Any) -> None:
-    """Train a model on DATA (a file, a folder, -, or a name of `harken data`), by a RECIPE, or go on with a RUN."""
-    from harken.recipe import override, refuse_start
+    """Train a model on DATA (a file, a folder, -, or a name of `harken data`), with a RECIPE, or resume a RUN."""
+    from harken.recipe import check_initial_weights, parse_override
 
-    given = dict(override(text) for text in settings)
-    for path, value in given.items():
-        refuse_start(path, value)
-    with Teller(aside=json_) as teller:
+    overrides = dict(parse_override(text) for text in settings)
+    for path, value in overrides.items():
+        check_initial_weights(path, value)
+    with ConsoleListener(to_stderr=json_) as listener:
         if show_:
-            refuse("with --show", "out", "resume", "force")
-            _show(what, given | ({} if options["minutes"] is None else {"train.minutes": options["minutes"]}), teller)
+            reject_options("with --show", "out", "resume", "force")
+            _print_recipe(
+                what,
+                overrides | ({} if options["minutes"] is None else {"train.minutes": options["minutes"]}),
+                listener,
+            )
             return
         from harken.experiments.train import train as train_
-        from harken.training.parallel import first
+        from harken.training.parallel import is_first_process
 
-        run = train_(what, settings=given, listen=teller, **options)
-    if not first():
+        run = train_(what, settings=overrides, listen=listener, **options)
+    if not is_first_process():
         return
-    result = outcome(run)
+    summary = run_summary(run)
     if json_:
-        show(result)
-        return _refuse_unsound(run)
-    for line in verdict(run.facts):
+        print_json(summary)
+        return _fail_if_unsound(run)
+    for line in evaluation_lines(run.facts):
         click.echo(line)
-    click.echo(cost_line(result["cost"]))
+    click.echo(cost_line(summary["cost"]))
     click.echo(f"  run     {run.path}      report: {run.path / 'report.html'}")
-    _refuse_unsound(run)
-    usual = "A [MASK] sentence." if run.verb == "fill" else TYPED.get(run.recipe.data.kind, "A sentence.")
+    _fail_if_unsound(run)
+    usual = "A [MASK] sentence." if run.verb == "fill" else EXAMPLE_INPUTS.get(run.recipe.data.kind, "A sentence.")
     place, example = quote(str(run.path)), quote(run.facts.get("example", usual))
     next_ = {"generate": PROMPT, "ask": f"my.txt {example}"}.get(run.verb, example)
     click.echo(f"  next    harken {run.verb} {place} {next_}")
 
 
-def _refuse_unsound(run: Any) -> None:
-    """A model that came out as no numbers, or that does not obey its mask, is no success."""
-    odd = [split for split, found in run.facts["metrics"].items() if found.get("loss") is None]
-    if odd:
-        raise HarkenError(f"{run.path}: the {odd[0]} loss is not finite; train again with a lower train.lr")
-    if doubt := doubtful(run.facts):
+def _fail_if_unsound(run: Any) -> None:
+    """Fail if a loss is not finite or the audit failed."""
+    non_finite = [split for split, metrics in run.facts["metrics"].items() if metrics.get("loss") is None]
+    if non_finite:
+        raise HarkenError(f"{run.path}: the {non_finite[0]} loss is not finite; train again with a lower train.lr")
+    if doubt := audit_warning(run.facts):
         raise HarkenError(f"{run.path}: {doubt}")
 
 
-def _show(what: str, given: dict[str, Any], teller: Teller) -> None:
+def _print_recipe(what: str, overrides: dict[str, Any], listener: ConsoleListener) -> None:
     from harken.experiments.choose import choose
 
     from .check import recipe_lines
 
-    recipe = choose(what, given, listen=teller).recipe
-    if teller.aside:
-        show({"recipe": recipe.settings(), "origins": dict(recipe.origins)})
+    recipe = choose(what, overrides, listen=listener).recipe
+    if listener.to_stderr:
+        print_json({"recipe": recipe.settings(), "origins": dict(recipe.origins)})
     else:
         click.echo("\n".join(recipe_lines(recipe)))
 
 
-def outcome(run: Any) -> dict[str, Any]:
-    """What --json says of a finished training."""
+def run_summary(run: Any) -> dict[str, Any]:
+    """The JSON summary of a finished training."""
     from harken.run_folder import read_json
 
     facts = run.facts
-    first = judged(facts["metrics"])
-    kept = {name: facts[name] for name in ("kind", "parameters", "steps", "seconds")}
+    first = main_split(facts["metrics"])
+    counts = {name: facts[name] for name in ("kind", "parameters", "steps", "seconds")}
     return {
         "run": str(run.path),
-        **kept,
+        **counts,
         "split": first,
         "metrics": facts["metrics"].get(first, {}),
         "baseline": facts["baseline"].get(first, {}),
         "splits": facts["metrics"],
-        "audit": facts.get("audit"),  # the first runs were not audited
+        "audit": facts.get("audit"),  # absent in imported runs
         "cost": read_json(run.path / "cost.json"),
         "files": sorted(p.name for p in run.path.iterdir() if p.is_file() and not p.name.startswith(".")),
     }

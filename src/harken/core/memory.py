@@ -1,7 +1,7 @@
-"""Memory: the stored (key, value) pairs a query is compared with. Filling in a decoder, fixed after an encoder.
+"""Memory: the stored keys and values of a layer (kv-cache). It grows in a decoder and is fixed after an encoder.
 
-The lectures' word for the kv-cache. It is preallocated and written in place, so the step of one token has the same
-shapes whatever the length of the text. Unwritten slots must stay hidden: `CAUSAL.at(slots)` does it, since j <= slot.
+It is preallocated and written in place, so a decoding step has the same shapes for every text length. Unwritten slots
+must be masked: `CAUSAL.at_slots(slots)` does it, since j <= slot.
 """
 
 import torch
@@ -9,29 +9,29 @@ from torch import Tensor
 
 
 class Memory:
-    """One layer's pairs, filling: `capacity` slots, written where the queries sit."""
+    """Keys and values of one layer: `capacity` slots, written at the slots of the queries."""
 
     def __init__(self, k: Tensor, v: Tensor) -> None:  # B H C D, B H C D_v
         self.k, self.v, self.capacity = k, v, k.shape[2]
 
     def write(self, k: Tensor, v: Tensor, slots: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Put k and v (B H L D) at these slots (L, or B L when the rows stand at different places); give all pairs."""
+        """Write k and v (B H L D) at these slots (L, or B L if the rows differ) and return all keys and values."""
         if slots is None:
-            raise ValueError("a memory is written where the queries sit: say so with structure.at(slots)")
-        for store, new in ((self.k, k), (self.v, v)):  # so written, it stays in place where it is compiled
+            raise ValueError("a memory is written at the slots of the queries; set them with structure.at_slots(slots)")
+        for store, new in ((self.k, k), (self.v, v)):  # indexed assignment stays in place under torch.compile
             store[torch.arange(len(k), device=k.device)[:, None], :, slots] = new.transpose(1, 2).to(store.dtype)
         return self.k, self.v
 
-    def reorder(self, rows: Tensor, upto: int | None = None) -> None:
-        """Keep these batch rows: how a beam search follows its survivors. In place, so that a captured step sees it."""
-        # a GPU is not asked which rows move
+    def reorder(self, rows: Tensor, length: int | None = None) -> None:
+        """Select batch rows in place, as in beam search: a captured CUDA graph reads the same tensors."""
+        # no synchronization with a GPU to find the rows that move
         moved = slice(None) if rows.is_cuda else (rows != torch.arange(len(rows))).nonzero()[:, 0]
-        for store in (self.k[:, :, :upto], self.v[:, :, :upto]):  # what is not yet written need not follow
+        for store in (self.k[:, :, :length], self.v[:, :, :length]):  # slots from `length` on are not written yet
             store[moved] = store[rows[moved]]
 
 
-class Fixed(Memory):
-    """Pairs that are given once and only read: an encoder's output, a story."""
+class FixedMemory(Memory):
+    """Keys and values that are only read: those of an encoder."""
 
     def write(self, k: Tensor, v: Tensor, slots: Tensor | None) -> tuple[Tensor, Tensor]:
-        raise ValueError("a fixed memory is only read; use Memory for pairs that are still to come")
+        raise ValueError("a FixedMemory is read-only; use Memory for keys and values that grow")

@@ -1,4 +1,4 @@
-"""Where a token stands. Position enters at one of three doors: added to x, turning q and k, or biasing the score."""
+"""Positional encodings: added to x, rotating q and k, or as a bias of the scores; and scaling of rotary frequencies."""
 
 import math
 from collections.abc import Callable
@@ -9,18 +9,18 @@ from torch import Tensor, nn
 
 from .similarity import precise
 
-Order = Literal["interleaved", "halves"]  # pairs of features side by side, or the first half with the second
-Scaling = Callable[[Tensor], Tensor]  # frequencies -> frequencies, for texts longer than those of the training
+Order = Literal["interleaved", "halves"]  # feature pairs side by side, or first half with second half
+Scaling = Callable[[Tensor], Tensor]  # frequencies -> frequencies, for texts longer than in training
 
 
 class Positions(nn.Module):
-    """No positions: the sequence is a set."""
+    """No positions: the sequence is a set. Base class of all positional encodings."""
 
     def add(self, x: Tensor, pos: Tensor) -> Tensor:  # B L d
         return x
 
-    def turner(self, pos: Tensor) -> Callable[[Tensor], Tensor]:
-        """What turns q or k (B H L D) that stand at pos; its angles are computed once, for all layers."""
+    def rotation(self, pos: Tensor) -> Callable[[Tensor], Tensor]:
+        """Function that rotates q or k (B H L D) at these positions; its angles are computed once for all layers."""
         return lambda x: x
 
     def bias(self, pos_q: Tensor, pos_k: Tensor) -> Tensor | None:  # H Lq Lk or B H Lq Lk
@@ -28,7 +28,7 @@ class Positions(nn.Module):
 
 
 class Sinusoid(Positions):
-    """sin(p f_i) and cos(p f_i) added, f_i = 10000^(-2 floor(i/2) / d): side by side (CS5242), or in halves."""
+    """Adds sin(p f_i) and cos(p f_i), f_i = 10000^(-2 floor(i/2) / d): interleaved (CS5242) or in halves."""
 
     def __init__(self, layout: Order = "interleaved") -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Sinusoid(Positions):
 
 
 class Learned(Positions):
-    """One vector for each position up to the context. Positions beyond it do not exist."""
+    """Adds a learned vector for each position below the context length."""
 
     def __init__(self, context: int, d: int) -> None:
         super().__init__()
@@ -54,30 +54,30 @@ class Learned(Positions):
 
 
 class Rotary(Positions):
-    """Turns feature pairs by an angle that grows with position, so <q, k> depends on i - j only."""
+    """Rotates feature pairs by an angle proportional to the position, so <q, k> depends on i - j only."""
 
     def __init__(self, D: int, *, base: float = 1e4, layout: Order = "halves", scaling: Scaling = lambda f: f) -> None:
         super().__init__()
         if D % 2:
-            raise ValueError(f"rotary positions turn pairs of features: D={D} is odd; choose an even width per head")
+            raise ValueError(f"rotary positions rotate pairs of features: D={D} is odd; use an even width per head")
         self.D, self.base, self.layout, self.scaling = D, base, layout, scaling
 
-    def turner(self, pos: Tensor) -> Callable[[Tensor], Tensor]:
-        f = self.scaling(frequencies(self.D, self.base, pos.device))  # no buffer: it would be cast with the model
-        angles = pos[..., None, :, None] * f  # 1 L D/2 or B 1 L D/2: the heads turn alike
+    def rotation(self, pos: Tensor) -> Callable[[Tensor], Tensor]:
+        f = self.scaling(frequencies(self.D, self.base, pos.device))  # not a buffer: it would be cast with the model
+        angles = pos[..., None, :, None] * f  # 1 L D/2 or B 1 L D/2: the same for all heads
         c, s = angles.cos(), angles.sin()
 
-        def turn(x: Tensor) -> Tensor:
+        def rotate(x: Tensor) -> Tensor:
             halves = self.layout == "halves"
             u, w = precise(x).chunk(2, -1) if halves else precise(x).unflatten(-1, (-1, 2)).unbind(-1)
-            turned = [u * c - w * s, u * s + w * c]
-            return (torch.cat(turned, -1) if halves else torch.stack(turned, -1).flatten(-2)).to(x.dtype)
+            rotated = [u * c - w * s, u * s + w * c]
+            return (torch.cat(rotated, -1) if halves else torch.stack(rotated, -1).flatten(-2)).to(x.dtype)
 
-        return turn
+        return rotate
 
 
 class Alibi(Positions):
-    """-slope |i - j| added to the score, one slope per head: nearer tokens weigh more (Press 2021)."""
+    """Adds -slope |i - j| to the score, with one slope per head: near tokens get more weight (Press 2021)."""
 
     def __init__(self, heads: int) -> None:
         super().__init__()
@@ -89,11 +89,56 @@ class Alibi(Positions):
 
 
 def slopes(heads: int, device: torch.device | None = None) -> Tensor:  # H
-    """2^(-8h/heads) for a power of two; otherwise those of the power below, and every other of the power above."""
+    """ALiBi slopes: 2^(-8h/heads) for a power of two; otherwise those of the power below and every other one above.
+
+    >>> slopes(4)
+    tensor([0.2500, 0.0625, 0.0156, 0.0039])
+    """
     power = 2 ** math.floor(math.log2(heads))
     h = torch.arange(1, heads + 1, device=device, dtype=torch.float32)
     return 2.0 ** -torch.where(h <= power, 8 * h, 8 * (h - power) - 4).div(power)
 
 
 def frequencies(d: int, base: float = 1e4, device: torch.device | None = None) -> Tensor:  # d/2
+    """Frequencies base^(-2i/d) of sinusoidal and rotary positions.
+
+    >>> frequencies(4)
+    tensor([1.0000, 0.0100])
+    """
     return 1 / base ** torch.arange(0, d, 2, device=device, dtype=torch.float32).div(d)
+
+
+# --- scaling of rotary frequencies, for texts longer than in training -------------------------------------------------
+
+
+def linear_scaling(factor: float) -> Scaling:
+    """Position interpolation: all frequencies divided by a factor, so a longer text has the angles of training.
+
+    >>> linear_scaling(2)(torch.tensor([1.0, 0.5]))
+    tensor([0.5000, 0.2500])
+    """
+    return lambda f: f / factor
+
+
+def ntk_scaling(factor: float) -> Scaling:
+    """NTK-aware scaling: the lowest frequency is divided by the factor, the highest one is unchanged.
+
+    >>> ntk_scaling(4)(torch.tensor([1.0, 1.0]))
+    tensor([1.0000, 0.2500])
+    """
+    return lambda f: f * factor ** -torch.linspace(0, 1, len(f), device=f.device)
+
+
+def llama3_scaling(factor: float, *, low: float = 1.0, high: float = 4.0, context: int = 8192) -> Scaling:
+    """Llama 3: wavelengths above context/low are scaled by the factor, those below context/high are unchanged.
+
+    >>> llama3_scaling(8)(torch.tensor([1.0, 8e-6]))
+    tensor([1.0000e+00, 1.0000e-06])
+    """
+
+    def scale(f: Tensor) -> Tensor:
+        periods = context / (2 * math.pi / f)  # in the original context
+        smooth = ((periods - low) / (high - low)).clamp(0, 1)
+        return (1 - smooth) * f / factor + smooth * f
+
+    return scale

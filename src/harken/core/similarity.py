@@ -1,8 +1,8 @@
-"""How alike a query and a key are: sim(q, k).
+"""Similarity functions sim(q, k) between a query and a key.
 
-Each similarity says two things: how q and k are projected, and how one projected pair is scored. Whether the
-pairs are all pairs, the edges of a graph or a few rows of a view is not its business. Matrices are one per key
-head; a group of query heads that shares a key head shares its matrix.
+A similarity defines two steps: `project` transforms q and k once, `pair` scores one projected pair. It does not depend
+on which pairs are scored: all pairs, the edges of a graph or a few rows. Matrices are one per key head; the query heads
+of a group share the matrix of their key head.
 """
 
 import math
@@ -11,27 +11,27 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-TINY = 1e-30  # a probability or kernel value below this counts as this: its logarithm stays finite
+TINY = 1e-30  # lower bound of probabilities and kernel values, so that their logarithm is finite
 
 
 class Similarity(nn.Module):
     """sim(q, k) = pair(*project(q, k))."""
 
-    is_dot = False  # True: pair is scale * <q, k>, so a fused kernel may take over
+    is_dot = False  # True: pair is scale * <q, k>, so a fused kernel can compute it
     scale = 1.0
 
     def project(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:  # B H L D -> B H L D'
         return q, k
 
-    def pair(self, q: Tensor, k: Tensor) -> Tensor:  # ... D', ... D' -> ...; in float32 at least
-        raise NotImplementedError(f"{type(self).__name__} does not say how a pair is scored")
+    def pair(self, q: Tensor, k: Tensor) -> Tensor:  # ... D', ... D' -> ...; float32 or higher
+        raise NotImplementedError(f"{type(self).__name__} has no score for a pair; implement pair(q, k)")
 
     def all_pairs(self, q: Tensor, k: Tensor) -> Tensor:  # B H Lq D', B H Lk D' -> B H Lq Lk
         return self.pair(q.unsqueeze(-2), k.unsqueeze(-3))
 
 
 class Dot(Similarity):
-    """<q, k>: the memory network's word matching."""
+    """<q, k>, the score of the memory network."""
 
     is_dot = True
 
@@ -43,7 +43,7 @@ class Dot(Similarity):
 
 
 class ScaledDot(Dot):
-    """<q, k> / sqrt(d_k): keeps the variance of a score at 1 whatever d_k is."""
+    """<q, k> / sqrt(d_k). The variance of a score is 1 for every d_k."""
 
     def __init__(self, d_k: int) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class ScaledDot(Dot):
 
 
 class Bilinear(Dot):
-    """q^T M k, one M per head."""
+    """q^T M k with one M per head."""
 
     def __init__(self, heads: int, d_k: int) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Bilinear(Dot):
 
 
 class Mahalanobis(Dot):
-    """-||W q - W k||^2, one W per head. ||W q||^2 is constant over j, so softmax drops it: what is left is a dot."""
+    """-||W q - W k||^2 with one W per head. ||W q||^2 is constant over j, so softmax removes it: a dot remains."""
 
     def __init__(self, heads: int, d_k: int) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class Mahalanobis(Dot):
 
 
 class Gaussian(Dot):
-    """The kernel exp(-||q - k||^2 / 2 width^2), normalised: also a dot with one extra feature."""
+    """Normalized Gaussian kernel exp(-||q - k||^2 / 2 width^2), computed as a dot with one extra feature."""
 
     def __init__(self, width: float = 1.0) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Gaussian(Dot):
 
 
 class Kernel(Similarity):
-    """Any kernel function f(q, k) >= 0 as weights: a_j = f(q, k_j) / sum_j f(q, k_j), so the score is log f."""
+    """Kernel weights a_j = f(q, k_j) / sum_j f(q, k_j) for a kernel f(q, k) >= 0: the score is log f."""
 
     def __init__(self, f: Callable[[Tensor, Tensor], Tensor]) -> None:
         super().__init__()
@@ -95,12 +95,16 @@ class Kernel(Similarity):
 
 
 def polynomial(degree: int = 2, c: float = 1.0) -> Callable[[Tensor, Tensor], Tensor]:
-    """The kernel (<q, k> + c)^degree, for Kernel. A negative value counts as nothing."""
+    """Polynomial kernel (<q, k> + c)^degree for `Kernel`. Negative values count as 0.
+
+    >>> polynomial(2)(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 0.0]))
+    tensor(16.)
+    """
     return lambda q, k: ((q * k).sum(-1) + c) ** degree
 
 
 class Projected(Similarity):
-    """A matrix per head for q, and another for k."""
+    """Base of similarities with one matrix per head for q and another for k."""
 
     def __init__(self, heads: int, d_k: int, width: int) -> None:
         super().__init__()
@@ -111,10 +115,10 @@ class Projected(Similarity):
 
 
 class Latent(Projected):
-    """log sum_z p(z|q) p(z|k): query and key are alike if they would name the same hidden cause z."""
+    """log sum_z p(z|q) p(z|k): the probability that query and key have the same latent class z."""
 
-    def __init__(self, heads: int, d_k: int, causes: int = 8) -> None:
-        super().__init__(heads, d_k, causes)
+    def __init__(self, heads: int, d_k: int, classes: int = 8) -> None:
+        super().__init__(heads, d_k, classes)
 
     def project(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         q, k = super().project(q, k)
@@ -125,7 +129,7 @@ class Latent(Projected):
 
 
 class Additive(Projected):
-    """w . tanh(W_q q + W_k k): the attention of the RNN translators (Bahdanau 2014)."""
+    """w . tanh(W_q q + W_k k): additive attention (Bahdanau 2014)."""
 
     def __init__(self, heads: int, d_k: int) -> None:
         super().__init__(heads, d_k, d_k)
@@ -136,7 +140,7 @@ class Additive(Projected):
 
 
 class Concat(Projected):
-    """LeakyReLU(a . [q || k]): the attention of GAT. The dot splits over the concatenation, so project first."""
+    """LeakyReLU(a . [q || k]): the attention of GAT. The dot splits into one term for q and one for k."""
 
     def __init__(self, heads: int, d_k: int) -> None:
         super().__init__(heads, d_k, 1)
@@ -146,15 +150,29 @@ class Concat(Projected):
 
 
 def precise(x: Tensor) -> Tensor:
-    """x in float32 at least."""
+    """x in float32 or higher precision.
+
+    >>> precise(torch.ones(1, dtype=torch.bfloat16)).dtype
+    torch.float32
+    """
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
+def score(pair: Callable[[Tensor, Tensor], Tensor], q: Tensor, k: Tensor) -> Tensor:
+    """Scores in float32 or higher, also under autocast: in bfloat16 two scores near 60 that differ by 0.1 are equal.
+
+    >>> score(Dot().pair, torch.ones(3, dtype=torch.bfloat16), torch.ones(3, dtype=torch.bfloat16))
+    tensor(3.)
+    """
+    with torch.autocast(q.device.type, enabled=False):
+        return pair(precise(q), precise(k))
+
+
 def _per_head(x: Tensor, W: Tensor) -> Tensor:
-    """x: B H L D times W: heads D D', where H may be a multiple of heads (query heads in groups)."""
+    """x: B H L D times W: heads D D', where H is a multiple of heads (query heads in groups)."""
     return (x.unflatten(-3, (len(W), -1)) @ W.unsqueeze(1)).flatten(-4, -3)
 
 
 def _minus_distance(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """-||q - k||^2 up to a term that is constant over j, as the dot of two longer vectors."""
+    """-||q - k||^2, up to a term that is constant over j, as the dot of two longer vectors."""
     return torch.cat([2 * q, -torch.ones_like(q[..., :1])], -1), torch.cat([k, k.square().sum(-1, keepdim=True)], -1)

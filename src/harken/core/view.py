@@ -1,137 +1,139 @@
-"""The weights, and looking at them, which is free: a View computes only what it is asked."""
+"""Access to attention weights: a `View` computes only the weights that are requested, `watching` records the views."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from .similarity import Similarity, precise
-from .structure import Layout, Listed
+from .attend import BackendChoice, Editor, Watcher, attention_weights, select_backend
+from .backends.sparse import pair_weights
+from .similarity import Similarity
+from .structure import Layout
 
-BLOCK = 256  # query rows computed at a time when a whole map is only summed up
-Heads = Sequence[int] | None
-Edit = Callable[[Tensor], Tensor] | None
-
-
-def weights(q: Tensor, k: Tensor, similarity: Similarity, allowed: Tensor, bias: Tensor | None = None) -> Tensor:
-    """a_ij for projected q and k, 0 where not allowed: B H Lq Lk."""
-    groups = q.unflatten(1, (k.shape[1], -1)).flatten(2, 3)  # B H' (G Lq) D
-    scores = _scores(similarity.all_pairs, groups, k).unflatten(2, (-1, q.shape[-2])).flatten(1, 2)  # B H Lq Lk
-    scores = scores if bias is None else scores + bias
-    # "times -inf" in the lecture means: replace by -inf. The lowest finite number keeps an empty row's gradient finite
-    scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
-    return scores.softmax(-1).masked_fill(~allowed, 0)
-
-
-def pair_weights(q: Tensor, k: Tensor, similarity: Similarity, pairs: Listed, bias: Tensor | None = None) -> Tensor:
-    """The same for listed pairs: B H E. They are gathered: on a GPU indexing sorts on its way back."""
-    i, j, allowed, n = *pairs, q.shape[-2]
-    q, k = (x.gather(2, at[:, None].expand(*x.shape[:2], -1, x.shape[-1])) for x, at in ((q, i), (k, j)))  # B H E D
-    scores = _scores(similarity.pair, q.unflatten(1, (k.shape[1], -1)), k.unsqueeze(2)).flatten(1, 2)  # B H E
-    return edge_softmax(scores if bias is None else scores + bias, i, n, allowed[:, None])
-
-
-def edge_softmax(scores: Tensor, i: Tensor, n: int, allowed: Tensor) -> Tensor:
-    """Softmax over the pairs that leave each query i."""
-    scores = precise(scores).masked_fill(~allowed, -torch.inf)
-    index, known = i.expand_as(scores), scores.detach()
-    top = known.new_full((*scores.shape[:-1], n), -torch.inf).scatter_reduce(-1, index, known, "amax")
-    top = top.masked_fill(top.isinf(), 0)  # a query without an allowed pair
-    weight = (scores - top.gather(-1, index)).exp()
-    total = weight.new_zeros(top.shape).scatter_add(-1, index, weight)
-    return weight / total.clamp_min(1).gather(-1, index)  # a query's best pair alone adds 1
-
-
-def _scores(pair: Callable[[Tensor, Tensor], Tensor], q: Tensor, k: Tensor) -> Tensor:
-    """Scores in float32 at least, under autocast too: two scores near 60 are the same number in bf16 if 0.1 apart."""
-    with torch.autocast(q.device.type, enabled=False):
-        return pair(precise(q), precise(k))
+ROWS_AT_ONCE = 256  # query rows computed at a time when all rows are summarized
+Heads = Sequence[int] | None  # None: all heads
 
 
 class View:
-    """The weights of one attention, before dropout, not yet computed. Ask, and only that is computed.
+    """The weights A of one attention, before dropout, computed on request.
 
-    It keeps the projected q and k: 2 L d numbers, not L^2. Read it before its memory is written again.
+    It stores the projected q and k: 2 L d numbers instead of L^2. Read it before the memory is overwritten.
     """
 
     def __init__(self, q: Tensor, k: Tensor, similarity: Similarity, layout: Layout) -> None:
         self.q, self.k, self.similarity, self.layout = q.detach(), k.detach(), similarity, layout
 
+    @property
+    def backend(self) -> BackendChoice:
+        """The backend that computes this attention in evaluation mode, and the reason."""
+        return select_backend(self.q, self.similarity, self.layout)
+
     @torch.no_grad()
     def rows(self, i: Sequence[int] | Tensor, heads: Heads = None) -> Tensor:
-        """The weights of these query rows: B H' len(i) Lk."""
-        index = torch.as_tensor(i, device=self.q.device)
+        """Weights of these query rows: B H' len(i) Lk."""
+        index, layout = torch.as_tensor(i, device=self.q.device), self.layout
         q, k, chosen = self._heads(heads)
-        return weights(q[:, :, index], k, self.similarity, self.layout.rows(index), self.layout.shift(chosen, index))
+        bias = layout.bias_at(chosen, index)
+        return attention_weights(q[:, :, index], k, self.similarity, layout.mask_rows(index), bias)
 
-    def whole(self, heads: Heads = None) -> Tensor:
-        """B H' Lq Lk, when it is really wanted."""
+    def full(self, heads: Heads = None) -> Tensor:
+        """All weights: B H' Lq Lk."""
         return self.rows(torch.arange(self.q.shape[-2]), heads)
 
     def top(self, n: int, heads: Heads = None) -> tuple[Tensor, Tensor]:
-        """The n largest weights of each row and the keys they fall on: B H' Lq n twice."""
-        found = [block.topk(min(n, block.shape[-1]), -1) for block in self._blocks(heads)]
-        return torch.cat([f.values for f in found], -2), torch.cat([f.indices for f in found], -2)
+        """The n largest weights of each row and their keys: B H' Lq n each."""
+        largest = [rows.topk(min(n, rows.shape[-1]), -1) for rows in self._row_blocks(heads)]
+        return torch.cat([block.values for block in largest], -2), torch.cat([block.indices for block in largest], -2)
 
     def received(self, heads: Heads = None) -> Tensor:
-        """How much each key is looked at, summed over the queries: B H' Lk."""
-        return sum((block.sum(-2) for block in self._blocks(heads)), start=torch.zeros((), device=self.q.device))
+        """Sum of the weights on each key over all queries: B H' Lk."""
+        return sum((rows.sum(-2) for rows in self._row_blocks(heads)), start=torch.zeros((), device=self.q.device))
 
     def entropy(self, heads: Heads = None) -> Tensor:
-        """How spread each row is, in nats: B H' Lq; log n for n equal weights, 0 for one."""
-        return torch.cat([torch.special.entr(block).sum(-1) for block in self._blocks(heads)], -1)
+        """Entropy of each row in nats: B H' Lq; log n for n equal weights, 0 for a single one."""
+        return torch.cat([torch.special.entr(rows).sum(-1) for rows in self._row_blocks(heads)], -1)
 
     @torch.no_grad()
     def edges(self, heads: Heads = None) -> Tensor:
-        """The weight of each listed pair, for structures given as pairs: B H' E."""
-        i, j, _ = pairs = self.layout.listed()
+        """Weight of each listed pair, for structures with a list of pairs: B H' E."""
+        pairs = self.layout.pair_list()
         q, k, chosen = self._heads(heads)
-        return pair_weights(q, k, self.similarity, pairs, self.layout.shift(chosen, i, j))
+        return pair_weights(q, k, self.similarity, pairs, self.layout.bias_at(chosen, pairs.i, pairs.j))
 
     def _heads(self, heads: Heads) -> tuple[Tensor, Tensor, Tensor]:
-        """The queries of these heads, each with its own keys: once projected, heads may be taken apart."""
+        """Queries of these heads, and the keys of each; after the projection heads are independent."""
         chosen = torch.as_tensor(range(self.q.shape[1]) if heads is None else heads, device=self.q.device)
         return self.q[:, chosen], self.k[:, chosen // (self.q.shape[1] // self.k.shape[1])], chosen[:, None]
 
-    def _blocks(self, heads: Heads) -> Iterator[Tensor]:
-        return (self.rows(index, heads) for index in torch.arange(self.q.shape[-2]).split(BLOCK))
+    def _row_blocks(self, heads: Heads) -> Iterator[Tensor]:
+        return (self.rows(index, heads) for index in torch.arange(self.q.shape[-2]).split(ROWS_AT_ONCE))
 
 
-@dataclass(frozen=True)
-class Editor:
-    """Replaces the weights A by f(A): head ablation, knock-out of a token."""
+class Watchable(nn.Module):
+    """A module that computes attention weights and shows them to its watcher."""
 
-    f: Callable[[Tensor], Tensor]
+    def __init__(self) -> None:
+        super().__init__()
+        self.watch: Watcher | None = None
 
 
 Views = dict[str, View]
-Watcher = Callable[[View], None] | Editor  # stands at one attention; one that only reads changes nothing
 
 
 def watching(model: nn.Module, *names: str) -> AbstractContextManager[Views]:
-    """Read the attentions of these names (all, if none is given) during the calls inside: name -> last view."""
-    seen: Views = {}
-    return _standing(model, names, lambda name: partial(seen.__setitem__, name), seen)
+    """Record the attentions with these names (default: all) during the calls inside: name -> last view.
+
+    >>> from harken.core import Attention
+    >>> model = Attention(8, heads=2)
+    >>> with watching(model) as views:
+    ...     y = model(torch.randn(1, 3, 8))
+    >>> views[""].full().shape
+    torch.Size([1, 2, 3, 3])
+    """
+    views: Views = {}
+
+    def recorder(name: str) -> Watcher:
+        return lambda *attention: views.__setitem__(name, View(*attention))
+
+    return _watchers(model, names, recorder, views)
 
 
 def editing(model: nn.Module, name: str, f: Callable[[Tensor], Tensor]) -> AbstractContextManager[object]:
-    """Replace the weights of the attention of this name by f(A) during the calls inside."""
-    return _standing(model, [name], lambda name: Editor(f), {})
+    """Replace the weights A of the attention with this name by f(A) during the calls inside.
+
+    >>> from harken.core import Attention
+    >>> model = Attention(8, heads=2, bias=False)
+    >>> with editing(model, "", torch.zeros_like):
+    ...     y = model(torch.randn(1, 3, 8))
+    >>> y.abs().max().item()
+    0.0
+    """
+    return _watchers(model, [name], lambda name: Editor(f), {})
+
+
+def is_watched(model: nn.Module) -> bool:
+    """Whether an attention of the model has a watcher.
+
+    >>> from harken.core import Attention
+    >>> is_watched(Attention(8, heads=2))
+    False
+    """
+    return any(module.watch is not None for module in model.modules() if isinstance(module, Watchable))
 
 
 @contextmanager
-def _standing(model: nn.Module, names: Sequence[str], made: Callable[[str], Watcher], seen: Views) -> Iterator[Views]:
-    places = {name: vars(module) for name, module in model.named_modules() if hasattr(module, "watch")}
-    if missing := set(names) - places.keys():
-        raise ValueError(f"no attention is called {min(missing)!r}; there are {', '.join(places) or 'none'}")
-    before = {name: places[name]["watch"] for name in names or places}
+def _watchers(
+    model: nn.Module, names: Sequence[str], watcher: Callable[[str], Watcher], views: Views
+) -> Iterator[Views]:
+    attentions = {name: module for name, module in model.named_modules() if isinstance(module, Watchable)}
+    if missing := set(names) - attentions.keys():
+        raise ValueError(f"the model has no attention {min(missing)!r}; it has {', '.join(attentions) or 'none'}")
+    before = {name: attentions[name].watch for name in names or attentions}
     try:
         for name in before:
-            places[name]["watch"] = made(name)
-        yield seen
+            attentions[name].watch = watcher(name)
+        yield views
     finally:
-        for name, old in before.items():
-            places[name]["watch"] = old
+        for name, previous in before.items():
+            attentions[name].watch = previous

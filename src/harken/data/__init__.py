@@ -1,1 +1,1 @@
-"""From the user's files to batches, padded or packed."""
+"""From files to padded or packed batches."""

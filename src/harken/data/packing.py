@@ -1,85 +1,87 @@
-"""Packed rows: several texts stand in one, none sees another, and every batch has the same shape."""
+"""Packed rows: several texts share a row without attending to each other; every batch has the same shape."""
 
 import numpy as np
 
-from .batch import Tokens, dice
-from .tokenizers.pairs import Side
+from .batch import Array
+from .rng import RngStream, rng_for
+from .tokenizers.pairs import RaggedTokens
 
-PLACES = 128  # a packed row has at least so many
-OPEN = 512  # packed rows that are filled at a time
+MIN_ROW_TOKENS = 128  # minimum width of a packed row
+MAX_OPEN_ROWS = 512  # rows that are filled at the same time
 
 
 class Packing:
-    """Which texts stand in which packed row of which batch: a pure function of (seed, epoch, step).
+    """Assignment of texts to packed rows and batches: a pure function of (seed, epoch, step).
 
-    A text has one length or, for rows of several sides, several. Which lengths share a row is the same in every epoch;
-    which of the equally long texts they are, and in which order the rows come, is drawn anew. A batch has as many rows
-    as hold `rows` texts of mean length.
+    A text has one length per side (source and target, for example). The lengths in a row are the same in every epoch;
+    the texts of these lengths and the order of the rows are drawn per epoch. A batch has as many rows as `rows` texts
+    of mean length need.
     """
 
-    def __init__(self, lengths: tuple[Tokens, ...], wide: tuple[int, ...], rows: int, *, seed: int) -> None:
-        self.lengths, self.wide, self.seed = lengths, wide, seed
+    def __init__(self, lengths: tuple[Array, ...], widths: tuple[int, ...], rows: int, *, seed: int) -> None:
+        self.lengths, self.widths, self.seed = lengths, widths, seed
         total, order = sum(int(n.sum()) for n in lengths), np.lexsort(lengths)
-        row = _pack(np.stack(lengths, 1)[order], wide)
-        self.slots = np.argsort(row, kind="stable")  # places in the order of lengths, row by row
-        self.starts = np.searchsorted(row[self.slots], np.arange(row.max() + 2))  # where each row begins in them
-        many = len(self.starts) - 1
-        self.most = int(np.diff(self.starts).max())  # texts of a row
-        self.rows = max(1, min(many, round(rows * total / len(order) / sum(wide))))
-        self.steps = -(-many // self.rows)
-        self.padding = 1 - total / (sum(wide) * self.steps * self.rows)
-        self._epoch: tuple[int, Tokens, Tokens] = (-1, order, order)
+        row = _assign_rows(np.stack(lengths, 1)[order], widths)
+        self.slots = np.argsort(row, kind="stable")  # ranks by length, row by row
+        self.starts = np.searchsorted(row[self.slots], np.arange(row.max() + 2))  # first slot of each row
+        self.n_rows = len(self.starts) - 1
+        self.max_per_row = int(np.diff(self.starts).max())  # texts
+        self.rows = max(1, min(self.n_rows, round(rows * total / len(order) / sum(widths))))
+        self.steps = -(-self.n_rows // self.rows)
+        self.padding = 1 - total / (sum(widths) * self.steps * self.rows)
+        self._epoch: tuple[int, Array, Array] = (-1, order, order)
 
-    def _order(self, epoch: int) -> tuple[Tokens, Tokens]:
-        """The texts in this epoch's order, and the order of the rows; -1 is a row without any."""
+    def _order(self, epoch: int) -> tuple[Array, Array]:
+        """Texts by slot and the order of the rows in this epoch; row -1 is empty."""
         if self._epoch[0] != epoch:
-            rng, many = dice(self.seed, 5, epoch), len(self.starts) - 1
+            rng = rng_for(self.seed, RngStream.PACKED_ROW_ORDER, epoch)
             order = np.lexsort((rng.permutation(len(self.slots)), *self.lengths))
-            turns = rng.permutation(np.append(np.arange(many), np.full(self.steps * self.rows - many, -1)))
-            self._epoch = (epoch, order[self.slots], turns)
+            n_empty = self.steps * self.rows - self.n_rows
+            row_order = rng.permutation(np.append(np.arange(self.n_rows), np.full(n_empty, -1)))
+            self._epoch = (epoch, order[self.slots], row_order)
         return self._epoch[1:]
 
-    def picks(self, epoch: int, step: int) -> tuple[Tokens, Tokens]:
-        """The texts of a batch, row by row, and how many stand in each row."""
-        order, turns = self._order(epoch)
-        chosen = turns[step * self.rows : (step + 1) * self.rows]
-        spans = [slice(self.starts[r], self.starts[r + 1]) if r >= 0 else slice(0) for r in chosen]
+    def picks(self, epoch: int, step: int) -> tuple[Array, Array]:
+        """Texts of a batch, row by row, and the number of texts in each row."""
+        order, row_order = self._order(epoch)
+        rows = row_order[step * self.rows : (step + 1) * self.rows]
+        spans = [slice(self.starts[r], self.starts[r + 1]) if r >= 0 else slice(0) for r in rows]
         counts = np.array([span.stop - (span.start or 0) for span in spans])
         return np.concatenate([order[span] for span in spans]), counts
 
 
-def _pack(lengths: Tokens, wide: tuple[int, ...]) -> Tokens:  # N sides
-    """The row of each text: the longest first, each into the fullest of the open rows that has room on every side."""
-    rows, room = np.empty(len(lengths), np.int64), np.full((OPEN, len(wide)), -1)  # the first texts find none open
-    numbers, many = np.full(OPEN, -1), 0
+def _assign_rows(lengths: Array, widths: tuple[int, ...]) -> Array:  # N sides
+    """Row of each text by best fit: longest first, into the fullest open row with room on every side."""
+    rows, room = np.empty(len(lengths), np.int64), np.full((MAX_OPEN_ROWS, len(widths)), -1)  # no row is open yet
+    row_ids, n_rows = np.full(MAX_OPEN_ROWS, -1), 0
     for n in range(len(lengths) - 1, -1, -1):
-        left = (room - lengths[n]).min(1)
-        fits = np.flatnonzero(left >= 0)
+        free = (room - lengths[n]).min(1)
+        fits = np.flatnonzero(free >= 0)
         if len(fits):
-            k = fits[left[fits].argmin()]
+            k = fits[free[fits].argmin()]
         else:
-            k = int(room.min(1).argmin())  # the fullest is closed
-            numbers[k], room[k], many = many, wide, many + 1
+            k = int(room.min(1).argmin())  # close the fullest row
+            row_ids[k], room[k], n_rows = n_rows, widths, n_rows + 1
         room[k] -= lengths[n]
-        rows[n] = numbers[k]
+        rows[n] = row_ids[k]
     return rows
 
 
-def laid(side: Side, picks: Tokens, counts: Tokens, L: int) -> tuple[Tokens, Tokens, Tokens]:
-    """Texts with their edges, so many in each row of L, their places, and which of the row they are.
+def pack_rows(texts: RaggedTokens, picks: Array, counts: Array, L: int) -> tuple[Array, Array, Array]:
+    """Token ids with a boundary token after each text, positions and text index, each B L.
 
-    What is left of a row holds the edge, and the number after its last text.
+    `counts` is the number of texts per row. Padding has the boundary token and the index after the row's last text.
     """
-    ids, lengths = side.gather(picks)
-    ends = lengths + 1
-    firsts = np.cumsum(counts) - counts  # of each row among the picks
-    behind = np.cumsum(ends) - ends  # places before each text, all rows together
-    before = np.append(behind, 0)[np.minimum(firsts, len(picks))]  # the same for each row's first
-    start = behind + np.repeat(np.arange(len(counts)) * L - before, counts)
-    inner = np.arange(ends.sum()) - np.repeat(behind, ends)
-    at = np.repeat(start, ends) + inner
-    made, pos = np.full(len(counts) * L, side.edge), np.zeros(len(counts) * L, np.int64)
+    ids, lengths = texts.gather(picks)
+    sizes = lengths + 1
+    first_pick = np.cumsum(counts) - counts  # of each row
+    offsets = np.cumsum(sizes) - sizes  # tokens before each text over all rows
+    row_offsets = np.append(offsets, 0)[np.minimum(first_pick, len(picks))]  # tokens before each row's first text
+    start = offsets + np.repeat(np.arange(len(counts)) * L - row_offsets, counts)
+    inner = np.arange(sizes.sum()) - np.repeat(offsets, sizes)
+    index = np.repeat(start, sizes) + inner
+    tokens, pos = np.full(len(counts) * L, texts.edge), np.zeros(len(counts) * L, np.int64)
     doc = np.repeat(counts, L)
-    made[at[inner < np.repeat(lengths, ends)]] = ids
-    pos[at], doc[at] = inner, np.repeat(np.arange(len(picks)) - np.repeat(firsts, counts), ends)
-    return made.reshape(-1, L), pos.reshape(-1, L), doc.reshape(-1, L)
+    tokens[index[inner < np.repeat(lengths, sizes)]] = ids
+    pos[index], doc[index] = inner, np.repeat(np.arange(len(picks)) - np.repeat(first_pick, counts), sizes)
+    return tokens.reshape(-1, L), pos.reshape(-1, L), doc.reshape(-1, L)

@@ -1,47 +1,47 @@
-"""What is said of an example, whatever kind of data it is of: one of some labels, or a number."""
+"""Label or regression target of an example, for every kind of data."""
 
 import math
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from harken.errors import BadInput, did_you_mean
+from harken.errors import BadInput
+from harken.suggestions import did_you_mean
 
-KINDS = 100  # different numbers, even whole ones, that are an amount and no label
-SHOWN = 12  # labels told in a message
+MAX_CLASSES = 100  # with more distinct integers the target is a number, not a label
+MAX_SHOWN = 12  # labels listed in a message
 
 
-def answer_of(said: Iterable[str]) -> Literal["label", "number"]:
-    """Numbers, if all are and some are no whole ones, or if there are many; else labels."""
+def infer_target_type(values: Iterable[str]) -> Literal["label", "number"]:
+    """Number if all values are finite numbers and some have a fraction or there are many; otherwise label."""
     try:
-        values = {float(one) for one in said}
+        numbers = {float(value) for value in values}
     except ValueError:
         return "label"
-    amount = all(map(math.isfinite, values)) and (any(v % 1 for v in values) or len(values) > KINDS)
-    return "number" if amount else "label"
+    is_number = all(map(math.isfinite, numbers)) and (any(v % 1 for v in numbers) or len(numbers) > MAX_CLASSES)
+    return "number" if is_number else "label"
 
 
-def order(label: str) -> tuple[float, str]:
-    """Numbers in their order, then words in theirs."""
+def label_sort_key(label: str) -> tuple[float, str]:
+    """Sorts numbers by value, then text alphabetically."""
     try:
         return float(label), label
     except ValueError:
         return math.inf, label
 
 
-def amount(said: str, place: str) -> float:
+def parse_number(text: str, place: str) -> float:
+    """Finite regression target at a place in a file."""
     try:
-        value = float(said)
+        value = float(text)
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        way = "mend it, or set data.target_type=label"
-        raise BadInput(f"{place}: {said!r} is not a number, and numbers are asked for; {way}")
+        raise BadInput(f"{place}: {text!r} is not a finite number; fix the value or set data.target_type=label")
     return value
 
 
-def unknown(label: str, labels: Sequence[str], place: str) -> BadInput:
-    """The error for a label that was not learned."""
-    known = ", ".join(labels[:SHOWN]) + ", ..." * (len(labels) > SHOWN)
-    told = f"the label {label!r} was not learned" if label else "there is no label"
-    told = f"{told}; known are {known}"
-    return BadInput(f"{place}: {told}; mend it.{did_you_mean(label, labels)}")
+def unknown_label_error(label: str, labels: Sequence[str], place: str) -> BadInput:
+    """Error for a label that does not occur in the training data."""
+    known = ", ".join(labels[:MAX_SHOWN]) + ", ..." * (len(labels) > MAX_SHOWN)
+    problem = f"unknown label {label!r}" if label else "label is empty"
+    return BadInput(f"{place}: {problem}; known labels are {known}; fix the row.{did_you_mean(label, labels)}")

@@ -1,1 +1,1 @@
-"""Text from a model, one token at a time: what is drawn, what is remembered, what is recorded. No run, no task."""
+"""Decoding: sampling, beam search, constrained decoding, and CUDA graphs of decoding steps."""

@@ -1,29 +1,29 @@
-"""Chance as a pure function of (seed, place): the same on every device, alone and in a batch, played or recorded."""
+"""Counter-based random numbers: a pure function of (seed, draw number), equal on every device and in every batch."""
 
 import numpy as np
 import torch
 from torch import Tensor
 
-WORD = 0xFFFFFFFF  # the numbers below are of 32 bits, held in 64 so that products do not lose the lower half
-STEP = 0x9E3779B1  # 2^32 / the golden ratio, odd: consecutive places fall far apart
+MASK32 = 0xFFFFFFFF  # values have 32 bits; int64 holds them so that products keep the lower half
+GOLDEN = 0x9E3779B1  # 2^32 / the golden ratio, an odd number: spreads consecutive counters
 
 
-def seeds(seed: int, index: int, rows: int) -> Tensor:  # B
-    """A seed for each row: row r of seed s is the first of seed s + r, and no two places in a list share theirs."""
+def row_seeds(seed: int, index: int, rows: int) -> Tensor:  # B
+    """One seed per row: row r of seed s equals row 0 of seed s + r; different `index` values never share a seed."""
     mixed = [np.random.SeedSequence([(seed + row) % 2**64, index]).generate_state(1)[0] for row in range(rows)]
     return torch.from_numpy(np.array(mixed, np.int64))
 
 
-def chance(seeds: Tensor, n: Tensor, many: int) -> Tensor:  # B many
-    """Numbers between 0 and 1 for the n-th draw of each row, none of them 0 or 1."""
-    row = _mix(seeds ^ _mix(n * STEP + 1))  # B
-    x = _mix(torch.arange(many, device=seeds.device) * STEP + row[:, None])
-    return ((x >> 9).float() + 0.5) / 2**23  # exact in float32: one bit more, and the last would be rounded to 1
+def uniform(seeds: Tensor, n: Tensor, size: int) -> Tensor:  # B size
+    """Uniform numbers in the open interval (0, 1) for the n-th draw of each row."""
+    row = _mix(seeds ^ _mix(n * GOLDEN + 1))  # B
+    x = _mix(torch.arange(size, device=seeds.device) * GOLDEN + row[:, None])
+    return ((x >> 9).float() + 0.5) / 2**23  # exact in float32; with one more bit the largest would round to 1
 
 
 def _mix(x: Tensor) -> Tensor:
-    """Every bit of x changes about half of the result's bits (the constants are Wellons')."""
-    x = x & WORD
-    x = ((x ^ (x >> 16)) * 0x7FEB352D) & WORD
-    x = ((x ^ (x >> 15)) * 0x846CA68B) & WORD
+    """32-bit hash: flipping one input bit flips about half of the output bits (constants by Wellons)."""
+    x = x & MASK32
+    x = ((x ^ (x >> 16)) * 0x7FEB352D) & MASK32
+    x = ((x ^ (x >> 15)) * 0x846CA68B) & MASK32
     return x ^ (x >> 16)

@@ -1,4 +1,4 @@
-"""On a GPU the step of one token is recorded once and played again, the draw inside it: the CPU only says go."""
+"""CUDA graphs of decoding: one step, including the sampling, is captured once and then replayed without CPU work."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -7,41 +7,44 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-FEW = 8  # steps that are not worth a recording
-KEPT = 8  # recordings of one size
-AHEAD = 16  # steps played before anything is read back
-Recorded = TypeVar("Recorded", "Opening", "Steps")
-Draw = Callable[[Tensor, Tensor, Tensor], Tensor]  # scores, seeds, n -> tokens
+from harken.core import is_watched
+from harken.models import Model
+
+MIN_STEPS = 8  # fewer steps than this are not worth a capture
+MAX_GRAPHS = 8  # graphs per session
+STEPS_PER_READ = 16  # steps replayed before their tokens are copied to the CPU
+Captured = TypeVar("Captured", "Prefill", "CapturedDecodeLoop")
+Sampler = Callable[[Tensor, Tensor, Tensor], Tensor]  # logits, seeds, n -> tokens
 
 
 @dataclass
-class Desk:
-    """The memory of texts of one size, and the recordings of steps that write into it."""
+class DecodeSession:
+    """The memory of one batch shape, and the captured graphs that write into it."""
 
     memory: Any
-    steps: dict[Any, Any] = field(default_factory=dict)
+    graphs: dict[Any, Any] = field(default_factory=dict)
 
-    def recorded(self, key: Any, new: Recorded) -> Recorded:
-        """The recording of this key, kept from an earlier text or new; the oldest of many are given up."""
-        found: Recorded = self.steps.setdefault(key, new)
-        while len(self.steps) > KEPT:
-            self.steps.pop(next(iter(self.steps)))
-        return found
+    def get(self, key: Any, new: Captured) -> Captured:
+        """The graph of this key: the cached one, else `new`. The oldest graphs are dropped."""
+        graph: Captured = self.graphs.setdefault(key, new)
+        while len(self.graphs) > MAX_GRAPHS:
+            self.graphs.pop(next(iter(self.graphs)))
+        return graph
 
 
-class Played:
-    """Work on tensors that stay where they are: done plainly the first time, then recorded, and played ever after.
+class CapturedGraph:
+    """Work on tensors with fixed addresses: runs eagerly the first time, is then captured and replayed.
 
-    What it makes it leaves in its owner's attributes; after a recording these stay where they are too.
+    The work stores its outputs in attributes of its owner; after the capture their addresses are fixed, too.
     """
 
     def __init__(self, work: Callable[[], None]) -> None:
-        self.work, self.known = work, False
+        self.work, self.has_run = work, False
         self.graph: torch.cuda.CUDAGraph | None = None
 
-    def __call__(self, playable: bool = True) -> None:
-        if self.graph is None and not (playable and self.known):  # a size that never comes again is not worth it
-            self.known = True
+    def __call__(self, capturable: bool = True) -> None:
+        if self.graph is None and not (capturable and self.has_run):
+            self.has_run = True
             return self.work()
         if self.graph is None:
             graph = torch.cuda.CUDAGraph()
@@ -51,95 +54,94 @@ class Played:
         self.graph.replay()
 
 
-class Opening:
-    """Reads the beginnings of texts, all padded to one length."""
+class Prefill:
+    """Reads prompts that are padded to one length."""
 
     def __init__(self, model: Any, memory: Any) -> None:
-        self.model, self.memory, self.read = model, memory, Played(self._read)
+        self.model, self.memory, self.forward = model, memory, CapturedGraph(self._forward)
         self.rows: Tensor | None = None
 
+    @property
+    def graph(self) -> torch.cuda.CUDAGraph | None:
+        return self.forward.graph
+
     def __call__(self, rows: Tensor, lengths: Tensor) -> Tensor:  # B L, B -> B vocab
-        """The scores of what comes after each text."""
+        """The logits of the token after each prompt."""
         if self.rows is None:
             self.rows, self.lengths = rows.clone(), lengths.clone()
         self.rows.copy_(rows)
         self.lengths.copy_(lengths)
-        self.read()
-        return self.scores.clone()
+        self.forward()
+        return self.logits.clone()
 
-    def _read(self) -> None:
+    def _forward(self) -> None:
         assert self.rows is not None
         h = self.model(self.rows, pos=torch.arange(self.rows.shape[1], device=self.rows.device), memory=self.memory)
         last = (self.lengths - 1)[:, None, None].expand(-1, 1, h.shape[-1])
-        self.scores: Tensor = self.model.logits(h.gather(1, last)[:, 0])
+        self.logits: Tensor = self.model.logits(h.gather(1, last)[:, 0])
 
 
-class Steps:
-    """Reads the last token of each row, draws the next, and so on. Static shapes; everything is written in place."""
+class CapturedDecodeLoop:
+    """Decoding steps (read the last token of each row, sample the next) with static shapes and in-place writes."""
 
-    def __init__(self, call: Callable[..., Tensor], memory: Any, draw: Draw) -> None:
-        self.call, self.memory, self.draw = call, memory, draw
+    def __init__(self, call: Callable[..., Tensor], memory: Any, sampler: Sampler) -> None:
+        self.call, self.memory, self.sampler = call, memory, sampler
         self.graph: torch.cuda.CUDAGraph | None = None
         self.token: Tensor
-        self.place: Tensor
+        self.position: Tensor
         self.n: Tensor
         self.seeds: Tensor
 
-    def start(self, token: Tensor, place: Tensor, n: Tensor, seeds: Tensor) -> None:
-        """From this token of each row, at this place, for the n-th draw."""
+    def start(self, token: Tensor, position: Tensor, n: Tensor, seeds: Tensor) -> None:
+        """Set the last token of each row, its position and the number of the next draw; capture at the first call."""
+        inputs = token, position, n, seeds
         if self.graph is not None:
-            for mine, given in zip((self.token, self.place, self.n, self.seeds), (token, place, n, seeds), strict=True):
-                mine.copy_(given)
+            for buffer, value in zip((self.token, self.position, self.n, self.seeds), inputs, strict=True):
+                buffer.copy_(value)
             return
-        self.kept = torch.zeros(AHEAD, len(token), dtype=torch.long, device=token.device)
+        self.tokens = torch.zeros(STEPS_PER_READ, len(token), dtype=torch.long, device=token.device)
         side = torch.cuda.Stream(token.device)
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for _ in range(2):  # kernels are chosen, and compiled where they are, before they are recorded
-                self.token, self.place, self.n, self.seeds = (t.clone() for t in (token, place, n, seeds))
+            for _ in range(2):  # warm up: kernels are selected and compiled before the capture
+                self.token, self.position, self.n, self.seeds = (x.clone() for x in inputs)
                 self._step()
         torch.cuda.current_stream().wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self._step()
-        self.start(token, place, n, seeds)  # what those steps wrote into the memory is written again
+        self.start(*inputs)  # the replay overwrites what the warm-up wrote into the memory
 
     def _step(self) -> None:
-        logits = self.call(self.token[:, None], pos=self.place, memory=self.memory)[:, -1]
-        self.token.copy_(self.draw(logits, self.seeds, self.n))
-        self.kept.index_copy_(0, (self.n % AHEAD).view(1), self.token[None])
-        self.place += 1
+        logits = self.call(self.token[:, None], pos=self.position, memory=self.memory)[:, -1]
+        self.token.copy_(self.sampler(logits, self.seeds, self.n))
+        self.tokens.index_copy_(0, (self.n % STEPS_PER_READ).view(1), self.token[None])
+        self.position += 1
         self.n += 1
 
-    def play(self, many: int) -> Iterator[Tensor]:
+    def replay(self, n_steps: int) -> Iterator[Tensor]:
         """The next tokens, B at a time, on the CPU."""
         assert self.graph is not None
         first = int(self.n)
-        for start in range(first, first + many, AHEAD):
-            stop = min(start + AHEAD, first + many)
+        for start in range(first, first + n_steps, STEPS_PER_READ):
+            stop = min(start + STEPS_PER_READ, first + n_steps)
             for _ in range(start, stop):
                 self.graph.replay()
-            read = self.kept.cpu()
-            yield from (read[n % AHEAD] for n in range(start, stop))
+            tokens = self.tokens.cpu()
+            yield from (tokens[n % STEPS_PER_READ] for n in range(start, stop))
 
 
-def playable(model: nn.Module) -> bool:
-    """On a GPU, where a step may be played again."""
-    return next(model.parameters()).is_cuda and getattr(model, "compiles", True) and repeatable(model)
+def can_capture(model: Model) -> bool:
+    """Whether decoding steps of this model can be captured: on a GPU, with repeatable steps."""
+    return next(model.parameters()).is_cuda and model.compiles and has_repeatable_steps(model)
 
 
-def repeatable(model: nn.Module) -> bool:
-    """A step may be done again: nobody looks at the weights, and a memory of slots hides what was written too much."""
-    bounded = getattr(model, "context", None) is not None
-    return bounded and not watched(model)
+def has_repeatable_steps(model: Model) -> bool:
+    """Whether a step may run twice: no trace is active, and the memory has slots, which mask superfluous writes."""
+    return model.context is not None and not is_watched(model)
 
 
-def footing(model: nn.Module) -> tuple[Any, ...]:
-    """Where its weights stand, and as which numbers: what is recorded holds for these."""
+def weights_key(model: nn.Module) -> tuple[Any, ...]:
+    """Device, dtype and address of the weights: captured graphs are valid for these only."""
     first = next(model.parameters())
     return first.device, first.dtype, first.data_ptr()
-
-
-def watched(model: nn.Module) -> bool:
-    """Whether somebody looks at its weights of attention."""
-    return any(getattr(module, "watch", None) for module in model.modules())

@@ -1,72 +1,97 @@
-"""Which tokens may come next, where answers have a grammar.
+"""Constrained decoding: which tokens a grammar allows next, and which ids no generated text may contain.
 
-It is told from what is written: no state has to be carried along, reordered or recorded. Whatever is allowed can still
-be brought to an end in the room that is left, so that a search is never led to where nothing is allowed.
+The allowed tokens are computed from the text alone: there is no state to carry, reorder or capture. Every allowed token
+leaves enough room to complete the text, so a search never reaches a dead end.
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from harken.data.pairs.trees import DEEPEST, WORD
+from harken.data.pairs.trees import MAX_DEPTH, WORD
+from harken.data.tokenizers.pairs import SymbolTokenizer, newline_id
+from harken.data.tokenizers.tokenizer import Tokenizer
+from harken.errors import BadSetting
 
-IN_A_ROW = 8  # brackets opened without a word between; sentences of newspapers have 6
-# texts (edges before and behind what is written), the words each must have, the tokens left to it, its end with them
-Rule = Callable[[Tensor, Tensor, Tensor], Tensor]  # N C, N, N -> N V: may it come?
+MAX_OPEN_RUN = 8  # brackets opened without a word between them; newspaper sentences have up to 6
+# texts (with edge marks before and after the tokens), number of words of each, tokens left including the end
+AllowedTokens = Callable[[Tensor, Tensor, Tensor], Tensor]  # N C, N, N -> N V
 
 
 class Grammar(Protocol):
-    """A value that tells answers which are right. Equal ones have equal rules: recordings are kept by it."""
+    """A hashable value that defines the valid texts; captured graphs are cached by it."""
 
-    def rule(self, device: torch.device) -> Rule: ...
+    def allowed_tokens(self, device: torch.device) -> AllowedTokens: ...
 
     def __hash__(self) -> int: ...
 
 
 @dataclass(frozen=True)
-class Trees:
-    """Lines such as (S (NP 1 2 )NP 3 )S over a given number of words, in these symbols; behind them stands the edge.
+class TreeGrammar:
+    """Lines such as (S (NP 1 2 )NP 3 )S over a fixed number of words in these symbols; the edge mark is the last id.
 
-    Where XX is among them, every word is XX; else words behind the last number are written as that one. Where the room
-    is too small for all words, the tree is one over as many as fit; below four tokens there is none.
+    If the symbols contain XX, every word is XX; otherwise words beyond the largest number repeat that number. If the
+    tokens left are too few for all words, the tree has as many as fit; fewer than four tokens allow no tree.
     """
 
     symbols: tuple[str, ...]
 
-    def rule(self, device: torch.device) -> Rule:
+    def allowed_tokens(self, device: torch.device) -> AllowedTokens:
         ids, V = {symbol: n for n, symbol in enumerate(self.symbols)}, len(self.symbols) + 1
         token, step = torch.arange(V, device=device), torch.zeros(V, dtype=torch.long, device=device)
-        partner = torch.full_like(step, -1)  # what closes a bracket
-        for symbol, opens in ids.items():
-            closes = ids.get(f"){symbol[1:]}")
-            if symbol[0] == "(" and symbol[1:] and closes is not None:
-                step[opens], step[closes], partner[opens] = 1, -1, closes
+        partner = torch.full_like(step, -1)  # closing id of each opening bracket
+        for symbol, opening in ids.items():
+            closing = ids.get(f"){symbol[1:]}")
+            if symbol[0] == "(" and symbol[1:] and closing is not None:
+                step[opening], step[closing], partner[opening] = 1, -1, closing
         numbers = [ids[str(n)] for n in itertools.takewhile(lambda n: str(n) in ids, itertools.count(1))]
-        names = torch.tensor([ids[WORD]] if WORD in ids else numbers or [-1], device=device)
-        word, edge = torch.isin(token, names), token == V - 1
+        word_ids = torch.tensor([ids[WORD]] if WORD in ids else numbers or [-1], device=device)
+        is_word, is_edge = torch.isin(token, word_ids), token == V - 1
 
-        def rule(texts: Tensor, words: Tensor, room: Tensor) -> Tensor:
-            moves, place = step[texts], torch.arange(texts.shape[1], device=device)  # N C, C
-            depths, opened, written = moves.cumsum(1), moves == 1, (~edge[texts]).sum(1)
-            depth, used = depths[:, -1], word[texts].sum(1)
-            left = words.minimum(room + written - 3) - used  # beside them there are the root's brackets and the end
-            inner = _last(opened & (depths == depth[:, None]), place)  # where the innermost open bracket stands
-            row = written - _last(~opened & (place <= written[:, None]), place)  # how many were opened just now
-            begins = (left > 0) & ((depth > 0) | (written == 0)) & (depth < DEEPEST) & (row < IN_A_ROW)
-            begins &= left + depth + 3 <= room  # itself, all words, all that closes, the end
-            closes = (depth > 0) & (inner < written) & ((depth > 1) | (left <= 0))
-            following = names[used.clamp_max(len(names) - 1)].where((depth > 0) & (left > 0), -1)
-            closing = partner[texts.gather(1, inner[:, None])[:, 0]].where(closes, -1)
-            may = begins[:, None] & (step == 1) | (token == following[:, None]) | (token == closing[:, None])
-            return may | ((depth == 0) & (written > 0))[:, None] & edge
+        def allowed(texts: Tensor, n_words: Tensor, n_left: Tensor) -> Tensor:
+            steps, position = step[texts], torch.arange(texts.shape[1], device=device)  # N C, C
+            depths, opens, length = steps.cumsum(1), steps == 1, (~is_edge[texts]).sum(1)
+            depth, used = depths[:, -1], is_word[texts].sum(1)
+            words_left = n_words.minimum(n_left + length - 3) - used  # 3: the root's two brackets and the end
+            innermost = _last(opens & (depths == depth[:, None]), position)  # position of the innermost open bracket
+            open_run = length - _last(~opens & (position <= length[:, None]), position)
+            may_open = (
+                (words_left > 0) & ((depth > 0) | (length == 0)) & (depth < MAX_DEPTH) & (open_run < MAX_OPEN_RUN)
+            )
+            may_open &= (
+                words_left + depth + 3 <= n_left
+            )  # this bracket and its partner, all words, all open ones, the end
+            may_close = (depth > 0) & (innermost < length) & ((depth > 1) | (words_left <= 0))
+            next_word = word_ids[used.clamp_max(len(word_ids) - 1)].where((depth > 0) & (words_left > 0), -1)
+            closing = partner[texts.gather(1, innermost[:, None])[:, 0]].where(may_close, -1)
+            mask = may_open[:, None] & (step == 1) | (token == next_word[:, None]) | (token == closing[:, None])
+            return mask | ((depth == 0) & (length > 0))[:, None] & is_edge
 
-        return rule
+        return allowed
 
 
-def _last(true: Tensor, place: Tensor) -> Tensor:  # N C, C -> N
-    """The last place where it is true; 0 if there is none."""
-    return true.long().mul(place).amax(1)
+def _last(mask: Tensor, position: Tensor) -> Tensor:  # N C, C -> N
+    """The last position where the mask is true; 0 if it is true nowhere."""
+    return mask.long().mul(position).amax(1)
+
+
+def grammar_constraints(grammar: str, tokenizer: Tokenizer, sources: Sequence[str] = ()) -> dict[str, Any]:
+    """The arguments `grammar` and `n_words` of a beam search for these sources; none for grammar "none"."""
+    if grammar == "none":
+        return {}
+    if not isinstance(tokenizer, SymbolTokenizer):
+        raise BadSetting(
+            f"task.grammar={grammar}: needs one token per bracket, but data.target_tokenizer is {tokenizer.kind}; "
+            "set data.target_tokenizer=symbol or task.grammar=none"
+        )
+    symbols = tuple(tokenizer.token_texts(range(tokenizer.vocab)))
+    return {"grammar": TreeGrammar(symbols), "n_words": [len(source.split()) for source in sources]}
+
+
+def banned_token_ids(tokenizer: Tokenizer) -> list[int]:
+    """The ids that a generated text never contains: special tokens and the newline."""
+    return sorted({*tokenizer.special_ids, newline_id(tokenizer)} - {*tokenizer.prefix_ids})

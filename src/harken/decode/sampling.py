@@ -1,4 +1,4 @@
-"""Text from a language model, one token at a time. The memory keeps what was read; each step reads one token more."""
+"""Token-by-token generation with a language model. A memory (KV cache or state) holds the tokens that were read."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -8,221 +8,240 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from harken.errors import BadInput, refuse_unknown
+from harken.errors import BadInput
 from harken.models import LanguageModel
+from harken.suggestions import reject_unknown_options
 
-from .counter_rng import chance, seeds
-from .cuda_graph import FEW, Desk, Opening, Steps, footing, playable, repeatable
+from .counter_rng import row_seeds, uniform
+from .cuda_graph import (
+    MIN_STEPS,
+    CapturedDecodeLoop,
+    DecodeSession,
+    Prefill,
+    can_capture,
+    has_repeatable_steps,
+    weights_key,
+)
 
-Call = Callable[..., Tensor]
-Desks = dict[tuple[int, int], Desk]  # by rows and capacity
-DESKS = 4  # kept at most
-PROMPT = 32  # tokens: on a GPU prompts are padded to a multiple
-ROUND = 64  # a memory has room for a multiple of so many tokens
-GUESSES = 2  # tokens read with the last one: on a CPU three rows of a product take as long as one
-COLD = 1e-4  # below this temperature no other token has a chance, and scores divided by it overflow
+ModelCall = Callable[..., Tensor]
+Sessions = dict[tuple[int, int], DecodeSession]  # by rows and capacity
+MAX_SESSIONS = 4
+PROMPT_MULTIPLE = 32  # on a GPU prompts are padded to a multiple of this many tokens
+CAPACITY_MULTIPLE = 64  # a memory has room for a multiple of this many tokens
+LOOKUP_TOKENS = 2  # guessed tokens read with the last one: on a CPU a product of three rows costs as much as one row
+MIN_TEMPERATURE = 1e-4  # below it sampling is greedy; dividing the logits by it could overflow
 
 
 @dataclass(frozen=True)
-class Choice:
-    """How the next token is drawn from the distribution. Its defaults are those of `generate` and of the verb."""
+class SamplingSettings:
+    """How the next token is sampled. The defaults are those of `Run.generate` and of `harken generate`."""
 
     temperature: float = 0.8
     top_k: int | None = None
     top_p: float | None = None
 
     def __post_init__(self) -> None:
-        heat, k, p = self.temperature, self.top_k, self.top_p
-        if not (isinstance(heat, Real) and 0 <= heat < float("inf")):
-            raise BadInput(f"temperature={heat!r}: it is 0 (greedy) or more; 0.8 is a good start")
+        temperature, k, p = self.temperature, self.top_k, self.top_p
+        if not (isinstance(temperature, Real) and 0 <= temperature < float("inf")):
+            raise BadInput(f"temperature={temperature!r}: must be a finite number ≥ 0; 0 is greedy, 0.8 is usual")
         if k is not None and not (isinstance(k, Integral) and k >= 1):
-            raise BadInput(f"top_k={k!r}: at least 1 token must be left to choose from")
+            raise BadInput(f"top_k={k!r}: must be an integer ≥ 1; set it to 1 for greedy decoding")
         if p is not None and not (isinstance(p, Real) and 0 < p <= 1):
-            raise BadInput(f"top_p={p!r}: a share above 0 and up to 1, such as 0.9")
+            raise BadInput(f"top_p={p!r}: must be > 0 and ≤ 1; 0.9 is usual")
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> "Choice":
-        """A choice by these names; one that is none is refused by its name."""
-        refuse_unknown(given, [field.name for field in fields(cls)])
-        return cls(**given)
+    def from_options(cls, options: Mapping[str, Any]) -> "SamplingSettings":
+        """The settings with these options; an unknown name raises BadInput."""
+        reject_unknown_options(options, [field.name for field in fields(cls)])
+        return cls(**options)
 
-    def narrow(self, logits: Tensor) -> Tensor:
-        """Scores with all but the likeliest tokens at -inf."""
+    def filter_logits(self, logits: Tensor) -> Tensor:
+        """The logits with all tokens outside top-k and top-p set to -inf."""
         if self.top_k is not None and self.top_k < logits.shape[-1]:
-            least = logits.topk(self.top_k, -1).values[..., -1:]
-            logits = logits.masked_fill(logits < least, -torch.inf)
+            threshold = logits.topk(self.top_k, -1).values[..., -1:]
+            logits = logits.masked_fill(logits < threshold, -torch.inf)
         if self.top_p is not None and self.top_p < 1:
             ordered, index = logits.sort(-1, descending=True)
             p = ordered.softmax(-1)
-            beyond = p.cumsum(-1) - p >= self.top_p  # the token that crosses the line stays
-            logits = logits.masked_fill(beyond.scatter(-1, index, beyond), -torch.inf)
+            outside = p.cumsum(-1) - p >= self.top_p  # the token that crosses the threshold stays
+            logits = logits.masked_fill(outside.scatter(-1, index, outside), -torch.inf)
         return logits
 
-    def draw(self, logits: Tensor, seeds: Tensor, n: Tensor) -> Tensor:
-        """The n-th token of each row: B. Each row has its own seed, so a row is the same alone and in a batch."""
-        if self.temperature < COLD:
+    def sample(self, logits: Tensor, seeds: Tensor, n: Tensor) -> Tensor:
+        """The n-th token of each row: B. Each row has its own seed, so it does not depend on the rest of the batch."""
+        if self.temperature < MIN_TEMPERATURE:
             return logits.argmax(-1)
-        logits = self.narrow(logits.float() / self.temperature)
-        # Gumbel's way, the same as drawing from softmax
-        return (logits - (-chance(seeds, n, logits.shape[-1]).log()).log()).argmax(-1)
+        logits = self.filter_logits(logits.float() / self.temperature)
+        # Gumbel-max trick: equal to sampling from softmax(logits)
+        return (logits - (-uniform(seeds, n, logits.shape[-1]).log()).log()).argmax(-1)
 
 
-class Writer:
-    """A model that writes texts. What is recorded for one is there for the next."""
+class TextGenerator:
+    """Generates text with a model. Memories and captured graphs are reused by later texts of the same size."""
 
     def __init__(self, model: LanguageModel, *, compiled: bool = False) -> None:
-        self.model, self.desks, self.weights = model, Desks(), tuple[Any, ...]()
-        self.call: Call = model.scores
-        if compiled:  # products of one row are then sums that melt into their neighbours
+        self.model, self.sessions, self.weights = model, Sessions(), tuple[Any, ...]()
+        self.call: ModelCall = model.scores
+        if compiled:  # the compiler turns products of one row into sums and fuses them
             self.call = torch.compile(model.scores, dynamic=False, options={"coordinate_descent_tuning": True})
 
     @torch.inference_mode()
-    def write(
+    def generate(
         self,
         prompts: Sequence[Sequence[int]],
-        tokens: int,
-        choice: Choice,
+        n_tokens: int,
+        sampling: SamplingSettings,
         *,
         seed: int,
         index: int = 0,
-        never: Sequence[int] = (),
+        banned_ids: Sequence[int] = (),
     ) -> Iterator[Tensor]:
-        """The tokens that follow the prompts, one (B) at a time, and none of `never`. Prompts may differ in length."""
+        """Yield the tokens after the prompts, one per row (B) at a time. Prompts may differ in length."""
         texts = [list(p) for p in prompts]
-        if playable(self.model) and self.weights != (now := footing(self.model)):
-            self.weights, self.desks = now, Desks()
-        reader = Reader(self.model, texts, tokens, call=self.call, desks=self.desks)
-        rows, out = seeds(seed, index, len(texts)).to(reader.device), torch.tensor(never, dtype=torch.long)
-        drawn = Drawn(choice, tuple(never), out.to(reader.device))
+        if can_capture(self.model) and self.weights != (weights := weights_key(self.model)):
+            self.weights, self.sessions = weights, Sessions()
+        decoder = IncrementalDecoder(self.model, texts, n_tokens, call=self.call, sessions=self.sessions)
+        seeds, banned = row_seeds(seed, index, len(texts)), torch.tensor(banned_ids, dtype=torch.long)
+        sampler = TokenSampler(sampling, tuple(banned_ids), banned.to(decoder.device))
         try:
-            for chosen in reader.tokens(texts, tokens, rows, drawn):
-                for text, token in zip(texts, chosen.tolist(), strict=True):
-                    text.append(token)
-                yield chosen
+            for token in decoder.generate(texts, n_tokens, seeds.to(decoder.device), sampler):
+                for text, token_id in zip(texts, token.tolist(), strict=True):
+                    text.append(token_id)
+                yield token
         finally:
-            reader.leave()
+            decoder.release()
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """A choice among all tokens but some."""
+class TokenSampler:
+    """Samples among all tokens except the banned ones."""
 
-    choice: Choice
-    never: tuple[int, ...]
-    out: Tensor = field(compare=False)  # the same, where the scores are
+    sampling: SamplingSettings
+    banned_ids: tuple[int, ...]
+    banned: Tensor = field(compare=False)  # the same ids on the device of the logits
 
     def __call__(self, logits: Tensor, seeds: Tensor, n: Tensor) -> Tensor:
-        return self.choice.draw(logits.index_fill(-1, self.out, -torch.inf), seeds, n)
+        return self.sampling.sample(logits.index_fill(-1, self.banned, -torch.inf), seeds, n)
 
 
-class Reader:
-    """A model that has read some texts: the scores of what comes next, and the memory of what was."""
+class IncrementalDecoder:
+    """A model with the memory of the texts it has read, and the logits of their next tokens."""
 
     def __init__(
         self,
         model: LanguageModel,
         texts: Sequence[Sequence[int]],
-        more: int,
+        n_tokens: int,
         *,
-        call: Call | None = None,
-        desks: Desks | None = None,
+        call: ModelCall | None = None,
+        sessions: Sessions | None = None,
     ) -> None:
-        self.model, self.device, self.more = model, next(model.parameters()).device, more
-        self.call, self.desk = call or model.scores, Desk(None)
-        self.desks = desks if playable(model) else None
+        self.model, self.device, self.n_tokens = model, next(model.parameters()).device, n_tokens
+        self.call, self.session = call or model.scores, DecodeSession(None)
+        self.sessions = sessions if can_capture(model) else None
         self.context = model.context
         self.starts = [0 if self.context is None else max(0, len(t) - self.context) for t in texts]
-        self._begin(texts)
+        self._prefill(texts)
 
-    def _begin(self, texts: Sequence[Sequence[int]]) -> None:
-        """Read each text from its start at once, right-padded: what the padding writes lies after its place, hidden."""
+    def _prefill(self, texts: Sequence[Sequence[int]]) -> None:
+        """Read all texts at once, right-padded; the causal mask hides what the padding writes."""
         texts = [t[start:] for t, start in zip(texts, self.starts, strict=True)]
         self.lengths = [len(t) for t in texts]
         longest = max(self.lengths)
-        need = -(-(longest + self.more) // ROUND) * ROUND  # few sizes: what is compiled or recorded for one is kept
-        self.capacity = need if self.context is None else min(self.context, need)
-        # on a GPU prompts are of few lengths, so that reading one can be played too
-        wide = longest if self.desks is None else min(self.capacity, -(-longest // PROMPT) * PROMPT)
-        rows = torch.zeros(len(texts), wide, dtype=torch.long, device=self.device)
+        # few different sizes, so that compiled code and captured graphs are reused
+        capacity = -(-(longest + self.n_tokens) // CAPACITY_MULTIPLE) * CAPACITY_MULTIPLE
+        self.capacity = capacity if self.context is None else min(self.context, capacity)
+        padded = -(-longest // PROMPT_MULTIPLE) * PROMPT_MULTIPLE
+        width = longest if self.sessions is None else min(self.capacity, padded)
+        rows = torch.zeros(len(texts), width, dtype=torch.long, device=self.device)
         for row, text in zip(rows, texts, strict=True):
             row[: len(text)] = torch.tensor(text, device=self.device)
-        self.leave()
+        self.release()
         self.size = len(texts), self.capacity
-        found = None if self.desks is None else self.desks.pop(self.size, None)
-        self.desk = found or Desk(self.model.memory(*self.size))
-        self.memory = self.desk.memory
-        lengths, same = torch.tensor(self.lengths, device=self.device), min(self.lengths) == longest
-        # places are shared while all rows are equally long: one number instead of one a row
-        self.place = lengths[:1] if same else lengths[:, None]
-        if self.desks is not None:
-            self.logits = self.desk.recorded(wide, Opening(self.model, self.memory))(rows, lengths)
+        session = None if self.sessions is None else self.sessions.pop(self.size, None)
+        self.session = session or DecodeSession(self.model.memory(*self.size))
+        self.memory = self.session.memory
+        lengths, same_length = torch.tensor(self.lengths, device=self.device), min(self.lengths) == longest
+        # rows of equal length share their positions: one number instead of one per row
+        self.position = lengths[:1] if same_length else lengths[:, None]
+        if self.sessions is not None:
+            self.logits = self.session.get(width, Prefill(self.model, self.memory))(rows, lengths)
             return
-        ends = None if same else lengths
+        ends = None if same_length else lengths
         h = self.model(rows, pos=torch.arange(longest, device=self.device), memory=self.memory, lengths=ends)
         self.logits = self.model.logits(h[torch.arange(len(rows), device=self.device), lengths - 1])
 
-    def leave(self) -> None:
-        """Leave memory and recordings for the next text of this size."""
-        if self.desks is not None and self.desk.memory is not None:
-            self.desks[self.size] = self.desk
-            while len(self.desks) > DESKS:
-                self.desks.pop(next(iter(self.desks)))
+    def release(self) -> None:
+        """Return memory and graphs to the pool for the next texts of this size."""
+        if self.sessions is not None and self.session.memory is not None:
+            self.sessions[self.size] = self.session
+            while len(self.sessions) > MAX_SESSIONS:
+                self.sessions.pop(next(iter(self.sessions)))
 
     def read(self, texts: Sequence[Sequence[int]], tokens: Tensor) -> None:
-        """Read the last token of each text (B 1), and maybe guesses after it; a full context goes on with its half."""
+        """Read the last token of each text and optional guesses after it: B 1+guesses.
+
+        When the context is full, its last half is read again into an empty memory.
+        """
         if self.context is not None and max(self.lengths) >= self.capacity:
             half = max(1, self.context // 2)
             for row, (text, length) in enumerate(zip(texts, self.lengths, strict=True)):
                 if length >= self.capacity:
                     self.starts[row] = len(text) - half
-            self._begin(texts)
+            self._prefill(texts)
             return
-        places = self.place + torch.arange(tokens.shape[1], device=self.device)
-        self.logits = self.call(tokens, pos=places, memory=self.memory).flatten(0, 1)
-        self._move(1)
+        positions = self.position + torch.arange(tokens.shape[1], device=self.device)
+        self.logits = self.call(tokens, pos=positions, memory=self.memory).flatten(0, 1)
+        self._advance(1)
 
-    def _move(self, many: int) -> None:
-        self.place, self.lengths = self.place + many, [length + many for length in self.lengths]
+    def _advance(self, n_tokens: int) -> None:
+        self.position, self.lengths = self.position + n_tokens, [length + n_tokens for length in self.lengths]
 
-    def tokens(self, texts: Sequence[Sequence[int]], tokens: int, rows: Tensor, draw: Drawn) -> Iterator[Tensor]:
-        """One token (B) after the other, drawn with the rows' seeds; where it can be, many from one recording.
+    def generate(
+        self, texts: Sequence[Sequence[int]], n_tokens: int, seeds: Tensor, sampler: TokenSampler
+    ) -> Iterator[Tensor]:
+        """Yield one token per row (B) at a time; long stretches replay a captured graph.
 
-        The only text on a CPU is read with guesses of its next tokens; as many as are then drawn were read by that.
+        A single text on a CPU is read together with guesses of its next tokens: sampled tokens that equal their guess
+        need no further model call.
         """
-        echo = Echo() if len(texts) == 1 and self.device.type == "cpu" and repeatable(self.model) else None
+        single = len(texts) == 1 and self.device.type == "cpu"
+        lookup = PromptLookup() if single and has_repeatable_steps(self.model) else None
         n, guesses = 0, list[int]()
-        while n < tokens:
-            drawn = draw(self.logits, rows, n + torch.arange(1 + len(guesses), device=self.device))
+        while n < n_tokens:
+            sampled = sampler(self.logits, seeds, n + torch.arange(1 + len(guesses), device=self.device))
             if guesses:
-                right = [g == t for g, t in zip(guesses, drawn.tolist(), strict=False)] + [False]
-                drawn = drawn[: right.index(False) + 1]
-                self._move(len(drawn) - 1)
-            for chosen in drawn.split(len(texts)):
-                yield chosen
-            n += len(drawn) // len(texts)
-            many = min(tokens - n, self.capacity - max(self.lengths))
-            if many >= FEW and self.desks is not None:
-                steps = self.desk.recorded((draw, self.place.shape), Steps(self.call, self.memory, draw))
-                steps.start(chosen, self.place, torch.tensor(n, device=self.device), rows)
-                yield from steps.play(many)
-                n, chosen, self.place = n + many, steps.token.clone(), steps.place.clone()
-                self.lengths = [length + many for length in self.lengths]
-            if n < tokens:
-                guesses = echo(texts[0]) if echo and many > GUESSES else []
-                self.read(texts, torch.cat([chosen, chosen.new_tensor(guesses)]).view(len(texts), -1))
+                correct = [g == t for g, t in zip(guesses, sampled.tolist(), strict=False)] + [False]
+                sampled = sampled[: correct.index(False) + 1]
+                self._advance(len(sampled) - 1)
+            for token in sampled.split(len(texts)):
+                yield token
+            n += len(sampled) // len(texts)
+            n_steps = min(n_tokens - n, self.capacity - max(self.lengths))
+            if n_steps >= MIN_STEPS and self.sessions is not None:
+                loop = self.session.get(
+                    (sampler, self.position.shape), CapturedDecodeLoop(self.call, self.memory, sampler)
+                )
+                loop.start(token, self.position, torch.tensor(n, device=self.device), seeds)
+                yield from loop.replay(n_steps)
+                n, token, self.position = n + n_steps, loop.token.clone(), loop.position.clone()
+                self.lengths = [length + n_steps for length in self.lengths]
+            if n < n_tokens:
+                guesses = lookup(texts[0]) if lookup and n_steps > LOOKUP_TOKENS else []
+                self.read(texts, torch.cat([token, token.new_tensor(guesses)]).view(len(texts), -1))
 
 
-class Echo:
-    """Guesses that a text goes on as it did when its last two tokens stood together before."""
+class PromptLookup:
+    """Prompt-lookup decoding: guesses the tokens that followed the last occurrence of the text's last two tokens."""
 
     def __init__(self) -> None:
-        self.after: dict[tuple[int, int], int] = {}  # where a pair was last followed by something
-        self.known = 2
+        self.follower: dict[tuple[int, int], int] = {}  # token pair -> index of the token after its last occurrence
+        self.n_indexed = 2
 
     def __call__(self, text: Sequence[int]) -> list[int]:
-        """The next tokens, or none at all."""
-        for end in range(self.known, len(text)):
-            self.after[text[end - 2], text[end - 1]] = end
-        self.known = max(2, len(text))
-        start = self.after.get((text[-2], text[-1])) if len(text) > 1 else None
-        return [] if start is None else [text[start + i % (len(text) - start)] for i in range(GUESSES)]
+        """The guessed next tokens; empty without an earlier occurrence."""
+        for end in range(self.n_indexed, len(text)):
+            self.follower[text[end - 2], text[end - 1]] = end
+        self.n_indexed = max(2, len(text))
+        start = self.follower.get((text[-2], text[-1])) if len(text) > 1 else None
+        return [] if start is None else [text[start + i % (len(text) - start)] for i in range(LOOKUP_TOKENS)]

@@ -1,1 +1,1 @@
-"""Whole experiments made of train and use: choose a recipe, train, judge, report."""
+"""Training, comparing, auditing and reporting: the functions behind the verbs of the command line."""

@@ -1,4 +1,4 @@
-"""From what the user names (a file, a folder, a catalogue name, a recipe) to a resolved recipe, and why."""
+"""Resolve a recipe from data, a catalogue name or a recipe file, with the reason for the detected kind."""
 
 import hashlib
 import os
@@ -10,19 +10,22 @@ from pathlib import Path
 from harken import machine, recipe, registry
 from harken.data import catalogue
 from harken.data.cache import cache_folder
-from harken.data.detect.kinds import AS_TEXT, Guess, sniff
-from harken.data.maths.source import SCHEME, named
+from harken.data.detect.kinds import AS_TEXT, Detection, detect_kind
+from harken.data.maths.source import SCHEME, parse_problem_name
 from harken.data.text.source import TextSource
-from harken.errors import BadInput, how_to_go_on, near_name
+from harken.errors import BadInput
 from harken.events import Listener, silent
-from harken.recipe import Recipe, Settings
+from harken.files import replace_atomic
+from harken.recipe import Recipe, SettingsDict
+from harken.suggestions import resume_command, similar_path
 
-from .transfer import inherited
+from .transfer import inherited_settings
 
-LARGE = 8 << 20  # bytes; a text above this is learned in byte pairs, below it in characters
+LARGE = 8 << 20  # bytes; larger texts use byte pairs, smaller ones characters
+DEFAULTS = "default for this data"
 KIND = {"trees": "pairs"}
-LABELLED = {"table": "labels", "tags": "tags", "spans": "spans"}  # data with labels, and the recipe that suits it
-SUITS: dict[str, Settings] = {  # a tree is a long line, several times its sentence
+LABELLED = {"table": "labels", "tags": "tags", "spans": "spans"}  # kinds with labels, and their recipe
+KIND_SETTINGS: dict[str, SettingsDict] = {  # a tree is several times as long as its sentence
     "trees": {
         "task.metric": "bracket_f1",
         "task.grammar": "trees",
@@ -32,235 +35,263 @@ SUITS: dict[str, Settings] = {  # a tree is a long line, several times its sente
         "data.target_tokenizer": "symbol",
         "data.shared_vocab": False,
         "model.share_embeddings": False,
-        "model.positions": "learned",  # the n-th number looks at the n-th word
+        "model.positions": "learned",  # the n-th number attends to the n-th word
     }
 }
-NEEDS = {"data.caption": "captions", "data.group": "sets", "data.label": "table"}  # whose columns these are
-NEEDS |= {"data.source": "pairs", "data.target": "pairs"}
-LOOSE = {"text", "pairs", "table"}  # what a table with such columns may look like
-WRITTEN = ("pairs", "table", "tags")  # kinds of the catalogue whose files are text, if one insists
+COLUMN_KINDS = {"data.caption": "captions", "data.group": "sets", "data.label": "table"}  # the kind a column implies
+COLUMN_KINDS |= {"data.source": "pairs", "data.target": "pairs"}
+AMBIGUOUS = {"text", "pairs", "table"}  # kinds that such a column overrides
+TEXT_FILES = ("pairs", "table", "tags")  # kinds of the catalogue that can also be read as text
 PATHS = ("path", "train", "valid", "test", "mix")  # settings that name files
-SIDES = ("source", "target")  # they too where no other says what is read; else they are columns or languages
+SIDES = ("source", "target")  # files too if no other setting names the data; otherwise columns or languages
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """A resolved recipe, and what the data was taken for."""
+class RecipeChoice:
+    """A resolved recipe, and the detected kind of the data (None for a recipe file)."""
 
     recipe: Recipe
-    guess: Guess | None
+    detection: Detection | None
 
 
-def choose(what: str | None, settings: Settings | None = None, *, listen: Listener = silent) -> Chosen:
+def choose(what: str | None, settings: SettingsDict | None = None, *, listen: Listener = silent) -> RecipeChoice:
     """The recipe for this data or recipe file, with these settings on top."""
-    given = dict(settings or {})
-    on_top = (recipe.GIVEN, given)
+    overrides = dict(settings or {})
+    top = (recipe.OVERRIDE, overrides)
     if what is None:
-        return Chosen(recipe.resolve(on_top), None)
+        return RecipeChoice(recipe.resolve(top), None)
     if what.endswith(".toml"):
-        if not Path(what).exists():
-            raise BadInput(f"{what}: there is no such recipe; check the name{near_name(what)}")
-        read = recipe.read(Path(what))
-        names = PATHS if {"data.path", "data.train"} & (read.keys() | given.keys()) else PATHS + SIDES
-        if any(f"data.{name}" in given for name in names):
-            read.pop("data.sha256", None)  # the fingerprint of another text
-        if read.get("from", "none") != "none":  # a path of the file too
-            read["from"] = str(Path(what).parent / str(read["from"]))
-        return Chosen(_beside(what, names, recipe.resolve(*_begun(read | given), (what, read), on_top)), None)
-    # a name of both, such as stories, is the recipe where data is named, else the set of the catalogue
-    named = next((name for name in ("data.path", "data.train", "data.mix") if name in given), None)
-    if not Path(what).exists() and what in recipe.shipped_names() and (named or what not in catalogue.ENTRIES):
+        return RecipeChoice(_from_file(what, overrides), None)
+    # a recipe that shares its name with a catalogue entry is meant only if the settings name the data
+    data_setting = next((name for name in ("data.path", "data.train", "data.mix") if name in overrides), None)
+    is_recipe = what in recipe.shipped_names() and (data_setting or what not in catalogue.ENTRIES)
+    if not Path(what).exists() and is_recipe:
         shipped = recipe.shipped(what)
-        return Chosen(recipe.resolve((f"recipe {what}", shipped), *_begun(shipped | given), on_top), None)
-    if named:
-        way = f"leave one of them out; with {named}, name a recipe instead: harken train char {named}=..."
-        raise BadInput(f"{what}: {named} says too what is read; {way}")
-    entry = catalogue.ENTRIES.get(what) if _hidden(what) or not Path(what).exists() else None
-    if "data.kind" not in given and entry:
-        _refuse_unread(what, Guess(entry.kind, entry.what, {}, (AS_TEXT,) if entry.kind in WRITTEN else ()))
-    path = located(what, listen=listen)
-    kind, guess = _kind(what, path, given)
-    there = {} if what.startswith(SCHEME) else {"data.path": str(path)}
-    found = {"data.kind": kind, **there, **_found(what, kind, guess, listen)}
-    placed = given.get("model.kind", "transformer") == "transformer"
-    found |= {name: value for name, value in SUITS.get(guess.kind, {}).items() if placed or name != "model.positions"}
-    suits = entry.settings if entry and kind == entry.kind else {}
-    begun = _begun({"data.kind": kind} | given)
-    known = begun[0][1] | given if begun else given
-    ours = {**_template(kind, path, known), **suits, **_room(kind, dict(suits), known)}
-    layers = ("harken's choice for such data", ours), (what, found), *begun
-    return Chosen(recipe.resolve(*layers, on_top), guess)
+        return RecipeChoice(recipe.resolve((f"recipe {what}", shipped), *_inherited(shipped | overrides), top), None)
+    if data_setting:
+        fix = f"remove one of them, or name a recipe: harken train char {data_setting}=..."
+        raise BadInput(f"{what}: {data_setting} also names the data; {fix}")
+    entry = catalogue.ENTRIES.get(what) if _is_catalogue_name(what) or not Path(what).exists() else None
+    if "data.kind" not in overrides and entry:
+        alternatives = (AS_TEXT,) if entry.kind in TEXT_FILES else ()
+        _require_reader(what, Detection(entry.kind, entry.description, {}, alternatives))
+    path = find_data(what, listen=listen)
+    kind, detection = _kind(what, path, overrides)
+    path_setting = {} if what.startswith(SCHEME) else {"data.path": str(path)}
+    detected = {"data.kind": kind, **path_setting, **_detected_settings(what, kind, detection, listen)}
+    is_transformer = overrides.get("model.kind", "transformer") == "transformer"
+    special = KIND_SETTINGS.get(detection.kind, {})
+    detected |= {name: value for name, value in special.items() if is_transformer or name != "model.positions"}
+    entry_settings = entry.settings if entry and kind == entry.kind else {}
+    inherited = _inherited({"data.kind": kind} | overrides)
+    known = inherited[0][1] | overrides if inherited else overrides
+    context = _min_context(kind, dict(entry_settings), known)
+    defaults = {**_template(kind, path, known), **entry_settings, **context}
+    return RecipeChoice(recipe.resolve((DEFAULTS, defaults), (what, detected), *inherited, top), detection)
 
 
-def _begun(said: Settings) -> list[tuple[str, Settings]]:
-    """The layer of what a recipe that says this takes over from the run it begins from; none, if from none."""
-    start, kind = str(said.get("from", "none")), str(said.get("data.kind", "text"))
-    return [] if start == "none" else [(f"from {start}", inherited(start, kind, said))]
+def _from_file(what: str, overrides: SettingsDict) -> Recipe:
+    """The recipe of a TOML file; its relative paths start at its folder."""
+    if not Path(what).exists():
+        raise BadInput(f"{what}: there is no such recipe; check the name{similar_path(what)}")
+    settings = recipe.read(Path(what))
+    names = PATHS if {"data.path", "data.train"} & (settings.keys() | overrides.keys()) else PATHS + SIDES
+    if any(f"data.{name}" in overrides for name in names):
+        settings.pop("data.sha256", None)  # the checksum of other data
+    if settings.get("from", "none") != "none":
+        settings["from"] = str(Path(what).parent / str(settings["from"]))
+    layers = *_inherited(settings | overrides), (what, settings), (recipe.OVERRIDE, overrides)
+    return _relative_to_file(what, names, recipe.resolve(*layers))
 
 
-def _kind(what: str, path: Path, given: Settings) -> tuple[str, Guess]:
-    """The kind of the data: the one that was named, or that a named column needs, else the one it looks like; why."""
+def _inherited(settings: SettingsDict) -> list[tuple[str, SettingsDict]]:
+    """The layer of settings inherited from the run in `from`, if there is one."""
+    run, kind = str(settings.get("from", "none")), str(settings.get("data.kind", "text"))
+    return [] if run == "none" else [(f"from {run}", inherited_settings(run, kind, settings))]
+
+
+def _kind(what: str, path: Path, overrides: SettingsDict) -> tuple[str, Detection]:
+    """The kind of the data: the one that is set, the one a set column implies, or the detected one; with its reason."""
     if what.startswith(SCHEME):
-        return "maths", Guess("maths", "examples are drawn, not read", {"data.operation": named(what)}, (), named=True)
-    if "data.kind" in given:
-        kind = str(given["data.kind"])
-        recipe.resolve((recipe.GIVEN, {"data.kind": kind}))  # refuses a kind that is none
-        try:  # a plug-in may read what harken does not know
-            guess = sniff(path)
-        except BadInput:
-            return kind, Guess(kind, "as data.kind says", {}, (), named=True)
-        return kind, guess if kind == KIND.get(guess.kind, guess.kind) else _named(kind, "data.kind", guess)
-    guess = sniff(path)
-    for name, kind in NEEDS.items():
-        if name in given and guess.kind in LOOSE and name[5:] not in registry.find("data", guess.kind).model_fields:
-            if name == "data.label" and "data.group" in given:  # pairs have a group too, but no label
+        operation = {"data.operation": parse_problem_name(what)}
+        return "maths", Detection("maths", "examples are generated", operation, (), user_specified=True)
+    if "data.kind" in overrides:
+        kind = str(overrides["data.kind"])
+        recipe.resolve((recipe.OVERRIDE, {"data.kind": kind}))  # raises for an unknown kind
+        try:
+            detection = detect_kind(path)
+        except BadInput:  # a plug-in may read it
+            return kind, Detection(kind, "set by data.kind", {}, (), user_specified=True)
+        same = kind == KIND.get(detection.kind, detection.kind)
+        return kind, detection if same else _overridden(kind, "data.kind", detection)
+    detection = detect_kind(path)
+    for name, kind in COLUMN_KINDS.items():
+        if name not in overrides or detection.kind not in AMBIGUOUS:
+            continue
+        if name[5:] not in registry.find_kind("data", detection.kind).model_fields:
+            if name == "data.label" and "data.group" in overrides:  # pairs have a group, but no label
                 name, kind = "data.group", "sets"
-            return kind, _named(kind, name, guess)
-    _refuse_unread(what, guess)
-    return KIND.get(guess.kind, guess.kind), guess
+            return kind, _overridden(kind, name, detection)
+    _require_reader(what, detection)
+    return KIND.get(detection.kind, detection.kind), detection
 
 
-def _named(kind: str, setting: str, guess: Guess) -> Guess:
-    """What is told where a setting overrules what the data looks like."""
-    return Guess(kind, f"as {setting} says; it looks like {guess.kind}: {guess.reason}", {}, (), named=True)
+def _overridden(kind: str, setting: str, detection: Detection) -> Detection:
+    """The detection where a setting overrides it."""
+    reason = f"set by {setting}; detected as {detection.kind}: {detection.reason}"
+    return Detection(kind, reason, {}, (), user_specified=True)
 
 
-def _refuse_unread(what: str, guess: Guess) -> None:
-    """Refuse data of a kind that has no reader, and text that is one column among others."""
-    kind, known = KIND.get(guess.kind, guess.kind), registry.names("data")
-    if kind not in known:
-        why = f"this harken has no reader for {kind} yet; it reads {', '.join(known)}"
-    elif kind == "text" and not guess.plain:
-        column = guess.settings["data.text"]
-        why = f"this harken reads plain text; write column {column!r} out as one (of JSONL: jq -r .{column})"
+def _require_reader(what: str, detection: Detection) -> None:
+    """Raise for data of a kind without a reader, and for a table with one text column among others."""
+    kind, readable = KIND.get(detection.kind, detection.kind), registry.kind_names("data")
+    if kind not in readable:
+        problem = f"harken has no reader for {kind}; it reads {', '.join(readable)}"
+    elif kind == "text" and not detection.is_plain_text:
+        column = detection.settings["data.text"]
+        problem = f"harken reads plain text; write column {column!r} to a text file (of JSONL: jq -r .{column})"
     else:
         return
-    as_text = kind == "text" or any(other == "text" for other, _ in guess.others)
-    way = ". To take it for text all the same: data.kind=text" if as_text else ""
-    raise BadInput(f"{what}: this is {guess.kind} ({guess.reason}), and {why}{way}")
+    as_text = kind == "text" or any(name == "text" for name, _ in detection.alternatives)
+    fix = ". To read it as text: data.kind=text" if as_text else ""
+    raise BadInput(f"{what}: detected as {detection.kind} ({detection.reason}), but {problem}{fix}")
 
 
-def _beside(file: str, names: tuple[str, ...], found: Recipe) -> Recipe:
-    """The same recipe with the relative paths that its file gives under these names seen from the file's folder."""
-    home, data = Path(file).parent, found.data
-    said = [name for name in names if found.origins.get(f"data.{name}") == file]
-    given = {name: value for name in said if isinstance(value := getattr(data, name), str | dict)}
-    moved = {
-        name: str(home / value) if isinstance(value, str) else {str(home / path): w for path, w in value.items()}
-        for name, value in given.items()
+def _relative_to_file(file: str, names: tuple[str, ...], resolved: Recipe) -> Recipe:
+    """The recipe with the relative paths of its file resolved against the folder of the file."""
+    folder, data = Path(file).parent, resolved.data
+    own = {
+        name: value for name in names if resolved.origins.get(f"data.{name}") == file for value in [vars(data)[name]]
     }
-    return replace(found, data=data.model_copy(update=moved))
+    moved = {
+        name: str(folder / value) if isinstance(value, str) else {str(folder / path): w for path, w in value.items()}
+        for name, value in own.items()
+        if isinstance(value, str | dict)
+    }
+    return replace(resolved, data=data.model_copy(update=moved))
 
 
-def _found(what: str, kind: str, guess: Guess, listen: Listener) -> Settings:
-    """The settings found in the data; one that its reader does not have is left aside, and that is said."""
-    found, fields = guess.settings, registry.find("data", kind).model_fields
-    for key in (aside := [key for key in found if key.partition(".")[2] not in fields]):
-        why = f"but the reader of {kind} has no such setting; the data is read as it is"
-        listen("notice", text=f"{what}: {key}={recipe.as_toml(found[key])} would fit, {why}")
-    return {key: value for key, value in found.items() if key not in aside}
+def _detected_settings(what: str, kind: str, detection: Detection, listen: Listener) -> SettingsDict:
+    """The detected settings that the reader has; the others are reported."""
+    settings, fields = detection.settings, registry.find_kind("data", kind).model_fields
+    for key in (unknown := [key for key in settings if key.partition(".")[2] not in fields]):
+        value = recipe.to_toml_value(settings[key])
+        listen("notice", text=f"{what}: ignored {key}={value}: the reader of {kind} has no such setting")
+    return {key: value for key, value in settings.items() if key not in unknown}
 
 
-def _template(kind: str, path: Path, given: Settings) -> Settings:
-    """The settings that suit such data: a recipe that comes with harken, by its tokens or by its model."""
+def _template(kind: str, path: Path, overrides: SettingsDict) -> SettingsDict:
+    """The settings of the shipped recipe for this data, by its tokenizer or its model."""
     if kind == "pairs":
-        model = str(given.get("model.kind", "transformer"))
-        if model in ("gru", "lstm"):  # a recurrent rung with a cell of its own
-            return {k: v for k, v in recipe.shipped("pairs-rnn").items() if k != "model.cell"}
-        if (name := f"pairs-{model}") in recipe.shipped_names():
-            return recipe.shipped(name)
-        every = recipe.shipped("translate")
-        if model != "transformer":
-            return {k: v for k, v in every.items() if not k.startswith("model.")}
-        gpu = machine.pick_device(str(given.get("train.device", "auto"))).type == "cuda"
-        return every | {"task.packed": gpu and not given.get("data.bpe_dropout")}  # one shape, so one recording
+        return _pairs_template(overrides)
     if (name := LABELLED.get(kind, kind)) in recipe.shipped_names():
-        own_model = registry.find("data", kind).model
-        model, every = str(given.get("model.kind", own_model)), recipe.shipped(name)
-        if (own := f"{name}-{model}") in recipe.shipped_names():
-            return recipe.shipped(own)
-        same = model == own_model  # the shape of another model is its own, but for the longest text it reads
-        return {k: v for k, v in every.items() if same or not k.startswith("model.") or k == "model.context"}
+        default_model = registry.find_kind("data", kind).model
+        model, settings = str(overrides.get("model.kind", default_model)), recipe.shipped(name)
+        if (specific := f"{name}-{model}") in recipe.shipped_names():
+            return recipe.shipped(specific)
+        same = model == default_model  # another model keeps its own sizes, except for the context
+        return {k: v for k, v in settings.items() if same or not k.startswith("model.") or k == "model.context"}
     if kind != "text":
         return {}
-    tokens, model = str(given.get("data.tokenizer", _tokens(path))), str(given.get("model.kind", "gpt"))
-    name = tokens if model == "gpt" else model
-    return {"data.tokenizer": tokens, **(recipe.shipped(name) if name in recipe.shipped_names() else {})}
+    tokenizer = str(overrides.get("data.tokenizer", _default_tokenizer(path)))
+    model = str(overrides.get("model.kind", "gpt"))
+    name = tokenizer if model == "gpt" else model
+    return {"data.tokenizer": tokenizer, **(recipe.shipped(name) if name in recipe.shipped_names() else {})}
 
 
-def _room(kind: str, suits: Settings, given: Settings) -> Settings:
-    """A context that holds the longest sentence of a set of the catalogue, if that is more than the model's own."""
-    longest = suits.get("data.max_length")
-    if kind != "pairs" or not isinstance(longest, int) or "data.max_length" in given:
+def _pairs_template(overrides: SettingsDict) -> SettingsDict:
+    """The settings of the shipped recipe for pairs with this model."""
+    model = str(overrides.get("model.kind", "transformer"))
+    if model in ("gru", "lstm"):  # the recurrent recipe with another cell
+        return {k: v for k, v in recipe.shipped("pairs-rnn").items() if k != "model.cell"}
+    if (name := f"pairs-{model}") in recipe.shipped_names():
+        return recipe.shipped(name)
+    settings = recipe.shipped("translate")
+    if model != "transformer":
+        return {k: v for k, v in settings.items() if not k.startswith("model.")}
+    gpu = machine.pick_device(str(overrides.get("train.device", "auto"))).type == "cuda"
+    return settings | {"task.packed": gpu and not overrides.get("data.bpe_dropout")}  # one shape: one CUDA graph
+
+
+def _min_context(kind: str, entry_settings: SettingsDict, overrides: SettingsDict) -> SettingsDict:
+    """A context for the longest sentence of a catalogue entry, if it exceeds the default of the model."""
+    max_length = entry_settings.get("data.max_length")
+    if kind != "pairs" or not isinstance(max_length, int) or "data.max_length" in overrides:
         return {}
-    context = registry.find("model", str(given.get("model.kind", "transformer")), " of pairs").model_fields.get(
-        "context"
-    )
-    own = context and context.default
-    return {"model.context": longest + 1} if isinstance(own, int) and longest >= own else {}
+    model = registry.find_kind("model", str(overrides.get("model.kind", "transformer")), " of pairs")
+    field = model.model_fields.get("context")
+    default = field and field.default
+    return {"model.context": max_length + 1} if isinstance(default, int) and max_length >= default else {}
 
 
-def located(what: str, *, listen: Listener = silent) -> Path:
-    """The path of the data, as it was named: stdin is kept in the cache, a catalogue name is fetched."""
+def find_data(what: str, *, listen: Listener = silent) -> Path:
+    """The path of the data. Standard input is copied to the cache; a catalogue entry is downloaded."""
     if what == "-":
-        return _stdin()
+        return _copy_stdin()
     path = Path(what)
     if what.startswith(SCHEME):
-        return Path(SCHEME + named(what))
-    if what and not _hidden(what) and (path.exists() or path.is_symlink()):
-        if (path / "harken.json").exists() or (path / "checkpoints").exists():
-            if not (path / "recipe.toml").exists():
-                raise BadInput(f"{what}: this is a run without its recipe.toml; take it from a copy, or train again")
-            again = f"repeat it with: harken train {shlex.quote(str(path / 'recipe.toml'))}"
-            raise BadInput(f"{what}: this is a run, not data; {how_to_go_on(path)}; or {again}")
-        if (path / ".lock").exists() and all(p.name.startswith(".") for p in path.iterdir()):
-            raise BadInput(f"{what}: a training that ended before its first step; begin it again with its data")
+        return Path(SCHEME + parse_problem_name(what))
+    if what and not _is_catalogue_name(what) and (path.exists() or path.is_symlink()):
+        _require_data(path)
         return path
-    if what in catalogue.names():
+    if what in catalogue.ENTRIES:
         return catalogue.fetch(what, listen=listen).path
     if "=" in what:
-        way = f"name the data or a recipe before it, as in: harken train translate {what}"
-        raise BadInput(f"{what}: a setting stands where the data is named; {way}")
-    accepted = "there is no such file, folder, catalogue name (harken data) or recipe"
-    near = near_name(what, [*catalogue.names(), *recipe.shipped_names()])
-    raise BadInput(f"{what or repr(what)}: {accepted}; check the name{near}")
+        fix = f"put the data or a recipe before it, as in: harken train translate {what}"
+        raise BadInput(f"{what}: a setting where the data is expected; {fix}")
+    problem = "there is no such file, folder, catalogue entry (harken data) or recipe"
+    suggestion = similar_path(what, [*catalogue.ENTRIES, *recipe.shipped_names()])
+    raise BadInput(f"{what or repr(what)}: {problem}; check the name{suggestion}")
 
 
-def _hidden(what: str) -> bool:
-    """Whether a set of the catalogue is meant, though a comparison was written to a folder of the same name."""
+def _require_data(path: Path) -> None:
+    """Raise if the path is a run folder."""
+    if (path / "harken.json").exists() or (path / "checkpoints").exists():
+        if not (path / "recipe.toml").exists():
+            raise BadInput(f"{path}: a run folder without recipe.toml; restore the file or train again")
+        repeat = f"repeat it with: harken train {shlex.quote(str(path / 'recipe.toml'))}"
+        raise BadInput(f"{path}: a run folder, not data; {resume_command(path)}; or {repeat}")
+    if (path / ".lock").exists() and all(p.name.startswith(".") for p in path.iterdir()):
+        raise BadInput(f"{path}: a run that stopped before its first step; train again from its data")
+
+
+def _is_catalogue_name(what: str) -> bool:
+    """Whether a catalogue entry is meant although a comparison was written to a folder of the same name."""
     return what in catalogue.ENTRIES and (Path(what) / "compare.json").is_file()
 
 
-def _stdin() -> Path:
-    """Standard input as a file: it is read once, and a run must be repeatable."""
-    digest, home = hashlib.sha256(), cache_folder("stdin")
-    partial = home / f".tmp-{os.getpid()}"
+def _copy_stdin() -> Path:
+    """Standard input as a file: it can be read only once, and a run must be repeatable."""
+    digest, folder = hashlib.sha256(), cache_folder("stdin")
+    partial = folder / f".tmp-{os.getpid()}"
     with partial.open("wb") as file:
         while block := sys.stdin.buffer.read(1 << 20):
             digest.update(block)
             file.write(block)
     if not partial.stat().st_size:
         partial.unlink()
-        raise BadInput("stdin: there is nothing in it; give it a text: harken train - < my.txt")
-    return partial.replace(home / f"{digest.hexdigest()[:16]}.txt")
+        raise BadInput("stdin: it is empty; pipe a text into it: harken train - < my.txt")
+    path = folder / f"{digest.hexdigest()[:16]}.txt"
+    replace_atomic(partial, path)
+    return path
 
 
-def _tokens(path: Path) -> str:
-    """Words if the text is marked as words (<unk> as in Lab 01's data), characters if it is short, else byte pairs."""
-    found = TextSource().files(path)
-    for file in found[:3]:
-        with file.open("rb") as opened:
-            if b" <unk> " in opened.read(1 << 16):
+def _default_tokenizer(path: Path) -> str:
+    """Words for a text with <unk> marks (as in Lab 01), characters for a short text, else byte pairs."""
+    files = TextSource().files(path)
+    for file in files[:3]:
+        with file.open("rb") as stream:
+            if b" <unk> " in stream.read(1 << 16):
                 return "word"
-    return "bpe" if sum(f.stat().st_size for f in found) > LARGE else "char"
+    return "bpe" if sum(f.stat().st_size for f in files) > LARGE else "char"
 
 
-def run_name(what: str | None, given: Settings) -> str:
-    """The name of a run: that of its data, without folder and ending; of its recipe, where that names no data."""
-    layers = [given]
+def run_name(what: str | None, settings: SettingsDict) -> str:
+    """The default name of a run: the stem of its data path, or of its recipe."""
+    layers = [settings]
     if what is not None and what.endswith(".toml") and Path(what).exists():
         layers.append(recipe.read(Path(what)))
     elif what is not None and (Path(what).exists() or what not in recipe.shipped_names()):
         layers = [{"data.path": "stdin" if what == "-" else what.removeprefix(SCHEME)}]
-    paths = [str(settings[key]) for settings in layers for key in ("data.path", "data.train") if key in settings]
+    paths = [str(layer[key]) for layer in layers for key in ("data.path", "data.train") if key in layer]
     return Path(os.path.abspath(paths[0] if paths else what or "run")).stem or "run"

@@ -1,37 +1,37 @@
-"""What a training would need, before it is begun: weights, memory, minutes, energy."""
+"""Estimate the resources of a training before it starts: parameters, memory, time, energy."""
 
 from typing import Any
 
 from harken import machine, run_folder
 from harken.events import Listener, silent
 from harken.recipe import Recipe
-from harken.training.loop import as_before
-from harken.training.resource_estimate import forecast
+from harken.training.loop import restore_torch_state
+from harken.training.resource_estimate import estimate_resources
 
 from .train import prepare
 
 PROBE_SECONDS = 3.0
 
 
-@as_before()
+@restore_torch_state()
 def estimate(recipe: Recipe, *, listen: Listener = silent) -> dict[str, Any]:
-    """Open the data, build the model, count its memory, time a few steps; nothing is kept."""
+    """Load the data, build the model, count its memory and time a few steps. Nothing is written."""
 
-    def hear(event: str, /, **facts: Any) -> None:
-        if event != "data":  # the estimate says it better
+    def forward(event: str, /, **facts: Any) -> None:
+        if event != "data":  # the estimate contains these facts
             listen(event, **facts)
 
-    opened, trainer = prepare(recipe, hear)
-    facts = opened.facts()
+    dataset, trainer = prepare(recipe, forward)
+    facts = dataset.facts()
     tokens = facts[unit := facts.get("unit", "tokens")]["train"]
-    steps, predicted = forecast(trainer, PROBE_SECONDS)
-    here = machine.describe(trainer.device)
+    steps, predicted = estimate_resources(trainer, PROBE_SECONDS)
+    device = machine.describe(trainer.device)
     return {
-        "parameters": run_folder.size(trainer.model),
-        "tokens": sum(tokens.values()) if isinstance(tokens, dict) else tokens,  # of both sides of pairs
-        "unit": unit,  # what the tokens are, where they are none
+        "parameters": run_folder.count_parameters(trainer.model),
+        "tokens": sum(tokens.values()) if isinstance(tokens, dict) else tokens,  # pairs: source and target
+        "unit": unit,
         "steps": steps,
         "minutes": predicted["seconds"] / 60,
         **{name: predicted[name] for name in ("kwh", "energy_source", "memory_mib")},
-        "machine": f"{here['cpu']}, {here['cores']} cores" if trainer.device.type == "cpu" else str(here["gpu"]),
+        "machine": f"{device['cpu']}, {device['cores']} cores" if trainer.device.type == "cpu" else str(device["gpu"]),
     }

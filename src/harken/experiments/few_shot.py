@@ -1,6 +1,6 @@
-"""A row of a comparison that learns nothing: the run that others begin from is asked with a prompt (transfer=4-shot).
+"""Few-shot rows of a comparison (transfer=4-shot): a prompted language model instead of a training.
 
-It is judged on the same texts as the others, and its seed draws the examples that it is shown.
+The model is evaluated on the same texts as the trained ones; its seed draws the examples in the prompt.
 """
 
 from pathlib import Path
@@ -9,37 +9,38 @@ from typing import Any
 from harken import run_folder
 from harken.errors import BadSetting
 from harken.events import Listener
-from harken.inference.prompt_eval import Prompt, by_prompt, opened
+from harken.inference.prompt_eval import FewShotPrompt, evaluate_prompt, load_task
 from harken.inference.run import load
 from harken.recipe import Recipe
-from harken.training import cost as meter
+from harken.tasks.classify import ClassifySettings
+from harken.training import cost as training_cost
 
 from . import transfer
 
-FOUND = "asked.json"
+OUTPUT_FILE = "few_shot.json"
 
 
-def prompt_of(recipe: Recipe) -> Prompt:
-    """The prompt of a recipe; one that has none, or no run to be asked, is refused."""
-    said = f"transfer = {recipe.start.transfer!r}"
+def prompt_from_recipe(recipe: Recipe) -> FewShotPrompt:
+    """The prompt of a recipe; raises if it has no prompt or no run."""
+    setting = f"transfer = {recipe.start.transfer!r}"
     if recipe.start.run is None:
-        raise BadSetting(f"{said}: of which run? Say it with from=runs/NAME")
-    if not hasattr(recipe.task, "prompt"):
-        raise BadSetting(f"{said}: a prompt is compared on texts with labels; this data is {recipe.data.kind}")
+        raise BadSetting(f"{setting}: needs from=runs/NAME")
+    if not isinstance(recipe.task, ClassifySettings):
+        raise BadSetting(f"{setting}: a prompt needs texts with labels; this data is {recipe.data.kind}")
     if recipe.task.prompt is None:
-        raise BadSetting(f"{said}: with which prompt? Say it with task.prompt='Review: {{text}} Sentiment:'")
-    return Prompt(recipe.task.prompt, recipe.start.shots or 0, recipe.train.seed, recipe.task.labels)
+        raise BadSetting(f"{setting}: needs a prompt, such as task.prompt='Review: {{text}} Sentiment:'")
+    return FewShotPrompt(recipe.task.prompt, recipe.start.shots or 0, recipe.train.seed, recipe.task.labels)
 
 
-def by_asking(recipe: Recipe, folder: Path, listen: Listener) -> dict[str, Any]:
-    """What came of asking, and what it cost, as of a training; one that is finished is only read."""
-    if (folder / FOUND).is_file():
-        found: dict[str, Any] = run_folder.read_json(folder / FOUND)
-        return found
-    prompt, model = prompt_of(recipe), load(str(recipe.start.run), device=recipe.train.device)
-    task, _ = opened(recipe, None, listen, transfer.words(recipe))
-    with meter.Meter(device=model.device) as metered:
-        scores = {split: by_prompt(model, task, split, prompt, listen) for split in task.splits}
+def evaluate_few_shot(recipe: Recipe, folder: Path, listen: Listener) -> dict[str, Any]:
+    """Facts and cost of a prompted evaluation, as of a training; a finished one is read from its folder."""
+    if (folder / OUTPUT_FILE).is_file():
+        stored: dict[str, Any] = run_folder.read_json(folder / OUTPUT_FILE)
+        return stored
+    prompt, model = prompt_from_recipe(recipe), load(str(recipe.start.run), device=recipe.train.device)
+    task, _ = load_task(recipe, None, listen, transfer.inherited_processor(recipe))
+    with training_cost.Meter(device=model.device) as meter:
+        scores = {split: evaluate_prompt(model, task, split, prompt, listen) for split in task.splits}
     facts = {
         "name": folder.name,
         "kind": recipe.model.kind,
@@ -51,7 +52,7 @@ def by_asking(recipe: Recipe, folder: Path, listen: Listener) -> dict[str, Any]:
         "parts": {split: score.parts for split, score in scores.items()},
         "baseline": {split: task.baselines(split) for split in task.splits},
     }
-    cost = meter.cost(metered.reading(), tokens=0, flops_per_token=0.0) | {"flops": None}  # those of a training
+    cost = training_cost.cost(meter.reading(), tokens=0, flops_per_token=0.0) | {"flops": None}  # no training FLOPs
     folder.mkdir(parents=True, exist_ok=True)
-    run_folder.write_json(folder / FOUND, {"facts": facts, "cost": cost})
+    run_folder.write_json(folder / OUTPUT_FILE, {"facts": facts, "cost": cost})
     return {"facts": facts, "cost": cost}

@@ -1,8 +1,8 @@
-"""What one run learned, as the beginning of another: its shape, its words, its weights.
+"""Transfer from a trained run: its architecture, its tokenizer and its weights.
 
-`from = "runs/x"` in a recipe takes all three. transfer = finetune: every weight goes on learning; frozen: the body
-stays as it is and only its head learns; scratch: the same shape and words with weights by chance, to see what those
-that were learned are worth; 4-shot: nothing is learned, a language model is asked (asking.py).
+`from = "runs/x"` in a recipe takes all three. transfer=finetune trains all weights; frozen trains only the head;
+scratch keeps architecture and tokenizer but initializes the weights anew, as a control; 4-shot trains nothing and
+evaluates a language model with a prompt (few_shot.py).
 """
 
 from dataclasses import replace
@@ -13,110 +13,113 @@ from torch import nn
 
 from harken import recipe as recipes
 from harken import registry, run_folder
+from harken.data.labelled.examples import TokenLabelProcessor
 from harken.errors import BadInput, BadSetting
-from harken.recipe import Recipe, Settings, Start
+from harken.files import sha256_of
+from harken.models import Model
+from harken.recipe import InitialWeights, Recipe, SettingsDict
 
 WEIGHTS = "model.safetensors"
-INHERITED = ("tokenizer", "lowercase")  # settings of the data that tell how its words were made
-FREE = ("dropout", "head_dropout", "pool", "context", "size")  # settings of a model that change no weight's meaning
-RATES = {"finetune": 0.04, "frozen": 4.0, "scratch": 0.1}  # over the width d: how fast labels are learned
+INHERITED = ("tokenizer", "lowercase")  # data settings that determine the token ids
+FREE = ("dropout", "head_dropout", "pool", "context", "size")  # model settings that may differ from the run
+RATES = {"finetune": 0.04, "frozen": 4.0, "scratch": 0.1}  # learning rate for labels, times the width d
 
 
-def inherited(folder: str, data: str, given: Settings) -> Settings:
-    """What a recipe for this kind of data takes over from a run."""
-    own, source = _recipe(folder), registry.find("data", data)
-    kind = own.model.kind
-    if str(given.get("model.kind", kind)) != kind:
-        raise BadSetting(f"model.kind = {given['model.kind']!r}: from={folder} is a {kind}; leave one of them out")
-    of = getattr(source, "of", "")
-    if kind not in registry.names("model", of):
-        able = ", ".join(registry.names("model", of))
-        raise BadSetting(f"from = {folder!r}: a {kind} has no head for {data}; take a run of {able}")
-    shape, said = registry.find("model", kind, of).model_fields, own.settings()
-    taken = {k: v for k, v in said.items() if k.startswith("model.") and k.partition(".")[2] in shape}
-    if "pool" in shape:
-        taken |= _pace(own.model.d, str(given.get("transfer", Start.transfer)))
-    return taken | {
-        f"data.{name}": said[f"data.{name}"]
+def inherited_settings(folder: str, data: str, settings: SettingsDict) -> SettingsDict:
+    """The settings that a recipe for this kind of data inherits from a run."""
+    recipe, source = _recipe(folder), registry.find_kind("data", data)
+    kind = recipe.model.kind
+    if str(settings.get("model.kind", kind)) != kind:
+        raise BadSetting(f"model.kind = {settings['model.kind']!r}: from={folder} is a {kind}; remove one of them")
+    family = getattr(source, "model_group", "")
+    if kind not in registry.kind_names("model", family):
+        supported = ", ".join(registry.kind_names("model", family))
+        raise BadSetting(f"from = {folder!r}: a {kind} has no head for {data}; use a run of {supported}")
+    fields, run_settings = registry.find_kind("model", kind, family).model_fields, recipe.settings()
+    inherited = {k: v for k, v in run_settings.items() if k.startswith("model.") and k.partition(".")[2] in fields}
+    if "pool" in fields:
+        inherited |= _schedule(recipe.model.d, str(settings.get("transfer", InitialWeights.transfer)))
+    return inherited | {
+        f"data.{name}": run_settings[f"data.{name}"]
         for name in INHERITED
-        if f"data.{name}" in said and name in source.model_fields
+        if f"data.{name}" in run_settings and name in source.model_fields
     }
 
 
-def _pace(d: int, transfer: str) -> Settings:
-    """How labels are learned from here: what is known is lost by large steps, and a head alone needs larger ones."""
+def _schedule(d: int, transfer: str) -> SettingsDict:
+    """Learning rate and schedule for labels: small steps for pretrained weights, larger ones for a head alone."""
     rate = {"train.lr": round(RATES[transfer] / d, 6)} if transfer in RATES else {}
     return rate | {"train.warmup": 0.1, "train.schedule": "linear", "train.weight_decay": 0.01}
 
 
-def words(recipe: Recipe) -> Any:
-    """The tokens of the run that is begun from, whose shape this recipe must have; None where there is none.
+def inherited_processor(recipe: Recipe) -> Any:
+    """The processor of the run in `from`, after a check that the architectures agree; None without such a run.
 
-    Labels belong to the head, which begins anew: those of the data at hand are asked for, not those of the run.
+    Labels belong to the head, which is new: of a run with labels only the tokenizer is inherited.
     """
     if recipe.start.run is None:
         return None
-    own = _recipe(recipe.start.run)
-    for name in {*type(own.model).model_fields} & {*type(recipe.model).model_fields}.difference(FREE):
-        had, asked = (getattr(each.model, name) for each in (own, recipe))
-        if had != asked and recipe.start.transfer != "scratch":
-            why = f"from={recipe.start.run} has {had!r}, and its weights mean nothing otherwise"
-            raise BadSetting(f"model.{name} = {asked!r}: {why}; leave it out, or set transfer=scratch")
-    found = own.data.words(Path(recipe.start.run))
-    return found.tokenizer if "pool" in type(own.model).model_fields and hasattr(found, "tokenizer") else found
+    run_recipe = _recipe(recipe.start.run)
+    run_fields, fields = vars(run_recipe.model), vars(recipe.model)
+    for name in run_fields.keys() & fields.keys() - {*FREE}:
+        if run_fields[name] != fields[name] and recipe.start.transfer != "scratch":
+            problem = f"from={recipe.start.run} has {run_fields[name]!r}, and its weights fit only that"
+            raise BadSetting(f"model.{name} = {fields[name]!r}: {problem}; remove it, or set transfer=scratch")
+    processor = run_recipe.data.load_processor(Path(recipe.start.run))
+    has_head = "pool" in type(run_recipe.model).model_fields
+    return processor.tokenizer if has_head and isinstance(processor, TokenLabelProcessor) else processor
 
 
-def begin(model: nn.Module, recipe: Recipe, *, weights: bool = True) -> None:
-    """Give the model's body its first weights, unless a checkpoint will; hold those that shall not learn."""
-    start, body = recipe.start, getattr(model, "body", model)
+def init_from_run(model: Model, recipe: Recipe, *, weights: bool = True) -> None:
+    """Load the weights of the run in `from` into the body of the model, unless weights=False; freeze it if set."""
+    start, body = recipe.start, model.backbone
     if start.shots is not None:
-        way = "judge it with harken compare, or with harken eval RUN DATA --prompt"
-        raise BadSetting(f"transfer = {start.transfer!r}: a prompt learns nothing; {way}")
+        fix = "evaluate it with harken compare, or with harken eval RUN DATA --prompt"
+        raise BadSetting(f"transfer = {start.transfer!r}: a prompt is not trained; {fix}")
     if recipe.train.unfreeze_last and (start.run is None or start.transfer != "frozen"):
-        raise BadSetting(
-            "train.unfreeze_last: nothing is frozen; set from=runs/NAME and transfer=frozen, or leave it out"
-        )
+        fix = "set from=runs/NAME and transfer=frozen, or remove it"
+        raise BadSetting(f"train.unfreeze_last: no weights are frozen; {fix}")
     if start.run is None:
         return
     if start.transfer == "frozen" and body is model:
-        raise BadSetting("transfer = 'frozen': this model has no head that could learn alone; take finetune")
+        raise BadSetting("transfer = 'frozen': this model has no separate head to train; use transfer=finetune")
     if weights and start.transfer != "scratch":
         _load(body, start)
     if start.transfer == "frozen":
         body.requires_grad_(False)
-        _thaw(body, recipe.train.unfreeze_last)
+        _unfreeze(body, recipe.train.unfreeze_last)
 
 
-def _load(body: nn.Module, start: Start) -> None:
+def _load(body: nn.Module, start: InitialWeights) -> None:
     path = Path(str(start.run)) / WEIGHTS
-    if start.sha256 not in (None, run_folder.sha256(path)):
-        way = f"bring those back, or begin anew: from={start.run}"
-        raise BadInput(f"{path}: these are not the weights that this recipe began from (the SHA-256 differs); {way}")
-    own = {name.removeprefix("body."): t for name, t in run_folder.read_tensors(path).items()}
+    if start.sha256 not in (None, sha256_of(path)):
+        fix = f"restore them, or start from the new ones: from={start.run}"
+        raise BadInput(f"{path}: not the weights that this recipe started from (SHA-256 mismatch); {fix}")
+    tensors = {name.removeprefix("body."): t for name, t in run_folder.read_tensors(path).items()}
     names = run_folder.weights(body)
-    run_folder.load_weights(body, {name: t for name, t in own.items() if name in names})
+    run_folder.load_weights(body, {name: t for name, t in tensors.items() if name in names})
 
 
-def _thaw(body: nn.Module, many: int) -> None:
-    """Let the last so many blocks learn, and with them what stands between the last one and the head."""
-    blocks = list(getattr(getattr(body, "stack", None), "blocks", ()))
-    if many > len(blocks):
-        raise BadSetting(
-            f"train.unfreeze_last = {many}: the run that is begun from has {len(blocks)} blocks; give fewer"
-        )
-    if many:
-        behind = [part for name in ("norm", "pooler") if (part := getattr(body, name, None)) is not None]
-        for part in (*blocks[-many:], *behind):
+def _unfreeze(body: nn.Module, n_blocks: int) -> None:
+    """Train the last blocks, and the layers between the last block and the head."""
+    blocks = body.transformer_blocks if isinstance(body, Model) else ()
+    if n_blocks > len(blocks):
+        raise BadSetting(f"train.unfreeze_last = {n_blocks}: the run in `from` has {len(blocks)} blocks; use fewer")
+    if n_blocks:
+        children = dict(body.named_children())
+        after = [children[name] for name in ("norm", "pooler") if name in children]
+        for part in (*blocks[-n_blocks:], *after):
             part.requires_grad_(True)
 
 
-def sealed(start: Start) -> Start:
-    """The same beginning with its absolute path and the fingerprint of its weights, so that others are not taken."""
+def with_checksum(start: InitialWeights) -> InitialWeights:
+    """The same start with an absolute path and the checksum of its weights."""
     if start.run is None or start.transfer == "scratch" or start.sha256 is not None:
-        return start.located()
-    return replace(start.located(), sha256=run_folder.sha256(Path(start.run) / WEIGHTS))
+        return start.with_absolute_paths()
+    return replace(start.with_absolute_paths(), sha256=sha256_of(Path(start.run) / WEIGHTS))
 
 
 def _recipe(folder: str) -> Recipe:
-    run_folder.facts(Path(folder), "recipe.toml", WEIGHTS, *run_folder.TOKENS)  # refuses what is no whole run
+    files = ("recipe.toml", WEIGHTS, *run_folder.TOKENIZER_FILES)
+    run_folder.read_manifest(Path(folder), *files)  # raises for an incomplete run
     return recipes.resolve((str(Path(folder) / "recipe.toml"), recipes.read(Path(folder) / "recipe.toml")))

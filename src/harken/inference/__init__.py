@@ -1,1 +1,1 @@
-"""Use a run: generate, score, evaluate, trace. Reads the run folder and nothing else."""
+"""Inference with a trained run: generate, score, classify, evaluate, trace. Reads only the run folder."""

@@ -1,106 +1,121 @@
-"""Talk with a model that was taught to answer. Whose turn it is, is written with the marks it has learned.
+"""Chat with an instruction-tuned model. Turns are delimited with the special tokens the model was trained on.
 
-The three ways of writing turns are ours, chosen by the marks the tokenizer has; no template of a model is executed. A
-mark that stands in what somebody says is read as plain letters: nobody can end another's turn.
+The three chat templates are ours, selected by the special tokens of the tokenizer; no template of a model is executed.
+A special token inside a message is encoded as plain text, so a message cannot end a turn or open another.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Unpack
 
-from harken.decode.sampling import Choice
+from harken.decode.sampling import SamplingSettings
 from harken.errors import BadInput
 
-SYSTEM = "You are a helpful assistant."
+from .answers import SamplingOptions
+from .loaded_model import LoadedModel
+
+DEFAULT_SYSTEM_MESSAGE = "You are a helpful assistant."
 
 
 @dataclass(frozen=True)
-class Format:
-    """How turns are written: a mark, who speaks, maybe another mark, what is said, a mark that ends it."""
+class ChatTemplate:
+    """Layout of a turn: start token, role, optional header-end token, separator, message, end token, suffix."""
 
-    opens: str
-    ends: str
-    middle: str = ""  # a mark behind the name of who speaks
-    gap: str = "\n"  # between the name and what is said
-    tail: str = ""  # behind the mark that ends
-    answers: str = "assistant"
-    system: bool = True  # whether it has a turn of its own; else it stands before what is said first
+    start: str
+    end: str
+    header_end: str = ""  # token after the role
+    separator: str = "\n"  # between role and message
+    suffix: str = ""  # after the end token
+    assistant: str = "assistant"  # role of the model
+    system: bool = True  # False: the system message is put before the first user message
 
 
-FORMATS = (
-    Format("<|im_start|>", "<|im_end|>", tail="\n"),
-    Format("<|start_header_id|>", "<|eot_id|>", middle="<|end_header_id|>", gap="\n\n"),
-    Format("<start_of_turn>", "<end_of_turn>", tail="\n", answers="model", system=False),
+CHAT_TEMPLATES = (
+    ChatTemplate("<|im_start|>", "<|im_end|>", suffix="\n"),
+    ChatTemplate("<|start_header_id|>", "<|eot_id|>", header_end="<|end_header_id|>", separator="\n\n"),
+    ChatTemplate("<start_of_turn>", "<end_of_turn>", suffix="\n", assistant="model", system=False),
 )
 
 
 class Chat:
-    """A conversation. `say` gives the answer piece by piece; what was said before is remembered.
+    """A conversation. `send` streams the reply; earlier turns are part of the prompt.
 
-    Of a conversation that has become longer than the model's context the oldest turns are left out.
+    The oldest turns are dropped when the conversation exceeds the context.
     """
 
     def __init__(
-        self, run: Any, *, system: str | None = SYSTEM, tokens: int = 512, seed: int = 0, **choice: Any
+        self,
+        run: LoadedModel,
+        *,
+        system: str | None = DEFAULT_SYSTEM_MESSAGE,
+        max_new_tokens: int = 512,
+        seed: int = 0,
+        **sampling: Unpack[SamplingOptions],
     ) -> None:
-        run.must("generate")
-        self.run, self.tokens, self.seed, self.choice = run, tokens, seed, Choice.of({"temperature": 0.6, **choice})
-        marks = dict(zip(run.tokenizer.words(run.tokenizer.marks), run.tokenizer.marks, strict=True))
-        found = [way for way in FORMATS if {way.opens, way.ends, way.middle or way.ends} <= marks.keys()]
-        if not found:
+        run.require("generate")
+        self.run, self.max_new_tokens, self.seed = run, max_new_tokens, seed
+        self.sampling = SamplingSettings.from_options({"temperature": 0.6, **sampling})
+        tokenizer = run.tokenizer
+        self.special_ids = dict(zip(tokenizer.token_texts(tokenizer.special_ids), tokenizer.special_ids, strict=True))
+        templates = [t for t in CHAT_TEMPLATES if {t.start, t.end, t.header_end or t.end} <= self.special_ids.keys()]
+        if not templates:
             raise BadInput(
-                f"{run.path}: this run knows no marks of turns; chat is for instruct models; use harken generate"
+                f"{run.path}: the tokenizer has no chat tokens; chat needs an instruct model; use harken generate"
             )
-        self.way, self.marks = found[0], marks
+        self.template = templates[0]
         self.messages: list[tuple[str, str]] = [("system", system)] if system else []
 
-    def say(self, text: str) -> Iterator[str]:
-        """What is answered to this, as it is written."""
+    def send(self, text: str) -> Iterator[str]:
+        """Add a user message and stream the reply."""
         self.messages.append(("user", text))
-        ids, said = self._fit(), ""
-        last = {self.marks[self.way.ends], self.run.tokenizer.end}
-        never = [mark for mark in self.run.tokenizer.marks if mark not in last]
-        decode = self.run.tokenizer.stream_decoder()
+        ids, reply, tokenizer = self._prompt_ids(), "", self.run.tokenizer
+        end_ids = {self.special_ids[self.template.end], tokenizer.end_id}
+        banned_ids = [i for i in tokenizer.special_ids if i not in end_ids]
+        decode = tokenizer.stream_decoder()
         for token in ids:
             decode(token)
-        for (token,) in self.run.writer.write([ids], self.tokens, self.choice, seed=self.seed, never=never):
-            if int(token) in last:
+        replies = self.run.text_generator.generate(
+            [ids], self.max_new_tokens, self.sampling, seed=self.seed, banned_ids=banned_ids
+        )
+        for (token,) in replies:
+            if int(token) in end_ids:
                 break
-            piece = decode(int(token)) if said else decode(int(token)).lstrip()
-            said += piece
+            piece = decode(int(token)) if reply else decode(int(token)).lstrip()
+            reply += piece
             yield piece
-        self.messages.append((self.way.answers, said.strip()))
+        self.messages.append((self.template.assistant, reply.strip()))
 
-    def _fit(self) -> list[int]:
-        """All turns as ids, ready for the answer; without the oldest, where they are too many."""
-        most = (self.run.model.context or 10**9) - 1
-        while len(ids := self._ids()) > max(most - self.tokens, most // 2):
+    def _prompt_ids(self) -> list[int]:
+        """The conversation as ids, up to the start of the reply, without the oldest turns that do not fit."""
+        limit = (self.run.model.context or 10**9) - 1
+        while len(ids := self._conversation_ids()) > max(limit - self.max_new_tokens, limit // 2):
             oldest = 1 if self.messages[0][0] == "system" else 0
             if len(self.messages) <= oldest + 1:
-                raise BadInput(f"this message has {len(ids)} tokens with its turn; this model reads {most}; say less")
+                raise BadInput(f"message: has {len(ids)} tokens; this model reads {limit}; shorten the message")
             del self.messages[oldest]
         return ids
 
-    def _ids(self) -> list[int]:
-        way, turns = self.way, list(self.messages)
-        if not way.system and turns[0][0] == "system":
+    def _conversation_ids(self) -> list[int]:
+        template, turns = self.template, list(self.messages)
+        if not template.system and turns[0][0] == "system":
             turns[:2] = [(turns[1][0], f"{turns[0][1]}\n\n{turns[1][1]}")]
-        ids = list(self.run.tokenizer.begin)
-        for who, text in turns:
-            ids += [*self._opened(who, text.strip()), self.marks[way.ends], *self._plain(way.tail)]
-        return ids + self._opened(way.answers, "")
+        ids = list(self.run.tokenizer.prefix_ids)
+        for role, text in turns:
+            ids += [*self._open_turn(role, text.strip()), self.special_ids[template.end], *self._plain(template.suffix)]
+        return ids + self._open_turn(template.assistant, "")
 
-    def _opened(self, who: str, text: str) -> list[int]:
-        """A turn up to the end of what is said in it."""
-        opens = [self.marks[self.way.opens]]
-        if not self.way.middle:
-            return opens + self._plain(f"{who}{self.way.gap}{text}")
-        return opens + self._plain(who) + [self.marks[self.way.middle]] + self._plain(self.way.gap + text)
+    def _open_turn(self, role: str, text: str) -> list[int]:
+        """A turn without its end token."""
+        template, start = self.template, [self.special_ids[self.template.start]]
+        if not template.header_end:
+            return start + self._plain(f"{role}{template.separator}{text}")
+        header_end = [self.special_ids[template.header_end]]
+        return start + self._plain(role) + header_end + self._plain(template.separator + text)
 
     def _plain(self, text: str) -> list[int]:
-        """The ids of a text in which every mark is broken into letters."""
+        """The ids of a text in which every special token is split into ordinary characters."""
         pieces, rest = [], text
-        while there := [rest.index(mark) for mark in self.marks if mark in rest]:
-            pieces.append(rest[: min(there) + 1])
-            rest = rest[min(there) + 1 :]
+        while positions := [rest.index(token) for token in self.special_ids if token in rest]:
+            pieces.append(rest[: min(positions) + 1])
+            rest = rest[min(positions) + 1 :]
         return [int(i) for piece in (*pieces, rest) if piece for i in self.run.tokenizer.encode(piece)]

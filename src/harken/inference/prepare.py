@@ -1,8 +1,7 @@
-"""Weights made ready for writing: the step of one token is as slow as its weights are heavy, for each is read once.
+"""Prepare a model for inference: fuse, cast and quantize its weights. Decoding speed is bound by reading the weights.
 
-q, k and v come from one product. int8 has a scale for each row of a matrix and rounds what it is multiplied with as it
-comes (on a CPU); bfloat16 keeps the numbers' size and fewer of their digits. What that costs is measured: `harken eval
-RUN --precision int8`.
+q, k and v come from one fused product. int8 (CPU) has one scale per weight row and quantizes activations dynamically.
+`harken eval RUN --precision int8` measures the loss of quality.
 """
 
 from typing import Any, Self, cast
@@ -13,15 +12,16 @@ from torch import Tensor, nn
 
 from harken import machine
 from harken.core import Attention
-from harken.errors import BadInput, did_you_mean
+from harken.errors import BadInput
 from harken.models import LanguageModel
+from harken.suggestions import did_you_mean
 
-ACCEPTED = (*machine.PRECISIONS, "int8")
-TINY = 1e-12  # a row of zeros has a scale too
+PRECISIONS = (*machine.PRECISIONS, "int8")
+MIN_SCALE = 1e-12  # for rows of zeros
 
 
-class Joint(nn.Module):
-    """Maps of one x as one product. They are views of it, so that it takes no room and learns what they learn."""
+class FusedLinear(nn.Module):
+    """Linear maps of one x as one product. Their parameters are views of the fused weight, so they can be trained."""
 
     def __init__(self, *maps: nn.Linear) -> None:
         super().__init__()
@@ -29,107 +29,109 @@ class Joint(nn.Module):
         self.register_buffer("weight", torch.cat([f.weight.detach() for f in maps]), persistent=False)
         b = None if maps[0].bias is None else torch.cat([f.bias.detach() for f in maps])
         self.register_buffer("bias", b, persistent=False)
-        self._share()
+        self._share_storage()
 
     weight: Tensor
     bias: Tensor | None
 
-    def _share(self) -> None:
+    def _share_storage(self) -> None:
         rows = [f.out_features for f in self.maps]
-        for name, whole in self.named_buffers():
-            for f, own in zip(self.maps, whole.split(rows), strict=True):
-                getattr(f, name).data = own  # the same parameter: whoever learns it holds it
+        for name, fused in self.named_buffers():
+            for f, view in zip(self.maps, fused.split(rows), strict=True):
+                getattr(f, name).data = view  # the Parameter object stays, so optimizers keep their reference
 
-    def _apply(self, *how: Any, **options: Any) -> Self:  # another device or dtype
-        super()._apply(*how, **options)  # type: ignore[no-untyped-call]
-        self._share()
+    def _apply(self, *args: Any, **options: Any) -> Self:  # a new device or dtype
+        super()._apply(*args, **options)  # type: ignore[no-untyped-call]
+        self._share_storage()
         return self
 
     def __setstate__(self, state: dict[str, Any]) -> None:  # a copy
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._share()
+        self._share_storage()
 
     def forward(self, x: Tensor) -> Tensor:
-        return line(x, self.weight, self.bias)
+        return linear(x, self.weight, self.bias)
 
 
-class Line(nn.Linear):
-    """A linear map whose product is compiled apart from its bias."""
+class SplitBiasLinear(nn.Linear):
+    """A linear map that adds its bias separately when compiled."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return line(x, self.weight, self.bias)
+        return linear(x, self.weight, self.bias)
 
 
-def line(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """W x + b. Compiled, the product of one row without b becomes a sum that melts into its neighbours."""
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """W x + b. When compiled, a one-row product without b becomes a reduction that fuses with its neighbors."""
     if bias is None or not torch.compiler.is_compiling():
         return F.linear(x, weight, bias)
     return F.linear(x, weight) + bias
 
 
-class Int8(nn.Module):
-    """y = W x + b in 8 bits: each row of W has a scale, and each x gets one as it comes. Sums are exact, in 32 bits."""
+class Int8Linear(nn.Module):
+    """y = W x + b in int8, with one scale per row of W and one per row of x. Sums are exact, in int32."""
 
-    def __init__(self, linear: nn.Linear | Joint) -> None:
+    def __init__(self, source: nn.Linear | FusedLinear) -> None:
         super().__init__()
-        W, self.bias = linear.weight.detach(), linear.bias
-        scale = (W.abs().amax(1, keepdim=True) / 127).clamp_min(TINY)
+        W, self.bias = source.weight.detach(), source.bias
+        scale = (W.abs().amax(1, keepdim=True) / 127).clamp_min(MIN_SCALE)
         self.register_buffer("scale", scale.mT)
-        self.register_buffer("whole", (W / scale).round().to(torch.int8))
+        self.register_buffer("weight_int8", (W / scale).round().to(torch.int8))
 
     scale: Tensor  # 1 out
-    whole: Tensor  # out in
+    weight_int8: Tensor  # out in
 
     @property
     def weight(self) -> Tensor:
-        """The matrix as it is after rounding."""
-        return self.whole * self.scale.mT
+        """The dequantized matrix."""
+        return self.weight_int8 * self.scale.mT
 
     @property
     def out_features(self) -> int:
-        return len(self.whole)
+        return len(self.weight_int8)
 
     def forward(self, x: Tensor) -> Tensor:
-        q, own = self._round(x.reshape(-1, x.shape[-1]))
-        y, scale = torch._int_mm(q, self.whole.mT), own * self.scale
+        q, x_scale = self._quantize(x.reshape(-1, x.shape[-1]))
+        y, scale = torch._int_mm(q, self.weight_int8.mT), x_scale * self.scale
         return (y * scale if self.bias is None else torch.addcmul(self.bias, y, scale)).view(*x.shape[:-1], -1)
 
     def rounded(self, x: Tensor) -> Tensor:
-        """x as this map takes it: W times it is what comes out."""
-        q, own = self._round(x)
-        return q * own
+        """x after quantization and dequantization: forward(x) is `weight` times this, plus b."""
+        q, x_scale = self._quantize(x)
+        return q * x_scale
 
-    def _round(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        own = (x.abs().amax(-1, keepdim=True) / 127).clamp_min(TINY)
-        return (x / own).round().to(torch.int8), own
+    def _quantize(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x_scale = (x.abs().amax(-1, keepdim=True) / 127).clamp_min(MIN_SCALE)
+        return (x / x_scale).round().to(torch.int8), x_scale
 
 
-def lighten(model: LanguageModel, precision: str) -> LanguageModel:
-    """The same model ready for writing, with lighter weights, in place."""
-    if precision not in ACCEPTED:
-        hint = did_you_mean(precision, ACCEPTED)
-        raise BadInput(f"precision={precision!r}: not a precision; accepted: {', '.join(ACCEPTED)}.{hint}")
+def prepare_inference(model: LanguageModel, precision: str) -> LanguageModel:
+    """Fuse q, k and v and convert the weights to this precision, in place."""
+    if precision not in PRECISIONS:
+        hint = did_you_mean(precision, PRECISIONS)
+        raise BadInput(f"precision={precision!r}: not a precision; accepted: {', '.join(PRECISIONS)}.{hint}")
     if precision == "int8" and next(model.parameters()).is_cuda:
-        raise BadInput("precision='int8': it is for a CPU; take bfloat16, or load the run with device='cpu'")
+        raise BadInput("precision='int8': runs on a CPU only; use bfloat16, or load the run with device='cpu'")
     if precision == "bfloat16":
         model.to(torch.bfloat16)
-    for part in list(model.modules()):
-        if isinstance(part, Attention):
-            part.joint = Joint(part.W_q, part.W_k, part.W_v)
-        if type(part) is nn.Linear:
-            part.__class__ = Line
+    for module in list(model.modules()):
+        if isinstance(module, Attention):
+            module.joint = FusedLinear(module.W_q, module.W_k, module.W_v)
+        if type(module) is nn.Linear:
+            module.__class__ = SplitBiasLinear
     if precision == "int8":
-        for part in list(model.modules()):
-            for name, child in part.named_children():
-                if isinstance(child, nn.Linear | Joint):
-                    setattr(part, name, Int8(child))
-            if isinstance(part, Attention):
-                _share(cast(Int8, part.joint), *cast(list[Int8], [part.W_q, part.W_k, part.W_v]))
+        for module in list(model.modules()):
+            for name, child in module.named_children():
+                if isinstance(child, nn.Linear | FusedLinear):
+                    setattr(module, name, Int8Linear(child))
+            if isinstance(module, Attention):
+                maps = cast(list[Int8Linear], [module.W_q, module.W_k, module.W_v])
+                _share_storage(cast(Int8Linear, module.joint), *maps)
     return model
 
 
-def _share(joint: Int8, *maps: Int8) -> None:
-    """The maps become views of their joint product."""
+def _share_storage(fused: Int8Linear, *maps: Int8Linear) -> None:
+    """Make the maps views of their fused product."""
     rows = [f.out_features for f in maps]
-    for f, whole, scale in zip(maps, joint.whole.split(rows), joint.scale.split(rows, 1), strict=True):
-        f.whole, f.scale = whole, scale
+    weights, scales = fused.weight_int8.split(rows), fused.scale.split(rows, 1)
+    for f, weight, scale in zip(maps, weights, scales, strict=True):
+        f.weight_int8, f.scale = weight, scale

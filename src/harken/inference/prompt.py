@@ -1,265 +1,272 @@
-"""Ask a language model with a prompt: which of some answers is likeliest behind it.
+"""Score candidate answers to a prompt with a language model.
 
-ln p(answer | prompt) is the sum over the answer's tokens. What several prompts begin with (the examples before the
-question) is read once, and so is what several answers begin with: labels of one token cost no more than the prompt.
+ln p(answer | prompt) is the sum over the answer's tokens. A prefix shared by several prompts (the few-shot examples) is
+processed once, and so is a prefix shared by several answers: one-token labels cost no more than the prompt.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from harken.core import Memory
-from harken.data.batch import dice
-from harken.errors import BadInput, did_you_mean
+from harken.data.rng import RngStream, rng_for
+from harken.errors import BadInput
 from harken.events import Listener, silent
+from harken.suggestions import did_you_mean
 
-from .answers.classify import parted
+from .answers import LabelScore
+from .answers.classify import TextOrPair, rank_labels, split_pair
+from .answers.generate import encode_prompt
+from .loaded_model import LoadedModel
 
 SLOT = re.compile(r"\{(text|other|question|label)\}")
-PLACES = 4096  # rows x tokens read at a time
-SHARED = 16  # from so many tokens on, what all begin with is read once
-DRAW = 8  # the place of these draws among all that a seed decides (data.batch.dice)
-Fields = Mapping[str, str]  # what stands in the template's slots
-Example = tuple[Fields, str]  # and its answer
+BATCH_TOKENS = 4096  # rows x tokens of a batch
+MIN_SHARED_PREFIX = 16  # tokens from which a shared prefix is processed once
+Fields = Mapping[str, str]  # slot of the template: its text
+Example = tuple[Fields, str]  # fields and answer
 Encode = Callable[[str], list[int]]
 
 
 @dataclass(frozen=True)
 class Template:
-    """How a text is asked about: what stands before the answer, and what behind it where more examples follow."""
+    """A prompt template: the text before the answer, and the text after it when more examples follow."""
 
-    before: str
-    behind: str
+    prefix: str
+    suffix: str
 
     @classmethod
-    def of(cls, said: str, slots: Sequence[str] = ("text",)) -> "Template":
-        """From "Review: {text} Sentiment: {label}"; without {label} the answer follows behind a space."""
-        if not isinstance(said, str):
-            raise BadInput(f"prompt={said!r}: a text is accepted, such as 'Review: {{text}} Sentiment:'")
-        before, label, behind = said.partition("{label}")
-        if lost := [slot for slot in slots if f"{{{slot}}}" not in before]:
+    def parse(cls, prompt: str, slots: Sequence[str] = ("text",)) -> "Template":
+        """From "Review: {text} Sentiment: {label}"; without {label} the answer follows after a space."""
+        if not isinstance(prompt, str):
+            raise BadInput(f"prompt={prompt!r}: must be a string, such as 'Review: {{text}} Sentiment:'")
+        prefix, label, suffix = prompt.partition("{label}")
+        if missing := [slot for slot in slots if f"{{{slot}}}" not in prefix]:
             where = " before {label}" if label else ""
-            raise BadInput(f"prompt {said!r}: {{{lost[0]}}} does not stand in it{where}; put it where it is to be read")
-        if odd := [
-            slot for slot in SLOT.findall(said.replace("{label}", "", 1)) if slot not in slots or slot in behind
-        ]:
-            may = ", ".join(f"{{{slot}}}" for slot in slots)
+            raise BadInput(f"prompt {prompt!r}: has no {{{missing[0]}}}{where}; add it where the input belongs")
+        used = SLOT.findall(prompt.replace("{label}", "", 1))
+        if misplaced := [slot for slot in used if slot not in slots or slot in suffix]:
+            accepted = ", ".join(f"{{{slot}}}" for slot in slots)
             raise BadInput(
-                f"prompt {said!r}: {{{odd[0]}}} has no place there; accepted: {may}, and {{label}} behind them"
+                f"prompt {prompt!r}: {{{misplaced[0]}}} is not allowed there; accepted: {accepted}, then {{label}}"
             )
-        space = "" if label or said[-1:].isspace() else " "
-        return cls(before + space, behind if behind[-1:].isspace() else behind + "\n\n")
+        space = "" if label or prompt[-1:].isspace() else " "
+        return cls(prefix + space, suffix if suffix[-1:].isspace() else suffix + "\n\n")
 
     def question(self, fields: Fields) -> str:
-        return SLOT.sub(lambda slot: fields[slot[1]], self.before)
+        return SLOT.sub(lambda slot: fields[slot[1]], self.prefix)
 
     def example(self, example: Example) -> str:
         fields, answer = example
-        return self.question(fields) + answer + self.behind
+        return self.question(fields) + answer + self.suffix
 
 
-def drawn(examples: Sequence[Example], shots: int, seed: int, *, balanced: bool) -> list[Example]:
-    """So many examples, by this seed; balanced: each label comes as often as any other, as far as there are enough.
+def draw_examples(examples: Sequence[Example], shots: int, seed: int, *, balanced: bool) -> list[Example]:
+    """Random examples; balanced: every label equally often, as far as there are enough.
 
-    The first that are drawn stand last, nearest to the question: so more shots only add examples before the others.
+    The examples drawn first come last, next to the question, so more shots only add examples at the front.
     """
-    order = dice(seed, DRAW).permutation(len(examples)).tolist()
-    turns: dict[str, int] = {}  # how often a label came
+    order = rng_for(seed, RngStream.PROMPT_EXAMPLES).permutation(len(examples)).tolist()
+    counts: dict[str, int] = {}  # per label
     if balanced:
-        place = {}
+        rank = {}
         for n in order:
-            place[n] = turns[examples[n][1]] = turns.get(examples[n][1], 0) + 1
-        order.sort(key=place.__getitem__)  # all firsts of their labels, then all seconds
+            rank[n] = counts[examples[n][1]] = counts.get(examples[n][1], 0) + 1
+        order.sort(key=rank.__getitem__)  # the first of every label, then the second of every label, ...
     if shots > len(order):
-        raise BadInput(f"shots={shots}: there are only {len(order)} examples to draw from; take fewer")
+        raise BadInput(f"shots={shots}: there are only {len(order)} examples to draw from; use fewer shots")
     return [examples[n] for n in reversed(order[:shots])]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A question as tokens: with each of its answers, where the answers begin, and what was left out to fit."""
+class ScoredPrompt:
+    """A prompt as tokens, once with each candidate answer, and what was dropped to fit the context."""
 
     ids: list[list[int]]
-    start: int
-    left_out: int  # examples
-    cut: bool  # even the question alone was too long
+    start: int  # of the answers
+    n_dropped: int  # examples
+    truncated: bool  # the question alone was too long
 
     def rows(self) -> tuple[list[list[int]], list[int]]:
-        """What has to be read, nothing twice: an answer's last token is not; and in which row each answer stands."""
-        ends, kept = [tuple(ids[self.start : -1]) for ids in self.ids], list[tuple[int, ...]]()
-        for end in sorted({*ends}, key=len, reverse=True):
-            if not any(row[: len(end)] == end for row in kept):
-                kept.append(end)
-        where = [next(n for n, row in enumerate(kept) if row[: len(end)] == end) for end in ends]
-        return [[*self.ids[0][: self.start], *row] for row in kept], where
+        """The distinct model inputs (an answer without its last token, no prefix of another), and each answer's row."""
+        inputs, distinct = [tuple(ids[self.start : -1]) for ids in self.ids], list[tuple[int, ...]]()
+        for tail in sorted({*inputs}, key=len, reverse=True):
+            if not any(row[: len(tail)] == tail for row in distinct):
+                distinct.append(tail)
+        row_of = [next(n for n, row in enumerate(distinct) if row[: len(tail)] == tail) for tail in inputs]
+        return [[*self.ids[0][: self.start], *row] for row in distinct], row_of
 
 
-def asked(
-    encode: Encode, shown: Sequence[str], question: str, answers: Sequence[str], most: int | None, *, marks: int = 0
-) -> Asked:
-    """A question behind its examples; where they are too many for the model, the first of them are left out.
+def build_prompt(
+    encode: Encode,
+    examples: Sequence[str],
+    question: str,
+    answers: Sequence[str],
+    context: int | None,
+    *,
+    n_special: int = 0,
+) -> ScoredPrompt:
+    """A question after its examples. The first examples are dropped if the context is too short.
 
-    The first `marks` tokens, which stand before every text, stay even where the question itself is cut.
-    The space before an answer is its own, since tokens have it so. Tokens that begin before the answer and end in it
-    are counted as the answer's, of all answers alike.
+    The first `n_special` tokens start every text and stay even if the question is truncated. The space before an
+    answer belongs to the answer, as in the tokenizer. A token that spans the border counts as part of every answer.
     """
-    before, left = question.rstrip(" "), 0
+    before, n_dropped = question.rstrip(" "), 0
     while True:
-        text = "".join(shown[left:])
+        text = "".join(examples[n_dropped:])
         ids = [encode(text + question + answer) for answer in answers]
-        over = 0 if most is None else max(map(len, ids)) - 1 - most
-        if over <= 0 or left == len(shown):
+        excess = 0 if context is None else max(map(len, ids)) - 1 - context
+        if excess <= 0 or n_dropped == len(examples):
             break
-        left += 1
-    start = max(1 + marks, min(alike([encode(text + before), *ids]), min(map(len, ids)) - 1))
-    cut = min(max(0, over), start - 1 - marks)
-    return Asked([each[:marks] + each[marks + cut :] for each in ids], start - cut, left, over > 0)
+        n_dropped += 1
+    shared = common_prefix_length([encode(text + before), *ids])
+    start = max(1 + n_special, min(shared, min(map(len, ids)) - 1))
+    n_cut = min(max(0, excess), start - 1 - n_special)
+    truncated = [row[:n_special] + row[n_special + n_cut :] for row in ids]
+    return ScoredPrompt(truncated, start - n_cut, n_dropped, excess > 0)
 
 
-def alike(rows: Sequence[list[int]]) -> int:
-    """How many tokens all of them begin with."""
-    low, high = min(rows), max(rows)  # if these begin alike, all between them do
+def common_prefix_length(rows: Sequence[list[int]]) -> int:
+    """Number of leading tokens that all rows share."""
+    low, high = min(rows), max(rows)  # every other row lies between them in lexicographic order
     return next((n for n, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high)))
 
 
-def told(some: Sequence[Asked], shots: int, listen: Listener) -> None:
-    """Say what did not fit into the model's context."""
-    if less := sum(each.left_out > 0 for each in some):
-        fewest = shots - max(each.left_out for each in some)
-        told = (
-            f"the first examples were left out before {less:,} of {len(some):,} texts, so that {fewest} or more stayed"
-        )
-        listen("notice", text=f"shots={shots}: more than the model's context holds; {told}")
-    if cut := sum(each.cut for each in some):
-        listen("notice", text=f"prompt: longer than the model's context; its beginning was cut, texts: {cut:,}")
+def notify_truncation(prompts: Sequence[ScoredPrompt], shots: int, listen: Listener) -> None:
+    """Report examples and questions that did not fit the context."""
+    if n_shortened := sum(prompt.n_dropped > 0 for prompt in prompts):
+        fewest = shots - max(prompt.n_dropped for prompt in prompts)
+        dropped = f"dropped the first examples for {n_shortened:,} of {len(prompts):,} texts, at least {fewest} remain"
+        listen("notice", text=f"shots={shots}: exceeds the model's context; {dropped}")
+    if n_truncated := sum(prompt.truncated for prompt in prompts):
+        listen("notice", text=f"prompt: exceeds the model's context; the start was truncated for {n_truncated:,} texts")
 
 
 @torch.inference_mode()
-def log_probabilities(model: Any, some: Sequence[Asked], listen: Listener = silent) -> Tensor:  # N answers
-    """ln p of each answer to each question, in float64."""
-    found = torch.zeros(len(some), len(some[0].ids), dtype=torch.float64)
-    groups: dict[int, list[int]] = {}  # questions with as many examples before them begin alike
-    for n, each in enumerate(some):
-        groups.setdefault(each.left_out, []).append(n)
+def log_probabilities(model: Any, prompts: Sequence[ScoredPrompt], listen: Listener = silent) -> Tensor:  # N answers
+    """ln p of each answer to each prompt, in float64."""
+    log_probs = torch.zeros(len(prompts), len(prompts[0].ids), dtype=torch.float64)
+    groups: dict[int, list[int]] = {}  # prompts with the same number of examples share a prefix
+    for n, prompt in enumerate(prompts):
+        groups.setdefault(prompt.n_dropped, []).append(n)
     done = 0
     for group in groups.values():
-        group.sort(key=lambda n: max(map(len, some[n].ids)))
-        reader = _Reader(model, [some[n] for n in group])
-        for part, scores in reader:
-            found[[group[n] for n in part]] = scores
-            done += len(part)
-            listen("answer", done=done, total=len(some))
-    return found
+        group.sort(key=lambda n: max(map(len, prompts[n].ids)))
+        for batch, scores in _PromptScorer(model, [prompts[n] for n in group]).batches():
+            log_probs[[group[n] for n in batch]] = scores
+            done += len(batch)
+            listen("answer", done=done, total=len(prompts))
+    return log_probs
 
 
-class _Reader:
-    """Reads questions that begin alike: their beginning once, if it is long enough to pay, and then batches of them."""
+class _PromptScorer:
+    """Scores prompts with a common prefix: the prefix once, if it is long enough to pay, then batches of the rest."""
 
-    def __init__(self, model: Any, some: Sequence[Asked]) -> None:
-        self.model, self.some, self.device = model, some, next(model.parameters()).device
-        self.rows = [each.rows() for each in some]
-        self.longest = max(len(row) for rows, _ in self.rows for row in rows)
-        begin = [each.ids[0][: each.start - 1] for each in some]
-        self.known, self.memory = 0, list[Memory]()
-        if len(some) > 1 and (same := alike(begin)) >= SHARED:
-            self._remember(begin[0][:same])
+    def __init__(self, model: Any, prompts: Sequence[ScoredPrompt]) -> None:
+        self.model, self.prompts, self.device = model, prompts, next(model.parameters()).device
+        self.rows = [prompt.rows() for prompt in prompts]
+        self.max_length = max(len(row) for rows, _ in self.rows for row in rows)
+        questions = [prompt.ids[0][: prompt.start - 1] for prompt in prompts]
+        self.prefix_length, self.memory = 0, list[Memory]()
+        if len(prompts) > 1 and (shared := common_prefix_length(questions)) >= MIN_SHARED_PREFIX:
+            self._cache_prefix(questions[0][:shared])
 
-    def _remember(self, begin: list[int]) -> None:
-        """Read what all begin with, and let every row of a memory have it. Models that carry a state read it anew."""
-        most = max(len(rows) for rows, _ in self.rows)
-        memory = self.model.memory(max(most, PLACES // self.longest), self.longest)
+    def _cache_prefix(self, prefix: list[int]) -> None:
+        """Fill every row of the key-value memory with the prefix. Recurrent models process it anew instead."""
+        max_rows = max(len(rows) for rows, _ in self.rows)
+        memory = self.model.memory(max(max_rows, BATCH_TOKENS // self.max_length), self.max_length)
         if isinstance(memory, list):
-            pos = torch.arange(len(begin), device=self.device)
-            self.model(torch.tensor([begin], device=self.device), pos=pos, memory=_first(memory, 1))
+            pos = torch.arange(len(prefix), device=self.device)
+            self.model(torch.tensor([prefix], device=self.device), pos=pos, memory=_memory_rows(memory, 1))
             for layer in memory:
-                layer.reorder(pos.new_zeros(len(layer.k)), len(begin))
-            self.known, self.memory = len(begin), memory
+                layer.reorder(pos.new_zeros(len(layer.k)), len(prefix))
+            self.prefix_length, self.memory = len(prefix), memory
 
-    def __iter__(self) -> Any:
-        """Some questions at a time: which they are, and their answers' scores."""
-        room, part, many = max(1, PLACES // self.longest), list[int](), 0
+    def batches(self) -> Iterator[tuple[list[int], Tensor]]:
+        """Batches of prompts: their indices and the scores of their answers."""
+        max_rows, batch, n_rows = max(1, BATCH_TOKENS // self.max_length), list[int](), 0
         for n, (rows, _) in enumerate(self.rows):
-            if part and many + len(rows) > room:
-                yield part, self._scores(part)
-                part, many = [], 0
-            part, many = [*part, n], many + len(rows)
-        yield part, self._scores(part)
+            if batch and n_rows + len(rows) > max_rows:
+                yield batch, self._scores(batch)
+                batch, n_rows = [], 0
+            batch, n_rows = [*batch, n], n_rows + len(rows)
+        yield batch, self._scores(batch)
 
-    def _scores(self, part: Sequence[int]) -> Tensor:  # part answers
-        rows = [row[self.known :] for n in part for row in self.rows[n][0]]
+    def _scores(self, batch: Sequence[int]) -> Tensor:  # batch answers
+        rows = [row[self.prefix_length :] for n in batch for row in self.rows[n][0]]
         tokens = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
-        for line, row in zip(tokens, rows, strict=True):
-            line[: len(row)] = torch.tensor(row)
-        pos = torch.arange(self.known, self.known + tokens.shape[1], device=self.device)
-        memory = _first(self.memory, len(rows)) if self.known else None
-        h = self.model(tokens.to(self.device), pos=pos, memory=memory)  # rows L d; padding stands behind, unseen
-        wanted, first = list[tuple[int, int, int, int]](), 0  # row, place, token, answer
-        for k, n in enumerate(part):
-            each, where = self.some[n], self.rows[n][1]
-            for c, ids in enumerate(each.ids):
-                at, of = first + where[c], k * len(each.ids) + c
-                wanted += [(at, t - 1 - self.known, ids[t], of) for t in range(each.start, len(ids))]
-            first += len(self.rows[n][0])
-        _, _, token, answer = torch.tensor(wanted).unbind(1)
-        spots, which = torch.tensor(wanted)[:, :2].unique(dim=0, return_inverse=True)  # scores of a place once
-        logs = self.model.logits(h[spots[:, 0], spots[:, 1]]).float().log_softmax(-1).double().cpu()
-        sums = torch.zeros(len(part) * len(self.some[0].ids), dtype=torch.float64)
-        return sums.index_add(0, answer, logs[which, token]).view(len(part), -1)
+        for padded, row in zip(tokens, rows, strict=True):
+            padded[: len(row)] = torch.tensor(row)
+        pos = torch.arange(self.prefix_length, self.prefix_length + tokens.shape[1], device=self.device)
+        memory = _memory_rows(self.memory, len(rows)) if self.prefix_length else None
+        h = self.model(tokens.to(self.device), pos=pos, memory=memory)  # rows L d; causal, so padding has no effect
+        targets, first_row = list[tuple[int, int, int, int]](), 0  # row, position, token, answer
+        for k, n in enumerate(batch):
+            prompt, row_of = self.prompts[n], self.rows[n][1]
+            for c, ids in enumerate(prompt.ids):
+                row_index, answer_index = first_row + row_of[c], k * len(prompt.ids) + c
+                targets += [
+                    (row_index, t - 1 - self.prefix_length, ids[t], answer_index) for t in range(prompt.start, len(ids))
+                ]
+            first_row += len(self.rows[n][0])
+        _, _, token, answer = torch.tensor(targets).unbind(1)
+        positions, which = torch.tensor(targets)[:, :2].unique(dim=0, return_inverse=True)  # logits once per position
+        log_p = self.model.logits(h[positions[:, 0], positions[:, 1]]).float().log_softmax(-1).double().cpu()
+        sums = torch.zeros(len(batch) * len(self.prompts[0].ids), dtype=torch.float64)
+        return sums.index_add(0, answer, log_p[which, token]).view(len(batch), -1)
 
 
-def _first(memory: list[Memory], many: int) -> list[Memory]:
-    """The first rows of a memory: what is written into them stays in the whole."""
-    return [Memory(layer.k[:many], layer.v[:many]) for layer in memory]
+def _memory_rows(memory: list[Memory], n: int) -> list[Memory]:
+    """Views of the first n rows of a memory."""
+    return [Memory(layer.k[:n], layer.v[:n]) for layer in memory]
 
 
-def must_write(run: Any) -> None:
-    """Refuse a run that is no language model."""
+def require_language_model(run: LoadedModel) -> None:
+    """Refuse a run that does not generate text."""
     if run.verb != "generate":
-        way = f"take a run of a text, or use harken {run.verb} without a prompt"
-        raise BadInput(f"{run.path}: a prompt asks a run that writes text, which this one does not; {way}")
+        hint = f"use a language model, or harken {run.verb} without a prompt"
+        raise BadInput(f"{run.path}: a prompt needs a run that generates text; {hint}")
 
 
 # --- labels -----------------------------------------------------------------------------------------------------------
 
 
-def named(labels: Sequence[str]) -> list[str]:
-    """The labels that may be answered, each once."""
-    found = [label.strip() for label in labels] if not isinstance(labels, str) else []
-    if len(found) < 2 or not all(found) or len({*found}) < len(found):
-        raise BadInput(f"labels={labels!r}: two different ones or more are accepted, such as positive,negative")
-    return found
+def check_labels(labels: Sequence[str]) -> list[str]:
+    """The candidate labels, stripped; at least two, all different."""
+    names = [label.strip() for label in labels] if not isinstance(labels, str) else []
+    if len(names) < 2 or not all(names) or len({*names}) < len(names):
+        raise BadInput(f"labels={labels!r}: give two or more different labels, such as positive,negative")
+    return names
 
 
-def wording(labels: Sequence[str], words: Mapping[str, str] | None) -> list[str]:
-    """What is written for each label of the data: its own name, or the words that are given for it."""
-    for label in words or ():
+def label_texts(labels: Sequence[str], texts: Mapping[str, str] | None) -> list[str]:
+    """The text of each label in a prompt: its name, or the text assigned to it."""
+    for label in texts or ():
         if label not in labels:
-            there = ", ".join(labels[:12]) + ", ..." * (len(labels) > 12)
-            raise BadInput(f"label {label!r}: not in the data, which has {there}.{did_you_mean(label, labels)}")
-    return named([(words or {}).get(label, label) for label in labels])
+            known = ", ".join(labels[:12]) + ", ..." * (len(labels) > 12)
+            raise BadInput(f"label {label!r}: not in the data, which has {known}.{did_you_mean(label, labels)}")
+    return check_labels([(texts or {}).get(label, label) for label in labels])
 
 
-def label_by_prompt(
-    run: Any, texts: Sequence[Any], prompt: str, labels: Sequence[str], listen: Listener = silent
-) -> list[list[dict[str, Any]]]:
-    """For each text the labels with their probabilities among each other, the likeliest first.
+def classify_by_prompt(
+    run: LoadedModel, texts: Sequence[TextOrPair], prompt: str, labels: Sequence[str], listen: Listener = silent
+) -> list[list[LabelScore]]:
+    """For each text the labels with their relative probabilities, most probable first.
 
-    Where the prompt has {other}, a text is a pair of two, or one with a tab between.
+    If the prompt has {other}, a text is a pair, or one string with a tab between the two.
     """
-    must_write(run)
+    require_language_model(run)
     slots = ("text", "other") if "{other}" in str(prompt) else ("text",)
-    template, names = Template.of(prompt, slots), named(labels)
+    template, names = Template.parse(prompt, slots), check_labels(labels)
     if not texts:
         return []
-    parts = (parted(text, pair=len(slots) > 1, told="the prompt asks about") for text in texts)
-    questions = [template.question(dict(zip(slots, some, strict=True))) for some in parts]
-    most, marks = run.model.context, len(run.tokenizer.begin)
-    some = [asked(run._prompt, (), question, names, most, marks=marks) for question in questions]
-    told(some, 0, listen)
-    found = log_probabilities(run.model, some).softmax(-1).tolist()
-    each = (sorted(zip(names, row, strict=True), key=lambda said: -said[1]) for row in found)
-    return [[{"label": label, "probability": p} for label, p in row] for row in each]
+    parts = (split_pair(text, pair=len(slots) > 1, subject="the prompt takes") for text in texts)
+    questions = [template.question(dict(zip(slots, fields, strict=True))) for fields in parts]
+    context, n_special = run.model.context, len(run.tokenizer.prefix_ids)
+    prompts = [build_prompt(partial(encode_prompt, run), (), q, names, context, n_special=n_special) for q in questions]
+    notify_truncation(prompts, 0, listen)
+    return rank_labels(names, log_probabilities(run.model, prompts).softmax(-1))

@@ -1,22 +1,25 @@
-"""Where a text that comes piece by piece ends."""
+"""End a stream of generated text before a stop sequence."""
 
 
-class Cut:
-    """Ends a stream of text before the first place where a stop text stands, even if it comes in pieces."""
+class StopSequence:
+    """Truncates a text stream before the first occurrence of a stop sequence, even if it spans several pieces."""
 
     def __init__(self, stop: str | None) -> None:
-        self.stop, self.held, self.done = stop, "", False
+        self.stop, self.pending, self.done = stop, "", False
 
-    def take(self, piece: str) -> str:
+    def feed(self, piece: str) -> str:
+        """The text that can be shown after this piece. A possible beginning of the stop sequence is held back."""
         if not self.stop or self.done:
             return "" if self.done else piece
-        text = self.held + piece
+        text = self.pending + piece
         if self.stop in text:
-            self.done, self.held = True, ""
+            self.done, self.pending = True, ""
             return text[: text.index(self.stop)]
-        keep = next((n for n in range(min(len(self.stop) - 1, len(text)), 0, -1) if self.stop.startswith(text[-n:])), 0)
-        self.held = text[len(text) - keep :]
-        return text[: len(text) - keep]
+        lengths = range(min(len(self.stop) - 1, len(text)), 0, -1)
+        n_pending = next((n for n in lengths if self.stop.startswith(text[-n:])), 0)
+        self.pending = text[len(text) - n_pending :]
+        return text[: len(text) - n_pending]
 
-    def rest(self) -> str:
-        return self.held
+    def flush(self) -> str:
+        """The text still held back at the end of the stream."""
+        return self.pending

@@ -1,82 +1,161 @@
-"""One file per family of the lectures. Each begins with its Shape (the settings) and ends with its module."""
+"""Models: one file per architecture, with its settings and its module. Here: their base classes and initialization."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from harken.core import FULL, Structure, keep
+from harken.core import FULL, BlockConfig, Stack, Structure, keep
+from harken.settings import Settings
 
-START = 0.02  # spread of the first weights (GPT-2)
+INIT_STD = 0.02  # standard deviation of the initial weights (GPT-2)
 
 
-def start(module: nn.Module) -> None:
-    """The first weights of linear maps and word vectors."""
+def init_weights(module: nn.Module) -> None:
+    """Initialize a linear layer or an embedding."""
     if isinstance(module, nn.Linear | nn.Embedding):
-        nn.init.normal_(module.weight, std=START)
+        nn.init.normal_(module.weight, std=INIT_STD)
     if isinstance(module, nn.Linear) and module.bias is not None:
         nn.init.zeros_(module.bias)
 
 
-def calm(stack: nn.Module, sums: int) -> None:
-    """Each of so many sublayers adds to one sum, so each starts smaller (GPT-2)."""
+def scale_residual_init(stack: nn.Module, sublayers: int) -> None:
+    """Scale the initial output projections by 1 / sqrt(number of residual sublayers) (GPT-2)."""
     for name, module in stack.named_modules():
         if name.endswith(("W_o", "W_2")):
-            nn.init.normal_(module.weight, std=START / math.sqrt(sums))
+            nn.init.normal_(module.weight, std=INIT_STD / math.sqrt(sublayers))
 
 
-class LanguageModel(nn.Module):
-    """A score for each word that may come next.
+class ModelSettings(Settings):
+    """Settings of a model kind; `build(vocab)` constructs the model. Declares optional abilities with their defaults.
 
-    A family brings `forward(tokens, *, pos, structure, memory, lengths) -> h` (B L -> B L d) and `memory(B, capacity)`,
-    which makes what it remembers while it decodes.
+    The properties below read settings by name. They have a default for kinds without this setting.
     """
 
-    causal: bool = True  # no word looks at later ones; else it fills in words, and does not write
-    context: int | None = None  # the longest sequence it sees at once; None: any
+    task: ClassVar[str] = "next-word"  # default task on text
+    stateful: ClassVar[bool] = False  # recurrent: a batch continues the text of the previous one
+    by_line: ClassVar[bool] = False  # reads a story line by line instead of as one text
+    stack_seeds: ClassVar[bool] = False  # training the seeds of a comparison as one stacked model is faster
+
+    @property
+    def supports_packing(self) -> bool:
+        """Whether several texts can share a row."""
+        return False
+
+    @property
+    def notice(self) -> str | None:
+        """Message for the user before training starts."""
+        return None
+
+    @property
+    def max_context(self) -> int | None:
+        """Longest sequence that the model reads; None: no limit."""
+        context = dict(self).get("context")
+        return context if isinstance(context, int) else None
+
+    @property
+    def learned_positions(self) -> bool:
+        return dict(self).get("positions") == "learned"
+
+    @property
+    def block_sparse(self) -> bool:
+        return dict(self).get("structure") == "bigbird"
+
+    @property
+    def shares_embeddings(self) -> bool:
+        """Whether source and target share their token embeddings."""
+        return bool(dict(self).get("share_embeddings"))
+
+    def n_tokens(self, image_size: int) -> int:
+        """Number of tokens of an image."""
+        return 1
+
+    def block_config(self, **changes: Any) -> BlockConfig:
+        """Configuration of a Transformer block: the settings with the names of its fields."""
+        names = {field.name for field in fields(BlockConfig)} & type(self).model_fields.keys()
+        return BlockConfig(**self.model_dump(include=names) | changes)
+
+
+class Model(nn.Module):
+    """Base class of all models. Declares optional abilities with their defaults."""
+
+    context: int | None = None  # longest sequence; None: no limit
+    compiles: bool = True  # torch.compile makes it faster
+    reads_text: bool = False  # input is a sequence of tokens
+    vocab: int = 0  # number of tokens that have a score
+
+    @property
+    def backbone(self) -> nn.Module:
+        """The model without its head."""
+        return self
+
+    @property
+    def transformer_blocks(self) -> Sequence[nn.Module]:
+        stack = dict(self.named_children()).get("stack")
+        return stack.blocks if isinstance(stack, Stack) else ()
+
+
+class LanguageModel(Model):
+    """Scores of the next token.
+
+    A subclass implements `forward(tokens, *, pos, structure, memory, lengths) -> h` (B L -> B L d) and
+    `memory(B, capacity)`, which creates the memory for decoding.
+    """
+
+    causal: bool = True  # no token attends to later ones; False: it fills masks and does not generate
+    reads_text = True
     memory: Callable[..., Any]
     head_bias: nn.Parameter | None
 
     def __init__(self, vocab: int, d: int, *, word_dropout: float = 0.0) -> None:
         super().__init__()
         self.vocab, self.word_dropout = vocab, word_dropout
-        padded = math.ceil(vocab / 64) * 64  # kernels like round numbers; the scores of the extra rows are cut off
+        padded = math.ceil(vocab / 64) * 64  # kernels prefer multiples of 64; the extra scores are removed
         self.embed = nn.Embedding(padded, d)
         self.head = nn.Linear(d, padded, bias=False)
-        self.register_parameter("head_bias", None)  # vocab: of each word's score, where a family has one
+        self.register_parameter("head_bias", None)  # vocab
 
-    def words(self, tokens: Tensor, table: nn.Embedding | None = None) -> Tensor:  # B L -> B L d
-        """The words' vectors. In training some words are missing, everywhere in a row at once (Gal 2016)."""
+    @property
+    def n_segments(self) -> int:
+        """Number of segment embeddings; 0: `forward` takes no segments."""
+        return 0
+
+    def pooled(self, h: Tensor) -> Tensor:  # ... d -> ... d
+        """Representation of a text from the state of its first token."""
+        return h
+
+    def embed_tokens(self, tokens: Tensor, table: nn.Embedding | None = None) -> Tensor:  # B L -> B L d
+        """Token embeddings. Word dropout removes all occurrences of a token in a row (Gal 2016)."""
         table = table or self.embed
         x: Tensor = table(tokens)
         if not self.training or not self.word_dropout:
             return x
-        kept = F.dropout(x.new_ones(len(tokens), table.num_embeddings), self.word_dropout)  # B V
-        return x * kept.gather(1, tokens)[..., None]
+        scale = F.dropout(x.new_ones(len(tokens), table.num_embeddings), self.word_dropout)  # B V
+        return x * scale.gather(1, tokens)[..., None]
 
     def logits(self, h: Tensor) -> Tensor:  # ... d -> ... vocab
         scores: Tensor = self.head(h)[..., : self.vocab]
         return scores if self.head_bias is None else scores + self.head_bias
 
-    def scores(self, tokens: Tensor, **how: Any) -> Tensor:  # B L -> B L vocab
-        """What may come after each token."""
-        return self.logits(self(tokens, **how))
+    def scores(self, tokens: Tensor, **inputs: Any) -> Tensor:  # B L -> B L vocab
+        """Logits of the token after each token."""
+        return self.logits(self(tokens, **inputs))
 
 
-Packed = tuple[Tensor, Tensor, Tensor, Tensor]  # pos, doc and source's pos, doc of rows of several pairs: B L each
+PackedPairs = tuple[Tensor, Tensor, Tensor, Tensor]  # pos and doc of the target, pos and doc of the source: B L each
 
 
 @dataclass(frozen=True)
-class Source:
-    """A source sentence that was read: what a family's decoder asks of it, and which of its places hold a word."""
+class EncodedSource:
+    """An encoded source sentence: input of the decoder's cross-attention."""
 
-    read: Any  # a family's own; its tensors have the rows first
-    real: Tensor | None = None  # B Ls; None: all of them
-    packed: Structure | None = None  # which target looks at which source, where several stand in a row
+    encoded: Any  # depends on the model; its tensors have the batch first
+    real: Tensor | None = None  # B Ls, False at padding; None: no padding
+    packed: Structure | None = None  # attention from target to source if several pairs share a row
 
     @property
     def structure(self) -> Structure:
@@ -84,15 +163,16 @@ class Source:
 
 
 class EncoderDecoder(LanguageModel):
-    """A language model of the target that is told a source. The edge mark begins and ends a target, and ends a source.
+    """Language model of a target sentence given a source. The edge token starts and ends a target and ends a source.
 
-    A family brings `read(source, real) -> Any`, `forward(tokens, *, source, source_lengths, pos, memory, lengths) -> h`
-    (a memory keeps nothing of what stands behind a row's `lengths`) and `memory(B, capacity, source, source_lengths)`,
-    whose result has `reorder(rows, upto)` (in place, among the texts of one source), `upto(n)` (its first n places) and
-    `select(rows)` (some sources alone). Attention to the source is an attribute `cross`: a trace finds it by this name.
+    A subclass implements `encode(source, real) -> Any`,
+    `forward(tokens, *, source, source_lengths, pos, memory, lengths) -> h` (the memory stores nothing after a row's
+    `lengths`) and `memory(B, capacity, source, source_lengths)`. Its memory has `reorder(rows, length)` (in place,
+    among the texts of one source), `prefix(n)` (the first n slots) and `select(rows)` (a subset of the sources). The
+    attention to the source is an attribute `cross`: a trace finds it by this name.
     """
 
-    read: Callable[[Tensor, Tensor | None], Any]
+    encode: Callable[[Tensor, Tensor | None], Any]
 
     def __init__(self, vocab: tuple[int, int], d: int, *, shared: bool, word_dropout: float = 0.0) -> None:
         super().__init__(vocab[1], d, word_dropout=word_dropout)
@@ -100,16 +180,17 @@ class EncoderDecoder(LanguageModel):
         self.edge = vocab[1] - 1
         if shared and vocab[0] != vocab[1]:
             raise ValueError(
-                "shared embeddings need one vocabulary; set data.shared_vocab=true, or model.share_embeddings=false"
+                f"share_embeddings needs one vocabulary, but source and target have {vocab[0]} and {vocab[1]} tokens; "
+                "set data.shared_vocab=true or model.share_embeddings=false"
             )
         self.source_embed = self.embed if shared else nn.Embedding(math.ceil(vocab[0] / 64) * 64, d)
 
-    def source(self, tokens: Tensor | None, lengths: Tensor | None) -> Source:  # B Ls, B
-        """Read source sentences, whose places behind their lengths are padding."""
+    def encode_source(self, tokens: Tensor | None, lengths: Tensor | None) -> EncodedSource:  # B Ls, B
+        """Encode source sentences; positions from their lengths on are padding."""
         if tokens is None:
-            raise ValueError("an encoder-decoder is told a source, or a memory that has read one")
+            raise ValueError("an encoder-decoder needs a source, or a memory that contains an encoded source")
         real = None
         if lengths is not None:
             real = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
-            real = None if not real.is_cuda and bool(real.all()) else real  # a GPU would have to be waited for
-        return Source(self.read(tokens, real), real)
+            real = None if not real.is_cuda and bool(real.all()) else real  # on a GPU this would synchronize
+        return EncodedSource(self.encode(tokens, real), real)

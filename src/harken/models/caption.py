@@ -1,7 +1,7 @@
-"""Captions: a ViT looks at a picture, and a masked decoder writes what it shows, looking at the patches.
+"""Image captioning: a ViT encodes the image, and a causal decoder with cross-attention to the patches writes the text.
 
-H_enc = ViT(picture); H_dec = blocks with the causal mask, and in each a cross-attention whose keys and values are
-H_enc. For whoever searches an answer, a picture is a source like any other: the row of its bytes.
+H_enc = ViT(image); H_dec = blocks with the causal mask and a cross-attention with keys and values from H_enc. For the
+search, an image is a source sequence: the row of its bytes.
 """
 
 import math
@@ -12,25 +12,25 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from harken.core import CAUSAL, Fixed, Sinusoid, Stack
-from harken.settings import Pictured
+from harken.core import CAUSAL, FixedMemory, Sinusoid, Stack
+from harken.settings import CaptionInputs
 
-from . import EncoderDecoder, calm, start, vit
-from .seq2seq import Remembered
+from . import EncoderDecoder, init_weights, scale_residual_init, vit
+from .seq2seq import DecoderMemory
 
 BYTES = 256
 
 
-class Shape(vit.Shape):
-    """The settings of a ViT with a decoder of words."""
+class CaptionerSettings(vit.ViTSettings):
+    """Settings of a ViT with a text decoder."""
 
-    pool: ClassVar[Literal["mean"]] = "mean"  # type: ignore[misc]  # all patches are told
+    pool: ClassVar[Literal["mean"]] = "mean"  # type: ignore[misc]  # the decoder attends to all patches
     head_dropout: ClassVar[float] = 0.0  # type: ignore[misc]
 
     kind: Literal["caption"] = "caption"  # type: ignore[assignment]
-    size: Literal["tiny", "mini", "small", "base"] = Field("mini", description="the one dial: sets d, layers and heads")
-    decoder_layers: int = Field(2, ge=1, le=1000, description="blocks of the decoder")
-    word_dropout: float = Field(0.0, ge=0, lt=1, description="share of words hidden in training, all over a caption")
+    size: Literal["tiny", "mini", "small", "base"] = Field("mini", description="dial: sets d, layers and heads")
+    decoder_layers: int = Field(2, ge=1, le=1000, description="number of blocks of the decoder")
+    word_dropout: float = Field(0.0, ge=0, lt=1, description="probability of removing a token everywhere in a caption")
 
     dials: ClassVar = {
         "size": {
@@ -41,40 +41,42 @@ class Shape(vit.Shape):
         }
     }
 
-    def build(self, vocab: Pictured) -> "Captioner":  # type: ignore[override]
+    def build(self, vocab: CaptionInputs) -> "Captioner":  # type: ignore[override]
         return Captioner(self, vocab)
 
 
 class Captioner(EncoderDecoder):
-    """Pictures, masked decoder, cross-attention."""
+    """ViT encoder, causal decoder, cross-attention."""
 
     mean: Tensor
-    spread: Tensor
+    std: Tensor
 
-    def __init__(self, shape: Shape, seen: Pictured) -> None:
-        super().__init__((seen.words, seen.words), shape.d, shared=True, word_dropout=shape.word_dropout)
-        del self.source_embed  # a picture has no words
-        self.source_vocab, self.pixels, self.embedding_scale = BYTES + 1, seen.pixels, math.sqrt(shape.d)
-        wiring = shape.wiring()
-        self.stack = Stack(shape.decoder_layers, replace(wiring, cross=True), Sinusoid())
-        self.norm = wiring.normalise() if shape.norm == "pre" else nn.Identity()
-        self.dropout = nn.Dropout(shape.dropout)
-        self.apply(start)
-        calm(self.stack, 3 * shape.decoder_layers)
+    def __init__(self, settings: CaptionerSettings, inputs: CaptionInputs) -> None:
+        vocab_size, image_shape = inputs.vocab_size, inputs.image_shape
+        super().__init__((vocab_size, vocab_size), settings.d, shared=True, word_dropout=settings.word_dropout)
+        del self.source_embed  # an image has no tokens
+        self.source_vocab, self.image_shape, self.embedding_scale = BYTES + 1, image_shape, math.sqrt(settings.d)
+        config = settings.block_config()
+        self.stack = Stack(settings.decoder_layers, replace(config, cross=True), Sinusoid())
+        self.norm = config.build_norm() if settings.norm == "pre" else nn.Identity()
+        self.dropout = nn.Dropout(settings.dropout)
+        self.apply(init_weights)
+        scale_residual_init(self.stack, 3 * settings.decoder_layers)
         self.head.weight = self.embed.weight
-        self.encoder = vit.ViT(shape, seen.pixels)  # its first weights are its own
-        for name, values in (("mean", seen.mean), ("spread", seen.spread)):
+        self.encoder = vit.ViT(settings, image_shape)  # initializes itself
+        for name, values in (("mean", inputs.mean), ("std", inputs.std)):
             self.register_buffer(name, torch.tensor(values)[:, None, None], persistent=False)
 
-    def read(self, source: Tensor, real: Tensor | None) -> list[Fixed]:  # B C S S in bytes, or B bytes
-        """The ViT's pass, and the keys and values of each decoder layer's cross-attention."""
+    def encode(self, source: Tensor, real: Tensor | None) -> list[FixedMemory]:  # B C S S in bytes, or B bytes
+        """Keys and values of the encoded image for the cross-attention of each decoder layer."""
         if source.dim() == 2:
-            wide = self.pixels.channels * self.pixels.image_size**2
-            rows = source if real is None else source.masked_fill(~real, 0)  # what is behind the end is black
-            rows = nn.functional.pad(rows, (0, max(0, wide - rows.shape[1])))[:, :wide]
-            source = rows.unflatten(1, (self.pixels.channels, self.pixels.image_size, self.pixels.image_size))
+            channels, side = self.image_shape.channels, self.image_shape.image_size
+            n_bytes = channels * side**2
+            rows = source if real is None else source.masked_fill(~real, 0)  # missing pixels are black
+            rows = nn.functional.pad(rows, (0, max(0, n_bytes - rows.shape[1])))[:, :n_bytes]
+            source = rows.unflatten(1, (channels, side, side))
         x = source.to(self.mean.dtype) / (BYTES - 1)
-        return self.stack.read(self.encoder((x - self.mean) / self.spread))
+        return self.stack.source_memory(self.encoder((x - self.mean) / self.std))
 
     def forward(
         self,
@@ -83,16 +85,16 @@ class Captioner(EncoderDecoder):
         source: Tensor | None = None,
         source_lengths: Tensor | None = None,  # B
         pos: Tensor | None = None,
-        memory: Remembered | None = None,
+        memory: DecoderMemory | None = None,
         lengths: Tensor | None = None,
     ) -> Tensor:  # B L d
-        told = self.source(source, source_lengths) if memory is None else memory.source
+        encoded_source = self.encode_source(source, source_lengths) if memory is None else memory.source
         pos = torch.arange(tokens.shape[1], device=tokens.device) if pos is None else pos
-        x = self.dropout(self.stack.positions.add(self.words(tokens) * self.embedding_scale, pos))
-        own = memory and memory.own
-        return self.norm(self.stack(x, structure=CAUSAL, pos=pos, memory=own, source=told.read))
+        x = self.dropout(self.stack.positions.add(self.embed_tokens(tokens) * self.embedding_scale, pos))
+        layers = memory and memory.layers
+        return self.norm(self.stack(x, structure=CAUSAL, pos=pos, memory=layers, source=encoded_source.encoded))
 
-    def memory(self, B: int, capacity: int, source: Tensor, source_lengths: Tensor | None = None) -> Remembered:
-        """An empty memory for B captions, as many for each picture, which are looked at now."""
-        told = self.source(source, source_lengths)
-        return Remembered(self.stack.memory(B, capacity), replace(told, real=None))  # all patches are there
+    def memory(self, B: int, capacity: int, source: Tensor, source_lengths: Tensor | None = None) -> DecoderMemory:
+        """Encode the images and create an empty memory for B captions, B / len(source) for each image."""
+        encoded_source = self.encode_source(source, source_lengths)
+        return DecoderMemory(self.stack.memory(B, capacity), replace(encoded_source, real=None))  # no padded patches

@@ -1,197 +1,230 @@
-"""Graphs: a node is told by its neighbours, equally (GCN), by those that are alike (GAT), or as a Transformer's token.
+"""Graph networks: a node aggregates its neighbors with fixed weights (GCN), with attention (GAT), or as a Transformer.
 
 GCN: H' = A H W with weights fixed by the degrees, a_ij = 1 / sqrt(d_i d_j) (Kipf 2016).
-GAT: a_ij = softmax_j LeakyReLU(a . [W h_i || W h_j]) over the neighbours j of i (Velickovic 2017).
-Graph transformer: blocks whose tokens are nodes, who look at those within reach; where a node stands is added to it.
+GAT: a_ij = softmax_j LeakyReLU(a . [W h_i || W h_j]) over the neighbors j of i (Velickovic 2017).
+Graph transformer: nodes are tokens that attend to the nodes within `reach` hops; positions of the nodes are added.
 
-What is said of a graph is the mean of what its nodes say.
+The output of a graph is the mean of the outputs of its nodes.
 """
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from harken.core import Block, Concat, Layout, Place, Wiring, attend
-from harken.core.view import Editor, View, pair_weights
-from harken.settings import FAR, Outputs, Part
+from harken.core import Block, Concat, Editor, LayerContext, Layout, Watchable, attend, pair_weights
+from harken.settings import MAX_HOPS, LabelOutputs
 
-Sums = Callable[[Tensor, Tensor], Tensor]  # o_i = sum_j a_ij v_j over listed pairs, of a (E) and v
+from . import Model, ModelSettings
+
+Sum = Callable[[Tensor, Tensor], Tensor]  # o_i = sum_j a_ij v_j over listed pairs, for a (E) and v
 
 
-class Lift(nn.Module):
-    """x W, where x may be sparse: a bag of words is a graph from nodes to words, and x W sums over it."""
+class FeatureProjection(nn.Module):
+    """x W, where x may be sparse: a bag of words is a graph from nodes to words, and x W is a sum over its pairs."""
 
     def __init__(self, width: int, d: int, *, dropout: float) -> None:
         super().__init__()
         self.W, self.p = nn.Parameter(torch.empty(width, d)), dropout
         nn.init.xavier_uniform_(self.W)
 
-    def forward(self, x: Tensor, words: Sums | None = None) -> Tensor:  # N F -> N d
-        if words is None:
+    def forward(self, x: Tensor, feature_sum: Sum | None = None) -> Tensor:  # N F -> N d
+        if feature_sum is None:
             return F.dropout(x, self.p, self.training) @ self.W
-        return words(F.dropout(x.values(), self.p, self.training), self.W)
+        return feature_sum(F.dropout(x.values(), self.p, self.training), self.W)
 
 
-class Convolution(nn.Module):
+class GCNLayer(nn.Module):
     """A H W + b."""
 
     def __init__(self, width: int, d: int, *, dropout: float) -> None:
         super().__init__()
-        self.input_projection, self.b = Lift(width, d, dropout=dropout), nn.Parameter(torch.zeros(d))
+        self.input_projection, self.b = FeatureProjection(width, d, dropout=dropout), nn.Parameter(torch.zeros(d))
 
-    def forward(self, h: Tensor, words: Sums | None, *, a: Tensor, heard: Sums, **_: Any) -> Tensor:  # N F -> N d
-        return heard(a, self.input_projection(h, words)) + self.b
+    def forward(  # N F -> N d
+        self, h: Tensor, feature_sum: Sum | None, *, a: Tensor, message_passing: Sum, **_: Any
+    ) -> Tensor:
+        return message_passing(a, self.input_projection(h, feature_sum)) + self.b
 
 
-class Neighbours(nn.Module):
-    """Attention to the neighbours: heads side by side, or their mean in the last layer."""
+class GATLayer(Watchable):
+    """Attention to the neighbors: concatenated heads, or their mean in the last layer."""
 
     def __init__(self, width: int, D: int, heads: int, *, mean: bool, dropout: tuple[float, float]) -> None:
         super().__init__()
         self.heads, self.mean, self.p = heads, mean, dropout[1]
-        self.input_projection, self.similarity = Lift(width, heads * D, dropout=dropout[0]), Concat(heads, D)
+        self.input_projection = FeatureProjection(width, heads * D, dropout=dropout[0])
+        self.similarity = Concat(heads, D)
         self.b = nn.Parameter(torch.zeros(D if mean else heads * D))
         for W in (self.similarity.W_q, self.similarity.W_k):
             nn.init.uniform_(W, -((6 / (D + heads)) ** 0.5), (6 / (D + heads)) ** 0.5)
-        self.watch: Any = None
 
-    def forward(self, h: Tensor, words: Sums | None, *, layout: Layout, heard: Sums, **_: Any) -> Tensor:  # N F -> N d
-        v = self.input_projection(h, words).unflatten(-1, (self.heads, -1)).transpose(0, 1)[None]  # 1 H N D
+    def forward(  # N F -> N d
+        self, h: Tensor, feature_sum: Sum | None, *, layout: Layout, message_passing: Sum, **_: Any
+    ) -> Tensor:
+        v = self.input_projection(h, feature_sum).unflatten(-1, (self.heads, -1)).transpose(0, 1)[None]  # 1 H N D
         dropout = self.p if self.training else 0.0
         if layout.pairs is None or isinstance(self.watch, Editor):
             o = attend(v, v, v, self.similarity, layout, dropout=dropout, watch=self.watch)[0]  # H N D
-        else:  # the same by the faster sum
+        else:  # the same with the faster sum
             q, k = self.similarity.project(v, v)
             if self.watch is not None:
-                self.watch(View(q, k, self.similarity, layout))
-            a = pair_weights(q, k, self.similarity, layout.listed())[0]  # H E
-            o = heard(F.dropout(a, dropout), v[0])
+                self.watch(q, k, self.similarity, layout)
+            a = pair_weights(q, k, self.similarity, layout.pair_list())[0]  # H E
+            o = message_passing(F.dropout(a, dropout), v[0])
         return (o.mean(0) if self.mean else o.transpose(0, 1).flatten(1)) + self.b
 
 
-class GNN(nn.Module):
-    """Layers of one kind, with a non-linearity between them. The layers are named so that the first can be told."""
+class GNN(Model):
+    """GCN or GAT layers with an activation function between them."""
 
-    compiles = False  # a graph has one shape: what a GPU plays from a recording is as fast
+    compiles = False  # the shape is constant, so a CUDA graph is as fast
 
-    def __init__(self, layers: list[nn.Module], act: Any) -> None:
+    def __init__(self, layers: list[nn.Module], activation: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.blocks, self.activation = nn.ModuleList(layers), act
+        self.blocks, self.activation = nn.ModuleList(layers), activation
 
-    def first(self) -> nn.Module:
-        """What reads the features."""
+    def input_layer(self) -> nn.Module:
+        """The layer that reads the features."""
         return self.blocks[0]
 
     def forward(
-        self, x: Tensor, *, words: Sums | None = None, of: Tensor | None = None, graphs: int = 0, **told: Any
+        self,
+        x: Tensor,
+        *,
+        feature_sum: Sum | None = None,
+        graph_ids: Tensor | None = None,
+        n_graphs: int = 0,
+        **inputs: Any,
     ) -> Tensor:
-        """What is said of each node, N C; with `graphs` of each of so many graphs."""
+        """Outputs of the nodes, N C, or with `n_graphs` of the graphs."""
         for n, layer in enumerate(self.blocks):
-            x = layer(self.activation(x), None, **told) if n else layer(x, words, **told)
-        return pooled(x, of, graphs)
+            x = layer(self.activation(x), None, **inputs) if n else layer(x, feature_sum, **inputs)
+        return mean_pool(x, graph_ids, n_graphs)
 
 
-def pooled(h: Tensor, of: Tensor | None, graphs: int) -> Tensor:  # N C -> G C
-    """The mean over the nodes of each graph, where graphs are asked for."""
-    if of is None or not graphs:
+def mean_pool(h: Tensor, graph_ids: Tensor | None, n_graphs: int) -> Tensor:  # N C -> G C
+    """Mean over the nodes of each graph; without graphs h itself."""
+    if graph_ids is None or not n_graphs:
         return h
-    sums = h.new_zeros(graphs, h.shape[-1]).index_add(0, of, h)
-    return sums / h.new_zeros(graphs).index_add(0, of, h.new_ones(len(of))).clamp_min(1)[:, None]
+    sums = h.new_zeros(n_graphs, h.shape[-1]).index_add(0, graph_ids, h)
+    return sums / h.new_zeros(n_graphs).index_add(0, graph_ids, h.new_ones(len(graph_ids))).clamp_min(1)[:, None]
 
 
-class Near(Layout):
-    """A layout whose pairs have a bias each, H E: no N x N table."""
+class PairBiasLayout(Layout):
+    """A layout with a bias for each listed pair, H E, instead of an N x N table."""
 
-    def __init__(self, laid: Layout, each: Tensor) -> None:
-        self.__dict__ |= laid.__dict__
-        self.each = each
+    def __init__(self, layout: Layout, pair_bias: Tensor) -> None:
+        self.__dict__ |= layout.__dict__
+        self.pair_bias = pair_bias
 
-    def shift(self, heads: Tensor | slice, i: Tensor, j: Tensor | slice = slice(None)) -> Tensor:
-        each = self.each if isinstance(heads, slice) else self.each[heads.flatten()]
+    def bias_at(self, heads: Tensor | slice, i: Tensor, j: Tensor | slice = slice(None)) -> Tensor:
+        pair_bias = self.pair_bias if isinstance(heads, slice) else self.pair_bias[heads.flatten()]
         if not isinstance(j, slice):  # the listed pairs
-            return each
-        own, to, _ = self.listed()
-        row, pair = (i[:, None] == own).nonzero(as_tuple=True)
-        rows = each.new_zeros(len(each), len(i), self.Lk)
-        rows[:, row, to[pair]] = each[:, pair]
+            return pair_bias
+        pairs = self.pair_list()
+        row, pair = (i[:, None] == pairs.i).nonzero(as_tuple=True)
+        rows = pair_bias.new_zeros(len(pair_bias), len(i), self.Lk)
+        rows[:, row, pairs.j[pair]] = pair_bias[:, pair]
         return rows
 
 
-class GraphTransformer(nn.Module):
-    """Nodes as tokens: features and places added, blocks of attention to those within reach, one map at the end."""
+class GraphTransformer(Model):
+    """Nodes as tokens: features plus positions, blocks with attention to the nodes within reach, a linear output."""
 
     compiles = False
 
-    def __init__(self, shape: "TransformerShape", asked: Outputs) -> None:
+    def __init__(self, settings: "GraphTransformerSettings", outputs: LabelOutputs) -> None:
         super().__init__()
-        self.kind, self.p = shape.positions, shape.dropout
-        self.input_projection = Lift(asked.vocab, shape.d, dropout=shape.feature_dropout)
-        self.places = nn.Linear(shape.pe_dim, shape.d) if shape.positions != "none" else None
-        self.near = nn.Parameter(torch.zeros(shape.heads, FAR + 1)) if shape.distance else None
-        wiring = Wiring(shape.d, shape.heads, norm="pre", d_ff=shape.d_ff, dropout=shape.dropout)
-        self.blocks = nn.ModuleList(Block(wiring) for _ in range(shape.layers))
-        self.norm, self.W_y = wiring.normalise(), nn.Linear(shape.d, asked.outputs or shape.d)
+        d, self.kind, self.p = settings.d, settings.positions, settings.dropout
+        self.input_projection = FeatureProjection(outputs.vocab_size, d, dropout=settings.feature_dropout)
+        self.pe_projection = nn.Linear(settings.pe_dim, d) if settings.positions != "none" else None
+        self.hop_bias = nn.Parameter(torch.zeros(settings.heads, MAX_HOPS + 1)) if settings.distance else None
+        config = settings.block_config()
+        self.blocks = nn.ModuleList(Block(config) for _ in range(settings.layers))
+        self.norm, self.W_y = config.build_norm(), nn.Linear(d, outputs.n_outputs or d)
 
-    def first(self) -> nn.Module:
+    def input_layer(self) -> nn.Module:
         return self.input_projection
 
     def forward(
-        self, x: Tensor, *, layout: Layout, hops: Tensor, words: Sums | None = None, places: Tensor | None = None,
-        **told: Any,
-    ) -> Tensor:  # fmt: skip
-        h = self.input_projection(x, words)
-        if self.places is not None and places is not None:
-            if self.kind == "laplacian" and self.training:  # an eigenvector has no sign of its own
-                places = places * (torch.rand_like(places[:1]) < 0.5).to(places.dtype).mul(2).sub(1)
-            h = h + self.places(places)
-        h, place = h[None], Place(self._near(layout, hops))
+        self,
+        x: Tensor,
+        *,
+        layout: Layout,
+        hops: Tensor,
+        feature_sum: Sum | None = None,
+        positional_encoding: Tensor | None = None,
+        graph_ids: Tensor | None = None,
+        n_graphs: int = 0,
+        **_: Any,
+    ) -> Tensor:
+        """Outputs of the nodes, N C, or with `n_graphs` of the graphs."""
+        h, pe = self.input_projection(x, feature_sum), positional_encoding
+        if self.pe_projection is not None and pe is not None:
+            if self.kind == "laplacian" and self.training:  # the sign of an eigenvector is arbitrary
+                pe = pe * (torch.rand_like(pe[:1]) < 0.5).to(pe.dtype).mul(2).sub(1)
+            h = h + self.pe_projection(pe)
+        h, context = h[None], LayerContext(self._with_hop_bias(layout, hops))
         for block in self.blocks:
-            h = block(h, place)
+            h = block(h, context)
         y: Tensor = self.W_y(F.dropout(self.norm(h[0]), self.p, self.training))
-        return pooled(y, told.get("of"), told.get("graphs", 0))
+        return mean_pool(y, graph_ids, n_graphs)
 
-    def _near(self, layout: Layout, hops: Tensor) -> Layout:
-        """Who is how far apart, as a bias of the scores."""
-        if self.near is None:
+    def _with_hop_bias(self, layout: Layout, hops: Tensor) -> Layout:
+        """The layout with a learned bias of the scores for each number of hops."""
+        if self.hop_bias is None:
             return layout
-        each = self.near[:, hops.clamp_max(FAR)]  # H E, or H N N
+        bias = self.hop_bias[:, hops.clamp_max(MAX_HOPS)]  # H E, or H N N
         if layout.pairs is not None:
-            return Near(layout, each)
-        return layout.structure.lay(1, layout.Lq, layout.Lk, layout.device, each)
+            return PairBiasLayout(layout, bias)
+        return layout.structure.layout(1, layout.Lq, layout.Lk, layout.device, bias)
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 
-class _Shape(Part):
-    abreast: ClassVar[bool] = True  # the seeds of a comparison are trained together: it is the faster way
+class GraphOptions(NamedTuple):
+    """Properties of the graph that a model needs as input."""
 
-    layers: int = Field(2, ge=1, description="number of layers: how many hops away a node is heard")
-    dropout: float = Field(0.5, ge=0, lt=1, description="share of features and states dropped, in training")
+    reach: int = 1  # number of hops; 0: all nodes
+    positions: Literal["none", "laplacian", "walk"] = "none"
+    pe_dim: int = 0
 
 
-class GCNShape(_Shape):
-    """A graph-convolutional network."""
+class GraphModelSettings(ModelSettings):
+    """Settings of all graph networks."""
+
+    stack_seeds: ClassVar[bool] = True
+
+    layers: int = Field(2, ge=1, description="number of layers")
+    dropout: float = Field(0.5, ge=0, lt=1, description="dropout probability of features and states")
+
+    @property
+    def graph_options(self) -> GraphOptions:
+        return GraphOptions()
+
+
+class GCNSettings(GraphModelSettings):
+    """Settings of a graph convolutional network."""
 
     dials: ClassVar = {"size": {"tiny": {"d": 8}, "small": {"d": 16}, "medium": {"d": 64}, "large": {"d": 256}}}
 
     kind: Literal["gcn"] = "gcn"
-    size: Literal["tiny", "small", "medium", "large"] = Field("small", description="the one dial: sets d")
-    d: int = Field(16, ge=1, description="width of the layers between")
+    size: Literal["tiny", "small", "medium", "large"] = Field("small", description="dial: sets d")
+    d: int = Field(16, ge=1, description="width of the hidden layers")
 
-    def build(self, vocab: Outputs) -> GNN:
-        widths = [vocab.vocab, *[self.d] * (self.layers - 1), vocab.outputs or self.d]
-        made = [Convolution(a, b, dropout=self.dropout) for a, b in pairwise(widths)]
-        return GNN(list(made), F.relu)
+    def build(self, vocab: LabelOutputs) -> GNN:
+        widths = [vocab.vocab_size, *[self.d] * (self.layers - 1), vocab.n_outputs or self.d]
+        return GNN([GCNLayer(a, b, dropout=self.dropout) for a, b in pairwise(widths)], F.relu)
 
 
-class GATShape(_Shape):
-    """A graph attention network."""
+class GATSettings(GraphModelSettings):
+    """Settings of a graph attention network."""
 
     dials: ClassVar = {
         "size": {
@@ -203,26 +236,26 @@ class GATShape(_Shape):
     }
 
     kind: Literal["gat"] = "gat"
-    size: Literal["tiny", "small", "medium", "large"] = Field("small", description="the one dial: sets d and heads")
-    d: int = Field(64, ge=1, description="width of the layers between, all heads together")
+    size: Literal["tiny", "small", "medium", "large"] = Field("small", description="dial: sets d and heads")
+    d: int = Field(64, ge=1, description="width of the hidden layers, all heads together")
     heads: int = Field(8, ge=1, description="number of attention heads (H)")
-    last_heads: int = Field(1, ge=1, description="heads of the last layer, whose mean is taken")
-    dropout: float = Field(0.6, ge=0, lt=1, description="share of features and states dropped, in training")
-    attention_dropout: float = Field(0.6, ge=0, lt=1, description="share of neighbours not heard, in training")
+    last_heads: int = Field(1, ge=1, description="number of heads of the last layer, which are averaged")
+    dropout: float = Field(0.6, ge=0, lt=1, description="dropout probability of features and states")
+    attention_dropout: float = Field(0.6, ge=0, lt=1, description="dropout probability of the attention weights")
 
-    def build(self, vocab: Outputs) -> GNN:
+    def build(self, vocab: LabelOutputs) -> GNN:
         if self.d % self.heads:
-            wider = self.d // self.heads * self.heads + self.heads
-            raise ValueError(f"d={self.d} does not split over {self.heads} heads; try d={wider}")
-        how: Any = {"dropout": (self.dropout, self.attention_dropout)}
-        between = [vocab.vocab, *[self.d] * (self.layers - 1)]
-        made = [Neighbours(a, self.d // self.heads, self.heads, mean=False, **how) for a in between[:-1]]
-        last = Neighbours(between[-1], vocab.outputs or self.d, self.last_heads, mean=True, **how)
-        return GNN([*made, last], F.elu)
+            divisible = self.d // self.heads * self.heads + self.heads
+            raise ValueError(f"d={self.d} is not divisible by heads={self.heads}; use d={divisible}")
+        dropout = self.dropout, self.attention_dropout
+        *hidden, last = [vocab.vocab_size, *[self.d] * (self.layers - 1)]
+        layers = [GATLayer(width, self.d // self.heads, self.heads, mean=False, dropout=dropout) for width in hidden]
+        output = GATLayer(last, vocab.n_outputs or self.d, self.last_heads, mean=True, dropout=dropout)
+        return GNN([*layers, output], F.elu)
 
 
-class TransformerShape(_Shape):
-    """A graph transformer."""
+class GraphTransformerSettings(GraphModelSettings):
+    """Settings of a graph transformer."""
 
     dials: ClassVar = {
         "size": {
@@ -234,19 +267,21 @@ class TransformerShape(_Shape):
     }
 
     kind: Literal["graph-transformer"] = "graph-transformer"
-    size: Literal["tiny", "small", "medium", "large"] = Field(
-        "small", description="the one dial: sets d, heads, pe_dim"
-    )
-    d: int = Field(64, ge=1, description="width of a node's state")
+    size: Literal["tiny", "small", "medium", "large"] = Field("small", description="dial: sets d, heads and pe_dim")
+    d: int = Field(64, ge=1, description="width of the model (embedding dimension)")
     heads: int = Field(4, ge=1, description="number of attention heads (H)")
     d_ff: int | None = Field(None, ge=1, description="width of the MLP; none: 4 d")
-    reach: int = Field(1, ge=0, description="hops within which nodes look at each other; 0: all nodes of a graph")
+    reach: int = Field(1, ge=0, description="number of hops within which nodes attend to each other; 0: all nodes")
     positions: Literal["none", "laplacian", "walk"] = Field(
-        "walk", description="where a node stands: eigenvectors of the Laplacian, or chances that a walk comes back"
+        "walk", description="positional encoding: Laplacian eigenvectors, or return probabilities of a random walk"
     )
-    pe_dim: int = Field(16, ge=1, description="numbers that say where a node stands")
-    distance: bool = Field(True, description="who is how many hops away weighs more or less, by head")
-    feature_dropout: float = Field(0.5, ge=0, lt=1, description="share of features dropped, in training")
+    pe_dim: int = Field(16, ge=1, description="dimension of the positional encoding")
+    distance: bool = Field(True, description="learned bias of the scores for each number of hops and each head")
+    feature_dropout: float = Field(0.5, ge=0, lt=1, description="dropout probability of the features")
 
-    def build(self, vocab: Outputs) -> GraphTransformer:
+    @property
+    def graph_options(self) -> GraphOptions:
+        return GraphOptions(self.reach, self.positions, self.pe_dim)
+
+    def build(self, vocab: LabelOutputs) -> GraphTransformer:
         return GraphTransformer(self, vocab)

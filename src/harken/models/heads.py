@@ -1,7 +1,7 @@
-"""A head on a body: labels of whole texts, of pairs of texts, or of every token, read from what a language model says.
+"""Language models with a head: labels of texts, of pairs of texts or of tokens.
 
-y = W h + b, where h is the state of the token that stands for the text: CLS of a BERT, the last token of a GPT or an
-RNN, or the mean of all. The body may come from another run; then only the head begins anew.
+y = W h + b, where h is the state that represents the text: CLS of a BERT, the last token of a GPT or an RNN, or the
+mean of all tokens. The body may come from another run; then only the head is initialized.
 """
 
 from typing import Any, Literal
@@ -10,82 +10,87 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from harken.settings import Outputs, Part
+from harken.settings import LabelOutputs
 
-from . import LanguageModel, bert, gpt, rnn, start
+from . import LanguageModel, Model, ModelSettings, bert, gpt, init_weights, rnn
 
 Pool = Literal["first", "last", "mean"]
 
 
-class Headed(nn.Module):
+class ModelWithHead(Model):
     """A body and its head."""
 
-    def __init__(self, body: LanguageModel, asked: Outputs, *, pool: Pool, dropout: float) -> None:
-        super().__init__()
-        self.body, self.asked, self.pool, self.context = body, asked, pool, body.context
-        self.dropout = nn.Dropout(dropout)
-        self.W_y = nn.Linear(body.embed.embedding_dim, asked.outputs)
-        self.W_y.apply(start)
+    reads_text = True
 
-    def forward(self, tokens: Tensor, **told: Any) -> Tensor:  # B L -> B L d
-        """The body's states; a body without segments is not told of them."""
-        if getattr(self.body, "segments", None) is None:
-            told.pop("segments", None)
-        h: Tensor = self.body(tokens, **told)
+    def __init__(self, body: LanguageModel, outputs: LabelOutputs, *, pool: Pool, dropout: float) -> None:
+        super().__init__()
+        self.body, self.outputs, self.pool, self.context = body, outputs, pool, body.context
+        self.dropout = nn.Dropout(dropout)
+        self.W_y = nn.Linear(body.embed.embedding_dim, outputs.n_outputs)
+        self.W_y.apply(init_weights)
+
+    @property
+    def backbone(self) -> LanguageModel:
+        return self.body
+
+    def forward(self, tokens: Tensor, **inputs: Any) -> Tensor:  # B L -> B L d
+        """States of the body; segments are dropped if the body has no segment embeddings."""
+        if not self.body.n_segments:
+            inputs.pop("segments", None)
+        h: Tensor = self.body(tokens, **inputs)
         return h
 
-    def train(self, mode: bool = True) -> "Headed":
-        """A body that does not learn drops nothing either: it says of a text what it always says."""
+    def train(self, mode: bool = True) -> "ModelWithHead":
+        """Set the training mode. A frozen body stays in evaluation mode, without dropout."""
         super().train(mode)
         if not any(p.requires_grad for p in self.body.parameters()):
             self.body.eval()
         return self
 
-    def texts(self, h: Tensor, text: Tensor, many: int) -> Tensor:  # B L d, B L -> many d
-        """The state that stands for each of the texts. `text` says which one a token is of; `many`: of none."""
-        flat, of = h.flatten(0, 1), text.flatten()
+    def pool_texts(self, h: Tensor, text: Tensor, n_texts: int) -> Tensor:  # B L d, B L -> n_texts d
+        """State that represents each text. `text` is the index of each token's text; n_texts: padding."""
+        states, index = h.flatten(0, 1), text.flatten()
         if self.pool == "mean":
-            sums = flat.new_zeros(many + 1, flat.shape[-1]).index_add(0, of, flat)
-            counts = flat.new_zeros(many + 1).index_add(0, of, flat.new_ones(len(of)))
-            return (sums / counts.clamp_min(1)[:, None])[:many]
-        place, how = torch.arange(len(of), device=of.device), "amin" if self.pool == "first" else "amax"
-        at = place.new_zeros(many + 1).scatter_reduce(0, of, place, how, include_self=False)[:many]
-        pooled = getattr(self.body, "pooled", None)
-        return flat[at] if pooled is None or self.pool != "first" else pooled(flat[at])
+            sums = states.new_zeros(n_texts + 1, states.shape[-1]).index_add(0, index, states)
+            counts = states.new_zeros(n_texts + 1).index_add(0, index, states.new_ones(len(index)))
+            return (sums / counts.clamp_min(1)[:, None])[:n_texts]
+        slot, reduction = torch.arange(len(index), device=index.device), "amin" if self.pool == "first" else "amax"
+        chosen = slot.new_zeros(n_texts + 1).scatter_reduce(0, index, slot, reduction, include_self=False)[:n_texts]
+        return self.body.pooled(states[chosen]) if self.pool == "first" else states[chosen]
 
-    def answers(self, h: Tensor) -> Tensor:  # ... d -> ... outputs
+    def predict(self, h: Tensor) -> Tensor:  # ... d -> ... outputs
         y: Tensor = self.W_y(self.dropout(h))
         return y
 
 
-class _Head(Part):
-    pool: Pool = Field(
-        "last", description="what stands for a text: its first token (CLS), its last, or the mean of all"
-    )
-    head_dropout: float = Field(0.1, ge=0, lt=1, description="share of the state dropped before the head, in training")
+class HeadSettings(ModelSettings):
+    """Settings of a head; combined with the settings of a body."""
 
-    def build(self, vocab: Any) -> Any:  # a Headed; the shapes below build their bodies
-        body = super().build(vocab.vocab)  # type: ignore[misc]
-        return Headed(body, vocab, pool=self.pool, dropout=self.head_dropout)
+    pool: Pool = Field("last", description="state that represents a text: first token (CLS), last token, or mean")
+    head_dropout: float = Field(0.1, ge=0, lt=1, description="dropout probability before the head")
+
+    def build(self, vocab: LabelOutputs) -> ModelWithHead:
+        body = super().build(vocab.vocab_size)  # type: ignore[misc]
+        return ModelWithHead(body, vocab, pool=self.pool, dropout=self.head_dropout)
 
 
-class BERTShape(_Head, bert.Shape):
+class BERTHeadSettings(HeadSettings, bert.BERTSettings):  # type: ignore[misc]
     """A BERT with a head."""
 
-    pool: Pool = Field("first", description="what stands for a text: its first token (CLS), its last, or the mean")
+    pool: Pool = Field("first", description="state that represents a text: first token (CLS), last token, or mean")
 
 
-class GPTShape(_Head, gpt.Shape):
+class GPTHeadSettings(HeadSettings, gpt.GPTSettings):  # type: ignore[misc]
     """A GPT with a head on the last token."""
 
 
-class RNNShape(_Head, rnn.RNNShape):
+class RNNHeadSettings(HeadSettings, rnn.RNNSettings):  # type: ignore[misc]
     """An RNN with a head on its last state."""
 
 
-class GRUShape(_Head, rnn.GRUShape):
+class GRUHeadSettings(HeadSettings, rnn.GRUSettings):  # type: ignore[misc]
     """A GRU with a head on its last state."""
 
 
-class LSTMShape(_Head, rnn.LSTMShape):
+class LSTMHeadSettings(HeadSettings, rnn.LSTMSettings):  # type: ignore[misc]
     """An LSTM with a head on its last state."""

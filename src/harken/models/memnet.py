@@ -1,12 +1,12 @@
-"""A memory network: a question hops through a story; each hop reads the lines that are most like what is known by now.
+"""Memory network: a question attends to the lines of a story in several hops.
 
-Every line is a key and a value, the sum of its words. As in the lecture, several times
+Every line is a key and a value, the sum of its word vectors. Each hop is, as in the lecture,
 
     q <- softmax(q K^T) V
 
-and the answer is read from the last q. The end-to-end network (Sukhbaatar 2015) is a choice of settings: `residual`
-keeps the old q, `time` tells how long ago a line stands, `words = "position"` where a word stands in its line, and
-`blanks` lets a look find nothing.
+and the answer is computed from the last q. The end-to-end network (Sukhbaatar 2015) is a choice of settings: `residual`
+adds the old q, `time` encodes the age of a line, `words = "position"` the position of a word in its line, and
+`attend_empty_slots` allows a hop to select nothing.
 """
 
 from typing import ClassVar, Literal
@@ -15,93 +15,92 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from harken.core import MLP, Dot, Layout, Watcher, attend, keep
-from harken.settings import Outputs, Part
+from harken.core import MLP, Dot, Layout, Watchable, attend, keep
+from harken.settings import LabelOutputs
 
-START = 0.1  # spread of the first weights (Sukhbaatar 2015)
+from . import Model, ModelSettings
+
+INIT_STD = 0.1  # standard deviation of the initial weights (Sukhbaatar 2015)
 
 
-class Shape(Part):
-    """The settings of a memory network."""
+class MemNetSettings(ModelSettings):
+    """Settings of a memory network."""
 
-    by_line: ClassVar[bool] = True  # reads a story line by line; other models read it as one text
-    abreast: ClassVar[bool] = True  # the seeds of a comparison are trained together: it is the faster way
+    by_line: ClassVar[bool] = True
+    stack_seeds: ClassVar[bool] = True
 
     kind: Literal["memnet"] = "memnet"
     size: Literal["tiny", "small", "base"] = Field(
-        "small", description="the one dial: sets d; small is the paper's for one task, base for all of them together"
+        "small", description="dial: sets d; as in the paper, small for one task and base for all tasks together"
     )
-    d: int = Field(20, ge=2, le=65536, description="width of a line's vector")
-    hops: int = Field(3, ge=1, le=100, description="how often the question looks into the story")
-    memory: int = Field(50, ge=1, le=100_000, description="lines of a story that are kept, the latest")
+    d: int = Field(20, ge=2, le=65536, description="width of the model (embedding dimension)")
+    hops: int = Field(3, ge=1, le=100, description="number of hops")
+    memory: int = Field(50, ge=1, le=100_000, description="number of latest lines of a story in the memory")
     residual: bool = Field(False, description="q + a V instead of the lecture's a V; layerwise: H q + a V")
-    time: bool = Field(False, description="add to a line a vector for how many lines ago it stands")
+    time: bool = Field(False, description="learned vector for the age of a line, in lines")
     words: Literal["bag", "position"] = Field(
-        "bag", description="a line is the plain sum of its words, or one that tells where in the line each stands"
+        "bag", description="line vector: plain sum of its word vectors, or position-weighted sum"
     )
     attend_empty_slots: bool = Field(
-        False,
-        description="what is empty of the memory is looked at too, with score 0 and value 0: a look may find nothing",
+        False, description="attention to empty memory slots, with score 0 and value 0, so that a hop can select nothing"
     )
     tying: Literal["adjacent", "layerwise"] = Field(
         "layerwise",
-        description="layerwise: every hop has the same keys and values; adjacent: the values of a hop are the keys of "
-        "the next, the first keys read the question, and the last values score the answers",
+        description="weight tying; layerwise: all hops share keys and values; adjacent: the values of a hop are the "
+        "keys of the next one, the first keys embed the question, and the last values score the answers",
     )
-    mlp_width: int | None = Field(
-        None, ge=0, description="width of the MLP between the last q and the scores; none: 4 d; 0: no MLP"
-    )
+    mlp_width: int | None = Field(None, ge=0, description="width of the MLP before the scores; none: 4 d; 0: no MLP")
 
     dials: ClassVar = {"size": {"tiny": {"d": 8}, "small": {"d": 20}, "base": {"d": 50}}}
 
-    def build(self, vocab: Outputs) -> "MemNet":
+    def build(self, vocab: LabelOutputs) -> "MemNet":
         return MemNet(self, vocab)
 
 
-class Hop(nn.Module):
-    """One look into the memory."""
+class Hop(Watchable):
+    """One attention of the question to the memory."""
 
     def __init__(self) -> None:
         super().__init__()
         self.similarity = Dot()
-        self.watch: Watcher | None = None
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, *, linear: bool) -> Tensor:  # B d, B L d twice
         q, k, v = q[:, None, None], k[:, None], v[:, None]  # B 1 1 d, B 1 L d: one head, one query
-        if linear:  # the start of a training may leave the softmax out
-            return ((q @ k.mT).masked_fill(~layout.dense()[0], 0) @ v)[:, 0, 0]
+        if linear:  # training may start without the softmax
+            return ((q @ k.mT).masked_fill(~layout.dense().allowed, 0) @ v)[:, 0, 0]
         return attend(q, k, v, self.similarity, layout, watch=self.watch)[:, 0, 0]
 
 
-class MemNet(nn.Module):
-    """Words -> lines -> hops -> a score for each answer. Word 0 is none, and so is a line without words."""
+class MemNet(Model):
+    """Words -> lines -> hops -> a score for each answer. Word 0 is padding, and so is a line without words."""
 
-    answers: Tensor  # which words they are
+    answers: Tensor  # token ids of the answers
 
-    def __init__(self, shape: Shape, asked: Outputs) -> None:
+    def __init__(self, settings: MemNetSettings, outputs: LabelOutputs) -> None:
         super().__init__()
-        self.shape, self.d, adjacent = shape, shape.d, shape.tying == "adjacent"
-        self.tables = shape.hops + 1 if adjacent else 2  # of the memory: side by side in one, so that a word is one row
-        self.pairs = [(n, n + 1) if adjacent else (0, 1) for n in range(shape.hops)]  # keys and values of each hop
-        self.question = 0 if adjacent else 2
-        self.embed = nn.Embedding(asked.vocab + 1, max(self.tables, self.question + 1) * shape.d)
-        self.ages = nn.Embedding(shape.memory, self.tables * shape.d) if shape.time else None
-        self.hops = nn.ModuleList(Hop() for _ in range(shape.hops))
-        self.H = nn.Linear(shape.d, shape.d, bias=False) if shape.residual and not adjacent else None
-        hidden = 4 * shape.d if shape.mlp_width is None else shape.mlp_width
-        self.mlp = MLP(shape.d, hidden) if hidden else None
-        self.W_y = None if adjacent else nn.Linear(shape.d, asked.outputs, bias=False)
-        self.register_buffer("answers", torch.tensor(asked.words, dtype=torch.long), persistent=False)
-        for part in (self.embed, self.ages, self.H, self.W_y):
-            if part is not None:
-                nn.init.normal_(part.weight, std=START)
+        self.settings, self.d, adjacent = settings, settings.d, settings.tying == "adjacent"
+        self.tables = settings.hops + 1 if adjacent else 2  # embedding tables of the memory, concatenated in one row
+        self.pairs = [(n, n + 1) if adjacent else (0, 1) for n in range(settings.hops)]  # keys and values of each hop
+        self.question = 0 if adjacent else 2  # embedding table of the question
+        n_tables = max(self.tables, self.question + 1)
+        self.embed = nn.Embedding(outputs.vocab_size + 1, n_tables * self.d)
+        self.ages = nn.Embedding(settings.memory, self.tables * self.d) if settings.time else None
+        self.hops = nn.ModuleList(Hop() for _ in range(settings.hops))
+        self.H = nn.Linear(self.d, self.d, bias=False) if settings.residual and not adjacent else None
+        mlp_width = 4 * self.d if settings.mlp_width is None else settings.mlp_width
+        self.mlp = MLP(self.d, mlp_width) if mlp_width else None
+        self.W_y = None if adjacent else nn.Linear(self.d, outputs.n_outputs, bias=False)
+        self.register_buffer("answers", torch.tensor(outputs.answer_ids, dtype=torch.long), persistent=False)
+        for module in (self.embed, self.ages, self.H, self.W_y):
+            if module is not None:
+                nn.init.normal_(module.weight, std=INIT_STD)
 
     def forward(
         self, lines: Tensor, *, question: Tensor, ages: Tensor, rows: Tensor | None = None, linear: bool = False
     ) -> Tensor:
-        """B L W, B W', B L -> B answers. `ages`: how many lines ago each stands; `linear`: without the softmax.
+        """B L W, B W', B L -> B answers. `ages`: age of each line, in lines; `linear`: without the softmax.
 
-        With `rows`, B L, `lines` are those of all stories, U W, and these say which are told.
+        With `rows`, B L, `lines` are the distinct lines of all stories, U W, and `rows` are indices into them.
         """
         memory, real = self.write(lines), (lines > 0).any(-1)
         if rows is not None:
@@ -109,46 +108,46 @@ class MemNet(nn.Module):
         return self.read(memory, question, ages, real, linear=linear)
 
     def write(self, lines: Tensor) -> Tensor:  # ... W -> T ... d
-        """Each line as a vector of each table."""
-        x = self._sums(lines, self.embed.weight[:, : self.tables * self.d])
+        """The vector of each line in each embedding table."""
+        x = self._line_vectors(lines, self.embed.weight[:, : self.tables * self.d])
         return x.unflatten(-1, (-1, self.d)).movedim(-2, 0)
 
     def read(self, memory: Tensor, question: Tensor, ages: Tensor, real: Tensor, *, linear: bool = False) -> Tensor:
-        """T B L d, B W', B L, B L -> B answers: the hops of a question through lines that were written."""
+        """T B L d, B W', B L, B L -> B answers: the hops of a question over written lines."""
         if self.ages is not None:
             memory = memory + self.ages(ages).unflatten(-1, (-1, self.d)).movedim(-2, 0)
-        layout, memory = self._laid(real, memory)
-        q = self._sums(question, self._table(self.question))
+        layout, memory = self._memory_layout(real, memory)
+        q = self._line_vectors(question, self._table(self.question))
         tables = memory.unbind()
         for hop, (k, v) in zip(self.hops, self.pairs, strict=True):
             o = hop(q, tables[k], tables[v], layout, linear=linear)
-            q = o + (q if self.H is None else self.H(q)) if self.shape.residual else o
+            q = o + (q if self.H is None else self.H(q)) if self.settings.residual else o
         q = q if self.mlp is None else self.mlp(q)
         return q @ self._table(self.tables - 1)[self.answers].mT if self.W_y is None else self.W_y(q)
 
-    def _laid(self, real: Tensor, memory: Tensor) -> tuple[Layout, Tensor]:  # B L, T B L d
-        """Which lines are looked at. Blanks are one more, that has the weight of as many as there are."""
+    def _memory_layout(self, real: Tensor, memory: Tensor) -> tuple[Layout, Tensor]:  # B L, T B L d
+        """Mask of the lines. All empty slots are one extra line with the weight of their number."""
         bias = None
-        if self.shape.attend_empty_slots:
-            empty = (self.shape.memory - real.sum(-1, keepdim=True)).to(memory.dtype)  # B 1
+        if self.settings.attend_empty_slots:
+            empty = (self.settings.memory - real.sum(-1, keepdim=True)).to(memory.dtype)  # B 1
             real, memory = torch.cat([real, empty > 0], 1), nn.functional.pad(memory, (0, 0, 0, 1))
             bias = nn.functional.pad(empty.clamp_min(1).log(), (real.shape[1] - 1, 0))[:, None, None]  # B 1 1 L+1
-        return keep(real).lay(len(real), 1, real.shape[1], real.device, bias), memory
+        return keep(real).layout(len(real), 1, real.shape[1], real.device, bias), memory
 
     def _table(self, n: int) -> Tensor:  # V d
         return self.embed.weight[:, n * self.d : (n + 1) * self.d]
 
-    def _sums(self, words: Tensor, table: Tensor) -> Tensor:  # ... W, V (T d) -> ... (T d)
-        """The sum of each line's words, or sum_j l_jk x_jk, l_jk = 1 + 4 (j - (J + 1) / 2) / J (k - (d + 1) / 2) / d.
+    def _line_vectors(self, words: Tensor, table: Tensor) -> Tensor:  # ... W, V (T d) -> ... (T d)
+        """Sum of the word vectors of each line, or sum_j l_jk x_jk, l_jk = 1 + 4 (j - (J+1)/2) / J (k - (d+1)/2) / d.
 
-        The latter is the plain sum, and another in which words late in the line weigh as much as early ones take away.
-        These weights are 1 in the mean; those that the paper prints are half as large, those of its program are these.
+        The latter is the plain sum plus a sum with weights that grow with the position in the line. These weights
+        have mean 1; those printed in the paper are half as large, those of its program are these.
         """
         x, real = nn.functional.embedding(words, table), (words > 0).to(table.dtype)
-        if self.shape.words == "bag":
+        if self.settings.words == "bag":
             return (real[..., None, :] @ x).squeeze(-2)
         J = real.sum(-1, keepdim=True).clamp_min(1)
         j = (2 * torch.arange(1, words.shape[-1] + 1, device=x.device) - J - 1) / J
-        plain, late = (torch.stack([real, real * j], -2) @ x).unbind(-2)
+        plain, by_position = (torch.stack([real, real * j], -2) @ x).unbind(-2)
         k = torch.arange(x.shape[-1], device=x.device) % self.d + 1
-        return plain + (2 * k - self.d - 1).to(x.dtype) / self.d * late
+        return plain + (2 * k - self.d - 1).to(x.dtype) / self.d * by_position

@@ -1,4 +1,4 @@
-"""Recurrent language models: the whole past in one state h_t, updated word by word. What came before attention."""
+"""Recurrent language models: one state h_t, updated token by token, represents all earlier tokens."""
 
 import math
 from typing import Any, ClassVar, Literal
@@ -9,26 +9,23 @@ from torch import Tensor, nn
 
 from harken.core import FULL, Structure
 from harken.errors import BadSetting
-from harken.settings import Part
 
-from . import LanguageModel
+from . import LanguageModel, ModelSettings
 
 
-class RNNShape(Part):
-    """The settings of a vanilla RNN: h_t = tanh(W x_t + U h_{t-1} + b)."""
+class RNNSettings(ModelSettings):
+    """Settings of a vanilla RNN: h_t = tanh(W x_t + U h_{t-1} + b)."""
 
-    stateful: ClassVar[bool] = True  # reads on where it stopped, so its batches are streams
+    stateful: ClassVar[bool] = True
 
     kind: Literal["rnn"] = "rnn"
-    size: Literal["tiny", "small", "medium", "large"] = Field(
-        "small", description="the one dial: sets d, layers and context; any of them may still be given"
-    )
-    d: int = Field(200, ge=1, le=65536, description="width of a word's vector and of the state")
-    layers: int = Field(1, ge=1, le=100, description="recurrent layers, one above the other")
-    context: int = Field(35, ge=1, le=100_000, description="steps the gradient flows back (the state itself goes on)")
-    tie_embeddings: bool = Field(True, description="the word scores use the embedding's own matrix")
-    dropout: float = Field(0.0, ge=0, lt=1, description="share of numbers dropped in training, not across time")
-    word_dropout: float = Field(0.0, ge=0, lt=1, description="share of words hidden in training, all over a row")
+    size: Literal["tiny", "small", "medium", "large"] = Field("small", description="dial: sets d, layers and context")
+    d: int = Field(200, ge=1, le=65536, description="width of the token embeddings and of the state")
+    layers: int = Field(1, ge=1, le=100, description="number of recurrent layers")
+    context: int = Field(35, ge=1, le=100_000, description="steps of backpropagation through time")
+    tie_embeddings: bool = Field(True, description="output layer shares the weights of the token embedding")
+    dropout: float = Field(0.0, ge=0, lt=1, description="dropout probability, not between time steps")
+    word_dropout: float = Field(0.0, ge=0, lt=1, description="probability of removing a token everywhere in a row")
 
     dials: ClassVar = {
         "size": {
@@ -43,14 +40,14 @@ class RNNShape(Part):
         return RNN(self, vocab)
 
 
-class GRUShape(RNNShape):
-    """The settings of a GRU: two gates decide what is kept and what is new."""
+class GRUSettings(RNNSettings):
+    """Settings of a GRU."""
 
     kind: Literal["gru"] = "gru"  # type: ignore[assignment]
 
 
-class LSTMShape(RNNShape):
-    """The settings of an LSTM: three gates around a memory cell."""
+class LSTMSettings(RNNSettings):
+    """Settings of an LSTM."""
 
     kind: Literal["lstm"] = "lstm"  # type: ignore[assignment]
 
@@ -58,15 +55,15 @@ class LSTMShape(RNNShape):
 CELLS: dict[str, Any] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
 
-class State:
-    """What a recurrent model remembers: h (and c, for an LSTM) of each layer. Written in place."""
+class RecurrentState:
+    """Memory of a recurrent model: h (and c of an LSTM) of each layer. Written in place."""
 
     def __init__(self, *parts: Tensor) -> None:
         self.parts = parts  # layers B d each
 
-    def rows(self, start: int, stop: int) -> "State":
-        """The same memory, of some rows."""
-        return State(*(part[:, start:stop] for part in self.parts))
+    def rows(self, start: int, stop: int) -> "RecurrentState":
+        """View of a range of batch rows."""
+        return RecurrentState(*(part[:, start:stop] for part in self.parts))
 
     def reorder(self, rows: Tensor) -> None:
         for part in self.parts:
@@ -74,18 +71,20 @@ class State:
 
 
 class RNN(LanguageModel):
-    """Word vectors, recurrent layers, a score for each word."""
+    """Token embeddings, recurrent layers, logits."""
 
-    compiles = False  # the recurrent kernels are already one call; a compiler has nothing to fuse
+    compiles = False  # the recurrent kernels are single calls, so nothing can be fused
 
-    def __init__(self, shape: RNNShape, vocab: int) -> None:
-        super().__init__(vocab, shape.d, word_dropout=shape.word_dropout)
-        between = shape.dropout if shape.layers > 1 else 0.0
-        self.cell = CELLS[shape.kind](shape.d, shape.d, shape.layers, batch_first=True, dropout=between)
-        self.dropout = nn.Dropout(shape.dropout)
+    def __init__(self, settings: RNNSettings, vocab: int) -> None:
+        super().__init__(vocab, settings.d, word_dropout=settings.word_dropout)
+        between_layers = settings.dropout if settings.layers > 1 else 0.0
+        self.cell = CELLS[settings.kind](
+            settings.d, settings.d, settings.layers, batch_first=True, dropout=between_layers
+        )
+        self.dropout = nn.Dropout(settings.dropout)
         for weights in self.parameters():
-            nn.init.uniform_(weights, -1 / math.sqrt(shape.d), 1 / math.sqrt(shape.d))
-        if shape.tie_embeddings:
+            nn.init.uniform_(weights, -1 / math.sqrt(settings.d), 1 / math.sqrt(settings.d))
+        if settings.tie_embeddings:
             self.head.weight = self.embed.weight
 
     def forward(
@@ -94,18 +93,19 @@ class RNN(LanguageModel):
         *,
         pos: Tensor | None = None,
         structure: Structure = FULL,
-        memory: State | None = None,
-        lengths: Tensor | None = None,  # B: how many tokens of each row are real; the state stops there
+        memory: RecurrentState | None = None,
+        lengths: Tensor | None = None,  # B: number of tokens of each row; the state ends there
     ) -> Tensor:  # B L d
         if structure is not FULL:
             kind = type(self.cell).__name__.lower()
             raise BadSetting(
-                f"data.batching: a {kind} reads on across documents; use data.batching=stream, or model.kind=gpt"
+                f"data.batching: model.kind={kind} cannot separate documents in a row; set data.batching=stream or "
+                "model.kind=gpt"
             )
-        x: Any = self.dropout(self.words(tokens))
+        x: Any = self.dropout(self.embed_tokens(tokens))
         if lengths is not None:
             x = nn.utils.rnn.pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
-        h, after = self.cell(x, self._before(memory))
+        h, after = self.cell(x, self._initial_state(memory))
         if lengths is not None:
             h, _ = nn.utils.rnn.pad_packed_sequence(h, batch_first=True, total_length=tokens.shape[1])
         if memory is not None:
@@ -113,15 +113,14 @@ class RNN(LanguageModel):
                 part.copy_(new.detach())
         return self.dropout(h)
 
-    def _before(self, memory: State | None) -> Any:
+    def _initial_state(self, memory: RecurrentState | None) -> Any:
         if memory is None:
             return None
-        # the gradient needs what stood here before it is overwritten
+        # a copy: the gradient needs the values from before the memory is overwritten
         parts = tuple(part.clone(memory_format=torch.contiguous_format) for part in memory.parts)
         return parts if len(parts) == 2 else parts[0]
 
-    def memory(self, B: int, capacity: int) -> State:
-        like = self.embed.weight
+    def memory(self, B: int, capacity: int) -> RecurrentState:
+        weight, n_parts = self.embed.weight, 2 if isinstance(self.cell, nn.LSTM) else 1
         shape = (self.cell.num_layers, B, self.cell.hidden_size)
-        many = 2 if isinstance(self.cell, nn.LSTM) else 1
-        return State(*(torch.zeros(shape, device=like.device, dtype=like.dtype) for _ in range(many)))
+        return RecurrentState(*(torch.zeros(shape, device=weight.device, dtype=weight.dtype) for _ in range(n_parts)))

@@ -1,7 +1,7 @@
-"""Recurrent encoder-decoders: an RNN reads the source, another writes the target. What came before the Transformer.
+"""Recurrent encoder-decoders: an RNN encodes the source, another one generates the target.
 
-With one context vector, c = [h_last; h_first] of the encoder's two directions is all that the decoder is told. With
-attention, each step asks all encoder states H: c_t = attend(s_{t-1}, H), s_t = cell([y_{t-1}; c_t], s_{t-1}).
+With one context vector, c = [h_last; h_first] of the encoder's two directions is the only input from the source. With
+attention, each step attends to all encoder states H: c_t = attend(s_{t-1}, H), s_t = cell([y_{t-1}; c_t], s_{t-1}).
 """
 
 import math
@@ -13,32 +13,30 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from harken.errors import BadSetting
-from harken.settings import Part
 
-from .decoder_state import Carried, Carrying, Look, at
+from . import ModelSettings
+from .decoder_state import CrossAttention, DecoderState, StatefulDecoder, gather_positions
 from .gpt import SIMILARITIES
 from .rnn import CELLS
 
-STEPS: dict[str, Any] = {"rnn": nn.RNNCell, "gru": nn.GRUCell, "lstm": nn.LSTMCell}
+STEP_CELLS: dict[str, Any] = {"rnn": nn.RNNCell, "gru": nn.GRUCell, "lstm": nn.LSTMCell}
 
 
-class RecurrentShape(Part):
-    """The settings both kinds have."""
+class RecurrentSeq2SeqSettings(ModelSettings):
+    """Settings of all recurrent encoder-decoders."""
 
     kind: str
-    size: Literal["tiny", "small", "medium", "large"] = Field(
-        "small", description="the one dial: sets d and layers; any of them may still be given"
-    )
-    cell: Literal["rnn", "gru", "lstm"] = Field("gru", description="what carries the state from word to word")
-    d: int = Field(256, ge=2, le=65536, description="width of a word's vector and of a state")
-    layers: int = Field(1, ge=1, le=100, description="recurrent layers of the encoder, and of the decoder")
-    bidirectional: bool = Field(True, description="the encoder reads in both directions, with d / 2 for each")
+    size: Literal["tiny", "small", "medium", "large"] = Field("small", description="dial: sets d and layers")
+    cell: Literal["rnn", "gru", "lstm"] = Field("gru", description="recurrent cell")
+    d: int = Field(256, ge=2, le=65536, description="width of the token embeddings and of the state")
+    layers: int = Field(1, ge=1, le=100, description="number of recurrent layers of the encoder and of the decoder")
+    bidirectional: bool = Field(True, description="bidirectional encoder, with width d / 2 per direction")
     share_embeddings: bool = Field(
-        True, description="source and target share their word vectors; needs a joint vocabulary"
+        True, description="source and target share their token embeddings; needs data.shared_vocab"
     )
-    tie_embeddings: bool = Field(True, description="the word scores use the embedding's own matrix")
-    dropout: float = Field(0.0, ge=0, lt=1, description="share of numbers dropped in training, not across time")
-    word_dropout: float = Field(0.0, ge=0, lt=1, description="share of words hidden in training, all over a row")
+    tie_embeddings: bool = Field(True, description="output layer shares the weights of the token embedding")
+    dropout: float = Field(0.0, ge=0, lt=1, description="dropout probability, not between time steps")
+    word_dropout: float = Field(0.0, ge=0, lt=1, description="probability of removing a token everywhere in a row")
 
     dials: ClassVar = {
         "size": {
@@ -50,107 +48,109 @@ class RecurrentShape(Part):
     }
 
 
-class RNNSeq2SeqShape(RecurrentShape):
-    """The settings of two RNNs that are linked by one context vector."""
+class RNNSeq2SeqSettings(RecurrentSeq2SeqSettings):
+    """Settings of two RNNs connected by one context vector."""
 
     kind: Literal["rnn"] = "rnn"
     context: Literal["start", "each"] = Field(
-        "each", description="the context vector starts the decoder (Sutskever 2014), or is also told at each step (Cho)"
+        "each", description="context vector as initial state (start, Sutskever 2014) or also at each step (each, Cho)"
     )
 
-    def build(self, vocab: Any) -> "RNNSeq2Seq":
+    def build(self, vocab: tuple[int, int]) -> "RNNSeq2Seq":
         return RNNSeq2Seq(self, vocab)
 
 
-class GRUSeq2SeqShape(RNNSeq2SeqShape):
-    """The settings of two GRUs that are linked by one context vector."""
+class GRUSeq2SeqSettings(RNNSeq2SeqSettings):
+    """Settings of two GRUs connected by one context vector."""
 
     kind: Literal["gru"] = "gru"  # type: ignore[assignment]
-    cell: Literal["gru"] = Field("gru", description="what carries the state from word to word")
+    cell: Literal["gru"] = Field("gru", description="recurrent cell")
 
 
-class LSTMSeq2SeqShape(RNNSeq2SeqShape):
-    """The settings of two LSTMs that are linked by one context vector."""
+class LSTMSeq2SeqSettings(RNNSeq2SeqSettings):
+    """Settings of two LSTMs connected by one context vector."""
 
     kind: Literal["lstm"] = "lstm"  # type: ignore[assignment]
-    cell: Literal["lstm"] = Field("lstm", description="what carries the state from word to word")
+    cell: Literal["lstm"] = Field("lstm", description="recurrent cell")
 
 
-class RNNAttentionShape(RecurrentShape):
-    """The settings of two RNNs that are linked by attention (Bahdanau 2014)."""
+class RNNAttentionSettings(RecurrentSeq2SeqSettings):
+    """Settings of two RNNs connected by attention (Bahdanau 2014)."""
 
     kind: Literal["rnn-attention"] = "rnn-attention"
     similarity: Literal["additive", "bilinear", "dot", "scaled-dot"] = Field(
-        "additive", description="how alike the decoder's state and an encoder state are"
+        "additive", description="similarity function of decoder state and encoder state"
     )
 
-    def build(self, vocab: Any) -> "RNNAttention":
+    def build(self, vocab: tuple[int, int]) -> "RNNAttention":
         return RNNAttention(self, vocab)
 
 
-class Reader(nn.Module):
-    """The encoder: the states at all places, and the context vector, which is the last of each direction."""
+class RecurrentEncoder(nn.Module):
+    """Encoder: the states at all positions, and the context vector, which is the last state of each direction."""
 
-    def __init__(self, shape: RecurrentShape) -> None:
+    def __init__(self, settings: RecurrentSeq2SeqSettings) -> None:
         super().__init__()
-        ways = 1 + shape.bidirectional
-        if shape.d % ways:
-            raise BadSetting(f"model.d={shape.d} does not split over two directions; take an even d")
-        cells = (CELLS[shape.cell](shape.d, shape.d // ways, batch_first=True) for _ in range(ways * shape.layers))
-        self.cells, self.ways, self.dropout = nn.ModuleList(cells), ways, nn.Dropout(shape.dropout)
+        directions, d = 1 + settings.bidirectional, settings.d
+        if d % directions:
+            raise BadSetting(f"model.d={d} is not divisible by the two directions of the encoder; set an even model.d")
+        n_cells, cell = directions * settings.layers, CELLS[settings.cell]
+        self.cells = nn.ModuleList(cell(d, d // directions, batch_first=True) for _ in range(n_cells))
+        self.directions, self.dropout = directions, nn.Dropout(settings.dropout)
 
     def forward(self, x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:  # B L d -> B L d, B d
         B, L, _ = x.shape
-        places = torch.arange(L, device=x.device)
+        positions = torch.arange(L, device=x.device)
         lengths = torch.full((B,), L, device=x.device) if real is None else real.sum(1)
-        back = (lengths[:, None] - 1 - places) % L  # B L: each row's own words, the last of them first
-        for n in range(0, len(self.cells), self.ways):
+        backward = (lengths[:, None] - 1 - positions) % L  # B L: the tokens of each row in reverse, then padding
+        for n in range(0, len(self.cells), self.directions):
             x = self.dropout(x)
-            ways = [self.cells[n](x)[0]]
-            if self.ways == 2:  # a row read backwards alone begins at its own end: nothing is read before padding
-                ways.append(at(self.cells[n + 1](at(x, back))[0], back))
-            x = torch.cat(ways, -1)
-        last = at(ways[0], lengths[:, None] - 1)[:, 0]
-        return x, torch.cat([last, *(way[:, 0] for way in ways[1:])], -1)
+            outputs = [self.cells[n](x)[0]]
+            if self.directions == 2:  # the reversed row starts at its own end, not at padding
+                reverse = self.cells[n + 1](gather_positions(x, backward))[0]
+                outputs.append(gather_positions(reverse, backward))
+            x = torch.cat(outputs, -1)
+        last = gather_positions(outputs[0], lengths[:, None] - 1)[:, 0]
+        return x, torch.cat([last, *(output[:, 0] for output in outputs[1:])], -1)
 
 
-class RNNSeq2Seq(Carrying):
+class RNNSeq2Seq(StatefulDecoder):
     """Encoder, one context vector, decoder."""
 
-    compiles = False  # the recurrent kernels are already one call; a compiler has nothing to fuse
+    compiles = False  # the recurrent kernels are single calls, so nothing can be fused
 
-    def __init__(self, shape: RecurrentShape, vocab: tuple[int, int]) -> None:
-        super().__init__(vocab, shape.d, shared=shape.share_embeddings, word_dropout=shape.word_dropout)
-        d, self.layers, self.dropout = shape.d, shape.layers, nn.Dropout(shape.dropout)
-        self.many = 2 if shape.cell == "lstm" else 1
-        self.encoder = Reader(shape)
-        self.first = nn.Linear(d, self.many * shape.layers * d)
-        self.each = not isinstance(shape, RNNSeq2SeqShape) or shape.context == "each"
-        self.say = nn.Linear(3 * d, d) if self.each else nn.Identity()
-        self._decoder(shape)
+    def __init__(self, settings: RecurrentSeq2SeqSettings, vocab: tuple[int, int]) -> None:
+        super().__init__(vocab, settings.d, shared=settings.share_embeddings, word_dropout=settings.word_dropout)
+        d, self.layers, self.dropout = settings.d, settings.layers, nn.Dropout(settings.dropout)
+        self.n_parts = 2 if settings.cell == "lstm" else 1
+        self.encoder = RecurrentEncoder(settings)
+        self.first_state = nn.Linear(d, self.n_parts * settings.layers * d)
+        self.context_each_step = not isinstance(settings, RNNSeq2SeqSettings) or settings.context == "each"
+        self.output_projection = nn.Linear(3 * d, d) if self.context_each_step else nn.Identity()
+        self._build_decoder(settings)
         self.embedding_scale, bound = math.sqrt(d), 1 / math.sqrt(d)
         for name, weights in self.named_parameters():
             if "embed" in name:
-                nn.init.normal_(weights, std=bound)  # small in the scores, and of size 1 where they are read
-            elif "similarity" not in name:  # those begin as the core says
+                nn.init.normal_(weights, std=bound)  # small in the logits, and scaled to size 1 as input
+            elif "similarity" not in name:  # the core initializes similarities
                 nn.init.uniform_(weights, -bound, bound)
-        if shape.tie_embeddings:
+        if settings.tie_embeddings:
             self.head.weight = self.embed.weight
 
-    def _decoder(self, shape: RecurrentShape) -> None:
-        between = shape.dropout if shape.layers > 1 else 0.0
-        wide = shape.d * (1 + self.each)
-        self.decoder = CELLS[shape.cell](wide, shape.d, shape.layers, batch_first=True, dropout=between)
+    def _build_decoder(self, settings: RecurrentSeq2SeqSettings) -> None:
+        between_layers = settings.dropout if settings.layers > 1 else 0.0
+        input_size, cell = settings.d * (1 + self.context_each_step), CELLS[settings.cell]
+        self.decoder = cell(input_size, settings.d, settings.layers, batch_first=True, dropout=between_layers)
 
-    def read(self, source: Tensor, real: Tensor | None) -> list[Tensor]:
-        return [self.encoder(self.words(source, self.source_embed) * self.embedding_scale, real)[1]]
+    def encode(self, source: Tensor, real: Tensor | None) -> list[Tensor]:
+        return [self.encoder(self.embed_tokens(source, self.source_embed) * self.embedding_scale, real)[1]]
 
-    def carried(self, B: int, source: Tensor | None, source_lengths: Tensor | None) -> Carried:
-        """The first states of B texts, as many for each source, which are read now."""
-        told = self.source(source, source_lengths)
-        c = told.read[-1]
-        state = torch.tanh(self.first(c)).unflatten(-1, (self.many, self.layers, -1))
-        return Carried(state.repeat_interleave(B // len(c), 0).unbind(1), told)
+    def initial_state(self, B: int, source: Tensor | None, source_lengths: Tensor | None) -> DecoderState:
+        """Encode the sources and compute the initial states of B texts, B / len(source) for each source."""
+        encoded_source = self.encode_source(source, source_lengths)
+        c = encoded_source.encoded[-1]
+        state = torch.tanh(self.first_state(c)).unflatten(-1, (self.n_parts, self.layers, -1))
+        return DecoderState(state.repeat_interleave(B // len(c), 0).unbind(1), encoded_source)
 
     def forward(
         self,
@@ -159,27 +159,27 @@ class RNNSeq2Seq(Carrying):
         source: Tensor | None = None,  # B Ls
         source_lengths: Tensor | None = None,  # B
         pos: Tensor | None = None,
-        memory: Carried | None = None,
-        lengths: Tensor | None = None,  # B: how many tokens of each row are real; the state stops there
+        memory: DecoderState | None = None,
+        lengths: Tensor | None = None,  # B: number of tokens of each row; the state ends there
     ) -> Tensor:  # B L d
-        carried = memory or self.carried(len(tokens), source, source_lengths)
-        y = self.dropout(self.words(tokens) * self.embedding_scale)
-        s, c, after = self.decode(y, carried, lengths)
+        state = memory or self.initial_state(len(tokens), source, source_lengths)
+        y = self.dropout(self.embed_tokens(tokens) * self.embedding_scale)
+        s, c, after = self.decode(y, state, lengths)
         if memory is not None:
             memory.write(after)
-        h = torch.tanh(self.say(torch.cat([s, c, y], -1))) if self.each else s
+        h = torch.tanh(self.output_projection(torch.cat([s, c, y], -1))) if self.context_each_step else s
         return self.dropout(h)
 
-    def decode(self, y: Tensor, carried: Carried, lengths: Tensor | None) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """Read the target's words: the states and contexts at each, B L d, and the parts of the last state."""
-        c = carried.source.read[0].repeat_interleave(len(y) // len(carried.source.read[0]), 0)
+    def decode(self, y: Tensor, state: DecoderState, lengths: Tensor | None) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """States and contexts at each target token, B L d, and the parts of the last state."""
+        c = state.source.encoded[0].repeat_interleave(len(y) // len(state.source.encoded[0]), 0)
         c = c[:, None].expand_as(y)
-        s, after = _run(self.decoder, torch.cat([y, c], -1) if self.each else y, carried.parts, lengths)
+        s, after = _run(self.decoder, torch.cat([y, c], -1) if self.context_each_step else y, state.parts, lengths)
         return s, c, after
 
 
 def _run(cell: nn.Module, x: Any, parts: Sequence[Tensor], lengths: Tensor | None) -> tuple[Tensor, list[Tensor]]:
-    """Recurrent layers over a whole sequence, from a state whose parts are B layers d each, and to another."""
+    """Recurrent layers over a sequence; the parts of the initial and of the last state are B layers d each."""
     before = tuple(part.transpose(0, 1).contiguous() for part in parts)
     L = x.shape[1]
     if lengths is not None:
@@ -191,40 +191,41 @@ def _run(cell: nn.Module, x: Any, parts: Sequence[Tensor], lengths: Tensor | Non
 
 
 class RNNAttention(RNNSeq2Seq):
-    """Encoder, attention to its states at each step, decoder. The layers above the first are read as a whole."""
+    """Encoder, attention to its states at each step, decoder. Upper layers run over the full sequence."""
 
-    def _decoder(self, shape: RecurrentShape) -> None:
-        assert isinstance(shape, RNNAttentionShape)
-        d, above = shape.d, shape.layers - 1
-        self.cross = Look(SIMILARITIES[shape.similarity](1, d))
-        self.cell = STEPS[shape.cell](2 * d, d)
-        between = shape.dropout if above > 1 else 0.0
-        self.above = CELLS[shape.cell](d, d, above, batch_first=True, dropout=between) if above else None
+    def _build_decoder(self, settings: RecurrentSeq2SeqSettings) -> None:
+        assert isinstance(settings, RNNAttentionSettings)
+        d, n_upper = settings.d, settings.layers - 1
+        self.cross = CrossAttention(SIMILARITIES[settings.similarity](1, d))
+        self.cell = STEP_CELLS[settings.cell](2 * d, d)
+        between_layers, cell = settings.dropout if n_upper > 1 else 0.0, CELLS[settings.cell]
+        self.upper = cell(d, d, n_upper, batch_first=True, dropout=between_layers) if n_upper else None
 
-    def read(self, source: Tensor, real: Tensor | None) -> list[Tensor]:
-        H, c = self.encoder(self.words(source, self.source_embed) * self.embedding_scale, real)
+    def encode(self, source: Tensor, real: Tensor | None) -> list[Tensor]:
+        H, c = self.encoder(self.embed_tokens(source, self.source_embed) * self.embedding_scale, real)
         H = self.dropout(H)
         return [self.cross.keys(H), H, c]
 
-    def decode(self, y: Tensor, carried: Carried, lengths: Tensor | None) -> tuple[Tensor, Tensor, list[Tensor]]:
-        k, v, _ = carried.source.read
-        layout = carried.source.structure.lay(len(k), len(y) // len(k), k.shape[1], y.device)
-        state: Any = tuple(part[:, 0] for part in carried.parts)
+    def decode(self, y: Tensor, state: DecoderState, lengths: Tensor | None) -> tuple[Tensor, Tensor, list[Tensor]]:
+        k, v, _ = state.source.encoded
+        layout = state.source.structure.layout(len(k), len(y) // len(k), k.shape[1], y.device)
+        parts: Any = tuple(part[:, 0] for part in state.parts)
         states, contexts = [], []
-        for n, word in enumerate(y.unbind(1)):
-            c = self.cross(state[0], k, v, layout)
-            new = self.cell(torch.cat([word, c], -1), state if len(state) == 2 else state[0])
+        for n, token in enumerate(y.unbind(1)):
+            c = self.cross(parts[0], k, v, layout)
+            new = self.cell(torch.cat([token, c], -1), parts if len(parts) == 2 else parts[0])
             new = new if isinstance(new, tuple) else (new,)
             if lengths is not None:
-                new = tuple(torch.where(n < lengths[:, None], *both) for both in zip(new, state, strict=True))
-            state = new
-            states.append(state[0])
+                new = tuple(torch.where(n < lengths[:, None], a, b) for a, b in zip(new, parts, strict=True))
+            parts = new
+            states.append(parts[0])
             contexts.append(c)
-        s, after = torch.stack(states, 1), [part[:, None] for part in state]
+        s, after = torch.stack(states, 1), [part[:, None] for part in parts]
         if self.cross.watch is not None:
-            steps = carried.source.structure.lay(len(k), s.shape[0] * s.shape[1] // len(k), k.shape[1], y.device)
-            self.cross.show(torch.cat([carried.parts[0][:, :1], s[:, :-1]], 1), k, steps)
-        if self.above is not None:
-            s, higher = _run(self.above, self.dropout(s), [part[:, 1:] for part in carried.parts], lengths)
-            after = [torch.cat(both, 1) for both in zip(after, higher, strict=True)]
+            n_queries = s.shape[0] * s.shape[1] // len(k)
+            steps = state.source.structure.layout(len(k), n_queries, k.shape[1], y.device)
+            self.cross.show(torch.cat([state.parts[0][:, :1], s[:, :-1]], 1), k, steps)
+        if self.upper is not None:
+            s, after_upper = _run(self.upper, self.dropout(s), [part[:, 1:] for part in state.parts], lengths)
+            after = [torch.cat(layers, 1) for layers in zip(after, after_upper, strict=True)]
         return s, torch.stack(contexts, 1), after

@@ -1,41 +1,40 @@
-"""The Transformer of 2017: an encoder reads the source, a masked decoder writes the target and looks at the source.
+"""The Transformer of 2017: an encoder for the source, and a causal decoder with cross-attention to the source.
 
-H_enc = blocks(E_s w + PE); H_dec = blocks with the causal mask, and in each a cross-attention whose keys and values are
-H_enc: the whole source lies open to every target word.
+H_enc = blocks(E_s w + PE); H_dec = blocks with the causal mask and a cross-attention with keys and values from H_enc:
+every target token attends to all source tokens.
 """
 
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from harken.core import Fixed, Memory, Stack, Structure, Wiring, same
+from harken.core import BlockConfig, FixedMemory, Memory, Stack, Structure, per_document, same
 
-from . import EncoderDecoder, Packed, Source, calm, gpt, start
-from .bigbird import within
+from . import EncodedSource, EncoderDecoder, PackedPairs, gpt, init_weights, scale_residual_init
 
 
-class TransformerShape(gpt.Shape):
-    """The settings of an encoder-decoder Transformer. What a GPT may be, its decoder may be."""
+class TransformerSettings(gpt.GPTSettings):
+    """Settings of an encoder-decoder Transformer. Its decoder has the settings of a GPT."""
 
     kind: Literal["transformer"] = "transformer"  # type: ignore[assignment]
     size: Literal["tiny", "small", "base", "big"] = Field(  # type: ignore[assignment]
-        "small", description="the one dial: sets d, layers, heads and hidden; base and big are the paper's"
+        "small", description="dial: sets d, layers, heads and d_ff; base and big as in the paper"
     )
-    layers: int = Field(3, ge=1, le=1000, description="blocks of the decoder, and of the encoder")
-    encoder_layers: int | None = Field(None, ge=1, le=1000, description="blocks of the encoder; none: as many")
-    context: int = Field(512, ge=1, le=1_000_000, description="longest sentence, of either side")
-    encoder_norm: bool = Field(True, description="normalise what the encoder says (the lecture's choice with pre)")
-    embed_norm: bool = Field(False, description="normalise embedding + positions, on either side (BART)")
-    head_bias: bool = Field(False, description="a bias for each word's score (Marian, BART)")
+    layers: int = Field(3, ge=1, le=1000, description="number of blocks of the decoder and of the encoder")
+    encoder_layers: int | None = Field(None, ge=1, le=1000, description="those of the encoder; none: equal to layers")
+    context: int = Field(512, ge=1, le=1_000_000, description="maximum length of source and target in tokens")
+    encoder_norm: bool = Field(True, description="final normalization of the encoder, with norm=pre")
+    embed_norm: bool = Field(False, description="normalization of embeddings and positions (BART)")
+    head_bias: bool = Field(False, description="bias of the logits (Marian, BART)")
     share_embeddings: bool = Field(
-        True, description="source and target share their word vectors; needs a joint vocabulary"
+        True, description="source and target share their token embeddings; needs data.shared_vocab"
     )
 
     dials: ClassVar = {
-        "style": gpt.Shape.dials["style"],
+        "style": gpt.GPTSettings.dials["style"],
         "size": {
             "tiny": {"d": 64, "layers": 2, "heads": 4, "d_ff": 256},
             "small": {"d": 256, "layers": 3, "heads": 4, "d_ff": 1024},
@@ -44,44 +43,44 @@ class TransformerShape(gpt.Shape):
         },
     }
 
-    def build(self, vocab: Any) -> "Seq2Seq":  # type: ignore[override]
+    def build(self, vocab: tuple[int, int]) -> "Seq2Seq":  # type: ignore[override]
         return Seq2Seq(self, vocab)
 
 
 class Seq2Seq(EncoderDecoder):
-    """Encoder, masked decoder, cross-attention."""
+    """Encoder, causal decoder, cross-attention."""
 
-    def __init__(self, shape: TransformerShape, vocab: tuple[int, int]) -> None:
-        super().__init__(vocab, shape.d, shared=shape.share_embeddings, word_dropout=shape.word_dropout)
-        self.context = shape.context
-        self.embedding_scale = shape.loudness()
-        self.dropout = nn.Dropout(shape.dropout)
-        wiring, depth = shape.wiring(), shape.encoder_layers or shape.layers
-        self.source_lift, self.input_projection = (_lift(shape, wiring) for _ in range(2))
-        if shape.head_bias:
+    def __init__(self, settings: TransformerSettings, vocab: tuple[int, int]) -> None:
+        super().__init__(vocab, settings.d, shared=settings.share_embeddings, word_dropout=settings.word_dropout)
+        self.context = settings.context
+        self.embedding_scale = settings.resolved_embedding_scale()
+        self.dropout = nn.Dropout(settings.dropout)
+        config, depth = settings.block_config(), settings.encoder_layers or settings.layers
+        self.source_projection, self.input_projection = (_input_projection(settings, config) for _ in range(2))
+        if settings.head_bias:
             self.head_bias = nn.Parameter(torch.zeros(vocab[1]))
-        self.encoder = Stack(depth, wiring, shape.places())
-        self.stack = Stack(shape.layers, replace(wiring, cross=True), shape.places())
-        self.encoder_norm = wiring.normalise() if shape.encoder_norm and shape.norm == "pre" else nn.Identity()
-        self.norm = wiring.normalise() if shape.norm == "pre" else nn.Identity()
-        self.structure, self.source_structure = shape.looks(), shape.reach()
-        self.apply(start)
-        for stack, sums in ((self.encoder, 2 * depth), (self.stack, 3 * shape.layers)):
-            calm(stack, sums)
-        if shape.tie_embeddings:
+        self.encoder = Stack(depth, config, settings.positional_encoding())
+        self.stack = Stack(settings.layers, replace(config, cross=True), settings.positional_encoding())
+        pre_norm = settings.norm == "pre"
+        self.encoder_norm = config.build_norm() if settings.encoder_norm and pre_norm else nn.Identity()
+        self.norm = config.build_norm() if pre_norm else nn.Identity()
+        self.structure, self.source_structure = settings.attention_structure(), settings.block_structure()
+        self.apply(init_weights)
+        for stack, sublayers in ((self.encoder, 2 * depth), (self.stack, 3 * settings.layers)):
+            scale_residual_init(stack, sublayers)
+        if settings.tie_embeddings:
             self.head.weight = self.embed.weight
 
-    def read(
-        self, source: Tensor, real: Tensor | None, pos: Tensor | None = None, seen: Structure | None = None
-    ) -> list[Fixed]:
-        """The encoder's pass, and the keys and values of each decoder layer's cross-attention."""
+    def encode(
+        self, source: Tensor, real: Tensor | None, pos: Tensor | None = None, packed: Structure | None = None
+    ) -> list[FixedMemory]:
+        """Keys and values of the encoded source for the cross-attention of each decoder layer."""
         pos = torch.arange(source.shape[1], device=source.device) if pos is None else pos
-        x = self.source_lift(
-            self.encoder.positions.add(self.words(source, self.source_embed) * self.embedding_scale, pos)
-        )
-        structure = within(self.source_structure, pos) & Source(None, real, seen).structure
+        x = self.embed_tokens(source, self.source_embed) * self.embedding_scale
+        x = self.source_projection(self.encoder.positions.add(x, pos))
+        structure = per_document(self.source_structure, pos) & EncodedSource(None, real, packed).structure
         h = self.encoder(self.dropout(x), structure=structure, pos=pos)
-        return self.stack.read(self.encoder_norm(h))
+        return self.stack.source_memory(self.encoder_norm(h))
 
     def forward(
         self,
@@ -90,60 +89,61 @@ class Seq2Seq(EncoderDecoder):
         source: Tensor | None = None,  # B Ls
         source_lengths: Tensor | None = None,  # B
         pos: Tensor | None = None,
-        packed: Packed | None = None,
-        memory: "Remembered | None" = None,
+        packed: PackedPairs | None = None,
+        memory: "DecoderMemory | None" = None,
         lengths: Tensor | None = None,
     ) -> Tensor:  # B L d
         structure = self.structure
         if packed is not None and source is not None:
             pos, doc, source_pos, source_doc = packed
-            read = self.read(source, None, source_pos, same(source_doc))
+            encoded = self.encode(source, None, source_pos, same(source_doc))
             slots = torch.arange(tokens.shape[1], device=tokens.device)
-            told = Source(read, packed=same(doc, source_doc).at(slots))
-            structure = within(structure, pos) & same(doc)
+            encoded_source = EncodedSource(encoded, packed=same(doc, source_doc).at_slots(slots))
+            structure = per_document(structure, pos) & same(doc)
         else:
-            told = self.source(source, source_lengths) if memory is None else memory.source
+            encoded_source = self.encode_source(source, source_lengths) if memory is None else memory.source
         pos = torch.arange(tokens.shape[1], device=tokens.device) if pos is None else pos
-        x = self.input_projection(self.stack.positions.add(self.words(tokens) * self.embedding_scale, pos))
+        x = self.stack.positions.add(self.embed_tokens(tokens) * self.embedding_scale, pos)
         h = self.stack(
-            self.dropout(x),
+            self.dropout(self.input_projection(x)),
             structure=structure,
             pos=pos,
-            memory=memory and memory.own,
-            source=told.read,
-            source_structure=told.structure,
+            memory=memory and memory.layers,
+            source=encoded_source.encoded,
+            source_structure=encoded_source.structure,
         )
         return self.norm(h)
 
-    def memory(self, B: int, capacity: int, source: Tensor, source_lengths: Tensor | None = None) -> "Remembered":
-        """An empty memory for B texts, as many for each source, which are read now."""
-        return Remembered(self.stack.memory(B, capacity), self.source(source, source_lengths))
+    def memory(self, B: int, capacity: int, source: Tensor, source_lengths: Tensor | None = None) -> "DecoderMemory":
+        """Encode the sources and create an empty memory for B texts, B / len(source) for each source."""
+        return DecoderMemory(self.stack.memory(B, capacity), self.encode_source(source, source_lengths))
 
 
-def _lift(shape: TransformerShape, wiring: Wiring) -> nn.Module:
-    """What is done to embedding + positions: a linear layer, a norm, both or nothing."""
-    linear = nn.Linear(shape.d, shape.d) if shape.input_projection else nn.Identity()
-    return nn.Sequential(linear, wiring.normalise()) if shape.embed_norm else linear
+def _input_projection(settings: TransformerSettings, config: BlockConfig) -> nn.Module:
+    """Optional linear layer and norm after embeddings and positions."""
+    linear = nn.Linear(settings.d, settings.d) if settings.input_projection else nn.Identity()
+    return nn.Sequential(linear, config.build_norm()) if settings.embed_norm else linear
 
 
-class Remembered:
-    """What a Transformer's decoder remembers: its own pairs, layer by layer, and those of the source."""
+class DecoderMemory:
+    """Memory of a Transformer decoder: keys and values of each layer, and the encoded source."""
 
-    def __init__(self, own: list[Memory], source: Source) -> None:
-        self.own, self.source = own, source
+    def __init__(self, layers: list[Memory], source: EncodedSource) -> None:
+        self.layers, self.source = layers, source
 
-    def reorder(self, rows: Tensor, upto: int) -> None:
-        for memory in self.own:
-            memory.reorder(rows, upto)
+    def reorder(self, rows: Tensor, length: int) -> None:
+        for memory in self.layers:
+            memory.reorder(rows, length)
 
-    def upto(self, n: int) -> "Remembered":
-        """The same memory without the room behind n: a step need not look at what is not yet written."""
-        return Remembered([Memory(m.k[:, :, :n], m.v[:, :, :n]) for m in self.own], self.source)
+    def prefix(self, n: int) -> "DecoderMemory":
+        """View of the first n slots: a step need not attend to unwritten slots."""
+        return DecoderMemory([Memory(m.k[:, :, :n], m.v[:, :, :n]) for m in self.layers], self.source)
 
-    def select(self, rows: Tensor) -> "Remembered":
-        """Of these sources alone, with all texts of each."""
-        each = len(self.own[0].k) // len(self.source.read[0].k)
-        texts = (rows[:, None] * each + torch.arange(each, device=rows.device)).flatten()
-        read = [Fixed(m.k[rows], m.v[rows]) for m in self.source.read]
+    def select(self, rows: Tensor) -> "DecoderMemory":
+        """The memory of these sources, with all texts of each."""
+        texts_per_source = len(self.layers[0].k) // len(self.source.encoded[0].k)
+        texts = (rows[:, None] * texts_per_source + torch.arange(texts_per_source, device=rows.device)).flatten()
+        encoded = [FixedMemory(m.k[rows], m.v[rows]) for m in self.source.encoded]
         real = None if self.source.real is None else self.source.real[rows]
-        return Remembered([Memory(m.k[texts], m.v[texts]) for m in self.own], Source(read, real))
+        layers = [Memory(m.k[texts], m.v[texts]) for m in self.layers]
+        return DecoderMemory(layers, EncodedSource(encoded, real))

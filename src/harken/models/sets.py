@@ -1,7 +1,7 @@
-"""A set: its rows look at each other, and nobody knows in which order they stand.
+"""Set Transformer: the rows of a set attend to each other, without positions, so their order does not matter.
 
-x = E row, without places; H^{l+1} = Block(H^l), without a mask. The mean of all, a row of its own that looks at all
-(CLS), or a learned query that looks at them once at the end (a seed) stands for the set.
+x = E row; H^{l+1} = Block(H^l), without a mask. The mean of all rows, an extra row (CLS) or a learned query that
+attends to all rows at the end (seed) represents the set.
 """
 
 from typing import ClassVar, Literal
@@ -10,31 +10,29 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from harken.core import FULL, Place, Stack, Structure, Wiring, keep
-from harken.settings import Outputs, Part
+from harken.core import FULL, LayerContext, Stack, Structure, keep
+from harken.settings import LabelOutputs
 
-from . import START, start
+from . import INIT_STD, Model, ModelSettings, init_weights
 
 
-class Shape(Part):
-    """The settings of a Transformer of sets."""
+class SetTransformerSettings(ModelSettings):
+    """Settings of a Set Transformer."""
 
     kind: Literal["set"] = "set"
-    size: Literal["tiny", "small", "medium", "large"] = Field(
-        "small", description="the one dial: sets d, layers and heads"
-    )
-    d: int = Field(64, ge=2, le=65536, description="width of a row's vector")
+    size: Literal["tiny", "small", "medium", "large"] = Field("small", description="dial: sets d, layers and heads")
+    d: int = Field(64, ge=2, le=65536, description="width of the model (embedding dimension)")
     layers: int = Field(2, ge=1, le=1000, description="number of blocks")
     heads: int = Field(4, ge=1, le=1024, description="number of attention heads")
     d_ff: int | None = Field(None, ge=1, description="width of the MLP; none: 4 d")
     pool: Literal["mean", "first", "seed"] = Field(
-        "mean", description="what stands for a set: the mean, a row of its own (CLS), or a query that looks at all"
+        "mean", description="representation of a set: mean, an extra row (CLS), or a learned query (seed)"
     )
-    norm: Literal["pre", "post"] = Field("pre", description="normalise before or after each sublayer")
-    activation: Literal["gelu", "gelu-tanh", "relu"] = Field("gelu", description="the MLP's activation")
-    eps: float = Field(1e-5, gt=0, description="added to the variance when normalising")
-    dropout: float = Field(0.0, ge=0, lt=1, description="share of numbers dropped in training")
-    head_dropout: float = Field(0.0, ge=0, lt=1, description="share of the state dropped before the head, in training")
+    norm: Literal["pre", "post"] = Field("pre", description="normalization before or after each sublayer")
+    activation: Literal["gelu", "gelu-tanh", "relu"] = Field("gelu", description="activation function of the MLP")
+    eps: float = Field(1e-5, gt=0, description="term added to the variance in normalization")
+    dropout: float = Field(0.0, ge=0, lt=1, description="dropout probability")
+    head_dropout: float = Field(0.0, ge=0, lt=1, description="dropout probability before the head")
 
     dials: ClassVar = {
         "size": {
@@ -45,59 +43,63 @@ class Shape(Part):
         }
     }
 
-    def build(self, vocab: Outputs) -> "HeadedSet":
-        return HeadedSet(self, vocab)
-
-    def wiring(self) -> Wiring:
-        return Wiring(**self.model_dump(include={"d", "heads", "d_ff", "activation", "norm", "eps", "dropout"}))
+    def build(self, vocab: LabelOutputs) -> "SetTransformer":
+        return SetTransformer(self, vocab)
 
 
-class SetEncoder(nn.Module):
+class SetEncoder(Model):
     """A vector for each set."""
 
     first: nn.Parameter | None
 
-    def __init__(self, shape: Shape, columns: int) -> None:
+    def __init__(self, settings: SetTransformerSettings, columns: int) -> None:
         super().__init__()
-        self.embed, self.dropout = nn.Linear(columns, shape.d), nn.Dropout(shape.dropout)
-        self.stack = Stack(shape.layers, shape.wiring())
-        self.norm = shape.wiring().normalise() if shape.norm == "pre" else nn.Identity()
-        self.seed = shape.wiring().attention() if shape.pool == "seed" else None
-        self.register_parameter("first", None if shape.pool == "mean" else nn.Parameter(torch.zeros(shape.d)))
-        self.apply(start)
-        for line in (module for module in self.modules() if isinstance(module, nn.Linear)):
-            nn.init.normal_(line.weight, std=line.in_features**-0.5)  # in a narrow model START would whisper
+        config = settings.block_config()
+        self.embed, self.dropout = nn.Linear(columns, settings.d), nn.Dropout(settings.dropout)
+        self.stack = Stack(settings.layers, config)
+        self.norm = config.build_norm() if settings.norm == "pre" else nn.Identity()
+        self.seed = config.build_attention() if settings.pool == "seed" else None
+        self.register_parameter("first", None if settings.pool == "mean" else nn.Parameter(torch.zeros(settings.d)))
+        self.apply(init_weights)
+        for linear in (module for module in self.modules() if isinstance(module, nn.Linear)):
+            nn.init.normal_(linear.weight, std=linear.in_features**-0.5)  # INIT_STD is too small for a narrow model
         if self.first is not None:
-            nn.init.normal_(self.first, std=START)
+            nn.init.normal_(self.first, std=INIT_STD)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:  # B L F, B -> B d
-        h, own = self.embed(x), None if self.first is None else self.first.expand(len(x), 1, -1)
-        if own is not None and self.seed is None:
-            h = torch.cat([own, h], 1)
-        behind = torch.arange(h.shape[1], device=x.device) - h.shape[1] + x.shape[1]  # CLS stands before the first
-        real = None if lengths is None else behind < lengths[:, None]  # B L
-        there = FULL if real is None else keep(real)
-        h = self.norm(self.stack(self.dropout(h), structure=there))
-        return self._pooled(h, own, real, there)
+        h, extra_row = self.embed(x), None if self.first is None else self.first.expand(len(x), 1, -1)
+        if extra_row is not None and self.seed is None:
+            h = torch.cat([extra_row, h], 1)
+        row = torch.arange(h.shape[1], device=x.device) - h.shape[1] + x.shape[1]  # CLS is row -1
+        real = None if lengths is None else row < lengths[:, None]  # B L
+        structure = FULL if real is None else keep(real)
+        h = self.norm(self.stack(self.dropout(h), structure=structure))
+        return self._pool(h, extra_row, real, structure)
 
-    def _pooled(self, h: Tensor, own: Tensor | None, real: Tensor | None, there: Structure) -> Tensor:  # B L d -> B d
-        if self.seed is not None and own is not None:
-            return self.seed(own, h, place=Place(there.lay(len(h), 1, h.shape[1], h.device)))[:, 0]
-        if own is not None:
+    def _pool(self, h: Tensor, extra_row: Tensor | None, real: Tensor | None, structure: Structure) -> Tensor:
+        """B L d -> B d."""
+        if self.seed is not None and extra_row is not None:
+            context = LayerContext(structure.layout(len(h), 1, h.shape[1], h.device))
+            return self.seed(extra_row, h, context=context)[:, 0]
+        if extra_row is not None:
             return h[:, 0]
         if real is None:
             return h.mean(1)
         return (h * real[..., None]).sum(1) / real.sum(1, keepdim=True)
 
 
-class HeadedSet(nn.Module):
-    """An encoder and its head: y = W h + b, a number for each label."""
+class SetTransformer(Model):
+    """A set encoder and its head y = W h + b."""
 
-    def __init__(self, shape: Shape, asked: Outputs) -> None:
+    def __init__(self, settings: SetTransformerSettings, outputs: LabelOutputs) -> None:
         super().__init__()
-        self.body, self.dropout = SetEncoder(shape, asked.vocab), nn.Dropout(shape.head_dropout)
-        self.W_y = nn.Linear(shape.d, asked.outputs)
-        self.W_y.apply(start)
+        self.body, self.dropout = SetEncoder(settings, outputs.vocab_size), nn.Dropout(settings.head_dropout)
+        self.W_y = nn.Linear(settings.d, outputs.n_outputs)
+        self.W_y.apply(init_weights)
+
+    @property
+    def backbone(self) -> SetEncoder:
+        return self.body
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:  # B L F, B -> B outputs
         return self.W_y(self.dropout(self.body(x, lengths)))

@@ -1,7 +1,7 @@
-"""ViT: a picture is cut into patches, and these look at each other like the words of a sentence.
+"""ViT: an image is divided into patches, and the patches attend to each other like the tokens of a sentence.
 
-x = E patch + PE; H^{l+1} = Block(H^l), without a mask. CLS, a token of its own, or the mean of all stands for the
-picture. A stem of convolutions in place of one cut sees edges at once, and so needs fewer pictures and steps.
+x = E patch + PE; H^{l+1} = Block(H^l), without a mask. An extra token (CLS) or the mean of all tokens represents the
+image. A stem of convolutions instead of one linear map detects edges at once and needs fewer images and steps.
 """
 
 import math
@@ -13,45 +13,42 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from harken.core import Learned, Positions, Sinusoid, Stack, Wiring
-from harken.settings import Part, Pixels
+from harken.core import Learned, Positions, Sinusoid, Stack
+from harken.settings import ImageShape
 
-from . import START, start
+from . import INIT_STD, Model, ModelSettings, init_weights
 
 
-class Shape(Part):
-    """The settings of a ViT."""
+class ViTSettings(ModelSettings):
+    """Settings of a ViT."""
 
-    abreast: ClassVar[bool] = True  # the seeds of a comparison are trained together: a small one leaves a GPU idle
+    stack_seeds: ClassVar[bool] = True  # a small model leaves a GPU idle
 
     kind: Literal["vit"] = "vit"
     size: Literal["mini", "tiny", "small", "base", "large"] = Field(
-        "mini", description="the one dial: sets d, layers and heads; tiny to large are the papers'"
+        "mini", description="dial: sets d, layers and heads; tiny to large as in the papers"
     )
-    d: int = Field(64, ge=2, le=65536, description="width of a token's vector")
+    d: int = Field(64, ge=2, le=65536, description="width of the model (embedding dimension)")
     layers: int = Field(4, ge=1, le=1000, description="number of blocks")
     heads: int = Field(4, ge=1, le=1024, description="number of attention heads")
     d_ff: int | None = Field(None, ge=1, description="width of the MLP; none: 4 d")
     patch: int | None = Field(
-        None,
-        ge=1,
-        le=1024,
-        description="side of a patch in pixels; none: 2 to 16, by that of the pictures; conv: twice",
+        None, ge=1, le=1024, description="patch size in pixels; none: 2 to 16 by image size, twice with stem=conv"
     )
     stem: Literal["patch", "conv"] = Field(
-        "patch", description="how a patch becomes a vector: by one linear map, or by 3 x 3 convolutions that halve"
+        "patch", description="patch embedding: one linear map, or 3 x 3 convolutions with stride 2"
     )
     pool: Literal["first", "mean"] = Field(
-        "first", description="what stands for a picture: a token of its own (CLS), or the mean of all"
+        "first", description="representation of an image: an extra token (CLS), or the mean of all tokens"
     )
     positions: Literal["learned", "sinusoid", "none"] = Field(
-        "learned", description="where a patch stands: a learned vector, or sin and cos of its row and of its column"
+        "learned", description="positional encoding of a patch; sinusoid: of its row and of its column"
     )
-    norm: Literal["pre", "post"] = Field("pre", description="normalise before or after each sublayer")
-    activation: Literal["gelu", "gelu-tanh", "relu"] = Field("gelu", description="the MLP's activation")
-    eps: float = Field(1e-6, gt=0, description="added to the variance when normalising")
-    dropout: float = Field(0.0, ge=0, lt=1, description="share of numbers dropped in training")
-    head_dropout: float = Field(0.0, ge=0, lt=1, description="share of the state dropped before the head, in training")
+    norm: Literal["pre", "post"] = Field("pre", description="normalization before or after each sublayer")
+    activation: Literal["gelu", "gelu-tanh", "relu"] = Field("gelu", description="activation function of the MLP")
+    eps: float = Field(1e-6, gt=0, description="term added to the variance in normalization")
+    dropout: float = Field(0.0, ge=0, lt=1, description="dropout probability")
+    head_dropout: float = Field(0.0, ge=0, lt=1, description="dropout probability before the head")
 
     dials: ClassVar = {
         "size": {
@@ -63,80 +60,79 @@ class Shape(Part):
         }
     }
 
-    def build(self, vocab: Pixels) -> "HeadedViT":
-        return HeadedViT(self, vocab)
+    def build(self, vocab: ImageShape) -> "ViTWithHead":
+        return ViTWithHead(self, vocab)
 
-    def wiring(self) -> Wiring:
-        return Wiring(**self.model_dump(include={"d", "heads", "d_ff", "activation", "norm", "eps", "dropout"}))
+    def patch_size(self, image_size: int) -> int:
+        """Patch size for images of this size."""
+        default = 16 if image_size > 128 else 8 if image_size > 48 else 4 if image_size > 16 else 2
+        return self.patch or (2 * default if self.stem == "conv" and image_size > 16 else default)
 
-    def cut(self, side: int) -> int:
-        """The side of a patch of pictures with this side."""
-        own = 16 if side > 128 else 8 if side > 48 else 4 if side > 16 else 2
-        return self.patch or (2 * own if self.stem == "conv" and side > 16 else own)
-
-    def places(self, side: int) -> int:
-        """How many tokens a picture of this side has."""
-        return math.ceil(side / self.cut(side)) ** 2 + (self.pool == "first")
+    def n_tokens(self, image_size: int) -> int:
+        """Number of tokens of an image of this size."""
+        return math.ceil(image_size / self.patch_size(image_size)) ** 2 + (self.pool == "first")
 
 
-class Grid(Positions):
-    """Sinusoids of the row in one half of the features, of the column in the other. CLS, before them, has no place."""
+class Sinusoid2d(Positions):
+    """Sinusoids of the row in one half of the features and of the column in the other. CLS has no position."""
 
-    def __init__(self, wide: int, first: int) -> None:
+    def __init__(self, columns: int, n_extra: int) -> None:
         super().__init__()
-        self.wide, self.first, self.line = wide, first, Sinusoid("halves")
+        self.columns, self.n_extra, self.axis = columns, n_extra, Sinusoid("halves")
 
     def add(self, x: Tensor, pos: Tensor) -> Tensor:  # B L d
-        nothing = x.new_zeros(*pos.shape, x.shape[-1] // 2)
-        at = pos - self.first
-        sides = [self.line.add(nothing, place) for place in (at // self.wide, at % self.wide)]
-        return x + torch.cat(sides, -1) * (at >= 0)[..., None]
+        zeros = x.new_zeros(*pos.shape, x.shape[-1] // 2)
+        patch = pos - self.n_extra
+        halves = [self.axis.add(zeros, coordinate) for coordinate in (patch // self.columns, patch % self.columns)]
+        return x + torch.cat(halves, -1) * (patch >= 0)[..., None]
 
 
-def stem(shape: Shape, channels: int, patch: int) -> nn.Module:  # B C S S -> B d S/p S/p
-    """What makes vectors of patches: one map of each, or convolutions that halve the picture until a patch is left."""
-    if shape.stem == "patch":
-        return nn.Conv2d(channels, shape.d, patch, patch)
+def patch_embedding(settings: ViTSettings, channels: int, patch: int) -> nn.Module:  # B C S S -> B d S/p S/p
+    """One linear map of each patch, or convolutions with stride 2 until a patch is one pixel."""
+    if settings.stem == "patch":
+        return nn.Conv2d(channels, settings.d, patch, patch)
     halvings = patch.bit_length() - 1
     if patch != 2**halvings or not halvings:
-        raise ValueError(f"stem=conv halves a picture again and again, so patch={patch} does not fit; take 2, 4 or 8")
-    wide = [channels, *(max(8, shape.d >> n) for n in reversed(range(halvings)))]
-    parts = [(nn.Conv2d(a, b, 3, 2, 1), nn.GELU()) for a, b in pairwise(wide)]
-    return nn.Sequential(*(layer for part in parts for layer in part), nn.Conv2d(wide[-1], shape.d, 1))
+        raise ValueError(f"stem=conv halves the image repeatedly, so patch={patch} is not possible; use 2, 4 or 8")
+    widths = [channels, *(max(8, settings.d >> n) for n in reversed(range(halvings)))]
+    convolutions = [(nn.Conv2d(a, b, 3, 2, 1), nn.GELU()) for a, b in pairwise(widths)]
+    layers = (layer for pair in convolutions for layer in pair)
+    return nn.Sequential(*layers, nn.Conv2d(widths[-1], settings.d, 1))
 
 
-class ViT(nn.Module):
-    """The encoder: a state for each patch, and for CLS where there is one."""
+class ViT(Model):
+    """The encoder: a state for each patch, and for CLS if there is one."""
 
     embed_cls: nn.Parameter | None
 
-    def __init__(self, shape: Shape, pixels: Pixels) -> None:
+    def __init__(self, settings: ViTSettings, image_shape: ImageShape) -> None:
         super().__init__()
-        patch, first = shape.cut(pixels.image_size), int(shape.pool == "first")
-        wide = math.ceil(pixels.image_size / patch)
-        self.border = wide * patch - pixels.image_size  # a picture that does not split is widened
-        self.embed = stem(shape, pixels.channels, patch)
-        self.register_parameter("embed_cls", nn.Parameter(torch.zeros(shape.d)) if first else None)
-        if shape.positions == "sinusoid" and shape.d % 4:
-            raise ValueError(f"positions=sinusoid needs d in quarters: d={shape.d}; try d={shape.d // 4 * 4 + 4}")
-        match shape.positions:
+        d, config = settings.d, settings.block_config()
+        patch, n_extra = settings.patch_size(image_shape.image_size), int(settings.pool == "first")
+        columns = math.ceil(image_shape.image_size / patch)
+        self.border = columns * patch - image_shape.image_size  # padding to a multiple of the patch size
+        self.embed = patch_embedding(settings, image_shape.channels, patch)
+        self.register_parameter("embed_cls", nn.Parameter(torch.zeros(d)) if n_extra else None)
+        if settings.positions == "sinusoid" and d % 4:
+            raise ValueError(f"positions=sinusoid needs d divisible by 4, but d={d}; use d={d // 4 * 4 + 4}")
+        match settings.positions:
             case "learned":
-                positions: Positions = Learned(wide**2 + first, shape.d)
+                positions: Positions = Learned(columns**2 + n_extra, d)
             case "sinusoid":
-                positions = Grid(wide, first)
+                positions = Sinusoid2d(columns, n_extra)
             case _:
                 positions = Positions()
-        self.stack = Stack(shape.layers, shape.wiring(), positions)
-        self.dropout = nn.Dropout(shape.dropout)
-        self.norm = shape.wiring().normalise() if shape.norm == "pre" else nn.Identity()
-        self.apply(start)
-        for line in (module for module in self.modules() if isinstance(module, nn.Linear)):
-            nn.init.normal_(line.weight, std=line.in_features**-0.5)  # in a narrow model START would whisper
-        for conv in self.embed.modules() if shape.stem == "conv" else ():
+        self.stack = Stack(settings.layers, config, positions)
+        self.dropout = nn.Dropout(settings.dropout)
+        self.norm = config.build_norm() if settings.norm == "pre" else nn.Identity()
+        self.apply(init_weights)
+        for linear in (module for module in self.modules() if isinstance(module, nn.Linear)):
+            nn.init.normal_(linear.weight, std=linear.in_features**-0.5)  # INIT_STD is too small for a narrow model
+        for conv in self.embed.modules() if settings.stem == "conv" else ():
             if isinstance(conv, nn.Conv2d):
                 nn.init.kaiming_normal_(conv.weight)
         if self.embed_cls is not None:
-            nn.init.normal_(self.embed_cls, std=START)
+            nn.init.normal_(self.embed_cls, std=INIT_STD)
 
     def forward(self, images: Tensor) -> Tensor:  # B C S S -> B L d
         x = self.embed(F.pad(images, (0, self.border, 0, self.border))).flatten(2).transpose(1, 2)
@@ -149,14 +145,18 @@ class ViT(nn.Module):
         return h.mean(1) if self.embed_cls is None else h[:, 0]
 
 
-class HeadedViT(nn.Module):
-    """A ViT and its head: y = W h + b, a number for each label."""
+class ViTWithHead(Model):
+    """A ViT and its head y = W h + b."""
 
-    def __init__(self, shape: Shape, pixels: Pixels) -> None:
+    def __init__(self, settings: ViTSettings, image_shape: ImageShape) -> None:
         super().__init__()
-        self.body, self.dropout = ViT(shape, pixels), nn.Dropout(shape.head_dropout)
-        self.W_y = nn.Linear(shape.d, pixels.outputs)
-        self.W_y.apply(start)
+        self.body, self.dropout = ViT(settings, image_shape), nn.Dropout(settings.head_dropout)
+        self.W_y = nn.Linear(settings.d, image_shape.n_outputs)
+        self.W_y.apply(init_weights)
+
+    @property
+    def backbone(self) -> ViT:
+        return self.body
 
     def forward(self, images: Tensor) -> Tensor:  # B C S S -> B outputs
         return self.W_y(self.dropout(self.body.pooled(self.body(images))))

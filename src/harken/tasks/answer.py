@@ -1,6 +1,6 @@
-"""Answer a question about a story with one of the answers that were learned. Accuracy; the loss in nats.
+"""Question answering about stories: choose one of the answers of the training data. Loss in nats.
 
-An answer that was not learned cannot be given, and counts as wrong.
+An answer that does not occur in the training data cannot be predicted and counts as wrong.
 """
 
 from collections import Counter
@@ -14,154 +14,162 @@ from pydantic import Field
 from torch import Tensor
 
 from harken.core.similarity import precise
-from harken.data.batch import IGNORE, Tokens
-from harken.data.labelled.batch import evenly
-from harken.data.stories.babi import Told, words_of
-from harken.data.stories.batch import Shelf, StoryBatch, StoryBatches
-from harken.data.stories.source import as_word
-from harken.settings import Part
+from harken.data.batch import IGNORE, Array
+from harken.data.labelled.batch import evenly_spaced
+from harken.data.stories.babi import BabiQuestion, normalize_words
+from harken.data.stories.batch import StoryBatch, StoryBatches, StoryTable
+from harken.data.stories.source import answer_token
+from harken.models import ModelSettings
 
-from . import Apart, Loss, Score, classify
+from . import BoundTask, Loss, Metrics, OutputScoredTask, Score, TaskSettings, evaluating
+from .classify import ClassifySettings, ClassifyTask
+from .classify import predict as predict_texts
 
 if TYPE_CHECKING:
-    from harken.data.labelled.examples import ExampleData
     from harken.data.stories.source import Stories, StoryData
+    from harken.models.heads import ModelWithHead
+    from harken.models.memnet import MemNet, MemNetSettings
 
-QUICK = 1000  # questions that a look during the training answers
-AT_ONCE = 250  # questions answered at a time
+QUICK_QUESTIONS = 1000  # of a quick evaluation
+EVAL_BATCH = 250  # questions
 
 
-class Task(Part):
-    """The settings of answers about stories."""
+class AnswerSettings(TaskSettings):
+    """Settings of question answering about stories."""
 
     kind: Literal["answer"] = "answer"
     noise: float = Field(
-        0.0, ge=0, le=1, description="memnet: share of empty lines put between a story's, at most, while learning"
+        0.0, ge=0, le=1, description="memnet: maximum fraction of empty lines inserted into a story during training"
     )
-    linear_start: int = Field(0, ge=0, description="memnet: epochs, the first, in which hops do without their softmax")
+    linear_start: int = Field(0, ge=0, description="memnet: number of first epochs without the softmax of the hops")
 
-    def bind(self, data: "StoryData", model: Any, *, batch: int, seed: int) -> Any:
-        if getattr(model, "by_line", False):
-            return Answer(self, data, model, batch=batch, seed=seed)
-        return FlatAnswer(data, model, batch=batch, seed=seed)
+    def bind(self, data: "StoryData", model: ModelSettings, *, batch: int, seed: int) -> BoundTask:
+        if model.by_line:
+            return AnswerTask(self, data, model, batch=batch, seed=seed)  # type: ignore[arg-type]
+        return FlatAnswerTask(data, model, batch=batch, seed=seed)
 
 
-class Answer(Apart):
-    """Answers about one set of stories, by a model that reads them line by line."""
+class AnswerTask(OutputScoredTask):
+    """Questions about one set of stories, for a model that reads stories line by line."""
 
-    def __init__(self, task: Task, data: "StoryData", shape: Any, *, batch: int, seed: int) -> None:
-        self.data, self.shape, self.shelves = data, shape, dict[tuple[str, torch.device], Shelf]()
-        how: Any = {"seed": seed, "noise": task.noise, "linear": task.linear_start}
-        self.batches = StoryBatches(self.shelf("train", torch.device("cpu")), batch, shape.memory, **how)
-        self.steps, self.splits, self.epoch = self.batches.steps, tuple(data.splits), self.batches.epoch
-        self.tokens = max(1, self.batch(0, 0).size)
+    def __init__(
+        self, settings: AnswerSettings, data: "StoryData", model: "MemNetSettings", *, batch: int, seed: int
+    ) -> None:
+        self.data, self.model, self.tables = data, model, dict[tuple[str, torch.device], StoryTable]()
+        table, linear = self._table("train", torch.device("cpu")), settings.linear_start
+        self.batches = StoryBatches(table, batch, model.memory, seed=seed, noise=settings.noise, linear=linear)
+        self.steps, self.splits = self.batches.steps, tuple(data.splits)
+        self.tokens_per_batch = max(1, self.batch(0, 0).n_tokens)
 
-    def made_on(self, device: torch.device) -> None:
-        """Batches are made of what lies where it is learned from."""
+    def sample_on(self, device: torch.device) -> None:
         self.batches.device = device
 
-    def shelf(self, split: str, device: torch.device) -> Shelf:
-        """The stories of a split on a device."""
-        if (split, device) not in self.shelves:
-            self.shelves[split, device] = Shelf(self.data.parts[split], self.shape.memory, device)
-        return self.shelves[split, device]
+    def _table(self, split: str, device: torch.device) -> StoryTable:
+        if (split, device) not in self.tables:
+            self.tables[split, device] = StoryTable(self.data.parts[split], self.model.memory, device)
+        return self.tables[split, device]
 
     def batch(self, epoch: int, step: int) -> StoryBatch:
-        return self.batches.batch(epoch, step)
+        batch: StoryBatch = self.batches.batch(epoch, step)
+        return batch
 
-    def loss(self, model: Any, batch: StoryBatch, start: int = 0) -> Loss:
-        told = self.shelf("train", batch.tokens.device).told(batch.tokens[:, 0], batch.blanks)
-        y = precise(model(**told, linear=batch.linear))
+    def epoch_batch(self, epoch: int) -> StoryBatch:
+        batch: StoryBatch = self.batches.epoch(epoch)
+        return batch
+
+    def loss(self, model: "MemNet", batch: StoryBatch, start: int = 0) -> Loss:
+        inputs: Any = self._table("train", batch.tokens.device).model_inputs(batch.tokens[:, 0], batch.blank_positions)
+        y = precise(model(**inputs, linear=batch.linear))
         return Loss(F.cross_entropy(y, batch.targets, ignore_index=IGNORE, reduction="sum"))
 
-    def outputs_of(self, model: Any, split: str, *, quick: bool = False) -> Tensor:  # N answers
-        shelf = self.shelf(split, next(model.parameters()).device)
-        return scores(model, shelf, some(self.data.parts[split], quick=quick))
+    def split_outputs(self, model: "MemNet", split: str, *, quick: bool = False) -> Tensor:  # N answers
+        table = self._table(split, next(model.parameters()).device)
+        return predict(model, table, _question_indices(self.data.parts[split], quick=quick))
 
-    def judged_of(self, y: Tensor, split: str, *, quick: bool = False) -> Score:
+    def score_outputs(self, y: Tensor, split: str, *, quick: bool = False) -> Score:
         part = self.data.parts[split]
-        return judged(y, part, some(part, quick=quick), parts=not quick)
+        return _score(y, part, _question_indices(part, quick=quick), parts=not quick)
 
-    def baselines(self, split: str) -> dict[str, dict[str, float]]:
-        return free(self.data, split)
-
-
-class FlatAnswer(classify.Classify):
-    """The same by a model that reads a story as one text, with its question at the end."""
-
-    def __init__(self, data: "StoryData", shape: Any, *, batch: int, seed: int) -> None:
-        super().__init__(classify.Task(), data, shape, batch=batch, seed=seed)
-
-    def evaluate(self, model: Any, split: str, *, quick: bool = False) -> Score:
-        part, picks = self.data.splits[split], some(self.data.splits[split], quick=quick)
-        texts = part.texts.some(picks) if quick else part.texts
-        return judged(classify.answers(model, texts), part, picks, parts=not quick)
-
-    def baselines(self, split: str) -> dict[str, dict[str, float]]:
-        return free(self.data, split)
+    def baselines(self, split: str) -> dict[str, Metrics]:
+        return _baselines(self.data, split)
 
 
-def some(part: "Stories", *, quick: bool) -> Tokens:
-    """Which questions are answered: all, or a few from everywhere."""
-    return evenly(len(part), QUICK if quick else len(part))
+class FlatAnswerTask(ClassifyTask):
+    """The same task for a model that reads a story and its question as one text."""
+
+    def __init__(self, data: "StoryData", model: ModelSettings, *, batch: int, seed: int) -> None:
+        super().__init__(ClassifySettings(), data, model, batch=batch, seed=seed)
+
+    def evaluate(self, model: "ModelWithHead", split: str, *, quick: bool = False) -> Score:
+        part: Stories = self.data.splits[split]
+        indices = _question_indices(part, quick=quick)
+        texts = part.texts.select(indices) if quick else part.texts
+        return _score(predict_texts(model, texts), part, indices, parts=not quick)
+
+    def baselines(self, split: str) -> dict[str, Metrics]:
+        return _baselines(self.data, split)
+
+
+def _question_indices(part: "Stories", *, quick: bool) -> Array:
+    """The questions to evaluate: all, or an evenly spaced subset."""
+    return evenly_spaced(len(part), QUICK_QUESTIONS if quick else len(part))
 
 
 @torch.no_grad()
-def scores(model: Any, shelf: Shelf, picks: Tokens) -> Tensor:  # N answers
-    """What a model that reads line by line says of these questions."""
-    was = model.training
-    model.eval()
-    every = torch.from_numpy(picks).to(shelf.counts.device).split(AT_ONCE)
-    y = torch.cat([model(**shelf.told(few)).float() for few in every]).cpu()
-    model.train(was)
-    return y
+def predict(model: "MemNet", table: StoryTable, indices: Array) -> Tensor:  # N answers
+    """Outputs of a model that reads line by line for these questions."""
+    batches = torch.from_numpy(indices).to(table.counts.device).split(EVAL_BATCH)
+    with evaluating(model):
+        return torch.cat([model(**table.model_inputs(batch)).float() for batch in batches]).cpu()
 
 
-def judged(y: Tensor, part: "Stories", picks: Tokens, *, parts: bool) -> Score:  # N answers
-    """What these scores are worth; of several tasks, also those of each."""
-    targets = torch.from_numpy(part.targets[picks])
-    right, known = (y.argmax(1) == targets).double(), targets != IGNORE
+def _score(y: Tensor, part: "Stories", indices: Array, *, parts: bool) -> Score:  # N answers
+    """Loss and accuracy; `parts` adds the accuracy of each bAbI task."""
+    targets = torch.from_numpy(part.targets[indices])
+    correct, known = (y.argmax(1) == targets).double(), targets != IGNORE
     loss = F.cross_entropy(y[known], targets[known]) if known.any() else torch.tensor(torch.nan)
-    metrics = {"loss": float(loss), "accuracy": float(right.mean())}
-    protocol: dict[str, Any] = {"questions": len(picks), "judged_by": "accuracy"}
-    if unknown := int((~known).sum()):
-        protocol["answers not learned"] = unknown
-    tasks = np.array([part.asked[n].task for n in picks.tolist()])
+    metrics = {"loss": float(loss), "accuracy": float(correct.mean())}
+    protocol: dict[str, Any] = {"questions": len(indices), "primary_metric": "accuracy"}
+    if n_unknown := int((~known).sum()):
+        protocol["unknown_answers"] = n_unknown
+    tasks = np.array([part.questions[n].task for n in indices.tolist()])
     names = sorted(set(tasks.tolist()), key=lambda name: (len(name), name)) if parts else []
-    each = {name: right[torch.from_numpy(tasks == name)] for name in names}
-    apart = {name: {"accuracy": float(some.mean()), "questions": len(some)} for name, some in each.items()}
-    return Score(metrics, protocol, apart if len(apart) > 1 else {}, by="accuracy")
+    by_task = {name: correct[torch.from_numpy(tasks == name)] for name in names}
+    per_task = {name: {"accuracy": float(x.mean()), "questions": len(x)} for name, x in by_task.items()}
+    return Score(metrics, protocol, per_task if len(per_task) > 1 else {}, "accuracy")
 
 
-# --- what costs nothing -----------------------------------------------------------------------------------------------
+# --- baselines --------------------------------------------------------------------------------------------------------
 
 
-def free(data: "ExampleData", split: str) -> dict[str, dict[str, float]]:
-    """The most frequent answer, that to a question of these words, and the answer that was named last in the story."""
-    if not data.learned:
+def _baselines(data: "StoryData", split: str) -> dict[str, Metrics]:
+    """The most frequent answer, the most frequent one to the same question, and the last answer named in the story."""
+    if not data.has_train:
         return {}
-    asked: list[Told] = data.splits[split].asked
-    guesses = _guesses(data.train.asked)
-    return {name: {"accuracy": _mean(guess(q) == q.answer for q in asked)} for name, guess in guesses.items()}
+    questions: list[BabiQuestion] = data.splits[split].questions
+    heuristics = _heuristics(data.train.questions)
+    return {
+        name: {"accuracy": float(np.mean([heuristic(q) == q.answer for q in questions]))}
+        for name, heuristic in heuristics.items()
+    }
 
 
-def _mean(right: Any) -> float:
-    return float(np.mean(list(right)))
+def _heuristics(train: list[BabiQuestion]) -> dict[str, Callable[[BabiQuestion], str]]:
+    counts, by_question = Counter(q.answer for q in train), dict[str, Counter[str]]()
+    for q in train:
+        by_question.setdefault(normalize_words(q.question), Counter())[q.answer] += 1
+    most_frequent = counts.most_common(1)[0][0]
+    answers = {answer_token(answer): answer for answer in counts}
 
+    def to_question(q: BabiQuestion) -> str:
+        return by_question.get(normalize_words(q.question), counts).most_common(1)[0][0]
 
-def _guesses(learned: list[Told]) -> dict[str, Callable[[Told], str]]:
-    often, to = Counter(q.answer for q in learned), dict[str, Counter[str]]()
-    for q in learned:
-        to.setdefault(words_of(q.question), Counter())[q.answer] += 1
-    best = often.most_common(1)[0][0]
-    answers = {as_word(answer): answer for answer in often}
-
-    def last(q: Told) -> str:
-        words = (word for line in reversed(q.lines) for word in reversed(words_of(line).split()))
-        return next((answers[word] for word in words if word in answers), best)
+    def named_last(q: BabiQuestion) -> str:
+        words = (word for line in reversed(q.lines) for word in reversed(normalize_words(line).split()))
+        return next((answers[word] for word in words if word in answers), most_frequent)
 
     return {
-        "most frequent answer": lambda q: best,
-        "most frequent to this question": lambda q: to.get(words_of(q.question), often).most_common(1)[0][0],
-        "answer named last": last,
+        "most frequent answer": lambda q: most_frequent,
+        "most frequent answer to this question": to_question,
+        "answer named last": named_last,
     }

@@ -1,150 +1,140 @@
-"""Say what a text is: one of some labels, several of them at once, or a number. Loss in nats (of a number, squared)."""
+"""Text classification and regression: a label, several labels or a number per text. Loss in nats or squared error."""
 
+from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from harken.data.labelled.batch import LabelBatch, Texts, evenly, scoring
+from harken.data.labelled.batch import EncodedTexts, LabelBatch, eval_batches, evenly_spaced
 from harken.errors import BadSetting
-from harken.settings import Part
+from harken.models import ModelSettings
 
-from . import Loss, Score
-from .baselines.linear import Bags, bags, fit
-from .frozen_features import frozen, states
-from .head_task import AT_ONCE, HeadTask
-from .label_task import Answering, loss_of
-from .metrics.classification import spread
+from . import Loss, Metrics, Score, TaskSettings, evaluating
+from .baselines.linear import BagOfWords, Features, bag_of_words, fit_linear
+from .frozen_features import frozen_features, is_frozen
+from .head_task import EVAL_BATCH_TOKENS, HeadTask
+from .label_task import LabelTask, label_loss
+from .metrics.regression import bootstrap_half_width
 
 if TYPE_CHECKING:
     from harken.data.labelled.examples import ExampleData
-    from harken.data.labelled.source import Labelled
+    from harken.data.labelled.source import LabelledTexts
+    from harken.models.heads import ModelWithHead
 
-QUICK = 1000  # texts that a look during the training answers
+QUICK_TEXTS = 1000  # texts of a quick evaluation
 
 
-class Task(Part):
-    """The settings of classification."""
+class ClassifySettings(TaskSettings):
+    """Settings of text classification."""
 
     kind: Literal["classify"] = "classify"
     metric: Literal["auto", "loss", "accuracy", "f1", "matthews", "pearson", "spearman"] = Field(
-        "auto", description="what picks the weights that are kept; auto: accuracy, of several labels f1, else pearson"
+        "auto", description="metric that selects the best weights; auto: accuracy, of several labels f1, else pearson"
     )
     class_weights: Literal["none", "balanced"] = Field(
-        "none", description="balanced: a rare label counts more in the loss, as much as any; losses told are plain"
+        "none", description="weights of the labels in the training loss; balanced: inverse label frequency"
     )
-    label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of each label spread over all, in training")
-    prompt: str | None = Field(None, description='with transfer=4-shot, how it is asked: "Review: {text} Sentiment:"')
+    label_smoothing: float = Field(0.0, ge=0, lt=1, description="label smoothing of the training loss")
+    prompt: str | None = Field(
+        None, description='prompt of few-shot transfer (transfer=4-shot), e.g. "Review: {text} Sentiment:"'
+    )
     labels: dict[str, str] | None = Field(
-        None, description='what a prompt says for the labels of the data: {0 = "negative", 1 = "positive"}'
+        None, description='text of each label in a prompt, e.g. {0 = "negative", 1 = "positive"}'
     )
 
-    def bind(self, data: "ExampleData", model: Any, *, batch: int, seed: int) -> "Classify":
-        return Classify(self, data, model, batch=batch, seed=seed)
+    def bind(self, data: "ExampleData", model: ModelSettings, *, batch: int, seed: int) -> "ClassifyTask":
+        return ClassifyTask(self, data, model, batch=batch, seed=seed)
 
 
-class Classify(Answering, HeadTask):
+class ClassifyTask(LabelTask, HeadTask):
     """Classification of one set of texts."""
 
-    def __init__(self, task: Task, data: "ExampleData", shape: Any, *, batch: int, seed: int) -> None:
-        super().__init__(data, shape, batch=batch, seed=seed)
-        self.task, self.words = task, data.words
-        self.asks(self.words.labels, self.words.target_type, task.metric)
-        self.known: Tensor | None = None  # the states of all training texts, where they do not change
-        self.rare = self._weights() if task.class_weights == "balanced" else None
+    def __init__(
+        self, settings: ClassifySettings, data: "ExampleData", model: ModelSettings, *, batch: int, seed: int
+    ) -> None:
+        super().__init__(data, model, batch=batch, seed=seed)
+        self.settings, self.processor = settings, data.processor
+        self.set_targets(self.processor.labels, self.processor.target_type, settings.metric)
+        self.features: Tensor | None = None  # of all training texts, if the body is frozen
+        self.class_weights = self._balanced_weights() if settings.class_weights == "balanced" else None
 
-    def _weights(self) -> Tensor:
-        """How much each label counts; of several labels, how much more a text counts that has it."""
+    def _balanced_weights(self) -> Tensor:
+        """Weight of each label; with several labels per text, the weight of its positive examples."""
         if self.target_type == "number":
-            raise BadSetting("task.class_weights=balanced: numbers have no labels to balance; leave it out")
-        targets = self.data.train.texts.targets
-        there = np.bincount(targets, minlength=self.outputs) if self.target_type == "label" else targets.sum(0)
-        rest = len(targets) / self.outputs if self.target_type == "label" else len(targets) - there
-        return torch.from_numpy((rest / np.maximum(1, there)).astype(np.float32))
+            raise BadSetting("task.class_weights=balanced: the targets are numbers; set task.class_weights=none")
+        targets, one_label = self.data.train.texts.targets, self.target_type == "label"
+        counts = np.bincount(targets, minlength=self.n_outputs) if one_label else targets.sum(0)
+        expected = len(targets) / self.n_outputs if one_label else len(targets) - counts
+        return torch.from_numpy((expected / np.maximum(1, counts)).astype(np.float32))
 
-    def loss(self, model: Any, batch: LabelBatch, start: int = 0) -> Loss:
-        y, targets = self._outputs(model, batch), batch.targets.flatten(0, 1)
-        told = loss_of(y, targets, self.target_type)
-        if self.rare is None and not self.task.label_smoothing:
-            return Loss(told)
-        weight = None if self.rare is None else self.rare.to(y.device)
-        return Loss(loss_of(y, targets, self.target_type, weight, self.task.label_smoothing), told=told.detach())
+    def loss(self, model: "ModelWithHead", batch: LabelBatch, start: int = 0) -> Loss:
+        y, targets = self._train_outputs(model, batch), batch.targets.flatten(0, 1)
+        plain, smoothing = label_loss(y, targets, self.target_type), self.settings.label_smoothing
+        if self.class_weights is None and not smoothing:
+            return Loss(plain)
+        weight = None if self.class_weights is None else self.class_weights.to(y.device)
+        return Loss(label_loss(y, targets, self.target_type, weight, smoothing), reported=plain.detach())
 
-    def _outputs(self, model: Any, batch: LabelBatch) -> Tensor:
-        """What is said of each text of a training batch; a body that does not learn is asked once."""
-        if not frozen(model):
-            return outputs(model, batch)
-        if self.known is None:
-            self.known = states(model, self.data.train.texts)
-        y: Tensor = model.answers(self.known[batch.which.flatten()])
-        return y.float()
+    def _train_outputs(self, model: "ModelWithHead", batch: LabelBatch) -> Tensor:
+        """Outputs of a training batch; a frozen body runs once per text."""
+        if not is_frozen(model):
+            return batch_outputs(model, batch)
+        if self.features is None:
+            self.features = frozen_features(model, self.data.train.texts)
+        return model.predict(self.features[batch.text_index.flatten()]).float()
 
-    # --- judge --------------------------------------------------------------------------------------------------------
-
-    def evaluate(self, model: Any, split: str, *, quick: bool = False) -> Score:
-        """The metrics that fit what is asked; `quick` answers few texts, for the curve."""
-        part: Labelled = self.data.splits[split]
-        some = part.texts.some(evenly(len(part), QUICK)) if quick else part.texts
-        y = _from_states(model, some) if frozen(model) else answers(model, some)
-        score = self.judged(y, some, parts=not quick)
+    def evaluate(self, model: "ModelWithHead", split: str, *, quick: bool = False) -> Score:
+        part: LabelledTexts = self.data.splits[split]
+        texts = part.texts.select(evenly_spaced(len(part), QUICK_TEXTS)) if quick else part.texts
+        y, targets, metric = predict(model, texts, cached=is_frozen(model)), texts.targets, self.primary_metric
+        score = self.score(y, targets, parts=not quick)
         if not quick:
-            half = spread(lambda drawn: self.metrics(y[drawn], some.targets[drawn])[self.by], len(some))
-            score.protocol[f"{self.by}_interval"] = half
+            half_width = bootstrap_half_width(lambda rows: self.metrics(y[rows], targets[rows])[metric], len(texts))
+            score.protocol[f"{metric}_interval"] = half_width
         return score
 
-    # --- what costs nothing -------------------------------------------------------------------------------------------
-
-    def baselines(self, split: str) -> dict[str, dict[str, float]]:
-        """The most frequent answer, and a bag of words with logistic (of numbers: linear) regression."""
-        if not self.data.learned:
+    def baselines(self, split: str) -> dict[str, Metrics]:
+        """The most frequent label (or the mean), and logistic (or linear) regression on a bag of words."""
+        if not self.data.has_train:
             return {}
-        texts: Texts = self.data.splits[split].texts
-        free = self.frequent(self.data.train.texts.targets).expand(len(texts), -1)
+        texts: EncodedTexts = self.data.splits[split].texts
+        prior = self.prior_outputs(self.data.train.texts.targets).expand(len(texts), -1)
         name = "mean of all" if self.target_type == "number" else "most frequent label"
         return {
-            name: self.metrics(free, texts.targets),
-            "bag of words": self.metrics(self._regression(self._bags(texts)).float(), texts.targets),
+            name: self.metrics(prior, texts.targets),
+            "bag of words": self.metrics(self._regression(self._bag_of_words(texts)).float(), texts.targets),
         }
 
-    def _bags(self, texts: Texts) -> Bags:
-        return bags(texts, self.words.tokenizer.vocab)
+    def _bag_of_words(self, texts: EncodedTexts) -> BagOfWords:
+        return bag_of_words(texts, self.processor.tokenizer.vocab)
 
     @cached_property
-    def _regression(self) -> Any:
-        train: Texts = self.data.train.texts
+    def _regression(self) -> Callable[[Features], Tensor]:
+        train: EncodedTexts = self.data.train.texts
         targets = torch.from_numpy(train.targets.astype(np.int64 if self.target_type == "label" else np.float64))
-        return fit(self._bags(train), self.outputs, lambda y: loss_of(y, targets, self.target_type))
+        features = self._bag_of_words(train)
+        return fit_linear(features, self.n_outputs, lambda y: label_loss(y, targets, self.target_type))
 
 
-def outputs(model: Any, batch: LabelBatch) -> Tensor:  # N C
-    """What the model says of each text of a batch, and of the places for one where none stands."""
-    h = model(batch.tokens, **batch.told())
-    y: Tensor = model.answers(model.texts(h, *batch.texts()))
-    return y.float()
-
-
-@torch.no_grad()
-def _from_states(model: Any, texts: Texts) -> Tensor:  # N C
-    """What a model whose body does not learn says of each text; the body has read it at the first look."""
-    was = model.training
-    model.eval()
-    y: Tensor = model.answers(states(model, texts)[:-1]).float().cpu()
-    model.train(was)
-    return y
+def batch_outputs(model: "ModelWithHead", batch: LabelBatch) -> Tensor:  # N C
+    """Outputs of each text of a batch; unused text slots of a packed batch have outputs, too."""
+    h = model(batch.tokens, **batch.model_inputs())
+    return model.predict(model.pool_texts(h, *batch.text_ids())).float()
 
 
 @torch.no_grad()
-def answers(model: Any, texts: Texts) -> Tensor:  # N C
-    """What the model says of each text."""
-    was, device = model.training, next(model.parameters()).device
-    model.eval()
-    found: Any = [None] * len(texts)
-    for picks, batch in scoring(texts, AT_ONCE):
-        y = outputs(model, batch.to(device))  # type: ignore[arg-type]  # it stays what it is
-        for n, each in zip(picks.tolist(), y.cpu(), strict=True):
-            found[n] = each
-    model.train(was)
-    return torch.stack(found)
+def predict(model: "ModelWithHead", texts: EncodedTexts, *, cached: bool = False) -> Tensor:  # N C
+    """Outputs of each text; `cached` takes the features of a frozen body from the cache."""
+    device, rows = next(model.parameters()).device, cast(list[Tensor], [None] * len(texts))
+    with evaluating(model):
+        if cached:
+            return model.predict(frozen_features(model, texts)[:-1]).float().cpu()
+        for indices, batch in eval_batches(texts, EVAL_BATCH_TOKENS):
+            y = batch_outputs(model, cast(LabelBatch, batch.to(device)))
+            for n, row in zip(indices.tolist(), y.cpu(), strict=True):
+                rows[n] = row
+    return torch.stack(rows)

@@ -1,9 +1,8 @@
-"""The states of a body that does not learn: computed once for every text, and kept for the next training."""
+"""Features from a frozen body: computed once per text and cached for later trainings."""
 
 import hashlib
-import os
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -11,51 +10,54 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from harken.data.cache import cache_folder
-from harken.data.labelled.batch import Texts, scoring
+from harken.data.labelled.batch import EncodedTexts, LabelBatch, eval_batches
+from harken.files import atomic_file
 
-from .head_task import AT_ONCE
+from . import evaluating
+from .head_task import EVAL_BATCH_TOKENS
 
-PROBED = 4  # texts by which bodies of the same weights are told apart
+if TYPE_CHECKING:
+    from harken.models.heads import ModelWithHead
+
+N_PROBES = 4  # texts with which bodies of equal weights but different settings are distinguished
 
 
-def frozen(model: Any) -> bool:
-    """Whether nothing but the head learns."""
+def is_frozen(model: "ModelWithHead") -> bool:
+    """Whether only the head is trained."""
     return not any(p.requires_grad for p in model.body.parameters())
 
 
-def states(model: Any, texts: Texts) -> Tensor:  # N + 1, d
-    """What stands for each of these texts, and zeros for none: from the cache, or read now."""
+def frozen_features(model: "ModelWithHead", texts: EncodedTexts) -> Tensor:  # N + 1, d
+    """The pooled state of each text, from the cache or computed; the last row is zero."""
     device = next(model.parameters()).device
-    path = cache_folder("states") / f"{_key(model, texts, device)}.safetensors"
-    with suppress(Exception):  # not there, or damaged: safetensors has an error of its own
+    path = cache_folder("states") / f"{_cache_key(model, texts, device)}.safetensors"
+    with suppress(Exception):  # missing or damaged; safetensors raises its own exception type
         return load_file(path)["states"].to(device)
-    found, partial = _read(model, texts, device), path.with_suffix(f".{os.getpid()}.tmp")
-    save_file({"states": found}, partial)
-    partial.replace(path)
-    return found.to(device)
+    features = _compute(model, texts, device)
+    with atomic_file(path) as temporary:
+        save_file({"states": features}, temporary)
+    return features.to(device)
 
 
 @torch.no_grad()
-def _read(model: Any, texts: Texts, device: torch.device) -> Tensor:
-    was = model.training
-    model.eval()
-    found = torch.zeros(len(texts) + 1, model.W_y.in_features)
-    with torch.autocast(device.type, enabled=False):  # whatever the precision in which the head learns
-        for picks, batch in scoring(texts, AT_ONCE):
-            here: Any = batch.to(device)
-            h = model.texts(model(here.tokens, **here.told()), *here.texts())
-            found[torch.from_numpy(picks)] = h.float().cpu()
-    model.train(was)
-    return found
+def _compute(model: "ModelWithHead", texts: EncodedTexts, device: torch.device) -> Tensor:
+    features = torch.zeros(len(texts) + 1, model.W_y.in_features)
+    with evaluating(model), torch.autocast(device.type, enabled=False):  # independent of the training precision
+        for indices, cpu_batch in eval_batches(texts, EVAL_BATCH_TOKENS):
+            batch = cast(LabelBatch, cpu_batch.to(device))
+            h = model.pool_texts(model(batch.tokens, **batch.model_inputs()), *batch.text_ids())
+            features[torch.from_numpy(indices)] = h.float().cpu()
+    return features
 
 
-def _key(model: Any, texts: Texts, device: torch.device) -> str:
-    """Tells apart bodies (their wiring by what they say of a few texts), what they sum up, texts and machines."""
+def _cache_key(model: "ModelWithHead", texts: EncodedTexts, device: torch.device) -> str:
+    """Hash of the body (weights, and outputs for a few texts), the pooling, the texts and the machine."""
     digest = hashlib.sha256(repr((model.pool, len(texts), device.type, torch.get_num_threads())).encode())
-    digest.update(_read(model, texts.some(np.arange(min(PROBED, len(texts)))), device).numpy().tobytes())
+    probes = texts.select(np.arange(min(N_PROBES, len(texts))))
+    digest.update(_compute(model, probes, device).numpy().tobytes())
     for name, weight in model.body.named_parameters():
         digest.update(name.encode())
         digest.update(weight.detach().float().cpu().contiguous().numpy().tobytes())
-    for array in (texts.side.ids, texts.side.starts, texts.second):
+    for array in (texts.tokens.ids, texts.tokens.starts, texts.second_start):
         digest.update(array.tobytes())
     return digest.hexdigest()[:32]

@@ -1,6 +1,6 @@
-"""Say whether two nodes have an edge: y = <h_i, h_j>, learned from the edges of a graph and as many drawn pairs.
+"""Link prediction: the score of an edge is <h_i, h_j>; training uses the edges and as many random negative pairs.
 
-Held-out edges are not looked along, in training as in judgement.
+The model does not see held-out edges, in training and in evaluation.
 """
 
 from functools import cached_property
@@ -11,124 +11,123 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from harken.data.batch import dice
+from harken.data.batch import Array
 from harken.data.graphs.batch import GraphBatch
 from harken.data.graphs.files import Ints
+from harken.data.rng import RngStream, rng_for
 from harken.errors import BadSetting
 
-from . import Loss, Score
+from . import Loss, Metrics, Score, evaluating
 from .metrics import classification
-from .nodes import OnGraph, Task
+from .nodes import GraphTask, GraphTaskSettings
 
 if TYPE_CHECKING:
     from harken.data.graphs.source import GraphData
+    from harken.models.graph import GraphModelSettings
 
-MEASURES = ("auc", "accuracy", "loss")
+METRICS = ("auc", "accuracy", "loss")
+SAMPLING_ROUNDS = 8
 
 
-class Links(OnGraph):
+class LinkTask(GraphTask):
     """Edges of one graph."""
 
-    def __init__(self, task: Task, data: "GraphData", shape: Any, *, batch: int, seed: int) -> None:
-        super().__init__(task, data, shape, batch=batch, seed=seed)
-        self.by = "auc" if task.metric == "auto" else task.metric
-        if self.by not in MEASURES:
-            way = f"take one of {', '.join(MEASURES)}"
-            raise BadSetting(f"task.metric={self.by}: does not fit, as the data asks for edges; {way}")
-        n = len(data.raw.names)
-        self.known = np.unique(
-            _codes(np.concatenate([data.asked, data.asked[:, ::-1]]), n)
-        )  # the score has no direction
+    def __init__(
+        self, settings: GraphTaskSettings, data: "GraphData", model: "GraphModelSettings", *, batch: int, seed: int
+    ) -> None:
+        super().__init__(settings, data, model, batch=batch, seed=seed)
+        self.primary_metric = "auc" if settings.metric == "auto" else settings.metric
+        if self.primary_metric not in METRICS:
+            raise BadSetting(
+                f"task.metric={settings.metric}: does not apply to edges; set it to one of {', '.join(METRICS)}"
+            )
+        both_directions = np.concatenate([data.targets, data.targets[:, ::-1]])  # the score is symmetric
+        self.edge_codes = np.unique(_pair_codes(both_directions, len(data.tables.node_names)))
 
-    def _heard(self) -> Ints:
-        """All edges but those held out; of another graph, all."""
-        held = [n for some in self.data.splits.values() for n in some] if self.data.train else []
-        return np.delete(self.data.asked, held, 0)
+    def _input_edges(self) -> Ints:
+        """All edges except the held-out ones; all of them for a graph without training edges."""
+        held_out = [n for indices in self.data.splits.values() for n in indices] if self.data.train else []
+        return np.delete(self.data.targets, held_out, 0)
 
     def batch(self, epoch: int, step: int) -> GraphBatch:
-        pairs = self.data.asked[self.data.train]
-        drawn = self._drawn(len(pairs), dice(self.seed, 7, epoch))
-        targets = torch.cat([torch.ones(len(pairs)), torch.zeros(len(drawn))])
-        return GraphBatch(torch.from_numpy(np.concatenate([pairs, drawn])), targets, nodes=len(self.data.raw.names))
+        edges, n_nodes = self.data.targets[self.data.train], len(self.data.tables.node_names)
+        negatives = self._sample_negatives(len(edges), rng_for(self.seed, RngStream.LINK_NEGATIVES, epoch))
+        targets = torch.cat([torch.ones(len(edges)), torch.zeros(len(negatives))])
+        return GraphBatch(torch.from_numpy(np.concatenate([edges, negatives])), targets, n_nodes=n_nodes)
 
-    def _drawn(self, many: int, rng: np.random.Generator) -> Ints:
-        """Pairs of one graph without an edge, as many as can be drawn in a few rounds."""
-        n, of, found = len(self.data.raw.names), self.data.of, np.empty((0, 2), np.int64)
-        for _ in range(8):
-            pairs = rng.integers(n, size=(2 * many, 2))
-            if of[-1]:
-                own = of[pairs[:, 0]]
-                pairs[:, 1] = rng.integers(np.searchsorted(of, own), np.searchsorted(of, own, "right"))
-            free = (pairs[:, 0] != pairs[:, 1]) & ~np.isin(_codes(pairs, n), self.known)
-            found = np.concatenate([found, pairs[free]])[:many]
-            if len(found) == many:
+    def _sample_negatives(self, count: int, rng: np.random.Generator) -> Ints:
+        """Random node pairs of one graph without an edge; fewer than `count` if the graph has few of them."""
+        n, graph_ids, negatives = len(self.data.tables.node_names), self.data.graph_ids, np.empty((0, 2), np.int64)
+        for _ in range(SAMPLING_ROUNDS):
+            pairs = rng.integers(n, size=(2 * count, 2))
+            if graph_ids[-1]:
+                graph = graph_ids[pairs[:, 0]]
+                first, end = np.searchsorted(graph_ids, graph), np.searchsorted(graph_ids, graph, "right")
+                pairs[:, 1] = rng.integers(first, end)
+            valid = (pairs[:, 0] != pairs[:, 1]) & ~np.isin(_pair_codes(pairs, n), self.edge_codes)
+            negatives = np.concatenate([negatives, pairs[valid]])[:count]
+            if len(negatives) == count:
                 break
-        return found
+        return negatives
 
     def loss(self, model: Any, batch: GraphBatch, start: int = 0) -> Loss:
-        y = self.says(model, batch.tokens)
-        told = F.binary_cross_entropy_with_logits(y, batch.targets.to(y.dtype), reduction="sum")
-        return self.pulled(model, told, batch)
+        y = self.outputs(model, batch.tokens)
+        loss = F.binary_cross_entropy_with_logits(y, batch.targets.to(y.dtype), reduction="sum")
+        return self.with_l2(model, loss, batch)
 
-    def says(self, model: Any, pairs: Tensor) -> Tensor:  # B 2 -> B
-        """The score of an edge between each of these pairs."""
-        h = model(**self.told(model))
+    def outputs(self, model: Any, pairs: Tensor) -> Tensor:  # B 2 -> B
+        """The score of an edge between the nodes of each pair."""
+        h = model(**self.model_inputs(model))
         y: Tensor = (h[pairs[:, 0]] * h[pairs[:, 1]]).sum(-1)
         return y if y.dtype == torch.float64 else y.float()
 
     @torch.no_grad()
-    def answers(self, model: Any, pairs: Ints) -> Tensor:
-        """The same in judgement."""
-        was, device = model.training, next(model.parameters()).device
-        model.eval()
-        y = self.says(model, torch.from_numpy(pairs).to(device)).cpu()
-        model.train(was)
-        return y
+    def predict(self, model: Any, pairs: Ints) -> Tensor:
+        """The same in evaluation mode."""
+        with evaluating(model):
+            return self.outputs(model, torch.from_numpy(pairs).to(next(model.parameters()).device)).cpu()
 
-    def outputs_of(self, model: Any, split: str, *, quick: bool = False) -> Tensor:  # N
-        return self.answers(model, self._judged(split)[0])
+    def split_outputs(self, model: Any, split: str, *, quick: bool = False) -> Tensor:  # N
+        return self.predict(model, self._eval_pairs(split)[0])
 
-    def judged_of(self, y: Tensor, split: str, *, quick: bool = False) -> Score:
-        gold = self._judged(split)[1]
-        protocol = {"edges": int(gold.sum()), "drawn pairs": int((~gold).sum()), "judged_by": self.by}
-        return Score(_metrics(y, gold), protocol, by=self.by)
+    def score_outputs(self, y: Tensor, split: str, *, quick: bool = False) -> Score:
+        targets = self._eval_pairs(split)[1]
+        counts = {"edges": int(targets.sum()), "negative_pairs": int((~targets).sum())}
+        loss = F.binary_cross_entropy_with_logits(y, torch.from_numpy(targets).float())
+        metrics = {
+            "loss": float(loss),
+            "auc": classification.auc(targets, y.numpy()),
+            "accuracy": classification.accuracy(targets, (y > 0).numpy()),
+        }
+        return Score(metrics, counts | {"primary_metric": self.primary_metric}, primary_metric=self.primary_metric)
 
-    def _judged(self, split: str) -> tuple[Ints, Any]:
-        """The edges of a split, and as many pairs without one, always the same."""
-        pairs = self.data.asked[self.data.parts[split]]
-        drawn = self._drawn(len(pairs), dice(0, 8, split == "test"))
-        return np.concatenate([pairs, drawn]), np.arange(len(pairs) + len(drawn)) < len(pairs)
+    def _eval_pairs(self, split: str) -> tuple[Ints, Array]:
+        """The edges of a split and as many fixed negative pairs; and which of them are edges."""
+        edges = self.data.targets[self.data.parts[split]]
+        negatives = self._sample_negatives(len(edges), rng_for(0, RngStream.LINK_EVAL_NEGATIVES, split == "test"))
+        return np.concatenate([edges, negatives]), np.arange(len(edges) + len(negatives)) < len(edges)
 
-    def baselines(self, split: str) -> dict[str, dict[str, float]]:
-        """How many edges both ends have, and how many neighbours they share."""
+    def baselines(self, split: str) -> dict[str, Metrics]:
+        """The product of the degrees, and the number of shared neighbors."""
         if not self.data.train:
             return {}
-        pairs, gold = self._judged(split)
-        near = self._near
-        degree = np.array([len(near[a]) * len(near[b]) for a, b in pairs.tolist()])
-        shared = np.array([len(near[a] & near[b]) for a, b in pairs.tolist()])
+        (pairs, targets), neighbors = self._eval_pairs(split), self._neighbors
+        degrees = np.array([len(neighbors[a]) * len(neighbors[b]) for a, b in pairs.tolist()])
+        shared = np.array([len(neighbors[a] & neighbors[b]) for a, b in pairs.tolist()])
         return {
-            "product of degrees": {"auc": classification.auc(gold, degree)},
-            "shared neighbours": {"auc": classification.auc(gold, shared)},
+            "product of degrees": {"auc": classification.auc(targets, degrees)},
+            "shared neighbors": {"auc": classification.auc(targets, shared)},
         }
 
     @cached_property
-    def _near(self) -> list[set[int]]:
-        near: list[set[int]] = [set() for _ in self.data.raw.names]
-        for a, b in self.data.heard(self._heard()).tolist():
-            near[a].add(b)
-        return near
+    def _neighbors(self) -> list[set[int]]:
+        neighbors: list[set[int]] = [set() for _ in self.data.tables.node_names]
+        for a, b in self.data.message_edges(self._input_edges()).tolist():
+            neighbors[a].add(b)
+        return neighbors
 
 
-def _codes(pairs: Ints, n: int) -> Ints:
+def _pair_codes(pairs: Ints, n: int) -> Ints:
+    """One integer per pair."""
     codes: Ints = pairs[:, 0] * n + pairs[:, 1]
     return codes
-
-
-def _metrics(y: Tensor, gold: Any) -> dict[str, float]:
-    loss = F.binary_cross_entropy_with_logits(y, torch.from_numpy(gold).float())
-    return {
-        "loss": float(loss),
-        "auc": classification.auc(gold, y.numpy()),
-        "accuracy": classification.accuracy(gold, (y > 0).numpy()),
-    }

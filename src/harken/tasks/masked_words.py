@@ -9,18 +9,19 @@ import torch.nn.functional as F
 from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor
 
-from harken.data.batch import IGNORE, Tokens, Windows, dice
-from harken.data.text.documents import SHORTEST, Documents, Passages
-from harken.data.text.masked_batch import Hiding, Marks, MaskedBatch, hidden, masked
+from harken.data.batch import IGNORE, Array, Windows
+from harken.data.rng import RngStream, rng_for
+from harken.data.text.documents import MIN_PASSAGE_TOKENS, Documents, PassagePairs
+from harken.data.text.masked_batch import MaskingSettings, SpecialTokens, MaskedBatch, mask_tokens, collate_masked
 from harken.errors import BadInput, BadSetting
-from harken.settings import Part
+from harken.settings import Settings
 
-from . import Loss, Score, Stateless
+from . import Loss, Score, BoundTask
 from .baselines.ngram import frequencies
-from .head_task import AT_ONCE
+from .head_task import EVAL_BATCH_TOKENS as AT_ONCE
 
 if TYPE_CHECKING:
-    from harken.data.text.encode import Encoded
+    from harken.data.text.encode import EncodedText
     from harken.data.text.source import TextData
 
 QUICK = 40_000  # tokens of the valid split that a look during the training costs at most
@@ -28,7 +29,7 @@ JUDGED = 20_181_011  # the seed of what is hidden from a model that is judged: a
 BASELINE_TOKENS = 5_000_000  # what the frequencies are counted from at most
 
 
-class Task(Part):
+class MaskedWordsSettings(Settings):
     """The settings of masked words."""
 
     kind: Literal["masked-words"] = "masked-words"
@@ -54,7 +55,7 @@ class Task(Part):
             raise ValueError("mask_replace_prob, random_replace_prob and keep_prob must sum to 1")
         return keep_prob
 
-    def bind(self, data: "TextData", model: Any, *, batch: int, seed: int) -> "MaskedWords":
+    def bind(self, data: "TextData", model: Any, *, batch: int, seed: int) -> "MaskedWordsTask":
         if data.batching != "sentences":
             raise BadSetting("task.kind=masked-words: it reads sentences; set data.batching=sentences")
         if model.kind != "bert":
@@ -66,91 +67,91 @@ class Task(Part):
             raise BadSetting(
                 f"task.objective={self.objective}: it asks what follows; set model.nsp_head=true, model.segments=2"
             )
-        if model.context < SHORTEST + 3:
+        if model.context < MIN_PASSAGE_TOKENS + 3:
             raise BadSetting(f"model.context={model.context}: no room for two passages; set model.context=64")
-        return MaskedWords(self, data, model, batch=batch, seed=seed)
+        return MaskedWordsTask(self, data, model, batch=batch, seed=seed)
 
 
-class MaskedWords(Stateless):
+class MaskedWordsTask(BoundTask):
     """Masked words and what follows, on one text."""
 
-    def __init__(self, task: Task, data: "TextData", shape: Any, *, batch: int, seed: int) -> None:
+    def __init__(self, task: MaskedWordsSettings, data: "TextData", shape: Any, *, batch: int, seed: int) -> None:
         self.task, self.data, self.seed, self.L = task, data, seed, shape.context
         self.words, self.pairs = task.objective != "nsp", task.objective != "mlm"
-        self.marks = Marks(data.tokenizer)
-        self.how = Hiding(task.mlm_probability, task.mask_replace_prob, task.random_replace_prob, task.whole_words)
+        self.marks = SpecialTokens(data.tokenizer)
+        self.how = MaskingSettings(task.mlm_probability, task.mask_replace_prob, task.random_replace_prob, task.whole_words)
         self.most = max(1, round(task.mlm_probability * (self.L - 3)))  # places asked in a row
         self.train = self._read(data.train[0])
-        self.cut: Windows | Passages = self._cut(self.train, batch)
+        self.cut: Windows | PassagePairs = self._cut(self.train, batch)
         self.steps, self.rows = self.cut.steps, self.cut.rows
         self.held = {split: some for split, streams in data.splits.items() if (some := self._held(streams))}
-        self.splits, self.tokens = tuple(self.held), self.rows * self.L
+        self.splits, self.tokens_per_batch = tuple(self.held), self.rows * self.L
 
-    def _read(self, stream: "Encoded") -> Documents:
-        return Documents.of(np.asarray(stream.tokens), self.marks.sep, self.marks.cls)
+    def _read(self, stream: "EncodedText") -> Documents:
+        return Documents.from_marked_ids(np.asarray(stream.tokens), self.marks.sep, self.marks.cls)
 
-    def _cut(self, text: Documents, rows: int) -> Windows | Passages:
+    def _cut(self, text: Documents, rows: int) -> Windows | PassagePairs:
         if self.pairs:
-            return Passages(text, self.L - 3, rows, seed=self.seed)
+            return PassagePairs(text, self.L - 3, rows, seed=self.seed)
         if len(text.ids) < 2:
             raise BadInput("data: there are fewer than two words to learn from; give a longer text")
         return Windows([text.ids], self.L - 2, rows, seed=self.seed)
 
-    def _held(self, streams: "list[Encoded]") -> list[Documents]:
+    def _held(self, streams: "list[EncodedText]") -> list[Documents]:
         read = [self._read(stream) for stream in streams]
         return [text for text in read if len(text.windows(self.L - 3)) > 1]
 
     # --- batches ------------------------------------------------------------------------------------------------------
 
     def batch(self, epoch: int, step: int) -> MaskedBatch:
-        rng = dice(self.seed, 7, epoch, step)
+        rng = rng_for(self.seed, RngStream.MASKING, epoch, step)
         if isinstance(self.cut, Windows):
             rows = self.cut.batch(epoch, step).tokens.numpy()
-            return masked(self._hidden(self.marks.one(rows), rng))
+            return collate_masked(self._hidden(self.marks.frame(rows), rng))
         return self._asked(self.cut, self.cut.picks(epoch, step), rng)
 
-    def _hidden(self, rows: Tokens, rng: np.random.Generator) -> tuple[Tokens, ...]:
-        return hidden(rows, self.marks, self.how, self.most, rng)
+    def _hidden(self, rows: Array, rng: np.random.Generator) -> tuple[Array, ...]:
+        return mask_tokens(rows, self.marks, self.how, self.most, rng)
 
-    def _asked(self, passages: Passages, picks: Tokens, rng: np.random.Generator) -> MaskedBatch:
+    def _asked(self, passages: PassagePairs, picks: Array, rng: np.random.Generator) -> MaskedBatch:
         first, second, follows = passages.pairs(picks, rng)
-        rows, segments, lengths = self.marks.two(passages.documents.ids, first, second, self.L)
+        rows, segments, lengths = self.marks.frame_pairs(passages.documents.ids, first, second, self.L)
         answer = (~follows).astype(np.int64)
         seen = self._hidden(rows, rng)
         if not self.words:
             seen = rows, np.zeros((len(rows), 1), np.int64), answer[:, None]
-        return masked(seen, segments=segments, lengths=lengths, elsewhere=answer)
+        return collate_masked(seen, segments=segments, lengths=lengths, next_sentence_labels=answer)
 
     def _judged(self, split: str, limit: int | None) -> Iterator[MaskedBatch]:
         """The passages of a split in their order, with the same words hidden every time."""
         for passages, picks, rng in self._picked(split, limit):
-            if isinstance(passages, Passages):
+            if isinstance(passages, PassagePairs):
                 yield self._asked(passages, picks, rng)
             else:
-                yield masked(self._hidden(self.marks.one(passages[picks]), rng))
+                yield collate_masked(self._hidden(self.marks.frame(passages[picks]), rng))
 
-    def _picked(self, split: str, limit: int | None) -> Iterator[tuple[Passages | Tokens, Tokens, np.random.Generator]]:
+    def _picked(self, split: str, limit: int | None) -> Iterator[tuple[PassagePairs | Array, Array, np.random.Generator]]:
         """The pairs or the rows of each text, those of them that are judged at once, and what chance hides by."""
         rows, most = max(1, AT_ONCE // self.L), None if limit is None else -(-limit // self.L)
         for n, text in enumerate(self.held[split]):
             wide = min(self.L - 2, len(text.ids))
             alone = text.ids[: len(text.ids) // wide * wide].reshape(-1, wide).astype(np.int64)
-            passages = Passages(text, self.L - 3, rows, seed=JUDGED) if self.pairs else alone
-            every = np.arange(len(passages.windows if isinstance(passages, Passages) else alone))[:most]
+            passages = PassagePairs(text, self.L - 3, rows, seed=JUDGED) if self.pairs else alone
+            every = np.arange(len(passages.windows if isinstance(passages, PassagePairs) else alone))[:most]
             for step, picks in enumerate(every[a : a + rows] for a in range(0, len(every), rows)):
-                yield passages, picks, dice(JUDGED, n, step)
+                yield passages, picks, rng_for(JUDGED, n, step)
 
     # --- loss ---------------------------------------------------------------------------------------------------------
 
     def loss(self, model: Any, batch: MaskedBatch, start: int = 0) -> Loss:
-        h = model(batch.tokens, **batch.told())
+        h = model(batch.tokens, **batch.model_inputs())
         if not self.words:
             return Loss(_sum(model.next_sentence_scores(h[:, 0]), batch.targets[:, 0]))
         told = _sum(_scores(model, h, batch), batch.targets.flatten())
         if not self.pairs:
             return Loss(told)
-        follows = _sum(model.next_sentence_scores(h[:, 0]), cast(Tensor, batch.elsewhere))
-        return Loss(told + self.most * follows, told=told.detach())  # a row's answer weighs as all its hidden words
+        follows = _sum(model.next_sentence_scores(h[:, 0]), cast(Tensor, batch.next_sentence_labels))
+        return Loss(told + self.most * follows, reported=told.detach())  # a row's answer weighs as all its hidden words
 
     @torch.no_grad()
     def evaluate(self, model: Any, split: str, *, quick: bool = False) -> Score:
@@ -172,13 +173,13 @@ class MaskedWords(Stateless):
         limit = self.task.eval_tokens or None
         return min(limit or QUICK, QUICK) if quick else limit
 
-    def _right(self, model: Any, batch: MaskedBatch) -> Tokens:
+    def _right(self, model: Any, batch: MaskedBatch) -> Array:
         """Summed loss, right answers, answers asked: of hidden words, and of what follows."""
-        h, found = model(batch.tokens, **batch.told()), [torch.zeros(3), torch.zeros(3)]
+        h, found = model(batch.tokens, **batch.model_inputs()), [torch.zeros(3), torch.zeros(3)]
         if self.words:
             found[0] = _marked(_scores(model, h, batch), batch.targets.flatten())
-        if batch.elsewhere is not None:
-            found[1] = _marked(model.next_sentence_scores(h[:, 0]), batch.elsewhere)
+        if batch.next_sentence_labels is not None:
+            found[1] = _marked(model.next_sentence_scores(h[:, 0]), batch.next_sentence_labels)
         found[1][2] = len(batch.tokens)
         return torch.cat([part.double().cpu() for part in found]).numpy()
 
@@ -187,7 +188,7 @@ class MaskedWords(Stateless):
 
         And whether a passage ends with a sentence: that would tell much if those that follow were cut otherwise.
         """
-        if not self.data.learned:
+        if not self.data.has_train:
             return {}
         batches = list(self._judged(split, self._limit(quick=False)))
         found: dict[str, dict[str, float]] = {}
@@ -198,7 +199,7 @@ class MaskedWords(Stateless):
             right = float((asked == counts.argmax()).mean())
             found["unigram"] = {"loss": -float(logs[asked].mean()), "accuracy": right}
         if self.pairs:
-            follows = torch.cat([cast(Tensor, batch.elsewhere) for batch in batches]).double().mean().item()
+            follows = torch.cat([cast(Tensor, batch.next_sentence_labels) for batch in batches]).double().mean().item()
             loss = {} if self.words else {"loss": float(np.log(2))}
             found["majority"] = loss | {"next_accuracy": max(follows, 1 - follows)}
             rule = self._by_end(split)
@@ -207,13 +208,13 @@ class MaskedWords(Stateless):
 
     def _by_end(self, split: str) -> float:
         """The share of passages that end with a sentence and follow, or do neither."""
-        right = list[Tokens]()
+        right = list[Array]()
         for passages, picks, rng in self._picked(split, self._limit(quick=False)):
-            _, second, follows = cast(Passages, passages).pairs(picks, rng)  # the first that this chance decides
-            right.append(cast(Passages, passages).whole(second) == follows)
+            _, second, follows = cast(PassagePairs, passages).pairs(picks, rng)  # the first that this chance decides
+            right.append(cast(PassagePairs, passages).ends_at_sentence(second) == follows)
         return float(np.concatenate(right).mean())
 
-    def sentences(self, n: int) -> list[Tokens]:
+    def sentences(self, n: int) -> list[Array]:
         """The ids of some sentences of a common length, from all over the text that is held out."""
         text = next((some[0] for some in self.held.values() if self.words), None)
         if text is None:
@@ -224,7 +225,7 @@ class MaskedWords(Stateless):
 
 def _scores(model: Any, h: Tensor, batch: MaskedBatch) -> Tensor:  # B L d -> B*M vocab
     """Of all words, at the places that are asked."""
-    asked = h.gather(1, batch.places[..., None].expand(-1, -1, h.shape[-1]))
+    asked = h.gather(1, batch.positions[..., None].expand(-1, -1, h.shape[-1]))
     scores: Tensor = model.logits(asked.flatten(0, 1))
     return scores
 

@@ -1,176 +1,163 @@
-"""Answer problems of mathematics: judged by whole answers, class by class, beside what the base gives away."""
+"""Mathematical problems: accuracy of complete answers, by class, compared with what the base alone reveals."""
 
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 
 from harken.data.batch import IGNORE
-from harken.data.maths.integers import rule
-from harken.data.pairs.batch import scoring
-from harken.decode.beam import Search
+from harken.data.maths.integers import base_divisor
+from harken.data.pairs.batch import PairBatch, eval_batches
+from harken.decode.beam import SearchSettings
 from harken.errors import BadSetting
-from harken.models import EncoderDecoder
-from harken.settings import Part
+from harken.models import EncoderDecoder, ModelSettings
 
-from . import Score
-from .translate import Translate
+from . import Metrics, Score, TaskSettings, evaluating
+from .translate import TranslateTask
 
 if TYPE_CHECKING:
     from harken.data.maths.source import MathsData
     from harken.data.pairs.source import Pairs
 
-QUICK = 200  # examples that a look answers, where an answer cannot be judged token by token
-AT_ONCE = 512  # examples judged at a time
+QUICK_EXAMPLES = 200  # generated in a quick evaluation, if several answers can be correct
+EVAL_BATCH = 512  # examples
 
 
-class Task(Part):
-    """The settings of mathematics."""
+class SolveSettings(TaskSettings):
+    """Settings of mathematical problems."""
 
-    max_new_tokens: ClassVar[int | None] = None  # of an answer that is asked for: as the search has it
+    max_new_tokens: ClassVar[int | None] = None  # the default of the search
     grammar: ClassVar[str] = "none"
-    usual_beam: ClassVar[int] = 1  # answers are judged as they are written greedily
+    default_beam: ClassVar[int] = 1  # the evaluation is greedy
 
     kind: Literal["solve"] = "solve"
-    label_smoothing: float = Field(
-        0.0, ge=0, lt=1, description="share of each target spread over all tokens in training; losses told are without"
-    )
-    learned_threshold: float = Field(
-        0.95, gt=0, le=1, description="share of a class that must be right for it to be learned"
-    )
+    label_smoothing: float = Field(0.0, ge=0, lt=1, description="label smoothing of the training loss")
+    learned_threshold: float = Field(0.95, gt=0, le=1, description="accuracy above which a class counts as learned")
 
-    def bind(self, data: "MathsData", model: Any, *, batch: int, seed: int) -> "Solve":
-        context = getattr(model, "context", None)
-        if isinstance(context, int) and data.max_length >= context:
-            way = f"set model.context={data.max_length + 1}, or a larger data.base"
-            raise BadSetting(f"model.context={context}: a problem has {data.max_length} tokens and its end; {way}")
-        return Solve(self, data, batch=batch, seed=seed)
+    def bind(self, data: "MathsData", model: ModelSettings, *, batch: int, seed: int) -> "SolveTask":
+        context = model.max_context
+        if context is not None and data.max_length >= context:
+            raise BadSetting(
+                f"model.context={context}: a problem has {data.max_length} tokens and its end; "
+                f"set model.context={data.max_length + 1} or a larger data.base"
+            )
+        return SolveTask(self, data, batch=batch, seed=seed)
 
 
-class Solve(Translate):
-    """Problems of one kind. An answer is right if it is the whole answer."""
+class SolveTask(TranslateTask):
+    """Problems of one kind. An answer is correct if all its tokens are."""
 
-    task: Task  # type: ignore[assignment]
-    data: "MathsData"  # type: ignore[assignment]
-    one_shape = True
+    settings: SolveSettings  # type: ignore[assignment]
+    data: "MathsData"
+    fixed_shapes = True
 
-    def __init__(self, task: Task, data: "MathsData", *, batch: int, seed: int) -> None:
-        self.task, self.data = task, data
+    def __init__(self, settings: SolveSettings, data: "MathsData", *, batch: int, seed: int) -> None:
+        self.settings, self.data = settings, data
         self.batches = data.batches(batch, seed)  # type: ignore[assignment]
-        self.steps, self.splits, self.tokens = self.batches.steps, tuple(data.splits), self.batches.tokens
+        self.steps, self.splits, self.tokens_per_batch = self.batches.steps, tuple(data.splits), self.batches.tokens
 
-    def made_on(self, device: torch.device) -> None:
-        """From now on examples are drawn there."""
+    def sample_on(self, device: torch.device) -> None:
         self.batches.device = device  # type: ignore[union-attr]
-
-    # --- judge --------------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def evaluate(self, model: EncoderDecoder, split: str, *, quick: bool = False) -> Score:
-        """The loss and the share of right answers; those written greedily, unless `quick` can tell without writing."""
-        was, pairs, exact = model.training, self.data.splits[split], self.data.problem.exact
-        model.eval()
-        loss, right = self._read(model, pairs)
-        said: list[str] = []
-        if not (quick and exact):
-            most = QUICK if quick else len(pairs)
-            how = Search(beam=1, max_new_tokens=self.data.problem.widths[1] + 1)
-            said = self.answers(model, [pairs.source[n] for n in range(min(most, len(pairs)))], how)
-            right = self.marked(said, pairs)
-        model.train(was)
-        metrics = {"accuracy": sum(right) / len(right), "loss": loss}
-        protocol: dict[str, Any] = {"examples": len(right), "judged_by": "accuracy"}
+        """Loss and accuracy of greedy answers; `quick` reads the accuracy from the loss pass if answers are unique."""
+        pairs, problem, texts = self.data.splits[split], self.data.problem, list[str]()
+        with evaluating(model):
+            loss, correct = self._teacher_forced(model, pairs)
+            if not (quick and problem.exact):
+                sources = [pairs.source[n] for n in range(min(QUICK_EXAMPLES, len(pairs)) if quick else len(pairs))]
+                texts = self.generate(model, sources, SearchSettings(beam=1, max_new_tokens=problem.max_lengths[1] + 1))
+                correct = self._correct(texts, pairs)
+        metrics = {"accuracy": sum(correct) / len(correct), "loss": loss}
+        protocol: dict[str, Any] = {"examples": len(correct), "primary_metric": "accuracy"}
         if quick:
-            return Score(metrics, protocol, by="accuracy")
-        parts = self._classes(said, right, pairs)
-        protocol["grouped_by"] = self.data.problem.grouped_by
-        if self.data.problem.by_outcome:
-            told, notes = self._learned(parts)
-            metrics, protocol = metrics | told, protocol | notes
-        return Score(metrics, protocol, {name: parts[name] for name in parts if len(parts) > 1}, "accuracy")
+            return Score(metrics, protocol, primary_metric="accuracy")
+        parts = self._class_metrics(texts, correct, pairs)
+        protocol["grouped_by"] = problem.grouped_by
+        if problem.by_outcome:
+            learned, notes = self._learned(parts)
+            metrics, protocol = metrics | learned, protocol | notes
+        return Score(metrics, protocol, parts if len(parts) > 1 else {}, "accuracy")
 
-    def _read(self, model: EncoderDecoder, pairs: "Pairs") -> tuple[float, list[bool]]:
-        """The loss per token, and of each example whether its tokens would be written: each is the likeliest there."""
+    def _teacher_forced(self, model: EncoderDecoder, pairs: "Pairs") -> tuple[float, list[bool]]:
+        """The loss per token, and of each example whether every target token is the most likely one."""
         device, total, count = next(model.parameters()).device, 0.0, 0
-        right = [False] * len(pairs)
-        for batch in scoring(pairs, AT_ONCE):
-            here: Any = batch.to(device)
-            scores = model.scores(here.tokens, **here.told()).float()
-            total += float(F.cross_entropy(scores.flatten(0, 1), here.targets.flatten(), reduction="sum"))
-            count += batch.count
-            found = ((scores.argmax(-1) == here.targets) | (here.targets == IGNORE)).all(1)
-            for n, good in zip(batch.index.tolist(), found.tolist(), strict=True):
-                right[n] = good
-        return total / max(1, count), right
+        correct = [False] * len(pairs)
+        for cpu_batch in eval_batches(pairs, EVAL_BATCH):
+            batch = cast(PairBatch, cpu_batch.to(device))
+            logits = model.scores(batch.tokens, **batch.model_inputs()).float()
+            total += float(F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="sum"))
+            count += cpu_batch.n_targets
+            rows = ((logits.argmax(-1) == batch.targets) | (batch.targets == IGNORE)).all(1)
+            for n, row in zip(cpu_batch.index.tolist(), rows.tolist(), strict=True):
+                correct[n] = row
+        return total / max(1, count), correct
 
-    def marked(self, said: Sequence[str], pairs: "Pairs") -> list[bool]:
-        """Of each answer to the first sources of a split, whether it is right."""
-        each = zip(pairs.sources, said, pairs.references, strict=False)
-        return [self.data.problem.right(source, text, true[0]) for source, text, true in each]
+    def _correct(self, texts: Sequence[str], pairs: "Pairs") -> list[bool]:
+        """Whether each answer to the first sources of a split is correct."""
+        rows = zip(pairs.sources, texts, pairs.references, strict=False)
+        return [self.data.problem.is_correct(source, text, references[0]) for source, text, references in rows]
 
-    def _classes(self, said: list[str], right: list[bool], pairs: "Pairs") -> dict[str, dict[str, float]]:
-        """Of each class: how much of it is right; of gcds, what is said most often, and what the base gives away."""
-        problem, rows = self.data.problem, dict[str, list[int]]()
-        for n, group in enumerate(pairs.groups[: len(said)]):
-            rows.setdefault(group, []).append(n)
+    def _class_metrics(self, texts: list[str], correct: list[bool], pairs: "Pairs") -> dict[str, Metrics]:
+        """Accuracy of each class; of gcds also the most frequent prediction, and the divisor that the base reveals."""
+        problem, classes = self.data.problem, dict[str, list[int]]()
+        for n, group in enumerate(pairs.groups[: len(texts)]):
+            classes.setdefault(group, []).append(n)
         parts = {}
-        for group in sorted(rows, key=int):
-            mine, k = rows[group], int(group)
-            part = {"accuracy": sum(right[n] for n in mine) / len(mine)}
+        for group in sorted(classes, key=int):
+            rows, k = classes[group], int(group)
+            part = {"accuracy": sum(correct[n] for n in rows) / len(rows)}
             if problem.by_outcome:
-                most, times = Counter(said[n] for n in mine).most_common(1)[0]
-                part |= {"says": float(most)} if most.isdecimal() else {}
-                part |= {"so_often": times / len(mine), "rule": rule(k, self.data.settings.base)}
-            parts[f"{problem.grouped_by} {k}"] = {**part, "pairs": len(mine), "at": k}
+                text, count = Counter(texts[n] for n in rows).most_common(1)[0]
+                part |= {"most_predicted": float(text)} if text.isdecimal() else {}
+                part["most_predicted_fraction"] = count / len(rows)
+                part["base_divisor"] = base_divisor(k, self.data.settings.base)
+            parts[f"{problem.grouped_by} {k}"] = {**part, "pairs": len(rows), "position": k}
         return parts
 
-    def _learned(self, parts: dict[str, dict[str, float]]) -> tuple[dict[str, float], dict[str, Any]]:
-        """Which gcds are learned, beside those that the base gives away; and the accuracy where they come as they do.
+    def _learned(self, parts: dict[str, Metrics]) -> tuple[Metrics, dict[str, Any]]:
+        """The learned gcds, those that the base reveals, and the accuracy under the natural distribution.
 
-        Of two numbers drawn by chance the gcd is k in 6 / (pi k)^2 of all cases.
+        The gcd of two random numbers is k with probability 6 / (pi k)^2.
         """
-        each = {int(part["at"]): part for part in parts.values()}
-        known = [k for k, part in each.items() if part["accuracy"] >= self.task.learned_threshold]
-        free = [k for k in each if rule(k, self.data.settings.base) == k]
+        accuracy = {int(part["position"]): part["accuracy"] for part in parts.values()}
+        learned = [k for k, value in accuracy.items() if value >= self.settings.learned_threshold]
+        revealed = [k for k in accuracy if base_divisor(k, self.data.settings.base) == k]
 
-        def natural(shares: dict[int, float]) -> float:
-            return sum(6 / (math.pi * k) ** 2 * share for k, share in shares.items())
+        def natural(accuracies: dict[int, float]) -> float:
+            return sum(6 / (math.pi * k) ** 2 * value for k, value in accuracies.items())
 
-        found = {
-            "learned": float(len(known)),
-            "natural_accuracy": natural({k: part["accuracy"] for k, part in each.items()}),
-        }
-        ceiling = f"{len(free)} of {len(each)}, natural accuracy {natural(dict.fromkeys(free, 1.0)):.3f}"
-        return found, {"gcds_learned": ranges(known), "given_away_by_the_base": ceiling}
+        metrics = {"learned": float(len(learned)), "natural_accuracy": natural(accuracy)}
+        ceiling = f"{len(revealed)} of {len(accuracy)}, natural accuracy {natural(dict.fromkeys(revealed, 1.0)):.3f}"
+        return metrics, {"gcds_learned": format_ranges(learned), "predictable_from_base": ceiling}
 
-    def baselines(self, split: str) -> dict[str, dict[str, float]]:
-        """What costs nothing: the answer that is drawn most often in training, and of gcds, 1."""
-        pairs = self.data.splits[split]
-        batch = self.batch(0, 0)
+    def baselines(self, split: str) -> dict[str, Metrics]:
+        """The most frequent answer of a training batch; of gcds also the answer 1."""
+        pairs, batch = self.data.splits[split], self.batch(0, 0)
         texts = (self.data.tokenizers.decode_target(row[row != IGNORE].tolist()) for row in batch.targets.cpu())
-        often = Counter(texts).most_common(1)[0][0]
-        free = {"most frequent answer": often} | ({"always 1": "1"} if self.data.problem.by_outcome else {})
-        found = {}
-        for name, text in free.items():
-            said = [text] * len(pairs)
-            right = self.marked(said, pairs)
-            found[name] = {"accuracy": sum(right) / len(right)}
+        baselines = {"most frequent answer": Counter(texts).most_common(1)[0][0]}
+        baselines |= {"always 1": "1"} if self.data.problem.by_outcome else {}
+        metrics: dict[str, Metrics] = {}
+        for name, text in baselines.items():
+            answers = [text] * len(pairs)
+            correct = self._correct(answers, pairs)
+            metrics[name] = {"accuracy": sum(correct) / len(correct)}
             if self.data.problem.by_outcome:
-                found[name] |= self._learned(self._classes(said, right, pairs))[0]
-        return found
+                metrics[name] |= self._learned(self._class_metrics(answers, correct, pairs))[0]
+        return metrics
 
 
-def ranges(numbers: Sequence[int]) -> str:
-    """1-6, 8, 10: whole numbers in words."""
-    found: list[list[int]] = []
+def format_ranges(numbers: Sequence[int]) -> str:
+    """Integers as text with ranges, e.g. 1-6, 8, 10."""
+    runs: list[list[int]] = []
     for number in sorted(numbers):
-        if found and number == found[-1][-1] + 1:
-            found[-1].append(number)
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
         else:
-            found.append([number])
-    said = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in found]
-    return ", ".join(said) or "none"
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs) or "none"

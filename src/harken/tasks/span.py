@@ -1,12 +1,12 @@
-"""Find the answer in a text: the word it begins with and the word it ends with. EM and F1 as SQuAD counts them.
+"""Extractive question answering: the first and the last word of the answer in a text. EM and F1 as in SQuAD.
 
-p(start) and p(end) are softmaxes over the words of a window and a place that stands for no answer; the loss is the mean
-of -ln p of both. The answer is the span whose p(start) p(end) is largest in any window.
+p(start) and p(end) are softmaxes over the words of a window and one position for "no answer"; the loss is the mean of
+both -ln p. The answer is the span with the largest p(start) p(end) of all windows.
 """
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 from pydantic import Field
@@ -15,157 +15,162 @@ from torch import Tensor
 from harken.data.batch import IGNORE
 from harken.data.labelled.batch import LabelBatch
 from harken.data.labelled.spans import END, START
-from harken.settings import Part
+from harken.models import ModelSettings
 
-from . import Loss, Score
-from .head_task import HeadTask, word_scores
+from . import Loss, Metrics, Score, TaskSettings
+from .head_task import HeadTask, token_outputs
 from .metrics import generation
 
 if TYPE_CHECKING:
     from harken.data.labelled.examples import ExampleData
-    from harken.data.labelled.spans import Asked
+    from harken.data.labelled.spans import SquadWindows
+    from harken.models.heads import ModelWithHead
 
-QUICK = 300  # questions that a look during the training answers
-SENTENCE = re.compile(r"(?<=[.!?])\s+")
+QUICK_QUESTIONS = 300  # questions of a quick evaluation
+SENTENCE_BREAK = re.compile(r"(?<=[.!?])\s+")
 
 
-class Task(Part):
-    """The settings of answers that stand in a text."""
+class SpanSettings(TaskSettings):
+    """Settings of extractive question answering."""
 
     kind: Literal["span"] = "span"
-    max_answer_length: int = Field(30, ge=1, description="most words of an answer")
+    max_answer_length: int = Field(30, ge=1, description="maximum number of words of an answer")
 
-    def bind(self, data: "ExampleData", model: Any, *, batch: int, seed: int) -> "Span":
-        return Span(self, data, model, batch=batch, seed=seed)
+    def bind(self, data: "ExampleData", model: ModelSettings, *, batch: int, seed: int) -> "SpanTask":
+        return SpanTask(self, data, model, batch=batch, seed=seed)
 
 
 class SpanBatch(LabelBatch):
-    """A target says of a word whether the answer starts or ends there, or both; each of them is asked once a text."""
+    """The target of a word has the bits START and END; each of them occurs once per text."""
 
     @property
-    def count(self) -> int:
-        return int(_says(self.targets, START).sum() + _says(self.targets, END).sum())
+    def n_targets(self) -> int:
+        return int(_has_bit(self.targets, START).sum() + _has_bit(self.targets, END).sum())
 
 
-def _says(targets: Tensor, mark: int) -> Tensor:
-    return (targets >= 0) & (targets & mark > 0)
+def _has_bit(targets: Tensor, bit: int) -> Tensor:
+    return (targets >= 0) & (targets & bit > 0)
 
 
-class Span(HeadTask):
+class SpanTask(HeadTask):
     """Answers to one set of questions."""
 
-    def __init__(self, task: Task, data: "ExampleData", shape: Any, *, batch: int, seed: int) -> None:
-        super().__init__(data, shape, batch=batch, seed=seed)
-        self.max_answer_length = task.max_answer_length
+    def __init__(
+        self, settings: SpanSettings, data: "ExampleData", model: ModelSettings, *, batch: int, seed: int
+    ) -> None:
+        super().__init__(data, model, batch=batch, seed=seed)
+        self.max_answer_length = settings.max_answer_length
 
     def batch(self, epoch: int, step: int) -> SpanBatch:
         return SpanBatch(**vars(self.batches.batch(epoch, step)))
 
-    def loss(self, model: Any, batch: LabelBatch, start: int = 0) -> Loss:
-        y = model.answers(model(batch.tokens, **batch.told())).float()  # B L 2
+    def loss(self, model: "ModelWithHead", batch: LabelBatch, start: int = 0) -> Loss:
+        y = model.predict(model(batch.tokens, **batch.model_inputs())).float()  # B L 2
         return Loss(nll(y, batch))
 
-    # --- judge --------------------------------------------------------------------------------------------------------
-
-    def evaluate(self, model: Any, split: str, *, quick: bool = False) -> Score:
-        """EM and F1 of the answers, and the loss; `quick` answers fewer questions."""
-        part: Asked = self.data.splits[split]
-        some = part.some(QUICK) if quick else part
-        found, loss = answered(model, some, self.max_answer_length, none=self.none(split))
-        metrics, parts = self.measured([answer.text for answer in found], some)
-        protocol = {"questions": len(found), "windows": len(some.texts), "judged_by": "f1"}
-        return Score(metrics | {"loss": loss}, protocol, {} if quick else parts, by="f1")
-
-    def none(self, split: str) -> bool:
-        """Whether there may be no answer: only if some question, learned from or asked, has none."""
-        return any(
-            not question.answers for part in (self.data.train, self.data.splits[split]) for question in part.questions
+    def evaluate(self, model: "ModelWithHead", split: str, *, quick: bool = False) -> Score:
+        part: SquadWindows = self.data.splits[split]
+        windows = part.subset(QUICK_QUESTIONS) if quick else part
+        answers, loss = predict_answers(
+            model, windows, self.max_answer_length, allow_no_answer=self.allows_no_answer(split)
         )
+        metrics, parts = self.text_metrics([answer.text for answer in answers], windows)
+        protocol = {"questions": len(answers), "windows": len(windows.texts), "primary_metric": "f1"}
+        return Score(metrics | {"loss": loss}, protocol, {} if quick else parts, "f1")
 
-    def measured(self, texts: list[str], part: "Asked") -> tuple[dict[str, float], dict[str, dict[str, float]]]:
-        """The metrics of all questions, and of those with and without an answer where there are both."""
-        each = [judged(text, question.answers) for text, question in zip(texts, part.questions, strict=True)]
+    def allows_no_answer(self, split: str) -> bool:
+        """Whether some question of the training data or of the split has no answer."""
+        parts = self.data.train, self.data.splits[split]
+        return any(not question.answers for part in parts for question in part.questions)
+
+    def text_metrics(self, texts: list[str], part: "SquadWindows") -> tuple[Metrics, dict[str, Metrics]]:
+        """EM and F1 of all questions, and of those with and without an answer if both occur."""
+        scores = [em_f1(text, question.answers) for text, question in zip(texts, part.questions, strict=True)]
         groups: dict[str, list[tuple[float, float]]] = {"answerable": [], "unanswerable": []}
-        for marks, question in zip(each, part.questions, strict=True):
-            groups["answerable" if question.answers else "unanswerable"].append(marks)
-        parts = {name: {**_mean(some), "questions": len(some)} for name, some in groups.items() if some}
-        return _mean(each), parts if len(parts) > 1 else {}
+        for score, question in zip(scores, part.questions, strict=True):
+            groups["answerable" if question.answers else "unanswerable"].append(score)
+        parts = {name: {**_mean(group), "questions": len(group)} for name, group in groups.items() if group}
+        return _mean(scores), parts if len(parts) > 1 else {}
 
-    def baselines(self, split: str) -> dict[str, dict[str, float]]:
-        """What costs nothing: the sentence that shares most words with the question; no answer, where that may be."""
-        part: Asked = self.data.splits[split]
-        free = {"sentence with most words of the question": [overlapping(q.text, q.context) for q in part.questions]}
-        if self.none(split):
-            free["no answer"] = [""] * len(part.questions)
-        return {name: self.measured(texts, part)[0] for name, texts in free.items()}
+    def baselines(self, split: str) -> dict[str, Metrics]:
+        """The sentence with most words of the question; and no answer, if some question has none."""
+        part: SquadWindows = self.data.splits[split]
+        sentences = [best_overlap(q.text, q.context) for q in part.questions]
+        baselines = {"sentence with most words of the question": sentences}
+        if self.allows_no_answer(split):
+            baselines["no answer"] = [""] * len(part.questions)
+        return {name: self.text_metrics(texts, part)[0] for name, texts in baselines.items()}
 
 
 def nll(y: Tensor, batch: LabelBatch) -> Tensor:  # B L 2
-    """The summed -ln p of the starts and the ends, each among the words of its own text."""
-    text, many = batch.texts()
-    of = torch.where(batch.targets == IGNORE, many, text).flatten()
+    """The summed -ln p of starts and ends, with a softmax over the words of each text of a packed row."""
+    text, n_texts = batch.text_ids()
+    segment = torch.where(batch.targets == IGNORE, n_texts, text).flatten()
     total = y.new_zeros(())
-    for scores, mark in zip(y.flatten(0, 1).unbind(-1), (START, END), strict=True):
-        top = scores.new_zeros(many + 1).scatter_reduce(0, of, scores.detach(), "amax", include_self=False)
-        sums = scores.new_zeros(many + 1).index_add(0, of, (scores - top[of]).exp())
-        each = sums.clamp_min(1e-30).log()[of] + top[of] - scores  # -ln p, which counts where the answer is
-        total = total + torch.where(_says(batch.targets.flatten(), mark), each, 0.0).sum()
+    for scores, bit in zip(y.flatten(0, 1).unbind(-1), (START, END), strict=True):
+        top = scores.new_zeros(n_texts + 1).scatter_reduce(0, segment, scores.detach(), "amax", include_self=False)
+        sums = scores.new_zeros(n_texts + 1).index_add(0, segment, (scores - top[segment]).exp())
+        losses = sums.clamp_min(1e-30).log()[segment] + top[segment] - scores
+        total = total + torch.where(_has_bit(batch.targets.flatten(), bit), losses, 0.0).sum()
     return total
 
 
-class Answer(NamedTuple):
-    """The words of an answer, where they stand in the context, p(start) p(end), and the least p of none in a window."""
+class ScoredSpan(NamedTuple):
+    """Text, character span and p(start) p(end) of an answer, and the minimum p("no answer") of the windows."""
 
     text: str
     start: int
     end: int
     score: float
-    none: float
+    no_answer: float
 
 
-def answered(model: Any, part: "Asked", longest: int, *, none: bool) -> tuple[list[Answer], float]:
-    """The best answer to each question; and the mean loss of the windows."""
-    best = [Answer("", 0, 0, 0.0, 1.0) for _ in part.questions]
+def predict_answers(
+    model: "ModelWithHead", windows: "SquadWindows", max_length: int, *, allow_no_answer: bool
+) -> tuple[list[ScoredSpan], float]:
+    """The best answer to each question, and the mean loss of the windows."""
+    best = [ScoredSpan("", 0, 0, 0.0, 1.0) for _ in windows.questions]
     total = 0.0
-    for n, batch, y in word_scores(model, part.texts):
-        logs, targets = y.log_softmax(0), batch.targets[batch.asked]
-        total -= float(logs[_says(targets, START), 0].sum() + logs[_says(targets, END), 1].sum())
-        i, j, score = best_span(logs[1:, 0], logs[1:, 1], longest)
-        (a, _), (_, b) = part.places[n][i], part.places[n][j]
-        before, q = best[part.of[n]], part.questions[part.of[n]]
-        found = Answer(q.context[a:b], a, b, score, 0.0) if score > before.score else before
-        best[part.of[n]] = found._replace(none=min(before.none, float(logs[0].sum().exp())))
-    if none:
-        best = [Answer("", 0, 0, a.none, a.none) if a.none > a.score else a for a in best]
-    return best, total / max(1, 2 * len(part.texts))
+    for n, batch, y in token_outputs(model, windows.texts):
+        logs, targets = y.log_softmax(0), batch.targets[batch.target_mask]
+        total -= float(logs[_has_bit(targets, START), 0].sum() + logs[_has_bit(targets, END), 1].sum())
+        first, last, score = best_span(logs[1:, 0], logs[1:, 1], max_length)
+        (start, _), (_, end) = windows.word_spans[n][first], windows.word_spans[n][last]
+        index = windows.question_index[n]
+        before, context = best[index], windows.questions[index].context
+        answer = ScoredSpan(context[start:end], start, end, score, 0.0) if score > before.score else before
+        best[index] = answer._replace(no_answer=min(before.no_answer, float(logs[0].sum().exp())))
+    if allow_no_answer:
+        best = [ScoredSpan("", 0, 0, a.no_answer, a.no_answer) if a.no_answer > a.score else a for a in best]
+    return best, total / max(1, 2 * len(windows.texts))
 
 
-def best_span(start: Tensor, end: Tensor, longest: int) -> tuple[int, int, float]:
-    """The first and the last word of the likeliest span of at most so many words, and its probability."""
+def best_span(start: Tensor, end: Tensor, max_length: int) -> tuple[int, int, float]:
+    """First and last word of the most likely span of at most `max_length` words, and its probability."""
     sums = start[:, None] + end[None]
-    allowed = torch.ones_like(sums, dtype=torch.bool).triu().tril(longest - 1)
-    place = int(sums.masked_fill(~allowed, -torch.inf).argmax())
-    i, j = divmod(place, len(end))
-    return i, j, float(sums[i, j].exp())
+    allowed = torch.ones_like(sums, dtype=torch.bool).triu().tril(max_length - 1)
+    first, last = divmod(int(sums.masked_fill(~allowed, -torch.inf).argmax()), len(end))
+    return first, last, float(sums[first, last].exp())
 
 
-def judged(answer: str, references: Sequence[str]) -> tuple[float, float]:
-    """EM and F1 of an answer. Where there is none, none is right."""
+def em_f1(answer: str, references: Sequence[str]) -> tuple[float, float]:
+    """EM and F1 of an answer; without references the empty answer is correct."""
     if not references:
         return (float(not answer),) * 2
     return generation.answer_exact([answer], [references]), generation.answer_f1([answer], [references])
 
 
-def _mean(each: Sequence[tuple[float, float]]) -> dict[str, float]:
-    em, f1 = (sum(column) / len(each) for column in zip(*each, strict=True))
+def _mean(scores: Sequence[tuple[float, float]]) -> Metrics:
+    em, f1 = (sum(column) / len(scores) for column in zip(*scores, strict=True))
     return {"em": em, "f1": f1}
 
 
-def overlapping(question: str, context: str) -> str:
-    """The sentence of a context that has most of a question's words; the shortest of several."""
-    asked = {word.lower() for word in re.findall(r"\w+", question)}
+def best_overlap(question: str, context: str) -> str:
+    """The sentence with most words of the question; of several the shortest."""
+    question_words = {word.lower() for word in re.findall(r"\w+", question)}
 
-    def shared(sentence: str) -> tuple[int, int]:
-        return len(asked & {word.lower() for word in re.findall(r"\w+", sentence)}), -len(sentence)
+    def overlap(sentence: str) -> tuple[int, int]:
+        words = {word.lower() for word in re.findall(r"\w+", sentence)}
+        return len(question_words & words), -len(sentence)
 
-    return max(SENTENCE.split(context.strip()), key=shared)
+    return max(SENTENCE_BREAK.split(context.strip()), key=overlap)

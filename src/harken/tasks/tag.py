@@ -1,4 +1,4 @@
-"""Tag each word: entities, parts of speech. Loss in nats per word; entities count if label, begin and end are right."""
+"""Sequence tagging: named entities, parts of speech. Loss in nats per word; strict F1 of entities."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,140 +8,141 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from harken.data.batch import IGNORE, Tokens
+from harken.data.batch import IGNORE, Array
 from harken.data.labelled.batch import LabelBatch
-from harken.data.labelled.conll import INSIDE, bio2, entities
-from harken.settings import Part
+from harken.data.labelled.conll import ENTITY_TAG, extract_entities, to_bio2
+from harken.models import ModelSettings
 
-from . import Loss, Score
-from .head_task import HeadTask, word_scores
+from . import Loss, Metrics, Score, TaskSettings
+from .head_task import HeadTask, token_outputs
 
 if TYPE_CHECKING:
     from harken.data.labelled.examples import ExampleData
-    from harken.data.labelled.tags import Tagged
+    from harken.data.labelled.tags import TaggedSentences
+    from harken.models.heads import ModelWithHead
 
-QUICK = 500  # sentences that a look during the training tags
+QUICK_SENTENCES = 500  # sentences of a quick evaluation
+Tags = Sequence[Sequence[str]]  # of each sentence
 
 
-class Task(Part):
-    """The settings of tagging."""
+class TagSettings(TaskSettings):
+    """Settings of tagging."""
 
     kind: Literal["tag"] = "tag"
 
-    def bind(self, data: "ExampleData", model: Any, *, batch: int, seed: int) -> "Tag":
-        return Tag(data, model, batch=batch, seed=seed)
+    def bind(self, data: "ExampleData", model: ModelSettings, *, batch: int, seed: int) -> "TagTask":
+        return TagTask(data, model, batch=batch, seed=seed)
 
 
-class Tag(HeadTask):
+class TagTask(HeadTask):
     """Tagging of one set of sentences."""
 
-    def loss(self, model: Any, batch: LabelBatch, start: int = 0) -> Loss:
-        return Loss(nll(model.answers(model(batch.tokens, **batch.told())), batch.targets))
+    def loss(self, model: "ModelWithHead", batch: LabelBatch, start: int = 0) -> Loss:
+        return Loss(nll(model.predict(model(batch.tokens, **batch.model_inputs())), batch.targets))
 
-    def evaluate(self, model: Any, split: str, *, quick: bool = False) -> Score:
-        """Strict F1 of entities, the share of words whose tag is right, and the loss; `quick` looks at fewer."""
-        part: Tagged = self.data.splits[split]
-        some = part.some(QUICK) if quick else part
-        tags, _, loss = predicted(model, some, self.data.words.labels)
-        gold = [sentence.tags for sentence in some.sentences]
-        found = measured(gold, tags, self.data.words.labels) | {"loss": loss}
-        protocol = {"sentences": len(gold), "words": sum(map(len, gold)), "judged_by": self._by}
-        return Score(found, protocol, {} if quick else by_label(gold, tags), by=self._by)
+    def evaluate(self, model: "ModelWithHead", split: str, *, quick: bool = False) -> Score:
+        part, labels = self.data.splits[split], self.data.processor.labels
+        sentences: TaggedSentences = part.subset(QUICK_SENTENCES) if quick else part
+        predictions, _, loss = predict_tags(model, sentences, labels)
+        targets = [sentence.tags for sentence in sentences.sentences]
+        primary = "f1" if _has_entities(labels) else "accuracy"
+        protocol = {"sentences": len(targets), "words": sum(map(len, targets)), "primary_metric": primary}
+        metrics = tag_metrics(targets, predictions, labels) | {"loss": loss}
+        return Score(metrics, protocol, {} if quick else entity_f1_by_label(targets, predictions), primary)
 
-    @property
-    def _by(self) -> str:
-        return "f1" if _marking(self.data.words.labels) else "accuracy"
-
-    def baselines(self, split: str) -> dict[str, dict[str, float]]:
-        """What costs nothing: the tag that a word had most often, of an unknown word that of all words."""
-        if not self.data.learned:
+    def baselines(self, split: str) -> dict[str, Metrics]:
+        """The most frequent tag of each word; of an unknown word that of all words."""
+        if not self.data.has_train:
             return {}
-        counts, every = dict[str, Counter[str]](), Counter[str]()
+        by_word, counts = dict[str, Counter[str]](), Counter[str]()
         for words, tags, _ in self.data.train.sentences:
-            every.update(tags)
+            counts.update(tags)
             for word, tag in zip(words, tags, strict=True):
-                counts.setdefault(word, Counter())[tag] += 1
-        best, other = {word: c.most_common(1)[0][0] for word, c in counts.items()}, every.most_common(1)[0][0]
-        some = self.data.splits[split].sentences
-        tags = [bio2([best.get(word, other) for word in sentence.words]) for sentence in some]
-        gold = [sentence.tags for sentence in some]
-        return {"most frequent tag of each word": measured(gold, tags, self.data.words.labels)}
+                by_word.setdefault(word, Counter())[tag] += 1
+        best, default = {word: c.most_common(1)[0][0] for word, c in by_word.items()}, counts.most_common(1)[0][0]
+        sentences = self.data.splits[split].sentences
+        predictions = [to_bio2([best.get(word, default) for word in sentence.words]) for sentence in sentences]
+        targets = [sentence.tags for sentence in sentences]
+        return {"most frequent tag of each word": tag_metrics(targets, predictions, self.data.processor.labels)}
 
 
 def nll(y: Tensor, targets: Tensor) -> Tensor:  # B L C, B L
-    """The summed -ln p of the tags that are asked."""
+    """The summed -ln p of the tags."""
     return F.cross_entropy(y.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORE, reduction="sum")
 
 
-def predicted(model: Any, part: "Tagged", labels: Sequence[str]) -> tuple[list[list[str]], list[list[float]], float]:
-    """The likeliest tags of each sentence, how sure each is, and the mean loss."""
+def predict_tags(
+    model: "ModelWithHead", part: "TaggedSentences", labels: Sequence[str]
+) -> tuple[list[list[str]], list[list[float]], float]:
+    """The most likely tags of each sentence with their probabilities, and the mean loss."""
     logs, total = list[Any]([None] * len(part.texts)), 0.0
-    for n, batch, y in word_scores(model, part.texts):
-        total += float(nll(y[None], batch.targets[batch.asked][None]))
+    for n, batch, y in token_outputs(model, part.texts):
+        total += float(nll(y[None], batch.targets[batch.target_mask][None]))
         logs[n] = y.log_softmax(-1).numpy()
-    whole = [list[Any]() for _ in part.sentences]
-    for n, some in zip(part.of, logs, strict=True):
-        whole[n].append(some)
-    follows, tags, sure = may_follow(labels), list[list[str]](), list[list[float]]()
-    for some in whole:
-        p = np.concatenate([np.empty((0, len(labels)), np.float32), *some])  # words C
-        path = likeliest(p, follows)
-        tags.append(bio2([labels[i] for i in path]))
-        sure.append(np.exp(p[np.arange(len(p)), path]).tolist())
-    return tags, sure, total / max(1, sum(map(len, tags)))
+    pieces = [list[Any]() for _ in part.sentences]  # a long sentence has several texts
+    for n, log in zip(part.sentence_index, logs, strict=True):
+        pieces[n].append(log)
+    transitions, tags, probabilities = transition_scores(labels), list[list[str]](), list[list[float]]()
+    for piece in pieces:
+        log_p = np.concatenate([np.empty((0, len(labels)), np.float32), *piece])  # words C
+        path = viterbi(log_p, transitions)
+        tags.append(to_bio2([labels[i] for i in path]))
+        probabilities.append(np.exp(log_p[np.arange(len(log_p)), path]).tolist())
+    return tags, probabilities, total / max(1, sum(map(len, tags)))
 
 
-def may_follow(labels: Sequence[str]) -> Tokens:  # C C
-    """0 where the second tag may stand behind the first, -inf where not: an entity goes on with its own label alone."""
+def transition_scores(labels: Sequence[str]) -> Array:  # C C
+    """0 if the second tag may follow the first, else -inf: I-X follows only B-X and I-X."""
     inside = [tag[2:] if tag.startswith("I-") else None for tag in labels]
     return np.array([[0.0 if i is None or tag[1:] == f"-{i}" else -np.inf for i in inside] for tag in labels])
 
 
-def likeliest(logs: Tokens, follows: Tokens) -> list[int]:  # words C, C C
-    """The tags whose probabilities have the largest product of all that may follow each other (Viterbi)."""
-    if not len(logs):
+def viterbi(log_p: Array, transitions: Array) -> list[int]:  # words C, C C
+    """The allowed tag sequence with the highest probability."""
+    if not len(log_p):
         return []
-    starts = np.where((follows == 0).all(0), 0.0, -np.inf)  # what may follow anything begins a sentence
-    best, back = starts + logs[0], list[Any]()
-    for each in logs[1:]:
-        sums = best[:, None] + follows
-        back.append(sums.argmax(0))
-        best = sums.max(0) + each
+    start = np.where((transitions == 0).all(0), 0.0, -np.inf)  # a tag that may follow every tag may start a sentence
+    best, backpointers = start + log_p[0], list[Any]()
+    for row in log_p[1:]:
+        scores = best[:, None] + transitions
+        backpointers.append(scores.argmax(0))
+        best = scores.max(0) + row
     path = [int(best.argmax())]
-    for step in reversed(back):
-        path.append(int(step[path[-1]]))
+    for pointers in reversed(backpointers):
+        path.append(int(pointers[path[-1]]))
     return path[::-1]
 
 
-def _marking(labels: Sequence[str]) -> bool:
-    """Whether such tags mark entities."""
-    return any(map(INSIDE.fullmatch, labels))
+def _has_entities(labels: Sequence[str]) -> bool:
+    """Whether the tags mark entities."""
+    return any(map(ENTITY_TAG.fullmatch, labels))
 
 
-def measured(gold: Sequence[Sequence[str]], found: Sequence[Sequence[str]], labels: Sequence[str]) -> dict[str, float]:
-    """Strict F1 of all entities together, where these labels mark any; and the share of tags that are right."""
-    right = sum(a == b for one, other in zip(gold, found, strict=True) for a, b in zip(one, other, strict=True))
-    accuracy = right / max(1, sum(map(len, gold)))
-    if not _marking(labels):
+def tag_metrics(targets: Tags, predictions: Tags, labels: Sequence[str]) -> Metrics:
+    """Accuracy of the tags; for entity tags also micro-averaged strict F1, precision and recall of the entities."""
+    rows = zip(targets, predictions, strict=True)
+    correct = sum(a == b for target, prediction in rows for a, b in zip(target, prediction, strict=True))
+    accuracy = correct / max(1, sum(map(len, targets)))
+    if not _has_entities(labels):
         return {"accuracy": accuracy}
-    wanted, written = (Counter(e for n, tags in enumerate(some) for e in _marked(n, tags)) for some in (gold, found))
-    matched = (wanted & written).total()
-    precision, recall = matched / max(1, written.total()), matched / max(1, wanted.total())
-    f1 = 2 * matched / max(1, wanted.total() + written.total())
+    actual, predicted = Counter(_all_entities(targets)), Counter(_all_entities(predictions))
+    matched = (actual & predicted).total()
+    precision, recall = matched / max(1, predicted.total()), matched / max(1, actual.total())
+    f1 = 2 * matched / max(1, actual.total() + predicted.total())
     return {"f1": f1, "precision": precision, "recall": recall, "accuracy": accuracy}
 
 
-def by_label(gold: Sequence[Sequence[str]], found: Sequence[Sequence[str]]) -> dict[str, dict[str, float]]:
-    """F1 of the entities of each label, and how many there are."""
-    wanted, written = ([e for n, tags in enumerate(some) for e in _marked(n, tags)] for some in (gold, found))
-    matched = Counter(label for _, (label, *_) in {*wanted} & {*written})
-    counts = [Counter(label for _, (label, *_) in some) for some in (wanted, written)]
+def entity_f1_by_label(targets: Tags, predictions: Tags) -> dict[str, Metrics]:
+    """F1 and number of the entities of each label."""
+    actual, predicted = _all_entities(targets), _all_entities(predictions)
+    matched = Counter(label for _, (label, *_) in {*actual} & {*predicted})
+    n_actual, n_predicted = (Counter(label for _, (label, *_) in entities) for entities in (actual, predicted))
     return {
-        label: {"f1": 2 * matched[label] / (counts[0][label] + counts[1][label]), "entities": counts[0][label]}
-        for label in sorted(counts[0])
+        label: {"f1": 2 * matched[label] / (n_actual[label] + n_predicted[label]), "entities": n_actual[label]}
+        for label in sorted(n_actual)
     }
 
 
-def _marked(n: int, tags: Sequence[str]) -> list[tuple[int, Any]]:
-    """The entities of the n-th sentence."""
-    return [(n, entity) for entity in entities(tags)]
+def _all_entities(sentences: Tags) -> list[tuple[int, Any]]:
+    """All entities with the index of their sentence."""
+    return [(n, entity) for n, tags in enumerate(sentences) for entity in extract_entities(tags)]

@@ -1,1 +1,1 @@
-"""The loop, its optimiser, its meters. One loop for every family: a family brings batches, a loss and a metric."""
+"""Training: one loop for every model family, optimizers, checkpoints and cost accounting."""

@@ -1,7 +1,7 @@
-"""What a training costs: seconds, memory, FLOPs, energy and CO2e, each with its source.
+"""Cost of a training: seconds, memory, FLOPs, energy and CO2e, each with its source.
 
-Energy is measured where the machine lets us (NVML for a GPU, RAPL for a CPU: the whole part, whoever else uses it) and
-estimated where it does not; the result says which. CO2e follows the lecture: kWh x PUE x pounds per kWh.
+Energy is measured where the machine permits it (NVML for a GPU, RAPL for a CPU; both include other processes) and
+estimated elsewhere; the source says which. CO2e follows the lecture: kWh x PUE x pounds per kWh.
 """
 
 import ctypes
@@ -24,13 +24,13 @@ from harken import machine
 from harken.errors import BadRun
 
 LECTURE = "Strubell et al. 2019, as in CS5242, lecture 7"
-PUE = 1.58  # world average of data centres, 2018
+PUE = 1.58  # world average of data centers, 2018
 LB_PER_KWH = 0.954  # CO2e of the US grid, 2018
 KG_PER_LB = 0.45359237
 TRANSFORMER_BIG_LB = 192
 
-STATUS = Path("/proc/self/status")  # VmRSS: kB in memory now, VmHWM: the most
-FORGET = Path("/proc/self/clear_refs")  # a 5 makes VmHWM begin anew
+PROC_STATUS = Path("/proc/self/status")  # VmRSS: resident kB, VmHWM: their peak
+PROC_CLEAR_REFS = Path("/proc/self/clear_refs")  # writing 5 resets VmHWM
 POWERCAP = Path("/sys/class/powercap")
 CORE_WATTS = 10.0
 GPU_WATTS = {"H200": 700.0, "H100": 700.0, "A100": 400.0, "V100": 300.0, "P100": 250.0, "T4": 70.0}
@@ -38,13 +38,12 @@ WATTS_SOURCE = (
     "a core: server processors of 150-300 W over their 16-48 cores are 5-10 W each, rounded up for its share of the "
     "memory; a GPU: its enforced power limit, else the maker's figure for its largest version, else 300 W"
 )
-EVERY = 30.0  # seconds; RAPL fills up and starts again within minutes on a large processor, so it is read in between
-STILL = 1.0  # seconds after which a counter that has not moved is not believed: virtual machines show such ones
+SAMPLE_SECONDS = 30.0  # seconds; the RAPL counter of a large processor wraps around within minutes
+STALLED_SECONDS = 1.0  # seconds without change after which a counter is ignored: virtual machines expose dead counters
 
 
-class Reading(NamedTuple):
-    """What was used so far: wall seconds, joules of the machine itself (no PUE) and where they come from, and the most
-    bytes of memory at once."""
+class MeterReading(NamedTuple):
+    """Usage so far: wall seconds, joules of the machine (without PUE) and their source, peak memory in bytes."""
 
     seconds: float
     joules: float
@@ -53,33 +52,33 @@ class Reading(NamedTuple):
 
 
 @dataclass
-class Counter:
-    """Hardware counters that add up used energy; one with a range starts again from 0 when it is full."""
+class EnergyCounter:
+    """Hardware counters of used energy; a counter with a range wraps around to 0."""
 
     name: str
     read: Callable[[], list[int]]
-    per_joule: float
+    units_per_joule: float
     ranges: list[int]
     last: list[int] = field(default_factory=list)
 
-    def used(self) -> float:
-        """Joules since the last call; 0 if the counters cannot be read now, and the next call makes up for it."""
+    def joules_since_last(self) -> float:
+        """Joules since the last call; 0 if the counters cannot be read now, then the next call includes them."""
         try:
             now = self.read()
-        except Exception:  # whatever the driver's trouble is, a meter never stops a training
+        except Exception:  # no driver error may stop a training
             return 0.0
         pairs, self.last = zip(self.last or now, now, self.ranges, strict=True), now
-        return sum(b - a if b >= a else max(0, b - a + full) for a, b, full in pairs) / self.per_joule
+        return sum(b - a if b >= a else max(0, b - a + full) for a, b, full in pairs) / self.units_per_joule
 
 
 @dataclass
-class Source:
-    """Joules of one part of the machine: from its counter if it has one that moves, else watts x seconds."""
+class EnergySource:
+    """Joules of one component of the machine: from its counter if that changes, else watts x seconds."""
 
     estimate: str
     watts: float
-    counter: Counter | None = None
-    still: float = 0.0
+    counter: EnergyCounter | None = None
+    stalled: float = 0.0  # seconds without change of the counter
 
     @property
     def label(self) -> str:
@@ -88,16 +87,16 @@ class Source:
     def joules(self, seconds: float) -> float:
         """Joules of the last `seconds`."""
         if self.counter is not None:
-            used = self.counter.used()
-            self.still = 0.0 if used else self.still + seconds
-            if self.still < STILL:
-                return used
-            self.counter, seconds = None, self.still
+            joules = self.counter.joules_since_last()
+            self.stalled = 0.0 if joules else self.stalled + seconds
+            if self.stalled < STALLED_SECONDS:
+                return joules
+            self.counter, seconds = None, self.stalled
         return self.watts * seconds
 
 
 class Meter:
-    """Measures seconds and energy inside `with`; starts from the cost of the run that is resumed, if any."""
+    """Measures seconds and energy inside a `with` block, starting from the cost of a resumed run, if any."""
 
     def __init__(
         self,
@@ -107,101 +106,101 @@ class Meter:
         processes: int = 1,
         powercap: Path = POWERCAP,
     ) -> None:
-        previous = {"memory": 0.0, **(previous or {"seconds": 0.0, "joules": 0.0})}  # the first runs kept no memory
+        previous = {"memory": 0.0, **(previous or {"seconds": 0.0, "joules": 0.0})}  # cost.json has no memory
         self._seconds, self._joules, self._memory = (_amount(previous, n) for n in ("seconds", "joules", "memory"))
-        known = previous.get("energy_source")
-        self._legs = str(known).split("; then ") if known else []
+        source = previous.get("energy_source")
+        self._labels = str(source).split("; then ") if source else []
         self._device = torch.device(device)
         self._sources = _sources(self._device, processes, powercap)
-        self._since: float | None = None
-        self._lock, self._done = threading.Lock(), threading.Event()
+        self._last_sample: float | None = None
+        self._lock, self._finished = threading.Lock(), threading.Event()
 
     def __enter__(self) -> Self:
-        self._done.clear()
-        self._since = time.perf_counter()
+        self._finished.clear()
+        self._last_sample = time.perf_counter()
         for source in self._sources:
-            source.joules(0.0)  # what was used before does not count
+            source.joules(0.0)  # excludes the energy used before
         if any(source.counter for source in self._sources):
-            threading.Thread(target=self._watch, name="harken-meter", daemon=True).start()
+            threading.Thread(target=self._sample_regularly, name="harken-meter", daemon=True).start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._done.set()
+        self._finished.set()
         self._sample()
         with self._lock:
-            self._since = None
+            self._last_sample = None
 
-    def reading(self) -> Reading:
-        """What was used up to now; cheap enough for every checkpoint."""
+    def reading(self) -> MeterReading:
+        """Usage so far; cheap enough for every checkpoint."""
         self._sample()
-        return Reading(self._seconds, self._joules, "; then ".join(self._legs or [self._leg()]), self._memory)
+        return MeterReading(self._seconds, self._joules, "; then ".join(self._labels or [self._label()]), self._memory)
 
     def power(self) -> tuple[float, str]:
-        """The watts until now and where they come from: an estimate, if no counter moved in so short a time."""
-        used = self.reading()
-        if used.joules:
-            return used.joules / used.seconds, used.source
-        told = " + ".join(f"estimated: {source.estimate}" for source in self._sources)
-        return sum(source.watts for source in self._sources), told
+        """Mean watts so far and their source; an estimate if no counter has changed yet."""
+        reading = self.reading()
+        if reading.joules:
+            return reading.joules / reading.seconds, reading.source
+        label = " + ".join(f"estimated: {source.estimate}" for source in self._sources)
+        return sum(source.watts for source in self._sources), label
 
-    def _leg(self) -> str:
+    def _label(self) -> str:
         return " + ".join(source.label for source in self._sources)
 
-    def _watch(self) -> None:
-        while not self._done.wait(EVERY):
+    def _sample_regularly(self) -> None:
+        while not self._finished.wait(SAMPLE_SECONDS):
             self._sample()
 
     def _sample(self) -> None:
         with self._lock:
-            if self._since is None:
+            if self._last_sample is None:
                 return
             now = time.perf_counter()
-            seconds, self._since = now - self._since, now
+            seconds, self._last_sample = now - self._last_sample, now
             joules = sum(source.joules(seconds) for source in self._sources)
             self._seconds += seconds
             self._joules += joules
-            self._memory = max(self._memory, peak(self._device))
-            if joules > 0 and self._leg() not in self._legs[-1:]:
-                self._legs.append(self._leg())
+            self._memory = max(self._memory, peak_memory(self._device))
+            if joules > 0 and self._label() not in self._labels[-1:]:
+                self._labels.append(self._label())
 
 
-def forget_peak(device: torch.device) -> None:
-    """Let `peak` begin anew. Where the system keeps one peak of a process, it stays that one."""
+def reset_peak_memory(device: torch.device) -> None:
+    """Reset the peak of `peak_memory`, where the system can reset the peak of a process."""
     if device.type == "cuda":
         return torch.cuda.reset_peak_memory_stats(device)
     with suppress(OSError):
-        FORGET.write_text("5")
+        PROC_CLEAR_REFS.write_text("5")
 
 
-def peak(device: torch.device) -> int:
-    """The most bytes held at once since it was forgotten: of tensors on a GPU, else of this process."""
+def peak_memory(device: torch.device) -> int:
+    """Peak bytes since the last reset: of tensors on a GPU, else of this process."""
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else _resident("VmHWM")
 
 
-def held(device: torch.device) -> int:
-    """Bytes held now, as in `peak`; where the system does not say, the most until now."""
+def allocated_memory(device: torch.device) -> int:
+    """Bytes in use now, counted as in `peak_memory`; the peak where the system does not report them."""
     return torch.cuda.memory_allocated(device) if device.type == "cuda" else _resident("VmRSS")
 
 
-def _resident(what: str) -> int:
+def _resident(field: str) -> int:
     try:
-        return int(STATUS.read_text().partition(f"{what}:")[2].split()[0]) * 1024
+        return int(PROC_STATUS.read_text().partition(f"{field}:")[2].split()[0]) * 1024
     except (OSError, IndexError):
         import resource  # not on every system
 
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return most if sys.platform == "darwin" else most * 1024
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
 
 
 def flops_per_token(model: torch.nn.Module, example_call: Callable[[], None], tokens: int) -> float:
     """FLOPs of matrix products and convolutions per token, counted over `example_call`: a forward and a backward.
 
-    The model is left as it was: its gradients and the random state are put back. Give it the uncompiled model.
+    Restores gradients and random state. The model must not be compiled.
     """
     grads = [(weight, weight.grad) for weight in model.parameters()]
     devices = sorted({weight.device.index for weight, _ in grads if weight.is_cuda})
     try:
-        with torch.random.fork_rng(devices), _in_the_open(), _Counter() as counter:
+        with torch.random.fork_rng(devices), _unfused_kernels(), _FlopCounter() as counter:
             model.zero_grad(set_to_none=True)
             example_call()
     finally:
@@ -210,8 +209,8 @@ def flops_per_token(model: torch.nn.Module, example_call: Callable[[], None], to
     return counter.flops / tokens
 
 
-class _Counter(TorchDispatchMode):
-    """The FLOPs of all operations that torch knows them of. (Its own counter asks each of the others for its parts.)"""
+class _FlopCounter(TorchDispatchMode):
+    """FLOPs of all operations in torch's registry. (FlopCounterMode also decomposes unknown operations.)"""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -219,14 +218,14 @@ class _Counter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        if (known := flop_registry.get(func._overloadpacket)) is not None:
-            self.flops += known(*args, **(kwargs or {}), out_val=out)
+        if (formula := flop_registry.get(func._overloadpacket)) is not None:
+            self.flops += formula(*args, **(kwargs or {}), out_val=out)
         return out
 
 
 @contextmanager
-def _in_the_open() -> Iterator[None]:
-    """Attention and recurrent layers as plain matrix products: torch's counter sees 0 FLOPs in several fused ones."""
+def _unfused_kernels() -> Iterator[None]:
+    """Compute attention and recurrent layers as plain matrix products: torch counts 0 FLOPs in several fused ones."""
     libraries: tuple[Any, ...] = (torch.backends.mkldnn, torch.backends.cudnn)
     before = [library.enabled for library in libraries]
     try:
@@ -240,7 +239,7 @@ def _in_the_open() -> Iterator[None]:
 
 
 def emissions(kwh_it: float) -> dict[str, Any]:
-    """From the machine's own kWh to the data centre's (x PUE) and to CO2e, with the source of each factor."""
+    """kWh of the data center (x PUE) and CO2e from the kWh of the machine, with the source of each factor."""
     kwh = kwh_it * PUE
     lb = kwh * LB_PER_KWH
     factors = {"pue": PUE, "pue_source": LECTURE, "lb_per_kwh": LB_PER_KWH, "intensity_source": LECTURE}
@@ -248,16 +247,16 @@ def emissions(kwh_it: float) -> dict[str, Any]:
 
 
 def cost(
-    reading: Reading,
+    reading: MeterReading,
     *,
     tokens: int,
     flops_per_token: float,
     price: float | None = None,
     predicted: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The content of cost.json. `tokens` counts from the run's first step; `price` is USD an hour; `predicted` is
-    what was said of seconds, kwh and memory_mib before."""
-    made = emissions(reading.joules / 3.6e6)
+    """Content of cost.json. `tokens` counts from the first step of the run; `price` is in USD per hour; `predicted` has
+    the estimates of seconds, kwh and memory_mib."""
+    energy = emissions(reading.joules / 3.6e6)
     lecture = {"model": "Transformer (big)", "co2e_lb": TRANSFORMER_BIG_LB, "source": LECTURE}
     return {
         "seconds": reading.seconds,
@@ -268,70 +267,69 @@ def cost(
         "joules": reading.joules,
         "energy_source": reading.source,
         "watts_source": WATTS_SOURCE if "estimated" in reading.source else None,
-        **made,
+        **energy,
         "price_usd": None if price is None else price * reading.seconds / 3600,
-        "price_source": None if price is None else f"train.price_per_hour: {price:g} USD an hour",
+        "price_source": None if price is None else f"train.price_per_hour: {price:g} USD per hour",
         "predicted": predicted and dict(predicted),
-        "compared_with": {**lecture, "fraction": made["co2e_lb"] / TRANSFORMER_BIG_LB},
+        "compared_with": {**lecture, "fraction": energy["co2e_lb"] / TRANSFORMER_BIG_LB},
     }
 
 
 def _amount(previous: dict[str, Any], name: str) -> float:
-    """A number of the previous cost, which may come from a file that someone changed."""
+    """A number of the previous cost, validated because the file may have been edited."""
     value = previous.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise BadRun(f"cost.json: {name}={value!r} is not a number of at least 0; remove the file to count anew")
+        raise BadRun(f"cost.json: {name}={value!r} is not a number ≥ 0; delete the file to count from 0")
     return float(value)
 
 
-def _sources(device: torch.device, processes: int, powercap: Path) -> list[Source]:
-    """The parts of the machine that so many processes use, each on a device of its own if they are several. A GPU keeps
-    one core busy feeding it."""
+def _sources(device: torch.device, processes: int, powercap: Path) -> list[EnergySource]:
+    """Components that the processes use, each process with its own device. A GPU keeps one CPU core busy."""
     cores = min(processes * (1 if device.type == "cuda" else torch.get_num_threads()), machine.cores())
-    cpu = Source(f"{cores} core{'s' * (cores > 1)} x {CORE_WATTS:g} W", CORE_WATTS * cores, _rapl(powercap))
+    cpu = EnergySource(f"{cores} core{'s' * (cores > 1)} x {CORE_WATTS:g} W", CORE_WATTS * cores, _rapl(powercap))
     devices = [device] if processes == 1 else [torch.device(device.type, n) for n in range(processes)]
     return [*map(_gpu, devices), cpu] if device.type == "cuda" else [cpu]
 
 
-def _rapl(powercap: Path) -> Counter | None:
-    """The processor's counters, if readable: every package, and the memory beside it, which a package leaves out."""
+def _rapl(powercap: Path) -> EnergyCounter | None:
+    """RAPL counters, if readable: every package, and its memory, which the package does not include."""
     try:
         zones = sorted(powercap.glob("intel-rapl:*"))
         zones = [zone for zone in zones if (zone / "name").read_text().startswith(("package", "dram"))]
         ranges = [int((zone / "max_energy_range_uj").read_text()) for zone in zones]
-        counter = Counter("RAPL", lambda: [int((zone / "energy_uj").read_text()) for zone in zones], 1e6, ranges)
+        counter = EnergyCounter("RAPL", lambda: [int((zone / "energy_uj").read_text()) for zone in zones], 1e6, ranges)
         return counter if counter.read() else None
     except (OSError, ValueError):
         return None
 
 
-def _gpu(device: torch.device) -> Source:
-    """The GPU: its energy counter, if NVML has one, and the watts to fall back on."""
+def _gpu(device: torch.device) -> EnergySource:
+    """The GPU: its energy counter, if NVML has one, and the watts for an estimate."""
     card = torch.cuda.get_device_properties(device)
-    known = (watts for name, watts in GPU_WATTS.items() if re.search(rf"\b{name}\b", card.name))
-    watts, counter = next(known, 300.0), None
+    nominal = (watts for name, watts in GPU_WATTS.items() if re.search(rf"\b{name}\b", card.name))
+    watts, counter = next(nominal, 300.0), None
     try:
         lib, handle = _nvml(f"GPU-{card.uuid}")
-        watts = _ask(lib.nvmlDeviceGetEnforcedPowerLimit, handle) / 1000
+        watts = _query(lib.nvmlDeviceGetEnforcedPowerLimit, handle) / 1000
         energy = lib.nvmlDeviceGetTotalEnergyConsumption
-        _ask(energy, handle)
-        counter = Counter("NVML", lambda: [_ask(energy, handle)], 1e3, [0])
+        _query(energy, handle)
+        counter = EnergyCounter("NVML", lambda: [_query(energy, handle)], 1e3, [0])
     except (OSError, AttributeError):
         pass  # no driver, a slice of a GPU, or one older than the counter
-    return Source(f"1 GPU x {watts:g} W", watts, counter)
+    return EnergySource(f"1 GPU x {watts:g} W", watts, counter)
 
 
 def _nvml(card: str) -> tuple[Any, ctypes.c_void_p]:
-    """NVIDIA's library, which comes with the driver, and its handle of this card."""
+    """NVIDIA's management library, part of the driver, and its handle of this GPU."""
     lib, handle = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p()
     if lib.nvmlInit_v2() or lib.nvmlDeviceGetHandleByUUID(card.encode(), ctypes.byref(handle)):
         raise OSError(f"NVML does not know {card}")
     return lib, handle
 
 
-def _ask(what: Any, handle: ctypes.c_void_p) -> int:
-    """One number of a card."""
-    number = ctypes.c_ulonglong()  # large enough for the smaller ones too, as it starts at 0
-    if what(handle, ctypes.byref(number)):
+def _query(function: Any, handle: ctypes.c_void_p) -> int:
+    """One number of a GPU."""
+    number = ctypes.c_ulonglong()  # also holds smaller integers, because it starts at 0
+    if function(handle, ctypes.byref(number)):
         raise OSError("NVML has no such number")
     return number.value

@@ -1,5 +1,5 @@
-"""A whole update recorded once on the GPU and played again: a small model's step is a thousand small kernels, and the
-CPU that starts them is slower than the GPU that runs them. Played from a recording they need one start."""
+"""CUDA graph of one training update. The step of a small model launches about a thousand small kernels, and the CPU
+launches them more slowly than the GPU runs them; replaying a graph needs one launch."""
 
 from collections.abc import Callable
 
@@ -8,26 +8,26 @@ from torch import Tensor
 
 from harken.data.batch import Batch
 
-WARM = 3  # steps made plainly first: the compiler and the rule's memory must be there before anything is recorded
+WARMUP_STEPS = 3  # eager steps before the capture: compilation and optimizer state must exist by then
 
 
-class Recording:
-    """The updates for batches of one shape."""
+class CapturedUpdate:
+    """A captured update for batches of one shape."""
 
     def __init__(self, batch: Batch, update: Callable[[Batch], tuple[Tensor, Tensor]]) -> None:
         self.batch, self.graph = batch, torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph, stream=torch.cuda.current_stream()):
-            self.result = update(batch)
+            self.outputs = update(batch)
 
-    def fits(self, batch: Batch) -> bool:
-        given, mine = ({name: x.shape for name, x in b.tensors().items()} for b in (batch, self.batch))
-        return batch.steady and given == mine
+    def matches(self, batch: Batch) -> bool:
+        new, captured = ({name: x.shape for name, x in b.tensors().items()} for b in (batch, self.batch))
+        return batch.static_shape and new == captured
 
-    def play(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The summed loss and the gradient's length of this batch, after its update; both still on the device."""
-        given = batch.tensors()
-        for name, mine in self.batch.tensors().items():
-            new = given[name]  # pinned: what is not, and is large, is copied only after the update before
-            mine.copy_(new.pin_memory() if mine.is_cuda and new.is_cpu else new, non_blocking=True)
+    def replay(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Update with this batch; return its summed loss and gradient norm, both on the device."""
+        tensors = batch.tensors()
+        for name, captured in self.batch.tensors().items():
+            new = tensors[name]  # pinned: a large pageable tensor is copied only after the previous update
+            captured.copy_(new.pin_memory() if captured.is_cuda and new.is_cpu else new, non_blocking=True)
         self.graph.replay()
-        return self.result
+        return self.outputs

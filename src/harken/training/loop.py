@@ -1,5 +1,6 @@
-"""The loop: one for every family. A step is a pure function of the weights, the moments, the random state and the place
-in the data; all four are in every checkpoint, so a run that was killed goes on as if nothing had happened."""
+"""The training loop of every model family. A step is a pure function of the weights, the optimizer state, the random
+state and the position in the data. Every checkpoint has all four, so a resumed run is bitwise equal to an uninterrupted
+one."""
 
 import json
 import math
@@ -17,330 +18,340 @@ import torch
 from torch import Tensor, nn
 
 from harken import machine, run_folder
-from harken.errors import BadRun, BadSetting, HarkenError, Stopped, how_to_go_on
-from harken.events import Listener, plain, silent
-from harken.tasks import Learning, Score
+from harken.errors import BadRun, BadSetting, HarkenError, Stopped
+from harken.events import Listener, silent, to_json_value
+from harken.files import write_atomic
+from harken.suggestions import resume_command
+from harken.tasks import BoundTask, Score
 
 from . import checkpoint_state
-from .cost import Meter, forget_peak
-from .cuda_graph import WARM
-from .optimizers import rate, rising
+from .checkpoint_state import add_prefix, strip_prefix
+from .cost import Meter, reset_peak_memory
+from .cuda_graph import WARMUP_STEPS
 from .parallel import Ranks
+from .schedules import learning_rate, warmup_steps
 from .settings import Train
-from .step import Step
-from .tensorboard import curves, tensorboard
-from .validation_state import Course
-from .weight_average import average
+from .step import UpdateStep
+from .tensorboard import event_writer, import_tensorboard
+from .validation_state import ValidationState
+from .weight_average import build_weight_average
 
 CHECKPOINT_SECONDS = 30.0
-EVALS = 10
-LINES = 200
-TIE = 1e-6  # of the loss: it decides where another metric stands still
-READ = 10  # steps between readings of a GPU's numbers
+N_VALIDATIONS = 10
+LOG_LINES = 200
+TIE_BREAK = 1e-6  # weight of the loss where another metric selects the best weights
+READ_EVERY = 10  # steps between reads of the loss from a GPU
 
 
-class Pace(NamedTuple):
-    """What was measured before the first step: seconds of an update and of a look at the valid split, watts and their
-    source."""
+class Timing(NamedTuple):
+    """Measurements before the first step: seconds of an update and of a validation pass, watts and their source."""
 
-    step: float
-    look: float
+    step_seconds: float
+    validation_seconds: float
     watts: float
     source: str
 
 
 @contextmanager
-def as_before() -> Iterator[None]:
-    """Threads, determinism, compiling are the whole process's: what a Trainer sets of them is put back."""
-    threads, mode, compiling = torch.get_num_threads(), torch.get_deterministic_debug_mode(), machine.compiling
+def restore_torch_state() -> Iterator[None]:
+    """Restore the thread count, the deterministic mode and the compile switch, which a Trainer sets globally."""
+    threads, mode, enabled = torch.get_num_threads(), torch.get_deterministic_debug_mode(), machine.compile_enabled
     try:
         yield
     finally:
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
         torch.set_deterministic_debug_mode(mode)
-        machine.compiling = compiling
+        machine.compile_enabled = enabled
 
 
 class Trainer:
-    """A model, its task and its optimiser, at some step of a run."""
+    """A model, its task and its optimizer, at some step of a run."""
 
     def __init__(
-        self, model: nn.Module, task: Learning, train: Train, *, listen: Listener = silent, ranks: Ranks | None = None
+        self, model: nn.Module, task: BoundTask, train: Train, *, listen: Listener = silent, ranks: Ranks | None = None
     ) -> None:
         self.train, self.task, self.listen, self.ranks = train, task, listen, ranks or Ranks()
         if train.threads:
             torch.set_num_threads(train.threads)
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats itself only then
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # needed for deterministic cuBLAS
         torch.use_deterministic_algorithms(train.deterministic)
-        machine.compiling = train.compile != "no"
+        machine.compile_enabled = train.compile != "no"
         if train.tensorboard:
-            tensorboard()  # if it is missing, now is the time to say so
-        self.make = Step(model, task, train, listen=listen, ranks=self.ranks)
-        self.ranks.draw(train.seed)
-        self.model, self.device, self.precision = self.make.model, self.make.device, self.make.precision
-        self.bitwise = self.device.type == "cpu" or train.deterministic  # whether it repeats itself to the last bit
-        forget_peak(self.device)  # the memory of whatever this process did before is not this run's
-        self.step, self.course, self.average = 0, self.new_course(), average(train)
-        looked_at = train.schedule == "plateau" or train.average == "last" or train.early_stopping_patience is not None
-        if looked_at and "valid" not in task.splits:
+            import_tensorboard()  # raises before the training if it is missing
+        self.update_step = UpdateStep(model, task, train, listen=listen, ranks=self.ranks)
+        self.ranks.seed_rng(train.seed)
+        self.model, self.device = self.update_step.model, self.update_step.device
+        self.precision = self.update_step.precision
+        self.bitwise = self.device.type == "cpu" or train.deterministic  # whether the training is bitwise repeatable
+        reset_peak_memory(self.device)  # memory of earlier work in this process does not count
+        self.step, self.validation, self.average = 0, self.new_validation_state(), build_weight_average(train)
+        validates = train.schedule == "plateau" or train.average == "last" or train.early_stopping_patience is not None
+        if validates and "valid" not in task.splits:
             raise BadSetting(
-                "train: plateau, average=last and stop_after need a valid split; hold one out: data.valid=0.1"
+                "train: schedule=plateau, average=last and early_stopping_patience need a validation split; "
+                "set data.valid=0.1"
             )
-        self.last = {"loss": math.nan, "gradient": math.nan}  # as they were last read
+        self.last_read = {"loss": math.nan, "gradient": math.nan}
         self.best_weights: dict[str, Tensor] = {}
-        self.notes: dict[str, Any] = {}  # what else a checkpoint keeps for whoever goes on
+        self.notes: dict[str, Any] = {}  # additional JSON values for the checkpoint
 
     def update(self, steps: int, *, read: bool = True) -> dict[str, Any]:
-        """One step. Reading its loss back takes a GPU's time, so there it may be left for later."""
-        epoch, place = divmod(self.step, self.task.steps)
-        lr = rate(self.step, steps, self.train) * self.course.left
-        self.make(self.task.batch(epoch, place), lr)
-        self.average.step(self.model)
+        """One update. On a GPU reading its loss waits for the device, so `read=False` leaves it for later."""
+        epoch, position = divmod(self.step, self.task.steps)
+        lr = learning_rate(self.step, steps, self.train) * self.validation.lr_factor
+        self.update_step(self.task.batch(epoch, position), lr)
+        self.average.after_update(self.model)
         self.step += 1
-        if read or not self.make.lazy:
+        if read or not self.update_step.deferred:
             self._read()
-        parts = {"parts": self.make.parts} if self.make.parts else {}
-        return {"step": self.step, "epoch": epoch, "lr": lr, **self.last, **parts}
+        parts = {"parts": self.update_step.parts} if self.update_step.parts else {}
+        return {"step": self.step, "epoch": epoch, "lr": lr, **self.last_read, **parts}
 
     def _read(self) -> None:
-        """Read what came of the last updates. Where a number was not finite nothing was updated: stop, or go on."""
-        loss, norm, odd = self.make.read()
-        self.last = {"loss": loss, "gradient": norm}
-        if (new := odd - self.course.skipped) == 0:
+        """Read loss and gradient norm of the last update. Non-finite updates were skipped: raise, or notify."""
+        loss, norm, n_skipped = self.update_step.read()
+        self.last_read = {"loss": loss, "gradient": norm}
+        if (new := n_skipped - self.validation.skipped) == 0:
             return
-        before, self.course.skipped = self.course.skipped, odd
-        what = "the loss or the gradient is not finite, so nothing was updated"
+        before, self.validation.skipped = self.validation.skipped, n_skipped
+        problem = "the loss or the gradient is not finite, so the update was skipped"
         if self.train.on_nan == "skip":
-            if odd.bit_length() > before.bit_length():  # the first, and whenever they have doubled
-                self.listen("notice", text=f"step {self.step}: {what}; {odd:,} skipped until now")
+            if n_skipped.bit_length() > before.bit_length():  # the first one, and each time the number has doubled
+                self.listen("notice", text=f"step {self.step}: {problem}; {n_skipped:,} skipped so far")
             return
-        self.step -= new  # after the first, none was updated
-        epoch, place = divmod(self.step, self.task.steps)
-        where = f"step {self.step + 1} (epoch {epoch}, batch {place})"
-        raise HarkenError(f"{where}: {what}; train again with a lower train.lr or a longer train.warmup")
+        self.step -= new  # all updates after the first non-finite one were skipped
+        epoch, position = divmod(self.step, self.task.steps)
+        place = f"step {self.step + 1} (epoch {epoch}, batch {position})"
+        raise HarkenError(f"{place}: {problem}; train again with a lower train.lr or a longer train.warmup")
 
-    # --- how long -----------------------------------------------------------------------------------------------------
-
-    def measure(self, seconds: float, most: int = 200) -> Pace:
-        """The pace, from so many seconds or steps. Weights and random state are put back afterwards."""
+    def measure(self, seconds: float, max_steps: int = 200) -> Timing:
+        """Measure the time of a step, then restore weights and random state."""
         self.listen("measure")
-        listen, self.listen = self.listen, silent  # what is odd in steps that are put back is not the run's
-        before = self._weights()
-        chance, carry = checkpoint_state.random_state(), self.task.state()
-        for _ in range(WARM + 2 if self.make.lazy else 2):  # what the first steps set up is set up once
+        listen, self.listen = self.listen, silent  # notices about steps that are undone are not part of the run
+        before = self._clone_weights()
+        rng, task_state = checkpoint_state.rng_state(), self.task.state()
+        for _ in range(WARMUP_STEPS + 2 if self.update_step.deferred else 2):
             self.update(10**9)  # the first steps of a long warm-up: nearly no change
-        machine.wait(self.device)
+        machine.synchronize(self.device)
         times: list[float] = []
-        block = READ if self.make.lazy else 1
+        block = READ_EVERY if self.update_step.deferred else 1
         begin = time.perf_counter()
-        with Meter(device=self.device, processes=self.ranks.here) as meter:
-            while self.ranks.same(
-                lambda: len(times) < 5 or (time.perf_counter() - begin < seconds and len(times) * block < most)
+        with Meter(device=self.device, processes=self.ranks.local_world_size) as meter:
+            while self.ranks.broadcast(
+                lambda: len(times) < 5 or (time.perf_counter() - begin < seconds and len(times) * block < max_steps)
             ):
                 start = time.perf_counter()
                 for _ in range(block):
                     self.update(10**9, read=False)
-                machine.wait(self.device)
+                machine.synchronize(self.device)
                 times.append((time.perf_counter() - start) / block)
         start = time.perf_counter()
         if "valid" in self.task.splits:
-            self.look("valid")
-        look = time.perf_counter() - start
+            self.evaluate("valid")
+        validation_seconds = time.perf_counter() - start
         run_folder.load_weights(self.model, before)
-        self.make.begin()
-        self.step, self.course, self.average, self.listen = 0, self.new_course(), average(self.train), listen
-        checkpoint_state.load_random_state(chance)
-        self.task.load_state(carry)
-        pace = Pace(sorted(times)[len(times) // 2], look, *meter.power())
-        return Pace(*self.ranks.same(lambda: pace))
+        self.update_step.reset()
+        self.step, self.validation, self.average = 0, self.new_validation_state(), build_weight_average(self.train)
+        self.listen = listen
+        checkpoint_state.load_rng_state(rng)
+        self.task.load_state(task_state)
+        timing = Timing(sorted(times)[len(times) // 2], validation_seconds, *meter.power())
+        return Timing(*self.ranks.broadcast(lambda: timing))
 
     # --- the run ------------------------------------------------------------------------------------------------------
 
     def fit(self, folder: Path, steps: int, previous: dict[str, Any] | None = None) -> Meter:
-        """Train up to this step, writing log and checkpoints into the folder. `previous` is the cost until now."""
-        look_every = self.train.eval_every or max(1, math.ceil(steps / EVALS))
-        log_every = self.train.log_every or max(1, steps // LINES)
-        if (rise := rising(steps, self.train)) > steps:
-            many = f"train.warmup is {rise:,} steps long, and the training {steps:,}"
-            self.listen("notice", text=f"{many}: the rate never gets up to train.lr")
+        """Train up to this step, with log and checkpoints in the folder. `previous` is the cost so far."""
+        eval_every = self.train.eval_every or max(1, math.ceil(steps / N_VALIDATIONS))
+        log_every = self.train.log_every or max(1, steps // LOG_LINES)
+        if (warmup := warmup_steps(steps, self.train)) > steps:
+            lengths = f"train.warmup is {warmup:,} steps and the training {steps:,} steps long"
+            self.listen("notice", text=f"{lengths}: the learning rate never reaches train.lr")
         self.model.train()
         with (
-            Meter(previous, device=self.device, processes=self.ranks.here) as meter,
-            _asked_to_stop() as stop,
-            (folder / "log.jsonl" if self.ranks.first else Path(os.devnull)).open("a") as log,
-            _last_words(log),
-            curves(folder if self.train.tensorboard and self.ranks.first else None) as draw,
+            Meter(previous, device=self.device, processes=self.ranks.local_world_size) as meter,
+            _stop_signal() as stop_signal,
+            (folder / "log.jsonl" if self.ranks.is_first else Path(os.devnull)).open("a") as log,
+            _log_failure(log),
+            event_writer(folder if self.train.tensorboard and self.ranks.is_first else None) as write_event,
         ):
             saved, mark, tokens = time.monotonic(), time.perf_counter(), 0
-            while self.step < steps and not self.course.over(self.train):
+            while self.step < steps and not self.validation.stops_early(self.train):
                 n = self.step + 1
-                look = n % look_every == 0 or n == steps
-                told = look or n % log_every == 0 or n == 1
-                facts = self.update(steps, read=told or n % READ == 0)
-                tokens += self.task.tokens
-                if told:
-                    facts["tokens_per_second"] = round(tokens / (time.perf_counter() - mark))
-                    if look and "valid" in self.task.splits:
-                        facts |= self._judge()
-                    log.write(json.dumps(plain(facts)) + "\n")
+                validate = n % eval_every == 0 or n == steps
+                logged = validate or n % log_every == 0 or n == 1
+                line = self.update(steps, read=logged or n % READ_EVERY == 0)
+                tokens += self.task.tokens_per_batch
+                if logged:
+                    line["tokens_per_second"] = round(tokens / (time.perf_counter() - mark))
+                    if validate and "valid" in self.task.splits:
+                        line |= self._validate()
+                    log.write(json.dumps(to_json_value(line)) + "\n")
                     log.flush()
-                    draw(facts)
+                    write_event(line)
                     mark, tokens = time.perf_counter(), 0
-                self.listen("step", steps=steps, **facts)
-                due = self.train.checkpoint_every
-                late = time.monotonic() - saved > CHECKPOINT_SECONDS if due is None else self.step % due == 0
-                save, stopped = self.ranks.most(late, stop())
-                done = self.step == steps or self.course.over(self.train)
+                self.listen("step", steps=steps, **line)
+                every = self.train.checkpoint_every
+                due = time.monotonic() - saved > CHECKPOINT_SECONDS if every is None else self.step % every == 0
+                save, stopped = self.ranks.all_max(due, stop_signal())
+                done = self.step == steps or self.validation.stops_early(self.train)
                 if save or stopped or done:
                     self.save(folder, meter)
                     saved = time.monotonic()
                 if stopped and not done:
-                    where = f"{folder}: stopped at step {self.step} of {steps}"
-                    raise Stopped(f"{where}; {how_to_go_on(folder, self.ranks.world)}", stopped)
-        if early := self.early(steps):
-            self.listen("notice", text=early)
+                    place = f"{folder}: stopped at step {self.step} of {steps}"
+                    raise Stopped(f"{place}; {resume_command(folder, self.ranks.world_size)}", stopped)
+        if message := self.early_stop_message(steps):
+            self.listen("notice", text=message)
         return meter
 
-    def early(self, steps: int) -> str:
-        """Why the training was over before its steps were; nothing, if it was not."""
-        if self.step == steps or not self.course.over(self.train):
+    def early_stop_message(self, steps: int) -> str:
+        """Why the training stopped before its last step; empty if it did not."""
+        if self.step == steps or not self.validation.stops_early(self.train):
             return ""
-        kept = f"; {self.course.kept} are kept" if self.best_weights else ""
-        looks = f"{self.train.early_stopping_patience} look{'s' * (self.train.early_stopping_patience != 1)}"
-        return f"stopped at step {self.step:,} of {steps:,}: the valid loss was no better for {looks}{kept}"
+        best = f"; {self.validation.best_weights_name} are kept" if self.best_weights else ""
+        patience = self.train.early_stopping_patience
+        passes = f"{patience} validation pass{'es' * (patience != 1)}"
+        return f"stopped early at step {self.step:,} of {steps:,}: no better validation loss for {passes}{best}"
 
-    def look(self, split: str, *, quick: bool = True) -> Any:
-        """The task's score. The last judgement is made in float32, as `harken eval` will make it again."""
-        with self.make.numbers() if quick else nullcontext():
+    def evaluate(self, split: str, *, quick: bool = True) -> Any:
+        """The task's score. The final evaluation uses float32, as `harken eval` does."""
+        with self.update_step.autocast() if quick else nullcontext():
             return self.task.evaluate(self.model, split, quick=quick)
 
-    def _judge(self) -> dict[str, Any]:
-        self.average.look(self.model)
-        now = self._weights()
+    def _validate(self) -> dict[str, Any]:
+        """Validate, with the averaged weights if there are any, and record the score."""
+        self.average.before_validation(self.model)
+        current = self._clone_weights()
         if averaged := self.average.weights():
-            run_folder.load_weights(self.model, now | averaged)
-        seen = self.look("valid")
-        loss, other = self.ranks.same(lambda: (seen.metrics["loss"], seen.metrics[seen.by]))
-        self.note(replace(seen, metrics={"loss": loss, seen.by: other}), self._weights() if averaged else now)
+            run_folder.load_weights(self.model, current | averaged)
+        score = self.evaluate("valid")
+        loss, metric = self.ranks.broadcast(lambda: (score.metrics["loss"], score.metrics[score.primary_metric]))
+        score = replace(score, metrics={"loss": loss, score.primary_metric: metric})
+        self.record_validation(score, self._clone_weights() if averaged else current)
         if averaged:
-            run_folder.load_weights(self.model, now)
-        return {"valid": loss} if seen.by == "loss" else {"valid": loss, seen.by: other}
+            run_folder.load_weights(self.model, current)
+        return {"valid": loss} if score.primary_metric == "loss" else {"valid": loss, score.primary_metric: metric}
 
-    def new_course(self, facts: Mapping[str, Any] | None = None) -> Course:
-        return Course.of(facts) if facts else Course()
+    def new_validation_state(self, saved: Mapping[str, Any] | None = None) -> ValidationState:
+        return ValidationState.from_dict(saved) if saved else ValidationState()
 
-    def note(self, seen: Score, kept: dict[str, Tensor]) -> None:
-        """Take in a look; the weights that were looked at are kept if it is the best yet."""
-        if self.course.note(rank(seen.metrics, seen.by), self.step, self.train) and self.train.keep_best:
-            self.best_weights = kept
+    def record_validation(self, score: Score, weights: dict[str, Tensor]) -> None:
+        """Record a validation score, and keep its weights if it is the best so far."""
+        best = self.validation.record(selection_score(score.metrics, score.primary_metric), self.step, self.train)
+        if best and self.train.keep_best:
+            self.best_weights = weights
 
-    def _weights(self) -> dict[str, Tensor]:
+    def _clone_weights(self) -> dict[str, Tensor]:
         return {n: t.clone() for n, t in run_folder.weights(self.model).items()}
 
     def finish(self) -> None:
-        """Take the weights that were best on the valid split, else the average, else the last."""
+        """Load the best weights of the validation passes, else the average, else keep the last weights."""
         final = self.best_weights or self.average.weights()
         run_folder.load_weights(self.model, run_folder.weights(self.model) | final)
 
-    # --- stop and go on -----------------------------------------------------------------------------------------------
+    # --- checkpoints --------------------------------------------------------------------------------------------------
 
     def save(self, folder: Path, meter: Meter) -> None:
-        self._read()  # a checkpoint behind an odd number that nobody has read would hide it
-        held = {
-            **checkpoint_state.under("model", run_folder.weights(self.model)),
-            **checkpoint_state.under("optimizer", checkpoint_state.moments(self.model, self.make.optimizer)),
-            **checkpoint_state.under("random", self.ranks.chances()),
-            **checkpoint_state.under("task", self.ranks.carried(self.task.state())),
-            **checkpoint_state.under("best", self.best_weights),
-            **checkpoint_state.under("average", self.average.state()),
+        self._read()  # an unread non-finite update must not enter a checkpoint
+        state = {
+            **add_prefix("model", run_folder.weights(self.model)),
+            **add_prefix("optimizer", checkpoint_state.optimizer_state(self.model, self.update_step.optimizer)),
+            **add_prefix("random", self.ranks.gather_rng()),
+            **add_prefix("task", self.ranks.gather_task_state(self.task.state())),
+            **add_prefix("best", self.best_weights),
+            **add_prefix("average", self.average.state()),
         }
-        tensors = self.ranks.collected(held)
-        used = meter.reading()
-        facts = {
+        tensors = self.ranks.gather(state)
+        reading = meter.reading()
+        manifest = {
             "epoch": self.step // self.task.steps,
             "position": self.step % self.task.steps,
-            "course": self.course.facts(),
+            "validation": self.validation.to_dict(),
             "cost": {
-                "seconds": used.seconds,
-                "joules": used.joules,
-                "energy_source": used.source,
-                "memory": used.memory,
+                "seconds": reading.seconds,
+                "joules": reading.joules,
+                "energy_source": reading.source,
+                "memory": reading.memory,
             },
             "bitwise": self.bitwise,
             "machine": machine.describe(),
-            "processes": self.ranks.world,
+            "processes": self.ranks.world_size,
             "parallel": self.train.parallel,
             "notes": self.notes,
         }
-        if self.ranks.first:
-            run_folder.save_checkpoint(folder, self.step, tensors, facts, keep=self.train.keep_checkpoints)
+        if self.ranks.is_first:
+            run_folder.save_checkpoint(folder, self.step, tensors, manifest, keep=self.train.keep_checkpoints)
         self.listen("checkpoint", step=self.step)
 
     def resume(self, folder: Path) -> dict[str, Any] | None:
-        """Go on from the newest whole checkpoint: its facts, or None if there is none."""
-        found, tensors, damaged = run_folder.newest_checkpoint(folder) if self.ranks.first else (None, {}, [])
-        facts = self.ranks.same(lambda: found)
+        """Resume from the newest intact checkpoint: its manifest, or None if there is none."""
+        newest, tensors, damaged = run_folder.newest_checkpoint(folder) if self.ranks.is_first else (None, {}, [])
+        manifest = self.ranks.broadcast(lambda: newest)
         for problem in damaged:
-            self.listen("notice", text=f"{problem}; the checkpoint before it is taken" if facts else problem)
-        if facts is None:
+            self.listen("notice", text=f"{problem}; using the checkpoint before it" if manifest else problem)
+        if manifest is None:
             return None
-        tensors = self.ranks.handed(tensors, self.model)
-        now = {"threads": torch.get_num_threads(), "torch": torch.__version__}
+        tensors = self.ranks.scatter(tensors, self.model)
         try:
-            if any(facts["machine"][name] != value for name, value in now.items()):
-                self.listen(
-                    "notice", text="another thread count or torch than before: the run goes on, but not bit for bit"
-                )
-            how = self.train.parallel
-            before = _shared(facts.get("processes", 1), facts.get("parallel", how))  # the first runs do not say
-            if (shared := _shared(self.ranks.world, how)) != before:
-                self.listen("notice", text=f"{shared} instead of {before}: the run goes on, but not bit for bit")
-            run_folder.load_weights(self.model, checkpoint_state.of("model", tensors))
-            checkpoint_state.load_moments(self.model, self.make.optimizer, checkpoint_state.of("optimizer", tensors))
-            checkpoint_state.load_random_state(self.ranks.own_chance(checkpoint_state.of("random", tensors)))
-            self.task.load_state(checkpoint_state.of("task", tensors))
-            self.best_weights = {n: t.to(self.device) for n, t in checkpoint_state.of("best", tensors).items()}
-            self.step, self.course = int(facts["step"]), self.new_course(facts["course"])
-            self.make.odds.fill_(self.course.skipped)
-            if saved := checkpoint_state.of("average", tensors):
-                self.average.load_state({n: t if n == "n" else t.to(self.device) for n, t in saved.items()})
+            self._notify_changes(manifest)
+            self._load(manifest, tensors)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise BadRun(f"{folder}: its checkpoint does not fit its recipe ({error})") from None
-        if self.ranks.first:
-            run_folder.set_aside(folder, self.step)
-            trim_log(folder / "log.jsonl", self.step)
-        return facts
+            raise BadRun(f"{folder}: its checkpoint does not match its recipe ({error})") from None
+        if self.ranks.is_first:
+            run_folder.discard_later_checkpoints(folder, self.step)
+            truncate_log(folder / "log.jsonl", self.step)
+        return manifest
+
+    def _notify_changes(self, manifest: Mapping[str, Any]) -> None:
+        """Notify about differences from the machine of the checkpoint that prevent bitwise equality."""
+        current = {"threads": torch.get_num_threads(), "torch": torch.__version__}
+        if any(manifest["machine"][name] != value for name, value in current.items()):
+            self.listen("notice", text="the thread count or torch version has changed: resuming, but not bitwise")
+        before = _parallelism(manifest["processes"], manifest["parallel"])
+        if (now := _parallelism(self.ranks.world_size, self.train.parallel)) != before:
+            self.listen("notice", text=f"{now} instead of {before}: resuming, but not bitwise")
+
+    def _load(self, manifest: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        run_folder.load_weights(self.model, strip_prefix("model", tensors))
+        optimizer = self.update_step.optimizer
+        checkpoint_state.load_optimizer_state(self.model, optimizer, strip_prefix("optimizer", tensors))
+        checkpoint_state.load_rng_state(self.ranks.own_rng(strip_prefix("random", tensors)))
+        self.task.load_state(strip_prefix("task", tensors))
+        self.best_weights = {n: t.to(self.device) for n, t in strip_prefix("best", tensors).items()}
+        self.step, self.validation = int(manifest["step"]), self.new_validation_state(manifest["validation"])
+        self.update_step.n_skipped.fill_(self.validation.skipped)
+        if average := strip_prefix("average", tensors):
+            on_device = {n: t if n == "n_updates" else t.to(self.device) for n, t in average.items()}
+            self.average.load_state(on_device)
 
 
-def rank(metrics: Mapping[str, float], by: str) -> float:
-    """What is to be small: the loss, or another metric that is to be large; there the loss decides a tie.
-
-    What is no number is the worst.
-    """
-    found = metrics["loss"] if by == "loss" else TIE * metrics["loss"] - metrics[by]
-    return math.inf if math.isnan(found) else found
+def selection_score(metrics: Mapping[str, float], by: str) -> float:
+    """Score to minimize: the loss, or a metric to maximize with the loss as tie-breaker. NaN is the worst score."""
+    score = metrics["loss"] if by == "loss" else TIE_BREAK * metrics["loss"] - metrics[by]
+    return math.inf if math.isnan(score) else score
 
 
-def _shared(processes: int, how: str) -> str:
-    return f"{processes} process{'es' * (processes > 1)} (train.parallel={how})"
+def _parallelism(processes: int, parallel: str) -> str:
+    return f"{processes} process{'es' * (processes > 1)} (train.parallel={parallel})"
 
 
-def trim_log(path: Path, step: int) -> None:
-    """Leave the lines up to this step, so that every step stands there once; a half-written last line goes too."""
-    kept = []
+def truncate_log(path: Path, step: int) -> None:
+    """Remove the lines after this step, and an incomplete last line, so that every step is logged once."""
+    lines = []
     for line in path.read_text("utf-8").splitlines() if path.exists() else ():
         try:
             if json.loads(line)["step"] <= step:
-                kept.append(line + "\n")
+                lines.append(line + "\n")
         except (ValueError, KeyError, TypeError):
             continue
-    run_folder.write(path, "".join(kept))
+    write_atomic(path, "".join(lines))
 
 
 @contextmanager
-def _last_words(log: TextIO) -> Iterator[None]:
-    """What would end the run again is the last line of its log; whoever goes on before it takes it away."""
+def _log_failure(log: TextIO) -> Iterator[None]:
+    """Log an error that would end a resumed run in the same way; resuming from an earlier step removes the line."""
     try:
         yield
     except Stopped:
@@ -351,21 +362,21 @@ def _last_words(log: TextIO) -> Iterator[None]:
 
 
 @contextmanager
-def _asked_to_stop() -> Iterator[Callable[[], int]]:
-    """Ctrl-C and SIGTERM wait until the step is done: the number of the first, or 0. A second Ctrl-C does not wait."""
+def _stop_signal() -> Iterator[Callable[[], int]]:
+    """Delay Ctrl-C and SIGTERM until the step is done: number of the first signal, or 0. A second one stops at once."""
     if threading.current_thread() is not threading.main_thread():
         yield lambda: 0
         return
-    asked: list[int] = []
+    received: list[int] = []
 
-    def note(number: int, frame: Any) -> None:
-        if asked:
+    def handle(number: int, frame: Any) -> None:
+        if received:
             raise KeyboardInterrupt
-        asked.append(number)
+        received.append(number)
 
-    before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
+    before = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: asked[0] if asked else 0
+        yield lambda: received[0] if received else 0
     finally:
         for s, handler in before.items():
             signal.signal(s, handler)

@@ -1,4 +1,4 @@
-"""What a training will need, before its first step: memory and disk by counting, minutes and energy by a probe."""
+"""Estimates before the first step: memory and disk by counting, minutes and energy from a timed probe."""
 
 import math
 import shutil
@@ -15,135 +15,137 @@ from harken.errors import HarkenError
 from harken.tasks.linear_cross_entropy import CHUNK
 
 from . import checkpoint_state, cost
-from .loop import EVALS, LINES, Pace, Trainer
-from .optimizers import hidden
-from .parallel import held
+from .loop import LOG_LINES, N_VALIDATIONS, Timing, Trainer
+from .optimizers import hidden_matrices
+from .parallel import local_tensor
 
-SHORT = 20  # steps; so few are over before anything is learned about them
-LINE = 300  # bytes of the log, of the report that shows it, and of an event file
-SCORE = 8  # bytes of a word score while its gradient is taken: the score and its logarithm
+MIN_STEPS = 20  # shorter trainings are not estimated
+LOG_LINE_BYTES = 300  # of the log, of the report and of an event file
+LOGIT_BYTES = 8  # of a logit in the backward pass: the logit and its log-probability
 
 
 def plan(trainer: Trainer) -> tuple[int, dict[str, Any] | None]:
-    """How many steps the budget is, and what they will take. Minutes become steps here, once; then steps count."""
-    known = _known(trainer)
-    if known is not None and known < SHORT:
-        return known, None
-    return forecast(trainer, 20.0 if known else min(20.0, max(1.0, trainer.train.minutes * 6)))
+    """Number of steps of the budget, and the resources they need. Minutes are converted to steps here, once."""
+    steps = _fixed_steps(trainer)
+    if steps is not None and steps < MIN_STEPS:
+        return steps, None
+    return estimate_resources(trainer, 20.0 if steps else min(20.0, max(1.0, trainer.train.minutes * 6)))
 
 
-def forecast(trainer: Trainer, seconds: float) -> tuple[int, dict[str, Any]]:
-    """The steps, and their seconds, kWh and MiB, from counting and from measuring for so long at most."""
-    known, train = _known(trainer), trainer.train
-    needed = memory(trainer)
-    if trainer.device.type == "cpu" and needed > 2**30 * (there := machine.describe()["ram_gib"] or math.inf):
-        words = f"about {needed / 2**30:.1f} GiB of memory are needed and {there} are there"
-        trainer.listen("notice", text=f"{words}; fewer rows at a time (train.micro_batch) or a smaller model need less")
-    pace = trainer.measure(seconds, 200 if known is None else min(200, known // 50))
-    steps = _affordable(train.minutes * 60, pace) if known is None else known
-    looks = math.ceil(steps / (train.eval_every or max(1, math.ceil(steps / EVALS))))
-    spent = steps * pace.step + looks * pace.look
-    kwh = cost.emissions(pace.watts * spent / 3.6e6)["kwh"]
-    return steps, {"seconds": spent, "kwh": kwh, "energy_source": pace.source, "memory_mib": needed / 2**20}
+def estimate_resources(trainer: Trainer, max_seconds: float) -> tuple[int, dict[str, Any]]:
+    """Number of steps, and their seconds, kWh and MiB; the probe takes at most max_seconds."""
+    fixed_steps, train = _fixed_steps(trainer), trainer.train
+    needed = estimate_memory(trainer)
+    if trainer.device.type == "cpu" and needed > 2**30 * (ram := machine.describe()["ram_gib"] or math.inf):
+        sizes = f"the training needs about {needed / 2**30:.1f} GiB of memory, and the machine has {ram}"
+        trainer.listen("notice", text=f"{sizes}; use a smaller train.micro_batch or a smaller model")
+    timing = trainer.measure(max_seconds, 200 if fixed_steps is None else min(200, fixed_steps // 50))
+    steps = _affordable_steps(train.minutes * 60, timing) if fixed_steps is None else fixed_steps
+    n_validations = math.ceil(steps / (train.eval_every or max(1, math.ceil(steps / N_VALIDATIONS))))
+    seconds = steps * timing.step_seconds + n_validations * timing.validation_seconds
+    kwh = cost.emissions(timing.watts * seconds / 3.6e6)["kwh"]
+    return steps, {"seconds": seconds, "kwh": kwh, "energy_source": timing.source, "memory_mib": needed / 2**20}
 
 
-def _affordable(seconds: float, pace: Pace) -> int:
-    """How many steps of this length the time holds, with the looks at the valid split between them."""
-    return max(1, int((seconds - EVALS * min(pace.look, seconds / 50)) / pace.step))
+def _affordable_steps(seconds: float, timing: Timing) -> int:
+    """Number of steps that fit in the time, with the validation passes between them."""
+    validation = N_VALIDATIONS * min(timing.validation_seconds, seconds / 50)
+    return max(1, int((seconds - validation) / timing.step_seconds))
 
 
-def _known(trainer: Trainer) -> int | None:
-    """The budget in steps, where it is not in minutes."""
+def _fixed_steps(trainer: Trainer) -> int | None:
+    """The budget in steps; None if it is in minutes."""
     train, task = trainer.train, trainer.task
     if train.steps is not None:
         return train.steps
     if train.tokens is not None:
-        return math.ceil(train.tokens / task.tokens)
+        return math.ceil(train.tokens / task.tokens_per_batch)
     return None if train.epochs is None else math.ceil(train.epochs * task.steps)
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
-def memory(trainer: Trainer) -> float:
-    """Bytes at the peak: what is there now, what will be held between the steps, and what one step keeps.
+def estimate_memory(trainer: Trainer) -> float:
+    """Peak bytes: memory in use now, tensors held between steps, and tensors held during a step.
 
-    Nothing larger than two rows is computed, so the question may be asked of what would not fit.
+    Computes two rows at most, so that it also works for a model that does not fit.
     """
-    batch = trainer.ranks.rows(trainer.task.batch(0, 0))
-    rows = min(trainer.train.micro_batch or len(batch.tokens), len(batch.tokens))
+    batch = trainer.ranks.local_rows(trainer.task.batch(0, 0))
+    n_rows = min(trainer.train.micro_batch or len(batch.tokens), len(batch.tokens))
     try:
-        one, two = (_kept(trainer, batch.rows(0, n)) for n in (1, min(2, rows)))
-    except torch.OutOfMemoryError:  # all there is; the training will say what can be done
+        one, two = (_activation_bytes(trainer, batch.slice_rows(0, n)) for n in (1, min(2, n_rows)))
+    except torch.OutOfMemoryError:  # all memory; the training raises the error
         return torch.cuda.get_device_properties(trainer.device).total_memory
-    scores = batch.rows(0, rows).tokens.numel() * getattr(trainer.model, "vocab", 0)
-    chunk = min(scores, CHUNK.get(trainer.device.type, scores))
-    step = one + (two - one) * (rows - 1) + SCORE * chunk
-    between = _between(trainer) / (trainer.ranks.world if trainer.ranks.sharded else 1)
-    return max(cost.peak(trainer.device), cost.held(trainer.device) + between + step)
+    logits = batch.slice_rows(0, n_rows).tokens.numel() * getattr(trainer.model, "vocab", 0)
+    chunk = min(logits, CHUNK.get(trainer.device.type, logits))
+    step = one + (two - one) * (n_rows - 1) + LOGIT_BYTES * chunk
+    between = _bytes_between_steps(trainer) / (trainer.ranks.world_size if trainer.ranks.sharded else 1)
+    return max(cost.peak_memory(trainer.device), cost.allocated_memory(trainer.device) + between + step)
 
 
-def _between(trainer: Trainer) -> float:
-    """Gradients, moments, and the copies of the weights: the best, those of the moment, the averaged."""
+def _bytes_between_steps(trainer: Trainer) -> float:
+    """Gradients, optimizer state and copies of the weights: the best, the current, the averaged."""
     train, weights = trainer.train, _size(trainer.model.parameters())
-    passing = (train.average == "last") + ("valid" in trainer.task.splits)  # of a look: the mean, those of the moment
-    return weights * (1 + passing) + _saved(trainer)
+    temporary = (train.average == "last") + ("valid" in trainer.task.splits)  # mean and current weights in a validation
+    return weights * (1 + temporary) + _bytes_beside_weights(trainer)
 
 
-def _saved(trainer: Trainer) -> int:
-    """What a checkpoint has beside the weights: moments, and their copies that are the best, or averaged."""
-    train, inner = trainer.train, hidden(trainer.model) if trainer.train.optimizer == "muon" else []
+def _bytes_beside_weights(trainer: Trainer) -> int:
+    """Size of a checkpoint without the weights: optimizer state, best weights, averaged weights."""
+    train, matrices = trainer.train, hidden_matrices(trainer.model) if trainer.train.optimizer == "muon" else []
     moments = {"sgd": bool(train.momentum), "rmsprop": 1 + bool(train.momentum)}.get(train.optimizer, 2)
-    copies = {"ema": 1, "last": train.average_last}.get(train.average, 0) + (
-        train.keep_best and "valid" in trainer.task.splits
-    )
-    return _size(trainer.model.parameters()) * (moments + copies) - _size(inner)  # Muon: one moment a hidden matrix
+    copies = {"ema": 1, "last": train.average_last}.get(train.average, 0)
+    copies += train.keep_best and "valid" in trainer.task.splits
+    # Muon has one moment for a hidden matrix
+    return _size(trainer.model.parameters()) * (moments + copies) - _size(matrices)
 
 
 def _size(tensors: Iterable[Tensor]) -> int:
     return sum(t.nbytes for t in tensors)
 
 
-def _kept(trainer: Trainer, batch: Batch) -> int:
-    """Bytes that a forward pass keeps for its way back, beside the weights. Nothing else stays of it."""
+def _activation_bytes(trainer: Trainer, batch: Batch) -> int:
+    """Bytes that a forward pass saves for the backward pass, without the weights. Leaves no side effects."""
     model, task = trainer.model, trainer.task
-    own = {held(t).untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
-    found: dict[int, int] = {}
+    weights = {local_tensor(t).untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
+    sizes: dict[int, int] = {}
 
-    def note(t: Tensor) -> Tensor:
-        place = t.untyped_storage()
-        if place.data_ptr() not in own:
-            found[place.data_ptr()] = place.nbytes()
+    def pack(t: Tensor) -> Tensor:
+        storage = t.untyped_storage()
+        if storage.data_ptr() not in weights:
+            sizes[storage.data_ptr()] = storage.nbytes()
         return t.detach()
 
-    chance, carry = checkpoint_state.random_state(), task.state()
-    eager = torch.compiler.set_stance("force_eager")  # kernels are compiled for the sizes of the training alone
+    rng, task_state = checkpoint_state.rng_state(), task.state()
+    eager = torch.compiler.set_stance("force_eager")  # no compilation for shapes that the training does not use
     try:
-        with eager, torch.autograd.graph.saved_tensors_hooks(note, lambda t: t), trainer.make.numbers():
+        with eager, torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t), trainer.update_step.autocast():
             loss = task.loss(model, batch.to(trainer.device)).total
         loss.backward()
     finally:
         model.zero_grad(set_to_none=True)
-        checkpoint_state.load_random_state(chance)
-        task.load_state(carry)
-    return sum(found.values())
+        checkpoint_state.load_rng_state(rng)
+        task.load_state(task_state)
+    return sum(sizes.values())
 
 
 # --- disk -------------------------------------------------------------------------------------------------------------
 
 
-def disk(trainer: Trainer) -> int:
-    """Bytes of the checkpoints that are kept, of one more that is being written, of the weights and of the log."""
+def estimate_disk(trainer: Trainer) -> int:
+    """Bytes of the checkpoints to keep, of one more while it is written, of the weights and of the log."""
     train, weights = trainer.train, _size(trainer.model.parameters())
-    lines = LINES + EVALS if train.log_every is None else (_known(trainer) or 0) // train.log_every
-    return (train.keep_checkpoints + 1) * (weights + _saved(trainer)) + weights + (2 + train.tensorboard) * LINE * lines
+    lines = LOG_LINES + N_VALIDATIONS if train.log_every is None else (_fixed_steps(trainer) or 0) // train.log_every
+    checkpoints = (train.keep_checkpoints + 1) * (weights + _bytes_beside_weights(trainer))
+    return checkpoints + weights + (2 + train.tensorboard) * LOG_LINE_BYTES * lines
 
 
-def refuse_a_small_disk(trainer: Trainer, folder: Path) -> None:
-    """Say before the first step, not after hours, that what will be written does not fit beside what is there."""
-    there = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
-    mine = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())  # a run that goes on, or is written over
-    needed, free = disk(trainer) - mine, shutil.disk_usage(there).free
+def check_disk_space(trainer: Trainer, folder: Path) -> None:
+    """Raise before the first step if the files of the run do not fit on the disk."""
+    existing = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
+    used = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())  # a run that is resumed or overwritten
+    needed, free = estimate_disk(trainer) - used, shutil.disk_usage(existing).free
     if needed > free:
-        what = f"{folder}: about {math.ceil(needed / 2**20):,} MiB of disk are needed and {free >> 20:,} are free"
-        raise HarkenError(f"{what}; make room, take another folder, or keep fewer checkpoints (train.keep_checkpoints)")
+        problem = f"{folder}: needs about {math.ceil(needed / 2**20):,} MiB of disk, and {free >> 20:,} MiB are free"
+        raise HarkenError(f"{problem}; free some space, use another folder, or lower train.keep_checkpoints")

@@ -1,108 +1,113 @@
-"""The settings of the training itself: how long, how fast, how often something is kept."""
+"""Settings of the training: duration, optimizer, schedule, validation, checkpoints."""
 
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 
-from harken.settings import Part
+from harken.settings import Settings
 
-Share = Annotated[float, Field(ge=0, lt=1)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
-class Train(Part):
-    """How a model is trained. One of steps, tokens, epochs or minutes says for how long."""
+class Train(Settings):
+    """Settings of the training. One of steps, tokens, epochs or minutes sets the duration."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
-    one_of: ClassVar = (("steps", "tokens", "epochs", "minutes"),)  # the last that was said counts
+    exclusive: ClassVar = (("steps", "tokens", "epochs", "minutes"),)
 
     kind: Literal["loop"] = "loop"
-    steps: int | None = Field(None, ge=0, description="how many updates; beats the default minutes")
-    tokens: int | None = Field(None, ge=1, description="how many tokens to learn from, instead of steps")
-    epochs: float | None = Field(None, gt=0, description="how many times through the data, instead of steps")
-    minutes: float = Field(4.0, gt=0, description="how long; turned into steps once, from a measured rate")
-    batch: int = Field(16, ge=1, description="rows in one update")
+    steps: int | None = Field(None, ge=0, description="number of updates; takes precedence over the default minutes")
+    tokens: int | None = Field(None, ge=1, description="number of training tokens, instead of steps")
+    epochs: float | None = Field(None, gt=0, description="number of passes over the training data, instead of steps")
+    minutes: float = Field(
+        4.0, gt=0, description="duration in minutes; converted to steps once, from the measured time of a step"
+    )
+    batch: int = Field(16, ge=1, description="number of rows per update")
     micro_batch: int | None = Field(
-        None, ge=1, description="rows computed at a time; fewer need less memory, same gradients"
+        None, ge=1, description="number of rows per forward pass (gradient accumulation); smaller needs less memory"
     )
-    optimizer: Literal["adamw", "muon", "adam", "rmsprop", "sgd"] = Field(
+    optimizer: Literal["adamw", "muon", "rmsprop", "sgd"] = Field(
         "adamw",
-        description="rule of the update, a dial: sets lr, weight_decay, betas and momentum, which may still be given; "
-        "adam: adamw; muon: orthogonal updates of hidden matrices, AdamW for the rest",
+        description="optimizer, a dial: sets lr, weight_decay, betas and momentum, each of which can be overridden; "
+        "muon: orthogonalized updates of hidden matrices, AdamW for the rest",
     )
-    lr: float = Field(3e-3, gt=0, description="highest learning rate")
+    lr: float = Field(3e-3, gt=0, description="peak learning rate")
     schedule: Literal["cosine", "linear", "rsqrt", "plateau", "constant"] = Field(
-        "cosine", description="how the learning rate falls after the warm-up; plateau: when the valid loss stands still"
+        "cosine",
+        description="learning-rate schedule after the warm-up; plateau: drop when the validation loss stops improving",
     )
-    warmup: float = Field(0.05, ge=0, description="share of the steps (below 1), or steps, in which the rate rises")
+    warmup: float = Field(0.05, ge=0, description="length of the linear warm-up: fraction of the steps if below 1")
     min_lr_ratio: float = Field(
-        0.0, ge=0, le=1, description="share of the highest rate left at the end of cosine, linear or cooldown"
+        0.0, ge=0, le=1, description="final learning rate of cosine, linear and cooldown, as a fraction of lr"
     )
     cooldown: float = Field(
-        0.0, ge=0, le=1, description="share of the steps, the last, in which the rate falls to final"
+        0.0, ge=0, le=1, description="fraction of the steps, at the end, of the linear decay to min_lr_ratio"
     )
-    weight_decay: float = Field(
-        0.1, ge=0, description="pull of the matrices towards 0: each step takes lr times this of them"
+    weight_decay: float = Field(0.1, ge=0, description="decoupled weight decay of the matrices, multiplied by lr")
+    betas: tuple[Fraction, Fraction] = Field(
+        (0.9, 0.99),
+        description="decay rates of the moving averages of the gradient and of its square; rmsprop: the second",
     )
-    betas: tuple[Share, Share] = Field(
-        (0.9, 0.99), description="memory of gradients and of their squares; rmsprop: the second"
-    )
-    momentum: float = Field(0.9, ge=0, lt=1, description="memory of gradients of sgd, rmsprop and muon")
-    nesterov: bool = Field(False, description="sgd looks ahead along its momentum")
-    grad_clip: float = Field(1.0, ge=0, description="longest gradient; longer ones are shortened; 0: never")
-    seed: int = Field(0, ge=0, lt=2**32, description="fixes everything that is drawn")
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of sgd, rmsprop and muon")
+    nesterov: bool = Field(False, description="Nesterov momentum for sgd")
+    grad_clip: float = Field(1.0, ge=0, description="maximum norm of the gradient; 0: no clipping")
+    seed: int = Field(0, ge=0, lt=2**32, description="random seed of everything that is drawn")
     seeds: int = Field(
-        1, ge=1, le=1000, description="so many small models, from seed on, trained together; the best on valid is kept"
+        1, ge=1, le=1000, description="number of seeds trained together as stacked models, from seed on; one is kept"
     )
     select_seed_on: Literal["valid", "train"] = Field(
-        "valid", description="of several seeds, which is kept: the best on the valid split, or on what was learned from"
+        "valid", description="with several seeds, the split whose score selects the seed to keep"
     )
     keep_seeds: Literal["best", "all"] = Field(
-        "best", description="of several seeds, all: each is a run of its own too, in seeds/ of the run"
+        "best", description="with several seeds, all: each seed also becomes a run in the folder seeds/"
     )
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
-    precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="numbers of the forward pass")
-    compile: Literal["auto", "yes", "no"] = Field("auto", description="torch.compile and GPU recordings where they pay")
-    deterministic: bool = Field(False, description="bitwise repeatable on CUDA too, a little slower")
-    parallel: Literal["none", "ddp", "fsdp"] = Field(
-        "none", description="how the processes of torchrun share the work; ddp: rows; fsdp: rows and weights"
+    precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="precision of the forward pass")
+    compile: Literal["auto", "yes", "no"] = Field(
+        "auto", description="torch.compile and CUDA graphs; auto: where they are faster"
     )
-    threads: int | None = Field(None, ge=1, description="CPU threads; none: as torch chooses")
-    eval_every: int | None = Field(None, ge=1, description="steps between quick looks at valid; none: ten in all")
+    deterministic: bool = Field(False, description="bitwise reproducible on CUDA as well, slightly slower")
+    parallel: Literal["none", "ddp", "fsdp"] = Field(
+        "none", description="data parallelism over the processes of torchrun; fsdp also shards the weights"
+    )
+    threads: int | None = Field(None, ge=1, description="number of CPU threads; none: the default of torch")
+    eval_every: int | None = Field(None, ge=1, description="steps between validation passes; none: ten in all")
     log_every: int | None = Field(None, ge=1, description="steps between lines of log.jsonl; none: about 200 in all")
     checkpoint_every: int | None = Field(None, ge=1, description="steps between checkpoints; none: every 30 seconds")
     price_per_hour: float | None = Field(
-        None, ge=0, description="USD an hour of this machine; the cost then has a price"
+        None, ge=0, description="price of the machine in USD per hour; adds a price to the cost"
     )
-    tensorboard: bool = Field(False, description="draw the curves of log.jsonl for TensorBoard too, in tensorboard/")
-    keep_checkpoints: int = Field(2, ge=1, description="checkpoints kept")
+    tensorboard: bool = Field(False, description="write TensorBoard event files to the folder tensorboard/")
+    keep_checkpoints: int = Field(2, ge=1, description="number of checkpoints to keep")
     keep_best: bool = Field(
-        True, description="end with the weights that were best on the valid split, not with the last"
+        True, description="finish with the weights of the best validation pass instead of the last weights"
     )
     average: Literal["none", "ema", "last"] = Field(
-        "none", description="judge and keep an average: moving over all updates, or of the last looks"
+        "none",
+        description="weights to evaluate and keep: the current ones, their exponential moving average (ema), or the "
+        "mean of the last validation passes (last)",
     )
-    ema_decay: float = Field(0.999, ge=0, lt=1, description="the moving average's memory")
-    average_last: int = Field(5, ge=1, description="how many looks the average of the last ones takes")
+    ema_decay: float = Field(0.999, ge=0, lt=1, description="decay of the exponential moving average")
+    average_last: int = Field(5, ge=1, description="number of checkpoints to average")
     plateau_patience: int = Field(
-        2, ge=1, description="plateau: looks without a better valid loss until the rate falls"
+        2, ge=1, description="plateau: validation passes without improvement before the learning rate drops"
     )
-    plateau_factor: float = Field(0.5, gt=0, lt=1, description="plateau: what is left of the rate when it falls")
-    unfreeze_last: int = Field(0, ge=0, description="with transfer=frozen, the last so many blocks learn all the same")
+    plateau_factor: float = Field(0.5, gt=0, lt=1, description="plateau: factor of each drop of the learning rate")
+    unfreeze_last: int = Field(0, ge=0, description="with transfer=frozen, number of last blocks to train")
     layer_decay: float = Field(
-        1.0, gt=0, le=1, description="each layer learns so much slower than the one above it; for fine-tuning"
+        1.0, gt=0, le=1, description="learning-rate decay per layer from the output down, for fine-tuning"
     )
     early_stopping_patience: int | None = Field(
-        None, ge=1, description="stop after this many looks without a better valid loss"
+        None, ge=1, description="validation passes without improvement before the training stops"
     )
     on_nan: Literal["stop", "skip"] = Field(
-        "stop", description="what to do when a loss or gradient is not finite; of several seeds the others go on"
+        "stop", description="action on a non-finite loss or gradient; with several seeds the other seeds continue"
     )
 
     dials: ClassVar = {  # docs/log.md has the trainings behind these
         "optimizer": {
             "adamw": {"lr": 3e-3, "weight_decay": 0.1, "betas": (0.9, 0.99), "momentum": 0.9},
-            "adam": {"lr": 3e-3, "weight_decay": 0.1, "betas": (0.9, 0.99), "momentum": 0.9},
             "muon": {"lr": 2e-2, "weight_decay": 0.1, "betas": (0.9, 0.99), "momentum": 0.95},
             "rmsprop": {"lr": 1e-3, "weight_decay": 0.1, "betas": (0.9, 0.99), "momentum": 0.0},
             "sgd": {"lr": 0.5, "weight_decay": 1e-3, "betas": (0.9, 0.99), "momentum": 0.9},
@@ -111,7 +116,7 @@ class Train(Part):
 
     @field_validator("nesterov")
     @classmethod
-    def _ahead(cls, nesterov: bool, given: ValidationInfo) -> bool:
-        if nesterov and not (given.data.get("optimizer") == "sgd" and given.data.get("momentum")):
-            raise ValueError("only sgd with a momentum looks ahead; set train.optimizer=sgd and train.momentum=0.9")
+    def _nesterov_needs_sgd(cls, nesterov: bool, info: ValidationInfo) -> bool:
+        if nesterov and not (info.data.get("optimizer") == "sgd" and info.data.get("momentum")):
+            raise ValueError("needs sgd with a momentum; set train.optimizer=sgd and train.momentum=0.9")
         return nesterov

@@ -1,8 +1,8 @@
-"""Many small models at once: seeds and restarts along a leading model axis, M, each as if it were trained alone.
+"""Several small models trained at once: seeds along a leading model axis M, each as if it were trained alone.
 
-Every weight of `Together` has the model axis first, every batch of `Several` too, and one call under vmap gives the
-losses of all. Their sum is learned from: no member's weight is in another's loss, so each has its own gradient. Each
-has its own first weights, its own dropout and its own order of the data.
+Every weight of `StackedModels` and every batch of `StackedTask` has a leading model axis, and one vmapped call computes
+all losses. The sum of the losses is differentiated: no model's weight is in another model's loss, so each has its own
+gradient. Each model has its own initial weights, dropout masks and data order.
 """
 
 import copy
@@ -17,253 +17,256 @@ from torch import Tensor, nn
 
 from harken.data.batch import Batch
 from harken.errors import BadSetting
-from harken.tasks import Learning, Loss, Score, Stateless
+from harken.tasks import BoundTask, Loss, OutputScoredTask, Score, evaluating
 
-from .loop import Trainer, rank
-from .validation_state import Course
+from .loop import Trainer, selection_score
+from .validation_state import ValidationState
 
-Ask = Callable[..., Any]  # ask(model, **tensors)
-SHAPES = (
-    "train.seeds: batches of different shapes cannot be learned together; "
+ModelFunction = Callable[..., Any]  # function(model, **tensors)
+SHAPE_ERROR = (
+    "train.seeds: batches of different shapes cannot be stacked; "
     "train the seeds one by one: harken compare DATA --seeds N"
 )
 
 
-class Together(nn.Module):
-    """Models of one shape as one: each weight has a leading axis, that of the models."""
+class StackedModels(nn.Module):
+    """Models of one shape as one module: each weight has a leading model axis."""
 
-    axis, compiles = 1, False  # dimensions of a weight before its own; it is asked by `each`, not called
-    sound: Tensor  # M: whether the last update was one
-    odds: Tensor  # M: how many were none, as a number was not finite
+    stack_dims, compiles = 1, False  # leading dimensions of every weight; it is called through `vmap`
+    finite: Tensor  # M: whether the last gradient was finite
+    n_skipped: Tensor  # M: number of skipped updates
 
     def __init__(self, models: Sequence[nn.Module]) -> None:
         super().__init__()
-        self.members, self.one = len(models), copy.deepcopy(models[0])
-        self.plain = (copy.deepcopy(models[0]),)  # in a tuple, so that its weights are not among those learned
-        self.register_buffer("sound", torch.ones(self.members, dtype=torch.bool), persistent=False)
-        self.register_buffer("odds", torch.zeros(self.members, dtype=torch.long), persistent=False)
-        stacked: dict[int, nn.Parameter] = {}
-        for name, p in self.one.named_parameters():
-            every = torch.stack([model.get_parameter(name).detach() for model in models])
-            stacked[id(p)] = nn.Parameter(every, requires_grad=p.requires_grad)
-        for module in self.one.modules():
+        self.n_models, self.stacked = len(models), copy.deepcopy(models[0])
+        self.template = (copy.deepcopy(models[0]),)  # in a tuple: its weights are no parameters of this module
+        self.register_buffer("finite", torch.ones(self.n_models, dtype=torch.bool), persistent=False)
+        self.register_buffer("n_skipped", torch.zeros(self.n_models, dtype=torch.long), persistent=False)
+        parameters: dict[int, nn.Parameter] = {}
+        for name, p in self.stacked.named_parameters():
+            weights = torch.stack([model.get_parameter(name).detach() for model in models])
+            parameters[id(p)] = nn.Parameter(weights, requires_grad=p.requires_grad)
+        for module in self.stacked.modules():
             for name, p in list(module.named_parameters(recurse=False, remove_duplicate=False)):
-                setattr(module, name, stacked[id(p)])
+                setattr(module, name, parameters[id(p)])
 
-    def alone(self, n: int) -> nn.Module:
-        """One member as a model of its own, until the next is asked for."""
-        (model,) = self.plain
-        model.to(next(self.one.parameters()).device).train(self.training)
-        mine = dict(self.one.named_parameters())
+    def member(self, n: int) -> nn.Module:
+        """Model n. All calls return the same module, so it is valid until the next call."""
+        (model,) = self.template
+        model.to(next(self.stacked.parameters()).device).train(self.training)
+        weights = dict(self.stacked.named_parameters())
         with torch.no_grad():
             for name, p in model.named_parameters():
-                p.copy_(mine[name][n])
-        torch.clear_autocast_cache()  # in a lower precision the member before would answer once more
+                p.copy_(weights[name][n])
+        torch.clear_autocast_cache()  # the cache holds the low-precision weights of the previous member
         return model
 
-    def each(self, ask: Ask, given: Mapping[str, Tensor], start: int = 0, stop: int | None = None) -> Any:
-        """What `ask(model, **given)` says for some members, each with its own weights and its own slice of the rest."""
-        question = _Question(self.one, ask)
-        weights = {f"one.{name}": p[start:stop] for name, p in self.one.named_parameters()}
+    def vmap(
+        self, function: ModelFunction, tensors: Mapping[str, Tensor], start: int = 0, stop: int | None = None
+    ) -> Any:
+        """function(model, **tensors) for the models start to stop, each with its slice of the tensors."""
+        wrapper = _FunctionModule(self.stacked, function)
+        weights = {f"stacked.{name}": p[start:stop] for name, p in self.stacked.named_parameters()}
 
-        def one(mine: dict[str, Tensor], told: dict[str, Tensor]) -> Any:
-            return torch.func.functional_call(question, mine, (told,))
+        def call(model_weights: dict[str, Tensor], inputs: dict[str, Tensor]) -> Any:
+            return torch.func.functional_call(wrapper, model_weights, (inputs,))
 
-        return torch.func.vmap(one, randomness="different")(weights, dict(given))
+        return torch.func.vmap(call, randomness="different")(weights, dict(tensors))
 
 
-class _Question(nn.Module):
-    """A question to a model as a module: the weights are a member's wherever the question comes to use them."""
+class _FunctionModule(nn.Module):
+    """A function of a model as a module: functional_call replaces the weights inside the function."""
 
-    def __init__(self, one: nn.Module, ask: Ask) -> None:
+    def __init__(self, stacked: nn.Module, function: ModelFunction) -> None:
         super().__init__()
-        self.one, self.ask = one, ask
+        self.stacked, self.function = stacked, function
 
-    def forward(self, told: dict[str, Tensor]) -> Any:
-        return self.ask(self.one, **told)
+    def forward(self, inputs: dict[str, Tensor]) -> Any:
+        return self.function(self.stacked, **inputs)
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemberBatch(Batch):
-    """A batch for each member. Its rows are the members: a micro-batch is some of them."""
+class StackedBatch(Batch):
+    """One batch per model. Its rows are the models: a micro-batch has some of the models."""
 
-    like: Batch  # one of them, for all that is no tensor
-    given: dict[str, Tensor]  # the tensors of each: M ...
-    counts: Tensor  # M: how much each is asked
-
-    @property
-    def count(self) -> int:
-        return 1  # the loss of each is a mean already
+    template: Batch  # one of the batches, for everything but the tensors
+    stacked: dict[str, Tensor]  # M ...
+    counts: Tensor  # M: number of targets of each batch
 
     @property
-    def steady(self) -> bool:
-        return self.like.steady
+    def n_targets(self) -> int:
+        return 1  # the loss of each model is a mean already
 
     @property
-    def size(self) -> int:
-        return self.like.size * len(self.tokens)
+    def static_shape(self) -> bool:
+        return self.template.static_shape
+
+    @property
+    def n_tokens(self) -> int:
+        return self.template.n_tokens * len(self.tokens)
 
     def tensors(self) -> dict[str, Tensor]:
-        return {**self.given, "counts": self.counts}
+        return {**self.stacked, "counts": self.counts}
 
-    def _each(self, change: Any) -> "MemberBatch":
-        return members({name: change(x) for name, x in self.given.items()}, self.like, change(self.counts))
-
-
-def members(given: dict[str, Tensor], like: Batch, counts: Tensor) -> MemberBatch:
-    return MemberBatch(given["tokens"], given["targets"], like=like, given=given, counts=counts)
+    def _each(self, change: Any) -> "StackedBatch":
+        return build_batch({name: change(x) for name, x in self.stacked.items()}, self.template, change(self.counts))
 
 
-def stacked(some: Sequence[Batch]) -> MemberBatch:
-    """The batches of all members as one."""
-    parts = [batch.tensors() for batch in some]
+def build_batch(tensors: dict[str, Tensor], template: Batch, counts: Tensor) -> StackedBatch:
+    return StackedBatch(tensors["tokens"], tensors["targets"], template=template, stacked=tensors, counts=counts)
+
+
+def stack_batches(batches: Sequence[Batch]) -> StackedBatch:
+    """The batches of all models as one."""
+    parts = [batch.tensors() for batch in batches]
     shapes = [{name: x.shape for name, x in part.items()} for part in parts]
     if any(shape != shapes[0] for shape in shapes):
-        raise BadSetting(SHAPES)
-    given = {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
-    return members(given, some[0], torch.tensor([batch.count for batch in some], device=given["tokens"].device))
+        raise BadSetting(SHAPE_ERROR)
+    tensors = {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
+    counts = torch.tensor([batch.n_targets for batch in batches], device=tensors["tokens"].device)
+    return build_batch(tensors, batches[0], counts)
 
 
-class Several(Stateless):
-    """The tasks of all members as one."""
+class StackedTask(BoundTask):
+    """The tasks of all models as one."""
 
-    def __init__(self, tasks: Sequence[Learning]) -> None:
+    def __init__(self, tasks: Sequence[BoundTask]) -> None:
         self.tasks, first = tasks, tasks[0]
-        self.steps, self.splits, self.tokens = first.steps, first.splits, first.tokens * len(tasks)
-        self.data = getattr(first, "data", None)
-        self._epoch: tuple[int, MemberBatch | None] = (-1, None)
-        if not getattr(first, "one_shape", True):
-            raise BadSetting(SHAPES)
+        self.steps, self.splits, self.tokens_per_batch = first.steps, first.splits, first.tokens_per_batch * len(tasks)
+        self.data = first.data
+        self._epoch: tuple[int, StackedBatch | None] = (-1, None)
+        if not first.fixed_shapes:
+            raise BadSetting(SHAPE_ERROR)
         if any(task.steps != self.steps for task in tasks):
             raise BadSetting("train.seeds: the seeds have epochs of different lengths; train them one by one")
 
-    def made_on(self, device: torch.device) -> None:
+    def sample_on(self, device: torch.device) -> None:
         for task in self.tasks:
-            if hasattr(task, "made_on"):
-                task.made_on(device)
+            task.sample_on(device)
 
-    def batch(self, epoch: int, step: int) -> MemberBatch:
-        first: Any = self.tasks[0]
-        if not hasattr(first, "epoch"):
-            return stacked([task.batch(epoch, step) for task in self.tasks])
-        if self._epoch[0] != epoch:  # where an epoch is drawn at once, its steps are parts of it
-            self._epoch = epoch, stacked([task.epoch(epoch) for task in self.tasks])  # type: ignore[attr-defined]
-        whole: Any = self._epoch[1]
-        rows = len(whole.tokens[0]) // self.steps
-        some = {name: x[:, step * rows : (step + 1) * rows] for name, x in whole.given.items()}
-        return members(some, whole.like, whole.counts // self.steps)
+    def batch(self, epoch: int, step: int) -> StackedBatch:
+        if self._epoch[0] != epoch:
+            batches = [x for task in self.tasks if (x := task.epoch_batch(epoch)) is not None]
+            self._epoch = epoch, stack_batches(batches) if batches else None
+        batch = self._epoch[1]
+        if batch is None:
+            return stack_batches([task.batch(epoch, step) for task in self.tasks])
+        rows = len(batch.tokens[0]) // self.steps  # the tasks draw an epoch at once: a step is a slice
+        tensors = {name: x[:, step * rows : (step + 1) * rows] for name, x in batch.stacked.items()}
+        return build_batch(tensors, batch.template, batch.counts // self.steps)
 
-    def loss(self, model: Together, batch: Any, start: int = 0) -> Loss:
-        """The sum of the members' mean losses. One that is not finite counts nothing, so that the others go on: its
-        gradient is none, and `clip` leaves it out.
-        """
+    def loss(self, model: StackedModels, batch: Any, start: int = 0) -> Loss:
+        """Sum of the models' mean losses. A non-finite loss is excluded: `clip_gradients` zeroes its gradient, and the
+        other models continue."""
 
-        def ask(one: nn.Module, **given: Tensor) -> Tensor:
-            mine: Any = given
-            return self.tasks[0].loss(one, replace(batch.like, **mine)).total
+        def model_loss(member: nn.Module, **tensors: Tensor) -> Tensor:
+            fields: Any = tensors
+            return self.tasks[0].loss(member, replace(batch.template, **fields)).total
 
-        mean: Tensor = model.each(ask, batch.given, start, start + len(batch.tokens)) / batch.counts
+        mean: Tensor = model.vmap(model_loss, batch.stacked, start, start + len(batch.tokens)) / batch.counts
         finite = mean.isfinite()
         total = (mean * torch.where(finite, 1.0, torch.nan)).sum()
-        return Loss(total, told=torch.where(finite, mean, 0.0).sum().detach())
+        return Loss(total, reported=torch.where(finite, mean, 0.0).sum().detach())
 
-    # --- judge --------------------------------------------------------------------------------------------------------
+    # --- evaluation ---------------------------------------------------------------------------------------------------
 
-    def evaluate(self, model: Together, split: str, *, quick: bool = False) -> Score:
-        """The mean over the members that are sound; the metrics of each are the parts."""
+    def evaluate(self, model: StackedModels, split: str, *, quick: bool = False) -> Score:
+        """Mean over the models with a finite loss; the metrics of each model are the parts."""
         scores = self.scores(model, split, quick=quick)
-        some = sound(scores)
-        mean = {name: fmean(score.metrics[name] for score in some) for name in scores[0].metrics}
+        finite = finite_scores(scores)
+        mean = {name: fmean(score.metrics[name] for score in finite) for name in scores[0].metrics}
         parts = {f"seed {n}": score.metrics for n, score in enumerate(scores)}
-        return Score(mean, {**scores[0].protocol, "seeds": len(scores)}, parts, by=scores[0].by)
+        return Score(mean, {**scores[0].protocol, "seeds": len(scores)}, parts, primary_metric=scores[0].primary_metric)
 
-    def scores(self, model: Together, split: str, *, quick: bool = False) -> list[Score]:
-        """How good each member is; all at once where the task's outputs can be judged apart from the model."""
-        first: Any = self.tasks[0]
-        if not hasattr(first, "outputs_of"):
-            return [task.evaluate(model.alone(n), split, quick=quick) for n, task in enumerate(self.tasks)]
-        was = model.training
-        model.eval()
-        with torch.no_grad():
-            found = model.each(lambda one: first.outputs_of(one, split, quick=quick), {})
-        model.train(was)
-        return [first.judged_of(y, split, quick=quick) for y in found.cpu()]
+    def scores(self, model: StackedModels, split: str, *, quick: bool = False) -> list[Score]:
+        """Score of each model; in one vmapped call where the task can score outputs without the model."""
+        first = self.tasks[0]
+        if not isinstance(first, OutputScoredTask):
+            return [task.evaluate(model.member(n), split, quick=quick) for n, task in enumerate(self.tasks)]
+        with evaluating(model), torch.no_grad():
+            outputs = model.vmap(lambda member: first.split_outputs(member, split, quick=quick), {})
+        return [first.score_outputs(y, split, quick=quick) for y in outputs.cpu()]
 
     def baselines(self, split: str) -> dict[str, dict[str, float]]:
         return self.tasks[0].baselines(split)
 
 
-def sound(scores: Sequence[Score]) -> Sequence[Score]:
-    """Those whose loss is a number; all, where there is none."""
+def finite_scores(scores: Sequence[Score]) -> Sequence[Score]:
+    """Scores with a finite loss; all scores if there is none."""
     return [score for score in scores if math.isfinite(score.metrics["loss"])] or scores
 
 
-class Courses(Course):
-    """The course of each member. All are trained to the end: one whose patience ended keeps the weights it had then."""
+class StackedValidationState(ValidationState):
+    """Validation state of each model. All models train to the end; one that stops early keeps its best weights."""
 
-    def __init__(self, each: Sequence[Course]) -> None:
+    def __init__(self, members: Sequence[ValidationState]) -> None:
         super().__init__()
-        self.each = each
+        self.members = members
 
-    def over(self, train: Any) -> bool:
-        return all(course.over(train) for course in self.each)
+    def stops_early(self, train: Any) -> bool:
+        return all(member.stops_early(train) for member in self.members)
 
     @property
-    def kept(self) -> str:
+    def best_weights_name(self) -> str:
         return "the best weights of each seed"
 
-    def facts(self) -> dict[str, Any]:
-        return {"each": [course.facts() for course in self.each], "skipped": self.skipped}
+    def to_dict(self) -> dict[str, Any]:
+        return {"members": [member.to_dict() for member in self.members], "skipped": self.skipped}
 
 
-class ManyTrainer(Trainer):
-    """The same loop; which weights are the best is found for each member."""
+class StackedTrainer(Trainer):
+    """Trainer of stacked models; the best weights are selected per model."""
 
     model: Any
     task: Any
-    course: Courses
+    validation: StackedValidationState
 
-    def new_course(self, facts: Mapping[str, Any] | None = None) -> Courses:
+    def new_validation_state(self, saved: Mapping[str, Any] | None = None) -> StackedValidationState:
         if self.train.schedule == "plateau":
-            raise BadSetting("train.seeds: plateau has one rate for all members; take another train.schedule")
+            raise BadSetting("train.seeds: plateau has one learning rate for all seeds; use another train.schedule")
         if self.train.early_stopping_patience is not None and not self.train.keep_best:
             why = "a seed that stops early keeps its best weights"
-            raise BadSetting(f"train.seeds: {why}; leave train.keep_best=false out, or train.early_stopping_patience")
-        each = facts["each"] if facts else [{}] * len(self.task.tasks)
-        found = Courses([Course.of(its) if its else Course() for its in each])
-        found.skipped = facts["skipped"] if facts else 0
-        self.model.odds.copy_(torch.tensor([course.skipped for course in found.each]))
-        return found
+            raise BadSetting(f"train.seeds: {why}; remove train.keep_best=false or train.early_stopping_patience")
+        states = saved["members"] if saved else [{}] * len(self.task.tasks)
+        members = [ValidationState.from_dict(state) if state else ValidationState() for state in states]
+        validation = StackedValidationState(members)
+        validation.skipped = saved["skipped"] if saved else 0
+        self.model.n_skipped.copy_(torch.tensor([member.skipped for member in members]))
+        return validation
 
     def _read(self) -> None:
-        """The mean loss of the members that were updated; those that were not are told once."""
+        """Mean loss of the updated models; notify once about each model with a non-finite loss or gradient."""
         super()._read()
-        self.last["loss"] /= max(1, int(self.model.sound.sum()))
-        before = sum(course.skipped > 0 for course in self.course.each)
-        for course, odd in zip(self.course.each, self.model.odds.tolist(), strict=True):
-            course.skipped = odd
-        broken = [str(self.train.seed + n) for n, course in enumerate(self.course.each) if course.skipped]
-        if len(broken) > before:
-            what = f"the loss or the gradient of {len(broken)} of {self.model.members} seeds was not finite"
-            self.listen("notice", text=f"step {self.step}: {what}, so they were not updated: {', '.join(broken)}")
+        self.last_read["loss"] /= max(1, int(self.model.finite.sum()))
+        members = self.validation.members
+        before = sum(member.skipped > 0 for member in members)
+        for member, n_skipped in zip(members, self.model.n_skipped.tolist(), strict=True):
+            member.skipped = n_skipped
+        seeds = [str(self.train.seed + n) for n, member in enumerate(members) if member.skipped]
+        if len(seeds) > before:
+            problem = f"the loss or the gradient of {len(seeds)} of {self.model.n_models} seeds is not finite"
+            self.listen("notice", text=f"step {self.step}: {problem}; their updates are skipped: {', '.join(seeds)}")
 
-    def _judge(self) -> dict[str, Any]:
-        """The mean, and beside it what was seen of each member."""
-        return super()._judge() | {"seeds": self.seen}
+    def _validate(self) -> dict[str, Any]:
+        """The mean metrics, and the metrics of each model."""
+        return super()._validate() | {"seeds": self.seed_metrics}
 
-    def note(self, seen: Score, kept: dict[str, Tensor]) -> None:
-        """Of each member that is better than ever, keep these weights."""
-        courses = self.course.each
-        names = {"loss": "valid", seen.by: "valid" if seen.by == "loss" else seen.by}
-        self.seen = [{names[name]: metrics[name] for name in names} for metrics in seen.parts.values()]
-        better = [
-            not course.over(self.train) and course.note(rank(metrics, seen.by), self.step, self.train)
-            for course, metrics in zip(courses, seen.parts.values(), strict=True)
+    def record_validation(self, score: Score, weights: dict[str, Tensor]) -> None:
+        """Keep the weights of each model with its best score so far."""
+        names = {
+            "loss": "valid",
+            score.primary_metric: "valid" if score.primary_metric == "loss" else score.primary_metric,
+        }
+        self.seed_metrics = [{names[name]: metrics[name] for name in names} for metrics in score.parts.values()]
+        improved = [
+            not member.stops_early(self.train)
+            and member.record(selection_score(metrics, score.primary_metric), self.step, self.train)
+            for member, metrics in zip(self.validation.members, score.parts.values(), strict=True)
         ]
         if not self.train.keep_best:
             return
-        chosen, stacked = torch.tensor(better), {name for name, _ in self.model.named_parameters()}
-        for name, new in kept.items():
+        chosen, stacked_names = torch.tensor(improved), {name for name, _ in self.model.named_parameters()}
+        for name, new in weights.items():
             old = self.best_weights.get(name, new)
-            rows = chosen.to(new.device).view(-1, *[1] * (new.dim() - 1)) if name in stacked else True
+            rows = chosen.to(new.device).view(-1, *[1] * (new.dim() - 1)) if name in stacked_names else True
             self.best_weights[name] = torch.where(torch.as_tensor(rows, device=new.device), new, old)

@@ -1,7 +1,7 @@
-"""One update from one batch: gradients in micro-batches that add up to the whole batch's, clipping, the rule.
+"""One update from one batch: gradients accumulated over micro-batches, clipping, optimizer step.
 
-On a GPU nothing is read back in a step, and from the fourth on the whole of it is played from a recording. A number
-that is not finite is then noted on the device, which leaves the weights as they are until somebody reads.
+On a GPU a step reads nothing back from the device, and after the warm-up it is replayed from a CUDA graph. A non-finite
+loss or gradient is then recorded on the device, which skips the update until the host reads the values.
 """
 
 import math
@@ -17,191 +17,192 @@ from harken import machine
 from harken.data.batch import Batch
 from harken.errors import HarkenError
 from harken.events import Listener
-from harken.tasks import Learning
+from harken.tasks import BoundTask
 
-from .cuda_graph import WARM, Recording
-from .optimizers import clip, optimizer
-from .parallel import Ranks, whole
+from .cuda_graph import WARMUP_STEPS, CapturedUpdate
+from .optimizers import build_optimizer, clip_gradients
+from .parallel import Ranks, full_tensor
 from .settings import Train
 
 
-class Step:
-    """A model, its task and its rule."""
+class UpdateStep:
+    """A model, its task and its optimizer."""
 
     def __init__(
-        self, model: nn.Module, task: Learning, train: Train, *, listen: Listener, ranks: Ranks | None = None
+        self, model: nn.Module, task: BoundTask, train: Train, *, listen: Listener, ranks: Ranks | None = None
     ) -> None:
         self.task, self.train, self.listen, self.ranks = task, train, listen, ranks or Ranks()
         self.device = machine.pick_device(train.device)
         self.precision = machine.pick_precision(train.precision, self.device)
-        if hasattr(task, "made_on"):  # its examples are not read but drawn: where they are learned from
-            task.made_on(self.device)
-        self.model = self.ranks.spread(model.to(self.device))
-        self.call = self._compiled()
-        self.micro = train.micro_batch
-        able = train.optimizer in ("adamw", "adam", "muon") or (train.optimizer == "sgd" and not train.momentum)
-        self.lazy = self.device.type == "cuda" and able and not self.ranks.sharded
-        self.begin()
+        task.sample_on(self.device)
+        self.model = self.ranks.distribute(model.to(self.device))
+        self.forward_model = self._compile()
+        self.micro_batch = train.micro_batch
+        skips_on_device = train.optimizer in ("adamw", "muon") or (train.optimizer == "sgd" and not train.momentum)
+        self.deferred = self.device.type == "cuda" and skips_on_device and not self.ranks.sharded
+        self.reset()
 
-    def begin(self) -> None:
-        """Forget all updates that were made."""
-        self.optimizer = optimizer(self.model, self.train)
-        self.recording: Recording | None = None
-        self.plain = 0  # updates made without a recording
-        self.side = torch.cuda.Stream(self.device) if self.lazy else None
-        self.count, self.parts = 1, dict[str, float]()
-        self.asked = torch.ones((), device=self.device)  # the same count, where a recording finds it
-        self.total = self.norm = torch.zeros((), device=self.device)
-        self.odd = torch.zeros((), device=self.device)  # 1: a number was not finite, nothing is updated
-        self.odds = torch.zeros((), dtype=torch.long, device=self.device)
-        if self.lazy:
-            setattr(self.optimizer, "found_inf", self.odd)  # noqa: B010  PyTorch reads it, but does not declare it
+    def reset(self) -> None:
+        """Discard the optimizer state and the captured graph."""
+        self.optimizer = build_optimizer(self.model, self.train)
+        self.captured: CapturedUpdate | None = None
+        self.n_eager = 0  # updates without a graph
+        self.stream = torch.cuda.Stream(self.device) if self.deferred else None
+        self.n_targets, self.parts = 1, dict[str, float]()
+        self.n_targets_tensor = torch.ones((), device=self.device)  # the same number, for a captured graph
+        self.loss_sum = self.grad_norm = torch.zeros((), device=self.device)
+        self.skip = torch.zeros((), device=self.device)  # 1: non-finite, the optimizer does not update
+        self.n_skipped = torch.zeros((), dtype=torch.long, device=self.device)
+        if self.deferred:
+            setattr(self.optimizer, "found_inf", self.skip)  # noqa: B010  PyTorch reads it, but does not declare it
             for group in self.optimizer.param_groups:
                 group["lr"] = torch.zeros((), device=self.device)
 
-    def _compiled(self) -> nn.Module:
-        """The model as it is called in a step: compiled where that pays, plain where it cannot be."""
-        wanted, able = self.train.compile, getattr(self.model, "compiles", True) and not self.ranks.sharded
-        able = able and getattr(self.task, "one_shape", True)  # each shape would be compiled anew
-        # on a CPU it does not pay, and a compiler that tries out its kernels does not repeat itself bit for bit
-        plain = wanted == "auto" and (self.device.type == "cpu" or self.train.deterministic)
-        if wanted == "no" or plain or not able:
+    def _compile(self) -> nn.Module:
+        """The model for the forward pass: compiled where that is faster, else eager."""
+        mode, can_compile = self.train.compile, getattr(self.model, "compiles", True) and not self.ranks.sharded
+        can_compile = can_compile and self.task.fixed_shapes  # each new shape compiles again
+        # on a CPU it is no faster, and a compiler that benchmarks its kernels is not bitwise repeatable
+        eager = mode == "auto" and (self.device.type == "cpu" or self.train.deterministic)
+        if mode == "no" or eager or not can_compile:
             return self.model
-        if reason := machine.can_compile(self.device):
+        if reason := machine.compile_problem(self.device):
             self.listen("notice", text=f"not compiled: {reason}")
             return self.model
-        return Compiled(self.model, self.listen)
+        return CompiledModel(self.model, self.listen)
 
-    def numbers(self) -> Any:
-        """Where matrix products are computed in the run's precision."""
+    def autocast(self) -> Any:
+        """Context that computes matrix products in the precision of the run."""
         return nullcontext() if self.precision == torch.float32 else torch.autocast(self.device.type, self.precision)
 
     # --- an update ----------------------------------------------------------------------------------------------------
 
     def __call__(self, batch: Batch, lr: float) -> None:
-        """Update the weights. What came of it is told by `read`."""
+        """Update the weights; `read` returns loss and gradient norm."""
         for group in self.optimizer.param_groups:
-            own = lr * group.get("share", 1.0)  # of its layer
-            group["lr"] = group["lr"].fill_(own) if self.lazy else own
-        self.count, mine = batch.count, self.ranks.rows(batch)
-        self.asked.fill_(self.count)
+            scaled = lr * group.get("lr_scale", 1.0)
+            group["lr"] = group["lr"].fill_(scaled) if self.deferred else scaled
+        self.n_targets, rows = batch.n_targets, self.ranks.local_rows(batch)
+        self.n_targets_tensor.fill_(self.n_targets)
         before = {name: t.clone() for name, t in self.task.state().items()}
         while True:
             try:
-                return self._aside(mine)
+                return self._on_stream(rows)
             except torch.OutOfMemoryError:
                 self.task.load_state(before)
-                self._halve(len(mine.tokens))
+                self._halve_micro_batch(len(rows.tokens))
 
-    def _aside(self, batch: Batch) -> None:
-        """On a GPU, the update on a stream of its own: what was begun on the main one cannot be recorded."""
-        if self.side is None:
-            return self._make(batch)
-        self.side.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(self.side):
-            self._make(batch)
-        torch.cuda.current_stream(self.device).wait_stream(self.side)
+    def _on_stream(self, batch: Batch) -> None:
+        """Run the update on a side stream on a GPU: work of the default stream cannot be captured."""
+        if self.stream is None:
+            return self._eager_or_replay(batch)
+        self.stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self.stream):
+            self._eager_or_replay(batch)
+        torch.cuda.current_stream(self.device).wait_stream(self.stream)
 
-    def _make(self, batch: Batch) -> None:
-        if self.recording is not None and self.recording.fits(batch):
-            self.total, self.norm = self.recording.play(batch)
+    def _eager_or_replay(self, batch: Batch) -> None:
+        if self.captured is not None and self.captured.matches(batch):
+            self.loss_sum, self.grad_norm = self.captured.replay(batch)
             return
-        here = batch.to(self.device)
-        if self._settled(batch):
-            self.recording = Recording(here, self._whole)
-            self.total, self.norm = self.recording.play(batch)
+        on_device = batch.to(self.device)
+        if self._can_capture(batch):
+            self.captured = CapturedUpdate(on_device, self._update)
+            self.loss_sum, self.grad_norm = self.captured.replay(batch)
             return
-        self.total, self.norm = self._whole(here)
-        self.plain += 1
+        self.loss_sum, self.grad_norm = self._update(on_device)
+        self.n_eager += 1
 
-    def _settled(self, batch: Batch) -> bool:
-        """Whether from now on every step is the same work."""
-        free = self.lazy and self.train.compile != "no" and not self.train.deterministic and not self.task.state()
-        return free and self.ranks.world == 1 and self.recording is None and self.plain >= WARM and batch.steady
+    def _can_capture(self, batch: Batch) -> bool:
+        """Whether every later step launches the same kernels."""
+        allowed = self.deferred and self.train.compile != "no" and not self.train.deterministic
+        warm = self.captured is None and self.n_eager >= WARMUP_STEPS
+        return allowed and not self.task.state() and self.ranks.world_size == 1 and warm and batch.static_shape
 
-    def _whole(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _update(self, batch: Batch) -> tuple[Tensor, Tensor]:
         self.optimizer.zero_grad()
-        total = self.ranks.sum(self._gradients(batch))
-        self.ranks.add_up(self.model)
-        norm = whole(clip(self.model, self.train.grad_clip))
-        if self.lazy:
-            self._note(total, norm)
+        loss_sum = self.ranks.all_sum(self._backward(batch))
+        self.ranks.reduce_gradients(self.model)
+        grad_norm = full_tensor(clip_gradients(self.model, self.train.grad_clip))
+        if self.deferred:
+            self._mark_skipped(loss_sum, grad_norm)
             self.optimizer.step()
-        elif math.isfinite(float(total)) and math.isfinite(float(norm)):
+        elif math.isfinite(float(loss_sum)) and math.isfinite(float(grad_norm)):
             self.optimizer.step()
         else:
-            self.odds += 1
-        return total, norm
+            self.n_skipped += 1
+        return loss_sum, grad_norm
 
-    def _note(self, total: Tensor, norm: Tensor) -> None:
-        """Note on the device whether this update counts. After an odd one none does, unless odd ones are skipped."""
-        odd = ~(total.isfinite() & norm.isfinite())
-        held = odd if self.train.on_nan == "skip" else odd | (self.odd > 0)
-        self.odd.copy_(held)
-        self.odds += held
+    def _mark_skipped(self, loss_sum: Tensor, grad_norm: Tensor) -> None:
+        """Mark a non-finite update on the device. With on_nan=stop all later updates are skipped as well."""
+        non_finite = ~(loss_sum.isfinite() & grad_norm.isfinite())
+        skip = non_finite if self.train.on_nan == "skip" else non_finite | (self.skip > 0)
+        self.skip.copy_(skip)
+        self.n_skipped += skip
 
-    def _gradients(self, batch: Batch) -> Tensor:
-        rows = len(batch.tokens)
-        size, above, total = self.micro or rows, self.ranks.rank * rows, torch.zeros((), device=self.device)
+    def _backward(self, batch: Batch) -> Tensor:
+        """Accumulate the gradients of all micro-batches; return the summed loss."""
+        n_rows = len(batch.tokens)
+        size, offset = self.micro_batch or n_rows, self.ranks.rank * n_rows
+        total = torch.zeros((), device=self.device)
         parts: dict[str, list[Any]] = {}
-        for start in range(0, rows, size):
-            self.ranks.adding(self.model, last=start + size >= rows)
-            with self.numbers():
-                loss = self.task.loss(self.call, batch.rows(start, start + size), above + start)
-            (loss.total / self.asked).backward()  # over the whole batch's targets: ragged micro-batches weigh rightly
-            total += loss.total.detach() if loss.told is None else loss.told
-            for name, (sum_, n) in loss.parts.items():
-                seen = parts.setdefault(name, [0.0, 0])
-                parts[name] = [seen[0] + float(sum_), seen[1] + n]
-        sums = self.ranks.sum(torch.tensor([*parts.values()], dtype=torch.float64)).tolist() if parts else []
-        self.parts = {name: sum_ / n for name, (sum_, n) in zip(parts, sums, strict=True) if n}
+        for start in range(0, n_rows, size):
+            self.ranks.before_backward(self.model, last=start + size >= n_rows)
+            with self.autocast():
+                loss = self.task.loss(self.forward_model, batch.slice_rows(start, start + size), offset + start)
+            (loss.total / self.n_targets_tensor).backward()  # all targets of the batch: micro-batches may be ragged
+            total += loss.total.detach() if loss.reported is None else loss.reported
+            for name, (loss_sum, n) in loss.parts.items():
+                previous = parts.setdefault(name, [0.0, 0])
+                parts[name] = [previous[0] + float(loss_sum), previous[1] + n]
+        sums = self.ranks.all_sum(torch.tensor([*parts.values()], dtype=torch.float64)).tolist() if parts else []
+        self.parts = {name: loss_sum / n for name, (loss_sum, n) in zip(parts, sums, strict=True) if n}
         return total
 
-    def _halve(self, rows: int) -> None:
-        """The device's memory was too small: half as many rows at a time, the same update."""
-        size = min(self.micro or rows, rows)
+    def _halve_micro_batch(self, n_rows: int) -> None:
+        """Halve the micro-batch after running out of memory; the update stays the same."""
+        size = min(self.micro_batch or n_rows, n_rows)
         self.optimizer.zero_grad()
-        self.recording, self.plain = None, 0
+        self.captured, self.n_eager = None, 0
         torch.cuda.empty_cache()
         if size == 1:
-            raise HarkenError("out of memory with one row at a time; take a smaller model.context or a smaller model")
-        self.micro = math.ceil(size / 2)
-        if self.ranks.world > 1:  # the others are in the middle of the same update and cannot begin it anew
-            raise HarkenError(
-                f"out of memory with {size} rows at a time; train again with train.micro_batch={self.micro}"
-            )
-        text = f"out of memory: {self.micro} of {rows} rows at a time from now on; the updates stay the same"
+            raise HarkenError("out of memory with micro-batches of one row; use a smaller model.context or model")
+        self.micro_batch = math.ceil(size / 2)
+        if self.ranks.world_size > 1:  # the other ranks are inside the same update and cannot restart it
+            fix = f"train again with train.micro_batch={self.micro_batch}"
+            raise HarkenError(f"out of memory with micro-batches of {size} rows; {fix}")
+        text = f"out of memory: micro-batches of {self.micro_batch} of {n_rows} rows from now on; same updates"
         self.listen("notice", text=text)
 
-    # --- what came of it ----------------------------------------------------------------------------------------------
+    # --- the values of an update --------------------------------------------------------------------------------------
 
     def read(self) -> tuple[float, float, int]:
-        """The last update's loss and gradient's length, and how many updates before and with it were left out."""
-        return float(self.total) / self.count, float(self.norm), int(self.odds)
+        """Loss and gradient norm of the last update, and the number of skipped updates so far."""
+        return float(self.loss_sum) / self.n_targets, float(self.grad_norm), int(self.n_skipped)
 
 
-class Compiled(nn.Module):
-    """A model whose forward is compiled; everything else is the model's own."""
+class CompiledModel(nn.Module):
+    """A model with a compiled forward pass; all other attributes are those of the model."""
 
     def __init__(self, model: nn.Module, listen: Listener) -> None:
         super().__init__()
         self.model, self.listen = model, listen
-        self.fast: Callable[..., Any] = torch.compile(model, dynamic=False)
-        self.proven = False
+        self.compiled: Callable[..., Any] = torch.compile(model, dynamic=False)
+        self.verified = False
 
-    def forward(self, *given: Any, **named: Any) -> Any:
-        if self.proven:
-            return self.fast(*given, **named)
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if self.verified:
+            return self.compiled(*args, **kwargs)
         try:
-            with warnings.catch_warnings():  # float32 is meant where scores are; and what a compiler tells itself
+            with warnings.catch_warnings():  # float32 scores are intended; the softmax note is for compiler developers
                 warnings.filterwarnings("ignore", r"TensorFloat32 tensor cores|\s*Online softmax", UserWarning)
-                h = self.fast(*given, **named)
+                h = self.compiled(*args, **kwargs)
         except torch.OutOfMemoryError:
             raise
-        except Exception as error:  # compilers fail in their own ways; the plain model says whether it was their fault
-            self.fast, h = self.model, self.model(*given, **named)
+        except Exception as error:  # any compiler error; an error of the model itself is raised again here
+            self.compiled, h = self.model, self.model(*args, **kwargs)
             self.listen("notice", text=f"not compiled, so slower: {type(error).__name__}")
-        self.proven = True
+        self.verified = True
         return h
 
     def __getattr__(self, name: str) -> Any:

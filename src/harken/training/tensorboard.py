@@ -1,7 +1,7 @@
-"""The curves of a run for TensorBoard: its event files are drawn from log.jsonl alone, and nothing reads them again.
+"""TensorBoard event files of a run, written from the lines of log.jsonl. harken never reads them.
 
-TensorBoard's own writer (and with it PyTorch's) works in a thread, which meets a full disk with a traceback of its own;
-so the records are written here, with the log's lines.
+TensorBoard's own writer (and PyTorch's) runs in a thread and prints a traceback when the disk is full. The records are
+therefore written here, together with the lines of the log.
 """
 
 import shutil
@@ -13,14 +13,14 @@ from typing import Any
 
 from harken import run_folder
 from harken.errors import MissingExtra
-from harken.events import plain
+from harken.events import to_json_value
 
-PLACE = "tensorboard"  # in the run folder
-Draw = Callable[[Mapping[str, Any]], None]
+FOLDER = "tensorboard"  # in the run folder
+WriteEvent = Callable[[Mapping[str, Any]], None]
 
 
-def tensorboard() -> tuple[Any, Any, Any]:
-    """TensorBoard's event, its summary and its writer of records; what is missing is said."""
+def import_tensorboard() -> tuple[Any, Any, Any]:
+    """TensorBoard's Event, Summary and RecordWriter; raises MissingExtra if it is not installed."""
     try:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
@@ -31,31 +31,32 @@ def tensorboard() -> tuple[Any, Any, Any]:
 
 
 @contextmanager
-def curves(folder: Path | None) -> Iterator[Draw]:
-    """What draws a line of the log, after those that are there; without a folder it draws nothing.
+def event_writer(folder: Path | None) -> Iterator[WriteEvent]:
+    """A function that writes a log line as an event; without a folder it does nothing.
 
-    A run that goes on is drawn anew from its first line: the log has every step once, whatever a killed writer left.
+    A resumed run writes all events again from the log, which has every step once even after a crash.
     """
     if folder is None:
-        yield lambda facts: None
+        yield lambda line: None
         return
-    Event, Summary, RecordWriter = tensorboard()
-    shutil.rmtree(folder / PLACE, ignore_errors=True)
-    (folder / PLACE).mkdir(exist_ok=True)
-    with (folder / PLACE / f"events.out.tfevents.{time.time_ns()}").open("wb") as file:
+    Event, Summary, RecordWriter = import_tensorboard()
+    shutil.rmtree(folder / FOLDER, ignore_errors=True)
+    (folder / FOLDER).mkdir(exist_ok=True)
+    with (folder / FOLDER / f"events.out.tfevents.{time.time_ns()}").open("wb") as file:
         records = RecordWriter(file)
 
-        def write(**event: Any) -> None:
+        def write_record(**event: Any) -> None:
             records.write(Event(wall_time=time.time(), **event).SerializeToString())
             file.flush()
 
-        def draw(facts: Mapping[str, Any]) -> None:
-            numbers = {**facts, **{f"parts/{name}": loss for name, loss in facts.get("parts", {}).items()}}
-            told = {n: x for n, x in plain(numbers).items() if n not in ("step", "parts", "seeds") and x is not None}
-            shown = [Summary.Value(tag=n, simple_value=x) for n, x in told.items()]
-            write(step=facts["step"], summary=Summary(value=shown))
+        def write_event(line: Mapping[str, Any]) -> None:
+            values = {**line, **{f"parts/{name}": loss for name, loss in line.get("parts", {}).items()}}
+            skipped = ("step", "parts", "seeds")
+            scalars = {n: x for n, x in to_json_value(values).items() if n not in skipped and x is not None}
+            summaries = [Summary.Value(tag=n, simple_value=x) for n, x in scalars.items()]
+            write_record(step=line["step"], summary=Summary(value=summaries))
 
-        write(file_version="brain.Event:2")
+        write_record(file_version="brain.Event:2")
         for line in run_folder.read_log(folder):
-            draw(line)
-        yield draw
+            write_event(line)
+        yield write_event

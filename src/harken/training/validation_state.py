@@ -1,4 +1,4 @@
-"""What the looks at the valid split decide: which weights are kept, when the rate falls, when it is enough."""
+"""State of the validation passes: best weights so far, plateau schedule, early stopping."""
 
 import math
 from collections.abc import Mapping
@@ -9,36 +9,36 @@ from .settings import Train
 
 
 @dataclass
-class Course:
-    """The best loss until now and its step, how many looks ago that was, and what is left of the learning rate."""
+class ValidationState:
+    """Best validation score and its step, validation passes since then, and the learning-rate factor."""
 
     best: float = math.inf
     step: int = -1
-    waited: int = 0  # looks since the best
-    stood: int = 0  # looks since the best or since the rate last fell
-    left: float = 1.0
-    skipped: int = 0  # updates left out because a number was not finite
+    since_best: int = 0  # validation passes
+    since_change: int = 0  # validation passes since the best or since the last drop of the learning rate
+    lr_factor: float = 1.0
+    skipped: int = 0  # updates with a non-finite loss or gradient
 
-    def note(self, loss: float, step: int, train: Train) -> bool:
-        """Take in a look; whether it is the best yet."""
-        if loss < self.best:
-            self.best, self.step, self.waited, self.stood = loss, step, 0, 0
+    def record(self, score: float, step: int, train: Train) -> bool:
+        """Record a validation pass; return whether it is the best so far. Lower scores are better."""
+        if score < self.best:
+            self.best, self.step, self.since_best, self.since_change = score, step, 0, 0
             return True
-        self.waited, self.stood = self.waited + 1, self.stood + 1
-        if train.schedule == "plateau" and self.stood >= train.plateau_patience:
-            self.left, self.stood = self.left * train.plateau_factor, 0
+        self.since_best, self.since_change = self.since_best + 1, self.since_change + 1
+        if train.schedule == "plateau" and self.since_change >= train.plateau_patience:
+            self.lr_factor, self.since_change = self.lr_factor * train.plateau_factor, 0
         return False
 
-    def over(self, train: Train) -> bool:
-        return train.early_stopping_patience is not None and self.waited >= train.early_stopping_patience
+    def stops_early(self, train: Train) -> bool:
+        return train.early_stopping_patience is not None and self.since_best >= train.early_stopping_patience
 
     @property
-    def kept(self) -> str:
+    def best_weights_name(self) -> str:
         return f"the weights of step {self.step:,}"
 
-    def facts(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"best": None if math.isinf(self.best) else self.best}
 
     @classmethod
-    def of(cls, facts: Mapping[str, Any]) -> "Course":
-        return cls(**{**facts, "best": math.inf if facts["best"] is None else facts["best"]})
+    def from_dict(cls, saved: Mapping[str, Any]) -> "ValidationState":
+        return cls(**{**saved, "best": math.inf if saved["best"] is None else saved["best"]})

@@ -1,4 +1,4 @@
-"""Weights averaged over time: steadier than the last ones, and often better than any."""
+"""Averages of the weights over time: exponential moving average and mean of the last checkpoints."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -8,23 +8,23 @@ from torch import Tensor, nn
 
 from harken import run_folder
 
-from .checkpoint_state import of, under
+from .checkpoint_state import add_prefix, strip_prefix
 from .settings import Train
 
 Weights = dict[str, Tensor]
 
 
-class Average:
-    """No average: the weights as they are."""
+class WeightAverage:
+    """No average: the current weights are used."""
 
-    def step(self, model: nn.Module) -> None:
-        """After each update."""
+    def after_update(self, model: nn.Module) -> None:
+        """Hook after each update."""
 
-    def look(self, model: nn.Module) -> None:
-        """Before each look at the valid split."""
+    def before_validation(self, model: nn.Module) -> None:
+        """Hook before each validation pass."""
 
     def weights(self) -> Weights:
-        """The averaged weights; empty where there is no average yet."""
+        """The averaged weights; empty while there is no average."""
         return {}
 
     def state(self) -> Weights:
@@ -33,58 +33,59 @@ class Average:
     def load_state(self, saved: Mapping[str, Tensor]) -> None: ...
 
 
-class Moving(Average):
-    """a <- decay a + (1 - decay) w after each update; the first ones count for less, so that the start is forgotten."""
+class ExponentialMovingAverage(WeightAverage):
+    """a <- decay a + (1 - decay) w after each update; the decay is smaller in the first updates."""
 
     def __init__(self, decay: float) -> None:
-        self.decay, self.kept, self.n = decay, Weights(), torch.zeros((), dtype=torch.long)
+        self.decay, self.average, self.n_updates = decay, Weights(), torch.zeros((), dtype=torch.long)
 
     @torch.no_grad()
-    def step(self, model: nn.Module) -> None:
-        if not self.kept:
-            self.kept = {name: t.clone() for name, t in _averaged(model).items()}
-        now = dict(model.named_parameters()) | dict(model.named_buffers())
-        self.n += 1
-        decay = min(self.decay, float((1 + self.n) / (10 + self.n)))
-        torch._foreach_lerp_(list(self.kept.values()), [now[name] for name in self.kept], 1 - decay)
+    def after_update(self, model: nn.Module) -> None:
+        if not self.average:
+            self.average = {name: t.clone() for name, t in _floating_weights(model).items()}
+        current = dict(model.named_parameters()) | dict(model.named_buffers())
+        self.n_updates += 1
+        decay = min(self.decay, float((1 + self.n_updates) / (10 + self.n_updates)))
+        torch._foreach_lerp_(list(self.average.values()), [current[name] for name in self.average], 1 - decay)
 
     def weights(self) -> Weights:
-        return self.kept
+        return self.average
 
     def state(self) -> Weights:
-        return {**under("weights", self.kept), "n": self.n.clone()}
+        return {**add_prefix("weights", self.average), "n_updates": self.n_updates.clone()}
 
     def load_state(self, saved: Mapping[str, Tensor]) -> None:
-        self.kept, self.n = {name: t.clone() for name, t in of("weights", saved).items()}, saved["n"].clone()
+        self.average = {name: t.clone() for name, t in strip_prefix("weights", saved).items()}
+        self.n_updates = saved["n_updates"].clone()
 
 
-class Last(Average):
-    """The mean of the weights at the last k looks."""
+class LastCheckpointsAverage(WeightAverage):
+    """Mean of the weights at the last k validation passes."""
 
     def __init__(self, k: int) -> None:
-        self.kept: deque[Weights] = deque(maxlen=k)
+        self.checkpoints: deque[Weights] = deque(maxlen=k)
 
-    def look(self, model: nn.Module) -> None:
-        self.kept.append({name: t.clone() for name, t in _averaged(model).items()})
+    def before_validation(self, model: nn.Module) -> None:
+        self.checkpoints.append({name: t.clone() for name, t in _floating_weights(model).items()})
 
     def weights(self) -> Weights:
-        first = self.kept[0] if self.kept else {}
-        return {name: torch.stack([w[name] for w in self.kept]).mean(0) for name in first}
+        names = self.checkpoints[0] if self.checkpoints else {}
+        return {name: torch.stack([w[name] for w in self.checkpoints]).mean(0) for name in names}
 
     def state(self) -> Weights:
-        return {k: t for n, weights in enumerate(self.kept) for k, t in under(str(n), weights).items()}
+        return {k: t for n, weights in enumerate(self.checkpoints) for k, t in add_prefix(str(n), weights).items()}
 
     def load_state(self, saved: Mapping[str, Tensor]) -> None:
         numbers = sorted({int(name.partition(":")[0]) for name in saved})
-        self.kept.extend(of(str(n), saved) for n in numbers)
+        self.checkpoints.extend(strip_prefix(str(n), saved) for n in numbers)
 
 
-def _averaged(model: nn.Module) -> Weights:
-    """What can be averaged: a counter among the weights is taken as it is."""
+def _floating_weights(model: nn.Module) -> Weights:
+    """Weights that can be averaged, without integer buffers."""
     return {name: t for name, t in run_folder.weights(model).items() if t.is_floating_point()}
 
 
-def average(train: Train) -> Average:
+def build_weight_average(train: Train) -> WeightAverage:
     if train.average == "ema":
-        return Moving(train.ema_decay)
-    return Last(train.average_last) if train.average == "last" else Average()
+        return ExponentialMovingAverage(train.ema_decay)
+    return LastCheckpointsAverage(train.average_last) if train.average == "last" else WeightAverage()

@@ -1,4 +1,4 @@
-"""Attention block by block: the numbers and gradients of the dense mask, for any length, with nothing of size L x L."""
+"""Block-sparse attention: the values and gradients of the dense mask, for any length, with no tensor of size L x L."""
 
 import math
 
@@ -20,23 +20,25 @@ from harken.core import (
     watching,
     window,
 )
-from harken.core.layers import Stack, Wiring
-from harken.models.bigbird import _table, tiled, within
+from harken.core.backends.blocks import _block_table, blockwise, per_document
+from harken.core.backends.flex import block_mask
+from harken.core.layers import BlockConfig, Stack
+from harken.core.structure import BlockPass
 
 CPU = torch.device("cpu")
-B, H, KV, D, S, N = 2, 4, 2, 8, 4, 20  # blocks of 4 words, for texts of 80 at most
+B, H, KV, D, S, N = 2, 4, 2, 8, 4, 20  # blocks of 4 tokens, for texts of up to 80
 W, G, R = 1, 1, 2
 LINKS = set(zip(*(t.tolist() for t in random_links(N, R).pairs), strict=True))
-BIRD = tiled(bigbird(N, W, G, R), S)
-CAUSAL_BIRD = tiled(bigbird(N, W, G, R) & CAUSAL, S) & CAUSAL
+BIRD = blockwise(bigbird(N, W, G, R), S)
+CAUSAL_BIRD = blockwise(bigbird(N, W, G, R) & CAUSAL, S) & CAUSAL
 
 
 def documents(L: int) -> tuple[Tensor, Tensor]:
-    """Which document each word is of, and its place in it: two rows, cut at different words."""
-    cuts = torch.zeros(B, L, dtype=torch.long)
-    for row, places in enumerate(((3, 4, 30), (11, 50))):
-        cuts[row, [p for p in places if p < L]] = 1
-    doc = cuts.cumsum(1)
+    """Document index and position of each token: two rows, split at different tokens."""
+    starts = torch.zeros(B, L, dtype=torch.long)
+    for row, positions in enumerate(((3, 4, 30), (11, 50))):
+        starts[row, [p for p in positions if p < L]] = 1
+    doc = starts.cumsum(1)
     pos = torch.tensor([[sum(d == e for e in row[:i]) for i, d in enumerate(row)] for row in doc.tolist()])
     return doc, pos
 
@@ -48,15 +50,15 @@ def cases(L: int) -> dict[str, Structure]:
         "causal": CAUSAL_BIRD,
         "padded": BIRD & keep(real),
         "causal, padded": keep(real) & CAUSAL_BIRD,
-        "packed": within(BIRD, pos) & same(doc),
-        "causal, packed": within(CAUSAL_BIRD, pos) & same(doc),
-        "only neighbours": tiled(bigbird(N, 1, 0, 0), S) & window(3),
-        "more hubs than blocks": tiled(bigbird(N, 0, N + 3, 0), S),
+        "packed": per_document(BIRD, pos) & same(doc),
+        "causal, packed": per_document(CAUSAL_BIRD, pos) & same(doc),
+        "window only": blockwise(bigbird(N, 1, 0, 0), S) & window(3),
+        "more global blocks than blocks": blockwise(bigbird(N, 0, N + 3, 0), S),
     }
 
 
-def rule(name: str, L: int, b: int, i: int, j: int) -> bool:
-    """Who may look at whom, said again in plain Python."""
+def relation(name: str, L: int, b: int, i: int, j: int) -> bool:
+    """The structure in plain Python."""
     doc, pos = documents(L)
     x, y = (int(pos[b, i]), int(pos[b, j])) if "packed" in name else (i, j)
     x, y = x // S, y // S
@@ -69,11 +71,11 @@ def rule(name: str, L: int, b: int, i: int, j: int) -> bool:
 
 
 @pytest.mark.parametrize("name", ["alone", "causal", "padded", "causal, padded", "packed", "causal, packed"])
-def test_blocks_look_at_neighbours_hubs_and_links_of_their_own_document(name: str) -> None:
+def test_blocks_attend_to_window_global_and_random_blocks_of_their_document(name: str) -> None:
     L = 39
     mask = cases(L)[name].mask(B, L, L)[:, 0].expand(B, L, L)
-    wanted = [[[rule(name, L, b, i, j) for j in range(L)] for i in range(L)] for b in range(B)]
-    assert mask.tolist() == wanted
+    expected = [[[relation(name, L, b, i, j) for j in range(L)] for i in range(L)] for b in range(B)]
+    assert mask.tolist() == expected
 
 
 def tensors(L: int, dtype: torch.dtype) -> list[Tensor]:
@@ -88,114 +90,115 @@ def by_hand(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("name", cases(1))
 @pytest.mark.parametrize("L", [1, S, 39, 80])
-def test_numbers_and_gradients_are_those_of_the_dense_mask(name: str, L: int) -> None:
-    layout = cases(L)[name].lay(B, L, L, CPU)
-    assert layout.tiles is not None
+def test_values_and_gradients_equal_the_dense_mask(name: str, L: int) -> None:
+    layout = cases(L)[name].layout(B, L, L, CPU)
+    assert layout.block_passes is not None
     exact = tensors(L, torch.float64)
-    toward = torch.randn(B, H, L, D, dtype=torch.float64)
-    wanted = by_hand(*exact, layout.rows().expand(B, 1, L, L))
-    gradients = torch.autograd.grad((wanted * toward).sum(), exact)
+    direction = torch.randn(B, H, L, D, dtype=torch.float64)
+    expected = by_hand(*exact, layout.mask_rows().expand(B, 1, L, L))
+    gradients = torch.autograd.grad((expected * direction).sum(), exact)
     for dtype, limit in ((torch.float64, 1e-10), (torch.float32, 1e-5)):
-        given = [x.detach().to(dtype).requires_grad_() for x in exact]
-        o = attend(*given, ScaledDot(D), layout)
-        torch.testing.assert_close(o, wanted.to(dtype), rtol=0, atol=limit)
-        for a, b in zip(torch.autograd.grad((o * toward.to(dtype)).sum(), given), gradients, strict=True):
+        inputs = [x.detach().to(dtype).requires_grad_() for x in exact]
+        o = attend(*inputs, ScaledDot(D), layout)
+        torch.testing.assert_close(o, expected.to(dtype), rtol=0, atol=limit)
+        for a, b in zip(torch.autograd.grad((o * direction.to(dtype)).sum(), inputs), gradients, strict=True):
             torch.testing.assert_close(a, b.to(dtype), rtol=0, atol=limit)
 
 
 @pytest.mark.parametrize("name", cases(1))
 @pytest.mark.parametrize("L", [S, 39, 80])
-def test_the_kernel_of_a_gpu_is_told_the_same_relation(name: str, L: int) -> None:
+def test_the_mask_of_flex_attention_is_the_same_relation(name: str, L: int) -> None:
     structure = cases(L)[name]
-    layout = structure.lay(B, L, L, CPU)
-    told = layout.blocks()
+    layout = structure.layout(B, L, L, CPU)
+    flex_mask = block_mask(layout)
     b, i, j = torch.arange(B).view(-1, 1, 1), torch.arange(L).view(-1, 1), torch.arange(L)
-    wanted = layout.rows()[:, 0].expand(B, L, L)
-    assert (told.mask_mod(b, b, i, j).expand(B, L, L) == wanted).all()
-    if "packed" not in name:  # there a GPU asks a table of the blocks
-        cuts, _ = structure.plan.made[B, L, CPU]
-        cuts.table = _table(structure.plan)
-        assert (cuts._asked(structure.plan.inside)(b, b, i, j).expand(B, L, L) == wanted).all()
-    assert told.to_dense().flatten().tolist() == wanted.any(-1).any(-1).tolist()  # one block of 128 words
+    expected = layout.mask_rows()[:, 0].expand(B, L, L)
+    assert (flex_mask.mask_mod(b, b, i, j).expand(B, L, L) == expected).all()
+    if "packed" not in name:  # a CUDA kernel reads a table of blocks
+        pattern = structure.block_plan
+        block_layout, _ = pattern.cache[B, L, CPU]
+        block_layout.table = _block_table(pattern)
+        assert (block_layout.table_mask_mod(pattern.inside)(b, b, i, j).expand(B, L, L) == expected).all()
+    assert flex_mask.to_dense().flatten().tolist() == expected.any(-1).any(-1).tolist()  # one block of 128 tokens
 
 
-def test_what_holds_for_every_batch_is_laid_out_once_and_padding_anew() -> None:
-    a, b = (CAUSAL_BIRD.lay(B, 39, 39, CPU) for _ in range(2))
-    assert a.tiles is b.tiles
-    assert a.blocks() is b.blocks()
+def test_passes_are_cached_except_with_padding() -> None:
+    a, b = (CAUSAL_BIRD.layout(B, 39, 39, CPU) for _ in range(2))
+    assert a.block_passes is b.block_passes
+    assert block_mask(a) is block_mask(b)
     real = torch.arange(39) < torch.tensor([[7], [39]])
-    one, other = ((BIRD & keep(r)).lay(B, 39, 39, CPU) for r in (real, ~real))
-    assert not torch.equal(one.tiles.passes[0][2].dense()[0], other.tiles.passes[0][2].dense()[0])
+    first, second = (passes(BIRD & keep(mask), 39, B)[0].layout.dense().allowed for mask in (real, ~real))
+    assert not torch.equal(first, second)
 
 
-def test_a_similarity_without_a_kernel_takes_blocks_too() -> None:
+def test_blocks_support_similarities_without_a_fused_kernel() -> None:
     q, k, v = tensors(39, torch.float64)
     similarity = Additive(KV, D).double()
-    layout = CAUSAL_BIRD.lay(B, 39, 39, CPU)
-    wanted = explicit(*similarity.project(q, k), v, similarity, layout)
-    torch.testing.assert_close(attend(q, k, v, similarity, layout), wanted)
+    layout = CAUSAL_BIRD.layout(B, 39, 39, CPU)
+    expected = explicit(*similarity.project(q, k), v, similarity, layout)
+    torch.testing.assert_close(attend(q, k, v, similarity, layout), expected)
 
 
-def test_many_models_at_once_take_blocks_too() -> None:
+def test_blocks_support_vmap() -> None:
     q, k, v = (torch.randn(3, B, H, 39, D) for _ in range(3))
-    together = torch.func.vmap(lambda *x: attend(*x, ScaledDot(D), CAUSAL_BIRD))(q, k, v)
-    each = [attend(*x, ScaledDot(D), CAUSAL_BIRD) for x in zip(q, k, v, strict=True)]
-    torch.testing.assert_close(together, torch.stack(each), rtol=1e-5, atol=1e-6)
+    stacked = torch.func.vmap(lambda *x: attend(*x, ScaledDot(D), CAUSAL_BIRD))(q, k, v)
+    single = [attend(*x, ScaledDot(D), CAUSAL_BIRD) for x in zip(q, k, v, strict=True)]
+    torch.testing.assert_close(stacked, torch.stack(single), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_nothing_of_the_size_of_all_pairs_is_built(largest, causal: bool) -> None:
+def test_blocks_build_no_tensor_of_size_l_squared(largest, causal: bool) -> None:
     n, size = 8192, 16
     q, k, v = (torch.randn(1, 1, n, 4, requires_grad=True) for _ in range(3))
-    relation = bigbird(n // size, 1, 1, 2)
-    structure = tiled(relation & CAUSAL, size) & CAUSAL if causal else tiled(relation, size)
+    pattern = bigbird(n // size, 1, 1, 2)
+    structure = blockwise(pattern & CAUSAL, size) & CAUSAL if causal else blockwise(pattern, size)
     with largest:
         attend(q, k, v, ScaledDot(4), structure).sum().backward()
     assert q.grad is not None
     assert largest.numel < n * n / 32
 
 
-def test_twice_the_words_are_twice_the_pairs() -> None:
-    relation = tiled(bigbird(256, 1, 1, 2), 16)
-    counts = [sum(layout.Lq * layout.Lk * len(who) for who, _, layout in tiles(relation, L)) for L in (2048, 4096)]
+def test_the_number_of_pairs_is_linear_in_the_length() -> None:
+    structure = blockwise(bigbird(256, 1, 1, 2), 16)
+    counts = [sum(p.layout.Lq * p.layout.Lk * len(p.queries) for p in passes(structure, L)) for L in (2048, 4096)]
     assert 1.9 < counts[1] / counts[0] < 2.1
 
 
-def tiles(structure: Structure, L: int) -> list:
-    laid = structure.lay(1, L, L, CPU).tiles
-    assert laid is not None
-    return laid.passes
+def passes(structure: Structure, L: int, batch: int = 1) -> list[BlockPass]:
+    block_passes = structure.layout(batch, L, L, CPU).block_passes
+    assert block_passes is not None
+    return block_passes.passes
 
 
-def test_causal_blocks_are_not_even_computed_where_they_lie_ahead() -> None:
-    (_, at, _), *hubs = tiles(CAUSAL_BIRD, 80)
-    assert at.shape[1] == W + 1 + G + R  # the block itself, those before it, hubs and links
-    assert not hubs  # what comes later is not seen by them either
+def test_later_blocks_are_not_computed_in_causal_attention() -> None:
+    sparse_pass, *global_passes = passes(CAUSAL_BIRD, 80)
+    assert sparse_pass.keys.shape[1] == W + 1 + G + R  # earlier window, the block itself, global and random blocks
+    assert not global_passes  # global blocks do not attend to later blocks
 
 
-def test_an_or_with_blocks_is_the_relation_and_has_no_blocks() -> None:
+def test_a_union_with_blocks_has_no_block_plan() -> None:
     structure = BIRD | CAUSAL
-    assert structure.plan is None  # its blocks would not be enough
+    assert structure.block_plan is None  # the blocks of one operand are not sufficient
     assert torch.equal(structure.mask(1, 40, 40), BIRD.mask(1, 40, 40) | CAUSAL.mask(1, 40, 40))
 
 
-def test_a_text_beyond_the_blocks_is_refused() -> None:
+def test_a_text_longer_than_the_block_pattern_raises_an_error() -> None:
     q, k, v = (torch.randn(1, 1, 81, 4) for _ in range(3))
-    with pytest.raises(ValueError, match="81 words, and blocks are laid out for 80"):
+    with pytest.raises(ValueError, match="a text has 81 tokens, but the block pattern ends at 80 tokens"):
         attend(q, k, v, ScaledDot(4), BIRD)
 
 
-def test_a_relation_without_a_list_has_no_blocks() -> None:
-    with pytest.raises(ValueError, match="causal lists no pairs"):
-        tiled(CAUSAL, 4)
+def test_blockwise_needs_a_list_of_pairs() -> None:
+    with pytest.raises(ValueError, match="structure causal has no list of pairs, so it has no blocks to skip"):
+        blockwise(CAUSAL, 4)
 
 
-def test_weights_can_be_looked_at_row_by_row() -> None:
-    stack, x = Stack(1, Wiring(16, 4)), torch.randn(B, 39, 16)
+def test_a_view_of_blocks_has_the_rows_of_the_mask() -> None:
+    stack, x = Stack(1, BlockConfig(16, 4)), torch.randn(B, 39, 16)
     with torch.no_grad(), watching(stack) as views:
-        seen = stack(x, structure=CAUSAL_BIRD)
-        rows = views["blocks.0.look"].rows([0, 17, 38])
-    assert torch.equal(seen, stack(x, structure=CAUSAL_BIRD))
+        watched = stack(x, structure=CAUSAL_BIRD)
+        rows = views["blocks.0.attention"].rows([0, 17, 38])
+    assert torch.equal(watched, stack(x, structure=CAUSAL_BIRD))
     mask = CAUSAL_BIRD.mask(B, 39, 39)[:, :, [0, 17, 38]]
     torch.testing.assert_close(rows.sum(-1), torch.ones(B, 4, 3))
     assert torch.equal(rows > 0, mask.expand_as(rows))
@@ -203,14 +206,17 @@ def test_weights_can_be_looked_at_row_by_row() -> None:
 
 @pytest.mark.parametrize("name", ["alone", "causal", "padded", "packed", "causal, packed"])
 @pytest.mark.parametrize("size", [32, 64, 128, 48])
-def test_a_kernel_is_told_the_blocks_that_are_empty_and_those_that_are_full(name: str, size: int) -> None:
-    L = 600  # 5 of a kernel's blocks, the last one not full
-    relation, real = bigbird(-(-L // size), W, G, R), torch.arange(L) < torch.tensor([[400], [L]])
+def test_the_block_mask_has_the_empty_and_the_full_blocks(name: str, size: int) -> None:
+    L = 600  # 5 blocks of FlexAttention, the last one not full
+    pattern, real = bigbird(-(-L // size), W, G, R), torch.arange(L) < torch.tensor([[400], [L]])
     doc = (torch.arange(L) >= torch.tensor([[200], [333]])).long()
     pos = torch.arange(L) - doc * torch.tensor([[200], [333]])
-    own = tiled(relation & CAUSAL, size) & CAUSAL if "causal" in name else tiled(relation, size)
-    structure = within(own, pos) & same(doc) if "packed" in name else own & keep(real) if "padded" in name else own
-    blocks = structure.lay(B, L, L, CPU).blocks()
+    structure = blockwise(pattern & CAUSAL, size) & CAUSAL if "causal" in name else blockwise(pattern, size)
+    if "packed" in name:
+        structure = per_document(structure, pos) & same(doc)
+    elif "padded" in name:
+        structure = structure & keep(real)
+    blocks = block_mask(structure.layout(B, L, L, CPU))
     padded = torch.zeros(B, 640, 640, dtype=torch.bool)
     padded[:, :L, :L] = mask = structure.mask(B, L, L)[:, 0].expand(B, L, L)
     squares = padded.view(B, 5, 128, 5, 128).transpose(2, 3).flatten(3)
@@ -224,10 +230,10 @@ def test_a_kernel_is_told_the_blocks_that_are_empty_and_those_that_are_full(name
 
 
 @pytest.mark.process
-def test_a_compiled_model_says_the_same_in_blocks() -> None:
-    stack, x = Stack(2, Wiring(16, 4)), torch.randn(B, 39, 16)
+def test_a_compiled_stack_gives_the_same_values_with_blocks() -> None:
+    stack, x = Stack(2, BlockConfig(16, 4)), torch.randn(B, 39, 16)
     torch._dynamo.reset()
     fast = torch.compile(lambda x: stack(x, structure=CAUSAL_BIRD), backend="eager")
     torch.testing.assert_close(fast(x), stack(x, structure=CAUSAL_BIRD), rtol=1e-5, atol=1e-6)
-    assert torch._dynamo.utils.counters["graph_break"]  # the plan is made outside, so that a recording keeps it
+    assert torch._dynamo.utils.counters["graph_break"]  # the passes are built outside the graph
     torch._dynamo.reset()

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from harken.data.detect.kinds import Guess, sniff
+from harken.data.detect.kinds import Detection, detect_kind
 from harken.errors import BadInput
 
 KINDS = ("text", "pairs", "table", "stories", "tags", "spans", "graph", "images", "trees")
@@ -162,19 +162,19 @@ def test_each_file_of_the_zoo_is_its_kind(name: str, tmp_path: Path) -> None:
     file, content, kind, settings = ZOO[name]
     path = tmp_path / file
     path.write_bytes(content.encode())
-    guess = sniff(path)
+    guess = detect_kind(path)
     assert guess.kind == kind, guess
     assert settings.items() <= guess.settings.items(), guess
     whole_sentence(guess)
 
 
-def whole_sentence(guess: Guess) -> None:
+def whole_sentence(guess: Detection) -> None:
     assert guess.kind in KINDS
     assert guess.reason
     assert "\n" not in guess.reason
     assert all(setting.startswith("data.") for setting in guess.settings)
-    assert all(kind in KINDS and why for kind, why in guess.others)
-    assert guess.kind not in {kind for kind, _ in guess.others}
+    assert all(kind in KINDS and why for kind, why in guess.alternatives)
+    assert guess.kind not in {kind for kind, _ in guess.alternatives}
 
 
 def npz(*names: str, extra: str = "") -> bytes:
@@ -206,7 +206,7 @@ def idx(*shape: int) -> bytes:
 )
 def test_arrays_are_known_by_their_names_and_first_bytes(file: str, data: bytes, kind: str, tmp_path: Path) -> None:
     (tmp_path / file).write_bytes(data)
-    assert sniff(tmp_path / file).kind == kind
+    assert detect_kind(tmp_path / file).kind == kind
 
 
 LATIN = "Line one\nLine two\nA small town café\n".encode("latin1")
@@ -267,18 +267,20 @@ def test_no_reader_that_is_not_there_is_promised_to_a_file_that_cannot_be_read(t
         if b"\0" in data and not file.endswith((".npz", "ubyte")):
             (tmp_path / file).write_bytes(data)
             with pytest.raises(BadInput) as caught:
-                sniff(tmp_path / file)
+                detect_kind(tmp_path / file)
             assert not re.search(r"CSV|JSON|idx|npz|harken import", str(caught.value)), caught.value
 
 
 def test_a_line_longer_than_what_is_read_is_not_measured_by_what_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("word " * 300_000)
-    assert sniff(tmp_path / "a.txt").reason == "plain UTF-8 text, a line of more than 1048576 characters, no columns"
+    assert (
+        detect_kind(tmp_path / "a.txt").reason == "plain UTF-8 text, a line of more than 1048576 characters, no columns"
+    )
 
 
 def one_line(path: Path, says: str) -> None:
     with pytest.raises(BadInput) as caught:
-        sniff(path)
+        detect_kind(path)
     message = str(caught.value)
     assert re.search(says, message), message
     assert "\n" not in message
@@ -308,7 +310,7 @@ def test_a_path_that_leads_nowhere_is_one_clear_line(tmp_path: Path) -> None:
     one_line(tmp_path / ("long" * 999), "too long")
     for path in ("", "a\0b"):
         with pytest.raises(BadInput, match=r"path|null"):
-            sniff(path)
+            detect_kind(path)
 
 
 def test_a_pipe_a_socket_and_a_device_are_never_opened(tmp_path: Path) -> None:
@@ -324,26 +326,26 @@ def test_a_name_with_a_newline_still_gives_one_line(tmp_path: Path) -> None:
     path = tmp_path / "two\nlines.txt"
     path.write_bytes(b"")
     with pytest.raises(BadInput, match=r"two\\nlines.txt: an empty file") as caught:
-        sniff(path)
+        detect_kind(path)
     assert "\n" not in str(caught.value)
 
 
 def test_a_byte_order_mark_is_not_in_the_header(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("label,text\n" + many("{ab},the {v} {n}"), encoding="utf-8-sig")
-    guess = sniff(tmp_path / "a.csv")
+    guess = detect_kind(tmp_path / "a.csv")
     assert (guess.kind, guess.settings["data.label"]) == ("table", "label")
 
 
 def test_a_few_ragged_rows_are_told_and_more_make_it_text(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("text,label\n" + many("a {v} {n},{ab}", 99) + "one,two,three\n")
-    guess = sniff(path)
+    guess = detect_kind(path)
     assert guess.kind == "table"
     assert "1.0% of the rows have another number of cells" in guess.reason
     path.write_text("text,label\n" + many("a {v} {n},{ab}", 99) + "one,two,three\n" * 9)
-    guess = sniff(path)
+    guess = detect_kind(path)
     assert guess.kind == "text"
-    assert guess.others[0][0] == "table"
+    assert guess.alternatives[0][0] == "table"
 
 
 def test_a_label_has_at_most_100_values_each_seen_5_times(tmp_path: Path) -> None:
@@ -352,17 +354,17 @@ def test_a_label_has_at_most_100_values_each_seen_5_times(tmp_path: Path) -> Non
     for values, times, kind in cases:
         labels = [f"label-{'abcdefghij'[k % 10]}{'x' * (k // 10)}" for k in range(values)]
         path.write_text("".join(f"the text {label} {turn}\t{label}\n" for label in labels for turn in range(times)))
-        assert sniff(path).kind == kind, (values, times)
+        assert detect_kind(path).kind == kind, (values, times)
 
 
 def test_the_reason_counts_the_values_of_the_label(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("text,label\n" + many("a {v} {n},{ab}"))
-    assert "column 'label' has 2 values, each seen 20 times on average" in sniff(tmp_path / "a.csv").reason
+    assert "column 'label' has 2 values, each seen 20 times on average" in detect_kind(tmp_path / "a.csv").reason
 
 
 def test_pairs_say_what_keeps_them_from_being_a_table(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("text,label\n" + many("a {v} {n},{ab}", 8))
-    kind, why = sniff(tmp_path / "a.csv").others[0]
+    kind, why = detect_kind(tmp_path / "a.csv").alternatives[0]
     assert kind == "table"
     assert "column 'label' has 2 values, each seen 4.0 times on average" in why
 
@@ -370,15 +372,15 @@ def test_pairs_say_what_keeps_them_from_being_a_table(tmp_path: Path) -> None:
 def test_sentences_that_repeat_are_told_to_have_too_many_words_for_a_label(tmp_path: Path) -> None:
     rows = [f"the cat number {n % 30} sat down\tun chat {n} dort" for n in range(600)]
     (tmp_path / "dup.tsv").write_text("\n".join(rows))
-    guess = sniff(tmp_path / "dup.tsv")
-    assert (guess.kind, guess.others[0][0]) == ("pairs", "table")
+    guess = detect_kind(tmp_path / "dup.tsv")
+    assert (guess.kind, guess.alternatives[0][0]) == ("pairs", "table")
     seen = "column 1 has 30 values, each seen 20.0 times on average"
-    assert guess.others[0][1] == f"{seen}, but a label has 3 words at most, and these 6.0"
+    assert guess.alternatives[0][1] == f"{seen}, but a label has 3 words at most, and these 6.0"
 
 
 def test_a_column_that_could_be_a_label_beside_two_named_sides_is_told_so(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("en,de,note\n" + many("a {v} {n},ein {v} {n},{ab}"))
-    kind, why = sniff(tmp_path / "a.csv").others[0]
+    kind, why = detect_kind(tmp_path / "a.csv").alternatives[0]
     assert kind == "table"
     assert why == "column 'note' could be a label, but column 'en' and column 'de' are named as two sides"
 
@@ -386,20 +388,24 @@ def test_a_column_that_could_be_a_label_beside_two_named_sides_is_told_so(tmp_pa
 def test_a_table_of_one_line_is_refused_and_not_taken_for_text(tmp_path: Path) -> None:
     (tmp_path / "one.tsv").write_text("a cat sat\tun chat dort\n")
     with pytest.raises(BadInput) as error:
-        sniff(tmp_path / "one.tsv")
+        detect_kind(tmp_path / "one.tsv")
     assert str(error.value) == (
         f"{tmp_path}/one.tsv: a table of one line, of 2 cells; two lines or more are needed; "
         "add lines, or take it for text: data.kind=text"
     )
     (tmp_path / "one.txt").write_text("a cat sat\tun chat dort\n")
-    assert sniff(tmp_path / "one.txt").kind == "text"
-    assert sniff(tmp_path / "one.txt").others[0][1].endswith(", but a table has 95 % of them, and two lines or more")
+    assert detect_kind(tmp_path / "one.txt").kind == "text"
+    assert (
+        detect_kind(tmp_path / "one.txt")
+        .alternatives[0][1]
+        .endswith(", but a table has 95 % of them, and two lines or more")
+    )
 
 
 def test_a_label_sorted_over_a_large_file_is_found(tmp_path: Path) -> None:
     rows = [f"{('pos', 'neg')[n // 2000]}\t{FRUIT[n % 12]} {n} " + "and so on " * 100 for n in range(4000)]
     (tmp_path / "a.tsv").write_text("\n".join(rows))
-    guess = sniff(tmp_path / "a.tsv")
+    guess = detect_kind(tmp_path / "a.tsv")
     assert (guess.kind, guess.settings["data.label"]) == ("table", 1)
 
 
@@ -411,7 +417,7 @@ def test_a_bad_byte_far_into_the_file_is_found_with_its_line(tmp_path: Path) -> 
 def test_wide_letters_at_every_bound_are_not_bad_bytes(tmp_path: Path) -> None:
     for shift in range(4):
         (tmp_path / "a.txt").write_bytes(b"x" * shift + "日本語\U0001f600\n".encode() * 200_000)
-        assert sniff(tmp_path / "a.txt").kind == "text"
+        assert detect_kind(tmp_path / "a.txt").kind == "text"
 
 
 def make_line(path: Path) -> None:
@@ -462,7 +468,7 @@ def test_a_huge_file_is_answered_at_once_and_in_little_memory(name: str, tmp_pat
     try:
         began = time.perf_counter()
         try:
-            answer = sniff(path).kind
+            answer = detect_kind(path).kind
         except BadInput as error:
             answer = str(error)
         seconds, (_, peak) = time.perf_counter() - began, tracemalloc.get_traced_memory()
@@ -483,12 +489,12 @@ def fill(folder: Path, **files: str | bytes) -> Path:
 
 
 def test_a_folder_of_text_files_is_text(tmp_path: Path) -> None:
-    assert sniff(fill(tmp_path, one_txt=PROSE, two_txt=PLAY)).kind == "text"
+    assert detect_kind(fill(tmp_path, one_txt=PROSE, two_txt=PLAY)).kind == "text"
 
 
 def test_splits_in_a_folder_are_settings_and_train_is_judged(tmp_path: Path) -> None:
     rows = many("{ab}\tthe {v} {n}")
-    guess = sniff(fill(tmp_path, dev_tsv=rows, train_tsv=rows, test_tsv=rows, README_md=PROSE))
+    guess = detect_kind(fill(tmp_path, dev_tsv=rows, train_tsv=rows, test_tsv=rows, README_md=PROSE))
     assert guess.kind == "table"
     assert guess.reason.startswith("judged by train.tsv: ")
     names = {f"data.{split}": str(tmp_path / f"{file}.tsv") for split, file in
@@ -497,9 +503,9 @@ def test_splits_in_a_folder_are_settings_and_train_is_judged(tmp_path: Path) -> 
 
 
 def test_a_mixed_folder_is_text_if_all_of_it_is_and_else_names_the_file(tmp_path: Path) -> None:
-    assert sniff(fill(tmp_path, notes_txt=PROSE, a_md=PLAY, b_csv="a,b\n")).kind == "text"
+    assert detect_kind(fill(tmp_path, notes_txt=PROSE, a_md=PLAY, b_csv="a,b\n")).kind == "text"
     with pytest.raises(BadInput, match=r"c\.bin:1: a binary file"):
-        sniff(fill(tmp_path, c_bin=b"\0\1\2"))
+        detect_kind(fill(tmp_path, c_bin=b"\0\1\2"))
 
 
 def test_a_folder_of_pictures_is_images_also_with_a_list_beside(tmp_path: Path) -> None:
@@ -507,25 +513,25 @@ def test_a_folder_of_pictures_is_images_also_with_a_list_beside(tmp_path: Path) 
         "cat__1_png": b"\x89PNG\r\n\x1a\n", "cat__2_jpg": b"\xff\xd8\xff\xe0",
         "dog__3_gif": b"GIF89a..", "dog__4_bmp": b"BM\x46\0\0\0\0\0\0\0\x36", "labels_csv": "a,b\n",
     }  # fmt: skip
-    guess = sniff(fill(tmp_path, **pictures))
+    guess = detect_kind(fill(tmp_path, **pictures))
     assert guess.kind == "images"
     assert "cat, dog" in guess.reason
 
 
 def test_a_picture_by_name_alone_is_not_a_picture(tmp_path: Path) -> None:
-    assert sniff(fill(tmp_path, a_png="words", b_png="more words")).kind == "text"
+    assert detect_kind(fill(tmp_path, a_png="words", b_png="more words")).kind == "text"
 
 
 def test_two_aligned_files_in_a_folder_are_pairs(tmp_path: Path) -> None:
-    guess = sniff(fill(tmp_path, train_de="Hallo.\n", train_en="Hello.\n", val_de="Ja.\n", val_en="Yes.\n"))
+    guess = detect_kind(fill(tmp_path, train_de="Hallo.\n", train_en="Hello.\n", val_de="Ja.\n", val_en="Yes.\n"))
     assert guess.kind == "pairs"
     assert guess.settings == {"data.source": str(tmp_path / "train.en"), "data.target": str(tmp_path / "train.de")}
 
 
 def test_idx_files_and_stories_in_a_folder_are_known(tmp_path: Path) -> None:
     digits = fill(tmp_path / "digits", **{"train-images-idx3-ubyte": idx(2, 4, 4), "train-labels-idx1-ubyte": idx(2)})
-    assert sniff(digits).kind == "images"
-    assert sniff(fill(tmp_path / "babi", qa1_test_txt=BABI, qa1_train_txt=BABI)).kind == "stories"
+    assert detect_kind(digits).kind == "images"
+    assert detect_kind(fill(tmp_path / "babi", qa1_test_txt=BABI, qa1_train_txt=BABI)).kind == "stories"
 
 
 def test_a_folder_without_data_is_one_clear_line(tmp_path: Path) -> None:
@@ -538,7 +544,7 @@ def test_a_folder_skips_pipes_and_links_that_loop(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.txt")
     (tmp_path / "b").symlink_to(tmp_path)
     (tmp_path / "c.txt").symlink_to(tmp_path / "c.txt")
-    assert sniff(fill(tmp_path, d_txt=PROSE)).kind == "text"
+    assert detect_kind(fill(tmp_path, d_txt=PROSE)).kind == "text"
 
 
 def test_sniffing_changes_no_setting_of_the_csv_module(tmp_path: Path) -> None:
@@ -546,18 +552,18 @@ def test_sniffing_changes_no_setting_of_the_csv_module(tmp_path: Path) -> None:
 
     before = csv.field_size_limit()
     (tmp_path / "a.csv").write_text('text,label\n"' + "long " * 50_000 + '",a\n' + many('"{v} {n}",{ab}'))
-    assert sniff(tmp_path / "a.csv").kind == "table"
+    assert detect_kind(tmp_path / "a.csv").kind == "table"
     assert csv.field_size_limit() == before
 
 
 def test_a_table_of_paths_to_pictures_with_labels_is_images(tmp_path):
     rows = "".join(f"{n},shots/{n}.{('jpg', 'PNG')[n % 2]},{('ant', 'bee')[n % 2]}\n" for n in range(40))
     (tmp_path / "shots.csv").write_text("id,file,kind\n" + rows)
-    guess = sniff(tmp_path / "shots.csv")
+    guess = detect_kind(tmp_path / "shots.csv")
     assert guess.kind == "images"
     assert guess.settings == {"data.image": "file", "data.label": "kind"}
     (tmp_path / "shots.csv").write_text(("id,file,kind\n" + rows).replace("0.jpg", "0.txt"))
-    assert sniff(tmp_path / "shots.csv").kind == "table"
+    assert detect_kind(tmp_path / "shots.csv").kind == "table"
 
 
 @pytest.mark.parametrize("head", ["source,target", "from,to,weight", "u,v"])
@@ -565,7 +571,7 @@ def test_a_table_of_numbered_ends_is_a_graph(head, tmp_path):
     file = tmp_path / "edges.csv"
     width = head.count(",") + 1
     file.write_text("\n".join([head, *(",".join(str((n * k) % 7) for k in range(1, width + 1)) for n in range(30))]))
-    assert sniff(file).kind == "graph"
+    assert detect_kind(file).kind == "graph"
 
 
 @pytest.mark.parametrize("head", ["a,b,label", "x,y", "a,b", "start,end"])
@@ -573,12 +579,12 @@ def test_numbers_under_other_names_are_no_edges(head, tmp_path):
     file = tmp_path / "numbers.csv"
     width = head.count(",") + 1
     file.write_text("\n".join([head, *(",".join(str((n * k) % 7) for k in range(1, width + 1)) for n in range(30))]))
-    assert sniff(file).kind != "graph"
+    assert detect_kind(file).kind != "graph"
 
 
 def test_named_sides_of_words_and_of_other_numbers_are_still_pairs(tmp_path):
     (tmp_path / "p.csv").write_text("source,target\n" + "one,eins\ntwo,zwei\n" * 20)
-    assert sniff(tmp_path / "p.csv").kind == "pairs"
+    assert detect_kind(tmp_path / "p.csv").kind == "pairs"
     turned = "".join(f"{n},{str(n)[::-1]}\n" for n in range(12340, 12390))
     (tmp_path / "n.csv").write_text("source,target\n" + turned)
-    assert sniff(tmp_path / "n.csv").kind == "pairs"
+    assert detect_kind(tmp_path / "n.csv").kind == "pairs"

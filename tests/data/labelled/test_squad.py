@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from harken.data.labelled.squad import Lost, nearest, questions, words
+from harken.data.labelled.squad import AnswerMismatches, find_nearest, read_questions, word_spans
 from harken.errors import BadInput
 
 
@@ -10,61 +10,64 @@ def squad(*qas, context="Ada met Bob. Bob ran."):
     return {"data": [{"title": "t", "paragraphs": [{"context": context, "qas": list(qas)}]}]}
 
 
-def asked(id_, question, *answers, **more):
+def entry(id_, question, *answers, **more):
     return {"id": id_, "question": question, "answers": [{"text": t, "answer_start": s} for t, s in answers], **more}
 
 
 def read(tmp_path, content):
-    path, lost = tmp_path / "x.json", Lost()
+    path, mismatches = tmp_path / "x.json", AnswerMismatches()
     path.write_text(content if isinstance(content, str) else json.dumps(content))
-    return list(questions(path, lost)), lost
+    return list(read_questions(path, mismatches)), mismatches
 
 
-def test_a_question_has_the_place_of_its_first_answer_and_each_answer_once(tmp_path):
-    (found,), lost = read(tmp_path, squad(asked("1", " Who met? ", ("Ada", 0), ("Ada", 0), ("Ada met Bob", 0))))
-    assert (found.text, found.place, found.answers) == ("Who met?", (0, 3), ("Ada", "Ada met Bob"))
-    assert not list(lost.notices())
-
-
-def test_an_answer_elsewhere_is_moved_to_its_nearest_place_and_one_nowhere_is_lost(tmp_path):
-    found, lost = read(
-        tmp_path, squad(asked("a", "?", ("Bob", 12)), asked("b", "?", ("Cy", 0)), asked("c", "?", ("Bob", 8)))
+def test_a_question_has_the_span_of_its_first_answer_and_each_answer_once(tmp_path):
+    (question,), mismatches = read(
+        tmp_path, squad(entry("1", " Who met? ", ("Ada", 0), ("Ada", 0), ("Ada met Bob", 0)))
     )
-    assert [q.place for q in found] == [(13, 16), None, (8, 11)]
-    assert found[1].answers == ("Cy",)
-    assert list(lost.notices()) == [
-        "answers not at their place, found elsewhere: 1 (a)",
+    assert (question.text, question.answer_span, question.answers) == ("Who met?", (0, 3), ("Ada", "Ada met Bob"))
+    assert not list(mismatches.notices())
+
+
+def test_a_misplaced_answer_moves_to_its_nearest_occurrence_and_a_missing_one_is_reported(tmp_path):
+    questions, mismatches = read(
+        tmp_path, squad(entry("a", "?", ("Bob", 12)), entry("b", "?", ("Cy", 0)), entry("c", "?", ("Bob", 8)))
+    )
+    assert [q.answer_span for q in questions] == [(13, 16), None, (8, 11)]
+    assert questions[1].answers == ("Cy",)
+    assert list(mismatches.notices()) == [
+        "answers not at answer_start, located elsewhere in the context: 1 (a)",
         "answers not in their context: 1 (b)",
     ]
 
 
-def test_a_question_of_v2_may_have_no_answer(tmp_path):
-    (found,), lost = read(tmp_path, squad(asked("1", "?", is_impossible=True, plausible_answers=[{"text": "Bob"}])))
-    assert (found.answers, found.place, lost.lost) == ((), None, [])
+def test_a_v2_question_may_have_no_answer(tmp_path):
+    entries = squad(entry("1", "?", is_impossible=True, plausible_answers=[{"text": "Bob"}]))
+    (question,), mismatches = read(tmp_path, entries)
+    assert (question.answers, question.answer_span, mismatches.missing) == ((), None, [])
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ("{", "is not JSON"),
         ("[" * 100_000, "is not JSON"),
-        ({"data": {}}, "data is no list"),
-        ({"data": [{"paragraphs": [{"context": 3, "qas": []}]}]}, r"data\[0\].paragraphs\[0\].context is no text"),
-        (squad({"id": "1", "answers": []}), r"paragraphs\[0\].qas\[0\].question is no text"),
-        (squad({"question": "?"}), r"qas\[0\].answers is no list"),
-        (squad({"question": "?", "answers": [7]}), r"answers.text is no text"),
+        ({"data": {}}, "data is not a list"),
+        ({"data": [{"paragraphs": [{"context": 3, "qas": []}]}]}, r"data\[0\].paragraphs\[0\].context is not a string"),
+        (squad({"id": "1", "answers": []}), r"paragraphs\[0\].qas\[0\].question is not a string"),
+        (squad({"question": "?"}), r"qas\[0\].answers is not a list"),
+        (squad({"question": "?", "answers": [7]}), r"answers.text is not a string"),
     ],
 )
-def test_another_layout_is_refused_with_its_place(tmp_path, content, told):
-    with pytest.raises(BadInput, match=told):
+def test_another_layout_is_refused_with_the_key(tmp_path, content, message):
+    with pytest.raises(BadInput, match=message):
         read(tmp_path, content)
 
 
-def test_the_nearest_of_several_places_is_taken():
-    assert nearest("ab ab ab", "ab", 4) == 3
-    assert nearest("ab ab ab", "ab", 99) == 6
-    assert nearest("ab", "x", 0) is None
+def test_the_nearest_of_several_occurrences_is_used():
+    assert find_nearest("ab ab ab", "ab", 4) == 3
+    assert find_nearest("ab ab ab", "ab", 99) == 6
+    assert find_nearest("ab", "x", 0) is None
 
 
-def test_a_sign_is_a_word_of_its_own():
-    assert ["24–10, it's"[a:b] for a, b in words("24–10, it's")] == ["24", "–", "10", ",", "it", "'", "s"]
+def test_a_punctuation_mark_is_a_word():
+    assert ["24–10, it's"[a:b] for a, b in word_spans("24–10, it's")] == ["24", "–", "10", ",", "it", "'", "s"]

@@ -2,36 +2,36 @@
 
 import numpy as np
 
-from harken.data.synthetic.clouds import POINTS, SOLIDS, clouds, rows
+from harken.data.synthetic.clouds import N_POINTS, SOLIDS, clouds, rows
 
 
 def test_the_same_seed_draws_the_same_clouds_and_another_seed_others() -> None:
-    one, again, other = (list(clouds(5, seed)) for seed in (0, 0, 1))
-    assert all(np.array_equal(a[1], b[1]) for a, b in zip(one, again, strict=True))
-    assert not any(np.array_equal(a[1], b[1]) for a, b in zip(one, other, strict=True))
+    first, repeated, different = (list(clouds(5, seed)) for seed in (0, 0, 1))
+    assert all(np.array_equal(a[1], b[1]) for a, b in zip(first, repeated, strict=True))
+    assert not any(np.array_equal(a[1], b[1]) for a, b in zip(first, different, strict=True))
 
 
 def test_each_solid_comes_and_neither_place_nor_size_tells_which() -> None:
-    some = list(clouds(400))
-    assert {solid for *_, solid in some} == {*SOLIDS}
-    for _, points, _ in some:
-        assert points.shape == (POINTS, 3)
+    generated = list(clouds(400))
+    assert {solid for *_, solid in generated} == {*SOLIDS}
+    for _, points, _ in generated:
+        assert points.shape == (N_POINTS, 3)
         assert abs(points.mean()) < 0.02
         assert abs(points.std() - 1) < 0.03
 
 
 def test_points_of_a_sphere_are_equally_far_from_its_middle_and_those_of_a_cross_are_not() -> None:
-    spread: dict[str, list[float]] = {solid: [] for solid in SOLIDS}
+    radius_std: dict[str, list[float]] = {solid: [] for solid in SOLIDS}
     for name in SOLIDS:
         for seed in range(20):
-            spread[name].append(float(np.linalg.norm(SOLIDS[name](np.random.default_rng(seed)), axis=1).std()))
-    assert max(spread["sphere"]) < 1e-9
-    assert min(spread["cross"]) > 0.1
+            radius_std[name].append(float(np.linalg.norm(SOLIDS[name](np.random.default_rng(seed)), axis=1).std()))
+    assert max(radius_std["sphere"]) < 1e-9
+    assert min(radius_std["cross"]) > 0.1
 
 
 def test_a_row_is_a_point_with_the_name_and_the_solid_of_its_cloud() -> None:
-    found = list(rows(3))
-    assert len(found) == 3 * POINTS
-    assert len({(name, solid) for name, *_, solid in found}) == 3
+    table = list(rows(3))
+    assert len(table) == 3 * N_POINTS
+    assert len({(name, solid) for name, *_, solid in table}) == 3
     name, points, solid = next(clouds(1))
-    assert found[0] == (name, *(f"{x:.3f}" for x in points[0]), solid)
+    assert table[0] == (name, *(f"{x:.3f}" for x in points[0]), solid)

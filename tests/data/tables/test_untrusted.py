@@ -10,7 +10,7 @@ import pytest
 
 from harken import machine
 from harken.data.graphs.source import GraphSource
-from harken.data.images.files import read_idx, read_npz, stacked
+from harken.data.images.files import read_idx, read_npz, to_nchw
 from harken.data.tables.untrusted import read_arrays
 from harken.data.tables.vectors import read_vectors
 from harken.errors import BadInput
@@ -70,7 +70,7 @@ def test_arrays_are_those_that_numpy_reads(tmp_path, save):
 )
 def test_an_array_that_is_not_what_it_says_is_refused_in_one_line(tmp_path, raw, said):
     path = packed(tmp_path / "a.npz", x=raw, edges=raw, y=npy(np.arange(3)))
-    for read in (read_arrays, read_npz, lambda path: GraphSource(path=str(path)).open()):
+    for read in (read_arrays, read_npz, lambda path: GraphSource(path=str(path)).load_data()):
         with pytest.raises(BadInput, match=said) as told:
             read(path)
         assert str(path) in str(told.value)
@@ -83,14 +83,14 @@ def test_damage_inside_is_told(tmp_path):
     raw[200:400] = b"\xff" * 200
     (tmp_path / "a.npz").write_bytes(raw)
     with pytest.raises(BadInput, match=r"a\.npz: cannot be read as arrays \(.*write it with numpy.savez"):
-        GraphSource(path=str(tmp_path / "a.npz")).open()
+        GraphSource(path=str(tmp_path / "a.npz")).load_data()
 
 
 def test_what_does_not_fit_into_the_free_memory_is_refused_before_it_is_read(tmp_path, monkeypatch):
     np.savez_compressed(tmp_path / "a.npz", x=np.zeros((100, 8, 8), np.uint8), y=np.zeros(100, np.uint8))
     np.save(tmp_path / "a.npy", np.zeros((100, 64)))
     (tmp_path / "idx").write_bytes(gzip.compress(b"\0\0\x08\x01" + (6400).to_bytes(4, "big") + bytes(6400)))
-    monkeypatch.setattr(machine, "free_memory", lambda: 6000.0)
+    monkeypatch.setattr(machine, "available_memory", lambda: 6000.0)
     for name, read in {"a.npz": read_npz, "idx": read_idx, "a.npy": lambda path: read_vectors(path, silent)}.items():
         with pytest.raises(BadInput, match=rf"{name}: needs 0.0 GiB, and 0.0 are free; take a part of it"):
             read(tmp_path / name)
@@ -99,15 +99,15 @@ def test_what_does_not_fit_into_the_free_memory_is_refused_before_it_is_read(tmp
 def test_free_memory_is_what_the_kernel_says_and_no_more_than_a_container_has_left(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "MEMINFO", tmp_path / "meminfo")
     monkeypatch.setattr(machine, "CGROUP", tmp_path)
-    assert machine.free_memory() == float("inf")
+    assert machine.available_memory() == float("inf")
     (tmp_path / "meminfo").write_text("MemTotal: 99 kB\nMemAvailable:   50 kB\n")
-    assert machine.free_memory() == 50 * 1024
+    assert machine.available_memory() == 50 * 1024
     (tmp_path / "memory.max").write_text("30000\n")
     (tmp_path / "memory.stat").write_text("anon 10000\nfile 15000\n")
-    assert machine.free_memory() == 20000
+    assert machine.available_memory() == 20000
 
 
 def test_bytes_that_lie_as_they_are_shown_are_not_copied(tmp_path):
     np.savez(tmp_path / "a.npz", x=np.zeros((5, 1, 4, 4), np.uint8), y=np.arange(5))
     x, _ = read_npz(tmp_path / "a.npz")
-    assert stacked(x, "a").data_ptr() == x.ctypes.data
+    assert to_nchw(x, "a").data_ptr() == x.ctypes.data

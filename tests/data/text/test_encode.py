@@ -15,8 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harken.data.text import encode as module
-from harken.data.text.encode import Span, count_words, encode_files, pieces, read_blocks
-from harken.data.tokenizers.tokenizer import KINDS, Tokenizer, train
+from harken.data.text.encode import Span, count_words, encode_files, read_blocks, split_text
+from harken.data.tokenizers.spec import TOKENIZER_KINDS
+from harken.data.tokenizers.tokenizer import Tokenizer, train_tokenizer
 from harken.errors import BadInput
 
 TEXT = "The fox doesn't jump.\n\n the dog , 12 “bones” für\tdie  Katze\n日本語 😀 <eos> <|endoftext|> end\n"
@@ -25,9 +26,9 @@ GAPS = [" ", " ", " ", "\n", "\n", "\n\n", "  ", " \n", "\n ", "\t", "\n\t\n", "
 TEXTS = st.lists(st.tuples(*map(st.sampled_from, (WORDS, ["", *WORDS], GAPS))).map("".join), min_size=40).map("".join)
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=TOKENIZER_KINDS)
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
-    return train(request.param, lambda: [TEXT * 2, " ".join(WORDS)], 300)
+    return train_tokenizer(request.param, lambda: [TEXT * 2, " ".join(WORDS)], 300)
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def written(folder: Path, content: str | bytes, name: str = "notes.txt") -> Path
 def whole(tokenizer: Tokenizer, text: str) -> list[int]:
     """The ids of a text in one piece; its last line ends even without a newline."""
     ends = tokenizer.kind == "word" and text.rpartition("\n")[2].strip(" \t\n\x0b\x85\u3000") != ""
-    return tokenizer.encode(text).tolist() + ([tokenizer.end] if ends else [])
+    return tokenizer.encode(text).tolist() + ([tokenizer.end_id] if ends else [])
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
@@ -60,7 +61,7 @@ def test_ids_block_by_block_are_the_ids_of_the_whole_text(tokenizer, small_block
 def test_characters_and_bytes_may_be_cut_anywhere(kind, text, monkeypatch, tmp_path):
     monkeypatch.setattr(module, "BLOCK", 5)
     text = "x" + text.encode("utf-8", "replace").decode().replace("\r", "")
-    tokenizer = train(kind, lambda: [TEXT], 0)
+    tokenizer = train_tokenizer(kind, lambda: [TEXT], 0)
     encoded = encode_files([written(tmp_path, text)], tokenizer, tmp_path / "cache", documents=False)
     assert encoded.tokens.tolist() == tokenizer.encode(text).tolist()
 
@@ -68,18 +69,19 @@ def test_characters_and_bytes_may_be_cut_anywhere(kind, text, monkeypatch, tmp_p
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(text=TEXTS)
 def test_pieces_of_a_text_have_the_ids_of_the_text(tokenizer, text):
-    assert "".join(pieces(text, 20)) == text
+    assert "".join(split_text(text, 20)) == text
     if tokenizer.kind != "word":
         assert (
-            np.concatenate([tokenizer.encode(p) for p in pieces(text, 20)]).tolist() == tokenizer.encode(text).tolist()
+            np.concatenate([tokenizer.encode(p) for p in split_text(text, 20)]).tolist()
+            == tokenizer.encode(text).tolist()
         )
 
 
 def test_a_line_that_ends_in_a_later_block_has_one_eos(small_blocks, tmp_path):
-    tokenizer = train("word", lambda: ["a b"], 10)
+    tokenizer = train_tokenizer("word", lambda: ["a b"], 10)
     text = "a" + " " * 2000 + "\n" + " " * 2000 + "\n\nb" + "\n" * 2000 + "a"
     encoded = encode_files([written(tmp_path, text)], tokenizer, tmp_path / "cache", documents=False)
-    assert tokenizer.words(encoded.tokens) == ["a", "<eos>", "b", "<eos>", "a", "<eos>"]
+    assert tokenizer.token_texts(encoded.tokens) == ["a", "<eos>", "b", "<eos>", "a", "<eos>"]
 
 
 def test_blocks_end_with_a_line_where_they_can(tmp_path, monkeypatch):
@@ -113,7 +115,7 @@ def test_spans_of_a_file_give_its_parts(tokenizer, tmp_path):
 def test_each_document_has_its_start_and_byte_pairs_end_it(tokenizer, tmp_path):
     paths = [written(tmp_path, text, name) for text, name in (("the fox\n", "a"), ("", "b"), ("the dog", "c"))]
     encoded = encode_files(paths, tokenizer, tmp_path / "cache", documents=True)
-    ends = [tokenizer.end] if tokenizer.kind == "bpe" else []
+    ends = [tokenizer.end_id] if tokenizer.kind == "bpe" else []
     first, last = whole(tokenizer, "the fox\n") + ends, whole(tokenizer, "the dog") + ends
     assert encoded.tokens.tolist() == first + ends + last
     assert encoded.documents.tolist() == [0, len(first), len(first + ends)]
@@ -125,7 +127,11 @@ def test_each_document_has_its_start_and_byte_pairs_end_it(tokenizer, tmp_path):
 def test_characters_words_and_bytes_are_counted(tokenizer, small_blocks, tmp_path):
     text = TEXT * 20
     encoded = encode_files([written(tmp_path, text)], tokenizer, tmp_path / "cache", documents=False)
-    assert (encoded.characters, encoded.words, encoded.bytes) == (len(text), len(text.split()), len(text.encode()))
+    assert (encoded.n_characters, encoded.n_words, encoded.n_bytes) == (
+        len(text),
+        len(text.split()),
+        len(text.encode()),
+    )
     assert encoded.sha256 == hashlib.sha256(text.encode()).hexdigest()
     assert encoded.tokens.dtype == np.dtype("<u2")
 
@@ -143,11 +149,11 @@ def test_a_second_call_encodes_nothing(tokenizer, tmp_path, monkeypatch):
     second = encode_files([Span(path)], tokenizer, tmp_path / "cache", documents=False)
     assert isinstance(second.tokens, np.memmap)
     assert second.tokens.tolist() == first.tokens.tolist()
-    assert (second.words, second.sha256) == (first.words, first.sha256)
+    assert (second.n_words, second.sha256) == (first.n_words, first.sha256)
 
 
 def test_another_text_tokenizer_cut_or_kind_of_documents_is_another_entry(tmp_path):
-    one, two = (train("char", lambda text=text: [text], 0) for text in ("the fox", "the fax"))
+    one, two = (train_tokenizer("char", lambda text=text: [text], 0) for text in ("the fox", "the fax"))
     a, b, ab, nothing = (written(tmp_path, t, f"{n}.txt") for n, t in enumerate(["the", " fox", "the fox", ""]))
     calls = [
         ([a, b], one, True),
@@ -166,7 +172,7 @@ def test_another_text_tokenizer_cut_or_kind_of_documents_is_another_entry(tmp_pa
     "damage", [(".bin", b"1"), (".bin", b"12"), (".bin", b""), (".json", b"{"), (".json", b"[]"), (".json", b"{}")]
 )
 def test_a_damaged_entry_is_written_anew(damage, tmp_path):
-    path, tokenizer = written(tmp_path, TEXT), train("char", lambda: [TEXT], 0)
+    path, tokenizer = written(tmp_path, TEXT), train_tokenizer("char", lambda: [TEXT], 0)
     encode_files([path], tokenizer, tmp_path / "cache", documents=False)
     next((tmp_path / "cache").glob(f"*{damage[0]}")).write_bytes(damage[1])
     encoded = encode_files([path], tokenizer, tmp_path / "cache", documents=False)
@@ -178,12 +184,16 @@ def test_ids_are_on_the_disk_before_they_have_their_name(tmp_path, monkeypatch):
     for name in ("fsync", "replace"):
         act = getattr(os, name)
         monkeypatch.setattr(os, name, lambda *a, name=name, act=act: (order.append(name), act(*a)))
-    encode_files([written(tmp_path, TEXT)], train("byte", lambda: [], 0), tmp_path / "cache", documents=False)
+    encode_files([written(tmp_path, TEXT)], train_tokenizer("byte", lambda: [], 0), tmp_path / "cache", documents=False)
     assert order == ["fsync", "replace", "replace"]
 
 
 def test_writers_of_the_same_entry_do_not_harm_each_other(tmp_path):
-    path, tokenizer, start = written(tmp_path, TEXT * 500), train("char", lambda: [TEXT], 0), threading.Barrier(4)
+    path, tokenizer, start = (
+        written(tmp_path, TEXT * 500),
+        train_tokenizer("char", lambda: [TEXT], 0),
+        threading.Barrier(4),
+    )
 
     def write(_: int) -> bool:
         start.wait()
@@ -199,7 +209,7 @@ def test_encoding_tells_how_far_it_is(small_blocks, tmp_path):
     heard = []
     encode_files(
         [written(tmp_path, "a b\r\n" * 500)],
-        train("char", lambda: [TEXT], 0),
+        train_tokenizer("char", lambda: [TEXT], 0),
         tmp_path / "cache",
         documents=False,
         listen=lambda event, **facts: heard.append((event, facts["done"], facts["total"])),
@@ -211,7 +221,7 @@ def test_encoding_tells_how_far_it_is(small_blocks, tmp_path):
 
 
 def test_a_file_is_opened_no_more_often_for_many_spans_than_for_one(tmp_path, monkeypatch):
-    path, tokenizer, opened = written(tmp_path, "ab\n" * 100), train("char", lambda: ["ab\n"], 0), []
+    path, tokenizer, opened = written(tmp_path, "ab\n" * 100), train_tokenizer("char", lambda: ["ab\n"], 0), []
     opens = Path.open
 
     def noted(self, *given, **options):
@@ -235,7 +245,7 @@ def test_a_disk_that_fails_while_it_is_read_is_told_as_that(tmp_path, monkeypatc
     path = written(tmp_path, TEXT)
     monkeypatch.setattr(Path, "open", lambda *_: Failing())
     with pytest.raises(BadInput, match=r"notes\.txt: cannot be read \(Input/output error\); "):
-        encode_files([Span(path, 0, 4)], train("byte", lambda: [], 0), tmp_path / "cache", documents=False)
+        encode_files([Span(path, 0, 4)], train_tokenizer("byte", lambda: [], 0), tmp_path / "cache", documents=False)
 
 
 @pytest.mark.parametrize("size", [7, 1 << 20])
@@ -264,7 +274,7 @@ def test_a_file_of_wide_characters_is_told_as_utf16(tmp_path):
 def test_nothing_is_left_of_a_text_that_cannot_be_read(small_blocks, tmp_path):
     path = written(tmp_path, b"good words\n" * 500 + b"\xff")
     with pytest.raises(BadInput, match=r"notes\.txt:501: byte 0xff"):
-        encode_files([path], train("char", lambda: [TEXT], 0), tmp_path / "cache", documents=False)
+        encode_files([path], train_tokenizer("char", lambda: [TEXT], 0), tmp_path / "cache", documents=False)
     assert list((tmp_path / "cache").iterdir()) == []
 
 
@@ -280,11 +290,13 @@ def test_what_is_no_file_is_refused_in_one_line(tokenizer, tmp_path):
 @pytest.mark.parametrize("content", [b"", b"\xef\xbb\xbf"])
 def test_a_file_without_text_is_refused(content, tmp_path):
     with pytest.raises(BadInput, match=r"notes\.txt: no text in it"):
-        encode_files([written(tmp_path, content)], train("char", lambda: ["a"], 0), tmp_path / "cache", documents=False)
+        encode_files(
+            [written(tmp_path, content)], train_tokenizer("char", lambda: ["a"], 0), tmp_path / "cache", documents=False
+        )
 
 
 def test_a_text_that_changes_while_it_is_read_is_not_kept(tmp_path, monkeypatch):
-    path, write = written(tmp_path, "before"), module._write
+    path, write = written(tmp_path, "before"), module._write_cache
 
     def late(*arguments):
         path.write_text("behind")
@@ -292,14 +304,14 @@ def test_a_text_that_changes_while_it_is_read_is_not_kept(tmp_path, monkeypatch)
 
     monkeypatch.setattr(module, "_write", late)
     with pytest.raises(BadInput, match=r"notes\.txt: changed while it was read"):
-        encode_files([path], train("char", lambda: [TEXT], 0), tmp_path / "cache", documents=False)
+        encode_files([path], train_tokenizer("char", lambda: [TEXT], 0), tmp_path / "cache", documents=False)
     assert list((tmp_path / "cache").iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     path, place = written(tmp_path, TEXT), written(tmp_path, "", "taken")
     with pytest.raises(BadInput, match="taken: cannot keep the ids of a text"):
-        encode_files([path], train("char", lambda: [TEXT], 0), place, documents=False)
+        encode_files([path], train_tokenizer("char", lambda: [TEXT], 0), place, documents=False)
 
 
 PEAK = """

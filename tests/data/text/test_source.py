@@ -24,7 +24,7 @@ def put(folder: Path, name: str, text: str | bytes) -> Path:
 
 
 def opened(path: Path, **settings) -> TextData:
-    return TextSource(path=str(path), **settings).open()
+    return TextSource(path=str(path), **settings).load_data()
 
 
 def told(data: TextData, split: str = "train", text: int = 0) -> str:
@@ -82,7 +82,7 @@ def test_words_and_byte_pairs_are_cut_between_lines(tmp_path, tokens):
 
 
 def test_an_endless_line_is_cut_between_characters(tmp_path, monkeypatch):
-    monkeypatch.setattr("harken.data.text.source.LINE", 10)
+    monkeypatch.setattr("harken.data.text.source.MAX_LINE_BYTES", 10)
     data = opened(put(tmp_path, "a.txt", "漢" * 1000), tokenizer="bpe")
     assert sum(told(data, split).count("漢") for split in ("train", "valid")) == 1000
 
@@ -117,7 +117,7 @@ def test_a_test_share_is_taken_where_no_test_file_is(tmp_path):
 
 def test_given_files_are_taken_as_they_are_given(tmp_path):
     a, b, c = (put(tmp_path, name, text) for name, text in {"1.txt": "aaaa", "2.txt": "bbab", "3.txt": "bb"}.items())
-    data = TextSource(train=str(a), valid=str(b), test=str(c)).open()
+    data = TextSource(train=str(a), valid=str(b), test=str(c)).load_data()
     assert told(data) == "aaaa"
     assert [len(data.splits[s][0].tokens) for s in ("valid", "test")] == [4, 2]
 
@@ -140,11 +140,11 @@ def test_hidden_files_of_a_folder_are_left_out(tmp_path):
 def test_words_are_counted_as_in_lab_01(tmp_path):
     """One end mark a line; the N most frequent words, the rest <unk>. Counted here by hand."""
     lines = ["the cat saw the dog", "the dog <unk> ran", "", "a cat ran"]
-    data = opened(put(tmp_path, "a.txt", "\n".join(lines) + "\n"), tokenizer="word", vocab=6, valid=0)
+    data = opened(put(tmp_path, "a.txt", "\n".join(lines) + "\n"), tokenizer="word", vocab_size=6, valid=0)
     words = [w for line in lines if line for w in [*line.split(), "<eos>"]]
     often = [w for w, _ in Counter(w for w in words if w not in ("<unk>", "<eos>")).most_common(4)]
     assert len(data.train[0].tokens) == len(words)
-    assert data.tokenizer.words(data.train[0].tokens) == [w if w in (*often, "<eos>") else "<unk>" for w in words]
+    assert data.tokenizer.token_texts(data.train[0].tokens) == [w if w in (*often, "<eos>") else "<unk>" for w in words]
 
 
 def test_a_byte_order_mark_is_no_character(tmp_path):
@@ -195,7 +195,7 @@ def test_names_that_toml_takes_for_tables_are_names_of_files(two):
 
 
 def test_each_mixed_text_is_a_stream_of_its_own_with_a_held_out_end(two):
-    data = TextSource(mix={"a.txt": 0.6, "b.v2.txt": 0.4}).open()
+    data = TextSource(mix={"a.txt": 0.6, "b.v2.txt": 0.4}).load_data()
     assert [told(data, text=n) for n in (0, 1)] == ["aaaaaaaaa\n" * 9, "bbbbbbbbb\n" * 18]
     assert [told(data, "valid", text=n) for n in (0, 1)] == ["aaaaaaaaa\n", "bbbbbbbbb\n" * 2]
     assert (data.names, data.weights) == (("a.txt", "b.v2.txt"), [0.6, 0.4])
@@ -204,31 +204,31 @@ def test_each_mixed_text_is_a_stream_of_its_own_with_a_held_out_end(two):
 def test_mixed_texts_are_named_without_the_folder_they_share_from_wherever_they_are_opened(two):
     put(two, "c/a.txt", "ccccccccc\n" * 10)
     mix = TextSource(mix={"a.txt": 1, "c/a.txt": 1})
-    assert mix.open().names == mix.located().open().names == ("a.txt", "c/a.txt")
+    assert mix.load_data().names == mix.with_absolute_paths().load_data().names == ("a.txt", "c/a.txt")
 
 
 def test_a_mixed_folder_does_not_learn_from_its_test_file(two):
     for split in ("train", "valid", "test"):
         put(two, f"c/{split}.txt", f"{split}\n" * 5)
-    data = TextSource(mix={"a.txt": 1, "c": 1}, tokenizer="byte").open()
+    data = TextSource(mix={"a.txt": 1, "c": 1}, tokenizer="byte").load_data()
     assert told(data, text=1) == "train\n" * 5
     assert told(data, "valid", text=1) == "valid\n" * 5
 
 
 def test_mixed_texts_can_be_judged_on_one_given_file(two):
-    data = TextSource(mix={"a.txt": 1, "b.v2.txt": 1}, valid=str(put(two, "v.txt", "abab"))).open()
+    data = TextSource(mix={"a.txt": 1, "b.v2.txt": 1}, valid=str(put(two, "v.txt", "abab"))).load_data()
     assert told(data, "valid") == "abab"
 
 
 def test_examples_count_in_each_mixed_text(two):
-    data = TextSource(mix={"a.txt": 1, "b.v2.txt": 1}, examples=2).open()
+    data = TextSource(mix={"a.txt": 1, "b.v2.txt": 1}, examples=2).load_data()
     assert [told(data, text=n) for n in (0, 1)] == ["aaaaaaaaa\n" * 2, "bbbbbbbbb\n" * 2]
 
 
 def test_a_mixed_text_with_nothing_to_hold_out_is_not_among_the_judged(two):
     put(two, "c.txt", "one line only\n")
-    data = TextSource(mix={"a.txt": 1, "c.txt": 1, "b.v2.txt": 1}, tokenizer="word").open()
-    assert data.held == {"valid": ("a.txt", "b.v2.txt")}
+    data = TextSource(mix={"a.txt": 1, "c.txt": 1, "b.v2.txt": 1}, tokenizer="word").load_data()
+    assert data.split_names == {"valid": ("a.txt", "b.v2.txt")}
     assert len(data.splits["valid"]) == 2
 
 
@@ -240,7 +240,7 @@ def test_weights_that_mix_nothing_are_refused(weights):
 
 def test_mixed_texts_are_windows(two):
     with pytest.raises(BadSetting, match=r"^data.mix: mixed texts are drawn as windows, not as packed"):
-        TextSource(mix={"a.txt": 1, "b.v2.txt": 1}, batching="packed").open()
+        TextSource(mix={"a.txt": 1, "b.v2.txt": 1}, batching="packed").load_data()
 
 
 # --- documents --------------------------------------------------------------------------------------------------------
@@ -309,7 +309,7 @@ def test_a_recipe_made_for_this_text_is_accepted(tmp_path):
 
 def test_located_settings_name_absolute_paths(two):
     put(two, "v.txt", "aa")
-    source = TextSource(mix={"a.txt": 1, "b.v2.txt": 2}, valid="v.txt", test=0.1).located()
+    source = TextSource(mix={"a.txt": 1, "b.v2.txt": 2}, valid="v.txt", test=0.1).with_absolute_paths()
     assert source.mix == {str(two / "a.txt"): 1, str(two / "b.v2.txt"): 2}
     assert (source.valid, source.test) == (str(two / "v.txt"), 0.1)
 
@@ -337,7 +337,7 @@ def test_an_empty_folder_is_named(tmp_path):
 
 def test_a_text_that_is_not_named_is_asked_for():
     with pytest.raises(BadSetting, match=r"^data.path is not given; name a file or a folder"):
-        TextSource().open()
+        TextSource().load_data()
 
 
 @pytest.mark.parametrize("shares", [{"valid": 1.0}, {"valid": -0.1}, {"valid": 0.6, "test": 0.5}])
@@ -353,21 +353,21 @@ TABLE = "text,label\n" + "".join(f"the cat {n} sat,{'ab'[n % 2]}\n" for n in ran
 
 def other(path: Path, given: Path, **settings) -> TextData:
     source = TextSource(path=str(path), **settings)
-    return source.other(str(given), "test", tokenizer=source.open().tokenizer)
+    return source.load_split(str(given), "test", tokenizer=source.load_data().tokenizer)
 
 
 def test_another_text_is_a_split_beside_the_text_learned_from(tmp_path):
     data = other(put(tmp_path, "a.txt", LETTERS[:100]), put(tmp_path, "b.txt", "jihgfedcba"))
     assert (told(data), told(data, "valid"), told(data, "test")) == (LETTERS[:90], LETTERS[90:100], "jihgfedcba")
-    assert data.learned
+    assert data.has_train
 
 
 def test_another_text_stands_alone_when_the_text_learned_from_is_gone(tmp_path):
     source, heard = TextSource(path=str(tmp_path / "gone.txt")), []
     tokenizer, given = opened(put(tmp_path, "a.txt", LETTERS)).tokenizer, put(tmp_path, "b.txt", "abc\n")
-    data = source.other(str(given), "test", tokenizer=tokenizer, listen=lambda event, **facts: heard.append(facts))
+    data = source.load_split(str(given), "test", tokenizer=tokenizer, listen=lambda event, **facts: heard.append(facts))
     assert list(data.splits) == ["test"]
-    assert not data.learned
+    assert not data.has_train
     assert heard[-1]["text"].startswith("the free baselines are left out, for lack of what they learn from: ")
 
 
@@ -405,11 +405,11 @@ def test_a_reader_of_another_format_overrides_files_alone(tmp_path):
     for name in ("a", "b", "c"):
         put(tmp_path, f"{name}.txt", f"{name.upper()}{TABLE.upper()}")
     a, b, c = (str(tmp_path / f"{name}.txt") for name in "abc")
-    one = Shouted(path=a, valid=b).open()
+    one = Shouted(path=a, valid=b).load_data()
     assert (told(one), told(one, "valid")) == (f"a{TABLE}", f"b{TABLE}")
     mixed = Shouted(mix={a: 1, b: 1}, valid=c)
-    assert [told(mixed.open(), text=n)[0] for n in (0, 1)] == ["a", "b"]
-    assert told(mixed.other(c, "test", tokenizer=mixed.open().tokenizer), "test") == f"c{TABLE}"
+    assert [told(mixed.load_data(), text=n)[0] for n in (0, 1)] == ["a", "b"]
+    assert told(mixed.load_split(c, "test", tokenizer=mixed.load_data().tokenizer), "test") == f"c{TABLE}"
 
 
 # --- size -------------------------------------------------------------------------------------------------------------

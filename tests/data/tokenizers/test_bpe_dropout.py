@@ -4,33 +4,39 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harken.data.pairs.files import clean
-from harken.data.tokenizers.bpe_dropout import Splitter
-from harken.data.tokenizers.pairs import Side, encode_lines
-from harken.data.tokenizers.tokenizer import train
+from harken.data.pairs.files import normalize_text
+from harken.data.tokenizers.bpe_dropout import BPEDropout
+from harken.data.tokenizers.pairs import RaggedTokens, encode_lines
+from harken.data.tokenizers.tokenizer import train_tokenizer
 
 TEXT = "The hat that the cat sat on is not the rat's hat. Über Übung: 12,5 % — naïve 日本語 text.\n" * 30
-BPE = train("bpe", lambda: [TEXT], 340)
+BPE = train_tokenizer("bpe", lambda: [TEXT], 340)
 WORDS = st.lists(st.sampled_from(TEXT.split()), min_size=1, max_size=30).map(" ".join)
 LINES = st.lists(
-    st.one_of(WORDS, st.text(st.characters(codec="utf-8"), max_size=30).filter(clean)), min_size=1, max_size=5
+    st.one_of(WORDS, st.text(st.characters(codec="utf-8"), max_size=30).filter(normalize_text)), min_size=1, max_size=5
 )
 
 
 def split(lines: list[str], share: float, *, seed: int = 7, epoch: int = 0, longest: int = 1000) -> list[list[int]]:
-    splitter = Splitter(BPE, Side.of([encode_lines(BPE, lines)], BPE), share, seed=seed, longest=longest)
+    splitter = BPEDropout(
+        BPE, RaggedTokens.from_blocks([encode_lines(BPE, lines)], BPE), share, seed=seed, max_length=longest
+    )
     ids, lengths = splitter.gather(np.arange(len(lines)), epoch)
     return [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
 
 
 @settings(max_examples=150, deadline=None)
-@given(lines=LINES.map(lambda lines: list(map(clean, lines))))
+@given(lines=LINES.map(lambda lines: list(map(normalize_text, lines))))
 def test_without_dropout_the_split_is_that_of_the_library(lines):
     assert split(lines, 0.0) == [BPE.encode(line).tolist() for line in lines]
 
 
 @settings(max_examples=150, deadline=None)
-@given(lines=LINES.map(lambda lines: list(map(clean, lines))), share=st.floats(0.01, 0.99), epoch=st.integers(0, 5))
+@given(
+    lines=LINES.map(lambda lines: list(map(normalize_text, lines))),
+    share=st.floats(0.01, 0.99),
+    epoch=st.integers(0, 5),
+)
 def test_a_text_split_by_chance_is_still_the_text_and_split_so_again(lines, share, epoch):
     ids = split(lines, share, epoch=epoch)
     assert [BPE.decode(line) for line in ids] == lines
@@ -59,4 +65,4 @@ def test_without_any_merge_every_byte_stands_alone():
 def test_a_sentence_that_would_become_too_long_stays_as_it_is():
     lines = ["the hat that the cat sat on", "hat"]
     whole = [BPE.encode(line).tolist() for line in lines]
-    assert split(lines, 1.0, longest=len(whole[0])) == [whole[0], [BPE.encode(c)[0] for c in "hat"]]
+    assert split(lines, 1.0, max_length=len(whole[0])) == [whole[0], [BPE.encode(c)[0] for c in "hat"]]

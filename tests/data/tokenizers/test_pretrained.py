@@ -8,12 +8,12 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from harken.data.labelled.examples import LabelWords
-from harken.data.labelled.source import TextLabels
+from harken.data.labelled.examples import TokenLabelProcessor
+from harken.data.labelled.source import TextLabelProcessor
 from harken.data.synthetic.tales import tales
 from harken.data.tokenizers import pretrained
-from harken.data.tokenizers.pretrained import PATTERNS, Foreign
-from harken.data.tokenizers.tokenizer import Tokenizer, train
+from harken.data.tokenizers.pretrained import SPLIT_PATTERNS, PretrainedTokenizer
+from harken.data.tokenizers.tokenizer import Tokenizer, train_tokenizer
 from harken.errors import BadInput, BadRun
 
 TEXTS = (
@@ -43,7 +43,7 @@ def learned(library: tokenizers.Tokenizer, *, byte_level: bool, marks: tuple[str
 
 def llama3() -> tokenizers.Tokenizer:
     library = tokenizers.Tokenizer(models.BPE(ignore_merges=True))
-    cut = pre_tokenizers.Split(tokenizers.Regex(PATTERNS["llama-bpe"]), "isolated")
+    cut = pre_tokenizers.Split(tokenizers.Regex(SPLIT_PATTERNS["llama-bpe"]), "isolated")
     library.pre_tokenizer, library.decoder = pre_tokenizers.Sequence([cut, BYTES]), decoders.ByteLevel()
     library = learned(library, byte_level=True, marks=("<|begin_of_text|>", "<|end_of_text|>"))
     begin = processors.TemplateProcessing("<|begin_of_text|> $A", special_tokens=[("<|begin_of_text|>", 0)])
@@ -53,7 +53,7 @@ def llama3() -> tokenizers.Tokenizer:
 
 def qwen2() -> tokenizers.Tokenizer:
     library = tokenizers.Tokenizer(models.BPE())
-    cut = pre_tokenizers.Split(tokenizers.Regex(PATTERNS["qwen2"]), "isolated")
+    cut = pre_tokenizers.Split(tokenizers.Regex(SPLIT_PATTERNS["qwen2"]), "isolated")
     library.pre_tokenizer, library.decoder = pre_tokenizers.Sequence([cut, BYTES]), decoders.ByteLevel()
     library.normalizer = normalizers.NFC()
     return learned(library, byte_level=True, marks=("<|endoftext|>",))
@@ -94,14 +94,14 @@ LIBRARIES = {made.__name__: made for made in (llama3, qwen2, smollm, llama2, gem
 @pytest.fixture(scope="module", params=LIBRARIES)
 def both(request: pytest.FixtureRequest) -> tuple[tokenizers.Tokenizer, Tokenizer]:
     library = LIBRARIES[request.param]()
-    return library, Foreign.of(json.loads(library.to_str()), request.param)
+    return library, PretrainedTokenizer.from_spec(json.loads(library.to_str()), request.param)
 
 
 def test_ids_are_those_of_the_library(both: tuple[tokenizers.Tokenizer, Tokenizer]) -> None:
     library, ours = both
-    assert isinstance(ours, Foreign)
+    assert isinstance(ours, PretrainedTokenizer)
     for text in TEXTS:
-        assert [*ours.begin, *ours.encode(text).tolist()] == library.encode(text).ids, text
+        assert [*ours.prefix_ids, *ours.encode(text).tolist()] == library.encode(text).ids, text
         assert ours.decode(ours.encode(text)) == library.decode(library.encode(text, add_special_tokens=False).ids)
 
 
@@ -115,25 +115,30 @@ def test_a_stream_of_ids_is_the_text(both: tuple[tokenizers.Tokenizer, Tokenizer
 def test_the_file_of_a_run_alone_gives_the_same(both: tuple[tokenizers.Tokenizer, Tokenizer], tmp_path: Path) -> None:
     library, ours = both
     ours.save(tmp_path / "tokenizer.json")
-    again, alone = pretrained.load(tmp_path / "tokenizer.json"), tokenizers.Tokenizer.from_buffer(ours.json)
+    again, alone = pretrained.load_tokenizer(tmp_path / "tokenizer.json"), tokenizers.Tokenizer.from_buffer(ours.json)
     for text in TEXTS:
         assert again.encode(text).tolist() == ours.encode(text).tolist()
         assert alone.encode(text).ids == library.encode(text).ids
-    assert (again.vocab, again.end, again.marks, again.begin) == (ours.vocab, ours.end, ours.marks, ours.begin)
+    assert (again.vocab, again.end_id, again.special_ids, again.prefix_ids) == (
+        ours.vocab,
+        ours.end_id,
+        ours.special_ids,
+        ours.prefix_ids,
+    )
 
 
 def test_letters_of_all_tokens_add_up_to_the_text(both: tuple[tokenizers.Tokenizer, Tokenizer]) -> None:
     _, ours = both
     text = "Once upon a time, there was a fox."
-    assert ours.letters[ours.encode(text)].sum() - len(text) in (0, 1)  # one for the space some put before it
+    assert ours.char_counts[ours.encode(text)].sum() - len(text) in (0, 1)  # one for the space some put before it
 
 
 def test_tokens_of_our_own_are_ours(tmp_path: Path) -> None:
-    made = train("bpe", lambda: list(tales(10)), 300)
+    made = train_tokenizer("bpe", lambda: list(tales(10)), 300)
     made.save(tmp_path / "tokenizer.json")
-    assert type(pretrained.load(tmp_path / "tokenizer.json")) is Tokenizer
+    assert type(pretrained.load_tokenizer(tmp_path / "tokenizer.json")) is Tokenizer
     with pytest.raises(BadRun, match="is not a file"):
-        pretrained.load(tmp_path / "none.json")
+        pretrained.load_tokenizer(tmp_path / "none.json")
 
 
 @pytest.mark.parametrize(
@@ -150,17 +155,19 @@ def test_tokens_of_our_own_are_ours(tmp_path: Path) -> None:
 )
 def test_what_is_not_known_is_named(change: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        Foreign.of(json.loads(llama3().to_str()) | change, "x")
+        PretrainedTokenizer.from_spec(json.loads(llama3().to_str()) | change, "x")
 
 
 @pytest.mark.parametrize("make", [llama3, smollm])
 def test_labels_beside_tokens_of_others_are_read_back_and_texts_have_the_marks_before_them(tmp_path, make):
-    own = Foreign.of(json.loads(make().to_str()), "it")
-    for kind in (LabelWords, TextLabels):
+    own = PretrainedTokenizer.from_spec(json.loads(make().to_str()), "it")
+    for kind in (TokenLabelProcessor, TextLabelProcessor):
         for name, content in kind(own, ["a", "b"]).files().items():
             (tmp_path / name).write_bytes(content)
         assert kind.load(tmp_path).tokenizer.files() == own.files()
-    side, second, _ = TextLabels(own, ["a", "b"], pair=True).texts([("A fox ran.", "It slept."), ("One", "two")], 64)
-    ids, mark = side[0].tolist(), list(own.begin) or [own.end]
-    assert ids == [*mark, *own.encode("A fox ran."), own.end, *own.encode("It slept.")]
+    side, second, _ = TextLabelProcessor(own, ["a", "b"], pair=True).texts(
+        [("A fox ran.", "It slept."), ("One", "two")], 64
+    )
+    ids, mark = side[0].tolist(), list(own.prefix_ids) or [own.end_id]
+    assert ids == [*mark, *own.encode("A fox ran."), own.end_id, *own.encode("It slept.")]
     assert ids[second[0] :] == own.encode("It slept.").tolist()

@@ -1,4 +1,4 @@
-"""The audit: every family passes, each fault is caught by its own check, and the guilty layer is named."""
+"""harken.audit: every model passes, each error is detected by its check, and the responsible layer is located."""
 
 import copy
 import json
@@ -12,81 +12,83 @@ from torch import nn
 import harken
 from harken import registry
 from harken.core import CAUSAL, FULL, Memory, Structure
-from harken.data.synthetic.tales import tales as told
+from harken.data.synthetic.tales import tales as generate_tales
 from harken.errors import BadInput, HarkenError
 from harken.events import silent
-from harken.experiments.audit import audit as room
+from harken.experiments.audit import audit as audit_module
 from harken.experiments.audit.audit import CLAIMS, Audit, Check, audit
 from harken.experiments.train import prepare
 from harken.models import bert
-from harken.models.gpt import GPT, Shape
-from harken.models.rnn import RNN, GRUShape
+from harken.models.gpt import GPT, GPTSettings
+from harken.models.rnn import RNN, GRUSettings
 from harken.recipe import resolve
 from harken.tasks import Loss
-from harken.tasks.next_word import NextWord
-from harken.training.loop import as_before
-from harken.training.step import Step
+from harken.tasks.next_word import NextWordTask
+from harken.training.loop import restore_torch_state
+from harken.training.step import UpdateStep
 
-OWN = [name for name in CLAIMS if name not in ("told", "permuted")]  # a language model has no source and is no set
+CHECK_NAMES = [name for name in CLAIMS if name not in ("source_padding", "permutation")]  # of a language model
 
 VOCAB = 29
 SMALL = {"d": 16, "layers": 2, "heads": 2, "context": 20}
 
 
 def gpt(make=GPT, **fields) -> GPT:
-    return make(Shape(**{**SMALL, **fields}), VOCAB)
+    return make(GPTSettings(**{**SMALL, **fields}), VOCAB)
 
 
-def results(audit: Audit) -> dict[str, tuple[str, str | None]]:
-    """Of each check that did not pass: its outcome, and the layer that is named."""
+def not_passed(audit: Audit) -> dict[str, tuple[str, str | None]]:
+    """Outcome and layer of each check that did not pass."""
     return {check.name: (check.outcome, check.layer) for check in audit.checks if check.outcome != "passed"}
 
 
 def failures(model, task=None) -> dict[str, str | None]:
-    return {name: layer for name, (outcome, layer) in results(audit(model, task)).items() if outcome == "failed"}
+    return {name: layer for name, (outcome, layer) in not_passed(audit(model, task)).items() if outcome == "failed"}
 
 
 def trainer(text, **settings):
     """A trainer on a text; settings as model__d=16."""
     small = {"model.d": 16, "model.layers": 1, "model.context": 16, "train.batch": 7, "train.device": "cpu"}
-    given = {name.replace("__", "."): value for name, value in settings.items()}
-    return prepare(resolve(("here", {"data.path": str(text), **small, **given})), silent)[1]
+    overrides = {name.replace("__", "."): value for name, value in settings.items()}
+    return prepare(resolve(("here", {"data.path": str(text), **small, **overrides})), silent)[1]
 
 
 @pytest.fixture(scope="module")
 def tales(tmp_path_factory):
     path = tmp_path_factory.mktemp("text") / "tales.txt"
-    path.write_text("\n\n".join(told(12)) + "\n")
+    path.write_text("\n\n".join(generate_tales(12)) + "\n")
     return path
 
 
-# --- whoever obeys passes ---------------------------------------------------------------------------------------------
+# --- correct models -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", registry.names("model"))
-def test_every_family_passes_and_says_what_does_not_apply(kind, tales):
-    both_ways = kind == "bert"
-    reads = (
-        {"data__tokenizer": "wordpiece", "data__vocab_size": 200, "data__batching": "sentences"} if both_ways else {}
+@pytest.mark.parametrize("kind", registry.kind_names("model"))
+def test_every_model_passes_and_names_the_checks_that_do_not_apply(kind, tales):
+    bidirectional = kind == "bert"
+    data_settings = (
+        {"data__tokenizer": "wordpiece", "data__vocab_size": 200, "data__batching": "sentences"}
+        if bidirectional
+        else {}
     )
-    trained = trainer(tales, model__kind=kind, **reads)
+    training = trainer(tales, model__kind=kind, **data_settings)
     for step in range(2):
-        trained.update(step + 2)
-    found = audit(trained.model, trained.task)
-    assert found.passed
-    unfit = ["packed"] * (kind in ("rnn", "gru", "lstm")) + ["causal", "gradient", "cached"] * both_ways
-    assert results(found) == dict.fromkeys(unfit, ("does not apply", None))
-    assert [check.name for check in found.checks] == OWN
-    assert all(check.difference <= 1e-12 for check in found.checks if check.outcome == "passed")
+        training.update(step + 2)
+    report = audit(training.model, training.task)
+    assert report.passed
+    not_applicable = ["packing"] * (kind in ("rnn", "gru", "lstm")) + ["causal", "gradient", "cache"] * bidirectional
+    assert not_passed(report) == dict.fromkeys(not_applicable, ("does not apply", None))
+    assert [check.name for check in report.checks] == CHECK_NAMES
+    assert all(check.difference <= 1e-12 for check in report.checks if check.outcome == "passed")
 
 
-def test_a_bert_that_looks_at_padding_fails():
+def test_a_bert_that_attends_to_padding_fails():
     class Careless(bert.BERT):
-        def forward(self, tokens, *, lengths=None, **told):
-            return super().forward(tokens, **told)
+        def forward(self, tokens, *, lengths=None, **generate_tales):
+            return super().forward(tokens, **generate_tales)
 
-    found = failures(Careless(bert.Shape(**SMALL), VOCAB))
-    assert found == dict.fromkeys(["padded", "batched"], "stack.blocks.0.look")
+    report = failures(Careless(bert.BERTSettings(**SMALL), VOCAB))
+    assert report == dict.fromkeys(["padding", "batching"], "stack.blocks.0.attention")
 
 
 @pytest.mark.parametrize(
@@ -94,11 +96,17 @@ def test_a_bert_that_looks_at_padding_fails():
     [{"positions": p} for p in ("sinusoid-halves", "learned", "rotary", "rotary-interleaved", "alibi", "none")]
     + [{"similarity": s} for s in ("dot", "bilinear", "mahalanobis", "gaussian", "additive", "latent")]
     + [{"style": "llama", "kv_heads": 1}, {"style": "gpt2"}, {"window": 3}, {"norm": "post"}, {"residual": False}]
-    + [{"dropout": 0.3, "word_dropout": 0.3}, {"context": 2}, {"context": 3}, {"d_k": 5, "d_v": 3}, {"lift": True}],
+    + [
+        {"dropout": 0.3, "word_dropout": 0.3},
+        {"context": 2},
+        {"context": 3},
+        {"d_k": 5, "d_v": 3},
+        {"input_projection": True},
+    ],
     ids=lambda fields: "-".join(map(str, fields.values())),
 )
-def test_every_choice_of_a_gpt_passes(fields):
-    assert results(audit(gpt(**fields))) == {"accumulated": ("does not apply", None)}
+def test_every_setting_of_a_gpt_passes(fields):
+    assert not_passed(audit(gpt(**fields))) == {"accumulation": ("does not apply", None)}
 
 
 @pytest.mark.parametrize(
@@ -112,66 +120,68 @@ def test_every_choice_of_a_gpt_passes(fields):
     ],
     ids=["packed", "packed-dropout", "stream", "two-rows", "words"],
 )
-def test_every_kind_of_batch_adds_up(tales, settings):
-    ready = trainer(tales, **settings)
-    assert failures(ready.model, ready.task) == {}
+def test_gradient_accumulation_is_exact_for_every_kind_of_batch(tales, settings):
+    prepared = trainer(tales, **settings)
+    assert failures(prepared.model, prepared.task) == {}
 
 
-def test_a_mixture_adds_up(tales, tmp_path):
-    (tmp_path / "other.txt").write_text("\n\n".join(list(told(20))[12:]))
+def test_gradient_accumulation_is_exact_for_mixed_data(tales, tmp_path):
+    (tmp_path / "other.txt").write_text("\n\n".join(list(generate_tales(20))[12:]))
     mixed = {"data.mix": {str(tales): 0.5, str(tmp_path / "other.txt"): 0.5}, "model.d": 16, "model.context": 16}
-    ready = prepare(resolve(("here", {**mixed, "model.layers": 1, "train.device": "cpu"})), silent)[1]
-    assert failures(ready.model, ready.task) == {}
+    prepared = prepare(resolve(("here", {**mixed, "model.layers": 1, "train.device": "cpu"})), silent)[1]
+    assert failures(prepared.model, prepared.task) == {}
 
 
-def test_longer_rows_may_be_asked_for():
+def test_the_length_can_be_set():
     class Forgets(GPT):
-        """Loses its mask in long rows."""
+        """Drops its mask in long rows."""
 
-        def forward(self, tokens, **given):
+        def forward(self, tokens, **inputs):
             self.structure = CAUSAL if tokens.shape[1] <= 40 else FULL
-            return super().forward(tokens, **given)
+            return super().forward(tokens, **inputs)
 
     model = gpt(Forgets, context=64)
     assert audit(model).passed
     assert not audit(model, length=64).passed
 
 
-# --- the future -------------------------------------------------------------------------------------------------------
+# --- causality -------------------------------------------------------------------------------------------------------
 
 
-def test_a_mask_that_is_off_by_one_is_caught_and_the_first_attention_is_named():
+def test_a_mask_that_is_off_by_one_is_detected_in_the_first_attention():
     model = gpt()
     model.structure = Structure(lambda b, i, j: j <= i + 1, "off by one")
-    found = failures(model)
-    assert found["causal"] == found["gradient"] == "stack.blocks.0.look"
+    report = failures(model)
+    assert report["causal"] == report["gradient"] == "stack.blocks.0.attention"
 
 
 @pytest.mark.parametrize("block", [0, 1])
-def test_an_attention_without_its_mask_is_named_among_others_that_have_it(block):
+def test_the_one_attention_without_a_mask_is_located(block):
     model = gpt()
-    look = model.stack.blocks[block].look
-    masked = look.forward
-    look.forward = lambda x, place, memory=None: masked(x, place=None if memory is None else place, memory=memory)
-    found = failures(model)
-    assert found["causal"] == found["gradient"] == f"stack.blocks.{block}.look"
+    attention = model.stack.blocks[block].attention
+    masked = attention.forward
+    attention.forward = lambda x, context, memory=None: masked(
+        x, context=None if memory is None else context, memory=memory
+    )
+    report = failures(model)
+    assert report["causal"] == report["gradient"] == f"stack.blocks.{block}.attention"
 
 
 class OverTheSequence(nn.LayerNorm):
-    """Normalises over the words of a row too."""
+    """Normalizes over the tokens of a row too."""
 
     def forward(self, x):
         return F.layer_norm(x, x.shape[1:]) * self.weight + self.bias
 
 
-def test_a_norm_over_the_sequence_is_named():
+def test_a_norm_over_the_sequence_is_located():
     model = gpt()
-    model.stack.blocks[1].mlp_sub.norm = OverTheSequence(16)
-    found = failures(model)
-    assert found["causal"] == found["gradient"] == "stack.blocks.1.mlp_sub.norm"
+    model.stack.blocks[1].mlp_sublayer.norm = OverTheSequence(16)
+    report = failures(model)
+    assert report["causal"] == report["gradient"] == "stack.blocks.1.mlp_sublayer.norm"
 
 
-def test_a_norm_that_leaks_only_while_learning_is_caught():
+def test_a_norm_that_leaks_only_in_training_mode_is_detected():
     class OverTheBatch(nn.BatchNorm1d):
         def forward(self, x):
             return super().forward(x.transpose(1, 2)).transpose(1, 2)
@@ -182,7 +192,7 @@ def test_a_norm_that_leaks_only_while_learning_is_caught():
 
 
 class Peeks(nn.Module):
-    """Adds something of the next word."""
+    """Adds a function of the next token."""
 
     def __init__(self, peek):
         super().__init__()
@@ -192,71 +202,73 @@ class Peeks(nn.Module):
         return x + self.peek(x.roll(-1, 1))
 
 
-def test_a_leak_without_a_gradient_is_caught_by_changing_words():
+def test_a_leak_without_gradient_is_detected_by_changed_tokens():
     model = gpt()
-    model.lift = Peeks(lambda x: 0.01 * x.detach())
-    found = failures(model)
-    assert found["causal"] == "lift"
-    assert "gradient" not in found
+    model.input_projection = Peeks(lambda x: 0.01 * x.detach())
+    report = failures(model)
+    assert report["causal"] == "input_projection"
+    assert "gradient" not in report
 
 
-def test_a_leak_of_the_gradient_alone_is_caught_by_the_gradient():
+def test_a_leak_in_the_gradient_alone_is_detected():
     model = gpt()
-    model.lift = Peeks(lambda x: x - x.detach())
-    assert failures(model) == {"gradient": "lift"}
+    model.input_projection = Peeks(lambda x: x - x.detach())
+    assert failures(model) == {"gradient": "input_projection"}
 
 
-def test_a_leak_of_one_part_in_a_million_is_caught():
+def test_a_leak_of_one_part_in_a_million_is_detected():
     model = gpt()
-    model.lift = Peeks(lambda x: 1e-6 * x)
-    assert failures(model)["causal"] == "lift"
+    model.input_projection = Peeks(lambda x: 1e-6 * x)
+    assert failures(model)["causal"] == "input_projection"
 
 
-def test_a_recurrent_model_that_reads_both_ways_is_caught():
-    model = GRUShape(d=16, context=20).build(VOCAB)
+def test_a_bidirectional_recurrence_is_detected():
+    model = GRUSettings(d=16, context=20).build(VOCAB)
     model.cell = nn.GRU(16, 8, batch_first=True, bidirectional=True)
-    found = failures(model)
-    assert found["causal"] == found["gradient"] == "cell"
+    report = failures(model)
+    assert report["causal"] == report["gradient"] == "cell"
 
 
-def test_a_fault_between_two_modules_is_laid_on_the_one_that_holds_them():
+def test_an_error_between_two_modules_is_attributed_to_their_parent():
     class Adds(GPT):
         def words(self, tokens):
             x = super().words(tokens)
             return x + 0.1 * x.mean(1, keepdim=True)
 
     (check,) = [check for check in audit(gpt(Adds)).checks if check.name == "causal"]
-    assert (check.layer, check.why) == ("Adds", "first seen in lift")
+    assert (check.layer, check.why) == ("Adds", "first difference in input_projection")
 
 
-# --- padding, packing, memory, batch ----------------------------------------------------------------------------------
+# --- padding, packing, cache, batch ----------------------------------------------------------------------------------
 
 
-def test_a_state_that_runs_on_through_the_padding_is_caught():
+def test_a_state_updated_on_padding_is_detected():
     class RunsOn(RNN):
-        def forward(self, tokens, *, lengths=None, **given):
-            return super().forward(tokens, **given)
+        def forward(self, tokens, *, lengths=None, **inputs):
+            return super().forward(tokens, **inputs)
 
-    found = failures(RunsOn(GRUShape(d=16), VOCAB))
-    assert found["padded"] == found["batched"] == "cell"
-    assert {"causal", "gradient", "cached"}.isdisjoint(found)
+    report = failures(RunsOn(GRUSettings(d=16), VOCAB))
+    assert report["padding"] == report["batching"] == "cell"
+    assert {"causal", "gradient", "cache"}.isdisjoint(report)
 
 
-def test_padding_that_is_counted_is_caught():
+def test_counted_padding_is_detected():
     class Counts(GPT):
-        """Has another size in a wider row, whatever its real length is."""
+        """Depends on the width of the row instead of its length."""
 
-        def forward(self, tokens, *, lengths=None, memory=None, **given):
-            return super().forward(tokens, memory=memory, **given) * (1 if lengths is None else tokens.shape[1])
+        def forward(self, tokens, *, lengths=None, memory=None, **inputs):
+            return super().forward(tokens, memory=memory, **inputs) * (1 if lengths is None else tokens.shape[1])
 
-    assert failures(gpt(Counts))["padded"] == "Counts"
+    assert failures(gpt(Counts))["padding"] == "Counts"
 
 
-@pytest.mark.parametrize("kind", registry.names("model", " of pairs"))
-def test_pairs_of_one_row_are_proved_apart_where_a_model_packs_them(kind, monkeypatch):
+@pytest.mark.parametrize("kind", registry.kind_names("model", " of pairs"))
+def test_packing_of_pairs_is_checked_for_models_that_support_it(kind, monkeypatch):
     def outcome() -> tuple[str, str | None] | None:
         small = {"d": 16, "layers": 1, **({"heads": 2} if kind == "transformer" else {})}
-        return results(audit(registry.find("model", kind, " of pairs")(**small).build((VOCAB, VOCAB)))).get("packed")
+        return not_passed(audit(registry.find_kind("model", kind, " of pairs")(**small).build((VOCAB, VOCAB)))).get(
+            "packing"
+        )
 
     assert outcome() == (None if kind == "transformer" else ("does not apply", None))
     if kind == "transformer":
@@ -264,134 +276,134 @@ def test_pairs_of_one_row_are_proved_apart_where_a_model_packs_them(kind, monkey
         assert outcome() == ("failed", "stack.blocks.0.cross")
 
 
-def test_documents_that_see_each_other_are_caught():
+def test_attention_between_documents_is_detected():
     class SeesAll(GPT):
-        def forward(self, tokens, *, structure=FULL, **given):
-            return super().forward(tokens, **given)
+        def forward(self, tokens, *, structure=FULL, **inputs):
+            return super().forward(tokens, **inputs)
 
-    assert failures(gpt(SeesAll)) == {"packed": "stack.blocks.0.look"}
+    assert failures(gpt(SeesAll)) == {"packing": "stack.blocks.0.attention"}
 
 
-def test_documents_that_do_not_begin_at_0_are_caught():
+def test_documents_that_do_not_start_at_position_0_are_detected():
     class CountsOn(GPT):
-        def forward(self, tokens, *, pos=None, memory=None, **given):
-            return super().forward(tokens, pos=None if memory is None else pos, memory=memory, **given)
+        def forward(self, tokens, *, pos=None, memory=None, **inputs):
+            return super().forward(tokens, pos=None if memory is None else pos, memory=memory, **inputs)
 
-    assert failures(gpt(CountsOn, positions="learned")) == {"packed": "CountsOn"}
+    assert failures(gpt(CountsOn, positions="learned")) == {"packing": "CountsOn"}
 
 
 class OneSlotOff(Memory):
-    """Writes each pair but the first one slot too early."""
+    """Writes each key and value, except the first, one slot too early."""
 
     def write(self, k, v, slots):
         return super().write(k, v, (slots - 1).clamp_min(0))
 
 
-def test_a_memory_that_writes_into_the_wrong_slot_is_caught_and_its_layer_named():
+def test_a_cache_that_writes_to_the_wrong_slot_is_detected_with_its_layer():
     class Forgetful(GPT):
         def memory(self, B, capacity):
             first, second = super().memory(B, capacity)
             return [first, OneSlotOff(second.k, second.v)]
 
-    found = failures(gpt(Forgetful))
-    assert found["cached"] == "stack.blocks.1.look"
-    assert {"causal", "gradient", "packed"}.isdisjoint(found)
+    report = failures(gpt(Forgetful))
+    assert report["cache"] == "stack.blocks.1.attention"
+    assert {"causal", "gradient", "packing"}.isdisjoint(report)
 
 
-def test_a_state_that_is_not_carried_on_is_caught():
+def test_a_state_that_is_not_carried_over_is_detected():
     class Forgets(RNN):
         def _before(self, memory):
             return None
 
-    assert failures(Forgets(GRUShape(d=16), VOCAB)) == {"cached": "cell"}
+    assert failures(Forgets(GRUSettings(d=16), VOCAB)) == {"cache": "cell"}
 
 
 class ByTheRow(nn.Module):
-    """Adds waves that begin elsewhere in each row of a batch."""
+    """Adds sines with a different phase in each row of a batch."""
 
     def forward(self, x):
         return x + (torch.arange(len(x))[:, None, None] + torch.arange(x.shape[-1])).sin()
 
 
-def test_positions_that_depend_on_the_batch_are_caught():
+def test_positions_that_depend_on_the_batch_are_detected():
     model = gpt()
-    model.lift = ByTheRow()
-    assert failures(model) == {"batched": "lift"}
+    model.input_projection = ByTheRow()
+    assert failures(model) == {"batching": "input_projection"}
 
 
-def test_dropout_that_was_left_on_is_caught():
+def test_dropout_in_evaluation_mode_is_detected():
     class LeftOn(nn.Module):
         def forward(self, x):
             return F.dropout(x, 0.1)
 
     model = gpt()
-    model.stack.blocks[1].look_sub.dropout = LeftOn()
-    assert failures(model)["batched"] == "stack.blocks.1.look_sub.dropout"
+    model.stack.blocks[1].attention_sublayer.dropout = LeftOn()
+    assert failures(model)["batching"] == "stack.blocks.1.attention_sublayer.dropout"
 
 
-# --- parts of a batch -------------------------------------------------------------------------------------------------
+# --- gradient accumulation -------------------------------------------------------------------------------------------------
 
 
-class OwnCount(NextWord):
-    """Gives the mean of the rows at hand for their sum."""
+class OwnCount(NextWordTask):
+    """Returns the mean over the rows instead of the sum."""
 
     def loss(self, model, batch, start=0):
         loss = super().loss(model, batch, start)
-        return Loss(loss.total / batch.count, loss.parts)
+        return Loss(loss.total / batch.n_targets, loss.parts)
 
 
-def test_a_loss_over_the_micro_batchs_own_count_is_caught(tales):
-    ready = trainer(tales)
-    ready.task.__class__ = OwnCount
-    assert failures(ready.model, ready.task) == {"accumulated": "OwnCount.loss"}
+def test_a_loss_normalized_by_the_micro_batch_is_detected(tales):
+    prepared = trainer(tales)
+    prepared.task.__class__ = OwnCount
+    assert failures(prepared.model, prepared.task) == {"accumulation": "OwnCount.loss"}
 
 
-def test_a_step_that_divides_by_the_micro_batchs_own_count_is_caught(tales, monkeypatch):
+def test_a_step_normalized_by_the_micro_batch_is_detected(tales, monkeypatch):
     def gradients(self, batch):
         size = self.micro or len(batch.tokens)
         for start in range(0, len(batch.tokens), size):
-            rows = batch.rows(start, start + size)
+            rows = batch.slice_rows(start, start + size)
             loss = self.task.loss(self.call, rows, start)
-            (loss.total / rows.count).backward()
+            (loss.total / rows.n_targets).backward()
         return loss.total.detach()
 
-    monkeypatch.setattr(Step, "_gradients", gradients)
-    ready = trainer(tales)
-    assert failures(ready.model, ready.task) == {"accumulated": "training.step"}
+    monkeypatch.setattr(UpdateStep, "_gradients", gradients)
+    prepared = trainer(tales)
+    assert failures(prepared.model, prepared.task) == {"accumulation": "training.step"}
 
 
-def test_a_layer_in_which_the_rows_of_a_batch_meet_is_caught(tales):
+def test_a_layer_that_mixes_the_rows_of_a_batch_is_detected(tales):
     class Together(nn.Module):
         def forward(self, x):
             return x - x.mean(0)
 
-    ready = trainer(tales)
-    ready.model.norm = Together()
-    found = failures(ready.model, ready.task)
-    assert found["accumulated"] == found["batched"] == "norm"
+    prepared = trainer(tales)
+    prepared.model.norm = Together()
+    report = failures(prepared.model, prepared.task)
+    assert report["accumulation"] == report["batching"] == "norm"
 
 
-def test_streams_whose_rows_are_taken_from_the_wrong_place_are_caught(tales):
-    class FirstRows(NextWord):
+def test_streams_with_wrong_rows_are_detected(tales):
+    class FirstRows(NextWordTask):
         def loss(self, model, batch, start=0):
-            return super().loss(model, batch, 0 if not batch.fresh else start)
+            return super().loss(model, batch, 0 if not batch.reset_state else start)
 
-    ready = trainer(tales, model__kind="gru")
-    ready.task.__class__ = FirstRows
-    assert failures(ready.model, ready.task) == {"accumulated": "FirstRows.loss"}
-
-
-def test_a_batch_of_one_row_has_nothing_to_add_up(tales):
-    ready = trainer(tales, train__batch=1)
-    assert results(audit(ready.model, ready.task)) == {"accumulated": ("does not apply", None)}
+    prepared = trainer(tales, model__kind="gru")
+    prepared.task.__class__ = FirstRows
+    assert failures(prepared.model, prepared.task) == {"accumulation": "FirstRows.loss"}
 
 
-# --- what does not apply, and what breaks -----------------------------------------------------------------------------
+def test_accumulation_does_not_apply_to_batches_of_one_row(tales):
+    prepared = trainer(tales, train__batch=1)
+    assert not_passed(audit(prepared.model, prepared.task)) == {"accumulation": ("does not apply", None)}
 
 
-def test_a_model_of_another_kind_is_asked_only_what_it_can_answer(tales):
+# --- not applicable checks and exceptions -----------------------------------------------------------------------------
+
+
+def test_a_model_of_another_kind_gets_only_the_applicable_checks(tales):
     class Counts(nn.Module):
-        """A table of word pairs: no language model of harken's, but something that can be trained."""
+        """A bigram table: not a language model of harken, but trainable."""
 
         context = 16
 
@@ -399,19 +411,19 @@ def test_a_model_of_another_kind_is_asked_only_what_it_can_answer(tales):
             super().__init__()
             self.table = nn.Embedding(vocab, vocab)
 
-    class Learned(NextWord):
+    class Learned(NextWordTask):
         def loss(self, model, batch, start=0):
             scores = model.table(batch.tokens).flatten(0, 1)
             return Loss(F.cross_entropy(scores, batch.targets.flatten(), reduction="sum"))
 
-    ready = trainer(tales)
-    ready.task.__class__ = Learned
-    found = audit(Counts(ready.task.data.vocab), ready.task)
-    assert {name for name, (outcome, _) in results(found).items() if outcome == "does not apply"} == {*CLAIMS} - {
-        "accumulated",
-        "permuted",
+    prepared = trainer(tales)
+    prepared.task.__class__ = Learned
+    report = audit(Counts(prepared.task.data.vocab), prepared.task)
+    assert {name for name, (outcome, _) in not_passed(report).items() if outcome == "does not apply"} == {*CLAIMS} - {
+        "accumulation",
+        "permutation",
     }
-    assert found.checks[0].why == "Counts is no language model"
+    assert report.checks[0].why == "Counts is not a language model"
 
 
 class NoLengths(GPT):
@@ -430,63 +442,66 @@ class NoStructure(GPT):
 
 
 @pytest.mark.parametrize(
-    ("make", "missing", "unfit"),
+    ("make", "missing", "not_applicable"),
     [
-        (NoLengths, "lengths", {"padded", "batched"}),
-        (NoMemory, "memory", {"padded", "cached", "batched"}),
-        (NoStructure, "structure", {"packed"}),
+        (NoLengths, "lengths", {"padding", "batching"}),
+        (NoMemory, "memory", {"padding", "cache", "batching"}),
+        (NoStructure, "structure", {"packing"}),
     ],
 )
-def test_what_a_forward_does_not_take_does_not_apply(make, missing, unfit):
+def test_a_missing_parameter_of_forward_makes_a_check_not_applicable(make, missing, not_applicable):
     why = {check.name: check.why for check in audit(gpt(make)).checks if check.outcome != "passed"}
-    assert why == {"accumulated": "no task is given", **dict.fromkeys(unfit, f"its forward takes no {missing}")}
+    assert why == {
+        "accumulation": "there is no task",
+        **dict.fromkeys(not_applicable, f"its forward has no parameter {missing}"),
+    }
 
 
-def test_a_context_of_one_token_leaves_nothing_to_compare():
-    assert {outcome for outcome, _ in results(audit(gpt(context=1))).values()} == {"does not apply"}
+def test_a_context_of_one_token_makes_the_checks_not_applicable():
+    assert {outcome for outcome, _ in not_passed(audit(gpt(context=1))).values()} == {"does not apply"}
 
 
-def test_a_model_that_breaks_fails_and_does_not_stop_the_audit():
+def test_an_exception_in_the_model_fails_the_check_and_not_the_audit():
     class Breaks(GPT):
         def memory(self, B, capacity):
             raise IndexError("no\nroom")
 
-    found = audit(gpt(Breaks))
-    assert failures(gpt(Breaks)) == {"padded": None, "cached": None, "batched": None}
-    assert {check.why for check in found.checks if check.outcome == "failed"} == {"IndexError: no room"}
+    report = audit(gpt(Breaks))
+    assert failures(gpt(Breaks)) == {"padding": None, "cache": None, "batching": None}
+    assert {check.why for check in report.checks if check.outcome == "failed"} == {"IndexError: no room"}
 
 
-def test_weights_that_are_no_numbers_fail_where_they_are():
+def test_non_finite_weights_fail_in_their_layer():
     model = gpt()
     with torch.no_grad():
         model.stack.blocks[1].mlp.W_2.weight[0, 0] = math.nan
-    found = audit(model)
+    report = audit(model)
     assert set(failures(model).values()) == {"stack.blocks.1.mlp.W_2"}
-    assert {check.why for check in found.checks if check.outcome == "failed"} == {"what it says is not a number"}
-    json.dumps(found.facts(), allow_nan=False)
+    assert {check.why for check in report.checks if check.outcome == "failed"} == {"its output is not finite"}
+    json.dumps(report.facts(), allow_nan=False)
 
 
-def test_a_model_that_takes_only_float32_is_asked_in_float32():
+def test_a_float32_only_model_is_audited_in_float32():
     class Single(nn.Module):
         def forward(self, x):
             return torch.matmul(x, torch.eye(16))
 
     model = gpt()
-    model.lift = Single()
-    found = audit(model)
-    assert found.passed
-    assert found.checks[0].tolerance == 1e-4
+    model.input_projection = Single()
+    report = audit(model)
+    assert report.passed
+    assert report.checks[0].tolerance == 1e-4
 
 
-# --- nothing is changed -----------------------------------------------------------------------------------------------
+# --- no side effects -----------------------------------------------------------------------------------------------
 
 
-def test_the_model_the_task_and_the_dice_stay_as_they_are(tales):
-    ready = trainer(tales, model__kind="lstm", model__dropout=0.1)
-    ready.update(9)
-    model, task = ready.model, ready.task
+def test_the_model_the_task_and_the_rng_state_are_not_changed(tales):
+    prepared = trainer(tales, model__kind="lstm", model__dropout=0.1)
+    prepared.update(9)
+    model, task = prepared.model, prepared.task
     before, grads = copy.deepcopy(model.state_dict()), [p.grad.clone() for p in model.parameters()]
-    state, dice = {n: t.clone() for n, t in task.state().items()}, torch.get_rng_state()
+    state, rng_state = {n: t.clone() for n, t in task.state().items()}, torch.get_rng_state()
     audit(model, task)
     assert model.training
     assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
@@ -495,48 +510,48 @@ def test_the_model_the_task_and_the_dice_stay_as_they_are(tales):
     )
     assert state.keys() == task.state().keys()
     assert all(torch.equal(task.state()[n], t) for n, t in state.items())
-    assert torch.equal(torch.get_rng_state(), dice)
+    assert torch.equal(torch.get_rng_state(), rng_state)
     assert not any(module._forward_hooks for module in model.modules())
 
 
-def test_an_audit_leaves_determinism_as_it_was(tales):
-    ready = trainer(tales)
-    with as_before():
+def test_an_audit_restores_determinism(tales):
+    prepared = trainer(tales)
+    with restore_torch_state():
         torch.use_deterministic_algorithms(True)
-        assert audit(ready.model, ready.task).passed
+        assert audit(prepared.model, prepared.task).passed
         assert torch.are_deterministic_algorithms_enabled()
 
 
-def test_the_copy_takes_the_route_of_the_model():
-    """A kernel's own flag stands for CAUSAL alone; a copy of it would be laid out as a mask."""
-    assert room._copy(gpt()).structure is CAUSAL
+def test_the_copy_uses_the_attention_backend_of_the_model():
+    """The fused kernel recognizes CAUSAL by identity; a copy of it would be computed as a mask."""
+    assert audit_module._copy(gpt()).structure is CAUSAL
 
 
-def test_it_works_where_no_gradients_are_kept():
+def test_an_audit_works_in_inference_mode():
     with torch.inference_mode():
         assert audit(gpt()).passed
 
 
-# --- what it says -----------------------------------------------------------------------------------------------------
+# --- summary -----------------------------------------------------------------------------------------------------
 
 
-def test_the_audit_is_one_line():
-    good, bad = gpt(), gpt()
-    bad.structure = FULL
-    assert str(audit(good)) == (
-        "6 checks passed (causal, gradient, padded, packed, cached, batched); accumulated does not apply"
+def test_the_summary_is_one_line():
+    correct, broken = gpt(), gpt()
+    broken.structure = FULL
+    assert str(audit(correct)) == (
+        "6 checks passed (causal, gradient, padding, packing, cache, batching); accumulation does not apply"
     )
-    several = [Check(name, "", "does not apply") for name in ("causal", "cached")]
-    assert str(Audit((Check("padded", "", "passed"), *several))) == (
-        "1 check passed (padded); causal, cached do not apply"
+    skipped = [Check(name, "", "does not apply") for name in ("causal", "cache")]
+    assert str(Audit((Check("padding", "", "passed"), *skipped))) == (
+        "1 check passed (padding); causal, cache do not apply"
     )
-    bad.norm = OverTheSequence(16)
-    assert str(audit(bad)) == (
-        "6 of 7 checks failed: causal, gradient, padded, cached, batched in stack.blocks.0.look; packed in norm"
+    broken.norm = OverTheSequence(16)
+    assert str(audit(broken)) == (
+        "6 of 7 checks failed: causal, gradient, padding, cache, batching in stack.blocks.0.attention; packing in norm"
     )
 
 
-def test_the_facts_say_what_was_claimed_how_far_off_it_was_and_who_is_to_blame():
+def test_the_facts_have_claim_difference_and_layer():
     model = gpt()
     model.structure = FULL
     facts = audit(model).facts()
@@ -544,7 +559,7 @@ def test_the_facts_say_what_was_claimed_how_far_off_it_was_and_who_is_to_blame()
     assert facts["passed"] is False
     first = facts["checks"][0]
     assert first["difference"] > first["tolerance"] == 1e-8
-    assert (first["name"], first["layer"], first["claim"]) == ("causal", "stack.blocks.0.look", CLAIMS["causal"])
+    assert (first["name"], first["layer"], first["claim"]) == ("causal", "stack.blocks.0.attention", CLAIMS["causal"])
 
 
 # --- runs and recipes -------------------------------------------------------------------------------------------------
@@ -563,43 +578,43 @@ def run(tmp_path_factory, tales):
         return harken.train(home / "my.txt", out=home / "run", settings=TINY)
 
 
-def test_a_run_is_audited_by_its_folder_or_as_it_is_in_the_hand(run):
-    assert results(harken.audit(run.path)) == results(harken.audit(run)) == {}
+def test_a_run_is_audited_by_folder_or_as_an_object(run):
+    assert not_passed(harken.audit(run.path)) == not_passed(harken.audit(run)) == {}
 
 
 def test_every_training_ends_with_its_audit(run):
     facts = json.loads((run.path / "harken.json").read_text())["audit"]
     assert facts["passed"] is True
-    assert facts["summary"] == f"7 checks passed ({', '.join(OWN)})"
+    assert facts["summary"] == f"7 checks passed ({', '.join(CHECK_NAMES)})"
     assert [check["outcome"] for check in facts["checks"]] == ["passed"] * 7
     assert facts["summary"] in (run.path / "report.html").read_text()
 
 
-def test_a_run_whose_data_is_gone_is_audited_without_it(run):
+def test_a_run_with_missing_data_is_audited_without_it(run):
     text = run.path.parent / "my.txt"
     text.rename(text.with_name("elsewhere.txt"))
     try:
-        found = harken.audit(run.path)
+        report = harken.audit(run.path)
     finally:
         text.with_name("elsewhere.txt").rename(text)
-    assert results(found) == {"accumulated": ("does not apply", None)}
-    assert "my.txt" in found.checks[-1].why
+    assert not_passed(report) == {"accumulation": ("does not apply", None)}
+    assert "my.txt" in report.checks[-1].why
 
 
-def test_a_recipe_is_audited_with_its_first_weights(tales):
-    assert results(harken.audit("char", settings={"data.path": str(tales), **TINY})) == {}
+def test_a_recipe_is_audited_with_initial_weights(tales):
+    assert not_passed(harken.audit("char", settings={"data.path": str(tales), **TINY})) == {}
 
 
-def test_data_is_audited_with_the_recipe_it_would_get(tales):
-    found = harken.audit(tales, settings={"model.kind": "gru", "model.d": 16})
-    assert results(found) == {"packed": ("does not apply", None)}
+def test_data_is_audited_with_its_default_recipe(tales):
+    report = harken.audit(tales, settings={"model.kind": "gru", "model.d": 16})
+    assert not_passed(report) == {"packing": ("does not apply", None)}
 
 
-def test_settings_are_not_for_a_run(run):
-    with pytest.raises(BadInput, match="a run is audited as it is"):
+def test_settings_are_refused_for_a_run(run):
+    with pytest.raises(BadInput, match="settings cannot be changed in the audit of a run"):
         harken.audit(run.path, settings={"model.layers": 2})
 
 
-def test_what_is_not_there_is_refused():
+def test_a_missing_path_is_refused():
     with pytest.raises(HarkenError, match="there is no such file"):
         harken.audit("runs/nowhere")

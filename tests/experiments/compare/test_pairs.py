@@ -1,4 +1,4 @@
-"""harken.compare on sentence pairs: judged by what the task names, with BLEU by length and recall by distance."""
+"""harken.compare on sentence pairs: by the primary metric of the task, BLEU by length and recall by distance."""
 
 import json
 import re
@@ -10,8 +10,8 @@ import pytest
 import harken
 from harken.data.synthetic.phrases import phrases
 from harken.data.synthetic.recall import recall
-from harken.experiments.compare.page import _grouped
-from harken.experiments.compare.summary import grid
+from harken.experiments.compare.page import _part_chart
+from harken.experiments.compare.summary import comparison_table
 
 pytest.importorskip("sacrebleu")
 TINY = {
@@ -34,74 +34,69 @@ def home(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def made(home) -> Any:
+def comparison(home) -> Any:
     data = table(home / "phrases.tsv", "english french", phrases(600))
     return harken.compare(data, {"model.positions": ["rotary", "sinusoid"]}, settings=TINY, seeds=1, out=home / "by")
 
 
 @pytest.fixture(scope="module")
-def recalled(home) -> Any:
-    data = table(home / "recall.tsv", "source target distance", recall("test", 400, farthest=20))
-    asked = {"data.group": "distance", "task.metric": "exact_match", "task.beam": 1}
-    return harken.compare(data, {"model.layers": [1, 2]}, settings=without_layers() | asked, seeds=1, out=home / "far")
+def recall_comparison(home) -> Any:
+    data = table(home / "recall.tsv", "source target distance", recall("test", 400, max_distance=20))
+    recall_settings = {"data.group": "distance", "task.metric": "exact_match", "task.beam": 1}
+    return harken.compare(
+        data, {"model.layers": [1, 2]}, settings=without_layers() | recall_settings, seeds=1, out=home / "far"
+    )
 
 
 def without_layers() -> dict[str, Any]:
     return {path: value for path, value in TINY.items() if path != "model.layers"}
 
 
-def test_pairs_are_judged_by_bleu_with_an_interval_over_the_sentences(made):
-    assert (made.facts["metric"], made.facts["watched"]) == ("bleu", "bleu")
-    for row in made.rows:
-        kept = json.loads((Path(row["runs"][0]) / "harken.json").read_text())
-        half = kept["protocol"]["valid"]["bleu_interval"]
-        middle = row["metrics"]["bleu"]
-        assert row["interval"]["bleu"] == pytest.approx([middle - half, middle + half])
+def test_pairs_are_compared_by_bleu_with_an_interval_over_the_sentences(comparison):
+    assert (comparison.facts["metric"], comparison.facts["curve_metric"]) == ("bleu", "bleu")
+    for row in comparison.rows:
+        facts = json.loads((Path(row["runs"][0]) / "harken.json").read_text())
+        half = facts["protocol"]["valid"]["bleu_interval"]
+        mean = row["metrics"]["bleu"]
+        assert row["interval"]["bleu"] == pytest.approx([mean - half, mean + half])
         assert row["interval"]["loss"] is None
 
 
-def test_a_baseline_without_a_loss_is_a_row_of_the_table(made):
-    heads, lines = grid(made.facts)
-    free = next(line for line in lines if line[0] == "copy of the source, for free")
+def test_a_baseline_without_a_loss_is_a_row_of_the_table(comparison):
+    heads, lines = comparison_table(comparison.facts)
+    baseline = next(line for line in lines if line[0] == "baseline: copy of the source")
     assert heads[1] == "valid bleu"
-    assert float(free[1]) == pytest.approx(made.facts["baseline"]["copy of the source"]["bleu"], rel=1e-3)
+    assert float(baseline[1]) == pytest.approx(comparison.facts["baseline"]["copy of the source"]["bleu"], rel=1e-3)
 
 
-def test_the_formula_takes_the_mean_length_of_both_sides(made):
-    lengths = json.loads((Path(made.rows[0]["runs"][0]) / "harken.json").read_text())["data"]["length"]["train"]
-    L = (lengths["source"] + lengths["target"]) / 2
-    assert made.rows[0]["formula"] == {"order": "L² d", "L": L, "d": 16, "products": L * L * 16}
-    assert "L² d = " in (made.path / "report.html").read_text()
-
-
-def test_every_judged_sentence_stands_in_one_stretch_of_lengths(made):
-    for row in made.rows:
-        places = [part["metrics"]["at"] for part in row["parts"].values()]
-        assert len(places) > 1
-        assert places == sorted(places)
+def test_every_evaluated_sentence_is_in_one_length_group(comparison):
+    for row in comparison.rows:
+        positions = [part["metrics"]["position"] for part in row["parts"].values()]
+        assert len(positions) > 1
+        assert positions == sorted(positions)
         assert sum(part["metrics"]["pairs"] for part in row["parts"].values()) == 40
         assert all("bleu" in part["metrics"] for part in row["parts"].values())
 
 
-def test_the_pictures_show_bleu_over_time_and_by_length(made):
+def test_the_charts_show_bleu_over_time_and_by_length(comparison):
     for name in ("compare.svg", "report.html"):
-        drawn = (made.path / name).read_text()
-        assert all(title in drawn for title in ("Valid bleu over time", "Valid bleu by words"))
-        assert "Valid loss" not in drawn
+        chart = (comparison.path / name).read_text()
+        assert all(title in chart for title in ("Validation bleu over time", "Valid bleu by words"))
+        assert "alidation loss over" not in chart
 
 
-def test_distances_of_several_orders_are_drawn_at_equal_ratios(recalled):
-    [row], places = recalled.rows[:1], (5.0, 50.0, 500.0)
-    far = {f"distance {at:g}": {"metrics": {"at": at, "exact_match": 0.5}, "interval": {}} for at in places}
-    drawn = _grouped({**recalled.facts, "rows": [row | {"parts": far}]})
-    assert re.findall(r'class="x" x="([\d.]+)%"', drawn.marks) == ["0.00", "50.00", "100.00"]
-    assert re.findall(r">(?:distance )?(\d+)</text>", drawn.marks)[-3:] == ["5", "50", "500"]
+def test_distances_of_several_orders_of_magnitude_have_a_logarithmic_axis(recall_comparison):
+    [row], positions = recall_comparison.rows[:1], (5.0, 50.0, 500.0)
+    parts = {f"distance {x:g}": {"metrics": {"position": x, "exact_match": 0.5}, "interval": {}} for x in positions}
+    chart = _part_chart({**recall_comparison.facts, "rows": [row | {"parts": parts}]})
+    assert re.findall(r'class="x" x="([\d.]+)%"', chart.marks) == ["0.00", "50.00", "100.00"]
+    assert re.findall(r">(?:distance )?(\d+)</text>", chart.marks)[-3:] == ["5", "50", "500"]
 
 
-def test_recall_is_judged_and_drawn_by_distance(recalled):
-    assert recalled.facts["metric"] == "exact_match"
-    for row in recalled.rows:
+def test_recall_is_evaluated_and_drawn_by_distance(recall_comparison):
+    assert recall_comparison.facts["metric"] == "exact_match"
+    for row in recall_comparison.rows:
         assert list(row["parts"]) == ["distance 5", "distance 10", "distance 20"]
-        right = sum(part["metrics"]["exact_match"] * part["metrics"]["pairs"] for part in row["parts"].values())
-        assert right / 40 == pytest.approx(row["metrics"]["exact_match"])
-    assert "Valid exact match by distance" in (recalled.path / "compare.svg").read_text()
+        n_correct = sum(part["metrics"]["exact_match"] * part["metrics"]["pairs"] for part in row["parts"].values())
+        assert n_correct / 40 == pytest.approx(row["metrics"]["exact_match"])
+    assert "Valid exact match by distance" in (recall_comparison.path / "compare.svg").read_text()

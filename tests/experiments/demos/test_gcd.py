@@ -6,7 +6,7 @@ from harken.experiments.demos import gcd
 TINY = {"model.d": 16, "model.layers": 1, "train.steps": 2, "data.valid": 100, "data.test": 300}
 
 
-def test_the_demo_of_gcds_tells_what_is_known_beside_what_the_base_gives_away(tmp_path, monkeypatch):
+def test_the_gcd_demo_shows_the_accuracy_and_the_divisors_visible_in_the_base(tmp_path, monkeypatch):
     def small(what, settings, minutes, **how):
         assert (what, settings["data.outcomes"]) == ("maths:gcd", "log-uniform")
         return train.train(what, settings={**settings, **TINY}, **how)

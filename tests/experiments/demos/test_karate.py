@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 import networkx as nx
 import pytest
 
-from harken.experiments.demos.karate import karate, own_club
-from harken.experiments.report.graph_plot import Said, _sprung, picture
+from harken.experiments.demos.karate import karate, generate_club
+from harken.experiments.report.graph_plot import NodePrediction, _sprung, graph_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -20,14 +20,14 @@ def shown(tmp_path_factory):
         return karate(minutes=0.02, out=home / "run")
 
 
-def test_two_leaders_tell_on_which_side_nearly_all_others_ended(shown):
-    assert shown.run.recipe.open(shown.run.tokenizer).train == [0, 33]
+def test_two_labelled_leaders_suffice_to_classify_most_members(shown):
+    assert shown.run.recipe.load_data(shown.run.tokenizer).train == [0, 33]
     assert shown.run.metrics["test"]["accuracy"] >= 29 / 32
     assert "of 32 are right" in shown.lines[0]
     assert "Zachary" in shown.whose
 
 
-def test_the_picture_has_each_member_and_each_acquaintance_once(shown):
+def test_the_svg_has_each_member_and_each_edge_once(shown):
     drawn = ElementTree.parse(shown.run.path / "graph.svg").getroot()
     titles = [title.text for title in drawn.iter(f"{SVG}title")]
     assert len(titles) == 34
@@ -35,7 +35,7 @@ def test_the_picture_has_each_member_and_each_acquaintance_once(shown):
     assert len(list(drawn.iter(f"{SVG}line"))) == 78
 
 
-def test_without_networkx_a_club_of_our_own_is_learned(tmp_path, monkeypatch):
+def test_without_networkx_a_generated_club_is_used(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "networkx", None)
     heard = []
     made = karate(minutes=0.01, out=tmp_path / "run", listen=lambda event, **facts: heard.append(facts.get("text")))
@@ -44,14 +44,14 @@ def test_without_networkx_a_club_of_our_own_is_learned(tmp_path, monkeypatch):
     assert made.run.metrics["test"]["accuracy"] > 0.8
 
 
-def test_our_own_club_is_one_piece_whose_sides_mostly_know_their_own():
-    clubs, edges = own_club()
+def test_the_generated_club_is_connected_with_mostly_internal_edges():
+    clubs, edges = generate_club()
     G = nx.Graph(edges)
     assert (len(clubs), nx.is_connected(G), set(G)) == (34, True, set(range(34)))
     assert sum(clubs[a] != clubs[b] for a, b in edges) < len(edges) / 5
 
 
-def test_neighbours_lie_nearer_than_others_and_all_inside():
+def test_neighbors_are_closer_than_other_nodes_and_all_are_inside():
     G = nx.connected_caveman_graph(3, 6)
     at = _sprung(18, list(G.edges))
     far = ((at[:, None] - at) ** 2).sum(-1) ** 0.5
@@ -60,7 +60,7 @@ def test_neighbours_lie_nearer_than_others_and_all_inside():
     assert abs(at).max() <= 1
 
 
-def test_a_name_in_a_picture_is_text_and_nothing_else():
-    drawn = picture(["<b>&"], [], [Said('"a<', 0.9, False, "b")])
+def test_a_node_name_is_escaped_in_the_svg():
+    drawn = graph_svg(["<b>&"], [], [NodePrediction('"a<', 0.9, False, "b")])
     title = next(ElementTree.fromstring(drawn).iter(f"{SVG}title"))
     assert title.text == '<b>&: "a< 90 %, in truth b'

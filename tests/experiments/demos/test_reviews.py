@@ -57,15 +57,15 @@ def online(tmp_path_factory):
         return made
 
     with it.played() as patch:
-        found = catalogue.Fetched(file, "0" * 64, "Pang and Lee 2005", "research only")
+        found = catalogue.FetchedDataset(file, "0" * 64, "Pang and Lee 2005", "research only")
         patch.setattr(catalogue, "fetch", lambda name, **_: found)
-        patch.setattr(room, "bring", brought)
+        patch.setattr(room, "import_model", brought)
         it.shown = room.reviews(minutes=3, out=it.home / "mine", listen=it.listen)
     it.facts = [read_json(it.home / "mine" / name / "harken.json") for name in FOLDERS]
     return it
 
 
-def test_three_models_learn_from_the_same_labels_for_the_same_minutes(online):
+def test_the_three_models_train_on_the_same_labels_for_the_same_minutes(online):
     assert [(asked.get("from"), asked.get("transfer")) for asked in online.asked] == [
         (None, None),
         (str(online.home / "mine" / "minilm"), "frozen"),
@@ -75,7 +75,7 @@ def test_three_models_learn_from_the_same_labels_for_the_same_minutes(online):
     assert shared == {(1.0, 60, str(online.home / "movie-sentences.tsv"))}
 
 
-def test_it_is_told_as_a_comparison_and_whom_to_thank(online):
+def test_the_events_are_those_of_a_comparison_and_the_attribution_is_complete(online):
     assert online.told("notice", "text") == []
     assert online.told("planned", "minutes") == [3.0]
     assert online.told("trial", "name") == [row["name"] for row in online.shown.rows]
@@ -83,7 +83,7 @@ def test_it_is_told_as_a_comparison_and_whom_to_thank(online):
     assert online.shown.whose == "Pang and Lee 2005 (research only); MiniLM: its authors (Apache-2.0)"
 
 
-def test_the_table_has_what_is_free_and_what_each_run_says_of_itself(online):
+def test_the_table_has_the_baselines_and_the_metrics_of_each_run(online):
     heads, lines = online.shown.table
     assert [len(line) for line in lines] == [len(heads)] * 5
     free, learned = lines[:2], lines[2:]
@@ -96,21 +96,21 @@ def test_the_table_has_what_is_free_and_what_each_run_says_of_itself(online):
     assert heads[0] == f"{many} held-out reviews, after 60 with labels"
 
 
-def test_the_run_is_the_one_that_is_best_on_the_valid_split(online):
+def test_the_run_is_the_best_on_the_validation_split(online):
     valid = [facts["metrics"]["valid"]["accuracy"] for facts in online.facts]
     assert online.shown.run.path.name == FOLDERS[valid.index(max(valid))]
 
 
-def test_the_cost_is_that_of_all_trainings(online):
+def test_the_cost_is_the_sum_of_all_trainings(online):
     folders = ["minilm", *FOLDERS]  # here it was trained, and has a cost too
     costs = [read_json(online.home / "mine" / name / "cost.json") for name in folders]
     for amount in ("seconds", "kwh", "flops"):
         assert online.shown.cost[amount] == pytest.approx(sum(cost[amount] for cost in costs))
 
 
-def test_five_held_out_reviews_are_shown_with_what_they_are(online):
+def test_five_held_out_reviews_are_shown_with_their_labels(online):
     run = online.shown.run
-    held = {row.texts[0]: row.labels for row in run.recipe.open(run.tokenizer).splits["test"].rows}
+    held = {row.texts[0]: row.labels for row in run.recipe.load_data(run.tokenizer).splits["test"].rows}
     assert len(online.shown.samples) == 5
     for sample in online.shown.samples:
         assert held[sample["prompt"]] == tuple(sample["references"])
@@ -118,7 +118,7 @@ def test_five_held_out_reviews_are_shown_with_what_they_are(online):
         assert sample["text"] == f"{likeliest['label']} {likeliest['probability']:.0%}"
 
 
-def test_without_the_registry_the_opinions_are_taken_and_a_bert_of_our_own_and_that_is_said(tmp_path):
+def test_without_network_access_generated_opinions_and_a_new_bert_are_used(tmp_path):
     it, fetch = Little(tmp_path), catalogue.fetch
 
     def offline(name, **how):
@@ -139,7 +139,7 @@ def test_without_the_registry_the_opinions_are_taken_and_a_bert_of_our_own_and_t
     assert str(shown.run.path.parent) == "runs/reviews"
 
 
-def test_a_folder_that_is_taken_is_refused_before_anything_is_fetched(tmp_path):
+def test_a_non_empty_folder_is_refused_before_anything_is_downloaded(tmp_path):
     (tmp_path / "letter.txt").write_text("Dear all")
     it = Little(tmp_path)
     with it.played(), pytest.raises(BadInput, match="is not empty; take another folder"):

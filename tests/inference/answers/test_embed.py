@@ -1,11 +1,11 @@
-"""Vectors of texts: equal to the states computed by hand, however texts lie; the nearest found by looking at all."""
+"""Text embeddings equal pooled hidden states for any batching; search is exhaustive."""
 
 import numpy as np
 import pytest
 import torch
 
 import harken
-from harken.data.labelled.examples import LabelWords
+from harken.data.labelled.examples import TokenLabelProcessor
 from harken.errors import BadInput
 from harken.inference.answers import embed
 from harken.recipe import resolve
@@ -14,8 +14,8 @@ TEXTS = ["Tom had a hat", "a", "", "The cat saw a big dog and ran", "Tom had a h
 
 
 def states(run, text: str) -> torch.Tensor:
-    """The last states of one text alone, read at once."""
-    end = run.tokenizer.end
+    """The hidden states of a single text."""
+    end = run.tokenizer.end_id
     ids = run.tokenizer.encode(text).tolist()[: run.model.context] or [
         int(run.tokenizer.encode("\n")[0]) if end is None else end
     ]
@@ -24,23 +24,23 @@ def states(run, text: str) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("pool", embed.POOLS)
-def test_a_vector_is_that_of_the_text_read_alone(every, pool):
-    own = {"mean": lambda h: h.mean(0), "cls": lambda h: h[0], "last": lambda h: h[-1]}[pool]
-    expected = torch.stack([own(states(every, text)) for text in TEXTS])
-    found = every.embed(TEXTS, pool=pool, normalised=False)
-    assert found == pytest.approx(expected.numpy(), abs=1e-6)
+def test_the_vector_of_a_text_does_not_depend_on_its_batch(every, pool):
+    pool_states = {"mean": lambda h: h.mean(0), "cls": lambda h: h[0], "last": lambda h: h[-1]}[pool]
+    expected = torch.stack([pool_states(states(every, text)) for text in TEXTS])
+    vectors = every.embed(TEXTS, pool=pool, normalize=False)
+    assert vectors == pytest.approx(expected.numpy(), abs=1e-6)
 
 
-def test_the_order_and_the_company_of_texts_change_no_vector(every, monkeypatch):
+def test_the_order_and_batching_of_texts_change_no_vector(every, monkeypatch):
     together = every.embed(TEXTS)
-    monkeypatch.setattr(embed, "AT_ONCE", 20)
+    monkeypatch.setattr(embed, "BATCH_TOKENS", 20)
     assert every.embed(TEXTS[::-1])[::-1] == pytest.approx(together, abs=1e-6)
     assert every.embed("a") == pytest.approx(together[1], abs=1e-6)
 
 
-def test_a_vector_has_length_one_unless_it_is_asked_for_as_it_is(char):
+def test_vectors_have_length_one_unless_normalize_is_false(char):
     assert np.linalg.norm(char.embed(TEXTS), axis=-1) == pytest.approx(np.ones(5), abs=1e-6)
-    raw = char.embed("Tom", normalised=False)
+    raw = char.embed("Tom", normalize=False)
     assert char.embed("Tom") == pytest.approx(raw / np.linalg.norm(raw), abs=1e-6)
 
 
@@ -48,35 +48,37 @@ def test_no_texts_give_no_vectors(char):
     assert char.embed([]).shape == (0, 16)
 
 
-def test_a_text_that_is_too_long_is_cut_and_this_is_said(char):
-    said = []
-    long = char.embed("Tom had a hat and a cat", listen=lambda event, **facts: said.append(facts["text"]))
-    assert long == pytest.approx(char.embed("Tom had a hat and a cat"[:16]))
-    assert said == ["'Tom had a hat and a cat'...: 23 tokens, and this run reads 16; the rest is left out"]
+def test_a_long_text_is_truncated_with_a_notice(char):
+    messages = []
+    vector = char.embed("Tom had a hat and a cat", listen=lambda event, **facts: messages.append(facts["text"]))
+    assert vector == pytest.approx(char.embed("Tom had a hat and a cat"[:16]))
+    assert messages == ["'Tom had a hat and a cat'...: 23 tokens; this run reads 16; the rest is truncated"]
 
 
-@pytest.mark.parametrize(("given", "message"), [({"pool": "max"}, "mean, cls, last"), ({"text": 3}, "a list of texts")])
-def test_what_is_no_text_or_no_pool_is_refused(char, given, message):
+@pytest.mark.parametrize(
+    ("arguments", "message"), [({"pool": "max"}, "mean, cls, last"), ({"text": 3}, "a list of strings")]
+)
+def test_an_invalid_text_or_pooling_is_refused(char, arguments, message):
     with pytest.raises(BadInput, match=message):
-        char.embed(**{"text": ["a"], **given}) if "pool" in given else char.embed([3])
+        char.embed(**{"text": ["a"], **arguments}) if "pool" in arguments else char.embed([3])
 
 
-def test_a_run_of_pairs_has_no_vectors(pair_folder):
+def test_an_encoder_decoder_has_no_vectors(pair_folder):
     with pytest.raises(BadInput, match="use harken translate"):
         harken.load(pair_folder).embed("a")
 
 
 def test_a_run_with_a_head_gives_the_vectors_of_its_body(char, tmp_path):
-    words, settings = (
-        LabelWords(char.tokenizer, ["O", "B-x"]),
+    processor, settings = (
+        TokenLabelProcessor(char.tokenizer, ["O", "B-x"]),
         {"data.kind": "tags", "model.kind": "gpt", "model.d": 16},
     )
     recipe = resolve(("test", {**settings, "model.layers": 1, "model.heads": 2, "model.context": 16}))
-    model = recipe.build(words.vocab)
-    run = harken.Run(tmp_path, recipe, {}, model, words)
+    model = recipe.build(processor.vocab)
+    run = harken.Run(tmp_path, recipe, {}, model, processor)
     with torch.no_grad():
         h = model.body(torch.tensor([char.tokenizer.encode("Tom").tolist()]))[0]
-    assert run.embed("Tom", normalised=False) == pytest.approx(h.mean(0).numpy(), abs=1e-6)
+    assert run.embed("Tom", normalize=False) == pytest.approx(h.mean(0).numpy(), abs=1e-6)
     assert len(run.nearest("T", 3)) == 3
 
 
@@ -90,7 +92,7 @@ def notes(tmp_path):
     return path
 
 
-def test_the_best_lines_are_those_of_the_sorted_cosines(char, notes):
+def test_search_returns_the_lines_with_the_largest_cosines(char, notes):
     lines = {1: "Tom had a hat", 3: "The cat ran", 4: "A dog", 5: "Tom had a hat"}
     cosines = {n: float(char.embed(line) @ char.embed("Tom had")) for n, line in lines.items()}
     hits = char.corpus(notes).search("Tom had", 3)
@@ -99,35 +101,35 @@ def test_the_best_lines_are_those_of_the_sorted_cosines(char, notes):
     assert [hit["text"] for hit in hits] == [lines[hit["line"]] for hit in hits]
 
 
-def test_looking_in_blocks_finds_the_same(char, notes, monkeypatch):
-    whole = char.corpus(notes).search("The cat", 9)
-    monkeypatch.setattr(embed, "BLOCK", 2)
-    parts = char.corpus(notes).search("The cat", 9)
-    assert [hit["line"] for hit in parts] == [hit["line"] for hit in whole]
-    assert len(parts) == 4
+def test_searching_in_chunks_gives_the_same_hits(char, notes, monkeypatch):
+    expected = char.corpus(notes).search("The cat", 9)
+    monkeypatch.setattr(embed, "CHUNK_LINES", 2)
+    hits = char.corpus(notes).search("The cat", 9)
+    assert [hit["line"] for hit in hits] == [hit["line"] for hit in expected]
+    assert len(hits) == 4
 
 
-def test_the_vectors_of_a_file_are_made_once_until_it_changes(char, notes, monkeypatch):
-    made = []
-    monkeypatch.setattr(char, "embed", lambda texts, **_: made.append(len(texts)) or np.ones((len(texts), 2)))
+def test_the_vectors_of_a_file_are_computed_once_until_it_changes(char, notes, monkeypatch):
+    batches = []
+    monkeypatch.setattr(char, "embed", lambda texts, **_: batches.append(len(texts)) or np.ones((len(texts), 2)))
     char.corpus(notes)
     char.corpus(notes)
-    assert made == [4]
+    assert batches == [4]
     char.corpus(notes, pool="cls")
     notes.write_text("another\n")
     char.corpus(notes)
-    assert made == [4, 4, 1]
+    assert batches == [4, 4, 1]
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])
-def test_lighter_weights_keep_vectors_of_their_own(folders, notes, precision):
-    plain, light = (harken.load(folders["char"], device="cpu", precision=p) for p in ("float32", precision))
-    assert plain.corpus(notes).cached != light.corpus(notes).cached
+def test_each_precision_has_its_own_cached_vectors(folders, notes, precision):
+    plain, quantized = (harken.load(folders["char"], device="cpu", precision=p) for p in ("float32", precision))
+    assert plain.corpus(notes).cache_file != quantized.corpus(notes).cache_file
 
 
-def test_a_cached_file_that_was_cut_is_made_again(char, notes):
+def test_a_truncated_cache_file_is_recomputed(char, notes):
     corpus = char.corpus(notes)
-    corpus.cached.write_bytes(corpus.cached.read_bytes()[:100])
+    corpus.cache_file.write_bytes(corpus.cache_file.read_bytes()[:100])
     assert char.corpus(notes).search("A dog", 1)[0]["line"] == 4
 
 
@@ -153,50 +155,50 @@ def test_the_nearest_words_are_those_of_the_largest_cosines(folders):
     run = harken.load(folders["word"])
     table = run.model.embed.weight[: run.tokenizer.vocab].detach().double().numpy()
     table /= np.linalg.norm(table, axis=-1, keepdims=True)
-    own = int(run.tokenizer.encode("the")[0])
-    order = [i for i in np.argsort(-table @ table[own]) if i not in (own, run.tokenizer.unknown)]
-    found = run.nearest("the", 4)
-    assert [one["word"] for one in found] == run.tokenizer.words(order[:4])
-    assert [one["similarity"] for one in found] == pytest.approx((table @ table[own])[order[:4]], abs=1e-6)
+    pool_states = int(run.tokenizer.encode("the")[0])
+    order = [i for i in np.argsort(-table @ table[pool_states]) if i not in (pool_states, run.tokenizer.unk_id)]
+    vectors = run.nearest("the", 4)
+    assert [item["word"] for item in vectors] == run.tokenizer.token_texts(order[:4])
+    assert [item["similarity"] for item in vectors] == pytest.approx((table @ table[pool_states])[order[:4]], abs=1e-6)
 
 
-def test_a_word_of_byte_pairs_is_found_with_the_space_before_it(folders):
+def test_a_bpe_word_is_looked_up_with_a_leading_space(folders):
     run = harken.load(folders["bpe"])
-    spaced = next(w for w in run.tokenizer.words(range(run.tokenizer.vocab)) if w[0] == " " and len(w) > 3)
-    alone = run.tokenizer.encode(spaced[1:])
-    assert len(alone) > 1
-    assert spaced not in [one["word"] for one in run.nearest(spaced[1:], 1000)]
+    spaced = next(w for w in run.tokenizer.token_texts(range(run.tokenizer.vocab)) if w[0] == " " and len(w) > 3)
+    ids = run.tokenizer.encode(spaced[1:])
+    assert len(ids) > 1
+    assert spaced not in [item["word"] for item in run.nearest(spaced[1:], 1000)]
 
 
-def test_what_is_not_one_token_is_refused_with_its_parts(folders):
-    with pytest.raises(BadInput, match=r"'zebra': is no word of this run's table \(this run does not know it"):
+def test_a_word_that_is_not_one_token_is_refused_with_its_pieces(folders):
+    with pytest.raises(BadInput, match=r"'zebra': not a word of this run's vocabulary \(it is unknown"):
         harken.load(folders["word"]).nearest("zebra")
-    with pytest.raises(BadInput, match="it is 'T', 'o', 'm'"):
+    with pytest.raises(BadInput, match="it is split into 'T', 'o', 'm'"):
         harken.load(folders["char"]).nearest("Tom")
 
 
 # --- layers -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_states_behind_a_layer_are_those_its_block_gives(char):
+def test_layer_selects_the_output_of_its_block(char):
     ids = torch.tensor([char.tokenizer.encode("Tom had a hat").tolist()])
-    given = []
+    arguments = []
     with (
         torch.no_grad(),
-        char.model.stack.blocks[0].register_forward_hook(lambda _, x, made: given.extend([x[0], made])),
+        char.model.stack.blocks[0].register_forward_hook(lambda _, x, batches: arguments.extend([x[0], batches])),
     ):
         char.model(ids)
-    for layer, states in enumerate(given):
-        found = char.embed("Tom had a hat", layer=layer, normalised=False)
-        assert found == pytest.approx(states[0].mean(0).numpy(), abs=1e-6)
+    for layer, states in enumerate(arguments):
+        vectors = char.embed("Tom had a hat", layer=layer, normalize=False)
+        assert vectors == pytest.approx(states[0].mean(0).numpy(), abs=1e-6)
     texts = char.embed(TEXTS, layer=1)
     assert texts[0] == pytest.approx(char.embed(TEXTS[0], layer=1), abs=1e-6)
 
 
-def test_a_layer_that_is_not_there_is_refused(folders, char):
-    with pytest.raises(BadInput, match="this run has 1; 0 is before the first"):
+def test_a_layer_out_of_range_is_refused(folders, char):
+    with pytest.raises(BadInput, match="this run has 1 layers; 0"):
         char.embed("Tom", layer=2)
     with pytest.raises(BadInput, match="no stack of blocks"):
         harken.load(folders["lstm"]).embed("Tom", layer=0)
-    with pytest.raises(BadInput, match="Did you mean layer"):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'layers'"):
         char.embed("Tom", layers=1)

@@ -1,4 +1,4 @@
-"""Runs that label tokens: trained, resumed, judged on other files, used by Run.tag, Run.ask and the two verbs."""
+"""Tagging and answer spans: training, resuming, evaluation of other files, Run.tag, Run.ask and the two verbs."""
 
 import json
 import random
@@ -21,53 +21,53 @@ SMALL = {
 NAMES, TOWNS = ["Ada", "Bob", "Cy", "Dan"], ["Rome", "New York", "Paris", "Old Town"]
 
 
-def conll(path, many=200):
-    dice, blocks = random.Random(0), []
-    for n in range(many):
-        name, town = dice.choice(NAMES), dice.choice(TOWNS)
+def conll(path, n_examples=200):
+    rng, blocks = random.Random(0), []
+    for n in range(n_examples):
+        name, town = rng.choice(NAMES), rng.choice(TOWNS)
         rows = [(name, "PER"), ("lives", ""), ("in", ""), *((word, "LOC") for word in town.split()), (f"{n}", "")]
         blocks.append("\n".join(f"{word} X {'I-' + tag if tag else 'O'}" for word, tag in rows))
     path.write_text("\n\n".join(blocks) + "\n")
     return path
 
 
-def squad(path, many=120):
-    dice, paragraphs = random.Random(0), []
-    for n in range(many):
-        name, town = dice.choice(NAMES), dice.choice(TOWNS)
+def squad(path, n_examples=120):
+    rng, paragraphs = random.Random(0), []
+    for n in range(n_examples):
+        name, town = rng.choice(NAMES), rng.choice(TOWNS)
         context = f"{name} lives in {town}. This is story {n}."
         answers = [{"text": town, "answer_start": context.index(town)}]
-        asked = [{"id": f"{n}", "question": f"Where does {name} live?", "answers": answers}]
-        asked += [{"id": f"{n}x", "question": "Why is the sky blue?", "answers": [], "is_impossible": True}]
-        paragraphs.append({"context": context, "qas": asked})
+        questions = [{"id": f"{n}", "question": f"Where does {name} live?", "answers": answers}]
+        questions += [{"id": f"{n}x", "question": "Why is the sky blue?", "answers": [], "is_impossible": True}]
+        paragraphs.append({"context": context, "qas": questions})
     path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
     return path
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    made = tmp_path_factory.mktemp("labelled")
+    folder = tmp_path_factory.mktemp("labelled")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HARKEN_CACHE", str(made / "cache"))
+        patch.setenv("HARKEN_CACHE", str(folder / "cache"))
         budget = SMALL | {"train.steps": 60, "train.eval_every": 30}
-        harken.train(conll(made / "eng.train"), out=made / "tags", settings=budget)
-        harken.train(squad(made / "squad.json"), out=made / "spans", settings=budget | {"train.steps": 100})
-    return made
+        harken.train(conll(folder / "eng.train"), out=folder / "tags", settings=budget)
+        harken.train(squad(folder / "squad.json"), out=folder / "spans", settings=budget | {"train.steps": 100})
+    return folder
 
 
 @pytest.fixture
-def called(monkeypatch, capsys):
+def run_command(monkeypatch, capsys):
     def call(*arguments):
         monkeypatch.setattr(sys, "argv", ["harken", *map(str, arguments)])
         with pytest.raises(SystemExit) as end:
             main()
-        said = capsys.readouterr()
-        return end.value.code or 0, said.out, said.err
+        captured = capsys.readouterr()
+        return end.value.code or 0, captured.out, captured.err
 
     return call
 
 
-def test_a_file_of_columns_is_recognised_and_learned(home):
+def test_a_conll_file_is_recognized_and_learned(home):
     run = harken.load(home / "tags")
     assert (run.recipe.data.kind, run.recipe.task.kind, run.recipe.model.kind) == ("tags", "tag", "bert")
     assert (run.recipe.data.text, run.recipe.data.label) == (1, 3)
@@ -76,31 +76,31 @@ def test_a_file_of_columns_is_recognised_and_learned(home):
     assert " (LOC)" in (home / "tags" / "report.html").read_text()
 
 
-def test_tag_gives_spans_of_the_text_itself(home):
+def test_tag_returns_offsets_into_the_text(home):
     text = "Ada lives in  New York 7"
-    found = harken.load(home / "tags").tag(text)
-    assert [(span["label"], span["text"]) for span in found] == [("PER", "Ada"), ("LOC", "New York")]
-    assert all(text[span["start"] : span["end"]] == span["text"] for span in found)
-    assert all(0 < span["probability"] <= 1 for span in found)
+    answer = harken.load(home / "tags").tag(text)
+    assert [(span["label"], span["text"]) for span in answer] == [("PER", "Ada"), ("LOC", "New York")]
+    assert all(text[span["start"] : span["end"]] == span["text"] for span in answer)
+    assert all(0 < span["probability"] <= 1 for span in answer)
 
 
-def test_many_texts_are_tagged_at_once_and_an_empty_one_has_no_spans(home):
+def test_a_batch_of_texts_is_tagged_like_single_texts(home):
     run = harken.load(home / "tags")
     texts = ["Bob lives in Rome 3", "", "Ada lives in  New York 7"]
     together = run.tag(texts)
     assert together[1] == []
     alone = [run.tag(text) for text in texts]
-    for mine, other in zip(together, alone, strict=True):
-        assert [span["text"] for span in mine] == [span["text"] for span in other]
-        assert [s["probability"] for s in mine] == pytest.approx([s["probability"] for s in other], abs=1e-5)
+    for batched, single in zip(together, alone, strict=True):
+        assert [span["text"] for span in batched] == [span["text"] for span in single]
+        assert [s["probability"] for s in batched] == pytest.approx([s["probability"] for s in single], abs=1e-5)
 
 
-def test_ask_gives_the_answer_and_its_place(home):
+def test_ask_returns_the_answer_and_its_offsets(home):
     run, context = harken.load(home / "spans"), "Cy lives in Old Town. This is story 5."
-    found = run.ask("Where does Cy live?", context)
-    assert found["answer"] == "Old Town"
-    assert context[found["start"] : found["end"]] == "Old Town"
-    assert 0 < found["score"] <= 1
+    answer = run.ask("Where does Cy live?", context)
+    assert answer["answer"] == "Old Town"
+    assert context[answer["start"] : answer["end"]] == "Old Town"
+    assert 0 < answer["score"] <= 1
     assert run.metrics["valid"]["em"] > 0.8
     assert run.ask("Why is the sky blue?", context)["answer"] == ""
 
@@ -108,36 +108,36 @@ def test_ask_gives_the_answer_and_its_place(home):
 @pytest.mark.parametrize(
     ("run", "call"), [("tags", ("ask", "q", "c")), ("spans", ("tag", "t")), ("spans", ("generate",))]
 )
-def test_a_run_says_what_it_does_when_another_thing_is_asked(home, run, call):
+def test_an_unsupported_method_is_refused_with_the_supported_one(home, run, call):
     with pytest.raises(BadInput, match=r"use harken (tag|ask), in Python run\.(tag|ask)$"):
         getattr(harken.load(home / run), call[0])(*call[1:])
 
 
-def test_nothing_to_ask_is_refused(home):
+def test_an_empty_context_is_refused(home):
     with pytest.raises(BadInput, match="context='  ': is empty; give a context"):
         harken.load(home / "spans").ask("Where?", "  ")
 
 
-def test_another_file_is_judged_and_a_run_without_its_data_too(home, tmp_path):
-    other = conll(tmp_path / "other.conll", 20)
+def test_other_data_is_evaluated_also_without_the_training_data(home, tmp_path):
+    single = conll(tmp_path / "other.conll", 20)
     run = harken.load(home / "tags")
-    score, free = run.evaluate("test", data=str(other))
+    score, baseline = run.evaluate("test", data=str(single))
     assert score.protocol["sentences"] == 20
-    assert free
+    assert baseline
     moved = (home / "eng.train").rename(tmp_path / "gone")
     try:
-        again, free = run.evaluate("test", data=str(other))
+        resumed, baseline = run.evaluate("test", data=str(single))
     finally:
         moved.rename(home / "eng.train")
-    assert again.metrics == score.metrics
-    assert free == {}
+    assert resumed.metrics == score.metrics
+    assert baseline == {}
 
 
-@pytest.mark.parametrize("made", [conll, squad])
-def test_a_resumed_run_equals_an_unbroken_one(tmp_path, made):
-    name = {conll: "toy.conll", squad: "toy.json"}[made]
-    path, budget = made(tmp_path / name, 40), SMALL | {"train.steps": 8, "train.checkpoint_every": 4}
-    whole = harken.train(path, out=tmp_path / "whole", settings=budget)
+@pytest.mark.parametrize("write_data", [conll, squad])
+def test_a_resumed_run_equals_an_unbroken_one(tmp_path, write_data):
+    name = {conll: "toy.conll", squad: "toy.json"}[write_data]
+    path, budget = write_data(tmp_path / name, 40), SMALL | {"train.steps": 8, "train.checkpoint_every": 4}
+    unbroken = harken.train(path, out=tmp_path / "whole", settings=budget)
     stopped = tmp_path / "stopped"
 
     def stop(kind, **facts):
@@ -147,43 +147,43 @@ def test_a_resumed_run_equals_an_unbroken_one(tmp_path, made):
     with pytest.raises(BaseException):  # noqa: B017, PT011  however it ends
         harken.train(path, out=stopped, settings=budget, listen=stop)
     assert not (stopped / "harken.json").exists()
-    again = harken.train(stopped, resume=True)
+    resumed = harken.train(stopped, resume=True)
     assert (stopped / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
-    assert again.metrics == whole.metrics
+    assert resumed.metrics == unbroken.metrics
 
 
 # --- the verbs --------------------------------------------------------------------------------------------------------
 
 
-def test_the_verb_tag_prints_a_span_a_line_and_json_a_list_for_each_text(home, called):
-    code, out, _ = called("tag", home / "tags", "Ada lives in New York 7")
+def test_the_verb_tag_prints_a_span_a_line_and_json_a_list_for_each_text(home, run_command):
+    code, out, _ = run_command("tag", home / "tags", "Ada lives in New York 7")
     assert code == 0
     assert [line.split("\t")[:3] for line in out.splitlines()] == [["PER", "Ada", "0-3"], ["LOC", "New York", "13-21"]]
-    _, out, _ = called("tag", home / "tags", "Ada lives in Rome 1", "Bob lives in Rome 2", "--json")
+    _, out, _ = run_command("tag", home / "tags", "Ada lives in Rome 1", "Bob lives in Rome 2", "--json")
     assert [[span["label"] for span in spans] for spans in json.loads(out)["spans"]] == [["PER", "LOC"]] * 2
 
 
-def test_the_verb_tag_works_through_a_file(home, called, tmp_path):
+def test_the_verb_tag_works_through_a_file(home, run_command, tmp_path):
     (tmp_path / "in.txt").write_text("Ada lives in Rome 1\n\nBob lives in Paris 2\n")
-    called("tag", home / "tags", "--in", tmp_path / "in.txt", "--out", tmp_path / "out.jsonl")
+    run_command("tag", home / "tags", "--in", tmp_path / "in.txt", "--out", tmp_path / "out.jsonl")
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [len(row["spans"]) for row in rows] == [2, 0, 2]
 
 
-def test_the_verb_ask_reads_the_context_from_a_file(home, called, tmp_path):
+def test_the_verb_ask_reads_the_context_from_a_file(home, run_command, tmp_path):
     (tmp_path / "c.txt").write_text("Cy lives in Old Town. This is story 5.")
-    code, out, _ = called("ask", home / "spans", tmp_path / "c.txt", "Where does Cy live?", "Why is the sky blue?")
+    code, out, _ = run_command("ask", home / "spans", tmp_path / "c.txt", "Where does Cy live?", "Why is the sky blue?")
     assert code == 0
     assert out.splitlines()[0].startswith("Old Town   (")
     assert out.splitlines()[1].startswith("(no answer)")
-    _, out, _ = called("ask", home / "spans", tmp_path / "c.txt", "Where does Cy live?", "--json")
+    _, out, _ = run_command("ask", home / "spans", tmp_path / "c.txt", "Where does Cy live?", "--json")
     assert json.loads(out).keys() == {"answer", "score", "start", "end"}
-    code, _, err = called("ask", home / "spans", tmp_path / "d.txt", "Where?")
+    code, _, err = run_command("ask", home / "spans", tmp_path / "d.txt", "Where?")
     assert (code, "there is no such file" in err) == (2, True)
 
 
-def test_eval_says_how_many_sentences_or_questions_were_judged(home, called):
+def test_eval_reports_the_number_of_examples(home, run_command):
     for run in ("tags", "spans"):
-        code, out, _ = called("eval", home / run, "--json")
+        code, out, _ = run_command("eval", home / run, "--json")
         assert code == 0
         assert json.loads(out)["examples"] > 0

@@ -9,14 +9,14 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from harken.core import CAUSAL, FULL, Dot, Rotary, Stack, Structure, Wiring
+from harken.core import CAUSAL, FULL, BlockConfig, Dot, Rotary, Stack, Structure
 from harken.data.cache import cache_folder
 from harken.data.text.source import TextSource
 from harken.models import LanguageModel
-from harken.settings import Part
+from harken.settings import Settings
 
 
-class Shape(Part):
+class CosineSettings(Settings):
     """The settings of model.kind=cosine."""
 
     kind: Literal["cosine"] = "cosine"
@@ -42,10 +42,10 @@ class Cosine(Dot):
 class CosineLM(LanguageModel):
     """harken's blocks, with the cosine inside. Cached decoding, looking and packing come with the blocks."""
 
-    def __init__(self, shape: Shape, vocab: int) -> None:
+    def __init__(self, shape: CosineSettings, vocab: int) -> None:
         super().__init__(vocab, shape.d)
         self.context = shape.context
-        wiring = Wiring(shape.d, heads=2, similarity=lambda heads, D: Cosine(heads))
+        wiring = BlockConfig(shape.d, heads=2, similarity=lambda heads, D: Cosine(heads))
         self.stack = Stack(shape.layers, wiring, Rotary(shape.d // 2))
         self.norm, self.memory = nn.LayerNorm(shape.d), self.stack.memory
 

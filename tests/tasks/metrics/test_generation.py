@@ -131,12 +131,12 @@ def test_the_bootstrap_counts_each_row_once(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_without_sacrebleu_one_line_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert generation.available()
+    assert generation.has_sacrebleu()
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
     with pytest.raises(MissingExtra, match=r'^BLEU needs .* pip install "harken\[text\]"$'):
         bleu(["a"], [["a"]])
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert not generation.available()
+    assert not generation.has_sacrebleu()
 
 
 @pytest.mark.parametrize("measure", [bleu, chrf, bootstrap, exact_match, rouge_l, answer_f1, answer_exact, bracket_f1])
@@ -189,18 +189,18 @@ GOLD = "(S (NP XX XX )NP (VP XX (NP XX )NP )VP )S"
 
 
 def test_the_same_trees_match_wholly() -> None:
-    assert bracket_f1([GOLD, GOLD], [GOLD, GOLD]) == generation.Brackets(1, 1)
+    assert bracket_f1([GOLD, GOLD], [GOLD, GOLD]) == generation.BracketScore(1, 1)
 
 
 def test_a_bracket_matches_by_label_and_by_words() -> None:
     other = "(S (NP XX )NP (VP XX XX (PP XX )PP )VP )S"  # S alone is where it should be
-    assert bracket_f1([other], [GOLD]) == generation.Brackets(1 / 4, 1)
+    assert bracket_f1([other], [GOLD]) == generation.BracketScore(1 / 4, 1)
     flat = "(S (NP XX XX )NP XX XX )S"
-    assert bracket_f1([flat], [GOLD]) == generation.Brackets(2 * 2 / 6, 1)
+    assert bracket_f1([flat], [GOLD]) == generation.BracketScore(2 * 2 / 6, 1)
 
 
 def test_a_bracket_written_twice_matches_once() -> None:
-    assert bracket_f1(["(NP (NP XX )NP )NP"], ["(NP XX )NP"]) == generation.Brackets(2 / 3, 1)
+    assert bracket_f1(["(NP (NP XX )NP )NP"], ["(NP XX )NP"]) == generation.BracketScore(2 / 3, 1)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_a_bracket_written_twice_matches_once() -> None:
 )
 def test_what_is_no_tree_over_the_right_words_is_mended_and_not_valid(text: str, right: int, written: int) -> None:
     found = bracket_f1([text], [GOLD])
-    assert found == generation.Brackets(2 * right / (written + 4), 0)
+    assert found == generation.BracketScore(2 * right / (written + 4), 0)
 
 
 def test_trees_may_have_words_or_parts_of_speech_in_their_places() -> None:

@@ -1,17 +1,17 @@
-"""Gemma: a Llama whose words are loud, whose norms are written as their distance from 1, and whose MLP has a geglu."""
+"""Gemma: a Llama with scaled embeddings, norm weights stored as w - 1, and a GEGLU MLP."""
 
 import math
 from typing import Any, ClassVar, Literal
 
 from harken.bridge.weight_mapping import Count
 
-from .llama import Llama
+from .llama import LlamaMapping
 
 
-class Gemma(Llama):
-    """The config of a Gemma."""
+class GemmaMapping(LlamaMapping):
+    """Gemma."""
 
-    plus: ClassVar = 1.0
+    norm_offset: ClassVar = 1.0
 
     head_dim: Count
     hidden_act: Literal["gelu_pytorch_tanh", "gelu"] = "gelu_pytorch_tanh"  # type: ignore[assignment]  # always tanh

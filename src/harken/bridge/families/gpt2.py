@@ -1,23 +1,23 @@
-"""GPT-2: learned positions, its linear maps written as inputs by outputs, q, k and v in one of them."""
+"""GPT-2: learned positions; linear weights are stored transposed, with q, k and v in one matrix."""
 
 from typing import Any, ClassVar, Literal
 
-from harken.bridge.weight_mapping import Config, Count, Layers, Small, Take, both, stacked
+from harken.bridge.weight_mapping import Count, Epsilon, LayerCount, ModelMapping, TensorMapping, affine, layer_mappings
 
 
-class GPT2(Config):
-    """The config of a GPT-2."""
+class GPT2Mapping(ModelMapping):
+    """GPT-2."""
 
     prefix: ClassVar = "transformer."
-    unread: ClassVar = r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias|lm_head\.weight"
+    ignored_tensors: ClassVar = r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias|lm_head\.weight"
 
     n_embd: Count
-    n_layer: Layers
+    n_layer: LayerCount
     n_head: Count
     n_positions: Count
     n_inner: Count | None = None
     activation_function: Literal["gelu_new", "gelu_pytorch_tanh", "gelu", "relu"] = "gelu_new"
-    layer_norm_epsilon: Small = 1e-5
+    layer_norm_epsilon: Epsilon = 1e-5
     scale_attn_weights: Literal[True] = True
     scale_attn_by_inverse_layer_idx: Literal[False] = False
     add_cross_attention: Literal[False] = False
@@ -37,21 +37,21 @@ class GPT2(Config):
             "data.tokenizer": "bpe",
         }
 
-    def names(self) -> dict[str, Take]:
+    def weight_map(self) -> dict[str, TensorMapping]:
         d = self.n_embd
         layer = {
-            **both("look_sub.norm", "ln_1"),
-            **both("look.W_q", "attn.c_attn", turned=True, rows=(0, d)),
-            **both("look.W_k", "attn.c_attn", turned=True, rows=(d, 2 * d)),
-            **both("look.W_v", "attn.c_attn", turned=True, rows=(2 * d, 3 * d)),
-            **both("look.W_o", "attn.c_proj", turned=True),
-            **both("mlp_sub.norm", "ln_2"),
-            **both("mlp.W_1", "mlp.c_fc", turned=True),
-            **both("mlp.W_2", "mlp.c_proj", turned=True),
+            **affine("attention_sublayer.norm", "ln_1"),
+            **affine("attention.W_q", "attn.c_attn", transposed=True, rows=(0, d)),
+            **affine("attention.W_k", "attn.c_attn", transposed=True, rows=(d, 2 * d)),
+            **affine("attention.W_v", "attn.c_attn", transposed=True, rows=(2 * d, 3 * d)),
+            **affine("attention.W_o", "attn.c_proj", transposed=True),
+            **affine("mlp_sublayer.norm", "ln_2"),
+            **affine("mlp.W_1", "mlp.c_fc", transposed=True),
+            **affine("mlp.W_2", "mlp.c_proj", transposed=True),
         }
         return {
-            "embed.weight": Take("transformer.wte.weight", words=True),
-            "stack.positions.table.weight": Take("transformer.wpe.weight"),
-            **dict(stacked(self.n_layer, "stack.blocks.#.", "transformer.h.#.", layer)),
-            **both("norm", "transformer.ln_f"),
+            "embed.weight": TensorMapping("transformer.wte.weight", vocab_rows=True),
+            "stack.positions.table.weight": TensorMapping("transformer.wpe.weight"),
+            **dict(layer_mappings(self.n_layer, "stack.blocks.#.", "transformer.h.#.", layer)),
+            **affine("norm", "transformer.ln_f"),
         }

@@ -1,7 +1,7 @@
-"""Heads on BERT and GPT-2: labels of texts, tags of words, spans. The body's table of names, and one map on top of it.
+"""Heads on BERT and GPT-2: text classification, tagging, answer spans. The mapping of the body plus one linear map.
 
-Which one it is, the architecture of a config says. Spans, and labels by GPT-2, are written and not read: there an
-answer ends with the last piece of a word, where ours does with the first, and a text ends without a mark.
+The architecture of a config selects the head. Spans and GPT-2 classifiers are exported only: in transformers an answer
+ends with the last piece of a word (ours: the first), and a GPT-2 text has no end token.
 """
 
 from typing import Annotated, Any, ClassVar, Literal
@@ -10,127 +10,134 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from harken.bridge.weight_mapping import Config, Take
-from harken.data.labelled.examples import LabelWords
-from harken.data.labelled.source import TextLabels
-from harken.data.tokenizers.pretrained import Foreign
+from harken.bridge.weight_mapping import ModelMapping, TensorMapping
+from harken.data.labelled.examples import TokenLabelProcessor
+from harken.data.labelled.source import TextLabelProcessor
+from harken.data.tokenizers.pretrained import PretrainedTokenizer
 from harken.data.tokenizers.tokenizer import Tokenizer
 from harken.errors import BadInput
 from harken.inference.run import Run
 
-from .bert import BERT, DistilBERT
-from .gpt2 import GPT2
+from .bert import BERTMapping, DistilBERTMapping
+from .gpt2 import GPT2Mapping
 
-LONGEST = 512  # tokens of a text, where a body reads more
-ANSWERS = {"label": "single_label_classification", "multilabel": "multi_label_classification", "number": "regression"}
+MAX_LENGTH = 512  # tokens of a text, if the body reads more
+PROBLEM_TYPES = {
+    "label": "single_label_classification",
+    "multilabel": "multi_label_classification",
+    "number": "regression",
+}
 Label = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
-class Head(Config):
-    """What all have in common. It stands before its body among the parents, and so speaks first."""
+class HeadMapping(ModelMapping):
+    """Common to all heads. It precedes the body in the bases, so its methods come first."""
 
     check: ClassVar = "head"
-    data: ClassVar[str]
-    top: ClassVar = "classifier"
+    data_kind: ClassVar[str]
+    head_name: ClassVar = "classifier"
 
     id2label: dict[str, Label] = Field({"0": "LABEL_0", "1": "LABEL_1"}, max_length=100_000)
     problem_type: Literal["single_label_classification", "multi_label_classification", "regression"] | None = None
 
     def settings(self) -> dict[str, Any]:
-        found = super().settings()
-        return found | {"data.kind": self.data, "data.max_length": min(LONGEST, found["model.context"])}
+        settings = super().settings()
+        return settings | {"data.kind": self.data_kind, "data.max_length": min(MAX_LENGTH, settings["model.context"])}
 
-    def names(self) -> dict[str, Take]:
-        body = {f"body.{ours}": take for ours, take in super().names().items()}
-        return body | {f"W_y.{part}": Take(f"{self.top}.{part}") for part in ("weight", "bias")}
+    def weight_map(self) -> dict[str, TensorMapping]:
+        body = {f"body.{ours}": item for ours, item in super().weight_map().items()}
+        return body | {f"W_y.{part}": TensorMapping(f"{self.head_name}.{part}") for part in ("weight", "bias")}
 
     def labels(self, tokenizer: Tokenizer) -> list[str]:
-        """In order, where they are numbered without a gap; and tokens with which a run of labels can be loaded."""
-        if isinstance(tokenizer, Foreign):
-            raise BadInput("a model with labels is read with word pieces such as BERT's; its tokenizer.json has others")
+        """The labels in the order of their ids. Only WordPiece tokenizers are accepted."""
+        if isinstance(tokenizer, PretrainedTokenizer):
+            raise BadInput("tokenizer.json: a model with labels needs a WordPiece tokenizer such as BERT's")
         numbers = [str(n) for n in range(len(self.id2label))]
         if {*self.id2label} != {*numbers}:
-            raise BadInput(f"config id2label = {str(self.id2label)[:60]}: labels are numbered 0, 1, 2, ...; mend it")
+            raise BadInput(
+                f"config id2label = {str(self.id2label)[:60]}: keys must be 0, 1, 2, ... without gaps; fix the config"
+            )
         return [self.id2label[n] for n in numbers]
 
 
-class Labels(Head):
+class ClassifierMapping(HeadMapping):
     """A label for each text."""
 
-    auto: ClassVar = "AutoModelForSequenceClassification"
-    data: ClassVar = "table"
+    auto_class: ClassVar = "AutoModelForSequenceClassification"
+    data_kind: ClassVar = "table"
 
-    def words(self, tokenizer: Tokenizer) -> TextLabels:
+    def processor(self, tokenizer: Tokenizer) -> TextLabelProcessor:
         labels = self.labels(tokenizer)
-        said = {problem: answer for answer, problem in ANSWERS.items()}.get(self.problem_type or "", "label")
-        return TextLabels(tokenizer, labels, "number" if len(labels) == 1 else said)  # type: ignore[arg-type]
+        target_type = {problem: kind for kind, problem in PROBLEM_TYPES.items()}.get(self.problem_type or "", "label")
+        return TextLabelProcessor(tokenizer, labels, "number" if len(labels) == 1 else target_type)  # type: ignore[arg-type]
 
 
-class Tags(Head):
+class TaggerMapping(HeadMapping):
     """A tag for each word, at its first piece."""
 
-    auto: ClassVar = "AutoModelForTokenClassification"
-    data: ClassVar = "tags"
+    auto_class: ClassVar = "AutoModelForTokenClassification"
+    data_kind: ClassVar = "tags"
 
-    def words(self, tokenizer: Tokenizer) -> LabelWords:
-        return LabelWords(tokenizer, self.labels(tokenizer))
-
-
-class Spans(Head):
-    """Where an answer begins and ends."""
-
-    auto: ClassVar = "AutoModelForQuestionAnswering"
-    data: ClassVar = "spans"
-    top: ClassVar = "qa_outputs"
+    def processor(self, tokenizer: Tokenizer) -> TokenLabelProcessor:
+        return TokenLabelProcessor(tokenizer, self.labels(tokenizer))
 
 
-class BERTLabels(Labels, BERT):
+class SpanMapping(HeadMapping):
+    """Start and end of an answer."""
+
+    auto_class: ClassVar = "AutoModelForQuestionAnswering"
+    data_kind: ClassVar = "spans"
+    head_name: ClassVar = "qa_outputs"
+
+
+class BERTClassifierMapping(ClassifierMapping, BERTMapping):
     """BertForSequenceClassification: CLS through the pooler."""
 
     def settings(self) -> dict[str, Any]:
         return super().settings() | {"model.pooler": True}
 
 
-class BERTTags(Tags, BERT):
+class BERTTaggerMapping(TaggerMapping, BERTMapping):
     """BertForTokenClassification."""
 
 
-class BERTSpans(Spans, BERT):
+class BERTSpanMapping(SpanMapping, BERTMapping):
     """BertForQuestionAnswering."""
 
 
-class DistilBERTTags(Tags, DistilBERT):
+class DistilBERTTaggerMapping(TaggerMapping, DistilBERTMapping):
     """DistilBertForTokenClassification."""
 
 
-class DistilBERTSpans(Spans, DistilBERT):
+class DistilBERTSpanMapping(SpanMapping, DistilBERTMapping):
     """DistilBertForQuestionAnswering."""
 
 
-class GPT2Labels(Labels, GPT2):
-    """GPT2ForSequenceClassification: the last token, by a map without a bias."""
+class GPT2ClassifierMapping(ClassifierMapping, GPT2Mapping):
+    """GPT2ForSequenceClassification: the last token, with a linear map without a bias."""
 
-    top: ClassVar = "score"
+    head_name: ClassVar = "score"
 
-    def names(self) -> dict[str, Take]:
-        return {ours: take for ours, take in super().names().items() if ours != "W_y.bias"}
-
-
-def written(run: Run) -> dict[str, Any]:
-    """What a config says of the labels."""
-    words: Any = run.tokenizer
-    named = {str(n): label for n, label in enumerate(words.labels)}
-    found = {"id2label": named, "label2id": {label: int(n) for n, label in named.items()}}
-    return found | ({"problem_type": ANSWERS[words.target_type]} if isinstance(words, TextLabels) else {})
+    def weight_map(self) -> dict[str, TensorMapping]:
+        return {ours: item for ours, item in super().weight_map().items() if ours != "W_y.bias"}
 
 
-def folded(run: Run, own: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of a head that gives numbers as they are, and whose bias, at a GPT, the last norm says."""
-    W, b, words = own["W_y.weight"], own["W_y.bias"], run.tokenizer
-    if isinstance(words, TextLabels) and words.target_type == "number":
-        W, b = W * words.spread, b * words.spread + words.mean
-    own = own | {"W_y.weight": W, "W_y.bias": b}
+def label_config(run: Run) -> dict[str, Any]:
+    """config.json fields of the labels."""
+    processor: Any = run.tokenizer
+    id2label = {str(n): label for n, label in enumerate(processor.labels)}
+    fields = {"id2label": id2label, "label2id": {label: int(n) for n, label in id2label.items()}}
+    is_text = isinstance(processor, TextLabelProcessor)
+    return fields | ({"problem_type": PROBLEM_TYPES[processor.target_type]} if is_text else {})
+
+
+def fold_head(run: Run, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Fold the scale of a regression target into the head, and the bias of a GPT head into the last norm."""
+    W, b, processor = weights["W_y.weight"], weights["W_y.bias"], run.tokenizer
+    if isinstance(processor, TextLabelProcessor) and processor.target_type == "number":
+        W, b = W * processor.std, b * processor.std + processor.mean
+    weights = weights | {"W_y.weight": W, "W_y.bias": b}
     if run.recipe.model.kind == "gpt":
-        moved = torch.linalg.pinv(W.double()) @ b.double()  # W (h + moved) = W h + b
-        own["body.norm.bias"] = own["body.norm.bias"] + moved.to(b)
-    return own
+        shift = torch.linalg.pinv(W.double()) @ b.double()  # W (h + shift) = W h + b
+        weights["body.norm.bias"] = weights["body.norm.bias"] + shift.to(b)
+    return weights

@@ -1,7 +1,7 @@
-"""Marian and BART: the Transformer of 2017, as translators and as summarisers have it.
+"""Marian and BART: encoder-decoder Transformers for translation and summarization.
 
-Their targets begin and end with marks of their own. Ours have one edge for both: a row of its own behind the words,
-which is their beginning where it is read, and their end where it is written and behind a source.
+They have separate start and end tokens. We have one edge token for both, an extra row after the vocabulary: a copy of
+the start token in the target embeddings, and of the end token in the source embeddings and the output layer.
 """
 
 import math
@@ -12,29 +12,50 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from harken.bridge.weight_mapping import Config, Count, Edged, Layers, Take, both, stacked
-from harken.data.tokenizers.pairs import Tokenizers
+from harken.bridge.weight_mapping import (
+    Count,
+    EdgeTokenMapping,
+    LayerCount,
+    ModelMapping,
+    TensorMapping,
+    affine,
+    layer_mappings,
+)
+from harken.data.tokenizers.pairs import PairTokenizers
 from harken.data.tokenizers.tokenizer import Tokenizer
 from harken.errors import BadInput
 from harken.inference.run import Run
 
-ACTS = {"swish": "silu", "gelu_new": "gelu-tanh"}
-Mark = Field(ge=0, le=10_000_000)
-READS = ("embed.weight", "W_q.weight", "W_k.weight", "W_v.weight", "W_1.weight")  # a state, in their columns
-WRITES = ("W_o.weight", "W_o.bias", "W_2.weight", "W_2.bias", "norm.weight", "norm.bias")  # one, in their rows
+ACTIVATIONS = {"swish": "silu", "gelu_new": "gelu-tanh"}
+TokenId = Field(ge=0, le=10_000_000)
+COLUMN_WEIGHTS = (
+    "embed.weight",
+    "W_q.weight",
+    "W_k.weight",
+    "W_v.weight",
+    "W_1.weight",
+)  # have the hidden state as columns
+ROW_WEIGHTS = (
+    "W_o.weight",
+    "W_o.bias",
+    "W_2.weight",
+    "W_2.bias",
+    "norm.weight",
+    "norm.bias",
+)  # have the hidden state as rows
 
 
-class Marian(Config):
-    """The config of a Marian: sinusoids, and three tables of words, for the edge is another row in each."""
+class MarianMapping(ModelMapping):
+    """Marian: sinusoidal positions, and up to three embedding tables, as the edge token differs."""
 
     check: ClassVar = "encoder-decoder"
-    auto: ClassVar = "AutoModelForSeq2SeqLM"
-    unread: ClassVar = r"model\.(en|de)coder\.embed_(positions|tokens)\.weight|lm_head\.weight"
-    places: ClassVar[Mapping[str, Any]] = {"model.positions": "sinusoid-halves"}
+    auto_class: ClassVar = "AutoModelForSeq2SeqLM"
+    ignored_tensors: ClassVar = r"model\.(en|de)coder\.embed_(positions|tokens)\.weight|lm_head\.weight"
+    position_settings: ClassVar[Mapping[str, Any]] = {"model.positions": "sinusoid-halves"}
 
     d_model: Count
-    encoder_layers: Layers
-    decoder_layers: Layers
+    encoder_layers: LayerCount
+    decoder_layers: LayerCount
     encoder_attention_heads: Count
     decoder_attention_heads: Count
     encoder_ffn_dim: Count
@@ -47,28 +68,26 @@ class Marian(Config):
     static_position_embeddings: Literal[True] = True
     share_encoder_decoder_embeddings: Literal[True] = True
     tie_word_embeddings: Literal[True] = True
-    eos_token_id: int = Mark
-    decoder_start_token_id: int = Mark
-    pad_token_id: int = Mark
+    eos_token_id: int = TokenId
+    decoder_start_token_id: int = TokenId
+    pad_token_id: int = TokenId
 
     @property
-    def apart(self) -> bool:
-        """Whether a target begins with another mark than it ends with."""
+    def has_start_token(self) -> bool:
+        """Whether a target starts with another token than it ends with."""
         return self.eos_token_id != self.decoder_start_token_id
 
-    def words(self, tokenizer: Tokenizer) -> Tokenizers:
+    def processor(self, tokenizer: Tokenizer) -> PairTokenizers:
         if tokenizer.vocab != self.vocab_size:
-            raise BadInput(
-                f"the tokenizer has {tokenizer.vocab} ids, the model {self.vocab_size} words; they must agree"
-            )
-        return Tokenizers(tokenizer, tokenizer)
+            raise BadInput(f"the tokenizer has {tokenizer.vocab} ids, the model {self.vocab_size}; they must be equal")
+        return PairTokenizers(tokenizer, tokenizer)
 
     def settings(self) -> dict[str, Any]:
         if self.encoder_attention_heads != self.decoder_attention_heads:
-            given = (
+            heads = (
                 f"{self.encoder_attention_heads} heads in the encoder and {self.decoder_attention_heads} in the decoder"
             )
-            raise BadInput(f"{given}: models with as many in both are read; import another one")
+            raise BadInput(f"{heads}: must be equal; import another model")
         return {
             "data.kind": "pairs",
             "data.tokenizer": "bpe",
@@ -81,72 +100,85 @@ class Marian(Config):
             "model.d_ff": self.encoder_ffn_dim,
             "model.context": self.max_position_embeddings,
             "model.norm": "post",
-            "model.activation": ACTS.get(self.activation_function, self.activation_function),
+            "model.activation": ACTIVATIONS.get(self.activation_function, self.activation_function),
             "model.embedding_scale": math.sqrt(self.d_model) if self.scale_embedding else 1.0,
             "model.head_bias": True,
-            "model.share_embeddings": not self.apart,
-            "model.tie_embeddings": not self.apart,
-            **self.places,
+            "model.share_embeddings": not self.has_start_token,
+            "model.tie_embeddings": not self.has_start_token,
+            **self.position_settings,
         }
 
-    def names(self) -> dict[str, Take]:
-        own, cross = _attention("look", "self_attn"), _attention("cross", "encoder_attn")
-        mlp = {**both("mlp.W_1", "fc1"), **both("mlp.W_2", "fc2"), **both("mlp_sub.norm", "final_layer_norm")}
-        words, end = "model.shared.weight", self.eos_token_id
-        many = self.vocab_size
-        tables = {"embed.weight": Edged(words, words=True, mark=self.decoder_start_token_id, many=many)}
-        if self.apart:
+    def weight_map(self) -> dict[str, TensorMapping]:
+        self_attention, cross = _attention("attention", "self_attn"), _attention("cross", "encoder_attn")
+        mlp = affine("mlp.W_1", "fc1") | affine("mlp.W_2", "fc2")
+        mlp |= affine("mlp_sublayer.norm", "final_layer_norm")
+        shared, end, n_rows = "model.shared.weight", self.eos_token_id, self.vocab_size
+        decoder = self_attention | cross | mlp
+        tables = {
+            "embed.weight": EdgeTokenMapping(
+                shared, vocab_rows=True, token_id=self.decoder_start_token_id, n_rows=n_rows
+            )
+        }
+        if self.has_start_token:
             for name in ("source_embed", "head"):
-                tables[f"{name}.weight"] = Edged(words, words=True, mark=end, many=many)
+                tables[f"{name}.weight"] = EdgeTokenMapping(shared, vocab_rows=True, token_id=end, n_rows=n_rows)
         return {
             **tables,
-            "head_bias": Edged("final_logits_bias", mark=end, many=many, instead=True),
-            **dict(stacked(self.encoder_layers, "encoder.blocks.#.", "model.encoder.layers.#.", own | mlp)),
-            **dict(stacked(self.decoder_layers, "stack.blocks.#.", "model.decoder.layers.#.", own | cross | mlp)),
+            "head_bias": EdgeTokenMapping("final_logits_bias", token_id=end, n_rows=n_rows, is_bias=True),
+            **dict(
+                layer_mappings(
+                    self.encoder_layers, "encoder.blocks.#.", "model.encoder.layers.#.", self_attention | mlp
+                )
+            ),
+            **dict(layer_mappings(self.decoder_layers, "stack.blocks.#.", "model.decoder.layers.#.", decoder)),
         }
 
 
-def alike(shape: Any) -> dict[str, Any]:
-    """What `folded` makes the same: the order of sines and cosines, and how loud words are."""
+def equivalent_settings(model: Any) -> dict[str, Any]:
+    """Settings that `fold_weights` makes equal: the order of sines and cosines, and the embedding scale."""
     return {
         "embedding_scale": None,
-        "positions": shape.positions if shape.positions != "sinusoid" else "sinusoid-halves",
+        "positions": model.positions if model.positions != "sinusoid" else "sinusoid-halves",
     }
 
 
-def folded(run: Run, own: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of the same model as they have it: all sines before all cosines, words as loud as they are, or
-    sqrt(d) times as loud, and a bias for each word's score."""
-    shape, last = run.recipe.model, f"stack.blocks.{run.recipe.model.layers - 1}.mlp_sub.norm."
-    own = {"head_bias": torch.zeros(run.model.vocab), **own}
-    if shape.positions == "sinusoid":  # the numbers of a state change places, wherever it is read and written
-        order = torch.cat([torch.arange(0, shape.d, 2), torch.arange(1, shape.d, 2)])
-        own |= {name: w[:, order] for name, w in own.items() if name.endswith(READS)}
-        own |= {name: w[order] for name, w in own.items() if name.endswith(WRITES)}
-    if (loud := shape.loudness()) not in (1, math.sqrt(shape.d)):  # the scores read the same table, after the last norm
-        own["embed.weight"] = own["embed.weight"] * loud
-        own |= {f"{last}{part}": own[f"{last}{part}"] / loud for part in ("weight", "bias")}
-    return own
+def fold_weights(run: Run, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of the equivalent Marian model: all sines before all cosines, an embedding scale of 1 or sqrt(d), and
+    a bias of the logits."""
+    model, last_norm = run.recipe.model, f"stack.blocks.{run.recipe.model.layers - 1}.mlp_sublayer.norm."
+    weights = {"head_bias": torch.zeros(run.model.vocab), **weights}
+    if model.positions == "sinusoid":  # permute the hidden dimensions
+        order = torch.cat([torch.arange(0, model.d, 2), torch.arange(1, model.d, 2)])
+        weights |= {name: w[:, order] for name, w in weights.items() if name.endswith(COLUMN_WEIGHTS)}
+        weights |= {name: w[order] for name, w in weights.items() if name.endswith(ROW_WEIGHTS)}
+    if (scale := model.resolved_embedding_scale()) not in (1, math.sqrt(model.d)):  # the output layer shares the table
+        weights["embed.weight"] = weights["embed.weight"] * scale
+        weights |= {f"{last_norm}{part}": weights[f"{last_norm}{part}"] / scale for part in ("weight", "bias")}
+    return weights
 
 
-def _attention(ours: str, theirs: str) -> dict[str, Take]:
+def _attention(ours: str, source: str) -> dict[str, TensorMapping]:
     maps = {"W_q": "q_proj", "W_k": "k_proj", "W_v": "v_proj", "W_o": "out_proj"}
-    each = {name: take for a, b in maps.items() for name, take in both(f"{ours}.{a}", f"{theirs}.{b}").items()}
-    return each | both(f"{ours}_sub.norm", f"{theirs}_layer_norm")
+    attention = {name: item for a, b in maps.items() for name, item in affine(f"{ours}.{a}", f"{source}.{b}").items()}
+    return attention | affine(f"{ours}_sublayer.norm", f"{source}_layer_norm")
 
 
-class BART(Marian):
-    """The config of a BART: learned places that begin in row 2, and a norm behind embedding + places."""
+class BARTMapping(MarianMapping):
+    """BART: learned positions that start at row 2, and a norm after embeddings + positions."""
 
-    unread: ClassVar = r"model\.(en|de)coder\.embed_tokens\.weight|lm_head\.weight"
-    places: ClassVar = {"model.positions": "learned", "model.embed_norm": True}
+    ignored_tensors: ClassVar = r"model\.(en|de)coder\.embed_tokens\.weight|lm_head\.weight"
+    position_settings: ClassVar = {"model.positions": "learned", "model.embed_norm": True}
 
     activation_function: Literal["gelu", "gelu_new", "relu", "swish", "silu"] = "gelu"
     static_position_embeddings: Literal[False] = False  # type: ignore[assignment]
 
-    def names(self) -> dict[str, Take]:
-        found = super().names()
-        for ours, lift, side in (("encoder", "source_lift", "encoder"), ("stack", "input_projection", "decoder")):
-            table = Take(f"model.{side}.embed_positions.weight", skip=2)
-            found |= {f"{ours}.positions.table.weight": table} | both(f"{lift}.1", f"model.{side}.layernorm_embedding")
-        return found
+    def weight_map(self) -> dict[str, TensorMapping]:
+        weight_map = super().weight_map()
+        for ours, projection, side in (
+            ("encoder", "source_projection", "encoder"),
+            ("stack", "input_projection", "decoder"),
+        ):
+            table = TensorMapping(f"model.{side}.embed_positions.weight", skip_rows=2)
+            weight_map |= {f"{ours}.positions.table.weight": table}
+            weight_map |= affine(f"{projection}.1", f"model.{side}.layernorm_embedding")
+        return weight_map

@@ -1,7 +1,7 @@
-"""Pictures with captions: a table of files and of what each shows, in words. Several captions of one are references.
+"""Images with captions: a table of image paths and captions. Several captions of one image are its references.
 
-The table may stand alone, or in a folder with its pictures, or for each split one (train.tsv, valid.tsv, test.tsv). A
-picture is a file, seen from the table's folder, or one of an array (scenes.npz[17]).
+The path is a table, a folder with a table and its images, or a folder with one table per split (train.tsv, valid.tsv,
+test.tsv). An image is a path relative to the table, or an element of an array (scenes.npz[17]).
 """
 
 import hashlib
@@ -19,74 +19,83 @@ from pydantic import Field
 from torch import Tensor
 
 from harken.data.images import image_readers
-from harken.data.images.files import Numbers, coloured, read_npz, stacked
-from harken.data.images.source import Sides, in_channels, moments
-from harken.data.pairs.files import clean
-from harken.data.split import LABELS, Positive, SplitData, SplitSource, kept
-from harken.data.tables.read import Flaws, Place, rows_of
-from harken.data.text.source import NAMED, is_named
-from harken.data.tokenizers.pairs import Side, Tokenizers, encode_lines
-from harken.errors import BadInput, near_name
+from harken.data.images.files import Array, convert_channels, read_npz, to_nchw
+from harken.data.images.source import ImageSize, channel_stats, check_channels
+from harken.data.pairs.files import normalize_text
+from harken.data.split import (
+    LABELS_FILE,
+    SPLIT_FILE_NAMES,
+    PositiveFloat,
+    SplitData,
+    SplitSource,
+    has_name_part,
+    load_labels_file,
+)
+from harken.data.tables.columns import ColumnRef, iter_columns
+from harken.data.tables.read import SkippedRows
+from harken.data.tokenizers.pairs import PairTokenizers, RaggedTokens, encode_lines
+from harken.errors import BadInput
 from harken.events import Listener, silent
-from harken.settings import Pictured, Pixels
+from harken.settings import CaptionInputs, ImageShape
+from harken.suggestions import similar_path
 
-BLOCK = 4096  # captions from which words are learned at once
+CAPTIONS_PER_BLOCK = 4096  # captions passed to the tokenizer trainer at once
 IN_ARRAY = re.compile(r"(.+\.npz)\[(\d+)\]")
 
 
 @dataclass(frozen=True, eq=False)
-class Shot:
-    """A picture, what is said of it, and in which group it is judged."""
+class CaptionedImage:
+    """An image, its captions, and the group in which it is evaluated."""
 
-    place: str
+    location: str
     name: str  # in the table
     captions: tuple[str, ...]
     group: str
-    pixels: Tensor  # C S S, bytes
+    pixels: Tensor  # C S S, uint8
 
     @cached_property
-    def content(self) -> str:
+    def pixel_hash(self) -> str:
         return hashlib.blake2b(self.pixels.numpy().tobytes(), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, eq=False)
-class CaptionWords:
-    """The words of captions, and how a picture becomes numbers."""
+class CaptionProcessor:
+    """The tokenizer of the captions, and the size and channel statistics of the images."""
 
-    both: Tokenizers  # one and the same: a picture has no words
-    image_size: Sides
-    mean: list[float]  # of each channel, of 0 to 1
-    spread: list[Positive]
+    tokenizers: PairTokenizers  # one tokenizer for both sides: an image has no tokens
+    image_size: ImageSize
+    mean: list[float]  # of each channel, for pixels in 0..1
+    std: list[PositiveFloat]
 
     def __post_init__(self) -> None:
-        in_channels(self.mean, self.spread)
+        check_channels(self.mean, self.std)
 
     @property
-    def vocab(self) -> Pictured:
-        pixels = Pixels(self.image_size, len(self.mean), 0)
-        return Pictured(pixels, tuple(self.mean), tuple(self.spread), self.both.vocab[1])
+    def vocab(self) -> CaptionInputs:
+        shape = ImageShape(self.image_size, len(self.mean), 0)
+        return CaptionInputs(shape, tuple(self.mean), tuple(self.std), self.tokenizers.vocab[1])
 
     def files(self) -> dict[str, bytes]:
-        """What a run folder keeps, by name."""
-        seen = {"image_size": self.image_size, "mean": self.mean, "spread": self.spread}
-        return {**self.both.files(), LABELS: json.dumps(seen).encode()}
+        """File contents for the run folder, by name."""
+        image_fields = {"image_size": self.image_size, "mean": self.mean, "std": self.std}
+        return {**self.tokenizers.files(), LABELS_FILE: json.dumps(image_fields).encode()}
 
     @classmethod
-    def load(cls, folder: Path) -> "CaptionWords":
-        return kept(cls, folder, "how pictures are read", both=Tokenizers.load(folder))
+    def load(cls, folder: Path) -> "CaptionProcessor":
+        return load_labels_file(cls, folder, "how images are read", tokenizers=PairTokenizers.load(folder))
 
-    def fitted(self, pixels: Tensor) -> Tensor:  # ... C S S
-        return coloured(pixels, len(self.mean))
+    def convert_channels(self, pixels: Tensor) -> Tensor:  # ... C S S
+        return convert_channels(pixels, len(self.mean))
 
 
 @dataclass(frozen=True, eq=False)
-class Captioned:
-    """The pictures of a split, and their captions, one after the other."""
+class CaptionSplit:
+    """The images of a split and their captions."""
 
-    pixels: Tensor  # N C S S, bytes
-    target: Side  # of all captions
-    of: Numbers  # which picture each is of
-    sources: list[str]  # places
+    pixels: Tensor  # N C S S, uint8
+    target: RaggedTokens  # all captions
+    image_index: Array  # image of each caption
+    sources: list[str]  # locations
     references: list[list[str]]
     groups: list[str]
 
@@ -95,191 +104,194 @@ class Captioned:
 
     @property
     def source(self) -> Tensor:
-        """What is asked about: the pictures."""
+        """The encoder inputs: the images."""
         return self.pixels
 
     def facts(self) -> dict[str, Any]:
-        return {"pictures": len(self), "captions": len(self.of)}
+        return {"images": len(self), "captions": len(self.image_index)}
 
 
 class CaptionData(SplitData):
-    """Opened pictures with captions, by split."""
+    """Loaded images with captions by split."""
 
-    words: CaptionWords
+    processor: CaptionProcessor
 
     @property
-    def tokenizers(self) -> Tokenizers:
-        return self.words.both
+    def tokenizers(self) -> PairTokenizers:
+        return self.processor.tokenizers
 
     @property
     def max_length(self) -> int:
-        """Most tokens of a caption, its edge not counted."""
+        """Maximum number of tokens of a caption, without the edge token."""
         return max(int(part.target.lengths.max(initial=0)) for part in self.parts.values())
 
     def facts(self) -> dict[str, Any]:
-        """What the report says of the data."""
-        words, counts = self.words, {name: part.facts() for name, part in self.parts.items()}
-        colours = "grey" if len(words.mean) == 1 else "in colour"
-        many = f"{counts['train']['captions'] / counts['train']['pictures']:.3g} captions each"
+        """Data statistics for the report."""
+        processor, counts = self.processor, {name: part.facts() for name, part in self.parts.items()}
+        color = "grayscale" if len(processor.mean) == 1 else "color"
+        size = f"{processor.image_size} x {processor.image_size} {color}"
+        ratio = f"{counts['train']['captions'] / counts['train']['images']:.3g} captions per image"
         return {
-            **{what: {name: counts[name][what] for name in self.parts} for what in counts["train"]},
-            "unit": "pictures",
-            "told": f"{words.image_size} x {words.image_size} {colours}, {many}, {words.both.target.vocab} tokens",
+            **{key: {name: counts[name][key] for name in self.parts} for key in counts["train"]},
+            "unit": "images",
+            "summary": f"{size}, {ratio}, {processor.tokenizers.target.vocab} tokens",
             "sha256": self.sha256,
         }
 
 
 class CaptionSource(SplitSource):
-    """The settings of pictures with captions."""
+    """Settings of images with captions."""
 
     model: ClassVar[str] = "caption"
     task: ClassVar[str] = "caption"
-    of: ClassVar[str] = " of captions"
-    opened: ClassVar[type[Any]] = CaptionData
+    model_group: ClassVar[str] = " of captions"
+    dataset_class: ClassVar[type[Any]] = CaptionData
 
     kind: Literal["captions"] = "captions"
-    image: int | str | None = Field(None, description="the column of the pictures' files; none: the first")
-    caption: int | str | None = Field(None, description="the column of the captions; none: the second")
-    group: int | str | None = Field(None, description="a column by whose values a held-out split is judged apart too")
+    image: int | str | None = Field(None, description="image column; default: the first")
+    caption: int | str | None = Field(None, description="caption column; default: the second")
+    group: int | str | None = Field(None, description="column; held-out metrics are also reported per value")
     image_size: int | None = Field(
         None,
         ge=2,
         le=1024,
-        description=f"pixels of a side, to which others are squeezed; none: theirs, else {image_readers.SIDE}",
+        description="height and width in pixels; default: the size of the images if it is common, "
+        f"else {image_readers.DEFAULT_SIZE}",
     )
-    color: bool | None = Field(None, description="three channels, or one; none: three if a picture has colours")
-    tokenizer: Literal["char", "word", "bpe"] = Field(
-        "word", description="what a token is; a sign is a word of its own"
-    )
+    color: bool | None = Field(None, description="three channels or one; default: three if an image has color")
+    tokenizer: Literal["char", "word", "bpe"] = Field("word", description="tokenizer type; word separates punctuation")
     vocab_size: int | None = Field(
-        None, ge=3, le=300_000, description="most tokens; none: 10,000 words, 8,000 byte pairs"
+        None, ge=3, le=300_000, description="maximum vocabulary size; default: 10,000 words or 8,000 byte pairs"
     )
 
-    def words(self, folder: Path) -> CaptionWords:
-        return CaptionWords.load(folder)
+    def load_processor(self, folder: Path) -> CaptionProcessor:
+        return CaptionProcessor.load(folder)
 
-    # --- read ---------------------------------------------------------------------------------------------------------
+    # --- reading ------------------------------------------------------------------------------------------------------
 
-    def read(self, path: Path, listen: Listener) -> list[Shot]:
-        found = self._rows(path, listen)
-        album = _album(path, list(found), self._side() if self.image_size is None else self.image_size, listen)
-        assert album.pixels is not None
-        shots = zip(album.places, album.labels, album.pixels, strict=True)
-        return [Shot(place, name, *found[name], pixels) for place, name, pixels in shots]
+    def read(self, path: Path, listen: Listener) -> list[CaptionedImage]:
+        rows = self._read_rows(path, listen)
+        size = self._common_size() if self.image_size is None else self.image_size
+        images = image_readers.resize(_locate_images(path, list(rows)), size, listen)
+        assert images.pixels is not None
+        located = zip(images.locations, images.labels, images.pixels, strict=True)
+        return [CaptionedImage(location, name, *rows[name], pixels) for location, name, pixels in located]
 
-    def _rows(self, path: Path, listen: Listener) -> dict[str, tuple[tuple[str, ...], str]]:
-        """The captions and the group of each picture, by its name in the table."""
-        asked: list[tuple[str, Place]] = [("data.image", self.image), ("data.caption", self.caption)]
-        asked += [] if self.group is None else [("data.group", self.group)]
-        flaws, found = Flaws("no picture with a caption"), dict[str, tuple[tuple[str, ...], str]]()
-        for line, (image, caption, *group) in rows_of(path, asked, flaws):
-            name, text = image.strip(), clean(caption)
+    def _read_rows(self, path: Path, listen: Listener) -> dict[str, tuple[tuple[str, ...], str]]:
+        """The captions and the group of each image, by its name in the table."""
+        columns: list[tuple[str, ColumnRef]] = [("data.image", self.image), ("data.caption", self.caption)]
+        columns += [] if self.group is None else [("data.group", self.group)]
+        skipped, rows = SkippedRows("no image with a caption"), dict[str, tuple[tuple[str, ...], str]]()
+        for line, (image, caption, *group) in iter_columns(path, columns, skipped):
+            name, text = image.strip(), normalize_text(caption)
             if not name or not text:
-                flaws(path, line, "the picture or the caption is empty")
+                skipped(path, line, "the image or the caption is empty")
                 continue
-            before = found.get(name, ((), ""))[0]
-            found[name] = (*before, text), "".join(group).strip()
-        if flaws.count > len(found) or not found:
-            raise BadInput(f"{path}: {flaws}; check data.image and data.caption, or mend the file")
-        if flaws.count:
-            listen("notice", text=str(flaws))
-        return found
+            captions = rows.get(name, ((), ""))[0]
+            rows[name] = (*captions, text), "".join(group).strip()
+        if skipped.count > len(rows) or not rows:
+            raise BadInput(f"{path}: {skipped}; check data.image and data.caption, or fix the file")
+        if skipped.count:
+            listen("notice", text=str(skipped))
+        return rows
 
-    def _side(self) -> int:
-        """The side that the pictures to learn from have."""
+    def _common_size(self) -> int:
+        """The common size of the training images."""
         path = self._files()["train"][0]
-        return image_readers.side_of(_placed(path, list(self._rows(path, silent))))
+        return _locate_images(path, list(self._read_rows(path, silent))).common_size()
 
     def _files(self) -> dict[str, list[Path]]:
-        """The tables: of a folder those that lie in it, by their names."""
-        found, home = dict[str, list[Path]](), Path(self._home)
-        named = [(split, given) for split in ("valid", "test") if isinstance(given := getattr(self, split), str)]
-        for split, place in (("train", home), *((split, Path(given)) for split, given in named)):
-            found[split] = tables(place)
-        every = found["train"]
-        held = {split: [p for p in every if is_named(p, NAMED[split])] for split in ("valid", "test")}
-        if home.is_dir() and any(held.values()):
-            out = {path for some in held.values() for path in some}
-            found = (
-                {s: some for s, some in held.items() if some} | found | {"train": [p for p in every if p not in out]}
-            )
-        return found
+        """The tables of each split, by setting or by name in a folder."""
+        files, home = {"train": find_tables(Path(self._home))}, Path(self._home)
+        for split in ("valid", "test"):
+            if isinstance(path := getattr(self, split), str):
+                files[split] = find_tables(Path(path))
+        tables = files["train"]
+        by_name = {s: [p for p in tables if has_name_part(p, SPLIT_FILE_NAMES[s])] for s in ("valid", "test")}
+        if home.is_dir() and any(by_name.values()):
+            held_out = {path for paths in by_name.values() for path in paths}
+            train = [path for path in tables if path not in held_out]
+            files = {split: paths for split, paths in by_name.items() if paths} | files | {"train": train}
+        return files
 
-    def _read_from(self, files: dict[str, list[Path]], found: dict[str, list[Any]]) -> list[Path]:
-        shots = (Path(shot.place) for some in found.values() for shot in some)
-        arrays = (Path(place[1]) if (place := IN_ARRAY.fullmatch(str(path))) else path for path in shots)
-        return [*super()._read_from(files, found), *dict.fromkeys(arrays)]
+    def _files_read(self, files: dict[str, list[Path]], examples: dict[str, list[Any]]) -> list[Path]:
+        locations = (image.location for images in examples.values() for image in images)
+        paths = (Path(match[1] if (match := IN_ARRAY.fullmatch(location)) else location) for location in locations)
+        return [*super()._files_read(files, examples), *dict.fromkeys(paths)]
 
-    def other(
-        self, path: str, split: str, *, tokenizer: CaptionWords, stateful: bool = False, listen: Listener = silent
+    def load_split(
+        self, path: str, split: str, *, tokenizer: CaptionProcessor, stateful: bool = False, listen: Listener = silent
     ) -> CaptionData:
-        mine = self.model_copy(update={"image_size": tokenizer.image_size})
-        place = str(tables(Path(path))[0])
-        found: CaptionData = super(CaptionSource, mine).other(place, split, tokenizer=tokenizer, listen=listen)
-        return found
+        source = self.model_copy(update={"image_size": tokenizer.image_size})
+        table = str(find_tables(Path(path))[0])
+        data: CaptionData = super(CaptionSource, source).load_split(table, split, tokenizer=tokenizer, listen=listen)
+        return data
 
-    # --- what is asked ------------------------------------------------------------------------------------------------
+    # --- encoding -----------------------------------------------------------------------------------------------------
 
-    def about(self, example: Shot) -> str:
+    def split_key(self, example: CaptionedImage) -> str:
         return example.name
 
-    def same(self, example: Shot) -> str:
-        return example.content
+    def duplicate_key(self, example: CaptionedImage) -> str:
+        return example.pixel_hash
 
-    def encoded(self, examples: list[Shot], words: CaptionWords, *, learn: bool) -> Captioned:
-        texts = [text for shot in examples for text in shot.captions]
-        target = Side.of([encode_lines(words.both.target, texts)], words.both.target)
-        of = np.repeat(np.arange(len(examples)), [len(shot.captions) for shot in examples])
-        pixels = torch.stack([words.fitted(shot.pixels) for shot in examples])
-        groups = [shot.group for shot in examples] if self.group is not None else []
-        places, references = [shot.place for shot in examples], [list(shot.captions) for shot in examples]
-        return Captioned(pixels, target, of, places, references, groups)
+    def encode_examples(
+        self, examples: list[CaptionedImage], processor: CaptionProcessor, *, learn: bool
+    ) -> CaptionSplit:
+        tokenizer = processor.tokenizers.target
+        captions = [caption for image in examples for caption in image.captions]
+        return CaptionSplit(
+            pixels=torch.stack([processor.convert_channels(image.pixels) for image in examples]),
+            target=RaggedTokens.from_blocks([encode_lines(tokenizer, captions)], tokenizer),
+            image_index=np.repeat(np.arange(len(examples)), [len(image.captions) for image in examples]),
+            sources=[image.location for image in examples],
+            references=[list(image.captions) for image in examples],
+            groups=[image.group for image in examples] if self.group is not None else [],
+        )
 
-    def _words(self, learn: list[Shot], given: Any, listen: Listener) -> CaptionWords:
-        if isinstance(given, CaptionWords):
-            return given
-        texts = [text for shot in learn for text in shot.captions]
+    def _build_processor(self, examples: list[CaptionedImage], known: Any, listen: Listener) -> CaptionProcessor:
+        if isinstance(known, CaptionProcessor):
+            return known
+        texts = [text for image in examples for text in image.captions]
 
         def blocks() -> Any:
-            return ([(text, text) for text in texts[n : n + BLOCK]] for n in range(0, len(texts), BLOCK))
+            step = CAPTIONS_PER_BLOCK
+            return ([(text, text) for text in texts[n : n + step]] for n in range(0, len(texts), step))
 
-        both = Tokenizers.learned(blocks, (self.tokenizer, self.tokenizer), self.vocab_size, joint=True, listen=listen)
-        colour = self.color
-        if colour is None:
-            colour = any(len(shot.pixels) == 3 and bool((shot.pixels != shot.pixels[:1]).any()) for shot in learn)
-        pixels = torch.stack([coloured(shot.pixels, 3 if colour else 1) for shot in learn])
-        return CaptionWords(both, pixels.shape[-1], *moments(pixels))
+        kinds = (self.tokenizer, self.tokenizer)
+        tokenizers = PairTokenizers.train(blocks, kinds, self.vocab_size, shared_vocab=True, listen=listen)
+        color = self.color
+        if color is None:
+            color = any(len(image.pixels) == 3 and bool((image.pixels != image.pixels[:1]).any()) for image in examples)
+        pixels = torch.stack([convert_channels(image.pixels, 3 if color else 1) for image in examples])
+        return CaptionProcessor(tokenizers, pixels.shape[-1], *channel_stats(pixels))
 
 
-def tables(path: Path) -> list[Path]:
-    """The table, or those that lie in a folder."""
+def find_tables(path: Path) -> list[Path]:
+    """The table, or the tables in a folder."""
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise BadInput(f"{path}: there is no such file or folder; check the name{near_name(path)}")
-    found = sorted(p for p in path.iterdir() if p.suffix.lower() in image_readers.TABLES and p.is_file())
-    if not found:
-        raise BadInput(f"{path}: there is no table in it; a file such as captions.tsv names pictures and captions")
-    return found
+        raise BadInput(f"{path}: there is no such file or folder; check the name{similar_path(path)}")
+    tables = sorted(p for p in path.iterdir() if p.suffix.lower() in image_readers.TABLES and p.is_file())
+    if not tables:
+        raise BadInput(f"{path}: no table of images and captions; add a file such as captions.tsv")
+    return tables
 
 
-def _placed(path: Path, names: Sequence[str]) -> image_readers.Album:
-    """The pictures of a table, seen from its folder; labels are their names in it."""
-    inside = [IN_ARRAY.fullmatch(name) for name in names]
-    places = [str(path.parent / name) for name in names]
-    if not any(inside):
-        return image_readers.Album(places, list(names))
-    arrays, picks = dict[str, Tensor](), list[Tensor]()
-    for name, place in zip(names, inside, strict=True):
-        if place is None:
-            raise BadInput(f"{path}: {name!r} is a file, and others are of an array; give them in two tables")
-        if place[1] not in arrays:
-            arrays[place[1]] = stacked(read_npz(path.parent / place[1])[0], place[1])
-        if int(place[2]) >= len(arrays[place[1]]):
-            raise BadInput(f"{path}: {name}: there are {len(arrays[place[1]]):,} pictures in it, counted from 0")
-        picks.append(arrays[place[1]][int(place[2])])
-    return image_readers.Album(places, list(names), torch.stack(picks))
-
-
-def _album(path: Path, names: Sequence[str], side: int, listen: Listener) -> image_readers.Album:
-    return image_readers.laid(_placed(path, names), side, listen)
+def _locate_images(table: Path, names: Sequence[str]) -> image_readers.ImageCollection:
+    """The images of a table, relative to its folder, with their names in the table as labels."""
+    matches = [IN_ARRAY.fullmatch(name) for name in names]
+    locations = [str(table.parent / name) for name in names]
+    if not any(matches):
+        return image_readers.ImageCollection(locations, list(names))
+    arrays, images = dict[str, Tensor](), list[Tensor]()
+    for name, match in zip(names, matches, strict=True):
+        if match is None:
+            raise BadInput(f"{table}: {name!r} is a file, but other images are in an array; split the table in two")
+        if match[1] not in arrays:
+            arrays[match[1]] = to_nchw(read_npz(table.parent / match[1])[0], match[1])
+        if int(match[2]) >= len(arrays[match[1]]):
+            raise BadInput(f"{table}: {name}: the array has {len(arrays[match[1]]):,} images, counted from 0")
+        images.append(arrays[match[1]][int(match[2])])
+    return image_readers.ImageCollection(locations, list(names), torch.stack(images))

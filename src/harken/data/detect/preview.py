@@ -1,9 +1,8 @@
-"""A first, bounded look at a file: its bytes, text, rows and columns, for sniff.py to judge. Nothing is read whole."""
+"""A bounded preview of a file: its bytes, text, rows and columns, for kinds.py. No file is read completely."""
 
 import codecs
 import csv
 import io
-import json
 import math
 import os
 import re
@@ -12,84 +11,81 @@ import stat
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harken.errors import BadInput, near_name
+from harken.data.tables.read import input_error, parse_json, parse_rows
+from harken.errors import BadInput
+from harken.suggestions import similar_path
 
-HEAD = 1 << 20  # bytes read from the start of a file
-SAMPLE = 1 << 16  # bytes read at each of four later places
-FAR = 1 << 28  # a bad byte beyond this is told by its offset: counting the lines before it would take too long
-CELLS = 200_000  # cells split per table, so that memory stays small whatever the file
-WIDEST = 1000  # columns
+HEAD_BYTES = 1 << 20  # read from the start of a file
+SAMPLE_BYTES = 1 << 16  # read at each of four later offsets
+MAX_COUNTED_OFFSET = 1 << 28  # up to here an invalid byte is reported with its line; counting further takes too long
+MAX_CELLS = 200_000  # cells per table, to bound the memory
+MAX_COLUMNS = 1000
 
-ACCEPTED, GIVE = "harken reads UTF-8 text", "give a file of text"
+ACCEPTED, GIVE = "harken reads UTF-8 text", "give a text file"
 PICKLE = "a pickle, which is refused because reading a pickle can run code"
-PICKLES = {".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib"}
-PICTURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a")
-ARCHIVES = (b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"7z\xbc\xaf", b"Rar!\x1a", b"PK\5\6")
-# first bytes, what they mean, the way out; magic made of letters alone counts only beside a NUL byte
+PICKLE_SUFFIXES = {".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib"}
+IMAGE_MAGIC = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a")
+ARCHIVE_MAGIC = (b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"7z\xbc\xaf", b"Rar!\x1a", b"PK\5\6")
+# first bytes, description, fix; magic of letters alone counts only with a NUL byte
 MAGIC: tuple[tuple[bytes, str, str], ...] = (
-    *((magic, "one picture", "give a folder of pictures, or a text") for magic in PICTURES),
-    *((magic, "a packed archive", "unpack it first") for magic in ARCHIVES),
+    *((magic, "a single image", "give a folder of images, or a text") for magic in IMAGE_MAGIC),
+    *((magic, "a compressed archive", "unpack it first") for magic in ARCHIVE_MAGIC),
     (b"\x1f\x8b", "a gzip file", "unpack it first: gunzip -k {name}"),
-    (b"%PDF-", "a PDF", "take its text out: pdftotext {name}"),
-    (b"SQLite format 3\0", "an SQLite database", "write its text out into a file"),
-    (b"PAR1", "a Parquet file", "write its text out into a file"),
+    (b"%PDF-", "a PDF", "extract its text: pdftotext {name}"),
+    (b"SQLite format 3\0", "an SQLite database", "export its text to a file"),
+    (b"PAR1", "a Parquet file", "export its text to a file"),
     (b"\x93NUMPY", "a single NumPy array", GIVE),
     (b"\x7fELF", "a program (ELF)", "give the data, not the program"),
     (b"GGUF", "model weights (GGUF)", GIVE),
 )
 
-# names in a header
-LANGUAGE = re.compile(
+# header names
+LANGUAGE_NAME = re.compile(
     "ar|bg|ca|cs|da|de|el|en|es|et|fa|fi|fr|he|hi|hr|hu|it|ja|ko|lt|lv|nl|no|pl|pt|ro|ru|sk|sl|sr|sv|tr|uk|vi|zh|arabic|"
     "chinese|czech|dutch|english|french|german|greek|hindi|italian|japanese|korean|polish|portuguese|russian|spanish"
 )
-SOURCE, TARGET = re.compile("source|src"), re.compile("target|tgt|trg")
-LABEL = re.compile("(gold_)?labels?|class|category|sentiment|target|y|score|rating|stars|quality|intent|topic")
-TEXT = re.compile(
+SOURCE_NAME, TARGET_NAME = re.compile("source|src"), re.compile("target|tgt|trg")
+LABEL_NAME = re.compile("(gold_)?labels?|class|category|sentiment|target|y|score|rating|stars|quality|intent|topic")
+TEXT_NAME = re.compile(
     "text|sentence|review|content|message|title|body|question|answer|premise|hypothesis|string|input|output|prompt|"
     "response|completion|summary|document|article|instruction|description|comment|tweet|caption"
 )
-IDENTITY = re.compile(r"(^|[\W_])(id|idx|index|uuid|guid|url|date|time|timestamp|licen[sc]e|attribution)$")
+ID_NAME = re.compile(r"(^|[\W_])(id|idx|index|uuid|guid|url|date|time|timestamp|licen[sc]e|attribution)$")
 NUMBER = re.compile(r"[+-]?(\d[\d.,']*|[.,]\d+)(e[+-]?\d+)?%?", re.I)
 CODE = re.compile(r"(?=\D*\d)[\w./:-]+", re.ASCII)
 CREDIT = re.compile(r"https?://|cc[- ]by|cc0|©", re.I)
 
 
-def bad(place: str | Path, given: str, accepted: str, do: str) -> BadInput:
-    """The error for a file, in one line: control characters and undecodable bytes are escaped."""
-    line = f"{place}: {given}; {accepted}; {do}"
-    return BadInput("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line))
-
-
 def is_folder(path: Path) -> bool:
-    """Whether this is a folder, not a file. Asked before opening, because opening a pipe would wait forever."""
+    """Whether this is a folder, not a file. Checked before opening, because opening a pipe blocks."""
     try:
         mode = os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
-        raise _missing(path) from None
+        raise _missing_file_error(path) from None
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise bad(path, why, "a readable file or folder is needed", "check the path") from None
+        reason = getattr(error, "strerror", None) or str(error)
+        raise input_error(path, reason, "a readable file or folder is needed", "check the path") from None
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         what = "a pipe" if stat.S_ISFIFO(mode) else "a socket or a device"
-        raise bad(path, what, "a file or a folder is accepted", "save the data to a file, or pipe it in and give -")
+        fix = "save the data to a file, or pipe it in and give -"
+        raise input_error(path, what, "a file or a folder is accepted", fix)
     return stat.S_ISDIR(mode)
 
 
-def _missing(path: Path) -> BadInput:
+def _missing_file_error(path: Path) -> BadInput:
     if path.is_symlink():
-        return bad(path, f"a link to {os.readlink(path)}, which does not exist", "a file is needed", "mend the link")
-    return bad(path, "no such file or folder", "a file or folder is needed", f"check the name{near_name(path)}")
+        return input_error(path, f"a broken link to {os.readlink(path)}", "a file is needed", "fix the link")
+    fix = f"check the name{similar_path(path)}"
+    return input_error(path, "no such file or folder", "a file or folder is needed", fix)
 
 
 @dataclass(frozen=True)
-class Start:
-    """The first bytes of a file, and a few from later on as (offset, bytes)."""
+class FileHead:
+    """The first bytes of a file, and later samples as (offset, bytes)."""
 
     path: Path
     size: int
@@ -97,304 +93,299 @@ class Start:
     samples: tuple[tuple[int, bytes], ...]
 
 
-def start_of(path: Path, length: int = HEAD) -> Start:
-    """The first bytes of a file and, unless fewer are asked for, four samples of the rest, the last at its end."""
+def read_head(path: Path, length: int = HEAD_BYTES) -> FileHead:
+    """The first bytes of a file and, at the default length, four samples of the rest, the last at its end."""
     samples = []
     try:
         size = os.stat(path).st_size
         with path.open("rb") as file:
             head = file.read(length)
-            for k in range(1, 5) if size > length == HEAD else ():
-                offset = file.seek(max(HEAD, HEAD + (size - HEAD - SAMPLE) * k // 4))
-                samples.append((offset, file.read(SAMPLE)))
+            for k in range(1, 5) if size > length == HEAD_BYTES else ():
+                offset = file.seek(max(HEAD_BYTES, HEAD_BYTES + (size - HEAD_BYTES - SAMPLE_BYTES) * k // 4))
+                samples.append((offset, file.read(SAMPLE_BYTES)))
     except OSError as error:
-        raise bad(path, str(error.strerror), "a readable file is needed", "check its permissions") from None
+        raise input_error(path, str(error.strerror), "a readable file is needed", "check its permissions") from None
     if not head:
-        raise bad(path, "an empty file", "a file with data is needed", "check that it was written to the end")
-    return Start(path, size, head, tuple(samples))
+        raise input_error(path, "an empty file", "a file with data is needed", "check that it was written completely")
+    return FileHead(path, size, head, tuple(samples))
 
 
-def picture(path: Path) -> bool:
+def is_image(path: Path) -> bool:
     """Whether the first bytes are those of a PNG, JPEG, GIF or BMP file."""
-    head = start_of(path, 16).head
-    return head.startswith(PICTURES) or (head.startswith(b"BM") and head[6:10] == b"\0\0\0\0")
+    head = read_head(path, 16).head
+    return head.startswith(IMAGE_MAGIC) or (head.startswith(b"BM") and head[6:10] == b"\0\0\0\0")
 
 
-def files_of(path: Path) -> list[Path]:
-    """The files below a folder that may be data, about 2000 at most: not hidden, not empty, no licence or read-me."""
+def data_files(path: Path) -> list[Path]:
+    """The data files below a folder, about 2000 at most; hidden and empty files, licenses and readmes are skipped."""
     files: list[Path] = []
     for folder, folders, names in os.walk(path):
         folders[:] = sorted(name for name in folders if not name.startswith(".")) if len(files) < 2000 else []
         names = sorted(name for name in names if not re.match(r"\.|readme|licen[sc]e|attribution", name, re.I))[:2000]
         files += [file for name in names if (file := Path(folder, name)).is_file() and file.stat().st_size]
     if not files:
-        raise bad(path, "a folder without data files", "files or pictures are needed in it", "check the path")
+        raise input_error(path, "a folder without data files", "files or images are needed in it", "check the path")
     return files
 
 
-def idx_shape(start: Start) -> tuple[int, ...] | None:
-    """The shape an idx file announces (also inside gzip), or None if it is not one."""
+def idx_shape(start: FileHead) -> tuple[int, ...] | None:
+    """The shape in the header of an idx file (also inside gzip), or None for other files."""
     head = start.head[:4096]
-    packed = head.startswith(b"\x1f\x8b")
+    compressed = head.startswith(b"\x1f\x8b")
     try:
-        head = zlib.decompressobj(31).decompress(head, 64) if packed else head
+        head = zlib.decompressobj(31).decompress(head, 64) if compressed else head
     except zlib.error:
         return None
     widths = {8: 1, 9: 1, 11: 2, 12: 4, 13: 4, 14: 8}  # bytes per number, by idx type code
     if len(head) < 8 or head[:2] != b"\0\0" or head[2] not in widths or not 1 <= head[3] <= 4:
         return None
     shape = tuple(int.from_bytes(head[4 + 4 * k : 8 + 4 * k], "big") for k in range(head[3]))
-    need = 4 + 4 * len(shape) + widths[head[2]] * math.prod(shape)
-    if not packed and need != start.size:
-        given = f"an idx file of shape {shape}, {start.size} bytes long"
-        raise bad(start.path, given, f"{need} bytes are needed", "fetch it again")
+    n_bytes = 4 + 4 * len(shape) + widths[head[2]] * math.prod(shape)
+    if not compressed and n_bytes != start.size:
+        problem = f"an idx file of shape {shape} with {start.size} bytes"
+        raise input_error(start.path, problem, f"{n_bytes} bytes are needed", "fetch it again")
     return shape
 
 
-def zip_names(start: Start) -> list[str]:
-    """The names in a zip file, from its listing alone; nothing is unpacked."""
+def zip_names(start: FileHead) -> list[str]:
+    """The names in a zip file from its directory; nothing is unpacked."""
     end = (start.samples[-1][1] if start.samples else start.head).rpartition(b"PK\5\6")[2]
     try:
-        if int.from_bytes(end[8:12], "little") > HEAD:
-            raise zipfile.BadZipFile("very many files")
+        if int.from_bytes(end[8:12], "little") > HEAD_BYTES:
+            raise zipfile.BadZipFile("too many files")
         with zipfile.ZipFile(start.path) as archive:
             return archive.namelist()
     except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError):
-        given = "not a whole zip archive, or one of very many files"
-        raise bad(start.path, given, "a whole .npz is accepted", "write or fetch it again") from None
+        problem = "an incomplete zip archive, or one with too many files"
+        raise input_error(start.path, problem, "a complete .npz is accepted", "write or fetch it again") from None
 
 
-def refuse_binary(start: Start) -> None:
-    """Name a file that is not text, and say the way out."""
+def refuse_binary(start: FileHead) -> None:
+    """Raise for a file that is not text, with its format and a fix."""
     path, head = start.path, start.head
-    nul = b"\0" in head[:4096]
-    if path.suffix.lower() in PICKLES or (head[0] == 0x80 and 2 <= head[min(1, len(head) - 1)] <= 5):
-        raise bad(path, PICKLE, ACCEPTED, "write its text out into a file")
-    for magic, what, way in MAGIC:
-        if head.startswith(magic) and (nul or not magic.isalnum()):
-            raise bad(path, what, ACCEPTED, way.format(name=shlex.quote(str(path))))
-    if wide := _wide(head):
-        raise bad(path, f"{wide.upper()} text", "harken reads UTF-8", _iconv(path, wide))
-    if nul and head[8:10] == b'{"' and int.from_bytes(head[:8], "little") < start.size:
-        raise bad(path, "model weights (safetensors)", ACCEPTED, GIVE)
-    if error := _binary(path, head):
+    has_nul = b"\0" in head[:4096]
+    if path.suffix.lower() in PICKLE_SUFFIXES or (head[0] == 0x80 and 2 <= head[min(1, len(head) - 1)] <= 5):
+        raise input_error(path, PICKLE, ACCEPTED, "export its text to a file")
+    for magic, what, fix in MAGIC:
+        if head.startswith(magic) and (has_nul or not magic.isalnum()):
+            raise input_error(path, what, ACCEPTED, fix.format(name=shlex.quote(str(path))))
+    if encoding := _wide_encoding(head):
+        raise input_error(path, f"{encoding.upper()} text", "harken reads UTF-8", _iconv_command(path, encoding))
+    if has_nul and head[8:10] == b'{"' and int.from_bytes(head[:8], "little") < start.size:
+        raise input_error(path, "model weights (safetensors)", ACCEPTED, GIVE)
+    if error := _binary_error(path, head):
         raise error
 
 
-def _binary(path: Path, head: bytes) -> BadInput | None:
+def _binary_error(path: Path, head: bytes) -> BadInput | None:
     """The error for a file with bytes that no text has, or None."""
-    controls = sum(byte < 32 and byte not in b"\t\n\r\f\b\x1b" for byte in head[:4096])
+    n_control = sum(byte < 32 and byte not in b"\t\n\r\f\b\x1b" for byte in head[:4096])
     line = f":{head[: head.index(0)].count(10) + 1}" if b"\0" in head else ""
-    return bad(f"{path}{line}", "a binary file", ACCEPTED, GIVE) if line or controls * 20 > len(head[:4096]) else None
+    is_binary = line or n_control * 20 > len(head[:4096])
+    return input_error(f"{path}{line}", "a binary file", ACCEPTED, GIVE) if is_binary else None
 
 
-def _wide(head: bytes) -> str:
-    """The wide encoding that the byte order mark or the pattern of NUL bytes tells of, or nothing."""
+def _wide_encoding(head: bytes) -> str:
+    """UTF-16 or UTF-32 by the byte order mark or the pattern of NUL bytes; empty for other text."""
     if head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         return "utf-32"
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
-    places = [head[k:4096:4] for k in range(4)]
-    nuls = "".join(".0"[place.count(0) > 0.6 * len(place)] for place in places)
+    columns = [head[k:4096:4] for k in range(4)]
+    nuls = "".join(".0"[column.count(0) > 0.6 * len(column)] for column in columns)
     return {".000": "utf-32le", "000.": "utf-32be", ".0.0": "utf-16le", "0.0.": "utf-16be"}.get(nuls, "")
 
 
-def _iconv(path: Path, encoding: str) -> str:
+def _iconv_command(path: Path, encoding: str) -> str:
     new = path.with_name(f"{path.stem}.utf8{path.suffix}")
     return f"convert it: iconv -f {encoding} -t utf-8 {shlex.quote(str(path))} > {shlex.quote(str(new))}"
 
 
 @dataclass(frozen=True)
-class Text:
-    """The text of a file's start with all newlines alike; `more` holds whole lines from later on."""
+class TextPreview:
+    """The text of a file's start with normalized newlines; `later` holds complete lines from the samples."""
 
     path: Path
     suffix: str
-    grow: float  # how many times as long the whole file is; 1.0 when all of it is here
+    size_ratio: float  # size of the file / size of the preview; 1.0 if the preview is complete
     text: str
     lines: list[str]
-    more: tuple[str, ...]
+    later: tuple[str, ...]
 
 
-def text_of(start: Start) -> Text:
-    """The start of a file as text, or a line that names the first byte that is not UTF-8."""
+def preview_text(start: FileHead) -> TextPreview:
+    """The start of a file as text; an error with the first byte that is not UTF-8."""
     refuse_binary(start)
     parts = []
-    for offset, data in ((0, start.head), *start.samples):
+    for offset, raw in ((0, start.head), *start.samples):
         skip = 0
-        while offset and skip < min(3, len(data)) and 0x80 <= data[skip] < 0xC0:
-            skip += 1  # a sample may begin inside a character
-        ends = offset + len(data) >= start.size
+        while offset and skip < min(3, len(raw)) and 0x80 <= raw[skip] < 0xC0:
+            skip += 1  # a sample may start inside a character
+        final = offset + len(raw) >= start.size
         try:
-            part = codecs.getincrementaldecoder("utf-8")().decode(data[skip:], ends)
+            part = codecs.getincrementaldecoder("utf-8")().decode(raw[skip:], final)
         except UnicodeDecodeError as error:
-            raise not_utf8(start.path, offset + skip + error.start) from None
+            raise not_utf8_error(start.path, offset + skip + error.start) from None
         parts.append(part.replace("\r\n", "\n").replace("\r", "\n"))
     if not any(part.strip("\ufeff \t\n\f\v\u00a0") for part in parts):
-        raise bad(start.path, "nothing but white space", "a file with data is needed", "check how it was written")
+        raise input_error(start.path, "only white space", "a file with data is needed", "check how it was written")
     text = parts[0].removeprefix("\ufeff")
     lines = text.split("\n")
-    if len(lines) > 1 and (start.size > HEAD or not lines[-1]):
-        lines.pop()  # cut in two by the bound, or the nothing behind the last newline
-    more = tuple(part.partition("\n")[2].rpartition("\n")[0] for part in parts[1:])
-    return Text(start.path, start.path.suffix.lower(), max(1.0, start.size / HEAD), text, lines, more)
+    if len(lines) > 1 and (start.size > HEAD_BYTES or not lines[-1]):
+        lines.pop()  # truncated, or empty after the last newline
+    later = tuple(part.partition("\n")[2].rpartition("\n")[0] for part in parts[1:])
+    return TextPreview(start.path, start.path.suffix.lower(), max(1.0, start.size / HEAD_BYTES), text, lines, later)
 
 
-def not_utf8(path: Path, offset: int) -> BadInput:
+def not_utf8_error(path: Path, offset: int) -> BadInput:
     """The error for the byte at this offset, with its line and its column in characters."""
-    line, before, left, head = 1, b"", offset, start_of(path, 1 << 16).head
-    if not (wide := _wide(head)) and (error := _binary(path, head)):
+    line, before, remaining, head = 1, b"", offset, read_head(path, 1 << 16).head
+    if not (wide := _wide_encoding(head)) and (error := _binary_error(path, head)):
         return error
     newline = b"\n" if b"\n" in head else b"\r"
     with path.open("rb") as file:
-        while 0 < left <= FAR and (block := file.read(min(HEAD, left))):
-            left -= len(block)
+        while 0 < remaining <= MAX_COUNTED_OFFSET and (block := file.read(min(HEAD_BYTES, remaining))):
+            remaining -= len(block)
             line += block.count(newline)
-            before = block.rpartition(newline)[2] if newline in block else (before + block)[-HEAD:]
+            before = block.rpartition(newline)[2] if newline in block else (before + block)[-HEAD_BYTES:]
         file.seek(offset)
         byte = file.read(1)[0]
     column = len(before.decode("utf-8-sig", "replace")) + 1
-    place, where = (f"{path}:{line}", f"column {column}") if offset <= FAR else (path, f"offset {offset}")
+    counted = offset <= MAX_COUNTED_OFFSET
+    place, where = (f"{path}:{line}", f"column {column}") if counted else (path, f"offset {offset}")
     encoding = wide or ("cp1252" if byte < 0xA0 else "latin1")
-    looks = {"cp1252": "Windows-1252", "latin1": "Latin-1"}.get(encoding, encoding.upper())
-    given = f"byte 0x{byte:02x} at {where} is not UTF-8 (it looks like {looks})"
-    return bad(place, given, "harken reads UTF-8", _iconv(path, encoding))
+    name = {"cp1252": "Windows-1252", "latin1": "Latin-1"}.get(encoding, encoding.upper())
+    problem = f"byte 0x{byte:02x} at {where} is not UTF-8 (probably {name})"
+    return input_error(place, problem, "harken reads UTF-8", _iconv_command(path, encoding))
 
 
 @dataclass(frozen=True)
-class Table:
-    """Rows of equally many cells, without the header."""
+class TablePreview:
+    """Rows with the same number of cells, without the header."""
 
     header: list[str]  # empty if there is none
     rows: list[list[str]]
     delimiter: str = ""
     quoted: bool = False
-    agree: float = 1.0  # the share of the file's rows that have this width
-    steady: bool = True  # nearly all have, and there are two rows at least
+    agreement: float = 1.0  # fraction of the file's rows with this width
+    is_regular: bool = True  # at least two rows, nearly all of this width
 
 
-def split_rows(text: str, delimiter: str, *, quoted: bool) -> list[list[str]]:
-    """Rows of cells. `quoted`: Excel's rule, where a cell in double quotes may hold delimiters and newlines."""
-    source: Iterable[list[str]] = (line.split(delimiter) for line in text.split("\n"))
-    if quoted:
-        source = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
-    rows, cells = [], 0
-    limit = csv.field_size_limit(2 * HEAD)  # a cell may be as long as all that was read
+def _split_rows(text: str, delimiter: str, *, quoted: bool) -> list[list[str]]:
+    """Rows of cells, at most MAX_CELLS. `quoted`: a cell in double quotes may contain delimiters and newlines."""
+    rows: list[list[str]] = []
+    n_cells = 0
+    limit = csv.field_size_limit(2 * HEAD_BYTES)  # a cell may be as long as the preview
+    lines = io.StringIO(text, newline="") if quoted else text.split("\n")
     try:
-        for row in source:
+        for _, row in parse_rows(lines, delimiter, "excel" if quoted else "none"):
             rows.append(row)
-            cells += len(row) + 1
-            if cells > CELLS and len(rows) > 2:
+            n_cells += len(row) + 1
+            if n_cells > MAX_CELLS and len(rows) > 2:
                 break
     finally:
         csv.field_size_limit(limit)
     return rows
 
 
-def table_of(text: Text) -> Table | None:
-    """The best reading of the text as rows of cells, steady or not; tab is tried first, comma last."""
+def preview_table(text: TextPreview) -> TablePreview | None:
+    """The best table for the text, regular or not; tab is tried first, comma last."""
     best = None
     for delimiter in "\t;|,":
-        if delimiter in text.text and not (best and best.steady):
-            ways = [_cut(text, delimiter, quoted=quoted) for quoted in {False, '"' in text.text}]
-            table = max(ways, key=lambda way: (way.steady, len(way.rows), way.quoted))
-            best = table if best is None or (table.steady, table.agree) > (best.steady, best.agree) else best
+        if delimiter in text.text and not (best and best.is_regular):
+            candidates = [_try_delimiter(text, delimiter, quoted=quoted) for quoted in {False, '"' in text.text}]
+            table = max(candidates, key=lambda t: (t.is_regular, len(t.rows), t.quoted))
+            better = best is None or (table.is_regular, table.agreement) > (best.is_regular, best.agreement)
+            best = table if better else best
     return best
 
 
-def _cut(text: Text, delimiter: str, *, quoted: bool) -> Table:
-    rows = split_rows(text.text.rstrip("\n"), delimiter, quoted=quoted)
-    if text.grow > 1 and len(rows) > 1:
+def _try_delimiter(text: TextPreview, delimiter: str, *, quoted: bool) -> TablePreview:
+    rows = _split_rows(text.text.rstrip("\n"), delimiter, quoted=quoted)
+    if text.size_ratio > 1 and len(rows) > 1:
         rows.pop()
     width, count = Counter(len(row) if any(row) else 1 for row in rows).most_common(1)[0]
-    swallowed = quoted and len(rows) * 50 < min(len(text.lines), CELLS)  # one lone quote took in the rest
-    agree = 0.0 if width < 2 or swallowed else count / len(rows)
-    kept = [row for row in rows if len(row) == width and any(row)]
-    for part in text.more if agree else ():
-        later = split_rows(part, delimiter, quoted=quoted)
-        fit = [row for row in later if len(row) == width and any(row)]
-        kept += fit if len(fit) >= 0.95 * len(later) else []  # a sample may begin inside a quoted cell
-    header = kept.pop(0) if len(kept) > 1 and kept[0] == rows[0] and _is_header(kept[0], kept[1:1001]) else []
-    return Table(header, kept, delimiter, quoted, agree, agree >= 0.95 and len(rows) > 1)
+    swallowed = quoted and len(rows) * 50 < min(len(text.lines), MAX_CELLS)  # an unclosed quote took in the rest
+    agreement = 0.0 if width < 2 or swallowed else count / len(rows)
+    table = [row for row in rows if len(row) == width and any(row)]
+    for part in text.later if agreement else ():
+        sample = _split_rows(part, delimiter, quoted=quoted)
+        regular = [row for row in sample if len(row) == width and any(row)]
+        table += regular if len(regular) >= 0.95 * len(sample) else []  # a sample may start inside a quoted cell
+    header = table.pop(0) if len(table) > 1 and table[0] == rows[0] and _is_header(table[0], table[1:1001]) else []
+    return TablePreview(header, table, delimiter, quoted, agreement, agreement >= 0.95 and len(rows) > 1)
 
 
 def _is_header(first: list[str], rows: list[list[str]]) -> bool:
-    """Whether the first row holds names: short, no numbers, not values of their columns, and one of them telling."""
+    """Whether the first row holds names: short, not numbers, not values of their columns, and one is typical."""
     if any(len(cell) > 60 or NUMBER.fullmatch(cell) for cell in first) or not all(first[1:]):
         return False
-    names = [plain(cell) for cell in first]
-    telling = sum(bool(LANGUAGE.fullmatch(name)) for name in names) > 1  # one alone may be a word: no, it
-    telling |= any(form.fullmatch(name) for form in (SOURCE, TARGET, LABEL, TEXT, IDENTITY) for name in names)
+    names = [normalize_name(cell) for cell in first]
+    typical = sum(bool(LANGUAGE_NAME.fullmatch(name)) for name in names) > 1  # a single one may be a word: no, it
+    patterns = (SOURCE_NAME, TARGET_NAME, LABEL_NAME, TEXT_NAME, ID_NAME)
+    typical |= any(pattern.fullmatch(name) for pattern in patterns for name in names)
     for cell, column in zip(first, zip(*rows, strict=True), strict=True):
-        few = len(set(column)) * 5 <= len(column)
-        if few and cell in column:
+        repeats = len(set(column)) * 5 <= len(column)
+        if repeats and cell in column:
             return False
-        telling = telling or (few and len(set(column)) > 1) or all(NUMBER.fullmatch(other[:100]) for other in column)
-    return telling
+        numeric = all(NUMBER.fullmatch(value[:100]) for value in column)
+        typical = typical or (repeats and len(set(column)) > 1) or numeric
+    return typical
 
 
-def parsed(place: str | Path, text: str) -> Any:
-    """A JSON value; numbers stay as they are written, so that none is too large."""
-    try:
-        return json.loads(text, parse_int=str, parse_float=str, parse_constant=str)
-    except RecursionError:
-        raise bad(place, "JSON nested too deeply", "a flat object is accepted", "flatten it") from None
-    except ValueError as error:
-        where = re.sub(r" \(char \d+\)$", "", str(error))
-        raise bad(place, f"not JSON ({where})", "whole JSON, 1 MiB a line at most, is needed", "mend it") from None
-
-
-def objects_of(text: Text) -> Table:
-    """The table in a file with one JSON object per line."""
+def preview_json_lines(text: TextPreview) -> TablePreview:
+    """The table of a file with one JSON object per line."""
     objects: list[dict[str, Any]] = []
     keys: dict[str, Any] = {}
     for number, line in enumerate(text.lines, 1):
-        if line.strip() and len(objects) * (len(keys) + 10) < CELLS:
+        if line.strip() and len(objects) * (len(keys) + 10) < MAX_CELLS:
             place = f"{text.path}:{number}"
-            objects.append(parsed(place, line))
-            if not isinstance(objects[-1], dict) or len(keys := keys | objects[-1]) > WIDEST:
-                given = f"not a JSON object of at most {WIDEST} keys"
-                raise bad(place, given, 'lines such as {"text": "...", "label": "..."} are accepted', "mend the line")
+            objects.append(parse_json(place, line))
+            if not isinstance(objects[-1], dict) or len(keys := keys | objects[-1]) > MAX_COLUMNS:
+                problem = f"not a JSON object of at most {MAX_COLUMNS} keys"
+                accepted = 'lines such as {"text": "...", "label": "..."} are accepted'
+                raise input_error(place, problem, accepted, "fix the line")
     cells = [[row.get(key, "") for key in keys] for row in objects]
-    return Table(list(keys), [[str(cell) if isinstance(cell, (str, bool)) else "" for cell in row] for row in cells])
+    rows = [[str(cell) if isinstance(cell, (str, bool)) else "" for cell in row] for row in cells]
+    return TablePreview(list(keys), rows)
 
 
 @dataclass(frozen=True)
-class Column:
-    """One column: how it is told (by name, or by number from 1), and what its cells are like. Shares are 0 to 1."""
+class ColumnStats:
+    """Statistics of a column. Fractions and means are over the cells that are not empty."""
 
     index: int
-    place: int | str
+    ref: int | str  # name, or number from 1
     name: str
-    rows: int  # cells that are not empty
-    filled: float  # their share
-    values: int  # different ones among them
-    number: float
-    wordy: float
-    words: float  # in a cell, on average
-    identity: bool  # names or credits the row: neither text nor label
+    n_filled: int
+    filled_fraction: float  # of all cells
+    n_values: int  # distinct
+    number_fraction: float
+    text_fraction: float
+    mean_words: float
+    is_identifier: bool  # identifies or credits the row: neither text nor label
 
     def __str__(self) -> str:
-        return f"column {self.place!r}"
+        return f"column {self.ref!r}"
 
 
-def columns_of(table: Table) -> list[Column]:
-    """What each column is like; a header name that is empty or taken twice is replaced by the number."""
+def column_stats(table: TablePreview) -> list[ColumnStats]:
+    """Statistics of each column; an empty or duplicate header name is replaced by the number."""
     columns = []
     for index, column in enumerate(zip(*table.rows, strict=True)):
         title = table.header[index].strip() if table.header else ""
-        place = title if title and table.header.count(table.header[index]) == 1 else index + 1
+        ref = title if title and table.header.count(table.header[index]) == 1 else index + 1
         cells = [cell for cell in column if cell.strip()]
-        part = [cell.strip()[:200] for cell in cells[:1000]] or [""]
-        number = sum(bool(NUMBER.fullmatch(cell)) for cell in part) / len(part)
-        wordy = sum(any(map(str.isalpha, cell)) and not CODE.fullmatch(cell) for cell in part) / len(part)
-        words = sum(len(cell.split()) for cell in part) / len(part)
-        identity = bool(IDENTITY.search(plain(title)) or all(map(CREDIT.match, part)))
+        sample = [cell.strip()[:200] for cell in cells[:1000]] or [""]
+        numbers = sum(bool(NUMBER.fullmatch(cell)) for cell in sample) / len(sample)
+        texts = sum(any(map(str.isalpha, cell)) and not CODE.fullmatch(cell) for cell in sample) / len(sample)
+        words = sum(len(cell.split()) for cell in sample) / len(sample)
+        is_identifier = bool(ID_NAME.search(normalize_name(title)) or all(map(CREDIT.match, sample)))
         counts = len(cells), len(cells) / len(column), len(set(cells))
-        columns.append(Column(index, place, plain(title), *counts, number, wordy, words, identity))
+        columns.append(ColumnStats(index, ref, normalize_name(title), *counts, numbers, texts, words, is_identifier))
     return columns
 
 
-def plain(title: str) -> str:
-    """A header name without capitals, counters and marks: 'Sentence1' and '#1 Sentence' are both 'sentence'."""
+def normalize_name(title: str) -> str:
+    """A header name in lowercase without counters and marks: 'Sentence1' and '#1 Sentence' are both 'sentence'."""
     return title.lower().strip(" #_0123456789")

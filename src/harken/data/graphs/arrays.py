@@ -1,4 +1,4 @@
-"""Graphs from arrays in .npz, which may come from anywhere: they are held to each other before they are used."""
+"""Read graphs from arrays in an .npz file. The file is untrusted: all shapes, types and indices are checked."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,102 +7,118 @@ from typing import Any
 import numpy as np
 
 from harken.data.tables.untrusted import Array, read_arrays
-from harken.data.tables.vectors import floats
+from harken.data.tables.vectors import to_floats
 from harken.errors import BadInput
 
-from .files import LARGEST, SPLITS, Bag, Floats, Ints, Raw, alike, of_nodes, weights
+from .files import (
+    MAX_FLOAT32,
+    SPLITS,
+    Floats,
+    GraphTables,
+    Ints,
+    SparseFeatures,
+    check_weights,
+    labels_agree_within_graphs,
+    node_to_graph_labels,
+)
 
-MOST = 10_000_000  # nodes, or features of one
+MAX_SIZE = 10_000_000  # nodes, or features per node
 
 
-def from_arrays(path: Path) -> Raw:
-    """Arrays by name: edges; x, or feature_row, feature_col, feature_val and shape; label; train, valid, test."""
+def from_arrays(path: Path) -> GraphTables:
+    """Array names: edges; x, or feature_row, feature_col, feature_val and shape; label; train, valid, test."""
     arrays = read_arrays(path)
-    pairs = _pairs(path, arrays)
-    x, n = _x(path, arrays)
-    of, labels = arrays.get("graph"), arrays.get("label", arrays.get("y"))
+    edges = _read_edges(path, arrays)
+    x, n = _read_features(path, arrays)
+    graph, labels = arrays.get("graph"), arrays.get("label", arrays.get("y"))
     if n is None:
-        told = next((some for some in (arrays.get("name"), of, labels) if some is not None), None)
-        n = int(pairs.max(initial=-1)) + 1 if told is None else told.size
-    if n > MOST:
-        raise BadInput(f"{path}: has {n:,} nodes; {MOST:,} at most are read; take a part of it")
-    if len(pairs) and not 0 <= pairs.min() <= pairs.max() < n:
-        raise BadInput(f"{path}: edges names node {pairs.max()}, and there are {n:,} (0 to {n - 1:,}); mend it")
+        per_node = next((array for array in (arrays.get("name"), graph, labels) if array is not None), None)
+        n = int(edges.max(initial=-1)) + 1 if per_node is None else per_node.size
+    if n > MAX_SIZE:
+        raise BadInput(f"{path}: {n:,} nodes; at most {MAX_SIZE:,} are supported; use a smaller graph")
+    if len(edges) and not 0 <= edges.min() <= edges.max() < n:
+        raise BadInput(f"{path}: edges contains node {edges.max()}; nodes are numbered 0 to {n - 1:,}; fix the array")
     for name in ("name", "graph"):
         if name in arrays and arrays[name].shape != (n,):
-            raise BadInput(f"{path}: {name} has the shape {arrays[name].shape}; one for each of {n:,} nodes is needed")
-    ids, place = (np.empty(0), None) if of is None else np.unique(of, return_inverse=True)
-    about = "node" if of is None or labels is None or labels.size == n else "graph"
-    splits = _masks(path, arrays, n if about == "node" else len(ids))
-    if labels is not None and labels.shape not in ((n,), (len(ids),)):
-        what = f"{len(labels):,} labels" if labels.ndim == 1 else f"labels of the shape {labels.shape}"
-        raise BadInput(f"{path}: {what} for {n:,} nodes; give one for each, or for each graph")
-    said = None if labels is None else [_word(label) for label in labels.tolist()]
-    names = [str(name) for name in arrays.get("name", np.arange(n)).tolist()]
-    weight = weights(arrays["weight"], len(pairs), str(path)) if "weight" in arrays else None
-    found_splits = {about: splits} if splits else {}
-    if about == "node" and place is not None and said is not None and alike(said, place):
-        said, of_graphs = of_nodes(said, splits, place)
-        found_splits = {"graph": of_graphs} if of_graphs else {}
-    return Raw(str(path), names, pairs, weight, x, [], said, found_splits, place, [str(name) for name in ids.tolist()])
+            raise BadInput(f"{path}: {name} has shape {arrays[name].shape}; one value per node ({n:,}) is needed")
+    names, graph_ids = (np.empty(0), None) if graph is None else np.unique(graph, return_inverse=True)
+    level = "node" if graph is None or labels is None or labels.size == n else "graph"
+    splits = _read_splits(path, arrays, n if level == "node" else len(names))
+    if labels is not None and labels.shape not in ((n,), (len(names),)):
+        what = f"{len(labels):,} labels" if labels.ndim == 1 else f"labels of shape {labels.shape}"
+        raise BadInput(f"{path}: {what} for {n:,} nodes; one label per node or per graph is needed")
+    label_names = None if labels is None else [_label_name(label) for label in labels.tolist()]
+    weight = check_weights(arrays["weight"], len(edges), str(path)) if "weight" in arrays else None
+    level_splits = {level: splits} if splits else {}
+    if (
+        level == "node"
+        and graph_ids is not None
+        and label_names is not None
+        and labels_agree_within_graphs(label_names, graph_ids)
+    ):
+        label_names, graph_splits = node_to_graph_labels(label_names, splits, graph_ids)
+        level_splits = {"graph": graph_splits} if graph_splits else {}
+    node_names = [str(name) for name in arrays.get("name", np.arange(n)).tolist()]
+    graph_names = [str(name) for name in names.tolist()]
+    return GraphTables(str(path), node_names, edges, weight, x, [], label_names, level_splits, graph_ids, graph_names)
 
 
-def _pairs(path: Path, arrays: Mapping[str, Array]) -> Ints:  # E 2
-    pairs = arrays.get("edges", np.empty(0))
-    if pairs.ndim != 2 or 2 not in pairs.shape:
-        raise BadInput(f"{path}: edges has the shape {pairs.shape}; two numbers of nodes for each edge are accepted")
-    return _whole(path, "edges", pairs if pairs.shape[1] == 2 else pairs.T)
+def _read_edges(path: Path, arrays: Mapping[str, Array]) -> Ints:  # E 2
+    edges = arrays.get("edges", np.empty(0))
+    if edges.ndim != 2 or 2 not in edges.shape:
+        raise BadInput(f"{path}: edges has shape {edges.shape}; two node indices per edge are needed")
+    return _to_integers(path, "edges", edges if edges.shape[1] == 2 else edges.T)
 
 
-def _whole(path: Path, name: str, given: Array) -> Ints:
+def _to_integers(path: Path, name: str, array: Array) -> Ints:
     with np.errstate(invalid="ignore"):
-        if given.dtype.kind not in "biuf" or not np.array_equal(given, made := given.astype(np.int64)):
-            raise BadInput(f"{path}: {name} holds {given.dtype} that are no whole numbers; mend it")
-    return made
+        if array.dtype.kind not in "biuf" or not np.array_equal(array, integers := array.astype(np.int64)):
+            raise BadInput(f"{path}: {name} is {array.dtype} with values that are not integers; fix the array")
+    return integers
 
 
-def _word(label: Any) -> str:
-    """A label as it is written; -1 and NaN say nothing."""
+def _label_name(label: Any) -> str:
+    """The label as text; -1 and NaN mean unlabelled."""
     if isinstance(label, float):
         return "" if label != label else str(int(label)) if label.is_integer() else repr(label)
     return "" if label == -1 else str(label)
 
 
-def _x(path: Path, arrays: Mapping[str, Array]) -> tuple[Floats | Bag | None, int | None]:
-    """The features, and how many nodes have them."""
+def _read_features(path: Path, arrays: Mapping[str, Array]) -> tuple[Floats | SparseFeatures | None, int | None]:
+    """The features, and the number of nodes that they imply."""
     if "x" in arrays:
         x = arrays["x"]
-        if x.ndim != 2 or x.dtype.kind not in "biuf" or not (abs(x := floats(x)) < LARGEST).all():
-            what = f"x is {x.dtype} of the shape {x.shape}"
-            raise BadInput(f"{path}: {what}; finite numbers are accepted, a row for each node")
+        if x.ndim != 2 or x.dtype.kind not in "biuf" or not (abs(x := to_floats(x)) < MAX_FLOAT32).all():
+            raise BadInput(f"{path}: x is {x.dtype} of shape {x.shape}; finite numbers, one row per node, are needed")
         return x, len(x)
     if "feature_row" not in arrays:
         return None, None
     try:
-        row, col = (_whole(path, name, arrays[name]) for name in ("feature_row", "feature_col"))
-        n, many = map(int, arrays["shape"])
+        row, col = (_to_integers(path, name, arrays[name]) for name in ("feature_row", "feature_col"))
+        n, n_features = map(int, arrays["shape"])
         val = arrays.get("feature_val", np.ones(len(row)))
-        good = len(row) == len(col) == len(val) and row.min(initial=0) >= 0 and row.max(initial=0) < n
-        good = good and col.min(initial=0) >= 0 and col.max(initial=0) < many and bool((abs(val) < LARGEST).all())
+        valid = len(row) == len(col) == len(val) and row.min(initial=0) >= 0 and row.max(initial=0) < n
+        valid = valid and col.min(initial=0) >= 0 and col.max(initial=0) < n_features
+        valid = valid and bool((abs(val) < MAX_FLOAT32).all())
     except (KeyError, ValueError, TypeError, OverflowError) as error:
         if isinstance(error, BadInput):
             raise
-        good = False
-    if not good or many > MOST:
-        way = f"feature_row, feature_col and feature_val of one length, and shape (below {MOST:,}), are accepted"
-        raise BadInput(f"{path}: its features do not fit together; {way}")
+        valid = False
+    if not valid or n_features > MAX_SIZE:
+        accepted = f"feature_row, feature_col and feature_val of one length, and shape (below {MAX_SIZE:,})"
+        raise BadInput(f"{path}: its feature arrays are inconsistent; accepted: {accepted}")
     order = np.argsort(row, kind="stable")
-    return Bag(row[order], col[order], val[order].astype(np.float32), many), n
+    return SparseFeatures(row[order], col[order], val[order].astype(np.float32), n_features), n
 
 
-def _masks(path: Path, arrays: Mapping[str, Array], n: int) -> dict[str, Ints]:
-    """Splits as lists of numbers, or as masks."""
-    found = {}
+def _read_splits(path: Path, arrays: Mapping[str, Array], n: int) -> dict[str, Ints]:
+    """Splits, stored as indices or as boolean masks."""
+    splits = {}
     for name, split in SPLITS.items():
-        for given in (arrays.get(name), arrays.get(f"{name}_mask"), arrays.get(f"{name}_index")):
-            if given is not None and given.ndim == 1:
-                some = np.flatnonzero(given) if given.dtype == bool else _whole(path, name, given)
-                if len(some) and not 0 <= some.min() <= some.max() < n:
-                    raise BadInput(f"{path}: {name} names number {some.max()}, and there are {n:,}; mend it")
-                found[split] = some
-    return found
+        for array in (arrays.get(name), arrays.get(f"{name}_mask"), arrays.get(f"{name}_index")):
+            if array is not None and array.ndim == 1:
+                indices = np.flatnonzero(array) if array.dtype == bool else _to_integers(path, name, array)
+                if len(indices) and not 0 <= indices.min() <= indices.max() < n:
+                    raise BadInput(f"{path}: {name} contains index {indices.max()}; there are {n:,}; fix the array")
+                splits[split] = indices
+    return splits

@@ -1,14 +1,11 @@
-"""A graph as a model reads it: features, and the pairs of nodes that look at each other with how far apart they are.
+"""Graphs as model inputs: node features, and the node pairs that attend to each other with their distance in hops.
 
-Many graphs are one graph whose parts do not touch, so a batch of them is a part of the whole.
+Several graphs are one graph with several components; a batch is a subset of them.
 """
 
 import hashlib
-import os
-import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -16,221 +13,231 @@ import torch
 from torch import Tensor
 
 from harken.core import FULL, Layout, edges, same
-from harken.core.backends.graph_sum import Sums
+from harken.core.backends.graph_sum import PairSum
 from harken.data.batch import Batch
 from harken.data.cache import cache_folder
 from harken.errors import BadSetting
-from harken.settings import FAR
+from harken.files import atomic_file
+from harken.settings import MAX_HOPS
 
-from .files import Bag, Floats, Ints
+from .files import Floats, Ints, SparseFeatures
 
-Places = Literal["none", "laplacian", "walk"]
-MOST = 50_000_000  # pairs within reach
-SMALL = 2048  # nodes of a graph whose matrices are laid out whole
-BLOCK = 512  # columns computed at a time of one that is not
-ROUNDS = 300  # of the iteration that finds a large graph's eigenvectors
+NodeEncoding = Literal["none", "laplacian", "walk"]
+MAX_PAIRS = 50_000_000  # node pairs within reach
+MAX_DENSE_NODES = 2048  # larger graphs use iterative eigenvectors and the cache
+COLUMN_BLOCK = 512  # columns of the random-walk matrix computed at a time
+SUBSPACE_ITERATIONS = 300
 
 
 @dataclass(frozen=True, kw_only=True)
 class GraphBatch(Batch):
-    """What is asked: numbers of nodes, pairs of them, or numbers of graphs; the graph itself is the task's."""
+    """`tokens` holds indices of nodes, of node pairs, or of graphs. The graph itself belongs to the task."""
 
-    nodes: int = 0  # computed, whatever is asked of them
-    sizes: Tensor | None = None  # B: nodes of each graph, where only those are computed
-
-    @property
-    def steady(self) -> bool:
-        """Whether every batch is computed alike; some graphs are looked up by their numbers, and have their sizes."""
-        return self.sizes is None
+    n_nodes: int = 0  # computed per step
+    graph_sizes: Tensor | None = None  # B: nodes per graph, if only the graphs of the batch are computed
 
     @property
-    def count(self) -> int:
-        return int((~self.targets.isnan()).sum()) if self.targets.is_floating_point() else super().count
+    def static_shape(self) -> bool:
+        """Whether all batches have the same shapes."""
+        return self.graph_sizes is None
 
     @property
-    def size(self) -> int:
-        return self.nodes if self.sizes is None else int(self.sizes.sum())
+    def n_targets(self) -> int:
+        return int((~self.targets.isnan()).sum()) if self.targets.is_floating_point() else super().n_targets
+
+    @property
+    def n_tokens(self) -> int:
+        return self.n_nodes if self.graph_sizes is None else int(self.graph_sizes.sum())
 
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """n nodes. Node i looks at node j, itself among them: pairs in order, each once."""
+    """n nodes. Node i attends to node j and to itself; pairs are unique and sorted by (i, j)."""
 
     n: int
-    x: Floats | Bag  # N F
+    x: Floats | SparseFeatures  # N F
     i: Ints  # E
     j: Ints  # E
-    a: Floats  # E: the weight of j for i where weights are fixed, w_ij / sqrt(d_i d_j)
-    hops: Ints  # E: how far apart they are
-    of: Ints  # N: which graph a node is of, in order
-    graphs: int = 1
-    places: Floats | None = None  # N k
-    everyone: bool = False  # all nodes of a graph look at each other
+    a: Floats  # E: the GCN weight of j for i, w_ij / sqrt(d_i d_j)
+    hops: Ints  # E: distance between i and j
+    graph_ids: Ints  # N: the graph of each node, ascending
+    n_graphs: int = 1
+    positional_encoding: Floats | None = None  # N k
+    fully_connected: bool = False  # all nodes of a graph attend to each other
 
-    def some(self, which: Ints) -> "Graph":
-        """The graphs of these numbers, in this order."""
-        begin, end = (np.searchsorted(self.of, which, side) for side in ("left", "right"))
-        nodes, sizes = _ranges(begin, end), end - begin
+    def subset(self, selected: Ints) -> "Graph":
+        """The selected graphs, in this order."""
+        start, end = (np.searchsorted(self.graph_ids, selected, side) for side in ("left", "right"))
+        nodes, sizes = _concat_ranges(start, end), end - start
         new = np.zeros(self.n, np.int64)
         new[nodes] = np.arange(len(nodes))
-        pairs = _ranges(np.searchsorted(self.i, begin), np.searchsorted(self.i, end))
-        if isinstance(self.x, Bag):
-            cells = _ranges(np.searchsorted(self.x.row, begin), np.searchsorted(self.x.row, end))
-            row, col, val, many = self.x
-            x: Floats | Bag = Bag(new[row[cells]], col[cells], val[cells], many)
+        pairs = _concat_ranges(np.searchsorted(self.i, start), np.searchsorted(self.i, end))
+        if isinstance(self.x, SparseFeatures):
+            cells = _concat_ranges(np.searchsorted(self.x.row, start), np.searchsorted(self.x.row, end))
+            row, col, val, n_features = self.x
+            x: Floats | SparseFeatures = SparseFeatures(new[row[cells]], col[cells], val[cells], n_features)
         else:
             x = self.x[nodes]
         return replace(
             self, n=len(nodes), x=x, i=new[self.i[pairs]], j=new[self.j[pairs]], a=self.a[pairs],
-            hops=self.hops[pairs], of=np.repeat(np.arange(len(which)), sizes), graphs=len(which),
-            places=None if self.places is None else self.places[nodes],
+            hops=self.hops[pairs], graph_ids=np.repeat(np.arange(len(selected)), sizes), n_graphs=len(selected),
+            positional_encoding=None if self.positional_encoding is None else self.positional_encoding[nodes],
         )  # fmt: skip
 
-    def told(self, like: Tensor) -> dict[str, Any]:
-        """What a model is told: features, who looks at whom, how far apart, where nodes stand, and which graph.
+    def model_inputs(self, like: Tensor) -> dict[str, Any]:
+        """Keyword arguments of a graph model, with the dtype and device of `like`.
 
-        Numbers are of the type and on the device of its weights; `words` and `heard` sum over the features that are
-        there and over the pairs.
+        `feature_sum` multiplies sparse features with a matrix, `message_passing` sums over the node pairs.
         """
         device = like.device
-        i, j, hops, of = (torch.from_numpy(t).to(device) for t in (self.i, self.j, self.hops, self.of))
+        i, j, hops, graph_ids = (torch.from_numpy(t).to(device) for t in (self.i, self.j, self.hops, self.graph_ids))
         layout: Layout | None = None
-        if self.everyone:
-            # who is farther counts as that far
-            far = torch.full((self.n, self.n), FAR, device=device)
-            far[i, j] = hops
-            structure, hops = FULL if self.graphs == 1 else same(of[None]), far
-            layout = structure.lay(1, self.n, self.n, device)
+        if self.fully_connected:
+            distance = torch.full((self.n, self.n), MAX_HOPS, device=device)  # unlisted pairs are at the maximum
+            distance[i, j] = hops
+            structure, hops = FULL if self.n_graphs == 1 else same(graph_ids[None]), distance
+            layout = structure.layout(1, self.n, self.n, device)
         else:
-            layout = edges(i, j, self.n).lay(1, self.n, self.n, device)
-        places = None if self.places is None else torch.from_numpy(self.places).to(like)
-        x = features(self.x, self.n).to(like)
-        words = Sums(*x.indices(), *x.shape) if x.is_sparse else None
-        told = {"x": x, "words": words, "a": torch.from_numpy(self.a).to(like), "heard": Sums(i, j, self.n, self.n)}
-        return told | {"layout": layout, "hops": hops, "places": places, "of": of, "graphs": self.graphs}
+            layout = edges(i, j, self.n).layout(1, self.n, self.n, device)
+        encoding = None if self.positional_encoding is None else torch.from_numpy(self.positional_encoding).to(like)
+        x = feature_tensor(self.x, self.n).to(like)
+        return {
+            "x": x,
+            "feature_sum": PairSum(*x.indices(), *x.shape) if x.is_sparse else None,
+            "a": torch.from_numpy(self.a).to(like),
+            "message_passing": PairSum(i, j, self.n, self.n),
+            "layout": layout,
+            "hops": hops,
+            "positional_encoding": encoding,
+            "graph_ids": graph_ids,
+            "n_graphs": self.n_graphs,
+        }
 
 
-def features(x: Floats | Bag, n: int) -> Tensor:  # N F
-    """As a tensor, sparse where most are 0."""
-    if not isinstance(x, Bag):
+def feature_tensor(x: Floats | SparseFeatures, n: int) -> Tensor:  # N F
+    """The features as a dense or sparse tensor."""
+    if not isinstance(x, SparseFeatures):
         return torch.from_numpy(x)
-    place, values = torch.from_numpy(np.stack([x.row, x.col])), torch.from_numpy(x.val)
-    return torch.sparse_coo_tensor(place, values, (n, x.many), is_coalesced=True, check_invariants=False)
+    indices, values = torch.from_numpy(np.stack([x.row, x.col])), torch.from_numpy(x.val)
+    return torch.sparse_coo_tensor(indices, values, (n, x.n_features), is_coalesced=True, check_invariants=False)
 
 
-def _ranges(begin: Ints, end: Ints) -> Ints:
-    """The numbers from each begin to its end, one range after the other."""
-    sizes = end - begin
-    return np.arange(sizes.sum()) + np.repeat(begin - np.cumsum(sizes) + sizes, sizes)
+def _concat_ranges(start: Ints, end: Ints) -> Ints:
+    """Concatenate the ranges start[k] ... end[k] - 1."""
+    sizes = end - start
+    return np.arange(sizes.sum()) + np.repeat(start - np.cumsum(sizes) + sizes, sizes)
 
 
-# --- who is near ------------------------------------------------------------------------------------------------------
+# --- neighborhoods ----------------------------------------------------------------------------------------------------
 
 
-def graph_of(x: Floats | Bag, pairs: Ints, weight: Floats | None, of: Ints, *, reach: int = 1) -> Graph:
-    """The graph of these edges (E 2: j, i), of which each node sees those within so many hops; 0: all of its graph."""
-    n = len(of)
-    i, j, w = _each_once(pairs, weight, n)
+def build_graph(
+    x: Floats | SparseFeatures, pairs: Ints, weight: Floats | None, graph_ids: Ints, *, reach: int = 1
+) -> Graph:
+    """The graph with these edges (E 2: j, i). Nodes attend to nodes within `reach` hops; 0: to the whole graph."""
+    n = len(graph_ids)
+    i, j, w = _unique_edges(pairs, weight, n)
     loops = np.arange(n)
-    degree = np.ones(n, np.float32)  # a node is its own neighbour
+    degree = np.ones(n, np.float32)  # the self-loop
     np.add.at(degree, i, w)
-    codes, hops = _reached(i, j, n, reach or FAR - 1)
+    codes, hops = _pairs_within_reach(i, j, n, reach or MAX_HOPS - 1)
     a = np.zeros(len(codes), np.float32)
     root = 1 / np.sqrt(degree)
     a[np.searchsorted(codes, np.concatenate([i * n + j, loops * n + loops]))] = np.concatenate(
         [w * root[i] * root[j], root * root]
     )
-    near = codes // n, codes % n
-    return Graph(n, x, *near, a, hops, of, int(of.max(initial=0)) + 1, everyone=not reach)
+    n_graphs = int(graph_ids.max(initial=0)) + 1
+    return Graph(n, x, codes // n, codes % n, a, hops, graph_ids, n_graphs, fully_connected=not reach)
 
 
-def _each_once(pairs: Ints, weight: Floats | None, n: int) -> tuple[Ints, Ints, Floats]:
-    """Who looks at whom, without loops, and the weight; of an edge that is written twice the mean."""
+def _unique_edges(pairs: Ints, weight: Floats | None, n: int) -> tuple[Ints, Ints, Floats]:
+    """Edges (i, j) without self-loops, and their weights; duplicates are averaged."""
     w = np.ones(len(pairs), np.float32) if weight is None else weight
-    apart = pairs[:, 0] != pairs[:, 1]
-    codes, where = np.unique(pairs[apart, 1] * n + pairs[apart, 0], return_inverse=True)
+    distinct = pairs[:, 0] != pairs[:, 1]
+    codes, inverse = np.unique(pairs[distinct, 1] * n + pairs[distinct, 0], return_inverse=True)
     if weight is None:
         return codes // n, codes % n, np.ones(len(codes), np.float32)
-    return codes // n, codes % n, (np.bincount(where, w[apart]) / np.bincount(where)).astype(np.float32)
+    return codes // n, codes % n, (np.bincount(inverse, w[distinct]) / np.bincount(inverse)).astype(np.float32)
 
 
-def _reached(i: Ints, j: Ints, n: int, reach: int) -> tuple[Ints, Ints]:
-    """The pairs within so many hops as codes i n + j, in order, and the hops between them."""
-    starts, many = np.searchsorted(i, np.arange(n + 1)), np.bincount(i, minlength=n)
+def _pairs_within_reach(i: Ints, j: Ints, n: int, reach: int) -> tuple[Ints, Ints]:
+    """All pairs within `reach` hops, as sorted codes i n + j, and their distances."""
+    starts, degree = np.searchsorted(i, np.arange(n + 1)), np.bincount(i, minlength=n)
     codes, hops = np.arange(n) * n + np.arange(n), np.zeros(n, np.int64)
-    last = codes
+    frontier = codes
     for hop in range(1, reach + 1):
-        middle = last % n
-        if len(codes) + many[middle].sum() > MOST:
-            raise BadSetting(f"model.reach: more than {MOST:,} pairs of nodes are within {hop} hops; take fewer")
-        to = j[_ranges(starts[middle], starts[middle + 1])]
-        last = np.setdiff1d(np.repeat(last // n, many[middle]) * n + to, codes)
-        codes, hops = np.concatenate([codes, last]), np.concatenate([hops, np.full(len(last), hop)])
+        middle = frontier % n
+        if len(codes) + degree[middle].sum() > MAX_PAIRS:
+            raise BadSetting(f"model.reach: more than {MAX_PAIRS:,} node pairs are within {hop} hops; use fewer")
+        neighbors = j[_concat_ranges(starts[middle], starts[middle + 1])]
+        frontier = np.setdiff1d(np.repeat(frontier // n, degree[middle]) * n + neighbors, codes)
+        codes, hops = np.concatenate([codes, frontier]), np.concatenate([hops, np.full(len(frontier), hop)])
         order = np.argsort(codes)
         codes, hops = codes[order], hops[order]
     return codes, hops
 
 
-# --- where a node stands ----------------------------------------------------------------------------------------------
+# --- positional encodings of nodes ------------------------------------------------------------------------------------
 
 
-def placed(graph: Graph, kind: Places, many: int) -> Graph:
-    """The graph with so many numbers for each node that say where it stands among the others."""
+def add_positional_encoding(graph: Graph, kind: NodeEncoding, k: int) -> Graph:
+    """The graph with a positional encoding of k numbers per node."""
     if kind == "none":
         return graph
     direct = graph.hops == 1
-    pairs, starts = np.stack([graph.i[direct], graph.j[direct]]), np.searchsorted(graph.of, np.arange(graph.graphs + 1))
-    if graph.n <= SMALL:
-        return replace(graph, places=_places(pairs, starts, kind, many))
-    name = hashlib.sha256(b"%s %d 1 " % (kind.encode(), many) + starts.tobytes() + pairs.tobytes()).hexdigest()
-    file = cache_folder("places") / f"{name}.npy"
-    try:  # what takes minutes is kept for the next who asks
-        places = np.load(file, allow_pickle=False)
+    pairs = np.stack([graph.i[direct], graph.j[direct]])
+    starts = np.searchsorted(graph.graph_ids, np.arange(graph.n_graphs + 1))
+    if graph.n <= MAX_DENSE_NODES:
+        return replace(graph, positional_encoding=_encode_nodes(pairs, starts, kind, k))
+    name = hashlib.sha256(b"%s %d 1 " % (kind.encode(), k) + starts.tobytes() + pairs.tobytes()).hexdigest()
+    file = cache_folder("node-encodings") / f"{name}.npy"
+    try:  # computing it may take minutes
+        encoding = np.load(file, allow_pickle=False)
     except (OSError, ValueError, EOFError):
-        places = _places(pairs, starts, kind, many)
-        with suppress(OSError), tempfile.TemporaryDirectory(prefix=".tmp-", dir=file.parent) as beside:
-            np.save(Path(beside, "places.npy"), places)
-            os.replace(Path(beside, "places.npy"), file)
-    return replace(graph, places=places)
+        encoding = _encode_nodes(pairs, starts, kind, k)
+        with suppress(OSError), atomic_file(file) as temporary:
+            np.save(temporary, encoding)
+    return replace(graph, positional_encoding=encoding)
 
 
-def _places(pairs: Ints, starts: Ints, kind: Places, many: int) -> Floats:  # N k
+def _encode_nodes(pairs: Ints, starts: Ints, kind: NodeEncoding, k: int) -> Floats:  # N k
     i, j = torch.from_numpy(pairs)
-    cuts, made = np.searchsorted(pairs[0], starts), []
+    bounds, encode = np.searchsorted(pairs[0], starts), _laplacian if kind == "laplacian" else _random_walk
+    encodings = []
     for g in range(len(starts) - 1):
-        n, part = int(starts[g + 1] - starts[g]), slice(int(cuts[g]), int(cuts[g + 1]))
-        made.append((_laplacian if kind == "laplacian" else _walk)(i[part] - starts[g], j[part] - starts[g], n, many))
-    found: Floats = torch.cat(made).float().numpy()
-    return found
+        n, part = int(starts[g + 1] - starts[g]), slice(int(bounds[g]), int(bounds[g + 1]))
+        encodings.append(encode(i[part] - starts[g], j[part] - starts[g], n, k))
+    encoding: Floats = torch.cat(encodings).float().numpy()
+    return encoding
 
 
-def _walk(i: Tensor, j: Tensor, n: int, many: int) -> Tensor:  # N k
-    """The chance that a walk of 1, 2, ... steps ends where it began (Dwivedi 2021)."""
-    a, hop = 1 / torch.bincount(i, minlength=n).clamp_min(1).double()[i], Sums(i, j, n, n)
-    found = torch.zeros(n, many, dtype=torch.float64)
-    for block in torch.arange(n).split(BLOCK):
+def _random_walk(i: Tensor, j: Tensor, n: int, k: int) -> Tensor:  # N k
+    """Return probabilities of random walks of 1 ... k steps (Dwivedi 2021)."""
+    a, hop = 1 / torch.bincount(i, minlength=n).clamp_min(1).double()[i], PairSum(i, j, n, n)
+    encoding = torch.zeros(n, k, dtype=torch.float64)
+    for block in torch.arange(n).split(COLUMN_BLOCK):
         v = torch.zeros(n, len(block), dtype=torch.float64)
         v[block, torch.arange(len(block))] = 1
-        for step in range(many):
+        for step in range(k):
             v = hop(a, v)
-            found[block, step] = v[block, torch.arange(len(block))]
-    return found
+            encoding[block, step] = v[block, torch.arange(len(block))]
+    return encoding
 
 
-def _laplacian(i: Tensor, j: Tensor, n: int, many: int) -> Tensor:  # N k
-    """Eigenvectors of I - D^-1/2 A D^-1/2, from the second smallest eigenvalue on; of an edge both ways count."""
+def _laplacian(i: Tensor, j: Tensor, n: int, k: int) -> Tensor:  # N k
+    """Eigenvectors of I - D^-1/2 A D^-1/2, from the second smallest eigenvalue on; edges count in both directions."""
     order = torch.argsort(torch.cat([i, j]), stable=True)
     i, j = torch.cat([i, j])[order], torch.cat([j, i])[order]
     root = torch.bincount(i, minlength=n).clamp_min(1).double().rsqrt()
-    a, k, hop = root[i] * root[j], min(many, n - 1), Sums(i, j, n, n)
-    if n <= SMALL:
+    a, m, hop = root[i] * root[j], min(k, n - 1), PairSum(i, j, n, n)
+    if n <= MAX_DENSE_NODES:
         S = hop(a, torch.eye(n, dtype=torch.float64))
-        found = torch.linalg.eigh(-S)[1][:, 1 : k + 1]
-    else:  # the largest of (I + S) / 2, by turning a few vectors again and again
-        chance = torch.Generator().manual_seed(0)
-        Q = torch.randn(n, k + 9, generator=chance, dtype=torch.float64)
-        for _ in range(ROUNDS):
+        vectors = torch.linalg.eigh(-S)[1][:, 1 : m + 1]
+    else:  # subspace iteration with (I + S) / 2
+        rng = torch.Generator().manual_seed(0)
+        Q = torch.randn(n, m + 9, generator=rng, dtype=torch.float64)
+        for _ in range(SUBSPACE_ITERATIONS):
             Q = torch.linalg.qr(Q + hop(a, Q))[0]
-        turn = torch.linalg.eigh(-Q.mT @ hop(a, Q))[1]
-        found = (Q @ turn)[:, 1 : k + 1]
-    return torch.nn.functional.pad(found * n**0.5, (0, many - k))
+        rotation = torch.linalg.eigh(-Q.mT @ hop(a, Q))[1]
+        vectors = (Q @ rotation)[:, 1 : m + 1]
+    return torch.nn.functional.pad(vectors * n**0.5, (0, k - m))

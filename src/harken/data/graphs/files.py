@@ -1,6 +1,6 @@
-"""Graphs from files: a folder with nodes.csv and edges.csv, arrays in .npz, GML or GraphML, or a networkx graph.
+"""Read graphs from a folder with nodes.csv and edges.csv, from GML or GraphML files, or from networkx.
 
-An edge is read from its source to its target, and what stands at the source is heard at the target.
+An edge goes from its source to its target; messages flow in that direction.
 """
 
 import csv
@@ -18,16 +18,18 @@ import numpy.typing as npt
 
 from harken.data.cache import cache_folder
 from harken.data.detect import preview
-from harken.errors import BadInput, did_you_mean, near_name
+from harken.data.tables.read import parse_rows
+from harken.errors import BadInput
+from harken.suggestions import did_you_mean, similar_path
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[Any]
-Table = dict[str, list[str]]  # the cells of each column
-Asked = Mapping[str, Any]  # columns that are named: node, label, graph, ..., features; and whether it is directed
+Columns = dict[str, list[str]]  # column name -> cells
+ColumnNames = Mapping[str, Any]  # settings that name columns: node, label, graph, ..., features; and `directed`
 
-CALLED = {  # what a column may be called where nobody names it
+COLUMN_PATTERNS = {  # names by which a column is recognized if no setting names it
     "node": "id|node|node_?id|name|index",
-    "label": f"{preview.LABEL.pattern}|club|community|group|field|party",
+    "label": f"{preview.LABEL_NAME.pattern}|club|community|group|field|party",
     "graph": "graph|graph_?id|molecule",
     "source": "source|src|from|u|a|node_?1|start",
     "target": "target|dst|to|v|b|node_?2|end",
@@ -36,304 +38,312 @@ CALLED = {  # what a column may be called where nobody names it
 }
 SPLITS = {"train": "train", "valid": "valid", "val": "valid", "dev": "valid", "test": "test"}
 DELIMITERS = ",\t;|"
-LARGEST = float(np.finfo(np.float32).max)  # number: what is not below it is not finite
-FILES = {".gml": "read_gml", ".graphml": "read_graphml"}  # networkx reads them
+MAX_FLOAT32 = float(np.finfo(np.float32).max)
+NETWORKX_READERS = {".gml": "read_gml", ".graphml": "read_graphml"}
 
 
-class Bag(NamedTuple):
-    """Features of which most are 0: node `row` has `val` of feature `col`. Sorted by row; `many` features in all."""
+class SparseFeatures(NamedTuple):
+    """Sparse feature matrix in COO format, sorted by row: node `row` has value `val` in feature `col`."""
 
     row: Ints
     col: Ints
     val: Floats
-    many: int
+    n_features: int
 
 
 @dataclass(frozen=True, eq=False)
-class Raw:
-    """What a file says of a graph, or of many of them at once."""
+class GraphTables:
+    """The contents of a graph file. It may hold several graphs."""
 
-    place: str
-    names: list[str]  # of the nodes
-    pairs: Ints  # E 2: from which node to which
-    weight: Floats | None = None
-    x: Floats | Bag | None = None
-    columns: list[str] = field(default_factory=list)  # the features' names, where they have some
-    said: list[str] | None = None  # of each node, or of each graph; "" where nothing is said
-    splits: dict[str, dict[str, Ints]] = field(default_factory=dict)  # of node, edge or graph: those of each split
-    of: Ints | None = None  # which graph a node is of
-    graphs: list[str] = field(default_factory=list)  # names of the graphs
-    notices: list[str] = field(default_factory=list)  # what a reader should know of how it was read
+    location: str  # for messages
+    node_names: list[str]
+    edges: Ints  # E 2: source, target
+    weight: Floats | None = None  # E
+    x: Floats | SparseFeatures | None = None  # N F
+    feature_names: list[str] = field(default_factory=list)
+    labels: list[str] | None = None  # per node or per graph; "" if unlabelled
+    splits: dict[str, dict[str, Ints]] = field(default_factory=dict)  # node, edge or graph -> split -> indices
+    graph_ids: Ints | None = None  # N: the graph of each node
+    graph_names: list[str] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)  # messages for the user
 
 
-def read(path: Path, asked: Asked) -> Raw:
-    """The graph of a folder of tables, of a table of edges, or of a file that networkx reads."""
+def read_graph(path: Path, columns: ColumnNames) -> GraphTables:
+    """Read a folder of tables, a table of edges, or a file that networkx reads."""
     if preview.is_folder(path):
-        nodes, edges, graphs = (_csv(path, name) for name in ("nodes", "edges", "graphs"))
-        return from_tables(str(path), nodes, edges, graphs, asked)
-    if path.suffix.lower() in FILES:
-        return from_networkx(_networkx(path), asked, str(path))
-    return from_tables(str(path), None, _cells(path), None, asked)
+        nodes, edges, graphs = (_read_csv(path, name) for name in ("nodes", "edges", "graphs"))
+        return from_tables(str(path), nodes, edges, graphs, columns)
+    if path.suffix.lower() in NETWORKX_READERS:
+        return from_networkx(_read_networkx(path), columns, str(path))
+    return from_tables(str(path), None, _read_columns(path), None, columns)
 
 
-def weights(w: Floats, many: int, place: str) -> Floats:
-    """The weights of so many edges, if that is what they are."""
-    if w.shape != (many,) or w.dtype.kind not in "biuf":
-        raise BadInput(f"{place}: weight is {w.dtype} of shape {w.shape}; {many:,} edges need a number each")
-    if not ((w >= 0) & (w < LARGEST)).all():
-        raise BadInput(f"{place}: a weight is below 0 or not finite; mend it, or call that column or array otherwise")
-    return w.astype(np.float32)
+def check_weights(weight: Floats, n_edges: int, location: str) -> Floats:
+    """Return the edge weights as float32 if they are valid."""
+    if weight.shape != (n_edges,) or weight.dtype.kind not in "biuf":
+        what = f"weight is {weight.dtype} of shape {weight.shape}"
+        raise BadInput(f"{location}: {what}; {n_edges:,} edges need one number each")
+    if not ((weight >= 0) & (weight < MAX_FLOAT32)).all():
+        raise BadInput(f"{location}: a weight is negative or not finite; fix it, or rename this column or array")
+    return weight.astype(np.float32)
 
 
-def ordered(raw: Raw) -> Raw:
-    """The same graphs with their nodes in the order of the graphs."""
-    assert raw.of is not None
-    order = np.argsort(raw.of, kind="stable")
+def sort_by_graph(tables: GraphTables) -> GraphTables:
+    """The same graphs with the nodes of each graph next to each other."""
+    assert tables.graph_ids is not None
+    order = np.argsort(tables.graph_ids, kind="stable")
     new = np.empty_like(order)
     new[order] = np.arange(len(order))
-    x = raw.x
-    if isinstance(x, Bag):
+    x = tables.x
+    if isinstance(x, SparseFeatures):
         row = new[x.row]
-        again = np.argsort(row, kind="stable")
-        x = Bag(row[again], x.col[again], x.val[again], x.many)
+        row_order = np.argsort(row, kind="stable")
+        x = SparseFeatures(row[row_order], x.col[row_order], x.val[row_order], x.n_features)
     elif x is not None:
         x = x[order]
-    names, said, splits = [raw.names[n] for n in order.tolist()], raw.said, dict(raw.splits)
-    if said is not None and len(said) != len(raw.graphs):  # of each node
-        said = [said[n] for n in order.tolist()]
+    labels, splits = tables.labels, dict(tables.splits)
+    if labels is not None and len(labels) != len(tables.graph_names):  # one per node
+        labels = [labels[n] for n in order.tolist()]
     if "node" in splits:
-        splits["node"] = {name: np.sort(new[some]) for name, some in splits["node"].items()}
-    return replace(raw, names=names, pairs=new[raw.pairs], x=x, of=raw.of[order], said=said, splits=splits)
+        splits["node"] = {name: np.sort(new[nodes]) for name, nodes in splits["node"].items()}
+    names, graph_ids = [tables.node_names[n] for n in order.tolist()], tables.graph_ids[order]
+    edges = new[tables.edges]
+    return replace(tables, node_names=names, edges=edges, x=x, graph_ids=graph_ids, labels=labels, splits=splits)
 
 
-def files(path: Path) -> list[Path]:
-    """The files that are read."""
-    found = [path / f"{name}.csv" for name in ("nodes", "edges", "graphs")] if preview.is_folder(path) else [path]
-    return [file for file in found if file.exists()]
+def graph_paths(path: Path) -> list[Path]:
+    """The files that `read_graph` reads."""
+    names = [path / f"{name}.csv" for name in ("nodes", "edges", "graphs")] if preview.is_folder(path) else [path]
+    return [file for file in names if file.exists()]
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def _csv(folder: Path, name: str) -> Table | None:
+def _read_csv(folder: Path, name: str) -> Columns | None:
     file = folder / f"{name}.csv"
     if not file.exists() and name == "edges":
-        raise BadInput(f"{file}: there is no such file; a graph is a folder with edges.csv and nodes.csv")
-    return _cells(file) if file.exists() else None
+        raise BadInput(f"{file}: no such file; a graph is a folder with edges.csv and nodes.csv")
+    return _read_columns(file) if file.exists() else None
 
 
-def _cells(file: Path) -> Table:
+def _read_columns(file: Path) -> Columns:
     """The columns of a file with a header."""
     try:
         text = file.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{file}: cannot be read as UTF-8 ({error}); convert it: iconv -f latin1 -t utf-8") from None
-    head = text.partition("\n")[0]
-    rows = list(csv.reader(StringIO(text, newline=""), delimiter=max(DELIMITERS, key=head.count)))
+    header = text.partition("\n")[0]
+    delimiter = max(DELIMITERS, key=header.count)
+    rows = [cells for _, cells in parse_rows(StringIO(text, newline=""), delimiter)]
     names = [cell.strip() for cell in rows[0]] if rows else []
     for line, row in enumerate(rows[1:], 2):
         if len(row) not in (0, len(names)):
-            raise BadInput(f"{file}:{line}: {len(row)} cells where the first line names {len(names)}; mend the line")
+            raise BadInput(f"{file}:{line}: {len(row)} cells, but the header has {len(names)}; fix this line")
     if len(set(names)) < len(names) or not any(map(len, rows[1:])):
-        raise BadInput(f"{file}: a first line with different names of columns, and lines below it, are needed")
+        raise BadInput(f"{file}: a header with distinct column names and at least one row are needed")
     full = [row for row in rows[1:] if row]
     return {name: [row[n].strip() for row in full] for n, name in enumerate(names)}
 
 
-def _column(table: Table, role: str, asked: Asked, place: str) -> str | None:
-    """The name of the column that has this role: the one that is named, else one that is called so."""
-    if (name := asked.get(role)) is not None:
+def _find_column(table: Columns, role: str, columns: ColumnNames, location: str) -> str | None:
+    """The column with this role: the one a setting names, otherwise the first with a matching name."""
+    if (name := columns.get(role)) is not None:
         if str(name) not in table:
-            known = f"there are {', '.join(table)}.{did_you_mean(str(name), table)}"
-            raise BadInput(f"{place}: data.{role} = {name!r} is no column of it; {known}")
+            known = f"columns: {', '.join(table)}.{did_you_mean(str(name), table)}"
+            raise BadInput(f"{location}: data.{role}={name!r} is not a column; {known}")
         return str(name)
-    form = re.compile(CALLED[role], re.I)
-    return next((name for name in table if form.fullmatch(name)), None)
+    pattern = re.compile(COLUMN_PATTERNS[role], re.I)
+    return next((name for name in table if pattern.fullmatch(name)), None)
 
 
-def from_tables(place: str, nodes: Table | None, edges: Table | None, graphs: Table | None, asked: Asked) -> Raw:
-    """The graph of a table of edges and, where there are any, of nodes and of graphs."""
+def from_tables(
+    location: str, nodes: Columns | None, edges: Columns | None, graphs: Columns | None, columns: ColumnNames
+) -> GraphTables:
+    """Build graphs from a table of edges and optional tables of nodes and graphs."""
     assert edges is not None
-    ends = [_column(edges, role, asked, f"{place}, edges") for role in ("source", "target")]
+    ends = [_find_column(edges, role, columns, f"{location}, edges") for role in ("source", "target")]
     a, b = ends if None not in ends and ends[0] != ends[1] else list(edges)[:2] if len(edges) > 1 else (None, None)
     if a is None or b is None:
         raise BadInput(
-            f"{place}: edges need two columns, source and target; name them: data.source=... data.target=..."
+            f"{location}: edges need two columns, source and target; name them: data.source=... data.target=..."
         )
-    weight = _column(edges, "weight", asked, f"{place}, edges")
+    weight = _find_column(edges, "weight", columns, f"{location}, edges")
     table = nodes if nodes is not None else {"node": list(dict.fromkeys(edges[a] + edges[b]))}
-    own = _column(table, "node", asked, f"{place}, nodes") or next(iter(table))
-    roles = {role: _column(table, role, asked, f"{place}, nodes") for role in ("graph", "split")}
-    label = None if graphs is not None else _label(table, {own, *roles.values()}, asked, place)
-    numbers = {name: n for n, name in enumerate(table[own])}
-    if len(numbers) < len(table[own]):
-        twice = next(name for name in numbers if table[own].count(name) > 1)
-        raise BadInput(f"{place}: node {twice!r} stands there twice; each node has a line of its own")
+    node = _find_column(table, "node", columns, f"{location}, nodes") or next(iter(table))
+    roles = {role: _find_column(table, role, columns, f"{location}, nodes") for role in ("graph", "split")}
+    label = None if graphs is not None else _find_label(table, {node, *roles.values()}, columns, location)
+    index = {name: n for n, name in enumerate(table[node])}
+    if len(index) < len(table[node]):
+        duplicate = next(name for name in index if table[node].count(name) > 1)
+        raise BadInput(f"{location}: node {duplicate!r} has two rows; every node needs exactly one")
     if weight and "" in edges[weight]:
-        lost = edges[weight].index("")
-        what = f"the edge of {edges[a][lost]!r} and {edges[b][lost]!r} has no {weight}"
-        raise BadInput(f"{place}: {what} ({edges[weight].count(''):,} such edges); give it one, or take it out")
-    x, columns, notices = _features(table, {own, label, *roles.values()}, asked, place)
-    splits = {"edge": _split(edges, _column(edges, "split", asked, f"{place}, edges"))}
-    splits["node"] = _split(table, roles["split"])
-    said = table[label] if label else None
-    of, ids = None, list[str]()
+        row = edges[weight].index("")
+        what = f"the edge {edges[a][row]!r} - {edges[b][row]!r} has no {weight}"
+        raise BadInput(f"{location}: {what} ({edges[weight].count(''):,} such edges); fill it in or delete the row")
+    x, feature_names, notices = _read_features(table, {node, label, *roles.values()}, columns, location)
+    splits = {"edge": _read_split(edges, _find_column(edges, "split", columns, f"{location}, edges"))}
+    splits["node"] = _read_split(table, roles["split"])
+    labels = table[label] if label else None
+    graph_ids, graph_names = None, list[str]()
     if roles["graph"]:
-        ids = list(dict.fromkeys(table[roles["graph"]]))
-        of = _ids(ids, table[roles["graph"]], f"{place}, nodes")
+        graph_names = list(dict.fromkeys(table[roles["graph"]]))
+        graph_ids = _to_ids(graph_names, table[roles["graph"]], f"{location}, nodes")
     if graphs is not None:
-        said, splits["graph"] = _of_graphs(graphs, ids, asked, place)
-    elif of is not None and said is not None and alike(said, of):  # the label of a graph stands at each of its nodes
-        said, splits["graph"] = of_nodes(said, splits["node"], of)
-    return Raw(
-        place, list(numbers),
-        np.stack([_ids(numbers, edges[end], f"{place}, edges") for end in (a, b)], 1),
-        weights(_numbers(edges[weight], place, weight), len(edges[a]), f"{place}, edges") if weight else None,
-        x, columns, said, {k: v for k, v in splits.items() if v}, of, ids, notices,
+        labels, splits["graph"] = _read_graph_labels(graphs, graph_names, columns, location)
+    elif graph_ids is not None and labels is not None and labels_agree_within_graphs(labels, graph_ids):
+        labels, splits["graph"] = node_to_graph_labels(labels, splits["node"], graph_ids)
+    return GraphTables(
+        location, list(index),
+        np.stack([_to_ids(index, edges[end], f"{location}, edges") for end in (a, b)], 1),
+        check_weights(_to_floats(edges[weight], location, weight), len(edges[a]), f"{location}, edges")
+        if weight else None,
+        x, feature_names, labels, {k: v for k, v in splits.items() if v}, graph_ids, graph_names, notices,
     )  # fmt: skip
 
 
-def _label(table: Table, taken: set[str | None], asked: Asked, place: str) -> str | None:
-    if (named := _column(table, "label", asked, f"{place}, nodes")) is not None:
-        return named
-    for name, cells in table.items():  # words that come again and again
-        kinds = {cell for cell in cells if cell}
-        if name not in taken and 2 <= len(kinds) <= min(100, len(cells) / 5) and _amounts(cells) is None:
+def _find_label(table: Columns, used: set[str | None], columns: ColumnNames, location: str) -> str | None:
+    if (label := _find_column(table, "label", columns, f"{location}, nodes")) is not None:
+        return label
+    for name, cells in table.items():  # the first column of text with few distinct values
+        values = {cell for cell in cells if cell}
+        if name not in used and 2 <= len(values) <= min(100, len(cells) / 5) and _parse_floats(cells) is None:
             return name
     return None
 
 
-def _features(
-    table: Table, taken: set[str | None], asked: Asked, place: str
+def _read_features(
+    table: Columns, used: set[str | None], columns: ColumnNames, location: str
 ) -> tuple[Floats | None, list[str], list[str]]:
-    """The columns of numbers that are not something else, their names, and what is to be told of the others."""
-    wanted = asked.get("features")  # none of them: nodes are known by their names alone
+    """The features (N F), the names of their columns, and notices about the other columns."""
+    wanted = columns.get("features")  # an empty list: no features
     for name in wanted or ():
-        _column(table, "features", {"features": name}, f"{place}, nodes")
-    found = {
-        name: _amounts(table[name]) for name in ([n for n in table if n not in taken] if wanted is None else wanted)
+        _find_column(table, "features", {"features": name}, f"{location}, nodes")
+    parsed = {
+        name: _parse_floats(table[name]) for name in ([n for n in table if n not in used] if wanted is None else wanted)
     }
-    if wanted and (odd := next((name for name, x in found.items() if x is None), None)):
-        raise BadInput(f"{place}: data.features names {odd!r}, which holds more than numbers; name other columns")
-    kept = {name: x for name, x in found.items() if x is not None}
-    notices, unread = list[str](), [name for name in found if name not in kept]
-    if unread:
-        notices.append(f"{place}: columns left out, as they hold no numbers: {', '.join(unread)}")
-    if empty := {name: many for name in kept if (many := table[name].count(""))}:
-        some = ", ".join(f"{many:,} of {name}" for name, many in empty.items())
-        notices.append(f"{place}: empty cells are read as 0: {some}")
-    return (np.stack([*kept.values()], 1) if kept else None), list(kept), notices
+    if wanted and (text_column := next((name for name, x in parsed.items() if x is None), None)):
+        raise BadInput(f"{location}: data.features={text_column!r} is not numeric; name numeric columns only")
+    numeric = {name: x for name, x in parsed.items() if x is not None}
+    notices, ignored = list[str](), [name for name in parsed if name not in numeric]
+    if ignored:
+        notices.append(f"{location}: ignored non-numeric columns: {', '.join(ignored)}")
+    if empty := {name: n_empty for name in numeric if (n_empty := table[name].count(""))}:
+        counts = ", ".join(f"{name} {n_empty:,}" for name, n_empty in empty.items())
+        notices.append(f"{location}: empty cells are read as 0: {counts}")
+    return (np.stack([*numeric.values()], 1) if numeric else None), list(numeric), notices
 
 
-def _amounts(cells: Iterable[str]) -> Floats | None:
+def _parse_floats(cells: Iterable[str]) -> Floats | None:
     try:
-        found = np.array([float(cell or 0) for cell in cells])
+        values = np.array([float(cell or 0) for cell in cells])
     except (ValueError, OverflowError):
         return None
-    return found if (abs(found) < LARGEST).all() else None
+    return values if (abs(values) < MAX_FLOAT32).all() else None
 
 
-def _numbers(cells: list[str], place: str, name: str) -> Floats:
-    if (found := _amounts(cells)) is None:
-        raise BadInput(f"{place}: column {name!r} holds something that is no number; mend it, or rename the column")
-    return found
+def _to_floats(cells: list[str], location: str, name: str) -> Floats:
+    if (values := _parse_floats(cells)) is None:
+        raise BadInput(f"{location}: column {name!r} is not numeric; fix it, or rename the column")
+    return values
 
 
-def _ids(numbers: Mapping[str, int] | list[str], cells: list[str], place: str) -> Ints:
-    known = numbers if isinstance(numbers, Mapping) else {name: n for n, name in enumerate(numbers)}
+def _to_ids(names: Mapping[str, int] | list[str], cells: list[str], location: str) -> Ints:
+    index = names if isinstance(names, Mapping) else {name: n for n, name in enumerate(names)}
     try:
-        return np.array([known[cell] for cell in cells], np.int64)
+        return np.array([index[cell] for cell in cells], np.int64)
     except KeyError as error:
-        lost = str(error.args[0])
-        raise BadInput(f"{place}: {lost!r} is no node of nodes.csv; add it there, or take its edges out") from None
+        name = str(error.args[0])
+        raise BadInput(f"{location}: {name!r} is not a node in nodes.csv; add it there, or delete its edges") from None
 
 
-def _split(table: Table, column: str | None) -> dict[str, Ints]:
-    """The numbers of the rows of each split, where a column says so."""
+def _read_split(table: Columns, column: str | None) -> dict[str, Ints]:
+    """The row indices of each split, if a column assigns them."""
     if column is None:
         return {}
-    cells = [SPLITS.get(cell.lower(), "") for cell in table[column]]
-    return {split: found for split in ("train", "valid", "test") if len(found := _where(cells, split))}
+    cells = np.array([SPLITS.get(cell.lower(), "") for cell in table[column]])
+    return {split: rows for split in ("train", "valid", "test") if len(rows := np.flatnonzero(cells == split))}
 
 
-def _where(cells: list[str], wanted: str) -> Ints:
-    return np.array([n for n, cell in enumerate(cells) if cell == wanted], np.int64)
-
-
-def _of_graphs(graphs: Table, ids: list[str], asked: Asked, place: str) -> tuple[list[str] | None, dict[str, Ints]]:
-    """What graphs.csv says, in the order in which the graphs are met in nodes.csv."""
-    own = _column(graphs, "graph", asked, f"{place}, graphs") or next(iter(graphs))
-    label, split = (_column(graphs, role, asked, f"{place}, graphs") for role in ("label", "split"))
-    row = {name: n for n, name in enumerate(graphs[own])}
-    if lost := next((name for name in ids if name not in row), None):
-        raise BadInput(f"{place}: graph {lost!r} of nodes.csv is not in graphs.csv; add it there")
-    order = [row[name] for name in ids]
+def _read_graph_labels(
+    graphs: Columns, graph_names: list[str], columns: ColumnNames, location: str
+) -> tuple[list[str] | None, dict[str, Ints]]:
+    """The labels and splits of graphs.csv, in the order in which the graphs occur in nodes.csv."""
+    graph = _find_column(graphs, "graph", columns, f"{location}, graphs") or next(iter(graphs))
+    label, split = (_find_column(graphs, role, columns, f"{location}, graphs") for role in ("label", "split"))
+    row = {name: n for n, name in enumerate(graphs[graph])}
+    if missing := next((name for name in graph_names if name not in row), None):
+        raise BadInput(f"{location}: graph {missing!r} of nodes.csv is not in graphs.csv; add it there")
+    order = [row[name] for name in graph_names]
     table = {name: [cells[n] for n in order] for name, cells in graphs.items()}
-    return table[label] if label else None, _split(table, split)
+    return table[label] if label else None, _read_split(table, split)
 
 
-def alike(said: list[str], of: Ints) -> bool:
-    """Whether all nodes of a graph have one label, in every one of several graphs."""
-    graphs = len(np.unique(of))
-    return graphs > 1 and len({*zip(of.tolist(), said, strict=True)}) == graphs
+def labels_agree_within_graphs(labels: list[str], graph_ids: Ints) -> bool:
+    """Whether there are several graphs and all nodes of each have the same label: then it is the graph's label."""
+    n_graphs = len(np.unique(graph_ids))
+    return n_graphs > 1 and len({*zip(graph_ids.tolist(), labels, strict=True)}) == n_graphs
 
 
-def of_nodes(said: list[str], split: dict[str, Ints], of: Ints) -> tuple[list[str], dict[str, Ints]]:
-    """What is said of a graph where it is said at its nodes: what stands at the first."""
-    first = np.unique(of, return_index=True)[1]
-    return [said[n] for n in first], {name: np.flatnonzero(np.isin(first, some)) for name, some in split.items()}
+def node_to_graph_labels(
+    labels: list[str], splits: dict[str, Ints], graph_ids: Ints
+) -> tuple[list[str], dict[str, Ints]]:
+    """The label and split of each graph, taken from its first node."""
+    first = np.unique(graph_ids, return_index=True)[1]
+    return [labels[n] for n in first], {name: np.flatnonzero(np.isin(first, nodes)) for name, nodes in splits.items()}
 
 
 # --- networkx ---------------------------------------------------------------------------------------------------------
 
 
-def _networkx(path: Path) -> Any:
+def _read_networkx(path: Path) -> Any:
     try:
         import networkx
-    except ImportError:  # it comes with torch
-        raise BadInput(f"{path}: networkx reads such files; install it with: pip install networkx") from None
+    except ImportError:
+        raise BadInput(f"{path}: reading this file needs networkx; install it: pip install networkx") from None
     if not path.exists():
-        raise BadInput(f"{path}: there is no such file; check the name{near_name(path)}")
+        raise BadInput(f"{path}: no such file; check the name{similar_path(path)}")
     try:
-        return getattr(networkx, FILES[path.suffix.lower()])(path)
-    except Exception as error:  # its readers fail in many ways
-        told = " ".join(str(error).split())[:100]
-        raise BadInput(f"{path}: networkx cannot read it ({told}); write it again") from None
+        return getattr(networkx, NETWORKX_READERS[path.suffix.lower()])(path)
+    except Exception as error:  # its readers raise many types
+        message = " ".join(str(error).split())[:100]
+        raise BadInput(f"{path}: networkx cannot read it ({message}); export the graph again") from None
 
 
-def from_networkx(G: Any, asked: Asked, place: str = "the graph") -> Raw:
-    """A networkx graph, its attributes as columns."""
-    raw = from_tables(place, *_tables(G), None, asked)
-    if G.is_directed() and not asked.get("directed"):
-        way = "data.directed=true hears them at their target alone"
-        raw.notices.append(f"{place}: its edges have a direction, and are heard at both ends; {way}")
-    return raw
+def from_networkx(G: Any, columns: ColumnNames, location: str = "the graph") -> GraphTables:
+    """Convert a networkx graph; its attributes become columns."""
+    tables = from_tables(location, *_networkx_columns(G), None, columns)
+    if G.is_directed() and not columns.get("directed"):
+        tables.notices.append(
+            f"{location}: its edges are directed but read as undirected; data.directed=true keeps the direction"
+        )
+    return tables
 
 
-def _tables(G: Any) -> tuple[Table, Table]:
+def _networkx_columns(G: Any) -> tuple[Columns, Columns]:
     nodes, edges = list(G.nodes(data=True)), list(G.edges(data=True))
     ends = {"source": [str(a) for a, _, _ in edges], "target": [str(b) for _, b, _ in edges]}
     return (
-        {"node": [str(node) for node, _ in nodes]} | _attributes([about for _, about in nodes], {"node"}),
-        ends | _attributes([about for _, _, about in edges], {*ends}),
+        {"node": [str(node) for node, _ in nodes]} | _attribute_columns([attrs for _, attrs in nodes], {"node"}),
+        ends | _attribute_columns([attrs for _, _, attrs in edges], {*ends}),
     )
 
 
-def _attributes(rows: list[dict[Any, Any]], taken: set[str]) -> Table:
+def _attribute_columns(rows: list[dict[Any, Any]], used: set[str]) -> Columns:
     names = dict.fromkeys(key for row in rows for key in row)
-    return {str(name): [str(row.get(name, "")) for row in rows] for name in names if str(name) not in taken}
+    return {str(name): [str(row.get(name, "")) for row in rows] for name in names if str(name) not in used}
 
 
-def kept(G: Any) -> Path:
-    """A networkx graph as a folder in the cache: a run must be repeatable, and what is in memory is not."""
+def save_networkx(G: Any) -> Path:
+    """Save a networkx graph to a cache folder, so that the run can be repeated."""
     if not all(hasattr(G, name) for name in ("nodes", "edges", "is_directed")):
         raise BadInput(f"{type(G).__name__}: a path, a recipe or a networkx graph is accepted")
-    tables = dict(zip(("nodes", "edges"), _tables(G), strict=True))
+    tables = dict(zip(("nodes", "edges"), _networkx_columns(G), strict=True))
     digest = hashlib.sha256(json.dumps(tables).encode()).hexdigest()[:16]
     folder = cache_folder("graphs", digest, "graph")
     for name, table in tables.items():
         with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
-            rows = csv.writer(file)
-            rows.writerow(table)
-            rows.writerows(zip(*table.values(), strict=True))
+            writer = csv.writer(file)
+            writer.writerow(table)
+            writer.writerows(zip(*table.values(), strict=True))
     return folder

@@ -1,7 +1,7 @@
-"""Graphs: what a node is, whether two nodes have an edge, or what a whole graph is.
+"""Graph data: node labels, edge prediction or graph labels.
 
-Splits that the file says are kept. A held-out share is drawn label by label and by a hash of the name, so that adding
-nodes moves little; an edge is held out by a hash of both its ends, in whichever order they are written.
+Splits given in the file are used. Other splits are drawn per label by a hash of the name, so added nodes move few
+others; edges are drawn by a hash of their two ends, regardless of direction.
 """
 
 import json
@@ -13,321 +13,324 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, field_validator
 
-from harken.data.pairs.source import key
-from harken.data.split import LABELS, Labels, Positive, SplitData, kept
-from harken.data.targets import amount, answer_of, order, unknown
-from harken.data.text.source import fingerprint
+from harken.data.split import (
+    LABELS_FILE,
+    LabelList,
+    PositiveFloat,
+    SplitData,
+    draw_stratified,
+    files_sha256,
+    load_labels_file,
+    split_hash,
+)
+from harken.data.targets import infer_target_type, label_sort_key, parse_number, unknown_label_error
 from harken.errors import BadInput, BadSetting
 from harken.events import Listener, silent
-from harken.settings import Outputs, Part
+from harken.settings import LabelOutputs, Settings
 
-from . import files as graph_files
 from .arrays import from_arrays
-from .files import Bag, Floats, Ints, Raw
+from .files import Floats, GraphTables, Ints, SparseFeatures, graph_paths, read_graph, sort_by_graph
 
-Ask = Literal["node", "edge", "graph"]
-SPARSE = 0.25  # features of which fewer are not 0 are kept as those alone
-DEGREES = 32  # features of a node of which nothing is known but its edges
-NAMED = ("node", "label", "graph", "source", "target", "weight", "split", "features", "directed")
+TargetLevel = Literal["node", "edge", "graph"]
+FeatureSource = Literal["file", "identity", "degree"]
+SPARSE_DENSITY = 0.25  # features with a smaller fraction of non-zeros are stored sparse
+N_DEGREES = 32  # one-hot degree features of graphs without features
+COLUMN_SETTINGS = ("node", "label", "graph", "source", "target", "weight", "split", "features", "directed")
 
 
 @dataclass(frozen=True, eq=False)
-class GraphWords:
-    """What the numbers of a run mean: what is asked, its labels, and how features are read."""
+class GraphProcessor:
+    """Maps graph files to features and targets: the labels, and the scaling of features."""
 
-    target_level: Ask
-    labels: Labels
+    target_level: TargetLevel
+    labels: LabelList
     features: Annotated[int, Field(ge=1, lt=2**31)]
     target_type: Literal["label", "number"] = "label"
-    mean: float = 0.0
-    spread: Positive = 1.0
-    made: Literal["given", "identity", "degree"] = "given"  # where the features come from
+    mean: float = 0.0  # of the regression target
+    std: PositiveFloat = 1.0
+    feature_source: FeatureSource = "file"
     feature_scaling: Literal["rows", "columns", "none"] = "none"
-    centre: list[float] | None = None  # of each column
-    width: list[float] | None = None
+    feature_mean: list[float] | None = None  # per column
+    feature_std: list[float] | None = None
 
     @property
-    def vocab(self) -> Outputs:
-        """Features, and how many numbers are said of a node; of an edge none: it is told by the vectors of its ends."""
-        return Outputs(self.features, 0 if self.target_level == "edge" else len(self.labels))
+    def vocab(self) -> LabelOutputs:
+        """Input features and outputs; edge prediction has no outputs, it compares node vectors."""
+        return LabelOutputs(self.features, 0 if self.target_level == "edge" else len(self.labels))
 
     def files(self) -> dict[str, bytes]:
-        return {LABELS: json.dumps(asdict(self), ensure_ascii=False).encode()}
+        return {LABELS_FILE: json.dumps(asdict(self), ensure_ascii=False).encode()}
 
     @classmethod
-    def load(cls, folder: Path) -> "GraphWords":
-        return kept(cls, folder, "what is said of a graph")
+    def load(cls, folder: Path) -> "GraphProcessor":
+        return load_labels_file(cls, folder, "the graph processor")
 
-    def read(self, raw: Raw) -> Floats | Bag:
-        """The features of a graph, as they were learned from."""
-        x = _made(raw, self.made)
-        many = x.many if isinstance(x, Bag) else x.shape[1]
-        if many != self.features:
-            what = "nodes, which are known by their names alone," if self.made == "identity" else "features"
-            raise BadInput(f"{raw.place}: {many:,} {what} where {self.features:,} were learned; take such a graph")
-        if isinstance(x, Bag):
+    def read(self, tables: GraphTables) -> Floats | SparseFeatures:
+        """The scaled features of a graph."""
+        x = _build_features(tables, self.feature_source)
+        n_features = x.n_features if isinstance(x, SparseFeatures) else x.shape[1]
+        if n_features != self.features:
+            what = "nodes, identified by name" if self.feature_source == "identity" else "features"
+            raise BadInput(f"{tables.location}: {n_features:,} {what}; this run was trained on {self.features:,}")
+        if isinstance(x, SparseFeatures):
             if self.feature_scaling == "rows":
-                x = x._replace(val=x.val / np.maximum(np.bincount(x.row, x.val, len(raw.names)), 1e-9)[x.row])
+                x = x._replace(val=x.val / np.maximum(np.bincount(x.row, x.val, len(tables.node_names)), 1e-9)[x.row])
             return x._replace(val=x.val.astype(np.float32))
         if self.feature_scaling == "rows":
             x = x / np.maximum(x.sum(1, keepdims=True), 1e-9)
-        elif self.feature_scaling == "columns":  # before they are float32: a time in seconds has more digits
-            x = (x - np.array(self.centre)) / np.array(self.width)
+        elif self.feature_scaling == "columns":  # in float64: timestamps have more digits than float32
+            x = (x - np.array(self.feature_mean)) / np.array(self.feature_std)
         return x.astype(np.float32)
 
-    def targets(self, raw: Raw) -> Any:
-        """What is said of each node or graph: a number of a label (-100: nothing), or an amount (NaN)."""
-        said = raw.said or []
+    def targets(self, tables: GraphTables) -> Any:
+        """Per node or graph: the label id (-100: unlabelled), or the standardized number (NaN: missing)."""
+        labels = tables.labels or []
         if self.target_type == "number":
-            return np.array([(float(s) - self.mean) / self.spread if s else math.nan for s in said], np.float32)[
-                :, None
-            ]
-        number = {label: n for n, label in enumerate(self.labels)} | {"": -100}
-        if lost := next((s for s in said if s not in number), None):
-            raise unknown(lost, self.labels, raw.place)
-        return np.array([number[s] for s in said], np.int64)
+            values = [(float(label) - self.mean) / self.std if label else math.nan for label in labels]
+            return np.array(values, np.float32)[:, None]
+        label_ids = {label: n for n, label in enumerate(self.labels)} | {"": -100}
+        if unknown := next((label for label in labels if label not in label_ids), None):
+            raise unknown_label_error(unknown, self.labels, tables.location)
+        return np.array([label_ids[label] for label in labels], np.int64)
 
 
-def _made(raw: Raw, how: str) -> Floats | Bag:
-    """The features that a file gives, or those made of the names or the edges of nodes."""
-    n, every = len(raw.names), np.arange(len(raw.names))
-    if how == "identity":
-        return Bag(every, every, np.ones(n, np.float32), n)
-    if how == "degree":
-        degree = np.bincount(raw.pairs.ravel(), minlength=n)
-        return Bag(every, np.minimum(degree, DEGREES - 1), np.ones(n, np.float32), DEGREES)
-    if raw.x is None:
-        raise BadInput(f"{raw.place}: its nodes have no features, and this run was trained on some; take such a graph")
-    if isinstance(raw.x, Bag) or (raw.x != 0).mean() >= SPARSE:
-        return raw.x
-    row, col = np.nonzero(raw.x)
-    return Bag(row, col, raw.x[row, col], raw.x.shape[1])
+def _build_features(tables: GraphTables, source: FeatureSource) -> Floats | SparseFeatures:
+    """The features of the file, or one-hot node identities or degrees."""
+    n, nodes = len(tables.node_names), np.arange(len(tables.node_names))
+    if source == "identity":
+        return SparseFeatures(nodes, nodes, np.ones(n, np.float32), n)
+    if source == "degree":
+        degree = np.bincount(tables.edges.ravel(), minlength=n)
+        return SparseFeatures(nodes, np.minimum(degree, N_DEGREES - 1), np.ones(n, np.float32), N_DEGREES)
+    if tables.x is None:
+        raise BadInput(f"{tables.location}: has no node features, but this run was trained on some; add them")
+    if isinstance(tables.x, SparseFeatures) or (tables.x != 0).mean() >= SPARSE_DENSITY:
+        return tables.x
+    row, col = np.nonzero(tables.x)
+    return SparseFeatures(row, col, tables.x[row, col], tables.x.shape[1])
 
 
-class GraphSource(Part):
-    """The settings of graphs."""
+class GraphSource(Settings):
+    """Settings of graph data."""
 
     model: ClassVar[str] = "gcn"
     task: ClassVar[str] = "nodes"
-    of: ClassVar[str] = " of graphs"
-    kept: ClassVar[str] = LABELS
+    model_group: ClassVar[str] = " of graphs"
 
     kind: Literal["graph"] = "graph"
-    path: str | None = Field(None, description="a folder with edges.csv and nodes.csv, an .npz, .gml or .graphml file")
+    path: str | None = Field(None, description="folder with edges.csv and nodes.csv, or .npz, .gml or .graphml file")
     target_level: Literal["auto", "node", "edge", "graph"] = Field(
-        "auto", description="what is said: of each node, of an edge (is there one?), of each graph; auto: by the labels"
+        "auto", description="what to predict: node labels, edges, or graph labels; auto: inferred from the labels"
     )
-    node: str | None = Field(None, description="the column of nodes.csv with their names; none: found, else the first")
-    label: str | None = Field(None, description="the column of the label, in nodes.csv or graphs.csv; none: found")
+    node: str | None = Field(None, description="node name column in nodes.csv; none: detected, otherwise the first")
+    label: str | None = Field(None, description="label column in nodes.csv or graphs.csv; none: detected")
     features: list[str] | None = Field(
-        None, description='columns of numbers: "age,height"; none: all that are nothing else; []: none, names alone'
+        None, description='numeric columns: "age,height"; none: all unused numeric columns; []: no features'
     )
-    graph: str | None = Field(None, description="the column that says of which graph a node is; none: found")
-    source: str | None = Field(None, description="the column of edges.csv where an edge begins; none: found")
-    target: str | None = Field(None, description="the column where it ends; none: found")
-    weight: str | None = Field(None, description="the column of its weight; none: found")
-    split: str | None = Field(None, description="the column that says train, valid or test; none: found")
-    directed: bool = Field(False, description="an edge is heard at its target alone, not at both ends")
+    graph: str | None = Field(None, description="graph name column in nodes.csv; none: detected")
+    source: str | None = Field(None, description="source node column in edges.csv; none: detected")
+    target: str | None = Field(None, description="target node column in edges.csv; none: detected")
+    weight: str | None = Field(None, description="edge weight column in edges.csv; none: detected")
+    split: str | None = Field(None, description="column with the values train, valid, test; none: detected")
+    directed: bool = Field(False, description="pass messages from source to target only")
     feature_scaling: Literal["auto", "rows", "columns", "none"] = Field(
         "auto",
-        description="rows sum to 1, or columns have mean 0 and spread 1; auto: rows of counts, columns of others",
+        description="rows: sum to 1; columns: mean 0, standard deviation 1; auto: rows for counts, otherwise columns",
     )
     target_type: Literal["auto", "label", "number"] = Field(
-        "auto", description="what is said; auto: a number if all are and some are no whole ones, else a label"
+        "auto", description="classification or regression; auto: number if all targets are numeric and not all integers"
     )
-    valid: float = Field(0.1, ge=0, lt=1, description="the share held out while learning, where the file says none")
-    test: float = Field(0.2, ge=0, lt=1, description="the share kept for the last judgement, where the file says none")
-    examples: int | None = Field(None, ge=1, description="learn from so many nodes (edges, graphs) only")
-    sha256: str | None = Field(None, description="fingerprint of the files; a run refuses to be repeated on others")
+    valid: float = Field(0.1, ge=0, lt=1, description="validation fraction, unless the file has a split")
+    test: float = Field(0.2, ge=0, lt=1, description="test fraction, unless the file has a split")
+    examples: int | None = Field(None, ge=1, description="maximum number of training nodes, edges or graphs")
+    sha256: str | None = Field(None, description="checksum of the files; a mismatch is refused")
 
     @field_validator("features", mode="before")
     @classmethod
-    def _listed(cls, given: Any) -> Any:
-        return [name.strip() for name in given.split(",")] if isinstance(given, str) else given
+    def _split_names(cls, value: Any) -> Any:
+        return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
 
-    def located(self) -> "GraphSource":
+    def with_absolute_paths(self) -> "GraphSource":
         """The same settings with an absolute path."""
         return self.model_copy(update={"path": self.path and str(Path(self.path).absolute())})
 
-    def words(self, folder: Path) -> GraphWords:
-        return GraphWords.load(folder)
+    def load_processor(self, folder: Path) -> GraphProcessor:
+        return GraphProcessor.load(folder)
 
-    def read(self, path: str, listen: Listener = silent) -> Raw:
-        """A graph, its nodes in the order of their graphs."""
-        arrays, asked = Path(path).suffix.lower() == ".npz", {name: getattr(self, name) for name in NAMED}
-        raw = from_arrays(Path(path)) if arrays else graph_files.read(Path(path), asked)
-        raw = replace(raw, x=None) if self.features == [] else raw
-        for text in raw.notices:
+    def read(self, path: str, listen: Listener = silent) -> GraphTables:
+        """Read the files; the nodes of a graph are contiguous."""
+        columns = {name: getattr(self, name) for name in COLUMN_SETTINGS}
+        is_npz = Path(path).suffix.lower() == ".npz"
+        tables = from_arrays(Path(path)) if is_npz else read_graph(Path(path), columns)
+        tables = replace(tables, x=None) if self.features == [] else tables
+        for text in tables.notices:
             listen("notice", text=text)
-        return raw if raw.of is None or (np.diff(raw.of) >= 0).all() else graph_files.ordered(raw)
+        is_sorted = tables.graph_ids is None or (np.diff(tables.graph_ids) >= 0).all()
+        return tables if is_sorted else sort_by_graph(tables)
 
-    def open(self, *, stateful: bool = False, tokenizer: Any = None, listen: Listener = silent) -> "GraphData":
-        """Read the graph, and decide what is learned from."""
+    def load_data(self, *, stateful: bool = False, tokenizer: Any = None, listen: Listener = silent) -> "GraphData":
+        """Read and split the graph."""
         if not self.path:
-            raise BadSetting("data.path is not given; name a graph: data.path=my.npz")
-        raw = self.read(self.path, listen)
-        digest = fingerprint(graph_files.files(Path(self.path)), self.sha256, self.path)
-        ask = self._ask(raw)
-        raw, edges = self._edges(raw, ask)
-        splits = self._splits(raw, ask, _known(raw, ask, edges), self._abouts(raw, ask, edges))
+            raise BadSetting("data.path is not set; name a graph: data.path=my.npz")
+        tables = self.read(self.path, listen)
+        digest = files_sha256(graph_paths(Path(self.path)), self.sha256, self.path)
+        level = self._infer_level(tables)
+        tables, edges = self._unique_edges(tables, level)
+        splits = self._make_splits(tables, level, _labelled(tables, level, edges), _split_keys(tables, level, edges))
         if not len(splits["train"]):
-            raise BadInput(f"{raw.place}: there is no {ask} to learn from; give more of them")
-        words = tokenizer if isinstance(tokenizer, GraphWords) else self._words(raw, ask, splits["train"])
-        asked = edges if ask == "edge" else words.targets(raw)
-        held = {name: some for name in ("valid", "test") if (some := splits[name].tolist())}
+            raise BadInput(f"{tables.location}: has no training {level}s; add more, or reduce data.valid and data.test")
+        is_processor = isinstance(tokenizer, GraphProcessor)
+        processor = tokenizer if is_processor else self._fit_processor(tables, level, splits["train"])
+        targets = edges if level == "edge" else processor.targets(tables)
+        held_out = {name: indices for name in ("valid", "test") if (indices := splits[name].tolist())}
         train = splits["train"][: self.examples].tolist()
-        return GraphData(self, words, train, held, digest, raw=raw, asked=asked)
+        return GraphData(self, processor, train, held_out, digest, tables=tables, targets=targets)
 
-    def other(
-        self, path: str, split: str, *, tokenizer: GraphWords, stateful: bool = False, listen: Listener = silent
+    def load_split(
+        self, path: str, split: str, *, tokenizer: GraphProcessor, stateful: bool = False, listen: Listener = silent
     ) -> "GraphData":
-        """Another graph, of which all is judged that its file says (or its split of that name, where it has one)."""
-        raw, edges = self._edges(self.read(path, listen), tokenizer.target_level)
-        known = _known(raw, tokenizer.target_level, edges)
-        judged = raw.splits.get(tokenizer.target_level, {}).get(split, known).tolist()
-        if not judged:
-            raise BadInput(f"{path}: there is nothing to judge; give a graph with labels")
-        digest = fingerprint(graph_files.files(Path(path)), None, path)
-        asked = edges if tokenizer.target_level == "edge" else tokenizer.targets(raw)
-        return GraphData(self, tokenizer, [], {split: judged}, digest, raw=raw, asked=asked)
+        """Another graph for evaluation: its split of that name, or everything that is labelled."""
+        level = tokenizer.target_level
+        tables, edges = self._unique_edges(self.read(path, listen), level)
+        indices = tables.splits.get(level, {}).get(split, _labelled(tables, level, edges)).tolist()
+        if not indices:
+            raise BadInput(f"{path}: has no labels; evaluation needs a graph with labels")
+        digest = files_sha256(graph_paths(Path(path)), None, path)
+        targets = edges if level == "edge" else tokenizer.targets(tables)
+        return GraphData(self, tokenizer, [], {split: indices}, digest, tables=tables, targets=targets)
 
-    # --- what is asked ------------------------------------------------------------------------------------------------
+    # --- targets and splits -------------------------------------------------------------------------------------------
 
-    def _ask(self, raw: Raw) -> Ask:
-        of_graphs = raw.of is not None and raw.said is not None and len(raw.said) == len(raw.graphs)
+    def _infer_level(self, tables: GraphTables) -> TargetLevel:
+        labels = tables.labels
+        per_graph = tables.graph_ids is not None and labels is not None and len(labels) == len(tables.graph_names)
         if self.target_level == "auto":
-            return "graph" if of_graphs else "edge" if raw.said is None else "node"
-        if self.target_level != "edge" and (raw.said is None or of_graphs != (self.target_level == "graph")):
-            way = "name its column: data.label=... (and data.graph=... for graphs), or set data.target_level=edge"
-            raise BadInput(
-                f"{raw.place}: data.target_level={self.target_level}, and nothing is said of its {self.target_level}s; {way}"
-            )
+            return "graph" if per_graph else "edge" if labels is None else "node"
+        if self.target_level != "edge" and (labels is None or per_graph != (self.target_level == "graph")):
+            what = f"data.target_level={self.target_level}, but it has no {self.target_level} labels"
+            fix = "name the column: data.label=... (and data.graph=... for graphs), or set data.target_level=edge"
+            raise BadInput(f"{tables.location}: {what}; {fix}")
         return self.target_level
 
-    def _edges(self, raw: Raw, ask: Ask) -> tuple[Raw, Ints]:
-        """The edges; where they are asked for each once, and the graph with its splits by their numbers."""
-        if ask != "edge":
-            return raw, raw.pairs
-        edges, numbers = _once(raw.pairs, directed=self.directed)
-        said = {name: np.setdiff1d(numbers[rows], [-1]) for name, rows in raw.splits.get("edge", {}).items()}
-        return replace(raw, splits=raw.splits | {"edge": said}), edges
+    def _unique_edges(self, tables: GraphTables, level: TargetLevel) -> tuple[GraphTables, Ints]:
+        """The edges; for edge prediction they are unique, and the splits refer to them."""
+        if level != "edge":
+            return tables, tables.edges
+        edges, rows_to_edges = _drop_duplicates(tables.edges, directed=self.directed)
+        splits = {name: np.setdiff1d(rows_to_edges[rows], [-1]) for name, rows in tables.splits.get("edge", {}).items()}
+        return replace(tables, splits=tables.splits | {"edge": splits}), edges
 
-    def _splits(self, raw: Raw, ask: Ask, known: Ints, abouts: list[str]) -> dict[str, Ints]:
-        """The numbers of each split: as the file says, else drawn."""
-        said, none = raw.splits.get(ask, {}), known[:0]
-        found = {name: np.intersect1d(said.get(name, none), known) for name in ("valid", "test")}
-        train = np.setdiff1d(np.intersect1d(said.get("train", known), known), np.concatenate([*found.values()]))
+    def _make_splits(self, tables: GraphTables, level: TargetLevel, labelled: Ints, keys: list[str]) -> dict[str, Ints]:
+        """The indices of each split: from the file, otherwise drawn."""
+        in_file, none = tables.splits.get(level, {}), labelled[:0]
+        splits = {name: np.intersect1d(in_file.get(name, none), labelled) for name in ("valid", "test")}
+        held_out = np.concatenate([*splits.values()])
+        train = np.setdiff1d(np.intersect1d(in_file.get("train", labelled), labelled), held_out)
+        stratify = level != "edge" and self._resolve_target_type(tables) != "number"
         for split in ("test", "valid"):
-            if split not in said and (split == "valid" or not said):
-                found[split] = self._drawn(train, abouts, self._strata(raw, ask), split)
-                train = np.setdiff1d(train, found[split])
-        if self.examples is not None:  # the first ones of a file may all have one label
-            train = np.array(sorted(train.tolist(), key=lambda n: key(abouts[n])), np.int64)
-        return found | {"train": train}
+            if split not in in_file and (split == "valid" or not in_file):
+                splits[split] = self._draw_split(train, keys, tables.labels if stratify else None, split)
+                train = np.setdiff1d(train, splits[split])
+        if self.examples is not None:  # the first rows of a file may all have the same label
+            train = np.array(sorted(train.tolist(), key=lambda n: split_hash(keys[n])), np.int64)
+        return splits | {"train": train}
 
-    def _strata(self, raw: Raw, ask: Ask) -> list[str] | None:
-        """What each share is drawn from: the nodes or graphs of a label."""
-        return None if ask == "edge" or self._answer(raw) == "number" else raw.said
-
-    def _drawn(self, train: Ints, abouts: list[str], labels: list[str] | None, split: str) -> Ints:
-        """Of each label its share: test from one end of the keys' range, valid from the other."""
+    def _draw_split(self, train: Ints, keys: list[str], labels: list[str] | None, split: str) -> Ints:
+        """Draw a fraction of each label by hash: test from the low end of the hashes, valid from the high end."""
         strata: dict[str, list[int]] = {}
         for n in train.tolist():
             strata.setdefault("" if labels is None else labels[n], []).append(n)
-        drawn = list[int]()
-        for some in strata.values():
-            some.sort(key=lambda n: key(abouts[n]), reverse=split == "valid")
-            drawn += some[: min(round(getattr(self, split) * len(some)), len(some) - 1)]
+        drawn = draw_stratified(strata.values(), lambda n: keys[n], split, getattr(self, split))
         return np.array(sorted(drawn), np.int64)
 
-    def _abouts(self, raw: Raw, ask: Ask, edges: Ints) -> list[str]:
-        """What decides on which side each stands: its name, or the names of its ends."""
-        if ask != "edge":
-            return raw.names if ask == "node" else raw.graphs
-        return ["\t".join(sorted([raw.names[a], raw.names[b]])) for a, b in edges.tolist()]
+    def _resolve_target_type(self, tables: GraphTables) -> Literal["label", "number"]:
+        auto = self.target_type == "auto"
+        return infer_target_type(filter(None, tables.labels or ())) if auto else self.target_type  # type: ignore[return-value]
 
-    def _answer(self, raw: Raw) -> Literal["label", "number"]:
-        return answer_of(filter(None, raw.said or ())) if self.target_type == "auto" else self.target_type
-
-    def _words(self, raw: Raw, ask: Ask, train: Ints) -> GraphWords:
-        made: Literal["given", "identity", "degree"] = "given"
-        if raw.x is None:
-            made = "degree" if ask == "graph" else "identity"
-        x = _made(raw, made)
-        values = x.val if isinstance(x, Bag) else x
-        counts = isinstance(x, Bag) and bool((values >= 0).all())
-        scale = ("rows" if counts else "columns") if self.feature_scaling == "auto" else self.feature_scaling
-        how: dict[str, Any] = {"features": x.many if isinstance(x, Bag) else x.shape[1], "made": made, "feature_scaling": scale}
-        if scale == "columns":
-            if isinstance(x, Bag):
-                raise BadSetting(
-                    "data.feature_scaling=columns: most of its features are 0 and would not stay so; take rows or none"
-                )
-            known = x if ask != "graph" or raw.of is None else x[np.isin(raw.of, train)]
-            width = known.std(0)
-            how |= {"centre": known.mean(0).tolist(), "width": np.where(width > 0, width, 1).tolist()}
-        if ask == "edge":
-            return GraphWords(ask, ["no edge", "edge"], **how)
-        said = [raw.said[n] for n in train.tolist()] if raw.said else []
-        if self._answer(raw) == "number":
-            amounts = np.array([amount(s, raw.place) for s in said])
-            spread = float(amounts.std()) or 1.0
-            return GraphWords(
-                ask, [self.label or "number"], target_type="number", mean=float(amounts.mean()), spread=spread, **how
-            )
-        labels = sorted({s for s in raw.said or () if s}, key=order)
+    def _fit_processor(self, tables: GraphTables, level: TargetLevel, train: Ints) -> GraphProcessor:
+        source: FeatureSource = "file"
+        if tables.x is None:
+            source = "degree" if level == "graph" else "identity"
+        x = _build_features(tables, source)
+        n_features = x.n_features if isinstance(x, SparseFeatures) else x.shape[1]
+        is_counts = isinstance(x, SparseFeatures) and bool((x.val >= 0).all())
+        scaling = ("rows" if is_counts else "columns") if self.feature_scaling == "auto" else self.feature_scaling
+        options: dict[str, Any] = {"features": n_features, "feature_source": source, "feature_scaling": scaling}
+        if scaling == "columns":
+            if isinstance(x, SparseFeatures):
+                raise BadSetting("data.feature_scaling=columns would make sparse features dense; use rows or none")
+            rows = x if level != "graph" or tables.graph_ids is None else x[np.isin(tables.graph_ids, train)]
+            std = rows.std(0)
+            options |= {"feature_mean": rows.mean(0).tolist(), "feature_std": np.where(std > 0, std, 1).tolist()}
+        if level == "edge":
+            return GraphProcessor(level, ["no edge", "edge"], **options)
+        if self._resolve_target_type(tables) == "number":
+            assert tables.labels is not None
+            numbers = np.array([parse_number(tables.labels[n], tables.location) for n in train.tolist()])
+            options |= {"mean": float(numbers.mean()), "std": float(numbers.std()) or 1.0}
+            return GraphProcessor(level, [self.label or "number"], target_type="number", **options)
+        labels = sorted({label for label in tables.labels or () if label}, key=label_sort_key)
         if len(labels) < 2:
-            raise BadInput(f"{raw.place}: the only label is {labels[0]!r}, so there is nothing to learn")
-        return GraphWords(ask, labels, **how)
+            raise BadInput(f"{tables.location}: all labels are {labels[0]!r}; at least two classes are needed")
+        return GraphProcessor(level, labels, **options)
 
 
-def _once(pairs: Ints, *, directed: bool = False) -> tuple[Ints, Ints]:
-    """Edges, each once and no loops, the smaller end first unless directed; and the number of each row (a loop: -1)."""
-    apart = pairs[:, 0] != pairs[:, 1]
-    ends, numbers = pairs[apart] if directed else np.sort(pairs[apart], 1), np.full(len(pairs), -1)
-    edges, where = np.unique(ends, axis=0, return_inverse=True)
-    numbers[apart] = where.reshape(-1)
-    return edges, numbers
+def _drop_duplicates(edges: Ints, *, directed: bool = False) -> tuple[Ints, Ints]:
+    """Unique edges without self-loops, sorted ends unless directed; and the edge of each row (-1: a self-loop)."""
+    distinct = edges[:, 0] != edges[:, 1]
+    ends, rows_to_edges = edges[distinct] if directed else np.sort(edges[distinct], 1), np.full(len(edges), -1)
+    unique, inverse = np.unique(ends, axis=0, return_inverse=True)
+    rows_to_edges[distinct] = inverse.reshape(-1)
+    return unique, rows_to_edges
 
 
-def _known(raw: Raw, ask: Ask, edges: Ints) -> Ints:
-    """Numbers of the nodes or graphs of which something is said, or of the edges."""
-    if ask == "edge":
+def _labelled(tables: GraphTables, level: TargetLevel, edges: Ints) -> Ints:
+    """The indices of all labelled nodes or graphs, or of all edges."""
+    if level == "edge":
         return np.arange(len(edges))
-    return np.array([n for n, said in enumerate(raw.said or ()) if said], np.int64)
+    return np.array([n for n, label in enumerate(tables.labels or ()) if label], np.int64)
+
+
+def _split_keys(tables: GraphTables, level: TargetLevel, edges: Ints) -> list[str]:
+    """The text to hash for the split: the name, or the names of both ends."""
+    if level != "edge":
+        return tables.node_names if level == "node" else tables.graph_names
+    return ["\t".join(sorted([tables.node_names[a], tables.node_names[b]])) for a, b in edges.tolist()]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GraphData(SplitData):
-    """An opened graph, or many; what is asked of each node or graph (of edges: their ends, E 2); numbers by split."""
+    """Loaded graphs. The splits hold indices into `targets`, which has label ids, numbers, or edges (E 2)."""
 
-    raw: Raw
-    asked: Any
-    laid: dict[Any, Any] = field(default_factory=dict)  # what tasks made of it, found by the next one
+    tables: GraphTables
+    targets: Any
+    laid: dict[Any, Any] = field(default_factory=dict)  # cache of the tasks
 
     @property
     def max_length(self) -> int:
-        return len(self.raw.names)
+        return len(self.tables.node_names)
 
     @property
-    def of(self) -> Ints:
-        """Which graph a node is of."""
-        return np.zeros(len(self.raw.names), np.int64) if self.raw.of is None else self.raw.of
+    def graph_ids(self) -> Ints:
+        """The graph of each node."""
+        return np.zeros(self.max_length, np.int64) if self.tables.graph_ids is None else self.tables.graph_ids
 
-    def heard(self, pairs: Ints) -> Ints:
-        """Edges (E 2) as they are looked along: both ways, unless they have a direction."""
-        return pairs if self.settings.directed else np.concatenate([pairs, pairs[:, ::-1]])
+    def message_edges(self, edges: Ints) -> Ints:
+        """Edges (E 2) along which messages pass: both directions, unless data.directed."""
+        return edges if self.settings.directed else np.concatenate([edges, edges[:, ::-1]])
 
     def facts(self) -> dict[str, Any]:
-        """What the report says of the data."""
-        unit = f"{self.words.target_level}s"
-        many = {"nodes": len(self.raw.names), "edges": len(_once(self.raw.pairs)[0]), "features": self.words.features}
-        graphs = {"graphs": len(self.raw.graphs)} if self.raw.graphs else {}
-        said = f"{len(self.words.labels)} labels" if self.words.target_type == "label" else "a number each"
-        told = ", ".join(f"{n:,} {name}" for name, n in (graphs | many).items())
+        """Summary of the data for the report."""
+        unit, tables = f"{self.processor.target_level}s", self.tables
+        counts = {"graphs": len(tables.graph_names)} if tables.graph_names else {}
+        counts |= {"nodes": self.max_length, "edges": len(_drop_duplicates(tables.edges)[0])}
+        counts["features"] = self.processor.features
+        summary = ", ".join(f"{n:,} {name}" for name, n in counts.items())
+        if self.processor.target_level != "edge":
+            summary += f", {len(self.processor.labels)} labels" if self.processor.target_type == "label" else ", numeric target"
         return {
-            unit: {name: len(some) for name, some in self.parts.items()},
+            unit: {name: len(indices) for name, indices in self.parts.items()},
             "unit": unit,
-            "told": told if self.words.target_level == "edge" else f"{told}, {said}",
+            "summary": summary,
             "sha256": self.sha256,
         }

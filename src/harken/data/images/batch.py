@@ -1,7 +1,7 @@
-"""Batches of pictures, each time a little different: a pure function of (seed, epoch, step).
+"""Batches of augmented images: a pure function of (seed, epoch, step).
 
-What is drawn (how far a picture is moved, which box is erased) stands in the batch as numbers; what is made of it is
-computed where the model is, in torch, row by row: parts of a batch are therefore the same as the whole.
+A batch holds the random draws (shift, erased box, ...) as numbers; the augmentation itself runs on the device of the
+model, row by row, so parts of a batch equal the batch.
 """
 
 import math
@@ -12,23 +12,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from harken.data.batch import Batch, dice
+from harken.data.batch import Batch
+from harken.data.rng import RngStream, rng_for
 
-from .files import Numbers
-from .source import Lens, Pictures
+from .files import Array
+from .source import ImageProcessor, ImageSplit
 
 
 @dataclass(frozen=True)
-class Change:
-    """How much a picture may be changed in training."""
+class Augmentation:
+    """Strengths of the image augmentations."""
 
-    shift: float = 0.0  # of the side, in each direction
-    zoom: float = 0.0  # smaller or larger, as a share
-    rotation: float = 0.0  # degrees, to either side
-    flip: bool = False  # left and right
-    erase: float = 0.0  # share of the pictures of which a box is erased
-    mixup: float = 0.0  # a of Beta(a, a): two pictures in one
-    cutmix: float = 0.0  # the same: a box out of another picture
+    shift: float = 0.0  # maximum, as a fraction of the size
+    zoom: float = 0.0  # maximum, as a fraction
+    rotation: float = 0.0  # maximum, in degrees
+    flip: bool = False  # horizontal
+    erase: float = 0.0  # fraction of images with an erased box
+    mixup: float = 0.0  # a of Beta(a, a)
+    cutmix: float = 0.0  # a of Beta(a, a)
 
     @property
     def moves(self) -> bool:
@@ -41,108 +42,114 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageBatch(Batch):
-    """Pictures in bytes (`tokens`, B C S S) and their labels (`targets`, B), with what was drawn for each."""
+    """uint8 images (`tokens`, B C S S), their labels (`targets`, B), and the draws of the augmentation."""
 
-    places: int  # tokens that a model makes of a picture
-    view: Tensor | None = None  # B 2 3: where each pixel is taken from
-    erased: Tensor | None = None  # B 4: the box that is erased, as shares: top, left, bottom, right
-    other: Tensor | None = None  # B C S S: the picture that is mixed in
-    other_targets: Tensor | None = None  # B
-    blend: Tensor | None = None  # B: share of the first picture outside the box
-    box: Tensor | None = None  # B 4: inside it stands the other one
+    n_patches: int  # tokens of an image
+    affine: Tensor | None = None  # B 2 3: output to input coordinates, both from -1 to 1
+    erase_box: Tensor | None = None  # B 4: top, left, bottom, right as fractions of the size
+    mix_pixels: Tensor | None = None  # B C S S: images to mix in
+    mix_targets: Tensor | None = None  # B
+    mix_weight: Tensor | None = None  # B: weight of the first image outside the box
+    mix_box: Tensor | None = None  # B 4: box taken from the image to mix in
 
     @property
-    def count(self) -> int:
+    def n_targets(self) -> int:
         return len(self.tokens)
 
     @property
-    def size(self) -> int:
-        return len(self.tokens) * self.places
+    def n_tokens(self) -> int:
+        return len(self.tokens) * self.n_patches
 
-    def seen(self, lens: Lens) -> Tensor:  # B C S S
-        """The pictures as a model is given them, with all that was drawn."""
-        x = self._moved(self.tokens, lens)
-        if self.other is not None and self.blend is not None and self.box is not None:
-            y, share = self._moved(self.other, lens), self.blend[:, None, None, None]
-            x = torch.where(_inside(self.box, x.shape[-1]), y, share * x + (1 - share) * y)
-        return x if self.erased is None else x.masked_fill(_inside(self.erased, x.shape[-1]), 0.0)
+    def inputs(self, processor: ImageProcessor) -> Tensor:  # B C S S
+        """The augmented, normalized images."""
+        x = self._transform(self.tokens, processor)
+        if self.mix_pixels is not None and self.mix_weight is not None and self.mix_box is not None:
+            y, weight = self._transform(self.mix_pixels, processor), self.mix_weight[:, None, None, None]
+            x = torch.where(_in_box(self.mix_box, x.shape[-1]), y, weight * x + (1 - weight) * y)
+        return x if self.erase_box is None else x.masked_fill(_in_box(self.erase_box, x.shape[-1]), 0.0)
 
-    def _moved(self, pixels: Tensor, lens: Lens) -> Tensor:
-        if self.view is None:
-            return lens.numbers(pixels)
-        at = (2 * torch.arange(pixels.shape[-1], device=pixels.device) + 1) / pixels.shape[-1] - 1
-        place = torch.cartesian_prod(at, at).flip(-1).unflatten(0, (len(at), len(at)))  # S S 2: x, y
-        grid = torch.einsum("hwj,bij->bhwi", place, self.view[..., :2]) + self.view[:, None, None, :, 2]
-        return lens.numbers(F.grid_sample(pixels.float() / 255, grid, align_corners=False))
+    def _transform(self, pixels: Tensor, processor: ImageProcessor) -> Tensor:
+        if self.affine is None:
+            return processor.normalize(pixels)
+        centers = (2 * torch.arange(pixels.shape[-1], device=pixels.device) + 1) / pixels.shape[-1] - 1
+        xy = torch.cartesian_prod(centers, centers).flip(-1).unflatten(0, (len(centers), len(centers)))  # S S 2
+        grid = torch.einsum("hwj,bij->bhwi", xy, self.affine[..., :2]) + self.affine[:, None, None, :, 2]
+        return processor.normalize(F.grid_sample(pixels.float() / 255, grid, align_corners=False))
 
-    def share(self) -> Tensor | None:  # B
-        """How much of each picture is the first one; None where nothing is mixed."""
-        if self.blend is None or self.box is None:
+    def target_weight(self) -> Tensor | None:  # B
+        """The fraction of each mixed image that is from the first image; None without mixing."""
+        if self.mix_weight is None or self.mix_box is None:
             return None
-        side = self.tokens.shape[-1]
-        inside = _inside(self.box, side).flatten(1).sum(1) / side**2
-        return self.blend * (1 - inside)
+        size = self.tokens.shape[-1]
+        box_fraction = _in_box(self.mix_box, size).flatten(1).sum(1) / size**2
+        return self.mix_weight * (1 - box_fraction)
 
 
-def _inside(box: Tensor, side: int) -> Tensor:  # B 4 -> B 1 S S
-    """Which pixels lie in a box."""
-    at = (torch.arange(side, device=box.device) + 0.5) / side
-    top, left, bottom, right = (edge[:, None] for edge in box.unbind(1))
-    rows, columns = (at >= top) & (at < bottom), (at >= left) & (at < right)
+def _in_box(box: Tensor, size: int) -> Tensor:  # B 4 -> B 1 S S
+    """True for the pixels with their center in the box."""
+    centers = (torch.arange(size, device=box.device) + 0.5) / size
+    top, left, bottom, right = (side[:, None] for side in box.unbind(1))
+    rows, columns = (centers >= top) & (centers < bottom), (centers >= left) & (centers < right)
     return (rows[:, :, None] & columns[:, None, :])[:, None]
 
 
-class Shuffled:
-    """The training batches: every epoch in another order, every picture changed anew. All have the same shape."""
+class ImageBatches:
+    """The training batches: shuffled in every epoch, with new augmentations. All have the same shape."""
 
-    def __init__(self, pictures: Pictures, rows: int, *, places: int, change: Change, seed: int) -> None:
-        self.pictures, self.places, self.change, self.seed = pictures, places, change, seed
-        self.rows = min(rows, len(pictures))
-        self.steps = len(pictures) // self.rows
-        self._epoch: tuple[int, Numbers] = (-1, np.empty(0, np.int64))
+    def __init__(self, images: ImageSplit, rows: int, *, n_patches: int, augmentation: Augmentation, seed: int) -> None:
+        self.images, self.n_patches, self.augmentation, self.seed = images, n_patches, augmentation, seed
+        self.rows = min(rows, len(images))
+        self.steps = len(images) // self.rows
+        self._epoch: tuple[int, Array] = (-1, np.empty(0, np.int64))
 
     def batch(self, epoch: int, step: int) -> ImageBatch:
         if self._epoch[0] != epoch:
-            self._epoch = (epoch, dice(self.seed, 5, epoch).permutation(len(self.pictures)))
-        picks = self._epoch[1][step * self.rows : (step + 1) * self.rows]
-        change, rng, B = self.change, dice(self.seed, 6, epoch, step), len(picks)
-        pixels, targets = self.pictures.pixels, torch.from_numpy(self.pictures.targets)
-        drawn = dict[str, Tensor]()
-        if change.moves:
-            drawn["view"] = torch.from_numpy(views(change, rng, B, pixels.shape[-1]))
-        if change.mixes:
-            others = rng.integers(len(self.pictures), size=B)
-            blend, box = _mixed(change, rng, B)
-            drawn |= {"other": pixels[others], "other_targets": targets[others]}
-            drawn |= {"blend": torch.from_numpy(blend), "box": torch.from_numpy(box)}
-        if change.erase:
-            box = _boxes(rng, rng.uniform(0.02, 0.25, B)) * (rng.random(B) < change.erase)[:, None]
-            drawn["erased"] = torch.from_numpy(box.astype(np.float32))
-        return ImageBatch(pixels[picks], targets[picks], places=self.places, **drawn)  # type: ignore[arg-type]
+            self._epoch = (epoch, rng_for(self.seed, RngStream.IMAGE_ORDER, epoch).permutation(len(self.images)))
+        indices = self._epoch[1][step * self.rows : (step + 1) * self.rows]
+        augmentation, rng, B = (
+            self.augmentation,
+            rng_for(self.seed, RngStream.IMAGE_AUGMENTATION, epoch, step),
+            len(indices),
+        )
+        pixels, targets = self.images.pixels, torch.from_numpy(self.images.targets)
+        draws = dict[str, Tensor]()
+        if augmentation.moves:
+            draws["affine"] = torch.from_numpy(random_affines(augmentation, rng, B, pixels.shape[-1]))
+        if augmentation.mixes:
+            mixed = rng.integers(len(self.images), size=B)
+            weight, box = _random_mixes(augmentation, rng, B)
+            draws |= {"mix_pixels": pixels[mixed], "mix_targets": targets[mixed]}
+            draws |= {"mix_weight": torch.from_numpy(weight), "mix_box": torch.from_numpy(box)}
+        if augmentation.erase:
+            box = _random_boxes(rng, rng.uniform(0.02, 0.25, B)) * (rng.random(B) < augmentation.erase)[:, None]
+            draws["erase_box"] = torch.from_numpy(box.astype(np.float32))
+        return ImageBatch(pixels[indices], targets[indices], n_patches=self.n_patches, **draws)  # type: ignore[arg-type]
 
 
-def views(change: Change, rng: np.random.Generator, B: int, side: int) -> Numbers:  # B 2 3
-    """For each picture the map from where a pixel stands to where it is taken from: both run from -1 to 1."""
-    angle = np.radians(rng.uniform(-change.rotation, change.rotation, B))
-    scale = np.exp(rng.uniform(-1, 1, B) * math.log1p(change.zoom))
-    mirror = np.where(rng.random(B) < 0.5 * change.flip, -1.0, 1.0)
-    shift = np.round(rng.uniform(-change.shift, change.shift, (2, B)) * side) * 2 / side  # whole pixels blur nothing
+def random_affines(augmentation: Augmentation, rng: np.random.Generator, B: int, size: int) -> Array:  # B 2 3
+    """Affine maps from output to input coordinates, both from -1 to 1."""
+    angle = np.radians(rng.uniform(-augmentation.rotation, augmentation.rotation, B))
+    scale = np.exp(rng.uniform(-1, 1, B) * math.log1p(augmentation.zoom))
+    mirror = np.where(rng.random(B) < 0.5 * augmentation.flip, -1.0, 1.0)
+    pixels = np.round(rng.uniform(-augmentation.shift, augmentation.shift, (2, B)) * size)  # whole: no blur
+    shift = pixels * 2 / size
     c, s = np.cos(angle) * scale, np.sin(angle) * scale
-    view = np.array([[c * mirror, -s, shift[0]], [s * mirror, c, shift[1]]])
-    return view.transpose(2, 0, 1).astype(np.float32)
+    affine = np.array([[c * mirror, -s, shift[0]], [s * mirror, c, shift[1]]])
+    return affine.transpose(2, 0, 1).astype(np.float32)
 
 
-def _boxes(rng: np.random.Generator, area: Numbers) -> Numbers:  # B -> B 4
-    """Boxes of these areas, about as high as wide, wherever they fit."""
+def _random_boxes(rng: np.random.Generator, area: Array) -> Array:  # B -> B 4
+    """Random boxes of these areas, with aspect ratios near 1."""
     ratio = np.exp(rng.uniform(-0.5, 0.5, len(area)))
-    high, wide = np.minimum(np.sqrt(area * ratio), 1), np.minimum(np.sqrt(area / ratio), 1)
-    top, left = rng.random(len(area)) * (1 - high), rng.random(len(area)) * (1 - wide)
-    return np.stack([top, left, top + high, left + wide], 1)
+    height, width = np.minimum(np.sqrt(area * ratio), 1), np.minimum(np.sqrt(area / ratio), 1)
+    top, left = rng.random(len(area)) * (1 - height), rng.random(len(area)) * (1 - width)
+    return np.stack([top, left, top + height, left + width], 1)
 
 
-def _mixed(change: Change, rng: np.random.Generator, B: int) -> tuple[Numbers, Numbers]:
-    """For each picture its share outside the box, and the box of the other one. Of both ways each gets half."""
-    cut = rng.random(B) < (0.5 if change.mixup and change.cutmix else float(bool(change.cutmix)))
-    soft, hard = (rng.beta(a or 1.0, a or 1.0, B) for a in (change.mixup, change.cutmix))
-    boxes = _boxes(rng, 1 - hard) * cut[:, None]
-    return np.where(cut, 1.0, soft).astype(np.float32), boxes.astype(np.float32)
+def _random_mixes(augmentation: Augmentation, rng: np.random.Generator, B: int) -> tuple[Array, Array]:
+    """Weights of the first image outside the box, and boxes. With mixup and cutmix, each is drawn half of the time."""
+    cutmix_probability = 0.5 if augmentation.mixup and augmentation.cutmix else float(bool(augmentation.cutmix))
+    use_cutmix = rng.random(B) < cutmix_probability
+    mixup, cutmix = (rng.beta(a or 1.0, a or 1.0, B) for a in (augmentation.mixup, augmentation.cutmix))
+    boxes = _random_boxes(rng, 1 - cutmix) * use_cutmix[:, None]
+    return np.where(use_cutmix, 1.0, mixup).astype(np.float32), boxes.astype(np.float32)

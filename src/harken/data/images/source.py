@@ -1,252 +1,273 @@
-"""Pictures with labels: a folder in which each label is a folder, a table of paths, idx files or an .npz file.
+"""Labelled images: a folder with one subfolder per label, a table of paths, idx files or an .npz file.
 
-All are laid out as squares of one side, N C S S, in bytes. A held-out share is drawn by a hash of the pixels, so that
-adding pictures moves nothing, and no picture stands on two sides.
+All images become squares of one size, N C S S, as uint8. Held-out splits are drawn by a hash of the pixels: adding
+images moves no other image, and no image is in two splits.
 """
 
 import json
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from harken.data.labelled.batch import evenly
-from harken.data.split import LABELS, MOST, FileSource, Labels, Positive, SplitData, kept
-from harken.data.targets import unknown
-from harken.data.text.source import NAMED, fingerprint, is_named
-from harken.errors import BadInput, BadSetting
+from harken.data.labelled.batch import evenly_spaced
+from harken.data.split import (
+    LABELS_FILE,
+    MAX_HELD_OUT,
+    SPLIT_FILE_NAMES,
+    FileSource,
+    LabelList,
+    PositiveFloat,
+    SplitData,
+    check_fraction,
+    files_sha256,
+    has_name_part,
+    load_labels_file,
+    no_baselines,
+    split_rank,
+)
+from harken.data.targets import unknown_label_error
+from harken.errors import BadInput
 from harken.events import Listener, silent
-from harken.settings import Pixels
+from harken.settings import ImageShape
 
-from .files import Numbers, coloured
-from .image_readers import BLOCK, SIDE, Album, Reader, files_of, has_colours, joined, laid, readable, side_of
+from .files import Array, convert_channels
+from .image_readers import DEFAULT_SIZE, IMAGES_PER_BLOCK, ImageCollection, ImageReader, readable_paths, resize
 
-SPLITS = {**NAMED, "test": (*NAMED["test"], "t10k")}  # the word that MNIST has for its test
+SPLIT_NAMES = {**SPLIT_FILE_NAMES, "test": (*SPLIT_FILE_NAMES["test"], "t10k")}  # t10k: the test files of MNIST
 
-Sides = Annotated[int, Field(ge=1, le=4096)]
+ImageSize = Annotated[int, Field(ge=1, le=4096)]
 
 
 @dataclass(frozen=True)
-class Lens:
-    """How a picture becomes numbers, and what it may be said to be: what a run keeps of its data."""
+class ImageProcessor:
+    """Image size, channel statistics and labels: what a run needs to read other images."""
 
-    labels: Labels
-    image_size: Sides
-    mean: list[float]  # of each channel, of 0 to 1
-    spread: list[Positive]
-    white: Annotated[int, Field(ge=0, le=255)] = 0  # in arrays that hold no bytes; 0: they say it themselves
+    labels: LabelList
+    image_size: ImageSize
+    mean: list[float]  # of each channel, for pixels in 0..1
+    std: list[PositiveFloat]
+    white_level: Annotated[int, Field(ge=0, le=255)] = 0  # of arrays that are not uint8; 0: from each array
 
     def __post_init__(self) -> None:
-        in_channels(self.mean, self.spread)
+        check_channels(self.mean, self.std)
 
     @property
-    def vocab(self) -> Pixels:
-        return Pixels(self.image_size, len(self.mean), len(self.labels))
+    def vocab(self) -> ImageShape:
+        return ImageShape(self.image_size, len(self.mean), len(self.labels))
 
     def files(self) -> dict[str, bytes]:
-        """What a run folder keeps, by name."""
-        return {LABELS: json.dumps(vars(self), ensure_ascii=False).encode()}
+        """File contents for the run folder, by name."""
+        return {LABELS_FILE: json.dumps(vars(self), ensure_ascii=False).encode()}
 
     @classmethod
-    def load(cls, folder: Path) -> "Lens":
-        return kept(cls, folder, "how pictures are read")
+    def load(cls, folder: Path) -> "ImageProcessor":
+        return load_labels_file(cls, folder, "how images are read")
 
-    def numbers(self, pixels: Tensor) -> Tensor:  # B C S S: bytes, or shares of 1
-        """What a model is given: how far a pixel lies from the mean, in spreads."""
+    def normalize(self, pixels: Tensor) -> Tensor:  # B C S S: uint8, or floats in 0..1
+        """Pixels minus the mean, divided by the standard deviation of each channel."""
         x = pixels.float() / 255 if pixels.dtype == torch.uint8 else pixels
-        channels = zip(x.unbind(-3), self.mean, self.spread, strict=True)  # no table: a recorded step may copy none
-        return torch.stack([(one - mean) / spread for one, mean, spread in channels], -3)
+        channels = zip(x.unbind(-3), self.mean, self.std, strict=True)  # no tensors: a CUDA graph cannot copy them
+        return torch.stack([(channel - mean) / std for channel, mean, std in channels], -3)
 
-    def targets(self, album: "Album") -> Numbers:
-        """The numbers of the labels."""
-        number = {label: n for n, label in enumerate(self.labels)}
-        for place, label in zip(album.places, album.labels, strict=True):
-            if label not in number:
-                raise unknown(label, self.labels, place)
-        return np.array([number[label] for label in album.labels], np.int64)
+    def label_ids(self, images: "ImageCollection") -> Array:
+        ids = {label: n for n, label in enumerate(self.labels)}
+        for location, label in zip(images.locations, images.labels, strict=True):
+            if label not in ids:
+                raise unknown_label_error(label, self.labels, location)
+        return np.array([ids[label] for label in images.labels], np.int64)
 
 
 @dataclass(frozen=True, eq=False)
-class Pictures:
-    """The pictures of a split."""
+class ImageSplit:
+    """The images of a split."""
 
-    pixels: Tensor  # N C S S, bytes
-    targets: Numbers  # N
-    places: list[str]
+    pixels: Tensor  # N C S S, uint8
+    targets: Array  # N
+    locations: list[str]
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.locations)
 
-    def some(self, many: int) -> "Pictures":
-        """So many of them, from everywhere: they may stand in the order of their labels."""
-        picks = evenly(len(self), many)
-        return Pictures(self.pixels[picks], self.targets[picks], [self.places[n] for n in picks])
+    def subset(self, count: int) -> "ImageSplit":
+        """At most `count` images, evenly spaced: they may be sorted by label."""
+        indices = evenly_spaced(len(self), count)
+        return ImageSplit(self.pixels[indices], self.targets[indices], [self.locations[n] for n in indices])
 
 
 class ImageSource(FileSource):
-    """The settings of pictures with labels."""
+    """Settings of labelled images."""
 
     model: ClassVar[str] = "vit"
     task: ClassVar[str] = "image"
-    of: ClassVar[str] = " of images"
-    kept: ClassVar[str] = LABELS
+    model_group: ClassVar[str] = " of images"
 
     kind: Literal["images"] = "images"
-    path: str | None = Field(None, description="a folder of folders, a table of paths, idx files or an .npz file")
-    test: str | float = Field(0.1, description=f"the same, or the share kept for the last judgement, {MOST:,} at most")
-    image: int | str | None = Field(None, description="of a table, the column of the paths; none: the first")
-    label: int | str | None = Field(None, description="of a table, the column of the labels; none: the second")
-    class_names: list[str] | None = Field(None, description="names of the labels 0, 1, ... of an array; none: numbers")
-    image_size: int | None = Field(
-        None, ge=2, le=1024, description=f"pixels of a side, to which others are squeezed; none: theirs, else {SIDE}"
+    path: str | None = Field(
+        None, description="folder with one subfolder per label, table of paths, idx files or .npz file"
     )
-    color: bool | None = Field(None, description="three channels, or one; none: three if a picture has colours")
-    examples: int | None = Field(None, ge=1, description="learn from so many pictures only")
+    test: str | float = Field(
+        0.1, description=f"test images, or the fraction of the images for the test split, at most {MAX_HELD_OUT:,}"
+    )
+    image: int | str | None = Field(None, description="path column of a table; default: the first")
+    label: int | str | None = Field(None, description="label column of a table; default: the second")
+    class_names: list[str] | None = Field(None, description="names of integer labels 0, 1, ...; default: the numbers")
+    image_size: int | None = Field(
+        None,
+        ge=2,
+        le=1024,
+        description=f"height and width in pixels; default: the size of the images if it is common, else {DEFAULT_SIZE}",
+    )
+    color: bool | None = Field(None, description="three channels or one; default: three if an image has color")
+    examples: int | None = Field(None, ge=1, description="number of training images")
 
-    def words(self, folder: Path) -> Lens:
-        """How a run reads pictures."""
-        return Lens.load(folder)
+    def load_processor(self, folder: Path) -> ImageProcessor:
+        """The processor saved in a run folder."""
+        return ImageProcessor.load(folder)
 
-    # --- open ---------------------------------------------------------------------------------------------------------
+    # --- loading ------------------------------------------------------------------------------------------------------
 
-    def open(self, *, stateful: bool = False, tokenizer: Any = None, listen: Listener = silent) -> "ImageData":
-        """Read, split and lay out the pictures. A lens that is given stays, but for labels it does not know."""
-        known = tokenizer if isinstance(tokenizer, Lens) else None
-        found = self._found(0, listen)
-        if white := found["train"].white:
-            found = self._found(white, listen)  # another file may be darker
-        digest = fingerprint((p for album in found.values() for p in files_of(album)), self.sha256, self._home)
-        side = known.image_size if known else self.image_size or side_of(found["train"])
-        found = {split: laid(album, side, listen) for split, album in found.items()}
-        if not any(found["train"].labels):
-            raise BadInput(
-                f"{self._home}: its pictures have no labels; put those of each label into a folder of its own"
-            )
-        colour = self.color if self.color is not None else any(has_colours(album) for album in found.values())
-        channels = len(known.mean) if known else 3 if colour else 1
-        found = {s: replace(a, pixels=coloured(a.pixels, channels)) for s, a in found.items() if a.pixels is not None}
-        found = self._drawn(found, listen)
-        lens = self._lens(found["train"], known)
-        parts = {s: Pictures(a.pixels, lens.targets(a), a.places) for s, a in found.items() if a.pixels is not None}
-        return ImageData(self, lens, parts.pop("train"), parts, digest)
+    def load_data(self, *, stateful: bool = False, tokenizer: Any = None, listen: Listener = silent) -> "ImageData":
+        """Read, resize and split the images. A given processor is reused, with new labels if it lacks some."""
+        known = tokenizer if isinstance(tokenizer, ImageProcessor) else None
+        images = self._read(0, listen)
+        if white := images["train"].white_level:
+            images = self._read(white, listen)  # another file may have a lower maximum
+        digest = files_sha256((path for part in images.values() for path in part.files()), self.sha256, self._home)
+        size = known.image_size if known else self.image_size or images["train"].common_size()
+        images = {split: resize(part, size, listen) for split, part in images.items()}
+        if not any(images["train"].labels):
+            raise BadInput(f"{self._home}: its images have no labels; put the images of each label in a subfolder")
+        color = self.color if self.color is not None else any(part.has_color() for part in images.values())
+        channels = len(known.mean) if known else 3 if color else 1
+        images = {
+            split: replace(part, pixels=convert_channels(part.pixels, channels))
+            for split, part in images.items()
+            if part.pixels is not None
+        }
+        images = self._draw_splits(images, listen)
+        processor = self._build_processor(images["train"], known)
+        splits = {split: _encode(part, processor) for split, part in images.items()}
+        return ImageData(self, processor, splits.pop("train"), splits, digest)
 
-    def other(
-        self, path: str, split: str, *, tokenizer: Lens, stateful: bool = False, listen: Listener = silent
+    def load_split(
+        self, path: str, split: str, *, tokenizer: ImageProcessor, stateful: bool = False, listen: Listener = silent
     ) -> "ImageData":
-        """The same data with other pictures as one of its splits; these stand alone where the run's own are gone."""
-        album = laid(self._reader(tokenizer.white, listen).read(Path(path)), tokenizer.image_size, listen)
-        assert album.pixels is not None
-        pixels = coloured(album.pixels, len(tokenizer.mean))
-        there = Pictures(pixels, tokenizer.targets(album), album.places)
+        """The same data with other images as one split; only this split if the training data is unavailable."""
+        images = self._reader(tokenizer.white_level, listen).read(Path(path))
+        part = _encode(resize(images, tokenizer.image_size, listen), tokenizer)
         try:
-            opened = self.model_copy(update={"sha256": None}).open(tokenizer=tokenizer)
+            data = self.model_copy(update={"sha256": None}).load_data(tokenizer=tokenizer)
         except BadInput as error:
-            listen("notice", text=f"the free baselines are left out, for lack of what they learn from: {error}")
-            return ImageData(self, tokenizer, there, {split: there}, "", learned=False)
-        return replace(opened, splits={**opened.splits, split: there})
+            listen("notice", text=no_baselines(error))
+            return ImageData(self, tokenizer, part, {split: part}, "", has_train=False)
+        return replace(data, splits={**data.splits, split: part})
 
-    def _reader(self, white: int, listen: Listener) -> Reader:
-        return Reader(self.image, self.label, self.class_names or (), listen, white)
+    def _reader(self, white: int, listen: Listener) -> ImageReader:
+        return ImageReader(self.image, self.label, self.class_names or (), listen, white)
 
-    def _found(self, white: int, listen: Listener) -> dict[str, Album]:
-        """The splits that have files of their own; those to learn from always."""
+    def _read(self, white: int, listen: Listener) -> dict[str, ImageCollection]:
+        """The splits that have files; always includes train."""
         reader = self._reader(white, listen)
-        found = _named(Path(self._home), reader) if self.train is None else {}
-        found = found or {"train": reader.read(Path(self._home))}
-        named = {split: given for split in ("valid", "test") if isinstance(given := getattr(self, split), str)}
-        return found | {split: reader.read(Path(given)) for split, given in named.items()}
+        images = _splits_by_name(Path(self._home), reader) if self.train is None else {}
+        images = images or {"train": reader.read(Path(self._home))}
+        paths = {split: path for split in ("valid", "test") if isinstance(path := getattr(self, split), str)}
+        return images | {split: reader.read(Path(path)) for split, path in paths.items()}
 
-    def _lens(self, train: Album, known: Lens | None) -> Lens:
+    def _build_processor(self, train: ImageCollection, known: ImageProcessor | None) -> ImageProcessor:
         labels = sorted({*train.labels}, key=lambda label: (int(label) if label.isdecimal() else math.inf, label))
         if self.class_names and {*labels} <= {*self.class_names}:
             labels = self.class_names
         if known:
             labels = known.labels if {*labels} <= {*known.labels} else labels
-            return replace(known, labels=labels, white=train.white)
+            return replace(known, labels=labels, white_level=train.white_level)
         if len(labels) < 2:
-            raise BadInput(f"{self._home}: the only label is {labels[0]!r}, so there is nothing to learn; give more")
+            raise BadInput(
+                f"{self._home}: the only label is {labels[0]!r}; classification needs at least two; add more"
+            )
         assert train.pixels is not None
-        return Lens(labels, train.pixels.shape[-1], *moments(train.pixels), train.white)
+        return ImageProcessor(labels, train.pixels.shape[-1], *channel_stats(train.pixels), train.white_level)
 
-    # --- split --------------------------------------------------------------------------------------------------------
+    # --- splitting ----------------------------------------------------------------------------------------------------
 
-    def _drawn(self, found: dict[str, Album], listen: Listener) -> dict[str, Album]:
-        """The splits: those that have files, and shares of the rest, test from one end of the keys' range, valid from
-        the other. What is held out is not learned from."""
-        train, keys, held = found["train"], found["train"].hashes(), dict[str, list[int]]()
-        there = {key for split in ("valid", "test") if split in found for key in found[split].hashes()}
-        if taken := sum(key in there for key in keys):
-            listen("notice", text=f"training pictures left out because they are held out too: {taken:,}")
-        order = sorted((n for n in range(len(keys)) if keys[n] not in there), key=keys.__getitem__)
-        inmost = sorted(order, key=lambda n: -abs(keys[n] - 2**63))
-        kept = {*{train.labels[n]: keys[n] for n in inmost}.values()}  # of each label one that is learned from
-        free = [n for n in order if keys[n] not in kept]
-        for split, way in (("test", free), ("valid", free[::-1])):
-            share = getattr(self, split)
-            if split in found:
+    def _draw_splits(self, images: dict[str, ImageCollection], listen: Listener) -> dict[str, ImageCollection]:
+        """The splits that have files, and fractions of the rest, drawn by hash."""
+        train, hashes, held_out = images["train"], images["train"].split_hashes(), dict[str, list[int]]()
+        in_files = {h for split in ("valid", "test") if split in images for h in images[split].split_hashes()}
+        if n_dropped := sum(h in in_files for h in hashes):
+            listen("notice", text=f"training images dropped because they are in a held-out split: {n_dropped:,}")
+        order = sorted((n for n in range(len(hashes)) if hashes[n] not in in_files), key=hashes.__getitem__)
+        outermost_first = sorted(order, key=lambda n: -abs(hashes[n] - 2**63))
+        reserved = {*{train.labels[n]: hashes[n] for n in outermost_first}.values()}  # one per label stays in train
+        candidates = [n for n in order if hashes[n] not in reserved]
+        for split, ordered in (("test", candidates), ("valid", candidates[::-1])):
+            if split in images:
                 continue
-            if isinstance(share, str) or not 0 <= share < 1:
-                raise BadSetting(f"data.{split} = {share}: a share of the pictures lies between 0 and 1")
-            near = [keys[n] if split == "test" else 2**64 - 1 - keys[n] for n in way]
-            many = sum(distance < share * 2**64 for distance in near)
-            held[split] = way[: min(many, MOST)]
-            if share and not held[split]:
-                listen("notice", text=f"data.{split}: the pictures are too few to hold a part of them out")
-        gone = {keys[n] for some in held.values() for n in some}
-        learn = [n for n in order if keys[n] not in gone][: self.examples]
-        if not learn:
-            raise BadInput(f"{self._home}: there is nothing to learn from; give more pictures")
-        drawn = {split: train.only(some) for split, some in held.items() if some}
-        return {**found, **drawn, "train": train.only(learn)}
+            fraction = check_fraction(split, getattr(self, split), "images")
+            count = sum(split_rank(split, hashes[n]) < fraction * 2**64 for n in ordered)
+            held_out[split] = ordered[: min(count, MAX_HELD_OUT)]
+            if fraction and not held_out[split]:
+                listen("notice", text=f"data.{split}: too few images for a {split} split")
+        excluded = {hashes[n] for indices in held_out.values() for n in indices}
+        train_indices = [n for n in order if hashes[n] not in excluded][: self.examples]
+        if not train_indices:
+            raise BadInput(f"{self._home}: no training images; add images")
+        drawn = {split: train.select(indices) for split, indices in held_out.items() if indices}
+        return {**images, **drawn, "train": train.select(train_indices)}
 
 
 class ImageData(SplitData):
-    """Opened pictures by split."""
+    """Loaded images by split."""
 
-    @property
-    def lens(self) -> Lens:
-        return cast(Lens, self.words)
+    processor: ImageProcessor
 
     def facts(self) -> dict[str, Any]:
-        """What the report says of the data."""
-        lens = self.lens
-        colours = "grey" if len(lens.mean) == 1 else "in colour"
+        """Data statistics for the report."""
+        processor = self.processor
+        color = "grayscale" if len(processor.mean) == 1 else "color"
         return {
             "images": {name: len(part) for name, part in self.parts.items()},
             "unit": "images",
-            "told": f"{lens.image_size} x {lens.image_size} {colours}, {len(lens.labels)} labels",
-            "labels": len(lens.labels),
+            "summary": f"{processor.image_size} x {processor.image_size} {color}, {len(processor.labels)} labels",
+            "labels": len(processor.labels),
             "sha256": self.sha256,
         }
 
 
-def in_channels(mean: list[float], spread: list[float]) -> None:
-    """Refuses what cannot be of pictures: they have one channel or three, with a mean and a spread each."""
-    if not len(mean) == len(spread) in (1, 3):
-        raise ValueError(f"{len(mean)} means and {len(spread)} spreads, where pictures have one of each or three")
+def _encode(images: ImageCollection, processor: ImageProcessor) -> ImageSplit:
+    assert images.pixels is not None
+    pixels = convert_channels(images.pixels, len(processor.mean))
+    return ImageSplit(pixels, processor.label_ids(images), images.locations)
 
 
-def moments(pixels: Tensor) -> tuple[list[float], list[float]]:
-    """The mean and the spread of each channel, as shares of 1: exact, from how often each byte occurs."""
+def check_channels(mean: list[float], std: list[float]) -> None:
+    """Raises ValueError unless there are one or three channels, with a mean and a standard deviation each."""
+    if not len(mean) == len(std) in (1, 3):
+        raise ValueError(f"{len(mean)} means and {len(std)} standard deviations; images have one or three of each")
+
+
+def channel_stats(pixels: Tensor) -> tuple[list[float], list[float]]:
+    """Exact mean and standard deviation of each channel for pixels in 0..1, from the histogram."""
     counts = torch.zeros(pixels.shape[1], 256, dtype=torch.int64)
-    for some in pixels.split(BLOCK):
-        for channel, x in enumerate(some.unbind(1)):
+    for block in pixels.split(IMAGES_PER_BLOCK):
+        for channel, x in enumerate(block.unbind(1)):
             counts[channel] += torch.bincount(x.flatten(), minlength=256)
-    share, level = counts.double() / counts.sum(1, keepdim=True), torch.arange(256, dtype=torch.float64) / 255
-    mean = share @ level
-    spread = (share @ level.square() - mean.square()).clamp_min(0).sqrt()
-    return mean.tolist(), [s if s > 1e-3 else 1.0 for s in spread.tolist()]
+    p, level = counts.double() / counts.sum(1, keepdim=True), torch.arange(256, dtype=torch.float64) / 255
+    mean = p @ level
+    std = (p @ level.square() - mean.square()).clamp_min(0).sqrt()
+    return mean.tolist(), [s if s > 1e-3 else 1.0 for s in std.tolist()]
 
 
-def _named(path: Path, reader: Reader) -> dict[str, Album]:
-    """The splits that the files or folders in this folder are named after; none, if train is all there is."""
-    inside = sorted(p for p in path.iterdir() if not p.name.startswith(".")) if path.is_dir() else []
-    splits = {s: some for s, words in SPLITS.items() if (some := [p for p in inside if is_named(p, words)])}
+def _splits_by_name(folder: Path, reader: ImageReader) -> dict[str, ImageCollection]:
+    """The splits by the names of files or subfolders; empty unless there is train and another split."""
+    paths = sorted(p for p in folder.iterdir() if not p.name.startswith(".")) if folder.is_dir() else []
+    matches = {split: [p for p in paths if has_name_part(p, names)] for split, names in SPLIT_NAMES.items()}
+    splits = {split: inside for split, inside in matches.items() if inside}
     if not {"train"} < splits.keys():
         return {}
-    return {split: joined([reader.read(p) for p in readable(some)]) for split, some in splits.items()}
+    return {s: ImageCollection.concat([reader.read(p) for p in readable_paths(inside)]) for s, inside in splits.items()}

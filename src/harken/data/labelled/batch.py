@@ -1,6 +1,6 @@
-"""Batches of texts with labels: of each text, or of each token. A pure function of (seed, epoch, step).
+"""Batches of labelled texts, with a target per text or per token. A pure function of (seed, epoch, step).
 
-Packed, several texts stand in a row and nothing is padded; a model that reads on across texts gets one a row, padded.
+Packed rows hold several texts without padding. Models with a recurrent state get one padded text per row.
 """
 
 from collections.abc import Iterator
@@ -12,160 +12,173 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harken.data.batch import IGNORE, Batch, Tokens, dice
-from harken.data.packing import PLACES, Packing, laid
-from harken.data.pairs.batch import cuts
-from harken.data.tokenizers.pairs import Side
+from harken.data.batch import IGNORE, Array, Batch
+from harken.data.packing import MIN_ROW_TOKENS, Packing, pack_rows
+from harken.data.pairs.batch import batch_boundaries
+from harken.data.rng import RngStream, rng_for
+from harken.data.tokenizers.pairs import RaggedTokens
 
 
-def evenly(total: int, many: int) -> Tokens:
-    """The numbers of so many of all, from everywhere: a file may stand in the order of its labels, or of its themes."""
-    return np.linspace(0, total - 1, min(many, total)).astype(np.int64)
+def evenly_spaced(total: int, count: int) -> Array:
+    """At most `count` indices spread over range(total): a file may be sorted by label or by topic."""
+    return np.linspace(0, total - 1, min(count, total)).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
-class Texts:
-    """Encoded texts with what is asked of them. `side` has the marks in them, but the last, its edge.
+class EncodedTexts:
+    """Encoded texts with their targets. `tokens` includes the special tokens, except the final end token.
 
-    Targets are whole numbers (IGNORE: not asked) or, of amounts and of several labels at once, float32 (NaN).
+    Targets are int64 (IGNORE: no target) or, for regression and multi-label data, float32 (NaN: no target).
     """
 
-    side: Side
-    second: Tokens  # N: the place where the second of two texts begins; of one, its length
-    targets: Tokens  # N, or N C; with each_token one for each of side.ids
-    each_token: bool = False
+    tokens: RaggedTokens
+    second_start: Array  # N: position of the second text of a pair; at least the length for a single text
+    targets: Array  # N or N C; if per_token, one per element of tokens.ids
+    per_token: bool = False
 
     def __len__(self) -> int:
-        return len(self.side)
+        return len(self.tokens)
 
-    def some(self, picks: Tokens) -> "Texts":
-        """These of them."""
-        ids, lengths = self.side.gather(picks)
+    def select(self, indices: Array) -> "EncodedTexts":
+        ids, lengths = self.tokens.gather(indices)
         starts = np.concatenate([[0], np.cumsum(lengths)])
-        targets = replace(self.side, ids=self.targets).gather(picks)[0] if self.each_token else self.targets[picks]
+        per_token = replace(self.tokens, ids=self.targets)
         return replace(
-            self, side=replace(self.side, ids=ids, starts=starts), second=self.second[picks], targets=targets
+            self,
+            tokens=replace(self.tokens, ids=ids, starts=starts),
+            second_start=self.second_start[indices],
+            targets=per_token.gather(indices)[0] if self.per_token else self.targets[indices],
         )
 
     @property
-    def lengths(self) -> Tokens:
-        """Tokens of each, its edge with them."""
-        return self.side.lengths + 1
+    def lengths(self) -> Array:
+        """Number of tokens of each text, including the end token."""
+        return self.tokens.lengths + 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelBatch(Batch):
-    """Rows of texts, M at most in each; `doc` is M where no text stands. Targets: B M, B M C, or of each token, B L."""
+    """Rows of at most M texts; `doc` is M in unused positions. Targets: B M, B M C, or B L if per token."""
 
-    most: int  # M
-    segments: Tensor  # B L: 1 in the second of two texts
-    which: Tensor  # B M: the number of each text among all, -1 where there is none
-    lengths: Tensor | None = None  # B: tokens of a row's only text, where rows are padded
+    max_texts: int  # M
+    segments: Tensor  # B L: 1 in the second text of a pair
+    text_index: Tensor  # B M: index of each text in its split, -1 for an unused slot
+    lengths: Tensor | None = None  # B: tokens of the only text of each row, if rows are padded
 
     @property
-    def even(self) -> bool:  # type: ignore[override]
+    def fixed_size(self) -> bool:  # type: ignore[override]
         return self.lengths is None
 
     @property
-    def steady(self) -> bool:
+    def static_shape(self) -> bool:
         return self.lengths is None
 
     @property
-    def asked(self) -> Tensor:
-        """Which targets count."""
+    def target_mask(self) -> Tensor:
+        """True where a target counts."""
         return ~self.targets.isnan() if self.targets.is_floating_point() else self.targets != IGNORE
 
     @property
-    def count(self) -> int:
-        return int(self.asked.sum())
+    def n_targets(self) -> int:
+        return int(self.target_mask.sum())
 
     @property
-    def size(self) -> int:
+    def n_tokens(self) -> int:
         assert self.doc is not None
-        return int((self.doc < self.most).sum())
+        return int((self.doc < self.max_texts).sum())
 
-    def told(self) -> dict[str, Any]:
+    def model_inputs(self) -> dict[str, Any]:
         if self.lengths is not None:
             return {"segments": self.segments, "lengths": self.lengths}
-        return {"segments": self.segments, **super().told()}
+        return {"segments": self.segments, **super().model_inputs()}
 
-    def texts(self) -> tuple[Tensor, int]:
-        """Which text of the batch each token is of, counted through its rows, and how many there are room for: B M.
+    def text_ids(self) -> tuple[Tensor, int]:
+        """The text slot of each token, numbered over the whole batch, and the number of slots (B * M).
 
-        That number stands where no text is.
+        Unused positions get the number of slots.
         """
         assert self.doc is not None
-        B, M = len(self.tokens), self.most
-        first = torch.arange(B, device=self.doc.device)[:, None] * M
-        return torch.where(self.doc < M, self.doc + first, B * M), B * M
+        B, M = len(self.tokens), self.max_texts
+        first_slot = torch.arange(B, device=self.doc.device)[:, None] * M
+        return torch.where(self.doc < M, self.doc + first_slot, B * M), B * M
 
 
-def lay(texts: Texts, picks: Tokens, counts: Tokens, L: int, most: int) -> LabelBatch:
-    """These texts in rows of L, so many in each, `most` at most. One a row is padded, and so told by its length."""
-    tokens, pos, doc = laid(texts.side, picks, counts, L)
-    doc[doc >= counts[:, None]] = most
-    none: Any = np.nan if texts.targets.dtype.kind == "f" else IGNORE
+def collate_texts(texts: EncodedTexts, indices: Array, counts: Array, L: int, max_texts: int) -> LabelBatch:
+    """Texts in rows of L tokens, counts[r] texts in row r. With max_texts=1 rows are padded and have `lengths`."""
+    tokens, pos, doc = pack_rows(texts.tokens, indices, counts, L)
+    doc[doc >= counts[:, None]] = max_texts
+    no_target: Any = np.nan if texts.targets.dtype.kind == "f" else IGNORE
     rows = np.repeat(np.arange(len(counts)), counts)
-    places = np.arange(len(picks)) - np.repeat(np.cumsum(counts) - counts, counts)
-    which = np.full((len(counts), most), -1)
-    which[rows, places] = picks
-    if texts.each_token:
-        targets = laid(Side(texts.targets, texts.side.starts, none), picks, counts, L)[0]
+    slots = np.arange(len(indices)) - np.repeat(np.cumsum(counts) - counts, counts)
+    text_index = np.full((len(counts), max_texts), -1)
+    text_index[rows, slots] = indices
+    if texts.per_token:
+        targets = pack_rows(RaggedTokens(texts.targets, texts.tokens.starts, no_target), indices, counts, L)[0]
     else:
-        targets = np.full((len(counts), most, *texts.targets.shape[1:]), none, texts.targets.dtype)
-        targets[rows, places] = texts.targets[picks]
-    second = np.full((len(counts), most + 1), L)
-    second[rows, places] = texts.second[picks]
-    segments = (pos >= np.take_along_axis(second, doc, 1)).astype(np.int64)
-    alone = torch.from_numpy(texts.lengths[picks]) if most == 1 else None
-    made = map(torch.from_numpy, (tokens, targets, pos, doc))
-    told = {"segments": torch.from_numpy(segments), "which": torch.from_numpy(which), "lengths": alone}
-    return LabelBatch(*made, most=most, **told)  # type: ignore[arg-type]
+        targets = np.full((len(counts), max_texts, *texts.targets.shape[1:]), no_target, texts.targets.dtype)
+        targets[rows, slots] = texts.targets[indices]
+    second_start = np.full((len(counts), max_texts + 1), L)
+    second_start[rows, slots] = texts.second_start[indices]
+    segments = (pos >= np.take_along_axis(second_start, doc, 1)).astype(np.int64)
+    return LabelBatch(
+        torch.from_numpy(tokens),
+        torch.from_numpy(targets),
+        torch.from_numpy(pos),
+        torch.from_numpy(doc),
+        max_texts=max_texts,
+        segments=torch.from_numpy(segments),
+        text_index=torch.from_numpy(text_index),
+        lengths=torch.from_numpy(texts.lengths[indices]) if max_texts == 1 else None,
+    )
 
 
 class PackedTexts:
-    """The training batches of one epoch, packed. Every batch has the same shape."""
+    """The packed training batches of one epoch, all of the same shape."""
 
-    def __init__(self, texts: Texts, rows: int, *, seed: int) -> None:
-        self.texts, self.wide = texts, -(-max(int(texts.lengths.max()), PLACES) // 8) * 8
-        self.packing = Packing((texts.lengths,), (self.wide,), rows, seed=seed)
+    def __init__(self, texts: EncodedTexts, rows: int, *, seed: int) -> None:
+        self.texts, self.row_len = texts, -(-max(int(texts.lengths.max()), MIN_ROW_TOKENS) // 8) * 8
+        self.packing = Packing((texts.lengths,), (self.row_len,), rows, seed=seed)
         self.rows, self.steps, self.padding = self.packing.rows, self.packing.steps, self.packing.padding
         self.tokens = max(1, round(int(texts.lengths.sum()) / self.steps))
 
     def batch(self, epoch: int, step: int) -> LabelBatch:
-        # two at least, since a row with room for one is taken for a padded one
-        return lay(self.texts, *self.packing.picks(epoch, step), self.wide, max(2, self.packing.most))
+        # at least 2 slots, since 1 slot means padded rows
+        return collate_texts(
+            self.texts, *self.packing.picks(epoch, step), self.row_len, max(2, self.packing.max_per_row)
+        )
 
 
 class PaddedTexts:
-    """The training batches of one epoch, a text a row: of like length, and as many as fit into the budget."""
+    """The padded training batches of one epoch: texts of similar length, as many as fit into the token budget."""
 
-    def __init__(self, texts: Texts, rows: int, *, seed: int) -> None:
+    def __init__(self, texts: EncodedTexts, rows: int, *, seed: int) -> None:
         self.texts, self.seed, lengths = texts, seed, np.sort(texts.lengths)
-        self.cuts = cuts(np.zeros_like(lengths), lengths, rows * float(lengths.mean()))
-        self.steps = len(self.cuts) - 1
+        self.boundaries = batch_boundaries(np.zeros_like(lengths), lengths, rows * float(lengths.mean()))
+        self.steps = len(self.boundaries) - 1
         self.rows = max(1, round(len(texts) / self.steps))
         self.tokens = max(1, round(int(lengths.sum()) / self.steps))
-        self.padding = 1 - float(lengths.sum() / (np.diff(self.cuts) * lengths[self.cuts[1:] - 1]).sum())
-        self._epoch: tuple[int, Tokens, Tokens] = (-1, lengths, lengths)
+        n_positions = (np.diff(self.boundaries) * lengths[self.boundaries[1:] - 1]).sum()
+        self.padding = 1 - float(lengths.sum() / n_positions)
+        self._epoch: tuple[int, Array, Array] = (-1, lengths, lengths)
 
     def batch(self, epoch: int, step: int) -> LabelBatch:
         if self._epoch[0] != epoch:
-            rng = dice(self.seed, 4, epoch)
+            rng = rng_for(self.seed, RngStream.BUCKET_ORDER, epoch)
             order = np.lexsort((rng.permutation(len(self.texts)), self.texts.lengths))
             self._epoch = (epoch, order, rng.permutation(self.steps))
-        _, order, turns = self._epoch
-        return padded(self.texts, order[self.cuts[turns[step]] : self.cuts[turns[step] + 1]])
+        _, order, batch_order = self._epoch
+        start, stop = self.boundaries[batch_order[step]], self.boundaries[batch_order[step] + 1]
+        return collate_padded(self.texts, order[start:stop])
 
 
-def padded(texts: Texts, picks: Tokens) -> LabelBatch:
-    """These texts, one a row."""
-    return lay(texts, picks, np.ones(len(picks), np.int64), int(texts.lengths[picks].max()), 1)
+def collate_padded(texts: EncodedTexts, indices: Array) -> LabelBatch:
+    """One text per row."""
+    return collate_texts(texts, indices, np.ones(len(indices), np.int64), int(texts.lengths[indices].max()), 1)
 
 
-def scoring(texts: Texts, tokens: int) -> Iterator[tuple[Tokens, LabelBatch]]:
-    """Each text once, the shortest first, about so many tokens at a time: which texts they are, and their batch."""
+def eval_batches(texts: EncodedTexts, max_tokens: int) -> Iterator[tuple[Array, LabelBatch]]:
+    """Each text once, sorted by length, about max_tokens per batch: the indices of the texts, and their batch."""
     order = np.argsort(texts.lengths, kind="stable")
-    ends = cuts(np.zeros_like(order), texts.lengths[order], tokens)
-    for a, b in pairwise(ends):
-        yield order[a:b], padded(texts, order[a:b])
+    boundaries = batch_boundaries(np.zeros_like(order), texts.lengths[order], max_tokens)
+    for start, stop in pairwise(boundaries):
+        yield order[start:stop], collate_padded(texts, order[start:stop])

@@ -1,4 +1,4 @@
-"""CoNLL columns: a word and its tags on each line, a blank line behind each sentence; and tags of entities as spans."""
+"""CoNLL columns: one word with its tags per line, a blank line after each sentence; and entity tags as spans."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -9,82 +9,83 @@ from harken.data.text.encode import Span, read_blocks
 from harken.errors import BadInput
 
 OUTSIDE = "O"
-INSIDE = re.compile(r"([BIESLU])-(.+)")
-BEGINS, ENDS = frozenset("BSU"), frozenset("ESLU")  # of an entity, in BIO, BIOES and BILOU
-PARTS = re.compile(r"\d+[-.]\d+")  # CoNLL-U: words of which others are parts, and words that are not written
+ENTITY_TAG = re.compile(r"([BIESLU])-(.+)")
+START_PREFIXES, END_PREFIXES = frozenset("BSU"), frozenset("ESLU")  # in BIO, BIOES and BILOU
+SKIPPED_ID = re.compile(r"\d+[-.]\d+")  # CoNLL-U: multiword tokens (1-2) and empty nodes (2.1)
 
 
 class Sentence(NamedTuple):
-    """Words, the tag of each, and where the first one stands."""
+    """Words, their tags, and the location of the first word (path:line)."""
 
     words: list[str]
     tags: list[str]
-    place: str = ""
+    location: str = ""
 
 
 class Entity(NamedTuple):
-    """Words from start up to stop, and what they are."""
+    """The words start..stop-1 with their entity label."""
 
     label: str
     start: int
     stop: int
 
 
-def sentences(path: Path, word: int, tag: int) -> Iterator[Sentence]:
-    """The sentences of a file; word and tag are columns, counted from 1. Tags of entities come as BIO2."""
-    words, tags, width, place = list[str](), list[str](), (False, 0), ""
-    for n, line in enumerate(_lines(path), 1):
-        tabs = "\t" in line or width[0]
+def read_sentences(path: Path, word_column: int, tag_column: int) -> Iterator[Sentence]:
+    """The sentences of a file; columns are counted from 1. Entity tags are converted to BIO2."""
+    words, tags, layout, location = list[str](), list[str](), (False, 0), ""
+    for n, line in enumerate(_read_lines(path), 1):
+        tabs = "\t" in line or layout[0]
         cells = line.split("\t") if tabs else line.split()
         if not line.strip():
             if words:
-                yield Sentence(words, bio2(tags), place)
+                yield Sentence(words, to_bio2(tags), location)
                 words, tags = [], []
             continue
-        if cells[0] == "-DOCSTART-" or (line.startswith("#") and "\t" not in line and (tabs, len(cells)) != width):
-            continue  # a comment, or the start of a document
-        if len(cells) < max(word, tag) or not (cells[word - 1].strip() and cells[tag - 1].strip()):
-            asked = f"a word in column {word} and its tag in column {tag} are needed"
-            raise BadInput(f"{path}:{n}: {line.strip()[:40]!r}; {asked}; mend it, or set data.text and data.label")
-        width = tabs, len(cells)
-        if word == 1 or not PARTS.fullmatch(cells[0]):
-            place = place if words else f"{path}:{n}"
-            words.append(cells[word - 1].strip())
-            tags.append(cells[tag - 1].strip())
+        if cells[0] == "-DOCSTART-" or (line.startswith("#") and "\t" not in line and (tabs, len(cells)) != layout):
+            continue  # start of a document, or a comment
+        word, tag = ("".join(cells[column - 1 : column]).strip() for column in (word_column, tag_column))
+        if not (word and tag):
+            accepted = f"a line needs a word in column {word_column} and a tag in column {tag_column}"
+            raise BadInput(f"{path}:{n}: {line.strip()[:40]!r}: {accepted}; fix it, or set data.text and data.label")
+        layout = tabs, len(cells)
+        if word_column == 1 or not SKIPPED_ID.fullmatch(cells[0]):
+            location = location if words else f"{path}:{n}"
+            words.append(word)
+            tags.append(tag)
     if words:
-        yield Sentence(words, bio2(tags), place)
+        yield Sentence(words, to_bio2(tags), location)
 
 
-def _lines(path: Path) -> Iterator[str]:
+def _read_lines(path: Path) -> Iterator[str]:
     rest = ""
     for block in read_blocks(Span(path)):
-        *whole, rest = (rest + block).split("\n")
-        yield from whole
+        *lines, rest = (rest + block).split("\n")
+        yield from lines
     if rest:
         yield rest
 
 
-def bio2(tags: Sequence[str]) -> list[str]:
-    """B- on the first word of each entity, I- on its others: from BIO, IOB1, BIOES or BILOU. Other tags stay."""
-    made, open_ = list[str](), ""  # the label of an entity that may go on
+def to_bio2(tags: Sequence[str]) -> list[str]:
+    """BIO2 tags from BIO, IOB1, BIOES or BILOU: B- on the first word of an entity, I- on the rest. Others unchanged."""
+    converted, open_label = list[str](), ""  # label of the entity that the next I- continues
     for tag in tags:
-        found = INSIDE.fullmatch(tag)
-        if found is None:
-            made.append(tag)
-            open_ = ""
+        match = ENTITY_TAG.fullmatch(tag)
+        if match is None:
+            converted.append(tag)
+            open_label = ""
             continue
-        mark, label = found.groups()
-        made.append(f"{'B' if mark in BEGINS or label != open_ else 'I'}-{label}")
-        open_ = "" if mark in ENDS else label
-    return made
+        prefix, label = match.groups()
+        converted.append(f"{'B' if prefix in START_PREFIXES or label != open_label else 'I'}-{label}")
+        open_label = "" if prefix in END_PREFIXES else label
+    return converted
 
 
-def entities(tags: Sequence[str]) -> list[Entity]:
-    """The entities that tags in BIO2 mark."""
-    found = list[Entity]()
+def extract_entities(tags: Sequence[str]) -> list[Entity]:
+    """The entities of a sequence of BIO2 tags."""
+    entities = list[Entity]()
     for n, tag in enumerate(tags):
         if tag.startswith("B-"):
-            found.append(Entity(tag[2:], n, n + 1))
+            entities.append(Entity(tag[2:], n, n + 1))
         elif tag.startswith("I-"):
-            found[-1] = found[-1]._replace(stop=n + 1)
-    return found
+            entities[-1] = entities[-1]._replace(stop=n + 1)
+    return entities

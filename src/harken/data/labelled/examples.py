@@ -1,4 +1,4 @@
-"""Examples whose tokens carry labels, from files: split, tokens learned, encoded. Tags and spans do it."""
+"""Examples with token-level labels from files: split, tokenizer training, encoding. Shared by tags and spans."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,133 +11,139 @@ import numpy as np
 from pydantic import Field
 
 from harken.data.cache import cache_folder
-from harken.data.split import LABELS, Labels, SplitData, SplitSource
-from harken.data.text.source import learned
+from harken.data.split import LABELS_FILE, LabelList, SplitData, SplitSource
+from harken.data.text.source import train_or_load_tokenizer
 from harken.data.tokenizers import pretrained
-from harken.data.tokenizers.pairs import Ids, Side, newline
+from harken.data.tokenizers.pairs import Array, RaggedTokens, newline_id
 from harken.data.tokenizers.tokenizer import Tokenizer
 from harken.errors import BadRun
 from harken.events import Listener
-from harken.settings import Outputs
+from harken.settings import LabelOutputs
 
-from .batch import Texts
+from .batch import EncodedTexts
 
-VOCAB = {"char": 0, "byte": 256, "word": 20_000, "bpe": 8000, "wordpiece": 8000}
-BLOCK = 4096  # texts from which tokens are learned at once
+DEFAULT_VOCAB_SIZE = {"char": 0, "byte": 256, "word": 20_000, "bpe": 8000, "wordpiece": 8000}
+TEXTS_PER_BLOCK = 4096  # texts passed to the tokenizer trainer at once
 
 
 @dataclass(frozen=True, eq=False)
-class LabelWords:
-    """Tokens, and the labels that a token may have."""
+class TokenLabelProcessor:
+    """A tokenizer, and the labels that a token may have."""
 
     tokenizer: Tokenizer
-    labels: Labels
+    labels: LabelList
 
     @property
-    def vocab(self) -> Outputs:
-        return Outputs(self.tokenizer.vocab, len(self.labels), each_token=True)
+    def vocab(self) -> LabelOutputs:
+        return LabelOutputs(self.tokenizer.vocab, len(self.labels), per_token=True)
 
     @property
-    def edge(self) -> int:
-        """The mark that ends a text, and stands between two."""
-        return newline(self.tokenizer) if self.tokenizer.end is None else self.tokenizer.end
+    def end_id(self) -> int:
+        """The token that ends a text and separates two."""
+        return newline_id(self.tokenizer) if self.tokenizer.end_id is None else self.tokenizer.end_id
 
     @property
-    def begin(self) -> list[int]:
-        """The marks before a text, where there are any."""
-        return list(self.tokenizer.begin) or [mark for mark in [self.tokenizer.cls] if mark is not None]
+    def start_ids(self) -> list[int]:
+        """The special tokens before a text, if any."""
+        return list(self.tokenizer.prefix_ids) or [token for token in [self.tokenizer.cls_id] if token is not None]
 
     def files(self) -> dict[str, bytes]:
-        """What a run folder keeps, by name."""
-        return {**self.tokenizer.files(), LABELS: json.dumps(self.labels, ensure_ascii=False).encode()}
+        """File contents for the run folder, by name."""
+        return {**self.tokenizer.files(), LABELS_FILE: json.dumps(self.labels, ensure_ascii=False).encode()}
 
     @classmethod
-    def load(cls, folder: Path) -> "LabelWords":
+    def load(cls, folder: Path) -> "TokenLabelProcessor":
         try:
-            labels = json.loads((folder / LABELS).read_text("utf-8"))
+            labels = json.loads((folder / LABELS_FILE).read_text("utf-8"))
         except (OSError, ValueError, RecursionError):
             labels = None
         if not (isinstance(labels, list) and labels and all(isinstance(label, str) for label in labels)):
-            raise BadRun(f"{folder / LABELS}: is no list of labels; take it from a copy, or train again")
-        return cls(pretrained.load(folder / "tokenizer.json"), labels)
+            raise BadRun(f"{folder / LABELS_FILE}: is not a list of labels; restore it from a copy, or train again")
+        return cls(pretrained.load_tokenizer(folder / "tokenizer.json"), labels)
 
 
 @dataclass(frozen=True, eq=False)
 class ExampleData(SplitData):
-    """Opened examples by split; each part has `texts`, what its layout needs, and `facts`."""
+    """Loaded examples by split; each part has `texts` and `facts`."""
 
     @property
     def max_length(self) -> int:
-        """Most tokens of a text, its marks with them."""
+        """Maximum number of tokens of a text, including special tokens."""
         return max(int(part.texts.lengths.max(initial=1)) for part in self.parts.values())
 
     def facts(self) -> dict[str, Any]:
-        """What the report says of the data."""
+        """Data statistics for the report."""
         counts = {name: part.facts() for name, part in self.parts.items()}
         return {
-            **{what: {name: counts[name][what] for name in self.parts} for what in counts["train"]},
-            "unit": next(iter(counts["train"])),  # what a user counts by
+            **{key: {name: counts[name][key] for name in self.parts} for key in counts["train"]},
+            "unit": next(iter(counts["train"])),  # what a user counts
             "tokens": {name: int(part.texts.lengths.sum()) for name, part in self.parts.items()},
-            "vocab": self.words.tokenizer.vocab,
-            "token": self.words.tokenizer.kind,
-            "labels": len(self.words.labels),
+            "vocab": self.processor.tokenizer.vocab,
+            "token": self.processor.tokenizer.kind,
+            "labels": len(self.processor.labels),
             "sha256": self.sha256,
         }
 
 
 class ExampleSource(SplitSource):
-    """The settings of such data. A kind brings `read`, `about`, `texts`, `labels` and `encoded`."""
+    """Settings of such data. A kind implements `read`, `split_key`, `texts`, `labels` and `encode_examples`."""
 
     model: ClassVar[str] = "bert"
-    of: ClassVar[str] = " of labels"  # the shelf of the models that read this (kinds.py)
-    opened: ClassVar[type[Any]] = ExampleData
+    model_group: ClassVar[str] = " of labels"  # the group of models for this data (registry.py)
+    dataset_class: ClassVar[type[Any]] = ExampleData
 
-    tokenizer: Literal["char", "byte", "word", "bpe", "wordpiece"] = Field("wordpiece", description="what a token is")
-    vocab_size: int | None = Field(None, ge=3, le=300_000, description="most tokens; none: 20,000 words, 8,000 pieces")
-    lowercase: bool = Field(True, description="wordpiece reads capitals as small letters, and letters without accents")
+    tokenizer: Literal["char", "byte", "word", "bpe", "wordpiece"] = Field("wordpiece", description="tokenizer type")
+    vocab_size: int | None = Field(
+        None, ge=3, le=300_000, description="maximum vocabulary size; default: 20,000 words or 8,000 subwords"
+    )
+    lowercase: bool = Field(True, description="whether wordpiece lowercases the text and strips accents")
 
-    def words(self, folder: Path) -> LabelWords:
-        """The tokens and the labels that a run kept."""
-        return LabelWords.load(folder)
+    def load_processor(self, folder: Path) -> TokenLabelProcessor:
+        """The processor saved in a run folder."""
+        return TokenLabelProcessor.load(folder)
 
     def texts(self, examples: Iterable[Any]) -> Iterator[str]:
-        """What tokens are learned from."""
+        """The texts that the tokenizer is trained on."""
         raise NotImplementedError
 
     def labels(self, examples: Iterable[Any]) -> list[str]:
         """The labels that a token may have."""
         raise NotImplementedError
 
-    def _words(self, learn: list[Any], given: Any, listen: Listener) -> LabelWords:
-        """The tokens and labels of the training examples; given tokens stay, and given labels where they are enough."""
-        labels = self.labels(learn)
-        if isinstance(given, LabelWords) and {*labels} <= {*given.labels}:
-            return given
-        if given is not None:
-            return LabelWords(getattr(given, "tokenizer", given), labels)
+    def _build_processor(self, examples: list[Any], known: Any, listen: Listener) -> TokenLabelProcessor:
+        """The processor of the training examples; reuses a known tokenizer, and known labels if they cover these."""
+        labels = self.labels(examples)
+        if isinstance(known, TokenLabelProcessor) and {*labels} <= {*known.labels}:
+            return known
+        if known is not None:
+            return TokenLabelProcessor(getattr(known, "tokenizer", known), labels)
 
         def blocks() -> Iterator[str]:
             lines = list[str]()
-            for text in self.texts(learn):
+            for text in self.texts(examples):
                 lines.append(f"{text}\n")
-                if len(lines) == BLOCK:
+                if len(lines) == TEXTS_PER_BLOCK:
                     yield "".join(lines)
                     lines.clear()
             yield "".join(lines)
 
-        most, home = self.vocab_size or VOCAB[self.tokenizer], cache_folder("text")
-        return LabelWords(learned(self.tokenizer, most, blocks, home, lowercase=self.lowercase, listen=listen), labels)
+        size, folder = self.vocab_size or DEFAULT_VOCAB_SIZE[self.tokenizer], cache_folder("text")
+        tokenizer = train_or_load_tokenizer(
+            self.tokenizer, size, blocks, folder, lowercase=self.lowercase, listen=listen
+        )
+        return TokenLabelProcessor(tokenizer, labels)
 
 
-def joined(rows: Sequence[tuple[Sequence[int], Sequence[int], int]], edge: int) -> Texts:
-    """Texts of these rows: the ids of each without its edge, their targets, and where its second part begins."""
+def concat_texts(rows: Sequence[tuple[Sequence[int], Sequence[int], int]], end_id: int) -> EncodedTexts:
+    """Texts from rows of (ids without the end token, targets, start of the second part)."""
     ids = np.fromiter(chain.from_iterable(row[0] for row in rows), np.int64)
     targets = np.fromiter(chain.from_iterable(row[1] for row in rows), np.int64)
     starts = np.cumsum([0, *(len(row[0]) for row in rows)], dtype=np.int64)
-    return Texts(Side(ids, starts, edge), np.array([row[2] for row in rows], np.int64), targets, each_token=True)
+    second_start = np.array([row[2] for row in rows], np.int64)
+    return EncodedTexts(RaggedTokens(ids, starts, end_id), second_start, targets, per_token=True)
 
 
-def within(of: Sequence[int], picks: Ids) -> tuple[Ids, list[int]]:
-    """Of texts that are of some example each: which are of the picked ones, and of which among these."""
-    kept = np.flatnonzero(np.isin(of, picks))
-    return kept, np.searchsorted(picks, np.array(of)[kept]).tolist()
+def select_windows(example_index: Sequence[int], indices: Array) -> tuple[Array, list[int]]:
+    """The windows of the selected examples, and for each the position of its example in `indices`."""
+    windows = np.flatnonzero(np.isin(example_index, indices))
+    return windows, np.searchsorted(indices, np.array(example_index)[windows]).tolist()

@@ -1,7 +1,7 @@
-"""Texts with labels: rows of a table or of JSON lines, with one text or two, and a label, a number, or several labels.
+"""Labelled texts: rows of a table or JSON lines with one or two texts and a label, a number, or several labels.
 
-A held-out share is drawn label by label, so that each has as much of a label as the whole, and by a hash of the text,
-so that no text stands on two sides and adding rows moves little.
+Held-out splits are stratified by label and drawn by a hash of the text: no text is in two splits, and adding rows
+moves few of the old ones.
 """
 
 import json
@@ -14,272 +14,284 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from harken.data.detect.kinds import sniff
-from harken.data.detect.preview import columns_of
-from harken.data.pairs.files import clean
-from harken.data.pairs.source import key
-from harken.data.sets.columns import NUMBERS, table_of
-from harken.data.split import LABELS, MOST, Positive, kept
-from harken.data.tables.read import Asked, Flaws, rows_of
-from harken.data.targets import KINDS, amount, answer_of, order, unknown
+from harken.data.detect.kinds import detect_kind
+from harken.data.detect.preview import column_stats
+from harken.data.pairs.files import normalize_text
+from harken.data.sets.columns import NUMERIC_FRACTION, preview_rows
+from harken.data.split import (
+    LABELS_FILE,
+    MAX_HELD_OUT,
+    PositiveFloat,
+    check_fraction,
+    draw_stratified,
+    load_labels_file,
+    split_hash,
+)
+from harken.data.tables.columns import ColumnRequest, iter_columns
+from harken.data.tables.read import SkippedRows
+from harken.data.targets import MAX_CLASSES, infer_target_type, label_sort_key, parse_number, unknown_label_error
 from harken.data.tokenizers import pretrained
-from harken.data.tokenizers.pairs import Ids, Side, apart, encode_lines
-from harken.errors import BadInput, BadSetting
+from harken.data.tokenizers.pairs import Array, RaggedTokens, detach_punctuation, encode_lines
+from harken.errors import BadInput
 from harken.events import Listener, silent
-from harken.settings import Outputs
+from harken.settings import LabelOutputs
 
-from .batch import Texts
-from .examples import ExampleSource, LabelWords
+from .batch import EncodedTexts
+from .examples import ExampleSource, TokenLabelProcessor
 
-Answer = Literal["label", "number", "multilabel"]
-YES, NO = ("1", "true", "yes", "1.0"), ("0", "false", "no", "0.0")  # in a column of its own for each label
+TargetType = Literal["label", "number", "multilabel"]
+TRUE_VALUES, FALSE_VALUES = ("1", "true", "yes", "1.0"), ("0", "false", "no", "0.0")  # with one column per label
 
 
-class Row(NamedTuple):
-    """One or two texts, what is said of them, and where that stands."""
+class LabelledRow(NamedTuple):
+    """One or two texts, their labels, and the location of the row (path:line)."""
 
     texts: tuple[str, ...]
-    labels: tuple[str, ...]  # one; of several at once, those that apply
-    place: str
+    labels: tuple[str, ...]  # exactly one, except for multi-label data
+    location: str
 
 
 @dataclass(frozen=True, eq=False)
-class TextLabels(LabelWords):
-    """Tokens, the labels of a text, and what is asked: one of them, a number (its mean and spread), or several."""
+class TextLabelProcessor(TokenLabelProcessor):
+    """A tokenizer, the labels of a text, and the target type: one label, a number (with mean and std), or several."""
 
-    target_type: Answer = "label"
+    target_type: TargetType = "label"
     mean: float = 0.0
-    spread: Positive = 1.0
+    std: PositiveFloat = 1.0
     pair: bool = False
 
     @property
-    def vocab(self) -> Outputs:
-        return Outputs(self.tokenizer.vocab, len(self.labels))
+    def vocab(self) -> LabelOutputs:
+        return LabelOutputs(self.tokenizer.vocab, len(self.labels))
 
     def files(self) -> dict[str, bytes]:
-        said = {name: getattr(self, name) for name in ("labels", "target_type", "mean", "spread", "pair")}
-        return {**self.tokenizer.files(), LABELS: json.dumps(said, ensure_ascii=False).encode()}
+        fields = {name: getattr(self, name) for name in ("labels", "target_type", "mean", "std", "pair")}
+        return {**self.tokenizer.files(), LABELS_FILE: json.dumps(fields, ensure_ascii=False).encode()}
 
     @classmethod
-    def load(cls, folder: Path) -> "TextLabels":
-        return kept(cls, folder, "the labels of a text", tokenizer=pretrained.load(folder / "tokenizer.json"))
+    def load(cls, folder: Path) -> "TextLabelProcessor":
+        tokenizer = pretrained.load_tokenizer(folder / "tokenizer.json")
+        return load_labels_file(cls, folder, "the labels of a text", tokenizer=tokenizer)
 
-    def texts(self, given: Sequence[tuple[str, ...]], longest: int) -> tuple[Side, Ids, int]:
-        """Texts between their marks, where the second of each begins, and how many were cut: the longer one first."""
-        first, *other = (self._ids(list(map(clean, side))) for side in zip(*given, strict=True))
-        begin, edge = np.array(self.begin or [self.edge]), np.array([self.edge])
-        room = longest - len(begin) - 1 - len(other)
-        rows, second, cut = [], [], 0
+    def encode_texts(self, rows: Sequence[tuple[str, ...]], max_length: int) -> tuple[RaggedTokens, Array, int]:
+        """The tokens with special tokens, the start of each second text, and the number of truncated rows.
+
+        Of a pair the longer text is truncated first.
+        """
+        first, *second = (self._encode(list(map(normalize_text, texts))) for texts in zip(*rows, strict=True))
+        start_ids, end_id = np.array(self.start_ids or [self.end_id]), np.array([self.end_id])
+        room = max_length - len(start_ids) - 1 - len(second)
+        encoded, second_start, n_truncated = [], [], 0
         for n, a in enumerate(first):
-            b = other[0][n] if other else a[:0]
-            kept = min(len(b), max(room // 2, room - len(a)))
-            cut += len(a) + len(b) > room
-            a, b = a[: room - kept], b[:kept]
-            rows.append(np.concatenate([begin, a, edge, b] if other else [begin, a]))
-            second.append(len(begin) + len(a) + 1 if other else longest)
-        starts = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-        return Side(np.concatenate(rows), starts, self.edge), np.array(second), cut
+            b = second[0][n] if second else a[:0]
+            b_length = min(len(b), max(room // 2, room - len(a)))
+            n_truncated += len(a) + len(b) > room
+            a, b = a[: room - b_length], b[:b_length]
+            encoded.append(np.concatenate([start_ids, a, end_id, b] if second else [start_ids, a]))
+            second_start.append(len(start_ids) + len(a) + 1 if second else max_length)
+        starts = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+        return RaggedTokens(np.concatenate(encoded), starts, self.end_id), np.array(second_start), n_truncated
 
-    def _ids(self, texts: list[str]) -> list[Ids]:
-        if self.tokenizer.kind == "wordpiece" or isinstance(self.tokenizer, pretrained.Foreign):  # no lines together
-            return [self.tokenizer.encode(text) for text in texts]
-        full = [n for n, text in enumerate(texts) if text]  # an empty line is none
-        ids, lengths = encode_lines(self.tokenizer, [texts[n] for n in full])
-        found = [ids[:0]] * len(texts)
-        for n, end, length in zip(full, np.cumsum(lengths), lengths, strict=True):
-            found[n] = ids[end - length : end]
-        return found
+    def _encode(self, texts: list[str]) -> list[Array]:
+        if self.tokenizer.kind == "wordpiece" or isinstance(self.tokenizer, pretrained.PretrainedTokenizer):
+            return [self.tokenizer.encode(text) for text in texts]  # cannot encode many lines at once
+        non_empty = [n for n, text in enumerate(texts) if text]
+        ids, lengths = encode_lines(self.tokenizer, [texts[n] for n in non_empty])
+        encoded = [ids[:0]] * len(texts)
+        for n, end, length in zip(non_empty, np.cumsum(lengths), lengths, strict=True):
+            encoded[n] = ids[end - length : end]
+        return encoded
 
-    def targets(self, rows: Sequence[Row]) -> Ids:
-        """What is asked of each row."""
+    def targets(self, rows: Sequence[LabelledRow]) -> Array:
         if self.target_type == "number":
-            amounts = np.array([amount(row.labels[0], row.place) for row in rows], np.float64)
-            return ((amounts - self.mean) / self.spread).astype(np.float32)[:, None]
-        number = {label: n for n, label in enumerate(self.labels)}
-        found = np.zeros((len(rows), len(self.labels)), np.float32)
+            values = np.array([parse_number(row.labels[0], row.location) for row in rows], np.float64)
+            return ((values - self.mean) / self.std).astype(np.float32)[:, None]
+        label_ids = {label: n for n, label in enumerate(self.labels)}
+        one_hot = np.zeros((len(rows), len(self.labels)), np.float32)
         for n, row in enumerate(rows):
             for label in row.labels:
-                if label not in number:
-                    raise unknown(label, self.labels, row.place)
-                found[n, number[label]] = 1
-        return found if self.target_type == "multilabel" else found.argmax(1)
+                if label not in label_ids:
+                    raise unknown_label_error(label, self.labels, row.location)
+                one_hot[n, label_ids[label]] = 1
+        return one_hot if self.target_type == "multilabel" else one_hot.argmax(1)
 
 
 @dataclass(frozen=True, eq=False)
-class Labelled:
-    """The rows of a split, and the texts they are read as."""
+class LabelledTexts:
+    """The rows of a split, and their encoded texts."""
 
-    texts: Texts
-    rows: list[Row]
-    cut: int  # texts that were longer than they may be
+    texts: EncodedTexts
+    rows: list[LabelledRow]
+    n_truncated: int
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def facts(self) -> dict[str, Any]:
-        return {"texts": len(self.rows), "cut": self.cut}
+        return {"texts": len(self.rows), "truncated": self.n_truncated}
 
 
 class TableSource(ExampleSource):
-    """The settings of texts with labels."""
+    """Settings of labelled texts."""
 
     task: ClassVar[str] = "classify"
 
     kind: Literal["table"] = "table"
     text: int | str | list[int | str] | None = Field(
-        None, description="the column of the text, by name or number, or a list of two; none: found"
+        None, description="text column, by name or number, or a list of two columns; default: detected"
     )
     label: int | str | list[int | str] | None = Field(
-        None, description="the column of the label; a list: a column of 0 and 1 for each of several; none: found"
+        None, description="label column; a list: one 0/1 column per label (multi-label); default: detected"
     )
-    separator: str | None = Field(None, description="what stands between several labels in one cell; none: one label")
+    separator: str | None = Field(None, description="separator of several labels in one cell; default: a single label")
     target_type: Literal["auto", "label", "number", "multilabel"] = Field(
-        "auto", description="what is asked; auto: a number if all are and some are no whole ones, else a label"
+        "auto", description="target type; auto: number if all labels are numbers and some are fractional, else label"
     )
-    examples: int | None = Field(None, ge=1, description="learn from so many texts only, drawn by a hash of each")
-    max_length: int = Field(256, ge=8, description="most tokens of a text with its marks; a longer one is cut")
+    examples: int | None = Field(None, ge=1, description="number of training texts, drawn by a hash of each text")
+    max_length: int = Field(
+        256, ge=8, description="maximum number of tokens of a text with special tokens; longer texts are truncated"
+    )
 
-    def words(self, folder: Path) -> TextLabels:
-        return TextLabels.load(folder)
+    def load_processor(self, folder: Path) -> TextLabelProcessor:
+        return TextLabelProcessor.load(folder)
 
-    # --- read ---------------------------------------------------------------------------------------------------------
+    # --- reading ------------------------------------------------------------------------------------------------------
 
-    def columns(self, path: Path) -> tuple[Asked, Asked]:
-        """The columns of the texts and of the labels, found where they are not named."""
+    def columns(self, path: Path) -> tuple[ColumnRequest, ColumnRequest]:
+        """The text columns and the label columns, detected if they are not set."""
         text, label = self.text, self.label
         if text is None or label is None:
-            guess = sniff(self._telling(path))
-            text = guess.settings.get("data.text") if text is None else text
-            label = guess.settings.get("data.label") if label is None else label
+            detection = detect_kind(self._column_file(path))
+            text = detection.settings.get("data.text") if text is None else text
+            label = detection.settings.get("data.label") if label is None else label
             if text is None or label is None:
-                way = "name the columns: data.text=... data.label=..."
-                table = table_of(path)
-                if table and any(c.number >= NUMBERS for c in columns_of(table)):
-                    way += "; or, where several rows of numbers make one thing, data.group=... data.label=..."
-                raise BadInput(f"{path}: no text with a label was found in it ({guess.reason}); {way}")
+                hint = "name the columns: data.text=... data.label=..."
+                table = preview_rows(path)
+                if table and any(c.number_fraction >= NUMERIC_FRACTION for c in column_stats(table)):
+                    hint += "; or, if several numeric rows form one example, data.group=... data.label=..."
+                raise BadInput(f"{path}: no text column with a label column ({detection.reason}); {hint}")
         texts = text if isinstance(text, list) else [text]
         if not 0 < len(texts) < 3:
-            raise BadInput(f"data.text = {texts}: one text or two are read; name one column or two")
+            raise BadInput(f"data.text = {texts}: one or two columns are accepted; name one or two")
         labels = label if isinstance(label, list) else [label]
-        return [("data.text", place) for place in texts], [("data.label", place) for place in labels]
+        return [("data.text", column) for column in texts], [("data.label", column) for column in labels]
 
-    def _telling(self, path: Path) -> Path:
-        """The file that tells the columns of this one: the first to learn from, if this one belongs to it."""
-        with suppress(BadInput):  # which may be gone
+    def _column_file(self, path: Path) -> Path:
+        """The file to detect columns in: the first training file if `path` belongs to this data, else `path`."""
+        with suppress(BadInput):  # the training files may not exist any more
             files = self._files()
-            return files["train"][0] if any(path in some for some in files.values()) else path
+            return files["train"][0] if any(path in paths for paths in files.values()) else path
         return path
 
-    def read(self, path: Path, listen: Listener) -> list[Row]:
+    def read(self, path: Path, listen: Listener) -> list[LabelledRow]:
         texts, labels = self.columns(path)
-        flaws, found = Flaws("no text with a label"), list[Row]()
-        for line, cells in rows_of(path, [*texts, *labels], flaws):
-            given = tuple(map(clean, cells[: len(texts)]))
-            said = self._said([cell.strip() for cell in cells[len(texts) :]], [str(place) for _, place in labels])
-            if not all(given):
-                flaws(path, line, "the text is empty")
-            elif said is None:
-                flaws(path, line, "the label is neither 0 nor 1" if len(labels) > 1 else "the label is empty")
+        skipped, rows = SkippedRows("no text with a label"), list[LabelledRow]()
+        for line, cells in iter_columns(path, [*texts, *labels], skipped):
+            row_texts = tuple(map(normalize_text, cells[: len(texts)]))
+            row_labels = self._row_labels([cell.strip() for cell in cells[len(texts) :]], [str(c) for _, c in labels])
+            if not all(row_texts):
+                skipped(path, line, "the text is empty")
+            elif row_labels is None:
+                skipped(path, line, "the label is neither 0 nor 1" if len(labels) > 1 else "the label is empty")
             else:
-                found.append(Row(given, said, f"{path}:{line}"))
-        if flaws.count > len(found) or not found:
-            what = (
-                f"{flaws.count} of its {flaws.count + len(found)} lines are {flaws.what} ({', '.join(flaws.first[:1])})"
+                rows.append(LabelledRow(row_texts, row_labels, f"{path}:{line}"))
+        if skipped.count > len(rows) or not rows:
+            first = ", ".join(skipped.first[:1])
+            problem = (
+                f"{skipped.count} of its {skipped.count + len(rows)} lines have no text or no valid label ({first})"
             )
-            raise BadInput(f"{path}: {what}; check data.text and data.label, or mend the file")
-        if flaws.count:
-            listen("notice", text=str(flaws))
-        return found
+            raise BadInput(f"{path}: {problem}; check data.text and data.label, or fix the file")
+        if skipped.count:
+            listen("notice", text=str(skipped))
+        return rows
 
-    def _said(self, cells: list[str], names: list[str]) -> tuple[str, ...] | None:
-        """The labels that a row has; None where it does not say."""
+    def _row_labels(self, cells: list[str], names: list[str]) -> tuple[str, ...] | None:
+        """The labels of a row; None if they are missing or invalid."""
         if len(names) > 1:
-            known = all(cell.lower() in YES + NO for cell in cells)
-            return tuple(n for n, cell in zip(names, cells, strict=True) if cell.lower() in YES) if known else None
-        between = self.separator or ("\n" if "\n" in cells[0] or self.target_type == "multilabel" else None)
-        if between is None:
+            valid = all(cell.lower() in TRUE_VALUES + FALSE_VALUES for cell in cells)
+            labels = tuple(n for n, cell in zip(names, cells, strict=True) if cell.lower() in TRUE_VALUES)
+            return labels if valid else None
+        separator = self.separator or ("\n" if "\n" in cells[0] or self.target_type == "multilabel" else None)
+        if separator is None:
             return (cells[0],) if cells[0] else None
-        return tuple(dict.fromkeys(label for part in cells[0].split(between) if (label := part.strip())))
+        return tuple(dict.fromkeys(label for part in cells[0].split(separator) if (label := part.strip())))
 
-    # --- what is asked ------------------------------------------------------------------------------------------------
+    # --- targets ------------------------------------------------------------------------------------------------------
 
-    def about(self, example: Row) -> str:
+    def split_key(self, example: LabelledRow) -> str:
         return "\t".join(example.texts)
 
-    def texts(self, examples: Iterable[Row]) -> Iterator[str]:
-        every = (text for row in examples for text in row.texts)
-        return map(apart, every) if self.tokenizer == "word" else every
+    def texts(self, examples: Iterable[LabelledRow]) -> Iterator[str]:
+        texts = (text for row in examples for text in row.texts)
+        return map(detach_punctuation, texts) if self.tokenizer == "word" else texts
 
-    def labels(self, examples: Iterable[Row]) -> list[str]:
+    def labels(self, examples: Iterable[LabelledRow]) -> list[str]:
         rows = list(examples)
-        if self._answer(rows) == "number":
+        if self._resolve_target_type(rows) == "number":
             return [str(self.label if self.label is not None else "number")]
-        found = sorted({label for row in rows for label in row.labels}, key=order)
-        if len(found) < 2:
-            only = f"the only label is {found[0]!r}" if found else "there is no label"
-            raise BadInput(f"{self._home}: {only}, so there is nothing to learn; give rows with two labels or more")
-        if len(found) > max(KINDS, len(rows) / 2):
-            many = f"{len(found):,} different labels of {len(rows):,} rows, such as {found[0][:40]!r}"
-            raise BadInput(f"{self._home}: {many}; a label is one of a few; name another column: data.label=...")
-        return found
+        labels = sorted({label for row in rows for label in row.labels}, key=label_sort_key)
+        if len(labels) < 2:
+            only = f"the only label is {labels[0]!r}" if labels else "there is no label"
+            raise BadInput(f"{self._home}: {only}; classification needs at least two labels; add rows with others")
+        if len(labels) > max(MAX_CLASSES, len(rows) / 2):
+            problem = f"{len(labels):,} different labels in {len(rows):,} rows, such as {labels[0][:40]!r}"
+            raise BadInput(f"{self._home}: {problem}; too many for a label; name another column: data.label=...")
+        return labels
 
-    def _answer(self, rows: Sequence[Row]) -> Answer:
+    def _resolve_target_type(self, rows: Sequence[LabelledRow]) -> TargetType:
         if self.target_type != "auto":
             return self.target_type
         if self.separator or isinstance(self.label, list) or any(len(row.labels) != 1 for row in rows):
             return "multilabel"
-        return answer_of(row.labels[0] for row in rows)
+        return infer_target_type(row.labels[0] for row in rows)
 
-    def open(self, *, stateful: bool = False, tokenizer: Any = None, listen: Listener = silent) -> Any:
-        opened = super().open(stateful=stateful, tokenizer=tokenizer, listen=listen)
-        if cut := opened.train.cut:
-            many = f"{cut:,} of the {len(opened.train):,} texts to learn from are cut to {self.max_length} tokens"
-            listen("notice", text=f"{many}; data.max_length=... keeps more of them")
-        return opened
+    def load_data(self, *, stateful: bool = False, tokenizer: Any = None, listen: Listener = silent) -> Any:
+        data = super().load_data(stateful=stateful, tokenizer=tokenizer, listen=listen)
+        if n := data.train.n_truncated:
+            fraction = f"{n:,} of the {len(data.train):,} training texts are truncated to {self.max_length} tokens"
+            listen("notice", text=f"{fraction}; increase data.max_length to keep more")
+        return data
 
-    def encoded(self, examples: list[Row], words: LabelWords, *, learn: bool) -> Labelled:
-        assert isinstance(words, TextLabels)
-        if alone := next((row for row in examples if (len(row.texts) == 2) != words.pair), None):
-            many = ("one text", "two texts")
-            raise BadInput(
-                f"{alone.place}: {many[not words.pair]} where {many[words.pair]} were learned; name them: data.text"
-            )
-        side, second, cut = words.texts([row.texts for row in examples], self.max_length)
-        return Labelled(Texts(side, second, words.targets(examples)), examples, cut)
+    def encode_examples(
+        self, examples: list[LabelledRow], processor: TokenLabelProcessor, *, learn: bool
+    ) -> LabelledTexts:
+        assert isinstance(processor, TextLabelProcessor)
+        if mismatch := next((row for row in examples if (len(row.texts) == 2) != processor.pair), None):
+            counts = ("one text", "two texts")
+            problem = f"{counts[not processor.pair]}, but the model was trained on {counts[processor.pair]}"
+            raise BadInput(f"{mismatch.location}: {problem}; name the columns: data.text=...")
+        tokens, second_start, n_truncated = processor.encode_texts([row.texts for row in examples], self.max_length)
+        return LabelledTexts(EncodedTexts(tokens, second_start, processor.targets(examples)), examples, n_truncated)
 
-    def _words(self, learn: list[Row], given: Any, listen: Listener) -> TextLabels:
-        made = super()._words(learn, given, listen)
-        if isinstance(made, TextLabels):
-            return made
-        told = TextLabels(made.tokenizer, made.labels, self._answer(learn), pair=len(learn[0].texts) == 2)
-        if told.target_type != "number":
-            return told
-        values = np.array([amount(row.labels[0], row.place) for row in learn])
-        if not (spread := float(values.std())):
-            raise BadInput(f"{self._home}: the only number is {values[0]:g}, so there is nothing to learn")
-        return replace(told, mean=float(values.mean()), spread=spread)
+    def _build_processor(self, examples: list[LabelledRow], known: Any, listen: Listener) -> TextLabelProcessor:
+        fitted = super()._build_processor(examples, known, listen)
+        if isinstance(fitted, TextLabelProcessor):
+            return fitted
+        target_type, pair = self._resolve_target_type(examples), len(examples[0].texts) == 2
+        processor = TextLabelProcessor(fitted.tokenizer, fitted.labels, target_type, pair=pair)
+        if target_type != "number":
+            return processor
+        values = np.array([parse_number(row.labels[0], row.location) for row in examples])
+        if not (std := float(values.std())):
+            raise BadInput(f"{self._home}: every target is {values[0]:g}; regression needs different numbers")
+        return replace(processor, mean=float(values.mean()), std=std)
 
-    def _drawn(self, found: dict[str, list[Row]]) -> dict[str, list[Row]]:
-        """Of each label its share, MOST in all: test from one end of the keys' range, valid from the other."""
-        rows, strata = dict[str, list[Row]](), dict[tuple[str, ...], list[str]]()
-        for row in found["train"]:
-            rows.setdefault(self.about(row), []).append(row)
-        amounts = self._answer(found["train"]) == "number"
-        for about, (first, *_) in rows.items():
-            strata.setdefault(() if amounts else first.labels, []).append(about)
-        drawn: dict[str, list[Row]] = {}
+    def _draw_splits(self, rows_by_split: dict[str, list[LabelledRow]]) -> dict[str, list[LabelledRow]]:
+        """A fraction of the texts of every label, at most MAX_HELD_OUT in total."""
+        rows, strata = dict[str, list[LabelledRow]](), dict[tuple[str, ...], list[str]]()
+        for row in rows_by_split["train"]:
+            rows.setdefault(self.split_key(row), []).append(row)
+        numeric = self._resolve_target_type(rows_by_split["train"]) == "number"
+        for text, (first, *_) in rows.items():
+            strata.setdefault(() if numeric else first.labels, []).append(text)
+        drawn: dict[str, list[LabelledRow]] = {}
         for split in ("test", "valid"):
-            share = getattr(self, split)
-            if split in found:
+            if split in rows_by_split:
                 continue
-            if not 0 <= share < 1:
-                raise BadSetting(f"data.{split} = {share}: a share of the texts lies between 0 and 1")
-            taken = {self.about(row) for some in drawn.values() for row in some}
-            drawn[split] = []
-            for texts in strata.values():
-                texts.sort(key=key, reverse=split == "valid")
-                many = min(round(min(share, MOST / len(rows)) * len(texts)), len(texts) - 1)
-                drawn[split] += [row for about in texts[:many] if about not in taken for row in rows[about]]
-        if self.examples is not None:  # the first ones of a file may all have one label
-            drawn["train"] = sorted(found["train"], key=lambda row: key(self.about(row)))
+            fraction = min(check_fraction(split, getattr(self, split), "texts"), MAX_HELD_OUT / len(rows))
+            in_test = {self.split_key(row) for test_rows in drawn.values() for row in test_rows}
+            texts = draw_stratified(strata.values(), lambda text: text, split, fraction)
+            drawn[split] = [row for text in texts if text not in in_test for row in rows[text]]
+        if self.examples is not None:  # the first rows of a file may all have the same label
+            drawn["train"] = sorted(rows_by_split["train"], key=lambda row: split_hash(self.split_key(row)))
         return drawn

@@ -1,7 +1,7 @@
-"""Answers that stand in a text: questions about paragraphs, as SQuAD writes them. Long paragraphs are read in windows.
+"""Extractive question answering in the SQuAD format. Long paragraphs are split into overlapping windows.
 
-A text is the question, a mark, and the paragraph or a window of it. An answer begins and ends with a word; the mark
-stands for: there is no answer here.
+A text is the question, a separator, and the paragraph or a window of it. Answers start and end at words; the separator
+is the target if the window holds no answer.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,35 +14,35 @@ import numpy as np
 from pydantic import Field
 
 from harken.data.batch import IGNORE
-from harken.data.tokenizers.word_pieces import WordPieces, windows
+from harken.data.tokenizers.word_pieces import WordPieces, word_windows
 from harken.events import Listener
 
-from .batch import Texts, evenly
-from .examples import ExampleSource, LabelWords, joined, within
-from .squad import Lost, Question, questions
-from .squad import words as words_of
+from .batch import EncodedTexts, evenly_spaced
+from .examples import ExampleSource, TokenLabelProcessor, concat_texts, select_windows
+from .squad import AnswerMismatches, SquadQuestion, read_questions, word_spans
 
-START, END = 1, 2  # what a target may say of a word, both together too; 0: neither
-QUESTION = 64  # tokens of a question that are read
+START, END = 1, 2  # flags of a word's target: first and last word of the answer; 0: neither
+MAX_QUESTION_TOKENS = 64
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
-    """Questions and the texts they are read as, one for each window of a paragraph."""
+class SquadWindows:
+    """Questions, and one encoded text per window of their paragraphs."""
 
-    texts: Texts
-    questions: list[Question]
-    of: list[int]  # which question each text is of
-    places: list[list[tuple[int, int]]]  # of each text: where each word of its window stands in the paragraph
+    texts: EncodedTexts
+    questions: list[SquadQuestion]
+    question_index: list[int]  # of each window
+    word_spans: list[list[tuple[int, int]]]  # of each window: character spans of its words in the paragraph
 
     def __len__(self) -> int:
         return len(self.texts)
 
-    def some(self, many: int) -> "Asked":
-        """So many of the questions, from everywhere."""
-        picks = evenly(len(self.questions), many)
-        texts, of = within(self.of, picks)
-        return Asked(self.texts.some(texts), [self.questions[n] for n in picks], of, [self.places[n] for n in texts])
+    def subset(self, count: int) -> "SquadWindows":
+        """At most `count` questions, evenly spaced."""
+        indices = evenly_spaced(len(self.questions), count)
+        windows, question_index = select_windows(self.question_index, indices)
+        questions, spans = [self.questions[n] for n in indices], [self.word_spans[n] for n in windows]
+        return SquadWindows(self.texts.select(windows), questions, question_index, spans)
 
     def facts(self) -> dict[str, Any]:
         return {
@@ -54,27 +54,27 @@ class Asked:
 
 
 class SpanSource(ExampleSource):
-    """The settings of questions whose answers stand in a text."""
+    """Settings of extractive question answering."""
 
     task: ClassVar[str] = "span"
 
     kind: Literal["spans"] = "spans"
     max_length: int = Field(
-        384, ge=80, description="most tokens of question and paragraph; a longer one is read in windows"
+        384, ge=80, description="maximum number of tokens of question and paragraph; longer paragraphs use windows"
     )
-    overlap: int = Field(128, ge=0, description="tokens that two windows of a paragraph share")
+    overlap: int = Field(128, ge=0, description="number of tokens shared by consecutive windows of a paragraph")
 
-    def read(self, path: Path, listen: Listener) -> list[Question]:
-        lost = Lost()
-        found = list(questions(path, lost))
-        for text in lost.notices():
+    def read(self, path: Path, listen: Listener) -> list[SquadQuestion]:
+        mismatches = AnswerMismatches()
+        questions = list(read_questions(path, mismatches))
+        for text in mismatches.notices():
             listen("notice", text=f"{path}: {text}")
-        return found
+        return questions
 
-    def about(self, example: Question) -> str:
+    def split_key(self, example: SquadQuestion) -> str:
         return example.context
 
-    def texts(self, examples: Iterable[Question]) -> Iterator[str]:
+    def texts(self, examples: Iterable[SquadQuestion]) -> Iterator[str]:
         seen = set[str]()
         for question in examples:
             yield question.text
@@ -82,47 +82,51 @@ class SpanSource(ExampleSource):
                 seen.add(question.context)
                 yield question.context
 
-    def labels(self, examples: Iterable[Question]) -> list[str]:
+    def labels(self, examples: Iterable[SquadQuestion]) -> list[str]:
         return ["start", "end"]
 
-    def encoded(self, examples: list[Question], words: LabelWords, *, learn: bool) -> Asked:
-        known = [q for q in examples if q.place or not q.answers] if learn else examples
-        return asked(known, words, self.max_length, self.overlap)
+    def encode_examples(
+        self, examples: list[SquadQuestion], processor: TokenLabelProcessor, *, learn: bool
+    ) -> SquadWindows:
+        questions = [q for q in examples if q.answer_span or not q.answers] if learn else examples
+        return encode_questions(questions, processor, self.max_length, self.overlap)
 
 
-def asked(some: Sequence[Question], words: LabelWords, longest: int, overlap: int) -> Asked:
-    """Questions as texts of tokens."""
-    pieces = WordPieces(words.tokenizer)
+def encode_questions(
+    questions: Sequence[SquadQuestion], processor: TokenLabelProcessor, max_length: int, overlap: int
+) -> SquadWindows:
+    """Encode questions and their paragraphs, one text per window."""
+    pieces = WordPieces(processor.tokenizer)
 
-    @lru_cache(4)  # questions about a paragraph follow each other, each between two looks at it
-    def read(text: str) -> tuple[list[tuple[int, int]], Any]:
-        places = words_of(text)
-        return places, pieces((text[a:b], a > 0 and text[a - 1].isspace()) for a, b in places)
+    @lru_cache(4)  # consecutive questions share a paragraph
+    def encode(text: str) -> tuple[list[tuple[int, int]], Any]:
+        spans = word_spans(text)
+        return spans, pieces((text[a:b], a > 0 and text[a - 1].isspace()) for a, b in spans)
 
-    rows, of, spots = [], [], []
-    for n, question in enumerate(some):
-        head = [*words.begin, *read(question.text)[1][0][:QUESTION], words.edge]
-        places, (ids, lengths, stands) = read(question.context)
-        starts, room = np.cumsum(lengths) - lengths, longest - len(head) - 1
-        marks = _marks(question, places)
-        for i, j in windows(lengths, room, overlap):
-            here = marks if marks and i <= marks[0] and marks[1] < j else ()
-            part = slice(starts[i], min(starts[j - 1] + lengths[j - 1], starts[i] + room))
-            targets = np.full(part.stop - part.start, IGNORE)
-            targets[starts[i:j] + stands[i:j] - starts[i]] = 0
-            for place, mark in zip(here, (START, END), strict=False):
-                targets[starts[place] + stands[place] - starts[i]] += mark
-            none = [IGNORE] * (len(head) - 1) + [0 if here else START + END]
-            rows.append(([*head, *ids[part]], [*none, *targets], len(head)))
-            of.append(n)
-            spots.append(places[i:j])
-    return Asked(joined(rows, words.edge), list(some), of, spots)
+    rows, question_index, window_spans = [], [], []
+    for n, question in enumerate(questions):
+        head = [*processor.start_ids, *encode(question.text)[1][0][:MAX_QUESTION_TOKENS], processor.end_id]
+        spans, (ids, lengths, offsets) = encode(question.context)  # offsets: the piece with a word's target
+        starts, room = np.cumsum(lengths) - lengths, max_length - len(head) - 1
+        answer = _answer_words(question, spans)
+        for i, j in word_windows(lengths, room, overlap):
+            in_window = answer if answer and i <= answer[0] and answer[1] < j else ()
+            window = slice(starts[i], min(starts[j - 1] + lengths[j - 1], starts[i] + room))
+            targets = np.full(window.stop - window.start, IGNORE)
+            targets[starts[i:j] + offsets[i:j] - starts[i]] = 0
+            for word, flag in zip(in_window, (START, END), strict=False):
+                targets[starts[word] + offsets[word] - starts[i]] += flag
+            head_targets = [IGNORE] * (len(head) - 1) + [0 if in_window else START + END]
+            rows.append(([*head, *ids[window]], [*head_targets, *targets], len(head)))
+            question_index.append(n)
+            window_spans.append(spans[i:j])
+    return SquadWindows(concat_texts(rows, processor.end_id), list(questions), question_index, window_spans)
 
 
-def _marks(question: Question, places: list[tuple[int, int]]) -> tuple[int, int] | None:
-    """The first and the last word of the answer: whole words, even if it begins or ends inside of one."""
-    if question.place is None:
+def _answer_words(question: SquadQuestion, spans: list[tuple[int, int]]) -> tuple[int, int] | None:
+    """The first and last word of the answer, extended to word boundaries."""
+    if question.answer_span is None:
         return None
-    a, b = question.place
-    inside = [n for n, (start, stop) in enumerate(places) if stop > a and start < b]
+    a, b = question.answer_span
+    inside = [n for n, (start, stop) in enumerate(spans) if stop > a and start < b]
     return (inside[0], inside[-1]) if inside else None

@@ -1,1 +1,1 @@
-"""Generated problems of mathematics."""
+"""Generated mathematical problems."""

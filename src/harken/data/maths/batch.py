@@ -1,6 +1,6 @@
-"""Batches of fresh examples, all of one shape. What stands in a batch is a pure function of (seed, epoch, step).
+"""Batches of newly drawn examples, all of one shape: a pure function of (seed, epoch, step).
 
-Examples are drawn for several steps at once, where the model is: a GPU is not waited for in each of them.
+Examples are drawn on the device of the model for several steps at once, so that a GPU need not wait in every step.
 """
 
 import math
@@ -12,113 +12,115 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from harken.data.batch import IGNORE, dice
+from harken.data.batch import IGNORE
 from harken.data.pairs.batch import PairBatch
+from harken.data.rng import RngStream, rng_for
 
-from .problem import Chance, Drawn, Law, Numbered, Problem
+from .problem import IndexedRng, OperandDistribution, Problem, ProblemExamples, UniformRng
 
-CUT = {"source": "source", "tokens": "tokens", "targets": "tokens"}
-GOLDEN = (math.sqrt(5) - 1) / 2  # of a whole: steps of this size visit all of it, near and far alike
-CURRICULUM = 0.25  # of the logarithm of the largest operand, where a curriculum begins
+TRUNCATED = {"source": "source", "tokens": "tokens", "targets": "tokens"}  # tensor -> side
+GOLDEN_RATIO = (math.sqrt(5) - 1) / 2  # a stride of this fraction spreads over the whole curriculum
+MIN_DIFFICULTY = 0.25  # exponent of the largest operand at the start of a curriculum
 
 
 @dataclass(frozen=True, kw_only=True)
-class FreshBatch(PairBatch):
-    """Pairs that were drawn for this step alone."""
+class SampledBatch(PairBatch):
+    """Pairs that were drawn for one step."""
 
-    even: ClassVar[bool] = True
-    steady: ClassVar[bool] = True
+    fixed_size: ClassVar[bool] = True
+    static_shape: ClassVar[bool] = True
 
-    asked: int | None = None  # how many targets count, where that is known already
+    known_n_targets: int | None = None  # saves a synchronization with the GPU
 
     @property
-    def count(self) -> int:
-        return super().count if self.asked is None else self.asked
+    def n_targets(self) -> int:
+        return super().n_targets if self.known_n_targets is None else self.known_n_targets
 
-    def rows(self, start: int, stop: int) -> "FreshBatch":
-        return replace(super().rows(start, stop), asked=None)  # type: ignore[return-value, call-arg]
+    def slice_rows(self, start: int, stop: int) -> "SampledBatch":
+        return replace(super().slice_rows(start, stop), known_n_targets=None)  # type: ignore[return-value, call-arg]
 
 
 @dataclass(frozen=True)
-class Order:
-    """How hard examples are over the training: harder and harder over so many epochs, or the same in any order."""
+class Curriculum:
+    """Difficulty of the examples: increasing over some epochs, or the same difficulties shuffled."""
 
-    epochs: int = 0  # 0: as hard as they come, from the start
+    epochs: int = 0  # 0: no curriculum
     shuffled: bool = False
 
-    def numbers(self, places: range, each: int) -> list[int]:
-        """The numbers of the examples at these places, `each` of them an epoch; none behind the curriculum."""
-        whole = self.epochs * each
-        if places.start >= whole:
+    def example_indices(self, positions: range, epoch_size: int) -> list[int]:
+        """The indices of the examples at these positions; none after the curriculum."""
+        total = self.epochs * epoch_size
+        if positions.start >= total:
             return []
-        stride = next(k for k in count(int(whole * GOLDEN) or 1) if math.gcd(k, whole) == 1)
-        return [place * stride % whole if self.shuffled and place < whole else place for place in places]
+        stride = next(k for k in count(int(total * GOLDEN_RATIO) or 1) if math.gcd(k, total) == 1)
+        return [n * stride % total if self.shuffled and n < total else n for n in positions]
 
-    def reach(self, numbers: Sequence[int], each: int) -> Tensor:
-        """How hard the examples of these numbers may be."""
-        share = torch.tensor(numbers, dtype=torch.float64) / (self.epochs * each)
-        return (CURRICULUM + (1 - CURRICULUM) * share).clamp_max(1)
+    def difficulty(self, indices: Sequence[int], epoch_size: int) -> Tensor:
+        """The difficulty of these examples, from MIN_DIFFICULTY to 1."""
+        progress = torch.tensor(indices, dtype=torch.float64) / (self.epochs * epoch_size)
+        return (MIN_DIFFICULTY + (1 - MIN_DIFFICULTY) * progress).clamp_max(1)
 
 
-class Fresh:
-    """The training batches; an epoch is so many examples. Rows whose example is held out ask nothing."""
+class SampledBatches:
+    """Training batches with new examples. Rows with a held-out example have no targets."""
 
     def __init__(
-        self, problem: Problem, law: Law, rows: int, *, seed: int, examples: int, order: Order, held: Tensor, edge: int
-    ) -> None:
-        self.problem, self.law, self.rows, self.seed, self.order, self.edge = problem, law, rows, seed, order, edge
-        self.held, self.device = held, torch.device("cpu")  # the keys of the examples held out, sorted
-        self.steps = max(1, examples // rows)
-        self.at_once = min(self.steps, max(1, problem.at_once // rows))
-        self._block: tuple[Any, dict[str, Tensor], list[int]] = (None, {}, [])
-        found = self._drawn(0, 0)
-        places = found["tokens"].numel() + found["source"].numel()
-        filled = int((found["targets"] != IGNORE).sum()) + int(found["lengths"].sum())
-        self.tokens, self.padding = max(1, self._block[2][0]), 1 - filled / places
+        self, problem: Problem, distribution: OperandDistribution, rows: int, *, seed: int, epoch_size: int,
+        curriculum: Curriculum, held_out_keys: Tensor, edge_id: int,
+    ) -> None:  # fmt: skip
+        self.problem, self.distribution, self.rows, self.seed = problem, distribution, rows, seed
+        self.curriculum, self.edge_id = curriculum, edge_id
+        self.held_out_keys, self.device = held_out_keys, torch.device("cpu")  # sorted
+        self.steps = max(1, epoch_size // rows)
+        self.steps_per_chunk = min(self.steps, max(1, problem.chunk_size // rows))
+        self._chunk: tuple[Any, dict[str, Tensor], list[int]] = (None, {}, [])
+        tensors = self._draw_chunk(0, 0)
+        n_positions = tensors["tokens"].numel() + tensors["source"].numel()
+        n_filled = int((tensors["targets"] != IGNORE).sum()) + int(tensors["lengths"].sum())
+        self.tokens, self.padding = max(1, self._chunk[2][0]), 1 - n_filled / n_positions
 
-    def batch(self, epoch: int, step: int) -> FreshBatch:
-        block, place = divmod(step, self.at_once)
-        found = {name: x[place].clone() for name, x in self._drawn(epoch, block).items()}  # a recording writes over it
-        if self.device.type == "cpu":  # only what is recorded must be of one shape
-            ends = {"source": int(found["lengths"].max()), "tokens": self._longest(found["targets"])}
-            found |= {name: found[name][:, : ends[of]] for name, of in CUT.items()}
-        return FreshBatch(**found, asked=self._block[2][place])  # type: ignore[arg-type]
+    def batch(self, epoch: int, step: int) -> SampledBatch:
+        chunk, n = divmod(step, self.steps_per_chunk)
+        tensors = {name: x[n].clone() for name, x in self._draw_chunk(epoch, chunk).items()}  # CUDA graphs overwrite it
+        if self.device.type == "cpu":  # only CUDA graphs need a fixed shape
+            target_length = max(1, int((tensors["targets"] != IGNORE).sum(1).max()))
+            lengths = {"source": int(tensors["lengths"].max()), "tokens": target_length}
+            tensors |= {name: tensors[name][:, : lengths[side]] for name, side in TRUNCATED.items()}
+        return SampledBatch(**tensors, known_n_targets=self._chunk[2][n])  # type: ignore[arg-type]
 
-    def _longest(self, targets: Tensor) -> int:
-        return max(1, int((targets != IGNORE).sum(1).max()))
+    def _draw_chunk(self, epoch: int, chunk: int) -> Mapping[str, Tensor]:
+        """The tensors of several steps: step, rows, ..."""
+        if self._chunk[0] != (epoch, chunk, self.device):
+            n, first = self.steps_per_chunk * self.rows, (epoch * self.steps + chunk * self.steps_per_chunk) * self.rows
+            rng, difficulty = UniformRng(rng_for(self.seed, RngStream.MATHS_TRAIN, epoch, chunk), self.device), None
+            epoch_size = self.steps * self.rows
+            if indices := self.curriculum.example_indices(range(first, first + n), epoch_size):
+                rng = IndexedRng(self.seed, indices, self.device)
+                difficulty = self.curriculum.difficulty(indices, epoch_size).to(self.device)
+            tensors = self._collate(self.problem.draw(rng, n, self.distribution, difficulty))
+            n_targets = (tensors["targets"] != IGNORE).flatten(1).sum(1).tolist()
+            self._chunk = (epoch, chunk, self.device), tensors, n_targets
+        return self._chunk[1]
 
-    def _drawn(self, epoch: int, block: int) -> Mapping[str, Tensor]:
-        """The tensors of some steps: step, rows, ..."""
-        if self._block[0] != (epoch, block, self.device):
-            n, first = self.at_once * self.rows, (epoch * self.steps + block * self.at_once) * self.rows
-            chance, reach = Chance(dice(self.seed, 5, epoch, block), self.device), None
-            if numbers := self.order.numbers(range(first, first + n), each := self.steps * self.rows):
-                chance = Numbered(self.seed, numbers, self.device)
-                reach = self.order.reach(numbers, each).to(self.device)
-            drawn = self.problem.draw(chance, n, self.law, reach)
-            found = self._laid(drawn)
-            counts = (found["targets"] != IGNORE).flatten(1).sum(1).tolist()
-            self._block = (epoch, block, self.device), found, counts
-        return self._block[1]
-
-    def _laid(self, drawn: Drawn) -> dict[str, Tensor]:
-        rows = laid(drawn, self.edge)
-        if len(self.held):
-            held = self.held.to(self.device)
-            place = torch.searchsorted(held, drawn.key).clamp_max(len(held) - 1)
-            rows["targets"].masked_fill_((held[place] == drawn.key)[:, None], IGNORE)
-        return {name: x.unflatten(0, (self.at_once, self.rows)) for name, x in rows.items()}
+    def _collate(self, examples: ProblemExamples) -> dict[str, Tensor]:
+        tensors = collate_examples(examples, self.edge_id)
+        if len(self.held_out_keys):
+            held_out = self.held_out_keys.to(self.device)
+            nearest = torch.searchsorted(held_out, examples.key).clamp_max(len(held_out) - 1)
+            tensors["targets"].masked_fill_((held_out[nearest] == examples.key)[:, None], IGNORE)
+        return {name: x.unflatten(0, (self.steps_per_chunk, self.rows)) for name, x in tensors.items()}
 
 
-def laid(drawn: Drawn, edge: int) -> dict[str, Tensor]:
-    """Drawn examples as the rows of a batch: the source ends with the edge, the target begins and ends with it."""
-    n, (long, wide) = len(drawn.source), drawn.lengths.unbind(1)
-    places = [torch.arange(side.shape[1] + 1, device=long.device) for side in (drawn.source, drawn.target)]
-    last = drawn.source.new_full((n, 1), edge)
-    source = torch.where(places[0] < long[:, None], torch.cat([drawn.source, last], 1), edge)
-    targets = torch.cat([drawn.target, last], 1)
-    targets = torch.where(places[1] < wide[:, None], targets, edge)
-    tokens = torch.cat([last, targets[:, :-1]], 1)
-    targets = targets.masked_fill(places[1] > wide[:, None], IGNORE)
-    index = torch.arange(n, device=long.device)
-    return {"tokens": tokens, "targets": targets, "source": source, "lengths": long + 1, "index": index}
+def collate_examples(examples: ProblemExamples, edge_id: int) -> dict[str, Tensor]:
+    """The tensors of a batch: the edge token ends a source, and starts and ends a target."""
+    n, (source_lengths, target_lengths) = len(examples.source), examples.lengths.unbind(1)
+    device = source_lengths.device
+    source_pos, target_pos = (torch.arange(x.shape[1] + 1, device=device) for x in (examples.source, examples.target))
+    edge = examples.source.new_full((n, 1), edge_id)
+    source = torch.where(source_pos < source_lengths[:, None], torch.cat([examples.source, edge], 1), edge_id)
+    targets = torch.cat([examples.target, edge], 1)
+    targets = torch.where(target_pos < target_lengths[:, None], targets, edge_id)
+    tokens = torch.cat([edge, targets[:, :-1]], 1)
+    targets = targets.masked_fill(target_pos > target_lengths[:, None], IGNORE)
+    index = torch.arange(n, device=device)
+    return {"tokens": tokens, "targets": targets, "source": source, "lengths": source_lengths + 1, "index": index}

@@ -1,6 +1,6 @@
-"""Integrals: a function F is drawn, its derivative is the problem and F the answer. Both are trees in prefix order.
+"""Integrals: draw a function F; the problem is its derivative and the answer is F. Both are trees in prefix order.
 
-2*x + cos(x) is: add mul + 2 x cos x. Whether an answer is right is found by sympy: its derivative is the problem.
+2*x + cos(x) is: add mul + 2 x cos x. sympy checks an answer: its derivative must equal the problem.
 """
 
 import ast
@@ -11,178 +11,195 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .problem import FIRST, Chance, Drawn, Law, Numerals, keyed, plain, refuse
+from .problem import (
+    FIRST_ID,
+    IntegerTokens,
+    OperandDistribution,
+    ProblemExamples,
+    UniformRng,
+    hash_rows,
+    join_tokens,
+    parse_error,
+)
 
-Tree = int | str | tuple[Any, ...]  # a number, x, or an operator and what it is applied to
-TWO, ONE = ("add", "mul", "pow"), ("sin", "cos", "exp", "ln")
-TERMS, FACTORS = 3, 2  # of F at most
-FACTOR, POWER, RATE = 9, 4, 4  # the largest number before a term, above an x, before an x
-LONGEST = 48, 32  # tokens of a problem, of an answer; what is longer is drawn anew
-POINTS = (0.37, 1.21, 2.05)  # where two functions are compared
-NEAR = 1e-6
-LONG = 10_000  # bits of a number raised to another: what is longer is not computed
+Tree = int | str | tuple[Any, ...]  # a number, x, or an operator and its arguments
+BINARY, UNARY = ("add", "mul", "pow"), ("sin", "cos", "exp", "ln")
+MAX_TERMS, MAX_FACTORS = 3, 2
+MAX_COEFFICIENT, MAX_POWER, MAX_RATE = 9, 4, 4  # of a term, of x, of x inside a function
+MAX_LENGTHS = 48, 32  # tokens of a problem, of an answer; longer examples are redrawn
+TEST_POINTS = (0.37, 1.21, 2.05)  # where two functions are compared
+TOLERANCE = 1e-6
+MAX_POWER_BITS = 10_000  # larger powers are not evaluated
 
 
-class Integrals(Numerals):
+class IntegralProblem(IntegerTokens):
     """Functions of x from powers, sin, cos, exp and ln."""
 
-    at_once, by_outcome, grouped_by, exact = 2**9, False, "terms", False
-    space, widths = 1e9, LONGEST
-    told = "integrals of sums of powers, sin, cos, exp and ln"
+    chunk_size, by_outcome, grouped_by, exact = 2**9, False, "terms", False
+    n_distinct, max_lengths = 1e9, MAX_LENGTHS
+    description = "integrals of sums of powers, sin, cos, exp and ln"
 
     def __init__(self, base: int = 10) -> None:
         super().__init__(base)
-        self.words += ["x", *TWO, *ONE]
-        self.marks = {word: FIRST + place for place, word in enumerate(self.words) if place >= len(self.signs) + base}
+        self.tokens += ["x", *BINARY, *UNARY]
+        n_numeric = len(self.signs) + base
+        self.symbol_ids = {name: FIRST_ID + n for n, name in enumerate(self.tokens) if n >= n_numeric}
 
-    # --- drawn --------------------------------------------------------------------------------------------------------
+    # --- draw ---------------------------------------------------------------------------------------------------------
 
-    def draw(self, chance: Chance, n: int, law: Law, reach: Tensor | None = None) -> Drawn:
-        """The distribution of operands is that of the numbers before the terms."""
-        often = law.operands.get("log-uniform", 0.0) / sum(law.operands.values())
-        most = [TERMS] * n if reach is None else [1 + round(r * (TERMS - 1)) for r in reach.tolist()]
-        found = [self._example(chance.of(row), often, terms) for row, terms in enumerate(most)]
-        sides = [torch.zeros(n, wide, dtype=torch.long) for wide in LONGEST]
-        for row, (source, target, _) in enumerate(found):
+    def draw(
+        self, rng: UniformRng, n: int, distribution: OperandDistribution, difficulty: Tensor | None = None
+    ) -> ProblemExamples:
+        """The distribution of operands applies to the coefficients of the terms."""
+        p_log = distribution.operands.get("log-uniform", 0.0) / sum(distribution.operands.values())
+        max_terms = [MAX_TERMS] * n
+        if difficulty is not None:
+            max_terms = [1 + round(d * (MAX_TERMS - 1)) for d in difficulty.tolist()]
+        examples = [self._draw_example(rng.row_generator(row), p_log, terms) for row, terms in enumerate(max_terms)]
+        sides = [torch.zeros(n, length, dtype=torch.long) for length in MAX_LENGTHS]
+        for row, (source, target, _) in enumerate(examples):
             for side, ids in zip(sides, (source, target), strict=True):
                 side[row, : len(ids)] = torch.tensor(ids)
-        lengths = torch.tensor([[len(source), len(target)] for source, target, _ in found])
-        group = torch.tensor([terms for *_, terms in found])
-        every = [x.to(chance.device) for x in (*sides, lengths, keyed(sides[0]), group)]
-        return Drawn(*every)
+        lengths = torch.tensor([[len(source), len(target)] for source, target, _ in examples])
+        group = torch.tensor([n_terms for *_, n_terms in examples])
+        return ProblemExamples(*(x.to(rng.device) for x in (*sides, lengths, hash_rows(sides[0]), group)))
 
-    def _example(self, dice: np.random.Generator, often: float, most: int) -> tuple[list[int], list[int], int]:
+    def _draw_example(
+        self, generator: np.random.Generator, p_log: float, max_terms: int
+    ) -> tuple[list[int], list[int], int]:
+        """The ids of the problem and of the answer, and the number of terms."""
         while True:
-            terms = sorted({_term(dice, often) for _ in range(int(dice.integers(1, most + 1)))}, key=str)
-            whole = _sum(terms)
-            sides = [list(self._ids(tree)) for tree in (derivative(whole), whole)]
-            if all(len(ids) <= wide for ids, wide in zip(sides, LONGEST, strict=True)):
+            n_terms = int(generator.integers(1, max_terms + 1))
+            terms = sorted({_draw_term(generator, p_log) for _ in range(n_terms)}, key=str)
+            function = _sum(terms)
+            sides = [list(self._encode(tree)) for tree in (derivative(function), function)]
+            if all(len(ids) <= length for ids, length in zip(sides, MAX_LENGTHS, strict=True)):
                 return sides[0], sides[1], len(terms)
 
-    def _ids(self, tree: Tree) -> Iterator[int]:
+    def _encode(self, tree: Tree) -> Iterator[int]:
         if isinstance(tree, int):
-            yield from self.ids(tree)
+            yield from self.encode_integer(tree)
         elif isinstance(tree, str):
-            yield self.marks[tree]
+            yield self.symbol_ids[tree]
         else:
-            yield self.marks[tree[0]]
-            for part in tree[1:]:
-                yield from self._ids(part)
+            yield self.symbol_ids[tree[0]]
+            for argument in tree[1:]:
+                yield from self._encode(argument)
 
-    # --- as people write it -------------------------------------------------------------------------------------------
+    # --- text ---------------------------------------------------------------------------------------------------------
 
-    def tree(self, ids: Iterable[int]) -> Tree | None:
-        """The tree of these tokens; None if they are none."""
-        words, names = list(map(int, ids)), {i: name for name, i in self.marks.items()}
+    def decode(self, ids: Iterable[int]) -> Tree | None:
+        """The tree of these ids; None if they are not valid."""
+        tokens, names = list(map(int, ids)), {i: name for name, i in self.symbol_ids.items()}
 
-        def take(at: int) -> tuple[Tree, int]:
-            name = names.get(words[at])
+        def decode_at(start: int) -> tuple[Tree, int]:
+            name = names.get(tokens[start])
             if name is None:
-                end = at + 1
-                while end < len(words) and self.zero <= words[end] < self.zero + self.base:
+                end = start + 1
+                while end < len(tokens) and self.zero_id <= tokens[end] < self.zero_id + self.base:
                     end += 1
-                found = self.numbers(words[at:end])
-                if not found:
+                numbers = self.decode_integers(tokens[start:end])
+                if not numbers:
                     raise IndexError
-                return found[0], end
-            parts, end = list[Tree](), at + 1
-            for _ in range(2 if name in TWO else name in ONE):
-                part, end = take(end)
-                parts.append(part)
-            return (name, *parts) if parts else name, end
+                return numbers[0], end
+            arguments, end = list[Tree](), start + 1
+            for _ in range(2 if name in BINARY else name in UNARY):
+                argument, end = decode_at(end)
+                arguments.append(argument)
+            return (name, *arguments) if arguments else name, end
 
         try:
-            tree, end = take(0)
+            tree, end = decode_at(0)
         except (IndexError, RecursionError):
             return None
-        return tree if end == len(words) else None
+        return tree if end == len(tokens) else None
 
-    def read(self, text: str) -> list[int]:
+    def parse_source(self, text: str) -> list[int]:
         try:
-            return list(self._ids(_parsed(ast.parse(text.replace("^", "**").strip(), mode="eval").body)))
+            return list(self._encode(_parse(ast.parse(text.replace("^", "**").strip(), mode="eval").body)))
         except (SyntaxError, ValueError, KeyError, RecursionError, MemoryError):
-            raise refuse(text, "maths:integrals", "a function of x, such as '2*x + cos(x)'") from None
+            raise parse_error(text, "integrals", "a function of x, such as '2*x + cos(x)'") from None
 
-    read_target = read
+    parse_target = parse_source
 
-    def asked(self, ids: Iterable[int]) -> str:
-        given = list(ids)
-        tree = self.tree(given)
-        return plain(self.words, given) if tree is None else shown(tree)
+    def format_source(self, ids: Iterable[int]) -> str:
+        token_ids = list(ids)
+        tree = self.decode(token_ids)
+        return join_tokens(self.tokens, token_ids) if tree is None else format_tree(tree)
 
-    said = asked
+    format_target = format_source
 
-    def right(self, source: str, said: str, true: str) -> bool:
-        """Whether the derivative of what was said is the source, by sympy: at some points, to many digits."""
-        if said == true:
+    def is_correct(self, source: str, answer: str, reference: str) -> bool:
+        """Whether the derivative of the answer equals the problem at the test points, computed with sympy."""
+        if answer == reference:
             return True
         import sympy
 
         x = sympy.Symbol("x")
         try:
-            answer, problem = (_sympy(self.tree(self.read(text)), x, sympy) for text in (said, source))
-            gap, size = sympy.diff(answer, x) - problem, abs(problem) + 1
-            return all(abs(complex((gap / size).subs(x, point).evalf())) < NEAR for point in POINTS)
+            integral, problem = (_to_sympy(self.decode(self.parse_source(text)), x, sympy) for text in (answer, source))
+            error, size = sympy.diff(integral, x) - problem, abs(problem) + 1
+            return all(abs(complex((error / size).subs(x, point).evalf())) < TOLERANCE for point in TEST_POINTS)
         except (ValueError, TypeError, OverflowError, ZeroDivisionError, RecursionError):
             return False
 
-    def truth(self, source: str) -> str | None:
+    def solve(self, source: str) -> str | None:
         return None
 
 
 # --- trees ------------------------------------------------------------------------------------------------------------
 
 
-def _term(dice: np.random.Generator, often: float) -> Tree:
-    """A number times one or two functions."""
-    u = dice.random()
-    number = int((FACTOR + 1) ** u) if dice.random() < often else 1 + int(u * FACTOR)
-    number = min(number, FACTOR) * (1 if dice.random() < 0.5 else -1)
-    kinds = dice.choice(5, int(dice.integers(1, FACTORS + 1)), replace=False)
-    parts = [_function(int(kind), int(dice.integers(1, RATE + 1))) for kind in sorted(kinds.tolist())]
-    return _product(number, *parts)
+def _draw_term(generator: np.random.Generator, p_log: float) -> Tree:
+    """A coefficient times one or two functions."""
+    u = generator.random()
+    coefficient = int((MAX_COEFFICIENT + 1) ** u) if generator.random() < p_log else 1 + int(u * MAX_COEFFICIENT)
+    coefficient = min(coefficient, MAX_COEFFICIENT) * (1 if generator.random() < 0.5 else -1)
+    kinds = generator.choice(5, int(generator.integers(1, MAX_FACTORS + 1)), replace=False)
+    factors = [_function(int(kind), int(generator.integers(1, MAX_RATE + 1))) for kind in sorted(kinds.tolist())]
+    return _product(coefficient, *factors)
 
 
 def _function(kind: int, k: int) -> Tree:
     if kind == 0:
-        return _power("x", min(k, POWER))
-    return (ONE[kind - 1], "x" if kind == 4 else _product(k, "x"))
+        return _power("x", min(k, MAX_POWER))
+    return (UNARY[kind - 1], "x" if kind == 4 else _product(k, "x"))
 
 
 def _sum(terms: Iterable[Tree]) -> Tree:
-    """A sum; what is nested is laid out, and what is 0 left out."""
-    some, left = list[Tree](), list(terms)
-    while left:
-        term = left.pop(0)
+    """A sum, with nested sums flattened and zeros removed."""
+    flat, pending = list[Tree](), list(terms)
+    while pending:
+        term = pending.pop(0)
         if isinstance(term, tuple) and term[0] == "add":
-            left = [*term[1:], *left]
+            pending = [*term[1:], *pending]
         elif term != 0:
-            some.append(term)
-    if not some:
+            flat.append(term)
+    if not flat:
         return 0
-    whole = some[-1]
-    for term in reversed(some[:-1]):
-        whole = term + whole if isinstance(term, int) and isinstance(whole, int) else ("add", term, whole)
-    return whole
+    total = flat[-1]
+    for term in reversed(flat[:-1]):
+        total = term + total if isinstance(term, int) and isinstance(total, int) else ("add", term, total)
+    return total
 
 
-def _product(*parts: Tree) -> Tree:
-    """A product, its number first; what is nested is laid out."""
-    number, rest, left = 1, list[Tree](), list(parts)
-    while left:
-        part = left.pop(0)
-        if isinstance(part, tuple) and part[0] == "mul":
-            left = [*part[1:], *left]
-        elif isinstance(part, int):
-            number *= part
+def _product(*factors: Tree) -> Tree:
+    """A product, with nested products flattened and its numbers multiplied and put first."""
+    number, flat, pending = 1, list[Tree](), list(factors)
+    while pending:
+        factor = pending.pop(0)
+        if isinstance(factor, tuple) and factor[0] == "mul":
+            pending = [*factor[1:], *pending]
+        elif isinstance(factor, int):
+            number *= factor
         else:
-            rest.append(part)
-    if number == 0 or not rest:
+            flat.append(factor)
+    if number == 0 or not flat:
         return number
-    whole = rest[-1]
-    for part in reversed(rest[:-1]):
-        whole = ("mul", part, whole)
-    return whole if number == 1 else ("mul", number, whole)
+    product = flat[-1]
+    for factor in reversed(flat[:-1]):
+        product = ("mul", factor, product)
+    return product if number == 1 else ("mul", number, product)
 
 
 def _power(tree: Tree, n: int) -> Tree:
@@ -190,34 +207,37 @@ def _power(tree: Tree, n: int) -> Tree:
 
 
 def derivative(tree: Tree) -> Tree:
-    """By the rules of sums, products, powers and chains."""
+    """The derivative by the sum, product, power and chain rules."""
     if not isinstance(tree, tuple):
         return int(tree == "x")
-    name, u, *more = tree
+    name, u, *rest = tree
     if name == "add":
-        return _sum([derivative(u), derivative(more[0])])
+        return _sum([derivative(u), derivative(rest[0])])
     if name == "mul":
-        return _sum([_product(derivative(u), more[0]), _product(u, derivative(more[0]))])
+        return _sum([_product(derivative(u), rest[0]), _product(u, derivative(rest[0]))])
     if name == "pow":
-        return _product(more[0], _power(u, more[0] - 1), derivative(u))
+        return _product(rest[0], _power(u, rest[0] - 1), derivative(u))
     outer = {"sin": ("cos", u), "cos": ("mul", -1, ("sin", u)), "exp": tree, "ln": ("pow", u, -1)}[name]
     return _product(outer, derivative(u))
 
 
-def shown(tree: Tree) -> str:
-    """As people write it."""
+def format_tree(tree: Tree) -> str:
+    """The tree in infix notation."""
     if not isinstance(tree, tuple):
         return str(tree)
-    name, *parts = tree
-    if name in ONE:
-        return f"{name}({shown(parts[0])})"
+    name, *args = tree
+    if name in UNARY:
+        return f"{name}({format_tree(args[0])})"
     if name == "add":
-        return f"{shown(parts[0])} + {shown(parts[1])}"
-    inside = [f"({shown(p)})" if isinstance(p, tuple) and p[0] not in ONE and name != p[0] else shown(p) for p in parts]
+        return f"{format_tree(args[0])} + {format_tree(args[1])}"
+    texts = [
+        f"({format_tree(a)})" if isinstance(a, tuple) and a[0] not in UNARY and name != a[0] else format_tree(a)
+        for a in args
+    ]
     if name == "mul":
-        inside = [shown(p) if isinstance(p, tuple) and p[0] == "pow" else s for p, s in zip(parts, inside, strict=True)]
-        return "*".join(inside)
-    return f"{inside[0]}**{f'({inside[1]})' if inside[1].startswith('-') else inside[1]}"
+        is_power = [isinstance(a, tuple) and a[0] == "pow" for a in args]
+        return "*".join(format_tree(a) if power else text for a, power, text in zip(args, is_power, texts, strict=True))
+    return f"{texts[0]}**{f'({texts[1]})' if texts[1].startswith('-') else texts[1]}"
 
 
 OPERATORS: dict[type[ast.operator], Any] = {
@@ -227,38 +247,38 @@ OPERATORS: dict[type[ast.operator], Any] = {
 }
 
 
-def _parsed(node: ast.expr) -> Tree:
-    """The tree of what was typed; a ValueError or KeyError where it is none."""
+def _parse(node: ast.expr) -> Tree:
+    """The tree of a Python expression; raises ValueError or KeyError if it is not supported."""
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return node.value
     if isinstance(node, ast.Name) and node.id == "x":
         return "x"
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) == 1 and not node.keywords:
         name = "ln" if node.func.id == "log" else node.func.id
-        if name in ONE:
-            return (name, _parsed(node.args[0]))
+        if name in UNARY:
+            return (name, _parse(node.args[0]))
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return _product(-1, _parsed(node.operand))
+        return _product(-1, _parse(node.operand))
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
-        return _sum([_parsed(node.left), _product(-1, _parsed(node.right))])
+        return _sum([_parse(node.left), _product(-1, _parse(node.right))])
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-        return _product(_parsed(node.left), ("pow", _parsed(node.right), -1))
+        return _product(_parse(node.left), ("pow", _parse(node.right), -1))
     if isinstance(node, ast.BinOp):
-        return OPERATORS[type(node.op)](_parsed(node.left), _parsed(node.right))
+        return OPERATORS[type(node.op)](_parse(node.left), _parse(node.right))
     raise ValueError
 
 
-def _sympy(tree: Any, x: Any, sympy: Any) -> Any:
+def _to_sympy(tree: Any, x: Any, sympy: Any) -> Any:
     if tree is None:
         raise ValueError
     if not isinstance(tree, tuple):
         return x if tree == "x" else sympy.Integer(tree)
-    name, *parts = tree
-    made = [_sympy(part, x, sympy) for part in parts]
-    if name == "pow" and made[1].is_number:
-        bits = max(int(side).bit_length() for side in made[0].as_coeff_Mul()[0].as_numer_denom())
-        if abs(made[1]) > 100 or abs(made[1]) * bits > LONG:
-            raise ValueError  # a tower of powers would not end
-    how = {"add": sympy.Add, "mul": sympy.Mul, "pow": sympy.Pow, "ln": sympy.log}
-    how |= {name: getattr(sympy, name) for name in ("sin", "cos", "exp")}
-    return how[name](*made)
+    name, *args = tree
+    values = [_to_sympy(argument, x, sympy) for argument in args]
+    if name == "pow" and values[1].is_number:
+        n_bits = max(int(side).bit_length() for side in values[0].as_coeff_Mul()[0].as_numer_denom())
+        if abs(values[1]) > 100 or abs(values[1]) * n_bits > MAX_POWER_BITS:
+            raise ValueError  # towers of powers would take forever
+    operators = {"add": sympy.Add, "mul": sympy.Mul, "pow": sympy.Pow, "ln": sympy.log}
+    operators |= {name: getattr(sympy, name) for name in ("sin", "cos", "exp")}
+    return operators[name](*values)

@@ -1,9 +1,9 @@
-"""Problems of matrices: transposition, and the eigenvalues of symmetric ones. Numbers have three digits that count.
+"""Matrix problems: transposition, and eigenvalues of symmetric matrices. Numbers have three significant digits.
 
-encoding   3.14 is        words
-P10        + 3 1 4 E-2    2 signs, 10 digits, the exponents
-P1000      + 314 E-2      2 signs, 1,000 mantissas, the exponents
-B1999      314 E-2        1,999 mantissas with their signs, the exponents
+encoding   3.14 is        tokens
+P10        + 3 1 4 E-2    2 signs, 10 digits, exponents
+P1000      + 314 E-2      2 signs, 1,000 mantissas, exponents
+B1999      314 E-2        1,999 signed mantissas, exponents
 """
 
 import re
@@ -12,125 +12,133 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from .problem import FIRST, Chance, Drawn, Law, keyed, plain, refuse
+from .problem import FIRST_ID, OperandDistribution, ProblemExamples, UniformRng, hash_rows, join_tokens, parse_error
 
-LOW, HIGH = -9, 9  # exponents
-TOLERANCE = 0.05  # of eigenvalues: the sum of the errors, as a share of the sum of their sizes
-SPREAD = 3  # decades of log-uniform entries, below the largest
+MIN_EXPONENT, MAX_EXPONENT = -9, 9
+TOLERANCE = 0.05  # of eigenvalues: sum of the absolute errors relative to the sum of the absolute values
+LOG_DECADES = 3  # range of log-uniform entries below the maximum
 NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 
 
-class Reals:
+class RealTokens:
     """Real numbers as tokens: sign, mantissa, exponent."""
 
     def __init__(self, encoding: str) -> None:
         self.encoding = encoding
         signs = [] if encoding == "B1999" else ["+", "-"]
         mantissas = {"P10": range(10), "P1000": range(1000), "B1999": range(-999, 1000)}[encoding]
-        self.words = [*signs, *map(str, mantissas), *(f"E{e}" for e in range(LOW, HIGH + 1))]
-        self.tokens = {"P10": 5, "P1000": 3, "B1999": 2}[encoding]  # of a number
-        self.first, self.last = FIRST + len(signs), FIRST + len(self.words) - 1 - HIGH  # the first mantissa; E0
+        exponents = [f"E{e}" for e in range(MIN_EXPONENT, MAX_EXPONENT + 1)]
+        self.tokens = [*signs, *map(str, mantissas), *exponents]
+        self.tokens_per_number = {"P10": 5, "P1000": 3, "B1999": 2}[encoding]
+        self.mantissa_id = FIRST_ID + len(signs)  # of the first mantissa
+        self.exponent_id = FIRST_ID + len(self.tokens) - 1 - MAX_EXPONENT  # of E0
 
-    def parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def to_scientific(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The mantissa, from -999 to 999, and the exponent of each number."""
-        size = x.abs().clamp_max(999 * 10.0**HIGH)
-        e = size.clamp_min(10.0 ** (LOW - 1)).log10().floor().long() - 2
+        size = x.abs().clamp_max(999 * 10.0**MAX_EXPONENT)
+        e = size.clamp_min(10.0 ** (MIN_EXPONENT - 1)).log10().floor().long() - 2
         m = (size / 10.0**e).round().long()
         m, e = torch.where(m == 1000, 100, m), torch.where(m == 1000, e + 1, e)
-        none = (size == 0) | (e < LOW)
-        return torch.where(none, 0, m * x.sign().long()), torch.where(none, 0, e.clamp_max(HIGH))
+        is_zero = (size == 0) | (e < MIN_EXPONENT)
+        return torch.where(is_zero, 0, m * x.sign().long()), torch.where(is_zero, 0, e.clamp_max(MAX_EXPONENT))
 
-    def value(self, m: Tensor, e: Tensor) -> Tensor:
+    def from_scientific(self, m: Tensor, e: Tensor) -> Tensor:
         return m.double() * 10.0 ** e.double()
 
-    def write(self, m: Tensor, e: Tensor) -> Tensor:  # n k, n k -> n (k tokens)
-        sign, size, power = FIRST + (m < 0).long(), m.abs(), self.last + e
-        digits = {
-            "P10": [sign, *(self.first + size // d % 10 for d in (100, 10, 1)), power],
-            "P1000": [sign, self.first + size, power],
-            "B1999": [self.first + 999 + m, power],
+    def encode_reals(self, m: Tensor, e: Tensor) -> Tensor:  # n k, n k -> n (k tokens)
+        sign, size, exponent = FIRST_ID + (m < 0).long(), m.abs(), self.exponent_id + e
+        ids = {
+            "P10": [sign, *(self.mantissa_id + size // d % 10 for d in (100, 10, 1)), exponent],
+            "P1000": [sign, self.mantissa_id + size, exponent],
+            "B1999": [self.mantissa_id + 999 + m, exponent],
         }[self.encoding]
-        return torch.stack(digits, -1).flatten(1)
+        return torch.stack(ids, -1).flatten(1)
 
-    def numbers(self, ids: Iterable[int]) -> list[float] | None:
-        """The numbers that these tokens are; None if they are none."""
-        words = [self.words[i - FIRST] if FIRST <= i < FIRST + len(self.words) else "" for i in map(int, ids)]
-        found = []
-        for at in range(0, len(words), self.tokens):
-            *mantissa, power = words[at : at + self.tokens]
-            text = "".join(mantissa)
-            if len(mantissa) + 1 < self.tokens or not power.startswith("E") or not re.fullmatch(r"[-+]?\d+", text):
+    def decode_reals(self, ids: Iterable[int]) -> list[float] | None:
+        """The numbers of these ids; None if they are not valid."""
+        end_id = FIRST_ID + len(self.tokens)
+        tokens = [self.tokens[i - FIRST_ID] if FIRST_ID <= i < end_id else "" for i in map(int, ids)]
+        numbers = []
+        for start in range(0, len(tokens), self.tokens_per_number):
+            *mantissa, exponent = tokens[start : start + self.tokens_per_number]
+            text, is_complete = "".join(mantissa), len(mantissa) + 1 == self.tokens_per_number
+            if not is_complete or not exponent.startswith("E") or not re.fullmatch(r"[-+]?\d+", text):
                 return None
-            found.append(float(f"{text}{power}"))
-        return found
+            numbers.append(float(f"{text}{exponent}"))
+        return numbers
 
 
-class Matrices(Reals):
-    """Matrices of one size."""
+class MatrixProblem(RealTokens):
+    """Square matrices of one size."""
 
-    at_once, by_outcome, grouped_by = 2**12, False, "dimension"
+    chunk_size, by_outcome, grouped_by = 2**12, False, "dimension"
 
-    def __init__(self, name: str, *, dimension: int, encoding: str, largest: float | None = None) -> None:
+    def __init__(self, name: str, *, dimension: int, encoding: str, max_operand: float | None = None) -> None:
         super().__init__(encoding)
-        self.name, self.n, self.largest = name, dimension, largest or 10
+        self.name, self.n, self.max_operand = name, dimension, max_operand or 10
         self.exact = name == "transposition"
-        entries = dimension * dimension
-        self.widths = entries * self.tokens, (entries if self.exact else dimension) * self.tokens
-        self.space = 1e3**entries
+        n_entries = dimension * dimension
+        n_outcomes = n_entries if self.exact else dimension
+        self.max_lengths = n_entries * self.tokens_per_number, n_outcomes * self.tokens_per_number
+        self.n_distinct = 1e3**n_entries
         what = "transposed matrices" if self.exact else "eigenvalues of symmetric matrices"
-        self.told = f"{what}, {dimension} x {dimension}, entries up to {self.largest:g} as {encoding}"
+        self.description = f"{what}, {dimension} x {dimension}, entries up to {self.max_operand:g} as {encoding}"
 
-    def draw(self, chance: Chance, n: int, law: Law, reach: Tensor | None = None) -> Drawn:
-        u = chance(n, self.n, self.n) * 2 - 1
-        logs = chance.which(law.operands, ("uniform", "log-uniform"), n)[:, None, None] == 1
-        x = torch.where(logs, u.sign() * 10.0 ** (SPREAD * (u.abs() - 1)), u) * self.largest
-        x = x if reach is None else x * reach[:, None, None]
+    def draw(
+        self, rng: UniformRng, n: int, distribution: OperandDistribution, difficulty: Tensor | None = None
+    ) -> ProblemExamples:
+        u = rng(n, self.n, self.n) * 2 - 1
+        is_log = rng.choose(distribution.operands, ("uniform", "log-uniform"), n)[:, None, None] == 1
+        x = torch.where(is_log, u.sign() * 10.0 ** (LOG_DECADES * (u.abs() - 1)), u) * self.max_operand
+        x = x if difficulty is None else x * difficulty[:, None, None]
         x = x if self.exact else x.triu() + x.triu(1).mT
-        m, e = self.parts(x)
+        m, e = self.to_scientific(x)
         if self.exact:
-            target = self.write(m.mT.flatten(1), e.mT.flatten(1))
-        else:  # of the numbers as they are written
-            target = self.write(*self.parts(torch.linalg.eigvalsh(self.value(m, e)).flip(1)))
-        source = self.write(m.flatten(1), e.flatten(1))
-        lengths = torch.tensor(self.widths, device=u.device).expand(n, 2)
-        return Drawn(source, target, lengths, keyed(source), torch.full((n,), self.n, device=u.device))
+            target = self.encode_reals(m.mT.flatten(1), e.mT.flatten(1))
+        else:  # of the rounded numbers
+            eigenvalues = torch.linalg.eigvalsh(self.from_scientific(m, e)).flip(1)
+            target = self.encode_reals(*self.to_scientific(eigenvalues))
+        source = self.encode_reals(m.flatten(1), e.flatten(1))
+        lengths = torch.tensor(self.max_lengths, device=u.device).expand(n, 2)
+        group = torch.full((n,), self.n, device=u.device)
+        return ProblemExamples(source, target, lengths, hash_rows(source), group)
 
-    # --- as people write it -------------------------------------------------------------------------------------------
+    # --- text ---------------------------------------------------------------------------------------------------------
 
-    def read(self, text: str) -> list[int]:
-        ids = self._read(text, self.n * self.n)
+    def parse_source(self, text: str) -> list[int]:
+        ids = self._parse(text, self.n * self.n)
         x = torch.tensor([float(number) for number in NUMBER.findall(text)]).view(self.n, self.n)
         if not self.exact and not torch.equal(x, x.mT):
             example = "; ".join(" ".join("2" if i == j else "1" for j in range(self.n)) for i in range(self.n))
-            raise refuse(text, f"maths:{self.name}", f"a symmetric matrix, such as {example!r}")
+            raise parse_error(text, self.name, f"a symmetric matrix, such as {example!r}")
         return ids
 
-    def read_target(self, text: str) -> list[int]:
-        return self._read(text, self.n * self.n if self.exact else self.n)
+    def parse_target(self, text: str) -> list[int]:
+        return self._parse(text, self.n * self.n if self.exact else self.n)
 
-    def _read(self, text: str, many: int) -> list[int]:
-        found = NUMBER.findall(text)
-        if len(found) != many or NUMBER.sub("", text).strip(" ;,\t[]"):
-            example = "; ".join([" ".join(["1.5"] * self.n)] * (many // self.n))
-            raise refuse(text, f"maths:{self.name}", f"{many} numbers, such as {example!r}")
-        x = torch.tensor([[float(number) for number in found]], dtype=torch.float64)
-        return [int(i) for i in self.write(*self.parts(x))[0]]
+    def _parse(self, text: str, n_numbers: int) -> list[int]:
+        numbers = NUMBER.findall(text)
+        if len(numbers) != n_numbers or NUMBER.sub("", text).strip(" ;,\t[]"):
+            example = "; ".join([" ".join(["1.5"] * self.n)] * (n_numbers // self.n))
+            raise parse_error(text, self.name, f"{n_numbers} numbers, such as {example!r}")
+        x = torch.tensor([[float(number) for number in numbers]], dtype=torch.float64)
+        return [int(i) for i in self.encode_reals(*self.to_scientific(x))[0]]
 
-    def asked(self, ids: Iterable[int]) -> str:
-        found = self.numbers(ids) or []
-        rows = [found[at : at + self.n] for at in range(0, len(found), self.n)]
+    def format_source(self, ids: Iterable[int]) -> str:
+        numbers = self.decode_reals(ids) or []
+        rows = [numbers[start : start + self.n] for start in range(0, len(numbers), self.n)]
         return "; ".join(" ".join(f"{x:g}" for x in row) for row in rows)
 
-    def said(self, ids: Iterable[int]) -> str:
-        given = list(ids)
-        return self.asked(given) if self.numbers(given) else plain(self.words, given)
+    def format_target(self, ids: Iterable[int]) -> str:
+        target_ids = list(ids)
+        return self.format_source(target_ids) if self.decode_reals(target_ids) else join_tokens(self.tokens, target_ids)
 
-    def right(self, source: str, said: str, true: str) -> bool:
-        if said == true or self.exact:
-            return said == true
-        mine, theirs = ([float(x) for x in NUMBER.findall(text)] for text in (said, true))
-        error = sum(abs(a - b) for a, b in zip(mine, theirs, strict=False))
-        return len(mine) == len(theirs) and error <= TOLERANCE * sum(map(abs, theirs))
+    def is_correct(self, source: str, answer: str, reference: str) -> bool:
+        if answer == reference or self.exact:
+            return answer == reference
+        values, expected = ([float(x) for x in NUMBER.findall(text)] for text in (answer, reference))
+        error = sum(abs(a - b) for a, b in zip(values, expected, strict=False))
+        return len(values) == len(expected) and error <= TOLERANCE * sum(map(abs, expected))
 
-    def truth(self, source: str) -> str | None:
+    def solve(self, source: str) -> str | None:
         return None

@@ -1,7 +1,7 @@
-"""A problem of mathematics: how its examples are drawn, by thousands at once, and how they are written as tokens.
+"""Mathematical problems: how examples are drawn, thousands at a time, and how they are written as tokens.
 
-A number is a sign and its digits in some base, the first digit first and no zero before it: 160 and 120 in base 10 are
-+ 1 6 0 + 1 2 0. What is drawn is a pure function of the numbers that chance gives.
+A number is a sign and its digits in some base, the most significant digit first: 160 and 120 in base 10 are
++ 1 6 0 + 1 2 0. Examples are a pure function of the random numbers.
 """
 
 import math
@@ -16,178 +16,180 @@ from torch import Tensor
 
 from harken.errors import BadInput
 
-FIRST = 2  # ids before those of the words: <unk> and the end of a line
-PLACES = 800  # tokens of a number: what is longer is none
-STEP = np.uint64(0x9E3779B97F4A7C15)  # from one random number of an example to the next
-MIX = 0x5851F42D4C957F2D  # odd and large: what keys are multiplied with
+FIRST_ID = 2  # after <unk> and <eos>
+MAX_NUMBER_TOKENS = 800  # longer token sequences are not read as a number
+STEP = np.uint64(0x9E3779B97F4A7C15)  # from one random number of an example to the next (SplitMix64)
+HASH_FACTOR = 0x5851F42D4C957F2D  # large and odd
 
 
 @dataclass(frozen=True)
-class Law:
-    """By which chances examples are drawn: how often the operands, or the outcome, are drawn by which distribution."""
+class OperandDistribution:
+    """Weights of the distributions from which the operands, or the outcomes, are drawn."""
 
     operands: Mapping[str, float]
     outcomes: Mapping[str, float]
 
 
-class Chance:
-    """Random numbers between 0 and 1. They are drawn by a CPU, so that every device sees the same."""
+class UniformRng:
+    """Uniform random numbers in [0, 1), generated on the CPU so that they do not depend on the device."""
 
-    def __init__(self, dice: np.random.Generator, device: torch.device | None = None) -> None:
-        self.dice, self.device = dice, device or torch.device("cpu")
-
-    def __call__(self, *shape: int) -> Tensor:
-        return torch.from_numpy(self.dice.random(shape)).to(self.device)
-
-    def of(self, row: int) -> np.random.Generator:
-        """The dice of one example, where it is drawn by itself."""
-        return self.dice
-
-    def which(self, weights: Mapping[str, float], names: Sequence[str], n: int) -> Tensor:
-        """For each of n examples the place of a name, drawn by the weights."""
-        shares = torch.tensor([weights.get(name, 0.0) for name in names], dtype=torch.float64, device=self.device)
-        ends = (shares / shares.sum()).cumsum(0)
-        return torch.bucketize(self(n), ends[:-1], right=True)
-
-
-class Numbered(Chance):
-    """The same for examples that have numbers: one and the same is drawn by a number, wherever it stands."""
-
-    def __init__(self, seed: int, numbers: Sequence[int], device: torch.device | None = None) -> None:
-        self.device, self.drawn = device or torch.device("cpu"), 0
-        self.keys = _mixed(_mixed(np.array([seed], np.uint64)) + np.array(numbers, np.uint64))
+    def __init__(self, generator: np.random.Generator, device: torch.device | None = None) -> None:
+        self.generator, self.device = generator, device or torch.device("cpu")
 
     def __call__(self, *shape: int) -> Tensor:
-        first, self.drawn = self.drawn, self.drawn + math.prod(shape[1:])
-        places = np.arange(first, self.drawn).astype(np.uint64)
-        x = _mixed(self.keys[:, None] + places * STEP)
+        return torch.from_numpy(self.generator.random(shape)).to(self.device)
+
+    def row_generator(self, row: int) -> np.random.Generator:
+        """The generator for one example, if examples are drawn one by one."""
+        return self.generator
+
+    def choose(self, weights: Mapping[str, float], names: Sequence[str], n: int) -> Tensor:
+        """For each of n examples the index of a name, drawn by weight."""
+        fractions = torch.tensor([weights.get(name, 0.0) for name in names], dtype=torch.float64, device=self.device)
+        cumulative = (fractions / fractions.sum()).cumsum(0)
+        return torch.bucketize(self(n), cumulative[:-1], right=True)
+
+
+class IndexedRng(UniformRng):
+    """A counter-based variant: the numbers of an example depend only on the seed and its index."""
+
+    def __init__(self, seed: int, indices: Sequence[int], device: torch.device | None = None) -> None:
+        self.device, self.n_drawn = device or torch.device("cpu"), 0
+        self.keys = _splitmix64(_splitmix64(np.array([seed], np.uint64)) + np.array(indices, np.uint64))
+
+    def __call__(self, *shape: int) -> Tensor:
+        first, self.n_drawn = self.n_drawn, self.n_drawn + math.prod(shape[1:])
+        counters = np.arange(first, self.n_drawn).astype(np.uint64)
+        x = _splitmix64(self.keys[:, None] + counters * STEP)
         return torch.from_numpy((x >> np.uint64(11)) * 2.0**-53).view(shape).to(self.device)
 
-    def of(self, row: int) -> np.random.Generator:
+    def row_generator(self, row: int) -> np.random.Generator:
         return np.random.Generator(np.random.PCG64(int(self.keys[row])))
 
 
-def _mixed(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Each number as another that seems to have nothing to do with it: the mixer of SplitMix64."""
-    for shift, odd in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        x = (x ^ (x >> np.uint64(shift))) * np.uint64(odd)
+def _splitmix64(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """The mixing function of SplitMix64."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
     return x ^ (x >> np.uint64(31))
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """Examples: the ids of both sides, 0 behind their ends; a number for each, and the class it is judged in."""
+class ProblemExamples:
+    """Examples as zero-padded token ids, with a hash and an evaluation class each."""
 
     source: Tensor  # n S
     target: Tensor  # n T
     lengths: Tensor  # n 2
-    key: Tensor  # n: the same for the same example, whatever stands first
+    key: Tensor  # n: hash, equal for equal examples regardless of the order of commutative operands
     group: Tensor  # n
 
-    def some(self, which: Tensor | slice) -> "Drawn":
-        return Drawn(*(x[which] for x in (self.source, self.target, self.lengths, self.key, self.group)))
+    def subset(self, selected: Tensor | slice) -> "ProblemExamples":
+        return ProblemExamples(*(x[selected] for x in (self.source, self.target, self.lengths, self.key, self.group)))
 
 
 class Problem(Protocol):
-    """What a generator brings. `words` are its tokens, in the order of their ids, which begin at FIRST."""
+    """Generator of examples. The ids of its tokens start at FIRST_ID."""
 
-    words: list[str]
-    widths: tuple[int, int]  # most tokens of a source, and of a target
-    space: float  # how many different examples there are
-    told: str  # what it is, for people
-    grouped_by: str  # what its classes are
-    by_outcome: bool  # whether the outcome may be drawn first; then each is a class
-    exact: bool  # whether there is one right answer, which is written in one way
-    at_once: int  # examples drawn at a time
+    tokens: list[str]
+    max_lengths: tuple[int, int]  # tokens of a source, of a target
+    n_distinct: float  # number of different examples
+    description: str
+    grouped_by: str  # name of the evaluation classes
+    by_outcome: bool  # the outcome may be drawn first; then every outcome is a class
+    exact: bool  # there is exactly one correct answer text
+    chunk_size: int  # examples drawn at a time
 
-    def draw(self, chance: Chance, n: int, law: Law, reach: Tensor | None = None) -> Drawn:
-        """n examples; `reach` (n, from 0 to 1) says of each how hard it may be."""
+    def draw(
+        self, rng: UniformRng, n: int, distribution: OperandDistribution, difficulty: Tensor | None = None
+    ) -> ProblemExamples:
+        """Draw n examples; `difficulty` (n, from 0 to 1) limits the size of each."""
         ...
 
-    def read(self, text: str) -> list[int]:
-        """The ids of a source that was typed."""
+    def parse_source(self, text: str) -> list[int]:
+        """The ids of a problem that a user typed."""
         ...
 
-    def read_target(self, text: str) -> list[int]: ...
-    def asked(self, ids: Iterable[int]) -> str:
-        """A source as people type it."""
+    def parse_target(self, text: str) -> list[int]: ...
+    def format_source(self, ids: Iterable[int]) -> str:
+        """A problem as a user types it."""
         ...
 
-    def said(self, ids: Iterable[int]) -> str:
-        """A target as people read it; what is no answer, token by token."""
+    def format_target(self, ids: Iterable[int]) -> str:
+        """An answer as text; token by token if the ids are not a valid answer."""
         ...
 
-    def right(self, source: str, said: str, true: str) -> bool: ...
-    def truth(self, source: str) -> str | None:
-        """The one answer to what was typed; None where there is none, or it is not computed here."""
+    def is_correct(self, source: str, answer: str, reference: str) -> bool: ...
+    def solve(self, source: str) -> str | None:
+        """The correct answer; None if it is not unique or not computed here."""
         ...
 
 
-def joined(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Rows of ids one behind the other, each as long as its length says: (n W, n) -> n sum of W, n."""
-    n, wide = len(parts[0][0]), sum(ids.shape[1] for ids, _ in parts)
-    out = parts[0][0].new_zeros(n, wide + 1)  # the last column takes what is left out
-    at = out.new_zeros(n)
+def concat_rows(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Concatenate rows of ids without their padding: (n W, n) ... -> n sum of W, n."""
+    n, width = len(parts[0][0]), sum(ids.shape[1] for ids, _ in parts)
+    out = parts[0][0].new_zeros(n, width + 1)  # the last column collects the padding
+    offset = out.new_zeros(n)
     for ids, lengths in parts:
-        place = torch.arange(ids.shape[1], device=ids.device)
-        out.scatter_(1, torch.where(place < lengths[:, None], at[:, None] + place, wide), ids)
-        at = at + lengths
-    return out[:, :wide], at
+        positions = torch.arange(ids.shape[1], device=ids.device)
+        out.scatter_(1, torch.where(positions < lengths[:, None], offset[:, None] + positions, width), ids)
+        offset = offset + lengths
+    return out[:, :width], offset
 
 
-def keyed(numbers: Tensor) -> Tensor:  # n k -> n
-    """A number for each row; other rows have, by all odds, others."""
+def hash_rows(numbers: Tensor) -> Tensor:  # n k -> n
+    """A 64-bit hash of each row."""
     key = numbers.new_zeros(len(numbers))
     for column in numbers.unbind(1):
-        key = (key + column + 1) * MIX
+        key = (key + column + 1) * HASH_FACTOR
         key = key ^ (key >> 29)
     return key
 
 
-class Numerals:
-    """Whole numbers as tokens, in a base."""
+class IntegerTokens:
+    """Integers as tokens in a base."""
 
     signs: tuple[str, ...] = ("+", "-")
 
     def __init__(self, base: int) -> None:
         self.base = base
-        self.words = [*self.signs, *map(str, range(base))]
-        self.zero = FIRST + len(self.signs)  # the id of the digit 0
+        self.tokens = [*self.signs, *map(str, range(base))]
+        self.zero_id = FIRST_ID + len(self.signs)
 
-    def width(self, largest: int) -> int:
-        """Tokens of a number of this size, its sign with them."""
-        return len(self.ids(largest))
+    def n_tokens(self, number: int) -> int:
+        """Number of tokens of an integer, including the sign."""
+        return len(self.encode_integer(number))
 
-    def write(self, x: Tensor, width: int) -> tuple[Tensor, Tensor]:  # n -> n width, n
-        """The tokens of each number, and how many there are."""
-        size, places = x.abs(), width - 1
-        powers = torch.tensor([self.base**p for p in range(places)], device=x.device)
-        digits = size[:, None] // powers % self.base  # the last digit first
-        many = (size[:, None] >= powers[1:]).sum(1) + 1
-        order = (many[:, None] - 1 - torch.arange(places, device=x.device)).clamp_min(0)
-        sign = FIRST + (x < 0).long()
-        return torch.cat([sign[:, None], self.zero + digits.gather(1, order)], 1), many + 1
+    def encode_integers(self, x: Tensor, width: int) -> tuple[Tensor, Tensor]:  # n -> n width, n
+        """The token ids of each integer, and their number."""
+        size, n_places = x.abs(), width - 1
+        powers = torch.tensor([self.base**p for p in range(n_places)], device=x.device)
+        digits = size[:, None] // powers % self.base  # the least significant first
+        n_digits = (size[:, None] >= powers[1:]).sum(1) + 1
+        order = (n_digits[:, None] - 1 - torch.arange(n_places, device=x.device)).clamp_min(0)
+        sign = FIRST_ID + (x < 0).long()
+        return torch.cat([sign[:, None], self.zero_id + digits.gather(1, order)], 1), n_digits + 1
 
-    def ids(self, number: int) -> list[int]:
-        size, found = abs(number), list[int]()
-        while size or not found:
+    def encode_integer(self, number: int) -> list[int]:
+        size, ids = abs(number), list[int]()
+        while size or not ids:
             size, digit = divmod(size, self.base)
-            found.append(self.zero + digit)
-        return [FIRST + (number < 0), *reversed(found)]
+            ids.append(self.zero_id + digit)
+        return [FIRST_ID + (number < 0), *reversed(ids)]
 
-    def numbers(self, ids: Iterable[int]) -> list[int] | None:
-        """The numbers that these tokens are; None if they are none."""
-        found: list[list[int]] = []
+    def decode_integers(self, ids: Iterable[int]) -> list[int] | None:
+        """The integers of these ids; None if they are not valid."""
+        numerals: list[list[int]] = []  # sign id and digits
         for i in map(int, ids):
-            if i < self.zero:
-                found.append([i])
-            elif not found or i >= self.zero + self.base:
+            if i < self.zero_id:
+                numerals.append([i])
+            elif not numerals or i >= self.zero_id + self.base:
                 return None
             else:
-                found[-1].append(i - self.zero)
-        if not found or any(not 2 <= len(each) <= PLACES or each[0] < FIRST for each in found):
+                numerals[-1].append(i - self.zero_id)
+        if not numerals or any(not 2 <= len(n) <= MAX_NUMBER_TOKENS or n[0] < FIRST_ID for n in numerals):
             return None
-        return [(-1) ** (sign - FIRST) * self._value(digits) for sign, *digits in found]
+        return [(-1) ** (sign - FIRST_ID) * self._value(digits) for sign, *digits in numerals]
 
     def _value(self, digits: Iterable[int]) -> int:
         value = 0
@@ -196,10 +198,9 @@ class Numerals:
         return value
 
 
-def plain(words: Sequence[str], ids: Iterable[int]) -> str:
-    """Token by token."""
-    return " ".join(words[int(i) - FIRST] for i in ids)
+def join_tokens(tokens: Sequence[str], ids: Iterable[int]) -> str:
+    return " ".join(tokens[int(i) - FIRST_ID] for i in ids)
 
 
-def refuse(text: str, name: str, takes: str) -> BadInput:
-    return BadInput(f"{text!r}: {name} takes {takes}")
+def parse_error(text: str, name: str, accepted: str) -> BadInput:
+    return BadInput(f"{text!r}: maths:{name} accepts {accepted}")

@@ -1,7 +1,7 @@
-"""Mathematics as translation: a problem and its answer, both as tokens. Nothing is read: examples are drawn.
+"""Mathematics as translation: a problem and its answer as token sequences. Examples are drawn, not read.
 
-Fresh ones for each step of the training, by the distribution that the settings say; those held out are drawn from seeds
-of their own, always by the same distribution, and never learned from.
+Training examples are new in every step, from the distribution in the settings. Held-out examples have their own seeds
+and a fixed distribution, and are never trained on.
 """
 
 import hashlib
@@ -15,24 +15,25 @@ import torch
 from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor
 
-from harken.data.batch import dice
-from harken.data.pairs.files import one
+from harken.data.pairs.files import find_pair_file
 from harken.data.pairs.source import Pairs
-from harken.data.tables.read import Flaws
-from harken.data.tokenizers import tokenizer as tokens
-from harken.data.tokenizers.pairs import Ids, Side, Tokenizers
-from harken.errors import BadInput, did_you_mean
+from harken.data.rng import RngStream, rng_for
+from harken.data.tables.read import SkippedRows
+from harken.data.tokenizers.pairs import Array, PairTokenizers, RaggedTokens
+from harken.data.tokenizers.tokenizer import train_tokenizer
+from harken.errors import BadInput
 from harken.events import Listener, silent
-from harken.settings import Part
+from harken.settings import Settings
+from harken.suggestions import did_you_mean
 
-from .batch import Fresh, Order
-from .integers import Integers
-from .integrals import Integrals
-from .matrices import Matrices
-from .problem import Chance, Drawn, Law, Problem
+from .batch import Curriculum, SampledBatches
+from .integers import IntegerProblem
+from .integrals import IntegralProblem
+from .matrices import MatrixProblem
+from .problem import OperandDistribution, Problem, ProblemExamples, UniformRng
 
-SCHEME = "maths:"  # before the name of a problem, where data is named
-Name = Literal[
+SCHEME = "maths:"  # prefix of a problem named as data
+ProblemName = Literal[
     "gcd",
     "addition",
     "multiplication",
@@ -43,223 +44,223 @@ Name = Literal[
     "eigenvalues",
     "integrals",
 ]
-PROBLEMS: tuple[str, ...] = get_args(Name)
-SEEDS = {"test": 1, "valid": 2}
-ROUNDS, MORE = 50, 2  # times that held-out examples are drawn until there are enough, and how many more than needed
-MOST = 0.1  # of all examples there are, held out for each split
-Operands = Literal["uniform", "log-uniform"]
-Outcomes = Literal["natural", "uniform", "log-uniform"]
+PROBLEMS: tuple[str, ...] = get_args(ProblemName)
+SPLIT_SEEDS = {"test": 1, "valid": 2}
+MAX_ROUNDS, OVERSAMPLING = 50, 2  # to draw enough distinct held-out examples
+MAX_HELD_OUT = 0.1  # fraction of all distinct examples per split
+OperandLaw = Literal["uniform", "log-uniform"]
+OutcomeLaw = Literal["natural", "uniform", "log-uniform"]
 
 
-class MathsSource(Part):
-    """The settings of problems of mathematics."""
+class MathsSource(Settings):
+    """Settings of mathematical problems."""
 
     task: ClassVar[str] = "solve"
     model: ClassVar[str] = "transformer"
-    of: ClassVar[str] = " of pairs"
+    model_group: ClassVar[str] = " of pairs"
 
     kind: Literal["maths"] = "maths"
-    operation: Name = Field("gcd", description="the problem; the data maths:gcd is this one")
-    base: int = Field(10, ge=2, le=100_000, description="in which numbers are written; a digit is a token")
-    max_operand: int | None = Field(None, ge=2, description="largest operand; none: the problem's own")
-    operands: Operands | dict[Operands, float] = Field(
-        "uniform", description="how operands are drawn; log-uniform: small ones as often as large; a table: a mixture"
+    operation: ProblemName = Field("gcd", description="name of the problem, as in maths:gcd")
+    base: int = Field(10, ge=2, le=100_000, description="base of the numerals; one token per digit")
+    max_operand: int | None = Field(None, ge=2, description="largest operand; none: depends on the problem")
+    operands: OperandLaw | dict[OperandLaw, float] = Field(
+        "uniform", description="distribution of the training operands; a table of weights: a mixture"
     )
-    outcomes: Outcomes | dict[Outcomes, float] = Field(
-        "natural", description="gcd: how its outcomes up to data.classes are drawn; natural: as they come; or a mixture"
+    outcomes: OutcomeLaw | dict[OutcomeLaw, float] = Field(
+        "natural", description="gcd: distribution of the outcomes up to data.classes; a table of weights: a mixture"
     )
-    classes: int = Field(100, ge=1, description="gcd: outcomes up to this one are judged one by one")
-    modulus: int = Field(97, ge=2, description="of modular problems")
-    dimension: int = Field(3, ge=1, le=20, description="rows of matrices, and columns")
+    classes: int = Field(100, ge=1, description="gcd: largest outcome that is evaluated as a class")
+    modulus: int = Field(97, ge=2, description="modulus of the modular problems")
+    dimension: int = Field(3, ge=1, le=20, description="number of rows and columns of the matrices")
     encoding: Literal["P10", "P1000", "B1999"] = Field(
-        "P1000", description="of the numbers in matrices: +, 3, 1, 4, E-2; or +, 314, E-2; or 314, E-2"
+        "P1000", description="encoding of matrix entries: +, 3, 1, 4, E-2; or +, 314, E-2; or 314, E-2"
     )
-    eval_operands: Operands = Field("uniform", description="how the operands of held-out examples are drawn")
-    examples: int = Field(300_000, ge=1, description="fresh examples that are called an epoch")
-    curriculum: int = Field(0, ge=0, description="epochs in which operands grow to the largest; 0: none")
-    shuffle_curriculum: bool = Field(False, description="the examples of the curriculum in any order")
-    valid: int = Field(2000, ge=0, description="examples held out while learning")
-    test: int = Field(10_000, ge=0, description="examples kept for the last judgement")
-    sha256: str | None = Field(None, description="fingerprint of the held-out examples; others are told of")
+    eval_operands: OperandLaw = Field("uniform", description="distribution of the held-out operands")
+    examples: int = Field(300_000, ge=1, description="number of new examples per epoch")
+    curriculum: int = Field(0, ge=0, description="epochs over which the operands grow to the largest; 0: none")
+    shuffle_curriculum: bool = Field(False, description="shuffle the examples of the curriculum")
+    valid: int = Field(2000, ge=0, description="number of validation examples")
+    test: int = Field(10_000, ge=0, description="number of test examples")
+    sha256: str | None = Field(None, description="checksum of the held-out examples; a mismatch gives a notice")
 
     @field_validator("operands", "outcomes")
     @classmethod
-    def _weighed(cls, given: Any) -> Any:
-        weights = given.values() if isinstance(given, dict) else (1.0,)
+    def _check_weights(cls, value: Any) -> Any:
+        weights = value.values() if isinstance(value, dict) else (1.0,)
         if not all(0 <= weight < np.inf for weight in weights) or not sum(weights) > 0:
-            raise ValueError("weights are numbers from 0 on, and one of them is above 0")
-        return given
+            raise ValueError("weights must be finite and not negative, and their sum positive")
+        return value
 
     @field_validator("outcomes")
     @classmethod
-    def _drawn_first(cls, given: Any, info: ValidationInfo) -> Any:
-        if given != "natural" and info.data.get("operation") != "gcd":
-            raise ValueError("only the outcomes of gcd can be drawn first; set data.outcomes=natural")
-        return given
+    def _check_outcomes(cls, value: Any, context: ValidationInfo) -> Any:
+        if value != "natural" and context.data.get("operation") != "gcd":
+            raise ValueError("a distribution of outcomes is supported only for gcd; set data.outcomes=natural")
+        return value
 
     def problem(self) -> Problem:
         if self.operation == "integrals":
-            return Integrals(self.base)
+            return IntegralProblem(self.base)
         if self.operation in ("transposition", "eigenvalues"):
-            size: dict[str, Any] = {"dimension": self.dimension, "encoding": self.encoding, "largest": self.max_operand}
-            return Matrices(self.operation, **size)
-        how: dict[str, Any] = {
-            "base": self.base,
-            "largest": self.max_operand,
-            "modulus": self.modulus,
-            "classes": self.classes,
-        }
-        return Integers(self.operation, **how)
+            return MatrixProblem(
+                self.operation, dimension=self.dimension, encoding=self.encoding, max_operand=self.max_operand
+            )
+        return IntegerProblem(
+            self.operation, base=self.base, max_operand=self.max_operand, modulus=self.modulus, classes=self.classes
+        )
 
-    def law(self) -> Law:
-        """How training examples are drawn."""
+    def operand_distribution(self) -> OperandDistribution:
+        """The distribution of training examples."""
         operands, outcomes = (x if isinstance(x, dict) else {x: 1.0} for x in (self.operands, self.outcomes))
-        return Law(operands, outcomes)  # type: ignore[arg-type]
+        return OperandDistribution(operands, outcomes)  # type: ignore[arg-type]
 
-    def located(self) -> "MathsSource":
+    def with_absolute_paths(self) -> "MathsSource":
         return self
 
-    def words(self, folder: Path) -> "MathsTokens":
-        """The tokens that a run kept."""
-        kept = Tokenizers.load(folder)
-        return MathsTokens(kept.source, kept.target, self.problem())
+    def load_processor(self, folder: Path) -> "MathsTokenizers":
+        """The tokenizers of a run."""
+        tokenizers = PairTokenizers.load(folder)
+        return MathsTokenizers(tokenizers.source, tokenizers.target, self.problem())
 
-    def open(
-        self, *, stateful: bool = False, tokenizer: "MathsTokens | None" = None, listen: Listener = silent
+    def load_data(
+        self, *, stateful: bool = False, tokenizer: "MathsTokenizers | None" = None, listen: Listener = silent
     ) -> "MathsData":
         """Draw the held-out examples."""
         problem = self.problem()
-        known = tokenizer or MathsTokens.of(problem)
-        drawn, taken = dict[str, Drawn](), torch.empty(0, dtype=torch.long)
-        for split, seed in SEEDS.items():
-            if many := min(getattr(self, split), int(problem.space * MOST)):
-                drawn[split] = self._held(problem, many, seed, taken)
-                taken = torch.cat([taken, drawn[split].key]).sort().values
-        splits = {split: known.pairs(drawn[split]) for split in reversed(SEEDS) if split in drawn}
+        tokenizers = tokenizer or MathsTokenizers.from_problem(problem)
+        examples, keys = dict[str, ProblemExamples](), torch.empty(0, dtype=torch.long)
+        for split, seed in SPLIT_SEEDS.items():
+            if n := min(getattr(self, split), int(problem.n_distinct * MAX_HELD_OUT)):
+                examples[split] = self._draw_split(problem, n, seed, keys)
+                keys = torch.cat([keys, examples[split].key]).sort().values
+        splits = {split: tokenizers.to_pairs(examples[split]) for split in reversed(SPLIT_SEEDS) if split in examples}
         digest = hashlib.sha256(b"".join(splits[split].source.ids.tobytes() for split in splits)).hexdigest()
         if self.sha256 not in (None, digest):
-            listen("notice", text=f"{SCHEME}{self.operation}: other examples are held out than data.sha256 says")
-        return MathsData(self, problem, known, splits, taken, digest)
+            listen("notice", text=f"{SCHEME}{self.operation}: the held-out examples differ from data.sha256")
+        return MathsData(self, problem, tokenizers, splits, keys, digest)
 
-    def _held(self, problem: Problem, many: int, seed: int, taken: Tensor) -> Drawn:
-        """So many different examples that are not taken, if there are: of each class as many, where it is drawn."""
-        law = Law({self.eval_operands: 1.0}, {"uniform" if problem.by_outcome else "natural": 1.0})
-        chance, parts, known, found = Chance(dice(0, 6, seed)), list[Drawn](), taken, 0
-        for _ in range(ROUNDS):
-            some = problem.draw(chance, min(MORE * many, problem.at_once), law)
-            new = torch.from_numpy(np.unique(some.key.numpy(), return_index=True)[1]).sort().values
-            some = some.some(new[~torch.isin(some.key[new], known)])
-            parts.append(some)
-            known, found = torch.cat([known, some.key]), found + len(some.key)
-            if found >= many:
+    def _draw_split(self, problem: Problem, n: int, seed: int, used_keys: Tensor) -> ProblemExamples:
+        """Up to n distinct examples with new keys; uniform over the classes if the outcome is drawn first."""
+        outcomes = {"uniform" if problem.by_outcome else "natural": 1.0}
+        distribution = OperandDistribution({self.eval_operands: 1.0}, outcomes)
+        rng, parts, n_drawn = UniformRng(rng_for(0, RngStream.MATHS_EVAL, seed)), list[ProblemExamples](), 0
+        for _ in range(MAX_ROUNDS):
+            examples = problem.draw(rng, min(OVERSAMPLING * n, problem.chunk_size), distribution)
+            first = torch.from_numpy(np.unique(examples.key.numpy(), return_index=True)[1]).sort().values
+            examples = examples.subset(first[~torch.isin(examples.key[first], used_keys)])
+            parts.append(examples)
+            used_keys, n_drawn = torch.cat([used_keys, examples.key]), n_drawn + len(examples.key)
+            if n_drawn >= n:
                 break
-        return _stacked(parts).some(slice(many))
+        return _concat(parts).subset(slice(n))
 
-    def other(
-        self, path: str, split: str, *, tokenizer: "MathsTokens", stateful: bool = False, listen: Listener = silent
+    def load_split(
+        self, path: str, split: str, *, tokenizer: "MathsTokenizers", stateful: bool = False, listen: Listener = silent
     ) -> "MathsData":
-        """The same data with other examples as one of its splits: a table of problems and answers."""
-        opened = self.open(tokenizer=tokenizer, listen=listen)
+        """The same data with one split replaced by a table of problems and answers."""
+        data = self.load_data(tokenizer=tokenizer, listen=listen)
         if path.startswith(SCHEME):
-            if named(path) != self.operation:
-                raise BadInput(f"{path}: this run learned {SCHEME}{self.operation}; judge it by that, or by a table")
-            return opened
-        flaws = Flaws()
-        texts = dict(one(path, None, None).pairs(flaws))
-        if flaws.count:
-            listen("notice", text=str(flaws))
+            if parse_problem_name(path) != self.operation:
+                trained = f"{SCHEME}{self.operation}"
+                raise BadInput(f"{path}: this run was trained on {trained}; evaluate it on that, or on a table")
+            return data
+        skipped = SkippedRows()
+        texts = dict(find_pair_file(path, None, None).pairs(skipped))
+        if skipped.count:
+            listen("notice", text=str(skipped))
         try:
-            return replace(opened, splits={**opened.splits, split: tokenizer.typed(texts)})
+            return replace(data, splits={**data.splits, split: tokenizer.parse_pairs(texts)})
         except BadInput as error:
             raise BadInput(f"{path}: {error}") from None
 
 
-def named(what: str) -> str:
-    """The problem that data is named after: maths:gcd."""
-    name = what.removeprefix(SCHEME)
+def parse_problem_name(data: str) -> str:
+    """The name of the problem in maths:NAME."""
+    name = data.removeprefix(SCHEME)
     if name not in PROBLEMS:
-        near = did_you_mean(name, PROBLEMS)
-        raise BadInput(f"{what}: there is no such problem; accepted: {', '.join(SCHEME + p for p in PROBLEMS)}.{near}")
+        accepted = ", ".join(SCHEME + problem for problem in PROBLEMS)
+        raise BadInput(f"{data}: no such problem; accepted: {accepted}.{did_you_mean(name, PROBLEMS)}")
     return name
 
 
-def _stacked(parts: list[Drawn]) -> Drawn:
+def _concat(parts: list[ProblemExamples]) -> ProblemExamples:
     names = ("source", "target", "lengths", "key", "group")
-    return Drawn(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
+    return ProblemExamples(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
 
 
 @dataclass(frozen=True, eq=False)
-class MathsTokens(Tokenizers):
-    """The tokens of a problem, the same on both sides; texts are what people type and read."""
+class MathsTokenizers(PairTokenizers):
+    """The tokens of a problem, shared by both sides; the texts are what users type and read."""
 
     problem: Problem
 
     @classmethod
-    def of(cls, problem: Problem) -> "MathsTokens":
-        words = " ".join(problem.words)  # each once: they keep their order, behind <unk> and <eos>
-        made = tokens.train("word", lambda: [words], len(problem.words) + 2)
-        return cls(made, made, problem)
+    def from_problem(cls, problem: Problem) -> "MathsTokenizers":
+        text = " ".join(problem.tokens)  # unique tokens keep their order, after <unk> and <eos>
+        tokenizer = train_tokenizer("word", lambda: [text], len(problem.tokens) + 2)
+        return cls(tokenizer, tokenizer, problem)
 
-    def encode_source(self, text: str) -> Ids:
-        return np.array([*self.problem.read(text), self.source.vocab])
+    def encode_source(self, text: str) -> Array:
+        return np.array([*self.problem.parse_source(text), self.source.vocab])
 
-    def missing(self, text: str, tokenizer: Any = None) -> list[str]:
-        return []  # what cannot be read is refused
+    def unknown_pieces(self, text: str, tokenizer: Any = None) -> list[str]:
+        return []  # parsing refuses unknown input
 
-    def encode_target(self, text: str) -> Ids:
+    def encode_target(self, text: str) -> Array:
         try:
-            return np.array(self.problem.read_target(text))
+            return np.array(self.problem.parse_target(text))
         except BadInput:
-            if self.target.missing(text):
+            if self.target.unknown_pieces(text):
                 raise
-            return self.target.encode(text).astype(np.int64)  # what is no answer is told token by token
+            return self.target.encode(text).astype(np.int64)  # an invalid answer, token by token
 
     def decode_source(self, ids: Iterable[int]) -> str:
-        return self.problem.asked(ids)
+        return self.problem.format_source(ids)
 
     def decode_target(self, ids: Iterable[int]) -> str:
-        found = list(map(int, ids))
-        end = found.index(self.target.vocab) if self.target.vocab in found else len(found)
-        return self.problem.said(found[:end])
+        target_ids = list(map(int, ids))
+        end = target_ids.index(self.target.vocab) if self.target.vocab in target_ids else len(target_ids)
+        return self.problem.format_target(target_ids[:end])
 
-    def pairs(self, drawn: Drawn) -> Pairs:
+    def to_pairs(self, examples: ProblemExamples) -> Pairs:
         """Drawn examples as a split."""
-        sides = [
-            self._side(ids, lengths)
-            for ids, lengths in zip((drawn.source, drawn.target), drawn.lengths.unbind(1), strict=True)
-        ]
-        sources = [self.problem.asked(sides[0][n]) for n in range(len(sides[0]))]
-        references = [[self.problem.said(sides[1][n])] for n in range(len(sides[1]))]
-        return Pairs(sides[0], sides[1], sources, references, list(map(str, drawn.group.tolist())))
+        source_lengths, target_lengths = examples.lengths.unbind(1)
+        source = self._to_ragged(examples.source, source_lengths)
+        target = self._to_ragged(examples.target, target_lengths)
+        sources = [self.problem.format_source(source[n]) for n in range(len(source))]
+        references = [[self.problem.format_target(target[n])] for n in range(len(target))]
+        return Pairs(source, target, sources, references, list(map(str, examples.group.tolist())))
 
-    def typed(self, texts: dict[str, str]) -> Pairs:
-        """Problems and answers as people type them, as a split."""
-        sides = [
-            Side.of([(np.array(ids), np.array([len(ids)])) for ids in each], self.source)
-            for each in ([self.problem.read(t) for t in texts], [self.problem.read_target(t) for t in texts.values()])
-        ]
-        said = [[self.problem.said(sides[1][n])] for n in range(len(sides[1]))]
-        for source, (told,) in zip(texts, said, strict=True):
-            if (true := self.problem.truth(source)) not in (None, told):
-                raise BadInput(
-                    f"{source!r}: the answer is {true}, not {told} as the table says; mend it, or leave it out"
-                )
-        return Pairs(sides[0], sides[1], list(texts), said, [each[0] for each in said if self.problem.by_outcome])
+    def parse_pairs(self, texts: dict[str, str]) -> Pairs:
+        """Problems and answers that a user typed as a split. Raises if an answer is wrong."""
+        sources = [self.problem.parse_source(text) for text in texts]
+        targets = [self.problem.parse_target(text) for text in texts.values()]
+        source, target = (
+            RaggedTokens.from_blocks([(np.array(ids), np.array([len(ids)])) for ids in side], self.source)
+            for side in (sources, targets)
+        )
+        answers = [self.problem.format_target(target[n]) for n in range(len(target))]
+        for text, answer in zip(texts, answers, strict=True):
+            if (correct := self.problem.solve(text)) not in (None, answer):
+                raise BadInput(f"{text!r}: the answer {answer} is wrong; it is {correct}; fix or delete the row")
+        groups = answers if self.problem.by_outcome else []
+        return Pairs(source, target, list(texts), [[answer] for answer in answers], groups)
 
-    def _side(self, ids: Tensor, lengths: Tensor) -> Side:
-        real = torch.arange(ids.shape[1]) < lengths[:, None]
-        return Side.of([(ids[real].numpy().astype(self.source.dtype), lengths.numpy())], self.source)
+    def _to_ragged(self, ids: Tensor, lengths: Tensor) -> RaggedTokens:
+        is_token = torch.arange(ids.shape[1]) < lengths[:, None]
+        block = ids[is_token].numpy().astype(self.source.dtype), lengths.numpy()
+        return RaggedTokens.from_blocks([block], self.source)
 
 
 @dataclass(frozen=True, eq=False)
 class MathsData:
-    """A problem that is open: its held-out examples, and what is needed to draw others."""
+    """A problem with its held-out examples."""
 
     settings: MathsSource
     problem: Problem
-    tokenizers: MathsTokens
+    tokenizers: MathsTokenizers
     splits: dict[str, Pairs]
-    held: Tensor  # the keys of the held-out examples, sorted
+    held_out_keys: Tensor  # sorted
     sha256: str
 
     @property
@@ -267,38 +268,46 @@ class MathsData:
         return self.tokenizers.vocab
 
     @property
-    def tokenizer(self) -> MathsTokens:
+    def tokenizer(self) -> MathsTokenizers:
         return self.tokenizers
 
     @property
     def max_length(self) -> int:
-        return max(self.problem.widths)
+        return max(self.problem.max_lengths)
 
-    def batches(self, rows: int, seed: int) -> Fresh:
-        how, order = self.settings, Order(self.settings.curriculum, self.settings.shuffle_curriculum)
-        told = {"examples": how.examples, "order": order, "held": self.held, "edge": self.vocab[0] - 1}
-        return Fresh(self.problem, how.law(), rows, seed=seed, **told)  # type: ignore[arg-type]
+    def batches(self, rows: int, seed: int) -> SampledBatches:
+        settings = self.settings
+        return SampledBatches(
+            self.problem,
+            settings.operand_distribution(),
+            rows,
+            seed=seed,
+            epoch_size=settings.examples,
+            curriculum=Curriculum(settings.curriculum, settings.shuffle_curriculum),
+            held_out_keys=self.held_out_keys,
+            edge_id=self.vocab[0] - 1,
+        )
 
     def facts(self) -> dict[str, Any]:
-        """What the report says of the data."""
-        many = {split: len(pairs) for split, pairs in self.splits.items()}
+        """Summary of the data for the report."""
+        counts = {split: len(pairs) for split, pairs in self.splits.items()}
         return {
-            "examples": {"train": self.settings.examples, **many},
+            "examples": {"train": self.settings.examples, **counts},
             "unit": "examples",
-            "told": f"{self.problem.told}, {self._law()}",
+            "summary": f"{self.problem.description}, {self._describe_distribution()}",
             "fresh": True,
-            "overlap": 0,  # those that chance draws again ask nothing
+            "overlap": 0,  # drawn examples that are held out have no targets
             "vocab": list(self.vocab),
             "token": "digits",
             "sha256": self.sha256,
         }
 
-    def _law(self) -> str:
-        how = self.settings
-        drawn = [("operands", how.operands)] + [("outcomes", how.outcomes)] * (how.outcomes != "natural")
-        mixed = {name: {x: 1} if isinstance(x, str) else x for name, x in drawn}
-        return ", ".join(f"{name} {' + '.join(_share(*each) for each in some.items())}" for name, some in mixed.items())
-
-
-def _share(name: str, weight: float) -> str:
-    return name if weight == 1 else f"{weight:g} {name}"
+    def _describe_distribution(self) -> str:
+        settings = self.settings
+        laws = {"operands": settings.operands}
+        laws |= {"outcomes": settings.outcomes} if settings.outcomes != "natural" else {}
+        mixtures = {name: {law: 1.0} if isinstance(law, str) else law for name, law in laws.items()}
+        return ", ".join(
+            f"{name} {' + '.join(law if weight == 1 else f'{weight:g} {law}' for law, weight in mixture.items())}"
+            for name, mixture in mixtures.items()
+        )

@@ -1,6 +1,6 @@
-"""Reading pairs, line by line: tables, two aligned files, JSON lines, trees. Which files they are, split by split.
+"""Readers of pair files: tables, two aligned files, JSON lines, trees. And the files of each split.
 
-A line that is no pair is left out, counted, and told by its place and the reason.
+A line that is not a pair is skipped, counted, and reported with its location and the reason.
 """
 
 import unicodedata
@@ -11,155 +11,159 @@ from itertools import zip_longest
 from pathlib import Path
 
 from harken.data.detect import preview
-from harken.data.detect.kinds import sniff
-from harken.data.tables.read import Bad, Flaws, Place, lines_of, rows_of
-from harken.data.text.source import NAMED, is_named
-from harken.errors import BadInput, near_name
+from harken.data.detect.kinds import Detection, detect_kind
+from harken.data.split import group_by_split
+from harken.data.tables.columns import ColumnRef, iter_columns
+from harken.data.tables.read import OnSkip, SkippedRows, iter_lines
+from harken.errors import BadInput
+from harken.suggestions import similar_path
 
-from .trees import linear, numbered, words
+from .trees import leaves, linearize, parse_trees
 
-GROUPS = 100  # values of a column that groups: of more, each has too few pairs
-Row = tuple[int, str, str]  # line, source, target
+MAX_GROUPS = 100  # distinct values of data.group; with more, each group has too few pairs
+PairRow = tuple[int, str, str]  # line number, source, target
 
 
-def clean(text: str) -> str:
-    """A sentence as it is compared: one line, characters composed, no white space around it."""
+def normalize_text(text: str) -> str:
+    """A sentence in NFC on one line, without surrounding white space."""
     return unicodedata.normalize("NFC", text.replace("\n", " ").strip())
 
 
 @dataclass(frozen=True)
 class PairFile:
-    """A file of pairs, or (with `other`) a file of sources and one of targets, line by line."""
+    """A file of pairs, or (with `target_path`) aligned files of sources and targets."""
 
     path: Path
-    source: Place = None
-    target: Place = None
-    other: Path | None = None
+    source: ColumnRef = None
+    target: ColumnRef = None
+    target_path: Path | None = None
 
-    def pairs(self, flaws: Flaws | None = None) -> Iterator[tuple[str, str]]:
-        """The cleaned pairs. Flaws are told of; a file that has more of them than pairs is refused."""
-        heard, good = Flaws(), 0
+    def pairs(self, skipped: SkippedRows | None = None) -> Iterator[tuple[str, str]]:
+        """The normalized pairs. Skipped lines are reported; a file with more of them than pairs is refused."""
+        skipped_here, n_pairs = SkippedRows(), 0
         try:
-            for line, *sides in self._rows(heard):
-                source, target = map(clean, sides)
+            for line, *sides in self._rows(skipped_here):
+                source, target = map(normalize_text, sides)
                 if source and target:
-                    good += 1
+                    n_pairs += 1
                     yield source, target
                 else:
-                    heard(self.path, line, "the source is empty" if target else "the target is empty")
+                    skipped_here(self.path, line, "the source is empty" if target else "the target is empty")
         except OSError as error:
-            raise BadInput(f"{error.filename}: cannot be read ({error.strerror}); a readable file is needed") from None
-        if heard.count > good:
-            said = f"{heard.count} of its {heard.count + good} lines are no pair ({heard.first[0]})"
-            raise BadInput(f"{self.path}: {said}; check data.source and data.target, or mend the file")
-        if not good:
-            raise BadInput(f"{self.path}: no pair in it; lines with two sides are needed; check how it was written")
-        if flaws is not None:
-            flaws.add(heard)
+            raise BadInput(f"{error.filename}: cannot be read ({error.strerror}); check its permissions") from None
+        if skipped_here.count > n_pairs:
+            n_lines = skipped_here.count + n_pairs
+            problem = f"{skipped_here.count} of its {n_lines} lines are not pairs ({skipped_here.first[0]})"
+            raise BadInput(f"{self.path}: {problem}; check data.source and data.target, or fix the file")
+        if not n_pairs:
+            raise BadInput(f"{self.path}: no pairs; lines with a source and a target are needed; check the file")
+        if skipped is not None:
+            skipped.add(skipped_here)
 
-    def doubt(self) -> str:
-        """Which columns are taken of a file that looks like texts with labels, if none was told by its name."""
-        guess = None
-        with suppress(BadInput):
-            guess = None if self.other else sniff(self.path)
-        if guess is None or guess.kind != "table" or (isinstance(self.source, str) and isinstance(self.target, str)):
+    def column_warning(self) -> str:
+        """Which columns are used if the file looks like labelled texts and they are not set by name, else empty."""
+        detection = None if self.target_path else self._detect()
+        by_name = isinstance(self.source, str) and isinstance(self.target, str)
+        if detection is None or detection.kind != "table" or by_name:
             return ""
-        taken = f"source and target are read from columns {self.source or 1!r} and {self.target or 2!r}"
-        return f"{self.path}: looks like texts with labels ({guess.reason}); {taken} (data.source, data.target)"
+        columns = f"source and target are columns {self.source or 1!r} and {self.target or 2!r}"
+        return f"{self.path}: looks like labelled texts ({detection.reason}); {columns} (data.source, data.target)"
 
     def paths(self) -> list[Path]:
-        return [self.path, self.other] if self.other else [self.path]
+        return [self.path, self.target_path] if self.target_path else [self.path]
 
-    def _rows(self, bad: Bad) -> Iterator[Row]:
-        if self.other:
-            return _aligned(self.path, self.other, bad)
-        guess = None
+    def _detect(self) -> Detection | None:
         with suppress(BadInput):
-            guess = sniff(self.path)
-        if self.path.suffix.lower() == ".mrg" or (guess and guess.kind == "trees"):
-            return _trees(self.path, bad)
-        found = guess.settings if guess and guess.kind == "pairs" else {}
-        mine = {"data.source": self.source, "data.target": self.target}
-        taken = mine.values()  # what is given for one side is not guessed for the other
-        asked = [
-            (name, place or (None if found.get(name) in taken else found.get(name))) for name, place in mine.items()
+            return detect_kind(self.path)
+        return None
+
+    def _rows(self, on_skip: OnSkip) -> Iterator[PairRow]:
+        if self.target_path:
+            return _read_aligned(self.path, self.target_path, on_skip)
+        detection = self._detect()
+        if self.path.suffix.lower() == ".mrg" or (detection and detection.kind == "trees"):
+            return _read_trees(self.path, on_skip)
+        detected = detection.settings if detection and detection.kind == "pairs" else {}
+        columns = {"data.source": self.source, "data.target": self.target}
+        used = columns.values()  # a column set for one side is not detected for the other
+        request = [
+            (name, column or (None if detected.get(name) in used else detected.get(name)))
+            for name, column in columns.items()
         ]
-        return ((line, source, target) for line, (source, target) in rows_of(self.path, asked, bad))
+        return ((line, source, target) for line, (source, target) in iter_columns(self.path, request, on_skip))
 
 
-def _aligned(source: Path, target: Path, bad: Bad) -> Iterator[Row]:
-    ended, count = (0, None), [0, 0]
-    for a, b in zip_longest(lines_of(source, bad), lines_of(target, bad), fillvalue=ended):
-        count = [max(n, line[0]) for n, line in zip(count, (a, b), strict=True)]
-        if a[1] is not None and b[1] is not None and count[0] == count[1]:
-            yield a[0], a[1], b[1]
-    if count[0] != count[1]:
-        raise BadInput(
-            f"{source} has {count[0]} lines and {target} has {count[1]}; line by line they must be pairs; "
-            "mend the shorter one"
-        )
+def _read_aligned(source_path: Path, target_path: Path, on_skip: OnSkip) -> Iterator[PairRow]:
+    end, counts = (0, None), [0, 0]
+    files = (iter_lines(source_path, on_skip), iter_lines(target_path, on_skip))
+    for source, target in zip_longest(*files, fillvalue=end):
+        counts = [max(n, line[0]) for n, line in zip(counts, (source, target), strict=True)]
+        if source[1] is not None and target[1] is not None and counts[0] == counts[1]:
+            yield source[0], source[1], target[1]
+    if counts[0] != counts[1]:
+        problem = f"{source_path} has {counts[0]} lines and {target_path} has {counts[1]}"
+        raise BadInput(f"{problem}; aligned files need one pair per line; fix the shorter one")
 
 
-def _trees(path: Path, bad: Bad) -> Iterator[Row]:
-    for line, tree in numbered(path.read_text("utf-8", "replace")):
+def _read_trees(path: Path, on_skip: OnSkip) -> Iterator[PairRow]:
+    for line, tree in parse_trees(path.read_text("utf-8", "replace")):
         if tree is None:
-            bad(path, line, "brackets that are no tree")
+            on_skip(path, line, "brackets that are no tree")
         else:
-            yield line, " ".join(words(tree)), linear(tree)
+            yield line, " ".join(leaves(tree)), linearize(tree)
 
 
-def grouping(files: Iterable[PairFile], column: Place, held: Collection[str]) -> dict[str, str]:
-    """What this column says of each held-out source; where it says several things, the first."""
-    found: dict[str, str] = {}
+def read_groups(files: Iterable[PairFile], column: ColumnRef, held_out: Collection[str]) -> dict[str, str]:
+    """The value of the group column for each held-out source (the first, if a source has several)."""
+    groups: dict[str, str] = {}
     for file in files if column is not None else ():
-        if file.other:
-            raise BadInput(f"{file.path}: aligned files have no columns; leave data.group={column} out")
+        if file.target_path:
+            raise BadInput(f"{file.path}: aligned files have no columns; remove data.group={column}")
         try:
             for source, group in replace(file, target=column).pairs():
-                if source in held:
-                    found.setdefault(source, group)
-        except BadInput as error:  # read as a target, but that is not what the user named
+                if source in held_out:
+                    groups.setdefault(source, group)
+        except BadInput as error:  # read as the target column, but the user set data.group
             raise BadInput(str(error).replace("data.target", "data.group")) from None
-    if (many := len(set(found.values()))) > GROUPS:
-        raise BadInput(f"data.group = {column!r}: {many:,} values; name a column with at most {GROUPS}")
-    return found
+    if (n_groups := len(set(groups.values()))) > MAX_GROUPS:
+        raise BadInput(f"data.group = {column!r}: {n_groups:,} values; name a column with at most {MAX_GROUPS}")
+    return groups
 
 
-# --- which files ------------------------------------------------------------------------------------------------------
+# --- files of each split ----------------------------------------------------------------------------------------------
 
 
-def one(named: str, source: Place, target: Place) -> PairFile:
-    """A file of pairs; or two aligned ones, named by what they share (val, for val.de and val.en) or by one of them."""
-    whole, ends = Path(named), _endings(source, target)
-    stem = whole.with_suffix("") if whole.suffix in ends else whole
-    first, second = (stem.with_name(stem.name + end) for end in ends)
-    if source and first != second and first.is_file() and second.is_file():
-        return PairFile(first, other=second)
-    if not whole.is_file():
-        raise BadInput(f"{whole}: there is no such file; check the name{near_name(whole)}")
-    return PairFile(whole, source, target)
+def find_pair_file(name: str, source: ColumnRef, target: ColumnRef) -> PairFile:
+    """A file of pairs, or two aligned files, named by their common stem (val for val.de, val.en) or by one of them."""
+    path, suffixes = Path(name), _suffixes(source, target)
+    stem = path.with_suffix("") if path.suffix in suffixes else path
+    source_path, target_path = (stem.with_name(stem.name + suffix) for suffix in suffixes)
+    if source and source_path != target_path and source_path.is_file() and target_path.is_file():
+        return PairFile(source_path, target_path=target_path)
+    if not path.is_file():
+        raise BadInput(f"{path}: there is no such file; check the name{similar_path(path)}")
+    return PairFile(path, source, target)
 
 
-def _endings(*sides: Place) -> list[str]:
-    """How aligned files end, from a language (de) or from one of the files (train.de)."""
+def _suffixes(*sides: ColumnRef) -> list[str]:
+    """The suffixes of aligned files, from a language (de) or a file name (train.de)."""
     return [f".{str(side).rpartition('.')[2]}" for side in sides]
 
 
-def in_folder(folder: Path, source: Place, target: Place) -> dict[str, list[PairFile]]:
-    """The files of a folder, by split: aligned ones with the two languages, else files of pairs."""
+def files_by_split(folder: Path, source: ColumnRef, target: ColumnRef) -> dict[str, list[PairFile]]:
+    """The files of a folder by split: aligned files of the two languages if there are any, else files of pairs."""
     if source is None:
         with suppress(BadInput):
-            guess = sniff(folder).settings
-            source, target = guess.get("data.source"), guess.get("data.target")
-    found = sorted(file for file in preview.files_of(folder) if file.parent == folder)
-    first, second = _endings(source, target)
-    firsts = [file for file in found if source and file.suffix == first and file.with_suffix(second) in found]
-    if firsts and first == second:
-        raise BadInput(f"{folder}: {first[1:]} is both sides; set data.source and data.target to two languages")
-    pairs = [PairFile(file, other=file.with_suffix(second)) for file in firsts]
-    pairs = pairs or [PairFile(file, source, target) for file in found]
-    named = {split: [pair for pair in pairs if is_named(pair.path, NAMED[split])] for split in NAMED}
-    if sum(map(bool, named.values())) < (2 if named["train"] else 1):
-        return {"train": pairs}  # one name alone says nothing: a-train-ride.tsv
-    apart = [*named["valid"], *named["test"]]
-    return named | {"train": named["train"] or [pair for pair in pairs if pair not in apart]}
+            settings = detect_kind(folder).settings
+            source, target = settings.get("data.source"), settings.get("data.target")
+    paths = sorted(path for path in preview.data_files(folder) if path.parent == folder)
+    source_suffix, target_suffix = _suffixes(source, target)
+    source_paths = [
+        path for path in paths if source and path.suffix == source_suffix and path.with_suffix(target_suffix) in paths
+    ]
+    if source_paths and source_suffix == target_suffix:
+        problem = f"{source_suffix[1:]} is both source and target"
+        raise BadInput(f"{folder}: {problem}; set data.source and data.target to two languages")
+    files = [PairFile(path, target_path=path.with_suffix(target_suffix)) for path in source_paths]
+    files = files or [PairFile(path, source, target) for path in paths]
+    return group_by_split(files, lambda file: file.path) or {"train": files}

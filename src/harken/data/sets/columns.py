@@ -1,75 +1,86 @@
-"""Which columns of a table make sets: of which set a row is, what is said of each set, and the numbers of the row."""
+"""Detect the columns of a table of sets: the set id, the label of the set, and the numeric columns."""
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from harken.data.detect import preview
-from harken.data.detect.preview import Column, Table
-from harken.data.tables.read import Place
+from harken.data.detect.preview import ColumnStats, TablePreview
+from harken.data.tables.columns import ColumnRef
 
-GROUP = re.compile(
+GROUP_NAME = re.compile(
     r"(.*[\W_])?(set|group|cloud|window|series|sequence|sample|segment|object|bag|case|patient|subject|session|trial|"
     r"event|instance|example|unit)s?([\W_]*(id|idx|index|no|nr|num|number|name|key))?|(.*[\W_])?id|.*[\W_]group"
 )
-NUMBERS = 0.9  # share of the cells of a column of numbers
-SLIPS, MANY = 0.05, 10  # share of the sets whose rows may disagree on a label, and from how many sets on one may
-FEW = 10  # values of a label that is a number
+NUMERIC_FRACTION = 0.9  # of the cells of a numeric column
+MAX_CONFLICTS, MIN_SETS = 0.05, 10  # fraction of sets whose rows may disagree on the label, from this many sets on
+MAX_LABEL_VALUES = 10  # distinct values of a numeric label
 
 
 @dataclass(frozen=True)
-class Found:
-    """The columns of sets, each by its name or number."""
+class SetColumns:
+    """The columns of a table of sets."""
 
-    group: Column
-    label: Column | None
-    columns: list[Column]
-    left: list[Column]  # they hold no numbers
+    group: ColumnStats
+    label: ColumnStats | None
+    columns: list[ColumnStats]  # numeric
+    ignored: list[ColumnStats]  # not numeric
 
 
-def set_columns(table: Table, group: Place = None, label: Place = None) -> Found | None:
-    """The columns of a table whose rows make sets; None, if they do not, or if it cannot be told.
+def detect_set_columns(table: TablePreview, group: ColumnRef = None, label: ColumnRef = None) -> SetColumns | None:
+    """The columns of a table of sets; None if its rows do not form sets.
 
-    A set's rows say the same in the column of its name and in that of its label, and not the same in all others. Where
-    both are named they are taken: whoever reads the rows tells what is wrong with them.
+    Within a set, the group and label columns are constant and some numeric column is not. Columns named by `group` and
+    `label` are used without this check: the reader reports conflicting rows.
     """
-    columns = preview.columns_of(table)
-    named = [c for c in columns if GROUP.fullmatch(c.name) or (not table.header and c.index == 0)]
-    for own in [c for c in columns if is_at(c, group)] if group is not None else named:
-        if group is None and (own.filled < 1 or not 2 <= own.values <= own.rows / 2):
+    columns = preview.column_stats(table)
+    candidates = [c for c in columns if GROUP_NAME.fullmatch(c.name) or (not table.header and c.index == 0)]
+    for group_column in [c for c in columns if matches(c, group)] if group is not None else candidates:
+        if group is None and (
+            group_column.filled_fraction < 1 or not 2 <= group_column.n_values <= group_column.n_filled / 2
+        ):
             continue
-        others = [c for c in columns if c is not own]
-        steady = [c for c in others if _steady(table, own, c)]
-        if label is None:  # one label is refused by its name, and a number that never changes is none
-            labels = [c for c in steady if c.values > 1 or (c.values and c.number <= NUMBERS)]
+        remaining = [c for c in columns if c is not group_column]
+        constant = [c for c in remaining if _is_constant_per_set(table, group_column, c)]
+        if label is None:  # a constant number is no label; a constant text is, and is refused later by name
+            labels = [c for c in constant if c.n_values > 1 or (c.n_values and c.number_fraction <= NUMERIC_FRACTION)]
         else:
-            labels = [c for c in (steady if group is None else others) if is_at(c, label)]
-        labels.sort(key=lambda c: (c.values < 2, not preview.LABEL.fullmatch(c.name), c.number > NUMBERS, -c.index))
-        said = labels[0] if labels else None
-        rest = [c for c in columns if c not in (own, said)]
-        numbers = [c for c in rest if c.number >= NUMBERS and c.filled >= NUMBERS]
-        if said and any(group is not None or c not in steady for c in numbers):
-            return Found(own, said, numbers, [c for c in rest if c not in numbers])
+            labels = [c for c in (constant if group is None else remaining) if matches(c, label)]
+        labels.sort(
+            key=lambda c: (
+                c.n_values < 2,
+                not preview.LABEL_NAME.fullmatch(c.name),
+                c.number_fraction > NUMERIC_FRACTION,
+                -c.index,
+            )
+        )
+        label_column = labels[0] if labels else None
+        features = [c for c in columns if c not in (group_column, label_column)]
+        numeric = [
+            c for c in features if c.number_fraction >= NUMERIC_FRACTION and c.filled_fraction >= NUMERIC_FRACTION
+        ]
+        if label_column and any(group is not None or c not in constant for c in numeric):
+            return SetColumns(group_column, label_column, numeric, [c for c in features if c not in numeric])
     return None
 
 
-def is_at(column: Column, place: Place) -> bool:
-    return place in (column.place, column.index + 1) or str(place) == str(column.place)
+def matches(column: ColumnStats, ref: ColumnRef) -> bool:
+    return ref in (column.ref, column.index + 1) or str(ref) == str(column.ref)
 
 
-def _steady(table: Table, group: Column, column: Column) -> bool:
-    """Whether the rows of each set say the same in this column. A slip in a label is told by whoever reads the rows."""
-    seen, odd = dict[str, str](), set[str]()
+def _is_constant_per_set(table: TablePreview, group: ColumnStats, column: ColumnStats) -> bool:
+    """Whether each set has one value in this column. A label column may have a few conflicts, reported later."""
+    first, conflicts = dict[str, str](), set[str]()
     for row in table.rows:
-        if seen.setdefault(row[group.index], row[column.index]) != row[column.index]:
-            odd.add(row[group.index])
-    few = column.values <= FEW and preview.LABEL.fullmatch(column.name)
-    label = column.number <= NUMBERS or few  # numbers of a point may be the same by chance
-    return len(odd) <= (max(SLIPS * len(seen), len(seen) >= MANY) if label else 0)
+        if first.setdefault(row[group.index], row[column.index]) != row[column.index]:
+            conflicts.add(row[group.index])
+    is_numeric_label = column.n_values <= MAX_LABEL_VALUES and preview.LABEL_NAME.fullmatch(column.name)
+    is_label = column.number_fraction <= NUMERIC_FRACTION or is_numeric_label
+    return len(conflicts) <= (max(MAX_CONFLICTS * len(first), len(first) >= MIN_SETS) if is_label else 0)
 
 
-def table_of(path: Path) -> Table | None:
-    """The start of a table or of JSON lines."""
-    text = preview.text_of(preview.start_of(path))
-    lines = text.suffix in (".json", ".jsonl", ".ndjson")
-    return preview.objects_of(text) if lines else preview.table_of(text)
+def preview_rows(path: Path) -> TablePreview | None:
+    """The first rows of a table or of JSON lines."""
+    text = preview.preview_text(preview.read_head(path))
+    is_json = text.suffix in (".json", ".jsonl", ".ndjson")
+    return preview.preview_json_lines(text) if is_json else preview.preview_table(text)

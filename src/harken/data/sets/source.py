@@ -1,7 +1,7 @@
-"""Sets: rows of numbers that belong together, in no order, and one thing that is said of them all.
+"""Sets of rows: unordered numeric rows with one label or regression target per set.
 
-A table has a row for each point of a cloud or each reading of a window; one column names the set, one says what it is.
-A held-out share is drawn by a hash of the set's name.
+A table has one row per element (a point of a cloud, a reading of a window), a column with the name of the set, and a
+column with its target. Held-out sets are drawn by a hash of the name.
 """
 
 import hashlib
@@ -19,93 +19,94 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from harken.data.split import LABELS, Labels, Positive, SplitData, SplitSource, kept
-from harken.data.tables.read import Flaws, Place, rows_of
-from harken.data.targets import KINDS, amount, answer_of, order, unknown
+from harken.data.split import LABELS_FILE, LabelList, PositiveFloat, SplitData, SplitSource, load_labels_file
+from harken.data.tables.columns import ColumnRef, iter_columns
+from harken.data.tables.read import SkippedRows
+from harken.data.targets import MAX_CLASSES, infer_target_type, label_sort_key, parse_number, unknown_label_error
 from harken.errors import BadInput
 from harken.events import Listener, silent
-from harken.settings import Outputs
+from harken.settings import LabelOutputs
 
-from .columns import set_columns, table_of
+from .columns import detect_set_columns, preview_rows
 
 Floats = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class Set:
-    """The rows of a set, in the order of its file, and what is said of it."""
+class SetExample:
+    """A set in file order, with its label or number as text."""
 
     name: str
     rows: Floats  # n F
-    said: str
-    place: str
+    target: str
+    location: str
 
     @cached_property
-    def content(self) -> str:
-        """The same for the same rows, in whatever order."""
+    def content_hash(self) -> str:
+        """Hash of the rows, independent of their order."""
         rows = self.rows[np.lexsort(self.rows.T)]
         return hashlib.blake2b(rows.tobytes(), digest_size=16).hexdigest()
 
-    def few(self, most: int) -> Floats:
-        """So many of its rows, drawn by a hash of each, so that their order plays no part."""
-        if len(self.rows) <= most:
+    def sample_rows(self, max_rows: int) -> Floats:
+        """At most `max_rows` rows, drawn by a hash of each row, independent of their order."""
+        if len(self.rows) <= max_rows:
             return self.rows
         keys = [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in self.rows]
-        return self.rows[sorted(range(len(keys)), key=keys.__getitem__)[:most]]
+        return self.rows[sorted(range(len(keys)), key=keys.__getitem__)[:max_rows]]
 
 
 @dataclass(frozen=True, eq=False)
-class SetWords:
-    """What the numbers of a run mean: its columns, where each lies, and what may be said of a set."""
+class SetProcessor:
+    """Maps sets to numbers: the columns, their mean and standard deviation, and the labels."""
 
     group: int | str
     label: int | str
     columns: list[int | str]
-    centre: list[float]
-    width: list[Positive]
-    labels: Labels
+    feature_mean: list[float]
+    feature_std: list[PositiveFloat]
+    labels: LabelList
     target_type: Literal["label", "number"] = "label"
-    mean: float = 0.0  # of the number that is said
-    spread: Positive = 1.0
+    mean: float = 0.0  # of the regression target
+    std: PositiveFloat = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 < len(self.columns) == len(self.centre) == len(self.width):
-            raise ValueError("each column has a centre and a width")
+        if not 0 < len(self.columns) == len(self.feature_mean) == len(self.feature_std):
+            raise ValueError("every column needs a mean and a standard deviation")
 
     @property
-    def vocab(self) -> Outputs:
-        return Outputs(len(self.columns), len(self.labels))
+    def vocab(self) -> LabelOutputs:
+        return LabelOutputs(len(self.columns), len(self.labels))
 
     def files(self) -> dict[str, bytes]:
-        """What a run folder keeps, by name."""
-        return {LABELS: json.dumps(asdict(self), ensure_ascii=False).encode()}
+        """The files to save with a run, by name."""
+        return {LABELS_FILE: json.dumps(asdict(self), ensure_ascii=False).encode()}
 
     @classmethod
-    def load(cls, folder: Path) -> "SetWords":
-        return kept(cls, folder, "how sets are read")
+    def load(cls, folder: Path) -> "SetProcessor":
+        return load_labels_file(cls, folder, "the set processor")
 
-    def numbers(self, rows: Floats) -> Floats:  # n F
-        """What a model is given: how far a number lies from its column's mean, in spreads."""
-        return ((rows - np.array(self.centre)) / np.array(self.width)).astype(np.float32)
+    def standardize(self, rows: Floats) -> Floats:  # n F
+        """Model inputs: columns with mean 0 and standard deviation 1."""
+        return ((rows - np.array(self.feature_mean)) / np.array(self.feature_std)).astype(np.float32)
 
-    def targets(self, some: Sequence[Set]) -> Floats:
-        """What is said of each set."""
+    def targets(self, examples: Sequence[SetExample]) -> Floats:
+        """Label ids (N), or standardized numbers (N 1)."""
         if self.target_type == "number":
-            amounts = np.array([amount(one.said, one.place) for one in some], np.float64)
-            return ((amounts - self.mean) / self.spread).astype(np.float32)[:, None]
-        number = {label: n for n, label in enumerate(self.labels)}
-        if lost := next((one for one in some if one.said not in number), None):
-            raise unknown(lost.said, self.labels, lost.place)
-        return np.array([number[one.said] for one in some], np.int64)
+            numbers = np.array([parse_number(example.target, example.location) for example in examples], np.float64)
+            return ((numbers - self.mean) / self.std).astype(np.float32)[:, None]
+        label_ids = {label: n for n, label in enumerate(self.labels)}
+        if unknown := next((example for example in examples if example.target not in label_ids), None):
+            raise unknown_label_error(unknown.target, self.labels, unknown.location)
+        return np.array([label_ids[example.target] for example in examples], np.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class Sets:
-    """The sets of a split: their rows, one set after the other."""
+    """The sets of a split, with their rows concatenated."""
 
     rows: Tensor  # R F
-    starts: Floats  # one more than sets
-    targets: Floats  # N, of numbers N 1
+    starts: Floats  # N + 1
+    targets: Floats  # N label ids, or N 1 numbers
     names: list[str]
 
     def __len__(self) -> int:
@@ -115,177 +116,180 @@ class Sets:
     def lengths(self) -> Floats:
         return np.diff(self.starts)
 
-    def some(self, picks: Floats) -> "Sets":
-        """The sets of these numbers."""
-        rows = [self.rows[self.starts[n] : self.starts[n + 1]].numpy() for n in picks]
-        return laid(rows, self.targets[picks], [self.names[n] for n in picks])
+    def subset(self, indices: Floats) -> "Sets":
+        """The sets with these indices."""
+        rows = [self.rows[self.starts[n] : self.starts[n + 1]].numpy() for n in indices]
+        return collate_sets(rows, self.targets[indices], [self.names[n] for n in indices])
 
     def facts(self) -> dict[str, Any]:
         return {"sets": len(self), "rows": len(self.rows)}
 
 
-def laid(rows: Sequence[Floats], targets: Floats, names: list[str]) -> Sets:
-    """Sets of these rows."""
+def collate_sets(rows: Sequence[Floats], targets: Floats, names: list[str]) -> Sets:
+    """Concatenate the rows of each set."""
     starts = np.cumsum([0, *map(len, rows)], dtype=np.int64)
     return Sets(torch.from_numpy(np.concatenate(rows).astype(np.float32)), starts, targets, names)
 
 
 class SetData(SplitData):
-    """Opened sets by split."""
+    """Loaded sets by split."""
 
-    words: SetWords
+    processor: SetProcessor
 
     def facts(self) -> dict[str, Any]:
-        """What the report says of the data."""
-        words, counts = self.words, {name: part.facts() for name, part in self.parts.items()}
-        said = f"{len(words.labels)} labels" if words.target_type == "label" else f"the number {words.labels[0]}"
+        """Summary of the data for the report."""
+        processor, counts = self.processor, {name: split.facts() for name, split in self.parts.items()}
+        n_labels, n_columns = len(processor.labels), len(processor.columns)
+        target = f"{n_labels} labels" if processor.target_type == "label" else f"numeric target {processor.labels[0]}"
         sizes = self.train.lengths
         rows = f"{sizes.min():,} to {sizes.max():,} rows" if sizes.min() < sizes.max() else f"{sizes.max():,} rows"
         return {
-            **{what: {name: counts[name][what] for name in self.parts} for what in counts["train"]},
+            **{unit: {name: counts[name][unit] for name in self.parts} for unit in counts["train"]},
             "unit": "sets",
-            "told": f"{rows} of {len(words.columns)} number{'s' * (len(words.columns) > 1)}, {said}",
-            "labels": len(words.labels),
+            "summary": f"{rows} of {n_columns} column{'s' * (n_columns > 1)}, {target}",
+            "labels": n_labels,
             "sha256": self.sha256,
         }
 
 
 class SetSource(SplitSource):
-    """The settings of sets."""
+    """Settings of sets."""
 
     model: ClassVar[str] = "set"
     task: ClassVar[str] = "set"
-    of: ClassVar[str] = " of sets"
-    kept: ClassVar[str] = LABELS
-    opened: ClassVar[type[Any]] = SetData
+    model_group: ClassVar[str] = " of sets"
+    dataset_class: ClassVar[type[Any]] = SetData
 
     kind: Literal["sets"] = "sets"
-    test: str | float = Field(0.1, description="a file, or the share of the sets kept for the last judgement")
-    group: int | str | None = Field(None, description="the column that names the set a row is of; none: found")
-    label: int | str | None = Field(None, description="the column of what is said of the whole set; none: found")
+    test: str | float = Field(0.1, description="test file or fraction of the sets")
+    group: int | str | None = Field(None, description="column with the name of the set; none: detected")
+    label: int | str | None = Field(None, description="column with the target of the set; none: detected")
     columns: str | list[int | str] | None = Field(
-        None, description='the columns of numbers: "x,y", or a list; none: all that hold numbers'
+        None, description='numeric columns: "x,y", or a list; none: all numeric columns'
     )
     target_type: Literal["auto", "label", "number"] = Field(
-        "auto", description="what is said; auto: a number if all are and some are no whole ones, else a label"
+        "auto", description="classification or regression; auto: number if all targets are numeric and not all integers"
     )
-    max_rows: int = Field(2048, ge=1, description="most rows of a set; of a larger one some, drawn by a hash of each")
+    max_rows: int = Field(2048, ge=1, description="maximum rows per set; larger sets are sampled by a hash of each row")
 
-    def words(self, folder: Path) -> SetWords:
-        return SetWords.load(folder)
+    def load_processor(self, folder: Path) -> SetProcessor:
+        return SetProcessor.load(folder)
 
     # --- read ---------------------------------------------------------------------------------------------------------
 
-    def told(self, path: Path, listen: Listener = silent) -> tuple[Place, Place, list[Place]]:
-        """The columns of the name, of what is said, and of the numbers: named, or found in this file."""
-        named = self.columns.split(",") if isinstance(self.columns, str) else self.columns
-        columns: list[Place] = [c.strip() if isinstance(c, str) else c for c in named or ()]
+    def resolve_columns(self, path: Path, listen: Listener = silent) -> tuple[ColumnRef, ColumnRef, list[ColumnRef]]:
+        """The group column, the label column and the numeric columns: set by name, or detected in this file."""
+        names = self.columns.split(",") if isinstance(self.columns, str) else self.columns
+        columns: list[ColumnRef] = [c.strip() if isinstance(c, str) else c for c in names or ()]
         if columns and self.group is not None and self.label is not None:
             return self.group, self.label, columns
-        table = table_of(path)
-        found = set_columns(table, self.group, self.label) if table else None
-        if found is None or found.label is None:
-            places = {"data.group": self.group, "data.label": self.label}
-            if asked := [(name, place) for name, place in places.items() if place is not None]:
-                next(rows_of(path, asked, Flaws()), None)  # refuses a column that is not there
-            way = "name the columns: data.group=... data.label=... data.columns=..."
-            why = "no column names sets of rows of which another column says one thing each"
+        table = preview_rows(path)
+        detected = detect_set_columns(table, self.group, self.label) if table else None
+        if detected is None or detected.label is None:
+            settings = {"data.group": self.group, "data.label": self.label}
+            if named := [(name, ref) for name, ref in settings.items() if ref is not None]:
+                next(iter_columns(path, named, SkippedRows()), None)  # raises if a column is missing
+            reason = "no column groups the rows so that another column is constant in each group"
             if self.group is not None:
-                lacks = "says one thing of each, or none " * (self.label is None) + "holds numbers"
-                why = f"column {self.group!r} names sets, but no other column {lacks}"
-            raise BadInput(f"{path}: no sets were found in it ({why}); {way}")
-        if found.left and not columns:
-            left = ", ".join(str(c.place) for c in found.left)
-            listen("notice", text=f"{path}: columns left out, as they hold no numbers: {left}")
-        return found.group.place, found.label.place, columns or [c.place for c in found.columns]
+                missing = "is constant in each set, or none " * (self.label is None) + "is numeric"
+                reason = f"column {self.group!r} groups the rows, but no other column {missing}"
+            fix = "name the columns: data.group=... data.label=... data.columns=..."
+            raise BadInput(f"{path}: no sets detected ({reason}); {fix}")
+        if detected.ignored and not columns:
+            ignored = ", ".join(str(c.ref) for c in detected.ignored)
+            listen("notice", text=f"{path}: ignored non-numeric columns: {ignored}")
+        return detected.group.ref, detected.label.ref, columns or [c.ref for c in detected.columns]
 
-    def read(self, path: Path, listen: Listener) -> list[Set]:
+    def read(self, path: Path, listen: Listener) -> list[SetExample]:
         first = self._files()["train"][0] if self.group is None or self.label is None or not self.columns else path
-        return sets_of(path, *self.told(first, listen if path == first else silent), listen)
+        return read_sets(path, *self.resolve_columns(first, listen if path == first else silent), listen)
 
-    def other(
-        self, path: str, split: str, *, tokenizer: SetWords, stateful: bool = False, listen: Listener = silent
+    def load_split(
+        self, path: str, split: str, *, tokenizer: SetProcessor, stateful: bool = False, listen: Listener = silent
     ) -> SetData:
-        mine = self._as(tokenizer)
-        found: SetData = super(SetSource, mine).other(path, split, tokenizer=tokenizer, listen=listen)
-        return found
+        columns = {"group": tokenizer.group, "label": tokenizer.label, "columns": tokenizer.columns}
+        source = self.model_copy(update=columns)
+        data: SetData = super(SetSource, source).load_split(path, split, tokenizer=tokenizer, listen=listen)
+        return data
 
-    def _as(self, words: SetWords) -> "SetSource":
-        """The same settings with the columns that were learned from."""
-        return self.model_copy(update={"group": words.group, "label": words.label, "columns": words.columns})
+    # --- targets ------------------------------------------------------------------------------------------------------
 
-    # --- what is asked ------------------------------------------------------------------------------------------------
-
-    def about(self, example: Set) -> str:
+    def split_key(self, example: SetExample) -> str:
         return example.name
 
-    def same(self, example: Set) -> str:
-        return example.content  # files of two splits may count their sets from 0 alike
+    def duplicate_key(self, example: SetExample) -> str:
+        return example.content_hash  # different files may both number their sets from 0
 
-    def encoded(self, examples: list[Set], words: SetWords, *, learn: bool) -> Sets:
-        rows = [words.numbers(one.few(self.max_rows)) for one in examples]
-        return laid(rows, words.targets(examples), [f"{one.place.rpartition(':')[0]}[{one.name}]" for one in examples])
+    def encode_examples(self, examples: list[SetExample], words: SetProcessor, *, learn: bool) -> Sets:
+        rows = [words.standardize(example.sample_rows(self.max_rows)) for example in examples]
+        names = [f"{example.location.rpartition(':')[0]}[{example.name}]" for example in examples]
+        return collate_sets(rows, words.targets(examples), names)
 
-    def _words(self, learn: list[Set], given: Any, listen: Listener) -> SetWords:
-        group, label, columns = self.told(self._files()["train"][0])
+    def _build_processor(self, learn: list[SetExample], given: Any, listen: Listener) -> SetProcessor:
+        group, label, refs = self.resolve_columns(self._files()["train"][0])
         assert group is not None
         assert label is not None
-        rows = np.concatenate([one.rows for one in learn])
-        width = rows.std(0)
-        width = np.where(width > 1e-12 * np.abs(rows).max(0), width, 1.0)
-        places = [c for c in columns if c is not None]
-        made = SetWords(group, label, places, rows.mean(0).tolist(), width.tolist(), [str(label)])
-        if isinstance(given, SetWords) and given.columns == made.columns:
-            made = replace(given, group=group, label=label)
-        said = [one.said for one in learn]
-        if (answer_of(said) if self.target_type == "auto" else self.target_type) == "number":
-            if isinstance(given, SetWords) and given.target_type == "number":
-                return made
-            amounts = np.array([amount(one.said, one.place) for one in learn])
-            if not (spread := float(amounts.std())):
-                raise BadInput(f"{self._home}: the only number is {amounts[0]:g}, so there is nothing to learn")
-            return replace(made, labels=[str(label)], target_type="number", mean=float(amounts.mean()), spread=spread)
-        labels = sorted({*said}, key=order)
-        if isinstance(given, SetWords) and given.target_type == "label" and {*labels} <= {*given.labels}:
-            return made
+        rows = np.concatenate([example.rows for example in learn])
+        std = rows.std(0)
+        std = np.where(std > 1e-12 * np.abs(rows).max(0), std, 1.0)
+        columns = [c for c in refs if c is not None]
+        processor = SetProcessor(group, label, columns, rows.mean(0).tolist(), std.tolist(), [str(label)])
+        if isinstance(given, SetProcessor) and given.columns == columns:
+            processor = replace(given, group=group, label=label)
+        targets = [example.target for example in learn]
+        if (infer_target_type(targets) if self.target_type == "auto" else self.target_type) == "number":
+            if isinstance(given, SetProcessor) and given.target_type == "number":
+                return processor
+            numbers = np.array([parse_number(example.target, example.location) for example in learn])
+            if not (std := float(numbers.std())):
+                raise BadInput(f"{self._home}: all targets are {numbers[0]:g}; a regression needs different targets")
+            mean = float(numbers.mean())
+            return replace(processor, labels=[str(label)], target_type="number", mean=mean, std=std)
+        labels = sorted({*targets}, key=label_sort_key)
+        if isinstance(given, SetProcessor) and given.target_type == "label" and {*labels} <= {*given.labels}:
+            return processor
         if len(learn) < 2:
-            raise BadInput(
-                f"{self._home}: the only set to learn from is {learn[0].name!r}; give more, or check data.group"
-            )
+            raise BadInput(f"{self._home}: the only training set is {learn[0].name!r}; add more, or check data.group")
         if len(labels) < 2:
-            raise BadInput(f"{self._home}: the only label is {labels[0]!r}, so there is nothing to learn; give more")
-        if len(labels) > max(KINDS, len(learn) / 2):
-            many = f"{len(labels):,} different labels of {len(learn):,} sets, such as {labels[0][:40]!r}"
-            raise BadInput(f"{self._home}: {many}; a label is one of a few; name another column: data.label=...")
-        return replace(made, labels=labels, target_type="label", mean=0.0, spread=1.0)
+            raise BadInput(f"{self._home}: all labels are {labels[0]!r}; at least two classes are needed; add more")
+        if len(labels) > max(MAX_CLASSES, len(learn) / 2):
+            counts = f"{len(labels):,} different labels in {len(learn):,} sets, such as {labels[0][:40]!r}"
+            raise BadInput(f"{self._home}: {counts}; too many for classes; name another column: data.label=...")
+        return replace(processor, labels=labels, target_type="label", mean=0.0, std=1.0)
 
 
-def sets_of(path: Path, group: Place, label: Place, columns: Sequence[Place], listen: Listener) -> list[Set]:
-    """The sets of a table, each where its name is first seen. Without a label nothing is said of them."""
-    asked = [("data.group", group), *(("data.columns", c) for c in columns)]
-    asked += [] if label is None else [("data.label", label)]
-    flaws, rows, heads = Flaws("no row of a set"), dict[str, list[list[float]]](), dict[str, tuple[str, int]]()
-    for line, (name, *cells) in rows_of(path, asked, flaws):
-        said = cells.pop().strip() if label is not None else ""
-        odd = [str(c) for c, cell in zip(columns, cells, strict=True) if not _is_number(cell)]
-        if odd or not name.strip() or (label is not None and not said):
-            what = f"column {odd[0]!r} has no number" if odd else "the label is empty" if name.strip() else "no name"
-            comma = any(re.fullmatch(r"\s*-?\d*,\d+\s*", cell) for cell in cells)
-            flaws(path, line, f"{what}: decimals are written with a point" if odd and comma else what)
+def read_sets(
+    path: Path, group: ColumnRef, label: ColumnRef, columns: Sequence[ColumnRef], listen: Listener
+) -> list[SetExample]:
+    """The sets of a table, in order of first appearance. Without a label column the targets are empty."""
+    refs = [("data.group", group), *(("data.columns", c) for c in columns)]
+    refs += [] if label is None else [("data.label", label)]
+    skipped, rows = SkippedRows("no row of a set"), dict[str, list[list[float]]]()
+    first_rows = dict[str, tuple[str, int]]()  # name -> target, line
+    for line, (cell, *cells) in iter_columns(path, refs, skipped):
+        name, target = cell.strip(), cells.pop().strip() if label is not None else ""
+        bad_columns = [str(c) for c, number in zip(columns, cells, strict=True) if not _is_number(number)]
+        if bad_columns or not name or (label is not None and not target):
+            problem = f"column {bad_columns[0]!r} is not a number" if bad_columns else "label is empty"
+            has_comma = any(re.fullmatch(r"\s*-?\d*,\d+\s*", number) for number in cells)
+            problem = f"{problem}: use a decimal point" if bad_columns and has_comma else problem
+            skipped(path, line, problem if bad_columns or name else "set name is empty")
             continue
-        first, place = heads.setdefault(name.strip(), (said, line))
-        if first != said:
-            told = f"set {name.strip()!r} is said to be {said!r}, and {first!r} in line {place}"
-            raise BadInput(f"{path}:{line}: {told}; one thing is said of a set; check data.group and data.label")
-        rows.setdefault(name.strip(), []).append([float(cell) for cell in cells])
-    if flaws.count > sum(map(len, rows.values())) or not rows:
-        if not flaws.count:
-            raise BadInput(f"{path}: there is no row below its header; give a row for each point of a set")
-        what = f"{flaws.count} of its lines are {flaws.what} ({', '.join(flaws.first[:1])})"
-        raise BadInput(f"{path}: {what}; check data.group, data.columns and data.label, or mend the file")
-    if flaws.count:
-        listen("notice", text=str(flaws))
-    return [Set(name, np.array(rows[name]), said, f"{path}:{line}") for name, (said, line) in heads.items()]
+        first_target, first_line = first_rows.setdefault(name, (target, line))
+        if first_target != target:
+            conflict = f"set {name!r} has the label {target!r}, but {first_target!r} in line {first_line}"
+            raise BadInput(f"{path}:{line}: {conflict}; a set has one label; check data.group and data.label")
+        rows.setdefault(name, []).append([float(number) for number in cells])
+    if skipped.count > sum(map(len, rows.values())) or not rows:
+        if not skipped.count:
+            raise BadInput(f"{path}: has no rows below its header; one row per element of a set is needed")
+        problem = f"{skipped.count} of its lines are {skipped.what} ({', '.join(skipped.first[:1])})"
+        raise BadInput(f"{path}: {problem}; check data.group, data.columns and data.label, or fix the file")
+    if skipped.count:
+        listen("notice", text=str(skipped))
+    return [
+        SetExample(name, np.array(rows[name]), target, f"{path}:{line}") for name, (target, line) in first_rows.items()
+    ]
 
 
 def _is_number(cell: str) -> bool:

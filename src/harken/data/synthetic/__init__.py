@@ -1,1 +1,1 @@
-"""Generated data sets."""
+"""Generated datasets."""

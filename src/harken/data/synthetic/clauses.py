@@ -1,15 +1,15 @@
-"""Whole sentences in both languages: verbs, their persons and tenses, negation, questions, and where pronouns stand."""
+"""Sentences in both languages: verbs with person and tense, negation, questions, and the position of pronouns."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .french import Adjective, Heard, Noun, Phrase, Reading, agreed, inflected
+from .french import Adjective, FrenchPhrase, Interpretation, Noun, Phrase, agree, inflect
 from .tales import article
 
-Made = tuple[str, Callable[[Reading], str]]  # English, and what it is in French
-# base, past (none: a state), infinitive, present and participle (none: as -er verbs do), what it is done to
-VERBS = """eat|ate|manger|||food dish
+Translatable = tuple[str, Callable[[Interpretation], str]]  # English text, and its French translation
+# base, past (empty: a state), infinitive, present and participle (empty: regular -er), kinds of its objects
+TRANSITIVE_ROWS = """eat|ate|manger|||food dish
 drink|drank|boire|bois bois boit buvons buvez boivent|bu|drink
 read|read|lire|lis lis lit lisons lisez lisent|lu|text
 write|wrote|écrire|écris écris écrit écrivons écrivez écrivent|écrit|text
@@ -32,9 +32,9 @@ have||avoir|ai as a avons avez ont||thing animal clothes food text
 want||vouloir|veux veux veut voulons voulez veulent||thing food dish drink clothes animal
 like||aimer|||thing animal food dish drink clothes text place
 love||aimer|||kin animal food dish drink"""
-GIVING = "give|gave|donner|||\nshow|showed|montrer|||\nlend|lent|prêter|||\nbring|brought|apporter|||"
-# the prepositions that go with them stand last
-MOVING = """go|went|aller|vais vas va allons allez vont|allé|to
+GIVING_ROWS = "give|gave|donner|||\nshow|showed|montrer|||\nlend|lent|prêter|||\nbring|brought|apporter|||"
+# as above, with prepositions instead of objects
+INTRANSITIVE_ROWS = """go|went|aller|vais vas va allons allez vont|allé|to
 come|came|venir|viens viens vient venons venez viennent|venu|from
 return|returned|retourner|||to
 stay|stayed|rester|||in near
@@ -47,135 +47,150 @@ swim|swam|nager|||near
 run|ran|courir|cours cours court courons courez courent|couru|in near
 wait|waited|attendre|attends attends attend attendons attendez attendent|attendu|in near behind
 sleep|slept|dormir|dors dors dort dormons dormez dorment|dormi|in near"""
-ETRE = ("aller", "venir", "retourner", "rester")  # their past is made with être, and agrees with who did it
-# the auxiliary, what follows it, the French present; an infinitive stands behind them
+ETRE_VERBS = ("aller", "venir", "retourner", "rester")  # past with être; the participle agrees with the subject
+# English auxiliary, linking words, French present; an infinitive follows
 MODALS = """can||peux peux peut pouvons pouvez peuvent
 must||dois dois doit devons devez doivent
 be|going to|vais vas va allons allez vont
 do|want to|veux veux veut voulons voulez veulent"""
-BE = {"be": "suis es est sommes êtes sont", "was": "étais étais était étions étiez étaient"}
-HAVE = {"be": "ai as a avons avez ont", "was": "avais avais avait avions aviez avaient"}
+ETRE_FORMS = {"be": "suis es est sommes êtes sont", "was": "étais étais était étions étiez étaient"}
+AVOIR_FORMS = {"be": "ai as a avons avez ont", "was": "avais avais avait avions aviez avaient"}
 
 
 class Verb(NamedTuple):
-    """A row of VERBS, GIVING or MOVING, made whole."""
+    """A parsed row of the tables above."""
 
     english: str
     past: str
     infinitive: str
     present: str
     participle: str
-    goes_with: tuple[str, ...]
+    complements: tuple[str, ...]  # kinds of objects, or prepositions
 
 
 @dataclass(frozen=True)
 class Predicate:
-    """What is said of someone: an English verb with its auxiliary, and the French words before and after 'pas'."""
+    """An English verb with its auxiliary, and the French words before and after 'pas'."""
 
     aux: str  # be, was, do, did, can, must
     verb: str
     past: str
     rest: str
     finite: str
-    clitic: Callable[[Reading], str]
-    after: Callable[[Reading, Heard, bool], str]
+    clitic: Callable[[Interpretation], str]
+    after: Callable[[Interpretation, FrenchPhrase, bool], str]
 
 
-def _whole(row: str) -> Verb:
-    """The verb of a row; what the row leaves out is as -er verbs have it."""
-    english, past, infinitive, present, participle, goes_with = row.split("|")
+def _parse_verb(row: str) -> Verb:
+    """Parse a row; empty forms are those of regular -er verbs."""
+    english, past, infinitive, present, participle, complements = row.split("|")
     stem = infinitive[:-2]
     soft = f"{stem}e" if stem.endswith("g") else stem  # nous mangeons
     present = present or f"{stem}e {stem}es {stem}e {soft}ons {stem}ez {stem}ent"
-    return Verb(english, past, infinitive, present, participle or f"{stem}é", tuple(goes_with.split()))
+    return Verb(english, past, infinitive, present, participle or f"{stem}é", tuple(complements.split()))
 
 
-VERB, GIVE, MOVE = ([_whole(row) for row in table.split("\n")] for table in (VERBS, GIVING, MOVING))
+TRANSITIVE, GIVING, INTRANSITIVE = (
+    [_parse_verb(row) for row in table.split("\n")] for table in (TRANSITIVE_ROWS, GIVING_ROWS, INTRANSITIVE_ROWS)
+)
 
 
-def does(verb: Verb, how: str, what: Phrase | None = None, weak: Phrase | None = None, *more: Made) -> Predicate:
-    """Someone does something now (present), has done it (past), or can, must, wants to (a row of MODALS)."""
-    english = " ".join([*(phrase.english for phrase in (weak, what) if phrase), *(made[0] for made in more)])
+def action(
+    verb: Verb, tense: str, direct_object: Phrase | None = None, clitic_object: Phrase | None = None, *adjuncts: Translatable
+) -> Predicate:
+    """A predicate in the present, the past, or with a modal (a row of MODALS)."""
+    objects = [phrase.english for phrase in (clitic_object, direct_object) if phrase]
+    english = " ".join([*objects, *(text for text, _ in adjuncts)])
 
-    def clitic(r: Reading) -> str:
-        return weak.hear(r, "").text if weak else ""
+    def clitic(reading: Interpretation) -> str:
+        return clitic_object.to_french(reading, "").text if clitic_object else ""
 
-    def rest(r: Reading, who: Heard, negated: bool) -> str:
+    def complements(reading: Interpretation, subject: FrenchPhrase, negated: bool) -> str:
         sense = "all" if verb.infinitive == "aimer" else "not" if negated else ""
-        return " ".join([what.hear(r, sense).text if what else "", *(made[1](r) for made in more)])
+        text = direct_object.to_french(reading, sense).text if direct_object else ""
+        return " ".join([text, *(to_french(reading) for _, to_french in adjuncts)])
 
-    def done(r: Reading, who: Heard, negated: bool) -> str:
-        by = who if verb.infinitive in ETRE else weak.hear(r, "") if weak else None  # what the participle agrees with
-        return f"{agreed(verb.participle, by.plural, by.female) if by else verb.participle} {rest(r, who, negated)}"
+    def participle(reading: Interpretation, subject: FrenchPhrase, negated: bool) -> str:
+        controller = clitic_object.to_french(reading, "") if clitic_object else None
+        controller = subject if verb.infinitive in ETRE_VERBS else controller
+        form = agree(verb.participle, controller.plural, controller.female) if controller else verb.participle
+        return f"{form} {complements(reading, subject, negated)}"
 
-    if how == "present":
-        return Predicate("do", verb.english, "", english, verb.present, clitic, rest)
-    if how == "past":
-        finite = BE["be"] if verb.infinitive in ETRE else HAVE["be"]
-        return Predicate("did", verb.english, verb.past, english, finite, clitic, done)
-    aux, link, finite = how.split("|")
+    if tense == "present":
+        return Predicate("do", verb.english, "", english, verb.present, clitic, complements)
+    if tense == "past":
+        finite = (ETRE_FORMS if verb.infinitive in ETRE_VERBS else AVOIR_FORMS)["be"]
+        return Predicate("did", verb.english, verb.past, english, finite, clitic, participle)
+    aux, link, finite = tense.split("|")
 
-    def after(r: Reading, who: Heard, negated: bool) -> str:
-        return f"{clitic(r)} {verb.infinitive} {rest(r, who, negated)}"
+    def infinitive(reading: Interpretation, subject: FrenchPhrase, negated: bool) -> str:
+        return f"{clitic(reading)} {verb.infinitive} {complements(reading, subject, negated)}"
 
-    return Predicate(aux, f"{link} {verb.english}".strip(), "", english, finite, nothing, after)
+    return Predicate(aux, f"{link} {verb.english}".strip(), "", english, finite, no_clitic, infinitive)
 
 
-def nothing(r: Reading) -> str:
-    """No pronoun before the verb."""
+def no_clitic(reading: Interpretation) -> str:
     return ""
 
 
-def is_like(adjective: Adjective, tense: str) -> Predicate:
-    """Someone or something is (be) or was so."""
+def has_quality(adjective: Adjective, tense: str) -> Predicate:
+    """'is' or 'was' with an adjective."""
 
-    def after(r: Reading, who: Heard, negated: bool) -> str:
-        return agreed(adjective.feminine if who.female else adjective.masculine.split("/")[0], who.plural)
+    def after(reading: Interpretation, subject: FrenchPhrase, negated: bool) -> str:
+        return agree(adjective.feminine if subject.female else adjective.masculine.split("/")[0], subject.plural)
 
-    return Predicate(tense, "", "", adjective.english, BE[tense], nothing, after)
-
-
-def is_a(job: Noun, tense: str, *, plural: bool) -> Predicate:
-    """Someone is or was a student, say: without an article in French."""
-
-    def after(r: Reading, who: Heard, negated: bool) -> str:
-        return agreed(job.french.split("/")[-1 if who.female else 0], plural)
-
-    english = inflected(job.english) if plural else article(job.english)
-    return Predicate(tense, "", "", english, BE[tense], nothing, after)
+    return Predicate(tense, "", "", adjective.english, ETRE_FORMS[tense], no_clitic, after)
 
 
-def is_still(english: str, french: str, finite: dict[str, str], tense: str) -> Predicate:
-    """What agrees with nobody: en retard; or, with the forms of avoir, faim."""
-    return Predicate(tense, "", "", english, finite[tense], nothing, lambda r, who, negated: french)
+def has_job(job: Noun, tense: str, *, plural: bool) -> Predicate:
+    """'is' or 'was' with a profession, which has no article in French."""
+
+    def after(reading: Interpretation, subject: FrenchPhrase, negated: bool) -> str:
+        return agree(job.french.split("/")[-1 if subject.female else 0], plural)
+
+    english = inflect(job.english) if plural else article(job.english)
+    return Predicate(tense, "", "", english, ETRE_FORMS[tense], no_clitic, after)
 
 
-def in_english(who: Phrase, it: Predicate, mood: str) -> str:
-    """The English sentence without its mark; mood: 'not', '?' or none."""
-    are = who.be == "are"
-    aux = {"be": who.be, "was": "were" if are else "was", "do": "does" if who.be == "is" else "do"}.get(it.aux, it.aux)
+def has_state(english: str, french: str, finite: dict[str, str], tense: str) -> Predicate:
+    """An invariable state: en retard; or, with the forms of avoir, faim."""
+    return Predicate(tense, "", "", english, finite[tense], no_clitic, lambda reading, subject, negated: french)
+
+
+def to_english(subject: Phrase, predicate: Predicate, mood: str) -> str:
+    """The English sentence without punctuation; mood: 'not', '?' or ''."""
+    auxiliaries = {
+        "be": subject.be,
+        "was": "were" if subject.be == "are" else "was",
+        "do": "does" if subject.be == "is" else "do",
+    }
+    aux = auxiliaries.get(predicate.aux, predicate.aux)
     if mood == "?":
-        said = f"{aux} {who.english} {it.verb}"
+        text = f"{aux} {subject.english} {predicate.verb}"
     elif mood == "not":
-        said = f"{who.english} {'cannot' if aux == 'can' else f'{aux} not'} {it.verb}"
-    elif it.aux in ("do", "did"):
-        said = f"{who.english} {it.past or (inflected(it.verb) if aux == 'does' else it.verb)}"
+        text = f"{subject.english} {'cannot' if aux == 'can' else f'{aux} not'} {predicate.verb}"
+    elif predicate.aux in ("do", "did"):
+        text = f"{subject.english} {predicate.past or (inflect(predicate.verb) if aux == 'does' else predicate.verb)}"
     else:
-        said = f"{who.english} {aux} {it.verb}"
-    return " ".join(f"{said} {it.rest}".split())
+        text = f"{subject.english} {aux} {predicate.verb}"
+    return " ".join(f"{text} {predicate.rest}".split())
 
 
-def in_french(who: Phrase, it: Predicate, negated: bool, r: Reading) -> str:
-    """The French sentence without its mark."""
-    heard = who.hear(r, "")
-    verb = f"{it.clitic(r)} {it.finite.split()[heard.person]}"
-    return f"{heard.text} {f'ne {verb} pas' if negated else verb} {it.after(r, heard, negated)}".strip()
+def to_french(subject: Phrase, predicate: Predicate, negated: bool, reading: Interpretation) -> str:
+    """The French sentence without punctuation."""
+    phrase = subject.to_french(reading, "")
+    verb = f"{predicate.clitic(reading)} {predicate.finite.split()[phrase.person]}"
+    verb = f"ne {verb} pas" if negated else verb
+    return f"{phrase.text} {verb} {predicate.after(reading, phrase, negated)}".strip()
 
 
-def said(who: Phrase, it: Predicate, mood: str = "", ask: str = ":") -> Made:
-    """A statement, its negation ('not') or a question ('?'), perhaps behind a question word such as 'why:pourquoi'."""
-    told = in_english(who, it, mood)
+def sentence(subject: Phrase, predicate: Predicate, mood: str = "", question_word: str = ":") -> Translatable:
+    """A statement, its negation ('not') or a question ('?'), with an optional question word: 'why:pourquoi'."""
+    english = to_english(subject, predicate, mood)
     if mood != "?":
-        return f"{told}.", lambda r: f"{in_french(who, it, mood == 'not', r)}."
-    word, mot = ask.split(":")
-    return f"{word} {told}?".strip(), lambda r: f"{mot} est-ce que {in_french(who, it, False, r)} ?"
+        return f"{english}.", lambda reading: f"{to_french(subject, predicate, mood == 'not', reading)}."
+    word, mot = question_word.split(":")
+    return (
+        f"{word} {english}?".strip(),
+        lambda reading: f"{mot} est-ce que {to_french(subject, predicate, False, reading)} ?",
+    )

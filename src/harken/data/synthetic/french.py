@@ -1,7 +1,7 @@
-"""French nouns, adjectives and pronouns beside the English ones: gender, number, elision and contraction.
+"""French nouns, adjectives and pronouns with their English counterparts: gender, number, elision and contraction.
 
-English leaves open who "you" is and whether "I" or "the student" is a woman; French does not. So what is said in
-English is heard in French once for each Reading.
+English does not distinguish who "you" is and whether "I" or "the student" is a woman; French does. So an English
+phrase has one French translation per Interpretation.
 """
 
 import re
@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from .tales import article
 
-# English (irregular plural behind a slash), French, gender; where a woman is called otherwise, both words
-NOUNS = {
+# English (/ irregular plural), French (masculine/feminine), gender unless there are both forms
+NOUN_ROWS = {
     "food": """apple pomme f|orange orange f|egg œuf m|cake gâteau m|sandwich sandwich m|tomato tomate f|pear poire f
 carrot carotte f|strawberry fraise f|onion oignon m|banana banane f""",
     "dish": "bread pain m|cheese fromage m|soup soupe f|meat viande f|rice riz m|fish poisson m|salad salade f",
@@ -39,10 +39,10 @@ dancer danseur/danseuse|farmer agriculteur/agricultrice|lawyer avocat/avocate|co
 musician musicien/musicienne|engineer ingénieur/ingénieure|teacher professeur/professeure|doctor médecin m
 journalist journaliste/journaliste|writer écrivain/écrivaine""",
 }
-MASS = ("dish", "drink")  # not counted: du pain, de la soupe
-NAMES = "Paul m|Marie f|Anna f|Hector m|Emma f|Claire f|Alice f|Martin m|Olivier m|Sophie f"
-# English, masculine (before a vowel, behind a slash), feminine, side of the noun; what it is said of
-ADJECTIVES = """big grand grande before:thing clothes animal door place
+MASS_KINDS = ("dish", "drink")  # uncountable: du pain, de la soupe
+NAME_ROWS = "Paul m|Marie f|Anna f|Hector m|Emma f|Claire f|Alice f|Martin m|Olivier m|Sophie f"
+# English, masculine (/ form before a vowel), feminine, side of the noun: kinds of nouns
+ADJECTIVE_ROWS = """big grand grande before:thing clothes animal door place
 small petit petite before:thing clothes animal door place food
 beautiful beau/bel belle before:thing clothes animal place
 new nouveau/nouvel nouvelle before:thing clothes text door job
@@ -80,27 +80,27 @@ famous célèbre célèbre after:person job
 French français française after:person job
 Spanish espagnol espagnole after:person job
 busy occupé occupée after:person"""
-NUMBERS = """two deux|three trois|four quatre|five cinq|six six|seven sept|eight huit|nine neuf|ten dix|eleven onze
+NUMBER_ROWS = """two deux|three trois|four quatre|five cinq|six six|seven sept|eight huit|nine neuf|ten dix|eleven onze
 twelve douze"""
-OWN = {
+POSSESSIVES = {
     "my": "mon ma mes",
     "his": "son sa ses",
     "her": "son sa ses",
     "our": "notre notre nos",
     "their": "leur leur leurs",
 }
-VOWEL = "[aeiouyhâàéèêîôœAEIOH]"  # every h of these words is mute
+VOWEL = "[aeiouyhâàéèêîôœAEIOH]"  # all h in the vocabulary are mute
 
 
-class Reading(NamedTuple):
-    """What English leaves open: you are a friend, a stranger or many; who is not said to be a man may be a woman."""
+class Interpretation(NamedTuple):
+    """What English leaves open: `you` is a friend, a stranger or many; people of unknown gender are female or not."""
 
     you: str
     female: bool
 
 
-class Heard(NamedTuple):
-    """French words for someone or something, and what agrees with them: the verb by person 0-5, the adjective."""
+class FrenchPhrase(NamedTuple):
+    """French text with its agreement features: the grammatical person 0-5 of the verb, gender and number."""
 
     text: str
     person: int
@@ -110,15 +110,15 @@ class Heard(NamedTuple):
 
 @dataclass(frozen=True)
 class Phrase:
-    """Someone or something in both languages. What 'a' or no article is in French depends on the verb (`sense`)."""
+    """A noun phrase in both languages. The French article for 'a' or none depends on the verb (`sense`)."""
 
     english: str
     be: str  # am, are, is
-    hear: Callable[[Reading, str], Heard]
+    to_french: Callable[[Interpretation, str], FrenchPhrase]
 
 
 class Noun(NamedTuple):
-    """A row of NOUNS."""
+    """A row of NOUN_ROWS."""
 
     english: str
     french: str
@@ -127,38 +127,38 @@ class Noun(NamedTuple):
 
 
 class Adjective(NamedTuple):
-    """A row of ADJECTIVES."""
+    """A row of ADJECTIVE_ROWS."""
 
     english: str
     masculine: str
     feminine: str
     side: str
-    of: tuple[str, ...]
+    noun_kinds: tuple[str, ...]
 
 
-def rows(table: str) -> list[str]:
-    """What stands between the bars and line ends of a table."""
+def split_rows(table: str) -> list[str]:
+    """The rows of a table, separated by bars and line breaks."""
     return re.split(r"[|\n]", table)
 
 
-def _described(row: str) -> Adjective:
-    words, of = row.split(":")
-    english, masculine, feminine, side = words.split()
-    return Adjective(english, masculine, feminine, side, tuple(of.split()))
+def _parse_adjective(row: str) -> Adjective:
+    forms, kinds = row.split(":")
+    english, masculine, feminine, side = forms.split()
+    return Adjective(english, masculine, feminine, side, tuple(kinds.split()))
 
 
-def _called(row: str, kind: str) -> Noun:
+def _parse_noun(row: str, kind: str) -> Noun:
     english, french, *gender = row.split()
     return Noun(english, french, "".join(gender), kind)
 
 
-NOUN = {kind: [_called(row, kind) for row in rows(table)] for kind, table in NOUNS.items()}
-ADJECTIVE = [_described(row) for row in ADJECTIVES.split("\n")]
-NUMBER = dict(row.split() for row in rows(NUMBERS))
+NOUNS = {kind: [_parse_noun(row, kind) for row in split_rows(table)] for kind, table in NOUN_ROWS.items()}
+ADJECTIVES = [_parse_adjective(row) for row in ADJECTIVE_ROWS.split("\n")]
+NUMBERS = dict(row.split() for row in split_rows(NUMBER_ROWS))
 
 
-def inflected(word: str) -> str:
-    """An English verb of the third person, or a plural; of several words the first changes."""
+def inflect(word: str) -> str:
+    """The third person of an English verb, or the plural of a noun; of several words the first changes."""
     first, space, rest = word.partition(" ")
     if first == "have":
         first = "has"
@@ -169,108 +169,116 @@ def inflected(word: str) -> str:
     return first + space + rest
 
 
-def agreed(word: str, plural: bool, female: bool = False) -> str:
-    """A French noun, adjective or participle: -e for the feminine, then the plural."""
+def agree(word: str, plural: bool, female: bool = False) -> str:
+    """A French noun, adjective or participle with -e for the feminine, then in the plural."""
     word += "e" if female else ""
     if not plural or word[-1] in "sxz":
         return word
     return f"{word[:-1]}ux" if word.endswith("al") else f"{word}x" if word.endswith("eau") else f"{word}s"
 
 
-def capital(text: str) -> str:
-    """The text as a sentence begins."""
+def capitalize_first(text: str) -> str:
+    """The text with its first letter in upper case."""
     return text[0].upper() + text[1:]
 
 
-def spelled(text: str) -> str:
-    """French as it is written: l'arbre for le arbre, mon amie for ma amie, cet homme for ce homme, du for de le."""
+def apply_elision(text: str) -> str:
+    """French spelling: l'arbre for le arbre, mon amie for ma amie, cet homme for ce homme, du for de le."""
     text = " ".join(text.split())
     text = re.sub(rf"\b(j|n|l|d|m|t|qu)(?:e|(?<=l)a) (?={VOWEL})", r"\1'", text)
     text = re.sub(rf"\b([mts])a (?={VOWEL})", r"\1on ", text)
     text = re.sub(rf"\bce (?={VOWEL})", "cet ", text)
-    for apart, together in {"de le": "du", "de les": "des", "à le": "au", "à les": "aux"}.items():
-        text = re.sub(rf"\b{apart} ", f"{together} ", text)
-    return capital(text)
+    for words, contraction in {"de le": "du", "de les": "des", "à le": "au", "à les": "aux"}.items():
+        text = re.sub(rf"\b{words} ", f"{contraction} ", text)
+    return capitalize_first(text)
 
 
 def pronoun(word: str) -> Phrase:
     """I, you, he, she, it, we, they."""
 
-    def hear(r: Reading, sense: str) -> Heard:
-        she, many = (r.female or word == "she") and word != "he", r.you == "many"
-        you = Heard("tu", 1, she, False) if r.you == "friend" else Heard("vous", 4, she, many)
-        third = Heard("elle" if she else "il", 2, she, False)
-        they = Heard("elles" if she else "ils", 5, she, True)
-        others = {"I": Heard("je", 0, she, False), "we": Heard("nous", 3, she, True), "you": you, "they": they}
-        return others.get(word, third)
+    def to_french(reading: Interpretation, sense: str) -> FrenchPhrase:
+        female = (reading.female or word == "she") and word != "he"
+        informal = reading.you == "friend"
+        forms = {
+            "I": FrenchPhrase("je", 0, female, False),
+            "we": FrenchPhrase("nous", 3, female, True),
+            "you": FrenchPhrase("tu" if informal else "vous", 1 if informal else 4, female, reading.you == "many"),
+            "they": FrenchPhrase("elles" if female else "ils", 5, female, True),
+        }
+        return forms.get(word, FrenchPhrase("elle" if female else "il", 2, female, False))
 
-    return Phrase(word, {"I": "am"}.get(word, "are" if word in ("you", "we", "they") else "is"), hear)
+    return Phrase(word, {"I": "am"}.get(word, "are" if word in ("you", "we", "they") else "is"), to_french)
 
 
 def object_pronoun(word: str) -> Phrase:
-    """me, you, him, her, it, us, them: in French they stand before the verb."""
+    """me, you, him, her, it, us, them: in French they precede the verb."""
     subject = {"me": "I", "him": "he", "her": "she", "us": "we", "them": "they"}.get(word, word)
 
-    def hear(r: Reading, sense: str) -> Heard:
-        heard = pronoun(subject).hear(r, sense)
-        weak = {"je": "me", "tu": "te", "il": "le", "elle": "la", "ils": "les", "elles": "les"}
-        return heard._replace(text=weak.get(heard.text, heard.text))
+    def to_french(reading: Interpretation, sense: str) -> FrenchPhrase:
+        phrase = pronoun(subject).to_french(reading, sense)
+        clitics = {"je": "me", "tu": "te", "il": "le", "elle": "la", "ils": "les", "elles": "les"}
+        return phrase._replace(text=clitics.get(phrase.text, phrase.text))
 
-    return Phrase(word, "", hear)
+    return Phrase(word, "", to_french)
 
 
-def named(row: str) -> Phrase:
-    """Who is called so: a row of NAMES."""
+def proper_name(row: str) -> Phrase:
+    """A row of NAME_ROWS."""
     name, gender = row.split()
-    return Phrase(name, "is", lambda r, sense: Heard(name, 2, gender == "f", False))
+    return Phrase(name, "is", lambda reading, sense: FrenchPhrase(name, 2, gender == "f", False))
 
 
-def thing(
+def noun_phrase(
     det: str, noun: Noun, plural: bool = False, adjective: Adjective | None = None, owner: Phrase | None = None
 ) -> Phrase:
     """A noun with its determiner: the, a, this, a number, many, no, my..., or none; or with its owner."""
-    one, _, several = noun.english.partition("/")
-    words = f"{adjective.english if adjective else ''} {(several or inflected(one)) if plural else one}".strip()
-    told = {"a": article(words), "this": f"{'these' if plural else 'this'} {words}"}.get(det, f"{det} {words}".strip())
+    singular, _, irregular = noun.english.partition("/")
+    form = (irregular or inflect(singular)) if plural else singular
+    words = f"{adjective.english if adjective else ''} {form}".strip()
+    determined = {"a": article(words), "this": f"{'these' if plural else 'this'} {words}"}
+    english = determined.get(det, f"{det} {words}".strip())
     if owner:
-        told = f"{owner.english}' {words}" if owner.english.endswith("s") else f"{owner.english}'s {words}"
+        english = f"{owner.english}' {words}" if owner.english.endswith("s") else f"{owner.english}'s {words}"
 
-    def hear(r: Reading, sense: str) -> Heard:
-        male, _, female = noun.french.partition("/")
-        she = r.female if female else noun.gender == "f"
-        text = agreed(female if female and she else male, plural)
-        before = bool(adjective and adjective.side == "before")
+    def to_french(reading: Interpretation, sense: str) -> FrenchPhrase:
+        masculine, _, feminine = noun.french.partition("/")
+        female = reading.female if feminine else noun.gender == "f"
+        text = agree(feminine if feminine and female else masculine, plural)
+        precedes = bool(adjective and adjective.side == "before")
         if adjective:
-            plain, _, bound = adjective.masculine.partition("/")
-            short = bound if bound and before and not plural and re.match(VOWEL, text) else plain
-            said = agreed(adjective.feminine if she else short, plural)
-            text = f"{said} {text}" if before else f"{text} {said}"
-        text = f"{_determiner(det, 2 if plural else int(she), before, sense, r)} {text}"
-        return Heard(f"{text} de {owner.hear(r, '').text}" if owner else text, 5 if plural else 2, she, plural)
+            regular, _, before_vowel = adjective.masculine.partition("/")
+            use_vowel_form = before_vowel and precedes and not plural and re.match(VOWEL, text)
+            attribute = agree(
+                adjective.feminine if female else before_vowel if use_vowel_form else regular, plural
+            )
+            text = f"{attribute} {text}" if precedes else f"{text} {attribute}"
+        text = f"{_determiner(det, 2 if plural else int(female), precedes, sense, reading)} {text}"
+        text = f"{text} de {owner.to_french(reading, '').text}" if owner else text
+        return FrenchPhrase(text, 5 if plural else 2, female, plural)
 
-    return Phrase(told, "are" if plural else "is", hear)
+    return Phrase(english, "are" if plural else "is", to_french)
 
 
-def _determiner(det: str, form: int, before: bool, sense: str, r: Reading) -> str:
-    """The French word for it; form 0, 1, 2: masculine, feminine, plural.
+def _determiner(det: str, form: int, adjective_precedes: bool, sense: str, reading: Interpretation) -> str:
+    """The French determiner; form 0, 1, 2: masculine, feminine, plural.
 
-    sense 'not' makes 'pas de' of 'pas un' and 'pas du'; 'all' makes "j'aime les" of "j'aime des".
+    sense 'not' turns 'pas un' and 'pas du' into 'pas de'; 'all' turns "j'aime des" into "j'aime les".
     """
     the = ("le", "la", "les")[form]
     if det == "your":
-        return ("ton ta tes" if r.you == "friend" else "votre votre vos").split()[form]
-    if det in OWN:
-        return OWN[det].split()[form]
+        return ("ton ta tes" if reading.you == "friend" else "votre votre vos").split()[form]
+    if det in POSSESSIVES:
+        return POSSESSIVES[det].split()[form]
     if det in ("the", "this"):
         return the if det == "the" else ("ce", "cette", "ces")[form]
     if det == "many":
         return "beaucoup de"
-    if det in NUMBER:
-        return NUMBER[det]
+    if det in NUMBERS:
+        return NUMBERS[det]
     if det == "no" or sense == "not":
         return "de"
     if det == "a":
         return ("un", "une")[form]
     if sense == "all":
         return the
-    return "de" if form == 2 and before else f"de {the}"
+    return "de" if form == 2 and adjective_precedes else f"de {the}"

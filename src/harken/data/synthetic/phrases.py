@@ -1,6 +1,6 @@
-"""English sentences and their French translations, made by a small grammar: pairs to learn when nothing can be fetched.
+"""Generated English sentences with French translations from a small grammar: pairs that need no download.
 
-Both sides of a pair come from one meaning, and a sentence has as many translations as its readings have wordings.
+Both sides of a pair have the same meaning. A sentence has one translation per distinct wording of its interpretations.
 """
 
 import random
@@ -9,288 +9,320 @@ from itertools import product
 from typing import TypeVar
 
 from .clauses import (
-    BE,
-    GIVE,
-    HAVE,
+    AVOIR_FORMS,
+    ETRE_FORMS,
+    GIVING,
+    INTRANSITIVE,
     MODALS,
-    MOVE,
-    VERB,
-    Made,
+    TRANSITIVE,
     Predicate,
+    Translatable,
     Verb,
-    does,
-    in_english,
-    in_french,
-    is_a,
-    is_like,
-    is_still,
-    nothing,
-    said,
+    action,
+    has_job,
+    has_quality,
+    has_state,
+    no_clitic,
+    sentence,
+    to_english,
+    to_french,
 )
 from .french import (
-    ADJECTIVE,
-    MASS,
-    NAMES,
-    NOUN,
-    NUMBER,
-    OWN,
+    ADJECTIVES,
+    MASS_KINDS,
+    NAME_ROWS,
+    NOUNS,
+    NUMBERS,
+    POSSESSIVES,
     Adjective,
+    Interpretation,
     Noun,
     Phrase,
-    Reading,
-    capital,
-    named,
+    apply_elision,
+    capitalize_first,
+    noun_phrase,
     object_pronoun,
     pronoun,
-    rows,
-    spelled,
-    thing,
+    proper_name,
+    split_rows,
 )
 
-LONGEST = 8  # English words of a sentence
-SAYING = """know:sais sais sait savons savez savent
+MAX_WORDS = 8  # per English sentence
+REPORTING_VERBS = """know:sais sais sait savons savez savent
 think:pense penses pense pensons pensez pensent
 say:dis dis dit disons dites disent
 hope:espère espères espère espérons espérez espèrent"""
-# what one is in English and has in French, then what does not agree
-HAD = "hungry faim|thirsty soif|right raison|wrong tort|afraid peur|sleepy sommeil"
-STILL = "late:en retard|here:ici|at home:à la maison|angry:en colère"
-TO = {"to": "à", "from": "de", "in": "dans", "near": "près de", "behind": "derrière", "in front of": "devant"}
-WHEN = {
+# states with avoir, and invariable states with être
+AVOIR_STATES = "hungry faim|thirsty soif|right raison|wrong tort|afraid peur|sleepy sommeil"
+ETRE_STATES = "late:en retard|here:ici|at home:à la maison|angry:en colère"
+PREPOSITIONS = {"to": "à", "from": "de", "in": "dans", "near": "près de", "behind": "derrière", "in front of": "devant"}
+TIME_ADVERBS = {
     "present": "now:maintenant|today:aujourd'hui|every day:tous les jours|on Sundays:le dimanche",
     "past": "yesterday:hier|this morning:ce matin|last week:la semaine dernière|today:aujourd'hui",
     "later": "tomorrow:demain|tonight:ce soir|next week:la semaine prochaine|today:aujourd'hui",
 }
-WHY = "why:pourquoi|when:quand|where:où"
-READINGS = [Reading(*some) for some in product(("friend", "stranger", "many"), (False, True))]
+QUESTION_WORDS = "why:pourquoi|when:quand|where:où"
+SUBJECT_PRONOUNS = ["I", "you", "he", "she", "we", "they"]
+FRENCH_SUBJECTS = ("je", "tu", "il", "elle", "nous", "vous", "ils", "elles")
+INTERPRETATIONS = [Interpretation(*parts) for parts in product(("friend", "stranger", "many"), (False, True))]
 Word = TypeVar("Word", Noun, Adjective, Verb)
 
 
 def phrases(count: int, seed: int = 0) -> Iterator[tuple[str, str]]:
-    """That many pairs (English, French), no two alike; the translations of a sentence follow each other.
+    """Unique pairs (English, French); the translations of a sentence follow each other.
 
-    The same seed makes the same pairs. The first sentences are two that every translator is asked for.
+    A pure function of the seed. The first two sentences are fixed.
     """
-    rng, seen = random.Random(seed), set[str]()
-    car = thing("a", _find(NOUN["thing"], "car"), adjective=_find(ADJECTIVE, "red"))
-    student = is_a(_find(NOUN["job"], "student"), "be", plural=False)
-    first = [said(pronoun("I"), it) for it in (student, does(_find(VERB, "have"), "present", car))]
+    rng, sentences = random.Random(seed), set[str]()
+    car = noun_phrase("a", _find(NOUNS["thing"], "car"), adjective=_find(ADJECTIVES, "red"))
+    student = has_job(_find(NOUNS["job"], "student"), "be", plural=False)
+    have_car = action(_find(TRANSITIVE, "have"), "present", car)
+    fixed = [sentence(pronoun("I"), predicate) for predicate in (student, have_car)]
     while count > 0:
-        english, french = first.pop(0) if first else rng.choices(FRAMES, WEIGHTS)[0](rng)
-        if len(english.split()) > LONGEST or english in seen:
+        english, translate = fixed.pop(0) if fixed else rng.choices(GENERATORS, WEIGHTS)[0](rng)
+        if len(english.split()) > MAX_WORDS or english in sentences:
             continue
-        seen.add(english)
-        for text in list(dict.fromkeys(map(spelled, dict.fromkeys(map(french, READINGS)))))[:count]:
+        sentences.add(english)
+        wordings = dict.fromkeys(map(translate, INTERPRETATIONS))
+        for french in list(dict.fromkeys(map(apply_elision, wordings)))[:count]:
             count -= 1
-            yield capital(english), text
+            yield capitalize_first(english), french
 
 
 def _find(words: Sequence[Word], english: str) -> Word:
     return next(word for word in words if word.english == english)
 
 
+# --- parts of a sentence ----------------------------------------------------------------------------------------------
+
+
 def _mood(rng: random.Random) -> str:
     return rng.choice(["", "", "not", "?"])
 
 
-def _own(rng: random.Random) -> str:
-    return rng.choice([*OWN, "your"])
+def _possessive(rng: random.Random) -> str:
+    return rng.choice([*POSSESSIVES, "your"])
 
 
-def _someone(rng: random.Random) -> Phrase:
-    """Who does something."""
-    if rng.random() < 0.6:
-        return pronoun(rng.choice(["I", "you", "he", "she", "we", "they"]))
-    return _person(rng)
+def _subject(rng: random.Random) -> Phrase:
+    return pronoun(rng.choice(SUBJECT_PRONOUNS)) if rng.random() < 0.6 else _person(rng)
 
 
 def _person(rng: random.Random) -> Phrase:
     if rng.random() < 0.3:
-        return named(rng.choice(rows(NAMES)))
+        return proper_name(rng.choice(split_rows(NAME_ROWS)))
     kind = rng.choice(["person", "kin", "job"])
-    det = _own(rng) if kind == "kin" else rng.choice(["the", "the", "this"])
-    noun = rng.choice(NOUN[kind])
-    return thing(det, noun, _plural(rng, noun))
+    det = _possessive(rng) if kind == "kin" else rng.choice(["the", "the", "this"])
+    noun = rng.choice(NOUNS[kind])
+    return noun_phrase(det, noun, _is_plural(rng, noun))
 
 
-def _something(rng: random.Random, kinds: Sequence[str], dets: Sequence[str] = ()) -> Phrase:
-    """What something is done to; dets: the determiners it may have, if not all."""
-    kind, det = rng.choice(kinds), rng.choice(dets or [*_new(rng), *_known(rng)])
-    noun, several = rng.choice(NOUN[kind]), ("", "many", *NUMBER)
-    if kind == "kin" and det not in ("owner", "your", *OWN):
-        det = _own(rng)
-    elif kind in MASS and det in ("a", *several):
+def _thing(rng: random.Random, kinds: Sequence[str], determiners: Sequence[str] = ()) -> Phrase:
+    """A noun phrase of one of these kinds, with one of these determiners (default: any)."""
+    kind, det = rng.choice(kinds), rng.choice(determiners or [*_indefinite(rng), *_definite(rng)])
+    noun, plural_only = rng.choice(NOUNS[kind]), ("", "many", *NUMBERS)
+    if kind == "kin" and det not in ("owner", "your", *POSSESSIVES):
+        det = _possessive(rng)
+    elif kind in MASS_KINDS and det in ("a", *plural_only):
         det = ""
-    plural = det in several or (det != "a" and _plural(rng, noun))
-    fits = [adjective for adjective in ADJECTIVE if kind in adjective.of]
-    adjective = rng.choice(fits) if fits and rng.random() < 0.4 else None
+    plural = det in plural_only or (det != "a" and _is_plural(rng, noun))
+    adjectives = [adjective for adjective in ADJECTIVES if kind in adjective.noun_kinds]
+    adjective = rng.choice(adjectives) if adjectives and rng.random() < 0.4 else None
     owner = _person(rng) if det == "owner" else None
-    return thing("the" if owner else det, noun, plural and kind not in MASS, adjective, owner)
+    return noun_phrase("the" if owner else det, noun, plural and kind not in MASS_KINDS, adjective, owner)
 
 
-def _plural(rng: random.Random, noun: Noun) -> bool:
-    """One has only one father."""
+def _is_plural(rng: random.Random, noun: Noun) -> bool:
     return noun.english not in ("father", "mother") and rng.random() < 0.3
 
 
-def _new(rng: random.Random) -> list[str]:
-    """Determiners of what has not been heard of before."""
-    return ["a", "a", "a", "", "many", rng.choice(list(NUMBER))]
+def _indefinite(rng: random.Random) -> list[str]:
+    return ["a", "a", "a", "", "many", rng.choice(list(NUMBERS))]
 
 
-def _known(rng: random.Random) -> list[str]:
-    """Determiners of what is known."""
-    return ["the", "the", "this", _own(rng), "owner"]
+def _definite(rng: random.Random) -> list[str]:
+    return ["the", "the", "this", _possessive(rng), "owner"]
 
 
-def _object(rng: random.Random, verb: Verb) -> Phrase:
-    """What one likes is what one knows, or all of its kind."""
-    return _something(rng, verb.goes_with, ["", *_known(rng)] if verb.infinitive == "aimer" else ())
+def _direct_object(rng: random.Random, verb: Verb) -> Phrase:
+    """An object of the verb; 'aimer' takes something definite or a whole kind."""
+    return _thing(rng, verb.complements, ["", *_definite(rng)] if verb.infinitive == "aimer" else ())
 
 
-def _at(rng: random.Random, prepositions: Sequence[str]) -> Made:
-    """Where: dans le jardin, près de l'école, au marché."""
-    word, noun = rng.choice(prepositions), rng.choice(NOUN["place"])
-    adjective = rng.choice(_fitting("place")) if rng.random() < 0.2 else None
-    place = thing("the", noun, adjective=adjective)
-    return f"{word} {place.english}", lambda r: f"{TO[word]} {place.hear(r, '').text}"
+def _place(rng: random.Random, prepositions: Sequence[str]) -> Translatable:
+    """dans le jardin, près de l'école, au marché."""
+    preposition, noun = rng.choice(prepositions), rng.choice(NOUNS["place"])
+    adjective = rng.choice(_predicative("place")) if rng.random() < 0.2 else None
+    place = noun_phrase("the", noun, adjective=adjective)
+    return (
+        f"{preposition} {place.english}",
+        lambda reading: f"{PREPOSITIONS[preposition]} {place.to_french(reading, '').text}",
+    )
 
 
-def _time(rng: random.Random, how: str) -> Made:
-    english, french = rng.choice(WHEN.get(how, WHEN["later"]).split("|")).split(":")
-    return english, lambda r: french
+def _time(rng: random.Random, tense: str) -> Translatable:
+    english, french = rng.choice(TIME_ADVERBS.get(tense, TIME_ADVERBS["later"]).split("|")).split(":")
+    return english, lambda reading: french
 
 
-def _how(rng: random.Random, verb: Verb) -> str:
-    """A state is only now."""
+def _tense(rng: random.Random, verb: Verb) -> str:
+    """Verbs without a past form are states and occur only in the present."""
     return rng.choice(["present", "past", rng.choice(MODALS.split("\n"))]) if verb.past else "present"
 
 
-def _doing(rng: random.Random) -> Made:
+def _object_pronouns(verb: Verb, subject: str) -> list[str]:
+    """The object pronouns of the verb, except those that refer to the subject."""
+    people = {"person", "kin"} & set(verb.complements)
+    reflexive = {"I": ("me", "us"), "we": ("me", "us"), "you": ("you",)}.get(subject, ())
+    words = ["it", "them"] if set(verb.complements) - {"person", "kin", "job"} else ["them"]
+    return [word for word in (*words, *(("me", "you", "him", "her", "us") if people else ())) if word not in reflexive]
+
+
+def _predicative(kind: str) -> list[Adjective]:
+    """Adjectives for a predicate; without 'new', which would be 'neuf' instead of 'nouveau'."""
+    return [adjective for adjective in ADJECTIVES if kind in adjective.noun_kinds and adjective.english != "new"]
+
+
+# --- sentences --------------------------------------------------------------------------------------------------------
+
+
+def _transitive(rng: random.Random) -> Translatable:
     """I see the cat in the garden. She has not bought it. Must we eat the bread now?"""
-    who, verb = _someone(rng), rng.choice(VERB)
-    how, what, weak = _how(rng, verb), None, None
+    subject, verb = _subject(rng), rng.choice(TRANSITIVE)
+    tense, direct_object, clitic_object = _tense(rng, verb), None, None
     if rng.random() < 0.2:
-        weak = object_pronoun(rng.choice(_objects(verb, who.english)))
+        clitic_object = object_pronoun(rng.choice(_object_pronouns(verb, subject.english)))
     else:
-        what = _object(rng, verb)
-    more = [_time(rng, how), _at(rng, ["in", "near", "in front of"])] if verb.past else []
-    return said(who, does(verb, how, what, weak, *rng.sample(more, rng.randint(0, min(1, len(more))))), _mood(rng))
+        direct_object = _direct_object(rng, verb)
+    adjuncts = [_time(rng, tense), _place(rng, ["in", "near", "in front of"])] if verb.past else []
+    adjuncts = rng.sample(adjuncts, rng.randint(0, min(1, len(adjuncts))))
+    return sentence(subject, action(verb, tense, direct_object, clitic_object, *adjuncts), _mood(rng))
 
 
-def _objects(verb: Verb, who: str) -> list[str]:
-    """The pronouns that verb may take, none of them for the one who does it."""
-    people = {"person", "kin"} & set(verb.goes_with)
-    own = {"I": ("me", "us"), "we": ("me", "us"), "you": ("you",)}.get(who, ())
-    words = ["it", "them"] if set(verb.goes_with) - {"person", "kin", "job"} else ["them"]
-    return [word for word in (*words, *(("me", "you", "him", "her", "us") if people else ())) if word not in own]
-
-
-def _giving(rng: random.Random) -> Made:
+def _ditransitive(rng: random.Random) -> Translatable:
     """He gives an apple to the children."""
-    verb, what, whom = rng.choice(GIVE), _something(rng, ["thing", "food", "clothes", "text"]), _person(rng)
-    to: Made = (f"to {whom.english}", lambda r: f"à {whom.hear(r, '').text}")
-    return said(_someone(rng), does(verb, _how(rng, verb), what, None, to), _mood(rng))
+    verb, thing, receiver = rng.choice(GIVING), _thing(rng, ["thing", "food", "clothes", "text"]), _person(rng)
+    to: Translatable = (f"to {receiver.english}", lambda reading: f"à {receiver.to_french(reading, '').text}")
+    return sentence(_subject(rng), action(verb, _tense(rng, verb), thing, None, to), _mood(rng))
 
 
-def _moving(rng: random.Random) -> Made:
+def _intransitive(rng: random.Random) -> Translatable:
     """They went to the market. The child sleeps near the church."""
-    verb = rng.choice(MOVE)
-    how = _how(rng, verb)
-    more = [_at(rng, verb.goes_with), *([_time(rng, how)] if rng.random() < 0.4 else [])]
-    return said(_someone(rng), does(verb, how, None, None, *more), _mood(rng))
+    verb = rng.choice(INTRANSITIVE)
+    tense = _tense(rng, verb)
+    adjuncts = [_place(rng, verb.complements), *([_time(rng, tense)] if rng.random() < 0.4 else [])]
+    return sentence(_subject(rng), action(verb, tense, None, None, *adjuncts), _mood(rng))
 
 
-def _being(rng: random.Random) -> Made:
+def _copular(rng: random.Random) -> Translatable:
     """My sister is tired. Was the house old? They are students. He is ten years old. I am hungry."""
-    tense, who = rng.choice(["be", "be", "was"]), _someone(rng)
-    choice = rng.random()
-    if choice < 0.35:
-        return said(*_quality(rng, tense), _mood(rng))
-    if choice < 0.55:
-        return said(who, is_like(rng.choice(_fitting("person")), tense), _mood(rng))
-    if choice < 0.75:
-        job = is_a(rng.choice(NOUN["job"]), tense, plural=who.be == "are" and who.english != "you")
-        return said(who, job, _mood(rng))
-    if choice < 0.85:
-        english, french = rng.choice(list(NUMBER.items()))
-        return said(who, is_still(f"{english} years old", f"{french} ans", HAVE, tense), _mood(rng))
-    had = choice < 0.93
-    english, french = rng.choice(rows(HAD)).split() if had else rng.choice(rows(STILL)).split(":")
-    return said(who, is_still(english, french, HAVE if had else BE, tense), _mood(rng))
+    tense, subject = rng.choice(["be", "be", "was"]), _subject(rng)
+    u = rng.random()
+    if u < 0.35:
+        return sentence(*_thing_with_quality(rng, tense), _mood(rng))
+    if u < 0.55:
+        return sentence(subject, has_quality(rng.choice(_predicative("person")), tense), _mood(rng))
+    if u < 0.75:
+        plural = subject.be == "are" and subject.english != "you"
+        return sentence(subject, has_job(rng.choice(NOUNS["job"]), tense, plural=plural), _mood(rng))
+    if u < 0.85:
+        english, french = rng.choice(list(NUMBERS.items()))
+        return sentence(
+            subject, has_state(f"{english} years old", f"{french} ans", AVOIR_FORMS, tense), _mood(rng)
+        )
+    use_avoir = u < 0.93
+    row = rng.choice(split_rows(AVOIR_STATES if use_avoir else ETRE_STATES))
+    english, french = row.split() if use_avoir else row.split(":")
+    return sentence(subject, has_state(english, french, AVOIR_FORMS if use_avoir else ETRE_FORMS, tense), _mood(rng))
 
 
-def _fitting(kind: str) -> list[Adjective]:
-    """What something of that kind may be: what is new is not 'nouveau' but, as a car, 'neuf'."""
-    return [adjective for adjective in ADJECTIVE if kind in adjective.of and adjective.english != "new"]
-
-
-def _quality(rng: random.Random, tense: str) -> tuple[Phrase, Predicate]:
+def _thing_with_quality(rng: random.Random, tense: str) -> tuple[Phrase, Predicate]:
     """The house is white. It was heavy."""
     kind = rng.choice(["thing", "clothes", "animal", "text", "food", "dish", "drink", "door", "place"])
-    who = _something(rng, [kind], _known(rng)) if rng.random() < 0.9 else pronoun("it")
-    return who, is_like(rng.choice(_fitting(kind)), tense)
+    subject = _thing(rng, [kind], _definite(rng)) if rng.random() < 0.9 else pronoun("it")
+    return subject, has_quality(rng.choice(_predicative(kind)), tense)
 
 
-def _there(rng: random.Random) -> Made:
+def _existential(rng: random.Random) -> Translatable:
     """There is a black cat behind the house. There are no apples near the school."""
     mood = _mood(rng)
-    what = _something(rng, ["animal", "thing", "person", "food", "drink"], ["no"] if mood == "not" else _new(rng))
-    where, place = _at(rng, ["in", "near", "behind", "in front of"])
-    told = f"{what.be} there {what.english} {where}?" if mood == "?" else f"there {what.be} {what.english} {where}."
-    opening = {"": "il y a", "not": "il ne y a pas", "?": "est-ce que il y a"}[mood]
-    return told, lambda r: f"{opening} {what.hear(r, '').text} {place(r)}{' ?' if mood == '?' else '.'}"
+    thing = _thing(rng, ["animal", "thing", "person", "food", "drink"], ["no"] if mood == "not" else _indefinite(rng))
+    where, place = _place(rng, ["in", "near", "behind", "in front of"])
+    statement = f"there {thing.be} {thing.english} {where}."
+    english = f"{thing.be} there {thing.english} {where}?" if mood == "?" else statement
+    start = {"": "il y a", "not": "il ne y a pas", "?": "est-ce que il y a"}[mood]
+    end = " ?" if mood == "?" else "."
+    return english, lambda reading: f"{start} {thing.to_french(reading, '').text} {place(reading)}{end}"
 
 
-def _this(rng: random.Random) -> Made:
+def _demonstrative(rng: random.Random) -> Translatable:
     """This is my brother's car. Are these your keys?"""
-    what, mood = _something(rng, ["thing", "clothes", "text", "animal", "kin"], ["owner", _own(rng)]), _mood(rng)
-    this, one, none = ("these", "ce sont", "ce ne sont pas") if what.be == "are" else ("this", "c'est", "ce n'est pas")
+    kinds = ["thing", "clothes", "text", "animal", "kin"]
+    thing, mood = _thing(rng, kinds, ["owner", _possessive(rng)]), _mood(rng)
+    plural = thing.be == "are"
+    this, is_, is_not = ("these", "ce sont", "ce ne sont pas") if plural else ("this", "c'est", "ce n'est pas")
     if mood == "?":
-        return f"{what.be} {this} {what.english}?", lambda r: f"est-ce que {one} {what.hear(r, '').text} ?"
-    told, ce = (f"{this} {what.be} not", none) if mood else (f"{this} {what.be}", one)
-    return f"{told} {what.english}.", lambda r: f"{ce} {what.hear(r, '').text}."
+        return (
+            f"{thing.be} {this} {thing.english}?",
+            lambda reading: f"est-ce que {is_} {thing.to_french(reading, '').text} ?",
+        )
+    verb = is_not if mood else is_
+    return (
+        f"{this} {thing.be}{' not' if mood else ''} {thing.english}.",
+        lambda reading: f"{verb} {thing.to_french(reading, '').text}.",
+    )
 
 
-def _where(rng: random.Random) -> Made:
+def _where_question(rng: random.Random) -> Translatable:
     """Where is my key? Where are they?"""
-    things = ["thing", "clothes", "text", "animal"]
-    who = _someone(rng) if rng.random() < 0.4 else _something(rng, things, ["the", "the", "owner", _own(rng)])
+    kinds = ["thing", "clothes", "text", "animal"]
+    subject = _subject(rng) if rng.random() < 0.4 else _thing(rng, kinds, ["the", "the", "owner", _possessive(rng)])
 
-    def french(r: Reading) -> str:
-        heard = who.hear(r, "")
-        joint = "-" if heard.text in ("je", "tu", "il", "elle", "nous", "vous", "ils", "elles") else " "
-        return f"où {BE['be'].split()[heard.person]}{joint}{heard.text} ?"
+    def translate(reading: Interpretation) -> str:
+        phrase = subject.to_french(reading, "")
+        separator = "-" if phrase.text in FRENCH_SUBJECTS else " "
+        return f"où {ETRE_FORMS['be'].split()[phrase.person]}{separator}{phrase.text} ?"
 
-    return f"where {who.be} {who.english}?", french
+    return f"where {subject.be} {subject.english}?", translate
 
 
-def _asking(rng: random.Random) -> Made:
+def _open_question(rng: random.Random) -> Translatable:
     """What did you buy? Why is she sad? When are they going to sell the boat?"""
-    who, verb = _someone(rng), rng.choice([verb for verb in VERB if verb.past])
-    if rng.random() < 0.4 and "job" not in verb.goes_with:  # whom does one help?
-        place = [_at(rng, ["in", "near"])] if rng.random() < 0.5 else []
-        return said(who, does(verb, _how(rng, verb), None, None, *place), "?", "what:que")
+    subject, verb = _subject(rng), rng.choice([verb for verb in TRANSITIVE if verb.past])
+    if rng.random() < 0.4 and "job" not in verb.complements:  # 'help' would need 'whom'
+        place = [_place(rng, ["in", "near"])] if rng.random() < 0.5 else []
+        return sentence(subject, action(verb, _tense(rng, verb), None, None, *place), "?", "what:que")
     if rng.random() < 0.3:
-        return said(who, is_like(rng.choice(_fitting("person")), rng.choice(["be", "was"])), "?", "why:pourquoi")
-    what = _something(rng, verb.goes_with, _known(rng))
-    return said(who, does(verb, _how(rng, verb), what), "?", rng.choice(rows(WHY)))
+        quality = has_quality(rng.choice(_predicative("person")), rng.choice(["be", "was"]))
+        return sentence(subject, quality, "?", "why:pourquoi")
+    thing = _thing(rng, verb.complements, _definite(rng))
+    return sentence(subject, action(verb, _tense(rng, verb), thing), "?", rng.choice(split_rows(QUESTION_WORDS)))
 
 
-def _saying(rng: random.Random) -> Made:
+def _reported(rng: random.Random) -> Translatable:
     """I know that he is tired."""
-    who, whom = pronoun(rng.choice(["I", "you", "he", "she", "we", "they"])), _someone(rng)
-    verb, mood = rng.choice(VERB), rng.choice(["", "", "not"])
-    like = is_like(rng.choice(_fitting("person")), "be")
-    it = rng.choice([like, does(verb, _how(rng, verb), _object(rng, verb))])
-    say, finite = rng.choice(rows(SAYING)).split(":")
-    told = f"that {in_english(whom, it, mood)}"
+    speaker, subject = pronoun(rng.choice(SUBJECT_PRONOUNS)), _subject(rng)
+    verb, mood = rng.choice(TRANSITIVE), rng.choice(["", "", "not"])
+    quality = has_quality(rng.choice(_predicative("person")), "be")
+    predicate = rng.choice([quality, action(verb, _tense(rng, verb), _direct_object(rng, verb))])
+    say, finite = rng.choice(split_rows(REPORTING_VERBS)).split(":")
+    english = f"that {to_english(subject, predicate, mood)}"
 
-    def what(r: Reading, *_: object) -> str:
-        return f"que {in_french(whom, it, bool(mood), r)}"
+    def content(reading: Interpretation, *_: object) -> str:
+        return f"que {to_french(subject, predicate, bool(mood), reading)}"
 
-    return said(who, Predicate("do", say, "", told, finite, nothing, what))
+    return sentence(speaker, Predicate("do", say, "", english, finite, no_clitic, content))
 
 
-FRAMES = (_doing, _giving, _moving, _being, _there, _this, _where, _asking, _saying)
+GENERATORS = (
+    _transitive,
+    _ditransitive,
+    _intransitive,
+    _copular,
+    _existential,
+    _demonstrative,
+    _where_question,
+    _open_question,
+    _reported,
+)
 WEIGHTS = (30, 6, 12, 18, 8, 6, 5, 8, 7)

@@ -1,7 +1,7 @@
-"""Scenes of two coloured shapes, with captions that say what they are and how they stand to each other.
+"""Generated images of two colored shapes, with captions of the shapes and their spatial relation.
 
-Made here, seeded. Two kinds of combinations are never learned from: two things that do not meet in one picture of the
-training, though each is there beside others; and things whose colour never has that shape in training.
+The test split has combinations that are not in the training split: pairs of objects that never occur in one image,
+and objects with a color and shape that never occur together.
 """
 
 import io
@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harken.data.batch import dice
-from harken.data.images.files import Numbers
+from harken.data.images.files import Array
+from harken.data.rng import RngStream, rng_for
 
-SIDE, MANY = 32, {"train": 30_000, "valid": 500, "test": 1000}  # pixels, and pictures of each split
-SIZES = {"small": 4.0, "large": 7.0}  # half of a thing's width
+IMAGE_SIZE, SPLIT_SIZES = 32, {"train": 30_000, "valid": 500, "test": 1000}  # pixels, images
+SIZES = {"small": 4.0, "large": 7.0}  # half the width of an object
 SHAPES = ("circle", "square", "triangle", "cross", "diamond", "ring")
-COLOURS = {
+COLORS = {
     "red": (220, 40, 40),
     "green": (40, 180, 60),
     "blue": (60, 90, 230),
@@ -27,119 +27,124 @@ COLOURS = {
     "orange": (240, 130, 30),
     "cyan": (50, 210, 220),
 }
-# how the first stands to the second: the step from the second to the first, and the word for the way back
-RELATIONS = {"left of": (0, -1), "right of": (0, 1), "above": (-1, 0), "below": (1, 0)}
-BACK = {"left of": "right of", "right of": "left of", "above": "below", "below": "above"}
-PAIR, THING = "pair", "thing"  # what is new in a held-out picture
-APART = 0.15  # share of the pairs of things that never meet in training
-FILES = ("scenes.npz", *(f"{split}.tsv" for split in MANY))
+RELATIONS = {"left of": (0, -1), "right of": (0, 1), "above": (-1, 0), "below": (1, 0)}  # direction to the first object
+INVERSE = {"left of": "right of", "right of": "left of", "above": "below", "below": "above"}
+NEW_PAIR, NEW_OBJECT = "pair", "thing"  # what is new in a test image
+HELD_OUT_PAIRS = 0.15  # fraction of the pairs of objects
+FILES = ("scenes.npz", *(f"{split}.tsv" for split in SPLIT_SIZES))
+Kind = tuple[str, str]  # color and shape
 
 
-class Thing(NamedTuple):
-    """What a caption says of one of the two."""
+class SceneObject(NamedTuple):
+    """One of the two objects of a scene."""
 
     size: str
-    colour: str
+    color: str
     shape: str
 
     def __str__(self) -> str:
-        return f"a {self.size} {self.colour} {self.shape}"
+        return f"a {self.size} {self.color} {self.shape}"
 
     @property
-    def kind(self) -> tuple[str, str]:
-        return self.colour, self.shape
+    def kind(self) -> Kind:
+        return self.color, self.shape
 
 
 class Scene(NamedTuple):
-    """Two things and how they stand; `new`: what of it is not in the training."""
+    """Two objects and their relation; `new` says what is not in the training split."""
 
-    first: Thing
-    second: Thing
+    first: SceneObject
+    second: SceneObject
     relation: str
     new: str = ""
 
     def captions(self) -> tuple[str, str]:
-        """The same said from either side."""
-        one, other = self.first, self.second
-        return f"{one} {self.relation} {other}", f"{other} {BACK[self.relation]} {one}"
+        """The caption from the view of either object."""
+        return (
+            f"{self.first} {self.relation} {self.second}",
+            f"{self.second} {INVERSE[self.relation]} {self.first}",
+        )
 
 
-def held_out() -> tuple[set[tuple[str, str]], set[frozenset[tuple[str, str]]]]:
-    """The things that are never learned from, one of each shape and of another colour each; and the pairs of others."""
-    colours = list(COLOURS)
-    things = {(colours[n], shape) for n, shape in enumerate(SHAPES)}
-    others = [(c, s) for c in COLOURS for s in SHAPES if (c, s) not in things]
-    pairs = [frozenset(pair) for pair in combinations(others, 2)]
-    picks = dice(0, 10).permutation(len(pairs))[: round(APART * len(pairs))]
-    return things, {pairs[n] for n in picks}
+def held_out() -> tuple[set[Kind], set[frozenset[Kind]]]:
+    """The held-out kinds of objects, one per shape with distinct colors; and the held-out pairs of other kinds."""
+    colors = list(COLORS)
+    kinds = {(colors[n], shape) for n, shape in enumerate(SHAPES)}
+    trained = [(color, shape) for color in COLORS for shape in SHAPES if (color, shape) not in kinds]
+    pairs = [frozenset(pair) for pair in combinations(trained, 2)]
+    order = rng_for(0, RngStream.SCENE_HELD_OUT).permutation(len(pairs))
+    return kinds, {pairs[n] for n in order[: round(HELD_OUT_PAIRS * len(pairs))]}
 
 
-def scenes(split: str, many: int | None = None) -> Iterator[Scene]:
-    """The scenes of a split, each by its own dice. In the test half have a new pair, half a new thing; valid: as train.
+def scenes(split: str, count: int | None = None) -> Iterator[Scene]:
+    """The scenes of a split. Test scenes have a new pair or a new object, half each; valid scenes have nothing new.
 
-    What is chosen by the valid split is thereby chosen without a look at what is held out.
+    So model selection on the valid split does not use the held-out combinations.
     """
-    rng, wanted = dice(0, 11, list(MANY).index(split)), many or MANY[split]
-    things, apart = held_out()
-    every = [Thing(*parts) for parts in product(SIZES, COLOURS, SHAPES)]
-    while wanted:
-        first, second = (every[n] for n in rng.integers(len(every), size=2))
+    rng, remaining = rng_for(0, RngStream.SCENE_DRAW, list(SPLIT_SIZES).index(split)), count or SPLIT_SIZES[split]
+    new_kinds, new_pairs = held_out()
+    objects = [SceneObject(*parts) for parts in product(SIZES, COLORS, SHAPES)]
+    while remaining:
+        first, second = (objects[n] for n in rng.integers(len(objects), size=2))
         relation = list(RELATIONS)[rng.integers(len(RELATIONS))]
         if first.kind == second.kind:
-            continue  # two alike could not be told from one another
-        both = frozenset((first.kind, second.kind))
-        new = THING if both & things else PAIR if both in apart else ""
-        asked = (PAIR, THING)[wanted % 2] if split == "test" else ""
-        if new == asked:
-            wanted -= 1
+            continue  # the caption would be ambiguous
+        kinds = frozenset((first.kind, second.kind))
+        new = NEW_OBJECT if kinds & new_kinds else NEW_PAIR if kinds in new_pairs else ""
+        if new == ((NEW_PAIR, NEW_OBJECT)[remaining % 2] if split == "test" else ""):
+            remaining -= 1
             yield Scene(first, second, relation, new)
 
 
-def drawn(scene: Scene, rng: np.random.Generator) -> Numbers:  # S S 3
-    """The picture: somewhere on a dark ground, colours a little different each time."""
-    picture = np.full((SIDE, SIDE, 3), rng.uniform(10, 60, 3))
-    half = [SIZES[thing.size] for thing in (scene.first, scene.second)]
+def render_scene(scene: Scene, rng: np.random.Generator) -> Array:  # S S 3
+    """The image: random position, dark background, slightly varied colors."""
+    image = np.full((IMAGE_SIZE, IMAGE_SIZE, 3), rng.uniform(10, 60, 3))
+    radii = [SIZES[item.size] for item in (scene.first, scene.second)]
     down, right = RELATIONS[scene.relation]
-    far = sum(half) + rng.uniform(0.5, 2.0)  # between their middles, along the relation; across it little
-    step = np.array([down, right]) * far + np.array([right, down]) * rng.uniform(-2, 2)
-    low = np.array([max(half[1], half[0] - s) for s in step])
-    high = np.array([SIDE - max(half[1], half[0] + s) for s in step])
+    distance = sum(radii) + rng.uniform(0.5, 2.0)  # between the centers, along the relation
+    offset = np.array([down, right]) * distance + np.array([right, down]) * rng.uniform(-2, 2)
+    low = np.array([max(radii[1], radii[0] - d) for d in offset])
+    high = np.array([IMAGE_SIZE - max(radii[1], radii[0] + d) for d in offset])
     second = rng.uniform(low, np.maximum(low, high))
-    for thing, middle, size in zip((scene.first, scene.second), (second + step, second), half, strict=True):
-        colour = np.array(COLOURS[thing.colour]) + rng.normal(0, 12, 3)
-        picture = np.where(_inside(thing.shape, middle, size)[..., None], colour, picture)
-    return np.clip(np.round(picture), 0, 255).astype(np.uint8)
+    for item, center, radius in zip((scene.first, scene.second), (second + offset, second), radii, strict=True):
+        color = np.array(COLORS[item.color]) + rng.normal(0, 12, 3)
+        image = np.where(_shape_mask(item.shape, center, radius)[..., None], color, image)
+    return np.clip(np.round(image), 0, 255).astype(np.uint8)
 
 
-def _inside(shape: str, middle: Numbers, size: float) -> Numbers:  # S S
-    y, x = (np.indices((SIDE, SIDE)) + 0.5) - middle[:, None, None]
+def _shape_mask(shape: str, center: Array, radius: float) -> Array:  # S S
+    y, x = (np.indices((IMAGE_SIZE, IMAGE_SIZE)) + 0.5) - center[:, None, None]
     match shape:
         case "circle":
-            inside = np.hypot(x, y) <= size
+            mask = np.hypot(x, y) <= radius
         case "square":
-            inside = np.maximum(abs(x), abs(y)) <= size
+            mask = np.maximum(abs(x), abs(y)) <= radius
         case "triangle":
-            inside = (y <= size) & (2 * abs(x) <= y + size)
+            mask = (y <= radius) & (2 * abs(x) <= y + radius)
         case "diamond":
-            inside = abs(x) + abs(y) <= size
+            mask = abs(x) + abs(y) <= radius
         case "ring":
-            inside = abs(np.hypot(x, y) - 0.775 * size) <= 0.225 * size  # from 0.55 to 1
+            mask = abs(np.hypot(x, y) - 0.775 * radius) <= 0.225 * radius  # from 0.55 to 1
         case _:
-            inside = (np.minimum(abs(x), abs(y)) <= size / 4) & (np.maximum(abs(x), abs(y)) <= size)
-    return np.asarray(inside)
+            mask = (np.minimum(abs(x), abs(y)) <= radius / 4) & (np.maximum(abs(x), abs(y)) <= radius)
+    return np.asarray(mask)
 
 
 def scene_file(name: str) -> list[str | bytes]:
-    """A file of the set: the pictures of all splits as one array, or the table of a split."""
+    """The contents of a file: the images of all splits as one array, or the table of a split."""
     if name == FILES[0]:
-        pictures = [drawn(s, dice(0, 12, n, k)) for n, split in enumerate(MANY) for k, s in enumerate(scenes(split))]
+        images = [
+            render_scene(scene, rng_for(0, RngStream.SCENE_PIXELS, n, k))
+            for n, split in enumerate(SPLIT_SIZES)
+            for k, scene in enumerate(scenes(split))
+        ]
         file = io.BytesIO()
-        np.savez_compressed(file, x=np.stack(pictures), y=np.zeros(len(pictures), np.uint8))
+        np.savez_compressed(file, x=np.stack(images), y=np.zeros(len(images), np.uint8))
         return [file.getvalue()]
     split = name.removesuffix(".tsv")
-    begin = sum(many for other, many in list(MANY.items())[: list(MANY).index(split)])
+    start = sum(list(SPLIT_SIZES.values())[: list(SPLIT_SIZES).index(split)])
     rows = (
-        f"{FILES[0]}[{begin + n}]\t{caption}\t{scene.new}\n"
+        f"{FILES[0]}[{start + n}]\t{caption}\t{scene.new}\n"
         for n, scene in enumerate(scenes(split))
         for caption in scene.captions()
     )

@@ -1,6 +1,6 @@
-"""Stories that ask for 20 kinds of reasoning, made here; the lines that each answer follows from are known.
+"""Generated stories with questions of 20 kinds of reasoning; the supporting lines of each answer are known.
 
-The kinds are those of bAbI (Weston 2015), numbered alike, and so is the layout; people, words and worlds are our own.
+The kinds, their numbers and the file format are those of bAbI (Weston 2015); people, vocabulary and worlds are new.
 """
 
 import random
@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from harken.errors import BadInput
 
 from . import story_logic, story_people
-from .story_builder import Tale
+from .story_builder import StoryBuilder
 
-NAMES = {
+KIND_NAMES = {
     1: "one supporting fact",
     2: "two supporting facts",
     3: "three supporting facts",
@@ -34,32 +34,32 @@ NAMES = {
     19: "paths",
     20: "motives",
 }
-QUESTIONS = 1000  # in a file
-TELL: dict[int, Callable[[Tale], None]] = {**story_people.TELL, **story_logic.TELL}
+QUESTIONS_PER_FILE = 1000
+GENERATORS: dict[int, Callable[[StoryBuilder], None]] = {**story_people.GENERATORS, **story_logic.GENERATORS}
 
 
-def stories(task: int, questions: int, seed: int = 0) -> Iterator[str]:
-    """The lines of stories of this kind with so many questions in all; the same seed tells the same."""
-    if task not in TELL:
-        raise BadInput(f"stories of kind {task}: there are kinds 1 to {len(TELL)}")
-    rng = random.Random(f"{task} {seed}")
+def stories(kind: int, questions: int, seed: int = 0) -> Iterator[str]:
+    """The lines of stories of this kind, up to this number of questions; a pure function of the arguments."""
+    if kind not in GENERATORS:
+        raise BadInput(f"stories of kind {kind}: accepted are kinds 1 to {len(GENERATORS)}")
+    rng = random.Random(f"{kind} {seed}")
     while questions > 0:
-        tale = Tale(rng)
-        TELL[task](tale)
-        for number, line in enumerate(tale.lines, 1):
+        story = StoryBuilder(rng)
+        GENERATORS[kind](story)
+        for number, line in enumerate(story.lines, 1):
             yield f"{number} {line}\n"
             questions -= "\t" in line
             if not questions:
                 return
 
 
-def story_files(*tasks: int) -> tuple[str, ...]:
-    """The names of the files of these kinds, one to learn from and one to test, as bAbI names its own."""
-    names = (f"qa{n}_{NAMES[n].replace(' ', '-')}" for n in tasks)
+def story_files(*kinds: int) -> tuple[str, ...]:
+    """The names of the training and test files of these kinds, in the style of bAbI."""
+    names = (f"qa{n}_{KIND_NAMES[n].replace(' ', '-')}" for n in kinds)
     return tuple(f"{name}_{split}.txt" for name in names for split in ("train", "test"))
 
 
 def story_file(name: str) -> Iterator[str]:
-    """What stands in the file of this name."""
-    task, split = re.findall(r"qa(\d+)_.*_(train|test)", name)[0]
-    return stories(int(task), QUESTIONS, seed=("train", "test").index(split))
+    """The lines of the file with this name."""
+    kind, split = re.findall(r"qa(\d+)_.*_(train|test)", name)[0]
+    return stories(int(kind), QUESTIONS_PER_FILE, seed=("train", "test").index(split))

@@ -1,9 +1,9 @@
-"""Kinds 1 to 3 and 5 to 14: people who walk about, take things, put them down and hand them on."""
+"""Kinds 1 to 3 and 5 to 14: people who move, take things, drop them and give them away."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-from .story_builder import PLACES, Tale
+from .story_builder import PLACES, StoryBuilder
 
 HE, SHE = ("Joe", "Tom"), ("Mary", "Nina")
 PEOPLE = (*HE, *SHE)
@@ -12,103 +12,104 @@ GO = ("went to", "walked to", "ran to", "moved to")
 TAKE, DROP, GIVE = ("picked up", "took", "grabbed"), ("put down", "dropped", "left"), ("gave", "handed", "passed")
 NUMBERS = ("none", "one", "two", "three", "four")
 THEN = ("Then", "After that", "Later", "Afterwards")
-DAY = ("yesterday", "this morning", "this afternoon", "this evening")
+TIMES = ("yesterday", "this morning", "this afternoon", "this evening")
 
 
-class Seen(NamedTuple):
-    """A place, and the lines by which it is known."""
+class KnownPlace(NamedTuple):
+    """A place and the numbers of the lines from which it follows."""
 
     place: str
     facts: tuple[int, ...]
 
 
 class Gift(NamedTuple):
-    """Who gave what to whom, and the line that tells it."""
+    """A transfer of a thing and the number of its line."""
 
     giver: str
     thing: str
-    taker: str
+    receiver: str
     line: int
 
 
-class World:
-    """Where everybody is, what everybody has, and where every thing has been."""
+class PeopleWorld:
+    """The places of people and things, and who holds which thing."""
 
-    def __init__(self, tale: Tale) -> None:
-        self.tale = tale
-        self.at: dict[str, Seen] = {}
-        self.has: dict[str, dict[str, int]] = {who: {} for who in PEOPLE}  # a thing, and the line of its taking
-        self.been: dict[str, list[Seen]] = {}  # where a thing was, one place after the other
-        self.changes: dict[str, list[int]] = {who: [] for who in PEOPLE}  # lines that tell what somebody has
+    def __init__(self, story: StoryBuilder) -> None:
+        self.story = story
+        self.places: dict[str, KnownPlace] = {}  # by person
+        self.held: dict[str, dict[str, int]] = {person: {} for person in PEOPLE}  # thing -> line in which it was taken
+        self.history: dict[str, list[KnownPlace]] = {}  # places of each thing in order
+        self.changes: dict[str, list[int]] = {person: [] for person in PEOPLE}  # lines about what a person holds
         self.gifts: list[Gift] = []
 
-    def move(self, who: str = "", place: str = "") -> None:
-        """Somebody goes to another place, with all that he or she has."""
-        who = who or self.tale.pick(PEOPLE)
-        place = place or self.tale.pick(PLACES, but=[self.at[who].place] if who in self.at else ())
-        line = self.tale.say(f"{who} {self.tale.pick(GO)} the {place}.")
-        self.at[who] = Seen(place, (line,))
-        for thing, taken in self.has[who].items():
-            self._is(thing, place, (taken, line))
+    def move(self, person: str = "", place: str = "") -> None:
+        """A person goes to another place with everything that he or she holds."""
+        person = person or self.story.choose(PEOPLE)
+        current = [self.places[person].place] if person in self.places else ()
+        place = place or self.story.choose(PLACES, exclude=current)
+        line = self.story.add_line(f"{person} {self.story.choose(GO)} the {place}.")
+        self.places[person] = KnownPlace(place, (line,))
+        for thing, taken_line in self.held[person].items():
+            self._set_place(thing, place, (taken_line, line))
 
-    def _is(self, thing: str, place: str, facts: tuple[int, ...]) -> None:
-        been = self.been.setdefault(thing, [])
-        if been and been[-1].place == place:
-            been.pop()
-        been.append(Seen(place, facts))
+    def _set_place(self, thing: str, place: str, facts: tuple[int, ...]) -> None:
+        history = self.history.setdefault(thing, [])
+        if history and history[-1].place == place:
+            history.pop()
+        history.append(KnownPlace(place, facts))
 
     def take(self) -> bool:
-        """Somebody takes a thing that lies where he or she is; one that nobody has seen yet may lie anywhere."""
-        held = {thing for things in self.has.values() for thing in things}
-        free = [
-            (who, thing)
-            for who, here in self.at.items()
+        """A person takes a thing at the same place; a thing that was not mentioned yet may be anywhere."""
+        held = {thing for things in self.held.values() for thing in things}
+        options = [
+            (person, thing)
+            for person, known in self.places.items()
             for thing in THINGS
-            if thing not in held and (thing not in self.been or self.been[thing][-1].place == here.place)
+            if thing not in held and (thing not in self.history or self.history[thing][-1].place == known.place)
         ]
-        if not free:
+        if not options:
             return False
-        who, thing = self.tale.rng.choice(free)
-        line = self.tale.say(f"{who} {self.tale.pick(TAKE)} the {thing}.")
-        self.has[who][thing] = line
-        self.changes[who].append(line)
-        self._is(thing, self.at[who].place, (line, *self.at[who].facts))
+        person, thing = self.story.rng.choice(options)
+        line = self.story.add_line(f"{person} {self.story.choose(TAKE)} the {thing}.")
+        self.held[person][thing] = line
+        self.changes[person].append(line)
+        self._set_place(thing, self.places[person].place, (line, *self.places[person].facts))
         return True
 
     def drop(self) -> bool:
-        held = [(who, thing) for who, things in self.has.items() for thing in things]
+        held = [(person, thing) for person, things in self.held.items() for thing in things]
         if not held:
             return False
-        who, thing = self.tale.rng.choice(held)
-        line = self.tale.say(f"{who} {self.tale.pick(DROP)} the {thing}.")
-        del self.has[who][thing]
-        self.changes[who].append(line)
-        self._is(thing, self.at[who].place, (line, *self.at[who].facts))
+        person, thing = self.story.rng.choice(held)
+        line = self.story.add_line(f"{person} {self.story.choose(DROP)} the {thing}.")
+        del self.held[person][thing]
+        self.changes[person].append(line)
+        self._set_place(thing, self.places[person].place, (line, *self.places[person].facts))
         return True
 
     def give(self) -> bool:
-        """Somebody hands a thing to somebody who is there, or comes."""
-        held = [(who, thing) for who, things in self.has.items() for thing in things]
+        """A person gives a thing to another, who first comes to the same place."""
+        held = [(person, thing) for person, things in self.held.items() for thing in things]
         if not held:
             return False
-        giver, thing = self.tale.rng.choice(held)
-        taker, here = self.tale.pick(PEOPLE, but=[giver]), self.at[giver].place
-        if taker not in self.at or self.at[taker].place != here:
-            self.move(taker, here)
-        line = self.tale.say(f"{giver} {self.tale.pick(GIVE)} the {thing} to {taker}.")
-        del self.has[giver][thing]
-        self.has[taker][thing] = line
-        self.gifts.append(Gift(giver, thing, taker, line))
+        giver, thing = self.story.rng.choice(held)
+        receiver, place = self.story.choose(PEOPLE, exclude=[giver]), self.places[giver].place
+        if receiver not in self.places or self.places[receiver].place != place:
+            self.move(receiver, place)
+        line = self.story.add_line(f"{giver} {self.story.choose(GIVE)} the {thing} to {receiver}.")
+        del self.held[giver][thing]
+        self.held[receiver][thing] = line
+        self.gifts.append(Gift(giver, thing, receiver, line))
         return True
 
-    def act(self, *acts: Callable[[], object]) -> None:
-        """One of these, or a walk if it cannot be."""
-        if not self.tale.rng.choice(acts)():
+    def act(self, *actions: Callable[[], object]) -> None:
+        """Perform a random action, or a move if it is impossible."""
+        if not self.story.rng.choice(actions)():
             self.move()
 
-    def carry(self, many: int) -> None:
-        """So many acts of people with things."""
-        for _ in range(many):
+    def carry(self, n_actions: int) -> None:
+        """Perform random actions with things."""
+        for _ in range(n_actions):
             self.act(self.walk, self.walk, self.take, self.take, self.drop)
 
     def walk(self) -> bool:
@@ -116,193 +117,194 @@ class World:
         return True
 
 
-# --- where somebody, or something, is ---------------------------------------------------------------------------------
+# --- places of people and things --------------------------------------------------------------------------------------
 
 
-def _where_somebody_is(tale: Tale) -> None:
-    world = World(tale)
+def _place_of_person(story: StoryBuilder) -> None:
+    world = PeopleWorld(story)
     for _ in range(5):
         world.move()
         world.move()
-        who = tale.pick(list(world.at))
-        tale.ask(f"Where is {who}?", *world.at[who])
+        person = story.choose(list(world.places))
+        story.add_question(f"Where is {person}?", *world.places[person])
 
 
-def _where_something_is(tale: Tale) -> None:
-    world = World(tale)
+def _place_of_thing(story: StoryBuilder) -> None:
+    world = PeopleWorld(story)
     for _ in range(5):
-        world.carry(tale.rng.randint(3, 6))
-        while not world.been:
+        world.carry(story.rng.randint(3, 6))
+        while not world.history:
             world.carry(1)
-        thing = tale.pick(list(world.been))
-        tale.ask(f"Where is the {thing}?", *world.been[thing][-1])
+        thing = story.choose(list(world.history))
+        story.add_question(f"Where is the {thing}?", *world.history[thing][-1])
 
 
-def _where_something_was(tale: Tale) -> None:
-    world = World(tale)
+def _previous_place_of_thing(story: StoryBuilder) -> None:
+    world = PeopleWorld(story)
     for _ in range(5):
-        world.carry(tale.rng.randint(4, 8))
-        while not any(len(been) > 1 for been in world.been.values()):
+        world.carry(story.rng.randint(4, 8))
+        while not any(len(history) > 1 for history in world.history.values()):
             world.carry(1)
-        thing = tale.pick([name for name, been in world.been.items() if len(been) > 1])
-        been = world.been[thing]
-        places = [seen.place for seen in been]
-        n = tale.rng.choice([n for n in range(1, len(been)) if places[n] not in places[n + 1 :]])
-        tale.ask(f"Where was the {thing} before the {places[n]}?", places[n - 1], been[n].facts + been[n - 1].facts)
+        thing = story.choose([name for name, history in world.history.items() if len(history) > 1])
+        history = world.history[thing]
+        places = [known.place for known in history]
+        n = story.rng.choice([n for n in range(1, len(history)) if places[n] not in places[n + 1 :]])
+        question = f"Where was the {thing} before the {places[n]}?"
+        story.add_question(question, places[n - 1], history[n].facts + history[n - 1].facts)
 
 
-def _is_it_so(tale: Tale) -> None:
-    world = World(tale)
+def _yes_no(story: StoryBuilder) -> None:
+    world = PeopleWorld(story)
     for _ in range(5):
         world.carry(2)
-        while not world.at:
+        while not world.places:
             world.move()
-        _yes_or_no(tale, tale.pick(list(world.at)), world.at)
+        _ask_yes_no(story, story.choose(list(world.places)), world.places)
 
 
-def _yes_or_no(tale: Tale, who: str, at: dict[str, Seen]) -> None:
-    """Whether somebody is where he or she is, or elsewhere."""
-    place = at[who].place if tale.rng.random() < 0.5 else tale.pick(PLACES, but=[at[who].place])
-    tale.ask(f"Is {who} in the {place}?", "yes" if place == at[who].place else "no", at[who].facts)
+def _ask_yes_no(story: StoryBuilder, person: str, places: dict[str, KnownPlace]) -> None:
+    """Ask whether a person is at the true place or at another."""
+    known = places[person]
+    place = known.place if story.rng.random() < 0.5 else story.choose(PLACES, exclude=[known.place])
+    story.add_question(f"Is {person} in the {place}?", "yes" if place == known.place else "no", known.facts)
 
 
-# --- what somebody has ------------------------------------------------------------------------------------------------
+# --- possessions ------------------------------------------------------------------------------------------------------
 
 
-def _counting(tale: Tale) -> None:
-    _carrying(tale, "How many things is {who} carrying?", lambda things: NUMBERS[len(things)])
+def _counting(story: StoryBuilder) -> None:
+    _possessions(story, "How many things is {who} carrying?", lambda things: NUMBERS[len(things)])
 
 
-def _lists(tale: Tale) -> None:
-    _carrying(tale, "What is {who} carrying?", lambda things: ",".join(things) or "nothing")
+def _lists(story: StoryBuilder) -> None:
+    _possessions(story, "What is {who} carrying?", lambda things: ",".join(things) or "nothing")
 
 
-def _carrying(tale: Tale, question: str, answer: Callable[[list[str]], str]) -> None:
-    world = World(tale)
+def _possessions(story: StoryBuilder, question: str, answer: Callable[[list[str]], str]) -> None:
+    world = PeopleWorld(story)
     for _ in range(5):
-        world.carry(tale.rng.randint(2, 4))
+        world.carry(story.rng.randint(2, 4))
         while not any(world.changes.values()):
             world.carry(1)
-        who = tale.pick([who for who, changes in world.changes.items() if changes])
-        tale.ask(question.format(who=who), answer(list(world.has[who])), world.changes[who])
+        person = story.choose([person for person, changes in world.changes.items() if changes])
+        story.add_question(question.format(who=person), answer(list(world.held[person])), world.changes[person])
 
 
-def _giving(tale: Tale) -> None:
-    world = World(tale)
+def _giving(story: StoryBuilder) -> None:
+    world = PeopleWorld(story)
     for _ in range(5):
-        before = len(world.gifts)
-        while len(world.gifts) == before:
+        n_gifts = len(world.gifts)
+        while len(world.gifts) == n_gifts:
             world.act(world.walk, world.take, world.take, world.give, world.give)
-        gift = tale.rng.choice(world.gifts)
-        a, thing, b, line = next(g for g in reversed(world.gifts) if g.thing == gift.thing)  # its last one
-        between = next(g for g in reversed(world.gifts) if (g.giver, g.taker) == (a, b))
-        tale.ask(
-            *tale.rng.choice(
-                [
-                    (f"What did {a} give to {b}?", between.thing, [between.line]),
-                    (f"Who gave the {thing} to {b}?", a, [line]),
-                    (f"Who did {a} give the {thing} to?", b, [line]),
-                    (f"Who received the {thing}?", b, [line]),
-                    (f"Who gave the {thing}?", a, [line]),
-                ]
-            )
-        )
+        gift = story.rng.choice(world.gifts)
+        a, thing, b, line = next(g for g in reversed(world.gifts) if g.thing == gift.thing)  # its last transfer
+        last = next(g for g in reversed(world.gifts) if (g.giver, g.receiver) == (a, b))
+        options = [
+            (f"What did {a} give to {b}?", last.thing, [last.line]),
+            (f"Who gave the {thing} to {b}?", a, [line]),
+            (f"Who did {a} give the {thing} to?", b, [line]),
+            (f"Who received the {thing}?", b, [line]),
+            (f"Who gave the {thing}?", a, [line]),
+        ]
+        story.add_question(*story.rng.choice(options))
 
 
-# --- what is said in other ways ---------------------------------------------------------------------------------------
+# --- negation, uncertainty, coreference and time ----------------------------------------------------------------------
 
 
-def _negation(tale: Tale) -> None:
-    at, out = dict[str, Seen](), dict[str, Seen]()  # where somebody is, or is known not to be
+def _negation(story: StoryBuilder) -> None:
+    present, absent = dict[str, KnownPlace](), dict[str, KnownPlace]()  # where a person is, or is known not to be
     for _ in range(5):
         for _ in range(2):
-            who = tale.pick(PEOPLE)
-            if who in at and tale.rng.random() < 0.5:
-                place = at.pop(who).place
-                line = tale.say(f"{who} is {tale.pick(('no longer', 'not'))} in the {place}.")
-                out[who] = Seen(place, (line,))
+            person = story.choose(PEOPLE)
+            if person in present and story.rng.random() < 0.5:
+                place = present.pop(person).place
+                line = story.add_line(f"{person} is {story.choose(('no longer', 'not'))} in the {place}.")
+                absent[person] = KnownPlace(place, (line,))
             else:
-                place = tale.pick(PLACES)
-                said = tale.pick((f"{who} is in the {place}.", f"{who} {tale.pick(GO)} the {place}."))
-                at[who] = Seen(place, (tale.say(said),))
-                out.pop(who, None)
-        who = tale.pick([*at, *out])
-        if who in at:
-            _yes_or_no(tale, who, at)
+                place = story.choose(PLACES)
+                text = story.choose((f"{person} is in the {place}.", f"{person} {story.choose(GO)} the {place}."))
+                present[person] = KnownPlace(place, (story.add_line(text),))
+                absent.pop(person, None)
+        person = story.choose([*present, *absent])
+        if person in present:
+            _ask_yes_no(story, person, present)
         else:
-            tale.ask(f"Is {who} in the {out[who].place}?", "no", out[who].facts)
+            story.add_question(f"Is {person} in the {absent[person].place}?", "no", absent[person].facts)
 
 
-def _indefinite(tale: Tale) -> None:
-    maybe: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {}
+def _indefinite(story: StoryBuilder) -> None:
+    candidates: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {}  # possible places and supporting lines
     for _ in range(5):
         for _ in range(2):
-            who, places = tale.pick(PEOPLE), tuple(tale.some(PLACES, tale.rng.randint(1, 2)))
-            either = f"{who} is either in the {' or the '.join(places)}."
-            sure = tale.pick((f"{who} is in the {places[0]}.", f"{who} {tale.pick(GO)} the {places[0]}."))
-            maybe[who] = places, (tale.say(sure if len(places) == 1 else either),)
-        who = tale.pick(list(maybe))
-        places, facts = maybe[who]
-        place = tale.pick(places) if tale.rng.random() < 0.6 else tale.pick(PLACES, but=places)
-        tale.ask(f"Is {who} in the {place}?", "no" if place not in places else ("yes", "maybe")[len(places) - 1], facts)
+            person, places = story.choose(PEOPLE), tuple(story.sample(PLACES, story.rng.randint(1, 2)))
+            either = f"{person} is either in the {' or the '.join(places)}."
+            certain = story.choose((f"{person} is in the {places[0]}.", f"{person} {story.choose(GO)} the {places[0]}."))
+            candidates[person] = places, (story.add_line(certain if len(places) == 1 else either),)
+        person = story.choose(list(candidates))
+        places, facts = candidates[person]
+        place = story.choose(places) if story.rng.random() < 0.6 else story.choose(PLACES, exclude=places)
+        answer = "no" if place not in places else ("yes", "maybe")[len(places) - 1]
+        story.add_question(f"Is {person} in the {place}?", answer, facts)
 
 
-def _coreference(tale: Tale) -> None:
-    _together(tale, 1, again=True)
+def _coreference(story: StoryBuilder) -> None:
+    _group_moves(story, 1, with_pronoun=True)
 
 
-def _conjunction(tale: Tale) -> None:
-    _together(tale, 2, again=False)
+def _conjunction(story: StoryBuilder) -> None:
+    _group_moves(story, 2, with_pronoun=False)
 
 
-def _compound(tale: Tale) -> None:
-    _together(tale, 2, again=True)
+def _compound(story: StoryBuilder) -> None:
+    _group_moves(story, 2, with_pronoun=True)
 
 
-def _together(tale: Tale, many: int, *, again: bool) -> None:
-    """So many people go somewhere and, `again`, somewhere else, where a line no longer has their names."""
-    at = dict[str, Seen]()
+def _group_moves(story: StoryBuilder, group_size: int, *, with_pronoun: bool) -> None:
+    """People go to a place together and, `with_pronoun`, to another in a line that does not name them."""
+    places = dict[str, KnownPlace]()
     for _ in range(5):
-        for _ in range(1 if again else 2):
-            who = tale.some(PEOPLE, many)
-            place = tale.pick(PLACES)
-            facts: tuple[int, ...] = (tale.say(f"{' and '.join(who)} {tale.pick(GO)} the {place}."),)
-            if again:
-                he = "they" if many > 1 else "he" if who[0] in HE else "she"
-                place = tale.pick(PLACES, but=[place])
-                facts += (tale.say(f"{tale.pick(THEN)} {he} {tale.pick(GO)} the {place}."),)
-            at |= dict.fromkeys(who, Seen(place, facts))
-        one = tale.pick(list(at))
-        tale.ask(f"Where is {one}?", *at[one])
+        for _ in range(1 if with_pronoun else 2):
+            group = story.sample(PEOPLE, group_size)
+            place = story.choose(PLACES)
+            facts: tuple[int, ...] = (story.add_line(f"{' and '.join(group)} {story.choose(GO)} the {place}."),)
+            if with_pronoun:
+                pronoun = "they" if group_size > 1 else "he" if group[0] in HE else "she"
+                place = story.choose(PLACES, exclude=[place])
+                facts += (story.add_line(f"{story.choose(THEN)} {pronoun} {story.choose(GO)} the {place}."),)
+            places |= dict.fromkeys(group, KnownPlace(place, facts))
+        person = story.choose(list(places))
+        story.add_question(f"Where is {person}?", *places[person])
 
 
-def _time(tale: Tale) -> None:
-    """Places by the time of day, told in any order."""
-    went: dict[str, dict[int, Seen]] = {who: {} for who in PEOPLE}
+def _time(story: StoryBuilder) -> None:
+    """Places by time of day, described in random order."""
+    visits: dict[str, dict[int, KnownPlace]] = {person: {} for person in PEOPLE}
     for _ in range(3):
         for _ in range(3):
-            who, when = tale.pick(PEOPLE), tale.rng.randrange(len(DAY))
-            if when in went[who]:
+            person, time = story.choose(PEOPLE), story.rng.randrange(len(TIMES))
+            if time in visits[person]:
                 continue
-            place = tale.pick(PLACES, but=[seen.place for seen in went[who].values()])
-            walk = f"{who} {tale.pick(GO)} the {place}"
-            early = f"{DAY[when].capitalize()} {walk}."
-            went[who][when] = Seen(place, (tale.say(tale.pick((early, f"{walk} {DAY[when]}."))),))
-        known = [who for who in PEOPLE if len(went[who]) > 1]
-        if known:
-            days = went[tale_who := tale.pick(known)]
-            order = sorted(days)
-            n = tale.rng.randrange(1, len(order))
-            late, early_ = days[order[n]], days[order[n - 1]]
-            tale.ask(f"Where was {tale_who} before the {late.place}?", early_.place, late.facts + early_.facts)
+            place = story.choose(PLACES, exclude=[known.place for known in visits[person].values()])
+            clause = f"{person} {story.choose(GO)} the {place}"
+            time_first = f"{TIMES[time].capitalize()} {clause}."
+            text = story.choose((time_first, f"{clause} {TIMES[time]}."))
+            visits[person][time] = KnownPlace(place, (story.add_line(text),))
+        if people := [person for person in PEOPLE if len(visits[person]) > 1]:
+            person = story.choose(people)
+            order = sorted(visits[person])
+            n = story.rng.randrange(1, len(order))
+            later, earlier = visits[person][order[n]], visits[person][order[n - 1]]
+            question = f"Where was {person} before the {later.place}?"
+            story.add_question(question, earlier.place, later.facts + earlier.facts)
 
 
-TELL: dict[int, Callable[[Tale], None]] = {
-    1: _where_somebody_is,
-    2: _where_something_is,
-    3: _where_something_was,
+GENERATORS: dict[int, Callable[[StoryBuilder], None]] = {
+    1: _place_of_person,
+    2: _place_of_thing,
+    3: _previous_place_of_thing,
     5: _giving,
-    6: _is_it_so,
+    6: _yes_no,
     7: _counting,
     8: _lists,
     9: _negation,

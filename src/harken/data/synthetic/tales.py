@@ -1,7 +1,7 @@
-"""Simple English stories made by a small world model: text to learn from when nothing can be fetched.
+"""Generated simple English stories from a small world model: training text that needs no download.
 
-A thing changes hands: it is given, lent, traded, won, lost, found or hidden. Then something goes wrong that only this
-thing can mend, and whoever holds it by then mends it. So the end of a tale is told by remembering its middle.
+A thing changes hands: it is given, lent, traded, won, lost, found or hidden. Then a problem occurs that only this
+thing can solve, and its holder solves it. So the end of a tale depends on its middle.
 """
 
 import random
@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 SHE = "Nora|Lucy|Greta|Amina|Ines|Rosa|Hazel|Clara|Mabel|Yuki|Priya|Olive|Thea|Wanda|Zora|Edith|Leila|Bridget|Marta"
 HE = "Tom|Ivan|Oscar|Hugo|Pavel|Samir|Felix|Jonas|Ravi|Kofi|Albert|Walter|Emil|Diego|Nils|Otto|Arthur|Boris|Umberto"
-# small facts, drawn anew for every part of a tale; options are parted by bars and line ends
-FACTS = {
+# details, redrawn for every part of a tale; options are separated by bars and line breaks
+DETAILS = {
     "job": """baker|weaver|shepherd|miller|gardener|carpenter|potter|sailor|farmer|teacher|painter|tailor|beekeeper|cook
 librarian|musician|clockmaker|blacksmith|apprentice|inventor|explorer|acrobat|innkeeper|actor|doctor|juggler|poet""",
     "time": """One bright morning|On a windy Saturday|Early one spring day|On the first day of summer|One frosty morning
@@ -31,7 +31,7 @@ a bowl of soup|a bunch of grapes|some warm pancakes|a basket of cherries|three s
     "sad": "sad|worried|upset|miserable|gloomy|ashamed|unhappy|cross|disappointed|heartbroken|anxious|close to tears",
     "glad": "glad|relieved|thrilled|happy|grateful|delighted|joyful|pleased|overjoyed|content|merry|full of joy",
 }
-# noun | what it may be like | what goes wrong | what its holder does | why all are glad
+# noun | adjectives | problem | what its holder does | outcome
 THINGS = """lantern|brass,iron|In the forest it grew quite dark.|lit the lantern and led the way|nobody got lost
 rope|long,ancient|A goat had slipped into a ditch.|let down the rope and pulled the goat out|the goat was safe
 key|rusty,odd|In the castle the gate fell shut behind them.|turned the key and opened the gate|they were free again
@@ -62,15 +62,15 @@ basket|wicker,deep|A wagon tipped over, and eggs rolled everywhere.|gathered the
 drum|loud,round|A bear came much too close to the beehives.|beat the drum until it ran off|the bees had peace
 kite|scarlet,huge|They stood on a rock while the tide rose.|flew the kite until a fisherman saw it|help arrived
 compass|accurate,golden|In the desert all dunes looked alike.|found north with the compass|they were on the way home"""
-# every way in which a thing comes into someone's hands: {F} had it, {T} has it now
-PASSES = {
+# transfers of the thing from {F} to {T}
+TRANSFERS = {
     "give": "{F} gave the {thing} to {T}.|{F} handed the {thing} to {T}.|{F} placed the {thing} in {T}'s hands.",
     "lend": "{F} lent the {thing} to {T}.|{F} let {T} take the {thing}.",
     "back": "{F} gave the {thing} back to {T}.|{F} returned the {thing} to {T}.",
     "find": "{T} came along and picked up the {thing}.|A little later {T} found the {thing} and took it.",
     "trade": "So the {thing} went from {F} to {T}.|They shook hands, and {F} passed the {thing} to {T}.",
 }
-# what may happen: whom it happens to, then its sentences. {X} has the thing at first; '>give R' hands it to {R}
+# traits of {X}, who has the thing at first, then the sentences of the event; '>give R' transfers it to {R}
 EVENTS = """forgetful|careless|dreamy|sleepy
 {X} stopped {where} to {pastime}, put the {thing} {spot} and forgot it.
 When {he_X} noticed, {he_X} was {sad}.|Soon {he_X} missed it and felt {sad}.
@@ -124,76 +124,78 @@ quick|lively|eager|sporty
 
 
 def tales(count: int, seed: int = 0) -> Iterator[str]:
-    """That many stories of 60 to 150 words, each paragraph on its own line. The same seed tells the same tales."""
+    """Stories of 60 to 150 words with one paragraph per line; a pure function of the seed."""
     rng = random.Random(seed)
     while count > 0:
-        text = _tell(rng)
+        text = _generate_tale(rng)
         if 60 <= len(text.split()) <= 150:
             count -= 1
             yield text
 
 
 def article(words: str) -> str:
-    """The words behind 'a' or 'an', as they sound."""
+    """The words with the indefinite article, 'a' or 'an' by sound."""
     return f"{'an' if re.match('honest|(?!use)[aeiou]', words) else 'a'} {words}"
 
 
 @dataclass
-class World:
-    """Who is in the tale, what it is about, and, after every sentence, who holds the thing."""
+class TaleState:
+    """The people, the details and the holder of the thing after every sentence."""
 
     rng: random.Random
     people: list[str]
-    facts: dict[str, str]
+    details: dict[str, str]
     holder: str
-    owner: str = ""  # who gets a lent thing back at the end
-    before: str = ""  # who held it last
-    told: list[str] = field(default_factory=list)
+    owner: str = ""  # receives a lent thing at the end
+    previous_holder: str = ""
+    sentences: list[str] = field(default_factory=list)
 
-    def cast(self) -> None:
-        """From now on {X} is who has the thing and {R} is someone else; the small facts are drawn anew."""
-        self.facts |= {key: self.rng.choice(re.split(r"[|\n]", options)) for key, options in FACTS.items()}
-        spot, hidden = self.rng.sample(re.split(r"[|\n]", FACTS["spot"]), 2)
-        self.facts |= {"spot": spot, "hidden": hidden}
-        self.facts |= {f"the_{key}": re.sub(r"\ban? ", "the ", self.facts[key]) for key in ("spot", "hidden")}
-        other = self.rng.choice([name for name in self.people if name != self.holder])
-        for role, name in {"X": self.holder, "R": other, "O": self.owner, "B": self.before}.items():
-            she = name in SHE.split("|")
-            self.facts |= {role: name, f"he_{role}": "she" if she else "he", f"his_{role}": "her" if she else "his"}
+    def assign_roles(self) -> None:
+        """Make {X} the holder and {R} another person, and redraw the details."""
+        self.details |= {key: self.rng.choice(re.split(r"[|\n]", options)) for key, options in DETAILS.items()}
+        spot, hidden = self.rng.sample(re.split(r"[|\n]", DETAILS["spot"]), 2)
+        self.details |= {"spot": spot, "hidden": hidden}
+        self.details |= {f"the_{key}": re.sub(r"\ban? ", "the ", self.details[key]) for key in ("spot", "hidden")}
+        receiver = self.rng.choice([name for name in self.people if name != self.holder])
+        roles = {"X": self.holder, "R": receiver, "O": self.owner, "B": self.previous_holder}
+        for role, name in roles.items():
+            is_female = name in SHE.split("|")
+            pronouns = ("she", "her") if is_female else ("he", "his")
+            self.details |= {role: name, f"he_{role}": pronouns[0], f"his_{role}": pronouns[1]}
 
-    def play(self, *steps: str) -> None:
-        """Tell the steps one by one; at some of them the thing changes hands, and nowhere else."""
+    def add(self, *steps: str) -> None:
+        """Add one sentence per step; a step that starts with '>' transfers the thing."""
         for step in steps:
             if step.startswith(">"):
-                way, role = step[1:].split()
-                self.facts |= {"F": self.holder, "T": self.facts[role]}
-                self.play(PASSES[way])
-                self.owner = (self.owner or self.holder) if way in ("lend", "find") else ""
-                self.before, self.holder = self.holder, self.facts["T"]
+                transfer, role = step[1:].split()
+                self.details |= {"F": self.holder, "T": self.details[role]}
+                self.add(TRANSFERS[transfer])
+                self.owner = (self.owner or self.holder) if transfer in ("lend", "find") else ""
+                self.previous_holder, self.holder = self.holder, self.details["T"]
             else:
-                self.told.append(self.rng.choice(step.split("|")).format(**self.facts))
+                self.sentences.append(self.rng.choice(step.split("|")).format(**self.details))
 
 
-def _tell(rng: random.Random) -> str:
-    """One tale: who and what, one or two events, the need, the help, the end."""
+def _generate_tale(rng: random.Random) -> str:
+    """Introduction, one or two events, problem, solution, end."""
     people = rng.sample(f"{SHE}|{HE}".split("|"), rng.choice([2, 2, 3]))
-    noun, looks, need, deed, joy = rng.choice(THINGS.split("\n")).split("|")
+    noun, adjectives, problem, solution, outcome = rng.choice(THINGS.split("\n")).split("|")
     traits, *steps = rng.choice(EVENTS.split("\n\n")).split("\n")
-    w = World(rng, people, {"thing": noun, "all": " and ".join(people[1:]), "joy": joy}, people[0])
-    w.cast()
-    w.facts["who"] = article(f"{rng.choice(traits.split('|'))} {w.facts['job']}")
-    w.facts["fine"] = article(f"{rng.choice(looks.split(','))} {noun}")
-    w.play("{time} {X}, {who}, met {all} {where}.|{X} was {who}. {time} {he_X} met {all} {where}.")
-    w.play("{X} had {fine}.|{X} carried {fine}.|{X} had brought {fine}.", *rng.choice([["\n"], []]), *steps)
-    if not w.owner and rng.random() < 0.2:  # nobody gives away, swaps or bets what belongs to someone else
-        w.cast()
-        w.play(*rng.choice(EVENTS.split("\n\n")).split("\n")[1:])
-    w.cast()
-    asked = '"Who has the {thing}?" asked {R}. "I have it," said {X}.|Luckily {X} had the {thing}.|{R} turned to {X}.'
-    if w.before and rng.random() < 0.5:
-        asked = '"I do not have the {thing} any more," said {B}. "{X} has it."'
+    tale = TaleState(rng, people, {"thing": noun, "all": " and ".join(people[1:]), "joy": outcome}, people[0])
+    tale.assign_roles()
+    tale.details["who"] = article(f"{rng.choice(traits.split('|'))} {tale.details['job']}")
+    tale.details["fine"] = article(f"{rng.choice(adjectives.split(','))} {noun}")
+    tale.add("{time} {X}, {who}, met {all} {where}.|{X} was {who}. {time} {he_X} met {all} {where}.")
+    tale.add("{X} had {fine}.|{X} carried {fine}.|{X} had brought {fine}.", *rng.choice([["\n"], []]), *steps)
+    if not tale.owner and rng.random() < 0.2:  # a borrowed thing is not given away, traded or bet
+        tale.assign_roles()
+        tale.add(*rng.choice(EVENTS.split("\n\n")).split("\n")[1:])
+    tale.assign_roles()
+    holder = '"Who has the {thing}?" asked {R}. "I have it," said {X}.|Luckily {X} had the {thing}.|{R} turned to {X}.'
+    if tale.previous_holder and rng.random() < 0.5:
+        holder = '"I do not have the {thing} any more," said {B}. "{X} has it."'
     thanks = '{R} was {glad} because {joy}.|{R} felt {glad}, for {joy}.|"Thank you, {X}!" said {R}, because {joy}.'
-    w.play("\n", need, asked, "{X} " + deed + ".", thanks, *([">back O"] if w.owner else []))
-    w.facts["X"] = w.holder
-    w.play("The {thing} spent that night beside {X}'s bed.|At dusk {X} carried the {thing} home.")
-    return " ".join(w.told).replace(" \n ", "\n")
+    tale.add("\n", problem, holder, "{X} " + solution + ".", thanks, *([">back O"] if tale.owner else []))
+    tale.details["X"] = tale.holder
+    tale.add("The {thing} spent that night beside {X}'s bed.|At dusk {X} carried the {thing} home.")
+    return " ".join(tale.sentences).replace(" \n ", "\n")

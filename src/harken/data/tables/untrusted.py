@@ -1,6 +1,6 @@
-"""JSON and arrays that may come from anywhere: bounded before they are read, and nothing in them can run.
+"""JSON and arrays from an untrusted source: size-checked before parsing, and nothing in them can run code.
 
-In JSON each key stands once, and numbers are numbers. An array is as long as its first bytes say, and fits into memory.
+JSON keys are unique and numbers are finite. An array must have the length in its header and fit into memory.
 """
 
 import json
@@ -16,98 +16,102 @@ from numpy.lib import format as npy
 from harken.errors import BadInput
 
 Array = npt.NDArray[Any]
-KINDS = "biufUS"  # numbers and words
-CHUNK = 1 << 22  # bytes read at a time
-OBJECTS, ITEMS = 60_000, 2_500_000  # tables {..} in a file, and lists and commas: they cost memory, not bytes
+ARRAY_KINDS = "biufUS"  # numbers and text
+CHUNK_BYTES = 1 << 22  # read at a time
+MAX_OBJECTS, MAX_ITEMS = 60_000, 2_500_000  # braces, and brackets with commas, in a file: they bound the memory
 
 
-def read_json(path: Path, most: int) -> dict[str, Any]:
-    """The object in a JSON file of at most so many bytes."""
+def read_json(path: Path, max_bytes: int) -> dict[str, Any]:
+    """The object of a JSON file of at most max_bytes."""
     with path.open("rb") as file:
-        raw = file.read(most + 1)
-    if len(raw) > most:
-        raise BadInput(f"{path}: is larger than {most >> 20} MiB; this is no sound file of its kind")
-    return parse(raw, str(path))
+        raw = file.read(max_bytes + 1)
+    if len(raw) > max_bytes:
+        raise BadInput(f"{path}: larger than {max_bytes >> 20} MiB, the limit for this file; check the file")
+    return parse_json_object(raw, str(path))
 
 
-def parse(raw: bytes, place: str) -> dict[str, Any]:
-    """A JSON object; refused if it is deep or crowded, has a key twice, or a number that is none."""
-    if raw.count(b"{") > OBJECTS or raw.count(b"[") + raw.count(b",") > ITEMS:
-        raise BadInput(f"{place}: holds too many items; this is no sound file of its kind")
+def parse_json_object(raw: bytes, place: str) -> dict[str, Any]:
+    """A JSON object; BadInput for deep nesting, too many items, duplicate keys and non-finite numbers."""
+    if raw.count(b"{") > MAX_OBJECTS or raw.count(b"[") + raw.count(b",") > MAX_ITEMS:
+        raise BadInput(f"{place}: too many items; check the file")
     try:
-        found = json.loads(raw.decode(), object_pairs_hook=_once, parse_constant=_no_number)
+        value = json.loads(raw.decode(), object_pairs_hook=unique_keys, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise BadInput(f"{place}: is no sound JSON ({str(error)[:80]})") from None
-    if not isinstance(found, dict):
-        raise BadInput(f"{place}: holds no JSON object")
-    return found
+        raise BadInput(f"{place}: invalid JSON ({str(error)[:80]})") from None
+    if not isinstance(value, dict):
+        raise BadInput(f"{place}: not a JSON object")
+    return value
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(found := dict(pairs)) != len(pairs):
-        raise ValueError("a key stands twice")
-    return found
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object_pairs_hook that refuses duplicate keys."""
+    if len(unique := dict(pairs)) != len(pairs):
+        raise ValueError("duplicate key")
+    return unique
 
 
-def _no_number(text: str) -> float:
-    raise ValueError(f"{text} is no number")
+def _refuse_constant(text: str) -> float:
+    raise ValueError(f"{text} is not a finite number")
 
 
 # --- arrays -----------------------------------------------------------------------------------------------------------
 
 
 def read_arrays(path: Path, *names: str) -> dict[str, Array]:
-    """The arrays of an .npz file, all or those of these names as far as they are there."""
+    """The arrays of an .npz file; with names, those of them that exist."""
     try:
         with zipfile.ZipFile(path) as archive:
-            every = {info.filename[:-4]: info for info in archive.infolist() if info.filename.endswith(".npy")}
-            found = {name: info for name, info in every.items() if not names or name in names}
-            refuse_large(sum(info.file_size for info in found.values()), str(path))
+            members = {m.filename[:-4]: m for m in archive.infolist() if m.filename.endswith(".npy")}
+            wanted = {name: member for name, member in members.items() if not names or name in names}
+            check_memory(sum(member.file_size for member in wanted.values()), str(path))
             arrays = {}
-            for name, info in found.items():
-                with archive.open(info) as file:
-                    arrays[name] = _array(file, info.file_size, f"{path}, {name}")
+            for name, member in wanted.items():
+                with archive.open(member) as file:
+                    arrays[name] = _read_npy(file, member.file_size, f"{path}, {name}")
             return arrays
     except BadInput:
         raise
-    except Exception as error:  # a broken file breaks its reader in any way
-        why = " ".join(str(error).split())[:100] or type(error).__name__
-        raise BadInput(f"{path}: cannot be read as arrays ({why}); write it with numpy.savez") from None
+    except Exception as error:  # zipfile and numpy raise many types for a corrupt file
+        reason = " ".join(str(error).split())[:100] or type(error).__name__
+        raise BadInput(f"{path}: not a valid .npz file ({reason}); write it with numpy.savez") from None
 
 
-def _array(file: IO[bytes], size: int, place: str) -> Array:
-    """An array of the format .npy, from an open file of so many bytes."""
+def _read_npy(file: IO[bytes], size: int, place: str) -> Array:
+    """An array in .npy format from an open file of `size` bytes."""
     version = npy.read_magic(file)
-    head = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(version)
-    if head is None:
-        raise BadInput(f"{place}: is of version {version} of the format; write it with numpy.savez")
-    shape, turned, dtype = head(file)
-    need = math.prod(shape) * dtype.itemsize
-    if dtype.kind not in KINDS or not dtype.itemsize:
-        raise BadInput(f"{place}: cannot be read as arrays of numbers or words, as it holds {dtype}; write such ones")
-    if min(shape, default=0) < 0 or file.tell() + need != size:
-        raise BadInput(f"{place}: its shape {shape} needs {need:,} bytes, and it has {size - file.tell():,}")
-    made = filled(file, tuple(reversed(shape)) if turned else shape, dtype, place)
-    return made.T if turned else made
+    read_header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(version)
+    if read_header is None:
+        raise BadInput(f"{place}: unsupported .npy version {version}; write it with numpy.savez")
+    shape, fortran_order, dtype = read_header(file)
+    n_bytes = math.prod(shape) * dtype.itemsize
+    if dtype.kind not in ARRAY_KINDS or not dtype.itemsize:
+        raise BadInput(f"{place}: unsupported dtype {dtype}; write an array of numbers or text")
+    if min(shape, default=0) < 0 or file.tell() + n_bytes != size:
+        raise BadInput(f"{place}: shape {shape} needs {n_bytes:,} bytes, but the file has {size - file.tell():,}")
+    array = read_array_data(file, tuple(reversed(shape)) if fortran_order else shape, dtype, place)
+    return array.T if fortran_order else array
 
 
-def filled(file: Any, shape: tuple[int, ...], dtype: npt.DTypeLike, place: str) -> Array:
-    """The array that the rest of a file is. Memory is taken as bytes come, so a shape that lies costs nothing."""
-    need = math.prod(shape) * np.dtype(dtype).itemsize
-    refuse_large(need, place)
-    made = np.empty(shape, dtype)
-    at, room = 0, made.reshape(-1).view(np.uint8)
-    while at < need and (some := file.read(min(CHUNK, need - at))):
-        room[at : at + len(some)] = np.frombuffer(some, np.uint8)
-        at += len(some)
-    if at < need or file.read(1):
-        more = "more" if at == need else f"{at:,}"
-        raise BadInput(f"{place}: its shape {shape} needs {need:,} bytes, and it has {more}; fetch it again")
-    return made
+def read_array_data(file: Any, shape: tuple[int, ...], dtype: npt.DTypeLike, place: str) -> Array:
+    """The rest of a file as an array. Memory pages are allocated as bytes arrive, so a false shape costs nothing."""
+    n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+    check_memory(n_bytes, place)
+    array = np.empty(shape, dtype)
+    n_read, buffer = 0, array.reshape(-1).view(np.uint8)
+    while n_read < n_bytes and (chunk := file.read(min(CHUNK_BYTES, n_bytes - n_read))):
+        buffer[n_read : n_read + len(chunk)] = np.frombuffer(chunk, np.uint8)
+        n_read += len(chunk)
+    if n_read < n_bytes or file.read(1):
+        available = "more" if n_read == n_bytes else f"{n_read:,}"
+        raise BadInput(f"{place}: shape {shape} needs {n_bytes:,} bytes, but the file has {available}; fetch it again")
+    return array
 
 
-def refuse_large(need: int, place: str) -> None:
-    from harken import machine  # torch comes with it
+def check_memory(n_bytes: int, place: str) -> None:
+    """Raise if an array of n_bytes does not fit into the free memory."""
+    from harken import machine  # imports torch
 
-    if need > (free := machine.free_memory()):
-        raise BadInput(f"{place}: needs {need / 2**30:,.1f} GiB, and {free / 2**30:,.1f} are free; take a part of it")
+    if n_bytes > (free := machine.available_memory()):
+        raise BadInput(
+            f"{place}: needs {n_bytes / 2**30:,.1f} GiB of memory, {free / 2**30:,.1f} are free; use a part of it"
+        )

@@ -1,4 +1,4 @@
-"""Vectors from a file: a NumPy array, or a table of numbers with a row for each point. Nothing in it can run."""
+"""Vectors from a file: a NumPy array, or a table of numbers with one row per point. Nothing in it can run code."""
 
 import csv
 import math
@@ -10,129 +10,131 @@ import numpy as np
 import numpy.typing as npt
 
 from harken.data.detect import preview
-from harken.errors import BadInput, near_name
+from harken.errors import BadInput
 from harken.events import Listener
+from harken.suggestions import similar_path
 
-from .untrusted import refuse_large
+from .read import parse_rows
+from .untrusted import check_memory
 
 Floats = npt.NDArray[np.floating[Any]]
 SUFFIXES = (".npy", ".csv", ".tsv")
 
 
 class Vectors(NamedTuple):
-    """Points, and what they are called where the file says it."""
+    """Points, and their names if the file has a text column."""
 
     x: Floats  # N d
     names: list[str] | None = None
 
 
 def read_vectors(path: Path, listen: Listener, columns: Sequence[str] = ()) -> Vectors:
-    """The vectors of a .npy file, or the columns of numbers of a table; its first column of text names the rows.
+    """The vectors of a .npy file, or the numeric columns of a table; its first text column names the rows.
 
-    `columns` are those that are taken, by name or number; without them all are.
+    `columns` selects columns by name or number; the default is all.
     """
     if not path.is_file():
-        raise BadInput(f"{path}: there is no such file; name a .npy, .csv or .tsv file of vectors{near_name(path)}")
+        raise BadInput(f"{path}: no such file; give a .npy, .csv or .tsv file of vectors{similar_path(path)}")
     if path.suffix.lower() not in SUFFIXES:
-        way = f"for a file of texts name a run first: harken cluster RUN {path.name}"
-        raise BadInput(f"{path}: vectors are read from {', '.join(SUFFIXES)} files; {way}")
+        fix = f"for a file of texts name a run first: harken cluster RUN {path.name}"
+        raise BadInput(f"{path}: vectors are read from {', '.join(SUFFIXES)} files; {fix}")
     if path.suffix.lower() == ".npy":
-        x = _array(path)
-        found = Vectors(x[:, _asked(path, columns, [str(n + 1) for n in range(x.shape[1])])] if columns else x)
+        x = _read_npy(path)
+        names = [str(n + 1) for n in range(x.shape[1])]
+        vectors = Vectors(x[:, _column_indices(path, columns, names)] if columns else x)
     else:
-        found = _table(path, listen, columns)
-    bad = np.flatnonzero(~np.isfinite(found.x).all(1))
-    if len(bad):
-        row, column = int(bad[0]), int(np.flatnonzero(~np.isfinite(found.x[bad[0]]))[0])
-        what = f"row {row + 1}, column {column + 1} is {found.x[row, column]}"
-        raise BadInput(
-            f"{path}: {what} ({len(bad):,} such rows); distances need finite numbers; mend them or leave them out"
-        )
-    return found
+        vectors = _read_table(path, listen, columns)
+    bad_rows = np.flatnonzero(~np.isfinite(vectors.x).all(1))
+    if len(bad_rows):
+        row, column = int(bad_rows[0]), int(np.flatnonzero(~np.isfinite(vectors.x[bad_rows[0]]))[0])
+        problem = f"row {row + 1}, column {column + 1} is {vectors.x[row, column]} ({len(bad_rows):,} such rows)"
+        raise BadInput(f"{path}: {problem}; distances need finite numbers; fix or delete these rows")
+    return vectors
 
 
-def _array(path: Path) -> Floats:
+def _read_npy(path: Path) -> Floats:
     try:
         raw = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError, SyntaxError) as error:
-        why = str(error).split("\n")[0][:100]
-        raise BadInput(f"{path}: is no sound NumPy array of numbers ({why}); write it with numpy.save") from None
+        reason = str(error).split("\n")[0][:100]
+        raise BadInput(f"{path}: not a valid NumPy array of numbers ({reason}); write it with numpy.save") from None
     if raw.dtype.kind not in "fiub":
-        raise BadInput(f"{path}: an array of {raw.dtype}; an array of numbers is needed")
+        raise BadInput(f"{path}: an array of dtype {raw.dtype}; an array of numbers is needed")
     if raw.ndim != 2 or not raw.size:
-        way = "x.reshape(-1, 1) makes a column of it" if raw.ndim == 1 else "lay each point out as one row"
-        raise BadInput(f"{path}: an array of shape {raw.shape}; a row for each point is needed, N x d; {way}")
-    refuse_large(_type(raw).itemsize * raw.size, str(path))
-    return floats(raw)
+        fix = "use x.reshape(-1, 1)" if raw.ndim == 1 else "store each point as one row"
+        raise BadInput(f"{path}: an array of shape {raw.shape}; shape (points, dimensions) is needed; {fix}")
+    check_memory(_float_dtype(raw).itemsize * raw.size, str(path))
+    return to_floats(raw)
 
 
-def floats(raw: npt.NDArray[Any]) -> Floats:
-    """Numbers as they are: a time in seconds has more digits than a float32 keeps."""
-    return np.array(raw, _type(raw))
+def to_floats(raw: npt.NDArray[Any]) -> Floats:
+    """Floats that keep all digits: a timestamp in seconds has more than a float32 holds."""
+    return np.array(raw, _float_dtype(raw))
 
 
-def _type(raw: npt.NDArray[Any]) -> np.dtype[Any]:
-    """The type that keeps all digits of such an array, float32 at least."""
+def _float_dtype(raw: npt.NDArray[Any]) -> np.dtype[Any]:
+    """The float dtype that keeps all digits of an array, at least float32."""
     return np.dtype(np.float32 if raw.dtype in (np.float16, np.float32) else np.float64)
 
 
-def _asked(path: Path, columns: Sequence[str], heads: Sequence[str]) -> list[int]:
-    """Where the columns with these names or numbers stand."""
-    known = {str(n + 1): n for n in range(len(heads))} | {head: n for n, head in enumerate(heads)}
+def _column_indices(path: Path, columns: Sequence[str], names: Sequence[str]) -> list[int]:
+    """Indices of the columns with these names or numbers."""
+    index = {str(n + 1): n for n in range(len(names))} | {name: n for n, name in enumerate(names)}
     for name in columns:
-        if name not in known:
-            raise BadInput(f"{path}: there is no column {name!r}; there are: {', '.join(heads)[:200]}")
-    return [known[name] for name in columns]
+        if name not in index:
+            raise BadInput(f"{path}: no column {name!r}; its columns are {', '.join(names)[:200]}")
+    return [index[name] for name in columns]
 
 
-def _table(path: Path, listen: Listener, asked: Sequence[str]) -> Vectors:
-    """The columns that are asked for, or whose cells are numbers; one that is mostly numbers must be so everywhere."""
-    heads, rows = _rows(path)
+def _read_table(path: Path, listen: Listener, selected: Sequence[str]) -> Vectors:
+    """The selected columns, or the numeric ones; a column with more than half numbers must be completely numeric."""
+    names, rows = _table_rows(path)
     columns = list(zip(*(cells for _, cells in rows), strict=True))
-    mostly = [n for n, column in enumerate(columns) if 2 * sum(map(_number, column)) > len(column)]
-    numbers = _asked(path, asked, heads) or mostly
-    if not numbers:
-        way = f"to cluster texts name a run first: harken cluster RUN {path.name}"
-        raise BadInput(f"{path}: its columns ({', '.join(heads)[:100]}) hold text, not numbers; {way}")
-    for n in numbers:
+    numeric = [n for n, column in enumerate(columns) if 2 * sum(map(_is_number, column)) > len(column)]
+    indices = _column_indices(path, selected, names) or numeric
+    if not indices:
+        fix = f"to cluster texts name a run first: harken cluster RUN {path.name}"
+        raise BadInput(f"{path}: its columns ({', '.join(names)[:100]}) hold text, not numbers; {fix}")
+    for n in indices:
         for (line, _), cell in zip(rows, columns[n], strict=True):
-            if not _number(cell) or not math.isfinite(float(cell)):
-                what = f"column {heads[n]!r} is {cell[:40]!r}" if cell.strip() else f"column {heads[n]!r} is empty"
-                raise BadInput(f"{path}:{line}: {what}; a number is needed in each row; mend it or leave the row out")
-    texts = [n for n in range(len(columns)) if n not in numbers and n not in mostly]
+            if not _is_number(cell) or not math.isfinite(float(cell)):
+                value = repr(cell[:40]) if cell.strip() else "empty"
+                raise BadInput(
+                    f"{path}:{line}: column {names[n]!r} is {value}; a number is needed; fix or delete the row"
+                )
+    texts = [n for n in range(len(columns)) if n not in indices and n not in numeric]
     if texts:
-        rest = f"; left out: {', '.join(heads[n] for n in texts[1:])}" if texts[1:] else ""
-        listen("notice", text=f"{path}: the column of text {heads[texts[0]]!r} names the rows{rest}")
-    x = np.array([columns[n] for n in numbers], np.float64).T
+        ignored = f"; ignored: {', '.join(names[n] for n in texts[1:])}" if texts[1:] else ""
+        listen("notice", text=f"{path}: the text column {names[texts[0]]!r} names the rows{ignored}")
+    x = np.array([columns[n] for n in indices], np.float64).T
     return Vectors(np.ascontiguousarray(x), list(columns[texts[0]]) if texts else None)
 
 
-def _rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """The names of the columns, and each row that is not empty with the number of its line."""
-    preview.refuse_binary(preview.start_of(path))
+def _table_rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """The column names, and each row that is not empty with its line number."""
+    preview.refuse_binary(preview.read_head(path))
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             first = file.readline()
             file.seek(0)
-            between = max("\t,;|", key=first.count)
-            reader = csv.reader(file, delimiter=between)
-            rows = [(reader.line_num, cells) for cells in reader if any(map(str.strip, cells))]
+            delimiter = max("\t,;|", key=first.count)
+            rows = [(line, cells) for line, cells in parse_rows(file, delimiter) if any(map(str.strip, cells))]
     except UnicodeDecodeError as error:
-        raise preview.not_utf8(path, error.start) from None
+        raise preview.not_utf8_error(path, error.start) from None
     except csv.Error as error:
-        raise BadInput(f"{path}: is no sound table ({error}); mend it, or write the vectors with numpy.save") from None
-    wide = len(rows[0][1]) if rows else 0
+        raise BadInput(f"{path}: not a valid table ({error}); fix it, or write the vectors with numpy.save") from None
+    width = len(rows[0][1]) if rows else 0
     for line, cells in rows:
-        if len(cells) != wide:
-            raise BadInput(f"{path}:{line}: {len(cells)} cells where the first row has {wide}; mend it or leave it out")
-    headed = bool(rows) and not any(map(_number, rows[0][1]))
-    heads = rows.pop(0)[1] if headed and len(rows) > 1 else [str(n + 1) for n in range(wide)]
+        if len(cells) != width:
+            raise BadInput(f"{path}:{line}: {len(cells)} cells, but the first row has {width}; fix or delete the row")
+    has_header = bool(rows) and not any(map(_is_number, rows[0][1]))
+    names = rows.pop(0)[1] if has_header and len(rows) > 1 else [str(n + 1) for n in range(width)]
     if not rows:
-        raise BadInput(f"{path}: nothing is in it; a table with a row for each point is needed")
-    return heads, rows
+        raise BadInput(f"{path}: the table is empty; one row per point is needed")
+    return names, rows
 
 
-def _number(cell: str) -> bool:
+def _is_number(cell: str) -> bool:
     try:
         float(cell)
     except ValueError:

@@ -1,7 +1,7 @@
-"""From files to ids: texts are read in blocks, and their ids are kept on disk as one memory-mapped array.
+"""Files to token ids: texts are read in blocks, and the ids are cached on disk as one memory-mapped array.
 
-A text is UTF-8; a byte order mark at its start is skipped and CRLF is read as a newline. Blocks are cut where no
-tokenizer notices, so their ids are those of the whole text. (Only in a word of a million characters do they differ.)
+A text is UTF-8; a byte order mark at its start is skipped and CRLF is read as a newline. Blocks end where no tokenizer
+merges across the boundary, so the ids equal those of the complete text (except inside a word of a million characters).
 """
 
 from __future__ import annotations
@@ -23,29 +23,30 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from harken.data.detect.preview import not_utf8
+from harken.data.detect.preview import not_utf8_error
 from harken.errors import BadInput
 from harken.events import Listener, silent
+from harken.files import replace_atomic
 
 if TYPE_CHECKING:
     from harken.data.tokenizers.tokenizer import Tokenizer
 
-    from .documents import Layout
+    from .documents import DocumentLayout
 
-BLOCK = 1 << 20  # bytes read at once
-FORMAT = 1  # grows when the same text would be kept as something else
-# Unicode's white space, at which `tokenizers` splits; Python's own idea of it has \x1c to \x1f more
-SPACE = r"\t-\r \u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-WORD = re.compile(rf"[^{SPACE}]+")
-# GPT-2's pre-tokens neither cross from a non-space to white space nor look back, so a cut between the two is not seen;
-# nor is one after a newline that stands alone between two non-spaces
-_GAP, _LAST_GAP = re.compile(r"\S(?=[ \n\t])"), re.compile(r"(?s).*\S(?=[ \n\t])")
-_LAST_LINE = re.compile(r"(?s).*\S\n(?=\S)")
+BLOCK_BYTES = 1 << 20  # read at once
+CACHE_FORMAT = 2  # increase when the cached form of the same text changes
+# Unicode white space, at which `tokenizers` splits; str.split() also splits at \x1c to \x1f
+WHITESPACE = r"\t-\r \u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+WORD = re.compile(rf"[^{WHITESPACE}]+")
+# GPT-2's pre-tokens do not cross from a non-space to white space and do not look back, so a split there changes no ids;
+# neither does a split after a single newline between two non-spaces
+_WORD_END, _LAST_WORD_END = re.compile(r"\S(?=[ \n\t])"), re.compile(r"(?s).*\S(?=[ \n\t])")
+_LAST_LINE_END = re.compile(r"(?s).*\S\n(?=\S)")
 
 
 @dataclass(frozen=True)
 class Span:
-    """The bytes of a file from start to stop (None: its end). Both lie between characters, best between lines."""
+    """Bytes of a file from start to stop (None: end of file). Both lie between characters, preferably between lines."""
 
     path: Path
     start: int = 0
@@ -53,24 +54,24 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Encoded:
-    """The ids of some files, where each document starts, how much text it was, and the SHA-256 of what was read."""
+class EncodedText:
+    """Token ids of files, document starts, size of the text, and SHA-256 of the bytes."""
 
     tokens: npt.NDArray[Any]
     documents: npt.NDArray[np.int64]
-    characters: int
-    words: int
-    bytes: int
+    n_characters: int
+    n_words: int
+    n_bytes: int
     sha256: str
 
 
 def split_words(text: str) -> list[str]:
-    """The words between white space."""
+    """Words between white space."""
     return WORD.findall(text) if any(control in text for control in "\x1c\x1d\x1e\x1f") else text.split()
 
 
 def count_words(text: str) -> int:
-    """How many there are."""
+    """Number of words between white space."""
     if len(text) < 256 or not text.isascii():
         return len(split_words(text))
     codes = np.frombuffer(text.encode(), np.uint8)
@@ -78,85 +79,88 @@ def count_words(text: str) -> int:
     return int(np.count_nonzero(space[:-1] > space[1:])) + (not space[0])
 
 
-def pieces(text: str, size: int) -> Iterator[str]:
-    """The text in pieces of about `size` characters, cut only where no tokenizer notices."""
+def split_text(text: str, size: int) -> Iterator[str]:
+    """Pieces of about `size` characters, split only where no tokenizer merges across."""
     start = 0
-    while len(text) - start > size and (gap := _GAP.search(text, start + size)):
+    while len(text) - start > size and (gap := _WORD_END.search(text, start + size)):
         yield text[start : gap.end()]
         start = gap.end()
     yield text[start:]
 
 
 def read_blocks(span: Span) -> Iterator[str]:
-    """The text of a span in blocks of about 1 MiB that end with a line if they can."""
-    return (text for _, file in _opened([span]) for text in _blocks(span, file))
+    """Text of a span in blocks of about 1 MiB, ending at a line end if possible."""
+    return (text for _, file in _open_spans([span]) for text in _decode_blocks(span, file))
 
 
-def _opened(spans: Iterable[Span]) -> Iterator[tuple[Span, IO[bytes]]]:
-    """Each span with its file. Spans of one file that follow each other, such as its lines, share one opening."""
+def _open_spans(spans: Iterable[Span]) -> Iterator[tuple[Span, IO[bytes]]]:
+    """Each span with its open file; consecutive spans of one file share one handle."""
     for path, group in groupby(spans, lambda span: span.path):
         try:
             if not path.is_file():
-                raise BadInput(f"{path}: no such file; a regular text file is needed; give its path")
+                raise BadInput(f"{path}: no such file; give the path of a text file")
             with path.open("rb") as file:
                 yield from ((span, file) for span in group)
         except OSError as error:
-            raise _unreadable(path, error) from None
+            raise _unreadable_error(path, error) from None
 
 
-def _blocks(span: Span, file: IO[bytes], digest: Any = None) -> Iterator[str]:
-    """The text of a span, block by block; a digest is fed the bytes."""
-    text, held, place = "", b"", span.start  # text not yet given; bytes not yet read as text, and where they stand
-    for raw, last in _chunks(span, file, digest):
-        held += raw
+def _decode_blocks(span: Span, file: IO[bytes], digest: Any = None) -> Iterator[str]:
+    """Text of a span in blocks; updates the digest with the bytes."""
+    text, undecoded, offset = "", b"", span.start  # text not yet yielded; bytes not yet decoded, and their offset
+    for raw, last in _read_chunks(span, file, digest):
+        undecoded += raw
         try:
-            more, used = codecs.utf_8_decode(held, "strict", last)
+            decoded, used = codecs.utf_8_decode(undecoded, "strict", last)
         except UnicodeDecodeError as error:
-            raise not_utf8(span.path, place + error.start) from None
-        if "\r" in more:
-            used -= (ends := not last and more.endswith("\r"))
-            more = more[: len(more) - ends].replace("\r\n", "\n")
-        text += more.removeprefix("\ufeff") if place == 0 else more
-        held, place = held[used:], place + used
-        found = None if last else _LAST_LINE.match(text, max(0, len(text) - (BLOCK >> 5))) or _LAST_GAP.match(text)
-        cut = found.end() if found else len(text) if last or len(text) >= BLOCK else 0
-        if cut:
-            yield text[:cut]
-        text = text[cut:]
+            raise not_utf8_error(span.path, offset + error.start) from None
+        if "\r" in decoded:
+            used -= (open_cr := not last and decoded.endswith("\r"))
+            decoded = decoded[: len(decoded) - open_cr].replace("\r\n", "\n")
+        text += decoded.removeprefix("\ufeff") if offset == 0 else decoded
+        undecoded, offset = undecoded[used:], offset + used
+        tail = max(0, len(text) - (BLOCK_BYTES >> 5))
+        boundary = None if last else _LAST_LINE_END.match(text, tail) or _LAST_WORD_END.match(text)
+        stop = boundary.end() if boundary else len(text) if last or len(text) >= BLOCK_BYTES else 0
+        if stop:
+            yield text[:stop]
+        text = text[stop:]
 
 
-def _chunks(span: Span, file: IO[bytes], digest: Any) -> Iterator[tuple[bytes, bool]]:
-    """The bytes of a span, and whether they are its last."""
+def _read_chunks(span: Span, file: IO[bytes], digest: Any) -> Iterator[tuple[bytes, bool]]:
+    """Bytes of a span in chunks, and whether a chunk is the last."""
     stop = os.fstat(file.fileno()).st_size if span.stop is None else span.stop
     file.seek(span.start)
-    for at in range(span.start, max(stop, span.start + 1), BLOCK):
+    for offset in range(span.start, max(stop, span.start + 1), BLOCK_BYTES):
         try:
-            raw = file.read(max(0, min(BLOCK, stop - at)))
+            raw = file.read(max(0, min(BLOCK_BYTES, stop - offset)))
         except OSError as error:
-            raise _unreadable(span.path, error) from None
+            raise _unreadable_error(span.path, error) from None
         if digest:
             digest.update(raw)
-        yield raw, at + BLOCK >= stop
+        yield raw, offset + BLOCK_BYTES >= stop
 
 
-def _unreadable(path: Path, error: OSError) -> BadInput:
-    return BadInput(f"{path}: cannot be read ({error.strerror}); a readable text file is needed")
+def _unreadable_error(path: Path, error: OSError) -> BadInput:
+    return BadInput(f"{path}: cannot be read ({error.strerror}); check the file and its permissions")
 
 
-def _ids(texts: Iterable[str], tokenizer: Tokenizer, documents: bool | Layout, tally: Counter[str]) -> Iterator[Any]:
-    """The ids of a span, block by block. A last line without a newline is a line too: with words it gets its <eos>."""
-    end, begun = np.array([tokenizer.end or 0], tokenizer.dtype), False  # begun: a line with words, not yet ended
+def _encode_blocks(
+    texts: Iterable[str], tokenizer: Tokenizer, documents: bool | DocumentLayout, counts: Counter[str]
+) -> Iterator[Any]:
+    """Ids of a span, block by block. A last line without a newline also gets an <eos> if it has words."""
+    end, in_line = np.array([tokenizer.end_id or 0], tokenizer.dtype), False  # in_line: a line with words is open
     for text in texts:
-        tally.update(characters=len(text), words=count_words(text), bytes=len(text.encode()))
+        counts.update(n_characters=len(text), n_words=count_words(text), n_bytes=len(text.encode()))
         if tokenizer.kind == "word":
             word = WORD.search(text)
-            if begun and "\n" in text[: word.start() if word else None]:
+            if in_line and "\n" in text[: word.start() if word else None]:
                 yield end
-            begun = WORD.search(text, text.rfind("\n") + 1) is not None or (begun and "\n" not in text)
-        yield tokenizer.encode(text if isinstance(documents, bool) else documents.marked(text))
+            in_line = WORD.search(text, text.rfind("\n") + 1) is not None or (in_line and "\n" not in text)
+        yield tokenizer.encode(text if isinstance(documents, bool) else documents.insert_markers(text))
     if not isinstance(documents, bool):
         yield tokenizer.encode(documents.END)
-    if begun or (documents and tokenizer.kind == "bpe" and tokenizer.end is not None):
+    if in_line or (documents and tokenizer.kind == "bpe" and tokenizer.end_id is not None):
         yield end
 
 
@@ -165,67 +169,65 @@ def encode_files(
     tokenizer: Tokenizer,
     out_folder: Path,
     *,
-    documents: bool | Layout,
+    documents: bool | DocumentLayout,
     listen: Listener = silent,
-) -> Encoded:
-    """The ids of the files, one after the other, kept under out_folder and found there the next time.
+) -> EncodedText:
+    """The concatenated ids of the files, cached under out_folder.
 
-    With `documents` each file or span is a document: its start is noted, and bpe ends it with <|endoftext|>.
-    With a layout the ends of sentences and documents are marked in it.
+    `documents=True`: each file or span is a document with its start recorded, and bpe ends it with <|endoftext|>.
+    A layout inserts markers at the ends of sentences and documents.
     """
     spans, content = [file if isinstance(file, Span) else Span(file) for file in files], hashlib.sha256()
-    sizes = [sum(len(raw) for raw, _ in _chunks(span, file, content)) for span, file in _opened(spans)]
-    key = json.dumps(
-        [
-            FORMAT,
-            documents if isinstance(documents, bool) else documents.key,
-            sizes,
-            content.hexdigest(),
-            tokenizer.json.decode(),
-        ]
-    )
-    place = out_folder / hashlib.sha256(key.encode()).hexdigest()
-    if found := _open(place, tokenizer.dtype):
-        return found
+    sizes = [sum(len(raw) for raw, _ in _read_chunks(span, file, content)) for span, file in _open_spans(spans)]
+    layout_key = documents if isinstance(documents, bool) else documents.cache_key
+    key = json.dumps([CACHE_FORMAT, layout_key, sizes, content.hexdigest(), tokenizer.json.decode()])
+    entry = out_folder / hashlib.sha256(key.encode()).hexdigest()
+    if encoded := _load_cached(entry, tokenizer.dtype):
+        return encoded
     try:
         out_folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".tmp-", dir=out_folder, ignore_cleanup_errors=True) as name:
-            if _write(Path(name), spans, tokenizer, documents, sum(sizes), listen) != content.hexdigest():
-                raise BadInput(f"{spans[0].path}: changed while it was read; it must stay as it is; try again")
-            for end in (".bin", ".json"):  # another writer of the same entry writes the same
-                os.replace(Path(name, end), place.with_suffix(end))
+            if _write_cache(Path(name), spans, tokenizer, documents, sum(sizes), listen) != content.hexdigest():
+                raise BadInput(f"{spans[0].path}: changed while it was read; try again when nothing writes to it")
+            for suffix in (".bin", ".json"):  # concurrent writers of one entry write the same bytes
+                replace_atomic(Path(name, suffix), entry.with_suffix(suffix))
     except OSError as error:
-        raise BadInput(f"{out_folder}: cannot keep the ids of a text ({error.strerror}); make room there") from None
-    if found := _open(place, tokenizer.dtype):
-        return found
-    raise BadInput(f"{', '.join(str(span.path) for span in spans[:3])}: no text in it; at least one token is needed")
+        raise BadInput(
+            f"{out_folder}: cannot write the cached token ids ({error.strerror}); free disk space or set HARKEN_CACHE"
+        ) from None
+    if encoded := _load_cached(entry, tokenizer.dtype):
+        return encoded
+    raise BadInput(f"{', '.join(str(span.path) for span in spans[:3])}: contains no tokens; give a longer text")
 
 
-def _write(
-    folder: Path, spans: list[Span], tokenizer: Tokenizer, documents: bool | Layout, total: int, listen: Listener
+def _write_cache(
+    folder: Path,
+    spans: list[Span],
+    tokenizer: Tokenizer,
+    documents: bool | DocumentLayout,
+    total: int,
+    listen: Listener,
 ) -> str:
-    """Put the ids and the facts into a folder; answer the SHA-256 of what was read."""
-    tally, digest = Counter(tokens=0, characters=0, words=0, bytes=0), hashlib.sha256()
+    """Write the ids and their metadata into a folder; return the SHA-256 of the bytes read."""
+    counts, digest = Counter(tokens=0, n_characters=0, n_words=0, n_bytes=0), hashlib.sha256()
     starts: list[int] = []
     with (folder / ".bin").open("wb") as file:
-        for span, source in _opened(spans):
-            starts += [tally["tokens"]] if documents or not starts else []
-            for ids in _ids(_blocks(span, source, digest), tokenizer, documents, tally):
+        for span, source in _open_spans(spans):
+            starts += [counts["tokens"]] if documents or not starts else []
+            for ids in _encode_blocks(_decode_blocks(span, source, digest), tokenizer, documents, counts):
                 file.write(ids.data)
-                tally["tokens"] += len(ids)
-                listen("encode", done=min(tally["bytes"], total), total=total, unit="bytes")
-        file.flush()
-        os.fsync(file.fileno())  # the facts are small: half of them is no JSON, and the ids are then written anew
-    (folder / ".json").write_text(json.dumps({**tally, "documents": starts, "sha256": digest.hexdigest()}))
+                counts["tokens"] += len(ids)
+                listen("encode", done=min(counts["n_bytes"], total), total=total, unit="bytes")
+    (folder / ".json").write_text(json.dumps({**counts, "documents": starts, "sha256": digest.hexdigest()}))
     listen("encode", done=total, total=total, unit="bytes")
     return digest.hexdigest()
 
 
-def _open(place: Path, dtype: np.dtype[Any]) -> Encoded | None:
-    """What is kept under a name, if it is whole. (No ids at all cannot be mapped: a ValueError.)"""
+def _load_cached(entry: Path, dtype: np.dtype[Any]) -> EncodedText | None:
+    """A cache entry if it is complete (an empty file cannot be mapped: ValueError)."""
     with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-        facts = json.loads(place.with_suffix(".json").read_text())
-        tokens, starts = np.memmap(place.with_suffix(".bin"), dtype, "r"), np.array(facts.pop("documents"), np.int64)
-        if len(tokens) == facts.pop("tokens"):
-            return Encoded(tokens, starts, **facts)
+        metadata = json.loads(entry.with_suffix(".json").read_text())
+        tokens, starts = np.memmap(entry.with_suffix(".bin"), dtype, "r"), np.array(metadata.pop("documents"), np.int64)
+        if len(tokens) == metadata.pop("tokens"):
+            return EncodedText(tokens, starts, **metadata)
     return None

@@ -1,7 +1,7 @@
-"""Batches with hidden words, of passages or of pairs of them. Every batch has the same shape.
+"""Batches of masked passages, or of pairs of passages, for BERT. Every batch has the same shape.
 
-[CLS] a [SEP], or [CLS] a [SEP] b [SEP]. Of each row as many places are asked as its share says, up to a number that is
-the same for all; the rest of that number asks nothing.
+Rows are [CLS] a [SEP] or [CLS] a [SEP] b [SEP]. Each row has the same number M of target slots; unused slots have
+position 0 and target IGNORE.
 """
 
 from dataclasses import dataclass
@@ -11,87 +11,93 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harken.data.batch import IGNORE, Batch, Tokens
+from harken.data.batch import IGNORE, Array, Batch
 from harken.data.tokenizers.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedBatch(Batch):
-    """Rows with hidden words; the targets are asked at `places`, both B M."""
+    """Masked rows; positions and targets are B M."""
 
-    steady: ClassVar[bool] = True
+    static_shape: ClassVar[bool] = True
 
-    places: Tensor  # B M
-    segments: Tensor | None = None  # B L: 1 in the second of two passages
-    lengths: Tensor | None = None  # B: what stands behind is padding
-    elsewhere: Tensor | None = None  # B: 0 where the second passage follows the first, else 1
+    positions: Tensor  # B M
+    segments: Tensor | None = None  # B L: 1 in the second passage
+    lengths: Tensor | None = None  # B: tokens before the padding
+    next_sentence_labels: Tensor | None = None  # B: 0 if the second passage follows the first, else 1
 
-    def told(self) -> dict[str, Any]:
-        given = {"segments": self.segments, "lengths": self.lengths}
-        return {name: value for name, value in given.items() if value is not None}
-
-
-class Hiding(NamedTuple):
-    """Which share of the words is asked, and of these which share is seen as [MASK], as another word, as itself."""
-
-    share: float
-    x: float
-    y: float
-    whole: bool  # all pieces of a word at once
+    def model_inputs(self) -> dict[str, Any]:
+        inputs = {"segments": self.segments, "lengths": self.lengths}
+        return {name: value for name, value in inputs.items() if value is not None}
 
 
-class Marks:
-    """The marks of a tokenizer, as arrays that say of each id whether it is text, and whether it goes on a word."""
+class MaskingSettings(NamedTuple):
+    """Fraction of target tokens, and the probabilities to replace one by [MASK] or by a random token."""
+
+    mlm_probability: float
+    mask_replace_prob: float
+    random_replace_prob: float
+    whole_words: bool  # mask all pieces of a word together
+
+
+class SpecialTokens:
+    """Special ids of a tokenizer, and per-id flags: text or special, start or continuation of a word."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        marks = (tokenizer.pad, tokenizer.cls, tokenizer.sep, tokenizer.mask)
-        self.pad, self.cls, self.sep, self.mask = (int(mark or 0) for mark in marks)
-        self.text = np.ones(tokenizer.vocab, bool)
-        self.text[tokenizer.marks] = False
-        self.goes_on = np.array([word.startswith("##") for word in tokenizer.words(range(tokenizer.vocab))])
-        self.drawn = np.flatnonzero(self.text)  # another word is one of these
+        ids = (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id)
+        self.pad, self.cls, self.sep, self.mask = (int(i or 0) for i in ids)
+        self.is_text = np.ones(tokenizer.vocab, bool)
+        self.is_text[tokenizer.special_ids] = False
+        texts = tokenizer.token_texts(range(tokenizer.vocab))
+        self.is_continuation = np.array([text.startswith("##") for text in texts])
+        self.text_ids = np.flatnonzero(self.is_text)  # candidates for random replacement
 
-    def one(self, passages: Tokens) -> Tokens:  # N L -> N L+2
+    def frame(self, passages: Array) -> Array:  # N L -> N L+2
         """[CLS] a [SEP]"""
         return np.pad(passages, ((0, 0), (1, 1)), constant_values=((0, 0), (self.cls, self.sep)))
 
-    def two(self, ids: Tokens, first: Tokens, second: Tokens, L: int) -> tuple[Tokens, Tokens, Tokens]:
-        """[CLS] a [SEP] b [SEP] in rows of L, of spans of ids (N 2 each); the segments, and how long each row is."""
+    def frame_pairs(self, ids: Array, first: Array, second: Array, L: int) -> tuple[Array, Array, Array]:
+        """[CLS] a [SEP] b [SEP] padded to L from spans of ids (N 2 each); also segments and row lengths."""
         a, b = (np.diff(span, axis=1) for span in (first, second))  # N 1
-        place = np.arange(L)
-        at = np.where(place <= a, first[:, :1] + place - 1, second[:, :1] + place - a - 2)
-        rows = ids[np.clip(at, 0, len(ids) - 1)].astype(np.int64)
+        pos = np.arange(L)
+        index = np.where(pos <= a, first[:, :1] + pos - 1, second[:, :1] + pos - a - 2)
+        rows = ids[np.clip(index, 0, len(ids) - 1)].astype(np.int64)
         rows[:, 0] = self.cls
-        rows[(place == a + 1) | (place == a + b + 2)] = self.sep
-        rows[place > a + b + 2] = self.pad
-        return rows, ((place > a + 1) & (place <= a + b + 2)).astype(np.int64), (a + b + 3)[:, 0]
+        rows[(pos == a + 1) | (pos == a + b + 2)] = self.sep
+        rows[pos > a + b + 2] = self.pad
+        return rows, ((pos > a + 1) & (pos <= a + b + 2)).astype(np.int64), (a + b + 3)[:, 0]
 
 
-def hidden(rows: Tokens, marks: Marks, how: Hiding, most: int, rng: np.random.Generator) -> tuple[Tokens, ...]:
-    """The rows as they are seen, which places are asked (B most; 0 where none is), and what stood there (or IGNORE)."""
-    free, begins = marks.text[rows], ~(marks.goes_on[rows] & how.whole)
-    words = np.cumsum(begins | ~free, 1) - 1  # which word of the row a token is of
-    drawn: Tokens = np.take_along_axis(rng.random(size=rows.shape), words, 1)
-    order = np.argsort(np.where(free, drawn, 2.0), 1, kind="stable")[:, : most + 1]
-    there = free.sum(1)
-    asked = np.clip(np.rint(how.share * there), 1, most).astype(np.int64)
-    picked = np.arange(order.shape[1]) < np.minimum(asked, there)[:, None]
-    if how.whole:  # the word that the number would cut is left out, unless it is the only one
-        of = np.take_along_axis(words, order, 1)
-        uncut = picked & (of != np.take_along_axis(of, np.minimum(asked, of.shape[1] - 1)[:, None], 1))
-        picked = np.where(uncut.any(1, keepdims=True), uncut, picked)
-    picked, order = picked[:, :most], order[:, :most]
-    places = np.where(picked, order, 0)
-    answers = np.where(picked, np.take_along_axis(rows, places, 1), IGNORE)
-    dice = rng.random(places.shape)
-    others = marks.drawn[rng.integers(len(marks.drawn), size=places.shape)]
-    shown = np.where(dice < how.x, marks.mask, np.where(dice < how.x + how.y, others, answers))
-    seen, (row, n) = rows.copy(), np.nonzero(picked)
-    seen[row, places[row, n]] = shown[row, n]
-    return seen, places, answers
+def mask_tokens(
+    rows: Array, special: SpecialTokens, settings: MaskingSettings, max_targets: int, rng: np.random.Generator
+) -> tuple[Array, ...]:
+    """Masked rows, target positions (B max_targets; 0 if unused) and the original ids there (IGNORE if unused)."""
+    is_text, is_start = special.is_text[rows], ~(special.is_continuation[rows] & settings.whole_words)
+    word = np.cumsum(is_start | ~is_text, 1) - 1  # word index of each token in its row
+    draws: Array = np.take_along_axis(rng.random(size=rows.shape), word, 1)
+    order = np.argsort(np.where(is_text, draws, 2.0), 1, kind="stable")[:, : max_targets + 1]
+    n_text = is_text.sum(1)
+    n_targets = np.clip(np.rint(settings.mlm_probability * n_text), 1, max_targets).astype(np.int64)
+    picked = np.arange(order.shape[1]) < np.minimum(n_targets, n_text)[:, None]
+    if settings.whole_words:  # drop the word that the limit would split, unless it is the only one
+        word_of = np.take_along_axis(word, order, 1)
+        next_word = np.take_along_axis(word_of, np.minimum(n_targets, word_of.shape[1] - 1)[:, None], 1)
+        complete = picked & (word_of != next_word)
+        picked = np.where(complete.any(1, keepdims=True), complete, picked)
+    picked, order = picked[:, :max_targets], order[:, :max_targets]
+    positions = np.where(picked, order, 0)
+    targets = np.where(picked, np.take_along_axis(rows, positions, 1), IGNORE)
+    uniform = rng.random(positions.shape)
+    random_ids = special.text_ids[rng.integers(len(special.text_ids), size=positions.shape)]
+    p_mask, p_random = settings.mask_replace_prob, settings.random_replace_prob
+    shown = np.where(uniform < p_mask, special.mask, np.where(uniform < p_mask + p_random, random_ids, targets))
+    masked, (row, n) = rows.copy(), np.nonzero(picked)
+    masked[row, positions[row, n]] = shown[row, n]
+    return masked, positions, targets
 
 
-def masked(seen: tuple[Tokens, ...], **more: Tokens) -> MaskedBatch:
-    tokens, places, answers = map(torch.from_numpy, seen)
-    told: dict[str, Any] = {name: torch.from_numpy(x) for name, x in more.items()}
-    return MaskedBatch(tokens, answers, places=places, **told)
+def collate_masked(masked: tuple[Array, ...], **more: Array) -> MaskedBatch:
+    """A batch from the arrays of `mask_tokens`; `more` holds further fields of MaskedBatch."""
+    tokens, positions, targets = map(torch.from_numpy, masked)
+    extra: dict[str, Any] = {name: torch.from_numpy(x) for name, x in more.items()}
+    return MaskedBatch(tokens, targets, positions=positions, **extra)

@@ -1,4 +1,4 @@
-"""Text for language models: from files to streams of tokens, in train, valid and test, encoded once into the cache."""
+"""Text for language models: files to token streams in train, valid and test, encoded once into the cache."""
 
 import hashlib
 import math
@@ -14,384 +14,351 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from harken.data.cache import cache_folder
-from harken.data.detect import preview
-from harken.data.detect.kinds import sniff
+from harken.data.detect.kinds import detect_kind
+from harken.data.split import SPLIT_FILE_NAMES, files_sha256, group_by_split, list_files, no_baselines
 from harken.data.tokenizers import pretrained
-from harken.data.tokenizers.tokenizer import Tokenizer, train
-from harken.errors import BadInput, BadRun, BadSetting, near_name
+from harken.data.tokenizers.tokenizer import Tokenizer, train_tokenizer
+from harken.errors import BadInput, BadRun, BadSetting
 from harken.events import Listener, silent
-from harken.settings import Part
+from harken.files import write_atomic
+from harken.settings import Settings
 
-from .documents import Layout, layout
-from .encode import Encoded, Span, encode_files, read_blocks
+from .documents import DocumentLayout, detect_layout
+from .encode import EncodedText, Span, encode_files, read_blocks
 
-NAMED = {"train": ("train",), "valid": ("valid", "validation", "val", "dev"), "test": ("test",)}
-LINE = 1 << 20  # bytes; a longer line is cut
-VOCAB = {"char": 0, "byte": 256, "word": 10_000, "bpe": 4096, "wordpiece": 8192}
+MAX_LINE_BYTES = 1 << 20  # a longer line may be split between two splits
+DEFAULT_VOCAB_SIZE = {"char": 0, "byte": 256, "word": 10_000, "bpe": 4096, "wordpiece": 8192}
 
 
-class TextSource(Part):
-    """The settings of a text."""
+class TextSource(Settings):
+    """Settings of a text."""
 
     task: ClassVar[str] = "next-word"
-    one_of: ClassVar = (("path", "mix"),)  # the last that was said counts
+    exclusive: ClassVar = (("path", "mix"),)  # the last one set wins
 
     kind: Literal["text"] = "text"
-    path: str | None = Field(None, description="a file or a folder; files named train, valid, test are the splits")
-    train: str | None = Field(None, description="the file to learn from, instead of path")
-    valid: str | float = Field(
-        0.1, description="a file, or the share of the text's end that is held out while learning"
-    )
-    test: str | float = Field(
-        0.0, description="a file, or the share of the text's end that is kept for the last judgement"
-    )
+    path: str | None = Field(None, description="file or folder; files named train, valid, test are the splits")
+    train: str | None = Field(None, description="training file, instead of path")
+    valid: str | float = Field(0.1, description="validation file, or fraction held out from the end of the text")
+    test: str | float = Field(0.0, description="test file, or fraction held out from the end of the text")
     mix: dict[str, float] | None = Field(
-        None, description="several texts and how often each is drawn: {a.txt = 0.6, b.txt = 0.4}"
+        None, description="several texts with sampling weights: {a.txt = 0.6, b.txt = 0.4}"
     )
     tokenizer: Literal["char", "byte", "word", "bpe", "wordpiece"] = Field(
-        "char", description="what a token is; words are split at white space only: hat. is not hat; wordpiece: BERT's"
+        "char", description="tokenizer; word splits at white space only (hat. is not hat), wordpiece is BERT's"
     )
-    lowercase: bool = Field(True, description="wordpiece: read capitals as small letters, and letters without accents")
+    lowercase: bool = Field(True, description="wordpiece: lowercase the text and strip accents")
     vocab_size: int | None = Field(
-        None, ge=3, le=1_000_000, description="most tokens; none: 10,000 words, 4,096 byte pairs, 8,192 word pieces"
+        None,
+        ge=3,
+        le=1_000_000,
+        description="maximum vocabulary size; none: 10,000 for word, 4,096 for bpe, 8,192 for wordpiece",
     )
-    examples: int | None = Field(None, ge=1, description="learn from the first so many lines only")
+    examples: int | None = Field(None, ge=1, description="number of training lines to use; none: all")
     batching: Literal["auto", "windows", "stream", "packed", "sentences"] = Field(
         "auto",
-        description="shuffled windows, readers that go on where they stopped, whole documents packed into rows, or"
-        " sentences of documents, for masked words",
+        description="shuffled windows, contiguous streams (stateful models), documents packed into rows, or"
+        " sentences of documents (masked language models)",
     )
     documents: Literal["auto", "file", "blank", "line"] = Field(
-        "auto",
-        description="what a document is: a file, what stands between blank lines, or a line; auto: a file if packed, of"
-        " sentences the one by which the text is parted",
+        "auto", description="document boundary: file, blank line or line; auto: file if packed, detected for sentences"
     )
-    sha256: str | None = Field(None, description="fingerprint of the text; a run refuses to be repeated on another one")
+    sha256: str | None = Field(None, description="SHA-256 of the text; training refuses another text")
 
     @field_validator("mix", mode="before")
     @classmethod
-    def _flat(cls, given: Any) -> Any:
-        """TOML reads the name a.txt as a table in a table; here it is a file's name."""
+    def _flatten_names(cls, mix: Any) -> Any:
+        """File names as keys: TOML parses a.txt as a nested table."""
 
-        def flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+        def items(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
             for key, value in table.items():
-                yield from flat(value, f"{before}{key}.") if isinstance(value, dict) else [(before + key, value)]
+                yield from items(value, f"{prefix}{key}.") if isinstance(value, dict) else [(prefix + key, value)]
 
-        return dict(flat(given)) if isinstance(given, dict) else given
+        return dict(items(mix)) if isinstance(mix, dict) else mix
 
     @field_validator("mix")
     @classmethod
-    def _weighted(cls, mix: dict[str, float] | None) -> dict[str, float] | None:
+    def _check_weights(cls, mix: dict[str, float] | None) -> dict[str, float] | None:
         if mix is not None and not (all(w >= 0 for w in mix.values()) and 0 < sum(mix.values()) < math.inf):
-            raise ValueError("weights are 0 or more, and one of them is more")
+            raise ValueError("weights must be at least 0, and one of them above 0")
         return mix
 
-    def located(self) -> "TextSource":
+    def with_absolute_paths(self) -> "TextSource":
         """The same settings with absolute paths."""
         paths = {name: getattr(self, name) for name in ("path", "train", "valid", "test")}
-        found: dict[str, Any] = {n: str(Path(p).absolute()) for n, p in paths.items() if isinstance(p, str)}
+        absolute: dict[str, Any] = {n: str(Path(p).absolute()) for n, p in paths.items() if isinstance(p, str)}
         if self.mix:
-            found["mix"] = {str(Path(p).absolute()): w for p, w in self.mix.items()}
-        return self.model_copy(update=found)
+            absolute["mix"] = {str(Path(p).absolute()): w for p, w in self.mix.items()}
+        return self.model_copy(update=absolute)
 
-    def open(
+    def load_data(
         self, *, stateful: bool = False, tokenizer: Tokenizer | None = None, listen: Listener = silent
     ) -> "TextData":
-        """Read, split and encode the text; what is in the cache already is only mapped."""
+        """Read, split and encode the text; cached ids are memory-mapped."""
         spans = self._split()
-        home, learn = cache_folder("text"), [s for part in spans["train"] for s in part]
+        cache, train_spans = cache_folder("text"), [s for part in spans["train"] for s in part]
 
         def blocks() -> Iterator[str]:
-            return (block for span in learn for block in read_blocks(span))
+            return (block for span in train_spans for block in read_blocks(span))
 
-        tokenizer = tokenizer or learned(
-            self.tokenizer,
-            self.vocab_size or VOCAB[self.tokenizer],
-            blocks,
-            home,
-            lowercase=self.lowercase,
-            listen=listen,
+        vocab_size = self.vocab_size or DEFAULT_VOCAB_SIZE[self.tokenizer]
+        tokenizer = tokenizer or train_or_load_tokenizer(
+            self.tokenizer, vocab_size, blocks, cache, lowercase=self.lowercase, listen=listen
         )
-        apart = self.batching == "packed"
-        ends = apart or tokenizer.kind == "bpe"  # byte pairs have a mark for the end of a file
+        packed = self.batching == "packed"
+        # bpe ends every file with <|endoftext|>
+        documents = self._layout(train_spans, tokenizer) or packed or tokenizer.kind == "bpe"
 
-        how = self._layout(learn, tokenizer) or ends
-
-        def encode(part: list[Span]) -> Encoded:
-            cut = _documents(part, self.documents) if apart else part
-            return encode_files(cut, tokenizer, home, documents=how, listen=listen)
+        def encode(part: list[Span]) -> EncodedText:
+            pieces = _document_spans(part, self.documents) if packed else part
+            return encode_files(pieces, tokenizer, cache, documents=documents, listen=listen)
 
         splits = {name: [encode(part) for part in parts if part] for name, parts in spans.items()}
         for name, streams in list(splits.items()):
             if sum(len(s.tokens) for s in streams) < 2:
                 if name == "train":
                     raise BadInput(
-                        f"{' + '.join(self._texts())}: there are fewer than 2 tokens to learn from; give a longer text"
+                        f"{' + '.join(self._texts())}: fewer than 2 tokens of training text; give a longer text"
                     )
                 del splits[name]
                 if getattr(self, name):
-                    listen("notice", text=f"data.{name}: the text is too short to hold a part of it out")
+                    listen("notice", text=f"data.{name}: the text is too short to hold out a split")
         paths = (span.path for parts in spans.values() for part in parts for span in part)
-        digest = fingerprint(paths, self.sha256, " + ".join(self._texts()))
-        batches = self._cut(stateful)
-        if self.mix and batches != "windows":
-            raise BadSetting(f"data.mix: mixed texts are drawn as windows, not as {batches}; set data.batching=windows")
-        names = _short(self.mix) if self.mix else ("text",)
+        digest = files_sha256(paths, self.sha256, " + ".join(self._texts()))
+        batching = self._resolve_batching(stateful)
+        if self.mix and batching != "windows":
+            raise BadSetting(f"data.mix: mixed texts need data.batching=windows, not {batching}")
+        names = _relative_names(self.mix) if self.mix else ("text",)
         weights = list(self.mix.values()) if self.mix else None
-        held = {n: s for n, s in splits.items() if n != "train"}
-        asked = {n: tuple(name for name, part in zip(names, spans[n], strict=False) if part) for n in held}
-        return TextData(tokenizer, splits["train"], held, names, weights, batches, digest, asked)
+        held_out = {n: s for n, s in splits.items() if n != "train"}
+        split_names = {n: tuple(name for name, part in zip(names, spans[n], strict=False) if part) for n in held_out}
+        return TextData(tokenizer, splits["train"], held_out, names, weights, batching, digest, split_names)
 
-    def other(
+    def load_split(
         self, path: str, split: str, *, tokenizer: Tokenizer, stateful: bool = False, listen: Listener = silent
     ) -> "TextData":
-        """The same data with another text as one of its splits.
-
-        A run may have travelled without the text it learned from: then the other text stands alone.
-        """
-        self._refuse(path)
+        """The data with one split read from another text; only that text if the training text is missing."""
+        self._check_is_text(path)
         spans = [Span(file) for file in self.files(Path(path))]
-        how = self._layout(spans, tokenizer) or False
-        found = [encode_files(spans, tokenizer, cache_folder("text"), documents=how, listen=listen)]
-        if len(found[0].tokens) < 2:
-            raise BadInput(f"{path}: there are fewer than 2 tokens to judge; give a longer text")
+        documents = self._layout(spans, tokenizer) or False
+        encoded = [encode_files(spans, tokenizer, cache_folder("text"), documents=documents, listen=listen)]
+        if len(encoded[0].tokens) < 2:
+            raise BadInput(f"{path}: fewer than 2 tokens to evaluate; give a longer text")
         try:
-            known = self.model_copy(update={"sha256": None})
-            opened = known.open(stateful=stateful, tokenizer=tokenizer, listen=listen)
+            unchecked = self.model_copy(update={"sha256": None})
+            data = unchecked.load_data(stateful=stateful, tokenizer=tokenizer, listen=listen)
         except BadInput as error:
-            listen("notice", text=f"the free baselines are left out, for lack of what they learn from: {error}")
-            digest = found[0].sha256
-            batches = self._cut(stateful)
-            return TextData(tokenizer, found, {split: found}, ("text",), None, batches, digest, learned=False)
-        return replace(opened, splits={**opened.splits, split: found})
+            listen("notice", text=no_baselines(error))
+            digest = encoded[0].sha256
+            batching = self._resolve_batching(stateful)
+            return TextData(tokenizer, encoded, {split: encoded}, ("text",), None, batching, digest, has_train=False)
+        return replace(data, splits={**data.splits, split: encoded})
 
-    def _cut(self, stateful: bool) -> str:
+    def _resolve_batching(self, stateful: bool) -> str:
         return ("stream" if stateful else "windows") if self.batching == "auto" else self.batching
 
-    def _layout(self, spans: list[Span], tokenizer: Tokenizer) -> Layout | None:
-        """How the text shows its sentences, where they are asked for."""
+    def _layout(self, spans: list[Span], tokenizer: Tokenizer) -> DocumentLayout | None:
+        """Sentence and document boundaries of the text, if batching needs them."""
         if self.batching != "sentences":
             return None
         if tokenizer.kind != "wordpiece":
             raise BadSetting(
-                f"data.batching=sentences: {tokenizer.kind} tokens have no marks; set data.tokenizer=wordpiece"
+                f"data.batching=sentences: {tokenizer.kind} has no [SEP] and [CLS]; set data.tokenizer=wordpiece"
             )
-        return layout(next((block for span in spans for block in read_blocks(span)), ""), self.documents)
+        return detect_layout(next((block for span in spans for block in read_blocks(span)), ""), self.documents)
 
-    def words(self, folder: Path) -> Tokenizer:
-        """The tokens that a run kept."""
-        return pretrained.load(folder / "tokenizer.json")
+    def load_processor(self, folder: Path) -> Tokenizer:
+        """The tokenizer of a run."""
+        return pretrained.load_tokenizer(folder / "tokenizer.json")
 
     def files(self, path: Path) -> list[Path]:
-        """The file, or the files of a folder in the order of their names; hidden ones and read-mes are left out.
+        """The file, or the files of a folder sorted by name.
 
-        A plug-in that reads another format answers files of text instead: all texts of a run come through here.
+        A plug-in for another format converts it here and returns text files: all texts of a run are read through it.
         """
-        if path.is_dir():
-            return sorted(preview.files_of(path))
-        if not path.is_file():
-            raise BadInput(f"{path}: there is no such file; check the name{near_name(path)}")
-        return [path]
+        return list_files(path)
 
     def _texts(self) -> list[str]:
-        """The text to learn from, or the mixed ones."""
+        """Path of the training text, or of the mixed texts."""
         return list(self.mix or filter(None, [self.train or self.path]))
 
-    def _refuse(self, path: str) -> None:
-        """Refuse what training refuses as no text, unless the run itself was told to take such data for text."""
-        if self.kind != "text" or (guess := sniff(path)).plain:  # a plug-in's kind is never guessed
+    def _check_is_text(self, path: str) -> None:
+        """Raise for data that training does not detect as text, unless the run trained on such data as text."""
+        if self.kind != "text" or (detection := detect_kind(path)).is_plain_text:  # plug-in kinds are not detected
             return
         with suppress(BadInput):
-            own = sniff(next(iter(self._texts()), ""))
-            if own.kind == guess.kind and not own.plain:
+            trained_on = detect_kind(next(iter(self._texts()), ""))
+            if trained_on.kind == detection.kind and not trained_on.is_plain_text:
                 return
-        raise BadInput(f"{path}: this is {guess.kind} ({guess.reason}), and this run reads text; give it a plain text")
+        raise BadInput(
+            f"{path}: detected as {detection.kind} ({detection.reason}); this run needs plain text; give a text file"
+        )
 
     def _split(self) -> dict[str, list[list[Span]]]:
-        """For each split, for each mixed text, the spans of files it is made of."""
+        """For each split, for each mixed text, its spans."""
         texts, by_name = self._texts(), self.mix is not None or self.train is None
         if not texts:
-            raise BadSetting("data.path is not given; name a file or a folder: data.path=my.txt")
-        parts = [self._parts(self.files(Path(name)), by_name=by_name) for name in texts]
-        found = {split: [part[split] for part in parts] for split in NAMED}
-        if not all(found["train"]):
-            raise BadInput(f"{texts[found['train'].index([])]}: there is nothing to learn from; give a longer text")
+            raise BadSetting("data.path is missing; name a file or a folder: data.path=my.txt")
+        parts = [self._split_files(self.files(Path(name)), by_name=by_name) for name in texts]
+        splits = {split: [part[split] for part in parts] for split in SPLIT_FILE_NAMES}
+        if not all(splits["train"]):
+            raise BadInput(f"{texts[splits['train'].index([])]}: no training text; give a longer text")
         for split in ("valid", "test"):
-            if isinstance(given := getattr(self, split), str):
-                found[split] = [[Span(f) for f in self.files(Path(given))]]
-        return found | {"train": [self._first(spans) for spans in found["train"]]}
+            if isinstance(path := getattr(self, split), str):
+                splits[split] = [[Span(f) for f in self.files(Path(path))]]
+        return splits | {"train": [self._first_lines(spans) for spans in splits["train"]]}
 
-    def _parts(self, found: list[Path], *, by_name: bool) -> dict[str, list[Span]]:
-        """The splits of one text: files that are named so, and a share of the end for those that are not."""
-        named = {split: [Span(f) for f in found if by_name and is_named(f, words)] for split, words in NAMED.items()}
-        if sum(map(bool, named.values())) < (2 if named["train"] else 1):
-            return self._tail([Span(f) for f in found])  # one name alone says nothing: a-train-ride.txt
-        apart = {span.path for split in ("valid", "test") for span in named[split]}
-        learn = named["train"] or [Span(f) for f in found if f not in apart]
-        rest = self._tail(learn, valid=not named["valid"], test=not named["test"])
-        return rest | {split: named[split] for split in ("valid", "test") if named[split]}
+    def _split_files(self, files: list[Path], *, by_name: bool) -> dict[str, list[Span]]:
+        """The splits of one text: by file name, otherwise a fraction of the end."""
+        named = group_by_split(files, lambda path: path) if by_name else {}
+        if not named:
+            return self._split_tail([Span(f) for f in files])
+        spans = {split: [Span(f) for f in some] for split, some in named.items()}
+        tail = self._split_tail(spans["train"], valid=not spans["valid"], test=not spans["test"])
+        return tail | {split: spans[split] for split in ("valid", "test") if spans[split]}
 
-    def _tail(self, spans: list[Span], *, valid: bool = True, test: bool = True) -> dict[str, list[Span]]:
-        """Hold out the end of the text: whole lines for words and byte pairs, whole characters otherwise."""
-        held = {"valid": self.valid if valid else 0.0, "test": self.test if test else 0.0}
-        shares = [share if isinstance(share, float) else 0.0 for share in held.values()]
-        if any(not 0 <= s < 1 for s in shares) or sum(shares) >= 1:
+    def _split_tail(self, spans: list[Span], *, valid: bool = True, test: bool = True) -> dict[str, list[Span]]:
+        """Hold out the end of the text: whole lines for word, bpe and wordpiece, otherwise whole characters."""
+        settings = {"valid": self.valid if valid else 0.0, "test": self.test if test else 0.0}
+        fractions = [value if isinstance(value, float) else 0.0 for value in settings.values()]
+        if any(not 0 <= f < 1 for f in fractions) or sum(fractions) >= 1:
             raise BadSetting(
-                f"data.valid = {self.valid}, data.test = {self.test}: shares of the text lie between 0 and 1"
+                f"data.valid = {self.valid}, data.test = {self.test}: fractions and their sum must lie in [0, 1)"
             )
-        total = sum(_size(s) for s in spans)
-        lines = self.tokenizer in ("word", "bpe", "wordpiece")
-        cuts = [0, int(total * (1 - sum(shares))), int(total * (1 - shares[1])), total]
-        if shares[1] == 0:
-            cuts[2] = total
-        return {name: _cut(spans, a, b, lines) for name, (a, b) in zip(NAMED, pairwise(cuts), strict=True)}
+        total = sum(_span_size(s) for s in spans)
+        by_line = self.tokenizer in ("word", "bpe", "wordpiece")
+        bounds = [0, int(total * (1 - sum(fractions))), int(total * (1 - fractions[1])), total]
+        if fractions[1] == 0:
+            bounds[2] = total
+        ranges = zip(SPLIT_FILE_NAMES, pairwise(bounds), strict=True)
+        return {name: _slice_spans(spans, a, b, by_line) for name, (a, b) in ranges}
 
-    def _first(self, spans: list[Span]) -> list[Span]:
+    def _first_lines(self, spans: list[Span]) -> list[Span]:
         """The first `examples` lines."""
-        left, kept = self.examples, []
-        for span in spans if left else ():
+        remaining, shortened = self.examples, []
+        for span in spans if remaining else ():
             with span.path.open("rb") as file:
                 file.seek(span.start)
-                while left and file.tell() < (span.stop or span.path.stat().st_size) and file.readline():
-                    left -= 1
-                kept.append(Span(span.path, span.start, min(file.tell(), span.stop or file.tell())))
-            if not left:
+                while remaining and file.tell() < (span.stop or span.path.stat().st_size) and file.readline():
+                    remaining -= 1
+                shortened.append(Span(span.path, span.start, min(file.tell(), span.stop or file.tell())))
+            if not remaining:
                 break
-        return kept if self.examples else spans
+        return shortened if self.examples else spans
 
 
 @dataclass(frozen=True)
 class TextData:
-    """An opened text: its tokens by split."""
+    """Encoded text by split."""
 
     tokenizer: Tokenizer
-    train: list[Encoded]  # one for each mixed text
-    splits: dict[str, list[Encoded]]  # valid and test, where there are any
+    train: list[EncodedText]  # one per mixed text
+    splits: dict[str, list[EncodedText]]  # valid and test, as far as they exist
     names: tuple[str, ...]
     weights: list[float] | None
     batching: str
     sha256: str
-    held: dict[str, tuple[str, ...]] = field(default_factory=dict)  # which of the mixed texts each split is made of
-    learned: bool = True  # train is what the run learned from; else that is gone, and a judged text stands in for it
+    split_names: dict[str, tuple[str, ...]] = field(default_factory=dict)  # names of the mixed texts in each split
+    has_train: bool = True  # False: the training text is missing, and `train` holds an evaluated text instead
 
     @property
     def vocab(self) -> int:
         return self.tokenizer.vocab
 
     def facts(self) -> dict[str, Any]:
-        """What the report says of the data."""
+        """Data statistics for the report."""
         parts = {"train": self.train, **self.splits}
         return {
             "tokens": {name: sum(len(s.tokens) for s in streams) for name, streams in parts.items()},
-            "characters": {name: sum(s.characters for s in streams) for name, streams in parts.items()},
+            "characters": {name: sum(s.n_characters for s in streams) for name, streams in parts.items()},
             "vocab": self.vocab,
             "token": self.tokenizer.kind,
             "sha256": self.sha256,
         }
 
 
-def _short(paths: Iterable[str]) -> tuple[str, ...]:
-    """Names without the folder they share: the same from wherever they are opened."""
-    full = [os.path.abspath(path) for path in paths]
-    home = os.path.commonpath([os.path.dirname(path) for path in full])
-    return tuple(os.path.relpath(path, home) for path in full)
+def _relative_names(paths: Iterable[str]) -> tuple[str, ...]:
+    """Names relative to the common folder: independent of the working directory."""
+    absolute = [os.path.abspath(path) for path in paths]
+    common = os.path.commonpath([os.path.dirname(path) for path in absolute])
+    return tuple(os.path.relpath(path, common) for path in absolute)
 
 
-def fingerprint(paths: Iterable[Path], expected: str | None, name: str) -> str:
-    """SHA-256 over the contents of the files, each once: the same however they are split. Another one is refused."""
-    digest = hashlib.sha256()
-    for path in sorted(set(paths)):
-        with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
-    if expected not in (None, found := digest.hexdigest()):
-        raise BadInput(
-            f"{name}: the text is not the one this recipe was made for (its SHA-256 differs); "
-            f"bring that one back, or train anew on this one: harken train {name}"
-        )
-    return found
-
-
-def is_named(path: Path, words: Iterable[str]) -> bool:
-    return any(piece in words for piece in re.split(r"[._\-]", path.name.lower()))
-
-
-def _size(span: Span) -> int:
+def _span_size(span: Span) -> int:
     return (span.path.stat().st_size if span.stop is None else span.stop) - span.start
 
 
-def _cut(spans: Sequence[Span], a: int, b: int, lines: bool) -> list[Span]:
-    """The bytes a to b of the spans taken one after the other, moved on to where a character (or a line) begins."""
-    kept, at = [], 0
+def _slice_spans(spans: Sequence[Span], a: int, b: int, by_line: bool) -> list[Span]:
+    """Bytes a to b of the concatenated spans, each bound moved to the next character (or line) start."""
+    parts, offset = [], 0
     for span in spans:
-        size = _size(span)
-        low, high = max(a - at, 0), min(b - at, size)
+        size = _span_size(span)
+        low, high = max(a - offset, 0), min(b - offset, size)
         if low < high:
-            edges = (_edge(span, low, size, lines), _edge(span, high, size, lines))
-            if edges[0] < edges[1]:
-                kept.append(Span(span.path, span.start + edges[0], span.start + edges[1]))
-        at += size
-    return kept
+            start, stop = (_align_offset(span, bound, size, by_line) for bound in (low, high))
+            if start < stop:
+                parts.append(Span(span.path, span.start + start, span.start + stop))
+        offset += size
+    return parts
 
 
-def _edge(span: Span, offset: int, size: int, lines: bool) -> int:
+def _align_offset(span: Span, offset: int, size: int, by_line: bool) -> int:
     if offset in (0, size):
         return offset
     with span.path.open("rb") as file:
         file.seek(span.start + offset - 1)
-        if lines:
-            line = file.readline(LINE)
+        if by_line:
+            line = file.readline(MAX_LINE_BYTES)
             if line.endswith(b"\n") and offset + len(line) - 1 < size:
                 return offset + len(line) - 1
-            if space := re.search(rb"\s+", line):  # no line ends here: between two words, then
+            if space := re.search(rb"\s+", line):  # no newline: split between two words
                 return min(size, offset - 1 + space.end())
-            file.seek(span.start + offset - 1)  # an endless word: between two characters
+            file.seek(span.start + offset - 1)  # one very long word: split between two characters
         ahead = file.read(5)
     if ahead.startswith(b"\r\n"):
-        return offset + 1  # one newline, not two halves
+        return offset + 1  # keep CRLF together
     return min(size, offset + next((n for n, byte in enumerate(ahead[1:]) if byte & 0xC0 != 0x80), len(ahead) - 1))
 
 
-def _documents(spans: Iterable[Span], what: str) -> list[Span]:
-    """Each document as a span of its own."""
-    if what in ("auto", "file"):
+def _document_spans(spans: Iterable[Span], boundary: str) -> list[Span]:
+    """One span per document."""
+    if boundary in ("auto", "file"):
         return list(spans)
-    found: list[Span] = []
+    documents: list[Span] = []
     for span in spans:
-        start = at = span.start
+        start = offset = span.start
         with span.path.open("rb") as file:
             file.seek(start)
             for line in iter(file.readline, b""):
-                at += len(line)
-                if at >= (span.stop or at + 1) or what == "line" or not line.strip():
-                    found += [Span(span.path, start, min(at, span.stop or at))] if at > start else []
-                    start = at
-                if span.stop is not None and at >= span.stop:
+                offset += len(line)
+                if offset >= (span.stop or offset + 1) or boundary == "line" or not line.strip():
+                    documents += [Span(span.path, start, min(offset, span.stop or offset))] if offset > start else []
+                    start = offset
+                if span.stop is not None and offset >= span.stop:
                     break
-        if at > start:
-            found.append(Span(span.path, start, min(at, span.stop or at)))
-    return found
+        if offset > start:
+            documents.append(Span(span.path, start, min(offset, span.stop or offset)))
+    return documents
 
 
-def learned(
+def train_or_load_tokenizer(
     kind: str,
-    vocab: int,
+    vocab_size: int,
     texts: Callable[[], Iterable[str]],
-    home: Path,
+    cache: Path,
     *,
     lowercase: bool = True,
     listen: Listener = silent,
 ) -> Tokenizer:
-    """The tokens learned from the training text. Byte pairs take a while: they are kept, by the text's fingerprint."""
+    """The tokenizer of the training text; bpe and wordpiece, which train slowly, are cached by the text's hash."""
     if kind not in ("bpe", "wordpiece"):
-        return train(kind, texts, vocab, listen=listen)
-    digest = hashlib.sha256(f"{kind} {vocab} {lowercase} 1".encode())
+        return train_tokenizer(kind, texts, vocab_size, listen=listen)
+    digest = hashlib.sha256(f"{kind} {vocab_size} {lowercase} 1".encode())
     for block in texts():
         digest.update(block.encode())
-    kept = home / f"tokenizer-{digest.hexdigest()[:32]}.json"
-    with suppress(BadRun, OSError):  # not there yet, or left half-written
-        return Tokenizer.load(kept)
-    made = train(kind, texts, vocab, lowercase=lowercase, listen=listen)
-    beside = kept.with_name(f".tmp-{os.getpid()}-{kept.name}")
-    made.save(beside)
-    beside.replace(kept)
-    return made
+    path = cache / f"tokenizer-{digest.hexdigest()[:32]}.json"
+    with suppress(BadRun, OSError):  # not cached yet, or incomplete
+        return Tokenizer.load(path)
+    tokenizer = train_tokenizer(kind, texts, vocab_size, lowercase=lowercase, listen=listen)
+    write_atomic(path, tokenizer.json)
+    return tokenizer

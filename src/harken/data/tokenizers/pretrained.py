@@ -1,7 +1,7 @@
-"""Byte pairs that others have learned: GPT's, Llama's and Gemma's tokenizer.json, read without trust.
+"""Pretrained BPE tokenizers: the tokenizer.json of GPT, Llama and Gemma, from an untrusted source.
 
-Every part of the file must be one that is listed here, down to the patterns that cut a text into words: a pattern of
-a stranger could take hours. The bytes of all texts in plain letters have a token; what has none is left out.
+Every component of the file must be listed here, including the split patterns: an arbitrary regular expression could run
+for hours. All printable ASCII bytes have a token; bytes without one are dropped.
 """
 
 import json
@@ -16,228 +16,222 @@ import tokenizers
 from harken.data.tables.untrusted import read_json
 from harken.errors import BadInput
 
-from . import tokenizer
-from .tokenizer import FILE_CAP, VOCAB_CAP, Tokenizer
+from .spec import BYTE_OF_CHARACTER, MAX_VOCAB, check_merges, require
+from .tokenizer import MAX_FILE_BYTES, UTF8_CONTINUATION, Tokenizer, replace_surrogates
 
-ADDED, LETTERS, PARTS, MERGES = 10_000, 200, 8, 1_000_000  # added tokens, of one, of a sequence, merges at most
-SPACE = "▁"  # how a space is written by tokens that are learned of sentences
-PLAIN = {*b"\n", *range(32, 127)}  # bytes that have a token of their own, whatever else has none
-ENDS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>")
-MASK = "<mask>"  # as RoBERTa writes it
+MAX_ADDED_TOKENS, MAX_ADDED_TOKEN_LENGTH, MAX_PARTS, MAX_MERGES = 10_000, 200, 8, 1_000_000
+SPACE_PIECE = "▁"  # a space in SentencePiece vocabularies
+REQUIRED_BYTES = {*b"\n", *range(32, 127)}  # printable ASCII must have tokens
+EOS_TOKENS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>")
+MASK = "<mask>"  # RoBERTa
 _LETTER_CASES = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
 _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-PATTERNS = {  # what may cut a text into words, by the name that GGUF files give it
+SPLIT_PATTERNS = {  # accepted split patterns by their name in GGUF files
     "llama-bpe": rf"{_LETTER_CASES}|\p{{N}}{{1,3}}|{_REST}",
     "qwen2": rf"{_LETTER_CASES}|\p{{N}}|{_REST}",
     "gpt-2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
 }
 _ANY = [True, False]
-Fields = dict[str, list[Any]]  # what each may be
+Fields = dict[str, list[Any]]  # accepted values by field
 _BYTE_LEVEL: Fields = {"add_prefix_space": [False], "trim_offsets": _ANY, "use_regex": _ANY}
-_SPACED: Fields = {"replacement": [SPACE], "prepend_scheme": ["first", "always", "never"], "split": _ANY}
-ACCEPTED: dict[str, dict[str, Fields]] = {  # by part and type
+_METASPACE: Fields = {"replacement": [SPACE_PIECE], "prepend_scheme": ["first", "always", "never"], "split": _ANY}
+ACCEPTED: dict[str, dict[str, Fields]] = {  # by component and type
     "normalizer": {
-        "Prepend": {"prepend": [SPACE]},
-        "Replace": {"pattern": [{"String": " "}], "content": [SPACE]},
+        "Prepend": {"prepend": [SPACE_PIECE]},
+        "Replace": {"pattern": [{"String": " "}], "content": [SPACE_PIECE]},
         "NFC": {},
     },
     "pre_tokenizer": {
         "ByteLevel": _BYTE_LEVEL,
         "Digits": {"individual_digits": _ANY},
         "Split": {
-            "pattern": [{"String": " "}, *({"Regex": pattern} for pattern in PATTERNS.values())],
+            "pattern": [{"String": " "}, *({"Regex": pattern} for pattern in SPLIT_PATTERNS.values())],
             "behavior": ["Isolated", "MergedWithPrevious"],
             "invert": [False],
         },
-        "Metaspace": _SPACED,
+        "Metaspace": _METASPACE,
     },
     "decoder": {
         "ByteLevel": {**_BYTE_LEVEL, "add_prefix_space": _ANY},
-        "Replace": {"pattern": [{"String": SPACE}], "content": [" "]},
+        "Replace": {"pattern": [{"String": SPACE_PIECE}], "content": [" "]},
         "ByteFallback": {},
         "Fuse": {},
         "Strip": {"content": [" "], "start": [0, 1], "stop": [0]},
-        "Metaspace": _SPACED,
+        "Metaspace": _METASPACE,
     },
 }
 _LISTS = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "decoder": "decoders"}
-_IDLE: Fields = {"dropout": [None, 0.0], "continuing_subword_prefix": [None, ""], "end_of_word_suffix": [None, ""]}
+_UNUSED: Fields = {"dropout": [None, 0.0], "continuing_subword_prefix": [None, ""], "end_of_word_suffix": [None, ""]}
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
-class Foreign(Tokenizer):
-    """Byte pairs from elsewhere. `begin`: the ids that stand before every text."""
+class PretrainedTokenizer(Tokenizer):
+    """A BPE tokenizer from another project. `prefix_ids`: ids before every text."""
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
-        """From the content of a tokenizer.json; a ValueError gives the reason if it is not wholly known."""
-        self.kind, made = "bpe", _recognise(spec)
-        self.json = (json.dumps(made, ensure_ascii=False) + "\n").encode()
+        """From the content of a tokenizer.json; a ValueError says which part is not supported."""
+        self.kind, checked = "bpe", _checked_spec(spec)
+        self.json = (json.dumps(checked, ensure_ascii=False) + "\n").encode()
         self._library = tokenizers.Tokenizer.from_buffer(self.json)
-        self._special = {token["content"]: token["id"] for token in made["added_tokens"]}
-        self._ids: dict[str, int] = made["model"]["vocab"] | self._special
+        self._special = {token["content"]: token["id"] for token in checked["added_tokens"]}
+        self._ids: dict[str, int] = checked["model"]["vocab"] | self._special
         self.vocab = 1 + max(self._ids.values())
-        before, behind = _around(made["post_processor"], self._ids)
-        self.begin, self.pad, self.unknown, self.mask = tuple(before), None, None, self._special.get(MASK)
-        self.cls, self.sep = (before[0], behind[0]) if before and behind else (None, None)
-        self.end = next((self._ids[name] for name in ENDS if name in self._ids), None)
+        before, after = _surrounding_ids(checked["post_processor"], self._ids)
+        self.prefix_ids, self.pad_id, self.unk_id, self.mask_id = tuple(before), None, None, self._special.get(MASK)
+        self.cls_id, self.sep_id = (before[0], after[0]) if before and after else (None, None)
+        self.end_id = next((self._ids[name] for name in EOS_TOKENS if name in self._ids), None)
         self.dtype = np.dtype("<u2" if self.vocab <= 1 << 16 else "<u4")
         self._bytes = [b""] * self.vocab
-        coded = not made["model"]["byte_fallback"]
+        byte_level = not checked["model"]["byte_fallback"]
         for token, i in self._ids.items():
-            self._bytes[i] = token.encode() if token in self._special else _spelled(token, coded)
-        self._said = self._bytes
-        special = [token["id"] for token in made["added_tokens"] if token["special"]]
-        self.marks = sorted({*special, *range(self.vocab)} - {*self._ids.values()} | {*special})
-        self.letters = np.array([len(text.translate(None, tokenizer._CONTINUED)) for text in self._bytes])
-        self.letters[self.marks] = 0
-        self._spaced = self._library.decode([self._ids[SPACE]]) == "" if SPACE in self._ids and not coded else False
+            self._bytes[i] = token.encode() if token in self._special else _token_bytes(token, byte_level)
+        self._spaced_bytes = self._bytes
+        special = [token["id"] for token in checked["added_tokens"] if token["special"]]
+        self.special_ids = sorted({*special, *range(self.vocab)} - {*self._ids.values()} | {*special})
+        self.char_counts = np.array([len(text.translate(None, UTF8_CONTINUATION)) for text in self._bytes])
+        self.char_counts[self.special_ids] = 0
+        adds_space = SPACE_PIECE in self._ids and not byte_level
+        self._adds_space = self._library.decode([self._ids[SPACE_PIECE]]) == "" if adds_space else False
 
     @classmethod
-    def of(cls, spec: dict[str, Any], place: str) -> Tokenizer:
-        """The tokenizer that this file describes, ours or another's; one that is not wholly known is refused."""
+    def from_spec(cls, spec: dict[str, Any], place: str) -> Tokenizer:
+        """The tokenizer of a tokenizer.json, harken's own or a pretrained one; BadInput if it is not supported."""
         try:
             return Tokenizer(spec)
-        except Exception as error:  # the library raises nothing more special
-            own = error
+        except Exception as error:  # the library raises plain Exception
+            own_error = error
         try:
             return cls(spec)
         except Exception as error:
-            pairs = isinstance(spec.get("model"), dict) and spec["model"].get("type") == "BPE"
-            reason = str(error if pairs else own).partition("\n")[0][:200]
-        raise BadInput(
-            f"{place}: tokenizer.json is not one to trust: {reason}; plain byte pairs and word pieces are read"
-        )
+            is_bpe = isinstance(spec.get("model"), dict) and spec["model"].get("type") == "BPE"
+            reason = str(error if is_bpe else own_error).partition("\n")[0][:200]
+        raise BadInput(f"{place}: unsupported tokenizer.json: {reason}; accepted: byte-level BPE and WordPiece")
 
     def encode(self, text: str) -> npt.NDArray[Any]:
-        return np.array(self._library.encode(tokenizer._sound(text), add_special_tokens=False).ids, self.dtype)
+        return np.array(self._library.encode(replace_surrogates(text), add_special_tokens=False).ids, self.dtype)
 
     def decode(self, ids: Iterable[int]) -> str:
         text = super().decode(ids)
-        return text[1:] if self._spaced and text.startswith(" ") else text
+        return text[1:] if self._adds_space and text.startswith(" ") else text
 
 
-def _spelled(token: str, coded: bool) -> bytes:
-    """The bytes that a token stands for."""
-    if coded:
-        return bytes(tokenizer._BYTES[c] for c in token) if tokenizer._BYTES.keys() >= set(token) else token.encode()
+def _token_bytes(token: str, byte_level: bool) -> bytes:
+    """The bytes that a token encodes."""
+    if byte_level:
+        known = BYTE_OF_CHARACTER.keys() >= set(token)
+        return bytes(BYTE_OF_CHARACTER[c] for c in token) if known else token.encode()
     if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
         return bytes.fromhex(token[3:5])
-    return token.replace(SPACE, " ").encode()
+    return token.replace(SPACE_PIECE, " ").encode()
 
 
-def load(path: Path) -> Tokenizer:
-    """The tokenizer.json of a run: one of ours, or one that came with other people's weights."""
+def load_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer.json of a run: trained by harken, or imported with pretrained weights."""
     try:
-        return Foreign.of(read_json(path, FILE_CAP), str(path))
+        return PretrainedTokenizer.from_spec(read_json(path, MAX_FILE_BYTES), str(path))
     except (BadInput, OSError):
-        return Tokenizer.load(path)  # which says in its own words what is wrong
+        return Tokenizer.load(path)  # raises BadRun with the reason
 
 
-# --- what is known ----------------------------------------------------------------------------------------------------
+# --- check of a specification -----------------------------------------------------------------------------------------
 
 
-def _need(good: bool, reason: str) -> None:
-    if not good:
-        raise ValueError(reason)
-
-
-def _known(part: str, node: Any) -> Any:
-    """A part of the file, if it and all in it are listed above; fields that are not listed are left out."""
+def _checked_component(part: str, node: Any) -> Any:
+    """A component if it and everything in it is listed above; unlisted fields are dropped."""
     if node is None:
         return None
-    _need(isinstance(node, Mapping), f"its {part} is odd")
-    kind, several = node.get("type"), _LISTS[part]
+    malformed = f"its {part} is malformed"
+    require(isinstance(node, Mapping), malformed)
+    kind, list_name = node.get("type"), _LISTS[part]
     if kind == "Sequence":
-        inner = node.get(several)
-        _need(isinstance(inner, list) and len(inner) <= PARTS, f"its {part} is odd")
-        _need(all(isinstance(one, Mapping) and one.get("type") != "Sequence" for one in inner), f"its {part} is odd")
-        return {"type": kind, several: [_known(part, one) for one in inner]}
+        inner = node.get(list_name)
+        require(isinstance(inner, list) and len(inner) <= MAX_PARTS, malformed)
+        require(all(isinstance(item, Mapping) and item.get("type") != "Sequence" for item in inner), malformed)
+        return {"type": kind, list_name: [_checked_component(part, item) for item in inner]}
     fields = ACCEPTED[part].get(str(kind))
-    _need(fields is not None, f"its {part} {str(kind)[:40]!r} is not known")
-    for name, may in (fields or {}).items():
-        _need(name not in node or node[name] in may, f"its {part} {kind} has {name} = {repr(node.get(name))[:60]}")
+    require(fields is not None, f"its {part} {str(kind)[:40]!r} is not supported")
+    for name, accepted in (fields or {}).items():
+        value = repr(node.get(name))[:60]
+        require(name not in node or node[name] in accepted, f"its {part} {kind} has {name} = {value}")
     return {"type": kind, **{name: node[name] for name in fields or () if name in node}}
 
 
-def _recognise(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The same tokenizer, of known parts only; a ValueError says what is not known."""
+def _checked_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The same tokenizer from supported components only; a ValueError says what is not supported."""
     model = spec.get("model")
-    _need(isinstance(model, Mapping) and model.get("type", "BPE") == "BPE", "its model is no BPE")
+    require(isinstance(model, Mapping) and model.get("type", "BPE") == "BPE", "its model is not BPE")
     assert isinstance(model, Mapping)
     vocab, pairs = model.get("vocab"), model.get("merges")
-    _need(isinstance(vocab, dict) and isinstance(pairs, list) and len(pairs) <= MERGES, "it has no vocabulary")
+    require(isinstance(vocab, dict) and isinstance(pairs, list) and len(pairs) <= MAX_MERGES, "it has no vocabulary")
     assert isinstance(vocab, dict)
-    assert isinstance(pairs, list)
-    for name, may in _IDLE.items():
-        _need(model.get(name) in may, f"its model has {name}")
-    merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in pairs]
-    for pair in merges:
-        _need(isinstance(pair, list) and len(pair) == 2 and all(isinstance(p, str) for p in pair), "a merge is no pair")
-        _need("".join(pair) in vocab and pair[0] in vocab and pair[1] in vocab, "a merge is not in its vocabulary")
+    for name, accepted in _UNUSED.items():
+        require(model.get(name) in accepted, f"its model sets {name}")
+    merges = check_merges(pairs, vocab)
     fallback = model.get("byte_fallback") is True
-    each = (
-        {f"<0x{byte:02X}>" for byte in range(256)}
-        if fallback
-        else {c for c, b in tokenizer._BYTES.items() if b in PLAIN}
-    )
-    _need(each <= vocab.keys(), "a byte has no token")
-    unknown = model.get("unk_token")
-    _need(unknown is None or (isinstance(unknown, str) and unknown in vocab), "its unk_token is not in its vocabulary")
-    added = _added(spec.get("added_tokens"))
-    _need(all(vocab.get(t["content"], t["id"]) == t["id"] for t in added), "an added token has two ids")
+    hex_bytes = {f"<0x{byte:02X}>" for byte in range(256)}
+    byte_tokens = hex_bytes if fallback else {c for c, b in BYTE_OF_CHARACTER.items() if b in REQUIRED_BYTES}
+    require(byte_tokens <= vocab.keys(), "a byte has no token")
+    unk = model.get("unk_token")
+    require(unk is None or (isinstance(unk, str) and unk in vocab), "its unk_token is not in its vocabulary")
+    added = _checked_added_tokens(spec.get("added_tokens"))
+    require(all(vocab.get(t["content"], t["id"]) == t["id"] for t in added), "an added token has two ids")
     ids = vocab | {t["content"]: t["id"] for t in added}
-    _need(all(type(i) is int and 0 <= i < VOCAB_CAP for i in ids.values()), "it has odd ids, or too many")
-    _need(len(set(ids.values())) == len(ids), "two tokens have one id")
+    valid_ids = all(type(i) is int and 0 <= i < MAX_VOCAB for i in ids.values())
+    require(valid_ids, f"an id is not an integer from 0 to {MAX_VOCAB - 1:,}")
+    require(len(set(ids.values())) == len(ids), "two tokens have one id")
     flags = {name: model.get(name) is True for name in ("fuse_unk", "ignore_merges")}
-    made = {"type": "BPE", **dict.fromkeys(_IDLE), "unk_token": unknown, **flags, "byte_fallback": fallback}
-    parts = {part: _known(part, spec.get(part)) for part in ("normalizer", "pre_tokenizer")}
-    frame = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, **parts}
-    around = _around(spec.get("post_processor"), ids)
+    checked_model = {"type": "BPE", **dict.fromkeys(_UNUSED), "unk_token": unk, **flags, "byte_fallback": fallback}
+    parts = {part: _checked_component(part, spec.get(part)) for part in ("normalizer", "pre_tokenizer")}
+    checked = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, **parts}
     names = {i: name for name, i in ids.items()}
-    before, behind = ([names[i] for i in side] for side in around)
-    frame |= {"post_processor": framed(before, behind, ids, segments=1) if before or behind else None}
-    frame |= {"decoder": _known("decoder", spec.get("decoder"))}
-    return frame | {"model": {**made, "vocab": vocab, "merges": merges}}
+    before, after = ([names[i] for i in side] for side in _surrounding_ids(spec.get("post_processor"), ids))
+    template = template_processing(before, after, ids, segments=1) if before or after else None
+    checked |= {"post_processor": template, "decoder": _checked_component("decoder", spec.get("decoder"))}
+    return checked | {"model": {**checked_model, "vocab": vocab, "merges": merges}}
 
 
-def _added(given: Any) -> list[dict[str, Any]]:
-    _need(isinstance(given, list) and len(given) <= ADDED, "its added tokens are not a short list")
-    for token in given:
-        _need(isinstance(token, dict) and type(token.get("id")) is int, "an added token has no id")
+def _checked_added_tokens(tokens: Any) -> list[dict[str, Any]]:
+    require(isinstance(tokens, list) and len(tokens) <= MAX_ADDED_TOKENS, "its added tokens are not a short list")
+    for token in tokens:
+        require(isinstance(token, dict) and type(token.get("id")) is int, "an added token has no id")
         text = token.get("content")
-        _need(isinstance(text, str) and 0 < len(text) <= LETTERS, "an added token has no short text")
-    return [{"id": t["id"], "content": t["content"], **{f: t.get(f) is True for f in _FLAGS}} for t in given]
+        require(isinstance(text, str) and 0 < len(text) <= MAX_ADDED_TOKEN_LENGTH, "an added token has no short text")
+    return [{"id": t["id"], "content": t["content"], **{f: t.get(f) is True for f in _FLAGS}} for t in tokens]
 
 
-def _around(node: Any, ids: Mapping[str, int]) -> tuple[list[int], list[int]]:
-    """The ids that are put before and behind a single text."""
+def _surrounding_ids(node: Any, ids: Mapping[str, int]) -> tuple[list[int], list[int]]:
+    """The ids before and after a single text."""
     kind = node.get("type") if isinstance(node, Mapping) else None
     if kind == "Sequence":
-        _need(isinstance(node["processors"], list) and len(node["processors"]) <= PARTS, "its post_processor is odd")
-        each = [_around(one, ids) for one in node["processors"]]
-        return [i for before, _ in each for i in before], [i for _, behind in reversed(each) for i in behind]
+        processors = node["processors"]
+        require(isinstance(processors, list) and len(processors) <= MAX_PARTS, "its post_processor is malformed")
+        sides = [_surrounding_ids(item, ids) for item in processors]
+        return [i for before, _ in sides for i in before], [i for _, after in reversed(sides) for i in after]
     if kind in ("RobertaProcessing", "BertProcessing"):
-        marks = [[node["cls"][0]], [node["sep"][0]]]
+        tokens = [[node["cls"][0]], [node["sep"][0]]]
     elif kind == "TemplateProcessing":
-        names = [next(iter(piece.items())) for piece in node["single"]]
-        at = [name for name, _ in names].index("Sequence")
-        marks = [[what["id"] for _, what in side] for side in (names[:at], names[at + 1 :])]
+        pieces = [next(iter(piece.items())) for piece in node["single"]]
+        position = [name for name, _ in pieces].index("Sequence")
+        tokens = [[token["id"] for _, token in side] for side in (pieces[:position], pieces[position + 1 :])]
     else:
-        _need(node is None or kind == "ByteLevel", f"its post_processor {str(kind)[:40]!r} is not known")
-        marks = [[], []]
-    _need(all(isinstance(m, str) and m in ids for side in marks for m in side), "a mark around texts has no id")
-    return [ids[m] for m in marks[0]], [ids[m] for m in marks[1]]
+        require(node is None or kind == "ByteLevel", f"its post_processor {str(kind)[:40]!r} is not supported")
+        tokens = [[], []]
+    known = all(isinstance(token, str) and token in ids for side in tokens for token in side)
+    require(known, "a special token around texts has no id")
+    return [ids[token] for token in tokens[0]], [ids[token] for token in tokens[1]]
 
 
-def framed(before: list[str], behind: list[str], ids: Mapping[str, int], *, segments: int) -> dict[str, Any]:
-    """A text between its marks, as a tokenizer.json writes it. Of two texts the second is framed as the first; where
-    there are two segments it is segment 1, with the marks behind it and none before."""
+def template_processing(
+    before: list[str], after: list[str], ids: Mapping[str, int], *, segments: int
+) -> dict[str, Any]:
+    """A TemplateProcessing post-processor. A second text is framed like the first; with two segments it is segment 1
+    and has only the tokens after it."""
 
-    def one(which: str, segment: int, first: list[str]) -> list[dict[str, Any]]:
-        start, end = ([{"SpecialToken": {"id": m, "type_id": segment}} for m in side] for side in (first, behind))
-        return [*start, {"Sequence": {"id": which, "type_id": segment}}, *end]
+    def frame(sequence: str, segment: int, first: list[str]) -> list[dict[str, Any]]:
+        start, end = ([{"SpecialToken": {"id": t, "type_id": segment}} for t in side] for side in (first, after))
+        return [*start, {"Sequence": {"id": sequence, "type_id": segment}}, *end]
 
-    single, last = one("A", 0, before), segments - 1
-    known = {name: {"id": name, "ids": [ids[name]], "tokens": [name]} for name in (*before, *behind)}
-    pair = single + one("B", last, [] if last else before)
-    return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": known}
+    single, last = frame("A", 0, before), segments - 1
+    special = {name: {"id": name, "ids": [ids[name]], "tokens": [name]} for name in (*before, *after)}
+    pair = single + frame("B", last, [] if last else before)
+    return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special}

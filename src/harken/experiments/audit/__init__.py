@@ -1,1 +1,1 @@
-"""Audits: checks of masking, padding, packing and caching on a model's own weights."""
+"""Audits: whether a model respects its masks."""

@@ -1,4 +1,4 @@
-"""Which module of a model is to blame: the first that was given the same numbers and made others of them."""
+"""Locate a divergence: the first module that gets equal inputs in two passes and returns different outputs."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -12,56 +12,57 @@ from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 Tensors = dict[str, Tensor]
 Pairs = list[tuple[Tensor, Tensor]]
-Blamed = tuple[str, str] | None
+Divergence = tuple[str, str] | None  # the responsible module, and the first with a different output
 
 
 @dataclass(frozen=True)
-class Note:
-    """One call of one module: what it was given and what it said."""
+class ModuleCall:
+    """One call of one module."""
 
-    name: str  # the module's path, "" for the model itself
-    given: Tensors
-    said: Tensors
+    name: str  # path of the module, "" for the model
+    inputs: Tensors
+    outputs: Tensors
 
 
 @dataclass(frozen=True)
-class Excerpt:
-    """Some rows and places of one call of a model."""
+class OutputSlice:
+    """Some rows and positions of the output of one forward pass."""
 
-    h: Tensor  # B L d: what came of the call
-    notes: list[Note]
-    where: tuple[slice, ...] = ()
+    output: Tensor  # B L d
+    calls: list[ModuleCall]
+    index: tuple[slice, ...] = ()
 
-    def at(self, *, rows: slice = slice(None), places: slice = slice(None)) -> "Excerpt":
-        return replace(self, where=(rows, places))
+    def at(self, *, rows: slice = slice(None), positions: slice = slice(None)) -> "OutputSlice":
+        return replace(self, index=(rows, positions))
 
-    def of(self, x: Tensor) -> Tensor | None:
-        """This part of a tensor, if it has rows and places."""
-        return x[self.where] if x.shape[:2] == self.h.shape[:2] else None
+    def select(self, x: Tensor) -> Tensor | None:
+        """The same slice of a tensor, if it has rows and positions."""
+        return x[self.index] if x.shape[:2] == self.output.shape[:2] else None
 
 
 @contextmanager
-def noting(model: nn.Module, *, wanted: bool = True) -> Iterator[list[Note]]:
-    """What every module is given and says in the calls inside, in the order in which they finish: inner ones first."""
-    notes: list[Note] = []
+def record_calls(model: nn.Module, *, enabled: bool = True) -> Iterator[list[ModuleCall]]:
+    """Inputs and outputs of every module called inside, in the order in which the calls return: inner ones first."""
+    calls: list[ModuleCall] = []
 
     def hook(name: str) -> Callable[..., None]:
-        def note(module: nn.Module, args: Any, named: Any, out: Any) -> None:
-            notes.append(Note(name, dict(_tensors({**dict(enumerate(args)), **named})), dict(_tensors(out))))
+        def record(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            inputs = dict(_tensors({**dict(enumerate(args)), **kwargs}))
+            calls.append(ModuleCall(name, inputs, dict(_tensors(output))))
 
-        return note
+        return record
 
-    modules = model.named_modules() if wanted else ()
+    modules = model.named_modules() if enabled else ()
     handles = [module.register_forward_hook(hook(name), with_kwargs=True) for name, module in modules]
     try:
-        yield notes
+        yield calls
     finally:
         for handle in handles:
             handle.remove()
 
 
 def _tensors(x: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
-    """The tensors in what a module takes or gives, by where they are. Copied: some are written over later."""
+    """Copies of all tensors in nested inputs or outputs, with their paths. Some are overwritten later."""
     if isinstance(x, PackedSequence):
         x = pad_packed_sequence(x, batch_first=True)[0]
     if isinstance(x, Tensor):
@@ -71,47 +72,49 @@ def _tensors(x: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
             yield from _tensors(value, f"{path}.{key}")
 
 
-def gap(x: Tensor, y: Tensor) -> float:
-    """The largest difference, as a share of the largest number; of numbers that are none, none."""
+def relative_difference(x: Tensor, y: Tensor) -> float:
+    """The largest difference, relative to the largest absolute value of x; 0 for empty tensors."""
     if not x.numel():
         return 0.0
     x, y = x.detach().double(), y.detach().double()
     return float((x - y).abs().max() / x.abs().max().clamp_min(torch.finfo(x.dtype).tiny))
 
 
-def differ(a: Excerpt, b: Excerpt, limit: float) -> Blamed:
-    """The module to blame for a difference of two parts that should be the same."""
-    there = dict(_numbered(b.notes))
+def locate_divergence(a: OutputSlice, b: OutputSlice, tolerance: float) -> Divergence:
+    """The module responsible for a difference between two slices that should be equal."""
+    calls_b = dict(_numbered(b.calls))
     calls = (
-        (note.name, _both(a, note.given, b, there[key].given), _both(a, note.said, b, there[key].said))
-        for key, note in _numbered(a.notes)
-        if key in there
+        (call.name, _pairs(a, call.inputs, b, calls_b[key].inputs), _pairs(a, call.outputs, b, calls_b[key].outputs))
+        for key, call in _numbered(a.calls)
+        if key in calls_b
     )
-    return blame(calls, lambda pair: not gap(*pair) <= limit)
+    return first_divergence(calls, lambda pair: not relative_difference(*pair) <= tolerance)
 
 
-def _numbered(notes: Iterable[Note]) -> Iterator[tuple[tuple[str, int], Note]]:
-    """A module may be called more than once in a pass."""
-    calls: Counter[str] = Counter()
-    for note in notes:
-        yield (note.name, calls[note.name]), note
-        calls[note.name] += 1
+def _numbered(calls: Iterable[ModuleCall]) -> Iterator[tuple[tuple[str, int], ModuleCall]]:
+    """The calls with name and count: a module may be called several times in a pass."""
+    counts: Counter[str] = Counter()
+    for call in calls:
+        yield (call.name, counts[call.name]), call
+        counts[call.name] += 1
 
 
-def _both(a: Excerpt, xs: Tensors, b: Excerpt, ys: Tensors) -> Pairs:
-    both = ((a.of(xs[key]), b.of(ys[key])) for key in xs if key in ys)
-    return [(x, y) for x, y in both if x is not None and y is not None]
+def _pairs(a: OutputSlice, xs: Tensors, b: OutputSlice, ys: Tensors) -> Pairs:
+    pairs = ((a.select(xs[key]), b.select(ys[key])) for key in xs if key in ys)
+    return [(x, y) for x, y in pairs if x is not None and y is not None]
 
 
-def blame(calls: Iterable[tuple[str, Iterable[Any], Iterable[Any]]], odd: Callable[[Any], bool]) -> Blamed:
-    """The first module that was given nothing odd and said something odd; and the first that said something odd.
+def first_divergence(
+    calls: Iterable[tuple[str, Iterable[Any], Iterable[Any]]], differs: Callable[[Any], bool]
+) -> Divergence:
+    """The first module with equal inputs and different outputs, and the first with different outputs.
 
-    They differ where the fault lies between two modules, in the code of the one that holds them.
+    They are not the same if the error is between two modules, in the code of their parent.
     """
     first = None
-    for name, given, said in calls:
-        if any(map(odd, said)):
+    for name, inputs, outputs in calls:
+        if any(map(differs, outputs)):
             first = name if first is None else first
-            if not any(map(odd, given)):
+            if not any(map(differs, inputs)):
                 return name, first
     return None

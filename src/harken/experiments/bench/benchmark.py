@@ -1,4 +1,7 @@
-"""Speed beside a peer and below a ceiling: all take a turn in every round, so what slows the machine slows them all."""
+"""harken bench: speed next to transformers' GPT-2 and relative to the measured ceiling of the machine.
+
+All implementations take turns in every round, so a slow phase of the machine affects all of them.
+"""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -8,17 +11,26 @@ from typing import Any, cast
 import torch
 
 from harken import machine
-from harken.errors import BadInput, HarkenError, did_you_mean
+from harken.errors import BadInput, HarkenError
 from harken.events import Listener, silent
-from harken.models.gpt import Shape
+from harken.models.gpt import GPTSettings
 from harken.recipe import resolve
-from harken.training.loop import as_before
+from harken.suggestions import did_you_mean
+from harken.training.loop import restore_torch_state
 
 from . import transformers_gpt2
-from .implementations import PROMPT, VOCAB, Contender, Plan, Turn, decoding, training
+from .implementations import (
+    PROMPT,
+    VOCAB,
+    BenchPlan,
+    Implementation,
+    Turn,
+    decoding_implementations,
+    training_implementations,
+)
 
-BENCHES = {"train": training, "decode": decoding}
-USUAL = {
+BENCHES = {"train": training_implementations, "decode": decoding_implementations}
+DEFAULTS = {
     ("train", "cuda"): {"size": "124m", "batch": 32, "tokens": 10_240},
     ("train", "cpu"): {"size": "small", "batch": 4, "tokens": 256},
     ("decode", "cuda"): {"size": "124m", "batch": 1, "tokens": 128},
@@ -27,90 +39,94 @@ USUAL = {
 Clock = Callable[[], float]
 
 
-@as_before()
-def bench(name: str | None = None, *, device: str = "auto", listen: Listener = silent, **asked: Any) -> dict[str, Any]:
+@restore_torch_state()
+def bench(
+    name: str | None = None, *, device: str = "auto", listen: Listener = silent, **options: Any
+) -> dict[str, Any]:
     """The rows of `train`, of `decode`, or of both.
 
-    Asked may be size, batch, context, tokens (of each row in one turn), rounds, precisions and compiled. What is not,
-    or is None, is what suits the device.
+    Options: size, batch, context, tokens (of each row in one turn), rounds, precisions and compiled. An option that is
+    missing or None has a default for the device.
     """
     if name is not None and name not in BENCHES:
-        raise BadInput(f"{name!r} is not a bench; accepted: {', '.join(BENCHES)}.{did_you_mean(name, BENCHES)}")
-    if not transformers_gpt2.there():
-        listen(
-            "notice", text=f'{transformers_gpt2.NAME} is not installed, so no ratio; pip install "harken[hf]" brings it'
-        )
-    here, rows = machine.pick_device(device, "device"), []
-    plans = {each: _plan(each, here, asked, listen) for each in ([name] if name else BENCHES)}
-    for each, plan in plans.items():
-        told = {"size": plan.shape.size, "vocab": VOCAB, "batch": plan.batch, "context": plan.shape.context}
-        told["rounds"] = plan.rounds
+        raise BadInput(f"{name!r}: expected one of {', '.join(BENCHES)}.{did_you_mean(name, BENCHES)}")
+    if not transformers_gpt2.is_installed():
+        fix = 'install it with: pip install "harken[hf]"'
+        listen("notice", text=f"{transformers_gpt2.NAME} is not installed, so there is no ratio; {fix}")
+    torch_device, rows = machine.pick_device(device, "device"), []
+    plans = {key: _plan(key, torch_device, options, listen) for key in ([name] if name else BENCHES)}
+    for bench_name, plan in plans.items():
+        settings = plan.settings
+        facts = {"size": settings.size, "vocab": VOCAB, "batch": plan.batch, "context": settings.context}
+        facts["rounds"] = plan.rounds
         try:
             with torch.random.fork_rng([]):
                 torch.manual_seed(0)
-                found = compared(BENCHES[each](plan, listen), plan)
+                measured = measure(BENCHES[bench_name](plan, listen), plan)
         except torch.OutOfMemoryError:
-            words = f"bench {each}: out of memory with batch {plan.batch} and context {plan.shape.context}"
-            raise HarkenError(f"{words}; take a smaller batch, context or size") from None
-        rows += [{"bench": each, **row, **told} for row in found]
-    return {"rows": rows, "machine": machine.describe(here)}
+            problem = f"bench {bench_name}: out of memory with batch {plan.batch} and context {settings.context}"
+            raise HarkenError(f"{problem}; use a smaller batch, context or size") from None
+        rows += [{"bench": bench_name, **row, **facts} for row in measured]
+    return {"rows": rows, "machine": machine.describe(torch_device)}
 
 
-def _plan(name: str, device: torch.device, asked: Mapping[str, Any], listen: Listener) -> Plan:
-    """What was asked for, and for the rest what suits the device."""
-    own = str(machine.pick_precision("auto", device)).removeprefix("torch.")
-    light = ("float32", "int8") if (name, device.type) == ("decode", "cpu") else (own,)
-    chosen: dict[str, Any] = {"rounds": 5, "precisions": light, "compiled": device.type == "cuda"}
-    chosen |= USUAL[name, device.type] | {key: value for key, value in asked.items() if value is not None}
-    if name == "train":  # 8 bits can only write
-        chosen["precisions"] = tuple(p for p in chosen["precisions"] if p != "int8") or (own,)
-    elif device.type == "cuda" and "int8" in chosen["precisions"]:
-        raise BadInput("precision='int8': it is for a CPU; take bfloat16")
-    size, context = chosen.pop("size"), chosen.pop("context", None)
-    shape = cast(Shape, resolve(("bench", {"model.style": "gpt2", "model.size": size})).model)
-    least = PROMPT + chosen["tokens"] if name == "decode" else 1
-    if context is not None and context < least:
-        what = f"context={context}: a prompt of {PROMPT} and {chosen['tokens']} tokens need {least}"
-        raise BadInput(f"{what}; take a longer context or fewer tokens")
-    if chosen["compiled"] and (reason := machine.can_compile(device)):
+def _plan(name: str, device: torch.device, options: Mapping[str, Any], listen: Listener) -> BenchPlan:
+    """The options, with the defaults of the device."""
+    default = str(machine.pick_precision("auto", device)).removeprefix("torch.")
+    precisions = ("float32", "int8") if (name, device.type) == ("decode", "cpu") else (default,)
+    values: dict[str, Any] = {"rounds": 5, "precisions": precisions, "compiled": device.type == "cuda"}
+    values |= DEFAULTS[name, device.type] | {key: value for key, value in options.items() if value is not None}
+    if name == "train":  # int8 is for inference only
+        values["precisions"] = tuple(p for p in values["precisions"] if p != "int8") or (default,)
+    elif device.type == "cuda" and "int8" in values["precisions"]:
+        raise BadInput("precision='int8': is supported on a CPU only; use bfloat16")
+    size, context = values.pop("size"), values.pop("context", None)
+    settings = cast(GPTSettings, resolve(("bench", {"model.style": "gpt2", "model.size": size})).model)
+    min_context = PROMPT + values["tokens"] if name == "decode" else 1
+    if context is not None and context < min_context:
+        problem = f"context={context}: a prompt of {PROMPT} and {values['tokens']} tokens need {min_context}"
+        raise BadInput(f"{problem}; use a longer context or fewer tokens")
+    if values["compiled"] and (reason := machine.compile_problem(device)):
         listen("notice", text=f"not compiled: {reason}")
-        chosen["compiled"] = False
-    shape = shape.model_copy(update={"context": context or max(shape.context, least)})
-    return Plan(device=device, shape=shape, **chosen)
+        values["compiled"] = False
+    settings = settings.model_copy(update={"context": context or max(settings.context, min_context)})
+    return BenchPlan(device=device, settings=settings, **values)
 
 
-def compared(contenders: Sequence[Contender], plan: Plan, clock: Clock = time.perf_counter) -> list[dict[str, Any]]:
-    """A row for each contender: median and spread of its speed, the ratio to the peer's, the share of its ceiling."""
-    tops = list(dict.fromkeys(c.ceiling for c in contenders))
-    ways = [way for top in tops for way in top.ways]
-    for way in ways:
-        way()  # what the first time sets up is set up once
-    turns = [*(c.turn for c in contenders), *ways]
-    seconds = iter(interleaved(turns, plan.rounds, wait=lambda: machine.wait(plan.device), clock=clock))
-    speeds = [[c.tokens / s for s in next(seconds)] for c in contenders]
-    height = {top: top.work / min(median(next(seconds)) for _ in top.ways) for top in tops}
-    rival = next(
-        (median(found) for c, found in zip(contenders, speeds, strict=True) if c.name == transformers_gpt2.NAME), None
-    )
+def measure(
+    implementations: Sequence[Implementation], plan: BenchPlan, clock: Clock = time.perf_counter
+) -> list[dict[str, Any]]:
+    """A row per implementation: median and range of its speed, ratio to transformers, fraction of the ceiling."""
+    ceilings = list(dict.fromkeys(i.ceiling for i in implementations))
+    variants = [variant for ceiling in ceilings for variant in ceiling.variants]
+    for variant in variants:
+        variant()  # warm up
+    turns = [*(i.turn for i in implementations), *variants]
+    seconds = iter(interleaved_seconds(turns, plan.rounds, wait=lambda: machine.synchronize(plan.device), clock=clock))
+    speeds = [[i.tokens / s for s in next(seconds)] for i in implementations]
+    limits = {ceiling: ceiling.work / min(median(next(seconds)) for _ in ceiling.variants) for ceiling in ceilings}
+    timed = list(zip(implementations, speeds, strict=True))
+    reference = next((median(speed) for i, speed in timed if i.name == transformers_gpt2.NAME), None)
     rows = []
-    for c, found in zip(contenders, speeds, strict=True):
-        middle, top = median(found), height[c.ceiling]
-        speed = {"tokens_per_second": middle, "spread": [min(found), max(found)], "ratio": rival and middle / rival}
-        below = {"share": middle * c.need / top, "ceiling": top, "ceiling_unit": c.ceiling.unit}
-        rows.append({"name": c.name, "precision": c.precision, **speed, **below, **c.facts})
+    for implementation, speed in timed:
+        middle, limit = median(speed), limits[implementation.ceiling]
+        ratio = reference and middle / reference
+        row = {"name": implementation.name, "precision": implementation.precision, "tokens_per_second": middle}
+        row |= {"spread": [min(speed), max(speed)], "ratio": ratio, "utilization": middle * implementation.need / limit}
+        rows.append({**row, "ceiling": limit, "ceiling_unit": implementation.ceiling.unit, **implementation.facts})
     return rows
 
 
-def interleaved(
+def interleaved_seconds(
     turns: Sequence[Turn], rounds: int, *, wait: Callable[[], None], clock: Clock = time.perf_counter
 ) -> list[list[float]]:
-    """The seconds of each turn in each round; `wait` comes back when the device is done."""
+    """The seconds of each turn in each round; `wait` synchronizes the device."""
     seconds: list[list[float]] = [[] for _ in turns]
     for _ in range(rounds):
-        for turn, mine in zip(turns, seconds, strict=True):
+        for turn, turn_seconds in zip(turns, seconds, strict=True):
             wait()
-            begin = clock()
+            start = clock()
             turn()
             wait()
-            mine.append(clock() - begin)
+            turn_seconds.append(clock() - start)
     return seconds

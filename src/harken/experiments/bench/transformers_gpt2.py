@@ -1,4 +1,4 @@
-"""The peer of a bench: transformers' GPT-2 of the same shape, if it is installed. Its names live here alone."""
+"""transformers' GPT-2 of the same size, if it is installed: the reference implementation of a bench."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -11,70 +11,72 @@ from torch import Tensor, nn
 
 from harken import machine
 from harken.data.batch import Batch
-from harken.models.gpt import GPT, Shape
+from harken.models.gpt import GPT, GPTSettings
 from harken.training.settings import Train
 
 NAME = "transformers"
 
 
-def there() -> bool:
+def is_installed() -> bool:
     return find_spec(NAME) is not None
 
 
-def build(shape: Shape, vocab: int) -> Any:
-    """A GPT2LMHeadModel with first weights; nobody stops early, nothing is dropped."""
-    hub = import_module(NAME)
-    hub.logging.set_verbosity_error()
-    sizes = {"n_positions": shape.context, "n_embd": shape.d, "n_layer": shape.layers, "n_head": shape.heads}
-    config = hub.GPT2Config(vocab_size=vocab, **sizes, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+def build(settings: GPTSettings, vocab: int) -> Any:
+    """A GPT2LMHeadModel with initial weights, without dropout and without an end token."""
+    transformers = import_module(NAME)
+    transformers.logging.set_verbosity_error()
+    sizes = {"n_positions": settings.context, "n_embd": settings.d}
+    sizes |= {"n_layer": settings.layers, "n_head": settings.heads}
+    config = transformers.GPT2Config(vocab_size=vocab, **sizes, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
     config.bos_token_id = config.eos_token_id = None
-    return hub.GPT2LMHeadModel(config).eval()
+    return transformers.GPT2LMHeadModel(config).eval()
 
 
 @torch.no_grad()
-def give(theirs: Any, ours: GPT) -> None:
-    """Copy the peer's weights into a GPT of the same shape."""
-    body, stack = theirs.transformer, ours.stack
-    ours.embed.weight[: ours.vocab] = body.wte.weight
+def copy_weights(reference: Any, model: GPT) -> None:
+    """Copy the weights of a GPT2LMHeadModel into a GPT of the same size."""
+    body, stack = reference.transformer, model.stack
+    model.embed.weight[: model.vocab] = body.wte.weight
     stack.positions.get_parameter("table.weight").copy_(body.wpe.weight)
-    for mine, block in zip(stack.blocks, body.h, strict=True):
-        look, mlp, c = mine.look, mine.mlp, block.attn.c_attn
-        maps = list(zip((look.W_q, look.W_k, look.W_v), c.weight.chunk(3, 1), c.bias.chunk(3), strict=True))
-        others = ((look.W_o, block.attn.c_proj), (mlp.W_1, block.mlp.c_fc), (mlp.W_2, block.mlp.c_proj))
-        maps += [(linear, conv.weight, conv.bias) for linear, conv in others]
+    for block, source in zip(stack.blocks, body.h, strict=True):
+        attention, mlp, c = block.attention, block.mlp, source.attn.c_attn
+        projections = (attention.W_q, attention.W_k, attention.W_v)
+        maps = list(zip(projections, c.weight.chunk(3, 1), c.bias.chunk(3), strict=True))
+        linears = ((attention.W_o, source.attn.c_proj), (mlp.W_1, source.mlp.c_fc), (mlp.W_2, source.mlp.c_proj))
+        maps += [(linear, conv.weight, conv.bias) for linear, conv in linears]
         for linear, W, b in maps:
             linear.weight.copy_(W.T)
             linear.bias.copy_(b)
-        mine.look_sub.norm.load_state_dict(block.ln_1.state_dict())
-        mine.mlp_sub.norm.load_state_dict(block.ln_2.state_dict())
-    ours.norm.load_state_dict(body.ln_f.state_dict())
+        block.attention_sublayer.norm.load_state_dict(source.ln_1.state_dict())
+        block.mlp_sublayer.norm.load_state_dict(source.ln_2.state_dict())
+    model.norm.load_state_dict(body.ln_f.state_dict())
 
 
-def learning(model: Any, batch: Callable[[int, int], Batch], train: Train) -> Callable[[], None]:
-    """One update after the other, by AdamW with these settings, at the highest rate."""
+def train_step(model: Any, batch: Callable[[int, int], Batch], train: Train) -> Callable[[], None]:
+    """A function that does the next update with AdamW and these settings, at the maximal learning rate."""
     device, dtype = torch.device(train.device), machine.PRECISIONS[train.precision]
     model.to(device).train()
     call = torch.compile(model) if train.compile == "yes" else model
-    how: dict[str, Any] = {"lr": train.lr, "betas": train.betas, "weight_decay": train.weight_decay}
-    rule = torch.optim.AdamW(model.parameters(), **how, fused=True)
-    numbers = torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
-    turn = count()
+    options: dict[str, Any] = {"lr": train.lr, "betas": train.betas, "weight_decay": train.weight_decay}
+    optimizer = torch.optim.AdamW(model.parameters(), **options, fused=True)
+    autocast = torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
+    steps = count()
 
     def step() -> None:
-        here = batch(0, next(turn)).to(device)
-        with numbers:
-            logits = call(input_ids=here.tokens, use_cache=False).logits
-            loss = nn.functional.cross_entropy(logits.flatten(0, 1), here.targets.flatten())
+        examples = batch(0, next(steps)).to(device)
+        with autocast:
+            logits = call(input_ids=examples.tokens, use_cache=False).logits
+            loss = nn.functional.cross_entropy(logits.flatten(0, 1), examples.targets.flatten())
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), train.grad_clip)
-        rule.step()
-        rule.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
 
     return step
 
 
-def writing(model: Any, prompt: Tensor, tokens: int) -> Callable[[], Tensor]:
-    """Greedy texts of so many tokens."""
-    here = prompt.to(model.device)
-    asked = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False, "pad_token_id": 0}
-    return lambda: model.generate(here, attention_mask=torch.ones_like(here), **asked)[:, prompt.shape[1] :].cpu()
+def generation(model: Any, prompt: Tensor, tokens: int) -> Callable[[], Tensor]:
+    """A function that greedily generates this many tokens."""
+    ids = prompt.to(model.device)
+    options = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False, "pad_token_id": 0}
+    return lambda: model.generate(ids, attention_mask=torch.ones_like(ids), **options)[:, prompt.shape[1] :].cpu()

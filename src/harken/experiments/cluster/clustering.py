@@ -1,6 +1,6 @@
-"""harken.cluster: vectors, or the vectors a run has of texts, sorted into clusters that say what they are about.
+"""harken.cluster: k-means on vectors, or on a run's embeddings of texts, with a description of each cluster.
 
-runs/my-clusters/  clusters.json  clusters.csv  centres.npy  clusters.svg  report.html
+runs/my-clusters/  clusters.json  clusters.csv  centers.npy  clusters.svg  report.html
 """
 
 import csv
@@ -10,35 +10,56 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
+import numpy.typing as npt
 
-from harken import run_folder as runs
+from harken import run_folder
 from harken.analysis.clusters import Clusters, Start, check
-from harken.analysis.n_clusters import SAMPLE, elbow, tried
-from harken.analysis.principal_components import Components, components
-from harken.data.detect.kinds import sniff
-from harken.data.detect.preview import not_utf8
-from harken.data.tables.read import Flaws, rows_of
-from harken.data.tables.vectors import Vectors, floats, read_vectors
-from harken.errors import BadInput, near_name, refuse_unknown
+from harken.analysis.n_clusters import MAX_SAMPLE, elbow, evaluate_ks
+from harken.analysis.principal_components import PrincipalComponents, pca
+from harken.data.detect.kinds import detect_kind
+from harken.data.detect.preview import not_utf8_error
+from harken.data.tables.columns import iter_columns
+from harken.data.tables.read import SkippedRows
+from harken.data.tables.vectors import Vectors, read_vectors, to_floats
+from harken.errors import BadInput
 from harken.events import Listener, silent
-from harken.experiments.train import is_free, next_free
+from harken.experiments.folders import is_available, next_available
+from harken.files import write_atomic
 from harken.inference.run import Run, load
+from harken.suggestions import reject_unknown_options, similar_path
 
 from .page import cluster_page, cluster_svg
 
-WORDS, EXAMPLES = 8, 3  # shown of each cluster
-SURE = 2.0  # standard errors from which on a word is telling
-KEPT = 10  # components that are told
-ALIKE = 1e-9  # share of the variance that is left where the points of each cluster are the same
-AT_ONCE = 4096  # texts that are embedded between two signs of life
+N_WORDS, N_EXAMPLES = 8, 3  # per cluster
+MIN_Z_SCORE = 2.0  # of a distinctive word
+MAX_COMPONENTS = 10  # reported
+ZERO_INERTIA = 1e-9  # relative to the total variance: the points of each cluster are equal
+CHUNK = 4096  # texts embedded between two progress reports
+Labels = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.floating[Any]]
+
+
+class ClusterKeywords(TypedDict, total=False):
+    """The keyword arguments of `cluster`."""
+
+    k: str | int
+    restarts: int
+    start: Start
+    seed: int
+    pool: str
+    layer: int | None
+    raw: bool
+    scale: bool
+    column: str | None
+    columns: str | None
 
 
 @dataclass(frozen=True)
-class How:
-    """What may be chosen."""
+class ClusterOptions:
+    """The options of `cluster`."""
 
     k: str | int = "2-8"
     restarts: int = 10
@@ -46,247 +67,279 @@ class How:
     seed: int = 0
     pool: str = "mean"
     layer: int | None = None
-    raw: bool = False  # vectors of texts as they are; else each has length 1
-    scale: bool = False  # divide each column by its spread
-    column: str | None = None  # of a table: where its texts are
-    columns: str | None = None  # of vectors: those that are taken, by name or number, with commas between them
+    raw: bool = False  # do not normalize the embeddings of texts
+    scale: bool = False  # divide each column by its standard deviation
+    column: str | None = None  # text column of a table
+    columns: str | None = None  # columns of a table of vectors, by name or number, separated by commas
 
     def ks(self, n: int) -> list[int]:
-        """3 -> [3]; 2-8 -> [2, ..., 8], as far as there are points; 2,4,8 -> [2, 4, 8]."""
-        said = str(self.k).replace(" ", "")
-        if not re.fullmatch(r"\d+(-\d+|(,\d+)*)", said):
-            raise BadInput(f"k={self.k!r}: a number (3), a range (2-8) or a list (2,4,8) is accepted")
-        first, dash, last = said.partition("-")
+        """3 -> [3]; 2-8 -> [2, ..., 8], but fewer than n; 2,4,8 -> [2, 4, 8]."""
+        text = str(self.k).replace(" ", "")
+        if not re.fullmatch(r"\d+(-\d+|(,\d+)*)", text):
+            raise BadInput(f"k={self.k!r}: expected a number (3), a range (2-8) or a list (2,4,8)")
+        first, dash, last = text.partition("-")
         if not dash:
-            return sorted({int(k) for k in said.split(",")})
-        if not (found := list(range(int(first), min(int(last), n - 1) + 1))):
-            raise BadInput(f"k={self.k}: there are {n:,} points; a range is two numbers below that, such as 2-8")
-        return found
+            return sorted({int(k) for k in text.split(",")})
+        if not (ks := list(range(int(first), min(int(last), n - 1) + 1))):
+            raise BadInput(f"k={self.k}: there are only {n:,} points; use a range below that, such as 2-8")
+        return ks
 
 
 class Points(NamedTuple):
-    """What is clustered, what each point is called where that is known, and where it comes from."""
+    """The vectors to cluster, their names if known, and their origin."""
 
-    x: Any  # N d
+    x: Floats  # N d
     names: Sequence[str] | None
-    place: str
+    origin: str
 
 
 @dataclass(frozen=True, eq=False)
 class Clustering:
-    """Clusters for each k that was asked for. `facts` is what clusters.json holds."""
+    """The clusters for each k. `facts` is the content of clusters.json, `path` its folder if one was written."""
 
     points: Points
-    tried: list[Clusters]
-    components: Components
+    candidates: list[Clusters]
+    components: PrincipalComponents
     facts: dict[str, Any]
     path: Path | None = None
 
     @property
     def best(self) -> Clusters:
-        return next(made for made in self.tried if len(made.centres) == self.facts["k"])
+        """The clusters for the selected k."""
+        return next(clusters for clusters in self.candidates if len(clusters.centers) == self.facts["k"])
 
     @property
     def k(self) -> int:
+        """The selected number of clusters."""
         return int(self.facts["k"])
 
     @property
-    def labels(self) -> Any:
+    def labels(self) -> Labels:
         """The cluster of each point, from 0."""
         return self.best.labels
 
 
 def cluster(
-    what: Any,
+    what: str | Path | Run | npt.ArrayLike,
     texts: str | Path | Sequence[str] | None = None,
     *,
     out: str | Path | None = None,
     listen: Listener = silent,
-    **how: Any,
+    **options: Unpack[ClusterKeywords],
 ) -> Clustering:
-    """Sort vectors into clusters: a file (.npy, .csv), an array, or a run's vectors of texts (a file, or a list).
+    """Cluster vectors (a .npy or .csv file, an array), or a run's embeddings of texts (a file or a list).
 
-    Options: k (3, "2-8", "2,4,8"), restarts, start ("k-means++", "random"), seed, scale, columns ("a,b"); of texts
+    Options: k (3, "2-8", "2,4,8"), restarts, start ("k-means++", "random"), seed, scale, columns ("a,b"); for texts
     pool, layer, raw and column. With `out` a folder is written.
+
+    >>> harken.cluster([[0.0, 0.0], [0.0, 1.0], [9.0, 9.0], [9.0, 8.0]], k=2).labels.tolist()
+    [0, 0, 1, 1]
     """
-    refuse_unknown(how, [each.name for each in fields(How)])
-    asked = How(**how)
-    if out is not None and not is_free(Path(out)):
-        raise BadInput(f"{out}: is not empty; take another folder")
-    points = _points(what, texts, asked, listen)
+    reject_unknown_options(options, [field.name for field in fields(ClusterOptions)])
+    chosen = ClusterOptions(**options)
+    if out is not None and not is_available(Path(out)):
+        raise BadInput(f"{out}: is not empty; choose another folder")
+    points = _load_points(what, texts, chosen, listen)
     if len(points.x) > 1 and (points.x == points.x[0]).all():
-        raise BadInput(f"{points.place}: all {len(points.x):,} points are the same; there is nothing to sort")
-    if asked.scale:
-        spread = points.x.std(0)
-        points = points._replace(x=points.x / np.where(spread > 0, spread, 1))
-    ks = asked.ks(len(points.x))
+        raise BadInput(f"{points.origin}: all {len(points.x):,} points are equal; there is nothing to cluster")
+    if chosen.scale:
+        deviation = points.x.std(0)
+        points = points._replace(x=points.x / np.where(deviation > 0, deviation, 1))
+    ks = chosen.ks(len(points.x))
     for k in ks:
         check(points.x, k)
-    if "-" in str(asked.k) and ks[-1] < int(str(asked.k).partition("-")[2]):
-        listen("notice", text=f"k={asked.k}: there are {len(points.x):,} points, so it ends with {ks[-1]}")
-    how = {"start": asked.start, "restarts": asked.restarts, "seed": asked.seed}
-    found, rows = tried(points.x, ks, **how, listen=listen)
-    axes, nothing = components(points.x), ALIKE * float(points.x.var(0).sum()) * len(points.x)
-    if whole := [k for k, one in zip(ks, found, strict=True) if k < ks[-1] and one.inertia <= nothing]:
-        listen("notice", text=f"k={whole[0]}: the points of each cluster are all the same; more clusters say nothing")
-    said = _choice(ks, rows)
-    best = found[ks.index(said["silhouette"])]
+    if "-" in str(chosen.k) and ks[-1] < int(str(chosen.k).partition("-")[2]):
+        listen("notice", text=f"k={chosen.k}: limited to {ks[-1]}, as there are {len(points.x):,} points")
+    candidates, rows = evaluate_ks(
+        points.x, ks, start=chosen.start, restarts=chosen.restarts, seed=chosen.seed, listen=listen
+    )
+    facts, axes = _facts(points, chosen, candidates, rows, listen)
+    clustering = Clustering(points, candidates, axes, facts)
+    return clustering if out is None else write_clustering(clustering, Path(out))
+
+
+def _facts(
+    points: Points,
+    options: ClusterOptions,
+    candidates: Sequence[Clusters],
+    rows: Sequence[dict[str, Any]],
+    listen: Listener,
+) -> tuple[dict[str, Any], PrincipalComponents]:
+    """The content of clusters.json, and the principal components."""
+    ks = [len(clusters.centers) for clusters in candidates]
+    axes, zero = pca(points.x), ZERO_INERTIA * float(points.x.var(0).sum()) * len(points.x)
+    if exact := [k for k, c in zip(ks, candidates, strict=True) if k < ks[-1] and c.inertia <= zero]:
+        listen("notice", text=f"k={exact[0]}: the points of each cluster are equal, so a larger k adds nothing")
+    choice = _choose_k(ks, rows)
+    best = candidates[ks.index(choice["silhouette"])]
     facts = {
-        "data": points.place,
+        "data": points.origin,
         "points": len(points.x),
         "columns": points.x.shape[1],
-        "k": said["silhouette"],
+        "k": choice["silhouette"],
         "inertia": best.inertia,
         "inertias": best.inertias,
         "labels": best.labels.tolist(),
-        "choice": said if len(ks) > 1 else {},
-        "silhouette_points": min(len(points.x), SAMPLE),
-        "tried": [row | {"inertias": one.inertias, "steps": one.steps} for row, one in zip(rows, found, strict=True)],
-        "clusters": told(best, points),
-        "explained": [float(share) for share in axes.share[:KEPT]],
-        "settings": asdict(asked),
+        "choice": choice if len(ks) > 1 else {},
+        "silhouette_points": min(len(points.x), MAX_SAMPLE),
+        "candidates": [
+            row | {"inertias": c.inertias, "n_iter": c.n_iter} for row, c in zip(rows, candidates, strict=True)
+        ],
+        "clusters": describe_clusters(best, points),
+        "explained": [float(fraction) for fraction in axes.explained_variance_ratio[:MAX_COMPONENTS]],
+        "settings": asdict(options),
     }
-    made = Clustering(points, found, axes, facts)
-    return made if out is None else write(made, Path(out))
+    return facts, axes
 
 
-def _choice(ks: Sequence[int], rows: Sequence[Mapping[str, float]]) -> dict[str, int]:
-    """The k that each way of asking prefers; the silhouette's is taken. Of equal ones the least."""
+def _choose_k(ks: Sequence[int], rows: Sequence[Mapping[str, float]]) -> dict[str, int]:
+    """The best k by silhouette, elbow and stability; the smallest of equal ones. The silhouette decides."""
 
-    def most(name: str) -> int:
+    def argmax(name: str) -> int:
         known = [row for row in rows if np.isfinite(row[name]) and row["k"] > 1]
         return int(max(known, key=lambda row: row[name])["k"]) if known else ks[0]
 
     return {
-        "silhouette": most("silhouette"),
+        "silhouette": argmax("silhouette"),
         "elbow": elbow(ks, [row["inertia"] for row in rows]),
-        "stability": most("stability"),
+        "stability": argmax("stability"),
     }
 
 
-# --- what is clustered ------------------------------------------------------------------------------------------------
+# --- the points -------------------------------------------------------------------------------------------------------
 
 
-def _points(what: Any, texts: Any, how: How, listen: Listener) -> Points:
-    if how.columns and (not isinstance(what, str | Path) or Path(what).is_dir()):
-        raise BadInput(f"columns={how.columns}: is for a file of vectors; of a table of texts, column names theirs")
+def _load_points(what: Any, texts: Any, options: ClusterOptions, listen: Listener) -> Points:
+    if options.columns and (not isinstance(what, str | Path) or Path(what).is_dir()):
+        raise BadInput(f"columns={options.columns}: is for a file of vectors; for a table of texts use column")
     if not isinstance(what, str | Path | Run):
-        x = floats(np.asarray(what))
+        x = to_floats(np.asarray(what))
         if x.ndim != 2 or not x.size or not np.isfinite(x).all():
-            raise BadInput(f"an array of shape {x.shape}: finite numbers are needed, a row for each point")
+            raise BadInput(f"an array of shape {x.shape}: expected finite numbers of shape (n_points, n_columns)")
         return Points(x, list(texts) if texts is not None else None, "an array")
     if isinstance(what, Run) or Path(what).is_dir():
-        model = what if isinstance(what, Run) else load(what)
-        given = texts if texts is not None else getattr(model.recipe.data, "path", None)
-        if given is None:
-            raise BadInput(f"{what}: name the texts to cluster: harken cluster {what} my.txt")
-        names = _texts(Path(given), how.column, listen) if isinstance(given, str | Path) else list(given)
-        place = f"{given} by {model.path}" if isinstance(given, str | Path) else f"{len(names):,} texts by {model.path}"
-        return Points(embedded(model, names, how, listen), names, place)
-    found: Vectors = read_vectors(Path(what), listen, [name.strip() for name in (how.columns or "").split(",") if name])
+        return _embedded_points(what if isinstance(what, Run) else load(what), texts, options, listen)
+    columns = [name.strip() for name in (options.columns or "").split(",") if name]
+    vectors: Vectors = read_vectors(Path(what), listen, columns)
     if texts is None:
-        return Points(found.x, found.names, str(what))
-    names = _texts(Path(texts), how.column, listen)
-    if len(names) != len(found.x):
-        raise BadInput(f"{texts}: {len(names):,} texts for the {len(found.x):,} vectors of {what}; one each is needed")
-    return Points(found.x, names, str(what))
+        return Points(vectors.x, vectors.names, str(what))
+    names = _read_texts(Path(texts), options.column, listen)
+    if len(names) != len(vectors.x):
+        raise BadInput(f"{texts}: {len(names):,} texts, but {what} has {len(vectors.x):,} vectors; both must agree")
+    return Points(vectors.x, names, str(what))
 
 
-def embedded(model: Run, texts: Sequence[str], how: How, listen: Listener) -> Any:  # N d
-    """A run's vectors of texts."""
-    made = []
-    for start in range(0, len(texts), AT_ONCE):
-        some = list(texts[start : start + AT_ONCE])
-        made.append(model.embed(some, pool=how.pool, layer=how.layer, normalised=not how.raw, listen=listen))
-        listen("answer", done=start + len(some), total=len(texts))
-    return np.concatenate(made)
+def _embedded_points(run: Run, texts: Any, options: ClusterOptions, listen: Listener) -> Points:
+    """A run's embeddings of these texts, or of the texts it was trained on."""
+    texts = texts if texts is not None else vars(run.recipe.data).get("path")
+    if texts is None:
+        raise BadInput(f"{run.path}: name the texts to cluster: harken cluster {run.path} my.txt")
+    if isinstance(texts, str | Path):
+        names, origin = _read_texts(Path(texts), options.column, listen), f"{texts} by {run.path}"
+    else:
+        names, origin = list(texts), f"{len(texts):,} texts by {run.path}"
+    return Points(embed_texts(run, names, options, listen), names, origin)
 
 
-def _texts(path: Path, column: str | None, listen: Listener) -> list[str]:
-    """The texts of a table, in the column that is named or that holds the texts; or the lines of a file."""
+def embed_texts(run: Run, texts: Sequence[str], options: ClusterOptions, listen: Listener) -> Floats:  # N d
+    """A run's embeddings of texts."""
+    vectors = []
+    for start in range(0, len(texts), CHUNK):
+        chunk = list(texts[start : start + CHUNK])
+        vectors.append(
+            run.embed(chunk, pool=options.pool, layer=options.layer, normalize=not options.raw, listen=listen)
+        )
+        listen("answer", done=start + len(chunk), total=len(texts))
+    return np.concatenate(vectors)
+
+
+def _read_texts(path: Path, column: str | None, listen: Listener) -> list[str]:
+    """The texts of a table, from the given or the detected column; or the lines of a file."""
     if not path.is_file():
-        raise BadInput(f"{path}: there is no such file; name a file of texts{near_name(path)}")
-    guess = None if column else sniff(path)
-    where = column or (guess.settings.get("data.text") if guess and guess.kind == "table" else None)
-    if isinstance(where, str | int):
-        flaws = Flaws("no text")
-        found = [cells[0] for _, cells in rows_of(path, [("--column", where)], flaws)]
-        if flaws.count:
-            listen("notice", text=str(flaws))
+        raise BadInput(f"{path}: there is no such file; name a file of texts{similar_path(path)}")
+    detection = None if column else detect_kind(path)
+    is_table = detection is not None and detection.kind == "table"
+    text_column = column or (detection.settings.get("data.text") if detection and is_table else None)
+    if isinstance(text_column, str | int):
+        skipped = SkippedRows("no text")
+        texts = [cells[0] for _, cells in iter_columns(path, [("--column", text_column)], skipped)]
+        if skipped.count:
+            listen("notice", text=str(skipped))
     else:
         raw = path.read_bytes()
         try:
             lines = raw.decode("utf-8-sig").splitlines()
         except UnicodeDecodeError as error:
-            raise not_utf8(path, error.start) from None
-        found = [line for line in lines if line.strip()]
-    if not found:
-        raise BadInput(f"{path}: no text is in it; a text in each line, or a column of texts, is needed")
-    return found
+            raise not_utf8_error(path, error.start) from None
+        texts = [line for line in lines if line.strip()]
+    if not texts:
+        raise BadInput(f"{path}: there is no text; expected one text per line, or a column of texts")
+    return texts
 
 
-# --- what a cluster is about ------------------------------------------------------------------------------------------
+# --- description of the clusters --------------------------------------------------------------------------------------
 
 
-def told(made: Clusters, points: Points) -> list[dict[str, Any]]:
-    """Of each cluster its size, the words that tell it from the others, and the points nearest to its centre."""
-    words = telling(points.names, made.labels, len(made.centres)) if points.names else [[] for _ in made.centres]
-    found = []
-    for n, centre in enumerate(made.centres):
-        own = np.flatnonzero(made.labels == n)
-        apart = np.linalg.norm(points.x[own] - centre, axis=1)
-        near = np.argsort(apart, kind="stable")[:EXAMPLES]
+def describe_clusters(clusters: Clusters, points: Points) -> list[dict[str, Any]]:
+    """Size, distinctive words, and the points nearest to the center of each cluster."""
+    k = len(clusters.centers)
+    words = distinctive_words(points.names, clusters.labels, k) if points.names else [[] for _ in range(k)]
+    descriptions = []
+    for n, center in enumerate(clusters.centers):
+        members = np.flatnonzero(clusters.labels == n)
+        distances = np.linalg.norm(points.x[members] - center, axis=1)
+        nearest = np.argsort(distances, kind="stable")[:N_EXAMPLES]
         examples = [
-            {"row": int(own[i]) + 1, "distance": float(apart[i])}
-            | ({"text": points.names[own[i]]} if points.names else {})
-            for i in near
+            {"row": int(members[i]) + 1, "distance": float(distances[i])}
+            | ({"text": points.names[members[i]]} if points.names else {})
+            for i in nearest
         ]
-        found.append({"cluster": n, "size": len(own), "words": words[n], "examples": examples})
-    return found
+        descriptions.append({"cluster": n, "size": len(members), "words": words[n], "examples": examples})
+    return descriptions
 
 
-def telling(texts: Sequence[str], labels: Any, k: int) -> list[list[str]]:
-    """For each cluster the words by which its texts are known: log odds against the other clusters, over their standard
-    error, with the words of all texts as prior (Monroe, Colaresi and Quinn 2008). A word counts once in a text."""
-    own = [Counter[str]() for _ in range(k)]
+def distinctive_words(texts: Sequence[str], labels: Labels, k: int) -> list[list[str]]:
+    """The words of each cluster with the highest z-score of the log odds against the other clusters, with the words of
+    all texts as prior (Monroe, Colaresi and Quinn 2008). A word counts once per text."""
+    cluster_counts = [Counter[str]() for _ in range(k)]
     for text, n in zip(texts, labels, strict=True):
-        own[n].update({word.lower() for word in re.findall(r"[^\W\d_]{2,}(?:['’-][^\W\d_]+)*", text)})
-    every: Counter[str] = sum(own, Counter())
-    sizes = [max(1, sum(counts.values())) for counts in own]
-    total, found = sum(sizes), []
-    for counts, size in zip(own, sizes, strict=True):
-        sure = dict[str, float]()
+        cluster_counts[n].update({word.lower() for word in re.findall(r"[^\W\d_]{2,}(?:['’-][^\W\d_]+)*", text)})
+    all_counts: Counter[str] = sum(cluster_counts, Counter())
+    sizes = [max(1, sum(counts.values())) for counts in cluster_counts]
+    total, words = sum(sizes), []
+    for counts, size in zip(cluster_counts, sizes, strict=True):
+        z_scores = dict[str, float]()
         for word, a in counts.items():
-            prior, b = 10 * every[word] / total + 0.01, every[word] - a
+            prior, b = 10 * all_counts[word] / total + 0.01, all_counts[word] - a
             odds = np.log((a + prior) / max(size - a, 1)) - np.log((b + prior) / max(total - size - b, 1))
-            sure[word] = float(odds / np.sqrt(1 / (a + prior) + 1 / (b + prior)))
-        best = sorted(sure, key=lambda word: (-sure[word], word))[:WORDS]
-        found.append([word for word in best if sure[word] > SURE])
-    return found
+            z_scores[word] = float(odds / np.sqrt(1 / (a + prior) + 1 / (b + prior)))
+        best = sorted(z_scores, key=lambda word: (-z_scores[word], word))[:N_WORDS]
+        words.append([word for word in best if z_scores[word] > MIN_Z_SCORE])
+    return words
 
 
 # --- the folder -------------------------------------------------------------------------------------------------------
 
 
-def write(made: Clustering, folder: Path) -> Clustering:
-    """Write what was found into a folder."""
+def write_clustering(clustering: Clustering, folder: Path) -> Clustering:
+    """Write the clusters into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    rows = io.StringIO()
-    table = csv.writer(rows, lineterminator="\n")
-    names = made.points.names
-    table.writerow(["row", "cluster", "distance"] + ([] if names is None else ["text"]))
-    apart = np.linalg.norm(made.points.x - made.best.centres[made.labels], axis=1)
-    for n, (label, far) in enumerate(zip(made.labels.tolist(), apart.tolist(), strict=True)):
-        table.writerow([n + 1, label, f"{far:.6g}"] + ([] if names is None else [names[n]]))
-    runs.write(folder / "clusters.csv", rows.getvalue())
-    with (folder / "centres.npy").open("wb") as file:
-        np.save(file, made.best.centres, allow_pickle=False)
-    runs.write(folder / "clusters.svg", cluster_svg(made))
-    runs.write(folder / "report.html", cluster_page(made))
-    runs.write_json(folder / "clusters.json", made.facts)
-    return replace(made, path=folder)
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    names = clustering.points.names
+    writer.writerow(["row", "cluster", "distance"] + ([] if names is None else ["text"]))
+    distances = np.linalg.norm(clustering.points.x - clustering.best.centers[clustering.labels], axis=1)
+    for n, (label, distance) in enumerate(zip(clustering.labels.tolist(), distances.tolist(), strict=True)):
+        writer.writerow([n + 1, label, f"{distance:.6g}"] + ([] if names is None else [names[n]]))
+    write_atomic(folder / "clusters.csv", buffer.getvalue())
+    with (folder / "centers.npy").open("wb") as file:
+        np.save(file, clustering.best.centers, allow_pickle=False)
+    write_atomic(folder / "clusters.svg", cluster_svg(clustering))
+    write_atomic(folder / "report.html", cluster_page(clustering))
+    run_folder.write_json(folder / "clusters.json", clustering.facts)
+    return replace(clustering, path=folder)
 
 
-def free_folder(name: str) -> Path:
-    """The folder that is written where none is named."""
-    return next_free(Path("runs") / f"{name}-clusters")
+def default_folder(name: str) -> Path:
+    """The folder to write if none is given."""
+    return next_available(Path("runs") / f"{name}-clusters")

@@ -1,123 +1,134 @@
-"""What a comparison shows people: one offline page, and its pictures as one SVG file."""
+"""The page of a comparison, and its charts as one SVG file."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harken.experiments.report import line_chart
-from harken.experiments.report.interval_plot import Span, alone, spans
-from harken.experiments.report.line_chart import Line, Picture, figure, number, tag
-from harken.experiments.report.page import LESS, page, pairs, table
-from harken.recipe import as_toml
+from harken.experiments.report.formatting import finite_float, format_number
+from harken.experiments.report.html import tag
+from harken.experiments.report.interval_plot import Interval, interval_plot, standalone_svg
+from harken.experiments.report.line_chart import Chart, Line, draw_chart, finite_points
+from harken.experiments.report.metric_names import LOWER_IS_BETTER
+from harken.experiments.report.page import definition_list, html_page, html_table
+from harken.recipe import to_toml_value
 
-from .summary import Trial, elsewhere, grid, refused
+from .summary import Trial, comparison_table, eval_table, failures
 
 Facts = Mapping[str, Any]
 Groups = Sequence[Sequence[Trial]]
-LOOK = "wide right"
-SIDE_BY_SIDE = 20  # numbers that have room below an axis
-FAR = 50  # times the nearest group: beyond it those in between would lie on one spot
-PAID = ("weights", "tokens/s", "arithmetic", "energy", "CO2e", "a layer")  # a table of its own: one is too wide
+STYLE = "wide right"
+MAX_TICKS = 20  # values that fit below an axis
+LOG_RATIO = 50  # ratio of the largest to the smallest value from which on the axis is logarithmic
+COST_COLUMNS = ("parameters", "tokens/s", "arithmetic", "energy", "CO2e")  # a second table: one is too wide
 
 
-def compare_page(found: Facts, groups: Groups) -> str:
-    """The page: verdict, table, pictures, what failed, and how to repeat it."""
-    watched = found["watched"].replace("_", " ")
-    level = f"“to {figure(found['level'])}” is the time until this valid {watched}, the best that every trial reaches"
-    over = "Student's t over the seeds" if found["seeds"] > 1 else "the sentences, drawn 1,000 times"
-    sure = any(row["interval"].get(found["metric"]) for row in found["rows"])
-    how = "; ".join([f"± is the 95 % interval of {over}"] * sure + [level] * (found["level"] is not None))
-    rows = _rows(*grid(found))
-    good = {name: {head: cell for head, cell in row.items() if head not in PAID} for name, row in rows.items()}
-    paid = {name: {head: row[head] for head in PAID if row[head] != "-"} for name, row in rows.items()}
-    words = {path: ", ".join("-" if x is None else as_toml(x) for x in some) for path, some in found["follows"].items()}
-    follows = {f"{path}, row by row": said for path, said in words.items()}
+def compare_page(facts: Facts, groups: Groups) -> str:
+    """The page: verdict, tables, charts, failures, and the command that repeats the comparison."""
+    metric = facts["curve_metric"].replace("_", " ")
+    level = f"“to {format_number(facts['level'])}” is the time to this validation {metric}, which every trial reaches"
+    over = "Student's t over the seeds" if facts["seeds"] > 1 else "1,000 bootstrap samples of the sentences"
+    has_interval = any(row["interval"].get(facts["metric"]) for row in facts["rows"])
+    caption = [f"± is the 95 % interval of {over}"] * has_interval + [level] * (facts["level"] is not None)
+    rows = _rows(*comparison_table(facts))
+    quality = {name: {h: cell for h, cell in row.items() if h not in COST_COLUMNS} for name, row in rows.items()}
+    cost = {name: {head: row[head] for head in COST_COLUMNS if row[head] != "-"} for name, row in rows.items()}
+    implied = {
+        f"{path}, row by row": ", ".join("-" if x is None else to_toml_value(x) for x in values)
+        for path, values in facts["implied_settings"].items()
+    }
+    evals = _rows(*eval_table(facts))
     sections = (
-        ("Result", [table(how, good, LOOK), table("One training, mean over the seeds", paid, LOOK)]),
-        ("Pictures", [picture.figure() for picture in pictures(found, groups)]),
-        ("Elsewhere", table("The trained weights, judged under other settings", _rows(*elsewhere(found)), LOOK)),
-        ("Failed", pairs(refused(found))),
-        ("Settings", pairs({"data": found["what"], **found["settings"], **follows})),
-        ("Runs", pairs({row["name"]: ", ".join(Path(r).name for r in row["runs"]) for row in found["rows"]})),
-        ("Repeat it", tag("pre", found["command"])),
+        (
+            "Result",
+            [html_table("; ".join(caption), quality, STYLE), html_table("Mean cost of one training", cost, STYLE)],
+        ),
+        ("Charts", [chart.figure() for chart in comparison_charts(facts, groups)]),
+        ("Evaluation settings", html_table("The trained weights, evaluated under other settings", evals, STYLE)),
+        ("Failed", definition_list(failures(facts))),
+        ("Settings", definition_list({"data": facts["what"], **facts["settings"], **implied})),
+        ("Runs", definition_list({row["name"]: ", ".join(Path(r).name for r in row["runs"]) for row in facts["rows"]})),
+        ("Reproduce", tag("pre", facts["command"])),
     )
-    lead = (tag("p", found["verdict"], class_="verdict"),)
-    many = f"{found['seeds']} seed{'s' * (found['seeds'] > 1)}"
-    return page(Path(found["comparison"]).name, "a comparison", [many], lead, sections)
+    lead = (tag("p", facts["verdict"], class_="verdict"),)
+    seeds = f"{facts['seeds']} seed{'s' * (facts['seeds'] > 1)}"
+    return html_page(Path(facts["comparison"]).name, "comparison", [seeds], lead, sections)
 
 
-def compare_svg(found: Facts, groups: Groups) -> str:
-    """The pictures as one file."""
-    return alone(found["verdict"], pictures(found, groups))
+def compare_svg(facts: Facts, groups: Groups) -> str:
+    """The charts as one file."""
+    return standalone_svg(facts["verdict"], comparison_charts(facts, groups))
 
 
 def _rows(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> dict[str, dict[str, str]]:
     return {name: dict(zip(heads[1:], cells, strict=True)) for name, *cells in lines}
 
 
-def pictures(found: Facts, groups: Groups) -> list[Picture]:
-    """The numbers with their intervals; the looks over steps and over seconds; the metric of each group, and under
-    other settings."""
-    rows = list(zip(range(1, len(groups) + 1), found["rows"], groups, strict=True))
-    watched, what = found["watched"], f"Valid {found['watched'].replace('_', ' ')}"
-    curves = [(row["name"], n, trial.curve(watched)) for n, row, group in rows for trial in group if not trial.failed]
-    over_steps = [Line(name, [(step, seen) for step, _, seen in points], tone=n) for name, n, points in curves]
-    over_time = [Line(name, [(seconds, seen) for _, seconds, seen in points], tone=n) for name, n, points in curves]
-    equal = found["level"]
-    level = None if equal is None else Line(f"equal quality: {figure(equal)}", [(0.0, equal)])
-    drawn = (
-        _judged(found, groups),
-        line_chart.drawn(f"{what} over steps", over_steps, note="a line for each seed"),
-        line_chart.drawn(f"{what} over time", over_time, note="without the looks", level=level, unit="seconds"),
-        _grouped(found),
-        _under(found),
-    )
-    return [picture for picture in drawn if picture]
-
-
-def _judged(found: Facts, groups: Groups) -> Picture | None:
-    """Each row's number with its interval and its seeds, beside the best that costs nothing."""
-    split, metric, rows = found["split"], found["metric"], []
-    for n, (row, group) in enumerate(zip(found["rows"], groups, strict=True), 1):
-        if metric in row["metrics"]:
-            low_high = row["interval"][metric]
-            seeds = [trial.facts["metrics"][split][metric] for trial in group if not trial.failed]
-            ends = None if low_high is None else (low_high[0], low_high[1])
-            rows.append(Span(row["name"], row["metrics"][metric], ends, seeds, n))
-    free = sorted((x, name) for name, m in found["baseline"].items() if (x := number(m.get(metric))) is not None)
-    known = [x for row in rows for x in (row.middle, *(row.ends or ()), *row.points)]
+def comparison_charts(facts: Facts, groups: Groups) -> list[Chart]:
+    """The metrics with intervals; validation over steps and seconds; the metric per part, and by evaluation setting."""
+    rows = list(zip(range(1, len(groups) + 1), facts["rows"], groups, strict=True))
+    metric, title = facts["curve_metric"], f"Validation {facts['curve_metric'].replace('_', ' ')}"
+    curves = [(row["name"], n, trial.curve(metric)) for n, row, group in rows for trial in group if not trial.failed]
+    over_steps = [Line(name, [(step, y) for step, _, y in points], color=n) for name, n, points in curves]
+    over_time = [Line(name, [(seconds, y) for _, seconds, y in points], color=n) for name, n, points in curves]
     level = None
-    if known and free:
-        best, name = free[0] if metric in LESS else free[-1]
-        room = max(known) - min(known)
-        if min(known) - room <= best <= max(known) + room:  # one far away would leave the others no room
-            level = Line(f"{name}, free: {figure(best)}", [(0.0, best)])
+    if facts["level"] is not None:
+        level = Line(f"equal quality: {format_number(facts['level'])}", [(0.0, facts["level"])])
+    note = "training time without validation"
+    charts = (
+        _metric_chart(facts, groups),
+        draw_chart(f"{title} over steps", over_steps, note="one line per seed"),
+        draw_chart(f"{title} over time", over_time, note=note, level=level, unit="seconds"),
+        _part_chart(facts),
+        _eval_chart(facts),
+    )
+    return [chart for chart in charts if chart]
+
+
+def _metric_chart(facts: Facts, groups: Groups) -> Chart | None:
+    """The mean of each row with its interval and its seeds, and the best baseline."""
+    split, metric, rows = facts["split"], facts["metric"], []
+    for n, (row, group) in enumerate(zip(facts["rows"], groups, strict=True), 1):
+        if metric in row["metrics"]:
+            interval = row["interval"][metric]
+            seeds = [trial.facts["metrics"][split][metric] for trial in group if not trial.failed]
+            ends = None if interval is None else (interval[0], interval[1])
+            rows.append(Interval(row["name"], row["metrics"][metric], ends, seeds, n))
+    baselines = sorted(
+        (x, name) for name, m in facts["baseline"].items() if (x := finite_float(m.get(metric))) is not None
+    )
+    values = [x for row in rows for x in (row.mean, *(row.ends or ()), *row.points)]
+    level = None
+    if values and baselines:
+        best, name = baselines[0] if metric in LOWER_IS_BETTER else baselines[-1]
+        margin = max(values) - min(values)
+        if min(values) - margin <= best <= max(values) + margin:  # a distant baseline would compress the others
+            level = Line(f"baseline, {name}: {format_number(best)}", [(0.0, best)])
     title = f"{split} {metric.replace('_', ' ')}".capitalize()
-    return spans(title, rows, note="mean, 95 % interval and each seed", level=level) if rows else None
+    return interval_plot(title, rows, note="mean, 95 % interval and every seed", level=level) if rows else None
 
 
-def _grouped(found: Facts) -> Picture | None:
-    """The metric of each group that has a place on an axis: a length, a distance."""
-    said = [row["protocol"].get(found["split"], {}).get("grouped_by", "") for row in found["rows"]]
-    metric = found["metric"] if found["metric"] not in LESS else "exact_match"
+def _part_chart(facts: Facts) -> Chart | None:
+    """The metric of each part that has a position on an axis, such as a length or a distance."""
+    units = [row["protocol"].get(facts["split"], {}).get("grouped_by", "") for row in facts["rows"]]
+    metric = facts["metric"] if facts["metric"] not in LOWER_IS_BETTER else "exact_match"
     lines = []
-    for n, row in enumerate(found["rows"], 1):
+    for n, row in enumerate(facts["rows"], 1):
         parts = [part["metrics"] for part in row["parts"].values()]
-        lines.append(Line(row["name"], [(part.get("at"), part.get(metric)) for part in parts], tone=n))
-    unit = max(said, default="")  # of a row that failed nothing is known
-    title = f"{found['split']} {metric.replace('_', ' ')} by {unit}".capitalize()
-    places = {x for line in lines for x, _ in line_chart.finite(line.points)}
-    far = 0 < len(places) <= SIDE_BY_SIDE and 0 < min(places) * FAR < max(places)
-    return line_chart.drawn(title, lines, note="mean over the seeds", unit=unit, log=far)
+        lines.append(Line(row["name"], [(part.get("position"), part.get(metric)) for part in parts], color=n))
+    unit = max(units, default="")  # a failed row has none
+    title = f"{facts['split']} {metric.replace('_', ' ')} by {unit}".capitalize()
+    xs = {x for line in lines for x, _ in finite_points(line.points)}
+    log = 0 < len(xs) <= MAX_TICKS and 0 < min(xs) * LOG_RATIO < max(xs)
+    return draw_chart(title, lines, note="mean over the seeds", unit=unit, log=log)
 
 
-def _under(found: Facts) -> Picture | None:
-    """The metric over a setting of the evaluation, where there is one and it is a number."""
-    if len(found["evals"]) != 1:
+def _eval_chart(facts: Facts) -> Chart | None:
+    """The metric over a numeric evaluation setting, if there is exactly one."""
+    if len(facts["evals"]) != 1:
         return None
-    [path], metric = found["evals"], found["metric"]
-    asked = [[(one["settings"][path], one["metrics"].get(metric)) for one in row["evals"]] for row in found["rows"]]
+    [path], metric = facts["evals"], facts["metric"]
     lines = [
-        Line(row["name"], points, tone=n) for n, (row, points) in enumerate(zip(found["rows"], asked, strict=True), 1)
+        Line(row["name"], [(e["settings"][path], e["metrics"].get(metric)) for e in row["evals"]], color=n)
+        for n, row in enumerate(facts["rows"], 1)
     ]
-    return line_chart.drawn(f"{found['split']} {metric} by {path}".capitalize(), lines, unit=path)
+    return draw_chart(f"{facts['split']} {metric} by {path}".capitalize(), lines, unit=path)

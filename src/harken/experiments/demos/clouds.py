@@ -1,50 +1,57 @@
-"""harken demo clouds: which solid do these points lie on? A set of rows without an order."""
+"""harken demo clouds: classify point clouds, which are sets of rows without an order."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from shlex import quote
+from typing import cast
 
 import numpy as np
 
 from harken.data import catalogue
-from harken.data.synthetic.clouds import clouds as drawn
+from harken.data.synthetic.clouds import clouds as generate_clouds
 from harken.events import Listener, silent
 from harken.experiments.train import train
+from harken.inference.run import Labels, Run
 
-from .translate import Shown
+from .output import DemoOutput
 
-WIDE, HIGH = 26, 11  # letters of a picture
-FRESH = 10**6  # a seed that the set of the catalogue does not have
+WIDTH, HEIGHT = 26, 11  # characters of a plot
+NEW_SEED = 10**6  # not used by the catalogue entry
 
 
-def clouds(*, minutes: float = 1.0, out: str | Path | None = None, listen: Listener = silent) -> Shown:
-    """Learn on which solid the points of a cloud lie, and show some that were drawn anew."""
+def clouds(*, minutes: float = 1.0, out: str | Path | None = None, listen: Listener = silent) -> DemoOutput:
+    """Train on point clouds and classify new ones by the solid their points lie on."""
     fetched = catalogue.fetch("clouds", listen=listen)
     run = train("clouds", out=out, minutes=minutes, listen=listen)
-    some = {solid: points for _, points, solid in drawn(40, FRESH)}  # one of each
-    found = run.classify([points.astype(np.float32) for points in some.values()])
-    said = [f"{each[0]['label']} ({100 * each[0]['probability']:.0f} %)" for each in found]
-    seen = [_seen(points) for points in some.values()]
-    lines = ["  ".join(row) for row in zip(*seen, strict=True)]
-    lines += ["  ".join(f"{text:<{WIDE}}" for text in texts) for texts in (said, [f"is a {solid}" for solid in some])]
-    other = run.classify([points[::-1].astype(np.float32) for points in some.values()])
-    sure, turned = ([one[0]["probability"] for one in each] for each in (found, other))
-    same = np.allclose(sure, turned, atol=1e-5)
-    lines += ["", f"their points in another order: {'the same answers' if same else 'other answers'}"]
-    place = quote(str(run.path))
+    examples = {solid: points for _, points, solid in generate_clouds(40, NEW_SEED)}  # one per solid
+    predictions = _classify(run, examples.values())
+    labels = [f"{best['label']} ({100 * best['probability']:.0f} %)" for best, *_ in predictions]
+    plots = [_plot(points) for points in examples.values()]
+    lines = ["  ".join(row) for row in zip(*plots, strict=True)]
+    truth = [f"true: {solid}" for solid in examples]
+    lines += ["  ".join(f"{text:<{WIDTH}}" for text in texts) for texts in (labels, truth)]
+    reversed_predictions = _classify(run, [points[::-1] for points in examples.values()])
+    forward, backward = ([best["probability"] for best, *_ in p] for p in (predictions, reversed_predictions))
+    same = np.allclose(forward, backward, atol=1e-5)
+    lines += ["", f"with the points in reverse order: {'the same predictions' if same else 'other predictions'}"]
     hints = {
-        f"harken classify {place} {quote(f'{fetched.path}[c0]')}": "ask it",
-        "harken compare clouds model.pool=mean,first,seed": "what stands for a set",
-        "harken train my-points.csv": "your own sets: a column that names them, numbers, a label",
+        f"harken classify {quote(str(run.path))} {quote(f'{fetched.path}[c0]')}": "classify a cloud",
+        "harken compare clouds model.pool=mean,first,seed": "compare pooling methods",
+        "harken train my-points.csv": "train on your own sets: a group column, numbers, a label",
     }
-    title = "Clouds that were drawn anew, seen from one side:"
-    return Shown(run, f"{fetched.attribution} ({fetched.licence})", title=title, lines=lines, hints=hints)
+    title = "Predictions for new point clouds, seen from one side:"
+    return DemoOutput(run, f"{fetched.attribution} ({fetched.license})", title=title, lines=lines, hints=hints)
 
 
-def _seen(points: np.ndarray) -> list[str]:
-    """The points from one side, in letters; the nearer ones are larger."""
-    page = [[" "] * WIDE for _ in range(HIGH)]
+def _classify(run: Run, clouds: Iterable[np.ndarray]) -> list[Labels]:
+    return cast(list[Labels], run.classify([points.astype(np.float32) for points in clouds]))
+
+
+def _plot(points: np.ndarray) -> list[str]:
+    """The points from one side as text; nearer points are larger."""
+    page = [[" "] * WIDTH for _ in range(HEIGHT)]
     for x, y, z in sorted(points.tolist(), key=lambda point: point[2]):
-        column, row = (int((c / 5 + 0.5) * size) for c, size in ((x, WIDE), (y, HIGH)))
-        if 0 <= column < WIDE and 0 <= row < HIGH:
+        column, row = (int((c / 5 + 0.5) * size) for c, size in ((x, WIDTH), (y, HEIGHT)))
+        if 0 <= column < WIDTH and 0 <= row < HEIGHT:
             page[row][column] = "O" if z > 0.5 else "o" if z > -0.5 else "."
     return ["".join(row) for row in page]

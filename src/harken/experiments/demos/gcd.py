@@ -1,4 +1,4 @@
-"""harken demo gcd: greatest common divisors, learned from examples; how often each is seen decides which are known."""
+"""harken demo gcd: learn greatest common divisors from examples; their frequencies decide which are learned."""
 
 from pathlib import Path
 from shlex import quote
@@ -6,30 +6,36 @@ from shlex import quote
 from harken.events import Listener, silent
 from harken.experiments.train import train
 
-from .translate import Shown
+from .output import DemoOutput
 
 SETTINGS = {"data.base": 30, "data.max_operand": 10_000, "data.operands": "log-uniform", "data.outcomes": "log-uniform"}
-ASKED = ("160 120", "300 450", "77 42", "1001 13")
-SHOWN = (1, 2, 3, 4, 5, 6, 7, 10, 11, 14, 15, 30)  # gcds that are told
+PROBLEMS = ("160 120", "300 450", "77 42", "1001 13")
+SHOWN_GCDS = (1, 2, 3, 4, 5, 6, 7, 10, 11, 14, 15, 30)
 
 
-def gcd(*, minutes: float = 2.0, out: str | Path | None = None, listen: Listener = silent) -> Shown:
-    """Learn gcds in base 30, and show which are known and what is said of the others."""
+def gcd(*, minutes: float = 2.0, out: str | Path | None = None, listen: Listener = silent) -> DemoOutput:
+    """Train on gcds in base 30; show the accuracy and the most frequent prediction for each gcd."""
     run = train("maths:gcd", out=out, minutes=minutes, settings=SETTINGS, listen=listen)
-    answers = run.translate(list(ASKED), beam=1)
-    lines = [f"{problem:<10} ->  {answer}" for problem, answer in zip(ASKED, answers, strict=True)]
-    lines += ["", "gcd   right   it says most often   what the last digits in base 30 tell"]
+    answers = run.translate(list(PROBLEMS), beam=1)
+    lines = [f"{problem:<10} ->  {answer}" for problem, answer in zip(PROBLEMS, answers, strict=True)]
+    lines += ["", "gcd   right   most predicted       divisor visible in the last digits (base 30)"]
     parts = run.facts["parts"].get("test", {})
-    for part in (parts[f"gcd {k}"] for k in SHOWN if f"gcd {k}" in parts):
-        said = f"{part['says']:.0f} ({100 * part['so_often']:.0f} %)" if "says" in part else "no number"
-        lines.append(f"{part['at']:>3}  {100 * part['accuracy']:>4.0f} %   {said:<19}  {part['rule']}")
-    known, told = run.metrics["test"]["learned"], run.facts["protocol"]["test"]
-    lines += ["", f"learned: {known:.0f} of {len(parts)}: {told['gcds_learned']}"]
-    place = quote(str(run.path))
+    for part in (parts[f"gcd {k}"] for k in SHOWN_GCDS if f"gcd {k}" in parts):
+        predicted = (
+            f"{part['most_predicted']:.0f} ({100 * part['most_predicted_fraction']:.0f} %)"
+            if "most_predicted" in part
+            else "no number"
+        )
+        lines.append(
+            f"{part['position']:>3}  {100 * part['accuracy']:>4.0f} %   {predicted:<19}  {part['base_divisor']}"
+        )
+    n_learned, protocol = run.metrics["test"]["learned"], run.facts["protocol"]["test"]
+    lines += ["", f"learned: {n_learned:.0f} of {len(parts)}: {protocol['gcds_learned']}"]
+    folder = quote(str(run.path))
     hints = {
-        f'harken translate {place} "160 120"': "ask it",
-        f"harken eval {place}": "which gcds it knows",
-        "harken compare maths:gcd --distributions uniform,log-uniform": "what other frequencies do",
+        f'harken translate {folder} "160 120"': "compute a gcd",
+        f"harken eval {folder}": "accuracy by gcd",
+        "harken compare maths:gcd --distributions uniform,log-uniform": "compare distributions of the examples",
     }
-    whose = "nobody's data: every example is drawn; the question is F. Charton's (Learning the greatest common divisor)"
-    return Shown(run, whose, title="It has seen examples only, and says:", lines=lines, hints=hints)
+    attribution = "generated data; after F. Charton, Learning the greatest common divisor"
+    return DemoOutput(run, attribution, title="Predictions after training on examples:", lines=lines, hints=hints)

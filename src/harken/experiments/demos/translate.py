@@ -1,7 +1,6 @@
-"""harken demo: a first success on real data, or on harken's own where there is no registry."""
+"""harken demo translate and harken demo text: the labs on real data, or on generated data without network access."""
 
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -9,88 +8,64 @@ from typing import Any
 from harken.data import catalogue
 from harken.errors import HarkenError
 from harken.events import Listener, silent
-from harken.experiments.report.attention_map import cross, drawn
+from harken.experiments.report.attention_map import cross_attention, save_attention_png
 from harken.experiments.train import train
 from harken.inference.run import Run
 
-WORDS = 8  # of an English sentence at most: short ones are learned in minutes
+from .output import DemoOutput
+
+MAX_WORDS = 8  # of an English sentence: short ones are learned in minutes
 WATCHED = ("I am a student.", "I have a red car.", "She does not have a dog.")
-LOOKED_INTO = WATCHED[1]  # une voiture rouge: the order of the words changes
-REFERENCES = 3  # shown of a sentence at most
-SECONDS = 30.0  # between two times the watched sentences are translated
+ATTENTION_EXAMPLE = WATCHED[1]  # une voiture rouge: the word order changes
+WATCH_SECONDS = 30.0  # between two translations of the watched sentences
 
 
-@dataclass
-class Shown:
-    """What a demo has to show: the run, whose data it learned from, what its report has as samples, what to type next.
-
-    The lines stand under the title. With a table several models were trained: its cells, what --json says of them, and
-    the cost of all.
-    """
-
-    run: Run
-    whose: str
-    samples: list[dict[str, Any]] = field(default_factory=list)
-    picture: Path | None = None
-    title: str = ""
-    lines: list[str] = field(default_factory=list)
-    hints: dict[str, str] = field(default_factory=dict)
-    table: tuple[list[str], list[list[str]]] | None = None
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    cost: dict[str, Any] | None = None
-
-    def said(self) -> list[str]:
-        """The lines, or each sample with what was said of it and, in brackets, the truth."""
-        several = [(each["prompt"], each["text"], " | ".join(each["references"][:REFERENCES])) for each in self.samples]
-        return self.lines or [line for a, b, c in several for line in (a, f"  {b}   ({c})")]
-
-
-def text(*, minutes: float = 3.7, out: str | Path | None = None, listen: Listener = silent) -> Shown:
-    """Lab 01: learn to write, from the catalogue's Shakespeare."""
-    fetched, whose = _fetched("shakespeare", "tales", listen)
-    run = train(str(fetched), out=out, minutes=minutes, settings={"data.tokenizer": "char"}, listen=listen)
-    place, begin = quote(str(run.path)), "Tom" if fetched.name == "tales.txt" else "To be"
+def text(*, minutes: float = 3.7, out: str | Path | None = None, listen: Listener = silent) -> DemoOutput:
+    """Lab 01: train a language model on Shakespeare from the catalogue."""
+    path, attribution = _fetch("shakespeare", "tales", listen)
+    run = train(str(path), out=out, minutes=minutes, settings={"data.tokenizer": "char"}, listen=listen)
+    folder, prompt = quote(str(run.path)), "Tom" if path.name == "tales.txt" else "To be"
     hints = {
-        f'harken generate {place} "{begin}"': "let it go on",
-        f'harken generate {place} "{begin}" --next 5': "what comes next, with probabilities",
-        "harken train my.txt": "your own text",
+        f'harken generate {folder} "{prompt}"': "continue a text",
+        f'harken generate {folder} "{prompt}" --next 5': "the most probable next characters",
+        "harken train my.txt": "train on your own text",
     }
-    written = run.generate(tokens=400, temperature=0.8, top_p=0.95).strip().split("\n")
-    return Shown(run, whose, title="It writes (temperature 0.8):", lines=written, hints=hints)
+    lines = run.generate(max_new_tokens=400, temperature=0.8, top_p=0.95).strip().split("\n")
+    return DemoOutput(run, attribution, title="Generated text (temperature 0.8):", lines=lines, hints=hints)
 
 
-def translate(*, minutes: float = 3.7, out: str | Path | None = None, listen: Listener = silent) -> Shown:
-    """Lab 02: learn to translate, from the catalogue's English-French sentences. `watch` tells how far it is."""
-    fetched, whose = _fetched("tatoeba-fra", "phrases", listen)
-    watch = Watch(listen)
-    run = train(str(fetched), out=out, minutes=minutes, settings={"data.max_words": WORDS}, listen=watch)
-    watch.translate(run)
-    picture, looks = run.path / "attention.png", cross(run, LOOKED_INTO)
-    place = quote(str(run.path))
+def translate(*, minutes: float = 3.7, out: str | Path | None = None, listen: Listener = silent) -> DemoOutput:
+    """Lab 02: train a translation model on English-French sentences from the catalogue."""
+    path, attribution = _fetch("tatoeba-fra", "phrases", listen)
+    watcher = TranslationWatcher(listen)
+    run = train(str(path), out=out, minutes=minutes, settings={"data.max_words": MAX_WORDS}, listen=watcher)
+    watcher.translate(run)
+    png, weights = run.path / "attention.png", cross_attention(run, ATTENTION_EXAMPLE)
+    folder = quote(str(run.path))
     hints = {
-        f'harken translate {place} "{LOOKED_INTO}"': "ask it",
-        f"harken eval {place}": "its numbers again",
-        "harken train my.tsv": "your own pairs",
+        f'harken translate {folder} "{ATTENTION_EXAMPLE}"': "translate a sentence",
+        f"harken eval {folder}": "evaluate it again",
+        "harken train my.tsv": "train on your own pairs",
     }
-    drew = picture if looks and drawn(picture, *looks) else None
-    title = "It translates sentences it has not seen (in brackets: what people wrote):"
-    return Shown(run, whose, watch.samples, drew, title if watch.samples else "", hints=hints)
+    attention_map = png if weights and save_attention_png(png, *weights) else None
+    title = "Translations of held-out sentences (in parentheses: the references):"
+    return DemoOutput(run, attribution, watcher.samples, attention_map, title if watcher.samples else "", hints=hints)
 
 
-def _fetched(name: str, own: str, listen: Listener) -> tuple[Path, str]:
-    """A set of the catalogue and whom to thank; without the registry harken's own, and that is said."""
+def _fetch(name: str, fallback: str, listen: Listener) -> tuple[Path, str]:
+    """The path and attribution of a catalogue entry, or of a generated one without network access."""
     try:
         fetched = catalogue.fetch(name, listen=listen)
     except HarkenError as error:
-        listen("notice", text=f"{error}; harken's own {own} are taken instead")
-        fetched = catalogue.fetch(own, listen=listen)
-    return fetched.path, f"{fetched.attribution} ({fetched.licence})"
+        listen("notice", text=f"{error}; using the generated {fallback} instead")
+        fetched = catalogue.fetch(fallback, listen=listen)
+    return fetched.path, f"{fetched.attribution} ({fetched.license})"
 
 
-class Watch:
-    """A listener that has the same sentences translated again and again while a model learns, and tells it on.
+class TranslationWatcher:
+    """A listener that translates the same sentences repeatedly during training and reports them.
 
-    Greedy translation draws no random number, and so the run stays the same, bit for bit.
+    Greedy translation draws no random numbers, so the training is bitwise the same.
     """
 
     def __init__(self, listen: Listener) -> None:
@@ -101,11 +76,11 @@ class Watch:
 
     def __call__(self, event: str, /, **facts: Any) -> None:
         self.listen(event, **facts)
-        if event == "begin":
+        if event == "start":
             self.run, self.last = facts["run"], time.monotonic()
         elif event == "samples":
             self.samples = facts["samples"]
-        elif event == "step" and self.run and time.monotonic() - self.last > SECONDS:
+        elif event == "step" and self.run and time.monotonic() - self.last > WATCH_SECONDS:
             self.run.model.eval()
             self.translate(self.run)
             self.run.model.train()

@@ -1,84 +1,85 @@
-"""Who looks at whom, as a picture: a row for each word that looks, a column for each it looks at, darker is more."""
+"""Attention maps: a row per query token, a column per key token, darker for a larger weight."""
 
 import math
 from base64 import b64encode
 from collections.abc import Sequence
 from pathlib import Path
 
-from harken.data.tokenizers.pairs import GLUE
+from harken.data.tokenizers.pairs import JOINER
 from harken.inference.run import Run
 
-from .line_chart import Html, figure, tag
+from .formatting import format_number
+from .html import Html, tag
 
-CELL, LETTER, SHOT = 26, 8, 64  # pixels
+CELL, CHARACTER, IMAGE = 26, 8, 64  # pixels
 Weights = Sequence[Sequence[float]]
 
 
-def cross(run: Run, text: str) -> tuple[list[str], list[str], Weights] | None:
-    """The words written for a source, its own, and the weights: the mean over the heads of the last layer that looks
-    from one to the other. None, if none does."""
+def cross_attention(run: Run, text: str) -> tuple[list[str], list[str], Weights] | None:
+    """The generated tokens, the source tokens, and the weights of the last cross-attention layer, averaged over heads.
+
+    None for a model without cross-attention.
+    """
     trace = run.trace(text)
     if not (views := trace.views.get("cross")):
         return None
-    written, read = ([word.strip(GLUE) for word in words] for words in (trace.tokens, trace.source or []))
-    return written, read, views[-1].whole()[0].mean(0).tolist()
+    target, source = ([token.strip(JOINER) for token in tokens] for tokens in (trace.tokens, trace.source or []))
+    return target, source, views[-1].full()[0].mean(0).tolist()
 
 
-def heat(rows: Sequence[str], columns: Sequence[str], weights: Weights) -> Html:
-    """The weights as an inline SVG in the page's colours."""
-    left, top = (12 + LETTER * max(map(len, words)) for words in (rows, columns))
-    wide, tall = left + CELL * len(columns), top + CELL * len(rows)
+def attention_svg(rows: Sequence[str], columns: Sequence[str], weights: Weights) -> Html:
+    """The weights as an inline SVG in the colors of the page."""
+    left, top = (12 + CHARACTER * max(map(len, tokens)) for tokens in (rows, columns))
+    width, height = left + CELL * len(columns), top + CELL * len(rows)
     marks = []
-    for n, word in enumerate(columns):
-        at = left + CELL * (n + 0.5)
-        marks.append(tag("text", word, x=at, y=top - 6, transform=f"rotate(-90 {at} {top - 6})", dy=".33em"))
-    for m, (word, row) in enumerate(zip(rows, weights, strict=True)):
+    for n, token in enumerate(columns):
+        x = left + CELL * (n + 0.5)
+        marks.append(tag("text", token, x=x, y=top - 6, transform=f"rotate(-90 {x} {top - 6})", dy=".33em"))
+    for m, (query, row) in enumerate(zip(rows, weights, strict=True)):
         y = top + CELL * m
-        marks.append(tag("text", word, x=left - 6, y=y + CELL / 2, dy=".33em", text_anchor="end"))
-        for n, (other, weight) in enumerate(zip(columns, row, strict=True)):
-            told = tag("title", f"{word} looks at {other}: {figure(weight, 2)}")
-            look = {"fill": "currentColor", "fill_opacity": f"{weight:.3f}", "width": CELL - 1, "height": CELL - 1}
-            marks.append(tag("rect", told, x=left + CELL * n, y=y, **look))
-    words = tag("title", f"{len(rows)} words written look at {len(columns)} words read")
-    box = {"viewBox": f"0 0 {wide} {tall}", "width": wide, "height": tall}
-    return tag("svg", words, tag("g", marks, fill="currentColor", font_size="13"), role="img", **box)
+        marks.append(tag("text", query, x=left - 6, y=y + CELL / 2, dy=".33em", text_anchor="end"))
+        for n, (key, weight) in enumerate(zip(columns, row, strict=True)):
+            title = tag("title", f"{query} attends to {key}: {format_number(weight, 2)}")
+            style = {"fill": "currentColor", "fill_opacity": f"{weight:.3f}", "width": CELL - 1, "height": CELL - 1}
+            marks.append(tag("rect", title, x=left + CELL * n, y=y, **style))
+    return _svg(f"attention of {len(rows)} generated tokens to {len(columns)} source tokens", marks, width, height)
 
 
-def maps(rows: Sequence[str], weights: Weights, picture: bytes) -> Html:
-    """For each word the picture, and beside it what was looked at, patch by patch where they stand in it."""
-    left, many = 12 + LETTER * max(map(len, rows)), math.isqrt(len(weights[0]))
-    patch, shot = SHOT / many, f"data:image/png;base64,{b64encode(picture).decode()}"
+def patch_maps_svg(rows: Sequence[str], weights: Weights, png: bytes) -> Html:
+    """For each token the image, and beside it the attention weight of every patch at its position."""
+    left, side = 12 + CHARACTER * max(map(len, rows)), math.isqrt(len(weights[0]))
+    patch, source = IMAGE / side, f"data:image/png;base64,{b64encode(png).decode()}"
+    size = f"{patch - 0.5:.2f}"
     marks = []
-    for m, (word, row) in enumerate(zip(rows, weights, strict=True)):
-        y, top = (SHOT + 4) * m, max(row)
-        marks.append(tag("text", word, x=left - 6, y=y + SHOT / 2, dy=".33em", text_anchor="end"))
-        marks.append(tag("image", href=shot, x=left, y=y, width=SHOT, height=SHOT))
+    for m, (query, row) in enumerate(zip(rows, weights, strict=True)):
+        y, highest = (IMAGE + 4) * m, max(row)
+        marks.append(tag("text", query, x=left - 6, y=y + IMAGE / 2, dy=".33em", text_anchor="end"))
+        marks.append(tag("image", href=source, x=left, y=y, width=IMAGE, height=IMAGE))
         for n, weight in enumerate(row):
-            told = tag("title", f"{word} looks at row {n // many}, column {n % many}: {figure(weight, 2)}")
-            x, down = left + SHOT + 4 + patch * (n % many), y + patch * (n // many)
-            look = {
-                "fill_opacity": f"{weight / top:.3f}",
-                "width": f"{patch - 0.5:.2f}",
-                "height": f"{patch - 0.5:.2f}",
-            }
-            marks.append(tag("rect", told, x=f"{x:.2f}", y=f"{down:.2f}", **look))
-    words = tag("title", f"{len(rows)} words written look at {len(weights[0])} patches")
-    wide, tall = left + 2 * SHOT + 4, (SHOT + 4) * len(rows)
-    box = {"viewBox": f"0 0 {wide} {tall}", "width": wide, "height": tall}
-    return tag("svg", words, tag("g", marks, fill="currentColor", font_size="13"), role="img", **box)
+            title = tag("title", f"{query} attends to row {n // side}, column {n % side}: {format_number(weight, 2)}")
+            x, top = left + IMAGE + 4 + patch * (n % side), y + patch * (n // side)
+            style = {"fill_opacity": f"{weight / highest:.3f}", "width": size, "height": size}
+            marks.append(tag("rect", title, x=f"{x:.2f}", y=f"{top:.2f}", **style))
+    caption = f"attention of {len(rows)} generated tokens to {len(weights[0])} patches"
+    return _svg(caption, marks, left + 2 * IMAGE + 4, (IMAGE + 4) * len(rows))
 
 
-def drawn(path: Path, rows: Sequence[str], columns: Sequence[str], weights: Weights) -> bool:
-    """Write the weights as a PNG; False without matplotlib, which draws it."""
+def _svg(title: str, marks: list[Html], width: int, height: int) -> Html:
+    box = {"viewBox": f"0 0 {width} {height}", "width": width, "height": height}
+    return tag("svg", tag("title", title), tag("g", marks, fill="currentColor", font_size="13"), role="img", **box)
+
+
+def save_attention_png(path: Path, rows: Sequence[str], columns: Sequence[str], weights: Weights) -> bool:
+    """Write the weights as a PNG; False without matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         return False
-    picture = Figure(figsize=(1.5 + 0.4 * len(columns), 1.2 + 0.4 * len(rows)), layout="constrained")
-    axes = picture.subplots()
+    figure = Figure(figsize=(1.5 + 0.4 * len(columns), 1.2 + 0.4 * len(rows)), layout="constrained")
+    axes = figure.subplots()
     axes.imshow(weights, cmap="Blues", vmin=0)
     axes.set_xticks(range(len(columns)), columns, rotation=90)
     axes.set_yticks(range(len(rows)), rows)
     axes.xaxis.tick_top()
-    picture.savefig(path, dpi=150)
+    figure.savefig(path, dpi=150)
     return True

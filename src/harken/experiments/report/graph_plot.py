@@ -1,21 +1,21 @@
-"""A graph as a picture (SVG): nodes where springs between neighbours pull them, coloured by what is said of them."""
+"""A graph as SVG: force-directed layout, nodes colored by their predicted label."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 SIDE, MARGIN, R = 640, 40, 13
-ROUNDS = 300
-MOST = 400  # nodes that can be told apart
-COLOURS = ("#00639c", "#b84a00", "#3a7d44", "#7a4fa3", "#8a6d00", "#a3254e", "#4c6a78", "#5b5b5b")
+ITERATIONS = 300
+MAX_NODES = 400  # more cannot be distinguished
+COLORS = ("#00639c", "#b84a00", "#3a7d44", "#7a4fa3", "#8a6d00", "#a3254e", "#4c6a78", "#5b5b5b")
 Points = npt.NDArray[np.float64]
 
 
-class Said(NamedTuple):
-    """What is said of a node: a label of how great a probability; whether it was learned from, and what is so."""
+class NodePrediction(NamedTuple):
+    """The predicted label of a node, its probability, whether the node was trained on, and the true label."""
 
     label: str
     probability: float
@@ -23,54 +23,55 @@ class Said(NamedTuple):
     truth: str
 
 
-def picture(names: Sequence[str], pairs: Sequence[tuple[int, int]], said: Sequence[Said]) -> str:
-    """The graph as SVG. Paler nodes are less certain, thick rings were learned from, dashed ones are said wrongly."""
-    at = SIDE / 2 + _sprung(len(names), pairs) * (SIDE / 2 - MARGIN)
-    labels = sorted({s.truth for s in said} | {s.label for s in said})
-    colour = {label: COLOURS[n % len(COLOURS)] for n, label in enumerate(labels)}
+def graph_svg(names: Sequence[str], edges: Sequence[tuple[int, int]], predictions: Sequence[NodePrediction]) -> str:
+    """The graph as SVG. Pale: uncertain; thick outline: trained on; dashed outline: wrong prediction."""
+    xy = SIDE / 2 + _spring_layout(len(names), edges) * (SIDE / 2 - MARGIN)
+    labels = sorted({p.truth for p in predictions} | {p.label for p in predictions})
+    colors = {label: COLORS[n % len(COLORS)] for n, label in enumerate(labels)}
     lines = [
-        f'<line x1="{at[a][0]:.1f}" y1="{at[a][1]:.1f}" x2="{at[b][0]:.1f}" y2="{at[b][1]:.1f}"/>' for a, b in pairs
+        f'<line x1="{xy[a][0]:.1f}" y1="{xy[a][1]:.1f}" x2="{xy[b][0]:.1f}" y2="{xy[b][1]:.1f}"/>' for a, b in edges
     ]
-    dots = [_dot(name, at[n], said[n], colour) for n, name in enumerate(names)]
+    nodes = [_node(name, xy[n], predictions[n], colors) for n, name in enumerate(names)]
     legend = [
-        f'<circle cx="16" cy="{SIDE + 16 + 22 * n}" r="7" fill="{colour[label]}"/>'
+        f'<circle cx="16" cy="{SIDE + 16 + 22 * n}" r="7" fill="{colors[label]}"/>'
         f'<text x="30" y="{SIDE + 21 + 22 * n}">{escape(label)}</text>'
         for n, label in enumerate(labels)
     ]
-    high = SIDE + 22 * len(labels) + 12
+    height = SIDE + 22 * len(labels) + 12
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {SIDE} {high}" font-family="sans-serif" font-size="13">'
-        f'<rect width="100%" height="100%" fill="#fcfbf8"/><g stroke="#b9b5a8">{"".join(lines)}</g>'
-        f"{''.join(dots)}{''.join(legend)}</svg>\n"
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {SIDE} {height}" font-family="sans-serif"'
+        f' font-size="13"><rect width="100%" height="100%" fill="#fcfbf8"/><g stroke="#b9b5a8">{"".join(lines)}</g>'
+        f"{''.join(nodes)}{''.join(legend)}</svg>\n"
     )
 
 
-def _dot(name: str, at: Any, said: Said, colour: Mapping[str, str]) -> str:
-    ring = f' stroke-dasharray="4 3" stroke="{colour[said.truth]}"' if said.label != said.truth else ' stroke="#1d2126"'
-    width = 4 if said.learned else 2.5 if said.label != said.truth else 1
-    told = f"{name}: {said.label} {100 * said.probability:.0f} %, in truth {said.truth}"
-    sure = max(0.25, 2 * said.probability - 1)
+def _node(name: str, xy: Points, node: NodePrediction, colors: Mapping[str, str]) -> str:
+    wrong = node.label != node.truth
+    outline = f' stroke-dasharray="4 3" stroke="{colors[node.truth]}"' if wrong else ' stroke="#1d2126"'
+    width = 4 if node.learned else 2.5 if wrong else 1
+    title = f"{name}: {node.label} {100 * node.probability:.0f} %, true label {node.truth}"
+    opacity = max(0.25, 2 * node.probability - 1)
     return (
-        f'<g><title>{escape(told)}</title><circle cx="{at[0]:.1f}" cy="{at[1]:.1f}" r="{R}" fill="#fcfbf8"/>'
-        f'<circle cx="{at[0]:.1f}" cy="{at[1]:.1f}" r="{R}" fill="{colour[said.label]}" fill-opacity="{sure:.2f}"'
-        f'{ring} stroke-width="{width}"/>'
-        f'<text x="{at[0]:.1f}" y="{at[1] + 4:.1f}" text-anchor="middle" font-size="10">{escape(name[:6])}</text></g>'
+        f'<g><title>{escape(title)}</title><circle cx="{xy[0]:.1f}" cy="{xy[1]:.1f}" r="{R}" fill="#fcfbf8"/>'
+        f'<circle cx="{xy[0]:.1f}" cy="{xy[1]:.1f}" r="{R}" fill="{colors[node.label]}" fill-opacity="{opacity:.2f}"'
+        f'{outline} stroke-width="{width}"/>'
+        f'<text x="{xy[0]:.1f}" y="{xy[1] + 4:.1f}" text-anchor="middle" font-size="10">{escape(name[:6])}</text></g>'
     )
 
 
-def _sprung(n: int, pairs: Sequence[tuple[int, int]]) -> Points:  # N 2
-    """Places from -1 to 1: all nodes push each other away, and edges pull (Fruchterman and Reingold 1991)."""
-    at = np.random.default_rng(0).uniform(-1, 1, (n, 2))
-    a, b = np.array(pairs, np.int64).reshape(-1, 2).T
-    near = 1 / np.sqrt(max(1, n))
-    for step in range(ROUNDS):
-        apart = at[:, None] - at
-        far = np.maximum(np.linalg.norm(apart, axis=-1, keepdims=True), 1e-3)
-        force = (apart / far * near**2 / far).sum(1) - 0.5 * near * at  # and all are drawn to the middle
-        pull = (at[a] - at[b]) * np.linalg.norm(at[a] - at[b], axis=-1, keepdims=True) / near
+def _spring_layout(n: int, edges: Sequence[tuple[int, int]]) -> Points:  # N 2
+    """Coordinates in [-1, 1]: nodes repel each other, edges attract (Fruchterman and Reingold 1991)."""
+    xy = np.random.default_rng(0).uniform(-1, 1, (n, 2))
+    a, b = np.array(edges, np.int64).reshape(-1, 2).T
+    k = 1 / np.sqrt(max(1, n))  # ideal edge length
+    for step in range(ITERATIONS):
+        offset = xy[:, None] - xy
+        distance = np.maximum(np.linalg.norm(offset, axis=-1, keepdims=True), 1e-3)
+        force = (offset / distance * k**2 / distance).sum(1) - 0.5 * k * xy  # and a weak pull to the center
+        pull = (xy[a] - xy[b]) * np.linalg.norm(xy[a] - xy[b], axis=-1, keepdims=True) / k
         np.add.at(force, a, -pull)
         np.add.at(force, b, pull)
-        long = np.maximum(np.linalg.norm(force, axis=-1, keepdims=True), 1e-9)
-        at += force / long * np.minimum(long, 0.1 * (1 - step / ROUNDS))
-    at -= at.mean(0)
-    return at / max(1e-9, np.abs(at).max())
+        norm = np.maximum(np.linalg.norm(force, axis=-1, keepdims=True), 1e-9)
+        xy += force / norm * np.minimum(norm, 0.1 * (1 - step / ITERATIONS))
+    xy -= xy.mean(0)
+    return xy / max(1e-9, np.abs(xy).max())

@@ -1,33 +1,34 @@
-"""What a report shows of a run on graphs: what it says of a few held-out nodes, edges or graphs."""
+"""Report samples of a run on graphs: predictions for held-out nodes, edges or graphs."""
 
 import shlex
-from typing import Any
+from typing import Any, cast
 
-from harken.inference.run import Run
+from harken.inference.run import Labels, Run
 
-SAMPLES, SAID = 10, 3  # shown, and labels of each
+N_SAMPLES, N_LABELS = 10, 3
 
 
-def shown_nodes(loaded: Run, task: Any, place: str) -> tuple[list[dict[str, Any]], list[str]]:
-    """What is said of a few held-out ones, beside what is so; and what else can be done with such a run."""
+def graph_samples(run: Run, task: Any, folder: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """Predictions for some held-out items with their true labels, and commands for this run."""
     data = task.data
-    part = data.splits.get("test") or data.splits.get("valid") or []
-    some, ask = part[:: -(-len(part) // SAMPLES)] if part else [], data.words.target_level
-    names = data.raw.graphs if ask == "graph" else data.raw.names
-    if ask == "edge":
-        asked = ["--".join(names[end] for end in data.asked[n].tolist()) for n in some]
+    split = data.splits.get("test") or data.splits.get("valid") or []
+    items, level = split[:: -(-len(split) // N_SAMPLES)] if split else [], data.processor.target_level
+    names = data.tables.graph_names if level == "graph" else data.tables.node_names
+    if level == "edge":
+        inputs = ["--".join(names[end] for end in data.targets[n].tolist()) for n in items]
     else:
-        asked = [names[n] for n in some]
-    truth = ["edge"] * len(some) if ask == "edge" else [data.raw.said[n] for n in some]
+        inputs = [names[n] for n in items]
+    truth = ["edge"] * len(items) if level == "edge" else [data.tables.labels[n] for n in items]
+    predictions = cast(list[Labels], run.classify(inputs))
     samples = [
-        {"prompt": name, "text": _said(labels), "references": [true]}
-        for name, labels, true in zip(asked, loaded.classify(asked), truth, strict=True)
+        {"prompt": name, "text": _prediction(labels), "references": [label]}
+        for name, labels, label in zip(inputs, predictions, truth, strict=True)
     ]
-    first = shlex.quote(asked[0] if asked else names[0])
-    return samples, [f"harken classify {place} {first}", f"harken eval {place}"]
+    first = shlex.quote(inputs[0] if inputs else names[0])
+    return samples, [f"harken classify {folder} {first}", f"harken eval {folder}"]
 
 
-def _said(labels: list[dict[str, Any]]) -> str:
+def _prediction(labels: Labels) -> str:
     if "value" in labels[0]:
         return f"{labels[0]['value']:.3g}"
-    return ", ".join(f"{said['label']} {100 * said['probability']:.0f} %" for said in labels[:SAID])
+    return ", ".join(f"{label['label']} {100 * label['probability']:.0f} %" for label in labels[:N_LABELS])

@@ -1,27 +1,21 @@
-"""Line charts as inline SVG, and the two things every page needs: escaped HTML and numbers for people.
+"""Line charts as inline SVG.
 
-A chart has no fixed size: places are percentages, so its letters stay readable on a phone and on paper.
+Coordinates are percentages, so a chart scales with its page while its text keeps a readable size.
 """
 
-import html
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
+
+from .formatting import finite_float, format_number
+from .html import Html, tag
 
 Point = tuple[float, float]
-HUGE = 1e30  # beyond this a value says only that something broke, and drawing it would hide all others
-MOST = 500  # points of a line: more cannot be told apart on a screen
-UNSEEN = {c: 0x2400 + c for c in range(32) if chr(c) not in "\t\n"}  # their pictures
-UNSEEN |= dict.fromkeys((*range(127, 160), *range(0xD800, 0xE000)), 0xFFFD)
-UNITS = {  # from where on, divided by what, called what; energy comes in kWh, mass in kg
-    "count": ((1e9, 1e9, "B"), (1e5, 1e6, "M"), (1e4, 1e3, "k")),
-    "flop": tuple((n, n, c + "FLOP") for n, c in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))),
-    "energy": ((1e3, 1e3, "MWh"), (0.1, 1, "kWh"), (1e-4, 1e-3, "Wh"), (0, 1e-6, "mWh")),
-    "mass": ((1e3, 1e3, "t"), (0.1, 1, "kg"), (1e-4, 1e-3, "g"), (0, 1e-6, "mg")),
-}
-TONES = ("#0079b8", "#cf5a00", "#008f68", "#b05a9a", "#8a7000", "#d03d4d", "#008c99", "#7a7a7a")  # on light and dark
+Transform = Callable[[float, float], Point]
+MAX_POINTS = 500  # of a line
+COLORS = ("#0079b8", "#cf5a00", "#008f68", "#b05a9a", "#8a7000", "#d03d4d", "#008c99", "#7a7a7a")  # on light and dark
 
 CSS = """
 figure { margin: 0; min-width: 0 } figcaption { font-size: .84rem; color: var(--soft); margin-bottom: .7rem }
@@ -42,127 +36,74 @@ MARKS = """
 .plot circle.dots { fill: var(--valid); stroke: var(--paper); stroke-width: 1.5 }
 .plot line.span { stroke-width: 2 } .plot circle.seed { opacity: .45 } .plot .dashed { stroke-dasharray: 6 4 }
 """
-for n, tone in enumerate(TONES, 1):
-    MARKS += f".plot path.t{n}, .plot line.t{n} {{ stroke: {tone} }} .plot circle.t{n} {{ fill: {tone} }}\n"
-    CSS += f".key.t{n}::before {{ border-color: {tone} }}\n"
+for n, color in enumerate(COLORS, 1):
+    MARKS += f".plot path.t{n}, .plot line.t{n} {{ stroke: {color} }} .plot circle.t{n} {{ fill: {color} }}\n"
+    CSS += f".key.t{n}::before {{ border-color: {color} }}\n"
 CSS += MARKS + ".key.dashed::before { border-top-style: dashed }\n"
-
-
-class Html(str):
-    """Text that is HTML already. Whatever is not of this type is escaped on its way into a page."""
-
-
-def tag(name: str, *inside: object, **attributes: object) -> Html:
-    """One element. `class_` is written class, `aria_label` aria-label; None is left out, lists are joined."""
-    pairs = ((key.rstrip("_").replace("_", "-"), value) for key, value in attributes.items() if value is not None)
-    start = "".join(f' {key}="{escape(value)}"' for key, value in pairs)
-    return Html(f"<{name}{start}>{escape(inside)}</{name}>")
-
-
-def escape(content: object) -> str:
-    """As HTML; characters that no reader can see become visible, and what UTF-8 cannot hold is replaced."""
-    if isinstance(content, Html):
-        return content
-    if isinstance(content, list | tuple):
-        return "".join(map(escape, content))
-    return "" if content is None else html.escape(str(content).translate(UNSEEN))
-
-
-def number(value: Any) -> float | None:
-    """The value as a float, if it is a number one can draw and compare."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if abs(value) < HUGE else None  # false for NaN, too
-
-
-def figure(value: Any, digits: int = 3) -> str:
-    """A number with so many digits that mean something; words stay as they are, None is nothing."""
-    if not isinstance(value, float) or not math.isfinite(value):
-        return "" if value is None else f"{value:,}" if type(value) is int else str(value)
-    if value == 0 or not 1e-4 <= abs(value) < 1e9:
-        return f"{value:.{digits}g}".replace("e-0", "e-").replace("e+", "e")
-    return f"{value:,.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}"
-
-
-def scaled(value: Any, what: str) -> str:
-    """A number in the unit that suits it: 0.83 M, 0.33 Wh."""
-    if (x := number(value)) is None or x < 0:
-        return figure(value)
-    factor, name = next(((factor, name) for start, factor, name in UNITS[what] if x >= start), (1, ""))
-    return f"{figure(value if factor == 1 else x / factor, 2)} {name}".strip()
-
-
-def duration(value: Any) -> str:
-    """Seconds as people say them: 4 min 0 s."""
-    if (x := number(value)) is None or x < 10:
-        return figure(value) if x is None else f"{x:.1f} s"
-    minutes, seconds = divmod(round(x), 60)
-    hours, rest = divmod(minutes, 60)
-    return f"{hours:,} h {rest} min" if hours else f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
 
 
 @dataclass(frozen=True)
 class Line:
-    """Points (x, y) in the order of x, and how they are drawn."""
+    """Points (x, y) sorted by x, and their style."""
 
     name: str
     points: Sequence[Point]
-    look: Literal["line", "faint", "dots"] = "line"
-    tone: int = 0  # which colour; 0: the page's own
+    style: Literal["line", "faint", "dots"] = "line"
+    color: int = 0  # index into COLORS from 1; 0: the accent color of the page
 
     @property
     def classes(self) -> str:
-        return f"{self.look} {toned(self.tone)}".strip()
+        return f"{self.style} {color_class(self.color)}".strip()
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A drawn chart: a figure on a page, or a part of a file of its own."""
+class Chart:
+    """A drawn chart: a figure of a page, or a part of an SVG file."""
 
     title: str
     note: str
-    keys: Sequence[tuple[str, str]]  # the name of each line, and its classes
-    told: str  # in words, for those who cannot see it
+    keys: Sequence[tuple[str, str]]  # name and CSS classes of each line
+    description: str  # alternative text
     marks: Html
     small: bool = False
-    rows: int = 0  # if it is made of rows: how many, each 2.5 lines high
+    rows: int = 0  # number of rows of an interval plot, each 2.5rem high
 
     def figure(self) -> Html:
         keys = [tag("span", name, class_=f"key {classes}") for name, classes in self.keys]
-        words, tall = (tag("title", self.title), tag("desc", self.told)), f"height: {2.5 * self.rows}rem"
-        look = "plot small" if self.small else "plot"
-        plot = tag("svg", words, self.marks, class_=look, role="img", style=tall if self.rows else None)
+        text, height = (tag("title", self.title), tag("desc", self.description)), f"height: {2.5 * self.rows}rem"
+        style = "plot small" if self.small else "plot"
+        plot = tag("svg", text, self.marks, class_=style, role="img", style=height if self.rows else None)
         return tag("figure", tag("figcaption", tag("b", self.title), self.note, keys), plot)
 
 
-def toned(tone: int) -> str:
-    """The classes of a colour; when all were used, they come again dashed."""
-    return f"t{(tone - 1) % len(TONES) + 1}{' dashed' * (tone > len(TONES))}" if tone else ""
+def color_class(color: int) -> str:
+    """The CSS classes of a color; after the last color they repeat, dashed."""
+    return f"t{(color - 1) % len(COLORS) + 1}{' dashed' * (color > len(COLORS))}" if color else ""
 
 
-def finite(points: Iterable[tuple[Any, Any]]) -> list[Point]:
-    """The points one can draw, from left to right."""
-    found = ((number(x), number(y)) for x, y in points)
-    return sorted((x, y) for x, y in found if x is not None and y is not None)
+def finite_points(points: Iterable[tuple[object, object]]) -> list[Point]:
+    """The finite points, sorted by x."""
+    numbers = ((finite_float(x), finite_float(y)) for x, y in points)
+    return sorted((x, y) for x, y in numbers if x is not None and y is not None)
 
 
-def thin(points: Sequence[Point], most: int = MOST) -> list[Point]:
-    """At most so many points: first, last, and the lowest and highest of each stretch, so that no spike is lost."""
-    if len(points) <= most:
+def thin(points: Sequence[Point], max_points: int = MAX_POINTS) -> list[Point]:
+    """At most this many points: the first, the last, and the minimum and maximum of each interval."""
+    if len(points) <= max_points:
         return list(points)
-    stretches = most // 2 - 1
-    edges = [len(points) * i // stretches for i in range(stretches + 1)]
-    kept = {0, len(points) - 1}
-    for places in (range(start, end) for start, end in pairwise(edges)):
-        kept |= {min(places, key=lambda i: points[i][1]), max(places, key=lambda i: points[i][1])}
-    return [points[i] for i in sorted(kept)]
+    n_intervals = max_points // 2 - 1
+    edges = [len(points) * i // n_intervals for i in range(n_intervals + 1)]
+    selected = {0, len(points) - 1}
+    for interval in (range(start, end) for start, end in pairwise(edges)):
+        selected |= {min(interval, key=lambda i: points[i][1]), max(interval, key=lambda i: points[i][1])}
+    return [points[i] for i in sorted(selected)]
 
 
-def smooth(points: Sequence[Point], most: int = 200) -> list[Point]:
-    """The mean around each place, over less at the start, where a loss falls fast. Fewer than 20 points need none."""
+def smooth(points: Sequence[Point], max_points: int = 200) -> list[Point]:
+    """A moving average with a shorter window at the start. Fewer than 20 points give none."""
     n = len(points)
     out = []
-    for i in sorted({i * (n - 1) // max(1, most - 1) for i in range(most if n >= 20 else 0)}):
+    for i in sorted({i * (n - 1) // max(1, max_points - 1) for i in range(max_points if n >= 20 else 0)}):
         half = min(i, max(1, n // 30))
         window = points[i - half : i + half + 1]
         out.append((points[i][0], sum(y for _, y in window) / len(window)))
@@ -171,9 +112,9 @@ def smooth(points: Sequence[Point], most: int = 200) -> list[Point]:
 
 def ticks(low: float, high: float, about: int = 5) -> list[float]:
     """Round numbers, 1, 2 or 5 times a power of ten apart, the first not above `low`, the last not below `high`."""
-    if high - low < 1e-9 * max(abs(low), abs(high), 1e-9):  # one value alone: some room around it
-        room = abs(high) / 10 if abs(high) > 1e-9 else 1.0
-        low, high = low - room, high + room
+    if high - low < 1e-9 * max(abs(low), abs(high), 1e-9):  # a single value: add a margin
+        margin = abs(high) / 10 if abs(high) > 1e-9 else 1.0
+        low, high = low - margin, high + margin
     rough = (high - low) / about
     power = math.floor(math.log10(rough))
     step = next(m * 10.0**power for m in (1, 2, 5, 10) if m * 10.0**power >= rough)
@@ -181,7 +122,7 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
 
 
 def labels(ticks: Sequence[float]) -> list[str]:
-    """The ticks of an axis in writing, all in the same unit and with as many decimals as their distance has."""
+    """The ticks of an axis as text, all with the same unit and number of decimals."""
     step, top = (ticks[1] - ticks[0] if len(ticks) > 1 else 1.0), max(map(abs, ticks))
     if step < 1e-4 or top >= 1e9:
         return [f"{tick:.12g}".replace("e-0", "e-").replace("e+", "e") for tick in ticks]
@@ -190,13 +131,15 @@ def labels(ticks: Sequence[float]) -> list[str]:
     return [f"{tick / factor:,.{decimals}f}{unit}" if tick else "0" for tick in ticks]
 
 
-def chart(title: str, lines: Iterable[Line], **how: Any) -> Html:
-    """The lines as a figure of a page; nothing if there is no point. Options: those of `drawn`."""
-    picture = drawn(title, lines, **how)
-    return picture.figure() if picture else Html()
+def chart_figure(
+    title: str, lines: Iterable[Line], *, note: str = "", level: Line | None = None, zero: bool = False
+) -> Html:
+    """The chart as a figure of a page; empty if there is no point."""
+    chart = draw_chart(title, lines, note=note, level=level, zero=zero)
+    return chart.figure() if chart else Html()
 
 
-def drawn(
+def draw_chart(
     title: str,
     lines: Iterable[Line],
     *,
@@ -205,10 +148,13 @@ def drawn(
     zero: bool = False,
     unit: str = "step",
     log: bool = False,
-) -> Picture | None:
-    """The lines over steps, or over another unit. A level is a line to be compared with; zero: a small one, from 0;
-    log: equal ratios are equally far apart, and the numbers below are those of the points."""
-    if not (lines := [replace(line, points=here) for line in lines if (here := finite(line.points))]):
+) -> Chart | None:
+    """The lines over steps or another unit; None if there is no point.
+
+    `level` is a horizontal reference line; zero=True draws a small chart from 0; log=True uses a logarithmic x axis
+    with a tick at every point.
+    """
+    if not (lines := [replace(line, points=points) for line in lines if (points := finite_points(line.points))]):
         return None
     heights = [y for line in (*lines, *([level] if level else [])) for _, y in line.points] + [0.0] * zero
     ys, right = ticks(min(heights), max(heights), 3 if zero else 5), max(0.0, *(line.points[-1][0] for line in lines))
@@ -220,55 +166,59 @@ def drawn(
         left, right = xs[0], xs[-1]
     start, width = scale(left), scale(right) - scale(left) or 1
 
-    def place(x: float, y: float) -> Point:
+    def to_percent(x: float, y: float) -> Point:
         return (scale(x) - start) / width * 100, (ys[-1] - y) / (ys[-1] - ys[0]) * 100
 
     marks: list[Html] = []
-    for y, word in zip(ys, labels(ys), strict=True):
-        at = f"{place(left, y)[1]:.2f}%"
-        marks += [tag("line", x1="0", x2="100%", y1=at, y2=at), tag("text", word, class_="y", x="-9", y=at, dy=".33em")]
-    marks += below([place(x, 0)[0] for x in xs], xs, unit)
+    for y, label in zip(ys, labels(ys), strict=True):
+        top = f"{to_percent(left, y)[1]:.2f}%"
+        marks += [tag("line", x1="0", x2="100%", y1=top, y2=top)]
+        marks += [tag("text", label, class_="y", x="-9", y=top, dy=".33em")]
+    marks += x_labels([to_percent(x, 0)[0] for x in xs], xs, unit)
     if level:
-        at = f"{place(left, level.points[0][1])[1]:.2f}%"
-        marks += [tag("line", class_="level", x1="0", x2="100%", y1=at, y2=at)]
-        marks += [tag("text", level.name, class_="level", x="100%", y=at, dy="-.45em")]
-    curves = [_curve(line, place) for line in lines if line.look != "dots" and len(line.points) > 1]
+        top = f"{to_percent(left, level.points[0][1])[1]:.2f}%"
+        marks += [tag("line", class_="level", x1="0", x2="100%", y1=top, y2=top)]
+        marks += [tag("text", level.name, class_="level", x="100%", y=top, dy="-.45em")]
+    curves = [_curve(line, to_percent) for line in lines if line.style != "dots" and len(line.points) > 1]
     marks += [tag("svg", curves, viewBox="0 0 1000 1000", preserveAspectRatio="none")] if curves else []
-    marks += [dot for line in lines if line.look == "dots" or len(line.points) == 1 for dot in _dots(line, place, unit)]
-    keys = list({line.name: line.classes for line in lines}.items())  # lines of one name have one key
-    told = " ".join(_told(line, unit) for line in lines)
-    return Picture(title, note, keys if len(keys) > 1 else (), told, Html("".join(marks)), small=zero)
+    dotted = [line for line in lines if line.style == "dots" or len(line.points) == 1]
+    marks += [dot for line in dotted for dot in _dots(line, to_percent, unit)]
+    keys = list({line.name: line.classes for line in lines}.items())  # lines with the same name share one key
+    description = " ".join(_description(line, unit) for line in lines)
+    return Chart(title, note, keys if len(keys) > 1 else (), description, Html("".join(marks)), small=zero)
 
 
-def _curve(line: Line, place: Any) -> Html:
-    at = (place(x, y) for x, y in thin(line.points))
-    d = "M" + "L".join(f"{x * 10:.1f} {y * 10:.1f}" for x, y in at)
-    return tag("path", tag("title", line.name) if line.tone else None, class_=line.classes, d=d)
+def _curve(line: Line, to_percent: Transform) -> Html:
+    points = (to_percent(x, y) for x, y in thin(line.points))
+    d = "M" + "L".join(f"{x * 10:.1f} {y * 10:.1f}" for x, y in points)
+    return tag("path", tag("title", line.name) if line.color else None, class_=line.classes, d=d)
 
 
-def _dots(line: Line, place: Any, unit: str) -> list[Html]:
-    at = [(*place(x, y), f"{_at(x, unit)}: {figure(y, 4)}") for x, y in thin(line.points)]
-    look = line.classes
-    return [tag("circle", tag("title", t), class_=look, cx=f"{x:.2f}%", cy=f"{y:.2f}%", r="4") for x, y, t in at]
+def _dots(line: Line, to_percent: Transform, unit: str) -> list[Html]:
+    dots = []
+    for x, y in thin(line.points):
+        title = tag("title", f"{_x_text(x, unit)}: {format_number(y, 4)}")
+        left, top = to_percent(x, y)
+        dots.append(tag("circle", title, class_=line.classes, cx=f"{left:.2f}%", cy=f"{top:.2f}%", r="4"))
+    return dots
 
 
-def below(places: Sequence[float], ticks: Sequence[float], unit: str = "") -> list[Html]:
-    """The numbers under an axis, at these percentages; the first says what is counted."""
-    words = labels(ticks)
+def x_labels(percents: Sequence[float], ticks: Sequence[float], unit: str = "") -> list[Html]:
+    """The labels of the x axis at these percentages; the first one names the unit."""
     return [
-        tag("text", f"{unit} {word}".strip() if n == 0 else word, class_="x", x=f"{at:.2f}%", y="100%", dy="1.6em")
-        for n, (at, word) in enumerate(zip(places, words, strict=True))
+        tag("text", f"{unit} {label}".strip() if n == 0 else label, class_="x", x=f"{x:.2f}%", y="100%", dy="1.6em")
+        for n, (x, label) in enumerate(zip(percents, labels(ticks), strict=True))
     ]
 
 
-def _at(x: float, unit: str) -> str:
-    return f"{unit} {f'{x:,.0f}' if x == int(x) or x >= 100 else figure(x)}"
+def _x_text(x: float, unit: str) -> str:
+    return f"{unit} {f'{x:,.0f}' if x == int(x) or x >= 100 else format_number(x)}"
 
 
-def _told(line: Line, unit: str) -> str:
-    """The line in a sentence, for those who cannot see it."""
+def _description(line: Line, unit: str) -> str:
+    """The line in a sentence, as alternative text."""
     (x0, y0), (x1, y1) = line.points[0], line.points[-1]
-    pick, word = (max, "highest") if y1 > y0 else (min, "lowest")
-    x, y = pick(line.points, key=lambda p: p[1])
-    ends = f"from {figure(y0)} at {_at(x0, unit)} to {figure(y1)} at {_at(x1, unit)}"
-    return f"{line.name}: {ends}, {word} {figure(y)} at {_at(x, unit)}."
+    extreme, adjective = (max, "highest") if y1 > y0 else (min, "lowest")
+    x, y = extreme(line.points, key=lambda point: point[1])
+    ends = f"from {format_number(y0)} at {_x_text(x0, unit)} to {format_number(y1)} at {_x_text(x1, unit)}"
+    return f"{line.name}: {ends}, {adjective} {format_number(y)} at {_x_text(x, unit)}."

@@ -1,31 +1,36 @@
-"""The report of a finished run: one offline HTML page for people. It needs no script and fetches nothing."""
+"""The report of a finished run: one offline HTML page. It has no script and fetches nothing."""
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import line_chart
-from .line_chart import Html, Line, Point, duration, figure, number, scaled, tag
+from .formatting import finite_float, format_duration, format_number, format_quantity
+from .html import Html, escape, tag
+from .line_chart import Line
+from .metric_names import DISPLAY_NAMES, VALIDATION_METRICS, display_name
+from .verdict import (
+    Facts,
+    audit_warning,
+    displayed_metrics,
+    finite_metrics,
+    log_series,
+    nested,
+    run_verdict,
+    skipped_updates,
+    validation_summary,
+    verdict_split,
+)
 
-Facts = Mapping[str, Any]
-NAMES = {"valid": "validation", "train": "training", "ram_gib": "memory, GiB"}
-NAMES |= {"bleu": "BLEU", "chrf": "chrF", "rouge_l": "ROUGE-L", "answer_f1": "answer F1", "bracket_f1": "bracket F1"}
-SAMPLES, LETTERS, PARTS, LOOKS = 20, 4000, 100, 12  # the most of each on a page
-BESIDE = 3  # metrics of a split whose table leaves room for another beside it
-FEW = 1000  # tokens; what fewer of them say of a model is chance
-LESS = {"loss", "perplexity", "bits_per_character", "mse"}  # of these, less is better
-# one of these may stand beside a look's loss
-MEASURES = ["bleu", "exact_match", "rouge_l", "answer_f1", "bracket_f1"]
-MEASURES += ["accuracy", "f1", "matthews", "auc", "pearson", "spearman", "r2", "em"]
-POINTS = {"bleu", "chrf"}  # of 100
-PAIRS = {"pairs": "pairs", "sources": "different sources", "references": "references of a source"}
-LEFT_OUT = {
-    "overlap": "held-out sources that are learned from too",
-    "taken": "pairs not learned from, as their sources are held out",
-    "aside": "pairs not learned from, as they are too long",
-    "padding": "share of the batches that is padding",
+MAX_SAMPLES, MAX_CHARACTERS, MAX_PARTS, MAX_VALIDATIONS = 20, 4000, 100, 12
+MAX_PAIRED_METRICS = 3  # tables with more columns are not shown side by side
+PAIR_COUNTS = {"pairs": "pairs", "sources": "different sources", "references": "references per source"}
+EXCLUDED = {
+    "overlap": "held-out sources that are also in the training split",
+    "in_held_out": "training pairs removed because their source is held out",
+    "too_long": "training pairs removed because they are too long",
+    "padding": "fraction of padding in the batches",
 }
-ADVICE = "take a larger model (model.size) or give it more data."
 HEAD = """<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">"""
 CSS = """
@@ -66,335 +71,266 @@ blockquote { margin: 0 0 1.1rem; padding-left: 1rem; border-left: 2px solid var(
 """
 
 
-def report(facts: Facts) -> str:
-    """The page. Only `name` and `metrics` are needed; a section without facts is left out."""
+def report_page(facts: Facts) -> str:
+    """The page. Only `name` and `metrics` are required; a section without facts is omitted."""
+    samples = [sample for sample in (facts.get("samples") or ())[:MAX_SAMPLES] if isinstance(sample, Mapping)]
     sections = (
         ("Result", _results(facts)),
         ("Learning curves", _curves(facts)),
-        ("Samples", _samples([x for x in (facts.get("samples") or ())[:SAMPLES] if isinstance(x, Mapping)])),
-        ("Attention", _looks(facts.get("looks"))),
-        ("Audit", _audit(_of(facts, "audit"))),
-        ("Data", _data(_of(facts, "data"), facts.get("reason"))),
-        ("Cost", _cost(_of(facts, "cost"))),
-        ("Machine", pairs(_of(facts, "machine"))),
-        ("Recipe", _recipe(str(facts.get("recipe") or ""), _of(facts, "origins"))),
-        ("Repeat it", [tag("pre", command) for command in facts.get("repeat") or ()]),
-        ("What next", [tag("pre", command) for command in facts.get("next") or ()]),
+        ("Samples", _samples(samples)),
+        ("Attention", _attention(facts.get("attention"))),
+        ("Audit", _audit(nested(facts, "audit"))),
+        ("Data", _data(nested(facts, "data"), facts.get("reason"))),
+        ("Cost", _cost(nested(facts, "cost"))),
+        ("Machine", definition_list(nested(facts, "machine"))),
+        ("Recipe", _recipe(str(facts.get("recipe") or ""), nested(facts, "origins"))),
+        ("Reproduce", [tag("pre", command) for command in facts.get("repeat") or ()]),
+        ("Next steps", [tag("pre", command) for command in facts.get("next") or ()]),
     )
     about = [str(facts[key]) for key in ("kind", "task", "date") if facts.get(key) is not None]
-    verdict, advice = judge(facts)
+    verdict, advice = run_verdict(facts)
     lead = (
-        tag("p", doubt, class_="verdict worse") if (doubt := doubtful(facts)) else None,
+        tag("p", warning, class_="verdict worse") if (warning := audit_warning(facts)) else None,
         tag("p", verdict, class_="verdict worse" if advice else "verdict"),
         tag("p", advice, class_="advice") if advice else None,
-        _cards(facts, _split(facts)),
+        _cards(facts, verdict_split(facts)),
     )
-    return page(str(facts["name"]), "report of a training", about, lead, sections)
+    return html_page(str(facts["name"]), "training report", about, lead, sections)
 
 
-def page(name: str, what: str, about: Sequence[str], lead: Sequence[Any], sections: Sequence[tuple[str, Any]]) -> str:
-    """One offline file: its name, what leads, and a section for whatever has something in it."""
-    full = [
-        (title, title.split()[0].lower(), Html(inside)) for title, raw in sections if (inside := line_chart.escape(raw))
-    ]
+def html_page(
+    name: str, what: str, about: Sequence[str], lead: Sequence[Any], sections: Sequence[tuple[str, Any]]
+) -> str:
+    """One offline file: the title, the lead, and every section that is not empty."""
+    filled = [(title, title.split()[0].lower(), Html(inner)) for title, raw in sections if (inner := escape(raw))]
     body = (
         tag("p", " · ".join([f"harken, {what}", *about]), class_="soft"),
         tag("h1", name),
         lead,
-        tag("nav", [tag("a", title, href=f"#{key}") for title, key, _ in full], aria_label="Sections"),
-        [tag("section", tag("h2", title), tag("div", inside), id=key) for title, key, inside in full],
-        tag("footer", "This file is whole: it holds no script and fetches nothing."),
+        tag("nav", [tag("a", title, href=f"#{key}") for title, key, _ in filled], aria_label="Sections"),
+        [tag("section", tag("h2", title), tag("div", inner), id=key) for title, key, inner in filled],
+        tag("footer", "This file is self-contained: it has no script and fetches nothing."),
     )
     head = HEAD + tag("title", f"{name}: {what}") + tag("style", Html(CSS + line_chart.CSS))
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>{tag("body", tag("main", body))}</html>\n'
 
 
-def judge(facts: Facts) -> tuple[str, str]:
-    """The verdict in one sentence, against the best that costs nothing, and advice where it is not good."""
-    split = _split(facts)
-    if told := too_few(_of(facts, "protocol", split)):
-        return told, f"Give it more data, or hold out more of it (data.{split})."
-    mine, where = _numbers(_of(facts, "metrics", split)), f"on the {_name(split)} split"
-    if not facts.get("metrics"):
-        return "Nothing was held out, so nothing was judged.", "Hold out a part: data.valid=0.1."
-    if not mine:
-        return "No finite number was measured: nothing can be said about this model.", "Lower train.lr and train again."
-    free = {name: _numbers(them) for name, them in _of(facts, "baseline", split).items()}
-    by = _of(facts, "protocol", split).get("judged_by")  # what the task is judged by, where it says so
-    order = sorted(leading(mine), key=lambda name: name != by)
-    key = next((k for k in order if any(k in them for them in free.values())), None)
-    if key is None:
-        return f"The {_name(order[0])} {where} is {figure(mine[order[0]])}; there is nothing to compare it with.", ""
-    sign = 1 if key in LESS else -1
-    name, theirs = min(((n, t) for n, t in free.items() if key in t), key=lambda pair: sign * pair[1][key])
-    gap, shown = sign * (theirs[key] - mine[key]), "perplexity" if "perplexity" in mine.keys() & theirs.keys() else key
-    numbers = f"{_name(shown)} {figure(mine[shown])} against {figure(theirs[shown])} {where}."
-    unit = "nats" + " per token" * ("perplexity" in mine) if key == "loss" else "points" if key in POINTS else ""
-    size = f"{figure(abs(gap), 2)} {unit}".strip()
-    if gap >= 0.005:
-        return f"{size} better than the {name}, which costs nothing: {numbers}", ""
-    verdict = f"{size} worse than" if gap <= -0.005 else "No better than"
-    longer = "" if facts.get("early") or _rose(_series(facts, "valid")) else "train longer (train.minutes), "
-    return f"{verdict} the free {name}: {numbers}", f"{_course(facts)} {_upper(longer + ADVICE)}".strip()
-
-
-def leading(metrics: Facts) -> list[str]:
-    """The metrics, the one to judge by first: for a language model its loss, for others the first that is no loss."""
-    return sorted(metrics, key=lambda key: (key == "loss") != ("perplexity" in metrics))
-
-
-def too_few(protocol: Facts) -> str:
-    """What is said if a judgement by this protocol rests on too few tokens; else nothing."""
-    told = f"Only {figure(protocol.get('tokens'))} tokens were judged, too few for a verdict: {FEW:,} are needed."
-    return told if (number(protocol.get("tokens")) or FEW) < FEW else ""
-
-
-def shown_of(part: Facts) -> Facts:
-    """The metrics of a part of a split, without its place on a picture's axis."""
-    return {key: value for key, value in part.items() if key != "at"}
-
-
-def doubtful(facts: Facts) -> str:
-    """Why the numbers of a run say nothing; nothing, if its audit passed."""
-    audit = _of(facts, "audit")
-    return f"Do not trust these numbers: {figure(audit.get('summary'))}." if audit.get("passed") is False else ""
-
-
-def skipped(facts: Facts) -> str:
-    """How many updates were left out, if any was."""
-    told = f"{figure(facts.get('skipped'))} of {figure(facts.get('steps'))} updates were left out"
-    return f"{told}: their loss or gradient was not finite." if number(facts.get("skipped")) else ""
-
-
 def _cards(facts: Facts, split: str) -> list[Html]:
-    """The big numbers, and beside them how they were measured."""
-    mine, cost, steps = _of(facts, "metrics", split), _of(facts, "cost"), facts.get("steps")
-    units = {"loss": "nats per token", "perplexity": "equally likely choices"} if "perplexity" in mine else {}
+    """The most important numbers, and the evaluation protocol."""
+    metrics, cost, steps = nested(facts, "metrics", split), nested(facts, "cost"), facts.get("steps")
+    units = {"loss": "nats per token", "perplexity": "per token"} if "perplexity" in metrics else {}
     cards = [
-        *((_name(key), figure(value), units.get(key, f"{_name(split)} split")) for key, value in mine.items()),
-        ("weights", scaled(facts.get("parameters"), "count"), f"{figure(facts.get('parameters'))} in all"),
-        ("time", duration(facts.get("seconds")), f"{figure(steps)} steps" if steps else ""),
-        ("energy", scaled(cost.get("kwh"), "energy"), figure(cost.get("energy_source")).partition(":")[0]),
+        *(
+            (display_name(k), format_number(x), units.get(k, f"{display_name(split)} split"))
+            for k, x in metrics.items()
+        ),
+        (
+            "parameters",
+            format_quantity(facts.get("parameters"), "count"),
+            f"{format_number(facts.get('parameters'))} in total",
+        ),
+        ("time", format_duration(facts.get("seconds")), f"{format_number(steps)} steps" if steps else ""),
+        (
+            "energy",
+            format_quantity(cost.get("kwh"), "energy"),
+            format_number(cost.get("energy_source")).partition(":")[0],
+        ),
     ]
     boxes = [tag("div", tag("dt", a), tag("dd", b, class_="big"), tag("dd", c)) for a, b, c in cards if b]
-    how = [tag("p", _scored(facts, split), class_="soft")] if _of(facts, "protocol", split) else []
-    return [tag("dl", boxes, class_="cards"), *how] if boxes else []
+    protocol = [tag("p", _protocol(facts, split), class_="soft")] if nested(facts, "protocol", split) else []
+    return [tag("dl", boxes, class_="cards"), *protocol] if boxes else []
+
+
+def _protocol(facts: Facts, split: str) -> str:
+    """The split and how it was evaluated, such as the context that each token had."""
+    details = [f"{display_name(key)} {format_number(value)}" for key, value in nested(facts, "protocol", split).items()]
+    return f"{display_name(split)} split" + ": " * bool(details) + ", ".join(details)
 
 
 def _results(facts: Facts) -> Html | None:
-    """The model beside what costs nothing, a table for each split; and each source of mixed data, the hardest first."""
+    """A table per split with the model and the baselines; then the parts of each split, the worst first."""
     tables = []
-    for split, mine in _of(facts, "metrics").items():
-        beside = {**_of(facts, "seeds", "together", split), **_of(facts, "baseline", split)}
-        tables.append(table(_scored(facts, split), {"this model": mine, **beside}, "wide mine"))
-    for split in _of(facts, "parts"):
-        each = {name: _numbers(part) for name, part in _of(facts, "parts", split).items()}
-        rows = sorted(
-            _of(facts, "parts", split).items(), key=lambda row: (x := each[row[0]]).get("f1", -x.get("loss", 0.0))
-        )
-        by = _of(facts, "protocol", split).get("grouped_by")
-        seen = {key for part in each.values() for key in part}
-        what = "labels" if seen & {"precision", "entities"} else "sources" if "loss" in seen else "parts"
-        told = f"by {figure(by)}" if by else f"{len(rows):,} {what}, hardest first"
-        tables.append(
-            table(
-                f"{_name(split)} split: {told}",
-                {name: shown_of(part) for name, part in rows[:PARTS] if isinstance(part, Mapping)},
-            )
-        )
-    narrow = all(len(_of(facts, "metrics", split)) <= BESIDE for split in _of(facts, "metrics"))
+    for split, metrics in nested(facts, "metrics").items():
+        rows = {**nested(facts, "seeds", "together", split), **nested(facts, "baseline", split)}
+        tables.append(html_table(_protocol(facts, split), {"this model": metrics, **rows}, "wide mine"))
+    for split in nested(facts, "parts"):
+        parts = nested(facts, "parts", split)
+        scores = {name: finite_metrics(part) for name, part in parts.items()}
+        order = sorted(parts, key=lambda name: scores[name].get("f1", -scores[name].get("loss", 0.0)))
+        column = nested(facts, "protocol", split).get("grouped_by")
+        keys = {key for part in scores.values() for key in part}
+        noun = "labels" if keys & {"precision", "entities"} else "sources" if "loss" in keys else "parts"
+        caption = f"by {format_number(column)}" if column else f"{len(order):,} {noun}, worst first"
+        shown = {name: displayed_metrics(parts[name]) for name in order[:MAX_PARTS] if isinstance(parts[name], Mapping)}
+        tables.append(html_table(f"{display_name(split)} split: {caption}", shown))
+    narrow = all(len(nested(facts, "metrics", split)) <= MAX_PAIRED_METRICS for split in nested(facts, "metrics"))
     return tag("div", tables, class_="pair" if narrow else None) if any(tables) else None
 
 
 def _curves(facts: Facts) -> list[Html]:
-    """Loss, learning rate, gradient and speed over the steps, and the looks at the validation split as a table."""
-    small = {"lr": "Learning rate", "gradient": "Length of the gradient", "tokens_per_second": "Tokens per second"}
-    measure = {key: f"{_upper(_name(key))}, quick looks" for key in MEASURES if _series(facts, key)}
-    at = {key: dict(_series(facts, key)) for key in ("loss", "valid", *measure, *small)}
-    loss, valid = ([*at[key].items()] for key in ("loss", "valid"))
-    lines = [Line("training", loss, "faint" if (even := line_chart.smooth(loss)) else "line"), Line("smoothed", even)]
-    free = [(x["loss"], n) for n, t in _of(facts, "baseline", "valid").items() if "loss" in (x := _numbers(t))]
-    level = Line(f"{min(free)[1]}, free: {figure(min(free)[0])}", [(0.0, min(free)[0])]) if free else None
-    out = [line_chart.chart("Loss", [*lines, Line("validation, quick looks", valid, "dots")], note="nats", level=level)]
-    out += [tag("p", told, class_="soft") for told in (_course(facts), skipped(facts)) if told]
-    out += [line_chart.chart(name, [Line(name, [*at[key].items()], "dots")]) for key, name in measure.items()]
-    trio = [line_chart.chart(name, [Line(name, [*at[key].items()])], zero=True) for key, name in small.items()]
+    """Loss, validation metrics, learning rate, gradient norm and speed over the steps; validation as a table too."""
+    small = {"lr": "Learning rate", "gradient": "Gradient norm", "tokens_per_second": "Tokens per second"}
+    metrics = {key: f"Validation {display_name(key)}" for key in VALIDATION_METRICS if log_series(facts, key)}
+    values = {key: dict(log_series(facts, key)) for key in ("loss", "valid", *metrics, *small)}
+    loss, valid = ([*values[key].items()] for key in ("loss", "valid"))
+    smoothed = line_chart.smooth(loss)
+    lines = [Line("training", loss, "faint" if smoothed else "line"), Line("training, smoothed", smoothed)]
+    baselines = [
+        (scores["loss"], name)
+        for name, row in nested(facts, "baseline", "valid").items()
+        if "loss" in (scores := finite_metrics(row))
+    ]
+    level = None
+    if baselines:
+        best, name = min(baselines)
+        level = Line(f"baseline, {name}: {format_number(best)}", [(0.0, best)])
+    out = [line_chart.chart_figure("Loss", [*lines, Line("validation", valid, "dots")], note="nats", level=level)]
+    out += [tag("p", text, class_="soft") for text in (validation_summary(facts), skipped_updates(facts)) if text]
+    out += [
+        line_chart.chart_figure(name, [Line(name, [*values[key].items()], "dots")]) for key, name in metrics.items()
+    ]
+    trio = [
+        line_chart.chart_figure(name, [Line(name, [*values[key].items()])], zero=True) for key, name in small.items()
+    ]
     out += [tag("div", trio, class_="trio")] if any(trio) else []
-    looks = valid[:: -1 - len(valid) // LOOKS][::-1]  # from the end, so that the last one is among them
-    shown = table("Quick looks", {f"step {x:,.0f}": {key: at[key].get(x) for key in at} for x, _ in looks})
-    return [*out, tag("details", tag("summary", "The numbers behind the curve"), shown)] if shown else out
+    steps = [step for step, _ in valid[:: -1 - len(valid) // MAX_VALIDATIONS][::-1]]  # includes the last one
+    rows = html_table(
+        "Validation", {f"step {step:,.0f}": {key: values[key].get(step) for key in values} for step in steps}
+    )
+    return [*out, tag("details", tag("summary", "The values as a table"), rows)] if rows else out
 
 
 def _samples(samples: Sequence[Facts]) -> list[Html] | Html:
-    """Texts the model wrote; what it made of a source stands beside the references."""
+    """Generated texts; or a table of inputs, outputs and references."""
     if not any("references" in sample for sample in samples):
         return [_sample(sample) for sample in samples]
     cells = [(s.get("prompt"), s.get("text"), s.get("references")) for s in samples]
     joined = [[" | ".join(map(str, cell)) if isinstance(cell, list) else cell for cell in row] for row in cells]
-    texts = [[tag("td", _cut(str(cell or "")), dir="auto") for cell in row] for row in joined]
-    rows = [tag("tr", _picture(sample.get("picture")), row) for sample, row in zip(samples, texts, strict=True)]
-    names = [""] * any(map(_picture, (s.get("picture") for s in samples))) + ["source", "this model", "references"]
+    texts = [[tag("td", _truncated(str(cell or "")), dir="auto") for cell in row] for row in joined]
+    images = [_image(sample.get("image")) for sample in samples]
+    rows = [tag("tr", image, row) for image, row in zip(images, texts, strict=True)]
+    names = [""] * any(images) + ["input", "this model", "references"]
     head = tag("tr", [tag("th", name, scope="col") for name in names])
     return tag("div", tag("table", tag("thead", head), tag("tbody", rows)), class_="wide texts")
 
 
-def _picture(png: Any) -> Html | None:
-    """A cell with a picture in it, if there is one."""
+def _image(png: Any) -> Html | None:
+    """A table cell with an image, if there is one."""
     if not isinstance(png, bytes):
         return None
     image = tag("img", src=f"data:image/png;base64,{b64encode(png).decode()}", alt="", class_="shot")
     return tag("td", Html(image.removesuffix("</img>")))
 
 
-def _cut(text: str) -> str:
-    return text[:LETTERS] + (f" … and {len(text) - LETTERS:,} characters more" if text[LETTERS:] else "")
+def _truncated(text: str) -> str:
+    n_left = len(text) - MAX_CHARACTERS
+    return text[:MAX_CHARACTERS] + (f" … and {n_left:,} more characters" if n_left > 0 else "")
 
 
-def _looks(picture: Any) -> list[Html]:
-    """A map of attention that was drawn already, and how to read it."""
-    told = "Each row is a token it wrote; the darker a place, the more it looked at that token of the source."
-    mean = "Mean over the heads of the last layer that looks at the source."
-    return [tag("p", f"{told} {mean}", class_="soft"), tag("div", picture, class_="wide")] if picture else []
+def _attention(svg: Any) -> list[Html]:
+    """An attention map that is already drawn, with a caption."""
+    rows = "Each row is a generated token; a darker cell is a larger attention weight on that part of the input."
+    caption = f"{rows} Mean over the heads of the last cross-attention layer."
+    return [tag("p", caption, class_="soft"), tag("div", svg, class_="wide")] if svg else []
 
 
 def _sample(sample: Facts) -> Html:
-    """A text the model wrote, its prompt first."""
-    heat, words = sample.get("temperature"), _cut(str(sample.get("text") or ""))
-    how = tag("div", f"temperature {heat}", class_="soft") if heat is not None else None
-    return tag("div", how, tag("blockquote", tag("b", sample.get("prompt")), words, dir="auto"))
+    """A generated text after its prompt."""
+    temperature, text = sample.get("temperature"), _truncated(str(sample.get("text") or ""))
+    caption = tag("div", f"temperature {temperature}", class_="soft") if temperature is not None else None
+    return tag("div", caption, tag("blockquote", tag("b", sample.get("prompt")), text, dir="auto"))
 
 
 def _audit(audit: Facts) -> Html:
-    """What was proved of the model, check by check, and the layer that is to blame where a check failed."""
+    """The outcome of every check, and the first diverging layer of a failed one."""
     checks = checks if isinstance(checks := audit.get("checks"), list) else []
-    rows = {figure(c.get("name")): {"outcome": "", **c, "name": None} for c in checks if isinstance(c, Mapping)}
-    return table(figure(audit.get("summary")), rows)
+    rows = {format_number(c.get("name")): {"outcome": "", **c, "name": None} for c in checks if isinstance(c, Mapping)}
+    return html_table(format_number(audit.get("summary")), rows)
 
 
 def _data(data: Facts, reason: Any) -> list[Html]:
-    """How much there is of each split, and what it is; of pairs, both sides, and what was left out."""
-    counts = {key: _of(data, key) for key in (str(data.get("unit", "tokens")), "tokens", "characters")}
+    """The sizes of the splits, a description of the data, and what was excluded."""
+    counts = {key: nested(data, key) for key in (str(data.get("unit", "tokens")), "tokens", "characters")}
     if "pairs" in data:
-        counts = {name: _of(data, key) for key, name in PAIRS.items()}
-        for key, name in (("tokens", "tokens"), ("length", "tokens of a sentence")):
+        counts = {name: nested(data, key) for key, name in PAIR_COUNTS.items()}
+        for key, name in (("tokens", "tokens"), ("length", "tokens per sentence")):
             for side in ("source", "target"):
-                counts[f"{name}, {side}"] = {split: _of(data, key, split).get(side) for split in _of(data, key)}
+                counts[f"{name}, {side}"] = {split: nested(data, key, split).get(side) for split in nested(data, key)}
     vocab = data.get("vocab")
-    rest = {"vocabulary": " and ".join(dict.fromkeys(map(figure, vocab))) if isinstance(vocab, list) else vocab}
-    rest |= {"a token is": data.get("token"), "what it is": data.get("told"), "recognised": reason}
-    rest |= {name: data.get(key) for key, name in LEFT_OUT.items()}
-    rest |= {"lines that are no pair": _of(data, "bad").get("count"), "SHA-256": data.get("sha256")}
-    return [table("How much there is of each split", counts), *pairs(rest)]
+    rest = {"vocabulary": " and ".join(dict.fromkeys(map(format_number, vocab))) if isinstance(vocab, list) else vocab}
+    rest |= {"token": data.get("token"), "description": data.get("summary"), "detected as": reason}
+    rest |= {name: data.get(key) for key, name in EXCLUDED.items()}
+    rest |= {"malformed lines": nested(data, "skipped").get("count"), "SHA-256": data.get("sha256")}
+    return [html_table("Size of each split", counts), *definition_list(rest)]
 
 
 def _cost(cost: Facts) -> Html:
-    """What was used, and where each number comes from, as far as it is known."""
-    known = {key: figure(value) for key, value in cost.items()} | {"each": scaled(cost.get("flops_per_token"), "flop")}
-    known |= {f"other_{key}": figure(value) for key, value in _of(cost, "compared_with").items()}
-    share = number(_of(cost, "compared_with").get("fraction")) or 0.0
-    size = "" if share <= 0 else f"1/{1 / share:,.0f}" if share < 1 else f"{figure(share)} times"
+    """The resources used, the estimate made before training, and the source of each number."""
+    reference = nested(cost, "compared_with")
+    known = {key: format_number(value) for key, value in cost.items()} | {
+        "each": format_quantity(cost.get("flops_per_token"), "flop")
+    }
+    known |= {f"other_{key}": format_number(value) for key, value in reference.items()}
+    fraction = finite_float(reference.get("fraction")) or 0.0
+    size = "" if fraction <= 0 else f"1/{1 / fraction:,.0f}" if fraction < 1 else f"{format_number(fraction)} times"
 
-    def say(**pieces: str) -> str:
-        return " ".join(words.format(known[key]) for key, words in pieces.items() if known.get(key))
+    def join(**formats: str) -> str:
+        return " ".join(text.format(known[key]) for key, text in formats.items() if known.get(key))
 
-    energy = say(energy_source="{}", watts_source="({})", pue="· times PUE {}", pue_source="({})")
-    carbon = say(co2e_lb="{} lb", lb_per_kwh="at {} lb per kWh", intensity_source="({})")
+    energy = join(energy_source="{}", watts_source="({})", pue="· times PUE {}", pue_source="({})")
+    carbon = join(co2e_lb="{} lb", lb_per_kwh="at {} lb per kWh", intensity_source="({})")
     rows = (
-        ("time", duration(cost.get("seconds")), "wall clock of the training"),
-        ("memory", _memory(cost), "the most at once while training: this process, or the tensors on the GPU"),
-        ("arithmetic", scaled(cost.get("flops"), "flop"), say(each="{} per token")),
-        ("energy", scaled(cost.get("kwh"), "energy"), energy),
-        ("CO₂e", scaled(cost.get("co2e_kg"), "mass"), carbon),
-        ("price", say(price_usd="{} USD"), say(price_source="{}")),
-        ("compared", size, say(other_model="of {}:", other_co2e_lb="{} lb", other_source="({})")),
+        ("time", format_duration(cost.get("seconds")), "wall-clock time of the training"),
+        ("memory", _memory(cost), "peak during training: of this process, or of the tensors on the GPU"),
+        ("arithmetic", format_quantity(cost.get("flops"), "flop"), join(each="{} per token")),
+        ("energy", format_quantity(cost.get("kwh"), "energy"), energy),
+        ("CO₂e", format_quantity(cost.get("co2e_kg"), "mass"), carbon),
+        ("price", join(price_usd="{} USD"), join(price_source="{}")),
+        ("compared", size, join(other_model="of {}:", other_co2e_lb="{} lb", other_source="({})")),
     )
-    said = _of(cost, "predicted")
-    told = {"time": duration(said.get("seconds")), "memory": _memory(said), "energy": scaled(said.get("kwh"), "energy")}
-    found = {n: {"amount": x, "predicted": told.get(n) or None, "source": why} for n, x, why in rows if x}
-    return table("What the training used", found)
+    predicted = nested(cost, "predicted")
+    estimates = {"time": format_duration(predicted.get("seconds")), "memory": _memory(predicted)}
+    estimates["energy"] = format_quantity(predicted.get("kwh"), "energy")
+    shown = {n: {"amount": x, "predicted": estimates.get(n) or None, "source": why} for n, x, why in rows if x}
+    return html_table("Resources used by the training", shown)
 
 
 def _memory(cost: Facts) -> str:
-    return f"{x:,.0f} MiB" if (x := number(cost.get("memory_mib"))) else ""
+    return f"{x:,.0f} MiB" if (x := finite_float(cost.get("memory_mib"))) else ""
 
 
 def _recipe(text: str, origins: Facts) -> list[Html]:
-    """The recipe; where a value comes from stands behind it as a comment, so that a copy is still a recipe."""
-    section, lines, left = "", [], dict(origins)
+    """The recipe; the origin of each value follows it as a comment, so a copy is still a valid recipe."""
+    section, lines, remaining = "", [], dict(origins)
     for line in text.splitlines():
-        words = line.strip()
-        section = f"{words.strip('[] ')}." if words.startswith("[") else section
-        origin = left.pop(section + words.partition("=")[0].strip(), None)
+        stripped = line.strip()
+        section = f"{stripped.strip('[] ')}." if stripped.startswith("[") else section
+        origin = remaining.pop(section + stripped.partition("=")[0].strip(), None)
         lines += [line, tag("i", f"{'':{max(2, 36 - len(line))}}# {origin}") if origin is not None else None, "\n"]
-    return [tag("pre", lines, tabindex="0"), *pairs(left)] if lines else pairs(left)
+    return [tag("pre", lines, tabindex="0"), *definition_list(remaining)] if lines else definition_list(remaining)
 
 
-def table(caption: str, rows: Facts, look: str = "wide") -> Html:
-    """Rows of named values, numbers to the right; nothing if there is no value."""
+def html_table(caption: str, rows: Facts, style: str = "wide") -> Html:
+    """Named rows of named values, numbers right-aligned; empty if there is no value."""
     rows = {name: row for name, row in rows.items() if isinstance(row, Mapping) and row}
     keys = list({key: 0 for row in rows.values() for key, value in row.items() if value is not None})
-    side = {k: None if any(isinstance(row.get(k), str) for row in rows.values()) else "n" for k in keys}
-    head = tag("tr", tag("td"), [tag("th", _name(key), scope="col", class_=side[key]) for key in keys])
+    align = {k: None if any(isinstance(row.get(k), str) for row in rows.values()) else "n" for k in keys}
+    head = tag("tr", tag("td"), [tag("th", display_name(key), scope="col", class_=align[key]) for key in keys])
     body = [
-        tag("tr", tag("th", name, scope="row"), [tag("td", figure(row.get(k), 4), class_=side[k]) for k in keys])
+        tag(
+            "tr", tag("th", name, scope="row"), [tag("td", format_number(row.get(k), 4), class_=align[k]) for k in keys]
+        )
         for name, row in rows.items()
     ]
-    whole = tag("table", tag("caption", caption), tag("thead", head), tag("tbody", body))
-    return tag("div", whole, class_=look) if keys else Html()
+    element = tag("table", tag("caption", caption), tag("thead", head), tag("tbody", body))
+    return tag("div", element, class_=style) if keys else Html()
 
 
-def pairs(given: Facts) -> list[Html]:
-    rows = [(tag("dt", NAMES.get(k, k)), tag("dd", figure(value))) for k, value in given.items() if figure(value)]
+def definition_list(values: Facts) -> list[Html]:
+    """A list of names and values; empty values are omitted."""
+    rows = [
+        (tag("dt", DISPLAY_NAMES.get(k, k)), tag("dd", format_number(value)))
+        for k, value in values.items()
+        if format_number(value)
+    ]
     return [tag("dl", *rows, class_="pairs")] if rows else []
-
-
-def _of(facts: Facts, *path: str) -> Facts:
-    """What lies at the end of the path, if it is a table; else an empty one."""
-    for key in path:
-        facts = inner if isinstance(inner := facts.get(key), Mapping) else {}
-    return facts
-
-
-def _series(facts: Facts, key: str) -> list[Point]:
-    return line_chart.finite((r.get("step"), r.get(key)) for r in facts.get("log") or () if isinstance(r, Mapping))
-
-
-def _numbers(row: Any) -> dict[str, float]:
-    return {k: x for k, v in row.items() if (x := number(v)) is not None} if isinstance(row, Mapping) else {}
-
-
-def _name(key: str) -> str:
-    return NAMES.get(key, str(key).replace("_", " "))
-
-
-def _split(facts: Facts) -> str:
-    """The split to judge by: one that says enough first, then one with a baseline, then test before validation."""
-    free, few = _of(facts, "baseline"), {s: too_few(_of(facts, "protocol", s)) for s in _of(facts, "metrics")}
-    return min(few, key=lambda s: (bool(few[s]), not free.get(s), s != "test", s != "valid"), default="")
-
-
-def _scored(facts: Facts, split: str) -> str:
-    """How a number was measured: what it is worth depends on the context each token had."""
-    how = [f"{_name(key)} {figure(value)}" for key, value in _of(facts, "protocol", split).items()]
-    return f"{_name(split)} split" + ": " * bool(how) + ", ".join(how)
-
-
-def _upper(sentence: str) -> str:
-    return sentence[:1].upper() + sentence[1:]
-
-
-def _rose(valid: Sequence[Point]) -> bool:
-    return bool(valid) and valid[-1][1] > min(loss for _, loss in valid) + 0.01
-
-
-def _course(facts: Facts) -> str:
-    """Where the validation loss was best, and whether it was still falling; or why the training stopped early."""
-    if early := facts.get("early"):
-        return f"{_upper(figure(early))}."
-    if len(valid := _series(facts, "valid")) < 3:
-        return ""
-    step, best = min(valid, key=lambda point: point[1])
-    if step == valid[-1][0]:
-        return "The validation loss was lowest at the very end: more steps may still help."
-    risen = f", then rose to {figure(valid[-1][1])}" if _rose(valid) else ""
-    return f"The validation loss was lowest at step {step:,.0f} ({figure(best)}){risen}."

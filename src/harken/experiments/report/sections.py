@@ -1,216 +1,220 @@
-"""What a report shows beside the facts: what the run answers, its curves, its recipe, and what to type next."""
+"""Sections of a report beside the facts: samples, training log, attention map, recipe, and commands for the run."""
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from harken import run_folder
-from harken.data.images import png
-from harken.data.labelled.batch import evenly
-from harken.data.tokenizers.tokenizer import MASK
-from harken.inference.answers.classify import said
-from harken.inference.answers.tag import marked
-from harken.inference.run import Run
-from harken.tasks.sets import answers
+from harken.data.images.files import encode_png
+from harken.data.labelled.batch import evenly_spaced
+from harken.data.tokenizers.spec import MASK
+from harken.inference.answers import StoryAnswer
+from harken.inference.answers.classify import format_labels
+from harken.inference.answers.tag import labelled_spans
+from harken.inference.run import Labels, Run
+from harken.tasks.sets import predict
 
-from .attention_map import cross, heat, maps
-from .graph_section import shown_nodes
-from .line_chart import Html
+from .attention_map import attention_svg, cross_attention, patch_maps_svg
+from .graph_section import graph_samples
+from .html import Html
 
-SAMPLE_TOKENS, SAMPLES = 300, 10
-WORDS = 3  # shown for each that was hidden, or labels for each text
-LETTERS = 80  # of a source whose attention is drawn: a longer one would leave the page
-Found = tuple[list[dict[str, Any]], list[str]]  # samples, and what else can be done with such a run
+SAMPLE_TOKENS, N_SAMPLES = 300, 10
+TOP_K = 3  # candidates per masked token, or labels per text
+MAX_SOURCE_CHARACTERS = 80  # of a source whose attention is drawn
+Samples = list[dict[str, Any]]
+SamplesAndCommands = tuple[Samples, list[str]]
 
 
-def shown(loaded: Run, task: Any, folder: Path, cost: dict[str, Any]) -> dict[str, Any]:
-    place, recipe = shlex.quote(str(folder)), loaded.recipe
-    samples, then = _found(loaded, task, place)
+def report_sections(run: Run, task: Any, folder: Path, cost: dict[str, Any]) -> dict[str, Any]:
+    """The sections of the report of this run."""
+    quoted, recipe = shlex.quote(str(folder)), run.recipe
+    build = SECTIONS.get(recipe.task.kind)
+    samples, commands = build(run, task, quoted) if build else ([], [f"harken eval {quoted}"])
     return {
         "cost": cost,
         "log": run_folder.read_log(folder),
         "samples": samples,
-        "looks": _looks(loaded, samples) if loaded.pairs else None,
+        "attention": _attention(run, samples) if run.is_encoder_decoder else None,
         "recipe": recipe.toml(),
         "origins": dict(recipe.origins),
-        "repeat": [f"harken train {place}/recipe.toml --out runs/again"],
-        "next": then,
+        "repeat": [f"harken train {quoted}/recipe.toml --out runs/again"],
+        "next": commands,
     }
 
 
-def _found(loaded: Run, task: Any, place: str) -> Found:
-    way = SHOWN.get(loaded.recipe.task.kind)
-    return way(loaded, task, place) if way else ([], [f"harken eval {place}"])
-
-
 def held_out(task: Any) -> Any:
-    """The split that samples are taken from: test, else valid, else none."""
+    """The split of the samples: test, else valid, else None."""
     return task.data.splits.get("test") or task.data.splits.get("valid")
 
 
-def _shortest(samples: list[dict[str, Any]], otherwise: str = "A sentence.") -> str:
-    """What to type, as it is typed: a prompt that does not fill the screen."""
-    return shlex.quote(min((sample["prompt"] for sample in samples), key=len, default=otherwise))
+def _shortest(samples: Samples, default: str = "A sentence.") -> str:
+    """The shortest prompt, quoted for a shell."""
+    return shlex.quote(min((sample["prompt"] for sample in samples), key=len, default=default))
 
 
-def _written(loaded: Run, task: Any, place: str) -> Found:
-    """Texts at three temperatures, and what else can be done with a language model."""
+def _generated(run: Run, task: Any, folder: str) -> SamplesAndCommands:
+    """Texts at three temperatures."""
     samples = [
-        {"prompt": "", "temperature": t, "text": loaded.generate("", tokens=SAMPLE_TOKENS, temperature=t, top_p=0.95)}
+        {"prompt": "", "temperature": t, "text": run.generate(max_new_tokens=SAMPLE_TOKENS, temperature=t, top_p=0.95)}
         for t in (0.5, 0.8, 1.0)
     ]
-    prompts = [
-        f'harken generate {place} "Once upon a time"',
-        f"harken eval {place}",
-        f'harken score {place} "A sentence."',
+    commands = [
+        f'harken generate {folder} "Once upon a time"',
+        f"harken eval {folder}",
+        f'harken score {folder} "A sentence."',
     ]
-    return samples, prompts
+    return samples, commands
 
 
-def _translated(loaded: Run, task: Any, place: str) -> Found:
-    """Targets of a few held-out sources beside their references, and what else can be done with such a run."""
-    pairs = held_out(task)
-    sources, references = (pairs.sources[:SAMPLES], pairs.references) if pairs else ([], [])
-    rows = zip(sources, loaded.translate(sources), references, strict=False)
-    samples = [{"prompt": source, "text": text, "references": each} for source, text, each in rows]
-    return samples, [f"harken translate {place} {_shortest(samples)}", f"harken eval {place}"]
+def _translated(run: Run, task: Any, folder: str) -> SamplesAndCommands:
+    """Outputs for some held-out sources, with references."""
+    split = held_out(task)
+    sources, references = (split.sources[:N_SAMPLES], split.references) if split else ([], [])
+    rows = zip(sources, run.translate(sources), references, strict=False)
+    samples = [{"prompt": source, "text": text, "references": targets} for source, text, targets in rows]
+    return samples, [f"harken translate {folder} {_shortest(samples)}", f"harken eval {folder}"]
 
 
-def _filled(loaded: Run, task: Any, place: str) -> Found:
-    """What was filled in for a word that was hidden in some held-out sentences, beside what stood there."""
-    samples, tokens = [], loaded.tokenizer
-    for ids in task.sentences(SAMPLES):
-        at = len(ids) // 2
-        prompt = tokens.decode([*ids[:at], tokens.mask, *ids[at + 1 :]])
-        best = ", ".join(f"{w['word']} {100 * w['probability']:.0f} %" for w in loaded.fill(prompt, WORDS)[0])
-        samples.append({"prompt": prompt, "text": best, "references": tokens.words(ids[at : at + 1])})
-    return samples, [f"harken fill {place} {_shortest(samples, f'A {MASK} sentence.')}", f"harken eval {place}"]
+def _filled(run: Run, task: Any, folder: str) -> SamplesAndCommands:
+    """Predictions for one masked token in some held-out sentences, with the original token."""
+    samples, tokenizer = [], run.tokenizer
+    for ids in task.sentences(N_SAMPLES):
+        middle = len(ids) // 2
+        prompt = tokenizer.decode([*ids[:middle], tokenizer.mask_id, *ids[middle + 1 :]])
+        best = ", ".join(f"{w['word']} {100 * w['probability']:.0f} %" for w in run.fill(prompt, TOP_K)[0])
+        samples.append({"prompt": prompt, "text": best, "references": tokenizer.token_texts(ids[middle : middle + 1])})
+    return samples, [f"harken fill {folder} {_shortest(samples, f'A {MASK} sentence.')}", f"harken eval {folder}"]
 
 
-def _classified(loaded: Run, task: Any, place: str) -> Found:
-    """What a few held-out texts are said to be, beside what they are."""
-    part = held_out(task)
-    some = part.rows[:: -(-len(part) // SAMPLES)] if part else []  # from everywhere: rows may stand by their labels
-    found = loaded.classify([row.texts for row in some])
-    samples: list[dict[str, Any]] = [
-        {"prompt": "\t".join(row.texts), "text": _said(labels), "references": [", ".join(row.labels)]}
-        for row, labels in zip(some, found, strict=True)
+def _classified(run: Run, task: Any, folder: str) -> SamplesAndCommands:
+    """Predicted and true labels of some held-out texts."""
+    split = held_out(task)
+    rows = split.rows[:: -(-len(split) // N_SAMPLES)] if split else []  # spread out: rows may be sorted by label
+    predictions = cast(list[Labels], run.classify([row.texts for row in rows]))
+    samples: Samples = [
+        {"prompt": "\t".join(row.texts), "text": _top_labels(labels), "references": [", ".join(row.labels)]}
+        for row, labels in zip(rows, predictions, strict=True)
     ]
-    return samples, [f"harken classify {place} {_shortest(samples)}", f"harken eval {place}"]
+    return samples, [f"harken classify {folder} {_shortest(samples)}", f"harken eval {folder}"]
 
 
-def _seen(loaded: Run, task: Any, place: str) -> Found:
-    """What a few held-out pictures are said to show, beside what they do."""
-    part = held_out(task)
-    some = part.some(SAMPLES) if part else None
-    pixels = [x.permute(1, 2, 0).numpy() for x in some.pixels] if some else []
-    rows = zip(pixels, loaded.classify(pixels), some.targets, some.places, strict=True) if some else ()
+def _classified_images(run: Run, task: Any, folder: str) -> SamplesAndCommands:
+    """Predicted and true labels of some held-out images."""
+    split = held_out(task)
+    subset = split.subset(N_SAMPLES) if split else None
+    pixels = [x.permute(1, 2, 0).numpy() for x in subset.pixels] if subset else []
+    predictions = cast(list[Labels], run.classify(pixels))
+    rows = zip(pixels, predictions, subset.targets, subset.locations, strict=True) if subset else ()
     samples = [
-        {"prompt": where, "picture": png.write(x), "text": _said(labels), "references": [task.labels[target]]}
-        for x, labels, target, where in rows
+        {"prompt": path, "image": encode_png(x), "text": _top_labels(labels), "references": [task.labels[target]]}
+        for x, labels, target, path in rows
     ]
-    return samples, [f"harken classify {place} my.png", f"harken eval {place}"]
+    return samples, [f"harken classify {folder} my.png", f"harken eval {folder}"]
 
 
-def _captioned(loaded: Run, task: Any, place: str) -> Found:
-    """What a few held-out pictures are said to show, in words, beside what others said of them."""
-    part = held_out(task)
-    picks = evenly(len(part), SAMPLES).tolist() if part else []
-    pixels = [part.pixels[n].permute(1, 2, 0).numpy() for n in picks]
+def _captioned(run: Run, task: Any, folder: str) -> SamplesAndCommands:
+    """Captions of some held-out images, with references."""
+    split = held_out(task)
+    indices = evenly_spaced(len(split), N_SAMPLES).tolist() if split else []
+    pixels = [split.pixels[n].permute(1, 2, 0).numpy() for n in indices]
     samples = [
-        {"prompt": part.sources[n], "picture": png.write(x), "text": text, "references": part.references[n]}
-        for n, x, text in zip(picks, pixels, loaded.caption(pixels), strict=True)
+        {"prompt": split.sources[n], "image": encode_png(x), "text": text, "references": split.references[n]}
+        for n, x, text in zip(indices, pixels, run.caption(pixels), strict=True)
     ]
-    return samples, [f"harken caption {place} my.png", f"harken eval {place}"]
+    return samples, [f"harken caption {folder} my.png", f"harken eval {folder}"]
 
 
-def _grouped(loaded: Run, task: Any, place: str) -> Found:
-    """What a few held-out sets are said to be, beside what they are."""
-    samples, part, words = list[dict[str, Any]](), held_out(task), task.data.words
-    if part:
-        some = part.some(evenly(len(part), SAMPLES))
-        rows = zip(some.names, said(words, answers(loaded.model, some)), some.targets.flatten(), strict=True)
-        samples = [{"prompt": n, "text": _said(labels), "references": [_true(words, t)]} for n, labels, t in rows]
-    return samples, [f"harken classify {place} my.csv", f"harken eval {place}"]
+def _classified_sets(run: Run, task: Any, folder: str) -> SamplesAndCommands:
+    """Predicted and true labels or values of some held-out sets."""
+    samples, split, processor = Samples(), held_out(task), task.data.processor
+    if split:
+        subset = split.subset(evenly_spaced(len(split), N_SAMPLES))
+        predictions = format_labels(processor, predict(run.model, subset))
+        rows = zip(subset.names, predictions, subset.targets.flatten(), strict=True)
+        samples = [
+            {"prompt": name, "text": _top_labels(labels), "references": [_target_text(processor, target)]}
+            for name, labels, target in rows
+        ]
+    return samples, [f"harken classify {folder} my.csv", f"harken eval {folder}"]
 
 
-def _true(words: Any, target: float) -> str:
-    number = words.target_type == "number"
-    return f"{target * words.spread + words.mean:.3g}" if number else str(words.labels[int(target)])
+def _target_text(processor: Any, target: float) -> str:
+    is_number = processor.target_type == "number"
+    return f"{target * processor.std + processor.mean:.3g}" if is_number else str(processor.labels[int(target)])
 
 
-def _said(labels: Sequence[dict[str, Any]]) -> str:
-    told = (
-        f"{100 * said['probability']:.0f} %" if "probability" in said else f"{said['value']:.3g}" for said in labels
+def _top_labels(labels: Labels) -> str:
+    return ", ".join(
+        f"{x['label']} " + (f"{100 * x['probability']:.0f} %" if "probability" in x else f"{x['value']:.3g}")
+        for x in labels[:TOP_K]
     )
-    return ", ".join(f"{said['label']} {how}" for said, how in zip(labels[:WORDS], told, strict=False))
 
 
-def _tagged(loaded: Run, task: Any, place: str) -> Found:
-    """What is marked in a few held-out sentences, beside what should be."""
-    part = held_out(task)
-    some = part.sentences[:SAMPLES] if part else []
-    texts = [" ".join(sentence.words) for sentence in some]
+def _tagged(run: Run, task: Any, folder: str) -> SamplesAndCommands:
+    """Predicted and true spans of some held-out sentences."""
+    split = held_out(task)
+    sentences = split.sentences[:N_SAMPLES] if split else []
+    texts = [" ".join(sentence.words) for sentence in sentences]
     samples = [
-        {"prompt": text, "text": _listed(spans), "references": [_listed(marked(words, tags))]}
-        for text, spans, (words, tags, _) in zip(texts, loaded.tag(texts), some, strict=True)
+        {"prompt": text, "text": _span_list(spans), "references": [_span_list(labelled_spans(words, tags))]}
+        for text, spans, (words, tags, _) in zip(texts, run.tag(texts), sentences, strict=True)
     ]
-    return samples, [f'harken tag {place} "John lives in New York."', f"harken eval {place}"]
+    return samples, [f'harken tag {folder} "John lives in New York."', f"harken eval {folder}"]
 
 
-def _listed(spans: Sequence[dict[str, Any]]) -> str:
-    return ", ".join(f"{span['text']} ({span['label']})" for span in spans) or "(nothing)"
+def _span_list(spans: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(f"{span['text']} ({span['label']})" for span in spans) or "(none)"
 
 
-def _asked(loaded: Run, task: Any, place: str) -> Found:
-    """Answers to a few held-out questions, beside the right ones."""
-    part = held_out(task)
-    some = part.questions[:SAMPLES] if part else []
+def _answered(run: Run, task: Any, folder: str) -> SamplesAndCommands:
+    """Answers to some held-out questions about a text, with the correct ones."""
+    split = held_out(task)
+    questions = split.questions[:N_SAMPLES] if split else []
     samples = [
-        {"prompt": q.text, "text": loaded.ask(q.text, q.context)["answer"], "references": list(q.answers) or ["(none)"]}
-        for q in some
+        {"prompt": q.text, "text": run.ask(q.text, q.context)["answer"], "references": list(q.answers) or ["(none)"]}
+        for q in questions
     ]
-    first = shlex.quote(some[0].text if some else "What is it?")
-    return samples, [f"harken ask {place} my.txt {first}", f"harken eval {place}"]
+    first = shlex.quote(questions[0].text if questions else "What is it?")
+    return samples, [f"harken ask {folder} my.txt {first}", f"harken eval {folder}"]
 
 
-def _about(loaded: Run, task: Any, place: str) -> Found:
-    """Answers to a few held-out questions about stories, and the lines that were read, beside the right ones."""
-    part = held_out(task)
-    some = part.asked[:: -(-len(part) // SAMPLES)] if part else []  # from everywhere: tasks follow each other
-    said = [(q, loaded.story(q.lines).ask(q.question)) for q in some if q.lines]
-    samples = [{"prompt": q.question, "text": _read(found), "references": [q.answer]} for q, found in said]
-    first = shlex.quote(some[0].question if some else "Where is Joe?")
-    return samples, [f"harken ask {place} my.txt {first}", f"harken eval {place}"]
+def _answered_stories(run: Run, task: Any, folder: str) -> SamplesAndCommands:
+    """Answers to some held-out questions about stories with the lines attended to, and the correct answers."""
+    split = held_out(task)
+    questions = split.questions[:: -(-len(split) // N_SAMPLES)] if split else []  # spread out: sorted by task
+    replies = [(q, run.story(q.lines).ask(q.question)) for q in questions if q.lines]
+    samples = [{"prompt": q.question, "text": _answer_text(reply), "references": [q.answer]} for q, reply in replies]
+    first = shlex.quote(questions[0].question if questions else "Where is Joe?")
+    return samples, [f"harken ask {folder} my.txt {first}", f"harken eval {folder}"]
 
 
-def _read(found: dict[str, Any]) -> str:
-    """An answer, and the line that each hop looked at most."""
-    lines = dict.fromkeys(found["lines"][hop.index(max(hop))] for hop in found["hops"])
-    return found["answer"] + (f"   (it read: {' / '.join(lines)})" if lines else "")
+def _answer_text(reply: StoryAnswer) -> str:
+    """An answer, and the line with the largest weight of each hop."""
+    lines = dict.fromkeys(reply["lines"][hop.index(max(hop))] for hop in reply["hops"])
+    return reply["answer"] + (f"   (lines attended to: {' / '.join(lines)})" if lines else "")
 
 
-def _looks(loaded: Run, samples: list[dict[str, Any]]) -> Html | None:
-    """What each written token of a sample looked at in the source; None where no model looks, or no source is short."""
-    short = [s for s in samples if "picture" in s or len(s["prompt"]) <= LETTERS]
-    found = cross(loaded, short[0]["prompt"]) if short else None
-    if found and "picture" in short[0]:
-        return maps(found[0], found[2], short[0]["picture"])
-    return heat(*found) if found else None
+def _attention(run: Run, samples: Samples) -> Html | None:
+    """The cross-attention of the first short sample; None if there is none."""
+    short = [s for s in samples if "image" in s or len(s["prompt"]) <= MAX_SOURCE_CHARACTERS]
+    weights = cross_attention(run, short[0]["prompt"]) if short else None
+    if weights and "image" in short[0]:
+        return patch_maps_svg(weights[0], weights[2], short[0]["image"])
+    return attention_svg(*weights) if weights else None
 
 
-SHOWN: dict[str, Callable[[Run, Any, str], Found]] = {  # by the run's task
-    "next-word": _written,
+SECTIONS: dict[str, Callable[[Run, Any, str], SamplesAndCommands]] = {  # by task
+    "next-word": _generated,
     "translate": _translated,
     "solve": _translated,
     "masked-words": _filled,
     "classify": _classified,
     "tag": _tagged,
-    "span": _asked,
-    "image": _seen,
-    "nodes": shown_nodes,
-    "set": _grouped,
+    "span": _answered,
+    "image": _classified_images,
+    "nodes": graph_samples,
+    "set": _classified_sets,
     "caption": _captioned,
-    "answer": _about,
+    "answer": _answered_stories,
 }

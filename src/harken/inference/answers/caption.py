@@ -1,57 +1,72 @@
-"""What pictures show, in words, by a run that was trained on captions."""
+"""Caption images, with a run trained on captions."""
 
-import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Unpack, cast
 
+import numpy as np
 import torch
 
-from harken.core import watching
-from harken.data.captions.source import CaptionWords
-from harken.data.images.files import fitted
-from harken.decode.beam import Search
+from harken.core import View, watching
+from harken.data.captions.source import CaptionProcessor
+from harken.data.images.files import resize_image
+from harken.decode.beam import SearchSettings
+from harken.inference.loaded_model import LoadedModel
 from harken.inference.trace import Trace
-from harken.tasks.caption import written
+from harken.tasks.caption import generate_captions
 
-from .images import pixels_of
+from . import Candidate, Image, SearchOptions
+from .images import patch_names, read_pixels
 from .translate import EDGE
 
-if TYPE_CHECKING:
-    from harken.inference.run import Run
+Caption = str | list[Candidate]  # the best one; with the option `alternatives`, the best ones with their scores
 
 
-def caption(run: "Run", picture: Any, *, index: int = 0, **search: Any) -> Any:
-    """The best caption of a picture (a path, one of an array such as x.npz[17], or bytes H W or H W 3), or of each of a
-    list; with `alternatives`, the best ones with their scores."""
-    run.must("caption")
-    alone = isinstance(picture, str | Path) or getattr(picture, "ndim", 0) in (2, 3)
-    how = Search.of({"max_new_tokens": run.recipe.task.max_new_tokens, **search})
-    shown = [picture] if alone else list(picture)
-    found = written(run.finder, _words(run).both, [_laid(run, one) for one in shown], how, first=index)
-    best = [[{"text": text, "score": score} for text, score in each] for each in found]
-    said = best if "alternatives" in search else [each[0]["text"] if each else "" for each in best]
-    return said[0] if alone else said
+def caption_images(
+    run: LoadedModel, image: Image | Sequence[Image], *, index: int = 0, **search: Unpack[SearchOptions]
+) -> Caption | list[Caption]:
+    """The best caption of an image, or of each of a list."""
+    single = isinstance(image, str | Path) or (isinstance(image, np.ndarray | torch.Tensor) and image.ndim in (2, 3))
+    images = cast(Sequence[Image], [image] if single else image)
+    candidates = caption_candidates(run, images, index=index, **search)
+    captions: list[Caption] = (
+        [*candidates] if "alternatives" in search else [best[0]["text"] if best else "" for best in candidates]
+    )
+    return captions[0] if single else captions
+
+
+def caption_candidates(
+    run: LoadedModel, images: Sequence[Image], *, index: int = 0, **search: Unpack[SearchOptions]
+) -> list[list[Candidate]]:
+    """For each image its best captions; the option `alternatives` is their number."""
+    run.require("caption")
+    options = SearchSettings.from_options({"max_new_tokens": run.recipe.task.max_new_tokens, **search})
+    pixels = [_pixels(run, image) for image in images]
+    return [
+        [{"text": text, "score": score} for text, score in best]
+        for best in generate_captions(run.beam_search, _processor(run).tokenizers, pixels, options, first=index)
+    ]
 
 
 @torch.inference_mode()
-def trace_caption(run: "Run", picture: Any, target: str | None = None) -> Trace:
-    """What each word of a caption looks at: the patches by row and column, from 0; the edge looks from before them."""
-    words, model = _words(run), run.model
-    ids = words.both.encode_target(caption(run, picture) if target is None else target).tolist()
-    source = _laid(run, picture)[None].to(run.device)
+def trace_caption(run: LoadedModel, image: Image, target: str | None = None) -> Trace:
+    """The attention of each caption word to the patches, which are named row,column from 0."""
+    processor, model = _processor(run), run.model
+    target = cast(str, caption_images(run, image)) if target is None else target
+    ids = processor.tokenizers.encode_target(target).tolist()
+    source = _pixels(run, image)[None].to(run.device)
     with watching(model) as views:
-        model(torch.tensor([[words.both.target.vocab, *ids]], device=run.device), source=source)
-    kinds: dict[str, list[Any]] = {"encoder": [], "cross": [], "self": []}
+        model(torch.tensor([[processor.tokenizers.target.vocab, *ids]], device=run.device), source=source)
+    by_kind: dict[str, list[View]] = {"encoder": [], "cross": [], "self": []}
     for name, view in views.items():
-        kinds["encoder" if name.startswith("encoder.") else "cross" if "cross" in name else "self"].append(view)
-    wide = math.ceil(words.image_size / run.recipe.model.cut(words.image_size))
-    return Trace([*words.both.target.words(ids), EDGE], kinds, [f"{n // wide},{n % wide}" for n in range(wide**2)])
+        by_kind["encoder" if name.startswith("encoder.") else "cross" if "cross" in name else "self"].append(view)
+    return Trace([*processor.tokenizers.target.token_texts(ids), EDGE], by_kind, patch_names(run, processor.image_size))
 
 
-def _words(run: "Run") -> CaptionWords:
-    return cast(CaptionWords, run.tokenizer)
+def _processor(run: LoadedModel) -> CaptionProcessor:
+    return cast(CaptionProcessor, run.tokenizer)
 
 
-def _laid(run: "Run", picture: Any) -> torch.Tensor:  # C S S
-    words = _words(run)
-    return words.fitted(fitted(pixels_of(picture), words.image_size))
+def _pixels(run: LoadedModel, image: Image) -> torch.Tensor:  # C S S
+    processor = _processor(run)
+    return processor.convert_channels(resize_image(read_pixels(image), processor.image_size))

@@ -1,51 +1,55 @@
-"""What texts are, by a run that was trained on labels: the labels with their probabilities, or a number."""
+"""Classify texts: labels with their probabilities, or the value of a regression target."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import cast
 
 import numpy as np
 from torch import Tensor
 
-from harken.data.labelled.batch import Texts
-from harken.data.labelled.source import TextLabels
+from harken.data.graphs.source import GraphProcessor
+from harken.data.labelled.batch import EncodedTexts
+from harken.data.labelled.source import TextLabelProcessor
+from harken.data.sets.source import SetProcessor
 from harken.errors import BadInput
-from harken.tasks.classify import answers
+from harken.inference.loaded_model import LoadedModel
+from harken.models.heads import ModelWithHead
+from harken.tasks.classify import predict
 
-if TYPE_CHECKING:
-    from harken.inference.run import Run
+from . import LabelScore
 
-Given = str | Sequence[str]  # a text; where two were learned, both, or one with a tab between
+LabelProcessor = TextLabelProcessor | SetProcessor | GraphProcessor
+TextOrPair = str | Sequence[str]  # one text; a pair is two texts, or one string with a tab between them
 
 
-def label_texts(run: "Run", texts: Sequence[Given]) -> list[list[dict[str, Any]]]:
-    """For each text its labels, the likeliest first; of several at once each by itself; of a number its value."""
+def classify_texts(run: LoadedModel, texts: Sequence[TextOrPair]) -> list[list[LabelScore]]:
+    """The labels of each text, most probable first."""
     if not texts:
         return []
-    words = cast(TextLabels, run.tokenizer)
-    side, second, _ = words.texts(
-        [parted(text, pair=words.pair, told="this run was trained on") for text in texts], run.recipe.data.max_length
-    )
-    y = answers(run.model, Texts(side, second, np.zeros(len(side), np.int64)))
-    return said(words, y)
+    processor = cast(TextLabelProcessor, run.tokenizer)
+    parts = [split_pair(text, pair=processor.pair, subject="this run was trained on") for text in texts]
+    side, second, _ = processor.encode_texts(parts, run.recipe.data.max_length)
+    y = predict(cast(ModelWithHead, run.model), EncodedTexts(side, second, np.zeros(len(side), np.int64)))
+    return format_labels(processor, y)
 
 
-def said(words: Any, y: Tensor) -> list[list[dict[str, Any]]]:  # N C
-    """What these outputs say: labels, the likeliest first; of several at once each by itself; of a number its value."""
-    answer = getattr(words, "target_type", "label")
-    if answer == "number":
-        return [[{"label": words.labels[0], "value": value * words.spread + words.mean}] for value in y[:, 0].tolist()]
-    return ranked(words.labels, y.softmax(-1) if answer == "label" else y.sigmoid())
+def format_labels(processor: LabelProcessor, y: Tensor) -> list[list[LabelScore]]:  # N C
+    """Labels by probability (softmax, or sigmoid for multilabel targets), or the value of a regression target."""
+    if processor.target_type == "number":
+        label = processor.labels[0]
+        return [[{"label": label, "value": value * processor.std + processor.mean}] for value in y[:, 0].tolist()]
+    return rank_labels(processor.labels, y.softmax(-1) if processor.target_type == "label" else y.sigmoid())
 
 
-def ranked(labels: Sequence[str], p: Tensor) -> list[list[dict[str, Any]]]:  # N C
-    rows = (zip(labels, each, strict=True) for each in p.tolist())
-    return [[{"label": label, "probability": q} for label, q in sorted(row, key=lambda said: -said[1])] for row in rows]
+def rank_labels(labels: Sequence[str], p: Tensor) -> list[list[LabelScore]]:  # N C
+    """The labels of each row, most probable first."""
+    rows = (zip(labels, row, strict=True) for row in p.tolist())
+    return [[{"label": label, "probability": q} for label, q in sorted(row, key=lambda pair: -pair[1])] for row in rows]
 
 
-def parted(text: Given, *, pair: bool, told: str) -> tuple[str, ...]:
-    """The one text that is asked about, or both; `told` says whoever asks, should it be another number."""
+def split_pair(text: TextOrPair, *, pair: bool, subject: str) -> tuple[str, ...]:
+    """The one text, or the two texts of a pair; `subject` begins the message if the number is wrong."""
     parts = tuple(text.split("\t") if pair else [text]) if isinstance(text, str) else tuple(text)
     if len(parts) != 1 + pair or not all(isinstance(part, str) for part in parts):
-        accepted = "two texts, with a tab between them," if pair else "one text"
-        raise BadInput(f"{text!r}: {told} {'pairs' if pair else 'single texts'}; {accepted} is accepted")
+        accepted = "two texts with a tab between them" if pair else "one text"
+        raise BadInput(f"{text!r}: {subject} {'pairs' if pair else 'single texts'}; give {accepted}")
     return parts

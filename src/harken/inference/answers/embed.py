@@ -1,14 +1,12 @@
-"""Vectors of texts: the mean of a text's states, or the state of one token that stands for it; and what is near them.
+"""Text embeddings: the mean of the hidden states, or the state of one token; and nearest-neighbor search.
 
-v = h / ||h||, so that <v, w> is the cosine of the angle between two texts.
+v = h / ||h||, so <v, w> is the cosine similarity of two texts.
 """
 
 import hashlib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,92 +15,90 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from harken.data.cache import cache_folder
-from harken.data.detect.preview import not_utf8
-from harken.errors import BadInput, near_name
+from harken.data.detect.preview import not_utf8_error
+from harken.data.tokenizers.tokenizer import Tokenizer
+from harken.errors import BadInput
 from harken.events import Listener
+from harken.files import atomic_file
+from harken.models import LanguageModel
+from harken.suggestions import similar_path
+
+from . import NearbyWord, SearchHit
 
 Vectors = npt.NDArray[np.float32]  # N d
 POOLS = ("mean", "cls", "last")
-AT_ONCE = 1 << 13  # tokens that are read together, padding counted
-BLOCK = 4096  # lines of a file whose vectors are made, or compared, at once
+BATCH_TOKENS = 1 << 13  # tokens of a batch, padding included
+CHUNK_LINES = 4096  # lines of a file that are embedded, or compared, at once
 
 
-def reader(model: Any, tokenizer: Any) -> tuple[Any, Any]:
-    """The model that reads, and its words: a head with labels may stand on it."""
-    return getattr(model, "body", model), getattr(tokenizer, "tokenizer", tokenizer)
+def boundary_tokens(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    """The special tokens before and after a text."""
+    if tokenizer.cls_id is None or tokenizer.sep_id is None:
+        return list(tokenizer.prefix_ids), []
+    return [tokenizer.cls_id], [tokenizer.sep_id]
 
 
-def around(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """The marks before and behind a text."""
-    return (list(tokenizer.begin), []) if tokenizer.cls is None else ([tokenizer.cls], [tokenizer.sep])
-
-
-def encoded(tokenizer: Any, text: str, most: int | None, listen: Listener) -> list[int]:
-    """The ids of a text and the marks around it, if its tokens have such; cut where it is longer than the model takes.
-
-    An empty text without marks is the mark, or the new line, that ends one.
-    """
+def encode_text(tokenizer: Tokenizer, text: str, context: int | None, listen: Listener) -> list[int]:
+    """The ids of a text with its special tokens, truncated to the context; an empty text gives one end token."""
     if not isinstance(text, str):
-        raise BadInput(f"text={text!r}: a text is accepted, or a list of texts")
+        raise BadInput(f"text={text!r}: must be a string or a list of strings")
     ids: list[int] = tokenizer.encode(text).tolist()
-    before, behind = around(tokenizer)
-    room = None if most is None else max(0, most - len(before + behind))
-    if room is not None and len(ids) > room:
-        listen("notice", text=f"{text[:30]!r}...: {len(ids)} tokens, and this run reads {room}; the rest is left out")
-    end = tokenizer.end
-    return before + ids[:room] + behind or [int(tokenizer.encode("\n")[0]) if end is None else end]
+    prefix, suffix = boundary_tokens(tokenizer)
+    limit = None if context is None else max(0, context - len(prefix) - len(suffix))
+    if limit is not None and len(ids) > limit:
+        listen("notice", text=f"{text[:30]!r}...: {len(ids)} tokens; this run reads {limit}; the rest is truncated")
+    end = tokenizer.end_id
+    return [*prefix, *ids[:limit], *suffix] or [int(tokenizer.encode("\n")[0]) if end is None else end]
 
 
 @torch.inference_mode()
-def vectors(
-    body: nn.Module, texts: Sequence[Sequence[int]], pool: str, *, normalised: bool = True, layer: int | None = None
+def embed_token_ids(
+    body: LanguageModel, texts: Sequence[Sequence[int]], pool: str, *, normalize: bool = True, layer: int | None = None
 ) -> Vectors:
-    """A vector for the ids of each text. Texts of like length are read together; how they lie changes no vector."""
+    """A vector for the ids of each text. Texts of similar length share a batch; batching changes no vector."""
     if pool not in POOLS:
-        raise BadInput(f"pool={pool!r}: accepted are {', '.join(POOLS)}")
-    states = body if layer is None else partial(_behind, body, _blocks(body, layer), layer)
-    d: int = body.embed.embedding_dim  # type: ignore[union-attr, assignment]
-    found = np.empty((len(texts), d), np.float32)
+        raise BadInput(f"pool={pool!r}: not a pooling; accepted: {', '.join(POOLS)}")
+    states = body if layer is None else partial(_hidden_states, body, _blocks(body, layer), layer)
+    vectors = np.empty((len(texts), body.embed.embedding_dim), np.float32)
     device = next(body.parameters()).device
-    for rows in _rows([len(text) for text in texts]):
+    for rows in _length_batches([len(text) for text in texts]):
         lengths = torch.tensor([len(texts[n]) for n in rows], device=device)
         tokens = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long)
         for row, n in zip(tokens, rows, strict=True):
             row[: len(texts[n])] = torch.tensor(texts[n])
-        h = _pooled(states(tokens.to(device), lengths=lengths).float(), lengths, pool)
-        found[rows] = (F.normalize(h, dim=-1) if normalised else h).cpu().numpy()
-    return found
+        h = _pool(states(tokens.to(device), lengths=lengths).float(), lengths, pool)
+        vectors[rows] = (F.normalize(h, dim=-1) if normalize else h).cpu().numpy()
+    return vectors
 
 
-def _blocks(body: nn.Module, layer: int) -> Sequence[nn.Module]:
-    """The blocks of a model, if it has so many."""
-    blocks: Sequence[nn.Module] = getattr(getattr(body, "stack", None), "blocks", ())
-    if not blocks:
-        raise BadInput(f"layer={layer}: this run's model is no stack of blocks; leave the layer out")
+def _blocks(body: LanguageModel, layer: int) -> Sequence[nn.Module]:
+    """The blocks of a model, which must have this layer."""
+    if not (blocks := body.transformer_blocks):
+        raise BadInput(f"layer={layer}: this run's model has no stack of blocks; omit layer")
     if not isinstance(layer, int) or not 0 <= layer <= len(blocks):
-        raise BadInput(
-            f"layer={layer}: this run has {len(blocks)}; 0 is before the first, {len(blocks)} behind the last"
-        )
+        raise BadInput(f"layer={layer}: this run has {len(blocks)} layers; 0 (the embeddings) to {len(blocks)}")
     return blocks
 
 
-def _behind(body: nn.Module, blocks: Sequence[nn.Module], layer: int, tokens: Tensor, *, lengths: Tensor) -> Tensor:
-    """The states behind so many blocks, as the next one gets them; 0: what the first one gets."""
-    kept = list[Tensor]()
+def _hidden_states(
+    body: nn.Module, blocks: Sequence[nn.Module], layer: int, tokens: Tensor, *, lengths: Tensor
+) -> Tensor:
+    """The output of a block, as the next block receives it; 0: the input of the first block."""
+    states = list[Tensor]()
     if layer:
-        hook = blocks[layer - 1].register_forward_hook(lambda _, given, made: kept.append(made))
+        hook = blocks[layer - 1].register_forward_hook(lambda _, inputs, output: states.append(output))
     else:
-        hook = blocks[0].register_forward_pre_hook(lambda _, given: kept.append(given[0]))
+        hook = blocks[0].register_forward_pre_hook(lambda _, inputs: states.append(inputs[0]))
     with hook:
         body(tokens, lengths=lengths)
-    return kept[0]
+    return states[0]
 
 
-def _rows(lengths: list[int]) -> Iterator[list[int]]:
-    """Which texts are read together: the longest first, AT_ONCE tokens at a time."""
+def _length_batches(lengths: list[int]) -> Iterator[list[int]]:
+    """Indices of texts by batch, longest first, at most BATCH_TOKENS tokens each."""
     rows: list[int] = []
     for n in sorted(range(len(lengths)), key=lambda n: -lengths[n]):
-        if rows and (len(rows) + 1) * lengths[rows[0]] > AT_ONCE:
+        if rows and (len(rows) + 1) * lengths[rows[0]] > BATCH_TOKENS:
             yield rows
             rows = []
         rows.append(n)
@@ -110,7 +106,7 @@ def _rows(lengths: list[int]) -> Iterator[list[int]]:
         yield rows
 
 
-def _pooled(h: Tensor, lengths: Tensor, pool: str) -> Tensor:  # B L d, B -> B d
+def _pool(h: Tensor, lengths: Tensor, pool: str) -> Tensor:  # B L d, B -> B d
     if pool == "mean":
         real = torch.arange(h.shape[1], device=h.device) < lengths[:, None]
         return (h * real[..., None]).sum(1) / lengths[:, None]
@@ -118,19 +114,19 @@ def _pooled(h: Tensor, lengths: Tensor, pool: str) -> Tensor:  # B L d, B -> B d
 
 
 @torch.inference_mode()
-def nearest(table: Tensor, tokenizer: Any, word: str, k: int) -> list[dict[str, Any]]:
-    """The words of a table of word vectors that are nearest to one of them, and their cosines, best first."""
-    written = [tokenizer.encode(text).tolist() for text in (word, f" {word}")]  # in a text most words follow a space
-    (own,) = next((ids for ids in written if len(ids) == 1), [None])
-    if own is None or own == tokenizer.unknown:
-        parts = ", ".join(map(repr, tokenizer.split(word)))
-        why = "this run does not know it" if own is not None else f"to this run it is {parts}"
-        raise BadInput(f"{word!r}: is no word of this run's table ({why}); give another one")
+def nearest_words(table: Tensor, tokenizer: Tokenizer, word: str, k: int) -> list[NearbyWord]:
+    """The k words of an embedding table with the highest cosine similarity to a word, best first."""
+    encodings = [tokenizer.encode(text).tolist() for text in (word, f" {word}")]  # in a text most words follow a space
+    (word_id,) = next((ids for ids in encodings if len(ids) == 1), [None])
+    if word_id is None or word_id == tokenizer.unk_id:
+        pieces = ", ".join(map(repr, tokenizer.split(word)))
+        reason = "it is unknown" if word_id is not None else f"it is split into {pieces}"
+        raise BadInput(f"{word!r}: not a word of this run's vocabulary ({reason}); give another word")
     directions = F.normalize(table[: tokenizer.vocab].float(), dim=-1)
-    cosines = directions @ directions[own]
-    cosines[[own, *tokenizer.marks]] = -torch.inf
+    cosines = directions @ directions[word_id]
+    cosines[[word_id, *tokenizer.special_ids]] = -torch.inf
     best = cosines.topk(min(k, int((cosines > -torch.inf).sum())))
-    words = tokenizer.words(best.indices.tolist())
+    words = tokenizer.token_texts(best.indices.tolist())
     return [{"word": w, "similarity": c} for w, c in zip(words, best.values.tolist(), strict=True)]
 
 
@@ -138,50 +134,47 @@ def nearest(table: Tensor, tokenizer: Any, word: str, k: int) -> list[dict[str, 
 
 
 class Corpus:
-    """The lines of a text file and their vectors, which are made once and kept in the cache.
+    """The lines of a text file and their embeddings, which are cached on disk.
 
-    `key` says what else than the file decides on a vector: the weights, the tokens, the pool.
+    `key` identifies everything besides the file that determines a vector: weights, tokenizer, pooling.
     """
 
     def __init__(self, path: Path, embed: Callable[[Sequence[str]], Vectors], key: str, listen: Listener) -> None:
         self.embed, raw = embed, _read(path)
         try:
-            every = raw.decode("utf-8-sig").split("\n")
+            lines = raw.decode("utf-8-sig").split("\n")
         except UnicodeDecodeError as error:
-            raise not_utf8(path, error.start) from None
-        self.lines = [(n, text) for n, line in enumerate(every, 1) if (text := line.strip())]
+            raise not_utf8_error(path, error.start) from None
+        self.lines = [(n, text) for n, line in enumerate(lines, 1) if (text := line.strip())]
         if not self.lines:
-            raise BadInput(f"{path}: nothing but white space; a file with a text in each line is needed")
+            raise BadInput(f"{path}: contains only white space; give a file with one text per line")
         digest = hashlib.sha256(f"{key} {hashlib.sha256(raw).hexdigest()}".encode()).hexdigest()
-        self.cached = cache_folder("vectors") / f"{digest}.npy"
-        if not self._whole():
-            beside = self.cached.with_name(f".tmp-{os.getpid()}.npy")
-            try:
-                self._make(beside, listen)
-                beside.replace(self.cached)
-            finally:
-                beside.unlink(missing_ok=True)
-        self.vectors: Vectors = np.load(self.cached, mmap_mode="r", allow_pickle=False)
+        self.cache_file = cache_folder("vectors") / f"{digest}.npy"
+        if not self._is_complete():
+            with atomic_file(self.cache_file) as temporary:
+                self._embed_lines(temporary, listen)
+        self.vectors: Vectors = np.load(self.cache_file, mmap_mode="r", allow_pickle=False)
 
-    def _whole(self) -> bool:
+    def _is_complete(self) -> bool:
         try:
-            return len(np.load(self.cached, mmap_mode="r", allow_pickle=False)) == len(self.lines)
+            return len(np.load(self.cache_file, mmap_mode="r", allow_pickle=False)) == len(self.lines)
         except (OSError, ValueError):
             return False
 
-    def _make(self, path: Path, listen: Listener) -> None:
-        total, made = len(self.lines), None
-        for start in range(0, total, BLOCK):
-            some = self.embed([text for _, text in self.lines[start : start + BLOCK]])
-            if made is None:
-                made = np.lib.format.open_memmap(path, "w+", np.float32, (total, some.shape[1]))
-            made[start : start + len(some)] = some
-            listen("encode", done=start + len(some), total=total, unit="lines")
+    def _embed_lines(self, path: Path, listen: Listener) -> None:
+        total, array = len(self.lines), None
+        for start in range(0, total, CHUNK_LINES):
+            chunk = self.embed([text for _, text in self.lines[start : start + CHUNK_LINES]])
+            if array is None:
+                array = np.lib.format.open_memmap(path, "w+", np.float32, (total, chunk.shape[1]))
+            array[start : start + len(chunk)] = chunk
+            listen("encode", done=start + len(chunk), total=total, unit="lines")
 
-    def search(self, query: str, k: int = 5) -> list[dict[str, Any]]:
-        """The k lines that are nearest, by looking at every one; of equal ones the first."""
+    def search(self, query: str, k: int = 5) -> list[SearchHit]:
+        """The k most similar lines, by exhaustive search; ties in the order of the file."""
         (v,) = self.embed([query])
-        scores = np.concatenate([self.vectors[start : start + BLOCK] @ v for start in range(0, len(self.lines), BLOCK)])
+        starts = range(0, len(self.lines), CHUNK_LINES)
+        scores = np.concatenate([self.vectors[start : start + CHUNK_LINES] @ v for start in starts])
         best = np.argsort(-scores, kind="stable")[:k]
         return [{"line": self.lines[n][0], "text": self.lines[n][1], "score": float(scores[n])} for n in best]
 
@@ -190,4 +183,4 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise BadInput(f"{path}: cannot be read ({error.strerror}); name a text file{near_name(path)}") from None
+        raise BadInput(f"{path}: cannot be read ({error.strerror}); name a text file{similar_path(path)}") from None

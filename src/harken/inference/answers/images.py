@@ -1,111 +1,119 @@
-"""What pictures show, by a run that was trained on pictures."""
+"""Classify images, with a run trained on images."""
 
 import math
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from harken.core import watching
-from harken.data.images.files import SUFFIXES, coloured, decoded, fitted, read_idx, read_npz, stacked
-from harken.data.images.source import Lens
-from harken.errors import BadInput, near_name
+from harken.data.images.files import SUFFIXES, convert_channels, decode_image, read_idx, read_npz, resize_image, to_nchw
+from harken.data.images.source import ImageProcessor
+from harken.errors import BadInput
 from harken.events import Listener, silent
+from harken.inference.loaded_model import LoadedModel
 from harken.inference.trace import Trace
-from harken.tasks.image import answers
+from harken.suggestions import similar_path
+from harken.tasks.image import predict
 
-from .classify import said
+from . import Image, LabelScore
+from .classify import rank_labels
 
-if TYPE_CHECKING:
-    from harken.inference.run import Run
+Pixels = npt.NDArray[np.uint8]  # H W C
 
 
-def label_pictures(run: "Run", pictures: Sequence[Any]) -> list[list[dict[str, Any]]]:
-    """For each picture, a file, one of an array (x.npz[17]) or bytes (H W, H W 3), its labels, the likeliest first."""
-    if not len(pictures):
+def classify_images(run: LoadedModel, images: Sequence[Image]) -> list[list[LabelScore]]:
+    """The labels of each image, most probable first."""
+    if not len(images):
         return []
-    lens = cast(Lens, run.tokenizer)
-    return said(lens, answers(run.model, torch.stack([_seen(picture, lens) for picture in pictures]), lens))
+    processor = cast(ImageProcessor, run.tokenizer)
+    pixels = torch.stack([_input_pixels(image, processor) for image in images])
+    return rank_labels(processor.labels, predict(run.model, pixels, processor).softmax(-1))
 
 
 @torch.inference_mode()
-def trace_picture(run: "Run", picture: Any) -> Trace:
-    """What each patch of a picture looked at: CLS, where there is one, then the patches by row and column, from 0."""
-    lens = cast(Lens, run.tokenizer)
-    x = _seen(picture, lens)[None].to(run.device)
+def trace_image(run: LoadedModel, image: Image) -> Trace:
+    """The attention between the patches of an image, after CLS where the model has one."""
+    processor = cast(ImageProcessor, run.tokenizer)
+    x = _input_pixels(image, processor)[None].to(run.device)
     with watching(run.model) as views:
-        run.model(lens.numbers(x))
-    wide = math.ceil(lens.image_size / run.recipe.model.cut(lens.image_size))
-    first = ["CLS"] * (run.recipe.model.pool == "first")
-    return Trace([*first, *(f"{n // wide},{n % wide}" for n in range(wide**2))], {"self": list(views.values())})
+        run.model(processor.normalize(x))
+    cls = ["CLS"] * (run.recipe.model.pool == "first")
+    return Trace([*cls, *patch_names(run, processor.image_size)], {"self": list(views.values())})
 
 
-def _seen(picture: Any, lens: Lens) -> Tensor:  # C S S
-    return coloured(fitted(pixels_of(picture, lens.white), lens.image_size), len(lens.mean))
+def patch_names(run: LoadedModel, image_size: int) -> list[str]:
+    """row,column of each patch of an image, from 0."""
+    width = math.ceil(image_size / run.recipe.model.patch_size(image_size))
+    return [f"{n // width},{n % width}" for n in range(width**2)]
 
 
-def pixels_of(picture: Any, white: int = 0) -> Any:  # H W C
-    if isinstance(picture, str | Path):
-        place = re.fullmatch(r"(.+)\[(\d+)\]", str(picture))
-        if place and Path(place[1]).is_file():
-            return _one(Path(place[1]), int(place[2]), white)
-        return decoded(Path(picture))
-    pixels = np.asarray(picture)
+def _input_pixels(image: Image, processor: ImageProcessor) -> Tensor:  # C S S
+    pixels = resize_image(read_pixels(image, processor.white_level), processor.image_size)
+    return convert_channels(pixels, len(processor.mean))
+
+
+def read_pixels(image: Image, white: int = 0) -> Pixels:
+    """The pixels of an image file, of one image of an array file, or of an array."""
+    if isinstance(image, str | Path):
+        indexed = re.fullmatch(r"(.+)\[(\d+)\]", str(image))
+        if indexed and Path(indexed[1]).is_file():
+            return _array_image(Path(indexed[1]), int(indexed[2]), white)
+        return decode_image(Path(image))
+    pixels = np.asarray(image)
     if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3) or pixels.shape[2:] not in ((), (1,), (3,)):
-        raise BadInput(f"an array of {pixels.dtype}, shape {pixels.shape}: bytes H W or H W 3 are accepted, or a path")
+        raise BadInput(f"array of {pixels.dtype}, shape {pixels.shape}: give uint8 of shape H W or H W 3, or a path")
     return pixels.reshape(*pixels.shape[:2], -1)
 
 
-def _one(path: Path, n: int, white: int) -> Any:  # H W C
-    """The picture with this number in an array of pictures."""
-    state = path.stat()
-    x = _array(path, white, state.st_mtime_ns, state.st_size)
+def _array_image(path: Path, n: int, white: int) -> Pixels:
+    stat = path.stat()
+    x = _read_array(path, white, stat.st_mtime_ns, stat.st_size)
     if n >= len(x):
-        raise BadInput(f"{path}[{n}]: there are {len(x):,} pictures in it, counted from 0")
-    return x[n].permute(1, 2, 0).numpy()
+        raise BadInput(f"{path}[{n}]: the file has {len(x):,} images, counted from 0")
+    pixels: Pixels = x[n].permute(1, 2, 0).numpy()
+    return pixels
 
 
 @lru_cache(maxsize=1)
-def _array(path: Path, white: int, *state: int) -> Tensor:  # N C H W
-    """All pictures of a file, read once while its state (its time and size) stays."""
+def _read_array(path: Path, white: int, *stat: int) -> Tensor:  # N C H W
+    """All images of a file. The cache key includes modification time and size."""
     x = read_npz(path)[0] if path.suffix == ".npz" else read_idx(path)
-    return stacked(x, str(path), white)
+    return to_nchw(x, str(path), white)
 
 
-def listed(run: "Run", given: Sequence[str], listen: Listener = silent) -> tuple[list[str], list[str]]:
-    """The pictures that these names mean, and their names, which are the same: a folder means all that lie in it.
-
-    Of a folder, those that cannot be read are left out and told.
-    """
-    found = list[str]()
-    for name in given:
+def list_images(run: LoadedModel, paths: Sequence[str], listen: Listener = silent) -> tuple[list[str], list[str]]:
+    """The image files of these paths, twice: as names and as inputs. A folder includes all its readable images."""
+    files = list[str]()
+    for name in paths:
         path = Path(name)
         if path.is_dir():
             inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
             if not inside:
-                raise BadInput(f"{name}: there is no picture in it ({', '.join(SUFFIXES)})")
-            found += _readable(map(str, inside), listen)
+                raise BadInput(f"{name}: has no images; accepted: {', '.join(SUFFIXES)}")
+            files += _readable_images(map(str, inside), listen)
         elif path.is_file() or re.fullmatch(r".+\[\d+\]", name):
-            found.append(name)
+            files.append(name)
         else:
-            raise BadInput(f"{name}: there is no such picture; check the name{near_name(name)}")
-    return found, found
+            raise BadInput(f"{name}: no such image; check the name{similar_path(name)}")
+    return files, files
 
 
-def _readable(names: Iterable[str], listen: Listener) -> list[str]:
-    good, why = list[str](), None
+def _readable_images(names: Iterable[str], listen: Listener) -> list[str]:
+    readable, last_error = list[str](), None
     for name in names:
         try:
-            pixels_of(name)
-            good.append(name)
+            read_pixels(name)
+            readable.append(name)
         except BadInput as error:
-            why = error
-            listen("notice", text=f"left out: {error}")
-    if why and not good:
-        raise why
-    return good
+            last_error = error
+            listen("notice", text=f"skipped: {error}")
+    if last_error and not readable:
+        raise last_error
+    return readable

@@ -1,6 +1,7 @@
-"""What nodes of a graph are, whether two have an edge, or what whole graphs are, by a run that was trained on graphs.
+"""Classify nodes, edges or whole graphs, with a run trained on graphs.
 
-Asked by name: of the run's own graph, or of another, whose file is named first. A file alone asks for all it has.
+Inputs are names in the run's own graph, or in another graph if a file name comes first. A file alone selects all
+its nodes or graphs.
 """
 
 from collections.abc import Sequence
@@ -11,85 +12,86 @@ import numpy as np
 import torch
 
 from harken.data.graphs.files import Ints
-from harken.errors import BadInput, did_you_mean
+from harken.errors import BadInput
+from harken.inference.loaded_model import LoadedModel
+from harken.suggestions import did_you_mean
 
-from .classify import ranked, said
+from . import LabelScore
+from .classify import format_labels, rank_labels
 
 if TYPE_CHECKING:
     from harken.data.graphs.source import GraphData
-    from harken.inference.run import Run
 
-BETWEEN = ("\t", "--")  # two nodes
+PAIR_SEPARATORS = ("\t", "--")  # between the two nodes of an edge
 
 
-def label_nodes(run: "Run", given: Sequence[Any]) -> list[list[dict[str, Any]]]:
-    """For each name its labels, the likeliest first; of a number its value; of two nodes whether they have an edge."""
-    asked = [str(one) for one in given]
-    if not asked:
+def classify_nodes(run: LoadedModel, inputs: Sequence[Any]) -> list[list[LabelScore]]:
+    """The labels of each name, most probable first; for two nodes, whether they share an edge."""
+    names = [str(name) for name in inputs]
+    if not names:
         return []
-    data, task = _bound(run, asked)
-    words = data.words
-    names = {name: n for n, name in enumerate(_names(data))}
-    if words.target_level == "edge":
-        y = task.answers(run.model, _pairs(asked, names, data))
-        return ranked(words.labels, torch.stack([(-y).sigmoid(), y.sigmoid()], 1))
-    which = [_number(one, names, data) for one in asked] if asked else list(names.values())
-    y = task.answers(run.model, which)
-    return said(words, y)
+    data, task = _graph_of(run, names)
+    processor = data.processor
+    indices = {name: n for n, name in enumerate(_all_names(data))}
+    if processor.target_level == "edge":
+        y = task.predict(run.model, _node_pairs(names, indices, data))
+        return rank_labels(processor.labels, torch.stack([(-y).sigmoid(), y.sigmoid()], 1))
+    selected = [_node_index(name, indices, data) for name in names] if names else list(indices.values())
+    return format_labels(processor, task.predict(run.model, selected))
 
 
-def named_nodes(run: "Run", given: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The names of all that is asked about, and what was given: a file may stand first."""
-    asked = list(given)
-    data = _bound(run, asked)[0] if asked else None
-    return (_names(data) if data and not asked else asked), list(given)
+def list_nodes(run: LoadedModel, inputs: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The names that these inputs select, and the inputs themselves."""
+    names = list(inputs)
+    data = _graph_of(run, names)[0] if names else None
+    return (_all_names(data) if data and not names else names), list(inputs)
 
 
-def _names(data: "GraphData") -> list[str]:
-    return data.raw.graphs if data.words.target_level == "graph" else data.raw.names
+def _all_names(data: "GraphData") -> list[str]:
+    return data.tables.graph_names if data.processor.target_level == "graph" else data.tables.node_names
 
 
-def _bound(run: "Run", asked: list[str]) -> tuple["GraphData", Any]:
-    """The graph that is asked about, bound to the run's task; the name of its file is taken off."""
-    path = asked.pop(0) if Path(asked[0]).exists() and not _known(run, asked[0]) else None
-    return _opened(run, path)
+def _graph_of(run: LoadedModel, names: list[str]) -> tuple["GraphData", Any]:
+    """The graph and the task bound to it. A leading file name is removed from `names`."""
+    path = names.pop(0) if Path(names[0]).exists() and not _is_node(run, names[0]) else None
+    return _load_graph(run, path)
 
 
-def _opened(run: "Run", path: str | None) -> tuple["GraphData", Any]:
-    """A graph, read once for many questions; beside the run's own one other is kept."""
-    kept = run.__dict__.setdefault("_graph", {})
-    if path not in kept:
-        opened = run.recipe.open(run.tokenizer, other=None if path is None else (path, "test"))
-        own = {None: kept[None]} if None in kept else {}
-        run.__dict__["_graph"] = kept = own | {path: (opened, run.recipe.bind(opened))}
-    found: tuple[GraphData, Any] = kept[path]
-    return found
+def _load_graph(run: LoadedModel, path: str | None) -> tuple["GraphData", Any]:
+    """Cached: the run's own graph and one other."""
+    if path not in run.graph_cache:
+        data = run.recipe.load_data(run.tokenizer, other=None if path is None else (path, "test"))
+        for other in [key for key in run.graph_cache if key is not None]:
+            del run.graph_cache[other]
+        run.graph_cache[path] = data, run.recipe.bind(data)
+    graph: tuple[GraphData, Any] = run.graph_cache[path]
+    return graph
 
 
-def _known(run: "Run", name: str) -> bool:
-    """Whether a name that is also a file's is one of the run's own graph, if that is still there."""
+def _is_node(run: LoadedModel, name: str) -> bool:
+    """Whether a name that is also a file is in the run's own graph, if that can still be read."""
     try:
-        raw = _opened(run, None)[0].raw
+        raw = _load_graph(run, None)[0].tables
     except BadInput:
         return False
-    return name in raw.names or name in raw.graphs
+    return name in raw.node_names or name in raw.graph_names
 
 
-def _number(name: str, names: dict[str, int], data: "GraphData") -> int:
-    if name not in names:
-        what = f"no {'graph' if data.words.target_level == 'graph' else 'node'} of {data.raw.place}"
-        some = f"it has {len(names):,}, such as {', '.join([*names][:3])}.{did_you_mean(name, names)}"
-        raise BadInput(f"{name!r}: {what}; {some}")
-    return names[name]
+def _node_index(name: str, indices: dict[str, int], data: "GraphData") -> int:
+    if name not in indices:
+        level = "graph" if data.processor.target_level == "graph" else "node"
+        examples = f"it has {len(indices):,}, such as {', '.join([*indices][:3])}.{did_you_mean(name, indices)}"
+        raise BadInput(f"{name!r}: not a {level} of {data.tables.location}; {examples}")
+    return indices[name]
 
 
-def _pairs(asked: list[str], names: dict[str, int], data: "GraphData") -> Ints:
-    found, wanted = [], f"two nodes are accepted, with -- between them, such as {'--'.join([*names][:2])}"
-    if not asked:
-        raise BadInput(f"{data.raw.place}: no edge of it is asked about; {wanted}")
-    for one in asked:
-        ends = next((parts for sign in BETWEEN if len(parts := one.split(sign)) == 2), None)
+def _node_pairs(names: list[str], indices: dict[str, int], data: "GraphData") -> Ints:
+    pairs, accepted = [], f"give two nodes with -- between them, such as {'--'.join([*indices][:2])}"
+    if not names:
+        raise BadInput(f"{data.tables.location}: no edges were given; {accepted}")
+    for name in names:
+        ends = next((parts for separator in PAIR_SEPARATORS if len(parts := name.split(separator)) == 2), None)
         if ends is None:
-            raise BadInput(f"{one!r}: {wanted}")
-        found.append([_number(end.strip(), names, data) for end in ends])
-    return np.array(found, np.int64).reshape(-1, 2)
+            raise BadInput(f"{name!r}: not an edge; {accepted}")
+        pairs.append([_node_index(end.strip(), indices, data) for end in ends])
+    return np.array(pairs, np.int64).reshape(-1, 2)

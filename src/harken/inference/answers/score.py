@@ -1,20 +1,64 @@
-"""The words of a text with their log-probabilities."""
+"""Log-probabilities and perplexity of a text."""
 
-from typing import Any
+import math
+
+import torch
+from torch import Tensor
+
+from harken.data.tokenizers.tokenizer import Tokenizer
+from harken.errors import BadInput
+from harken.inference.loaded_model import LoadedModel
+from harken.models import LanguageModel
+
+from . import TextScore, WordLogProb, check_text
 
 
-def scored(written: str, logs: list[float | None], tokenizer: Any) -> list[dict[str, Any]]:
+@torch.inference_mode()
+def score_text(run: LoadedModel, text: str) -> TextScore:
+    """ln p of each word given all words before it, and the perplexity per token."""
+    run.require("generate")
+    check_text(text=text)
+    tokenizer = run.tokenizer
+    start = next(iter(tokenizer.prefix_ids), tokenizer.end_id)
+    ids = [*([] if start is None else [start]), *(int(t) for t in tokenizer.encode(text))]
+    if len(ids) < 2:
+        raise BadInput(f"{text!r}: too short to be scored; give a longer text")
+    losses = token_losses(run.model, torch.tensor(ids)).tolist()
+    log_probs = ([None] if start is None else []) + [-x for x in losses]  # the first token has no context
+    return {
+        "words": word_log_probs(text, log_probs, tokenizer),
+        "perplexity": math.exp(min(sum(losses) / len(losses), 700)),
+        "tokens": len(losses),
+        "unknown": len(tokenizer.unknown_pieces(text)),
+    }
+
+
+def token_losses(model: LanguageModel, tokens: Tensor) -> Tensor:
+    """-ln p of every token but the first, in windows that overlap by half the context."""
+    L, device = model.context or len(tokens), next(model.parameters()).device
+    half = max(1, L // 2)
+    starts = [0, *range(half, len(tokens) - 1 - L + half, half)] if len(tokens) > L + 1 else [0]
+    losses: list[Tensor] = []
+    for start in starts:
+        window = tokens[start : start + L + 1].to(device)
+        logits = model.scores(window[None, :-1])[0].float()
+        window_losses = torch.nn.functional.cross_entropy(logits, window[1:], reduction="none")
+        losses.append(window_losses[sum(map(len, losses)) - start :])  # the previous window covers the first ones
+    return torch.cat(losses)
+
+
+def word_log_probs(text: str, log_probs: list[float | None], tokenizer: Tokenizer) -> list[WordLogProb]:
     """Tokens joined to words, white space with the word after it. ln p of a word is the sum over its tokens."""
-    pieces, ids = tokenizer.split(written), tokenizer.encode(written)
+    pieces, ids = tokenizer.split(text), tokenizer.encode(text)
     starts = [
         n
         for n, piece in enumerate(pieces)
         if n == 0 or tokenizer.kind == "word" or (piece[:1].isspace() and not pieces[n - 1].isspace())
     ]
-    words = []
+    words: list[WordLogProb] = []
     for start, stop in zip(starts, [*starts[1:], len(ids)], strict=True):
-        known = [log for log in logs[start:stop] if log is not None]
-        bytewise = tokenizer.unknown is None  # a character may be in several pieces
-        text = tokenizer.decode(ids[start:stop]) if bytewise else "".join(pieces[start:stop])
-        words.append({"word": text, "logprob": sum(known) if known else None})
+        known = [log_prob for log_prob in log_probs[start:stop] if log_prob is not None]
+        byte_level = tokenizer.unk_id is None  # a character may be split over several pieces
+        word = tokenizer.decode(ids[start:stop]) if byte_level else "".join(pieces[start:stop])
+        words.append({"word": word, "logprob": sum(known) if known else None})
     return words

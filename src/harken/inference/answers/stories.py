@@ -1,38 +1,42 @@
-"""A story in the memory of a run: lines are written one by one, and it may be asked at any time."""
+"""Question answering about a story that is written line by line."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from harken.core import watching
-from harken.data.stories.babi import Told, statements
-from harken.data.stories.source import StoryWords, encoded
+from harken.data.stories.babi import BabiQuestion, parse_statements
+from harken.data.stories.source import StoryProcessor, encode_stories
 from harken.errors import BadInput
-from harken.tasks.classify import answers
+from harken.inference.loaded_model import LoadedModel
+from harken.tasks.classify import predict
 
-if TYPE_CHECKING:
-    from harken.inference.run import Run
+from . import StoryAnswer
 
 
 class Story:
-    """What a run was told. A memory network keeps the latest lines as vectors, through which gradients flow."""
+    """A story and the model that answers questions about it.
 
-    def __init__(self, run: "Run", lines: Iterable[str] = ()) -> None:
-        run.must("ask")
-        if not isinstance(run.tokenizer, StoryWords):
-            raise BadInput(f"{run.path}: this run finds answers in a text, and reads no story; give it a context")
-        self.run, self.model, self.words = run, cast(Any, run.model), run.tokenizer
-        self.by_line = getattr(run.recipe.model, "by_line", False)
+    A memory network stores the latest lines as vectors, and gradients flow through them; other models read the whole
+    story with each question.
+    """
+
+    def __init__(self, run: LoadedModel, lines: Iterable[str] = ()) -> None:
+        run.require("ask")
+        if not isinstance(run.tokenizer, StoryProcessor):
+            raise BadInput(f"{run.path}: this run extracts answers from a text, not from a story; use run.ask")
+        self.run, self.model, self.processor = run, cast(Any, run.model), run.tokenizer
+        self.by_line = run.recipe.model.by_line
         self.lines: list[str] = []
-        self.memory = deque[Tensor](maxlen=run.recipe.model.memory if self.by_line else 0)  # of each line, T 1 1 d
+        self.memory = deque[Tensor](maxlen=run.recipe.model.memory if self.by_line else 0)  # per line: T 1 1 d
         for line in lines:
             self.write(line)
 
     def write(self, line: str) -> "Story":
-        """Tell it one more line."""
+        """Append a line."""
         ids = self._ids(line, "line")
         if self.by_line:
             self.memory.append(self.model.write(ids[None]))
@@ -40,13 +44,14 @@ class Story:
         return self
 
     def scores(self, question: str) -> Tensor:
-        """A score for each answer that was learned (`run.tokenizer.labels`); gradients reach what was written."""
+        """A logit for each answer in `run.tokenizer.labels`; differentiable with respect to the memory."""
         ids = self._ids(question, "question")
         if not self.lines:
-            raise BadInput("the story: there is no line in it; tell one before it is asked, such as: Joe went home.")
+            raise BadInput("story: has no lines; write one before asking, such as: Joe went home.")
         if not self.by_line:
-            asked = Told(tuple(self.lines), question, "", (), "", "", "")
-            return answers(self.model, encoded([asked], self.words, self.run.recipe.data.max_length).texts)[0]
+            example = BabiQuestion(tuple(self.lines), question, "", (), "", "", "")
+            encoded = encode_stories([example], self.processor, self.run.recipe.data.max_length)
+            return predict(self.model, encoded.texts)[0]
         memory = torch.cat(list(self.memory), 2)
         ages = torch.arange(memory.shape[2] - 1, -1, -1, device=ids.device)[None]
         real = torch.ones_like(ages, dtype=torch.bool)
@@ -54,38 +59,38 @@ class Story:
         return y[0]
 
     @torch.no_grad()
-    def ask(self, question: str) -> dict[str, Any]:
-        """The answer, its probability, and how much of each hop's attention each line had."""
+    def ask(self, question: str) -> StoryAnswer:
+        """The answer, its probability, and the attention of each hop to each line."""
         with watching(self.model) as views:
             p = self.scores(question).softmax(-1)
-        some = self.lines[-self.run.recipe.model.memory :] if self.by_line else []  # older ones are no longer kept
-        looks = [view.whole()[0, 0, 0, : len(some)].tolist() for view in views.values()] if some else []
-        old = len(self.lines) - len(some)
-        best = int(p.argmax())
+        stored = self.lines[-self.run.recipe.model.memory :] if self.by_line else []  # older lines were dropped
+        weights = [view.full()[0, 0, 0, : len(stored)].tolist() for view in views.values()] if stored else []
+        n_dropped = len(self.lines) - len(stored)
+        best, texts = int(p.argmax()), (*self.lines, question)
         return {
             "question": question,
-            "answer": self.words.labels[best],
+            "answer": self.processor.labels[best],
             "score": float(p[best]),
             "lines": self.lines.copy(),
-            "hops": [[0.0] * old + look for look in looks],
-            "unknown": sorted({word for text in (*self.lines, question) for word in self.words.missing(text)}),
+            "hops": [[0.0] * n_dropped + row for row in weights],
+            "unknown": sorted({word for text in texts for word in self.processor.unknown_words(text)}),
         }
 
-    def _ids(self, text: str, what: str) -> Tensor:  # 1 W
+    def _ids(self, text: str, name: str) -> Tensor:  # 1 W
         if not isinstance(text, str):
-            raise BadInput(f"{what}={text!r}: a text is accepted")
-        if not len(ids := self.words.line(text)):
-            raise BadInput(f"{what}={text!r}: there is no word in it; give a {what}")
+            raise BadInput(f"{name}={text!r}: must be a string")
+        if not len(ids := self.processor.encode_line(text)):
+            raise BadInput(f"{name}={text!r}: has no words; give a {name}")
         return torch.from_numpy(ids + 1)[None].to(self.run.device)
 
 
-def ask_story(run: "Run", question: str, context: str) -> dict[str, Any]:
-    """The answer to a question about the story in this text, whose own questions are passed over."""
-    return Story(run, only(statements(context.splitlines()))).ask(question)
+def answer_story(run: LoadedModel, question: str, context: str) -> StoryAnswer:
+    """The answer to a question about the story in this text; questions in the text are skipped."""
+    return Story(run, single_story(parse_statements(context.splitlines()))).ask(question)
 
 
-def only(stories: Sequence[list[str]]) -> list[str]:
-    """The one story that there is."""
+def single_story(stories: Sequence[list[str]]) -> list[str]:
+    """The only story of a file."""
     if len(stories) > 1:
-        raise BadInput(f"there are {len(stories)} stories in it; give one, or leave the question out to answer theirs")
+        raise BadInput(f"context: has {len(stories)} stories; give one story, or omit the question to answer all")
     return stories[0] if stories else []

@@ -1,48 +1,58 @@
-"""Tagged spans of plain texts, by a run that was trained on tags."""
+"""Tagged spans of plain texts, with a run trained on tags."""
 
 import re
 from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from harken.data.labelled.conll import INSIDE, OUTSIDE, Sentence, entities
-from harken.data.labelled.examples import LabelWords
-from harken.data.labelled.tags import TagSource, tagged
+from harken.data.labelled.conll import ENTITY_TAG, OUTSIDE, Sentence, extract_entities
+from harken.data.labelled.examples import TokenLabelProcessor
+from harken.data.labelled.tags import TagSource, encode_sentences
 from harken.errors import BadInput
-from harken.tasks.tag import predicted
+from harken.tasks.tag import predict_tags
 
-# words as columns hold them: U.N, 1996-08-22 and Jean-Paul are one, 's and signs stand by themselves
+from . import TaggedSpan
+
+# tokenization as in CoNLL columns: U.N, 1996-08-22 and Jean-Paul are one word, 's and punctuation are separate
 WORD = re.compile(r"\w+(?:[-.,:/&]\w+)*|['’]\w+|[^\w\s]")
 
 
-def tag_texts(model: Any, words: LabelWords, texts: Sequence[str], how: TagSource) -> list[list[dict[str, Any]]]:
-    """The spans of each text: entities, or every word where tags mark none."""
+def tag_texts(
+    model: Any, processor: TokenLabelProcessor, texts: Sequence[str], settings: TagSource
+) -> list[list[TaggedSpan]]:
+    """The spans of each text: entities for IOB tags, otherwise one span per word."""
     for text in texts:
         if not isinstance(text, str):
-            raise BadInput(f"text={text!r}: a text is accepted, or a list of texts")
-    places = [[match.span() for match in WORD.finditer(text)] for text in texts]
-    some = [
-        Sentence([text[a:b] for a, b in spots], [words.labels[0]] * len(spots))
-        for text, spots in zip(texts, places, strict=True)
+            raise BadInput(f"text={text!r}: must be a string or a list of strings")
+    offsets = [[match.span() for match in WORD.finditer(text)] for text in texts]
+    sentences = [
+        Sentence([text[a:b] for a, b in positions], [processor.labels[0]] * len(positions))
+        for text, positions in zip(texts, offsets, strict=True)
     ]
-    tags, sure, _ = predicted(model, tagged(some, words, how.max_length), words.labels)
+    encoded = encode_sentences(sentences, processor, settings.max_length)
+    tags, probabilities, _ = predict_tags(model, encoded, processor.labels)
     return [
         [
-            {"label": label, "text": text[(a := at[i][0]) : (b := at[j - 1][1])], "start": a, "end": b}
-            | {"probability": prod(p[i:j])}
-            for label, i, j in spans(found)
+            {
+                "label": label,
+                "text": text[(a := positions[i][0]) : (b := positions[j - 1][1])],
+                "start": a,
+                "end": b,
+                "probability": prod(p[i:j]),
+            }
+            for label, i, j in tag_spans(sentence_tags)
         ]
-        for text, at, found, p in zip(texts, places, tags, sure, strict=True)
+        for text, positions, sentence_tags, p in zip(texts, offsets, tags, probabilities, strict=True)
     ]
 
 
-def spans(tags: Sequence[str]) -> list[tuple[str, int, int]]:
-    """Entities; where no tag marks one, each word is a span of its own."""
-    if any(INSIDE.fullmatch(tag) for tag in tags):
-        return [(entity.label, entity.start, entity.stop) for entity in entities(tags)]
+def tag_spans(tags: Sequence[str]) -> list[tuple[str, int, int]]:
+    """(label, start, stop) of each entity; without IOB tags every tagged word is a span."""
+    if any(ENTITY_TAG.fullmatch(tag) for tag in tags):
+        return [(entity.label, entity.start, entity.stop) for entity in extract_entities(tags)]
     return [(tag, n, n + 1) for n, tag in enumerate(tags) if tag != OUTSIDE]
 
 
-def marked(words: Sequence[str], tags: Sequence[str]) -> list[dict[str, Any]]:
-    """The spans that given tags mark, as text and label."""
-    return [{"label": label, "text": " ".join(words[i:j])} for label, i, j in spans(tags)]
+def labelled_spans(words: Sequence[str], tags: Sequence[str]) -> list[dict[str, Any]]:
+    """The spans of a tagged sentence, as text and label."""
+    return [{"label": label, "text": " ".join(words[i:j])} for label, i, j in tag_spans(tags)]

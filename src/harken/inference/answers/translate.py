@@ -1,90 +1,96 @@
-"""Targets for sources, by a run that was trained on pairs."""
+"""Generate targets for sources, with a run trained on pairs."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
-from harken.core import watching
-from harken.data.pairs.trees import begins
-from harken.data.tokenizers.pairs import Tokenizers
-from harken.decode.beam import Finder, Search
+from harken.core import View, watching
+from harken.data.pairs.trees import is_tree_prefix
+from harken.data.tokenizers.pairs import PairTokenizers
+from harken.decode.beam import BeamSearch, SearchSettings
+from harken.decode.grammar import banned_token_ids, grammar_constraints
 from harken.errors import BadInput
 from harken.events import Listener, silent
 from harken.inference.trace import Trace
 from harken.models import EncoderDecoder
-from harken.tasks.translate import ruled, unwritten
 
-EDGE = "<edge>"  # how the mark is shown that begins and ends a target
+from . import Candidate
+
+EDGE = "<edge>"  # how a trace shows the token that starts and ends a target
 
 
 def translations(
-    finder: Finder,
-    tokens: Tokenizers,
+    finder: BeamSearch,
+    tokenizers: PairTokenizers,
     texts: Sequence[str],
-    how: Search,
+    search: SearchSettings,
     listen: Listener,
     *,
     prefix: str = "",
     index: int = 0,
     grammar: str = "none",
-) -> list[list[dict[str, Any]]]:
-    """The best targets of each text, which begin with the prefix; an empty text has an empty one.
+) -> list[list[Candidate]]:
+    """The best targets of each text that start with the prefix; an empty text has an empty target.
 
-    Where chance is asked, the texts are told apart by their places, counted from `index`.
+    With sampling, each text has its own random stream, numbered from `index`.
     """
     for text in texts:
         if not isinstance(text, str):
-            raise BadInput(f"text={text!r}: a text is accepted, or a list of texts")
-    there = [n for n, text in enumerate(texts) if text.strip()]
-    sources = [source(finder.model, tokens, texts[n], listen) for n in there]
-    begun, numbers = [_begun(tokens, prefix)] * len(there), [index + n for n in there]
-    rules = ruled(grammar, tokens.target, [texts[n] for n in there])
-    for words in rules.get("words", ()) if prefix else ():
-        if not begins(prefix, words):
-            raise BadInput(f"prefix={prefix!r}: no tree of {words} words begins so; begin as in '(S (NP 1', or shorter")
-    never = unwritten(tokens.target)
-    answers = finder.search_all(sources, how, never=never, prefixes=begun if prefix else None, numbers=numbers, **rules)
-    found = dict(zip(there, answers, strict=True))
+            raise BadInput(f"text={text!r}: must be a string or a list of strings")
+    rows = [n for n, text in enumerate(texts) if text.strip()]
+    sources = [encode_source(finder.model, tokenizers, texts[n], listen) for n in rows]
+    prefixes, numbers = [_prefix_ids(tokenizers, prefix)] * len(rows), [index + n for n in rows]
+    constraints = grammar_constraints(grammar, tokenizers.target, [texts[n] for n in rows])
+    for n_words in constraints.get("n_words", ()) if prefix else ():
+        if not is_tree_prefix(prefix, n_words):
+            example = "start as in '(S (NP 1', or shorter"
+            raise BadInput(f"prefix={prefix!r}: no tree of {n_words} words starts like this; {example}")
+    banned_ids = banned_token_ids(tokenizers.target)
+    answers = finder.search_all(
+        sources, search, banned_ids=banned_ids, prefixes=prefixes if prefix else None, indices=numbers, **constraints
+    )
+    answers_by_row = dict(zip(rows, answers, strict=True))
     return [
-        [{"text": tokens.decode_target(a.tokens), "score": a.score} for a in found.get(n, ())]
+        [{"text": tokenizers.decode_target(a.tokens), "score": a.score} for a in answers_by_row.get(n, ())]
         or [{"text": "", "score": 0.0}]
         for n in range(len(texts))
     ]
 
 
-def _begun(tokens: Tokenizers, prefix: str) -> list[int]:
-    """The ids of how a target begins."""
-    if missing := tokens.missing(prefix, tokens.target):
-        raise BadInput(f"prefix={prefix!r}: this run cannot write {missing[0]!r}; begin with words that it knows")
-    ids: list[int] = tokens.encode_target(prefix).tolist()
+def _prefix_ids(tokenizers: PairTokenizers, prefix: str) -> list[int]:
+    if missing := tokenizers.unknown_pieces(prefix, tokenizers.target):
+        raise BadInput(f"prefix={prefix!r}: {missing[0]!r} is not in this run's vocabulary; use known words")
+    ids: list[int] = tokenizers.encode_target(prefix).tolist()
     return ids
 
 
-def source(model: EncoderDecoder, tokens: Tokenizers, text: str, listen: Listener) -> list[int]:
-    """The ids of a source, cut where it is longer than the model takes."""
-    if missing := tokens.missing(text):
-        listen("notice", text=f"unknown to this run, and read as <unk>: {', '.join(map(repr, missing[:5]))}")
-    ids: list[int] = tokens.encode_source(text).tolist()
-    most = model.context or len(ids)
-    if len(ids) > most:
-        listen("notice", text=f"{text[:30]!r}...: {len(ids)} tokens, and this run reads {most}; the rest is left out")
-        ids = [*ids[: most - 1], ids[-1]]
+def encode_source(model: EncoderDecoder, tokenizers: PairTokenizers, text: str, listen: Listener) -> list[int]:
+    """The ids of a source, truncated to the model's context."""
+    if missing := tokenizers.unknown_pieces(text):
+        listen("notice", text=f"unknown to this run and read as <unk>: {', '.join(map(repr, missing[:5]))}")
+    ids: list[int] = tokenizers.encode_source(text).tolist()
+    limit = model.context or len(ids)
+    if len(ids) > limit:
+        listen("notice", text=f"{text[:30]!r}...: {len(ids)} tokens; this run reads {limit}; the rest is truncated")
+        ids = [*ids[: limit - 1], ids[-1]]
     return ids
 
 
-def traced(model: EncoderDecoder, tokens: Tokenizers, text: str, target: str) -> Trace:
-    """What the model looks at while it writes this target for this source."""
+def trace_translation(model: EncoderDecoder, tokenizers: PairTokenizers, text: str, target: str) -> Trace:
+    """The attention of the model while it generates this target for this source."""
     device = next(model.parameters()).device
-    given, written = source(model, tokens, text, silent), tokens.encode_target(target).tolist()
-    written = written[: model.context - 1] if model.context else written
+    source_ids, target_ids = encode_source(model, tokenizers, text, silent), tokenizers.encode_target(target).tolist()
+    target_ids = target_ids[: model.context - 1] if model.context else target_ids
     with watching(model) as views:
-        model(torch.tensor([[model.edge, *written]], device=device), source=torch.tensor([given], device=device))
-    kinds = {"encoder": "encoder.", "cross": "cross", "self": ""}
-    sorted_: dict[str, list[Any]] = {kind: [] for kind in kinds}
+        model(
+            torch.tensor([[model.edge, *target_ids]], device=device), source=torch.tensor([source_ids], device=device)
+        )
+    name_parts = {"encoder": "encoder.", "cross": "cross", "self": ""}
+    by_kind: dict[str, list[View]] = {kind: [] for kind in name_parts}
     for name, view in views.items():
-        sorted_[next(kind for kind, part in kinds.items() if part in name)].append(view)
-    shown = [*tokens.target.words(written), EDGE]
+        by_kind[next(kind for kind, part in name_parts.items() if part in name)].append(view)
     return Trace(
-        shown, {kind: some for kind, some in sorted_.items() if some}, [*tokens.source.words(given[:-1]), EDGE]
+        [*tokenizers.target.token_texts(target_ids), EDGE],
+        {kind: layers for kind, layers in by_kind.items() if layers},
+        [*tokenizers.source.token_texts(source_ids[:-1]), EDGE],
     )

@@ -1,4 +1,4 @@
-"""A bag of words with logistic regression: which tokens a text has, and a weight for each. No model is needed."""
+"""Logistic and linear regression on sparse or dense features, e.g. a bag of words."""
 
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
@@ -8,74 +8,73 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from harken.data.batch import Tokens
-from harken.data.labelled.batch import Texts
+from harken.data.batch import Array
+from harken.data.labelled.batch import EncodedTexts
 
-STEPS = 40  # of L-BFGS: more take time and change little
+MAX_ITERATIONS = 40  # of L-BFGS: more take time and change little
 
 
 class Features(Protocol):
-    """Rows of numbers, one for each example; a regression only multiplies them."""
+    """Feature rows X, one per example; a regression needs the product X W only."""
 
     @property
-    def many(self) -> int: ...  # numbers in a row
+    def n_features(self) -> int: ...
     def __matmul__(self, W: Tensor) -> Tensor: ...
 
 
-class Rows(NamedTuple):
-    """Numbers as they are, sparse or not."""
+class MatrixFeatures(NamedTuple):
+    """A dense or sparse feature matrix."""
 
     x: Tensor
 
     @property
-    def many(self) -> int:
+    def n_features(self) -> int:
         return self.x.shape[1]
 
     def __matmul__(self, W: Tensor) -> Tensor:
         return self.x @ W
 
 
-class Bags(NamedTuple):
-    """Which words stand in each text: their numbers, text by text, and where each text begins."""
+class BagOfWords(NamedTuple):
+    """Binary bag of words: the feature ids of all texts in sequence, and the offset of each text."""
 
-    words: Tensor
-    starts: Tensor  # one more than texts
-    many: int  # different words there may be
+    ids: Tensor
+    offsets: Tensor  # number of texts + 1
+    n_features: int
 
-    def __matmul__(self, W: Tensor) -> Tensor:  # many C -> N C
-        """For each text the sum of its words' rows."""
-        return F.embedding_bag(self.words, W, self.starts, mode="sum", include_last_offset=True)
+    def __matmul__(self, W: Tensor) -> Tensor:  # n_features C -> N C
+        return F.embedding_bag(self.ids, W, self.offsets, mode="sum", include_last_offset=True)
 
 
-def bags(texts: Texts, vocab: int) -> Bags:
-    """Which tokens stand in each text; of two texts, which stand in the first, in the second, and in both."""
-    side = texts.side
+def bag_of_words(texts: EncodedTexts, vocab: int) -> BagOfWords:
+    """The tokens of each text; of a pair of texts: those of the first, of the second, and of both."""
+    side = texts.tokens
     rows = np.repeat(np.arange(len(side)), side.lengths)
-    place = np.arange(len(side.ids)) - side.starts[rows]
-    second = place >= texts.second[rows]
+    position = np.arange(len(side.ids)) - side.starts[rows]
+    in_second = position >= texts.second_start[rows]
 
-    def cells(block: int, chosen: Tokens) -> Tokens:
-        return np.unique(rows[chosen] * 3 * vocab + block * vocab + side.ids[chosen])
+    def cells(block: int, mask: Array) -> Array:
+        return np.unique(rows[mask] * 3 * vocab + block * vocab + side.ids[mask])
 
-    first, other = cells(0, ~second), cells(1, second)
-    both = np.intersect1d(first, other - vocab) + 2 * vocab
-    every = np.sort(np.concatenate([first, other, both]))
-    starts = np.searchsorted(every, np.arange(len(side) + 1) * 3 * vocab)
-    return Bags(torch.from_numpy(every % (3 * vocab)), torch.from_numpy(starts), 3 * vocab)
+    first, second = cells(0, ~in_second), cells(1, in_second)
+    common = np.intersect1d(first, second - vocab) + 2 * vocab
+    all_cells = np.sort(np.concatenate([first, second, common]))
+    offsets = np.searchsorted(all_cells, np.arange(len(side) + 1) * 3 * vocab)
+    return BagOfWords(torch.from_numpy(all_cells % (3 * vocab)), torch.from_numpy(offsets), 3 * vocab)
 
 
-def fit(X: Features, outputs: int, loss: Callable[[Tensor], Tensor]) -> Callable[[Features], Tensor]:
-    """The weights that make loss(X W + b) + ||W||^2 / 2 least, as a function of other rows."""
-    W = torch.zeros(X.many, outputs, dtype=torch.float64, requires_grad=True)
-    b = torch.zeros(outputs, dtype=torch.float64, requires_grad=True)
-    rule = torch.optim.LBFGS([W, b], max_iter=STEPS, line_search_fn="strong_wolfe", tolerance_change=1e-7)
+def fit_linear(X: Features, n_outputs: int, loss: Callable[[Tensor], Tensor]) -> Callable[[Features], Tensor]:
+    """Minimize loss(X W + b) + ||W||^2 / 2 with L-BFGS; returns the prediction function."""
+    W = torch.zeros(X.n_features, n_outputs, dtype=torch.float64, requires_grad=True)
+    b = torch.zeros(n_outputs, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([W, b], max_iter=MAX_ITERATIONS, line_search_fn="strong_wolfe", tolerance_change=1e-7)
 
     def objective() -> Tensor:
-        rule.zero_grad()
+        optimizer.zero_grad()
         total = loss(X @ W + b) + W.square().sum() / 2
         total.backward()
         return total
 
     with torch.inference_mode(False), torch.enable_grad():
-        rule.step(objective)
-    return lambda other: (other @ W + b).detach()
+        optimizer.step(objective)
+    return lambda features: (features @ W + b).detach()

@@ -1,6 +1,6 @@
-"""How good written answers are, and what costs nothing to write.
+"""Metrics of generated texts, and trivial baselines.
 
-Every measure takes one hypothesis a row and its references, one or more. Fractions are 0-1, BLEU and chrF 0-100.
+Every metric takes one hypothesis per row and its references, one or more. Fractions are 0-1, BLEU and chrF 0-100.
 """
 
 import importlib.util
@@ -13,130 +13,133 @@ from typing import Any
 
 import numpy as np
 
-from harken.data.pairs.trees import brackets, mended
+from harken.data.pairs.trees import parse_brackets, repair_brackets
 from harken.errors import BadInput, MissingExtra
 
 References = Sequence[Sequence[str]]
-# a full stop behind one of these ends no sentence
-SHORT = re.compile(r"\W*(?:[A-Z]|(?:[A-Za-z]\.)+[A-Za-z]|Mrs?|Ms|Dr|Prof|St|Jr|Sr|Gen|Col|Sen|Rep|No|vs|e\.g|i\.e)\.")
-END = re.compile(r"[.!?…]+[\"'”’»)\]]*(?=\s+[^a-z\s]|\s*$)|[。！？]|\n\s*\n")
+# abbreviations: their period does not end a sentence
+ABBREVIATION = re.compile(
+    r"\W*(?:[A-Z]|(?:[A-Za-z]\.)+[A-Za-z]|Mrs?|Ms|Dr|Prof|St|Jr|Sr|Gen|Col|Sen|Rep|No|vs|e\.g|i\.e)\."
+)
+SENTENCE_END = re.compile(r"[.!?…]+[\"'”’»)\]]*(?=\s+[^a-z\s]|\s*$)|[。！？]|\n\s*\n")
 
 
 @dataclass(frozen=True)
-class Counted:
-    """BLEU or chrF of a corpus, and how it was counted."""
+class CorpusScore:
+    """BLEU or chrF of a corpus with its sacreBLEU signature."""
 
     score: float
     signature: str
 
 
 @dataclass(frozen=True)
-class Brackets:
-    """Labelled brackets of all trees together, and the share of trees that are trees over the right words."""
+class BracketScore:
+    """Micro-averaged F1 of labelled brackets, and the fraction of valid trees over the right number of words."""
 
     f1: float
     valid: float
 
 
-def available() -> bool:
-    """Whether BLEU and chrF can be counted here."""
+def has_sacrebleu() -> bool:
+    """Whether BLEU and chrF can be computed."""
     return importlib.util.find_spec("sacrebleu") is not None
 
 
-def bleu(hypotheses: Sequence[str], references: References, *, tokenize: str = "13a") -> Counted:
-    """BLEU of the whole corpus, against all references of each row. tokenize="none": the texts are tokens already."""
-    return _counted(_metric("BLEU", force=True, tokenize=tokenize), hypotheses, references)
+def bleu(hypotheses: Sequence[str], references: References, *, tokenize: str = "13a") -> CorpusScore:
+    """Corpus BLEU with all references of each row. tokenize="none": the texts are tokenized."""
+    return _corpus_score(_metric("BLEU", force=True, tokenize=tokenize), hypotheses, references)
 
 
-def chrf(hypotheses: Sequence[str], references: References) -> Counted:
-    """chrF2 of the whole corpus: n-grams of characters, against the best reference of each row."""
-    return _counted(_metric("CHRF"), hypotheses, references)
+def chrf(hypotheses: Sequence[str], references: References) -> CorpusScore:
+    """Corpus chrF2 with the best reference of each row."""
+    return _corpus_score(_metric("CHRF"), hypotheses, references)
 
 
 def bootstrap(
     hypotheses: Sequence[str], references: References, samples: int = 1000, seed: int = 0, *, tokenize: str = "13a"
 ) -> tuple[float, float]:
-    """The mean of BLEU over corpora drawn from these rows with replacement, and half the width that holds 95 % of them.
+    """Mean and half width of the 95 % bootstrap interval of BLEU.
 
-    Each row is tokenized and counted once: the counts of a drawn corpus are sums of the counts of its rows.
+    Each row is tokenized and counted once: the counts of a resampled corpus are sums of the counts of its rows.
     """
     _check(hypotheses, references)
     metric = _metric("BLEU", force=True, tokenize=tokenize, effective_order=True)
     rows = (metric.sentence_score(text, list(refs)) for text, refs in zip(hypotheses, references, strict=True))
     counts = np.array([[row.sys_len, row.ref_len, *row.counts, *row.totals] for row in rows], np.float64)
-    draw, scores = np.random.default_rng(seed), np.empty(samples)
+    rng, scores = np.random.default_rng(seed), np.empty(samples)
     for i in range(samples):
-        often = np.bincount(draw.integers(len(counts), size=len(counts)), minlength=len(counts))
-        written, wanted, *grams = (often @ counts).tolist()
-        scores[i] = metric.compute_bleu(grams[:4], grams[4:], int(written), int(wanted), smooth_method="exp").score
+        weights = np.bincount(rng.integers(len(counts), size=len(counts)), minlength=len(counts))
+        length, reference_length, *ngrams = (weights @ counts).tolist()
+        sizes = int(length), int(reference_length)
+        scores[i] = metric.compute_bleu(ngrams[:4], ngrams[4:], *sizes, smooth_method="exp").score
     low, high = np.quantile(scores, [0.025, 0.975])
     return float(scores.mean()), float(high - low) / 2
 
 
 def exact_match(hypotheses: Sequence[str], references: References) -> float:
-    """The share of rows that equal one of their references, white space around them aside."""
+    """Fraction of rows that equal a reference after stripping white space."""
     return _mean_best(hypotheses, references, lambda text, ref: text.strip() == ref.strip())
 
 
 def rouge_l(hypotheses: Sequence[str], references: References) -> float:
-    """ROUGE-L: F1 of the longest sequence of words that both have in this order; words in small letters, no marks."""
+    """ROUGE-L: F1 of the longest common subsequence of words, in lower case and without punctuation."""
 
     def f1(text: str, ref: str) -> float:
-        written, wanted = (re.findall(r"[^\W_]+", one.lower()) for one in (text, ref))
-        return _f1(_common(written, wanted), len(written), len(wanted))
+        words, ref_words = (re.findall(r"[^\W_]+", x.lower()) for x in (text, ref))
+        return _f1(_lcs_length(words, ref_words), len(words), len(ref_words))
 
     return _mean_best(hypotheses, references, f1)
 
 
 def answer_exact(hypotheses: Sequence[str], references: References) -> float:
-    """The share of answers that equal a reference as SQuAD v1.1 compares: no case, articles or punctuation."""
-    return _mean_best(hypotheses, references, lambda text, ref: _answer(text) == _answer(ref))
+    """Exact match as in SQuAD v1.1: without case, articles and punctuation."""
+    return _mean_best(hypotheses, references, lambda text, ref: _normalize_answer(text) == _normalize_answer(ref))
 
 
 def answer_f1(hypotheses: Sequence[str], references: References) -> float:
-    """F1 of the words that answer and reference share, in any order, as SQuAD compares."""
+    """F1 of the bag of words of answer and reference, normalized as in SQuAD."""
 
     def f1(text: str, ref: str) -> float:
-        written, wanted = Counter(_answer(text)), Counter(_answer(ref))
-        if not (written and wanted):  # nothing but articles
-            return float(written == wanted)
-        return _f1((written & wanted).total(), written.total(), wanted.total())
+        words, ref_words = Counter(_normalize_answer(text)), Counter(_normalize_answer(ref))
+        if not (words and ref_words):  # articles only
+            return float(words == ref_words)
+        return _f1((words & ref_words).total(), words.total(), ref_words.total())
 
     return _mean_best(hypotheses, references, f1)
 
 
-def bracket_f1(predicted: Sequence[str], gold: Sequence[str]) -> Brackets:
-    """Labelled brackets of trees written as "(S (NP 1 )NP (VP 2 )VP )S"; XX is a word too.
+def bracket_f1(hypotheses: Sequence[str], references: Sequence[str]) -> BracketScore:
+    """Labelled brackets of trees such as "(S (NP 1 )NP (VP 2 )VP )S"; XX also stands for a word.
 
-    What is no tree, or a tree over another number of words, is mended first and counts as not valid.
+    A hypothesis that is not a tree, or a tree over another number of words, is repaired first and counts as invalid.
     """
-    _check(predicted, gold)
-    matched = written = wanted = valid = 0
-    for row, (text, right) in enumerate(zip(predicted, gold, strict=True), 1):
-        found, known = brackets(text), brackets(right)
-        if known is None:
-            raise BadInput(f'gold tree {row}: {right[:60]!r} is no tree; write it as "(S (NP 1 )NP 2 )S"')
-        words = known[-1][2]  # the root, over all of them, stands last
-        whole = found if found and found[-1][2] == words else None
-        valid += whole is not None
-        made = whole or mended(text, words)
-        wanted, written = wanted + len(known), written + len(made)
-        matched += (Counter(made) & Counter(known)).total()
-    return Brackets(_f1(matched, written, wanted), valid / len(gold))
+    _check(hypotheses, references)
+    n_matched = n_predicted = n_reference = n_valid = 0
+    for row, (text, reference) in enumerate(zip(hypotheses, references, strict=True), 1):
+        predicted, expected = parse_brackets(text), parse_brackets(reference)
+        if expected is None:
+            raise BadInput(f'reference tree {row}: {reference[:60]!r} is not a tree; write it as "(S (NP 1 )NP 2 )S"')
+        n_words = expected[-1][2]  # the root is last
+        valid = predicted if predicted and predicted[-1][2] == n_words else None
+        n_valid += valid is not None
+        brackets = valid or repair_brackets(text, n_words)
+        n_reference, n_predicted = n_reference + len(expected), n_predicted + len(brackets)
+        n_matched += (Counter(brackets) & Counter(expected)).total()
+    return BracketScore(_f1(n_matched, n_predicted, n_reference), n_valid / len(references))
 
 
 def most_frequent(targets: Iterable[str], n: int) -> list[str]:
-    """Free baseline: the target seen most often in training, n times."""
+    """Baseline: the most frequent training target, n times."""
     return [Counter(targets).most_common(1)[0][0]] * n
 
 
 def lead_1(sources: Sequence[str]) -> list[str]:
-    """Free baseline of summaries: the first sentence."""
+    """Baseline of summaries: the first sentence."""
     return [_first_sentence(text.strip()) for text in sources]
 
 
 def _metric(name: str, **options: Any) -> Any:
-    """A metric of sacrebleu. BLEU's force: tokens that were given as such are no reason for a warning."""
+    """A metric of sacrebleu. The option `force` of BLEU silences its warning about tokenized texts."""
     try:
         from sacrebleu import metrics
     except ImportError:
@@ -144,61 +147,59 @@ def _metric(name: str, **options: Any) -> Any:
     return getattr(metrics, name)(**options)
 
 
-def _counted(metric: Any, hypotheses: Sequence[str], references: References) -> Counted:
-    found = metric.corpus_score(*_streams(hypotheses, references))
-    return Counted(found.score, str(metric.get_signature()))
-
-
-def _streams(hypotheses: Sequence[str], references: References) -> tuple[list[str], list[list[str | None]]]:
-    """As sacrebleu wants it: the first references of all rows, the second ones, ...; None where a row has no more."""
+def _corpus_score(metric: Any, hypotheses: Sequence[str], references: References) -> CorpusScore:
     _check(hypotheses, references)
-    most = max(map(len, references))
-    return list(hypotheses), [[refs[i] if i < len(refs) else None for refs in references] for i in range(most)]
+    # sacrebleu expects the first references of all rows, then the second ones, ...; None where a row has no more
+    n_references = max(map(len, references))
+    streams = [[refs[i] if i < len(refs) else None for refs in references] for i in range(n_references)]
+    return CorpusScore(metric.corpus_score(list(hypotheses), streams).score, str(metric.get_signature()))
 
 
 def _check(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> None:
-    """Refuse what cannot be compared row by row."""
+    """Raise BadInput unless every row has a hypothesis and a reference."""
     if not hypotheses or len(hypotheses) != len(references):
-        given = f"{len(hypotheses)} texts and {len(references)} rows of references"
-        raise BadInput(f"{given} cannot be compared; give as many of the one as of the other, and at least one")
+        raise BadInput(
+            f"{len(hypotheses)} hypotheses and {len(references)} rows of references: "
+            "give one row of references per hypothesis, and at least one"
+        )
     if empty := [row for row, refs in enumerate(references, 1) if not refs]:
-        raise BadInput(f"row {empty[0]} has no reference; give one or leave the row out")
+        raise BadInput(f"row {empty[0]} has no reference; add one or remove the row")
 
 
-def _mean_best(hypotheses: Sequence[str], references: References, measure: Callable[[str, str], float]) -> float:
-    """The mean over rows of the best over a row's references."""
+def _mean_best(hypotheses: Sequence[str], references: References, metric: Callable[[str, str], float]) -> float:
+    """The mean over rows of the best value over the references of a row."""
     _check(hypotheses, references)
     rows = zip(hypotheses, references, strict=True)
-    return sum(max(measure(text, ref) for ref in refs) for text, refs in rows) / len(hypotheses)
+    return sum(max(metric(text, ref) for ref in refs) for text, refs in rows) / len(hypotheses)
 
 
-def _f1(matched: int, written: int, wanted: int) -> float:
-    return 2 * matched / (written + wanted) if matched else 0.0
+def _f1(n_matched: int, n_predicted: int, n_reference: int) -> float:
+    return 2 * n_matched / (n_predicted + n_reference) if n_matched else 0.0
 
 
-def _common(a: Sequence[str], b: Sequence[str]) -> int:
-    """The length of the longest common subsequence: a row of its table is one number, a step in it one bit."""
-    where: Counter[str] = Counter()
+def _lcs_length(a: Sequence[str], b: Sequence[str]) -> int:
+    """Length of the longest common subsequence, bit-parallel: a row of the table is one integer."""
+    positions: Counter[str] = Counter()
     for i, word in enumerate(a):
-        where[word] |= 1 << i
+        positions[word] |= 1 << i
     full = row = (1 << len(a)) - 1
     for word in b:
-        fits = row & where[word]
-        row = ((row + fits) | (row - fits)) & full
+        matches = row & positions[word]
+        row = ((row + matches) | (row - matches)) & full
     return len(a) - row.bit_count()
 
 
-def _answer(text: str) -> list[str]:
-    """The words of an answer that count."""
+def _normalize_answer(text: str) -> list[str]:
+    """The words of an answer without case, punctuation and articles."""
     bare = text.lower().translate(str.maketrans("", "", string.punctuation))
     return re.sub(r"\b(a|an|the)\b", " ", bare).split()
 
 
 def _first_sentence(text: str) -> str:
-    """Up to the first mark that ends a sentence, or all of it."""
+    """The text up to its first sentence end."""
     cased = re.sub(r"\b[a-z]", lambda first: first[0].upper(), text) if text.islower() else text
-    for end in END.finditer(cased):
+    for end in SENTENCE_END.finditer(cased):
         head = cased[: end.end()].rstrip()
-        if not SHORT.fullmatch(head.split()[-1]):
+        if not ABBREVIATION.fullmatch(head.split()[-1]):
             return text[: len(head)]
     return text

@@ -1,0 +1,44 @@
+"""Numbers, quantities and durations as text."""
+
+import math
+
+MAX_MAGNITUDE = 1e30  # larger values are treated as not finite
+UNITS = {  # (smallest value, divisor, unit); energy is in kWh, mass in kg
+    "count": ((1e9, 1e9, "B"), (1e5, 1e6, "M"), (1e4, 1e3, "k")),
+    "flop": tuple((n, n, c + "FLOP") for n, c in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))),
+    "energy": ((1e3, 1e3, "MWh"), (0.1, 1, "kWh"), (1e-4, 1e-3, "Wh"), (0, 1e-6, "mWh")),
+    "mass": ((1e3, 1e3, "t"), (0.1, 1, "kg"), (1e-4, 1e-3, "g"), (0, 1e-6, "mg")),
+}
+
+
+def finite_float(value: object) -> float | None:
+    """The value as a float, if it is a finite number that can be drawn and compared."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if abs(value) < MAX_MAGNITUDE else None  # also false for NaN
+
+
+def format_number(value: object, digits: int = 3) -> str:
+    """A number with this many significant digits; other values as str, None as ""."""
+    if not isinstance(value, float) or not math.isfinite(value):
+        return "" if value is None else f"{value:,}" if type(value) is int else str(value)
+    if value == 0 or not 1e-4 <= abs(value) < 1e9:
+        return f"{value:.{digits}g}".replace("e-0", "e-").replace("e+", "e")
+    return f"{value:,.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}"
+
+
+def format_quantity(value: object, quantity: str) -> str:
+    """A number with a suitable unit: 0.83 M, 0.33 Wh."""
+    if (x := finite_float(value)) is None or x < 0:
+        return format_number(value)
+    divisor, unit = next(((divisor, unit) for start, divisor, unit in UNITS[quantity] if x >= start), (1, ""))
+    return f"{format_number(value if divisor == 1 else x / divisor, 2)} {unit}".strip()
+
+
+def format_duration(value: object) -> str:
+    """Seconds as hours, minutes and seconds: 4 min 0 s."""
+    if (x := finite_float(value)) is None or x < 10:
+        return format_number(value) if x is None else f"{x:.1f} s"
+    minutes, seconds = divmod(round(x), 60)
+    hours, rest = divmod(minutes, 60)
+    return f"{hours:,} h {rest} min" if hours else f"{minutes} min {seconds} s" if minutes else f"{seconds} s"

@@ -1,0 +1,124 @@
+"""The verdict on a run: its metric beside the best trivial baseline, and what makes the metric unreliable."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .formatting import finite_float, format_number
+from .line_chart import Point, finite_points
+from .metric_names import LOWER_IS_BETTER, display_name
+
+Facts = Mapping[str, Any]
+MIN_TOKENS = 1000  # tokens; a metric over fewer is mostly noise
+MARGIN = 0.005  # smaller differences from the baseline count as equal
+ADVICE = "use a larger model (model.size) or more data."
+
+
+def run_verdict(facts: Facts) -> tuple[str, str]:
+    """The verdict in one sentence, and advice if the model does not beat the best baseline."""
+    split = verdict_split(facts)
+    if warning := too_few_tokens(nested(facts, "protocol", split)):
+        return warning, f"Add data, or hold out more of it (data.{split})."
+    metrics, where = finite_metrics(nested(facts, "metrics", split)), f"on the {display_name(split)} split"
+    if not facts.get("metrics"):
+        return "No split was held out, so the model was not evaluated.", "Hold out a split: data.valid=0.1."
+    if not metrics:
+        return "No metric is finite.", "Lower train.lr and train again."
+    baselines = {name: finite_metrics(values) for name, values in nested(facts, "baseline", split).items()}
+    primary = nested(facts, "protocol", split).get("primary_metric")
+    order = sorted(by_priority(metrics), key=lambda name: name != primary)
+    key = next((k for k in order if any(k in values for values in baselines.values())), None)
+    if key is None:
+        return f"{_metric(order[0], metrics)} {where}; there is no baseline to compare it with.", ""
+    sign = 1 if key in LOWER_IS_BETTER else -1
+    comparable = {name: values for name, values in baselines.items() if key in values}
+    name = min(comparable, key=lambda name: sign * comparable[name][key])
+    baseline = comparable[name]
+    margin = sign * (baseline[key] - metrics[key])
+    shown = "perplexity" if "perplexity" in metrics.keys() & baseline.keys() else key
+    head = f"{_metric(shown, metrics)} {where}"
+    tail = f"best trivial baseline {format_number(baseline[shown])} ({name})."
+    if margin >= MARGIN:
+        return f"{head}; {tail}", ""
+    longer = "" if facts.get("early") or _rose(log_series(facts, "valid")) else "train longer (train.minutes), "
+    verdict = f"{head}, {'worse' if margin <= -MARGIN else 'no better'} than the {tail}"
+    return verdict, f"{validation_summary(facts)} {capitalized(longer + ADVICE)}".strip()
+
+
+def _metric(key: str, metrics: Mapping[str, float]) -> str:
+    return f"{capitalized(display_name(key))} {format_number(metrics[key])}"
+
+
+def by_priority(metrics: Facts) -> list[str]:
+    """The metrics, the decisive one first: for a language model the loss, otherwise the first that is not the loss."""
+    return sorted(metrics, key=lambda key: (key == "loss") != ("perplexity" in metrics))
+
+
+def too_few_tokens(protocol: Facts) -> str:
+    """A warning if fewer than MIN_TOKENS tokens were evaluated, else ""."""
+    if (finite_float(tokens := protocol.get("tokens")) or MIN_TOKENS) >= MIN_TOKENS:
+        return ""
+    return f"Only {format_number(tokens)} tokens were evaluated; a verdict needs at least {MIN_TOKENS:,}."
+
+
+def displayed_metrics(part: Facts) -> Facts:
+    """The metrics of a part of a split, without its position on the axis of a chart."""
+    return {key: value for key, value in part.items() if key != "position"}
+
+
+def audit_warning(facts: Facts) -> str:
+    """A warning if the audit failed, else ""."""
+    audit = nested(facts, "audit")
+    summary = format_number(audit.get("summary"))
+    return f"The metrics are not reliable: {summary}." if audit.get("passed") is False else ""
+
+
+def skipped_updates(facts: Facts) -> str:
+    """A warning with the number of skipped updates, or "" if there were none."""
+    count = f"{format_number(facts.get('skipped'))} of {format_number(facts.get('steps'))} updates"
+    return f"{count} were skipped: their loss or gradient was not finite." if finite_float(facts.get("skipped")) else ""
+
+
+def verdict_split(facts: Facts) -> str:
+    """The split of the verdict: one with enough tokens first, then one with a baseline, then test before validation."""
+    baselines = nested(facts, "baseline")
+    small = {split: too_few_tokens(nested(facts, "protocol", split)) for split in nested(facts, "metrics")}
+    return min(small, key=lambda s: (bool(small[s]), not baselines.get(s), s != "test", s != "valid"), default="")
+
+
+def validation_summary(facts: Facts) -> str:
+    """Why training stopped early; otherwise where the validation loss was lowest and whether it was still falling."""
+    if early := facts.get("early"):
+        return f"{capitalized(format_number(early))}."
+    if len(valid := log_series(facts, "valid")) < 3:
+        return ""
+    step, best = min(valid, key=lambda point: point[1])
+    if step == valid[-1][0]:
+        return "The validation loss was lowest at the last step: training longer may help."
+    increase = f", then rose to {format_number(valid[-1][1])}" if _rose(valid) else ""
+    return f"The validation loss was lowest at step {step:,.0f} ({format_number(best)}){increase}."
+
+
+def _rose(valid: Sequence[Point]) -> bool:
+    return bool(valid) and valid[-1][1] > min(loss for _, loss in valid) + 0.01
+
+
+def nested(facts: Facts, *path: str) -> Facts:
+    """The table at the end of the path; empty where there is none."""
+    for key in path:
+        facts = inner if isinstance(inner := facts.get(key), Mapping) else {}
+    return facts
+
+
+def finite_metrics(row: Any) -> dict[str, float]:
+    """The finite numbers of a row."""
+    return {k: x for k, v in row.items() if (x := finite_float(v)) is not None} if isinstance(row, Mapping) else {}
+
+
+def log_series(facts: Facts, key: str) -> list[Point]:
+    """The logged values of one quantity over the steps."""
+    return finite_points((r.get("step"), r.get(key)) for r in facts.get("log") or () if isinstance(r, Mapping))
+
+
+def capitalized(sentence: str) -> str:
+    """The sentence with an upper-case first letter; str.capitalize would lower the rest."""
+    return sentence[:1].upper() + sentence[1:]

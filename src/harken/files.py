@@ -1,0 +1,71 @@
+"""Atomic writes and file hashes.
+
+A file or folder is written under a temporary name beside its path, synced to the disk and renamed. After a crash the
+path has either the old or the new content, never a part of it.
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file, as hex digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_atomic(path: Path, content: str | bytes) -> None:
+    """Write a file atomically; text is encoded as UTF-8."""
+    with atomic_file(path) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """A temporary path to write a file to; it replaces `path` at the end and is deleted on an error."""
+    temporary = path.with_name(f".tmp-{os.getpid()}-{path.name}")
+    try:
+        temporary.touch()
+        mode = temporary.stat().st_mode
+        yield temporary
+        temporary.chmod(mode)  # safetensors creates files that only the owner can read
+        replace_atomic(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder to write files to; it is renamed to `path` at the end and deleted on an error."""
+    temporary = path.with_name(f".tmp-{os.getpid()}-{path.name}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        temporary.mkdir()
+        yield temporary
+        replace_atomic(temporary, path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def replace_atomic(temporary: Path, path: Path) -> None:
+    """Sync a file or folder and rename it to `path`, in the same folder or at least on the same file system."""
+    for child in temporary.rglob("*") if temporary.is_dir() else ():
+        sync(child)
+    sync(temporary)
+    temporary.replace(path)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Flush a file or a folder to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

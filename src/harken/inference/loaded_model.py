@@ -1,0 +1,126 @@
+"""A model with its recipe, manifest and tokenizer, and the checks of what it supports."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self, cast
+
+import torch
+from torch import Tensor
+
+from harken import run_folder
+from harken.data.labelled.examples import TokenLabelProcessor
+from harken.data.tokenizers.tokenizer import Tokenizer
+from harken.decode.beam import BeamSearch
+from harken.decode.sampling import TextGenerator
+from harken.errors import BadInput
+from harken.models import EncoderDecoder, LanguageModel, Model
+from harken.recipe import Recipe
+
+ABILITIES = {  # task: what such a run does, and the verb for it
+    "next-word": ("generates text", "generate"),
+    "translate": ("translates", "translate"),
+    "solve": ("solves mathematics problems", "translate"),
+    "masked-words": ("fills in masked words", "fill"),
+    "classify": ("classifies texts", "classify"),
+    "tag": ("tags words", "tag"),
+    "span": ("extracts answers from a text", "ask"),
+    "image": ("classifies images", "classify"),
+    "caption": ("captions images", "caption"),
+    "nodes": ("classifies graph nodes", "classify"),
+    "set": ("classifies sets of rows", "classify"),
+    "answer": ("answers questions about a story", "ask"),
+}
+
+
+class LoadedModel:
+    """A model with its recipe, manifest and tokenizer, ready for inference."""
+
+    def __init__(
+        self, path: Path, recipe: Recipe, facts: Mapping[str, object], model: Model, tokenizer: object
+    ) -> None:
+        self.path, self.recipe, self.facts = path, recipe, cast(dict[str, Any], facts)
+        self.model, self.tokenizer = cast(LanguageModel, model), cast(Any, tokenizer)
+        self.graph_cache: dict[str | None, tuple[Any, Any]] = {}  # loaded graphs by path, each with its bound task
+        self.model.eval()
+
+    @cached_property
+    def text_generator(self) -> TextGenerator:
+        return TextGenerator(self.model)
+
+    @cached_property
+    def beam_search(self) -> BeamSearch:
+        return BeamSearch(cast(EncoderDecoder, self.model))
+
+    def compile(self) -> Self:
+        """Compile the decoding step: the first text takes half a minute longer, all later ones are faster.
+
+        >>> run.compile().generate("Once upon a time")  # doctest: +SKIP
+        """
+        self.text_generator = TextGenerator(self.model, compiled=True)
+        return self
+
+    @property
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """The metrics of each split at the end of training."""
+        return dict(self.facts["metrics"])
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters."""
+        return run_folder.count_parameters(self.model)
+
+    @property
+    def backbone(self) -> LanguageModel:
+        """The model without its head."""
+        return cast(LanguageModel, self.model.backbone)
+
+    @property
+    def text_tokenizer(self) -> Tokenizer:
+        """The tokenizer of a single text, without labels."""
+        processor = self.tokenizer
+        tokenizer: Tokenizer = processor.tokenizer if isinstance(processor, TokenLabelProcessor) else processor
+        return tokenizer
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        """Whether it was trained on pairs, and so translates."""
+        return isinstance(self.model, EncoderDecoder)
+
+    @property
+    def verb(self) -> str:
+        """The method, and the command, for the task it was trained on."""
+        return ABILITIES[self.recipe.task.kind][1]
+
+    def require(self, verb: str) -> None:
+        """Raise BadInput unless this run supports a verb. Every model that reads a single text supports embed.
+
+        >>> run.require("generate")
+        """
+        reads_text = self.model.reads_text and not self.is_encoder_decoder
+        if verb != self.verb and (verb != "embed" or not reads_text):
+            prompt = ", or give --prompt and --labels" if (verb, self.verb) == ("classify", "generate") else ""
+            hint = f"use harken {self.verb}, in Python run.{self.verb}{prompt}"
+            raise BadInput(f"{self.path}: this run {ABILITIES[self.recipe.task.kind][0]}; {hint}")
+
+    def __repr__(self) -> str:
+        return f"<harken run {self.path.name}: {self.recipe.model.kind}, {self.parameters:,} weights>"
+
+
+def build_model(recipe: Recipe, vocab: Any, weights: dict[str, Tensor]) -> LanguageModel:
+    """The model of a recipe with these weights; shapes are checked before anything is allocated.
+
+    Weights are removed from the dictionary one by one, so memory never holds all of them twice.
+    """
+    with torch.random.fork_rng(devices=[]), run_folder.SkipInit():
+        with torch.device("meta"):
+            run_folder.matching_weights(recipe.build(vocab), weights)
+        model: LanguageModel = recipe.build(vocab)
+    with torch.no_grad():
+        for name, parameter in run_folder.weights(model).items():
+            parameter.copy_(weights.pop(name))
+    return model
