@@ -31,20 +31,20 @@ from harken.core.backends.blocks import blockwise
 from harken.models.bert import BERTSettings
 
 VOCAB = 1000
-BLOCKS = {  # of a shape: words in a block, blocks to each side, hubs, drawn ones
-    "harken bigbird": {"block": 64, "near": 1, "hubs": 2, "links": 3},
-    "harken bigbird, 128": {"block": 128, "near": 1, "hubs": 1, "links": 1},
+BLOCKS = {
+    "harken bigbird": {"block_size": 64, "window_blocks": 1, "global_blocks": 2, "random_blocks": 3},
+    "harken bigbird, 128": {"block_size": 128, "window_blocks": 1, "global_blocks": 1, "random_blocks": 1},
 }
 Turn = Callable[[], None]
 
 
-def relation(L: int, block: int, near: int, hubs: int, links: int) -> Structure:
-    return blockwise(bigbird(-(-L // block), near, hubs, links), block)
+def block_structure(L: int, block_size: int, window_blocks: int, global_blocks: int, random_blocks: int) -> Structure:
+    return blockwise(bigbird(-(-L // block_size), window_blocks, global_blocks, random_blocks), block_size)
 
 
 def proof(L: int, device: torch.device) -> dict[str, Any]:
     """The largest difference between the blocks and the dense mask."""
-    structure, D = relation(L, 64, 1, 2, 3), 64
+    structure, D = block_structure(L, 64, 1, 2, 3), 64
     layout = structure.layout(1, L, L, device)
     q, k, v, toward = (torch.randn(1, 2, L, D, dtype=torch.float64, device=device) for _ in range(4))
     given = [x.requires_grad_() for x in (q, k, v)]
@@ -82,9 +82,14 @@ def theirs(options: argparse.Namespace, L: int) -> torch.nn.Module:
 def models(options: argparse.Namespace, L: int, device: torch.device, kind: torch.dtype) -> dict[str, Turn]:
     """A forward and a backward pass of each encoder."""
     same = {"d": options.d, "layers": options.layers, "heads": options.heads, "context": L, "dropout": 0.0}
-    plain = {"act": "gelu-tanh", "pooler": False, "follows": False, "fill": False}
-    made = {name: BERTSettings(**same, **plain, structure="bigbird", **how).build(VOCAB) for name, how in BLOCKS.items()}
-    made |= {"transformers block_sparse": theirs(options, L), "harken dense": BERTSettings(**same, **plain).build(VOCAB)}
+    plain = {"activation": "gelu-tanh", "pooler": False, "nsp_head": False, "mlm_head": False}
+    made = {
+        name: BERTSettings(**same, **plain, structure="bigbird", **how).build(VOCAB) for name, how in BLOCKS.items()
+    }
+    made |= {
+        "transformers block_sparse": theirs(options, L),
+        "harken dense": BERTSettings(**same, **plain).build(VOCAB),
+    }
     tokens = torch.randint(VOCAB, (options.batch, L), device=device)
 
     def turn(model: torch.nn.Module) -> None:
@@ -104,7 +109,7 @@ def attentions(options: argparse.Namespace, L: int, device: torch.device, kind: 
     def turn(structure: Structure) -> None:
         attend(q, k, v, ScaledDot(D), structure).backward(toward)
 
-    known = {name: relation(L, **how) for name, how in BLOCKS.items()} | {"harken dense": FULL}
+    known = {name: block_structure(L, **how) for name, how in BLOCKS.items()} | {"harken dense": FULL}
     return {name: partial(turn, structure) for name, structure in known.items()}
 
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
+import collages
 import harken
 from harken.data import catalogue
 from harken.data.images import image_readers
-import collages
 from harken.data.synthetic.digits import CLOTHES
 from harken.recipe import parse_override
 

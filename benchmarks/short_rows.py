@@ -4,7 +4,7 @@
     python benchmarks/short_rows.py --d 64 --heads 4
 
 Forward and backward, compiled and recorded as in a training, by turns; the ratio says how much longer the kernel takes.
-core/attend.py takes the equation up to FEW words.
+core/attend.py selects the explicit backend up to EXPLICIT_MAX_LENGTH tokens.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def recorded(call: Callable[[], object]) -> Callable[[], object]:
 
 def step(few: int, words: int, L: int, heads: int, D: int, kind: str) -> Callable[[], object]:
     """Forward and backward of one attention that takes the equation for rows of up to `few` words."""
-    sys.modules["harken.core.attend"].FEW = few  # type: ignore[attr-defined]
+    sys.modules["harken.core.attend"].EXPLICIT_MAX_LENGTH = few  # type: ignore[attr-defined]
     torch._dynamo.reset()
     shape = words // L, heads, L, D
     q, k, v = (torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3))

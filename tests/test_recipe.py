@@ -63,7 +63,7 @@ def files(text: Path, pair_file: Path) -> dict[str, Path]:
     return paths
 
 
-# --- the shipped recipes -----------------------------------------------------------------------------------------------
+# --- the shipped recipes ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", shipped_names())
@@ -286,7 +286,7 @@ def test_an_override_is_toml_or_else_plain_text(text, value):
         ({"train.betas": [0.9, "b"]}, "lm.toml: train.betas = 'b': accepted: a finite number"),
         ({"data.mix": 5}, "lm.toml: data.mix = 5: accepted: table {name = number}"),
         ({"data.mix": {"a": {"txt": "b"}}}, "lm.toml: data.mix: a.txt = 'b': accepted: a finite number"),
-        ({"data.mix": {"a": {"txt": -1}}}, "lm.toml: data.mix: weights are 0 or more, and one of them is more"),
+        ({"data.mix": {"a": {"txt": -1}}}, "lm.toml: data.mix: weights must be at least 0, and one of them above 0"),
         (
             {"model.kind": "gtp"},
             f"lm.toml: model.kind = 'gtp' is not a kind of model; accepted: {MODELS}. Did you mean gpt?",

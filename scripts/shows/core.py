@@ -245,7 +245,10 @@ def bigbird_pairs() -> Seen:
 @show()
 def bigbird_blocks() -> Seen:
     """The blocks of a BERT with model.structure=bigbird: the scores computed, and the numbers of the dense mask."""
-    structure, (q, k, v) = BERTSettings(structure="bigbird", context=8192).block_structure(), torch.randn(3, 1, 1, 1000, 8)
+    structure, (q, k, v) = (
+        BERTSettings(structure="bigbird", context=8192).block_structure(),
+        torch.randn(3, 1, 1, 1000, 8),
+    )
     tiles = {L: structure.layout(1, L, L, q.device).block_passes for L in (4096, 8192)}
     counts = {L: sum(laid.dense().allowed.numel() for *_, laid in t.passes) for L, t in tiles.items()}
     diff = gap(attend(q, k, v, ScaledDot(8), structure), attend(q, k, v, ScaledDot(8), replace(structure, plan=None)))

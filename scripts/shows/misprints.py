@@ -52,11 +52,17 @@ def printed_frequency() -> Seen:
 @show()
 def masked_cross() -> Seen:
     """With the causal mask on cross-attention the first target word would see one word of the source."""
-    stack, x, source = Stack(1, BlockConfig(16, 2, cross=True), Sinusoid()), torch.randn(1, 6, 16), torch.randn(1, 6, 16)
+    stack, x, source = (
+        Stack(1, BlockConfig(16, 2, cross=True), Sinusoid()),
+        torch.randn(1, 6, 16),
+        torch.randn(1, 6, 16),
+    )
     seen = []
     for structure in (CAUSAL, FULL):
         asked = source.clone().requires_grad_()
-        stack(x, structure=CAUSAL, source=stack.source_memory(asked), source_structure=structure)[0, 0].square().sum().backward()
+        stack(x, structure=CAUSAL, source=stack.source_memory(asked), source_structure=structure)[
+            0, 0
+        ].square().sum().backward()
         seen.append(int((asked.grad[0].abs().sum(-1) > 0).sum()))
     return Seen(
         seen[0], f"of 6 source words seen by the first target word as printed; {seen[1]} by harken", seen == [1, 6]

@@ -16,7 +16,9 @@ def pictures_are_sets() -> Seen:
     moved = x.unflatten(2, (3, 4))[:, :, [2, 0, 1]].flatten(2, 3)  # rows of patches
     changed = []
     for positions in ("none", "learned"):
-        model = ViTSettings(d=16, layers=2, heads=2, patch=4, pool="mean", positions=positions).build(ImageShape(12, 1, 10))
+        model = ViTSettings(d=16, layers=2, heads=2, patch=4, pool="mean", positions=positions).build(
+            ImageShape(12, 1, 10)
+        )
         for p in model.parameters():
             torch.nn.init.normal_(p, std=0.3)
         changed.append(gap(model(x), model(moved)))

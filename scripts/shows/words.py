@@ -85,7 +85,9 @@ def lift() -> Seen:
     model, words = small(input_projection=True), torch.randint(50, (1, 9))
     nn.init.normal_(model.input_projection.weight)
     placed = model.stack.positions.add(model.embed(words) * model.embedding_scale, torch.arange(9))
-    h = model.norm(model.stack(placed @ model.input_projection.weight.T + model.input_projection.bias, structure=CAUSAL))
+    h = model.norm(
+        model.stack(placed @ model.input_projection.weight.T + model.input_projection.bias, structure=CAUSAL)
+    )
     x = gap(model(words), h)
     return Seen(x, "largest difference from LL(embedding + PE) through the blocks", x < EXACT)
 

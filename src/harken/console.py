@@ -184,7 +184,7 @@ class ConsoleListener:
         held = f"; held-out sources that also occur in training: {facts['overlap']:,}" if "overlap" in facts else ""
         if (most := max(facts.get("references", {"": 1}).values(), default=1)) > 1:
             held += f"; references per held-out source: {format_number(most)} on average"
-        self.line(f"  data    {counts} {unit} ({facts.get('rows_text') or _vocabulary_text(facts)}){held}")
+        self.line(f"  data    {counts} {unit} ({facts.get('summary') or _vocabulary_text(facts)}){held}")
         self.line(f"  model   {format_quantity(parameters, 'count')} weights")
 
     def _measure(self) -> None:

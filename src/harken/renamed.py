@@ -102,23 +102,22 @@ data.maths_integrals=data.maths.integrals data.maths_matrices=data.maths.matrice
 data.tales=data.synthetic.tales data.phrases=data.synthetic.phrases data.clauses=data.synthetic.clauses
 data.french=data.synthetic.french data.recall=data.synthetic.recall data.scenes=data.synthetic.scenes
 data.clouds=data.synthetic.clouds data.digits=data.synthetic.digits data.opinions=data.synthetic.opinions
-data.collages=data.synthetic.collages data.tale=data.synthetic.story_builder
-data.simulate_stories=data.synthetic.stories data.simulate_people=data.synthetic.story_people
-data.simulate_logic=data.synthetic.story_logic tasks.answering=tasks.label_task tasks.words=tasks.linear_cross_entropy
-tasks.states=tasks.frozen_features tasks.groups=tasks.breakdown tasks.marks=tasks.metrics.classification
-tasks.measures=tasks.metrics.generation tasks.bag=tasks.baselines.linear tasks.ngram=tasks.baselines.ngram
-decode.chance=decode.counter_rng decode.steps=decode.cuda_graph decode.sample=decode.sampling
-training.average=training.weight_average training.board=training.tensorboard training.capture=training.cuda_graph
-training.course=training.validation_state training.forecast=training.resource_estimate
-training.many=training.stacked_seeds training.meter=training.cost training.optim=training.optimizers
-training.state=training.checkpoint_state use=inference use.ask=inference.answers.ask
-use.caption=inference.answers.caption use.classify=inference.answers.classify use.embed=inference.answers.embed
-use.fill=inference.answers.fill use.nodes=inference.answers.nodes use.pictures=inference.answers.images
-use.score=inference.answers.score use.sets=inference.answers.sets use.story=inference.answers.stories
-use.tag=inference.answers.tag use.translate=inference.answers.translate use.chat=inference.chat
-use.cut=inference.stop_sequences use.does=inference.abilities use.few_shots=inference.prompt_eval
-use.light=inference.prepare use.model=inference.run use.prompt=inference.prompt use.trace=inference.trace
-look=analysis look.choice=analysis.n_clusters look.clusters=analysis.clusters
+data.tale=data.synthetic.story_builder data.simulate_stories=data.synthetic.stories
+data.simulate_people=data.synthetic.story_people data.simulate_logic=data.synthetic.story_logic
+tasks.answering=tasks.label_task tasks.words=tasks.linear_cross_entropy tasks.states=tasks.frozen_features
+tasks.groups=tasks.breakdown tasks.marks=tasks.metrics.classification tasks.measures=tasks.metrics.generation
+tasks.bag=tasks.baselines.linear tasks.ngram=tasks.baselines.ngram decode.chance=decode.counter_rng
+decode.steps=decode.cuda_graph decode.sample=decode.sampling training.average=training.weight_average
+training.board=training.tensorboard training.capture=training.cuda_graph training.course=training.validation_state
+training.forecast=training.resource_estimate training.many=training.stacked_seeds training.meter=training.cost
+training.optim=training.optimizers training.state=training.checkpoint_state use=inference
+use.ask=inference.answers.ask use.caption=inference.answers.caption use.classify=inference.answers.classify
+use.embed=inference.answers.embed use.fill=inference.answers.fill use.nodes=inference.answers.nodes
+use.pictures=inference.answers.images use.score=inference.answers.score use.sets=inference.answers.sets
+use.story=inference.answers.stories use.tag=inference.answers.tag use.translate=inference.answers.translate
+use.chat=inference.chat use.cut=inference.stop_sequences use.does=inference.abilities
+use.few_shots=inference.prompt_eval use.light=inference.prepare use.model=inference.run use.prompt=inference.prompt
+use.trace=inference.trace look=analysis look.choice=analysis.n_clusters look.clusters=analysis.clusters
 look.components=analysis.principal_components bridge.bring=bridge.importer bridge.family=bridge.weight_mapping
 bridge.marks=bridge.special_tokens bridge.oracle=bridge.transformers_reference bridge.bert=bridge.families.bert
 bridge.gemma=bridge.families.gemma bridge.gpt2=bridge.families.gpt2 bridge.heads=bridge.families.heads

@@ -28,7 +28,7 @@ def test_pictures_are_checked_learned_named_and_judged(harken, folder):
     checked = harken("check", "shapes", *TINY).out
     assert re.search(r"shapes is images: a folder of pictures; its subfolders \(dark, light\) are the labels", checked)
     assert re.search(r"\d+ images to learn from", checked)
-    assert "images (8 x 8 grey, 2 labels)" in harken("train", "shapes", *TINY).out
+    assert "images (8 x 8 grayscale, 2 labels)" in harken("train", "shapes", *TINY).out
     one = harken("classify", "runs/shapes", "shapes/dark/0.png").out
     assert re.fullmatch(r"0\.\d{3} (dark|light)  0\.\d{3} (dark|light)\n", one)
     many = harken("classify", "runs/shapes", "shapes/light", "shapes/dark/0.png").out.splitlines()
@@ -43,7 +43,7 @@ def test_pictures_are_checked_learned_named_and_judged(harken, folder):
     ("name", "told"),
     [
         ("shapes/drak/0.png", "there is no such picture; check the name"),
-        ("broken.png", "is no picture, or of an unknown kind"),
+        ("broken.png", "is not an image, damaged, or of an unknown format"),
         ("empty", "there is no picture in it"),
     ],
 )

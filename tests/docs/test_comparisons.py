@@ -1,4 +1,4 @@
-"""benchmarks/lectures.py: every comparison it lists runs, here as a quick look at a small text."""
+"""benchmarks/lectures.py: every comparison runs, here with a small text."""
 
 import importlib.util
 import json
@@ -24,11 +24,11 @@ def lectures() -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def compared(lectures, tmp_path_factory) -> Iterator[Any]:
-    """What a comparison found; each is made once."""
+def run_comparison(lectures, tmp_path_factory) -> Iterator[Any]:
+    """The facts of a comparison; each runs once."""
     from harken.data.synthetic.tales import tales
 
-    home, known = tmp_path_factory.mktemp("lectures"), {}
+    home, finished = tmp_path_factory.mktemp("lectures"), {}
     (home / "my.txt").write_text("\n".join(tales(30)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("harken.experiments.report.sections.SAMPLE_TOKENS", 2)
@@ -36,12 +36,12 @@ def compared(lectures, tmp_path_factory) -> Iterator[Any]:
         patch.chdir(home)
 
         def call(name: str) -> dict[str, Any]:
-            if name not in known:
+            if name not in finished:
                 lectures.main(
                     ["my.txt", "--quick", "--only", name, "--seeds", "1", "--out", "out", "train.weight_decay=0.2"]
                 )
-                known[name] = json.loads((home / "out" / name / "compare.json").read_text())
-            return known[name]
+                finished[name] = json.loads((home / "out" / name / "compare.json").read_text())
+            return finished[name]
 
         yield call
 
@@ -51,21 +51,21 @@ def test_every_documented_comparison_is_tested(lectures):
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_the_comparison_runs(compared, name):
-    rows = compared(name)["rows"]
+def test_the_comparison_runs(run_comparison, name):
+    rows = run_comparison(name)["rows"]
     assert len(rows) == ROWS[name]
     assert [row["failed"] for row in rows if row["failed"]] == []
 
 
-def test_heads_are_compared_at_equal_parameters(compared):
-    assert len({row["parameters"] for row in compared("heads")["rows"]}) == 1
+def test_heads_are_compared_at_equal_parameters(run_comparison):
+    assert len({row["parameters"] for row in run_comparison("heads")["rows"]}) == 1
 
 
-def test_only_learned_positions_are_limited_to_the_training_length(compared):
-    for row in compared("positions")["rows"]:
+def test_only_learned_positions_are_limited_to_the_training_length(run_comparison):
+    for row in run_comparison("positions")["rows"]:
         learned = row["settings"]["model.positions"] == "learned"
-        assert [bool(requests["failed"]) for requests in row["evals"]] == [False, learned, learned]
+        assert [bool(evaluation["failed"]) for evaluation in row["evals"]] == [False, learned, learned]
 
 
-def test_a_shared_setting_applies_to_every_row(compared):
-    assert compared("heads")["settings"] == {"train.steps": 4, "model.size": "tiny", "train.weight_decay": 0.2}
+def test_a_shared_setting_applies_to_every_row(run_comparison):
+    assert run_comparison("heads")["settings"] == {"train.steps": 4, "model.size": "tiny", "train.weight_decay": 0.2}

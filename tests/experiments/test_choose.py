@@ -203,7 +203,7 @@ def test_a_kind_that_is_set_is_reported_with_the_detected_one(tmp_path):
     (tmp_path / "p.tsv").write_text("".join(f"a cat {n} sat\tun chat {n} dort\n" for n in range(30)))
     choice = choose("p.tsv", {"data.kind": "text"})
     assert (choice.recipe.data.kind, choice.detection.kind, choice.detection.user_specified) == ("text", "text", True)
-    assert choice.detection.reason.startswith("set by data.kind; detected as pairs: 2 columns split at tabs, ")
+    assert choice.detection.reason.startswith("set by data.kind; detected as pairs: 2 columns separated by tabs, ")
 
 
 def test_a_column_of_only_one_kind_determines_the_kind(tmp_path):
@@ -241,7 +241,7 @@ def test_a_text_without_settings_gives_no_notice(text):
 
 
 def test_a_catalogue_name_is_downloaded(monkeypatch):
-    monkeypatch.setattr(catalogue, "TALES", 3)
+    monkeypatch.setattr(catalogue, "N_TALES", 3)
     assert choose("tales").recipe.data.path == str(catalogue.fetch("tales").path)
 
 

@@ -1,4 +1,4 @@
-"""From pictures with labels to a run that says what a picture shows: trained, judged, resumed, compared, used."""
+"""Runs on labelled images: train, evaluate, resume, compare, classify."""
 
 import os
 from pathlib import Path
@@ -17,12 +17,12 @@ TINY = {"model.d": 32, "model.layers": 1, "model.heads": 2, "model.patch": 4, "m
 TINY |= {"train.threads": 1, "train.batch": 32, "train.lr": 3e-3}
 
 
-def spots(many: int = 300, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def spots(n: int = 300, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """A bright spot in one of three corners."""
     rng = np.random.default_rng(seed)
-    x, y = rng.integers(0, 100, (many, 8, 8), dtype=np.uint8), rng.integers(0, 3, many)
-    for n, label in enumerate(y):
-        x[n, 4 * (label // 2) :, 4 * (label % 2) :][:4, :4] += 100
+    x, y = rng.integers(0, 100, (n, 8, 8), dtype=np.uint8), rng.integers(0, 3, n)
+    for i, label in enumerate(y):
+        x[i, 4 * (label // 2) :, 4 * (label % 2) :][:4, :4] += 100
     return x, y
 
 
@@ -36,13 +36,13 @@ def array(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(array, tmp_path_factory) -> harken.Run:
-    place = tmp_path_factory.mktemp("runs") / "spots"
-    return harken.train(array, out=place, settings={**TINY, "train.steps": 80, "task.shift": 0.1})
+    out = tmp_path_factory.mktemp("runs") / "spots"
+    return harken.train(array, out=out, settings={**TINY, "train.steps": 80, "task.shift": 0.1})
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """The same spots as files, none of them in the array."""
+    """Other spots, as files."""
     home = tmp_path_factory.mktemp("files")
     for n, (x, label) in enumerate(zip(*spots(12, seed=1), strict=True)):
         path = home / ["left", "right", "below"][label] / f"{n}.png"
@@ -52,9 +52,9 @@ def folder(tmp_path_factory) -> Path:
 
 
 def test_an_image_model_beats_the_baselines(trained):
-    free = trained.facts["baseline"]["test"]
-    assert trained.metrics["test"]["accuracy"] > free["most frequent label"]["accuracy"] + 0.3
-    assert set(free) == {"most frequent label", "nearest mean image", "regression on pixels"}
+    baseline = trained.facts["baseline"]["test"]
+    assert trained.metrics["test"]["accuracy"] > baseline["most frequent label"]["accuracy"] + 0.3
+    assert set(baseline) == {"most frequent label", "nearest mean image", "regression on pixels"}
     assert set(trained.facts["parts"]["test"]) == {"left", "right", "below"}
     assert trained.facts["audit"]["passed"]
     assert trained.facts["data"]["images"]["train"] > 200
@@ -67,12 +67,12 @@ def test_the_report_shows_held_out_images(trained):
     import base64
     from io import BytesIO
 
-    opened = trained.recipe.load_data(trained.tokenizer).splits["test"].pixels[:, 0].numpy()
+    held_out = trained.recipe.load_data(trained.tokenizer).splits["test"].pixels[:, 0].numpy()
     for source in sources:
         pixels = decode_image(BytesIO(base64.b64decode(source.partition('"')[0])))[..., 0]
-        assert any(np.array_equal(pixels, x) for x in opened)
+        assert any(np.array_equal(pixels, x) for x in held_out)
     assert "images" in page
-    assert "8 x 8 grey, 3 labels" in page
+    assert "8 x 8 grayscale, 3 labels" in page
 
 
 def test_files_arrays_and_paths_into_arrays_give_the_same_labels(trained, array, folder):
@@ -81,8 +81,8 @@ def test_files_arrays_and_paths_into_arrays_give_the_same_labels(trained, array,
     again = harken.load(trained.path)
     by_path, by_pixels = again.classify(path), again.classify([decode_image(path)])[0]
     assert by_path == by_pixels == trained.classify(str(path))
-    assert sum(said["probability"] for said in by_path) == pytest.approx(1)
-    assert {said["label"] for said in by_path} == {"left", "right", "below"}
+    assert sum(prediction["probability"] for prediction in by_path) == pytest.approx(1)
+    assert {prediction["label"] for prediction in by_path} == {"left", "right", "below"}
     assert again.classify(f"{array}[7]") == again.classify([x[7]])[0]
     with pytest.raises(BadInput, match="there are 300 pictures in it"):
         again.classify(f"{array}[300]")
@@ -105,18 +105,18 @@ def test_an_array_is_scaled_like_the_training_images(tmp_path):
 def test_a_trace_has_the_attention_of_each_patch(trained, folder):
     trace = trained.trace(str(sorted(folder.rglob("*.png"))[0]))
     A = trace.attention("self", layer=0, head=0)
-    wide = 8 // 4
-    assert trace.tokens == [f"{row},{column}" for row in range(wide) for column in range(wide)]
-    assert A.shape == (wide**2, wide**2)
-    assert A.sum(-1).tolist() == pytest.approx([1] * wide**2)
+    side = 8 // 4
+    assert trace.tokens == [f"{row},{column}" for row in range(side) for column in range(side)]
+    assert A.shape == (side**2, side**2)
+    assert A.sum(-1).tolist() == pytest.approx([1] * side**2)
 
 
 def test_other_images_are_evaluated_with_their_own_labels(trained, folder):
-    score, free = trained.evaluate("test", data=str(folder))
-    right = [trained.classify(path)[0]["label"] == path.parent.name for path in sorted(folder.rglob("*.png"))]
+    score, baseline = trained.evaluate("test", data=str(folder))
+    correct = [trained.classify(path)[0]["label"] == path.parent.name for path in sorted(folder.rglob("*.png"))]
     assert score.protocol["images"] == 12
-    assert score.metrics["accuracy"] == pytest.approx(sum(right) / 12)
-    assert free
+    assert score.metrics["accuracy"] == pytest.approx(sum(correct) / 12)
+    assert baseline
 
 
 def test_a_repeated_recipe_gives_the_same_weights(trained, tmp_path):
@@ -131,26 +131,26 @@ def test_a_run_initializes_another_with_other_labels_and_a_frozen_body_is_unchan
         (tmp_path / "two" / ("side" if n < 2 else "under")).mkdir(exist_ok=True)
         for path in (folder / name).iterdir():
             (tmp_path / "two" / ("side" if n < 2 else "under") / path.name).write_bytes(path.read_bytes())
-    made = harken.train(tmp_path / "two", out=tmp_path / "run", settings={**settings, "data.test": 0})
-    assert made.tokenizer.labels == ["side", "under"]
-    assert made.tokenizer.mean == trained.tokenizer.mean
-    old, new = trained.model.body.state_dict(), made.model.body.state_dict()
+    run = harken.train(tmp_path / "two", out=tmp_path / "run", settings={**settings, "data.test": 0})
+    assert run.tokenizer.labels == ["side", "under"]
+    assert run.tokenizer.mean == trained.tokenizer.mean
+    old, new = trained.model.body.state_dict(), run.model.body.state_dict()
     assert all((old[name] == new[name]).all() for name in old)
 
 
 def test_settings_are_compared_on_the_same_images(array, tmp_path):
     axes = {"model.positions": ["learned", "sinusoid", "none"]}
-    found = harken.compare(array, axes, settings={**TINY, "train.steps": 8}, seeds=1, out=tmp_path / "c")
-    assert [row["settings"]["model.positions"] for row in found.rows] == axes["model.positions"]
-    assert all(0 <= row["metrics"]["accuracy"] <= 1 for row in found.rows)
+    comparison = harken.compare(array, axes, settings={**TINY, "train.steps": 8}, seeds=1, out=tmp_path / "c")
+    assert [row["settings"]["model.positions"] for row in comparison.rows] == axes["model.positions"]
+    assert all(0 <= row["metrics"]["accuracy"] <= 1 for row in comparison.rows)
 
 
 def test_images_are_detected_and_get_their_recipe(array, folder):
     for data in (array, folder):
-        chosen = choose(str(data))
-        assert (chosen.recipe.data.kind, chosen.recipe.model.kind, chosen.recipe.task.kind) == (
+        choice = choose(str(data))
+        assert (choice.recipe.data.kind, choice.recipe.model.kind, choice.recipe.task.kind) == (
             "images",
             "vit",
             "image",
         )
-        assert chosen.detection is not None
+        assert choice.detection is not None

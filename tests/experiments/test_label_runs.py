@@ -1,4 +1,4 @@
-"""From a table with labels to a run that says what texts are: trained, judged, audited, resumed, compared, used."""
+"""Runs on texts with labels: train, evaluate, audit, resume, compare, classify."""
 
 import csv
 import json
@@ -24,14 +24,14 @@ TINY = {
 }
 
 
-def rows(many: int = 300) -> list[tuple[str, str, str]]:
-    """A text, whether it speaks of colours, and how much."""
-    made = []
-    for n in range(many):
+def rows(n_rows: int = 300) -> list[tuple[str, str, str]]:
+    """A text, whether it names colors, and the fraction of colors."""
+    table = []
+    for n in range(n_rows):
         words = [WORDS[(n * k * k + k + n // 8) % 8] for k in range(1, 5)]
-        colours = sum(word in WORDS[:3] for word in words)
-        made.append((" ".join(words) + f" {n % 10}.", "colour" if colours > 1 else "plain", f"{colours / 3:.2f}"))
-    return made
+        n_colors = sum(word in WORDS[:3] for word in words)
+        table.append((" ".join(words) + f" {n % 10}.", "colour" if n_colors > 1 else "plain", f"{n_colors / 3:.2f}"))
+    return table
 
 
 @pytest.fixture(scope="module")
@@ -48,19 +48,19 @@ def tables(tmp_path_factory) -> Path:
     return folder
 
 
-def made(kind: str) -> dict[str, Any]:
+def model_settings(kind: str) -> dict[str, Any]:
     return {**TINY, "model.kind": kind, **({"model.heads": 2} if kind in ("bert", "gpt") else {})}
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def trained(request, tables, tmp_path_factory) -> harken.Run:
-    place = tmp_path_factory.mktemp("runs") / request.param
-    return harken.train(tables / "labels.csv", out=place, settings={**made(request.param), "train.steps": 60})
+    out = tmp_path_factory.mktemp("runs") / request.param
+    return harken.train(tables / "labels.csv", out=out, settings={**model_settings(request.param), "train.steps": 60})
 
 
 def test_every_model_beats_the_most_frequent_label(trained):
-    free = trained.facts["baseline"]["valid"]["most frequent label"]["accuracy"]
-    assert trained.metrics["valid"]["accuracy"] > free + 0.1
+    baseline = trained.facts["baseline"]["valid"]["most frequent label"]["accuracy"]
+    assert trained.metrics["valid"]["accuracy"] > baseline + 0.1
     assert "bag of words" in trained.facts["baseline"]["test"]
     assert "accuracy" in (trained.path / "report.html").read_text()
 
@@ -69,28 +69,30 @@ def test_a_loaded_run_gives_the_same_labels_and_probabilities_sum_to_1(trained):
     texts = [text for text, _, _ in rows(20)]
     again = harken.load(trained.path).classify(texts)
     assert again == trained.classify(texts)
-    alone, among = trained.classify(texts[3])[0], again[3][0]
-    assert alone["label"] == among["label"]
-    assert alone["probability"] == pytest.approx(among["probability"], rel=1e-4)
+    alone, batched = trained.classify(texts[3])[0], again[3][0]
+    assert alone["label"] == batched["label"]
+    assert alone["probability"] == pytest.approx(batched["probability"], rel=1e-4)
     for labels in again:
-        assert {each["label"] for each in labels} == {"colour", "plain"}
+        assert {prediction["label"] for prediction in labels} == {"colour", "plain"}
         assert labels[0]["probability"] >= labels[1]["probability"]
-        assert sum(each["probability"] for each in labels) == pytest.approx(1)
+        assert sum(prediction["probability"] for prediction in labels) == pytest.approx(1)
 
 
 def test_other_data_is_evaluated_with_its_own_labels(trained, tables):
-    score, free = trained.evaluate("test", data=str(tables / "other.csv"))
+    score, baseline = trained.evaluate("test", data=str(tables / "other.csv"))
     assert score.protocol["texts"] == 50
-    right = [trained.classify(text)[0]["label"] == label for text, label, _ in rows(350)[300:]]
-    assert score.metrics["accuracy"] == pytest.approx(sum(right) / 50)
-    assert free
+    correct = [trained.classify(text)[0]["label"] == label for text, label, _ in rows(350)[300:]]
+    assert score.metrics["accuracy"] == pytest.approx(sum(correct) / 50)
+    assert baseline
 
 
 def test_the_audit_of_a_model_with_a_head_passes(trained):
     checks = {check.name: check for check in harken.audit(trained).checks}
     assert all(check.outcome != "failed" for check in checks.values())
-    due = {"padding", "batching", "accumulation"} | ({"packing"} if trained.recipe.model.kind in ("bert", "gpt") else set())
-    assert {name for name, check in checks.items() if check.outcome == "passed"} >= due
+    expected = {"padding", "batching", "accumulation"} | (
+        {"packing"} if trained.recipe.model.kind in ("bert", "gpt") else set()
+    )
+    assert {name for name, check in checks.items() if check.outcome == "passed"} >= expected
 
 
 def test_a_classifier_does_not_generate_and_a_language_model_does_not_classify(trained):
@@ -99,43 +101,43 @@ def test_a_classifier_does_not_generate_and_a_language_model_does_not_classify(t
 
 
 def test_a_regression_target_is_returned_in_its_unit(tables, tmp_path):
-    settings = {**made("bert"), "train.steps": 40, "model.pool": "mean"}
-    found = harken.train(tables / "numbers.csv", out=tmp_path / "n", settings=settings)
-    assert found.metrics["valid"].keys() >= {"pearson", "spearman"}
-    said = [found.classify(text)[0] for text, _, _ in rows(30)]
-    assert {each["label"] for each in said} == {"score"}
-    assert all(-0.5 < each["value"] < 2 for each in said)
+    settings = {**model_settings("bert"), "train.steps": 40, "model.pool": "mean"}
+    run = harken.train(tables / "numbers.csv", out=tmp_path / "n", settings=settings)
+    assert run.metrics["valid"].keys() >= {"pearson", "spearman"}
+    predictions = [run.classify(text)[0] for text, _, _ in rows(30)]
+    assert {prediction["label"] for prediction in predictions} == {"score"}
+    assert all(-0.5 < prediction["value"] < 2 for prediction in predictions)
 
 
 def test_a_text_pair_is_a_pair_or_a_string_with_a_tab(tables, tmp_path):
-    found = harken.train(tables / "pairs.csv", out=tmp_path / "p", settings={**made("bert"), "train.steps": 3})
-    assert found.classify([("red blue", "RED BLUE")]) == found.classify(["red blue\tRED BLUE"])
+    run = harken.train(tables / "pairs.csv", out=tmp_path / "p", settings={**model_settings("bert"), "train.steps": 3})
+    assert run.classify([("red blue", "RED BLUE")]) == run.classify(["red blue\tRED BLUE"])
     with pytest.raises(BadInput, match="trained on pairs; two texts, with a tab between them, is accepted"):
-        found.classify("red blue")
+        run.classify("red blue")
 
 
 def test_models_are_compared_on_labels_by_accuracy(tables, tmp_path):
     settings = {k: v for k, v in TINY.items() if k != "model.layers"} | {"train.steps": 3, "data.test": 0.5}
     axes = {"model.kind": ["bert", "gpt", "lstm"]}
-    found = harken.compare(tables / "labels.csv", axes, settings=settings, seeds=1, out=tmp_path / "c")
-    assert [row["model"] for row in found.rows] == ["bert", "gpt", "lstm"]
-    assert all("accuracy" in row["metrics"] for row in found.rows)
-    assert "accuracy" in found.verdict
+    comparison = harken.compare(tables / "labels.csv", axes, settings=settings, seeds=1, out=tmp_path / "c")
+    assert [row["model"] for row in comparison.rows] == ["bert", "gpt", "lstm"]
+    assert all("accuracy" in row["metrics"] for row in comparison.rows)
+    assert "accuracy" in comparison.verdict
 
 
 def test_a_changed_labels_file_of_a_finished_run_is_detected(tables, tmp_path):
-    harken.train(tables / "labels.csv", out=tmp_path / "r", settings={**made("bert"), "train.steps": 2})
-    said = json.loads((tmp_path / "r" / "labels.json").read_text())
-    (tmp_path / "r" / "labels.json").write_text(json.dumps({**said, "labels": said["labels"][::-1]}))
-    with pytest.raises(harken.HarkenError, match=r"labels.json: is not the file this run was finished with"):
+    harken.train(tables / "labels.csv", out=tmp_path / "r", settings={**model_settings("bert"), "train.steps": 2})
+    fields = json.loads((tmp_path / "r" / "labels.json").read_text())
+    (tmp_path / "r" / "labels.json").write_text(json.dumps({**fields, "labels": fields["labels"][::-1]}))
+    with pytest.raises(harken.HarkenError, match=r"labels.json: SHA-256 mismatch: the file was modified"):
         harken.load(tmp_path / "r")
 
 
 @pytest.mark.parametrize("model", ["bert", "gpt", "lstm", "gru"])
 def test_a_table_with_labels_gets_the_labels_recipe_of_its_model(tables, model):
-    chosen = choose(str(tables / "labels.csv"), {"model.kind": model})
-    assert chosen.detection.kind == "table"
-    assert (chosen.recipe.data.kind, chosen.recipe.task.kind) == ("table", "classify")
-    assert (chosen.recipe.data.text, chosen.recipe.data.label) == ("text", "label")
-    assert chosen.recipe.model.kind == model
-    assert chosen.recipe.data.longest <= (chosen.recipe.model.context if model in ("bert", "gpt") else 10**9)
+    choice = choose(str(tables / "labels.csv"), {"model.kind": model})
+    assert choice.detection.kind == "table"
+    assert (choice.recipe.data.kind, choice.recipe.task.kind) == ("table", "classify")
+    assert (choice.recipe.data.text, choice.recipe.data.label) == ("text", "label")
+    assert choice.recipe.model.kind == model
+    assert choice.recipe.data.max_length <= (choice.recipe.model.context if model in ("bert", "gpt") else 10**9)

@@ -1,4 +1,4 @@
-"""maths:NAME from end to end: trained, judged, asked, killed and resumed, compared."""
+"""Runs on maths:NAME: train, evaluate, translate, resume."""
 
 import math
 from collections import Counter
@@ -18,7 +18,7 @@ TINY |= {"data.valid": 60, "data.test": 40, "data.examples": 80, "train.steps": 
 
 
 class Died(Exception):
-    """What stands in for a kill: nothing is tidied up."""
+    """Simulates a killed process."""
 
 
 @pytest.fixture(scope="module")
@@ -28,29 +28,29 @@ def gcd(tmp_path_factory):
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_every_problem_is_trained_evaluated_and_answered(name, tmp_path):
-    made = harken.train(f"maths:{name}", out=tmp_path / "run", settings={**TINY, "train.steps": 2, "data.valid": 10})
-    assert made.facts["data_kind"] == "maths"
-    assert made.facts["audit"]["passed"]
-    assert made.metrics["test"].keys() >= {"accuracy", "loss"}
-    example = made.facts["example"]
-    assert isinstance(made.translate(example), str)
-    assert "<h2>Attention</h2>" in (made.path / "report.html").read_text() or name in ("integrals", "transposition")
+    run = harken.train(f"maths:{name}", out=tmp_path / "run", settings={**TINY, "train.steps": 2, "data.valid": 10})
+    assert run.facts["data_kind"] == "maths"
+    assert run.facts["audit"]["passed"]
+    assert run.metrics["test"].keys() >= {"accuracy", "loss"}
+    example = run.facts["example"]
+    assert isinstance(run.translate(example), str)
+    assert "<h2>Attention</h2>" in (run.path / "report.html").read_text() or name in ("integrals", "transposition")
 
 
 def test_a_repeated_evaluation_uses_the_same_protocol_and_gives_the_same_metrics(gcd):
-    again = harken.load(gcd.path).evaluate("test")
-    assert again.metrics == pytest.approx(gcd.metrics["test"])
-    judged = harken.load(gcd.path).recipe.load_data().splits["test"]
-    counts = Counter(f"gcd {math.gcd(*map(int, source.split()))}" for source in judged.sources)
+    reloaded = harken.load(gcd.path).evaluate("test")
+    assert reloaded.metrics == pytest.approx(gcd.metrics["test"])
+    split = harken.load(gcd.path).recipe.load_data().splits["test"]
+    counts = Counter(f"gcd {math.gcd(*map(int, source.split()))}" for source in split.sources)
     assert {name: part["pairs"] for name, part in gcd.facts["parts"]["test"].items()} == counts
     assert "gcds learned" in (gcd.path / "report.html").read_text()
 
 
 def test_answers_are_decoded_as_in_the_evaluation(gcd):
-    asked = [f"{6 * a} {10 * a}" for a in range(1, 30)]
-    greedy = gcd.alternatives(asked, beam=1)
-    assert gcd.alternatives(asked) == greedy
-    assert len(gcd.alternatives(asked[:1], alternatives=3)[0]) == 3
+    problems = [f"{6 * a} {10 * a}" for a in range(1, 30)]
+    greedy = gcd.alternatives(problems, beam=1)
+    assert gcd.alternatives(problems) == greedy
+    assert len(gcd.alternatives(problems[:1], alternatives=3)[0]) == 3
 
 
 def test_numbers_are_typed_in_base_10(gcd):
@@ -68,27 +68,25 @@ def test_an_interrupted_training_resumes_bitwise(gcd, tmp_path):
     with suppress(Died):
         settings = {**TINY, "train.checkpoint_every": 2}
         harken.train("maths:gcd", out=tmp_path / "broken", settings=settings, listen=die)
-    begun: list[int] = []
+    started_steps: list[int] = []
     harken.train(
         tmp_path / "broken",
         resume=True,
-        listen=lambda event, **facts: begun.append(facts["step"]) if event == "start" else None,
+        listen=lambda event, **facts: started_steps.append(facts["step"]) if event == "start" else None,
     )
-    assert begun == [4]
-    assert sha256_of(tmp_path / "broken" / "model.safetensors") == sha256_of(
-        gcd.path / "model.safetensors"
-    )
+    assert started_steps == [4]
+    assert sha256_of(tmp_path / "broken" / "model.safetensors") == sha256_of(gcd.path / "model.safetensors")
 
 
 def test_other_pair_models_learn_mathematics(tmp_path):
     tiny = {name: value for name, value in TINY.items() if name not in ("model.d_ff", "model.heads")}
-    made = harken.train("maths:addition", out=tmp_path / "run", settings={**tiny, "model.kind": "rnn-attention"})
-    assert made.facts["kind"] == "rnn-attention"
+    run = harken.train("maths:addition", out=tmp_path / "run", settings={**tiny, "model.kind": "rnn-attention"})
+    assert run.facts["kind"] == "rnn-attention"
 
 
 def test_check_describes_the_generated_data():
-    chosen = choose("maths:fractions", {})
-    assert (chosen.recipe.data.operation, chosen.recipe.model.kind, chosen.detection.kind) == (
+    choice = choose("maths:fractions", {})
+    assert (choice.recipe.data.operation, choice.recipe.model.kind, choice.detection.kind) == (
         "fractions",
         "transformer",
         "maths",

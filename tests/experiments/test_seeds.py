@@ -100,7 +100,9 @@ def plain_loss(member):
     return -fmean(float(p[target]) for p, target in zip(log_probabilities, part.targets.tolist(), strict=True))
 
 
-def test_after_a_linear_and_noisy_start_the_seed_with_the_lowest_evaluation_mode_training_loss_is_selected(linear_start):
+def test_after_a_linear_and_noisy_start_the_seed_with_the_lowest_evaluation_mode_training_loss_is_selected(
+    linear_start,
+):
     losses = {int(p.name): plain_loss(harken.load(p)) for p in (linear_start.path / "seeds").iterdir()}
     assert len(losses) == 6
     assert linear_start.facts["seeds"]["picked"] == min(losses, key=losses.__getitem__)

@@ -1,4 +1,4 @@
-"""Copy and reverse, solved: every answer right, and the attention where it must be."""
+"""Copy and reverse are learned exactly, with the expected attention."""
 
 import torch
 
@@ -12,7 +12,7 @@ TINY = {
 }  # fmt: skip
 
 
-def learned(name, folder, steps):
+def train_on(name, folder, steps):
     rows = getattr(recall, name)(6000, lengths=(3, 6))
     file = folder / f"{name}.tsv"
     file.write_text("source\ttarget\n" + "".join(f"{source}\t{target}\n" for source, target in rows))
@@ -20,17 +20,17 @@ def learned(name, folder, steps):
 
 
 def test_copying_is_learned_exactly(tmp_path):
-    made = learned("copy", tmp_path, 350)
-    assert made.metrics["valid"]["exact_match"] == 1.0
+    run = train_on("copy", tmp_path, 350)
+    assert run.metrics["valid"]["exact_match"] == 1.0
 
 
 def test_reversing_is_learned_exactly_with_anti_diagonal_attention(tmp_path):
-    made = learned("reverse", tmp_path, 550)
-    assert made.metrics["valid"]["exact_match"] == 1.0
-    trace = made.trace("a b c d e f")
+    run = train_on("reverse", tmp_path, 550)
+    assert run.metrics["valid"]["exact_match"] == 1.0
+    trace = run.trace("a b c d e f")
     assert trace.source == ["a", "b", "c", "d", "e", "f", "<edge>"]
     heads = [trace.attention("cross", layer=0, head=head) for head in range(2)]
-    looked = [A[:6].argmax(-1).tolist() for A in heads]  # where each of the six answers looks most
-    assert [5, 4, 3, 2, 1, 0] in looked
+    argmax = [A[:6].argmax(-1).tolist() for A in heads]  # position with the largest weight
+    assert [5, 4, 3, 2, 1, 0] in argmax
     best = torch.stack([A[:6, :6].flip(1).diagonal().mean() for A in heads]).max()
     assert best > 0.5

@@ -1,4 +1,4 @@
-"""From a table of sets to a run that says what a set is: trained, judged, audited, resumed, compared, used."""
+"""Runs on sets: train, evaluate, audit, resume, compare, classify."""
 
 from pathlib import Path
 
@@ -16,16 +16,16 @@ from harken.tasks.sets import predict, summary_features
 TINY = {"model.size": "tiny", "train.threads": 1, "train.batch": 16, "train.lr": 5e-3}
 
 
-def windows(path: Path, many: int = 160, seed: int = 0, *, label: bool = True, amount: bool = False) -> Path:
-    """Readings that rise together or against each other; their means and spreads say nothing of it."""
+def windows(path: Path, n_sets: int = 160, seed: int = 0, *, label: bool = True, amount: bool = False) -> Path:
+    """Correlated or anticorrelated readings with equal means and standard deviations."""
     rng = np.random.default_rng(seed)
     lines = ["window,a,b" + ",kind" * label]
-    for n in range(many):
+    for n in range(n_sets):
         kind, size = n % 2, int(rng.integers(8, 14))
         a = rng.normal(size=size)
         b = (a if kind else -a) + 0.1 * rng.normal(size=size)
-        said = f"{a.max() - a.min():.3f}" if amount else ("against", "together")[kind]
-        lines += [f"w{n},{x:.4f},{y:.4f}" + f",{said}" * label for x, y in zip(a, b, strict=True)]
+        target = f"{a.max() - a.min():.3f}" if amount else ("against", "together")[kind]
+        lines += [f"w{n},{x:.4f},{y:.4f}" + f",{target}" * label for x, y in zip(a, b, strict=True)]
     path.write_text("\n".join(lines) + "\n")
     return path
 
@@ -41,23 +41,23 @@ def trained(table, tmp_path_factory) -> harken.Run:
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory) -> harken.Run:
+def regression(tmp_path_factory) -> harken.Run:
     table = windows(tmp_path_factory.mktemp("amounts") / "range.csv", amount=True)
     return harken.train(table, out=tmp_path_factory.mktemp("runs") / "r", settings={**TINY, "train.steps": 60})
 
 
 def test_a_set_model_learns_what_means_and_deviations_do_not_show(trained):
-    free, found = trained.facts["baseline"]["test"], trained.metrics["test"]
-    assert set(free) == {"most frequent label", "regression on means and standard deviations"}
-    assert found["accuracy"] > 0.9
-    assert free["regression on means and standard deviations"]["accuracy"] < 0.8
+    baseline, metrics = trained.facts["baseline"]["test"], trained.metrics["test"]
+    assert set(baseline) == {"most frequent label", "regression on means and standard deviations"}
+    assert metrics["accuracy"] > 0.9
+    assert baseline["regression on means and standard deviations"]["accuracy"] < 0.8
     assert trained.facts["data"]["unit"] == "sets"
 
 
 def test_the_audit_checks_permutation_batching_and_padding(trained):
-    found = {check["name"]: check["outcome"] for check in trained.facts["audit"]["checks"]}
-    proved = {name for name, outcome in found.items() if outcome == "passed"}
-    assert proved == {"padding", "permutation", "batching", "accumulation"}
+    outcomes = {check["name"]: check["outcome"] for check in trained.facts["audit"]["checks"]}
+    passed = {name for name, outcome in outcomes.items() if outcome == "passed"}
+    assert passed == {"padding", "permutation", "batching", "accumulation"}
 
 
 def test_the_audit_detects_a_model_that_uses_positions(trained):
@@ -71,82 +71,82 @@ def test_the_audit_detects_a_model_that_uses_positions(trained):
     assert [check.name for check in audit(model).checks if check.outcome == "failed"] == ["permutation"]
 
 
-def test_metrics_match_scikit_learn(trained, measured):
-    for made in (trained, measured):
-        opened = made.recipe.load_data(made.tokenizer)
-        part, words = opened.splits["test"], made.tokenizer
-        y, found = predict(made.model, part), made.metrics["test"]
-        if words.answer == "label":
-            pooled = made.evaluate("test").metrics
+def test_metrics_match_scikit_learn(trained, regression):
+    for run in (trained, regression):
+        dataset = run.recipe.load_data(run.tokenizer)
+        part, processor = dataset.splits["test"], run.tokenizer
+        y, metrics = predict(run.model, part), run.metrics["test"]
+        if processor.answer == "label":
+            pooled = run.evaluate("test").metrics
             assert pooled["accuracy"] == pytest.approx((y.argmax(1).numpy() == part.targets).mean())
             assert pooled["f1"] == pytest.approx(f1_score(part.targets, y.argmax(1), pos_label=1))
             continue
-        gold, said = (
-            x * words.std + words.mean for x in (part.targets[:, 0].astype(float), y[:, 0].double().numpy())
+        gold, predicted = (
+            x * processor.std + processor.mean for x in (part.targets[:, 0].astype(float), y[:, 0].double().numpy())
         )
-        assert found["r2"] == pytest.approx(r2_score(gold, said), abs=1e-4)
-        assert found["mse"] == pytest.approx(mean_squared_error(gold, said), rel=1e-4)
-        assert {"loss", "r2", "mse", "pearson", "spearman"} == found.keys()
-        free = made.facts["baseline"]["test"]
-        assert free["mean of all"]["r2"] <= 0
-        assert found["r2"] > free["mean of all"]["r2"]
+        assert metrics["r2"] == pytest.approx(r2_score(gold, predicted), abs=1e-4)
+        assert metrics["mse"] == pytest.approx(mean_squared_error(gold, predicted), rel=1e-4)
+        assert {"loss", "r2", "mse", "pearson", "spearman"} == metrics.keys()
+        baseline = run.facts["baseline"]["test"]
+        assert baseline["mean of all"]["r2"] <= 0
+        assert metrics["r2"] > baseline["mean of all"]["r2"]
 
 
 def test_the_baseline_features_are_mean_deviation_and_size(trained):
     part = trained.recipe.load_data(trained.tokenizer).splits["test"]
     for row, start, stop in zip(summary_features(part).x, part.starts, part.starts[1:], strict=False):
-        own = part.rows[start:stop].double().numpy()
-        expected = [*own.mean(0), *own.std(0), np.log(len(own))]
+        rows = part.rows[start:stop].double().numpy()
+        expected = [*rows.mean(0), *rows.std(0), np.log(len(rows))]
         np.testing.assert_allclose(row.numpy(), expected, atol=1e-6)
 
 
 def test_tables_single_sets_and_arrays_give_the_same_answers(trained, tmp_path):
     other = windows(tmp_path / "other.csv", 6, seed=5, label=False)
-    every = trained.classify(str(other))
-    assert len(every) == 6
-    one = trained.classify(f"{other}[w3]")
+    predictions = trained.classify(str(other))
+    assert len(predictions) == 6
+    single = trained.classify(f"{other}[w3]")
     cells = [line.split(",") for line in other.read_text().splitlines()[1:]]
     rows = np.array([[float(a), float(b)] for name, a, b in cells if name == "w3"])
-    for said in (one, *trained.classify([rows[::-1]])):
-        assert said[0]["label"] == every[3][0]["label"]
-        assert said[0]["probability"] == pytest.approx(every[3][0]["probability"], abs=1e-5)
+    for prediction in (single, *trained.classify([rows[::-1]])):
+        assert prediction[0]["label"] == predictions[3][0]["label"]
+        assert prediction[0]["probability"] == pytest.approx(predictions[3][0]["probability"], abs=1e-5)
     with pytest.raises(BadInput, match=r"rows of 2 numbers are accepted \(a, b\)"):
         trained.classify([rows[:, :1]])
     with pytest.raises(BadInput, match=r"has no set 'w7'; it has 6, such as w0, w1, w2"):
         trained.classify(f"{other}[w7]")
 
 
-def test_a_regression_target_has_its_unit(measured, tmp_path):
+def test_a_regression_target_has_its_unit(regression, tmp_path):
     other = windows(tmp_path / "other.csv", 4, seed=5, label=False)
-    said = [found[0]["value"] for found in measured.classify(str(other))]
-    assert {found[0]["label"] for found in measured.classify(str(other))} == {"kind"}
-    assert 0.5 < np.mean(said) < 7
+    values = [labels[0]["value"] for labels in regression.classify(str(other))]
+    assert {labels[0]["label"] for labels in regression.classify(str(other))} == {"kind"}
+    assert 0.5 < np.mean(values) < 7
 
 
 def test_other_sets_are_evaluated_with_their_own_labels(trained, tmp_path):
     other = windows(tmp_path / "other.csv", 20, seed=6)
-    score, free = trained.evaluate("test", data=str(other))
-    said = [found[0]["label"] for found in trained.classify(str(other))]
-    right = np.mean([label == ("against", "together")[n % 2] for n, label in enumerate(said)])
+    score, baseline = trained.evaluate("test", data=str(other))
+    predicted = [labels[0]["label"] for labels in trained.classify(str(other))]
+    accuracy = np.mean([label == ("against", "together")[n % 2] for n, label in enumerate(predicted)])
     assert score.protocol["sets"] == 20
-    assert score.metrics["accuracy"] == pytest.approx(right)
-    assert free
+    assert score.metrics["accuracy"] == pytest.approx(accuracy)
+    assert baseline
     with pytest.raises(BadInput, match="there is no column 'kind'"):
         trained.evaluate("test", data=str(windows(tmp_path / "bare.csv", 4, label=False)))
 
 
 def test_settings_are_compared_on_the_same_sets(table, tmp_path):
     axes = {"model.pool": ["mean", "first", "seed"]}
-    found = harken.compare(table, axes, settings={**TINY, "train.steps": 8}, seeds=1, out=tmp_path / "c")
-    assert [row["settings"]["model.pool"] for row in found.rows] == axes["model.pool"]
-    assert all(0 <= row["metrics"]["accuracy"] <= 1 for row in found.rows)
+    comparison = harken.compare(table, axes, settings={**TINY, "train.steps": 8}, seeds=1, out=tmp_path / "c")
+    assert [row["settings"]["model.pool"] for row in comparison.rows] == axes["model.pool"]
+    assert all(0 <= row["metrics"]["accuracy"] <= 1 for row in comparison.rows)
 
 
 def test_a_run_initializes_another_on_the_same_columns(trained, tmp_path):
     settings = {"from": str(trained.path), "transfer": "frozen", "train.steps": 5, "data.test": 0}
-    made = harken.train(windows(tmp_path / "more.csv", 60, seed=3), out=tmp_path / "run", settings=settings)
-    assert made.tokenizer.centre == trained.tokenizer.centre
-    old, new = trained.model.body.state_dict(), made.model.body.state_dict()
+    run = harken.train(windows(tmp_path / "more.csv", 60, seed=3), out=tmp_path / "run", settings=settings)
+    assert run.tokenizer.centre == trained.tokenizer.centre
+    old, new = trained.model.body.state_dict(), run.model.body.state_dict()
     assert all((old[name] == new[name]).all() for name in old)
 
 
@@ -154,11 +154,11 @@ def test_a_group_column_makes_sets_of_a_table(tmp_path):
     path = windows(tmp_path / "a.csv")
     path.write_text(path.read_text().replace("window,", "colour,"))
     assert choose(str(path)).recipe.data.kind != "sets"
-    chosen = choose(str(path), {"data.group": "colour"})
-    assert (chosen.recipe.data.kind, chosen.recipe.model.kind, chosen.recipe.task.kind) == ("sets", "set", "set")
+    choice = choose(str(path), {"data.group": "colour"})
+    assert (choice.recipe.data.kind, choice.recipe.model.kind, choice.recipe.task.kind) == ("sets", "set", "set")
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("source\ttarget\tfar\n" + "".join(f"a line of {n} words\tone of {n}\t{n}\n" for n in range(50)))
-    assert choose(str(pairs), {"data.group": "far"}).recipe.data.kind == "pairs"  # whose groups are judged apart
+    assert choose(str(pairs), {"data.group": "far"}).recipe.data.kind == "pairs"  # its groups are evaluated separately
 
 
 def test_an_unsupported_trace_is_refused_in_one_line(trained):

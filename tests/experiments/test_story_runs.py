@@ -1,4 +1,4 @@
-"""From stories to a run that answers: trained, judged, audited, resumed, compared, asked line by line."""
+"""Runs on stories: train, evaluate, audit, resume, compare, answer line by line."""
 
 import json
 import math
@@ -39,25 +39,25 @@ def folder(tmp_path_factory) -> Path:
     return home
 
 
-def made(kind: str, **more: Any) -> dict[str, Any]:
-    return {**TINY, "model.kind": kind, **SMALL[kind], **more}
+def model_settings(kind: str, **extra: Any) -> dict[str, Any]:
+    return {**TINY, "model.kind": kind, **SMALL[kind], **extra}
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def trained(request, folder, tmp_path_factory) -> harken.Run:
-    settings = made(request.param) | {"train.steps": 100, "data.tasks": 20}
+    settings = model_settings(request.param) | {"train.steps": 100, "data.tasks": 20}
     return harken.train(folder, out=tmp_path_factory.mktemp("runs") / "run", settings=settings)
 
 
 @pytest.fixture(scope="module")
 def memnet(folder, tmp_path_factory) -> harken.Run:
-    settings = made("memnet") | {"train.steps": 300}
+    settings = model_settings("memnet") | {"train.steps": 300}
     return harken.train(folder, out=tmp_path_factory.mktemp("runs") / "memnet", settings=settings)
 
 
 def test_every_story_model_beats_the_baselines(trained):
-    free = trained.facts["baseline"]["test"]
-    assert free.keys() == {"most frequent answer", "most frequent answer to this question", "answer named last"}
+    baseline = trained.facts["baseline"]["test"]
+    assert baseline.keys() == {"most frequent answer", "most frequent answer to this question", "answer named last"}
     assert trained.metrics["test"]["loss"] < math.log(len(trained.tokenizer.labels)) - 0.2
     assert 0 < trained.metrics["test"]["accuracy"] <= 1
     assert trained.facts["audit"]["passed"]
@@ -66,13 +66,13 @@ def test_every_story_model_beats_the_baselines(trained):
 
 
 def test_a_loaded_run_gives_the_same_answers_and_evaluates_other_files(trained, folder):
-    asked = ("Where will Otto go?", "Otto is hungry.\nIda is tired.")
+    question = ("Where will Otto go?", "Otto is hungry.\nIda is tired.")
     again = harken.load(trained.path)
-    assert again.ask(*asked) == trained.ask(*asked)
-    score, free = again.evaluate("test", data=str(folder / "qa20_kind_test.txt"))
+    assert again.ask(*question) == trained.ask(*question)
+    score, baseline = again.evaluate("test", data=str(folder / "qa20_kind_test.txt"))
     assert score.metrics["accuracy"] == pytest.approx(trained.metrics["test"]["accuracy"])
     assert score.protocol["questions"] == 100
-    assert free
+    assert baseline
 
 
 def test_unknown_answers_count_as_wrong(memnet, tmp_path):
@@ -82,17 +82,17 @@ def test_unknown_answers_count_as_wrong(memnet, tmp_path):
     assert score.protocol["unknown_answers"] == 1
 
 
-@pytest.mark.parametrize(("epochs", "told"), [(1, 1), (0, 0)])
-def test_a_first_phase_longer_than_the_training_is_reported(folder, tmp_path, epochs, told):
-    said = list[str]()
-    settings = {**made("memnet"), "train.steps": 2, "task.linear_start": epochs}
-    listen = lambda event, **facts: said.append(facts.get("text", ""))  # noqa: E731
+@pytest.mark.parametrize(("epochs", "n_notices"), [(1, 1), (0, 0)])
+def test_a_first_phase_longer_than_the_training_is_reported(folder, tmp_path, epochs, n_notices):
+    texts = list[str]()
+    settings = {**model_settings("memnet"), "train.steps": 2, "task.linear_start": epochs}
+    listen = lambda event, **facts: texts.append(facts.get("text", ""))  # noqa: E731
     harken.train(folder, out=tmp_path / "short", settings=settings, listen=listen)
-    assert len([text for text in said if "its first part, task.linear_start=1, does not end" in text]) == told
+    assert len([text for text in texts if "its first phase, task.linear_start=1, does not end" in text]) == n_notices
 
 
 def test_jointly_trained_tasks_are_evaluated_separately(folder, tmp_path):
-    settings = {**made("memnet"), "train.steps": 2, "data.tasks": [1, 15]}
+    settings = {**model_settings("memnet"), "train.steps": 2, "data.tasks": [1, 15]}
     parts = harken.train(folder, out=tmp_path / "both", settings=settings).facts["parts"]["test"]
     assert list(parts) == ["task 1", "task 15"]
     assert all(part["questions"] == 100 for part in parts.values())
@@ -101,26 +101,24 @@ def test_jointly_trained_tasks_are_evaluated_separately(folder, tmp_path):
 @pytest.mark.parametrize("kind", ["memnet", "gpt"])
 def test_an_interrupted_training_resumes_bitwise(folder, tmp_path, kind):
     class Died(Exception):
-        """What stands in for a kill."""
+        """Simulates a killed process."""
 
     def die(event: str, **facts: Any) -> None:
         if event == "step" and facts["step"] == 14:
             raise Died
 
-    settings = made(kind) | {"train.steps": 20, "train.checkpoint_every": 6, "task.noise": 0.3}
-    whole = harken.train(folder, out=tmp_path / "whole", settings=settings)
+    settings = model_settings(kind) | {"train.steps": 20, "train.checkpoint_every": 6, "task.noise": 0.3}
+    complete = harken.train(folder, out=tmp_path / "whole", settings=settings)
     with suppress(Died):
         harken.train(folder, out=tmp_path / "died", settings=settings, listen=die)
     harken.train(tmp_path / "died", resume=True)
-    assert sha256_of(tmp_path / "died" / "model.safetensors") == sha256_of(
-        whole.path / "model.safetensors"
-    )
+    assert sha256_of(tmp_path / "died" / "model.safetensors") == sha256_of(complete.path / "model.safetensors")
 
 
 def test_the_default_story_model_is_a_memory_network_and_each_model_has_its_recipe(folder):
-    found = choose(str(folder)).recipe
-    assert (found.data.kind, found.model.kind, found.task.kind) == ("stories", "memnet", "answer")
-    assert (found.model.residual, found.model.time, found.model.tying) == (True, True, "adjacent")
+    recipe = choose(str(folder)).recipe
+    assert (recipe.data.kind, recipe.model.kind, recipe.task.kind) == ("stories", "memnet", "answer")
+    assert (recipe.model.residual, recipe.model.time, recipe.model.tying) == (True, True, "adjacent")
     assert choose(str(folder), {"model.kind": "bert"}).recipe.model.pool == "last"
 
 
@@ -131,18 +129,18 @@ def test_models_are_compared_on_the_same_stories(folder, tmp_path):
     assert all(0 <= row["metrics"]["accuracy"] <= 1 for row in rows)
 
 
-# --- asked line by line -----------------------------------------------------------------------------------------------
+# --- line by line ---------------------------------------------------------------------------------------------------
 
 
 def test_a_story_can_be_extended_line_by_line(memnet):
     story = memnet.story(["Joe went to the kitchen."])
     assert story.ask("Where is Joe?")["answer"] == "kitchen"
-    found = story.write("Joe went to the garden.").ask("Where is Joe?")
-    assert found["answer"] == "garden"
-    assert found["lines"] == ["Joe went to the kitchen.", "Joe went to the garden."]
-    assert len(found["hops"]) == 2
-    assert all(0 < sum(hop) < 1 + 1e-6 for hop in found["hops"])  # some of it may find nothing
-    assert found["hops"][-1][1] > 0.5
+    reply = story.write("Joe went to the garden.").ask("Where is Joe?")
+    assert reply["answer"] == "garden"
+    assert reply["lines"] == ["Joe went to the kitchen.", "Joe went to the garden."]
+    assert len(reply["hops"]) == 2
+    assert all(0 < sum(hop) < 1 + 1e-6 for hop in reply["hops"])  # empty slots may have weight
+    assert reply["hops"][-1][1] > 0.5
 
 
 def test_gradients_flow_to_every_line_and_to_the_embeddings(memnet):
@@ -159,11 +157,11 @@ def test_gradients_flow_to_every_line_and_to_the_embeddings(memnet):
 
 def test_line_by_line_answers_equal_batched_ones(memnet, folder):
     part = memnet.recipe.load_data(memnet.tokenizer).splits["test"]
-    picks = [5, 17, 60]
-    expected = predict(memnet.model, StoryTable(part, memnet.recipe.model.memory), torch.tensor(picks).numpy())
-    for n, y in zip(picks, expected, strict=True):
-        told = memnet.story(part.questions[n].lines).scores(part.questions[n].question)
-        torch.testing.assert_close(told.detach(), y, rtol=1e-4, atol=1e-5)
+    indices = [5, 17, 60]
+    expected = predict(memnet.model, StoryTable(part, memnet.recipe.model.memory), torch.tensor(indices).numpy())
+    for n, y in zip(indices, expected, strict=True):
+        scores = memnet.story(part.questions[n].lines).scores(part.questions[n].question)
+        torch.testing.assert_close(scores.detach(), y, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("context", ["", "\n \n", "1 Where is Joe?\tgarage\t1\n"], ids=repr)
@@ -175,32 +173,32 @@ def test_an_empty_story_is_refused(memnet, context):
 
 
 def test_questions_before_the_first_line_are_trained_on_and_not_sampled(tmp_path):
-    told = "1 Where is hat {0}?\t{1}\t\n2 Joe has {0} hats.\n"
-    (tmp_path / "my.txt").write_text("".join(told.format(n, ("garage", "kitchen")[n % 2]) for n in range(40)))
-    made = harken.train(tmp_path / "my.txt", out=tmp_path / "run", settings={"train.steps": 1, "train.threads": 1})
-    assert (made.facts["kind"], made.metrics.keys()) == ("memnet", {"valid", "test"})
+    template = "1 Where is hat {0}?\t{1}\t\n2 Joe has {0} hats.\n"
+    (tmp_path / "my.txt").write_text("".join(template.format(n, ("garage", "kitchen")[n % 2]) for n in range(40)))
+    run = harken.train(tmp_path / "my.txt", out=tmp_path / "run", settings={"train.steps": 1, "train.threads": 1})
+    assert (run.facts["kind"], run.metrics.keys()) == ("memnet", {"valid", "test"})
 
 
 def test_lines_beyond_the_memory_have_weight_0(memnet):
-    many = memnet.recipe.model.memory + 3
-    found = memnet.story(["Mary ran to the office."] * many).ask("Where is Mary?")
-    assert found["answer"] == "office"
-    assert all(len(hop) == many and hop[:3] == [0, 0, 0] for hop in found["hops"])
+    n_lines = memnet.recipe.model.memory + 3
+    reply = memnet.story(["Mary ran to the office."] * n_lines).ask("Where is Mary?")
+    assert reply["answer"] == "office"
+    assert all(len(hop) == n_lines and hop[:3] == [0, 0, 0] for hop in reply["hops"])
 
 
 def test_only_the_vectors_within_the_memory_are_kept(memnet):
-    said = [f"{who} went to the {where}." for who in ("Joe", "Mary") for where in ("kitchen", "garden") * 4]
-    latest = said[-memnet.recipe.model.memory :]
-    whole, end = memnet.story(said), memnet.story(latest)
-    assert len(whole.memory) == len(latest) < len(said)
-    assert torch.equal(whole.scores("Where is Mary?"), end.scores("Where is Mary?"))
+    texts = [f"{who} went to the {where}." for who in ("Joe", "Mary") for where in ("kitchen", "garden") * 4]
+    latest = texts[-memnet.recipe.model.memory :]
+    complete, end = memnet.story(texts), memnet.story(latest)
+    assert len(complete.memory) == len(latest) < len(texts)
+    assert torch.equal(complete.scores("Where is Mary?"), end.scores("Where is Mary?"))
 
 
 @pytest.mark.parametrize(
-    ("line", "said"), [("  ", "line='  ': there is no word in it; give a line"), (3, "line=3: a text is accepted")]
+    ("line", "message"), [("  ", "line='  ': there is no word in it; give a line"), (3, "line=3: a text is accepted")]
 )
-def test_an_invalid_line_is_refused(memnet, line, said):
-    with pytest.raises(BadInput, match=said):
+def test_an_invalid_line_is_refused(memnet, line, message):
+    with pytest.raises(BadInput, match=message):
         memnet.story().write(line)
 
 
@@ -208,21 +206,21 @@ def test_an_invalid_line_is_refused(memnet, line, said):
 
 
 @pytest.fixture
-def called(monkeypatch, capsys):
+def call_cli(monkeypatch, capsys):
     def call(*arguments) -> tuple[Any, str, str]:
         monkeypatch.setattr(sys, "argv", ["harken", *map(str, arguments)])
         with pytest.raises(SystemExit) as end:
             main()
-        said = capsys.readouterr()
-        return end.value.code or 0, said.out, said.err
+        captured = capsys.readouterr()
+        return end.value.code or 0, captured.out, captured.err
 
     return call
 
 
-def test_ask_answers_the_questions_of_a_file_with_the_lines_of_each_hop(memnet, called, tmp_path):
+def test_ask_answers_the_questions_of_a_file_with_the_lines_of_each_hop(memnet, call_cli, tmp_path):
     story = "1 Joe went to the kitchen.\n2 Joe ran to the garden.\n3 Where is Joe?\tgarden\t2\n"
     (tmp_path / "joe.txt").write_text(story)
-    code, out, _ = called("ask", memnet.path, tmp_path / "joe.txt")
+    code, out, _ = call_cli("ask", memnet.path, tmp_path / "joe.txt")
     assert code == 0
     heads, *lines, answer = out.splitlines()
     assert heads.split() == ["hop", "1", "hop", "2"]
@@ -232,20 +230,20 @@ def test_ask_answers_the_questions_of_a_file_with_the_lines_of_each_hop(memnet, 
     assert "right is garden" in answer
 
 
-def test_ask_answers_questions_and_reports_unknown_words(memnet, called, tmp_path):
+def test_ask_answers_questions_and_reports_unknown_words(memnet, call_cli, tmp_path):
     (tmp_path / "joe.txt").write_text("Joe went to the kitchen.\nThe zebra ran to the garden.\n")
-    _, out, _ = called("ask", memnet.path, tmp_path / "joe.txt", "Where is Joe?", "Where is Mary?", "--json")
+    _, out, _ = call_cli("ask", memnet.path, tmp_path / "joe.txt", "Where is Joe?", "Where is Mary?", "--json")
     first, second = json.loads(out)["answers"]
     assert (first["answer"], first["unknown"]) == ("kitchen", ["zebra"])
     assert second["question"] == "Where is Mary?"
 
 
-def test_ask_reports_an_error_in_one_line(memnet, called, tmp_path):
+def test_ask_reports_an_error_in_one_line(memnet, call_cli, tmp_path):
     (tmp_path / "two.txt").write_text("1 Joe ran to the garden.\n1 Mary ran to the office.\n")
-    code, _, err = called("ask", memnet.path, tmp_path / "two.txt", "Where is Joe?")
+    code, _, err = call_cli("ask", memnet.path, tmp_path / "two.txt", "Where is Joe?")
     assert code == 2
     assert "there are 2 stories in it; give one, or leave the question out" in err
-    code, _, err = called("ask", memnet.path, tmp_path / "two.txt")
+    code, _, err = call_cli("ask", memnet.path, tmp_path / "two.txt")
     assert code == 2
     assert "two.txt: there is no question in it; ask one" in err
     with pytest.raises(BadInput, match="this run answers questions about a story; use harken ask"):
@@ -257,13 +255,13 @@ def test_ask_reports_an_error_in_one_line(memnet, called, tmp_path):
 
 def test_the_demo_answers_the_lectures_story_in_hops(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(demo_stories, "QUESTIONS", 60)
+    monkeypatch.setattr(demo_stories, "N_QUESTIONS", 60)
     monkeypatch.setattr(demo_stories, "SETTINGS", {"train.steps": 3, "train.threads": 1, "model.hops": 2})
     monkeypatch.setattr(demo_stories, "train", lambda *a, minutes, **how: harken.train(*a, **how))
-    shown = demo_stories.stories(out=tmp_path / "mine")
-    heads, *lines, empty, answer = shown.lines
+    output = demo_stories.stories(out=tmp_path / "out")
+    heads, *lines, empty, answer = output.lines
     assert (heads.split(), empty) == (["hop", "1", "hop", "2"], "")
     assert [line.split("   ")[-1] for line in lines] == list(demo_stories.JOE)
     assert answer.startswith("Where is the milk?   ")
-    assert (tmp_path / "mine" / "joe.txt").read_text().splitlines() == list(demo_stories.JOE)
-    assert all((tmp_path / "mine").name in hint or "compare" in hint for hint in shown.hints)
+    assert (tmp_path / "out" / "joe.txt").read_text().splitlines() == list(demo_stories.JOE)
+    assert all((tmp_path / "out").name in hint or "compare" in hint for hint in output.hints)

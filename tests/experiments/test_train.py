@@ -9,8 +9,7 @@ import pytest
 import torch
 
 import harken
-from harken import machine
-from harken import run_folder
+from harken import machine, run_folder
 from harken.data.synthetic.tales import tales as generate_tales
 from harken.errors import BadInput
 from harken.experiments.estimate import estimate
@@ -87,7 +86,7 @@ def test_harken_json_has_the_sha256_of_every_other_file(run):
 
 def test_harken_json_describes_the_run(run):
     facts = read(run, "harken.json")
-    assert (facts["format"], facts["kind"], facts["task"]) == (1, "gpt", "next-word")
+    assert (facts["format"], facts["kind"], facts["task"]) == (2, "gpt", "next-word")
     assert facts["versions"].keys() == {"harken", "torch"}
     assert facts["data"]["sha256"] == run.recipe.data.sha256
     assert facts["steps"] == 6
@@ -119,7 +118,7 @@ def test_the_price_of_an_hour_gives_the_price_of_the_run(text_file, tmp_path):
     trained = harken.train(text_file, out=tmp_path / "run", settings={**TINY, "train.price_per_hour": 3.6})
     cost = read(trained, "cost.json")
     assert cost["price_usd"] == pytest.approx(cost["seconds"] / 1000)
-    assert "train.price_per_hour: 3.6 USD an hour" in (trained.path / "report.html").read_text()
+    assert "train.price_per_hour: 3.6 USD per hour" in (trained.path / "report.html").read_text()
 
 
 def test_packed_documents_have_the_same_flops_per_token(run, tales, tmp_path):
@@ -167,7 +166,7 @@ def test_a_folder_with_only_a_lock_is_reused(text_file, tmp_path):
 def test_a_locked_default_folder_is_skipped(text_file):
     with run_folder.lock_folder(Path("runs/my")), run_folder.lock_folder(Path("runs/my-2")):
         assert harken.train(text_file, settings=TINY).path.name == "my-3"
-        with pytest.raises(BadInput, match="another process is training here"):
+        with pytest.raises(BadInput, match="another process trains in this folder"):
             harken.train(text_file, settings=TINY, out="runs/my")
 
 
@@ -175,7 +174,7 @@ def test_early_stopping_is_recorded_in_the_facts_and_the_report(text_file):
     trained = harken.train(
         text_file, settings=TINY | {"train.eval_every": 1, "train.early_stopping_patience": 1, "train.lr": 9.0}
     )
-    assert trained.facts["early"].startswith(f"stopped at step {trained.facts['steps']} of 6: ")
+    assert trained.facts["early"].startswith(f"stopped early at step {trained.facts['steps']} of 6: ")
     assert trained.facts["early"][1:] in (trained.path / "report.html").read_text()
 
 
@@ -190,7 +189,9 @@ def test_resume_continues_the_newest_unfinished_run_and_reports_it(text_file, tm
     train_unfinished(text_file, "my", "my-2", "my-10", "my-11")
     harken.train("runs/my-11", resume=True)
     events = []
-    resumed = harken.train(text_file, resume=True, listen=lambda event, **facts: events.append((event, facts.get("text"))))
+    resumed = harken.train(
+        text_file, resume=True, listen=lambda event, **facts: events.append((event, facts.get("text")))
+    )
     assert str(resumed.path) == "runs/my-10"
     assert ("notice", "runs/my-10: resuming the newest run") in events
     assert [name for name in ("my", "my-2") if (tmp_path / "runs" / name / "harken.json").exists()] == []
@@ -209,7 +210,7 @@ def test_a_resumed_run_reports_the_reason_for_its_recipe(text_file):
     (Path("runs") / "my" / "report.html").unlink()
     resumed = harken.train("runs/my", resume=True)
     assert resumed.facts["reason"] == first
-    assert (resumed.path / "report.html").read_text().count("# given") == report.count("# given") >= len(TINY)
+    assert (resumed.path / "report.html").read_text().count("# override") == report.count("# override") >= len(TINY)
 
 
 def test_damaged_checkpoints_are_reported_before_the_run_starts_from_step_0(text_file):
@@ -261,7 +262,7 @@ def test_a_recipe_refuses_changed_data(tmp_path):
     text.write_text("\n".join(generate_tales(12)))
     first = harken.train(text, out=tmp_path / "first", settings=TINY)
     text.write_text("\n".join(generate_tales(12)) + "And then?")
-    with pytest.raises(BadInput, match="the text is not the one this recipe was made for"):
+    with pytest.raises(BadInput, match="SHA-256 mismatch: the files differ from those of this recipe"):
         harken.train(first.path / "recipe.toml", out=tmp_path / "second")
 
 

@@ -1,4 +1,4 @@
-"""One run as the beginning of another: the same shape, words and weights; what is held does not move."""
+"""Transfer: architecture, tokenizer and weights of another run; frozen weights do not change."""
 
 import hashlib
 import shutil
@@ -13,50 +13,52 @@ from harken.experiments import transfer
 from harken.experiments.choose import choose
 from harken.experiments.train import prepare
 from harken.models.heads import BERTHeadSettings, GPTHeadSettings, Outputs, RNNHeadSettings
-from harken.training.optimizers import depth_from_output, build_optimizer
+from harken.training.optimizers import build_optimizer, depth_from_output
 from harken.training.settings import Train
 
 
-def quiet(*_, **__) -> None:
+def ignore(*_, **__) -> None:
     pass
 
 
 def test_a_run_started_from_another_has_its_architecture_tokenizer_and_weights(tales, folders):
     first = harken.load(folders["char"])
     recipe = choose(str(tales), {"from": str(folders["char"]), "train.steps": 1}).recipe
-    opened, trainer = prepare(recipe, quiet)
+    dataset, trainer = prepare(recipe, ignore)
     assert recipe.model == first.recipe.model
-    assert opened.tokenizer.vocab == first.tokenizer.vocab
-    for mine, other in zip(trainer.model.parameters(), first.model.parameters(), strict=True):
-        assert torch.equal(mine.cpu(), other.cpu())
+    assert dataset.tokenizer.vocab == first.tokenizer.vocab
+    for parameter, expected in zip(trainer.model.parameters(), first.model.parameters(), strict=True):
+        assert torch.equal(parameter.cpu(), expected.cpu())
 
 
 def test_from_scratch_it_has_only_the_architecture_and_the_tokenizer(tales, folders):
     settings = {"from": str(folders["char"]), "transfer": "scratch", "train.steps": 1}
-    _, trainer = prepare(choose(str(tales), settings).recipe, quiet)
+    _, trainer = prepare(choose(str(tales), settings).recipe, ignore)
     first = harken.load(folders["char"])
     assert not torch.equal(trainer.model.embed.weight.cpu(), first.model.embed.weight.cpu())
 
 
 def test_the_starting_run_is_stored_in_the_recipe(tales, folders, tmp_path):
-    made = harken.train(str(tales), out=tmp_path / "next", settings={"from": str(folders["char"]), "train.steps": 2})
-    kept = recipes.read(made.path / "recipe.toml")
-    assert kept["from"] == str(folders["char"])
+    run = harken.train(str(tales), out=tmp_path / "next", settings={"from": str(folders["char"]), "train.steps": 2})
+    stored = recipes.read(run.path / "recipe.toml")
+    assert stored["from"] == str(folders["char"])
     weights = hashlib.sha256((folders["char"] / "model.safetensors").read_bytes()).hexdigest()
-    assert recipes.resolve(("it", kept)).start == recipes.InitialWeights(str(folders["char"]), "finetune", weights)
-    other = recipes.resolve(("it", kept), ("override", {"from": str(folders["word"])}))
-    assert other.start == recipes.InitialWeights(str(folders["word"]), "finetune")  # the fingerprint was that of another run
+    assert recipes.resolve(("it", stored)).start == recipes.InitialWeights(str(folders["char"]), "finetune", weights)
+    expected = recipes.resolve(("it", stored), ("override", {"from": str(folders["word"])}))
+    assert expected.start == recipes.InitialWeights(
+        str(folders["word"]), "finetune"
+    )  # the checksum of the other run is dropped
 
 
 def test_a_recipe_file_inherits_from_a_run_relative_to_its_folder(tales, folders, tmp_path):
-    shape = harken.load(folders["char"]).recipe.model
+    settings = harken.load(folders["char"]).recipe.model
     (tmp_path / "first").symlink_to(folders["char"])
     file = tmp_path / "my.toml"
     file.write_text(f'from = "first"\n[data]\npath = "{tales}"\n[model]\ndropout = 0.25\n[train]\nsteps = 1\n')
     recipe = choose(str(file)).recipe
     assert recipe.start.run == str(tmp_path / "first")
-    assert recipe.model == shape.model_copy(update={"dropout": 0.25})
-    prepare(recipe, quiet)  # the weights fit
+    assert recipe.model == settings.model_copy(update={"dropout": 0.25})
+    prepare(recipe, ignore)  # the weights fit
 
 
 def test_a_shipped_recipe_inherits_from_a_run(tales, folders):
@@ -66,16 +68,16 @@ def test_a_shipped_recipe_inherits_from_a_run(tales, folders):
 
 def test_the_starting_run_is_stored_as_an_absolute_path(tales, folders, tmp_path, monkeypatch):
     monkeypatch.chdir(folders["char"].parent)
-    made = harken.train(str(tales), out=tmp_path / "next", settings={"from": folders["char"].name, "train.steps": 2})
-    assert recipes.read(made.path / "recipe.toml")["from"] == str(folders["char"])
+    run = harken.train(str(tales), out=tmp_path / "next", settings={"from": folders["char"].name, "train.steps": 2})
+    assert recipes.read(run.path / "recipe.toml")["from"] == str(folders["char"])
 
 
 def test_the_learning_rate_for_labels_depends_on_the_transfer(folders, tmp_path):
     (tmp_path / "my.csv").write_text("text,label\n" + "a good day,yes\na bad day,no\n" * 30)
-    said = {"from": str(folders["char"])}
+    overrides = {"from": str(folders["char"])}
 
-    def rate(**more):
-        return choose(str(tmp_path / "my.csv"), said | more).recipe.train.lr
+    def rate(**extra):
+        return choose(str(tmp_path / "my.csv"), overrides | extra).recipe.train.lr
 
     d = harken.load(folders["char"]).recipe.model.d
     assert rate() == rate(transfer="finetune") == pytest.approx(0.04 / d, rel=1e-2)
@@ -84,16 +86,16 @@ def test_the_learning_rate_for_labels_depends_on_the_transfer(folders, tmp_path)
 
 
 def test_continued_training_on_text_uses_the_rate_of_its_recipe(tales, folders):
-    begun, alone = (
-        choose(str(tales), {"data.tokenizer": "char", **more}).recipe for more in ({"from": str(folders["char"])}, {})
+    continued, alone = (
+        choose(str(tales), {"data.tokenizer": "char", **extra}).recipe for extra in ({"from": str(folders["char"])}, {})
     )
-    assert begun.train.lr == alone.train.lr
+    assert continued.train.lr == alone.train.lr
 
 
 @pytest.mark.parametrize(
-    ("settings", "error", "said"),
+    ("settings", "error", "overrides"),
     [
-        ({"transfer": "frozen"}, BadSetting, "of which run"),
+        ({"transfer": "frozen"}, BadSetting, "needs from"),
         ({"from": "GPT", "transfer": "thaw"}, BadSetting, "accepted: finetune, frozen, scratch"),
         ({"from": "GPT", "transfer": "frozen"}, BadSetting, "no head"),
         ({"from": "GPT", "model.kind": "lstm"}, BadSetting, "is a gpt"),
@@ -101,28 +103,30 @@ def test_continued_training_on_text_uses_the_rate_of_its_recipe(tales, folders):
         ({"from": 3}, (BadSetting, BadInput, BadRun), "3"),
     ],
 )
-def test_an_invalid_starting_run_is_refused(tales, folders, settings, error, said):
-    given = {k: str(folders["char"]) if v == "GPT" else v for k, v in settings.items()}
-    with pytest.raises(error, match=said):
-        prepare(choose(str(tales), given).recipe, quiet)
+def test_an_invalid_starting_run_is_refused(tales, folders, settings, error, overrides):
+    resolved_settings = {k: str(folders["char"]) if v == "GPT" else v for k, v in settings.items()}
+    with pytest.raises(error, match=overrides):
+        prepare(choose(str(tales), resolved_settings).recipe, ignore)
 
 
 def test_settings_that_do_not_fit_the_weights_are_refused_unless_from_scratch(tales, folders):
-    shape = harken.load(folders["char"]).recipe.model
-    said = {"from": str(folders["char"]), "model.heads": 2 * shape.heads}
-    with pytest.raises(BadSetting, match=rf"model.heads = {2 * shape.heads}: .* has {shape.heads}, .*transfer=scratch"):
-        prepare(choose(str(tales), said).recipe, quiet)
-    prepare(choose(str(tales), said | {"transfer": "scratch"}).recipe, quiet)
-    prepare(choose(str(tales), {"from": str(folders["char"]), "model.dropout": 0.3}).recipe, quiet)
+    settings = harken.load(folders["char"]).recipe.model
+    overrides = {"from": str(folders["char"]), "model.heads": 2 * settings.heads}
+    with pytest.raises(
+        BadSetting, match=rf"model.heads = {2 * settings.heads}: .* has {settings.heads}, .*transfer=scratch"
+    ):
+        prepare(choose(str(tales), overrides).recipe, ignore)
+    prepare(choose(str(tales), overrides | {"transfer": "scratch"}).recipe, ignore)
+    prepare(choose(str(tales), {"from": str(folders["char"]), "model.dropout": 0.3}).recipe, ignore)
 
 
 def test_a_repeated_run_refuses_changed_starting_weights(tales, folders, tmp_path):
     source = shutil.copytree(folders["char"], tmp_path / "source")
-    made = harken.train(str(tales), out=tmp_path / "next", settings={"from": str(source), "train.steps": 1})
+    run = harken.train(str(tales), out=tmp_path / "next", settings={"from": str(source), "train.steps": 1})
     shutil.rmtree(source)
     harken.train(str(tales), out=source, settings={"from": str(folders["char"]), "train.steps": 1, "train.lr": 0.1})
-    with pytest.raises(BadInput, match="not the weights that this recipe began from"):
-        harken.train(str(made.path / "recipe.toml"), out=tmp_path / "again")
+    with pytest.raises(BadInput, match="not the weights that this recipe started from"):
+        harken.train(str(run.path / "recipe.toml"), out=tmp_path / "again")
 
 
 def test_a_run_resumes_without_its_starting_run(tales, folders, tmp_path):
@@ -132,14 +136,14 @@ def test_a_run_resumes_without_its_starting_run(tales, folders, tmp_path):
         if kind == "checkpoint":
             raise KeyboardInterrupt
 
-    said = {"from": str(source), "train.steps": 4, "train.checkpoint_every": 2, "train.threads": 1}
-    whole = harken.train(str(tales), out=tmp_path / "whole", settings=said)
+    overrides = {"from": str(source), "train.steps": 4, "train.checkpoint_every": 2, "train.threads": 1}
+    complete = harken.train(str(tales), out=tmp_path / "whole", settings=overrides)
     with pytest.raises(KeyboardInterrupt):
-        harken.train(str(tales), out=tmp_path / "next", settings=said, listen=stop)
+        harken.train(str(tales), out=tmp_path / "next", settings=overrides, listen=stop)
     shutil.rmtree(source)
-    made = harken.train(tmp_path / "next", resume=True)
-    for mine, other in zip(made.model.parameters(), whole.model.parameters(), strict=True):
-        assert torch.equal(mine, other)
+    run = harken.train(tmp_path / "next", resume=True)
+    for parameter, expected in zip(run.model.parameters(), complete.model.parameters(), strict=True):
+        assert torch.equal(parameter, expected)
 
 
 TABLES = {
@@ -152,15 +156,15 @@ TABLES = {
 
 @pytest.fixture(scope="module")
 def labelled(tmp_path_factory):
-    """Runs whose texts had one of three labels, and several."""
-    home, made = tmp_path_factory.mktemp("labelled"), {}
+    """Runs with one of three labels per text, and with several."""
+    home, run = tmp_path_factory.mktemp("labelled"), {}
     small = {"model.d": 16, "model.layers": 1, "model.heads": 2, "data.vocab_size": 300, "train.steps": 1}
     for name, label in (("three", lambda n: str(n % 3)), ("multilabel", lambda n: "xy"[n % 2] + "|x" * (n % 3 > 0))):
         file = home / f"{name}.csv"
         file.write_text("text,label\n" + "".join(f"red blue warm day {n},{label(n)}\n" for n in range(60)))
-        more = {"data.separator": "|"} if name == "multilabel" else {}
-        made[name] = harken.train(str(file), out=home / name, settings={**small, **more}).path
-    return made
+        extra = {"data.separator": "|"} if name == "multilabel" else {}
+        run[name] = harken.train(str(file), out=home / name, settings={**small, **extra}).path
+    return run
 
 
 @pytest.mark.parametrize("source", ["three", "multilabel"])
@@ -170,21 +174,21 @@ def test_the_labels_are_those_of_the_data(labelled, tmp_path, table, source):
     file = tmp_path / "my.csv"
     file.write_text("\n".join([header, *map(line, range(80))]) + "\n")
     names = header.split(",")
-    asked = {"data.kind": "table", "data.text": names[:-1], "data.label": names[-1]}
-    alone, _ = prepare(choose(str(file), asked).recipe, quiet)
-    begun, trainer = prepare(choose(str(file), {**asked, "from": str(labelled[source])}).recipe, quiet)
+    table_settings = {"data.kind": "table", "data.text": names[:-1], "data.label": names[-1]}
+    alone, _ = prepare(choose(str(file), table_settings).recipe, ignore)
+    continued, trainer = prepare(choose(str(file), {**table_settings, "from": str(labelled[source])}).recipe, ignore)
     for name in ("labels", "target_type", "pair", "mean", "std"):
-        assert getattr(begun.processor, name) == getattr(alone.processor, name)
-    assert begun.processor.tokenizer.files() == harken.load(labelled[source]).tokenizer.tokenizer.files()
+        assert getattr(continued.processor, name) == getattr(alone.processor, name)
+    assert continued.processor.tokenizer.files() == harken.load(labelled[source]).tokenizer.tokenizer.files()
     assert trainer.model.W_y.out_features == len(alone.processor.labels)
 
 
-def headed():
+def head_model():
     return BERTHeadSettings(d=16, layers=3, heads=2, dropout=0.0).build(Outputs(50, 4))
 
 
 def test_a_frozen_body_is_trained_only_in_its_last_blocks(tmp_path, folders):
-    model, body = headed(), BERTHeadSettings(d=16, layers=3, heads=2, dropout=0.0).build(Outputs(50, 4)).body
+    model, body = head_model(), BERTHeadSettings(d=16, layers=3, heads=2, dropout=0.0).build(Outputs(50, 4)).body
     folder = tmp_path / "body"
     folder.mkdir()
     from harken import run_folder
@@ -194,37 +198,37 @@ def test_a_frozen_body_is_trained_only_in_its_last_blocks(tmp_path, folders):
     recipe = recipes.replace(recipe, start=recipes.InitialWeights(str(folder), "frozen"))
     transfer.init_from_run(model, recipe)
     assert torch.equal(model.body.embed.weight, body.embed.weight)
-    learning = {name for name, p in model.named_parameters() if p.requires_grad}
-    assert all(name.startswith(("W_y.", "body.pooler", "body.stack.blocks.2.")) for name in learning)
-    assert {"W_y.weight", "body.pooler.weight", "body.stack.blocks.2.mlp.W_1.weight"} <= learning
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert all(name.startswith(("W_y.", "body.pooler", "body.stack.blocks.2.")) for name in trained)
+    assert {"W_y.weight", "body.pooler.weight", "body.stack.blocks.2.mlp.W_1.weight"} <= trained
 
 
 def test_the_layers_after_the_last_block_are_trained_with_it():
     model = GPTHeadSettings(d=16, layers=2, heads=2).build(Outputs(50, 4))
-    transfer._thaw(model.body.requires_grad_(False), 1)
+    transfer._unfreeze(model.body.requires_grad_(False), 1)
     assert model.body.norm.weight.requires_grad
     assert not model.body.stack.blocks[0].mlp.W_1.weight.requires_grad
 
 
-@pytest.mark.parametrize(("many", "how"), [(1, "finetune"), (2, "frozen"), (1, "frozen")])
-def test_unfreezing_needs_frozen_blocks(many, how):
-    recipe = recipes.resolve(("x", {"train.unfreeze_last": many}))
-    recipe = recipes.replace(recipe, start=recipes.InitialWeights("gone", how))
+@pytest.mark.parametrize(("n_blocks", "transfer_kind"), [(1, "finetune"), (2, "frozen"), (1, "frozen")])
+def test_unfreezing_needs_frozen_blocks(n_blocks, transfer_kind):
+    recipe = recipes.resolve(("x", {"train.unfreeze_last": n_blocks}))
+    recipe = recipes.replace(recipe, start=recipes.InitialWeights("gone", transfer_kind))
     model = RNNHeadSettings(d=16).build(Outputs(50, 4))
     with pytest.raises(BadSetting, match=r"train\.unfreeze_last"):
         transfer.init_from_run(model, recipe, weights=False)
 
 
 def test_the_learning_rate_decays_per_layer():
-    model = headed()
-    rule = build_optimizer(model, Train(layer_decay=0.5))
-    share = {id(p): group["share"] for group in rule.param_groups for p in group["params"]}
+    model = head_model()
+    optimizer = build_optimizer(model, Train(layer_decay=0.5))
+    scale = {id(p): group["share"] for group in optimizer.param_groups for p in group["params"]}
     names = dict(model.named_parameters())
-    assert share[id(names["W_y.weight"])] == 1
-    assert [share[id(names[f"body.stack.blocks.{n}.mlp.W_1.weight"])] for n in (2, 1, 0)] == [0.5, 0.25, 0.125]
-    assert share[id(names["body.embed.weight"])] == share[id(names["body.segments.weight"])] == 0.0625
+    assert scale[id(names["W_y.weight"])] == 1
+    assert [scale[id(names[f"body.stack.blocks.{n}.mlp.W_1.weight"])] for n in (2, 1, 0)] == [0.5, 0.25, 0.125]
+    assert scale[id(names["body.embed.weight"])] == scale[id(names["body.segments.weight"])] == 0.0625
     assert set(depth_from_output(model)) == {id(p) for p in model.parameters()}
 
 
 def test_layers_with_the_same_rate_share_a_parameter_group():
-    assert len(build_optimizer(headed(), Train()).param_groups) == 2
+    assert len(build_optimizer(head_model(), Train()).param_groups) == 2

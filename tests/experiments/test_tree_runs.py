@@ -1,4 +1,4 @@
-"""Trees as pairs, from the file to the verb: symbols as tokens, and answers that are whole trees."""
+"""Runs on trees as pairs: symbols as tokens, and answers that are complete trees."""
 
 import pytest
 
@@ -31,9 +31,9 @@ def run(file):
     return harken.load(file.parent / "run")
 
 
-def words_of(line: str) -> int:
-    found = parse_brackets(line)
-    return found[-1][2] if found else 0
+def n_leaves(line: str) -> int:
+    spans = parse_brackets(line)
+    return spans[-1][2] if spans else 0
 
 
 def test_a_tree_has_one_token_per_symbol(file):
@@ -47,31 +47,38 @@ def test_a_tree_has_one_token_per_symbol(file):
 
 def test_symbols_are_read_verbatim_and_words_are_split_from_punctuation(file, tmp_path):
     settings = PairSource(path=str(file), tokenizer="symbol", target_tokenizer="word")
-    both = settings.load_data().tokenizers
-    for name, made in both.files().items():
-        (tmp_path / name).write_bytes(made)
-    for each in (both, settings.load_processor(tmp_path)):
-        assert each.source.token_texts(each.encode_source("the dog-up. ran")[:-1]) == ["the", "dog-up.", "ran"]
-        assert each.target.token_texts(each.encode_target("(NP 1 )NP")) == detach_punctuation("(NP 1 )NP").split()
-        assert each.unknown_pieces("the dog-us. ran") == ["dog-us."]
+    tokenizers = settings.load_data().tokenizers
+    for name, content in tokenizers.files().items():
+        (tmp_path / name).write_bytes(content)
+    for processor in (tokenizers, settings.load_processor(tmp_path)):
+        assert processor.source.token_texts(processor.encode_source("the dog-up. ran")[:-1]) == [
+            "the",
+            "dog-up.",
+            "ran",
+        ]
+        assert (
+            processor.target.token_texts(processor.encode_target("(NP 1 )NP"))
+            == detach_punctuation("(NP 1 )NP").split()
+        )
+        assert processor.unknown_pieces("the dog-us. ran") == ["dog-us."]
 
 
 def test_only_sources_get_bpe_dropout_if_targets_are_symbols(file):
-    opened = (
+    datasets = (
         choose(str(file), {"data.bpe_dropout": p, "data.tokenizer": "bpe", "data.vocab_size": 300}).recipe.load_data()
         for p in (0.0, 0.5)
     )
-    batches = [each.batches(8, 0) for each in opened]
-    both = [tuple(some.batch(0, n) for some in batches) for n in range(batches[0].steps)]
-    assert all(plain.tokens.equal(split.tokens) for plain, split in both)
-    assert not all(plain.source.equal(split.source) for plain, split in both)
+    batches = [processor.batches(8, 0) for processor in datasets]
+    tokenizers = [tuple(source.batch(0, n) for source in batches) for n in range(batches[0].steps)]
+    assert all(full.tokens.equal(split.tokens) for full, split in tokenizers)
+    assert not all(full.source.equal(split.source) for full, split in tokenizers)
 
 
 def test_every_answer_is_a_complete_tree_over_the_words_of_its_source(run):
-    assert [words_of(line) for line in run.translate(TEXTS)] == [len(text.split()) for text in TEXTS]
+    assert [n_leaves(line) for line in run.translate(TEXTS)] == [len(text.split()) for text in TEXTS]
     assert run.translate(TEXTS) == [run.translate(text) for text in TEXTS]
     for best in run.alternatives(TEXTS[3:], alternatives=4, temperature=1.5)[0]:
-        assert words_of(best["text"]) == len(TEXTS[3].split())
+        assert n_leaves(best["text"]) == len(TEXTS[3].split())
 
 
 def test_the_protocol_reports_the_effect_of_the_grammar(run):
@@ -88,14 +95,14 @@ def test_an_impossible_prefix_is_refused(run):
 
 def test_a_grammar_needs_one_token_per_bracket(file):
     settings = {"data.target_tokenizer": "bpe", "data.vocab_size": 300}
-    found = choose(str(file), settings).recipe
+    spans = choose(str(file), settings).recipe
     with pytest.raises(BadSetting, match=r"task.grammar=trees: .* set data.target_tokenizer=symbol"):
-        found.bind(found.load_data())
-    free = choose(str(file), {**settings, "task.grammar": "none"}).recipe
-    assert free.bind(free.load_data()).data.tokenizers.target.kind == "bpe"
+        spans.bind(spans.load_data())
+    ungrammatical = choose(str(file), {**settings, "task.grammar": "none"}).recipe
+    assert ungrammatical.bind(ungrammatical.load_data()).data.tokenizers.target.kind == "bpe"
 
 
 def test_trees_are_learned_by_every_pair_model(file):
     for kind in ("rnn", "rnn-attention", "conv", "transformer"):
-        found = choose(str(file), {"model.kind": kind}).recipe
-        assert (found.task.grammar, found.model.shared) == ("trees", False)
+        spans = choose(str(file), {"model.kind": kind}).recipe
+        assert (spans.task.grammar, spans.model.shared) == ("trees", False)

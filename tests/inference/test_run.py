@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import harken
-from harken import machine
+from harken import machine, run_folder
 from harken.core import editing
 from harken.errors import BadInput, BadRun
 from harken.inference.answers.generate import encode_prompt
@@ -217,7 +217,7 @@ def test_a_table_is_not_evaluated_as_text(char, tmp_path):
     other = tmp_path / "other.csv"
     other.write_text("text,label\n" + "".join(f"the cat {n} sat,{'ab'[n % 2]}\n" for n in range(100)))
     with pytest.raises(
-        BadInput, match=r"other.csv: this is table \(.*\), and this run reads text; give it a plain text$"
+        BadInput, match=r"other.csv: detected as table \(.*\); this run needs plain text; give a text file$"
     ):
         char.evaluate("test", data=str(other))
 
@@ -235,7 +235,7 @@ def test_other_data_is_evaluated_without_the_training_text(run_copy, tales, tmp_
     assert "baseline_tokens" not in score.protocol
     notices = [text for event, text in events if event == "notice"]
     assert len(notices) == 1
-    assert notices[0].startswith("the free baselines are left out, for lack of what they learn from: ")
+    assert notices[0].startswith("no baselines: they need the training data, which cannot be loaded (")
 
 
 def test_a_split_the_run_does_not_have_is_refused_with_those_it_has(char):
@@ -251,18 +251,18 @@ def test_a_split_the_run_does_not_have_is_refused_with_those_it_has(char):
     ("call", "message"),
     [
         (lambda run: run.generate(5), "prompt=5: must be a string"),
-        (lambda run: run.generate("Tom", max_new_tokens="5"), "max_new_tokens='5': must be an integer of at least 0"),
-        (lambda run: run.stream("Tom", seed=-1), "seed=-1: must be an integer of at least 0"),
-        (lambda run: run.generate("Tom", temperature="hot"), "temperature='hot': it is 0 (greedy) or more; 0.8 is a"),
+        (lambda run: run.generate("Tom", max_new_tokens="5"), "max_new_tokens='5': must be an integer ≥ 0"),
+        (lambda run: run.stream("Tom", seed=-1), "seed=-1: must be an integer ≥ 0"),
+        (lambda run: run.generate("Tom", temperature="hot"), "temperature='hot': must be a finite number ≥ 0; 0 is greedy"),
         (
             lambda run: run.generate("Tom", top_k=2.5),
             "top_k=2.5: must be an integer ≥ 1; set it to 1 for greedy decoding",
         ),
         (
             lambda run: run.generate("Tom", temprature=1),
-            "temprature is not an option; there are temperature, top_k, top_p. Did you mean temperature?",
+            "temprature is not an option; accepted: temperature, top_k, top_p. Did you mean temperature?",
         ),
-        (lambda run: run.next("Tom", k=None), "k=None: must be an integer of at least 0"),
+        (lambda run: run.next("Tom", k=None), "k=None: must be an integer ≥ 0"),
         (lambda run: run.score(None), "text=None: must be a string"),
     ],
 )
@@ -342,8 +342,9 @@ def test_a_recurrent_model_has_no_attention_to_show(folders):
 def update_checksums(folder) -> None:
     """Update the checksums in harken.json, as an attacker would."""
     facts = json.loads((folder / "harken.json").read_text())
-    facts.pop("seal", None)
+    del facts["checksum"]
     facts["sha256"] = {n: hashlib.sha256((folder / n).read_bytes()).hexdigest() for n in facts["sha256"]}
+    facts["checksum"] = run_folder._checksum(facts)
     (folder / "harken.json").write_text(json.dumps(facts))
 
 
@@ -359,7 +360,7 @@ def test_a_modified_folder_is_refused_with_the_name_of_the_file(run_copy, name, 
 
 
 def test_weights_of_another_recipe_are_refused_even_if_the_hashes_fit(run_copy, folders):
-    shutil.run_copy(folders["bpe"] / "model.safetensors", run_copy / "model.safetensors")
+    shutil.copy(folders["bpe"] / "model.safetensors", run_copy / "model.safetensors")
     update_checksums(run_copy)
     with pytest.raises(BadRun, match=r"the weights do not fit the model at .*; they belong to another recipe"):
         harken.load(run_copy)

@@ -105,7 +105,7 @@ def test_the_same_words_are_hidden_whenever_a_split_is_judged_whatever_the_seed(
 def test_a_model_that_knows_all_is_always_right(tales):
     task, model = bound(tales)
     answers = {}
-    for batch in task._judged("valid", None):
+    for batch in task._eval_batches("valid", None):
         for row, places, targets in zip(batch.tokens, batch.positions, batch.targets, strict=True):
             answers[tuple(row.tolist())] = dict(zip(places.tolist(), targets.tolist(), strict=True))
 
@@ -135,7 +135,7 @@ def test_a_model_that_knows_all_is_always_right(tales):
 
 def test_the_free_baselines_are_the_commonest_word_and_the_commoner_answer(tales):
     task, _ = bound(tales)
-    batches = list(task._judged("valid", None))
+    batches = list(task._eval_batches("valid", None))
     asked = torch.cat([b.targets[b.targets != IGNORE] for b in batches]).numpy()
     often = np.bincount(task.train.ids, minlength=task.data.vocab)
     found = task.baselines("valid")
@@ -147,10 +147,12 @@ def test_the_free_baselines_are_the_commonest_word_and_the_commoner_answer(tales
 def test_what_the_end_of_a_passage_tells_is_a_free_baseline_and_little(tales):
     task, _ = bound(tales)
     ends = task.data.tokenizer.encode('. ! ? "')
-    task.how = MaskingSettings(1e-9, 0.0, 0.0, whole_words=False)  # nothing is hidden: a row tells where its passage ends
+    task.how = MaskingSettings(
+        1e-9, 0.0, 0.0, whole_words=False
+    )  # nothing is hidden: a row tells where its passage ends
     right = [
         (row[length - 2].item() in ends) == (apart == 0)
-        for batch in task._judged("valid", None)
+        for batch in task._eval_batches("valid", None)
         for row, length, apart in zip(batch.tokens, batch.lengths, batch.next_sentence_labels, strict=True)
     ]
     found = task.baselines("valid")["whole sentences follow"]["next_accuracy"]

@@ -356,7 +356,9 @@ def test_mixed_texts_are_judged_each_by_its_own_name(tmp_path):
         (tmp_path / name).write_text(text)
     mix = {str(tmp_path / name): 1.0 for name in ("a", "b", "c")}
     opened = TextSource(mix=mix, tokenizer="word").load_data()  # b is one line: nothing of it is held out
-    task = NextWordSettings().bind(opened, registry.find_kind("model", "gpt")(d=16, layers=1, heads=2, context=1), batch=4, seed=0)
+    task = NextWordSettings().bind(
+        opened, registry.find_kind("model", "gpt")(d=16, layers=1, heads=2, context=1), batch=4, seed=0
+    )
     score = task.evaluate(Bigram(bigram(opened.vocab), context=1), "valid")
     assert list(score.parts) == ["a", "c"]
 

@@ -59,7 +59,10 @@ def test_the_loss_is_that_of_a_softmax_over_the_words_of_each_window(tmp_path):
     texts, total = data.train.texts, 0.0
     for n in range(len(texts)):
         span = slice(texts.tokens.starts[n], texts.tokens.starts[n + 1])
-        targets, ids = torch.from_numpy(texts.targets[span]), torch.tensor([[*texts.tokens[n].tolist(), data.processor.end_id]])
+        targets, ids = (
+            torch.from_numpy(texts.targets[span]),
+            torch.tensor([[*texts.tokens[n].tolist(), data.processor.end_id]]),
+        )
         segments = (torch.arange(ids.shape[1]) >= int(texts.second_start[n])).long()[None]
         y = model.predict(model(ids, segments=segments))[0, :-1][targets != IGNORE]
         words = targets[targets != IGNORE]

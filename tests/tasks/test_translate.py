@@ -91,20 +91,29 @@ def test_smoothing_spreads_a_share_over_all_words_and_what_is_told_is_without_it
 
 def test_packed_rows_have_the_loss_and_the_gradients_of_padded_ones(source):
     sums = []
-    for task in (bound(source, label_smoothing=0.1), TranslateTask(TranslateSettings(packed=True), source.load_data(), batch=8, seed=0)):
+    for task in (
+        bound(source, label_smoothing=0.1),
+        TranslateTask(TranslateSettings(packed=True), source.load_data(), batch=8, seed=0),
+    ):
         net = model(task)
         losses = [task.loss(net, task.batch(0, step)) for step in range(task.steps)]
         sum(loss.total for loss in losses).backward()
-        sums.append([sum(loss.model_inputs for loss in losses), *(w.grad for w in net.parameters() if w.grad is not None)])
+        sums.append(
+            [sum(loss.model_inputs for loss in losses), *(w.grad for w in net.parameters() if w.grad is not None)]
+        )
     torch.testing.assert_close(*sums)
 
 
 def test_packed_rows_are_refused_where_pairs_would_see_each_other_or_change_their_lengths(source):
     with pytest.raises(BadSetting, match="only a Transformer"):
-        TranslateSettings(packed=True).bind(source.load_data(), registry.find_kind("model", "rnn", " of pairs")(), batch=8, seed=0)
+        TranslateSettings(packed=True).bind(
+            source.load_data(), registry.find_kind("model", "rnn", " of pairs")(), batch=8, seed=0
+        )
     pieces = source.model_copy(update={"tokens": "bpe", "split_dropout": 0.1})
     with pytest.raises(BadSetting, match=r"data\.bpe_dropout"):
-        TranslateSettings(packed=True).bind(pieces.load_data(), registry.find_kind("model", "transformer", " of pairs")(), batch=8, seed=0)
+        TranslateSettings(packed=True).bind(
+            pieces.load_data(), registry.find_kind("model", "transformer", " of pairs")(), batch=8, seed=0
+        )
 
 
 def test_the_loss_of_a_split_is_the_mean_over_its_first_references(source):
@@ -146,7 +155,10 @@ def test_without_sacrebleu_bleu_is_left_out_with_a_word_and_the_loss_chooses(sou
 
 
 def test_another_measure_chooses_where_it_is_asked_to(source):
-    assert bound(source, metric="exact_match", eval_pairs=5).evaluate(model(bound(source)), "valid").primary_metric == "exact_match"
+    assert (
+        bound(source, metric="exact_match", eval_pairs=5).evaluate(model(bound(source)), "valid").primary_metric
+        == "exact_match"
+    )
 
 
 def test_answers_are_counted_exactly_beside_their_f1(source, monkeypatch):

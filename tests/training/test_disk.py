@@ -128,7 +128,7 @@ def test_a_checkpoint_has_the_estimated_size(data, tmp_path, settings):
     assert resource_estimate.estimate_disk(trainer) > 2 * estimate  # one checkpoint to keep and one being written
 
 
-# --- during the training -----------------------------------------------------------------------------------------------
+# --- during the training ----------------------------------------------------------------------------------------------
 
 
 class Disk:

@@ -436,7 +436,7 @@ def test_resuming_truncates_the_log_to_the_steps_of_the_checkpoint(tmp_path):
     assert [line["step"] for line in log(tmp_path / "r")] == list(range(1, 10))
 
 
-# --- stopping and resuming ---------------------------------------------------------------------------------------------
+# --- stopping and resuming --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

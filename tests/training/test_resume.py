@@ -135,8 +135,8 @@ def test_the_same_recipe_gives_bitwise_equal_weights(uninterrupted, home, kind, 
 def test_a_run_killed_at_every_disk_operation_resumes_bitwise(
     uninterrupted, home, kind, first, has_checkpoint, tmp_path
 ):
-    """Killed at the first disk operation, resumed and killed at the second, and so on. A checkpoint restarts while it is
-    incomplete, so each of its operations is covered."""
+    """Killed at the first disk operation, resumed and killed at the second, and so on. An incomplete checkpoint
+    restarts, so each of its operations is covered."""
     expected, out, kills = uninterrupted(kind, "train.keep_checkpoints=1"), tmp_path / "r", 0
     command = [*train_command(home, kind, out, "train.keep_checkpoints=1"), "--resume"]
     if has_checkpoint:  # later checkpoints delete it

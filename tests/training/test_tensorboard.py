@@ -143,7 +143,7 @@ def test_a_full_disk_is_reported_in_one_line(text, tmp_path, monkeypatch, capfd)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(RecordWriter, "write", full)
-    with pytest.raises(HarkenError, match="the disk is full; what was saved is uninterrupted"):
+    with pytest.raises(HarkenError, match="the disk is full; saved files are intact"):
         train(text, out=tmp_path / "r", settings=WITH_EVENTS)
     assert capfd.readouterr().err == ""
 

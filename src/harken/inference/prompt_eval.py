@@ -63,7 +63,7 @@ def evaluate_prompt(run: LoadedModel, task: Any, split: str, prompt: FewShotProm
     """The metrics of a language model's answers on a split of a task's data."""
     require_language_model(run)
     if not isinstance(prompt.shots, int) or prompt.shots < 0:
-        raise BadInput(f"shots={prompt.shots!r}: must be an integer of at least 0")
+        raise BadInput(f"shots={prompt.shots!r}: must be an integer ≥ 0")
     if prompt.labels and not isinstance(task, ClassifyTask):
         raise BadInput("labels: only apply to texts with labels; omit them for this data")
     if isinstance(task, ClassifyTask):

@@ -77,7 +77,7 @@ class BoundTask:
         return None
 
     def loss(self, model: Any, batch: Any, start: int = 0) -> Loss:
-        """Loss of a micro-batch whose first row is row `start` of the full batch."""
+        """Loss of a micro-batch; its first row is row `start` of the full batch."""
         raise NotImplementedError
 
     def evaluate(self, model: Any, split: str, *, quick: bool = False) -> Score:

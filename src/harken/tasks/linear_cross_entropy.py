@@ -91,13 +91,13 @@ def _chunked(
 
 def _chunk_loss_for(device: torch.device) -> ChunkLoss:
     """`_chunk_loss`; on a GPU compiled to two kernels instead of ten, where compilation is possible."""
-    compiles = machine.compiling and not torch.are_deterministic_algorithms_enabled()
+    compiles = machine.compile_enabled and not torch.are_deterministic_algorithms_enabled()
     return _compiled() if device.type == "cuda" and compiles else _chunk_loss
 
 
 @cache
 def _compiled() -> ChunkLoss:
-    return _chunk_loss if machine.can_compile("cuda") else torch.compile(_chunk_loss)
+    return _chunk_loss if machine.compile_problem("cuda") else torch.compile(_chunk_loss)
 
 
 def _chunk_loss(

@@ -108,7 +108,7 @@ class StackedBatch(Batch):
     def tensors(self) -> dict[str, Tensor]:
         return {**self.stacked, "counts": self.counts}
 
-    def _each(self, change: Any) -> "StackedBatch":
+    def _map(self, change: Callable[[Tensor], Tensor]) -> "StackedBatch":
         return build_batch({name: change(x) for name, x in self.stacked.items()}, self.template, change(self.counts))
 
 

@@ -166,7 +166,7 @@ def test_masks_and_transposed_edges_are_equal_to_index_lists(tmp_path):
         ({"label": np.arange(3)}, "3 labels for 4 nodes"),
         ({"x": np.full((4, 2), np.nan)}, "finite numbers, one row per node, are needed"),
         ({"train": np.array([7])}, "train contains index 7; there are 4"),
-        ({"x": np.array([["a"]], dtype=object)}, "cannot be read as arrays"),
+        ({"x": np.array([["a"]], dtype=object)}, "unsupported dtype object"),
     ],
 )
 def test_invalid_arrays_are_reported(tmp_path, change, message):

@@ -191,8 +191,8 @@ def test_numeric_targets_make_a_regression(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "change", "message"),
     [
-        ({"group": "cluod"}, None, "there is no column 'cluod'; its columns are cloud, x, y, where"),
-        ({"group": "cloud", "label": "where", "columns": "x,z"}, None, "there is no column 'z'; its columns are cloud"),
+        ({"group": "cluod"}, None, "no column 'cluod'; its columns are cloud, x, y, where"),
+        ({"group": "cloud", "label": "where", "columns": "x,z"}, None, "no column 'z'; its columns are cloud"),
         ({"label": "x", "group": "cloud", "columns": ["y"]}, None, r"a.csv:\d+: set 'c0' has the label .* in line 2"),
         ({}, lambda r: [*r[:3], "near"], "all labels are 'near'"),
         ({}, lambda r: [*r[:3], r[1]], "no sets detected .no column groups the rows"),

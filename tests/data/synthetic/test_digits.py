@@ -1,4 +1,4 @@
-"""Digits and clothes as arrays: those of scikit-learn, those drawn here, those of a package in JSON."""
+"""Digits from scikit-learn, generated digits, and clothes from JSON as arrays."""
 
 import io
 import json
@@ -16,7 +16,7 @@ def load_npz(content: bytes) -> tuple[np.ndarray, np.ndarray]:
         return arrays["x"], arrays["y"]
 
 
-def test_the_digits_are_those_of_scikit_learn():
+def test_the_digits_equal_those_of_scikit_learn():
     from sklearn.datasets import load_digits
 
     x, y = load_npz(digits())
@@ -25,12 +25,12 @@ def test_the_digits_are_those_of_scikit_learn():
     assert np.abs(x / 255 * 16 - expected.images).max() < 0.05
 
 
-def test_without_scikit_learn_digits_are_drawn_that_can_be_told_apart(monkeypatch, tmp_path):
+def test_without_scikit_learn_distinguishable_digits_are_generated(monkeypatch, tmp_path):
     from sklearn.neighbors import KNeighborsClassifier
 
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     content = digits()
-    assert content == digits()  # the same on every machine
+    assert content == digits()  # deterministic
     x, y = load_npz(content)
     assert x.shape == (1797, 8, 8)
     assert np.bincount(y).min() >= 179
@@ -42,7 +42,7 @@ def test_without_scikit_learn_digits_are_drawn_that_can_be_told_apart(monkeypatc
     assert ImageSource(path=str(tmp_path / "digits.npz")).load_data().vocab == (8, 1, 10)
 
 
-def test_clothes_have_their_names_and_rows_that_are_no_picture_are_left_out():
+def test_clothes_have_named_labels_and_rows_without_an_image_are_skipped():
     rows = np.random.default_rng(0).integers(0, 256, (10, 2, 784))
     texts = [json.dumps({"data": [*images.tolist(), []]}) for images in rows]
     x, y = load_npz(clothes(texts))
@@ -51,7 +51,7 @@ def test_clothes_have_their_names_and_rows_that_are_no_picture_are_left_out():
 
 
 @pytest.mark.net
-def test_the_package_of_clothes_is_the_pinned_one_and_has_70_000():
+def test_the_downloaded_clothes_are_70_000_labelled_images():
     from harken.data.catalogue import fetch
 
     x, y = load_npz(fetch("fashion-mnist").path.read_bytes())

@@ -1,21 +1,21 @@
-"""The phrases: enough of them, short, the same each time, and French that agrees, elides and contracts."""
+"""Generated phrases: reproducible, unique, short, and grammatical French."""
 
 import re
 from collections import defaultdict
 
 import pytest
 
-from harken.data.synthetic.clauses import ETRE_FORMS, AVOIR_FORMS, MODALS, INTRANSITIVE, TRANSITIVE, action, sentence
+from harken.data.synthetic.clauses import AVOIR_FORMS, ETRE_FORMS, INTRANSITIVE, MODALS, TRANSITIVE, action, sentence
 from harken.data.synthetic.french import (
     ADJECTIVES,
     NOUNS,
     NUMBERS,
     agree,
+    apply_elision,
     inflect,
+    noun_phrase,
     object_pronoun,
     pronoun,
-    apply_elision,
-    noun_phrase,
 )
 from harken.data.synthetic.phrases import INTERPRETATIONS, phrases
 
@@ -28,43 +28,43 @@ ADJECTIVE = {adjective.english: adjective for adjective in ADJECTIVES}
 
 
 def translations(pair) -> list[str]:
-    """All French sentences that a made one stands for."""
+    """The distinct French translations of a sentence."""
     return list(dict.fromkeys(apply_elision(pair[1](reading)) for reading in INTERPRETATIONS))
 
 
 def french_noun(*noun, sense: str = "", **options) -> str:
-    """A noun with its determiner in French, its first reading."""
+    """The first French translation of a noun phrase."""
     det, word, *plural = noun
     return apply_elision(noun_phrase(det, NOUN[word], *plural, **options).to_french(INTERPRETATIONS[0], sense).text)
 
 
-# --- the set ----------------------------------------------------------------------------------------------------------
+# --- the dataset ------------------------------------------------------------------------------------------------------
 
 
-def test_the_same_seed_makes_the_same_pairs_and_another_seed_others() -> None:
+def test_pairs_depend_on_the_seed_alone() -> None:
     assert list(phrases(200, seed=7)) == list(phrases(200, seed=7))
     assert len(set(phrases(200, seed=7)) & set(phrases(200, seed=8))) < 40
 
 
-def test_a_longer_set_begins_like_a_shorter_one() -> None:
+def test_fewer_pairs_are_a_prefix_of_more_pairs() -> None:
     assert list(phrases(300))[:101] == list(phrases(101))
 
 
-def test_no_pair_comes_twice_and_there_are_more_than_20000_english_sentences_of_up_to_8_words() -> None:
+def test_pairs_are_unique_with_more_than_20000_english_sentences_of_at_most_8_words() -> None:
     assert len(set(PAIRS)) == len(PAIRS) == 34_000
     short = {english for english, _ in PAIRS if len(english.split()) <= 8}
     assert short == {english for english, _ in PAIRS}
     assert len(short) > 20_000
 
 
-def test_the_sentences_that_every_translator_is_asked_for_are_there() -> None:
+def test_the_fixed_sentences_come_first() -> None:
     first = list(phrases(3))
     assert ("I am a student.", "Je suis étudiant.") in first
     assert ("I am a student.", "Je suis étudiante.") in first
     assert ("I have a red car.", "J'ai une voiture rouge.") in first
 
 
-def test_all_translations_of_a_sentence_follow_each_other() -> None:
+def test_the_translations_of_a_sentence_are_adjacent() -> None:
     runs = [english for i, (english, _) in enumerate(PAIRS) if i == 0 or PAIRS[i - 1][0] != english]
     assert len(runs) == len(set(runs))
     assert max(len(groups) for groups in translations_by_sentence().values()) <= 6
@@ -77,7 +77,7 @@ def translations_by_sentence() -> dict[str, list[str]]:
     return groups
 
 
-def test_every_sentence_begins_with_a_capital_and_ends_with_its_mark() -> None:
+def test_sentences_start_with_a_capital_and_end_with_matching_punctuation() -> None:
     for english, french in PAIRS:
         assert re.fullmatch(r"[A-Z][A-Za-z' ]*[A-Za-z][.?]", english), english
         assert re.fullmatch(r"[A-ZÀÉÊ][\w' -]*\w( \?|\.)", french), french
@@ -85,7 +85,7 @@ def test_every_sentence_begins_with_a_capital_and_ends_with_its_mark() -> None:
         assert english[-1] == french[-1]
 
 
-def test_english_has_a_before_consonants_and_an_before_vowels() -> None:
+def test_the_english_article_matches_the_next_word() -> None:
     english = " ".join(english for english, _ in PAIRS).lower()
     assert not re.findall(r"\ba [aeiou]\w+|\ban [^aeiou]\w+", english)
 
@@ -93,19 +93,19 @@ def test_english_has_a_before_consonants_and_an_before_vowels() -> None:
 # --- spelling ---------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_that_elides_stands_before_a_vowel() -> None:
+def test_elision_applies_before_vowels() -> None:
     assert not re.findall(r"\b(?:je|ne|le|la|de|que|me|te|ce|ma|ta|sa|beau|nouveau) [aeiouéèêâîôœ]\w*", FRENCH)
     assert not re.findall(r"\b[jnldmtc]' |qu' |'[^aeiouyhâàéèêîôœA-Z]", FRENCH)
 
 
-def test_de_and_a_contract_with_le_and_les_only() -> None:
+def test_de_and_a_contract_with_le_and_les() -> None:
     assert not re.findall(r"\b(?:de|à) les?\b", FRENCH)
     assert not re.findall(r"\b(?:du|au) [aeiouéèêâîôœ]\w*", FRENCH)
     assert {"du", "des", "au", "aux", "l'", "d'", "j'", "n'", "qu'", "c'"} <= set(WORDS)
 
 
 @pytest.mark.parametrize(
-    ("apart", "written"),
+    ("words", "expected"),
     [
         ("je ai le ami de le homme", "J'ai l'ami de l'homme"),
         ("il ne y a pas de eau", "Il n'y a pas d'eau"),
@@ -124,7 +124,7 @@ def test_spelling_of_examples(words: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "many"),
+    ("singular", "plural"),
     [("voiture", "voitures"), ("cheval", "chevaux"), ("gâteau", "gâteaux"), ("souris", "souris"), ("bleu", "bleus"),
      ("heureux", "heureux"), ("beau", "beaux"), ("riz", "riz"), ("hôpital", "hôpitaux")],
 )  # fmt: skip
@@ -134,7 +134,7 @@ def test_the_french_plural(singular: str, plural: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "s"),
+    ("word", "inflected"),
     [
         ("key", "keys"),
         ("story", "stories"),
@@ -144,7 +144,7 @@ def test_the_french_plural(singular: str, plural: str) -> None:
         ("have", "has"),
     ],
 )
-def test_the_english_s(word: str, inflected: str) -> None:
+def test_the_english_inflection(word: str, inflected: str) -> None:
     assert inflect(word) == inflected
 
 
@@ -161,7 +161,7 @@ def test_the_english_s(word: str, inflected: str) -> None:
         ("expensive", "watch", "Une montre chère"),
     ],
 )
-def test_an_adjective_agrees_and_stands_on_its_side(adjective: str, noun: str, french: str) -> None:
+def test_an_adjective_agrees_and_is_on_its_side_of_the_noun(adjective: str, noun: str, french: str) -> None:
     assert french_noun("a", noun, adjective=ADJECTIVE[adjective]) == french
 
 
@@ -184,12 +184,12 @@ def test_articles_follow_gender_number_and_negation() -> None:
     assert french_noun("the", "dog", owner=boys) == "Le chien des garçons"
 
 
-def test_every_noun_has_a_gender_or_two_forms_and_every_adjective_a_noun() -> None:
+def test_every_noun_has_a_gender_or_two_forms_and_adjectives_refer_to_known_kinds() -> None:
     assert all((noun.gender in ("m", "f")) != ("/" in noun.french) for noun in NOUN.values())
     assert all(set(adjective.noun_kinds) <= set(NOUNS) for adjective in ADJECTIVES)
 
 
-def test_after_a_determiner_comes_a_noun_or_adjective_of_its_gender() -> None:
+def test_determiners_agree_in_gender_with_the_next_word() -> None:
     feminine = {noun.french for noun in NOUN.values() if noun.gender == "f"}
     masculine = {noun.french for noun in NOUN.values() if noun.gender == "m"}
     assert not set(re.findall(r"\b(?:une|cette) (\w+)", FRENCH)) & masculine
@@ -212,7 +212,7 @@ def test_the_present_of_verbs(verb: str, forms: str) -> None:
     assert VERB[verb].present == forms
 
 
-def test_every_paradigm_has_six_forms_that_end_as_french_verbs_do() -> None:
+def test_every_paradigm_has_six_forms_with_regular_endings() -> None:
     for forms in (*(verb.present for verb in VERB.values()), *(row.split("|")[2] for row in MODALS.split("\n"))):
         je, tu, il, nous, vous, ils = forms.split()
         assert je[-1] in "esxi", forms
@@ -224,7 +224,7 @@ def test_every_paradigm_has_six_forms_that_end_as_french_verbs_do() -> None:
     assert all(len(forms.split()) == 6 for forms in (*ETRE_FORMS.values(), *AVOIR_FORMS.values()))
 
 
-def test_a_participle_agrees_with_the_pronoun_before_it_and_with_who_went() -> None:
+def test_a_participle_agrees_with_a_preceding_object_or_with_the_subject_of_etre() -> None:
     saw = action(VERB["see"], "past", None, object_pronoun("her"))
     assert translations(sentence(pronoun("I"), saw, "not")) == ["Je ne l'ai pas vue."]
     took = action(VERB["take"], "past", None, object_pronoun("them"))
@@ -236,7 +236,7 @@ def test_a_participle_agrees_with_the_pronoun_before_it_and_with_who_went() -> N
     assert translations(sentence(pronoun("she"), ate)) == ["Elle a mangé la pomme."]
 
 
-def test_you_is_a_friend_a_stranger_or_many_and_your_goes_with_it() -> None:
+def test_you_and_your_are_informal_formal_or_plural_together() -> None:
     pair = sentence(pronoun("you"), action(VERB["wash"], "present", noun_phrase("your", NOUN["dog"])))
     assert pair[0] == "you wash your dog."
     assert translations(pair) == ["Tu laves ton chien.", "Vous lavez votre chien."]
@@ -247,7 +247,7 @@ def test_you_is_a_friend_a_stranger_or_many_and_your_goes_with_it() -> None:
     ]  # fmt: skip
 
 
-def test_negation_goes_around_the_verb_and_makes_de_of_the_article() -> None:
+def test_negation_encloses_the_verb_and_changes_the_article_to_de() -> None:
     pair = sentence(pronoun("he"), action(VERB["have"], "present", noun_phrase("a", NOUN["umbrella"])), "not")
     assert (pair[0], translations(pair)) == ("he does not have an umbrella.", ["Il n'a pas de parapluie."])
     modal = MODALS.split("\n")[0]
@@ -256,19 +256,19 @@ def test_negation_goes_around_the_verb_and_makes_de_of_the_article() -> None:
     assert translations(pair) == ["Ils ne peuvent pas le boire.", "Elles ne peuvent pas la boire."]
 
 
-def test_what_one_likes_is_all_of_its_kind() -> None:
+def test_aimer_takes_the_definite_article() -> None:
     pair = sentence(pronoun("I"), action(VERB["like"], "present", noun_phrase("", NOUN["dog"], True)), "not")
     assert (pair[0], translations(pair)) == ("I do not like dogs.", ["Je n'aime pas les chiens."])
 
 
-def test_a_negated_french_sentence_belongs_to_a_negated_english_one() -> None:
+def test_french_is_negated_exactly_if_english_is() -> None:
     for english, french in PAIRS:
         assert bool(re.search(r"\bn(e |').* pas\b", french)) == bool(re.search(r"\b(not|cannot|no)\b", english)), (
             english
         )
 
 
-def test_a_number_is_the_same_in_both_languages() -> None:
+def test_numbers_are_translated() -> None:
     for english, french in PAIRS:
         for word in set(english.split()) & set(NUMBERS):
             assert NUMBERS[word] in french.split(), english

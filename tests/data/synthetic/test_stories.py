@@ -1,4 +1,4 @@
-"""Stories made here: a reader of their plain text, who knows nothing of how they were made, finds every answer."""
+"""Generated stories: independent solvers that read only the text find every answer."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ def names_are_paths(monkeypatch):
 
 
 def matches(pattern: str, lines: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """What the pattern finds in each line that it fits, in order."""
+    """The groups of every line that matches, in order."""
     return (match.groups() for line in lines if (match := re.fullmatch(pattern, line)))
 
 
@@ -44,7 +44,7 @@ def place_of_person(q: BabiQuestion) -> str:
 
 
 def place_with_pronouns(q: BabiQuestion) -> str:
-    """Pronouns speak of those who went last."""
+    """Pronouns refer to the last people who moved."""
     person, here, them = re.fullmatch(r"Where is (\w+)\?", q.question)[1], {}, []
     for line in q.lines:
         names = re.findall(r"\b(?:Joe|Tom|Mary|Nina)\b", line)
@@ -54,7 +54,7 @@ def place_with_pronouns(q: BabiQuestion) -> str:
 
 
 def track_things(q: BabiQuestion) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """Where each thing has been, and what each person holds."""
+    """The places of each thing in order, and the things of each person."""
     places, history, held = {}, {}, {}
     for line in q.lines:
         if match := re.fullmatch(rf"(\w+) {GO} the (\w+)\.", line):
@@ -98,7 +98,7 @@ def gift(q: BabiQuestion) -> str:
 
 
 def is_at_place(q: BabiQuestion) -> str:
-    """Yes, no or maybe, by the last line that speaks of somebody's place."""
+    """Yes, no or maybe, by the last line about the place of the person."""
     person, place = re.fullmatch(r"Is (\w+) in the (\w+)\?", q.question).groups()
     line = next(line for line in reversed(q.lines) if re.match(rf"{person} (is|{GO}) ", line))
     places = re.findall(r"the (\w+)", line)
@@ -152,7 +152,7 @@ def relative_side(q: BabiQuestion) -> str:
 def relative_size(q: BabiQuestion) -> str:
     smaller = {*matches(r"The (\w+ box) fits inside the (\w+ box)\.", q.lines)}
     smaller |= {(a, b) for b, a in matches(r"The (\w+ box) is bigger than the (\w+ box)\.", q.lines)}
-    for _ in range(5):  # what follows from them
+    for _ in range(5):  # transitive closure
         smaller |= {(a, d) for (a, b), (c, d) in product(smaller, smaller) if b == c}
     if match := re.fullmatch(r"Does the (.+) fit in the (.+)\?", q.question):
         return "yes" if (match[1], match[2]) in smaller else "no"
@@ -199,45 +199,45 @@ SOLVERS: dict[int, Callable[[BabiQuestion], str]] = {
 }
 
 
-@pytest.mark.parametrize("task", KIND_NAMES)
-def test_an_interpreter_of_the_text_finds_every_answer(kind):
+@pytest.mark.parametrize("kind", KIND_NAMES)
+def test_a_solver_finds_every_answer(kind):
     questions = questions_of(kind)
     assert len(questions) == N_QUESTIONS
     assert [SOLVERS[kind](q) for q in questions] == [q.answer for q in questions]
 
 
-@pytest.mark.parametrize("task", [2, 3])
-def test_the_facts_of_a_things_place_name_it_and_the_places(kind):
+@pytest.mark.parametrize("kind", [2, 3])
+def test_supporting_facts_name_the_thing_and_the_places(kind):
     for q in questions_of(kind):
         facts, (thing, *places) = " ".join(q.lines[n] for n in q.supporting_facts), re.findall(r"the (\w+)", q.question)
         assert all(f" the {name}." in facts for name in (thing, q.answer, *places))
 
 
-@pytest.mark.parametrize("task", [n for n in KIND_NAMES if n not in (2, 3, 7, 8)])  # there, others tell who holds what
-def test_the_facts_alone_give_the_same_answer(kind):
+@pytest.mark.parametrize("kind", [n for n in KIND_NAMES if n not in (2, 3, 7, 8)])  # these need the whole story
+def test_the_supporting_facts_alone_give_the_same_answer(kind):
     for q in questions_of(kind):
         assert q.supporting_facts
         facts_only = q._replace(lines=tuple(q.lines[n] for n in sorted(q.supporting_facts)))
         assert SOLVERS[kind](facts_only) == q.answer
 
 
-@pytest.mark.parametrize("task", KIND_NAMES)
-def test_no_answer_is_nearly_always_right(kind):
+@pytest.mark.parametrize("kind", KIND_NAMES)
+def test_no_answer_dominates(kind):
     answers = [q.answer for q in questions_of(kind, 400)]
     max_fraction = max(map(answers.count, answers)) / len(answers)
     assert max_fraction < 0.75, max_fraction
 
 
-def test_the_same_seed_tells_the_same_and_another_something_else():
+def test_stories_depend_on_the_seed_alone():
     assert [*stories(2, 20)] == [*stories(2, 20)] != [*stories(2, 20, seed=1)]
 
 
-def test_the_files_to_learn_from_and_to_test_share_no_story_of_people():
+def test_training_and_test_files_share_no_story():
     train, test = (set(("".join(story_file(name))).split("\n1 ")) for name in story_files(3))
     assert len(train) > 150
     assert not train & test
 
 
-def test_a_kind_that_is_none_is_refused():
-    with pytest.raises(BadInput, match="stories of kind 21: there are kinds 1 to 20"):
+def test_an_unknown_kind_is_refused():
+    with pytest.raises(BadInput, match="stories of kind 21: accepted are kinds 1 to 20"):
         next(stories(21, 1))

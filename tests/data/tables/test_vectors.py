@@ -1,4 +1,4 @@
-"""Vectors from files: what is read, and one clear line for what is no table of numbers."""
+"""Vectors from files: accepted formats, and one line for every other file."""
 
 import numpy as np
 import pytest
@@ -8,32 +8,32 @@ from harken.errors import BadInput
 from harken.events import silent
 
 
-def test_an_array_is_read_as_it_is(tmp_path):
+def test_an_array_is_read_unchanged(tmp_path):
     x = np.random.default_rng(0).normal(size=(7, 3))
     np.save(tmp_path / "x.npy", x)
-    found = read_vectors(tmp_path / "x.npy", silent)
-    assert found.x.tolist() == x.tolist()
-    assert found.names is None
+    vectors = read_vectors(tmp_path / "x.npy", silent)
+    assert vectors.x.tolist() == x.tolist()
+    assert vectors.names is None
 
 
-@pytest.mark.parametrize("between", [",", ";", "\t"])
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
 @pytest.mark.parametrize("header", [True, False])
-def test_the_columns_of_numbers_are_the_vectors_and_the_first_of_text_names_them(tmp_path, between, header):
+def test_numeric_columns_are_the_vectors_and_the_first_text_column_names_them(tmp_path, delimiter, header):
     rows = [["name", "a", "kind", "b"]] * header + [
         ["Ada", "1", "x", "2.5"],
         ["Bo", "3", "y", "-4e1"],
         ["Cy", "0", "x", "9"],
     ]
-    (tmp_path / "x.csv").write_text("\n".join(between.join(row) for row in rows))
-    said = []
-    found = read_vectors(tmp_path / "x.csv", lambda _, **facts: said.append(facts["text"]))
-    assert found.x.tolist() == [[1, 2.5], [3, -40], [0, 9]]
-    assert found.names == ["Ada", "Bo", "Cy"]
+    (tmp_path / "x.csv").write_text("\n".join(delimiter.join(row) for row in rows))
+    notices = []
+    vectors = read_vectors(tmp_path / "x.csv", lambda _, **facts: notices.append(facts["text"]))
+    assert vectors.x.tolist() == [[1, 2.5], [3, -40], [0, 9]]
+    assert vectors.names == ["Ada", "Bo", "Cy"]
     name, other = ("name", "kind") if header else ("1", "3")
-    assert said == [f"{tmp_path}/x.csv: the column of text {name!r} names the rows; left out: {other}"]
+    assert notices == [f"{tmp_path}/x.csv: the text column {name!r} names the rows; ignored: {other}"]
 
 
-def test_one_column_is_enough(tmp_path):
+def test_a_single_column_is_accepted(tmp_path):
     (tmp_path / "x.csv").write_text("v\n1\n2\n\n9\n")
     assert read_vectors(tmp_path / "x.csv", silent).x.tolist() == [[1], [2], [9]]
 
@@ -45,15 +45,15 @@ def test_one_column_is_enough(tmp_path):
         ("x.csv", "a,b\n1,2\n3,\n4,5\n", r"x.csv:3: column 'b' is empty"),
         ("x.csv", "a,b\n1,2\n3,nan\n4,5\n", r"x.csv:3: column 'b' is 'nan'; a number is needed"),
         ("x.csv", "a,b\n1,nan\n2,nan\n3,4\n", r"x.csv:2: column 'b' is 'nan'; a number is needed"),
-        ("x.csv", "a,b\n1,2\n3\n", r"x.csv:3: 1 cells where the first row has 2"),
+        ("x.csv", "a,b\n1,2\n3\n", r"x.csv:3: 1 cells, but the first row has 2"),
         ("x.csv", "a,b\nhello,you\nmy,friend\n", r"\(a, b\) hold text, not numbers; .* harken cluster RUN x.csv"),
         ("x.csv", "", "x.csv: an empty file"),
-        ("x.csv", "\n \n", "nothing is in it"),
+        ("x.csv", "\n \n", "the table is empty"),
         ("x.txt", "1 2\n", r"read from .npy, .csv, .tsv files; .* harken cluster RUN x.txt"),
-        ("x.npy", "no array", "is no sound NumPy array"),
+        ("x.npy", "no array", "not a valid NumPy array"),
     ],
 )
-def test_a_file_that_is_no_table_of_numbers_is_refused_in_one_line(tmp_path, name, content, message):
+def test_a_file_that_is_not_a_numeric_table_is_refused_in_one_line(tmp_path, name, content, message):
     (tmp_path / name).write_text(content)
     with pytest.raises(BadInput, match=message) as error:
         read_vectors(tmp_path / name, silent)
@@ -64,13 +64,13 @@ def test_a_file_that_is_no_table_of_numbers_is_refused_in_one_line(tmp_path, nam
     ("array", "message"),
     [
         (np.zeros(4), r"shape \(4,\); .* x.reshape\(-1, 1\)"),
-        (np.zeros((2, 2, 2)), "lay each point out as one row"),
-        (np.zeros((0, 3)), "a row for each point is needed"),
+        (np.zeros((2, 2, 2)), "store each point as one row"),
+        (np.zeros((0, 3)), r"shape \(points, dimensions\) is needed"),
         (np.array([["a", "b"]]), "an array of numbers is needed"),
         (np.array([[1.0, np.inf]]), "row 1, column 2 is inf"),
     ],
 )
-def test_an_array_of_another_kind_is_refused(tmp_path, array, message):
+def test_an_array_of_another_shape_or_dtype_is_refused(tmp_path, array, message):
     np.save(tmp_path / "x.npy", array)
     with pytest.raises(BadInput, match=message):
         read_vectors(tmp_path / "x.npy", silent)
@@ -82,25 +82,25 @@ def test_an_array_of_objects_is_never_unpickled(tmp_path):
             return open, (str(tmp_path / "boom"), "w")
 
     np.save(tmp_path / "x.npy", np.array([Bomb()], dtype=object), allow_pickle=True)
-    with pytest.raises(BadInput, match="is no sound NumPy array"):
+    with pytest.raises(BadInput, match="not a valid NumPy array"):
         read_vectors(tmp_path / "x.npy", silent)
     assert not (tmp_path / "boom").exists()
 
 
-def test_a_header_that_promises_more_than_the_file_holds_is_refused(tmp_path):
+def test_a_header_with_a_false_shape_is_refused(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((4, 4)))
     raw = (tmp_path / "x.npy").read_bytes().replace(b"(4, 4)", b"(4,4000000000)")
     (tmp_path / "x.npy").write_bytes(raw)
-    with pytest.raises(BadInput, match="is no sound NumPy array"):
+    with pytest.raises(BadInput, match="not a valid NumPy array"):
         read_vectors(tmp_path / "x.npy", silent)
 
 
-def test_a_folder_in_place_of_a_file_is_told(tmp_path):
+def test_a_folder_instead_of_a_file_is_reported(tmp_path):
     with pytest.raises(BadInput, match=r"no such file.*\. There is a folder of that name"):
         read_vectors(tmp_path, silent)
 
 
-def test_a_file_that_is_not_there_gets_the_near_name(tmp_path):
+def test_a_missing_file_suggests_a_similar_name(tmp_path):
     np.save(tmp_path / "points.npy", np.zeros((2, 2)))
     with pytest.raises(BadInput, match=r"Did you mean .*points\.npy"):
         read_vectors(tmp_path / "point.npy", silent)

@@ -1,4 +1,4 @@
-"""Tokenizers of others: the same ids as the `tokenizers` library by their own file, and what is known of them."""
+"""Pretrained tokenizers: ids equal those of the `tokenizers` library for the same file; unsupported parts are named."""
 
 import json
 from pathlib import Path
@@ -29,13 +29,15 @@ SPACED = [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
 UNSPACED = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
 
 
-def learned(library: tokenizers.Tokenizer, *, byte_level: bool, marks: tuple[str, ...] = ()) -> tokenizers.Tokenizer:
+def trained(
+    library: tokenizers.Tokenizer, *, byte_level: bool, special_tokens: tuple[str, ...] = ()
+) -> tokenizers.Tokenizer:
     alphabet = pre_tokenizers.ByteLevel.alphabet() if byte_level else []
-    first = [*marks] if byte_level else [*marks, *(f"<0x{byte:02X}>" for byte in range(256))]
+    first = [*special_tokens] if byte_level else [*special_tokens, *(f"<0x{byte:02X}>" for byte in range(256))]
     trainer = trainers.BpeTrainer(vocab_size=600, special_tokens=first, initial_alphabet=alphabet, show_progress=False)
     library.train_from_iterator(tales(60), trainer)
     spec = json.loads(library.to_str())
-    spec["added_tokens"] = [token for token in spec["added_tokens"] if token["content"] in marks]
+    spec["added_tokens"] = [token for token in spec["added_tokens"] if token["content"] in special_tokens]
     if not byte_level:
         spec["model"] |= {"byte_fallback": True, "fuse_unk": True}
     return tokenizers.Tokenizer.from_str(json.dumps(spec))
@@ -43,9 +45,9 @@ def learned(library: tokenizers.Tokenizer, *, byte_level: bool, marks: tuple[str
 
 def llama3() -> tokenizers.Tokenizer:
     library = tokenizers.Tokenizer(models.BPE(ignore_merges=True))
-    cut = pre_tokenizers.Split(tokenizers.Regex(SPLIT_PATTERNS["llama-bpe"]), "isolated")
-    library.pre_tokenizer, library.decoder = pre_tokenizers.Sequence([cut, BYTES]), decoders.ByteLevel()
-    library = learned(library, byte_level=True, marks=("<|begin_of_text|>", "<|end_of_text|>"))
+    split = pre_tokenizers.Split(tokenizers.Regex(SPLIT_PATTERNS["llama-bpe"]), "isolated")
+    library.pre_tokenizer, library.decoder = pre_tokenizers.Sequence([split, BYTES]), decoders.ByteLevel()
+    library = trained(library, byte_level=True, special_tokens=("<|begin_of_text|>", "<|end_of_text|>"))
     begin = processors.TemplateProcessing("<|begin_of_text|> $A", special_tokens=[("<|begin_of_text|>", 0)])
     library.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), begin])
     return library
@@ -53,10 +55,10 @@ def llama3() -> tokenizers.Tokenizer:
 
 def qwen2() -> tokenizers.Tokenizer:
     library = tokenizers.Tokenizer(models.BPE())
-    cut = pre_tokenizers.Split(tokenizers.Regex(SPLIT_PATTERNS["qwen2"]), "isolated")
-    library.pre_tokenizer, library.decoder = pre_tokenizers.Sequence([cut, BYTES]), decoders.ByteLevel()
+    split = pre_tokenizers.Split(tokenizers.Regex(SPLIT_PATTERNS["qwen2"]), "isolated")
+    library.pre_tokenizer, library.decoder = pre_tokenizers.Sequence([split, BYTES]), decoders.ByteLevel()
     library.normalizer = normalizers.NFC()
-    return learned(library, byte_level=True, marks=("<|endoftext|>",))
+    return trained(library, byte_level=True, special_tokens=("<|endoftext|>",))
 
 
 def smollm() -> tokenizers.Tokenizer:
@@ -64,13 +66,13 @@ def smollm() -> tokenizers.Tokenizer:
     digits = pre_tokenizers.Digits(individual_digits=True)
     library.pre_tokenizer = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
     library.decoder = decoders.ByteLevel()
-    return learned(library, byte_level=True, marks=("<|endoftext|>", "<|im_start|>", "<|im_end|>"))
+    return trained(library, byte_level=True, special_tokens=("<|endoftext|>", "<|im_start|>", "<|im_end|>"))
 
 
 def llama2() -> tokenizers.Tokenizer:
     library = tokenizers.Tokenizer(models.BPE())
     library.pre_tokenizer = pre_tokenizers.Metaspace()
-    library = learned(library, byte_level=False, marks=("<unk>", "<s>", "</s>"))
+    library = trained(library, byte_level=False, special_tokens=("<unk>", "<s>", "</s>"))
     library.pre_tokenizer, library.normalizer = None, normalizers.Sequence(SPACED)  # type: ignore[assignment]
     library.decoder = decoders.Sequence([*UNSPACED, decoders.Strip(" ", 1, 0)])
     library.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 1)])
@@ -80,7 +82,9 @@ def llama2() -> tokenizers.Tokenizer:
 def gemma() -> tokenizers.Tokenizer:
     library = tokenizers.Tokenizer(models.BPE())
     library.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
-    library = learned(library, byte_level=False, marks=("<pad>", "<eos>", "<bos>", "<start_of_turn>", "<end_of_turn>"))
+    library = trained(
+        library, byte_level=False, special_tokens=("<pad>", "<eos>", "<bos>", "<start_of_turn>", "<end_of_turn>")
+    )
     library.normalizer = normalizers.Replace(" ", "▁")
     library.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
     library.decoder = decoders.Sequence(UNSPACED)
@@ -88,86 +92,91 @@ def gemma() -> tokenizers.Tokenizer:
     return library
 
 
-LIBRARIES = {made.__name__: made for made in (llama3, qwen2, smollm, llama2, gemma)}
+LIBRARIES = {build.__name__: build for build in (llama3, qwen2, smollm, llama2, gemma)}
 
 
 @pytest.fixture(scope="module", params=LIBRARIES)
-def both(request: pytest.FixtureRequest) -> tuple[tokenizers.Tokenizer, Tokenizer]:
+def pair(request: pytest.FixtureRequest) -> tuple[tokenizers.Tokenizer, Tokenizer]:
     library = LIBRARIES[request.param]()
     return library, PretrainedTokenizer.from_spec(json.loads(library.to_str()), request.param)
 
 
-def test_ids_are_those_of_the_library(both: tuple[tokenizers.Tokenizer, Tokenizer]) -> None:
-    library, ours = both
-    assert isinstance(ours, PretrainedTokenizer)
+def test_ids_equal_those_of_the_library(pair: tuple[tokenizers.Tokenizer, Tokenizer]) -> None:
+    library, tokenizer = pair
+    assert isinstance(tokenizer, PretrainedTokenizer)
     for text in TEXTS:
-        assert [*ours.prefix_ids, *ours.encode(text).tolist()] == library.encode(text).ids, text
-        assert ours.decode(ours.encode(text)) == library.decode(library.encode(text, add_special_tokens=False).ids)
+        assert [*tokenizer.prefix_ids, *tokenizer.encode(text).tolist()] == library.encode(text).ids, text
+        assert tokenizer.decode(tokenizer.encode(text)) == library.decode(
+            library.encode(text, add_special_tokens=False).ids
+        )
 
 
-def test_a_stream_of_ids_is_the_text(both: tuple[tokenizers.Tokenizer, Tokenizer]) -> None:
-    _, ours = both
+def test_the_stream_decoder_returns_the_text(pair: tuple[tokenizers.Tokenizer, Tokenizer]) -> None:
+    _, tokenizer = pair
     for text in TEXTS[:3]:
-        said = "".join(map(ours.stream_decoder(), ours.encode(text).tolist()))
-        assert said.lstrip(" ") == text.lstrip(" ")
+        streamed = "".join(map(tokenizer.stream_decoder(), tokenizer.encode(text).tolist()))
+        assert streamed.lstrip(" ") == text.lstrip(" ")
 
 
-def test_the_file_of_a_run_alone_gives_the_same(both: tuple[tokenizers.Tokenizer, Tokenizer], tmp_path: Path) -> None:
-    library, ours = both
-    ours.save(tmp_path / "tokenizer.json")
-    again, alone = pretrained.load_tokenizer(tmp_path / "tokenizer.json"), tokenizers.Tokenizer.from_buffer(ours.json)
+def test_the_saved_file_gives_the_same_ids(pair: tuple[tokenizers.Tokenizer, Tokenizer], tmp_path: Path) -> None:
+    library, tokenizer = pair
+    tokenizer.save(tmp_path / "tokenizer.json")
+    loaded, from_file = (
+        pretrained.load_tokenizer(tmp_path / "tokenizer.json"),
+        tokenizers.Tokenizer.from_buffer(tokenizer.json),
+    )
     for text in TEXTS:
-        assert again.encode(text).tolist() == ours.encode(text).tolist()
-        assert alone.encode(text).ids == library.encode(text).ids
-    assert (again.vocab, again.end_id, again.special_ids, again.prefix_ids) == (
-        ours.vocab,
-        ours.end_id,
-        ours.special_ids,
-        ours.prefix_ids,
+        assert loaded.encode(text).tolist() == tokenizer.encode(text).tolist()
+        assert from_file.encode(text).ids == library.encode(text).ids
+    assert (loaded.vocab, loaded.end_id, loaded.special_ids, loaded.prefix_ids) == (
+        tokenizer.vocab,
+        tokenizer.end_id,
+        tokenizer.special_ids,
+        tokenizer.prefix_ids,
     )
 
 
-def test_letters_of_all_tokens_add_up_to_the_text(both: tuple[tokenizers.Tokenizer, Tokenizer]) -> None:
-    _, ours = both
+def test_char_counts_sum_to_the_length_of_the_text(pair: tuple[tokenizers.Tokenizer, Tokenizer]) -> None:
+    _, tokenizer = pair
     text = "Once upon a time, there was a fox."
-    assert ours.char_counts[ours.encode(text)].sum() - len(text) in (0, 1)  # one for the space some put before it
+    assert tokenizer.char_counts[tokenizer.encode(text)].sum() - len(text) in (0, 1)  # one for a space before it
 
 
-def test_tokens_of_our_own_are_ours(tmp_path: Path) -> None:
-    made = train_tokenizer("bpe", lambda: list(tales(10)), 300)
-    made.save(tmp_path / "tokenizer.json")
+def test_a_tokenizer_trained_by_harken_loads_as_such(tmp_path: Path) -> None:
+    build = train_tokenizer("bpe", lambda: list(tales(10)), 300)
+    build.save(tmp_path / "tokenizer.json")
     assert type(pretrained.load_tokenizer(tmp_path / "tokenizer.json")) is Tokenizer
     with pytest.raises(BadRun, match="is not a file"):
         pretrained.load_tokenizer(tmp_path / "none.json")
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
-        ({"normalizer": {"type": "Lowercase"}}, "its normalizer 'Lowercase' is not known"),
+        ({"normalizer": {"type": "Lowercase"}}, "its normalizer 'Lowercase' is not supported"),
         ({"decoder": {"type": "Strip", "content": " ", "start": 9, "stop": 0}}, "its decoder Strip has start = 9"),
         ({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True}}, "has add_prefix_space = True"),
-        ({"post_processor": {"type": "Sequence", "processors": "x"}}, "post_processor is odd"),
+        ({"post_processor": {"type": "Sequence", "processors": "x"}}, "post_processor is malformed"),
         ({"added_tokens": {}}, "not a short list"),
         ({"model": {"type": "BPE", "vocab": {}, "merges": []}}, "a byte has no token"),
-        ({"model": {"type": "BPE", "vocab": {}, "merges": [], "dropout": 0.5}}, "its model has dropout"),
+        ({"model": {"type": "BPE", "vocab": {}, "merges": [], "dropout": 0.5}}, "its model sets dropout"),
     ],
 )
-def test_what_is_not_known_is_named(change: dict[str, Any], said: str) -> None:
-    with pytest.raises(BadInput, match=said):
+def test_an_unsupported_part_is_named(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
         PretrainedTokenizer.from_spec(json.loads(llama3().to_str()) | change, "x")
 
 
 @pytest.mark.parametrize("make", [llama3, smollm])
-def test_labels_beside_tokens_of_others_are_read_back_and_texts_have_the_marks_before_them(tmp_path, make):
-    own = PretrainedTokenizer.from_spec(json.loads(make().to_str()), "it")
+def test_label_processors_with_pretrained_tokenizers_load_and_add_prefix_ids(tmp_path, make):
+    tokenizer = PretrainedTokenizer.from_spec(json.loads(make().to_str()), "it")
     for kind in (TokenLabelProcessor, TextLabelProcessor):
-        for name, content in kind(own, ["a", "b"]).files().items():
+        for name, content in kind(tokenizer, ["a", "b"]).files().items():
             (tmp_path / name).write_bytes(content)
-        assert kind.load(tmp_path).tokenizer.files() == own.files()
-    side, second, _ = TextLabelProcessor(own, ["a", "b"], pair=True).texts(
+        assert kind.load(tmp_path).tokenizer.files() == tokenizer.files()
+    side, second, _ = TextLabelProcessor(tokenizer, ["a", "b"], pair=True).texts(
         [("A fox ran.", "It slept."), ("One", "two")], 64
     )
-    ids, mark = side[0].tolist(), list(own.prefix_ids) or [own.end_id]
-    assert ids == [*mark, *own.encode("A fox ran."), own.end_id, *own.encode("It slept.")]
-    assert ids[second[0] :] == own.encode("It slept.").tolist()
+    ids, mark = side[0].tolist(), list(tokenizer.prefix_ids) or [tokenizer.end_id]
+    assert ids == [*mark, *tokenizer.encode("A fox ran."), tokenizer.end_id, *tokenizer.encode("It slept.")]
+    assert ids[second[0] :] == tokenizer.encode("It slept.").tolist()

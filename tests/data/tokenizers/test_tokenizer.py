@@ -1,4 +1,4 @@
-"""Tokens: the same ids as the `tokenizers` library, nothing lost on the way back, and no trust in files."""
+"""Tokenizers: ids equal those of the `tokenizers` library, decoding is lossless, and untrusted files are refused."""
 
 import contextlib
 import json
@@ -12,7 +12,8 @@ import tokenizers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harken.data.tokenizers import tokenizer as module
+from harken.data.tokenizers import spec as spec_module
+from harken.data.tokenizers import tokenizer as tokenizer_module
 from harken.data.tokenizers.spec import END_OF_TEXT, TOKENIZER_KINDS
 from harken.data.tokenizers.tokenizer import Tokenizer, train_tokenizer
 from harken.errors import BadInput, BadRun, BadSetting
@@ -51,7 +52,7 @@ def open_spec(spec: object, folder: Path) -> Tokenizer:
 
 
 @pytest.mark.parametrize("text", [TEXT, *NASTY], ids=range(len(NASTY) + 1))
-def test_the_library_alone_gives_the_same_ids_and_the_same_text(tokenizer, oracle, text):
+def test_ids_and_text_equal_those_of_the_library(tokenizer, oracle, text):
     ids = tokenizer.encode(text).tolist()
     assert ids == oracle.encode(text).ids
     assert tokenizer.decode(ids) == oracle.decode(ids, skip_special_tokens=False)
@@ -59,25 +60,25 @@ def test_the_library_alone_gives_the_same_ids_and_the_same_text(tokenizer, oracl
 
 @ORACLE
 @given(text=st.text(st.one_of(st.characters(exclude_categories=["Cs"]), st.sampled_from("the dog\n\t 1'€<|>"))))
-def test_the_library_agrees_on_any_text(tokenizer, oracle, text):
+def test_ids_of_random_text_equal_those_of_the_library(tokenizer, oracle, text):
     assert tokenizer.encode(text).tolist() == oracle.encode(text).ids
 
 
 @ORACLE
 @given(st.data())
-def test_the_library_decodes_any_ids_to_the_same_text(tokenizer, oracle, data):
+def test_random_ids_decode_to_the_text_of_the_library(tokenizer, oracle, data):
     ids = data.draw(st.lists(st.integers(0, tokenizer.vocab - 1)))
     assert tokenizer.decode(ids) == oracle.decode(ids, skip_special_tokens=False)
 
 
-def test_every_settled_character_is_split_as_the_library_splits_it():
+def test_pre_tokens_of_known_characters_equal_those_of_the_library():
     split = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str
-    for c in module._KNOWN_CHARACTERS:
+    for c in spec_module._KNOWN_CHARACTERS:
         text = f"a{c}b1{c}2 {c}{c} .{c}!{c}\n{c} {c}  {c}"
-        assert [m.span() for m in module._PRE_TOKEN.finditer(text)] == [span for _, span in split(text)], repr(c)
+        assert [m.span() for m in spec_module.PRE_TOKEN.finditer(text)] == [span for _, span in split(text)], repr(c)
 
 
-def test_the_saved_file_is_what_the_library_itself_would_write(tokenizer, oracle):
+def test_the_saved_file_equals_the_one_that_the_library_writes(tokenizer, oracle):
     assert json.loads(tokenizer.json) == json.loads(oracle.to_str())
 
 
@@ -88,32 +89,32 @@ def test_two_trainings_save_the_same_bytes(kind, tmp_path):
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
-def test_a_loaded_tokenizer_is_the_one_that_was_saved(tokenizer, tmp_path):
+def test_a_loaded_tokenizer_equals_the_saved_one(tokenizer, tmp_path):
     tokenizer.save(tmp_path / "tokenizer.json")
     loaded = Tokenizer.load(tmp_path / "tokenizer.json")
-    for name in ("kind", "vocab", "end", "json"):
+    for name in ("kind", "vocab", "end_id", "json"):
         assert getattr(loaded, name) == getattr(tokenizer, name)
     assert loaded.encode(TEXT).tolist() == tokenizer.encode(TEXT).tolist()
 
 
-def test_characters_stand_in_the_order_of_code_points_and_unk_is_last():
+def test_characters_are_sorted_by_code_point_and_unk_is_last():
     tokenizer = train_tokenizer("char", lambda: ["ba\n", "cé"], 0)
     assert tokenizer.token_texts(range(tokenizer.vocab)) == ["\n", "a", "b", "c", "é", "<unk>"]
     assert tokenizer.encode("cab!").tolist() == [3, 1, 2, 5]
 
 
-def test_the_id_of_a_byte_is_the_byte():
+def test_the_id_of_a_byte_is_its_value():
     tokenizer = train_tokenizer("byte", lambda: [], 0)
     assert tokenizer.encode("aé😀\n").tolist() == list("aé😀\n".encode())
     assert (tokenizer.vocab, tokenizer.end_id) == (256, None)
 
 
-def test_words_stand_by_frequency_and_equal_ones_by_first_appearance():
+def test_words_are_sorted_by_frequency_then_by_first_occurrence():
     tokenizer = train_tokenizer("word", lambda: ["z b a a b\n", "a c <unk>\n"], 5)
     assert tokenizer.token_texts(range(5)) == ["<unk>", "<eos>", "a", "b", "z"]
 
 
-def test_each_line_with_words_has_one_eos_and_a_blank_line_none():
+def test_each_line_with_words_ends_with_eos_and_a_blank_line_does_not():
     tokenizer = train_tokenizer("word", lambda: ["a b"], 10)
     ids = tokenizer.encode("\n a b \n\n  \nb\nnew <unk> <eos>")
     assert " ".join(tokenizer.token_texts(ids)) == "a b <eos> b <eos> <unk> <unk> <eos>"
@@ -124,33 +125,33 @@ def test_words_are_joined_by_spaces_and_lines_by_newlines():
     assert tokenizer.decode(tokenizer.encode("\n  a   b \n\n b a\nb")) == "a b\nb a\nb"
 
 
-def test_the_letters_of_all_tokens_are_the_characters_of_their_text(tokenizer):
+def test_char_counts_sum_to_the_length_of_the_text(tokenizer):
     text = TEXT.replace("<unk>", "words").replace("<eos>", "are")
-    own = train_tokenizer(tokenizer.kind, lambda: [text], 300 if tokenizer.kind == "bpe" else 1000)
-    ids = own.encode(text + "\n")
-    before = own.kind == "wordpiece"  # there the space before the first word counts too
-    assert own.char_counts[ids].sum() == len(own.decode(ids)) + before
+    trained = train_tokenizer(tokenizer.kind, lambda: [text], 300 if tokenizer.kind == "bpe" else 1000)
+    ids = trained.encode(text + "\n")
+    leading_space = trained.kind == "wordpiece"  # includes the space before the first word
+    assert trained.char_counts[ids].sum() == len(trained.decode(ids)) + leading_space
 
 
-def test_a_token_that_is_no_text_has_no_letters():
+def test_special_tokens_have_a_char_count_of_0():
     char, word, bpe = (train_tokenizer(kind, lambda: ["a b"], 300) for kind in ("char", "word", "bpe"))
     assert char.char_counts[char.encode("aé")].tolist() == [1, 0]
     assert word.char_counts[word.encode("a zzz\nb\n")].tolist() == [2, 0, 0, 2, 0]
     assert bpe.char_counts[bpe.encode("é<|endoftext|>")].tolist() == [1, 0, 0]
 
 
-def test_the_marks_are_the_tokens_that_are_no_text(tokenizer):
-    known = {"char": ["<unk>"], "byte": [], "word": ["<unk>"], "bpe": ["<|endoftext|>"]}
-    known["wordpiece"] = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    assert tokenizer.token_texts(tokenizer.special_ids) == known[tokenizer.kind]
+def test_special_ids_are_the_tokens_that_are_not_text(tokenizer):
+    expected = {"char": ["<unk>"], "byte": [], "word": ["<unk>"], "bpe": ["<|endoftext|>"]}
+    expected["wordpiece"] = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert tokenizer.token_texts(tokenizer.special_ids) == expected[tokenizer.kind]
 
 
 @pytest.mark.parametrize("text", [TEXT, *NASTY], ids=range(len(NASTY) + 1))
-def test_a_text_is_split_into_one_piece_a_token(tokenizer, text):
+def test_split_returns_one_piece_per_token(tokenizer, text):
     pieces, ids = tokenizer.split(text), tokenizer.encode(text).tolist()
     assert len(pieces) == len(ids)
     shown = tokenizer.token_texts(ids)
-    if tokenizer.kind == "wordpiece":  # as they are read: small letters, no accents
+    if tokenizer.kind == "wordpiece":  # lowercased, without accents
         pieces = [
             "".join(c for c in unicodedata.normalize("NFD", p).lower() if not unicodedata.combining(c)) for p in pieces
         ]
@@ -160,31 +161,36 @@ def test_a_text_is_split_into_one_piece_a_token(tokenizer, text):
     ]
 
 
-def test_what_a_tokenizer_misses_is_told_as_it_was_written():
+def test_unknown_pieces_are_returned_as_written():
     char, word, byte = (train_tokenizer(kind, lambda: ["the hat\n"], 300) for kind in ("char", "word", "byte"))
     assert char.unknown_pieces("the cat é é") == ["c", "é", "é"]
     assert word.unknown_pieces("the hat. <unk>\nis hat") == ["hat.", "is"]
     assert byte.unknown_pieces("the cat é") == []
 
 
-def test_words_seen_once_are_forgotten_when_there_are_too_many(monkeypatch):
-    monkeypatch.setattr(module, "WORDS_KEPT", 3)
-    assert train_tokenizer("word", lambda: ["a a b c d", "e e"], 10).words(range(4)) == ["<unk>", "<eos>", "a", "e"]
+def test_words_seen_once_are_dropped_when_there_are_too_many(monkeypatch):
+    monkeypatch.setattr(tokenizer_module, "MAX_COUNTED_WORDS", 3)
+    assert train_tokenizer("word", lambda: ["a a b c d", "e e"], 10).token_texts(range(4)) == [
+        "<unk>",
+        "<eos>",
+        "a",
+        "e",
+    ]
 
 
-def test_byte_pairs_are_fewer_than_bytes_and_end_of_text_is_one_id():
+def test_bpe_compresses_and_end_of_text_is_one_id():
     tokenizer = train_tokenizer("bpe", lambda: [TEXT * 3], 400)
     assert len(tokenizer.encode(TEXT)) < len(TEXT.encode()) * 0.7
     assert tokenizer.encode("a<|endoftext|>").tolist()[1:] == [tokenizer.end_id]
 
 
-def test_byte_pairs_do_not_learn_the_end_of_text_as_a_word():
+def test_bpe_does_not_merge_end_of_text():
     tokenizer = train_tokenizer("bpe", lambda: ["a<|endoftext|>" * 50], 300)
     assert tokenizer.vocab == 257
 
 
-def test_byte_pairs_of_a_long_text_are_learned_from_a_part(monkeypatch):
-    monkeypatch.setattr(module, "SAMPLE", 1000)
+def test_bpe_trains_on_a_sample_of_a_long_text(monkeypatch):
+    monkeypatch.setattr(tokenizer_module, "SAMPLE_BYTES", 1000)
     tokenizer = train_tokenizer("bpe", lambda: ["first " * 100, "second " * 100], 300)
     assert "first" in tokenizer.token_texts(range(tokenizer.vocab))
     assert not any("sec" in word for word in tokenizer.token_texts(range(tokenizer.vocab)))
@@ -200,7 +206,7 @@ def test_ids_are_16_bits_wide_until_the_vocabulary_needs_32():
 @settings(max_examples=60, deadline=None)
 @given(text=st.text())
 @pytest.mark.parametrize("kind", ["byte", "bpe"])
-def test_bytes_and_byte_pairs_lose_nothing(kind, text):
+def test_byte_and_bpe_are_lossless(kind, text):
     tokenizer = LOSSLESS[kind]
     assert tokenizer.decode(tokenizer.encode(text)) == text.encode("utf-16", "surrogatepass").decode(
         "utf-16", "replace"
@@ -210,79 +216,81 @@ def test_bytes_and_byte_pairs_lose_nothing(kind, text):
 LOSSLESS = {kind: train_tokenizer(kind, lambda: [TEXT], 300) for kind in ("byte", "bpe")}
 
 
-def test_a_stream_says_what_decode_says(tokenizer):
+def test_the_stream_decoder_equals_decode(tokenizer):
     ids, next_text = tokenizer.encode(TEXT).tolist(), tokenizer.stream_decoder()
     assert "".join(map(next_text, ids)) == tokenizer.decode(ids)
 
 
-def test_a_stream_never_says_half_a_character():
+def test_the_stream_decoder_never_returns_a_partial_character():
     tokenizer = train_tokenizer("byte", lambda: [], 0)
     assert list(map(tokenizer.stream_decoder(), "é😀!".encode())) == ["", "é", "", "", "", "😀", "!"]
 
 
 @ORACLE
 @given(ids=st.lists(st.integers(0, 255)))
-def test_a_stream_of_any_bytes_is_the_start_of_their_text(ids):
-    said = "".join(map(LOSSLESS["byte"].stream_decoder(), ids))
-    assert LOSSLESS["byte"].decode([*ids, ord("!")]).startswith(said)
+def test_the_stream_of_random_bytes_is_a_prefix_of_their_text(ids):
+    streamed = "".join(map(LOSSLESS["byte"].stream_decoder(), ids))
+    assert LOSSLESS["byte"].decode([*ids, ord("!")]).startswith(streamed)
 
 
-def test_two_streams_do_not_disturb_each_other():
+def test_two_stream_decoders_are_independent():
     tokenizer = train_tokenizer("word", lambda: ["a b"], 10)
-    one, two = tokenizer.stream_decoder(), tokenizer.stream_decoder()
-    assert [one(2), two(3), one(3), two(2), one(1), one(2)] == ["a", "b", " b", " a", "\n", "a"]
+    first, second = tokenizer.stream_decoder(), tokenizer.stream_decoder()
+    assert [first(2), second(3), first(3), second(2), first(1), first(2)] == ["a", "b", " b", " a", "\n", "a"]
 
 
-def test_a_part_of_a_character_is_shown_as_its_bytes():
+def test_a_partial_character_is_shown_as_its_bytes():
     tokenizer = train_tokenizer("byte", lambda: [], 0)
     assert tokenizer.token_texts(tokenizer.encode("a€\n")) == ["a", "<0xE2>", "<0x82>", "<0xAC>", "\n"]
 
 
-def test_byte_pairs_are_shown_with_their_spaces():
+def test_bpe_tokens_are_shown_with_their_spaces():
     tokenizer = train_tokenizer("bpe", lambda: ["a fox a fox"], 300)
     assert "".join(tokenizer.token_texts(tokenizer.encode("a fox"))) == "a fox"
     assert " fox" in tokenizer.token_texts(range(tokenizer.vocab))
 
 
-def test_a_lone_surrogate_is_read_as_the_replacement_character(tokenizer):
+def test_a_lone_surrogate_is_encoded_as_the_replacement_character(tokenizer):
     assert tokenizer.encode("a\ud800 b").tolist() == tokenizer.encode("a\ufffd b").tolist()
     assert train_tokenizer(tokenizer.kind, lambda: ["a\ud800 b"], 300).json
 
 
-@pytest.mark.parametrize("bad", [-1, 66_000])
-def test_an_id_that_is_none_is_named(tokenizer, bad):
-    for call in (tokenizer.decode, tokenizer.words, lambda ids: tokenizer.stream_decoder()(ids[0])):
-        with pytest.raises(BadInput, match=f"token {bad}: not one of this {tokenizer.kind} tokenizer"):
-            call([bad])
+@pytest.mark.parametrize("token_id", [-1, 66_000])
+def test_an_id_out_of_range_is_reported(tokenizer, token_id):
+    for call in (tokenizer.decode, tokenizer.token_texts, lambda ids: tokenizer.stream_decoder()(ids[0])):
+        with pytest.raises(
+            BadInput, match=f"token {token_id}: out of range; the ids of this {tokenizer.kind} tokenizer are 0 to"
+        ):
+            call([token_id])
 
 
-def test_training_tells_how_far_it_is():
-    heard = []
+def test_training_reports_its_progress():
+    events = []
     train_tokenizer(
-        "word", lambda: ["a b\n", "c\n"], 9, listen=lambda event, **facts: heard.append((event, facts["done"]))
+        "word", lambda: ["a b\n", "c\n"], 9, listen=lambda event, **facts: events.append((event, facts["done"]))
     )
-    assert heard == [("vocabulary", 4), ("vocabulary", 6)]
+    assert events == [("vocabulary", 4), ("vocabulary", 6)]
 
 
-def test_an_unknown_kind_is_answered_with_the_nearest():
-    with pytest.raises(BadSetting, match=r"data\.tokenizer=chars: not known; .* Did you mean char"):
+def test_an_unknown_kind_suggests_a_similar_one():
+    with pytest.raises(BadSetting, match=r"data\.tokenizer=chars: unknown tokenizer; .* Did you mean char"):
         train_tokenizer("chars", lambda: ["a"], 10)
 
 
 @pytest.mark.parametrize(("kind", "vocab"), [("word", 2), ("bpe", 256), ("word", 300_001)])
-def test_a_vocabulary_that_cannot_be_is_refused(kind, vocab):
-    with pytest.raises(BadSetting, match=rf"data\.vocab_size={vocab}: not for {kind} tokens; accepted is"):
+def test_an_impossible_vocab_size_is_refused(kind, vocab):
+    with pytest.raises(BadSetting, match=rf"data\.vocab_size={vocab}: {kind} tokens need \d+ to 300000"):
         train_tokenizer(kind, lambda: ["a"], vocab)
 
 
 @pytest.mark.parametrize("kind", ["char", "word", "bpe"])
-def test_nothing_is_learned_from_nothing(kind):
+def test_training_on_an_empty_text_is_refused(kind):
     with pytest.raises(BadInput, match="the text is empty"):
         train_tokenizer(kind, lambda: [""], 300)
 
 
 @pytest.mark.parametrize("kind", ["char", "word", "bpe"])
-def test_an_error_in_the_texts_comes_through_training(kind):
+def test_an_error_of_the_texts_propagates_from_training(kind):
     def texts():
         yield "a b"
         raise BadInput("notes.txt:3: no")
@@ -292,7 +300,7 @@ def test_an_error_in_the_texts_comes_through_training(kind):
 
 
 def gpt2_spelling() -> dict:
-    """A file as GPT-2's own is spelled: no model type, merges as strings, ByteLevel with other flags."""
+    """A file in the spelling of GPT-2: no model type, merges as strings, other ByteLevel flags."""
     spec = spec_of("bpe")
     model = spec["model"]
     order = sorted(model["vocab"], key=lambda token: (token == "<|endoftext|>", model["vocab"][token]))
@@ -306,14 +314,14 @@ def gpt2_spelling() -> dict:
     return spec
 
 
-def test_a_file_as_gpt2_spells_it_is_read(tmp_path):
+def test_a_file_in_the_spelling_of_gpt2_loads(tmp_path):
     spec = gpt2_spelling()
     tokenizer, oracle = open_spec(spec, tmp_path), tokenizers.Tokenizer.from_str(json.dumps(spec))
     assert (tokenizer.kind, tokenizer.end_id) == ("bpe", tokenizer.vocab - 1)
     assert tokenizer.encode(TEXT).tolist() == oracle.encode(TEXT).ids
 
 
-def test_an_added_token_beside_the_vocabulary_is_one_id_and_decodes_to_itself(tmp_path):
+def test_an_added_token_outside_the_vocabulary_is_one_id_and_decodes_to_itself(tmp_path):
     spec = spec_of("bpe")
     new = len(spec["model"]["vocab"])
     spec["added_tokens"].append({**spec["added_tokens"][0], "id": new, "content": "<|é|>"})
@@ -325,8 +333,8 @@ def test_an_added_token_beside_the_vocabulary_is_one_id_and_decodes_to_itself(tm
 
 def put(path: str, value: object):
     def change(spec: dict) -> None:
-        *way, last = path.split("/")
-        for step in way:
+        *parents, last = path.split("/")
+        for step in parents:
             spec = spec[int(step) if isinstance(spec, list) else step]
         spec[int(last) if isinstance(spec, list) else last] = value
 
@@ -338,7 +346,7 @@ TWO_IDS = [
     {"id": train_tokenizer("bpe", lambda: [TEXT], 300).vocab, "content": END_OF_TEXT},
 ]
 HOSTILE = {
-    "a pattern not ours": ("char", put("pre_tokenizer/pattern/Regex", "(a+)+$")),
+    "an unknown pattern": ("char", put("pre_tokenizer/pattern/Regex", "(a+)+$")),
     "a pattern in a normalizer": ("word", put("normalizer/normalizers/1/pattern/Regex", "(a|a)*b")),
     "a foreign normalizer": ("bpe", put("normalizer", {"type": "NFC"})),
     "a foreign pre-tokenizer": ("bpe", put("pre_tokenizer", {"type": "Metaspace", "replacement": "_"})),
@@ -346,7 +354,7 @@ HOSTILE = {
     "a model of another type": ("word", put("model/type", "Unigram")),
     "truncation": ("char", put("truncation", {"max_length": 2})),
     "another version": ("char", put("version", "2.0")),
-    "a key of its own": ("char", put("auto_map", "evil.py")),
+    "an unknown key": ("char", put("auto_map", "evil.py")),
     "dropout": ("bpe", put("model/dropout", 0.5)),
     "ignored merges": ("bpe", put("model/ignore_merges", True)),
     "a huge id": ("word", put("model/vocab/the", 10**12)),
@@ -392,7 +400,7 @@ def refused(spec: object, folder: Path) -> str:
     with pytest.raises(BadRun) as caught:
         open_spec(spec, folder)
     message = str(caught.value)
-    assert message.startswith(f"{folder / 'tokenizer.json'}: not a tokenizer to trust: ")
+    assert message.startswith(f"{folder / 'tokenizer.json'}: unsupported tokenizer: ")
     assert "\n" not in message
     assert len(message) < 600
     return message
@@ -410,7 +418,7 @@ def test_a_broken_file_is_refused_in_one_line(name, tmp_path):
     refused(BROKEN[name], tmp_path)
 
 
-def test_a_file_that_is_not_there_or_no_text_is_refused_in_one_line(tmp_path):
+def test_a_missing_or_binary_file_is_refused_in_one_line(tmp_path):
     path = tmp_path / "tokenizer.json"
     with pytest.raises(BadRun, match="it is not a file"):
         Tokenizer.load(path)
@@ -423,8 +431,8 @@ def test_a_file_that_is_not_there_or_no_text_is_refused_in_one_line(tmp_path):
         Tokenizer.load(path)
 
 
-def test_a_file_beyond_the_cap_is_not_parsed(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "FILE_CAP", 100)
+def test_a_file_over_the_size_limit_is_not_parsed(tmp_path, monkeypatch):
+    monkeypatch.setattr(tokenizer_module, "MAX_FILE_BYTES", 100)
     assert "larger than" in refused(spec_of("char"), tmp_path)
 
 
@@ -455,9 +463,9 @@ SPECS = {kind: json.dumps(spec_of(kind)) for kind in TOKENIZER_KINDS}
 STORY = "The players played. He plays, she played; they were playing and replaying in São Paulo.\n" * 3
 
 
-def test_a_rare_word_is_made_of_pieces_and_a_frequent_one_is_whole():
-    own = train_tokenizer("wordpiece", lambda: [STORY], 60)
-    assert own.token_texts(own.encode("The saddle played.")) == [
+def test_a_rare_word_is_split_into_pieces_and_a_frequent_one_is_not():
+    tokenizer = train_tokenizer("wordpiece", lambda: [STORY], 60)
+    assert tokenizer.token_texts(tokenizer.encode("The saddle played.")) == [
         "the",
         "s",
         "##a",
@@ -468,43 +476,43 @@ def test_a_rare_word_is_made_of_pieces_and_a_frequent_one_is_whole():
         "played",
         ".",
     ]
-    assert own.decode(own.encode("he played, she plays.")) == "he played, she plays."
+    assert tokenizer.decode(tokenizer.encode("he played, she plays.")) == "he played, she plays."
 
 
-def test_the_marks_of_word_pieces_are_found_in_a_text():
-    own = train_tokenizer("wordpiece", lambda: [STORY], 60)
-    assert own.encode("[CLS] [MASK][SEP] [PAD] 日").tolist() == [
-        own.cls_id,
-        own.mask_id,
-        own.sep_id,
-        own.pad_id,
-        own.unk_id,
+def test_wordpiece_encodes_special_tokens_in_a_text():
+    tokenizer = train_tokenizer("wordpiece", lambda: [STORY], 60)
+    assert tokenizer.encode("[CLS] [MASK][SEP] [PAD] 日").tolist() == [
+        tokenizer.cls_id,
+        tokenizer.mask_id,
+        tokenizer.sep_id,
+        tokenizer.pad_id,
+        tokenizer.unk_id,
     ]
-    assert (own.end_id, own.unknown_pieces("he 日 [UNK]")) == (own.sep_id, ["日"])
-    assert train_tokenizer("bpe", lambda: [STORY], 300).mask is None
+    assert (tokenizer.end_id, tokenizer.unknown_pieces("he 日 [UNK]")) == (tokenizer.sep_id, ["日"])
+    assert train_tokenizer("bpe", lambda: [STORY], 300).mask_id is None
 
 
-@pytest.mark.parametrize("lower", [True, False])
-def test_capitals_and_accents_are_kept_where_they_are_asked_for(lower):
-    own = train_tokenizer("wordpiece", lambda: [STORY], 200, lowercase=lower)
-    assert own.decode(own.encode("São Paulo")) == ("sao paulo" if lower else "São Paulo")
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_lowercase_decides_whether_capitals_and_accents_remain(lowercase):
+    tokenizer = train_tokenizer("wordpiece", lambda: [STORY], 200, lowercase=lowercase)
+    assert tokenizer.decode(tokenizer.encode("São Paulo")) == ("sao paulo" if lowercase else "São Paulo")
 
 
-def test_a_stream_of_pieces_is_their_text(tmp_path):
-    own = train_tokenizer("wordpiece", lambda: [STORY], 60)
-    ids = own.encode(STORY).tolist()
-    assert "".join(map(own.stream_decoder(), ids)) == own.decode(ids)
+def test_the_stream_decoder_of_wordpiece_equals_decode(tmp_path):
+    tokenizer = train_tokenizer("wordpiece", lambda: [STORY], 60)
+    ids = tokenizer.encode(STORY).tolist()
+    assert "".join(map(tokenizer.stream_decoder(), ids)) == tokenizer.decode(ids)
 
 
-def test_berts_own_tokenizer_is_read_and_gives_the_same_ids(tmp_path):
+def test_the_tokenizer_of_bert_loads_and_gives_the_same_ids(tmp_path):
     transformers = pytest.importorskip("transformers")
     vocab = tmp_path / "vocab.txt"
-    vocab.write_text("\n".join(train_tokenizer("wordpiece", lambda: [STORY], 70).words(range(70))))
-    for lower in (True, False):
-        theirs = transformers.BertTokenizerFast(str(vocab), do_lower_case=lower)
-        theirs.backend_tokenizer.enable_truncation(8)
-        theirs.backend_tokenizer.enable_padding()
-        theirs.save_pretrained(tmp_path)
-        ours = Tokenizer.load(tmp_path / "tokenizer.json")
-        theirs.backend_tokenizer.no_truncation()
-        assert [ours.cls_id, *ours.encode(STORY), ours.sep_id] == theirs(STORY)["input_ids"]
+    vocab.write_text("\n".join(train_tokenizer("wordpiece", lambda: [STORY], 70).token_texts(range(70))))
+    for lowercase in (True, False):
+        reference = transformers.BertTokenizerFast(str(vocab), do_lower_case=lowercase)
+        reference.backend_tokenizer.enable_truncation(8)
+        reference.backend_tokenizer.enable_padding()
+        reference.save_pretrained(tmp_path)
+        tokenizer = Tokenizer.load(tmp_path / "tokenizer.json")
+        reference.backend_tokenizer.no_truncation()
+        assert [tokenizer.cls_id, *tokenizer.encode(STORY), tokenizer.sep_id] == reference(STORY)["input_ids"]

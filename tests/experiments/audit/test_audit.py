@@ -231,8 +231,8 @@ def test_a_bidirectional_recurrence_is_detected():
 
 def test_an_error_between_two_modules_is_attributed_to_their_parent():
     class Adds(GPT):
-        def words(self, tokens):
-            x = super().words(tokens)
+        def embed_tokens(self, tokens):
+            x = super().embed_tokens(tokens)
             return x + 0.1 * x.mean(1, keepdim=True)
 
     (check,) = [check for check in audit(gpt(Adds)).checks if check.name == "causal"]
@@ -312,7 +312,7 @@ def test_a_cache_that_writes_to_the_wrong_slot_is_detected_with_its_layer():
 
 def test_a_state_that_is_not_carried_over_is_detected():
     class Forgets(RNN):
-        def _before(self, memory):
+        def _initial_state(self, memory):
             return None
 
     assert failures(Forgets(GRUSettings(d=16), VOCAB)) == {"cache": "cell"}
@@ -360,14 +360,14 @@ def test_a_loss_normalized_by_the_micro_batch_is_detected(tales):
 
 def test_a_step_normalized_by_the_micro_batch_is_detected(tales, monkeypatch):
     def gradients(self, batch):
-        size = self.micro or len(batch.tokens)
+        size = self.micro_batch or len(batch.tokens)
         for start in range(0, len(batch.tokens), size):
             rows = batch.slice_rows(start, start + size)
-            loss = self.task.loss(self.call, rows, start)
+            loss = self.task.loss(self.forward_model, rows, start)
             (loss.total / rows.n_targets).backward()
         return loss.total.detach()
 
-    monkeypatch.setattr(UpdateStep, "_gradients", gradients)
+    monkeypatch.setattr(UpdateStep, "_backward", gradients)
     prepared = trainer(tales)
     assert failures(prepared.model, prepared.task) == {"accumulation": "training.step"}
 

@@ -381,7 +381,10 @@ def test_a_tuple_in_the_settings_does_not_prevent_resuming(tales, tmp_path):
 
 
 def test_a_locked_comparison_is_refused(tales, tmp_path):
-    with run_folder.lock_folder(tmp_path / "busy"), pytest.raises(BadInput, match="another process is training here"):
+    with (
+        run_folder.lock_folder(tmp_path / "busy"),
+        pytest.raises(BadInput, match="another process trains in this folder"),
+    ):
         harken.compare(tales, settings=TINY, seeds=1, out=tmp_path / "busy")
 
 

@@ -1,4 +1,4 @@
-"""harken demo gcd: which gcds are known, and what is said of the others."""
+"""harken demo gcd: accuracy and most frequent prediction per gcd."""
 
 from harken.experiments import train
 from harken.experiments.demos import gcd
@@ -7,23 +7,23 @@ TINY = {"model.d": 16, "model.layers": 1, "train.steps": 2, "data.valid": 100, "
 
 
 def test_the_gcd_demo_shows_the_accuracy_and_the_divisors_visible_in_the_base(tmp_path, monkeypatch):
-    def small(what, settings, minutes, **how):
+    def small(what, settings, minutes, **options):
         assert (what, settings["data.outcomes"]) == ("maths:gcd", "log-uniform")
-        return train.train(what, settings={**settings, **TINY}, **how)
+        return train.train(what, settings={**settings, **TINY}, **options)
 
     monkeypatch.setattr(gcd, "train", small)
-    shown = gcd.gcd(out=tmp_path / "run")
-    said = shown.said()
-    assert [line.split("->")[0].strip() for line in said[: len(gcd.ASKED)]] == list(gcd.ASKED)
-    rows = [line.split() for line in said if line.strip()[:1].isdigit() and "%" in line]
-    rules = {int(row[0]): int(row[-1]) for row in rows}
-    assert rules == {k: rule for k, rule in {7: 1, 11: 1, 14: 2}.items() if k in rules} | {
-        k: k for k in rules if k not in (7, 11, 14)
+    output = gcd.gcd(out=tmp_path / "run")
+    lines = output.text_lines()
+    assert [line.split("->")[0].strip() for line in lines[: len(gcd.PROBLEMS)]] == list(gcd.PROBLEMS)
+    rows = [line.split() for line in lines if line.strip()[:1].isdigit() and "%" in line]
+    divisors = {int(row[0]): int(row[-1]) for row in rows}
+    assert divisors == {k: divisor for k, divisor in {7: 1, 11: 1, 14: 2}.items() if k in divisors} | {
+        k: k for k in divisors if k not in (7, 11, 14)
     }
     assert len(rows) > 6
-    known = shown.run.facts["protocol"]["test"]["gcds_learned"]
+    learned = output.run.facts["protocol"]["test"]["gcds_learned"]
     assert (
-        said[-1]
-        == f"learned: {shown.run.metrics['test']['learned']:.0f} of {len(shown.run.facts['parts']['test'])}: {known}"
+        lines[-1]
+        == f"learned: {output.run.metrics['test']['learned']:.0f} of {len(output.run.facts['parts']['test'])}: {learned}"
     )
-    assert next(iter(shown.hints)) == f'harken translate {tmp_path / "run"} "160 120"'
+    assert next(iter(output.hints)) == f'harken translate {tmp_path / "run"} "160 120"'

@@ -179,7 +179,7 @@ def test_the_verb_ask_reads_the_context_from_a_file(home, run_command, tmp_path)
     _, out, _ = run_command("ask", home / "spans", tmp_path / "c.txt", "Where does Cy live?", "--json")
     assert json.loads(out).keys() == {"answer", "score", "start", "end"}
     code, _, err = run_command("ask", home / "spans", tmp_path / "d.txt", "Where?")
-    assert (code, "there is no such file" in err) == (2, True)
+    assert (code, "no such file" in err) == (2, True)
 
 
 def test_eval_reports_the_number_of_examples(home, run_command):

@@ -116,11 +116,11 @@ def test_a_source_that_is_not_a_string_is_refused(paired, text):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"beams": 4}, r"^beams is not an option; there are beam, .*, prefix\. Did you mean beam\?$"),
-        ({"beam": 0}, r"^beam=0: a whole number of 1 or more is accepted$"),
-        ({"beam": 2, "alternatives": 3}, r"^alternatives=3: a beam of 2 holds no more; take a larger beam$"),
-        ({"length_penalty": -1}, r"^length_penalty=-1: between 0 and 10 is accepted; 1 is fair to all lengths$"),
-        ({"max_new_tokens": 0}, r"^max_new_tokens=0: a whole number of 1 or more is accepted$"),
+        ({"beams": 4}, r"^beams is not an option; accepted: beam, .*, prefix\. Did you mean beam\?$"),
+        ({"beam": 0}, r"^beam=0: must be an integer ≥ 1$"),
+        ({"beam": 2, "alternatives": 3}, r"^alternatives=3: must be ≤ beam=2; increase the beam$"),
+        ({"length_penalty": -1}, r"^length_penalty=-1: must be between 0 and 10; 1 divides by the length$"),
+        ({"max_new_tokens": 0}, r"^max_new_tokens=0: must be an integer ≥ 1$"),
     ],
 )
 def test_an_invalid_option_is_refused(paired, options, message):
@@ -170,7 +170,7 @@ def test_decoders_without_self_attention_have_cross_attention_and_pass_the_audit
     A = trace.attention("cross", layer=0, head=0)
     assert A.shape == (len(trace.tokens), len(trace.source)) == (7, 7)
     torch.testing.assert_close(A.sum(-1), torch.ones(7))
-    assert "words written look at" in (tmp_path / "run" / "report.html").read_text()
+    assert "Mean over the heads of the last cross-attention layer" in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_a_model_without_attention_passes_the_audit_and_has_no_trace(tmp_path, pair_file):

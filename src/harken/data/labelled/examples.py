@@ -116,7 +116,7 @@ class ExampleSource(SplitSource):
         if isinstance(known, TokenLabelProcessor) and {*labels} <= {*known.labels}:
             return known
         if known is not None:
-            return TokenLabelProcessor(getattr(known, "tokenizer", known), labels)
+            return TokenLabelProcessor(known.tokenizer if isinstance(known, TokenLabelProcessor) else known, labels)
 
         def blocks() -> Iterator[str]:
             lines = list[str]()
@@ -128,10 +128,8 @@ class ExampleSource(SplitSource):
             yield "".join(lines)
 
         size, folder = self.vocab_size or DEFAULT_VOCAB_SIZE[self.tokenizer], cache_folder("text")
-        tokenizer = train_or_load_tokenizer(
-            self.tokenizer, size, blocks, folder, lowercase=self.lowercase, listen=listen
-        )
-        return TokenLabelProcessor(tokenizer, labels)
+        trained = train_or_load_tokenizer(self.tokenizer, size, blocks, folder, lowercase=self.lowercase, listen=listen)
+        return TokenLabelProcessor(trained, labels)
 
 
 def concat_texts(rows: Sequence[tuple[Sequence[int], Sequence[int], int]], end_id: int) -> EncodedTexts:

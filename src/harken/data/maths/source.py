@@ -304,7 +304,7 @@ class MathsData:
 
     def _describe_distribution(self) -> str:
         settings = self.settings
-        laws = {"operands": settings.operands}
+        laws: dict[str, Any] = {"operands": settings.operands}
         laws |= {"outcomes": settings.outcomes} if settings.outcomes != "natural" else {}
         mixtures = {name: {law: 1.0} if isinstance(law, str) else law for name, law in laws.items()}
         return ", ".join(

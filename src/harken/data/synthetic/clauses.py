@@ -96,7 +96,11 @@ TRANSITIVE, GIVING, INTRANSITIVE = (
 
 
 def action(
-    verb: Verb, tense: str, direct_object: Phrase | None = None, clitic_object: Phrase | None = None, *adjuncts: Translatable
+    verb: Verb,
+    tense: str,
+    direct_object: Phrase | None = None,
+    clitic_object: Phrase | None = None,
+    *adjuncts: Translatable,
 ) -> Predicate:
     """A predicate in the present, the past, or with a modal (a row of MODALS)."""
     objects = [phrase.english for phrase in (clitic_object, direct_object) if phrase]

@@ -248,9 +248,7 @@ def noun_phrase(
         if adjective:
             regular, _, before_vowel = adjective.masculine.partition("/")
             use_vowel_form = before_vowel and precedes and not plural and re.match(VOWEL, text)
-            attribute = agree(
-                adjective.feminine if female else before_vowel if use_vowel_form else regular, plural
-            )
+            attribute = agree(adjective.feminine if female else before_vowel if use_vowel_form else regular, plural)
             text = f"{attribute} {text}" if precedes else f"{text} {attribute}"
         text = f"{_determiner(det, 2 if plural else int(female), precedes, sense, reading)} {text}"
         text = f"{text} de {owner.to_french(reading, '').text}" if owner else text

@@ -11,7 +11,7 @@ from .french import capitalize_first
 from .tales import article
 
 LABELS = ("bad", "good")
-SUBJECTS = """film|plot|story|ending|script|dialogue|cast|opening|hero|villain|romance|soundtrack|final scene|middle part
+TOPICS = """film|plot|story|ending|script|dialogue|cast|opening|hero|villain|romance|soundtrack|final scene|middle part
 cartoon|thriller|comedy|sequel|drama|chase|first half|main idea|costume|set|remake|love scene|dance number"""
 ADJECTIVES = {  # by whether it is good
     True: """good|great|fine|funny|warm|clever|touching|fresh|gripping|lovely|charming|witty|brilliant|honest|tender
@@ -49,7 +49,7 @@ def _sentence(rng: random.Random, *, good: bool) -> str:
 
 def _clause(rng: random.Random, *, good: bool) -> str:
     """The plot is not dull. This is hardly a great film. I did not enjoy the music. I fell asleep."""
-    subject, negated = _choose(rng, SUBJECTS), rng.random() < P_NEGATED
+    subject, negated = _choose(rng, TOPICS), rng.random() < P_NEGATED
     adjective, verb = _choose(rng, ADJECTIVES[good != negated]), _choose(rng, VERBS[good != negated])
     template = rng.random()
     if template < 0.45:

@@ -227,9 +227,7 @@ def _copular(rng: random.Random) -> Translatable:
         return sentence(subject, has_job(rng.choice(NOUNS["job"]), tense, plural=plural), _mood(rng))
     if u < 0.85:
         english, french = rng.choice(list(NUMBERS.items()))
-        return sentence(
-            subject, has_state(f"{english} years old", f"{french} ans", AVOIR_FORMS, tense), _mood(rng)
-        )
+        return sentence(subject, has_state(f"{english} years old", f"{french} ans", AVOIR_FORMS, tense), _mood(rng))
     use_avoir = u < 0.93
     row = rng.choice(split_rows(AVOIR_STATES if use_avoir else ETRE_STATES))
     english, french = row.split() if use_avoir else row.split(":")

@@ -51,7 +51,7 @@ class SceneObject(NamedTuple):
 
 
 class Scene(NamedTuple):
-    """Two objects and their relation; `new` says what is not in the training split."""
+    """Two objects and their relation; `new`: the part that is not in the training split."""
 
     first: SceneObject
     second: SceneObject
@@ -60,10 +60,7 @@ class Scene(NamedTuple):
 
     def captions(self) -> tuple[str, str]:
         """The caption from the view of either object."""
-        return (
-            f"{self.first} {self.relation} {self.second}",
-            f"{self.second} {INVERSE[self.relation]} {self.first}",
-        )
+        return (f"{self.first} {self.relation} {self.second}", f"{self.second} {INVERSE[self.relation]} {self.first}")
 
 
 def held_out() -> tuple[set[Kind], set[frozenset[Kind]]]:

@@ -239,7 +239,9 @@ def _indefinite(story: StoryBuilder) -> None:
         for _ in range(2):
             person, places = story.choose(PEOPLE), tuple(story.sample(PLACES, story.rng.randint(1, 2)))
             either = f"{person} is either in the {' or the '.join(places)}."
-            certain = story.choose((f"{person} is in the {places[0]}.", f"{person} {story.choose(GO)} the {places[0]}."))
+            certain = story.choose(
+                (f"{person} is in the {places[0]}.", f"{person} {story.choose(GO)} the {places[0]}.")
+            )
             candidates[person] = places, (story.add_line(certain if len(places) == 1 else either),)
         person = story.choose(list(candidates))
         places, facts = candidates[person]

@@ -141,7 +141,7 @@ def check_text(**arguments: object) -> None:
 
 
 def check_count(**arguments: object) -> None:
-    """Refuse an argument that is not an integer of at least 0, by its name."""
+    """Refuse an argument that is not an integer ≥ 0, by its name."""
     for name, value in arguments.items():
         if not isinstance(value, Integral) or value < 0:
-            raise BadInput(f"{name}={value!r}: must be an integer of at least 0")
+            raise BadInput(f"{name}={value!r}: must be an integer ≥ 0")
