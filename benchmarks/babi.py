@@ -30,12 +30,12 @@ from torch import Tensor
 from harken import machine
 from harken.data.batch import IGNORE, Array
 from harken.data.stories.babi import TASK
-from harken.data.stories.batch import StoryTable, StoryBatch, StoryBatches
+from harken.data.stories.batch import StoryBatch, StoryBatches, StoryTable
 from harken.events import silent
 from harken.experiments.choose import choose
 from harken.recipe import OVERRIDE, Recipe, parse_override, resolve
 from harken.tasks import BoundTask, Loss
-from harken.training.stacked_seeds import StackedTrainer, StackedTask, StackedModels
+from harken.training.stacked_seeds import StackedModels, StackedTask, StackedTrainer
 
 # error in %, 1,000 questions a task, 3 hops, position encoding, linear start, random noise (Sukhbaatar 2015)
 ALONE = (0.1, 8.2, 41.8, 4.4, 13.7, 7.9, 20.3, 11.7, 13.6, 9.7, 0.7, 0, 0.3, 0.9, 0, 0.4, 51.0, 10.5, 81.4, 0)
@@ -108,7 +108,9 @@ class Own(BoundTask):
         self.batches.device = device
 
     def loss(self, model: Any, batch: StoryBatch, start: int = 0) -> Loss:
-        y = self.stock.says(model, "train", batch.tokens[:, 0], blank_positions=batch.blank_positions, linear=batch.linear)
+        y = self.stock.says(
+            model, "train", batch.tokens[:, 0], blank_positions=batch.blank_positions, linear=batch.linear
+        )
         return Loss(F.cross_entropy(y, batch.targets, reduction="sum"))
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from harken.data.images.files import Array
 from harken.data.rng import RngStream, rng_for
 from harken.data.synthetic.scenes import HELD_OUT_PAIRS, INVERSE, RELATIONS
+from harken.data.synthetic.tales import article
 
 SPLIT_SIZES = {"train": 12_000, "valid": 500, "test": 1000}
 PHOTO_RANGES = {"train": (0.0, 0.8), "valid": (0.8, 0.9), "test": (0.9, 1.0)}  # fractions of the photographs per class
@@ -41,10 +42,7 @@ def collages(x: Array, y: Sequence[str], split_sizes: dict[str, int] | None = No
                 for indices in (photos[a], photos[b])
             )
             relation = list(RELATIONS)[rng.integers(len(RELATIONS))]
-            captions = (
-                f"{_with_article(a)} {relation} {_with_article(b)}",
-                f"{_with_article(b)} {INVERSE[relation]} {_with_article(a)}",
-            )
+            captions = (f"{article(a)} {relation} {article(b)}", f"{article(b)} {INVERSE[relation]} {article(a)}")
             rows += [f"collages.npz[{len(images)}]\t{caption}\n" for caption in captions]
             images.append(_compose(first, second, RELATIONS[relation], rng))
             remaining -= 1
@@ -59,10 +57,6 @@ def write_files(folder: Path, files: dict[str, bytes]) -> Path:
     for name, content in files.items():
         (folder / name).write_bytes(content)
     return folder
-
-
-def _with_article(name: str) -> str:
-    return f"a{'n' * (name[0] in 'aeiou')} {name}"
 
 
 def _compose(first: Array, second: Array, direction: tuple[int, int], rng: np.random.Generator) -> Array:

@@ -109,7 +109,10 @@ def gradients(theirs: BertForSequenceClassification, trainer, folder: Path, kind
     other.backward()
     named, found = dict(theirs.named_parameters()), {}
     source = ModelFolder(folder)
-    takes = {f"body.{name}": take for name, take in weight_mapping.match_tensors(source, weight_mapping.find_mapping(source)).items()}
+    takes = {
+        f"body.{name}": take
+        for name, take in weight_mapping.match_tensors(source, weight_mapping.find_mapping(source)).items()
+    }
     for name, own in ours.named_parameters():
         if name in takes:
             wanted = takes[name].of(named[f"bert.{takes[name].name}"].grad)

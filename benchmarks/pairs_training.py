@@ -69,7 +69,9 @@ def peer(trainer, opened, recipe, dropout: float, dynamic: bool) -> Callable[[in
         count = 0
         for _ in range(steps):
             picks = dice.choice(len(pairs), rows, replace=False)
-            batch = collate_pairs(pairs, picks, [side.gather(picks) for side in (pairs.source, pairs.target)]).to(device)
+            batch = collate_pairs(pairs, picks, [side.gather(picks) for side in (pairs.source, pairs.target)]).to(
+                device
+            )
             with torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext():
                 scores = call(batch)
             loss = F.cross_entropy(scores.flatten(0, 1).float(), batch.targets.flatten(), ignore_index=IGNORE,

@@ -159,7 +159,9 @@ def join(parts: Path, run: Path) -> None:
         file.write(b"".join(piece.read_bytes() for piece in pieces))
         file.flush()
         runs.write_tensors(run / WEIGHTS, {name: t.float() for name, t in load_file(file.name).items()})
-    runs.write_manifest(run, {name: value for name, value in facts.items() if name not in ("format", "sha256", "checksum")})
+    runs.write_manifest(
+        run, {name: value for name, value in facts.items() if name not in ("format", "sha256", "checksum")}
+    )
     print(harken.load(run, device="cpu"))
 
 

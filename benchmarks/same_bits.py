@@ -115,7 +115,10 @@ def numbers_file() -> str:
 
 
 def two_texts_file() -> str:
-    rows = ((a, b, ("yes", "no")[n % 2]) for n, ((a, _), (b, _)) in enumerate(zip(sentences(80, 2), sentences(80, 3))))
+    rows = (
+        (a, b, ("yes", "no")[n % 2])
+        for n, ((a, _), (b, _)) in enumerate(zip(sentences(80, 2), sentences(80, 3), strict=True))
+    )
     return "first\tsecond\tlabel\n" + "".join(f"{a} {n}\t{b}\t{c}\n" for n, (a, b, c) in enumerate(rows))
 
 

@@ -97,7 +97,8 @@ def banned_identifiers(path: Path) -> Iterator[str]:
             yield f"{place(path, node)} {name}"
 
 
-FOREIGN = {"info_name", "infolist", "version_info"}  # names of other libraries
+FOREIGN = {"info_name", "model_info", "found_inf"}  # names of other libraries
+FOREIGN |= {"whole_words"}  # whole-word masking
 
 
 def odd_phrases(path: Path) -> Iterator[str]:

@@ -56,7 +56,9 @@ def fresh(before: str, call: str) -> dict:
 
 def writing(run: harken.Run, ids: list[int], tokens: int) -> Callable[[], list[int]]:
     """Greedy tokens of harken's."""
-    return lambda: [int(made) for made in run.text_generator.generate([ids], tokens, SamplingSettings(temperature=0.0), seed=0)]
+    return lambda: [
+        int(made) for made in run.text_generator.generate([ids], tokens, SamplingSettings(temperature=0.0), seed=0)
+    ]
 
 
 def decode(source: Path, place: Path, tokens: int, rounds: int) -> None:
@@ -119,7 +121,9 @@ def main() -> None:
         place, folder = Path(home, "run"), Path(home, "sst2")
         folder.mkdir()
         call = f"import_model({str(options.source)!r}, {str(place)!r})"
-        print(json.dumps({"name": "import", **fresh("from harken.bridge.importer import import_model", call)}), flush=True)
+        print(
+            json.dumps({"name": "import", **fresh("from harken.bridge.importer import import_model", call)}), flush=True
+        )
         load = f"load({str(place)!r}, device='cpu')"
         print(json.dumps({"name": "load", **fresh("from harken.bridge.importer import load", load)}), flush=True)
         decode(options.source, place, options.tokens, options.rounds)

@@ -111,7 +111,10 @@ def table(results: list[dict[str, Any]]) -> str:
         rows = {row["name"]: row for row in result["rows"]}
         for metric in result["metrics"]:
             cells = [rows.get(head, {}) for head in heads]
-            said = [format_interval(row.get("metrics", {}).get(metric), row.get("interval", {}).get(metric)) for row in cells]
+            said = [
+                format_interval(row.get("metrics", {}).get(metric), row.get("interval", {}).get(metric))
+                for row in cells
+            ]
             lines.append([result["set"], metric, *said])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 

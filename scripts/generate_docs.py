@@ -104,7 +104,9 @@ def _part(section: str, names: list[str], of: str) -> list[str]:
     """The tables of one kind: its settings, then what its dials stand for."""
     first = names[0]
     doc = " ".join((registry.find_kind(section, first, of).__doc__ or "").split())
-    rows = [[f"`{r['path']}`", f"`{r['default']}`", r["accepted"], r["description"]] for r in describe_settings(first + of)]
+    rows = [
+        [f"`{r['path']}`", f"`{r['default']}`", r["accepted"], r["description"]] for r in describe_settings(first + of)
+    ]
     if len(names) > 1:
         doc = f"{doc} {', '.join(names[1:])}: the same settings."
         rows[0][1:3] = "`" + "`, `".join(recipe.to_toml_value(n) for n in names) + "`", ", ".join(names)

@@ -205,9 +205,7 @@ def resumes(family: Family, text: Path | str, folder: Path) -> str:
     resumed = harken.train(folder / "broken", resume=True, listen=note)
     if begun != [SAVES * (DIES // SAVES)]:
         return f"went on from step {begun[-1] if begun else STEPS}, not from the last checkpoint"
-    same = sha256_of(resumed.path / "model.safetensors") == sha256_of(
-        folder / "whole" / "model.safetensors"
-    )
+    same = sha256_of(resumed.path / "model.safetensors") == sha256_of(folder / "whole" / "model.safetensors")
     return PASSES if same else "the resumed weights are not those of the unbroken run"
 
 

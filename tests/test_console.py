@@ -21,74 +21,74 @@ def terminal(monkeypatch):
 @pytest.mark.parametrize(
     ("env", "live"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)], ids=["plain", "no", "dumb"]
 )
-def test_a_bar_is_drawn_only_where_somebody_watches(terminal, monkeypatch, env, live):
+def test_a_bar_is_drawn_only_on_a_terminal(terminal, monkeypatch, env, live):
     for name, value in env.items():
         monkeypatch.setenv(name, value)
     assert ConsoleListener(to_stderr=False).live is live
     assert ConsoleListener(to_stderr=True).live is live
 
 
-def test_no_bar_is_drawn_when_stdout_goes_into_a_file(terminal, monkeypatch):
+def test_no_bar_is_drawn_when_stdout_is_a_file(terminal, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
     assert not ConsoleListener(to_stderr=False).live
     assert ConsoleListener(to_stderr=True).live  # then stdout is not drawn on
 
 
-def test_the_bar_shows_the_last_known_loss_and_speed_and_is_put_away(terminal, monkeypatch):
-    with ConsoleListener(to_stderr=False) as teller:
-        teller("step", step=1, steps=9, loss=2.5, tokens_per_second=4321)
-        teller("step", step=2, steps=9, loss=2.25, lr=0.00123)
-        assert teller.bar.tasks[0].fields["text"] == "loss 2.2500   lr 0.0012   4,321 tokens/s"
-        assert (teller.bar.tasks[0].completed, teller.bar.tasks[0].total) == (2, 9)
-    assert teller.bar is None
+def test_the_bar_shows_the_last_loss_and_speed_and_is_removed(terminal, monkeypatch):
+    with ConsoleListener(to_stderr=False) as listener:
+        listener("step", step=1, steps=9, loss=2.5, tokens_per_second=4321)
+        listener("step", step=2, steps=9, loss=2.25, lr=0.00123)
+        assert listener.bar.tasks[0].fields["text"] == "loss 2.2500   lr 0.0012   4,321 tokens/s"
+        assert (listener.bar.tasks[0].completed, listener.bar.tasks[0].total) == (2, 9)
+    assert listener.bar is None
 
 
-def test_elsewhere_the_looks_at_the_valid_split_and_the_last_step_are_lines(capsys):
-    with ConsoleListener(to_stderr=False) as teller:
-        teller.last = time.monotonic() - 5  # too long ago for a look, too short for another step
+def test_without_a_terminal_validations_and_the_last_step_are_lines(capsys):
+    with ConsoleListener(to_stderr=False) as listener:
+        listener.last = time.monotonic() - 5  # too long ago for a look, too short for another step
         for step, more in ((1, {}), (2, {"valid": 2.0}), (3, {}), (4, {})):
-            teller("step", step=step, steps=4, loss=2.5, lr=0.1 / step, **more)
+            listener("step", step=step, steps=4, loss=2.5, lr=0.1 / step, **more)
     assert capsys.readouterr().out.splitlines() == [
         "  step       2 of 4   loss 2.5000   valid 2.0000 (quick look)   lr 0.05",
         "  step       4 of 4   loss 2.5000   lr 0.025",  # an old look is not told again
     ]
 
 
-def test_of_looks_within_a_second_the_first_is_a_line_and_the_last_one_before_something_else(capsys, monkeypatch):
+def test_of_validations_within_a_second_the_first_and_the_last_are_printed(capsys, monkeypatch):
     monkeypatch.setattr(console.time, "monotonic", lambda: now)
-    with ConsoleListener(to_stderr=False) as teller:
+    with ConsoleListener(to_stderr=False) as listener:
         for step in range(1, 36):
             now = 100 + step / 10
-            teller("step", step=step, steps=400, loss=2.5, valid=2.0)
-        teller("notice", text="stopped early")
+            listener("step", step=step, steps=400, loss=2.5, valid=2.0)
+        listener("notice", text="stopped early")
         for step in (36, 37):
-            teller("step", step=step, steps=400, loss=2.5, valid=2.0)
+            listener("step", step=step, steps=400, loss=2.5, valid=2.0)
         now += 2
-        teller("step", step=38, steps=400, loss=2.5)  # no look: there is time for the one before
-        teller("step", step=39, steps=400, loss=2.5, valid=2.0)
+        listener("step", step=38, steps=400, loss=2.5)  # no look: there is time for the one before
+        listener("step", step=39, steps=400, loss=2.5, valid=2.0)
     lines = capsys.readouterr().out.splitlines()
     assert [int(line.split()[1]) for line in lines] == [1, 12, 23, 34, 35, 37, 39]
 
 
-def test_aside_everything_is_told_on_stderr(capsys):
-    with ConsoleListener(to_stderr=True) as teller:
-        teller("measure")
-        teller("evaluate")
-        teller("notice", text="mind the gap")
+def test_with_to_stderr_every_event_is_printed_on_stderr(capsys):
+    with ConsoleListener(to_stderr=True) as listener:
+        listener("measure")
+        listener("evaluate")
+        listener("notice", text="mind the gap")
     output = capsys.readouterr()
     assert output.out == ""
     assert [line.split()[0] for line in output.err.splitlines()] == ["timing", "judging", "mind"]
 
 
-def test_something_that_travels_is_told_on_stderr_once(capsys):
-    with ConsoleListener(to_stderr=False) as teller:
-        teller("fetch", name="shakespeare", done=0, total=5_400_000)
-        teller("fetch", name="shakespeare", done=5_400_000, total=5_400_000)
+def test_a_download_is_printed_once_on_stderr(capsys):
+    with ConsoleListener(to_stderr=False) as listener:
+        listener("fetch", name="shakespeare", done=0, total=5_400_000)
+        listener("fetch", name="shakespeare", done=5_400_000, total=5_400_000)
     output = capsys.readouterr()
     assert (output.out, output.err) == ("", "fetching shakespeare, 5.4 MB ...\n")
 
 
-def test_an_event_nobody_knows_is_passed_over(capsys):
+def test_an_unknown_event_is_ignored(capsys):
     ConsoleListener(to_stderr=False)("eclipse", moon=1)
     assert capsys.readouterr().out == ""
 
@@ -101,7 +101,7 @@ FACTS = {
 }
 
 
-def test_a_verdict_has_model_parts_baselines_and_protocol_one_below_the_other():
+def test_an_evaluation_lists_model_groups_baselines_and_protocol():
     assert evaluation_lines(FACTS) == [
         "  valid       loss  2.500   bits per character  3.600   this model",
         "              loss  2.000                               this model on a.txt",
@@ -111,7 +111,7 @@ def test_a_verdict_has_model_parts_baselines_and_protocol_one_below_the_other():
     ]
 
 
-def test_a_verdict_shows_what_was_skipped_what_is_no_number_and_what_is_not_to_be_trusted():
+def test_an_evaluation_shows_skipped_updates_non_finite_metrics_and_a_failed_audit():
     audit = {"passed": False, "summary": "1 of 7 checks failed: causal"}
     assert evaluation_lines({"metrics": {"valid": {"loss": None}}, "audit": audit, "skipped": 9, "steps": 10}) == [
         "  valid   loss    nan   this model",
@@ -120,13 +120,13 @@ def test_a_verdict_shows_what_was_skipped_what_is_no_number_and_what_is_not_to_b
     ]
 
 
-def test_a_verdict_without_held_out_text_says_so():
+def test_an_evaluation_without_a_held_out_split_is_explained():
     assert evaluation_lines({"metrics": {}}) == ["  (nothing is held out, so nothing is judged: data.valid, data.test)"]
 
 
-def test_a_verdict_on_a_handful_of_tokens_says_that_it_is_none():
-    few = FACTS | {"protocol": {"valid": {"tokens": 999}}}
-    assert "              (too few tokens for a verdict: 1,000 are needed)" in evaluation_lines(few)
+def test_an_evaluation_on_too_few_tokens_gives_no_verdict():
+    small = FACTS | {"protocol": {"valid": {"tokens": 999}}}
+    assert "              (too few tokens for a verdict: 1,000 are needed)" in evaluation_lines(small)
     assert not any("too few" in line for line in evaluation_lines(FACTS))
 
 
@@ -134,11 +134,11 @@ def test_columns_are_as_wide_as_their_widest_cell():
     assert columns([("a", "bb", "c"), ("aaa", "b", "")]) == ["a    bb  c", "aaa  b"]
 
 
-def test_columns_stand_below_each_other_in_wide_letters_too():
+def test_columns_are_aligned_with_wide_characters():
     assert columns([("三国", "x"), ("abc", "y")]) == ["三国  x", "abc   y"]
 
 
-def test_a_finished_run_says_on_the_terminal_whether_it_beat_what_costs_nothing():
+def test_a_finished_run_prints_its_verdict_against_the_baseline():
     facts = {
         "metrics": {"test": {"loss": 0.7, "accuracy": 0.5}},
         "baseline": {"test": {"bag of words": {"loss": 0.1, "accuracy": 1.0}}},
@@ -151,20 +151,23 @@ def test_a_finished_run_says_on_the_terminal_whether_it_beat_what_costs_nothing(
     ]
 
 
-def test_lengths_of_a_handful_of_pairs_are_left_to_the_report():
-    parts = {"3 words": {"bleu": 9.0, "pairs": 9, "position": 3.0}, "4 words": {"bleu": 8.0, "pairs": 10, "position": 4.0}}
+def test_small_groups_of_pairs_are_shown_only_in_the_report():
+    parts = {
+        "3 words": {"bleu": 9.0, "pairs": 9, "position": 3.0},
+        "4 words": {"bleu": 8.0, "pairs": 10, "position": 4.0},
+    }
     shown = "\n".join(evaluation_lines({"metrics": {"test": {"bleu": 8.5}}, "parts": {"test": parts}}))
     assert "this model on 4 words" in shown
     assert "3 words" not in shown
 
 
-def test_data_is_counted_in_what_a_user_thinks_in_and_one_step_is_one(capsys):
-    with ConsoleListener(to_stderr=False) as teller:
+def test_data_is_counted_in_its_unit_and_one_step_is_singular(capsys):
+    with ConsoleListener(to_stderr=False) as listener:
         counts = {"tokens": {"train": 4046}, "texts": {"train": 90}, "unit": "texts", "token": "bpe", "vocab": 200}
-        teller("data", facts=counts, parameters=5)
+        listener("data", facts=counts, parameters=5)
         pairs = {"pairs": {"train": 90, "valid": 30}, "references": {"valid": 10.0}, "overlap": 0}
-        teller("data", facts=pairs | {"token": "word", "vocab": [7, 7]}, parameters=5)
-        teller("start", step=0, steps=1, epochs=0.5, predicted=None)
+        listener("data", facts=pairs | {"token": "word", "vocab": [7, 7]}, parameters=5)
+        listener("start", step=0, steps=1, epochs=0.5, predicted=None)
     messages = capsys.readouterr().out.splitlines()
     assert messages[0] == "  data    train 90 texts (byte pairs, 200 different)"
     assert messages[2].endswith("; a held-out source is judged once, by its references: 10.0 on average")

@@ -133,7 +133,7 @@ def mahalanobis() -> Seen:
 def latent() -> Seen:
     """Alike if they would name the same hidden cause: the weights are sum_z p(z|q) p(z|k), normalised."""
     q, k = torch.randn(2, 1, 1, 12, 8)
-    s = Latent(1, 8, causes=3)
+    s = Latent(1, 8, classes=3)
     p, r = (q[0, 0] @ s.W_q[0]).softmax(-1), (k[0, 0] @ s.W_k[0]).softmax(-1)
     agree = p @ r.T
     x = gap(weighed(q, k, s)[0, 0], agree / agree.sum(-1, keepdim=True))
@@ -251,7 +251,9 @@ def bigbird_blocks() -> Seen:
     )
     tiles = {L: structure.layout(1, L, L, q.device).block_passes for L in (4096, 8192)}
     counts = {L: sum(laid.dense().allowed.numel() for *_, laid in t.passes) for L, t in tiles.items()}
-    diff = gap(attend(q, k, v, ScaledDot(8), structure), attend(q, k, v, ScaledDot(8), replace(structure, plan=None)))
+    diff = gap(
+        attend(q, k, v, ScaledDot(8), structure), attend(q, k, v, ScaledDot(8), replace(structure, block_plan=None))
+    )
     growth = counts[8192] / counts[4096]
     words = f"times the scores for twice the length; {100 * counts[8192] / 8192**2:.2g} % of all at L = 8,192"
     return Seen(growth, words, growth < 2.1 and diff < EXACT)

@@ -23,7 +23,7 @@ from . import registry, renamed
 from .errors import BadInput, BadSetting
 from .events import Listener, silent
 from .settings import Settings
-from .suggestions import did_you_mean, run_not_found
+from .suggestions import did_you_mean, missing_run_error
 
 SECTIONS = ("data", "model", "task", "train")
 TRANSFERS = ("finetune", "frozen", "scratch")  # train all weights, only the head, or all from a new initialization
@@ -112,7 +112,7 @@ class Recipe:
         self, tokenizer: Any = None, *, other: tuple[str, str] | None = None, listen: Listener = silent
     ) -> Any:
         """Load the data, or another data set (path, split) to evaluate; trains a tokenizer unless one is passed."""
-        options = {"stateful": getattr(self.model, "stateful", False), "tokenizer": tokenizer, "listen": listen}
+        options = {"stateful": self.model.stateful, "tokenizer": tokenizer, "listen": listen}
         return self.data.load_data(**options) if other is None else self.data.load_split(*other, **options)
 
     def bind(self, dataset: Any) -> Any:
@@ -139,10 +139,13 @@ def resolve(*layers: tuple[str, SettingsDict]) -> Recipe:
     _check_sections(merged, origins)
     sections: dict[str, Settings] = {}
     for section, default in (("data", "text"), ("model", "gpt"), ("task", "next-word"), ("train", "loop")):
-        default = getattr(sections.get("data"), section, default) if section in ("model", "task") else default
-        group = getattr(sections["data"], "model_group", "") if section == "model" else ""
-        if section == "task" and not hasattr(sections["data"], "model_group"):  # for text the model sets the task
-            default = getattr(sections["model"], "task", default)
+        source: Any = sections.get("data")
+        group = source.model_group if section == "model" else ""
+        if section == "model":
+            default = source.model
+        elif section == "task":  # for text the model sets the task
+            model: Any = sections["model"]
+            default = source.task if source.model_group else model.task or source.task
         settings_class = _find_kind(section, str(merged.get(f"{section}.kind", default)), origins, group)
         _check_exclusive(section, settings_class, origins)
         for name in _overridden(section, settings_class, merged, ranks):
@@ -300,7 +303,7 @@ def check_initial_weights(path: str, value: Any) -> None:
     if path == "transfer":
         InitialWeights(None, value).check_transfer()
     if path == "from" and value != "none" and not Path(str(value)).exists():
-        raise run_not_found(Path(str(value)))
+        raise missing_run_error(Path(str(value)))
 
 
 def to_toml_file(settings: SettingsDict) -> str:

@@ -26,7 +26,7 @@ from . import recipe
 from .errors import BadInput, BadRun, HarkenError
 from .events import to_json_value
 from .files import atomic_file, atomic_folder, sha256_of, sync, write_atomic
-from .suggestions import resume_command, run_not_found
+from .suggestions import missing_run_error, resume_command
 
 FORMAT = 2  # 1: setting names and checkpoints before the renaming of all settings
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -321,5 +321,5 @@ def _not_a_run(folder: Path) -> Exception:
     if (folder / "checkpoints").exists() or (folder / "recipe.toml").exists():
         return BadRun(f"{folder}: this run is not finished; {unfinished_hint(folder)}")
     if not folder.exists():
-        return run_not_found(folder)
+        return missing_run_error(folder)
     return BadInput(f"{folder}: is not a run folder (it has no harken.json); harken runs lists the existing ones")

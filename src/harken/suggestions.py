@@ -44,7 +44,7 @@ def _similar_siblings(path: Path) -> list[str]:
     return [str(p) for p in siblings if path.name and did_you_mean(path.stem, [p.stem], cutoff=0.5)]
 
 
-def run_not_found(folder: Path) -> BadInput:
+def missing_run_error(folder: Path) -> BadInput:
     """The error for a run folder that does not exist."""
     in_runs = Path("runs") / folder
     hint = f". Did you mean {in_runs}?" if in_runs.is_dir() else similar_path(folder)

@@ -19,13 +19,13 @@ TINY = [
 
 
 @dataclass(frozen=True)
-class Said:
+class CommandOutput:
     code: int
     out: str
     err: str
 
 
-class Keyboard(io.StringIO):
+class SilentTerminal(io.StringIO):
     """A terminal at which nobody types."""
 
     def isatty(self) -> bool:
@@ -43,15 +43,15 @@ def harken(monkeypatch, capsys, tmp_path):
     monkeypatch.delenv("HARKEN_DEBUG", raising=False)
     monkeypatch.setattr("harken.experiments.report.sections.SAMPLE_TOKENS", 5)
 
-    def call(*args: object, stdin: bytes | None = None) -> Said:
+    def call(*args: object, stdin: bytes | None = None) -> CommandOutput:
         monkeypatch.setattr(sys, "argv", ["harken", *map(str, args)])
-        typed = Keyboard() if stdin is None else io.TextIOWrapper(io.BytesIO(stdin), "utf-8")
+        typed = SilentTerminal() if stdin is None else io.TextIOWrapper(io.BytesIO(stdin), "utf-8")
         monkeypatch.setattr(sys, "stdin", typed)
         capsys.readouterr()
         with pytest.raises(SystemExit) as end:
             main()
         out, err = capsys.readouterr()
-        return Said(end.value.code or 0, out, err)
+        return CommandOutput(end.value.code or 0, out, err)
 
     return call
 

@@ -17,7 +17,7 @@ def leaky(monkeypatch):
     monkeypatch.setattr(gpt, "CAUSAL", Structure(lambda b, i, j: j <= i + 1, "off by one"))
 
 
-def test_a_run_that_obeys_its_mask_ends_with_0_and_says_so_last(harken, run):
+def test_a_run_that_obeys_its_mask_exits_with_0_and_a_summary(harken, run):
     output = harken("audit", run)
     assert (output.code, output.err) == (0, "")
     *lines, last = output.out.splitlines()
@@ -25,14 +25,14 @@ def test_a_run_that_obeys_its_mask_ends_with_0_and_says_so_last(harken, run):
     assert last == f"7 checks passed ({', '.join(CHECKS)})"
 
 
-def test_a_training_says_before_its_cost_how_the_audit_went(harken, tales):
+def test_a_training_prints_the_audit_before_its_cost(harken, tales):
     lines = harken("train", tales, *SMALL).out.splitlines()
     place = lines.index(f"  audit   7 checks passed ({', '.join(CHECKS)})")
     assert lines[place + 1].startswith("  cost  ")
 
 
 @pytest.mark.usefixtures("leaky")
-def test_the_json_of_a_training_has_what_its_audit_found(harken, tales):
+def test_the_json_of_a_training_has_its_audit(harken, tales):
     output = harken("train", tales, *SMALL, "--json")
     actual = json.loads(output.out)["audit"]
     assert (output.code, actual["passed"]) == (1, False)
@@ -52,7 +52,7 @@ def test_json_has_the_checks_of_the_contract(harken, run):
 
 
 @pytest.mark.usefixtures("leaky")
-def test_a_leak_ends_with_1_and_one_line_that_names_the_layer(harken, run):
+def test_a_leak_exits_with_1_and_one_line_with_the_layer(harken, run):
     output = harken("audit", run)
     assert output.code == 1
     name, outcome, _, sign, limit, layer, *why = next(line.split() for line in output.out.splitlines())
@@ -64,7 +64,7 @@ def test_a_leak_ends_with_1_and_one_line_that_names_the_layer(harken, run):
 
 
 @pytest.mark.usefixtures("leaky")
-def test_a_leak_in_json_is_still_one_object_on_stdout(harken, run):
+def test_a_leak_with_json_prints_one_object_on_stdout(harken, run):
     output = harken("audit", run, "--json")
     actual = json.loads(output.out)
     assert (output.code, actual["passed"]) == (1, False)
@@ -78,7 +78,7 @@ def test_a_recipe_is_audited_with_settings(harken, tales):
     assert outcomes == {name: "does not apply" if name == "packing" else "passed" for name in CHECKS}
 
 
-def test_what_does_not_apply_is_told_with_its_reason(harken, tales):
+def test_a_check_that_does_not_apply_is_printed_with_its_reason(harken, tales):
     output = harken("audit", "lstm", f"data.path={tales}", "model.d=16", "--length", "6")
     row = next(line for line in output.out.splitlines() if line.split()[0] == "packing")
     assert "does not apply" in row
@@ -86,15 +86,15 @@ def test_what_does_not_apply_is_told_with_its_reason(harken, tales):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("args", "message"),
     [
         (["runs/nowhere"], "runs/nowhere: there is no such file"),
         (["--length", "1", "x"], "audit: invalid value for '--length'"),
         ([], "audit: missing argument 'RUN|RECIPE'"),
     ],
 )
-def test_what_cannot_be_audited_is_one_line_and_2(harken, words, message):
-    output = harken("audit", *words)
+def test_invalid_arguments_are_refused_in_one_line(harken, args, message):
+    output = harken("audit", *args)
     assert (output.code, output.out) == (2, "")
     assert output.err.startswith(f"harken: {message}")
     assert output.err.count("\n") == 1

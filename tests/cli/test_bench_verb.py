@@ -8,7 +8,7 @@ QUICK = ["--size", "tiny", "--batch", 1, "--tokens", 2, "--rounds", 1]
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch):
+def without_transformers(monkeypatch):
     """Without the peer, which takes seconds to import; and with a small product."""
     import torch
 
@@ -33,7 +33,7 @@ def test_json_of_bench(harken):
     assert output.err.startswith("transformers is not installed")
 
 
-def test_people_get_a_table_for_each_bench_with_the_columns_that_are_known(harken):
+def test_each_bench_prints_a_table_of_its_known_columns(harken):
     output = harken("bench", *QUICK)
     assert output.code == 0, output
     lines = output.out.splitlines()
@@ -48,7 +48,7 @@ def test_people_get_a_table_for_each_bench_with_the_columns_that_are_known(harke
     assert not any(word in output.out for word in ("ratio", "memory"))
 
 
-def test_one_bench_can_be_asked_for_in_one_precision(harken):
+def test_a_single_bench_runs_in_a_single_precision(harken):
     output = harken("bench", "decode", *QUICK, "--precision", "bfloat16", "--plain", "--json")
     (row,) = json.loads(output.out)["rows"]
     assert (row["bench"], row["precision"], row["compiled"]) == ("decode", "bfloat16", False)
@@ -56,7 +56,7 @@ def test_one_bench_can_be_asked_for_in_one_precision(harken):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("args", "message"),
     [
         (("train", "--precision", "int8"), "bench: --precision int8 can only write; take float32 or bfloat16"),
         (("writing",), "bench: invalid value for '[train|decode]': 'writing' is not one of 'train', 'decode'"),
@@ -65,8 +65,8 @@ def test_one_bench_can_be_asked_for_in_one_precision(harken):
         (("--rounds", 0), "bench: invalid value for '--rounds': 0 is not in the range x>=1"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_in_one_line(harken, words, told):
-    output = harken("bench", *words)
+def test_invalid_arguments_are_refused_in_one_line(harken, args, message):
+    output = harken("bench", *args)
     assert (output.code, output.out) == (2, "")
-    assert output.err.splitlines()[-1].startswith(f"harken: {told}")
+    assert output.err.splitlines()[-1].startswith(f"harken: {message}")
     assert output.err.count("\n") <= 2  # before it, that there is no peer

@@ -36,7 +36,7 @@ def run(harken, tmp_path) -> str:
     return "runs/shots"
 
 
-def test_pictures_are_told_in_words_one_a_line(harken, run):
+def test_images_get_one_caption_per_line(harken, run):
     one = harken("caption", run, "shots/1.png").out
     assert one.count("\n") == 1
     many = harken("caption", run, "shots").out.splitlines()
@@ -50,25 +50,25 @@ def test_pictures_are_told_in_words_one_a_line(harken, run):
 
 
 @pytest.mark.parametrize(
-    ("typed", "told"),
+    ("args", "message"),
     [
-        (["caption", "RUN", "shots/99.png"], "shots/99.png: there is no such picture; check the name"),
+        (["caption", "RUN", "shots/99.png"], "shots/99.png: no such image; check the name"),
         (["caption", "RUN"], "give a picture, or - to read their names from stdin"),
         (["caption", "RUN", "shots/1.png", "--beam", "0"], "beam"),
         (["classify", "RUN", "shots/1.png"], "this run says in words what a picture shows; use harken caption"),
         (["capton", "RUN"], "Did you mean caption?"),
         (["train", "shots", "data.capton=caption"], "data.capton is not a setting. Did you mean data.caption?"),
-        (["train", "shots", "data.caption=capton"], "there is no column 'capton'"),
-        (["train", "shots", "model.kind=vit"], "model.kind = 'vit' is a kind of model, but none of captions"),
+        (["train", "shots", "data.caption=capton"], "no column 'capton'"),
+        (["train", "shots", "model.kind=vit"], "model.kind = 'vit' is not a model of captions"),
     ],
 )
-def test_what_is_mistyped_is_told(harken, run, typed, told):
-    done = harken(*[run if word == "RUN" else word for word in typed])
+def test_mistyped_arguments_are_reported(harken, run, args, message):
+    done = harken(*[run if word == "RUN" else word for word in args])
     assert done.code in (1, 2)
-    assert told in done.err
+    assert message in done.err
 
 
-def test_the_demo_of_scenes_captions_pairs_that_never_met(harken, monkeypatch):
+def test_the_scenes_demo_captions_held_out_pairs(harken, monkeypatch):
     def small(data, *, minutes, **how):
         assert (data, minutes) == ("scenes", 4.0)
         tiny = {"train.steps": 2, "model.size": "tiny", "task.max_new_tokens": 6, "task.eval_pairs": 3}
@@ -78,12 +78,12 @@ def test_the_demo_of_scenes_captions_pairs_that_never_met(harken, monkeypatch):
     monkeypatch.setattr(scenes, "SPLIT_SIZES", {"train": 60, "valid": 10, "test": 20})
     output = harken("demo", "scenes", "--out", "mine").out
     assert len(re.findall(r"^ +it says ", output, re.M)) == 3
-    true = re.findall(r"^ +it is +(.+)   or   (.+)$", output, re.M)
-    apart = scenes.held_out()[1]
-    for one, other in true:
+    references = re.findall(r"^ +it is +(.+)   or   (.+)$", output, re.M)
+    held_out_pairs = scenes.held_out()[1]
+    for one, other in references:
         a, b = (re.findall(r"(?:small|large) (\w+) (\w+)", text) for text in (one, other))
         assert a == b[::-1]
-        assert frozenset(a) in apart
+        assert frozenset(a) in held_out_pairs
     letters = "".join(re.findall(r"^    ([.rgbypwoc]{32})$", output, re.M))
     assert len(letters) == 3 * 16 * 32
     assert {*letters} <= {*".rgbypwoc"}

@@ -27,7 +27,7 @@ def run(harken, table):
     return "run"
 
 
-def test_a_table_is_trained_judged_and_told_by_one_command(harken, table):
+def test_one_command_trains_and_evaluates_on_a_table(harken, table):
     done = harken("train", table, *TINY, "--json")
     messages = json.loads(done.out)
     assert (done.code, messages["kind"]) == (0, "bert")
@@ -35,13 +35,13 @@ def test_a_table_is_trained_judged_and_told_by_one_command(harken, table):
     assert messages["baseline"].keys() == {"most frequent label", "bag of words"}
 
 
-def test_check_says_what_the_table_is_and_trains_nothing(harken, table):
+def test_check_detects_the_table_and_trains_nothing(harken, table):
     messages = json.loads(harken("check", table, *TINY, "--json").out)
     assert messages["kind"] == "table"
     assert messages["recipe"]["data.label"] == "label"
 
 
-def test_check_shows_both_columns_of_two_texts(harken, tmp_path):
+def test_check_shows_the_two_text_columns(harken, tmp_path):
     lines = ["sentence1,sentence2,label", *(f"{text(n)},{text(n + 1)},{n % 2}" for n in range(90))]
     (tmp_path / "two.csv").write_text("\n".join(lines) + "\n")
     done = harken("check", "two.csv", *TINY)
@@ -49,7 +49,7 @@ def test_check_shows_both_columns_of_two_texts(harken, tmp_path):
     assert 'data.text = ["sentence1", "sentence2"]' in " ".join(done.out.split())
 
 
-def test_each_text_has_its_labels_the_likeliest_first(harken, run):
+def test_each_text_has_its_labels_sorted_by_probability(harken, run):
     messages = json.loads(harken("classify", run, text(1), text(2), "--json").out)
     assert len(messages["labels"]) == 2
     for labels in messages["labels"]:
@@ -59,7 +59,7 @@ def test_each_text_has_its_labels_the_likeliest_first(harken, run):
         assert sum(probabilities) == pytest.approx(1)
 
 
-def test_lines_of_stdin_have_an_answer_each_and_empty_ones_too(harken, run):
+def test_each_line_of_stdin_has_one_answer_including_empty_lines(harken, run):
     done = harken("classify", run, stdin=f"{text(1)}\n\n{text(2)}\n".encode())
     lines = done.out.splitlines()
     assert (done.code, len(lines)) == (0, 3)
@@ -67,26 +67,26 @@ def test_lines_of_stdin_have_an_answer_each_and_empty_ones_too(harken, run):
     assert harken("classify", run, text(1)).out == lines[0] + "\n"
 
 
-def test_an_empty_text_is_answered_with_a_remark(harken, run):
+def test_an_empty_text_is_answered_with_a_notice(harken, run):
     done = harken("classify", run, "", text(1))
     assert (done.code, len(done.out.splitlines())) == (0, 2)
-    assert done.err == "empty texts: 1; what is said of them is what is said of no words at all\n"
+    assert done.err == "empty texts: 1; their labels say nothing about a text\n"
 
 
-def test_a_training_on_labels_counts_texts_and_says_whether_it_beat_the_bag_of_words(harken, table):
+def test_a_training_on_labels_counts_texts_and_prints_a_verdict(harken, table):
     lines = harken("train", table, *TINY).out.splitlines()
     (data,) = [line for line in lines if line.startswith("  data ")]
     assert data.startswith("  data    train 75, valid 9, test 6 texts (")
     assert [line for line in lines if line.startswith("  verdict ") and " on the test split." in line]
 
 
-def test_the_column_a_run_learned_from_is_found_in_a_table_split_at_tabs(harken, run, tmp_path):
+def test_the_training_column_is_selected_in_a_tsv(harken, run, tmp_path):
     (tmp_path / "ask.tsv").write_text(f"id\ttext\n1\t{text(1)}\n2\t{text(2)}\n")
     assert json.loads(harken("classify", run, "--in", "ask.tsv", "--out", "said.jsonl", "--json").out)["answers"] == 2
     assert json.loads((tmp_path / "said.jsonl").read_text().splitlines()[0])["input"] == text(1)
 
 
-def test_a_file_is_worked_through_with_an_answer_a_line(harken, run, table, tmp_path):
+def test_a_file_is_classified_with_one_answer_per_line(harken, run, table, tmp_path):
     done = harken("classify", run, "--in", table, "--out", "said.jsonl", "--json")
     assert json.loads(done.out) == {"answers": 90, "out": "said.jsonl"}
     lines = [json.loads(line) for line in (tmp_path / "said.jsonl").read_text().splitlines()]
@@ -94,13 +94,13 @@ def test_a_file_is_worked_through_with_an_answer_a_line(harken, run, table, tmp_
     assert all(line["label"] == line["labels"][0]["label"] for line in lines)
 
 
-def test_other_data_is_judged_beside_the_baselines(harken, run, table):
+def test_other_data_is_evaluated_next_to_the_baselines(harken, run, table):
     messages = json.loads(harken("eval", run, table, "--json").out)
     assert (messages["examples"], messages["split"]) == (90, "other data")
     assert messages["metrics"].keys() >= {"accuracy", "f1"}
 
 
-def test_an_unknown_label_in_other_data_is_one_line(harken, run, tmp_path):
+def test_an_unknown_label_in_other_data_is_reported_in_one_line(harken, run, tmp_path):
     (tmp_path / "other.csv").write_text("text,label\n" + "".join(f"{text(n)},great\n" for n in range(9)))
     done = harken("eval", run, "other.csv")
     assert done.code == 2
@@ -108,13 +108,13 @@ def test_an_unknown_label_in_other_data_is_one_line(harken, run, tmp_path):
     assert done.err.count("\n") == 1
 
 
-def test_what_a_run_of_labels_does_not_do_names_the_verb_that_fits(harken, run):
+def test_a_run_of_labels_suggests_classify(harken, run):
     done = harken("translate", run, "a")
     assert done.code == 2
-    assert "this run says what a text is; use harken classify" in done.err
+    assert "this run classifies texts; use harken classify" in done.err
 
 
-def test_without_a_text_the_usage_is_told(harken, run):
+def test_without_a_text_the_usage_is_printed(harken, run):
     done = harken("classify", run)
     assert done.code == 2
     assert "give a text, or - to read texts from stdin" in done.err

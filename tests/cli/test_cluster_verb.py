@@ -8,11 +8,11 @@ import pytest
 
 @pytest.fixture
 def points(harken):  # in the folder of harken
-    draw = np.random.default_rng(0)
-    np.save("p.npy", np.concatenate([draw.normal(middle, 0.3, (30, 2)) for middle in ([0, 0], [5, 5])]))
+    rng = np.random.default_rng(0)
+    np.save("p.npy", np.concatenate([rng.normal(center, 0.3, (30, 2)) for center in ([0, 0], [5, 5])]))
 
 
-def test_clusters_are_told_with_all_inertias_and_a_picture(harken, points):
+def test_clusters_are_printed_with_all_inertias_and_a_plot(harken, points):
     output = harken("cluster", "p.npy", "--k", "2-4", "--restarts", 3)
     assert output.code == 0
     rows = [line.split() for line in output.out.splitlines() if line[:1].isdigit()]
@@ -44,7 +44,7 @@ def test_texts_name_the_rows_of_a_file_of_vectors(harken, points, tmp_path):
     assert sorted(one["words"] for one in actual["clusters"]) == [["cat"], ["dog"]]
 
 
-def test_a_run_reads_the_texts_of_a_file(harken, run):
+def test_a_run_embeds_the_texts_of_a_file(harken, run):
     with open("t.txt", "w") as file:
         file.writelines(f"{'a hat' if n % 2 else 'Tom ran'} {n}\n" for n in range(20))
     actual = json.loads(harken("cluster", run, "t.txt", "--k", 2, "--layer", 1, "--json").out)
@@ -53,10 +53,10 @@ def test_a_run_reads_the_texts_of_a_file(harken, run):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("args", "message"),
     [
         (["nope.npy"], "nope.npy: there is no such file"),
-        (["p.npy", "--k", "61"], "k=61: there are 60 points; ask for 1 to 60 clusters"),
+        (["p.npy", "--k", "61"], "k=61: there are 60 points; k must be between 1 and 60"),
         (["p.npy", "--k", "two"], "a number (3), a range (2-8) or a list (2,4,8) is accepted"),
         (["p.npy", "--beside", "1"], "--beside means nothing without --regress"),
         (["p.npy", "--regress"], "--regress needs a run and a table with labels"),
@@ -64,14 +64,14 @@ def test_a_run_reads_the_texts_of_a_file(harken, run):
         (["p.npy", "nope.txt"], "nope.txt: there is no such file"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_line(harken, points, words, message):
-    output = harken("cluster", *words)
+def test_invalid_arguments_are_refused_in_one_line(harken, points, args, message):
+    output = harken("cluster", *args)
     assert output.code == 2
     assert message in output.err
     assert output.err.count("\n") == 1
 
 
-def test_a_folder_that_is_full_is_not_written_into(harken, points):
+def test_a_folder_that_is_not_empty_is_refused(harken, points):
     harken("cluster", "p.npy", "--k", 2, "--out", "there")
     assert "there: is not empty" in harken("cluster", "p.npy", "--k", 2, "--out", "there").err
     harken("cluster", "p.npy", "--k", 2)

@@ -43,7 +43,7 @@ def test_json_of_compare(harken, text):
     assert {"unigram", "5-gram Kneser-Ney"} == actual["baseline"].keys()
 
 
-def test_people_get_a_line_for_each_trial_a_table_a_verdict_and_where_it_is(harken, text):
+def test_compare_prints_trials_a_table_a_verdict_and_the_report(harken, text):
     output = harken("compare", text, "--models", "gpt,lstm", *TINY, "--seeds", 1, "--eval", "model.context=8")
     assert output.code == 0, output
     lines = output.out.splitlines()
@@ -59,7 +59,7 @@ def test_people_get_a_line_for_each_trial_a_table_a_verdict_and_where_it_is(hark
     assert lines[-1] == "  report  runs/my-compare/report.html      picture: runs/my-compare/compare.svg"
 
 
-def test_what_failed_is_told_with_its_reason(harken, text):
+def test_a_failed_trial_is_printed_with_its_reason(harken, text):
     output = harken("compare", text, "model.heads=2,3", *TINY, "--seeds", 1)
     assert output.code == 0, output
     assert "    failed: model: d=16 does not split over 3 heads" in output.out
@@ -73,7 +73,7 @@ def test_minutes_are_the_budget_of_each_trial(harken, text):
     assert output.err.splitlines()[0] == "  compare 1 setting x 2 seeds: 0.1 s of training"
 
 
-def test_a_finished_comparison_is_told_again_without_training(harken, text, tmp_path):
+def test_a_finished_comparison_is_printed_again_without_training(harken, text, tmp_path):
     first = json.loads(harken("compare", text, *TINY, "--seeds", 1, "--json").out)
     built = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/my-compare/*/model.safetensors")}
     again = harken("compare", "runs/my-compare", "--resume", "--json")
@@ -81,7 +81,7 @@ def test_a_finished_comparison_is_told_again_without_training(harken, text, tmp_
     assert built == {path: path.stat().st_mtime_ns for path in built}
 
 
-def test_a_typing_error_is_refused_before_anything_is_trained(refused, text, tmp_path):
+def test_a_mistyped_argument_is_refused_before_training(refused, text, tmp_path):
     assert refused(text, "model.haeds=1,2") == "model.haeds is not a setting. Did you mean model.heads?"
     assert refused(text, "model.heads=1,,2") == (
         "model.heads=1,,2: there is nothing before or after a comma; values look like model.heads=1,2,8"
@@ -100,6 +100,6 @@ def test_a_typing_error_is_refused_before_anything_is_trained(refused, text, tmp
     assert not (tmp_path / "runs").exists()
 
 
-def test_where_nothing_could_be_trained_the_exit_code_says_so(refused, text):
+def test_the_exit_code_is_1_if_every_trial_failed(refused, text):
     output = refused(text, "model.heads=3", *TINY, "--seeds", 1, "--out", "none", code=1)
     assert output.startswith("none: every trial failed, the first by: model: d=16 does not split over 3 heads")

@@ -4,7 +4,7 @@ import json
 import shutil
 
 
-def test_the_cost_of_all_runs_and_of_those_that_are_named(harken, run, tmp_path):
+def test_cost_sums_all_runs_or_the_listed_ones(harken, run, tmp_path):
     for name in ("one", "two"):
         shutil.copytree(run, tmp_path / "runs" / name)
     alone = json.loads(harken("cost", "runs/one", "--json").out)
@@ -21,7 +21,7 @@ def test_the_trials_of_a_comparison_are_counted(harken, run, tmp_path):
         shutil.copytree(run, tmp_path / "runs" / name)
     (tmp_path / "runs" / "c" / "compare.json").write_text("{}")
     actual = [json.loads(harken("cost", *named, "--json").out) for named in ((), ("runs/c",), ("runs/my",))]
-    assert [len(one["rows"]) for one in actual] == [3, 2, 1]
+    assert [len(row["rows"]) for row in actual] == [3, 2, 1]
     assert actual[0]["kwh"] == 3 * actual[2]["kwh"] > 0
 
 
@@ -35,27 +35,27 @@ def test_the_table_ends_with_the_sum(harken, run, tmp_path):
     assert total.startswith("2 together ")
 
 
-def test_a_run_that_is_not_finished_is_named_and_nothing_fails(harken, run, tmp_path):
+def test_an_unfinished_run_is_listed_and_not_counted(harken, run, tmp_path):
     for name in ("half", "whole"):
         shutil.copytree(run, tmp_path / "runs" / name)
     (tmp_path / "runs" / "half" / "harken.json").unlink()
     output = harken("cost")
     assert output.code == 0
-    assert output.out.splitlines()[-1].startswith("not counted: runs/half: this run is not finished; go on with: ")
+    assert output.out.splitlines()[-1].startswith("not counted: runs/half: this run is not finished; resume with: ")
     assert "together" not in output.out
 
 
-def test_a_folder_that_is_not_there_is_refused(harken):
+def test_a_missing_folder_is_refused(harken):
     output = harken("cost", "runs/nowhere")
     assert (output.code, output.out) == (2, "")
     assert output.err.startswith("harken: runs/nowhere: there is no such folder; ")
 
 
-def test_without_runs_it_says_how_to_make_one(harken):
+def test_cost_without_runs_suggests_train(harken):
     assert harken("cost").out == "no runs in runs; make one with: harken train my.txt\n"
 
 
-def test_the_lectures_table_is_printed_with_what_was_computed(harken):
+def test_the_table_of_the_lecture_is_printed_with_the_computed_values(harken):
     out = harken("cost", "--lecture").out
     (big,) = [line for line in out.splitlines() if line.startswith("Transformer (big)")]
     assert big.split()[2:] == ["P100x8", "1,515.43", "84", "201", "201.1", "192", "191.9"]
@@ -63,7 +63,7 @@ def test_the_lectures_table_is_printed_with_what_was_computed(harken):
     assert {"kWh", "co2e_kg", "rows"} <= actual.keys()
 
 
-def test_runs_mean_nothing_beside_the_lecture(harken):
+def test_runs_are_refused_with_lecture(harken):
     output = harken("cost", "runs/my", "--lecture")
     assert (output.code, output.out) == (2, "")
     assert "with --lecture, [RUN ...] means nothing" in output.err

@@ -35,7 +35,7 @@ def demo(harken, monkeypatch):
     return lambda *options: harken("demo", *options)
 
 
-def test_the_demo_tells_the_whole_story_in_its_order(demo):
+def test_the_demo_prints_all_its_parts_in_order(demo):
     output = demo("--out", "mine")
     assert output.code == 0, output
     assert output.err == "data tatoeba-fra: could not be fetched; harken's own phrases are taken instead\n"
@@ -58,12 +58,12 @@ def test_the_demo_tells_the_whole_story_in_its_order(demo):
     assert re.search(".*".join(story), output.out, re.S)
 
 
-def test_the_last_line_is_the_cost_beside_the_lecture_s_big_transformer(demo):
+def test_the_last_line_compares_the_cost_with_the_big_transformer_of_the_lecture(demo):
     last = demo().out.splitlines()[-1]
     assert re.fullmatch(r"  beside  \S+ lb CO2e here, 192 lb CO2e of the lecture's Transformer \(big\): 1/[\d,]+", last)
 
 
-def test_json_of_the_demo_names_files_that_are_there(demo):
+def test_json_of_the_demo_lists_existing_files(demo):
     output = demo("--json")
     actual = json.loads(output.out)
     assert actual["run"] == "runs/phrases"
@@ -75,7 +75,7 @@ def test_json_of_the_demo_names_files_that_are_there(demo):
 # --- film reviews -----------------------------------------------------------------------------------------------------
 
 
-def test_the_demo_of_reviews_tells_a_table_five_reviews_and_what_to_type(harken, monkeypatch):
+def test_the_reviews_demo_prints_a_table_five_reviews_and_the_next_command(harken, monkeypatch):
     fetch, real, shown = catalogue.fetch, reviews.reviews, []
 
     def offline(name, **how):

@@ -9,52 +9,52 @@ import harken as package
 
 
 @pytest.fixture
-def own(run):
+def model(run):
     return package.load(run)
 
 
-def test_each_text_gets_a_line_of_numbers(harken, run, own):
+def test_each_text_gets_a_line_of_numbers(harken, run, model):
     output = harken("embed", run, "Tom", "a hat")
     actual = [list(map(float, line.split())) for line in output.out.splitlines()]
-    assert np.array(actual) == pytest.approx(own.embed(["Tom", "a hat"]), abs=1e-5)
+    assert np.array(actual) == pytest.approx(model.embed(["Tom", "a hat"]), abs=1e-5)
 
 
-def test_json_of_embed_has_all_vectors(harken, run, own):
+def test_json_of_embed_has_all_vectors(harken, run, model):
     output = harken("embed", run, "Tom", "a hat", "--pool", "last", "--raw", "--json")
-    expected = own.embed(["Tom", "a hat"], pool="last", normalize=False)
+    expected = model.embed(["Tom", "a hat"], pool="last", normalize=False)
     assert np.array(json.loads(output.out)["vectors"]) == pytest.approx(expected, abs=1e-6)
 
 
-def test_each_line_of_stdin_is_a_text_empty_ones_too(harken, run, own):
+def test_each_line_of_stdin_is_a_text_including_empty_lines(harken, run, model):
     output = harken("embed", run, "--json", stdin=b"Tom\n\na hat\n")
-    assert np.array(json.loads(output.out)["vectors"]) == pytest.approx(own.embed(["Tom", "", "a hat"]), abs=1e-6)
+    assert np.array(json.loads(output.out)["vectors"]) == pytest.approx(model.embed(["Tom", "", "a hat"]), abs=1e-6)
 
 
-def test_a_file_of_vectors_is_read_without_pickle(harken, run, own):
+def test_a_file_of_vectors_is_read_without_pickle(harken, run, model):
     output = harken("embed", run, "Tom", "a", "--out", "v.npy")
     assert output.out == "2 vectors in v.npy\n"
-    assert np.load("v.npy", allow_pickle=False) == pytest.approx(own.embed(["Tom", "a"]), abs=1e-6)
+    assert np.load("v.npy", allow_pickle=False) == pytest.approx(model.embed(["Tom", "a"]), abs=1e-6)
     assert harken("embed", run, "Tom", "--out", "v.npy").err.startswith("harken: --out v.npy: there is such a file")
 
 
-def test_the_nearest_words_are_told_with_their_cosines(harken, run, own):
+def test_the_nearest_words_are_printed_with_their_cosines(harken, run, model):
     actual = json.loads(harken("embed", run, "--nearest", "T", "-k", 3, "--json").out)["nearest"]
-    assert actual == own.nearest("T", 3)
+    assert actual == model.nearest("T", 3)
     assert len(harken("embed", run, "--nearest", "T", "-k", 3).out.splitlines()) == 3
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("args", "message"),
     [
         ([], "give a text"),
         (["a", "--nearest", "T"], "with --nearest, [TEXT...] means nothing"),
         (["a", "-k", "3"], "without --nearest, -k means nothing"),
         (["a", "--out", "v.txt"], "ends with .npy"),
-        (["--nearest", "Tom"], "'Tom': is no word of this run's table"),
+        (["--nearest", "Tom"], "'Tom': not a word of this run's vocabulary"),
     ],
 )
-def test_what_embed_cannot_do_is_told_in_one_line(harken, run, given, message):
-    output = harken("embed", run, *given)
+def test_invalid_arguments_are_refused_in_one_line(harken, run, args, message):
+    output = harken("embed", run, *args)
     assert output.code == 2
     assert message in output.err
     assert output.err.count("\n") == 1
@@ -75,15 +75,15 @@ def test_a_line_is_nearest_to_itself(harken, run, notes):
     assert len(output.out.splitlines()) == 2
 
 
-def test_json_of_search_has_the_hits_of_the_query_or_of_each(harken, run, notes, own):
+def test_json_of_search_has_the_hits_of_each_query(harken, run, notes, model):
     one = json.loads(harken("search", run, notes, "cat", "--json").out)["hits"]
-    assert one == own.corpus(notes).search("cat")
+    assert one == model.corpus(notes).search("cat")
     both = json.loads(harken("search", run, notes, "cat", "dog", "--json").out)["hits"]
-    assert both == [own.corpus(notes).search(query) for query in ("cat", "dog")]
+    assert both == [model.corpus(notes).search(query) for query in ("cat", "dog")]
     assert json.loads(harken("search", run, notes, "--json", stdin=b"cat\n").out)["hits"] == [one]
 
 
-def test_the_second_search_of_a_file_makes_no_vectors(harken, run, notes, monkeypatch):
+def test_the_second_search_of_a_file_uses_the_cached_vectors(harken, run, notes, monkeypatch):
     harken("search", run, notes, "cat")
     built, old = [], package.Run.embed
     monkeypatch.setattr(package.Run, "embed", lambda *a, **k: built.append(a[1]) or old(*a, **k))

@@ -14,7 +14,7 @@ def bert(harken, tales):
     return "bert"
 
 
-def test_fill_prints_the_likeliest_words_or_json(harken, bert):
+def test_fill_prints_the_most_probable_words_or_json(harken, bert):
     plain = harken("fill", bert, "the [MASK] sat.", "-k", 2)
     (((first, second),),) = json.loads(harken("fill", bert, "the [MASK] sat.", "-k", 2, "--json").out)["words"]
     assert plain.out.split() == [f"{first['probability']:.4f}", first["word"], *plain.out.split()[2:]]
@@ -29,16 +29,16 @@ def test_each_text_and_each_mask_has_its_words(harken, bert):
 
 @pytest.mark.parametrize(
     ("verb", "text", "reason"),
-    [("fill", "no mask", "there is no [MASK] in it"), ("generate", "a", "use harken fill"), ("fill", None, "[MASK]")],
+    [("fill", "no mask", "has no [MASK]"), ("generate", "a", "use harken fill"), ("fill", None, "[MASK]")],
 )
-def test_what_cannot_be_filled_in_is_one_line(harken, bert, verb, text, reason):
+def test_invalid_texts_are_refused_in_one_line(harken, bert, verb, text, reason):
     output = harken(verb, bert, *([text] if text else []))
     assert output.code == 2
     assert reason in output.err
     assert "Traceback" not in output.err
 
 
-def test_a_run_that_writes_does_not_fill(harken, folders):
+def test_a_language_model_is_refused_by_fill(harken, folders):
     output = harken("fill", folders["char"], "a [MASK]")
     assert output.code == 2
     assert "use harken generate" in output.err

@@ -24,7 +24,7 @@ def test_a_folder_becomes_a_run_that_generates(harken, small: Path, tmp_path: Pa
     assert "tokenizer: equal" in again.out
 
 
-def test_a_folder_that_is_taken_is_refused_before_anything_is_read(harken, small: Path, tmp_path: Path) -> None:
+def test_an_output_folder_that_is_not_empty_is_refused_before_reading(harken, small: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("mine")
     output = harken("import", small, "--out", "out")
@@ -32,7 +32,7 @@ def test_a_folder_that_is_taken_is_refused_before_anything_is_read(harken, small
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine.txt"]
 
 
-def test_what_is_refused_is_one_line(harken, small: Path) -> None:
+def test_a_damaged_model_is_refused_in_one_line(harken, small: Path) -> None:
     (small / "model.safetensors").write_bytes(b"")
     output = harken("import", small)
     assert output.code == 2
@@ -40,20 +40,20 @@ def test_what_is_refused_is_one_line(harken, small: Path) -> None:
     assert "Traceback" not in output.err
 
 
-def test_chat_refuses_a_model_that_knows_no_turns(harken, small: Path) -> None:
+def test_chat_refuses_a_model_without_a_chat_template(harken, small: Path) -> None:
     harken("import", small)
     output = harken("chat", "runs/small", "Hello")
     assert output.code == 2
-    assert "chat is for instruct models" in output.err
+    assert "chat needs an instruct model" in output.err
 
 
-def test_the_catalogue_offers_weights() -> None:
+def test_the_catalogue_contains_weights() -> None:
     assert {name for name, entry in catalogue.ENTRIES.items() if entry.kind == "weights"} == {"smollm2", "minilm"}
 
 
 @pytest.mark.net
 @pytest.mark.slow
-def test_smollm2_says_paris(harken) -> None:
+def test_smollm2_answers_paris(harken) -> None:
     assert harken("import", "smollm2").code == 0
     assert "Paris" in harken("generate", "runs/smollm2", "The capital of France is", "--tokens", 8).out
     output = harken("chat", "runs/smollm2", "What is the capital of France?", "--temperature", 0, "--json")

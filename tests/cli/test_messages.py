@@ -10,11 +10,13 @@ from harken import registry
 from harken.cli import COMMANDS
 from harken.cli.demo import DEMOS
 
-DATA, MODELS = (", ".join(registry.kind_names(section)) for section in ("data", "model"))  # with the plug-ins that are there
+DATA, MODELS = (
+    ", ".join(registry.kind_names(section)) for section in ("data", "model")
+)  # with the plug-ins that are there
 
 
 @pytest.fixture
-def wrong(harken):
+def error_of(harken):
     """What harken says of this command: its one line without the name, after the exit code was seen."""
 
     def call(*args: object, code: int = 2, stdin: bytes | None = None) -> str:
@@ -36,21 +38,21 @@ def text(tales, tmp_path) -> str:
 # --- the command itself -----------------------------------------------------------------------------------------------
 
 
-def test_an_unknown_verb_names_the_near_one(wrong):
-    assert wrong("trian", "my.txt") == "'trian' is not a verb; see harken --help. Did you mean train?"
+def test_an_unknown_command_suggests_the_nearest(error_of):
+    assert error_of("trian", "my.txt") == "'trian' is not a verb; see harken --help. Did you mean train?"
 
 
-def test_an_unknown_verb_without_a_near_one_names_the_help(wrong):
-    assert wrong("xyzzy") == "'xyzzy' is not a verb; see harken --help"
+def test_an_unknown_command_without_a_near_one_refers_to_the_help(error_of):
+    assert error_of("xyzzy") == "'xyzzy' is not a verb; see harken --help"
 
 
 @pytest.mark.parametrize("verb", [verb for verb in COMMANDS if verb != "train"])
-def test_under_torchrun_the_first_process_says_that_only_train_runs_so_and_the_others_nothing(
-    wrong, harken, monkeypatch, verb
+def test_under_torchrun_only_the_first_process_reports_that_only_train_is_supported(
+    error_of, harken, monkeypatch, verb
 ):
     for name, value in {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
-    assert wrong(verb, "runs/my") == (
+    assert error_of(verb, "runs/my") == (
         f"{verb}: 2 processes would each do it; only train runs under torchrun; call harken {verb}"
     )
     monkeypatch.setenv("RANK", "1")  # torchrun would end the first before it speaks, if this one failed
@@ -58,33 +60,33 @@ def test_under_torchrun_the_first_process_says_that_only_train_runs_so_and_the_o
     assert (output.code, output.out, output.err) == (0, "", "")
 
 
-def test_an_unknown_option_names_the_near_one_and_the_help(wrong):
-    assert wrong("generate", "runs/my", "--tokns", 5) == (
+def test_an_unknown_option_suggests_the_nearest_and_refers_to_the_help(error_of):
+    assert error_of("generate", "runs/my", "--tokns", 5) == (
         "generate: no such option --tokns; see harken generate --help. Did you mean --tokens?"
     )
-    assert wrong("runs", "--zzz") == "runs: no such option --zzz; see harken runs --help"
+    assert error_of("runs", "--zzz") == "runs: no such option --zzz; see harken runs --help"
 
 
-def test_a_missing_argument_is_named(wrong):
-    assert wrong("train") == "train: missing argument 'DATA|RECIPE|RUN'; see harken train --help"
-    assert wrong("eval") == "eval: missing argument 'RUN'; see harken eval --help"
+def test_a_missing_argument_is_named(error_of):
+    assert error_of("train") == "train: missing argument 'DATA|RECIPE|RUN'; see harken train --help"
+    assert error_of("eval") == "eval: missing argument 'RUN'; see harken eval --help"
 
 
-def test_check_without_anything_says_what_it_wants(wrong):
-    assert wrong("check") == (
+def test_check_without_arguments_names_the_accepted_arguments(error_of):
+    assert error_of("check") == (
         "check: name the data or the recipe to check, or a kind with --settings; see harken check --help"
     )
 
 
-def test_score_without_a_text_at_a_terminal_does_not_wait_for_one(wrong, run):
-    assert wrong("score", run) == (
+def test_score_without_a_text_at_a_terminal_fails_without_waiting(error_of, run):
+    assert error_of("score", run) == (
         "score: give a text, or - to read texts from stdin, one a line; see harken score --help"
     )
 
 
 @pytest.mark.parametrize("verb", ["score", "generate"])
-def test_no_text_and_an_empty_stdin_are_a_missing_text(wrong, harken, run, verb):
-    assert wrong(verb, run, stdin=b"") == (
+def test_an_empty_stdin_without_a_text_is_a_missing_text(error_of, harken, run, verb):
+    assert error_of(verb, run, stdin=b"") == (
         f"{verb}: no text is given, and stdin is empty; give a text (with - no line is no error); "
         f"see harken {verb} --help"
     )
@@ -92,7 +94,7 @@ def test_no_text_and_an_empty_stdin_are_a_missing_text(wrong, harken, run, verb)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (("--tokens", "-1"), "generate: invalid value for '--tokens': -1 is not in the range x>=0; {see}"),
         (("--tokens", "many"), "generate: invalid value for '--tokens': 'many' is not a valid integer range; {see}"),
@@ -110,12 +112,12 @@ def test_no_text_and_an_empty_stdin_are_a_missing_text(wrong, harken, run, verb)
         (("--in", "a.txt"), "generate: with --in, PROMPT means nothing; {see}"),
     ],
 )
-def test_a_bad_value_of_an_option_of_generate_is_noticed_before_the_run_is_looked_for(wrong, options, said):
-    assert wrong("generate", "no/run", "Tom", *options) == said.format(see="see harken generate --help")
+def test_a_bad_option_value_of_generate_is_reported_before_the_run_is_loaded(error_of, options, message):
+    assert error_of("generate", "no/run", "Tom", *options) == message.format(see="see harken generate --help")
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("args", "message"),
     [
         (("eval", "no/run", "my.txt", "--split", "test"), "eval: for other data, --split means nothing; {see} eval"),
         (("check", "my.txt", "--settings", "gpt"), "check: with --settings, DATA|RECIPE means nothing; {see} check"),
@@ -126,24 +128,24 @@ def test_a_bad_value_of_an_option_of_generate_is_noticed_before_the_run_is_looke
         (("train", "my.txt", "--minutes", "1", "train.steps=3"), "train.steps and train.minutes: only one of them"),
     ],
 )
-def test_what_would_be_passed_over_in_silence_is_refused(wrong, text, words, said):
-    assert wrong(*words).startswith(said.format(see="see harken"))
+def test_options_without_effect_are_refused(error_of, text, args, message):
+    assert error_of(*args).startswith(message.format(see="see harken"))
 
 
-def test_a_split_that_cannot_be_judged(wrong, run):
-    assert wrong("eval", run, "--split", "train") == (
+def test_a_split_that_cannot_be_evaluated_is_refused(error_of, run):
+    assert error_of("eval", run, "--split", "train") == (
         "eval: invalid value for '--split': 'train' is not one of 'valid', 'test'; see harken eval --help"
     )
-    assert wrong("eval", run, "--split", "test") == (
-        "split test: not in this run, which has valid; or give it another text to judge"
+    assert error_of("eval", run, "--split", "test") == (
+        "split test: not in this run, which has valid; or give other data to evaluate"
     )
 
 
-def test_a_demo_that_is_not_there(wrong, harken):
-    all_of_them = ", ".join(DEMOS)
-    assert wrong("demo", "sums") == f"demo: 'sums' is no demo. There are {all_of_them}; see harken demo --help"
-    near = f"demo: 'review' is no demo. Did you mean reviews? There are {all_of_them}; see harken demo --help"
-    assert wrong("demo", "review") == near
+def test_an_unknown_demo_lists_the_demos(error_of, harken):
+    demo_names = ", ".join(DEMOS)
+    assert error_of("demo", "sums") == f"demo: 'sums' is no demo. There are {demo_names}; see harken demo --help"
+    near = f"demo: 'review' is no demo. Did you mean reviews? There are {demo_names}; see harken demo --help"
+    assert error_of("demo", "review") == near
     messages = harken("demo", "--help").out
     assert all(f"{name} " in messages and demo.what in messages for name, demo in DEMOS.items())
 
@@ -152,7 +154,7 @@ def test_a_demo_that_is_not_there(wrong, harken):
 
 
 @pytest.mark.parametrize(
-    ("setting", "said"),
+    ("setting", "message"),
     [
         ("model.layrs=4", "model.layrs is not a setting. Did you mean model.layers?"),
         ("model.zzz=4", "model.zzz is not a setting; harken check --settings gpt lists them"),
@@ -169,7 +171,7 @@ def test_a_demo_that_is_not_there(wrong, harken):
             "train.optimizer=adamW",
             "train.optimizer = 'adamW': accepted: adamw, muon, adam, rmsprop, sgd. Did you mean adamw?",
         ),
-        ("train.average=ema", "train.average = 'ema': accepted: none, moving, last. Did you mean moving?"),
+        ("train.average=emma", "train.average = 'emma': accepted: none, ema, last. Did you mean ema?"),
         (
             "data.tokenizer=chars",
             "data.tokenizer = 'chars': accepted: char, byte, word, bpe, wordpiece. Did you mean char?",
@@ -184,34 +186,37 @@ def test_a_demo_that_is_not_there(wrong, harken):
         ("data.kind=texts", f"data.kind = 'texts' is not a kind of data; accepted: {DATA}. Did you mean text?"),
     ],
 )
-def test_a_setting_that_is_wrong_takes_no_folder(wrong, text, setting, said, tmp_path):
-    assert wrong("train", text, setting, "model.positions=rotary" if "heads" in setting else "data.valid=0.2") == said
+def test_an_invalid_setting_is_refused_and_creates_no_folder(error_of, text, setting, message, tmp_path):
+    assert (
+        error_of("train", text, setting, "model.positions=rotary" if "heads" in setting else "data.valid=0.2")
+        == message
+    )
     assert not (tmp_path / "runs").exists()
 
 
-def test_minutes_are_more_than_none(wrong, text):
-    assert wrong("train", text, "--minutes", 0) == "train.minutes = 0.0: accepted: number > 0"
+def test_zero_minutes_are_refused(error_of, text):
+    assert error_of("train", text, "--minutes", 0) == "train.minutes = 0.0: accepted: number > 0"
 
 
-def test_a_setting_that_is_wrong_in_a_recipe_names_the_file(wrong, tmp_path):
+def test_an_unknown_setting_in_a_recipe_is_reported_with_the_file(error_of, tmp_path):
     (tmp_path / "lm.toml").write_text("[model]\nlayrs = 2\n")
-    assert wrong("train", "lm.toml") == "lm.toml: model.layrs is not a setting. Did you mean model.layers?"
+    assert error_of("train", "lm.toml") == "lm.toml: model.layrs is not a setting. Did you mean model.layers?"
 
 
-def test_a_recipe_that_is_no_toml_says_where(wrong, tmp_path):
+def test_a_recipe_that_is_not_toml_is_reported_with_the_position(error_of, tmp_path):
     (tmp_path / "lm.toml").write_text("[model\n")
-    assert wrong("check", "lm.toml").startswith("lm.toml: is not valid TOML (Expected ']' ")
+    assert error_of("check", "lm.toml").startswith("lm.toml: is not valid TOML (Expected ']' ")
 
 
-def test_a_recipe_with_a_setting_outside_a_section(wrong, tmp_path):
+def test_a_setting_outside_a_section_of_a_recipe_is_refused(error_of, tmp_path):
     (tmp_path / "lm.toml").write_text("layers = 2\n")
-    assert wrong("check", "lm.toml") == (
-        "lm.toml: layers stands outside a section; put it under one of [data], [model], [task], [train]"
+    assert error_of("check", "lm.toml") == (
+        "lm.toml: layers is outside a section; move it to one of [data], [model], [task], [train]"
     )
 
 
-def test_settings_of_a_kind_that_is_not_there(wrong):
-    output = wrong("check", "--settings", "gtp")
+def test_settings_of_an_unknown_kind_list_the_kinds(error_of):
+    output = error_of("check", "--settings", "gtp")
     assert output.startswith(f"--settings gtp: not a kind; there are {DATA}, {MODELS}, ")
     assert output.endswith("translate, train. Did you mean gpt?")
     assert "rnn-attention of pairs, " in output
@@ -224,7 +229,7 @@ MISSING = "there is no such file, folder, catalogue name (harken data) or recipe
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("source", "message"),
     [
         ("my.tx", f"my.tx: {MISSING}. Did you mean my.txt?"),
         ("shakespear", f"shakespear: {MISSING}. Did you mean shakespeare?"),
@@ -241,231 +246,233 @@ MISSING = "there is no such file, folder, catalogue name (harken data) or recipe
     ],
 )
 @pytest.mark.parametrize("verb", ["train", "check"])
-def test_data_that_is_not_there(wrong, text, verb, given, said):
-    assert wrong(verb, given) == said
+def test_missing_data_suggests_similar_names(error_of, text, verb, source, message):
+    assert error_of(verb, source) == message
 
 
-def test_near_names_in_another_folder_come_with_it(wrong, text, tmp_path):
+def test_similar_names_in_another_folder_include_the_folder(error_of, text, tmp_path):
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "novel.txt").write_text("x")
-    assert wrong("check", "sub/novell.txt") == f"sub/novell.txt: {MISSING}. Did you mean sub/novel.txt?"
+    assert error_of("check", "sub/novell.txt") == f"sub/novell.txt: {MISSING}. Did you mean sub/novel.txt?"
 
 
-def test_other_data_to_judge_that_is_not_there(wrong, run, text):
-    assert wrong("eval", run, "my_.txt") == f"my_.txt: {MISSING}. Did you mean my.txt?"
+def test_missing_evaluation_data_suggests_similar_names(error_of, run, text):
+    assert error_of("eval", run, "my_.txt") == f"my_.txt: {MISSING}. Did you mean my.txt?"
 
 
-def test_a_set_that_is_not_in_the_catalogue(wrong):
-    output = wrong("data", "tale")
-    assert output.startswith("data tale: no such set; there are tales, shakespeare, ")
+def test_an_unknown_dataset_lists_the_catalogue(error_of):
+    output = error_of("data", "tale")
+    assert output.startswith("data tale: unknown dataset; available: tales, shakespeare, ")
     assert output.endswith(". Did you mean tales?")
 
 
-def test_a_text_that_is_not_utf_8_says_where_and_how_to_convert_it(wrong, tmp_path):
+def test_a_text_that_is_not_utf_8_is_reported_with_its_position_and_a_conversion(error_of, tmp_path):
     (tmp_path / "latin.txt").write_bytes("un café\n".encode("latin-1") * 20)
-    assert wrong("train", "latin.txt") == (
-        "latin.txt:1: byte 0xe9 at column 7 is not UTF-8 (it looks like Latin-1); harken reads UTF-8; "
+    assert error_of("train", "latin.txt") == (
+        "latin.txt:1: byte 0xe9 at column 7 is not UTF-8 (probably Latin-1); harken reads UTF-8; "
         "convert it: iconv -f latin1 -t utf-8 latin.txt > latin.utf8.txt"
     )
 
 
-def test_stdin_that_is_not_utf_8_says_in_which_line(wrong, run):
-    assert wrong("generate", run, "-", "--tokens", 2, stdin=b"Tom\ncaf\xe9\n") == (
+def test_stdin_that_is_not_utf_8_is_reported_with_its_line(error_of, run):
+    assert error_of("generate", run, "-", "--tokens", 2, stdin=b"Tom\ncaf\xe9\n") == (
         "stdin:2: byte 0xe9 is not UTF-8; harken reads UTF-8; convert it: iconv -f latin1 -t utf-8"
     )
 
 
-def test_a_set_without_a_reader_is_refused_before_it_is_fetched(wrong, monkeypatch):
+def test_a_dataset_without_a_reader_is_refused_before_the_download(error_of, monkeypatch):
     from harken.data import catalogue
 
     monkeypatch.setattr(catalogue, "fetch", lambda *_, **__: pytest.fail("it was fetched"))
-    assert wrong("train", "minilm") == (
+    assert error_of("train", "minilm") == (
         "minilm: this is weights (all-MiniLM-L6-v2, a BERT for sentences), and this harken has no reader for weights "
         f"yet; it reads {DATA}"
     )
 
 
-def test_random_bytes_are_not_called_latin_1(wrong, tmp_path):
+def test_random_bytes_are_reported_as_binary(error_of, tmp_path):
     (tmp_path / "bin.dat").write_bytes(bytes(range(256)) * 40)
-    assert wrong("train", "bin.dat", "data.kind=text") == (
+    assert error_of("train", "bin.dat", "data.kind=text") == (
         "bin.dat:1: a binary file; harken reads UTF-8 text; give a file of text"
     )
 
 
-def test_a_text_that_is_one_column_among_others_is_refused_with_the_way_out(wrong, tmp_path, run):
+def test_a_text_column_of_a_table_is_refused_with_a_conversion(error_of, tmp_path, run):
     (tmp_path / "t.jsonl").write_text("".join(f'{{"id": {n}, "body": "line {n} of a tale"}}\n' for n in range(30)))
     why = "JSON with one object per line; column 'body' holds text, and no column is a label"
-    assert wrong("train", "t.jsonl") == (
+    assert error_of("train", "t.jsonl") == (
         f"t.jsonl: this is text ({why}), and this harken reads plain text; write column 'body' out as one "
         "(of JSONL: jq -r .body). To take it for text all the same: data.kind=text"
     )
-    assert wrong("eval", run, "t.jsonl") == (
+    assert error_of("eval", run, "t.jsonl") == (
         f"t.jsonl: this is text ({why}), and this run reads text; give it a plain text"
     )
 
 
-def test_the_paths_in_a_recipe_are_seen_from_its_folder(wrong, tmp_path):
+def test_paths_in_a_recipe_are_relative_to_its_folder(error_of, tmp_path):
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "r.toml").write_text('[data]\npath = "mt.txt"\n')
     (tmp_path / "sub" / "my.txt").write_text("A line.\n" * 50)
-    assert wrong("check", "sub/r.toml") == (
+    assert error_of("check", "sub/r.toml") == (
         "sub/mt.txt: there is no such file; check the name. Did you mean sub/my.txt?"
     )
 
 
-def test_another_text_than_that_of_the_recipe_names_the_way_out(wrong, text, tmp_path):
+def test_a_text_that_differs_from_the_recipe_is_refused_with_a_remedy(error_of, text, tmp_path):
     (tmp_path / "r.toml").write_text('[data]\npath = "my.txt"\nsha256 = "abc"\n')
-    assert wrong("train", "r.toml").endswith("bring that one back, or train anew on this one: harken train my.txt")
+    assert error_of("train", "r.toml").endswith("bring that one back, or train anew on this one: harken train my.txt")
 
 
-def test_an_empty_stdin_is_named(wrong):
-    assert wrong("train", "-", stdin=b"") == "stdin: there is nothing in it; give it a text: harken train - < my.txt"
+def test_an_empty_stdin_is_refused(error_of):
+    assert error_of("train", "-", stdin=b"") == "stdin: there is nothing in it; give it a text: harken train - < my.txt"
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("verb", ["generate", "score", "eval"])
-def test_a_run_that_is_not_there(wrong, verb):
+def test_a_missing_run_refers_to_harken_runs(error_of, verb):
     extra = ("x",) if verb != "eval" else ()
-    assert wrong(verb, "runs/x", *extra) == "runs/x: there is no such folder; harken runs lists those that are there"
+    assert error_of(verb, "runs/x", *extra) == "runs/x: there is no such folder; harken runs lists the existing ones"
 
 
-def test_a_folder_that_is_no_run(wrong, tmp_path):
+def test_a_folder_without_harken_json_is_refused(error_of, tmp_path):
     (tmp_path / "stuff").mkdir()
-    assert wrong("generate", "stuff", "x") == (
-        "stuff: this is no run folder (it has no harken.json); harken runs lists those that are there"
+    assert error_of("generate", "stuff", "x") == (
+        "stuff: is not a run folder (it has no harken.json); harken runs lists the existing ones"
     )
 
 
-def test_a_run_that_is_not_finished_says_how_to_go_on(wrong, run, tmp_path):
+def test_an_unfinished_run_is_refused_with_the_command_to_resume(error_of, run, tmp_path):
     shutil.copytree(run, tmp_path / "half")
     (tmp_path / "half" / "harken.json").unlink()
-    assert wrong("generate", "half", "x", code=1) == (
-        "half: this run is not finished; go on with: harken train half --resume"
+    assert error_of("generate", "half", "x", code=1) == (
+        "half: this run is not finished; resume with: harken train half --resume"
     )
 
 
-def test_a_trial_that_is_not_finished_says_how_its_comparison_goes_on(wrong, harken, run, tmp_path):
+def test_an_unfinished_trial_is_refused_with_the_command_to_resume_its_comparison(error_of, harken, run, tmp_path):
     trial = tmp_path / "runs" / "x-compare" / "model.heads=1-seed=0"
     shutil.copytree(run, trial)
     (trial / "harken.json").unlink()
     (trial.parent / "compare.json").write_text("{}")
-    hint = "go on with: harken compare runs/x-compare --resume"
+    hint = "resume with: harken compare runs/x-compare --resume"
     place = "runs/x-compare/model.heads=1-seed=0"
-    assert wrong("generate", place, "x", code=1) == f"{place}: this run is not finished; {hint}"
+    assert error_of("generate", place, "x", code=1) == f"{place}: this run is not finished; {hint}"
     for verb in ("runs", "cost"):
         assert hint in harken(verb).out
 
 
-def test_a_file_of_data_is_nothing_to_import(wrong, text):
-    output = wrong("import", text)
-    assert output.startswith("my.txt: is a file, and no .gguf one; accepted are a folder, a .gguf file, ")
+def test_a_data_file_cannot_be_imported(error_of, text):
+    output = error_of("import", text)
+    assert output.startswith("my.txt: is a file, but not .gguf; accepted: a folder, a .gguf file, ")
     assert output.endswith("; of data, make a run with: harken train my.txt")
 
 
-def test_a_model_of_other_data_is_told_apart_from_a_word_that_is_none(wrong, tmp_path):
+def test_a_model_for_other_data_is_refused_with_the_accepted_models(error_of, tmp_path):
     (tmp_path / "p.tsv").write_text("".join(f"a cat {n} sat\tun chat {n} dort\n" for n in range(30)))
-    of_pairs = ", ".join(registry.kind_names("model", " of pairs"))
-    assert wrong("compare", "p.tsv", "--models", "rnn,gpt") == (
-        f"model.kind = 'gpt' is a kind of model, but none of pairs; accepted: {of_pairs}"
+    pair_models = ", ".join(registry.kind_names("model", " of pairs"))
+    assert error_of("compare", "p.tsv", "--models", "rnn,gpt") == (
+        f"model.kind = 'gpt' is not a model of pairs; accepted: {pair_models}"
     )
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("source", "message"),
     [
         ("transfer=frozn", "transfer = 'frozn': accepted: finetune, frozen, scratch, 4-shot. Did you mean frozen?"),
-        ("from=runs/x", "runs/x: there is no such folder; harken runs lists those that are there"),
+        ("from=runs/x", "runs/x: there is no such folder; harken runs lists the existing ones"),
     ],
 )
 @pytest.mark.parametrize("verb", ["train", "compare"])
-def test_a_beginning_that_is_none_is_refused_before_torch_is_there(wrong, monkeypatch, text, verb, given, said):
+def test_invalid_initial_weights_are_refused_before_torch_is_imported(
+    error_of, monkeypatch, text, verb, source, message
+):
     for name in (
         "harken.experiments.train",
         "harken.experiments.compare.comparison",
         "harken.experiments.compare.summary",
     ):
         monkeypatch.setitem(sys.modules, name, None)  # an import of it would fail
-    assert wrong(verb, text, given) == said
+    assert error_of(verb, text, source) == message
 
 
-def test_a_run_that_was_tampered_with_names_the_file(wrong, run, tmp_path):
+def test_a_modified_run_file_is_reported_by_name(error_of, run, tmp_path):
     shutil.copytree(run, tmp_path / "odd")
     with (tmp_path / "odd" / "model.safetensors").open("ab") as file:
         file.write(b"!")
-    assert wrong("generate", "odd", "x", code=1) == (
-        "odd/model.safetensors: is not the file this run was finished with; take it from a copy, or train again"
+    assert error_of("generate", "odd", "x", code=1) == (
+        "odd/model.safetensors: SHA-256 mismatch: the file was modified; restore it from a copy, or train again"
     )
 
 
-def test_a_run_with_half_a_harken_json_names_the_way_out(wrong, run, tmp_path):
+def test_a_truncated_harken_json_is_reported_with_a_remedy(error_of, run, tmp_path):
     shutil.copytree(run, tmp_path / "odd")
     (tmp_path / "odd" / "harken.json").write_text("{")
-    output = wrong("generate", "odd", "x", code=1)
+    output = error_of("generate", "odd", "x", code=1)
     assert output.startswith("odd/harken.json: cannot be read as JSON (")
-    assert output.endswith("); take it from a copy, or train again")
+    assert output.endswith("); restore it from a copy, or train again")
 
 
-def test_a_run_is_not_taken_for_data(wrong, run, tmp_path):
+def test_a_run_folder_is_not_accepted_as_data(error_of, run, tmp_path):
     shutil.copytree(run, tmp_path / "mine")
-    assert wrong("train", "mine") == (
-        "mine: this is a run, not data; go on with: harken train mine --resume; "
+    assert error_of("train", "mine") == (
+        "mine: this is a run, not data; resume with: harken train mine --resume; "
         "or repeat it with: harken train mine/recipe.toml"
     )
 
 
-def test_a_run_that_has_lost_its_recipe_is_not_sent_in_a_circle(wrong, run, tmp_path):
+def test_a_run_without_its_recipe_is_refused_with_and_without_resume(error_of, run, tmp_path):
     shutil.copytree(run, tmp_path / "mine")
     (tmp_path / "mine" / "recipe.toml").unlink()
     output = "mine: this is a run without its recipe.toml; take it from a copy, or train again"
-    assert wrong("train", "mine", "--resume") == wrong("train", "mine") == output
+    assert error_of("train", "mine", "--resume") == error_of("train", "mine") == output
 
 
-def test_a_folder_that_was_left_before_the_first_step_is_not_taken_for_data(wrong, tmp_path):
+def test_a_training_that_ended_before_its_first_step_is_not_accepted_as_data(error_of, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / ".lock").write_text("")
-    assert wrong("train", "mine", "--resume") == (
+    assert error_of("train", "mine", "--resume") == (
         "mine: a training that ended before its first step; begin it again with its data"
     )
 
 
-def test_an_out_folder_that_is_not_empty(wrong, text, tmp_path):
+def test_an_output_folder_that_is_not_empty_is_refused(error_of, text, tmp_path):
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "notes").write_text("mine")
     for option in ("--resume", "--force"):
-        assert wrong("train", text, "--out", "taken", option) == (
+        assert error_of("train", text, "--out", "taken", option) == (
             "taken: is not empty and no run folder (it has no recipe.toml); take another folder"
         )
     (tmp_path / "taken" / "recipe.toml").write_text("")
-    assert wrong("train", text, "--out", "taken") == (
+    assert error_of("train", text, "--out", "taken") == (
         "taken: is not empty; resume the run there (--resume), force to write over it (--force), "
         "or take another folder (--out)"
     )
 
 
-def test_an_out_folder_that_is_a_file(wrong, text):
-    assert wrong("train", text, "--out", text) == "my.txt: there is a file of this name; take another folder"
+def test_an_output_folder_that_is_a_file_is_refused(error_of, text):
+    assert error_of("train", text, "--out", text) == "my.txt: there is a file of this name; take another folder"
 
 
-def test_a_run_goes_on_in_its_own_folder(wrong, run):
-    assert wrong("train", run, "--resume", "--out", "other") == (
+def test_a_run_cannot_be_resumed_in_another_folder(error_of, run):
+    assert error_of("train", run, "--resume", "--out", "other") == (
         f"{run}: a run goes on in its own folder, not in other; leave out away"
     )
 
 
-def test_a_folder_of_runs_that_is_not_there(wrong, tmp_path):
+def test_a_missing_folder_of_runs_suggests_similar_names(error_of, tmp_path):
     (tmp_path / "runs").mkdir()
-    assert wrong("runs", "nope") == "nope: there is no such folder; check the name"
-    assert wrong("runs", "rus") == "rus: there is no such folder; check the name. Did you mean runs?"
+    assert error_of("runs", "nope") == "nope: there is no such folder; check the name"
+    assert error_of("runs", "rus") == "rus: there is no such folder; check the name. Did you mean runs?"
 
 
-def test_a_file_is_no_folder_of_runs(wrong, text):
-    assert wrong("runs", text) == "my.txt: this is a file; a folder with runs in it, or a run, is accepted"
+def test_a_file_is_refused_as_a_folder_of_runs(error_of, text):
+    assert error_of("runs", text) == "my.txt: this is a file; a folder with runs in it, or a run, is accepted"
 
 
-def test_a_resumed_run_keeps_its_settings(wrong, run):
-    assert wrong("train", run, "train.steps=9", "--resume") == (
+def test_a_resumed_run_refuses_new_settings(error_of, run):
+    assert error_of("train", run, "train.steps=9", "--resume") == (
         f"{run}: a run is resumed with the recipe it has; train.steps cannot be changed now"
     )
 
@@ -483,11 +490,11 @@ def broken(monkeypatch):
     monkeypatch.setattr(model, "load", load)
 
 
-def test_an_unforeseen_error_is_one_line_too(wrong, broken):
-    assert wrong("score", "runs/x", "Tom", code=1) == "RuntimeError: the wheels came off; HARKEN_DEBUG=1 shows where"
+def test_an_unexpected_error_is_one_line(error_of, broken):
+    assert error_of("score", "runs/x", "Tom", code=1) == "RuntimeError: the wheels came off; HARKEN_DEBUG=1 shows where"
 
 
-def test_ctrl_c_is_no_traceback(harken, monkeypatch):
+def test_ctrl_c_prints_no_traceback(harken, monkeypatch):
     from harken.inference import run as model
 
     monkeypatch.setattr(model, "load", lambda path: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -510,12 +517,12 @@ def test_harken_debug_keeps_the_exit_code(harken, monkeypatch):
     assert output.code == 2
 
 
-def test_the_errors_a_program_may_catch_have_names_in_the_package():
+def test_the_public_errors_are_exported():
     assert issubclass(package.BadInput, package.HarkenError)
     assert issubclass(package.BadSetting, ValueError)
 
 
-def test_json_leaves_stdout_empty_when_something_is_wrong(harken):
+def test_json_leaves_stdout_empty_after_an_error(harken):
     for verb in COMMANDS:
         thing = ("nothing",) if verb not in ("runs", "demo") else ("--zzz",)
         output = harken(verb, *thing, *(("x",) if verb == "score" else ()), "--json")

@@ -24,9 +24,9 @@ def folder(tmp_path):
     return tmp_path / "shapes"
 
 
-def test_pictures_are_checked_learned_named_and_judged(harken, folder):
+def test_images_are_checked_trained_on_classified_and_evaluated(harken, folder):
     checked = harken("check", "shapes", *TINY).out
-    assert re.search(r"shapes is images: a folder of pictures; its subfolders \(dark, light\) are the labels", checked)
+    assert re.search(r"shapes is images: a folder of images; its subfolders \(dark, light\) are the labels", checked)
     assert re.search(r"\d+ images to learn from", checked)
     assert "images (8 x 8 grayscale, 2 labels)" in harken("train", "shapes", *TINY).out
     one = harken("classify", "runs/shapes", "shapes/dark/0.png").out
@@ -40,42 +40,42 @@ def test_pictures_are_checked_learned_named_and_judged(harken, folder):
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
-        ("shapes/drak/0.png", "there is no such picture; check the name"),
+        ("shapes/drak/0.png", "no such image; check the name"),
         ("broken.png", "is not an image, damaged, or of an unknown format"),
-        ("empty", "there is no picture in it"),
+        ("empty", "empty: has no images; accepted: "),
     ],
 )
-def test_what_is_no_picture_is_told_by_its_name(harken, folder, tmp_path, name, told):
+def test_a_file_that_is_not_an_image_is_reported_by_name(harken, folder, tmp_path, name, message):
     harken("train", "shapes", *TINY)
     (tmp_path / "broken.png").write_text("x")
     (tmp_path / "empty").mkdir()
     failed = harken("classify", "runs/shapes", name)
     assert failed.code == 2
     assert failed.err.startswith(f"harken: {name}: ")
-    assert told in failed.err
+    assert message in failed.err
     assert failed.err.count("\n") == 1
 
 
-def test_of_many_pictures_a_broken_one_is_left_out_and_told(harken, folder):
+def test_a_broken_image_of_many_is_skipped_with_a_notice(harken, folder):
     harken("train", "shapes", *TINY)
     full = (folder / "light" / "1.png").read_bytes()
     (folder / "light" / "1.png").write_bytes(full[: len(full) // 2])
     output = harken("classify", "runs/shapes", "shapes/light")
     assert len(output.out.splitlines()) == 19
-    assert "left out: shapes/light/1.png: " in output.err
+    assert "skipped: shapes/light/1.png: " in output.err
     assert output.code == 0
 
 
-def test_a_run_of_pictures_refuses_what_is_asked_of_texts(harken, folder):
+def test_a_run_of_images_refuses_commands_for_texts(harken, folder):
     harken("train", "shapes", *TINY)
     output = harken("generate", "runs/shapes", "x").err
-    assert output.startswith("harken: runs/shapes: this run says what a picture shows; use harken classify")
+    assert output.startswith("harken: runs/shapes: this run classifies images; use harken classify")
     assert harken("embed", "runs/shapes", "x").code == 2
 
 
-def test_the_demo_of_digits_draws_some_it_has_not_seen(harken, monkeypatch):
+def test_the_digits_demo_draws_held_out_digits(harken, monkeypatch):
     def small(data, *, minutes, settings=None, **how):
         assert minutes == 0.5
         tiny = {"train.steps": 2, "model.d": 16, "model.layers": 1, "model.heads": 2}

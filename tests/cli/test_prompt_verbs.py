@@ -20,7 +20,7 @@ def table(tmp_path):
     return "t.tsv"
 
 
-def test_eval_tells_a_row_for_each_number_of_shots_beside_what_is_free(harken, gpt, table):
+def test_eval_has_a_row_for_each_number_of_shots_and_the_baselines(harken, gpt, table):
     done = harken("eval", gpt, table, "--prompt", ASK, "--shots", "0,1,4", "--json")
     messages = json.loads(done.out)
     assert (done.code, messages["split"]) == (0, "test")
@@ -31,7 +31,7 @@ def test_eval_tells_a_row_for_each_number_of_shots_beside_what_is_free(harken, g
     assert messages["protocol"]["texts"] == messages["examples"]
 
 
-def test_eval_of_a_prompt_is_a_table_for_people(harken, gpt, table):
+def test_eval_of_a_prompt_prints_a_table(harken, gpt, table):
     done = harken("eval", gpt, table, "--prompt", ASK, "--shots", "0,1", "--split", "valid")
     lines = done.out.splitlines()
     assert done.code == 0, done.err
@@ -43,7 +43,7 @@ def test_eval_of_a_prompt_is_a_table_for_people(harken, gpt, table):
     ]
 
 
-def test_another_seed_shows_other_examples(harken, gpt, tmp_path):
+def test_another_seed_selects_other_examples(harken, gpt, tmp_path):
     """Short ones: a small LSTM has forgotten what stands far before."""
     rows = [f"{a}{b}\t{'ox' if n % 3 else 'ax'}" for n, (a, b) in enumerate(product("abcdefghijkl", repeat=2))]
     (tmp_path / "short.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
@@ -52,55 +52,57 @@ def test_another_seed_shows_other_examples(harken, gpt, tmp_path):
     assert abs(losses[0] - losses[1]) > 1e-6
 
 
-def test_words_stand_for_the_labels_of_the_data(harken, gpt, table):
+def test_labels_of_the_data_are_replaced_by_words(harken, gpt, table):
     words = json.loads(harken("eval", gpt, table, "--prompt", ASK, "--labels", "sad=red,glad=big", "--json").out)
     plain = json.loads(harken("eval", gpt, table, "--prompt", ASK, "--json").out)
     assert words["metrics"]["loss"] != plain["metrics"]["loss"]
 
 
-def test_classify_asks_a_language_model(harken, gpt):
-    messages = json.loads(harken("classify", gpt, "--prompt", ASK, "--labels", "sad,glad", "a fox", "a king", "--json").out)
+def test_classify_prompts_a_language_model(harken, gpt):
+    messages = json.loads(
+        harken("classify", gpt, "--prompt", ASK, "--labels", "sad,glad", "a fox", "a king", "--json").out
+    )
     assert [{one["label"] for one in each} for each in messages["labels"]] == [{"sad", "glad"}] * 2
     assert all(sum(one["probability"] for one in each) == pytest.approx(1) for each in messages["labels"])
 
 
-def test_classify_asks_about_each_line_of_stdin(harken, gpt):
+def test_classify_prompts_for_each_line_of_stdin(harken, gpt):
     how = ("--prompt", ASK, "--labels", "sad,glad")
     done = harken("classify", gpt, *how, "-", stdin=b"a fox\n\na king\n")
     assert (done.code, done.out.count("\n")) == (0, 3)
     assert done.out.splitlines()[2] == harken("classify", gpt, *how, "a king").out.rstrip("\n")
 
 
-def test_a_new_line_may_be_typed(harken, gpt):
+def test_an_escaped_newline_in_a_prompt_is_a_newline(harken, gpt):
     typed = harken("classify", gpt, "--prompt", "{text}\\n", "--labels", "sad,glad", "a fox", "--json")
     real = harken("classify", gpt, "--prompt", "{text}\n", "--labels", "sad,glad", "a fox", "--json")
     assert typed.out == real.out
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
-        (["eval", "RUN", "t.tsv", "--prompt", "Tale:"], "{text} does not stand in it"),
+        (["eval", "RUN", "t.tsv", "--prompt", "Tale:"], "has no {text}"),
         (["eval", "RUN", "t.tsv", "--prompt", ASK, "--labels", "so=red"], "label 'so': not in the data, which has"),
         (
             ["eval", "RUN", "t.tsv", "--prompt", ASK, "--labels", "red"],
             "a label of the data and its words are accepted",
         ),
         (["eval", "RUN", "t.tsv", "--prompt", ASK, "--shots", "0,x"], "whole numbers with commas between"),
-        (["eval", "RUN", "t.tsv", "--prompt", ASK, "--shots", "999"], "examples to draw from; take fewer"),
+        (["eval", "RUN", "t.tsv", "--prompt", ASK, "--shots", "999"], "examples to draw from; use fewer shots"),
         (["eval", "RUN", "--prompt", ASK], "name the data it is asked about"),
         (["eval", "RUN", "t.tsv", "--shots", "4"], "without --prompt, --shots means nothing"),
-        (["classify", "RUN", "x"], "or ask it with --prompt and --labels"),
+        (["classify", "RUN", "x"], "or give --prompt and --labels"),
         (["classify", "RUN", "x", "--labels", "a,b"], "--prompt and --labels go together"),
-        (["classify", "RUN", "x", "--prompt", "{text}", "--labels", "a"], "two different ones or more"),
-        (["classify", "RUN", "x", "--prompt", "?", "--labels", "a,b"], "{text} does not stand in it"),
-        (["eval", "PAIRS", "t.tsv", "--prompt", ASK], "asks a run that writes text, which this one does not"),
+        (["classify", "RUN", "x", "--prompt", "{text}", "--labels", "a"], "two or more different labels"),
+        (["classify", "RUN", "x", "--prompt", "?", "--labels", "a,b"], "has no {text}"),
+        (["eval", "PAIRS", "t.tsv", "--prompt", ASK], "a prompt needs a run that generates text"),
         (["train", "t.tsv", "from=RUN", "transfer=4-shot"], "a prompt learns nothing"),
     ],
 )
-def test_what_cannot_be_asked_is_one_line(harken, gpt, pair_folder, table, args, said):
+def test_invalid_prompts_are_refused_in_one_line(harken, gpt, pair_folder, table, args, message):
     named = {"RUN": gpt, "PAIRS": pair_folder, "from=RUN": f"from={gpt}"}
     done = harken(*(named.get(arg, arg) for arg in args))
     assert done.code == 2
-    assert said in done.err
+    assert message in done.err
     assert (done.out, done.err.count("\n")) == ("", 1) or "train" in args

@@ -12,7 +12,7 @@ TEXTS = ["she saw the red cat.", "Tom lost the dog."]
 
 
 @pytest.fixture
-def told(harken):
+def stdout_of(harken):
     def call(*args: object, stdin: bytes | None = None) -> str:
         output = harken(*args, stdin=stdin)
         assert (output.code, output.err) == (0, ""), output
@@ -22,8 +22,8 @@ def told(harken):
 
 
 @pytest.fixture
-def asked(told):
-    return lambda *args, stdin=None: json.loads(told(*args, "--json", stdin=stdin))
+def json_of(stdout_of):
+    return lambda *args, stdin=None: json.loads(stdout_of(*args, "--json", stdin=stdin))
 
 
 @pytest.fixture(scope="module")
@@ -37,91 +37,96 @@ def targets(pair_folder) -> list[str]:
 # --- in and out -------------------------------------------------------------------------------------------------------
 
 
-def test_each_argument_is_a_source_and_has_a_line(told, pair_folder, targets):
-    assert told("translate", pair_folder, *TEXTS).splitlines() == targets
+def test_each_argument_is_a_source_with_one_output_line(stdout_of, pair_folder, targets):
+    assert stdout_of("translate", pair_folder, *TEXTS).splitlines() == targets
 
 
 @pytest.mark.parametrize("dash", [["-"], []])
-def test_each_line_of_stdin_has_a_line_empty_ones_and_a_last_one_without_an_end_too(told, pair_folder, targets, dash):
+def test_each_line_of_stdin_has_one_output_line_including_empty_and_unterminated_lines(
+    stdout_of, pair_folder, targets, dash
+):
     typed = f"\ufeff{TEXTS[0]}\r\n\n{TEXTS[1]}".encode()
-    assert told("translate", pair_folder, *dash, stdin=typed).split("\n") == [targets[0], "", targets[1], ""]
+    assert stdout_of("translate", pair_folder, *dash, stdin=typed).split("\n") == [targets[0], "", targets[1], ""]
 
 
-def test_more_lines_than_are_translated_together_keep_their_order(told, pair_folder, targets):
+def test_more_lines_than_one_batch_keep_their_order(stdout_of, pair_folder, targets):
     from harken.cli.translate import BATCH_SIZE
 
-    many = [TEXTS[n % 3 == 0] for n in range(BATCH_SIZE + 3)]
-    lines = told("translate", pair_folder, "-", stdin="\n".join(many).encode()).splitlines()
+    sources = [TEXTS[n % 3 == 0] for n in range(BATCH_SIZE + 3)]
+    lines = stdout_of("translate", pair_folder, "-", stdin="\n".join(sources).encode()).splitlines()
     assert lines == [targets[n % 3 == 0] for n in range(BATCH_SIZE + 3)]
 
 
-def test_json_has_text_score_and_source_of_each(asked, pair_folder, targets):
-    actual = asked("translate", pair_folder, *TEXTS)
+def test_json_has_text_score_and_source_of_each(json_of, pair_folder, targets):
+    actual = json_of("translate", pair_folder, *TEXTS)
     assert actual.keys() == {"translations"}
-    assert [one["text"] for one in actual["translations"]] == targets
-    assert [one["source"] for one in actual["translations"]] == TEXTS
-    assert all(one.keys() == {"source", "text", "score"} and one["score"] < 0 for one in actual["translations"])
+    assert [translation["text"] for translation in actual["translations"]] == targets
+    assert [translation["source"] for translation in actual["translations"]] == TEXTS
+    assert all(
+        translation.keys() == {"source", "text", "score"} and translation["score"] < 0
+        for translation in actual["translations"]
+    )
 
 
-def test_json_of_an_empty_stdin_that_was_asked_for_has_no_translations(asked, pair_folder):
-    assert asked("translate", pair_folder, "-", stdin=b"") == {"translations": []}
+def test_json_of_an_explicit_empty_stdin_has_no_translations(json_of, pair_folder):
+    assert json_of("translate", pair_folder, "-", stdin=b"") == {"translations": []}
 
 
-def test_json_with_alternatives_has_them_best_first(asked, pair_folder, targets):
-    (one,) = asked("translate", pair_folder, TEXTS[0], "--alternatives", 5)["translations"]
-    scores = [other["score"] for other in one["alternatives"]]
+def test_json_with_alternatives_has_them_best_first(json_of, pair_folder, targets):
+    (translation,) = json_of("translate", pair_folder, TEXTS[0], "--alternatives", 5)["translations"]
+    scores = [other["score"] for other in translation["alternatives"]]
     assert (len(scores), scores) == (5, sorted(scores, reverse=True))
-    assert one["alternatives"][0] == {"text": one["text"], "score": one["score"]}
+    assert translation["alternatives"][0] == {"text": translation["text"], "score": translation["score"]}
 
 
-def test_alternatives_of_an_argument_are_lines_and_of_a_line_of_stdin_columns(told, pair_folder):
-    lines = told("translate", pair_folder, TEXTS[0], "--alternatives", 3).splitlines()
+def test_alternatives_are_lines_for_an_argument_and_columns_for_stdin(stdout_of, pair_folder):
+    lines = stdout_of("translate", pair_folder, TEXTS[0], "--alternatives", 3).splitlines()
     assert len(lines) == 3
     assert all(float(line.split()[0]) < 0 for line in lines)
     typed = f"{TEXTS[0]}\n\n".encode()
-    assert told("translate", pair_folder, "--alternatives", 3, stdin=typed) == "\t".join(lines) + "\n\n"
+    assert stdout_of("translate", pair_folder, "--alternatives", 3, stdin=typed) == "\t".join(lines) + "\n\n"
 
 
-def test_the_options_of_the_search_reach_it(asked, pair_folder):
+def test_search_options_are_passed_on(json_of, pair_folder):
     import harken
 
     run = harken.load(pair_folder)
     how = {"beam": 3, "length_penalty": 0.0, "no_repeat": 1, "max_new_tokens": 4}
     options = [word for name, value in how.items() for word in (f"--{name.replace('_', '-')}", value)]
-    (one,) = asked("translate", pair_folder, TEXTS[0], *options)["translations"]
+    (translation,) = json_of("translate", pair_folder, TEXTS[0], *options)["translations"]
     ((best,),) = run.alternatives([TEXTS[0]], **how)
-    assert {"source": TEXTS[0], **best} == one
+    assert {"source": TEXTS[0], **best} == translation
     assert best["text"] != run.translate(TEXTS[0])
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])
-def test_lighter_weights_translate_too(asked, pair_folder, precision):
-    (one,) = asked("translate", pair_folder, TEXTS[0], "--precision", precision)["translations"]
-    (plain,) = asked("translate", pair_folder, TEXTS[0])["translations"]
-    assert one["score"] != plain["score"]
-    assert one["score"] == pytest.approx(plain["score"], abs=0.05)
+def test_weights_of_lower_precision_translate(json_of, pair_folder, precision):
+    (translation,) = json_of("translate", pair_folder, TEXTS[0], "--precision", precision)["translations"]
+    (plain,) = json_of("translate", pair_folder, TEXTS[0])["translations"]
+    assert translation["score"] != plain["score"]
+    assert translation["score"] == pytest.approx(plain["score"], abs=0.05)
 
 
-def test_a_file_is_worked_through_into_another(told, asked, pair_folder, tmp_path, targets):
+def test_a_file_is_translated_into_another(stdout_of, json_of, pair_folder, tmp_path, targets):
     (tmp_path / "ask.csv").write_text("id,text\n" + "".join(f'1,"{text}"\n' for text in [*TEXTS, ""]))
-    assert told("translate", pair_folder, "--in", "ask.csv", "--out", "a.jsonl") == "3 answers in a.jsonl\n"
+    assert stdout_of("translate", pair_folder, "--in", "ask.csv", "--out", "a.jsonl") == "3 answers in a.jsonl\n"
     answers = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
     assert [answer["input"] for answer in answers] == [*TEXTS, ""]
     assert [answer["text"] for answer in answers] == [*targets, ""]
-    assert asked("translate", pair_folder, "--in", "ask.csv", "--out", "b.jsonl") == {"answers": 3, "out": "b.jsonl"}
+    assert json_of("translate", pair_folder, "--in", "ask.csv", "--out", "b.jsonl") == {"answers": 3, "out": "b.jsonl"}
 
 
-def test_a_line_of_the_answers_has_its_text_once_and_the_column_source_is_found(told, pair_folder, tmp_path, targets):
+def test_an_output_line_has_its_input_once_and_the_source_column_is_detected(stdout_of, pair_folder, tmp_path, targets):
     (tmp_path / "ask.csv").write_text("id,source,target\n" + "".join(f'7,"{text}",x\n' for text in TEXTS))
     (tmp_path / "ask.jsonl").write_text("".join(json.dumps({"target": "x", "source": text}) + "\n" for text in TEXTS))
     for name in ("ask.csv", "ask.jsonl"):
-        told("translate", pair_folder, "--in", name, "--out", f"{name}.out")
+        stdout_of("translate", pair_folder, "--in", name, "--out", f"{name}.out")
         answers = [json.loads(line) for line in (tmp_path / f"{name}.out").read_text().splitlines()]
         assert [(answer["input"], answer["text"]) for answer in answers] == list(zip(TEXTS, targets, strict=True))
         assert all(answer.keys() == {"input", "text", "score"} for answer in answers)
 
 
-def test_columns_that_are_not_known_are_refused(harken, pair_folder, tmp_path):
+def test_unknown_columns_are_refused(harken, pair_folder, tmp_path):
     (tmp_path / "ask.csv").write_text("id,words\n1,she saw the cat.\n")
     output = harken("translate", pair_folder, "--in", "ask.csv", "--out", "a.jsonl")
     hint = "its columns are id, words; say which with --column, or give one the name source, text or prompt"
@@ -129,7 +134,7 @@ def test_columns_that_are_not_known_are_refused(harken, pair_folder, tmp_path):
 
 
 @pytest.mark.parametrize("header", ["", "source\ttarget\n", "English\tFrench\n"])
-def test_of_a_table_split_at_tabs_only_the_sources_are_translated(harken, pair_folder, tmp_path, targets, header):
+def test_only_the_sources_of_a_tsv_are_translated(harken, pair_folder, tmp_path, targets, header):
     (tmp_path / "ask.tsv").write_text(header + "".join(f"{text}\tun texte {n}.\n" for n, text in enumerate(TEXTS)))
     where = ["--column", "English"] if header.startswith("E") else []
     output = harken("translate", pair_folder, "--in", "ask.tsv", "--out", "a.jsonl", *where)
@@ -138,47 +143,50 @@ def test_of_a_table_split_at_tabs_only_the_sources_are_translated(harken, pair_f
     assert [(answer["input"], answer["text"]) for answer in answers] == list(zip(TEXTS, targets, strict=True))
 
 
-def test_a_tab_in_a_source_is_told_once(harken, pair_folder):
+def test_a_tab_in_a_source_is_reported_once(harken, pair_folder):
     output = harken("translate", pair_folder, "-", stdin=b"a\tb\nc\td\n")
     assert output.code == 0
     assert output.err.count("a tab is part of the source here; of a table, translate a column: --in FILE") == 1
 
 
-def test_targets_begin_with_a_prefix(asked, harken, pair_folder):
-    actual = asked("translate", pair_folder, *TEXTS, "--prefix", "il a", "--beam", 2)["translations"]
-    assert all(one["text"].startswith("il a ") for one in actual)
+def test_targets_start_with_the_prefix(json_of, harken, pair_folder):
+    actual = json_of("translate", pair_folder, *TEXTS, "--prefix", "il a", "--beam", 2)["translations"]
+    assert all(translation["text"].startswith("il a ") for translation in actual)
     output = harken("translate", pair_folder, TEXTS[0], "--prefix", "zeppelin")
-    hint = "this run cannot write 'zeppelin'; begin with words that it knows"
+    hint = "'zeppelin' is not in this run's vocabulary; use known words"
     assert (output.code, output.err) == (2, f"harken: prefix='zeppelin': {hint}\n")
 
 
-def test_the_same_line_draws_anew_wherever_it_stands(told, asked, pair_folder, tmp_path):
+def test_equal_lines_have_independent_samples(stdout_of, json_of, pair_folder, tmp_path):
     from harken.cli.translate import BATCH_SIZE
 
     typed, how = (f"{TEXTS[0]}\n" * (2 * BATCH_SIZE)).encode(), ["--temperature", 3.0]
-    lines = told("translate", pair_folder, "-", *how, stdin=typed).splitlines()
+    lines = stdout_of("translate", pair_folder, "-", *how, stdin=typed).splitlines()
     assert lines[:BATCH_SIZE] != lines[BATCH_SIZE:]
     (tmp_path / "ask.txt").write_bytes(b"\n" + typed)
-    told("translate", pair_folder, "--in", "ask.txt", "--out", "a.jsonl", *how)
+    stdout_of("translate", pair_folder, "--in", "ask.txt", "--out", "a.jsonl", *how)
     answers = [json.loads(line)["text"] for line in (tmp_path / "a.jsonl").read_text().splitlines()]
     assert answers[1 : 2 * BATCH_SIZE] == lines[1:]  # an empty line has its place too
 
 
-def test_a_file_with_a_bad_line_is_refused_before_the_first_answer(harken, pair_folder, tmp_path):
+def test_a_file_with_a_bad_line_is_refused_before_the_first_prediction(harken, pair_folder, tmp_path):
     (tmp_path / "ask.jsonl").write_text('"good"\n{}\n')
     output = harken("translate", pair_folder, "--in", "ask.jsonl", "--out", "a.jsonl")
-    assert (output.code, output.err) == (2, "harken: ask.jsonl:2: is no JSON object with a key source, text or prompt\n")
+    assert (output.code, output.err) == (
+        2,
+        "harken: ask.jsonl:2: is no JSON object with a key source, text or prompt\n",
+    )
     assert not (tmp_path / "a.jsonl").exists()
 
 
-def test_what_is_unknown_to_the_run_is_told_on_stderr(harken, pair_folder):
+def test_unknown_words_are_reported_on_stderr(harken, pair_folder):
     output = harken("translate", pair_folder, "Tom saw the zeppelin.", "--json")
-    assert output.err == "unknown to this run, and read as <unk>: 'zeppelin'\n"
+    assert output.err == "unknown to this run and read as <unk>: 'zeppelin'\n"
     assert json.loads(output.out)["translations"][0]["text"]
 
 
 @pytest.mark.process
-def test_a_line_is_answered_before_the_next_one_comes(pair_folder, targets):
+def test_a_line_is_answered_before_the_next_one_arrives(pair_folder, targets):
     command = [sys.executable, "-m", "harken", "translate", str(pair_folder)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"}
@@ -198,7 +206,7 @@ def test_a_line_is_answered_before_the_next_one_comes(pair_folder, targets):
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         ([], "translate: give a text, or - to read texts from stdin, one a line; see harken translate --help"),
         (["a", "--beam", 2, "--alternatives", 3], "alternatives=3: a beam of 2 holds no more; take a larger beam"),
@@ -210,9 +218,9 @@ def test_a_line_is_answered_before_the_next_one_comes(pair_folder, targets):
         ),
     ],
 )
-def test_what_does_not_fit_together_is_refused_in_one_line(harken, pair_folder, args, said):
+def test_incompatible_arguments_are_refused_in_one_line(harken, pair_folder, args, message):
     assert (answer := harken("translate", pair_folder, *args)).code == 2
-    assert answer.err == f"harken: {said}\n"
+    assert answer.err == f"harken: {message}\n"
 
 
 def test_an_empty_pipe_is_refused(harken, pair_folder):
@@ -221,11 +229,11 @@ def test_an_empty_pipe_is_refused(harken, pair_folder):
     assert "no text is given, and stdin is empty" in output.err
 
 
-def test_a_language_model_translates_nothing_even_if_nothing_is_asked(harken, run):
+def test_translate_refuses_a_language_model_before_reading_stdin(harken, run):
     output = harken("translate", run, "-", stdin=b"")
     assert (output.code, output.err) == (
         2,
-        f"harken: {run}: this run writes text; use harken generate, in Python run.generate\n",
+        f"harken: {run}: this run generates text; use harken generate, in Python run.generate\n",
     )
 
 
@@ -233,7 +241,7 @@ def test_a_language_model_translates_nothing_even_if_nothing_is_asked(harken, ru
     "verb",
     [["generate", "RUN", "a"], ["generate", "RUN", "a", "--next", 3], ["score", "RUN", "a b"], ["score", "RUN", "-"]],
 )
-def test_verbs_of_language_models_name_the_verb_of_pairs(harken, pair_folder, verb):
+def test_commands_of_language_models_suggest_translate(harken, pair_folder, verb):
     output = harken(*(pair_folder if word == "RUN" else word for word in verb), stdin=b"a line\n")
     assert (output.code, output.out) == (2, "")
     use = "use harken translate, in Python run.translate"
@@ -243,25 +251,25 @@ def test_verbs_of_language_models_name_the_verb_of_pairs(harken, pair_folder, ve
 # --- the other verbs --------------------------------------------------------------------------------------------------
 
 
-def test_a_run_of_pairs_is_judged_on_other_pairs(asked, pair_folder, tmp_path):
+def test_a_run_of_pairs_is_evaluated_on_other_pairs(json_of, pair_folder, tmp_path):
     (tmp_path / "other.tsv").write_text("".join(f"{text}\tun texte {n}.\n" for n, text in enumerate(TEXTS)))
-    actual = asked("eval", pair_folder, "other.tsv")
+    actual = json_of("eval", pair_folder, "other.tsv")
     assert (actual["split"], actual["examples"]) == ("other data", 2)
     assert actual["metrics"]["exact_match"] == 0
     assert "loss" not in actual["baseline"]["copy of the source"]
 
 
-def test_texts_with_labels_are_judged_as_pairs_only_with_a_word(harken, pair_folder, tmp_path):
+def test_labeled_texts_are_evaluated_as_pairs_with_a_notice(harken, pair_folder, tmp_path):
     (tmp_path / "reviews.csv").write_text("text,label\n" + "".join(f"{TEXTS[n % 2]} {n},{n % 2}\n" for n in range(40)))
     output = harken("eval", pair_folder, "reviews.csv", "--json")
     assert output.code == 0
-    looks, taken = "reviews.csv: looks like texts with labels (", "source and target are read from columns 1 and 2"
-    assert output.err.startswith(looks)
+    step_lines, taken = "reviews.csv: looks like texts with labels (", "source and target are read from columns 1 and 2"
+    assert output.err.startswith(step_lines)
     assert f"); {taken} (data.source, data.target)\n" in output.err
 
 
-def test_runs_shows_the_metric_that_pairs_are_judged_by(told, pair_folder):
-    assert "  bleu " in told("runs", pair_folder)
+def test_runs_shows_bleu_for_pairs(stdout_of, pair_folder):
+    assert "  bleu " in stdout_of("runs", pair_folder)
 
 
 def test_check_counts_the_tokens_of_both_sides(harken, pair_file):
@@ -270,11 +278,11 @@ def test_check_counts_the_tokens_of_both_sides(harken, pair_file):
     assert 2 * 1000 < actual["estimate"]["tokens"] < 2 * 2000  # about 215 pairs of 6 tokens on a side
 
 
-def test_a_training_tells_bleu_at_its_looks_and_how_to_translate_next(told, harken, pair_file):
+def test_a_training_prints_bleu_at_each_validation_and_the_next_command(stdout_of, harken, pair_file):
     tiny = ["model.d=16", "model.layers=1", "model.heads=2", "train.steps=2", "train.eval_every=1", "task.eval_pairs=5"]
     lines = harken("train", pair_file, "data.tokenizer=word", *tiny).out.splitlines()
-    looks = [line for line in lines if line.startswith("  step ")]
-    assert len(looks) == 2
-    assert all("   valid " in line and ", bleu " in line and "(quick look)" in line for line in looks)
+    step_lines = [line for line in lines if line.startswith("  step ")]
+    assert len(step_lines) == 2
+    assert all("   valid " in line and ", bleu " in line and "(quick look)" in line for line in step_lines)
     assert lines[-1].startswith("  next    harken translate runs/pairs '")
-    assert told(*shlex.split(lines[-1])[2:]).endswith("\n")
+    assert stdout_of(*shlex.split(lines[-1])[2:]).endswith("\n")

@@ -30,7 +30,7 @@ def text(tales, tmp_path) -> str:
 
 
 @pytest.fixture
-def told(harken):
+def stdout_of(harken):
     """What harken prints when all goes well."""
 
     def call(*args: object, stdin: bytes | None = None) -> str:
@@ -42,9 +42,9 @@ def told(harken):
 
 
 @pytest.fixture
-def asked(told):
+def json_of(stdout_of):
     """The one JSON object on stdout: nothing else may stand there."""
-    return lambda *args, stdin=None: json.loads(told(*args, "--json", stdin=stdin))
+    return lambda *args, stdin=None: json.loads(stdout_of(*args, "--json", stdin=stdin))
 
 
 @pytest.fixture
@@ -57,86 +57,86 @@ def few_tales(monkeypatch):
 # --- --json: at least the keys of the contract ------------------------------------------------------------------------
 
 
-def test_json_of_train(asked, text):
-    actual = asked("train", text, *TINY)
+def test_json_of_train(json_of, text):
+    actual = json_of("train", text, *TINY)
     assert {"run", "kind", "parameters", "steps", "seconds", "metrics", "baseline", "cost", "audit"} <= actual.keys()
     assert (actual["run"], actual["kind"], actual["steps"]) == ("runs/my", "gpt", 2)
     assert {"loss", "perplexity", "bits_per_character"} == actual["metrics"].keys()
 
 
-def test_json_of_check(asked, text):
-    actual = asked("check", text, *TINY)
+def test_json_of_check(json_of, text):
+    actual = json_of("check", text, *TINY)
     assert {"kind", "reason", "others", "recipe", "origins", "estimate"} <= actual.keys()
     assert actual["kind"] == "text"
     assert actual["origins"]["model.d"] == "override"
     assert {"parameters", "steps", "minutes", "kwh", "memory_mib"} <= actual["estimate"].keys()
 
 
-def test_json_of_eval(asked, run):
-    actual = asked("eval", run)
+def test_json_of_eval(json_of, run):
+    actual = json_of("eval", run)
     assert {"metrics", "baseline", "split", "examples", "protocol"} <= actual.keys()
     assert actual["split"] == "valid"
     assert actual["protocol"]["context"] == 16
 
 
-def test_json_of_eval_on_other_data(asked, run, text):
-    actual = asked("eval", run, text)
+def test_json_of_eval_on_other_data(json_of, run, text):
+    actual = json_of("eval", run, text)
     assert actual["split"] == "other data"
     assert actual["examples"] == os.path.getsize(text) - 1
 
 
-def test_json_of_generate(asked, run):
-    actual = asked("generate", run, "Tom", "--tokens", 7)
+def test_json_of_generate(json_of, run):
+    actual = json_of("generate", run, "Tom", "--tokens", 7)
     assert {"text", "tokens", "tokens_per_second"} <= actual.keys()
     assert (len(actual["text"]), actual["tokens"]) == (7, 7)
 
 
-def test_json_of_many_continuations_has_a_list_of_texts(asked, run):
-    actual = asked("generate", run, "Tom", "--tokens", 7, "--n", 3)
+def test_json_of_several_continuations_has_a_list_of_texts(json_of, run):
+    actual = json_of("generate", run, "Tom", "--tokens", 7, "--n", 3)
     assert [len(text) for text in actual["text"]] == [7, 7, 7]
     assert actual["tokens"] == 21
 
 
-def test_json_of_next(asked, run):
-    actual = asked("generate", run, "Tom", "--next", 3)["next"]
+def test_json_of_next(json_of, run):
+    actual = json_of("generate", run, "Tom", "--next", 3)["next"]
     assert len(actual) == 3
     assert all(word.keys() == {"text", "probability"} for word in actual)
 
 
-def test_json_of_score(asked, run):
-    actual = asked("score", run, "Tom had")
+def test_json_of_score(json_of, run):
+    actual = json_of("score", run, "Tom had")
     assert {"words", "perplexity"} <= actual.keys()
     assert [word["word"] for word in actual["words"]] == ["Tom", " had"]
 
 
-def test_json_of_data(asked, few_tales):
-    listed = asked("data")["sets"]
+def test_json_of_data(json_of, few_tales):
+    listed = json_of("data")["sets"]
     assert {"name", "kind", "bytes", "licence", "attribution", "cached"} <= listed[0].keys()
-    assert {one["kind"] for one in listed} <= {*registry.kind_names("data"), "weights"}
-    actual = asked("data", "tales")
+    assert {row["kind"] for row in listed} <= {*registry.kind_names("data"), "weights"}
+    actual = json_of("data", "tales")
     assert os.path.isfile(actual["path"])
     assert len(actual["sha256"]) == 64
 
 
-def test_json_of_runs(asked, run):
-    (actual,) = asked("runs", run.parent)["runs"]
+def test_json_of_runs(json_of, run):
+    (actual,) = json_of("runs", run.parent)["runs"]
     assert {"run", "state", "kind", "parameters", "metrics", "date", "seconds", "kwh"} <= actual.keys()
     assert actual["state"] == "finished"
 
 
-def test_json_of_demo(asked, few_tales, monkeypatch):
+def test_json_of_demo(json_of, few_tales, monkeypatch):
     from harken.data import catalogue
 
     fetch = catalogue.fetch
     monkeypatch.setattr(catalogue, "fetch", lambda name, **_: fetch("tales"))
-    actual = asked("demo", "text", "--minutes", 0.001)
+    actual = json_of("demo", "text", "--minutes", 0.001)
     assert {"run", "metrics", "files", "attribution"} <= actual.keys()
     assert all(os.path.isfile(file) for file in actual["files"])
 
 
-def test_json_of_settings_and_of_show(asked, text):
-    assert {"path", "default", "accepted", "description"} == asked("check", "--settings", "gpt")["settings"][0].keys()
-    assert asked("train", text, "--show", *TINY)["recipe"]["model.d"] == 16
+def test_json_of_settings_and_of_show(json_of, text):
+    assert {"path", "default", "accepted", "description"} == json_of("check", "--settings", "gpt")["settings"][0].keys()
+    assert json_of("train", text, "--show", *TINY)["recipe"]["model.d"] == 16
 
 
 def test_json_with_a_notice_keeps_stdout_clean(harken, run):
@@ -149,73 +149,73 @@ def test_json_with_a_notice_keeps_stdout_clean(harken, run):
 
 
 @pytest.mark.parametrize("dash", [("-",), ()])
-def test_each_line_of_stdin_gets_one_line_empty_ones_too(told, run, dash):
-    out = told("generate", run, *dash, "--tokens", 8, stdin=b"Tom\n\nNora had\n")
+def test_each_line_of_stdin_gets_one_line_including_empty_lines(stdout_of, run, dash):
+    out = stdout_of("generate", run, *dash, "--tokens", 8, stdin=b"Tom\n\nNora had\n")
     assert out.count("\n") == 3
 
 
-@pytest.mark.parametrize("how", [(), ("--temperature", 0)])
-def test_the_first_line_of_stdin_is_answered_as_if_it_were_an_argument(asked, run, how):
-    alone = asked("generate", run, "Tom", "--tokens", 8, *how)["text"]
-    assert asked("generate", run, "--tokens", 8, *how, stdin=b"Tom\nTom\n")["text"][0] == alone
+@pytest.mark.parametrize("options", [(), ("--temperature", 0)])
+def test_the_first_line_of_stdin_and_an_argument_get_the_same_answer(json_of, run, options):
+    alone = json_of("generate", run, "Tom", "--tokens", 8, *options)["text"]
+    assert json_of("generate", run, "--tokens", 8, *options, stdin=b"Tom\nTom\n")["text"][0] == alone
 
 
-def test_each_line_has_draws_of_its_own_and_the_same_seed_the_same_answers(asked, run, tmp_path):
+def test_lines_have_independent_samples_and_a_seed_reproduces_them(json_of, run, tmp_path):
     def answers(seed: int) -> list[str]:
-        return asked("generate", run, "--tokens", 8, "--seed", seed, stdin=b"Tom\n" * 9)["text"]
+        return json_of("generate", run, "--tokens", 8, "--seed", seed, stdin=b"Tom\n" * 9)["text"]
 
     assert len(set(answers(3))) > 1
     assert answers(3) == answers(3) != answers(4)
     (tmp_path / "ask.txt").write_text("Tom\n" * 9)
-    asked("generate", run, "--tokens", 8, "--seed", 3, "--in", "ask.txt", "--out", "said.jsonl")
+    json_of("generate", run, "--tokens", 8, "--seed", 3, "--in", "ask.txt", "--out", "said.jsonl")
     written = (tmp_path / "said.jsonl").read_text().splitlines()
     assert [json.loads(line)["text"] for line in written] == answers(3)
 
 
-def test_a_bom_and_crlf_in_stdin_are_no_part_of_the_prompt(asked, run):
+def test_a_bom_and_crlf_in_stdin_are_removed_from_the_prompt(json_of, run):
     plain, windows = b"Tom\nNora\n", b"\xef\xbb\xbfTom\r\nNora\r\n"
-    actual = [asked("generate", run, "--tokens", 2, stdin=options)["text"] for options in (plain, windows)]
+    actual = [json_of("generate", run, "--tokens", 2, stdin=options)["text"] for options in (plain, windows)]
     assert actual[0] == actual[1]
 
 
-def test_json_of_several_lines_has_lists_with_one_entry_a_line(asked, run):
-    actual = asked("generate", run, "-", "--tokens", 4, stdin=b"Tom\n\nNora\n")
+def test_json_of_several_lines_has_lists_with_one_entry_per_line(json_of, run):
+    actual = json_of("generate", run, "-", "--tokens", 4, stdin=b"Tom\n\nNora\n")
     assert actual["prompt"] == ["Tom", "", "Nora"]
     assert [len(text) for text in actual["text"]] == actual["tokens"] == [4, 4, 4]
 
 
-def test_an_empty_line_gets_an_empty_score(told, asked, run):
-    lines = told("score", run, stdin=b"Tom had\n\na\nNora had\n").split("\n")
+def test_an_empty_line_gets_an_empty_score(stdout_of, json_of, run):
+    lines = stdout_of("score", run, stdin=b"Tom had\n\na\nNora had\n").split("\n")
     assert [line[:10] for line in lines] == ["perplexity", "", "", "perplexity", ""]
-    assert [p is None for p in asked("score", run, stdin=b"Tom had\n\n")["perplexity"]] == [False, True]
+    assert [p is None for p in json_of("score", run, stdin=b"Tom had\n\n")["perplexity"]] == [False, True]
 
 
-def test_several_texts_are_scored_one_a_line(told, run):
-    first, second = told("score", run, "Tom had", "a hat").splitlines()
+def test_several_texts_are_scored_one_per_line(stdout_of, run):
+    first, second = stdout_of("score", run, "Tom had", "a hat").splitlines()
     assert first.startswith("perplexity ")
     assert (first.rpartition(": ")[2], second.rpartition(": ")[2]) == ("'Tom had'", "'a hat'")
 
 
-def test_a_text_comes_from_stdin(told, tales):
-    assert "  run     runs/stdin " in told("train", "-", *TINY, stdin=tales.read_bytes())
+def test_train_reads_a_text_from_stdin(stdout_of, tales):
+    assert "  run     runs/stdin " in stdout_of("train", "-", *TINY, stdin=tales.read_bytes())
 
 
 # --- check, show, runs ------------------------------------------------------------------------------------------------
 
 
-def test_check_prints_the_kind_why_and_how_to_overrule_it(told, text):
-    lines = told("check", text, *TINY).splitlines()
+def test_check_prints_the_kind_its_reason_and_how_to_override_it(stdout_of, text):
+    lines = stdout_of("check", text, *TINY).splitlines()
     assert lines[0].startswith("my.txt is text: plain UTF-8 text, lines of ")
     assert "  overrule with data.kind=..." in lines
 
 
-def test_check_prints_the_runners_up(told, tmp_path):
+def test_check_prints_the_runners_up(stdout_of, tmp_path):
     (tmp_path / "half.txt").write_text("one, two\n" * 40 + "a line of prose without any\n" * 40)
-    assert "\n  not table: 50% of its lines split at ','" in told("check", "half.txt", *TINY)
+    assert "\n  not table: 50% of its lines split at ','" in stdout_of("check", "half.txt", *TINY)
 
 
-def test_check_prints_each_setting_with_its_origin_in_columns(told, text):
-    lines = [line for line in told("check", text, *TINY).splitlines() if " = " in line]
+def test_check_prints_each_setting_with_its_origin_in_columns(stdout_of, text):
+    lines = [line for line in stdout_of("check", text, *TINY).splitlines() if " = " in line]
     origins = {line.split()[0]: line.partition("# ")[2] for line in lines}
     assert origins["model.d"] == "override"
     assert origins["data.path"] == "my.txt"
@@ -224,57 +224,59 @@ def test_check_prints_each_setting_with_its_origin_in_columns(told, text):
     assert len({line.index("= ") for line in lines}) == len({line.index("# ") for line in lines}) == 1
 
 
-def test_check_says_which_settings_are_not_those_of_the_size(told, text):
-    lines = told("check", text, "train.steps=1").splitlines()
+def test_check_lists_settings_that_differ_from_the_size(stdout_of, text):
+    lines = stdout_of("check", text, "train.steps=1").splitlines()
     assert next(line for line in lines if line.startswith("model.size ")).endswith("# default, but for d")
-    lines = told("check", text, "train.steps=1", "model.size=tiny").splitlines()
+    lines = stdout_of("check", text, "train.steps=1", "model.size=tiny").splitlines()
     assert next(line for line in lines if line.startswith("model.size ")).endswith("# given")
 
 
-def test_check_ends_with_what_it_would_cost(told, text):
-    weights, cost = told("check", text, *TINY).splitlines()[-2:]
+def test_check_ends_with_the_expected_cost(stdout_of, text):
+    weights, cost = stdout_of("check", text, *TINY).splitlines()[-2:]
     assert "weights" in weights
     assert "MiB of memory" in weights
     assert cost.startswith("2 steps, about ")
     assert "(estimated: " in cost or "(measured: " in cost
 
 
-def test_check_prints_the_minutes_and_the_energy_that_its_json_gives(told, asked, text, monkeypatch):
+def test_check_prints_the_minutes_and_energy_of_its_json(stdout_of, json_of, text, monkeypatch):
     from harken.training.loop import Timing, Trainer
 
-    monkeypatch.setattr(Trainer, "measure", lambda *_: Timing(step_seconds=40.0, validation_seconds=10.0, watts=400.0, source="known"))
-    actual = asked("check", text, *TINY)["estimate"]
+    monkeypatch.setattr(
+        Trainer, "measure", lambda *_: Timing(step_seconds=40.0, validation_seconds=10.0, watts=400.0, source="known")
+    )
+    actual = json_of("check", text, *TINY)["estimate"]
     assert (actual["minutes"], actual["energy_source"]) == (pytest.approx(90 / 60), "known")
     assert actual["kwh"] == pytest.approx(0.4 * 90 / 3600 * 1.58)
-    assert "2 steps, about 1 min 30 s and 16 Wh (known) on" in told("check", text, *TINY)
+    assert "2 steps, about 1 min 30 s and 16 Wh (known) on" in stdout_of("check", text, *TINY)
 
 
-def test_check_trains_nothing(told, text, tmp_path):
-    told("check", text, *TINY)
+def test_check_trains_nothing(stdout_of, text, tmp_path):
+    stdout_of("check", text, *TINY)
     assert not (tmp_path / "runs").exists()
 
 
-def test_check_settings_lists_every_setting_with_its_sentence(told):
-    out = told("check", "--settings", "gpt")
+def test_check_settings_lists_every_setting_with_its_description(stdout_of):
+    out = stdout_of("check", "--settings", "gpt")
     assert "model.heads" in out
     assert "number of attention heads" in out
     assert "scaled-dot, dot, bilinear" in out
 
 
 @pytest.mark.parametrize("kind", ["text", "train", "next-word", "lstm", "model"])
-def test_check_settings_knows_every_kind_and_section(told, kind):
-    assert "description" not in told("check", "--settings", kind)
+def test_check_settings_accepts_every_kind_and_section(stdout_of, kind):
+    assert "description" not in stdout_of("check", "--settings", kind)
 
 
-def test_show_prints_the_recipe_and_trains_nothing(told, text, tmp_path):
-    out = told("train", text, "--show", "--minutes", 3, "model.layers=7")
+def test_show_prints_the_recipe_and_trains_nothing(stdout_of, text, tmp_path):
+    out = stdout_of("train", text, "--show", "--minutes", 3, "model.layers=7")
     shown = [line.split()[:3] for line in out.splitlines()]
     assert ["model.layers", "=", "7"] in shown
     assert ["train.minutes", "=", "3.0"] in shown
     assert not (tmp_path / "runs").exists()
 
 
-def test_runs_tells_finished_unfinished_and_damaged_apart(told, asked, run, tmp_path):
+def test_runs_distinguishes_finished_unfinished_and_damaged_runs(stdout_of, json_of, run, tmp_path):
     for name in ("whole", "half", "odd", "bare"):
         shutil.copytree(run, tmp_path / "runs" / name)
     (tmp_path / "runs" / "half" / "harken.json").unlink()
@@ -283,7 +285,7 @@ def test_runs_tells_finished_unfinished_and_damaged_apart(told, asked, run, tmp_
     (tmp_path / "runs" / "whole" / "report.html").write_text("mine now")
     (tmp_path / "runs" / "mess").mkdir()
     (tmp_path / "runs" / "mess" / "harken.json").write_text('{"format": 1, "sha256": {}, "metrics": 3}')
-    states = {one["run"]: one["state"] for one in asked("runs")["runs"]}
+    states = {row["run"]: row["state"] for row in json_of("runs")["runs"]}
     assert states == {
         "runs/bare": "damaged",
         "runs/half": "not finished",
@@ -291,26 +293,26 @@ def test_runs_tells_finished_unfinished_and_damaged_apart(told, asked, run, tmp_
         "runs/odd": "damaged",
         "runs/whole": "finished",
     }
-    out = told("runs")
-    assert "runs/half  not finished: go on with: harken train runs/half --resume" in out
-    assert "runs/odd   damaged: runs/odd/cost.json: is not the file this run was finished with" in out
+    out = stdout_of("runs")
+    assert "runs/half  not finished: resume with: harken train runs/half --resume" in out
+    assert "runs/odd   damaged: runs/odd/cost.json: SHA-256 mismatch: the file was modified" in out
     assert "runs/bare  damaged: runs/bare/model.safetensors: is missing" in out
 
 
-def test_runs_lists_the_trials_of_a_comparison_and_a_run_that_is_named(asked, run, tmp_path):
+def test_runs_lists_the_trials_of_a_comparison_and_a_single_run(json_of, run, tmp_path):
     for name in ("my", "c/model.heads=1-seed=0", "c/model.heads=2-seed=0"):
         shutil.copytree(run, tmp_path / "runs" / name)
     (tmp_path / "runs" / "c" / "compare.json").write_text("{}")
     trials = ["runs/c/model.heads=1-seed=0", "runs/c/model.heads=2-seed=0"]
-    assert [one["run"] for one in asked("runs")["runs"]] == [*trials, "runs/my"]
-    assert [one["run"] for one in asked("runs", "runs/c")["runs"]] == trials
-    assert [one["run"] for one in asked("runs", "runs/my")["runs"]] == ["runs/my"]
+    assert [row["run"] for row in json_of("runs")["runs"]] == [*trials, "runs/my"]
+    assert [row["run"] for row in json_of("runs", "runs/c")["runs"]] == trials
+    assert [row["run"] for row in json_of("runs", "runs/my")["runs"]] == ["runs/my"]
 
 
 BROKEN = ("train.lr=1e30", "train.optimizer=sgd", "train.grad_clip=0", "train.warmup=0", "train.steps=6")
 
 
-def test_a_training_whose_losses_are_no_numbers_fails_and_offers_no_next_step(harken, text):
+def test_a_training_with_a_non_finite_loss_fails_and_suggests_no_next_step(harken, text):
     output = harken("train", text, *TINY, *BROKEN, "train.on_nan=skip")
     assert output.code == 1
     assert "of 6 updates were left out: their loss or gradient was not finite." in output.out
@@ -321,56 +323,56 @@ def test_a_training_whose_losses_are_no_numbers_fails_and_offers_no_next_step(ha
     assert harken("train", text, *TINY, *BROKEN, "train.on_nan=skip", "--json").code == 1
 
 
-def test_runs_says_of_a_run_that_a_number_has_ended_that_it_would_end_again(harken, told, text):
+def test_runs_does_not_suggest_to_resume_a_run_with_a_non_finite_loss(harken, stdout_of, text):
     assert harken("train", text, *TINY, *BROKEN).code == 1
-    line = told("runs")
+    line = stdout_of("runs")
     assert "not finished: it ended at step " in line
     assert [word in line for word in ("not finite", "lower train.lr", "--resume")] == [True, True, False]
 
 
-def test_no_runs_says_how_to_make_one(told):
-    assert told("runs") == "no runs in runs; make one with: harken train my.txt\n"
+def test_runs_without_runs_suggests_train(stdout_of):
+    assert stdout_of("runs") == "no runs in runs; make one with: harken train my.txt\n"
 
 
-def test_default_names_take_2_and_3(told, text, tmp_path):
+def test_default_names_of_runs_are_numbered(stdout_of, text, tmp_path):
     for _ in range(3):
-        told("train", text, *TINY)
+        stdout_of("train", text, *TINY)
     assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == ["my", "my-2", "my-3"]
 
 
-def test_resume_without_anything_starts_anew_and_says_so(harken, text):
+def test_resume_without_a_checkpoint_starts_again_with_a_notice(harken, text):
     output = harken("train", text, "--resume", *TINY)
     assert output.code == 0
     assert output.err == "runs/my: there is nothing to go on with; the run starts anew\n"
 
 
-def test_a_training_tells_what_it_does_and_what_to_type_next(told, text):
-    out = told("train", text, *TINY)
+def test_a_training_prints_its_phases_and_the_next_command(stdout_of, text):
+    out = stdout_of("train", text, *TINY)
     marks = ("text", "data", "model", "recipe", "train", "step", "valid", "cost", "run", "next")
     actual = [line.split()[0] for line in out.splitlines() if line.split()[0] in marks]
     assert list(dict.fromkeys(actual)) == list(marks)
     assert '  next    harken generate runs/my "Once upon a time"' in out
 
 
-def test_with_json_the_training_is_told_on_stderr(harken, text):
+def test_with_json_the_progress_is_printed_on_stderr(harken, text):
     output = harken("train", text, *TINY, "--json")
     assert json.loads(output.out)["steps"] == 2
     assert "  recipe  runs/my/recipe.toml holds every setting" in output.err
     assert "  step       2 of 2" in output.err
 
 
-def test_nothing_is_judged_where_nothing_is_held_out(harken, text):
+def test_without_a_held_out_split_there_is_no_evaluation(harken, text):
     output = harken("train", text, *TINY, "data.valid=0")
     assert "judging" not in output.out
     assert "  (nothing is held out, so nothing is judged: data.valid, data.test)" in output.out
     output = harken("eval", "runs/my")
     assert output.err == (
-        "harken: split valid: not in this run, which held nothing out; or give it another text to judge\n"
+        "harken: split valid: not in this run, which has no held-out split; or give other data to evaluate\n"
     )
 
 
-def test_the_verdict_stands_beside_the_free_baselines(told, run):
-    model, unigram, counts, protocol = told("eval", run).splitlines()
+def test_eval_prints_the_model_above_the_baselines(stdout_of, run):
+    model, unigram, counts, protocol = stdout_of("eval", run).splitlines()
     assert model.endswith("this model")
     assert unigram.endswith("unigram, for free")
     assert counts.endswith("5-gram Kneser-Ney, for free")
@@ -380,9 +382,9 @@ def test_the_verdict_stands_beside_the_free_baselines(told, run):
 # --- help, pipes and terminals ----------------------------------------------------------------------------------------
 
 
-def test_harken_alone_prints_its_help(told):
-    assert told() == told("--help")
-    assert all(f"  {verb}" in told("--help") for verb in COMMANDS)
+def test_harken_alone_prints_its_help(stdout_of):
+    assert stdout_of() == stdout_of("--help")
+    assert all(f"  {verb}" in stdout_of("--help") for verb in COMMANDS)
 
 
 HELP = """
@@ -400,7 +402,7 @@ for verb in ["", *VERBS]:
 
 
 @pytest.mark.process
-def test_the_help_of_every_verb_needs_neither_torch_nor_numpy_nor_rich():
+def test_the_help_of_every_command_imports_neither_torch_nor_numpy_nor_rich():
     done = subprocess.run([sys.executable, "-c", HELP], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Usage: harken") == 1 + len(COMMANDS)
@@ -408,7 +410,7 @@ def test_the_help_of_every_verb_needs_neither_torch_nor_numpy_nor_rich():
 
 @pytest.mark.process
 @pytest.mark.parametrize("verb", [(), ("train",), ("data",)])
-def test_help_takes_no_time_worth_mentioning(verb):
+def test_help_takes_less_than_200_milliseconds(verb):
     def cpu_seconds() -> float:
         before = os.times()
         subprocess.run([sys.executable, "-m", "harken", *verb, "--help"], capture_output=True, check=True)
@@ -419,7 +421,7 @@ def test_help_takes_no_time_worth_mentioning(verb):
 
 
 @pytest.mark.process
-def test_a_reader_that_leaves_early_is_no_error():
+def test_a_closed_stdout_is_not_an_error():
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run([sys.executable, "-m", "harken", "data"], stdout=write, stderr=subprocess.PIPE)
@@ -429,10 +431,12 @@ def test_a_reader_that_leaves_early_is_no_error():
 
 def at_a_terminal(*args: str, **env: str) -> str:
     """What harken writes to a terminal of 100 columns."""
-    actual, its = pty.openpty()
+    actual, child_end = pty.openpty()
     everything = {**os.environ, "TERM": "xterm", "COLUMNS": "100", **env}
-    process = subprocess.Popen([sys.executable, "-m", "harken", *args], stdout=its, stderr=its, env=everything)
-    os.close(its)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "harken", *args], stdout=child_end, stderr=child_end, env=everything
+    )
+    os.close(child_end)
     shown = b""
     try:
         while block := os.read(actual, 1 << 16):
@@ -445,10 +449,10 @@ def at_a_terminal(*args: str, **env: str) -> str:
 
 
 @pytest.mark.process
-def test_a_table_is_drawn_on_a_terminal_and_plain_with_no_color():
+def test_a_table_has_escape_codes_on_a_terminal_and_none_with_no_color():
     assert "\x1b[1m" in at_a_terminal("data")
     assert "\x1b" not in at_a_terminal("data", NO_COLOR="1")
 
 
-def test_elsewhere_there_are_no_escape_codes(told, text):
-    assert "\x1b" not in told("train", text, *TINY) + told("data") + told("check", "--settings", "text")
+def test_without_a_terminal_there_are_no_escape_codes(stdout_of, text):
+    assert "\x1b" not in stdout_of("train", text, *TINY) + stdout_of("data") + stdout_of("check", "--settings", "text")

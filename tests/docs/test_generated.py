@@ -42,18 +42,22 @@ def test_a_changed_page_is_called_stale(
     assert generate.stale() == ["docs/recipe.md"]
 
 
-def test_every_verb_and_every_setting_is_on_a_page(generate: ModuleType, pages: dict[str, str]) -> None:
+def test_every_command_and_every_setting_is_on_a_page(generate: ModuleType, pages: dict[str, str]) -> None:
     cli, recipe = pages["docs/cli.md"], pages["docs/recipe.md"]
-    assert all(f"## harken {verb}\n" in cli for verb in generate.VERBS)
-    for section, of in generate.kinds.shelves():
-        kinds = generate.kinds.BUILT_IN[section + of]
-        fields = {field for kind in kinds for field in generate.kinds.find(section, kind, of).model_fields}
+    assert all(f"## harken {verb}\n" in cli for verb in generate.COMMANDS)
+    for section, of in generate.registry.sections_and_groups():
+        kinds = generate.registry.BUILT_IN[section + of]
+        fields = {field for kind in kinds for field in generate.registry.find_kind(section, kind, of).model_fields}
         assert [field for field in fields if f"| `{section}.{field}` |" not in recipe] == []
 
 
-def test_no_setting_goes_without_its_sentence(generate: ModuleType) -> None:
-    known = [kind + of for section, of in generate.kinds.shelves() for kind in generate.kinds.BUILT_IN[section + of]]
-    rows = [row for kind in known for row in generate.settings_of(kind)]
+def test_every_setting_has_a_description(generate: ModuleType) -> None:
+    known = [
+        kind + of
+        for section, of in generate.registry.sections_and_groups()
+        for kind in generate.registry.BUILT_IN[section + of]
+    ]
+    rows = [row for kind in known for row in generate.describe_settings(kind)]
     assert [
-        r["path"] for r in rows if r["description"] == "which kind this is" and not r["path"].endswith("kind")
+        r["path"] for r in rows if r["description"] == "kind of this section" and not r["path"].endswith("kind")
     ] == []

@@ -11,7 +11,7 @@ from harken.models.gpt import GPTSettings
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-from shows.operation_counts import LAYERS, layer_cost, products  # noqa: E402
+from shows.operation_counts import LAYERS, layer_cost, products
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,8 @@ def parse(line: str) -> tuple[list[str], str]:
     return shlex.split(line)[1:], piped.removeprefix("cat ").strip()
 
 
-COMMANDS = list(dict.fromkeys(line for page in PAGES.values() for line in commands(page)))  # each once, in order
-HARKEN = [line for line in COMMANDS if re.match(r"(cat \S+ \| )?harken ", line)]
+PAGE_COMMANDS = list(dict.fromkeys(line for page in PAGES.values() for line in commands(page)))  # each once, in order
+HARKEN = [line for line in PAGE_COMMANDS if re.match(r"(cat \S+ \| )?harken ", line)]
 PYTHON = [code for page in PAGES.values() for code in blocks("python", page)]
 
 
@@ -186,7 +186,7 @@ def test_the_tree_names_every_script(folder: str) -> None:
 
 def test_every_make_target_is_there() -> None:
     targets = set(re.findall(r"`make ([a-z-]+)`", PAGES["README.md"]))
-    targets |= {line.removeprefix("make ") for line in COMMANDS if line.startswith("make ")}
+    targets |= {line.removeprefix("make ") for line in PAGE_COMMANDS if line.startswith("make ")}
     assert {"demo", "test"} <= targets <= set(re.findall(r"^([a-z-]+):", (HOME / "Makefile").read_text(), re.M))
 
 

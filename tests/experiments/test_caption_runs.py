@@ -87,7 +87,7 @@ def test_files_arrays_and_paths_into_arrays_give_the_same_caption(trained, folde
     alternatives = again.caption(tmp_path / "a.png", alternatives=3)
     assert alternatives[0]["text"] == by_file
     assert [each["score"] for each in alternatives] == sorted((each["score"] for each in alternatives), reverse=True)
-    with pytest.raises(BadInput, match="this run says in words what a picture shows; use harken caption"):
+    with pytest.raises(BadInput, match="this run captions images; use harken caption"):
         again.translate("a text")
     with pytest.raises(BadInput, match="beem"):
         again.caption([x], beem=3)

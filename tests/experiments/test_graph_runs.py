@@ -91,13 +91,13 @@ def test_a_repeated_evaluation_gives_the_same_metrics(trained):
 
 
 def test_an_unknown_node_is_reported_with_an_existing_one(trained):
-    with pytest.raises(BadInput, match=r"'m799': no node of .*; it has 80, such as m0, m1, m2. Did you mean m79\?"):
+    with pytest.raises(BadInput, match=r"'m799': not a node of .*; it has 80, such as m0, m1, m2. Did you mean m79\?"):
         trained.classify("m799")
 
 
 def test_an_unsupported_method_is_refused_with_the_supported_ones(trained):
     for method in (trained.generate, trained.embed, trained.translate):
-        with pytest.raises(BadInput, match="this run says what nodes of a graph are; use harken classify"):
+        with pytest.raises(BadInput, match="this run classifies graph nodes; use harken classify"):
             method("m0")
 
 
@@ -148,7 +148,7 @@ def test_a_run_caches_one_other_graph(clubs, tmp_path):
     other_graphs = [str(folder(tmp_path / f"other{seed}", two_clubs(seed=seed))) for seed in (1, 2)]
     for other in other_graphs:
         run.classify([other, "m5"])
-    assert {*run.__dict__["_graph"]} == {None, other_graphs[-1]}
+    assert {*run.graph_cache} == {None, other_graphs[-1]}
 
 
 def test_edge_prediction_beats_the_degree_baseline(tmp_path):
@@ -163,11 +163,11 @@ def test_edge_prediction_beats_the_degree_baseline(tmp_path):
         next(s["probability"] for s in prediction if s["label"] == "edge") for prediction in (within, across)
     ]
     assert edge_probabilities[0] > edge_probabilities[1]
-    with pytest.raises(BadInput, match="'7': two nodes are accepted, with -- between them, such as 0--1"):
+    with pytest.raises(BadInput, match="'7': not an edge; give two nodes with -- between them, such as 0--1"):
         run.classify("7")
     other = tmp_path / "other.npz"
     np.savez(other, edges=np.array(G.edges))
-    with pytest.raises(BadInput, match=r"other.npz: no edge of it is asked about; two nodes are accepted, with -- "):
+    with pytest.raises(BadInput, match=r"other.npz: no edges were given; give two nodes with -- "):
         run.classify([str(other)])
 
 

@@ -84,9 +84,9 @@ def test_files_arrays_and_paths_into_arrays_give_the_same_labels(trained, array,
     assert sum(prediction["probability"] for prediction in by_path) == pytest.approx(1)
     assert {prediction["label"] for prediction in by_path} == {"left", "right", "below"}
     assert again.classify(f"{array}[7]") == again.classify([x[7]])[0]
-    with pytest.raises(BadInput, match="there are 300 pictures in it"):
+    with pytest.raises(BadInput, match="the file has 300 images, counted from 0"):
         again.classify(f"{array}[300]")
-    with pytest.raises(BadInput, match="bytes H W or H W 3 are accepted"):
+    with pytest.raises(BadInput, match="give uint8 of shape H W or H W 3, or a path"):
         again.classify([np.zeros((8, 8))])
 
 

@@ -96,7 +96,7 @@ def test_the_audit_of_a_model_with_a_head_passes(trained):
 
 
 def test_a_classifier_does_not_generate_and_a_language_model_does_not_classify(trained):
-    with pytest.raises(BadInput, match="this run says what a text is; use harken classify"):
+    with pytest.raises(BadInput, match="this run classifies texts; use harken classify"):
         trained.generate("red")
 
 
@@ -112,7 +112,7 @@ def test_a_regression_target_is_returned_in_its_unit(tables, tmp_path):
 def test_a_text_pair_is_a_pair_or_a_string_with_a_tab(tables, tmp_path):
     run = harken.train(tables / "pairs.csv", out=tmp_path / "p", settings={**model_settings("bert"), "train.steps": 3})
     assert run.classify([("red blue", "RED BLUE")]) == run.classify(["red blue\tRED BLUE"])
-    with pytest.raises(BadInput, match="trained on pairs; two texts, with a tab between them, is accepted"):
+    with pytest.raises(BadInput, match="trained on pairs; give two texts with a tab between them"):
         run.classify("red blue")
 
 

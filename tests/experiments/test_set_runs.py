@@ -76,7 +76,7 @@ def test_metrics_match_scikit_learn(trained, regression):
         dataset = run.recipe.load_data(run.tokenizer)
         part, processor = dataset.splits["test"], run.tokenizer
         y, metrics = predict(run.model, part), run.metrics["test"]
-        if processor.answer == "label":
+        if processor.target_type == "label":
             pooled = run.evaluate("test").metrics
             assert pooled["accuracy"] == pytest.approx((y.argmax(1).numpy() == part.targets).mean())
             assert pooled["f1"] == pytest.approx(f1_score(part.targets, y.argmax(1), pos_label=1))
@@ -110,7 +110,7 @@ def test_tables_single_sets_and_arrays_give_the_same_answers(trained, tmp_path):
     for prediction in (single, *trained.classify([rows[::-1]])):
         assert prediction[0]["label"] == predictions[3][0]["label"]
         assert prediction[0]["probability"] == pytest.approx(predictions[3][0]["probability"], abs=1e-5)
-    with pytest.raises(BadInput, match=r"rows of 2 numbers are accepted \(a, b\)"):
+    with pytest.raises(BadInput, match=r"give rows of 2 numbers \(a, b\)"):
         trained.classify([rows[:, :1]])
     with pytest.raises(BadInput, match=r"has no set 'w7'; it has 6, such as w0, w1, w2"):
         trained.classify(f"{other}[w7]")
@@ -131,7 +131,7 @@ def test_other_sets_are_evaluated_with_their_own_labels(trained, tmp_path):
     assert score.protocol["sets"] == 20
     assert score.metrics["accuracy"] == pytest.approx(accuracy)
     assert baseline
-    with pytest.raises(BadInput, match="there is no column 'kind'"):
+    with pytest.raises(BadInput, match="no column 'kind'"):
         trained.evaluate("test", data=str(windows(tmp_path / "bare.csv", 4, label=False)))
 
 
@@ -145,7 +145,7 @@ def test_settings_are_compared_on_the_same_sets(table, tmp_path):
 def test_a_run_initializes_another_on_the_same_columns(trained, tmp_path):
     settings = {"from": str(trained.path), "transfer": "frozen", "train.steps": 5, "data.test": 0}
     run = harken.train(windows(tmp_path / "more.csv", 60, seed=3), out=tmp_path / "run", settings=settings)
-    assert run.tokenizer.centre == trained.tokenizer.centre
+    assert run.tokenizer.feature_mean == trained.tokenizer.feature_mean
     old, new = trained.model.body.state_dict(), run.model.body.state_dict()
     assert all((old[name] == new[name]).all() for name in old)
 
@@ -162,7 +162,7 @@ def test_a_group_column_makes_sets_of_a_table(tmp_path):
 
 
 def test_an_unsupported_trace_is_refused_in_one_line(trained):
-    with pytest.raises(BadInput, match="this run says what a set of rows is; what it looks at is not traced"):
+    with pytest.raises(BadInput, match="this run classifies sets of rows; its attention is not traced"):
         trained.trace("a text")
 
 

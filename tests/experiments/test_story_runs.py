@@ -166,9 +166,9 @@ def test_line_by_line_answers_equal_batched_ones(memnet, folder):
 
 @pytest.mark.parametrize("context", ["", "\n \n", "1 Where is Joe?\tgarage\t1\n"], ids=repr)
 def test_an_empty_story_is_refused(memnet, context):
-    with pytest.raises(BadInput, match="the story: there is no line in it; tell one before it is asked"):
+    with pytest.raises(BadInput, match="story: has no lines; write one before asking"):
         memnet.ask("Where is Joe?", context)
-    with pytest.raises(BadInput, match="there is no line in it"):
+    with pytest.raises(BadInput, match="story: has no lines"):
         memnet.story().ask("Where is Joe?")
 
 
@@ -195,7 +195,7 @@ def test_only_the_vectors_within_the_memory_are_kept(memnet):
 
 
 @pytest.mark.parametrize(
-    ("line", "message"), [("  ", "line='  ': there is no word in it; give a line"), (3, "line=3: a text is accepted")]
+    ("line", "message"), [("  ", "line='  ': has no words; give a line"), (3, "line=3: must be a string")]
 )
 def test_an_invalid_line_is_refused(memnet, line, message):
     with pytest.raises(BadInput, match=message):
@@ -242,7 +242,7 @@ def test_ask_reports_an_error_in_one_line(memnet, call_cli, tmp_path):
     (tmp_path / "two.txt").write_text("1 Joe ran to the garden.\n1 Mary ran to the office.\n")
     code, _, err = call_cli("ask", memnet.path, tmp_path / "two.txt", "Where is Joe?")
     assert code == 2
-    assert "there are 2 stories in it; give one, or leave the question out" in err
+    assert "context: has 2 stories; give one story, or omit the question" in err
     code, _, err = call_cli("ask", memnet.path, tmp_path / "two.txt")
     assert code == 2
     assert "two.txt: there is no question in it; ask one" in err

@@ -12,7 +12,8 @@ from harken.errors import BadInput, BadRun, BadSetting
 from harken.experiments import transfer
 from harken.experiments.choose import choose
 from harken.experiments.train import prepare
-from harken.models.heads import BERTHeadSettings, GPTHeadSettings, Outputs, RNNHeadSettings
+from harken.models.heads import BERTHeadSettings, GPTHeadSettings, RNNHeadSettings
+from harken.settings import LabelOutputs
 from harken.training.optimizers import build_optimizer, depth_from_output
 from harken.training.settings import Train
 
@@ -184,11 +185,11 @@ def test_the_labels_are_those_of_the_data(labelled, tmp_path, table, source):
 
 
 def head_model():
-    return BERTHeadSettings(d=16, layers=3, heads=2, dropout=0.0).build(Outputs(50, 4))
+    return BERTHeadSettings(d=16, layers=3, heads=2, dropout=0.0).build(LabelOutputs(50, 4))
 
 
 def test_a_frozen_body_is_trained_only_in_its_last_blocks(tmp_path, folders):
-    model, body = head_model(), BERTHeadSettings(d=16, layers=3, heads=2, dropout=0.0).build(Outputs(50, 4)).body
+    model, body = head_model(), BERTHeadSettings(d=16, layers=3, heads=2, dropout=0.0).build(LabelOutputs(50, 4)).body
     folder = tmp_path / "body"
     folder.mkdir()
     from harken import run_folder
@@ -204,7 +205,7 @@ def test_a_frozen_body_is_trained_only_in_its_last_blocks(tmp_path, folders):
 
 
 def test_the_layers_after_the_last_block_are_trained_with_it():
-    model = GPTHeadSettings(d=16, layers=2, heads=2).build(Outputs(50, 4))
+    model = GPTHeadSettings(d=16, layers=2, heads=2).build(LabelOutputs(50, 4))
     transfer._unfreeze(model.body.requires_grad_(False), 1)
     assert model.body.norm.weight.requires_grad
     assert not model.body.stack.blocks[0].mlp.W_1.weight.requires_grad
@@ -214,7 +215,7 @@ def test_the_layers_after_the_last_block_are_trained_with_it():
 def test_unfreezing_needs_frozen_blocks(n_blocks, transfer_kind):
     recipe = recipes.resolve(("x", {"train.unfreeze_last": n_blocks}))
     recipe = recipes.replace(recipe, start=recipes.InitialWeights("gone", transfer_kind))
-    model = RNNHeadSettings(d=16).build(Outputs(50, 4))
+    model = RNNHeadSettings(d=16).build(LabelOutputs(50, 4))
     with pytest.raises(BadSetting, match=r"train\.unfreeze_last"):
         transfer.init_from_run(model, recipe, weights=False)
 

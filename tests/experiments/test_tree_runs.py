@@ -89,7 +89,7 @@ def test_the_protocol_reports_the_effect_of_the_grammar(run):
 
 def test_an_impossible_prefix_is_refused(run):
     assert run.translate("the dog ran", prefix="(S (NP 1").startswith("(S (NP 1 ")
-    with pytest.raises(BadInput, match=r"no tree of 1 words begins so"):
+    with pytest.raises(BadInput, match=r"no tree of 1 words starts like this"):
         run.translate(["the dog ran", "hen"], prefix="(S (NP 1 2")
 
 

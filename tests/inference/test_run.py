@@ -253,7 +253,10 @@ def test_a_split_the_run_does_not_have_is_refused_with_those_it_has(char):
         (lambda run: run.generate(5), "prompt=5: must be a string"),
         (lambda run: run.generate("Tom", max_new_tokens="5"), "max_new_tokens='5': must be an integer ≥ 0"),
         (lambda run: run.stream("Tom", seed=-1), "seed=-1: must be an integer ≥ 0"),
-        (lambda run: run.generate("Tom", temperature="hot"), "temperature='hot': must be a finite number ≥ 0; 0 is greedy"),
+        (
+            lambda run: run.generate("Tom", temperature="hot"),
+            "temperature='hot': must be a finite number ≥ 0; 0 is greedy",
+        ),
         (
             lambda run: run.generate("Tom", top_k=2.5),
             "top_k=2.5: must be an integer ≥ 1; set it to 1 for greedy decoding",
@@ -362,7 +365,7 @@ def test_a_modified_folder_is_refused_with_the_name_of_the_file(run_copy, name, 
 def test_weights_of_another_recipe_are_refused_even_if_the_hashes_fit(run_copy, folders):
     shutil.copy(folders["bpe"] / "model.safetensors", run_copy / "model.safetensors")
     update_checksums(run_copy)
-    with pytest.raises(BadRun, match=r"the weights do not fit the model at .*; they belong to another recipe"):
+    with pytest.raises(BadRun, match=r"the weights do not match the model at .*; they belong to another recipe"):
         harken.load(run_copy)
 
 

@@ -208,9 +208,7 @@ def test_shared_embeddings_need_one_vocabulary(family):
 
 @every_family
 def test_a_missing_source_is_reported(family):
-    with pytest.raises(
-        ValueError, match="^an encoder-decoder needs a source, or a memory that contains"
-    ):
+    with pytest.raises(ValueError, match=r"^an encoder-decoder needs a source, or a memory that contains"):
         build(family)(targets(1, L))
 
 

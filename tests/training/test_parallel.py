@@ -401,7 +401,7 @@ def test_an_error_of_the_first_rank_alone_ends_the_others_silently(home, tmp_pat
 def test_stdin_is_an_error_for_several_processes(home, tmp_path):
     pair = Pair("train", "-", folder=tmp_path, home=home)
     assert pair.wait() == (2, 2)
-    assert pair.text == "harken: stdin: 2 processes cannot all read it; save the text, and name the file\n"
+    assert pair.text == "harken: stdin: 2 processes cannot all read it; save the text and pass the file\n"
 
 
 def test_ddp_in_one_process_is_an_error_that_names_torchrun(home, tmp_path):

@@ -85,10 +85,10 @@ def test_muon_has_one_moment_for_a_hidden_matrix(trainer):
 
 @pytest.mark.parametrize("optimizer", ["adamw", "rmsprop", "sgd", "muon"])
 def test_the_estimated_optimizer_state_has_the_real_size(trainer, optimizer):
-    made = trainer(train__optimizer=optimizer, train__keep_best=False, data__valid=0.0)
-    estimate = resource_estimate._bytes_between_steps(made) - weights(made)
-    made.update(10)
-    states = made.update_step.optimizer.state.values()
+    built = trainer(train__optimizer=optimizer, train__keep_best=False, data__valid=0.0)
+    estimate = resource_estimate._bytes_between_steps(built) - weights(built)
+    built.update(10)
+    states = built.update_step.optimizer.state.values()
     tensors = [t for state in states for t in state.values() if isinstance(t, torch.Tensor)]
     assert estimate == sum(t.nbytes for t in tensors if t.dim())
 
@@ -116,10 +116,10 @@ def test_dropout_masks_are_counted(trainer):
 
 
 def test_memory_already_in_use_is_counted(trainer, monkeypatch):
-    made = trainer()
-    before = estimate_memory(made)
+    built = trainer()
+    before = estimate_memory(built)
     monkeypatch.setattr(cost, "allocated_memory", lambda device: 10**12)
-    assert estimate_memory(made) > 10**12 > before
+    assert estimate_memory(built) > 10**12 > before
 
 
 def test_the_estimate_is_at_least_the_peak_so_far(trainer, monkeypatch):
@@ -141,14 +141,14 @@ def test_the_estimate_changes_neither_weights_nor_random_state(trainer, kind):
 def test_too_little_memory_is_reported_before_the_timing_probe(trainer, monkeypatch):
     events = []
     monkeypatch.setattr(machine, "describe", lambda: {"ram_gib": 0.1})
-    made = trainer(train__steps=50)
-    monkeypatch.setattr(made, "listen", lambda event, **facts: events.append(facts.get("text", event)))
-    plan(made)
+    built = trainer(train__steps=50)
+    monkeypatch.setattr(built, "listen", lambda event, **facts: events.append(facts.get("text", event)))
+    plan(built)
     notice, event = events
     assert notice.endswith("of memory, and the machine has 0.1; use a smaller train.micro_batch or a smaller model")
     assert event == "measure"
     monkeypatch.setattr(machine, "describe", lambda: {"ram_gib": None})  # not reported by the system
-    plan(made)
+    plan(built)
     assert events[2:] == ["measure"]
 
 
@@ -158,9 +158,9 @@ def test_two_rows_that_do_not_fit_on_a_gpu_give_its_total_memory(trainer, monkey
 
     card = SimpleNamespace(total_memory=80 * 2**30)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
-    made, before = trainer(), torch.get_rng_state()
-    monkeypatch.setattr(made.task, "loss", full)
-    assert estimate_memory(made) == card.total_memory
+    built, before = trainer(), torch.get_rng_state()
+    monkeypatch.setattr(built.task, "loss", full)
+    assert estimate_memory(built) == card.total_memory
     assert torch.equal(torch.get_rng_state(), before)
 
 

@@ -50,7 +50,7 @@ def classify(
     input_name, read_inputs = INPUT_READERS.get(model.recipe.task.kind, ("", None))
     reader_options = {"listen": how["listen"]} if input_name in ("sets", "files") else {}  # skipped inputs are reported
     if in_ is not None and out_ is not None:
-        columns = [*training_column(getattr(model.recipe.data, "text", None)), *TEXT_COLUMNS]
+        columns = [*training_column(model.recipe.data.input_column), *TEXT_COLUMNS]
         where = {"column": files["column"], "columns": columns, "keep_tabs": getattr(model.tokenizer, "pair", False)}
         with ConsoleListener(to_stderr=True) as listener:
             if read_inputs and input_name == "sets":

@@ -27,13 +27,7 @@ SHORTHANDS = {
 @click.option("--distributions", metavar="A,B", help="Maths: short for data.operands=uniform,log-uniform.")
 @click.option("--minutes", type=float, help="Training time of each trial in minutes, without set-up.")
 @click.option("--seeds", type=click.IntRange(min=1), metavar="N", help="Number of seeds per setting.  [default: 3]")
-@click.option(
-    "--eval",
-    "evals",
-    multiple=True,
-    metavar="section.key=a,b",
-    help="Also evaluate each trained model under these settings.",
-)
+@click.option("--eval", "evals", multiple=True, metavar="section.key=a,b", help="Also evaluate under these settings.")
 @click.option("--out", metavar="DIR", help="Folder to write.  [default: runs/<name of the data>-compare]")
 @click.option("--resume", is_flag=True, help="Resume a comparison; finished trials are kept.")
 @json_option

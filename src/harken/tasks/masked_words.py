@@ -47,8 +47,8 @@ class MaskedWordsSettings(TaskSettings):
 
     @field_validator("keep_prob")
     @classmethod
-    def _sum_to_one(cls, keep_prob: float, info: ValidationInfo) -> float:
-        replaced = sum(info.data.get(name, 0.0) for name in ("mask_replace_prob", "random_replace_prob"))
+    def _sum_to_one(cls, keep_prob: float, validation: ValidationInfo) -> float:
+        replaced = sum(validation.data.get(name, 0.0) for name in ("mask_replace_prob", "random_replace_prob"))
         if abs(replaced + keep_prob - 1) > 1e-6:
             raise ValueError("mask_replace_prob, random_replace_prob and keep_prob must sum to 1")
         return keep_prob

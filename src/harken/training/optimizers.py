@@ -15,6 +15,14 @@ from .settings import Train
 BLOCK = re.compile(r"\bblocks\.(\d+)\.")
 
 
+class StackedModule(nn.Module):
+    """Several models as one module: every weight has leading dimensions for the models."""
+
+    stack_dims = 1
+    finite: Tensor  # M: whether the last gradient was finite
+    n_skipped: Tensor  # M: number of skipped updates
+
+
 def build_optimizer(model: nn.Module, train: Train) -> torch.optim.Optimizer:
     """The optimizer of the settings. Matrices decay; vectors (norms, biases) do not."""
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -22,7 +30,7 @@ def build_optimizer(model: nn.Module, train: Train) -> torch.optim.Optimizer:
     matrix_ids = {id(p) for p in matrices}
     rest = [p for p in parameters if id(p) not in matrix_ids]
     depth = depth_from_output(model) if train.layer_decay < 1 else dict.fromkeys(map(id, parameters), 0)
-    on_gpu, stack_dims = parameters[0].is_cuda, getattr(model, "stack_dims", 0)
+    on_gpu, stack_dims = parameters[0].is_cuda, model.stack_dims if isinstance(model, StackedModule) else 0
     if train.layer_decay < 1 and train.optimizer != "adamw":
         raise BadSetting(f"train.layer_decay: {train.optimizer} has one learning rate for all layers; use adamw")
     groups: list[dict[str, Any]] = [
@@ -52,7 +60,7 @@ def _with_weight_decay(optimizer: torch.optim.Optimizer, decay: float, stack_dim
 
     @torch.no_grad()
     def shrink(*_: Any) -> None:
-        skip = getattr(optimizer, "found_inf", 0.0)  # 1: no update
+        skip = vars(optimizer).get("found_inf", 0.0)  # 1: no update
         for group in optimizer.param_groups:
             for p in group["params"]:
                 if p.dim() - stack_dims >= 2:
@@ -86,8 +94,7 @@ def clip_gradients(model: nn.Module, max_norm: float) -> Tensor:
     counted.
     """
     max_norm = max_norm if max_norm > 0 else math.inf
-    stacked: Any = model
-    if not hasattr(stacked, "stack_dims"):
+    if not isinstance(model, StackedModule):
         return torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
     grads = [p.grad for p in model.parameters() if p.grad is not None]
     norms = torch.stack([g.flatten(1).norm(dim=1) for g in grads]).norm(dim=0)  # M
@@ -96,6 +103,6 @@ def clip_gradients(model: nn.Module, max_norm: float) -> Tensor:
     for g in grads:
         scale = scales.view(-1, *[1] * (g.dim() - 1))
         g.copy_(torch.where(scale > 0, g * scale, 0.0))
-    stacked.finite.copy_(finite)
-    stacked.n_skipped += ~finite
+    model.finite.copy_(finite)
+    model.n_skipped += ~finite
     return torch.where(finite.any(), torch.where(finite, norms, 0.0).max(), torch.nan)

@@ -78,7 +78,7 @@ class Ranks:
     # --- an update ----------------------------------------------------------------------------------------------------
 
     def seed_rng(self, seed: int) -> None:
-        """Give each rank a random stream of its own."""
+        """Give each rank its own random stream."""
 
     def distribute(self, model: nn.Module) -> nn.Module:
         """The model with the weights that this rank holds."""

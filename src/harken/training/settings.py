@@ -57,7 +57,7 @@ class Train(Settings):
         1, ge=1, le=1000, description="number of seeds trained together as stacked models, from seed on; one is kept"
     )
     select_seed_on: Literal["valid", "train"] = Field(
-        "valid", description="with several seeds, the split whose score selects the seed to keep"
+        "valid", description="with several seeds, the split that selects the seed to keep"
     )
     keep_seeds: Literal["best", "all"] = Field(
         "best", description="with several seeds, all: each seed also becomes a run in the folder seeds/"
@@ -116,7 +116,7 @@ class Train(Settings):
 
     @field_validator("nesterov")
     @classmethod
-    def _nesterov_needs_sgd(cls, nesterov: bool, info: ValidationInfo) -> bool:
-        if nesterov and not (info.data.get("optimizer") == "sgd" and info.data.get("momentum")):
+    def _nesterov_needs_sgd(cls, nesterov: bool, validation: ValidationInfo) -> bool:
+        if nesterov and not (validation.data.get("optimizer") == "sgd" and validation.data.get("momentum")):
             raise ValueError("needs sgd with a momentum; set train.optimizer=sgd and train.momentum=0.9")
         return nesterov

@@ -20,6 +20,7 @@ from harken.errors import BadSetting
 from harken.tasks import BoundTask, Loss, OutputScoredTask, Score, evaluating
 
 from .loop import Trainer, selection_score
+from .optimizers import StackedModule
 from .validation_state import ValidationState
 
 ModelFunction = Callable[..., Any]  # function(model, **tensors)
@@ -29,12 +30,10 @@ SHAPE_ERROR = (
 )
 
 
-class StackedModels(nn.Module):
-    """Models of one shape as one module: each weight has a leading model axis."""
+class StackedModels(StackedModule):
+    """Models of one shape as one module: each weight has a leading model axis. `vmap` calls them."""
 
-    stack_dims, compiles = 1, False  # leading dimensions of every weight; it is called through `vmap`
-    finite: Tensor  # M: whether the last gradient was finite
-    n_skipped: Tensor  # M: number of skipped updates
+    compiles = False
 
     def __init__(self, models: Sequence[nn.Module]) -> None:
         super().__init__()

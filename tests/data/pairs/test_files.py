@@ -167,5 +167,7 @@ def test_a_table_with_only_a_header_is_refused(tmp_path):
 
 def test_a_text_without_columns_is_refused(tmp_path):
     (tmp_path / "a.txt").write_text("one line\nanother line\n")
-    with pytest.raises(BadInput, match=r"a\.txt: contains no columns; accepted: a table with two columns, two aligned files"):
+    with pytest.raises(
+        BadInput, match=r"a\.txt: contains no columns; accepted: a table with two columns, two aligned files"
+    ):
         read(tmp_path / "a.txt")

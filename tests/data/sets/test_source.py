@@ -194,14 +194,14 @@ def test_numeric_targets_make_a_regression(tmp_path):
         ({"group": "cluod"}, None, "no column 'cluod'; its columns are cloud, x, y, where"),
         ({"group": "cloud", "label": "where", "columns": "x,z"}, None, "no column 'z'; its columns are cloud"),
         ({"label": "x", "group": "cloud", "columns": ["y"]}, None, r"a.csv:\d+: set 'c0' has the label .* in line 2"),
-        ({}, lambda r: [*r[:3], "near"], "all labels are 'near'"),
+        ({}, lambda r: [*r[:3], "near"], "the only label is 'near'"),
         ({}, lambda r: [*r[:3], r[1]], "no sets detected .no column groups the rows"),
         (
             {"group": "cloud"},
             lambda r: [*r[:3], r[1]],
             "column 'cloud' groups the rows, but no other column is constant",
         ),
-        ({"group": "cloud", "label": "where", "columns": "x"}, lambda r: [*r[:3], "near"], "all labels are 'near'"),
+        ({"group": "cloud", "label": "where", "columns": "x"}, lambda r: [*r[:3], "near"], "the only label is 'near'"),
         ({}, lambda r: [r[0], f"{r[1]:.0f},5", *r[2:]], "column 'x' is not a number: use a decimal point"),
         (
             {"group": "cloud", "label": "x", "columns": "where"},

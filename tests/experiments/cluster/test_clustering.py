@@ -101,7 +101,7 @@ def test_columns_are_selected_by_name_or_number_and_an_unknown_one_is_reported(t
     assert all(clustering.facts["labels"] in ([0, 1] * 6, [1, 0] * 6) for clustering in clusterings)
     assert clusterings[0].facts["columns"] == 1
     assert clusterings[0].points.names == [f"p{n}" for n in range(12)]
-    with pytest.raises(BadInput, match="there is no column 'z'; there are: name, id, x, y"):
+    with pytest.raises(BadInput, match="no column 'z'; its columns are name, id, x, y"):
         harken.cluster(str(file), k=2, columns="x,z")
     np.save(tmp_path / "points.npy", np.arange(12.0).reshape(4, 3))
     assert harken.cluster(str(tmp_path / "points.npy"), k=2, columns="1,3").facts["columns"] == 2

@@ -1,4 +1,4 @@
-"""A plug-in for harken: a language model with a similarity of its own, and DNA in FASTA files to learn from."""
+"""A plug-in for harken: a language model with cosine similarity, and a reader of DNA in FASTA files."""
 
 from hashlib import sha256
 from pathlib import Path
@@ -12,24 +12,23 @@ from torch import Tensor, nn
 from harken.core import CAUSAL, FULL, BlockConfig, Dot, Rotary, Stack, Structure
 from harken.data.cache import cache_folder
 from harken.data.text.source import TextSource
-from harken.models import LanguageModel
-from harken.settings import Settings
+from harken.models import LanguageModel, ModelSettings
 
 
-class CosineSettings(Settings):
-    """The settings of model.kind=cosine."""
+class CosineSettings(ModelSettings):
+    """Settings of model.kind=cosine."""
 
     kind: Literal["cosine"] = "cosine"
-    d: int = Field(64, ge=2, description="width of a token's vector")
+    d: int = Field(64, ge=2, description="width of the model (embedding dimension)")
     layers: int = Field(2, ge=1, description="number of blocks")
-    context: int = Field(64, ge=1, description="longest sequence seen at once (L)")
+    context: int = Field(64, ge=1, description="maximum sequence length in tokens (L)")
 
     def build(self, vocab: int) -> "CosineLM":
         return CosineLM(self, vocab)
 
 
 class Cosine(Dot):
-    """s <q, k> / (|q| |k|), s learned. A dot once q and k are projected, so PyTorch's fused kernel takes it."""
+    """s <q, k> / (|q| |k|) with a learned s: a dot product of projected q and k, so the fused kernel computes it."""
 
     def __init__(self, heads: int) -> None:
         super().__init__()
@@ -40,21 +39,21 @@ class Cosine(Dot):
 
 
 class CosineLM(LanguageModel):
-    """harken's blocks, with the cosine inside. Cached decoding, looking and packing come with the blocks."""
+    """Transformer blocks with cosine similarity. The blocks provide cached decoding, traces and packing."""
 
-    def __init__(self, shape: CosineSettings, vocab: int) -> None:
-        super().__init__(vocab, shape.d)
-        self.context = shape.context
-        wiring = BlockConfig(shape.d, heads=2, similarity=lambda heads, D: Cosine(heads))
-        self.stack = Stack(shape.layers, wiring, Rotary(shape.d // 2))
-        self.norm, self.memory = nn.LayerNorm(shape.d), self.stack.memory
+    def __init__(self, settings: CosineSettings, vocab: int) -> None:
+        super().__init__(vocab, settings.d)
+        self.context = settings.context
+        config = BlockConfig(settings.d, heads=2, similarity=lambda heads, D: Cosine(heads))
+        self.stack = Stack(settings.layers, config, Rotary(settings.d // 2))
+        self.norm, self.memory = nn.LayerNorm(settings.d), self.stack.memory
 
-    def forward(self, tokens: Tensor, *, structure: Structure = FULL, lengths: Any = None, **where: Any) -> Tensor:
-        return self.norm(self.stack(self.embed(tokens), structure=CAUSAL & structure, **where))  # B L d
+    def forward(self, tokens: Tensor, *, structure: Structure = FULL, lengths: Any = None, **inputs: Any) -> Tensor:
+        return self.norm(self.stack(self.embed(tokens), structure=CAUSAL & structure, **inputs))  # B L d
 
 
 class Fasta(TextSource):
-    """The settings of data.kind=fasta: those of a text. Lines that begin with > only name a sequence."""
+    """Settings of data.kind=fasta: those of a text. Lines that start with > are names of sequences."""
 
     kind: Literal["fasta"] = "fasta"  # type: ignore[assignment]
 
@@ -63,9 +62,9 @@ class Fasta(TextSource):
 
 
 def bases(path: Path) -> Path:
-    """A text of the bases alone, one sequence a line, kept in harken's cache under the file's own name."""
+    """Text file of the bases, one sequence per line, in the cache under the name of the file."""
     parts = path.read_text("ascii").split(">")[1:]
     text = "".join("".join(part.splitlines()[1:]).upper() + "\n" for part in parts)
-    place = cache_folder("fasta", sha256(text.encode()).hexdigest()) / path.name
-    place.write_text(text, "ascii")
-    return place
+    target = cache_folder("fasta", sha256(text.encode()).hexdigest()) / path.name
+    target.write_text(text, "ascii")
+    return target

@@ -46,4 +46,4 @@ def test_auc_is_that_of_scikit_learn_with_ties():
     rng = np.random.default_rng(0)
     targets, scores = rng.random(200) < 0.3, rng.integers(0, 10, 200)
     assert auc(targets, scores) == pytest.approx(metrics.roc_auc_score(targets, scores))
-    assert auc(np.zeros(3, bool), np.arange(3)) == 0.5
+    assert auc(np.zeros(3, bool), np.arange(3)) == auc(np.ones(3, bool), np.arange(3)) == 0.5

@@ -1,4 +1,4 @@
-"""The measures of written answers against sacrebleu, brute force and examples by hand."""
+"""Metrics of generated texts against sacrebleu, brute force and worked examples."""
 
 import importlib.util
 import itertools
@@ -29,15 +29,18 @@ from harken.tasks.metrics.generation import (
 WORDS = ["the", "a", "cat", "dog", "sees", "likes", "red", "big", "house", "garden", ",", ".", "in", "and", "not"]
 
 
-def corpus(rows: int, most: int = 3) -> tuple[list[str], list[list[str]]]:
-    """Random texts, each with one to `most` references that are the text with some words exchanged."""
+def corpus(rows: int, max_references: int = 3) -> tuple[list[str], list[list[str]]]:
+    """Random texts, each with one or more references: the text with some words replaced."""
     rng = random.Random(0)
     texts = [rng.choices(WORDS, k=rng.randint(1, 12)) for _ in range(rows)]
-    changed = [
-        [" ".join(rng.choice(WORDS) if rng.random() < 0.3 else word for word in text) for _ in range(1 + row % most)]
+    references = [
+        [
+            " ".join(rng.choice(WORDS) if rng.random() < 0.3 else word for word in text)
+            for _ in range(1 + row % max_references)
+        ]
         for row, text in enumerate(texts)
     ]
-    return [" ".join(text) for text in texts], changed
+    return [" ".join(text) for text in texts], references
 
 
 TEXTS, REFS = corpus(200)
@@ -47,18 +50,18 @@ TEXTS, REFS = corpus(200)
 
 
 @pytest.mark.oracle
-def test_bleu_is_that_of_the_sums_of_what_each_row_counts_alone() -> None:
+def test_corpus_bleu_is_computed_from_the_summed_counts_of_the_rows() -> None:
     from sacrebleu.metrics import BLEU
 
-    alone = [BLEU(effective_order=True).sentence_score(text, refs) for text, refs in zip(TEXTS, REFS, strict=True)]
-    grams = [
-        [sum(column) for column in zip(*rows, strict=True)]
-        for rows in ([r.counts for r in alone], [r.totals for r in alone])
+    rows = [BLEU(effective_order=True).sentence_score(text, refs) for text, refs in zip(TEXTS, REFS, strict=True)]
+    ngrams = [
+        [sum(column) for column in zip(*counts, strict=True)]
+        for counts in ([r.counts for r in rows], [r.totals for r in rows])
     ]
-    lengths = sum(row.sys_len for row in alone), sum(row.ref_len for row in alone)
-    found = bleu(TEXTS, REFS)
-    assert found.score == pytest.approx(BLEU.compute_bleu(*grams, *lengths, smooth_method="exp").score)
-    assert 20 < found.score < 90
+    lengths = sum(row.sys_len for row in rows), sum(row.ref_len for row in rows)
+    score = bleu(TEXTS, REFS).score
+    assert score == pytest.approx(BLEU.compute_bleu(*ngrams, *lengths, smooth_method="exp").score)
+    assert 20 < score < 90
 
 
 @pytest.mark.oracle
@@ -75,26 +78,26 @@ def test_more_references_never_lower_the_score() -> None:
     assert chrf(TEXTS, REFS).score > chrf(TEXTS, one).score
 
 
-def test_what_equals_a_reference_scores_100_and_what_shares_nothing_0() -> None:
+def test_a_reference_scores_100_and_a_text_without_common_words_0() -> None:
     texts = ["the cat sees the dog ."] * 3
     assert bleu(texts, [["x y", text] for text in texts]).score == pytest.approx(100)
     assert chrf(texts, [[text] for text in texts]).score == pytest.approx(100)
     assert bleu(["a b c d"], [["e f g h"]]).score == 0
 
 
-def test_the_signature_tells_tokens_case_and_references() -> None:
-    said = bleu(TEXTS, REFS).signature
-    assert said.startswith("nrefs:var|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+def test_the_signature_names_tokenizer_case_and_references() -> None:
+    signature = bleu(TEXTS, REFS).signature
+    assert signature.startswith("nrefs:var|case:mixed|eff:no|tok:13a|smooth:exp|version:")
     one = bleu(TEXTS, [refs[:1] for refs in REFS], tokenize="none").signature
     assert one.startswith("nrefs:1|case:mixed|eff:no|tok:none|")
     assert chrf(TEXTS, REFS).signature.startswith("nrefs:var|case:mixed|eff:yes|nc:6|nw:0|")
 
 
-def test_case_counts() -> None:
+def test_bleu_is_case_sensitive() -> None:
     assert bleu(["THE CAT SEES A DOG"], [["the cat sees a dog"]]).score == 0
 
 
-def test_counting_says_nothing_on_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_bleu_logs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         bleu([f"{text} ." for text in TEXTS], REFS)
         bootstrap([f"{text} ." for text in TEXTS], REFS, samples=2)
@@ -106,31 +109,31 @@ def test_the_bootstrap_is_that_of_sacrebleu(monkeypatch: pytest.MonkeyPatch) -> 
     from sacrebleu.metrics import BLEU
 
     monkeypatch.setenv("SACREBLEU_SEED", "7")
-    theirs = BLEU().corpus_score(TEXTS, [[refs[0] for refs in REFS]], n_bootstrap=1000)
-    mean, half = bootstrap(TEXTS, [refs[:1] for refs in REFS])
-    assert mean == pytest.approx(theirs._mean, abs=0.2)
-    assert half == pytest.approx(theirs._ci, rel=0.15)
+    reference = BLEU().corpus_score(TEXTS, [[refs[0] for refs in REFS]], n_bootstrap=1000)
+    mean, half_width = bootstrap(TEXTS, [refs[:1] for refs in REFS])
+    assert mean == pytest.approx(reference._mean, abs=0.2)
+    assert half_width == pytest.approx(reference._ci, rel=0.15)
 
 
 def test_the_bootstrap_is_seeded_and_narrows_with_the_number_of_rows() -> None:
     assert bootstrap(TEXTS, REFS, 50, seed=1) == bootstrap(TEXTS, REFS, 50, seed=1)
     assert bootstrap(TEXTS, REFS, 50, seed=1) != bootstrap(TEXTS, REFS, 50, seed=2)
-    mean, half = bootstrap(TEXTS, REFS, 300)
-    assert mean == pytest.approx(bleu(TEXTS, REFS).score, abs=half)
-    assert bootstrap(TEXTS * 9, REFS * 9, 300)[1] == pytest.approx(half / 3, rel=0.25)
+    mean, half_width = bootstrap(TEXTS, REFS, 300)
+    assert mean == pytest.approx(bleu(TEXTS, REFS).score, abs=half_width)
+    assert bootstrap(TEXTS * 9, REFS * 9, 300)[1] == pytest.approx(half_width / 3, rel=0.25)
 
 
 def test_the_bootstrap_counts_each_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
     from sacrebleu.metrics import BLEU
 
-    seen = []
-    count = BLEU.sentence_score
-    monkeypatch.setattr(BLEU, "sentence_score", lambda self, *row: seen.append(row) or count(self, *row))
+    calls = []
+    sentence_score = BLEU.sentence_score
+    monkeypatch.setattr(BLEU, "sentence_score", lambda self, *row: calls.append(row) or sentence_score(self, *row))
     bootstrap(TEXTS, REFS, samples=1000)
-    assert len(seen) == len(TEXTS)
+    assert len(calls) == len(TEXTS)
 
 
-def test_without_sacrebleu_one_line_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_sacrebleu_the_error_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     assert generation.has_sacrebleu()
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
     with pytest.raises(MissingExtra, match=r'^BLEU needs .* pip install "harken\[text\]"$'):
@@ -139,34 +142,34 @@ def test_without_sacrebleu_one_line_names_the_command(monkeypatch: pytest.Monkey
     assert not generation.has_sacrebleu()
 
 
-@pytest.mark.parametrize("measure", [bleu, chrf, bootstrap, exact_match, rouge_l, answer_f1, answer_exact, bracket_f1])
-def test_rows_that_cannot_be_compared_are_refused(measure: Callable[..., object]) -> None:
-    with pytest.raises(BadInput, match=r"^2 texts and 1 rows of references cannot be compared; "):
-        measure(["a", "b"], [["a"]])
+@pytest.mark.parametrize("metric", [bleu, chrf, bootstrap, exact_match, rouge_l, answer_f1, answer_exact, bracket_f1])
+def test_rows_without_hypothesis_or_reference_are_rejected(metric: Callable[..., object]) -> None:
+    with pytest.raises(BadInput, match=r"^2 hypotheses and 1 rows of references: give one row of references per "):
+        metric(["a", "b"], [["a"]])
     with pytest.raises(BadInput, match=r"at least one$"):
-        measure([], [])
+        metric([], [])
     with pytest.raises(BadInput, match=r"^row 2 has no reference; "):
-        measure(["a", "b"], [["a"], []])
+        metric(["a", "b"], [["a"], []])
 
 
 # --- words ------------------------------------------------------------------------------------------------------------
 
 
-def test_an_exact_match_is_one_with_any_reference_white_space_around_it_aside() -> None:
+def test_an_exact_match_equals_any_reference_after_stripping() -> None:
     assert exact_match(["a b ", "A b", "c", "d"], [["x", "a b"], ["a b"], ["c\n"], ["d d"]]) == 0.5
 
 
 def subsequences(words: str) -> set[tuple[str, ...]]:
-    return {some for n in range(len(words) + 1) for some in itertools.combinations(words, n)}
+    return {subset for n in range(len(words) + 1) for subset in itertools.combinations(words, n)}
 
 
 @given(st.text("abc", max_size=7), st.text("abcd", max_size=7))
 def test_the_longest_common_subsequence_is_that_of_brute_force(a: str, b: str) -> None:
-    assert generation._common(a, b) == max(map(len, subsequences(a) & subsequences(b)))
+    assert generation._lcs_length(a, b) == max(map(len, subsequences(a) & subsequences(b)))
 
 
-def test_rouge_l_of_examples_by_hand() -> None:
-    reference = ["police killed the gunman"]  # from Lin 2004, where both share as many words but not the order
+def test_rouge_l_of_worked_examples() -> None:
+    reference = ["police killed the gunman"]  # from Lin 2004: both have as many common words, but not their order
     assert rouge_l(["police kill the gunman"], [reference]) == pytest.approx(3 / 4)
     assert rouge_l(["the gunman kill police"], [reference]) == pytest.approx(2 / 4)
     assert rouge_l(["The GUNMAN!"], [["the gunman ran, he ran."]]) == pytest.approx(2 * 1 * 0.4 / 1.4)
@@ -174,13 +177,13 @@ def test_rouge_l_of_examples_by_hand() -> None:
     assert rouge_l(["...", "l'été"], [["..."], ["L'ÉTÉ"]]) == 0.5
 
 
-def test_answers_are_compared_as_squad_does() -> None:
+def test_answers_are_normalized_as_in_squad() -> None:
     same = ["The Eiffel-Tower!", "an  Answer", "in 1999.", "theatre"]
     assert answer_exact(same, [["eiffeltower"], ["the answer"], ["In 1999"], ["the theatre"]]) == 1
     assert answer_exact(["Paris"], [["in Paris", "London"]]) == 0
     assert answer_f1(["Paris"], [["in Paris", "London"]]) == pytest.approx(2 / 3)
     assert answer_f1(["the red red car"], [["a red car car"]]) == pytest.approx(2 * 2 / 6)
-    assert answer_f1(["the", "the"], [["a"], ["cat"]]) == 0.5  # nothing is left of either: v2's script gives the point
+    assert answer_f1(["the", "the"], [["a"], ["cat"]]) == 0.5  # both empty after normalization: correct, as in SQuAD v2
 
 
 # --- trees ------------------------------------------------------------------------------------------------------------
@@ -188,51 +191,50 @@ def test_answers_are_compared_as_squad_does() -> None:
 GOLD = "(S (NP XX XX )NP (VP XX (NP XX )NP )VP )S"
 
 
-def test_the_same_trees_match_wholly() -> None:
+def test_equal_trees_have_a_perfect_score() -> None:
     assert bracket_f1([GOLD, GOLD], [GOLD, GOLD]) == generation.BracketScore(1, 1)
 
 
-def test_a_bracket_matches_by_label_and_by_words() -> None:
-    other = "(S (NP XX )NP (VP XX XX (PP XX )PP )VP )S"  # S alone is where it should be
-    assert bracket_f1([other], [GOLD]) == generation.BracketScore(1 / 4, 1)
+def test_a_bracket_matches_by_label_and_span() -> None:
+    different = "(S (NP XX )NP (VP XX XX (PP XX )PP )VP )S"  # only S matches
+    assert bracket_f1([different], [GOLD]) == generation.BracketScore(1 / 4, 1)
     flat = "(S (NP XX XX )NP XX XX )S"
     assert bracket_f1([flat], [GOLD]) == generation.BracketScore(2 * 2 / 6, 1)
 
 
-def test_a_bracket_written_twice_matches_once() -> None:
+def test_a_repeated_bracket_matches_once() -> None:
     assert bracket_f1(["(NP (NP XX )NP )NP"], ["(NP XX )NP"]) == generation.BracketScore(2 / 3, 1)
 
 
 @pytest.mark.parametrize(
-    ("text", "right", "written"),
+    ("text", "n_matched", "n_predicted"),
     [
         ("(S (NP XX XX )NP (VP XX (NP XX )NP )VP", 4, 4),  # never closed
         ("(S (NP XX XX )NP (VP XX (NP XX )NP )VP )S )S", 4, 4),  # never opened
         ("(S (NP XX XX )NP (VP XX (NP XX XX )NP )VP )S", 4, 4),  # a word too many
-        ("(S (NP XX XX )NP (VP XX )VP )S", 1, 3),  # a word too few: all that ends there ends too early
-        ("(S (NP XX XX )VP (VP XX (NP XX )NP )NP )S", 3, 4),  # closed by another name
+        ("(S (NP XX XX )NP (VP XX )VP )S", 1, 3),  # a word too few: all brackets at the end are too short
+        ("(S (NP XX XX )VP (VP XX (NP XX )NP )NP )S", 3, 4),  # closed with another label
         ("(S (NP XX XX )NP )S (VP XX (NP XX )NP )VP", 3, 4),
         ("XX", 0, 0),
     ],
 )
-def test_what_is_no_tree_over_the_right_words_is_mended_and_not_valid(text: str, right: int, written: int) -> None:
-    found = bracket_f1([text], [GOLD])
-    assert found == generation.BracketScore(2 * right / (written + 4), 0)
+def test_an_invalid_tree_is_repaired_and_counts_as_invalid(text: str, n_matched: int, n_predicted: int) -> None:
+    assert bracket_f1([text], [GOLD]) == generation.BracketScore(2 * n_matched / (n_predicted + 4), 0)
 
 
-def test_trees_may_have_words_or_parts_of_speech_in_their_places() -> None:
+def test_the_words_of_a_tree_may_be_any_symbols() -> None:
     assert bracket_f1(["(S (NP DT NN )NP (VP VBD (NP NN )NP )VP )S"], [GOLD]).f1 == 1
 
 
-def test_a_broken_gold_tree_is_named() -> None:
-    with pytest.raises(BadInput, match=r"^gold tree 2: '\(S XX' is no tree; "):
+def test_an_invalid_reference_tree_is_reported_with_its_row() -> None:
+    with pytest.raises(BadInput, match=r"^reference tree 2: '\(S XX' is not a tree; "):
         bracket_f1([GOLD, GOLD], [GOLD, "(S XX"])
 
 
-# --- what costs nothing -----------------------------------------------------------------------------------------------
+# --- baselines --------------------------------------------------------------------------------------------------------
 
 
-def test_a_free_baseline_writes_the_commonest_target() -> None:
+def test_the_baseline_repeats_the_most_frequent_target() -> None:
     assert most_frequent(["b", "a", "b"], 3) == ["b", "b", "b"]
 
 
@@ -252,5 +254,5 @@ def test_a_free_baseline_writes_the_commonest_target() -> None:
         ("", ""),
     ],
 )
-def test_the_first_sentence_ends_where_a_reader_ends_it(text: str, first: str) -> None:
+def test_the_first_sentence_ends_at_its_end_mark_and_not_at_an_abbreviation(text: str, first: str) -> None:
     assert lead_1([text]) == [first]

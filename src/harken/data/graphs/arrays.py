@@ -10,17 +10,7 @@ from harken.data.tables.untrusted import Array, read_arrays
 from harken.data.tables.vectors import to_floats
 from harken.errors import BadInput
 
-from .files import (
-    MAX_FLOAT32,
-    SPLITS,
-    Floats,
-    GraphTables,
-    Ints,
-    SparseFeatures,
-    check_weights,
-    labels_agree_within_graphs,
-    node_to_graph_labels,
-)
+from .files import MAX_FLOAT32, SPLITS, Floats, GraphTables, Ints, SparseFeatures, check_weights, graph_level_labels
 
 MAX_SIZE = 10_000_000  # nodes, or features per node
 
@@ -50,13 +40,8 @@ def from_arrays(path: Path) -> GraphTables:
     label_names = None if labels is None else [_label_name(label) for label in labels.tolist()]
     weight = check_weights(arrays["weight"], len(edges), str(path)) if "weight" in arrays else None
     level_splits = {level: splits} if splits else {}
-    if (
-        level == "node"
-        and graph_ids is not None
-        and label_names is not None
-        and labels_agree_within_graphs(label_names, graph_ids)
-    ):
-        label_names, graph_splits = node_to_graph_labels(label_names, splits, graph_ids)
+    if level == "node" and (per_graph := graph_level_labels(label_names, splits, graph_ids)):
+        label_names, graph_splits = per_graph
         level_splits = {"graph": graph_splits} if graph_splits else {}
     node_names = [str(name) for name in arrays.get("name", np.arange(n)).tolist()]
     graph_names = [str(name) for name in names.tolist()]

@@ -191,8 +191,8 @@ def from_tables(
         graph_ids = _to_ids(graph_names, table[roles["graph"]], f"{location}, nodes")
     if graphs is not None:
         labels, splits["graph"] = _read_graph_labels(graphs, graph_names, columns, location)
-    elif graph_ids is not None and labels is not None and labels_agree_within_graphs(labels, graph_ids):
-        labels, splits["graph"] = node_to_graph_labels(labels, splits["node"], graph_ids)
+    elif per_graph := graph_level_labels(labels, splits["node"], graph_ids):
+        labels, splits["graph"] = per_graph
     return GraphTables(
         location, list(index),
         np.stack([_to_ids(index, edges[end], f"{location}, edges") for end in (a, b)], 1),
@@ -279,17 +279,15 @@ def _read_graph_labels(
     return table[label] if label else None, _read_split(table, split)
 
 
-def labels_agree_within_graphs(labels: list[str], graph_ids: Ints) -> bool:
-    """Whether there are several graphs and all nodes of each have the same label: then it is the graph's label."""
-    n_graphs = len(np.unique(graph_ids))
-    return n_graphs > 1 and len({*zip(graph_ids.tolist(), labels, strict=True)}) == n_graphs
-
-
-def node_to_graph_labels(
-    labels: list[str], splits: dict[str, Ints], graph_ids: Ints
-) -> tuple[list[str], dict[str, Ints]]:
-    """The label and split of each graph, taken from its first node."""
+def graph_level_labels(
+    labels: list[str] | None, splits: dict[str, Ints], graph_ids: Ints | None
+) -> tuple[list[str], dict[str, Ints]] | None:
+    """The label and split of each graph, from its first node, if all nodes of each of several graphs agree."""
+    if labels is None or graph_ids is None:
+        return None
     first = np.unique(graph_ids, return_index=True)[1]
+    if len(first) < 2 or len({*zip(graph_ids.tolist(), labels, strict=True)}) != len(first):
+        return None
     return [labels[n] for n in first], {name: np.flatnonzero(np.isin(first, nodes)) for name, nodes in splits.items()}
 
 

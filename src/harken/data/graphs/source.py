@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, field_validator
 
+from harken.data.source import DataSource
 from harken.data.split import (
     LABELS_FILE,
     LabelList,
@@ -26,7 +27,7 @@ from harken.data.split import (
 from harken.data.targets import infer_target_type, label_sort_key, parse_number, unknown_label_error
 from harken.errors import BadInput, BadSetting
 from harken.events import Listener, silent
-from harken.settings import LabelOutputs, Settings
+from harken.settings import LabelOutputs
 
 from .arrays import from_arrays
 from .files import Floats, GraphTables, Ints, SparseFeatures, graph_paths, read_graph, sort_by_graph
@@ -110,7 +111,7 @@ def _build_features(tables: GraphTables, source: FeatureSource) -> Floats | Spar
     return SparseFeatures(row, col, tables.x[row, col], tables.x.shape[1])
 
 
-class GraphSource(Settings):
+class GraphSource(DataSource):
     """Settings of graph data."""
 
     model: ClassVar[str] = "gcn"
@@ -271,7 +272,7 @@ class GraphSource(Settings):
             return GraphProcessor(level, [self.label or "number"], target_type="number", **options)
         labels = sorted({label for label in tables.labels or () if label}, key=label_sort_key)
         if len(labels) < 2:
-            raise BadInput(f"{tables.location}: all labels are {labels[0]!r}; at least two classes are needed")
+            raise BadInput(f"{tables.location}: the only label is {labels[0]!r}; classification needs at least two")
         return GraphProcessor(level, labels, **options)
 
 
@@ -327,7 +328,11 @@ class GraphData(SplitData):
         counts["features"] = self.processor.features
         summary = ", ".join(f"{n:,} {name}" for name, n in counts.items())
         if self.processor.target_level != "edge":
-            summary += f", {len(self.processor.labels)} labels" if self.processor.target_type == "label" else ", numeric target"
+            summary += (
+                f", {len(self.processor.labels)} labels"
+                if self.processor.target_type == "label"
+                else ", numeric target"
+            )
         return {
             unit: {name: len(indices) for name, indices in self.parts.items()},
             "unit": unit,

@@ -135,6 +135,7 @@ class TableSource(ExampleSource):
     """Settings of labelled texts."""
 
     task: ClassVar[str] = "classify"
+    input_setting: ClassVar[str] = "text"
 
     kind: Literal["table"] = "table"
     text: int | str | list[int | str] | None = Field(

@@ -166,38 +166,35 @@ def _function(kind: int, k: int) -> Tree:
     return (UNARY[kind - 1], "x" if kind == 4 else _product(k, "x"))
 
 
+def _flatten(operator: str, trees: Iterable[Tree]) -> Iterator[Tree]:
+    """The arguments of nested applications of an operator, from left to right."""
+    for tree in trees:
+        if isinstance(tree, tuple) and tree[0] == operator:
+            yield from _flatten(operator, tree[1:])
+        else:
+            yield tree
+
+
 def _sum(terms: Iterable[Tree]) -> Tree:
     """A sum, with nested sums flattened and zeros removed."""
-    flat, pending = list[Tree](), list(terms)
-    while pending:
-        term = pending.pop(0)
-        if isinstance(term, tuple) and term[0] == "add":
-            pending = [*term[1:], *pending]
-        elif term != 0:
-            flat.append(term)
-    if not flat:
-        return 0
-    total = flat[-1]
-    for term in reversed(flat[:-1]):
+    *first, total = [term for term in _flatten("add", terms) if term != 0] or [0]
+    for term in reversed(first):
         total = term + total if isinstance(term, int) and isinstance(total, int) else ("add", term, total)
     return total
 
 
 def _product(*factors: Tree) -> Tree:
     """A product, with nested products flattened and its numbers multiplied and put first."""
-    number, flat, pending = 1, list[Tree](), list(factors)
-    while pending:
-        factor = pending.pop(0)
-        if isinstance(factor, tuple) and factor[0] == "mul":
-            pending = [*factor[1:], *pending]
-        elif isinstance(factor, int):
+    number, rest = 1, list[Tree]()
+    for factor in _flatten("mul", factors):
+        if isinstance(factor, int):
             number *= factor
         else:
-            flat.append(factor)
-    if number == 0 or not flat:
+            rest.append(factor)
+    if number == 0 or not rest:
         return number
-    product = flat[-1]
-    for factor in reversed(flat[:-1]):
+    *first, product = rest
+    for factor in reversed(first):
         product = ("mul", factor, product)
     return product if number == 1 else ("mul", number, product)
 

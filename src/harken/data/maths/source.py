@@ -18,12 +18,12 @@ from torch import Tensor
 from harken.data.pairs.files import find_pair_file
 from harken.data.pairs.source import Pairs
 from harken.data.rng import RngStream, rng_for
+from harken.data.source import DataSource
 from harken.data.tables.read import SkippedRows
 from harken.data.tokenizers.pairs import Array, PairTokenizers, RaggedTokens
 from harken.data.tokenizers.tokenizer import train_tokenizer
 from harken.errors import BadInput
 from harken.events import Listener, silent
-from harken.settings import Settings
 from harken.suggestions import did_you_mean
 
 from .batch import Curriculum, SampledBatches
@@ -52,7 +52,7 @@ OperandLaw = Literal["uniform", "log-uniform"]
 OutcomeLaw = Literal["natural", "uniform", "log-uniform"]
 
 
-class MathsSource(Settings):
+class MathsSource(DataSource):
     """Settings of mathematical problems."""
 
     task: ClassVar[str] = "solve"

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, ValidationInfo, field_validator
 
+from harken.data.source import DataSource
 from harken.data.split import MAX_HELD_OUT, files_sha256, list_files, no_baselines, split_hash, split_rank
 from harken.data.tables.read import SkippedRows
 from harken.data.tokenizers.bpe_dropout import BPEDropout
 from harken.data.tokenizers.pairs import Array, PairTokenizers, RaggedTokens, encode_lines
 from harken.errors import BadInput, BadSetting
 from harken.events import Listener, silent
-from harken.settings import Settings
 
 from .files import PairFile, files_by_split, find_pair_file, read_groups
 
@@ -45,10 +45,11 @@ class Pairs:
         return len(self.source)
 
 
-class PairSource(Settings):
+class PairSource(DataSource):
     """Settings of sentence pairs."""
 
     task: ClassVar[str] = "translate"
+    input_setting: ClassVar[str] = "source"
     model: ClassVar[str] = "transformer"
     model_group: ClassVar[str] = " of pairs"  # the group of models for this data (registry.py)
 

@@ -220,12 +220,12 @@ class SetSource(SplitSource):
     def duplicate_key(self, example: SetExample) -> str:
         return example.content_hash  # different files may both number their sets from 0
 
-    def encode_examples(self, examples: list[SetExample], words: SetProcessor, *, learn: bool) -> Sets:
-        rows = [words.standardize(example.sample_rows(self.max_rows)) for example in examples]
+    def encode_examples(self, examples: list[SetExample], processor: SetProcessor, *, learn: bool) -> Sets:
+        rows = [processor.standardize(example.sample_rows(self.max_rows)) for example in examples]
         names = [f"{example.location.rpartition(':')[0]}[{example.name}]" for example in examples]
-        return collate_sets(rows, words.targets(examples), names)
+        return collate_sets(rows, processor.targets(examples), names)
 
-    def _build_processor(self, learn: list[SetExample], given: Any, listen: Listener) -> SetProcessor:
+    def _build_processor(self, learn: list[SetExample], known: Any, listen: Listener) -> SetProcessor:
         group, label, refs = self.resolve_columns(self._files()["train"][0])
         assert group is not None
         assert label is not None
@@ -234,11 +234,11 @@ class SetSource(SplitSource):
         std = np.where(std > 1e-12 * np.abs(rows).max(0), std, 1.0)
         columns = [c for c in refs if c is not None]
         processor = SetProcessor(group, label, columns, rows.mean(0).tolist(), std.tolist(), [str(label)])
-        if isinstance(given, SetProcessor) and given.columns == columns:
-            processor = replace(given, group=group, label=label)
+        if isinstance(known, SetProcessor) and known.columns == columns:
+            processor = replace(known, group=group, label=label)
         targets = [example.target for example in learn]
         if (infer_target_type(targets) if self.target_type == "auto" else self.target_type) == "number":
-            if isinstance(given, SetProcessor) and given.target_type == "number":
+            if isinstance(known, SetProcessor) and known.target_type == "number":
                 return processor
             numbers = np.array([parse_number(example.target, example.location) for example in learn])
             if not (std := float(numbers.std())):
@@ -246,12 +246,14 @@ class SetSource(SplitSource):
             mean = float(numbers.mean())
             return replace(processor, labels=[str(label)], target_type="number", mean=mean, std=std)
         labels = sorted({*targets}, key=label_sort_key)
-        if isinstance(given, SetProcessor) and given.target_type == "label" and {*labels} <= {*given.labels}:
+        if isinstance(known, SetProcessor) and known.target_type == "label" and {*labels} <= {*known.labels}:
             return processor
         if len(learn) < 2:
             raise BadInput(f"{self._home}: the only training set is {learn[0].name!r}; add more, or check data.group")
         if len(labels) < 2:
-            raise BadInput(f"{self._home}: all labels are {labels[0]!r}; at least two classes are needed; add more")
+            raise BadInput(
+                f"{self._home}: the only label is {labels[0]!r}; classification needs at least two; add more"
+            )
         if len(labels) > max(MAX_CLASSES, len(learn) / 2):
             counts = f"{len(labels):,} different labels in {len(learn):,} sets, such as {labels[0][:40]!r}"
             raise BadInput(f"{self._home}: {counts}; too many for classes; name another column: data.label=...")

@@ -74,12 +74,13 @@ def phrases(count: int, seed: int = 0) -> Iterator[tuple[str, str]]:
     A pure function of the seed. The first two sentences are fixed.
     """
     rng, sentences = random.Random(seed), set[str]()
+    generators, weights = list(GENERATORS), list(GENERATORS.values())
     car = noun_phrase("a", _find(NOUNS["thing"], "car"), adjective=_find(ADJECTIVES, "red"))
     student = has_job(_find(NOUNS["job"], "student"), "be", plural=False)
     have_car = action(_find(TRANSITIVE, "have"), "present", car)
     fixed = [sentence(pronoun("I"), predicate) for predicate in (student, have_car)]
     while count > 0:
-        english, translate = fixed.pop(0) if fixed else rng.choices(GENERATORS, WEIGHTS)[0](rng)
+        english, translate = fixed.pop(0) if fixed else rng.choices(generators, weights)[0](rng)
         if len(english.split()) > MAX_WORDS or english in sentences:
             continue
         sentences.add(english)
@@ -312,15 +313,14 @@ def _reported(rng: random.Random) -> Translatable:
     return sentence(speaker, Predicate("do", say, "", english, finite, no_clitic, content))
 
 
-GENERATORS = (
-    _transitive,
-    _ditransitive,
-    _intransitive,
-    _copular,
-    _existential,
-    _demonstrative,
-    _where_question,
-    _open_question,
-    _reported,
-)
-WEIGHTS = (30, 6, 12, 18, 8, 6, 5, 8, 7)
+GENERATORS = {  # with weights
+    _transitive: 30,
+    _ditransitive: 6,
+    _intransitive: 12,
+    _copular: 18,
+    _existential: 8,
+    _demonstrative: 6,
+    _where_question: 5,
+    _open_question: 8,
+    _reported: 7,
+}

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from .story_builder import PLACES, StoryBuilder
+from .tales import article
 
 DIRECTIONS = {"north": (0, 1), "south": (0, -1), "east": (1, 0), "west": (-1, 0)}
 OPPOSITE = {"north": "south", "south": "north", "east": "west", "west": "east"}
@@ -41,15 +42,11 @@ def _deduction(story: StoryBuilder) -> None:
     fears = dict(zip(species, [*species[1:], species[0]], strict=True))
     pets = {name: story.choose(species) for name in story.sample(PETS, 4)}
     facts = [(f"{ANIMALS[kind].capitalize()} are afraid of {ANIMALS[fears[kind]]}.", kind) for kind in species]
-    facts += [(f"{name} is {_with_article(kind)}.", name) for name, kind in pets.items()]
+    facts += [(f"{name} is {article(kind)}.", name) for name, kind in pets.items()]
     story.rng.shuffle(facts)
     lines = {key: story.add_line(text) for text, key in facts}
     for name, kind in pets.items():
         story.add_question(f"What is {name} afraid of?", fears[kind], [lines[name], lines[kind]])
-
-
-def _with_article(kind: str) -> str:
-    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
 def _induction(story: StoryBuilder) -> None:
@@ -58,7 +55,7 @@ def _induction(story: StoryBuilder) -> None:
     *known, unknown = story.sample(PETS, 4)
     kind = story.choose(species)
     pets = [*zip(known, species, strict=True), (unknown, kind)]
-    facts = [(f"{name} is {_with_article(k)}.", (name, "species")) for name, k in pets]
+    facts = [(f"{name} is {article(k)}.", (name, "species")) for name, k in pets]
     facts += [(f"{name} is {color}.", (name, "color")) for name, color in zip(known, colors, strict=True)]
     story.rng.shuffle(facts)
     lines = {key: story.add_line(text) for text, key in facts}

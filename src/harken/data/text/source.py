@@ -15,13 +15,13 @@ from pydantic import Field, field_validator
 
 from harken.data.cache import cache_folder
 from harken.data.detect.kinds import detect_kind
+from harken.data.source import DataSource
 from harken.data.split import SPLIT_FILE_NAMES, files_sha256, group_by_split, list_files, no_baselines
 from harken.data.tokenizers import pretrained
 from harken.data.tokenizers.tokenizer import Tokenizer, train_tokenizer
 from harken.errors import BadInput, BadRun, BadSetting
 from harken.events import Listener, silent
 from harken.files import write_atomic
-from harken.settings import Settings
 
 from .documents import DocumentLayout, detect_layout
 from .encode import EncodedText, Span, encode_files, read_blocks
@@ -30,7 +30,7 @@ MAX_LINE_BYTES = 1 << 20  # a longer line may be split between two splits
 DEFAULT_VOCAB_SIZE = {"char": 0, "byte": 256, "word": 10_000, "bpe": 4096, "wordpiece": 8192}
 
 
-class TextSource(Settings):
+class TextSource(DataSource):
     """Settings of a text."""
 
     task: ClassVar[str] = "next-word"

@@ -157,7 +157,7 @@ def _checked_component(part: str, node: Any) -> Any:
 
 
 def _checked_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The same tokenizer from supported components only; a ValueError says what is not supported."""
+    """The same tokenizer from supported components only; a ValueError names the unsupported one."""
     model = spec.get("model")
     require(isinstance(model, Mapping) and model.get("type", "BPE") == "BPE", "its model is not BPE")
     assert isinstance(model, Mapping)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -77,7 +78,7 @@ class Audit:
         verb = NOT_APPLICABLE if len(skipped) == 1 else "do not apply"
         return summary + (f"; {', '.join(c.name for c in skipped)} {verb}" if skipped else "")
 
-    def facts(self) -> dict[str, object]:
+    def facts(self) -> dict[str, Any]:
         """The audit as JSON."""
         return {"passed": self.passed, "summary": str(self), "checks": [asdict(check) for check in self.checks]}
 

@@ -11,6 +11,7 @@ from harken.events import Listener, silent
 from harken.experiments.report.attention_map import cross_attention, save_attention_png
 from harken.experiments.train import train
 from harken.inference.run import Run
+from harken.tasks import evaluating
 
 from .output import DemoOutput
 
@@ -81,9 +82,8 @@ class TranslationWatcher:
         elif event == "samples":
             self.samples = facts["samples"]
         elif event == "step" and self.run and time.monotonic() - self.last > WATCH_SECONDS:
-            self.run.model.eval()
-            self.translate(self.run)
-            self.run.model.train()
+            with evaluating(self.run.model):
+                self.translate(self.run)
             self.last = time.monotonic()
 
     def translate(self, run: Run) -> None:
