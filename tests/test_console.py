@@ -1,4 +1,4 @@
-"""How the work is told: a bar where somebody watches, lines elsewhere, numbers in few figures, verdicts in columns."""
+"""Progress and evaluation on the console: a bar on a terminal, lines elsewhere, rounded numbers, aligned columns."""
 
 import sys
 import time
@@ -11,7 +11,7 @@ from harken.console import ConsoleListener, columns, evaluation_lines
 
 @pytest.fixture
 def terminal(monkeypatch):
-    """stdout and stderr say they are a terminal."""
+    """stdout and stderr are a terminal."""
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
@@ -31,7 +31,7 @@ def test_a_bar_is_drawn_only_on_a_terminal(terminal, monkeypatch, env, live):
 def test_no_bar_is_drawn_when_stdout_is_a_file(terminal, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
     assert not ConsoleListener(to_stderr=False).live
-    assert ConsoleListener(to_stderr=True).live  # then stdout is not drawn on
+    assert ConsoleListener(to_stderr=True).live  # the bar is drawn on stderr
 
 
 def test_the_bar_shows_the_last_loss_and_speed_and_is_removed(terminal, monkeypatch):
@@ -45,12 +45,12 @@ def test_the_bar_shows_the_last_loss_and_speed_and_is_removed(terminal, monkeypa
 
 def test_without_a_terminal_validations_and_the_last_step_are_lines(capsys):
     with ConsoleListener(to_stderr=False) as listener:
-        listener.last = time.monotonic() - 5  # too long ago for a look, too short for another step
+        listener.last = time.monotonic() - 5  # long enough for a validation line, too short for a step line
         for step, more in ((1, {}), (2, {"valid": 2.0}), (3, {}), (4, {})):
             listener("step", step=step, steps=4, loss=2.5, lr=0.1 / step, **more)
     assert capsys.readouterr().out.splitlines() == [
-        "  step       2 of 4   loss 2.5000   valid 2.0000 (quick look)   lr 0.05",
-        "  step       4 of 4   loss 2.5000   lr 0.025",  # an old look is not told again
+        "  step       2 of 4   loss 2.5000   valid 2.0000 (fast validation)   lr 0.05",
+        "  step       4 of 4   loss 2.5000   lr 0.025",  # an old validation loss is not repeated
     ]
 
 
@@ -64,7 +64,7 @@ def test_of_validations_within_a_second_the_first_and_the_last_are_printed(capsy
         for step in (36, 37):
             listener("step", step=step, steps=400, loss=2.5, valid=2.0)
         now += 2
-        listener("step", step=38, steps=400, loss=2.5)  # no look: there is time for the one before
+        listener("step", step=38, steps=400, loss=2.5)  # no validation: the held line is printed
         listener("step", step=39, steps=400, loss=2.5, valid=2.0)
     lines = capsys.readouterr().out.splitlines()
     assert [int(line.split()[1]) for line in lines] == [1, 12, 23, 34, 35, 37, 39]
@@ -77,7 +77,7 @@ def test_with_to_stderr_every_event_is_printed_on_stderr(capsys):
         listener("notice", text="mind the gap")
     output = capsys.readouterr()
     assert output.out == ""
-    assert [line.split()[0] for line in output.err.splitlines()] == ["timing", "judging", "mind"]
+    assert [line.split()[0] for line in output.err.splitlines()] == ["measuring", "final", "mind"]
 
 
 def test_a_download_is_printed_once_on_stderr(capsys):
@@ -85,7 +85,7 @@ def test_a_download_is_printed_once_on_stderr(capsys):
         listener("fetch", name="shakespeare", done=0, total=5_400_000)
         listener("fetch", name="shakespeare", done=5_400_000, total=5_400_000)
     output = capsys.readouterr()
-    assert (output.out, output.err) == ("", "fetching shakespeare, 5.4 MB ...\n")
+    assert (output.out, output.err) == ("", "downloading shakespeare, 5.4 MB ...\n")
 
 
 def test_an_unknown_event_is_ignored(capsys):
@@ -105,7 +105,7 @@ def test_an_evaluation_lists_model_groups_baselines_and_protocol():
     assert evaluation_lines(FACTS) == [
         "  valid       loss  2.500   bits per character  3.600   this model",
         "              loss  2.000                               this model on a.txt",
-        "              loss  3.123   bits per character  4.500   unigram, for free",
+        "              loss  3.123   bits per character  4.500   baseline: unigram",
         "              (tokens 12,345, context 16, how as ever)",
         "  other data  loss  12.50   this model",
     ]
@@ -115,18 +115,20 @@ def test_an_evaluation_shows_skipped_updates_non_finite_metrics_and_a_failed_aud
     audit = {"passed": False, "summary": "1 of 7 checks failed: causal"}
     assert evaluation_lines({"metrics": {"valid": {"loss": None}}, "audit": audit, "skipped": 9, "steps": 10}) == [
         "  valid   loss    nan   this model",
-        "          9 of 10 updates were left out: their loss or gradient was not finite.",
-        "  audit   Do not trust these numbers: 1 of 7 checks failed: causal.",
+        "          9 of 10 updates were skipped: their loss or gradient was not finite.",
+        "  audit   The metrics are not reliable: 1 of 7 checks failed: causal.",
     ]
 
 
 def test_an_evaluation_without_a_held_out_split_is_explained():
-    assert evaluation_lines({"metrics": {}}) == ["  (nothing is held out, so nothing is judged: data.valid, data.test)"]
+    assert evaluation_lines({"metrics": {}}) == [
+        "  (no split is held out, so there is no evaluation; set data.valid or data.test)"
+    ]
 
 
 def test_an_evaluation_on_too_few_tokens_gives_no_verdict():
     small = FACTS | {"protocol": {"valid": {"tokens": 999}}}
-    assert "              (too few tokens for a verdict: 1,000 are needed)" in evaluation_lines(small)
+    assert "              (too few tokens for a verdict; 1,000 are needed)" in evaluation_lines(small)
     assert not any("too few" in line for line in evaluation_lines(FACTS))
 
 
@@ -146,7 +148,7 @@ def test_a_finished_run_prints_its_verdict_against_the_baseline():
         "audit": {"passed": True, "summary": "all is well"},
     }
     assert evaluation_lines(facts)[-2:] == [
-        "  verdict 0.50 worse than the free bag of words: accuracy 0.500 against 1.00 on the test split.",
+        "  verdict Accuracy 0.500 on the test split, worse than the best trivial baseline 1.00 (bag of words).",
         "  audit   all is well",
     ]
 
@@ -169,6 +171,6 @@ def test_data_is_counted_in_its_unit_and_one_step_is_singular(capsys):
         listener("data", facts=pairs | {"token": "word", "vocab": [7, 7]}, parameters=5)
         listener("start", step=0, steps=1, epochs=0.5, predicted=None)
     messages = capsys.readouterr().out.splitlines()
-    assert messages[0] == "  data    train 90 texts (byte pairs, 200 different)"
-    assert messages[2].endswith("; a held-out source is judged once, by its references: 10.0 on average")
-    assert messages[4] == "  train   1 step = 0.5 times through the data"
+    assert messages[0] == "  data    train 90 texts (byte pairs, vocabulary 200)"
+    assert messages[2].endswith("; references per held-out source: 10.0 on average")
+    assert messages[4] == "  train   1 step = 0.5 epochs"

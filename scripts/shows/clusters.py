@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import torch
 
-from harken.analysis import n_clusters
+from harken.analysis import n_clusters, principal_components
 from harken.analysis.clusters import kmeans
-from harken.analysis.principal_components import component_regression, pca
+from harken.analysis.principal_components import component_regression as regress
 
 from . import Seen, show
 
@@ -64,7 +64,7 @@ def number_of_clusters() -> Seen:
 def salient_descriptors() -> Seen:
     """The most salient descriptors: few directions hold nearly all of the variance."""
     hidden = torch.randn(500, 3) @ torch.randn(3, 50)
-    share = pca((hidden + 0.1 * torch.randn(500, 50)).numpy()).explained_variance_ratio
+    share = principal_components.pca((hidden + 0.1 * torch.randn(500, 50)).numpy()).explained_variance_ratio
     first = float(share[:3].sum())
     return Seen(first, f"of the variance in 3 of 50 directions; {share[3]:.2g} in the fourth", first > 0.98)
 
@@ -82,7 +82,7 @@ def component_regression() -> Seen:
     def error(said: np.ndarray, part: slice) -> float:
         return float(((said - y[part]) ** 2).mean())
 
-    fit = component_regression(x[few], y[few], x[valid], lambda said: -error(said, valid))
+    fit = regress(x[few], y[few], x[valid], lambda said: -error(said, valid))
     bare = np.linalg.lstsq(np.c_[x[few], np.ones(60)], y[few], rcond=None)[0]
     mine, other = error(fit(x[test]), test), error(np.c_[x[test], np.ones(500)] @ bare, test)
     words = f"times the squared error of all 50 columns beside {fit.n_components} components, learned from 60 labels"

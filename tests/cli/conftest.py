@@ -1,4 +1,4 @@
-"""The command line in this process: `harken("train", "my.txt")` gives exit code, stdout and stderr."""
+"""The command line in this process: `harken("train", "my.txt")` returns exit code, stdout and stderr."""
 
 import io
 import sys
@@ -26,7 +26,7 @@ class CommandOutput:
 
 
 class SilentTerminal(io.StringIO):
-    """A terminal at which nobody types."""
+    """A terminal without input."""
 
     def isatty(self) -> bool:
         return True
@@ -34,7 +34,7 @@ class SilentTerminal(io.StringIO):
 
 @pytest.fixture
 def harken(monkeypatch, capsys, tmp_path):
-    """Call harken in an empty folder."""
+    """Run harken in an empty folder."""
     from harken.cli import main
     from harken.experiments import estimate
 
@@ -62,7 +62,7 @@ def run(tmp_path_factory, tales) -> Path:
     from harken.experiments import train
     from harken.recipe import parse_override
 
-    home = tmp_path_factory.mktemp("made")
+    home = tmp_path_factory.mktemp("trained")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HARKEN_CACHE", str(home / "cache"))
         patch.setattr("harken.experiments.report.sections.SAMPLE_TOKENS", 5)

@@ -1,4 +1,4 @@
-"""harken audit: a table for people, one object for programs, and an exit code for whoever builds on it."""
+"""harken audit: its table, its JSON object and its exit code."""
 
 import json
 
@@ -10,7 +10,7 @@ SMALL = ["model.d=16", "model.layers=1", "model.heads=2", "model.context=16", "t
 
 @pytest.fixture
 def leaky(monkeypatch):
-    """Every GPT that is built now looks one word ahead."""
+    """Every new GPT attends to one future token."""
     from harken.core import Structure
     from harken.models import gpt
 
@@ -57,9 +57,9 @@ def test_a_leak_exits_with_1_and_one_line_with_the_layer(harken, run):
     assert output.code == 1
     name, outcome, _, sign, limit, layer, *why = next(line.split() for line in output.out.splitlines())
     assert (name, outcome, sign, limit, layer) == ("causal", "failed", ">", "1e-08", "stack.blocks.0.attention:")
-    assert " ".join(why) == "first seen in stack.blocks.0.attention.W_o"
+    assert " ".join(why) == "first difference in stack.blocks.0.attention.W_o"
     (line,) = output.err.splitlines()
-    messages = "5 of 7 checks failed: causal, gradient, padded, cached, batched in stack.blocks.0.attention"
+    messages = "5 of 7 checks failed: causal, gradient, padding, cache, batching in stack.blocks.0.attention"
     assert line == f"harken: {run}: {messages}"
 
 
@@ -82,7 +82,7 @@ def test_a_check_that_does_not_apply_is_printed_with_its_reason(harken, tales):
     output = harken("audit", "lstm", f"data.path={tales}", "model.d=16", "--length", "6")
     row = next(line for line in output.out.splitlines() if line.split()[0] == "packing")
     assert "does not apply" in row
-    assert "reads on across documents" in row
+    assert "model.kind=lstm cannot separate documents in a row" in row
 
 
 @pytest.mark.parametrize(
@@ -104,5 +104,5 @@ def test_a_run_takes_no_settings(harken, run):
     output = harken("audit", run, "model.layers=3")
     assert (output.code, output.err) == (
         2,
-        f"harken: {run}: a run is audited as it is; settings are for a recipe or for data\n",
+        f"harken: {run}: settings cannot be changed in the audit of a run; they are for recipes and data\n",
     )

@@ -1,4 +1,4 @@
-"""harken bench: its tables for people, its rows for programs, and its words when something is wrong."""
+"""harken bench: its tables, its JSON rows and its error messages."""
 
 import json
 
@@ -9,13 +9,13 @@ QUICK = ["--size", "tiny", "--batch", 1, "--tokens", 2, "--rounds", 1]
 
 @pytest.fixture(autouse=True)
 def without_transformers(monkeypatch):
-    """Without the peer, which takes seconds to import; and with a small product."""
+    """Without transformers, which takes seconds to import, and with a small matrix product."""
     import torch
 
     from harken.experiments.bench import implementations, transformers_gpt2
 
-    monkeypatch.setattr(transformers_gpt2, "there", lambda: False)
-    monkeypatch.setitem(implementations.SIDE, "cpu", 16)
+    monkeypatch.setattr(transformers_gpt2, "is_installed", lambda: False)
+    monkeypatch.setitem(implementations.MATRIX_SIZE, "cpu", 16)
     monkeypatch.setattr("harken.machine.pick_device", lambda wanted="auto", name="": torch.device("cpu"))
 
 
@@ -39,10 +39,10 @@ def test_each_bench_prints_a_table_of_its_known_columns(harken):
     lines = output.out.splitlines()
     train, decode = (lines.index(line) for line in lines if line.startswith(("train: ", "decode: ")))
     assert lines[train] == "train: GPT-2 tiny, 50,257 tokens, batch 1, context 64, rounds 1"
-    assert lines[train + 1].split("  ")[-1] == "of the ceiling"
+    assert lines[train + 1].split("  ")[-1] == "of the limit"
     assert "% of " in lines[train + 2]
     assert lines[train + 2].endswith("FLOP/s")
-    assert lines[decode + 1].split()[-5:] == ["same", "text", "scores", "off", "by"]
+    assert lines[decode + 1].split()[-5:] == ["limit", "equal", "tokens", "logit", "difference"]
     assert [line.split()[:2] for line in lines[decode + 2 :]] == [["harken", "float32"], ["harken", "int8"]]
     assert " GB/s" in lines[-1]
     assert not any(word in output.out for word in ("ratio", "memory"))
@@ -58,9 +58,15 @@ def test_a_single_bench_runs_in_a_single_precision(harken):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("train", "--precision", "int8"), "bench: --precision int8 can only write; take float32 or bfloat16"),
+        (
+            ("train", "--precision", "int8"),
+            "bench: --precision int8 cannot train; use float32 or bfloat16, or harken bench decode",
+        ),
         (("writing",), "bench: invalid value for '[train|decode]': 'writing' is not one of 'train', 'decode'"),
-        (("decode", "--context", 20), "context=20: a prompt of 32 and 64 tokens need 96; take a longer context"),
+        (
+            ("decode", "--context", 20),
+            "context=20: a prompt of 32 and 64 tokens need 96; use a longer context or fewer tokens",
+        ),
         (("--size", "huge"), "bench: model.size = 'huge': "),
         (("--rounds", 0), "bench: invalid value for '--rounds': 0 is not in the range x>=1"),
     ],
@@ -69,4 +75,4 @@ def test_invalid_arguments_are_refused_in_one_line(harken, args, message):
     output = harken("bench", *args)
     assert (output.code, output.out) == (2, "")
     assert output.err.splitlines()[-1].startswith(f"harken: {message}")
-    assert output.err.count("\n") <= 2  # before it, that there is no peer
+    assert output.err.count("\n") <= 2  # the first is the notice about transformers

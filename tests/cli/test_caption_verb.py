@@ -1,4 +1,4 @@
-"""What is typed about captions, and what is said."""
+"""The commands on runs of captions."""
 
 import json
 import re
@@ -23,7 +23,7 @@ TINY = [
 
 @pytest.fixture
 def run(harken, tmp_path) -> str:
-    """A run in the working folder, which has pictures with captions."""
+    """A run in the working folder, which has images with captions."""
     rng, home = np.random.default_rng(0), tmp_path / "shots"
     home.mkdir()
     for n in range(30):
@@ -46,16 +46,16 @@ def test_images_get_one_caption_per_line(harken, run):
     assert actual["text"] == one.rstrip("\n")
     assert len(actual["alternatives"]) == 2
     assert harken("caption", run, "-", stdin=b"shots/1.png\n").out == one
-    assert "caption of the nearest image, for free" in harken("eval", run, "shots/captions.tsv").out
+    assert "baseline: caption of the nearest image" in harken("eval", run, "shots/captions.tsv").out
 
 
 @pytest.mark.parametrize(
     ("args", "message"),
     [
         (["caption", "RUN", "shots/99.png"], "shots/99.png: no such image; check the name"),
-        (["caption", "RUN"], "give a picture, or - to read their names from stdin"),
+        (["caption", "RUN"], "give an image, or - to read file names from stdin, one per line"),
         (["caption", "RUN", "shots/1.png", "--beam", "0"], "beam"),
-        (["classify", "RUN", "shots/1.png"], "this run says in words what a picture shows; use harken caption"),
+        (["classify", "RUN", "shots/1.png"], "this run captions images; use harken caption"),
         (["capton", "RUN"], "Did you mean caption?"),
         (["train", "shots", "data.capton=caption"], "data.capton is not a setting. Did you mean data.caption?"),
         (["train", "shots", "data.caption=capton"], "no column 'capton'"),
@@ -77,8 +77,8 @@ def test_the_scenes_demo_captions_held_out_pairs(harken, monkeypatch):
     monkeypatch.setattr(demo_scenes, "train", small)
     monkeypatch.setattr(scenes, "SPLIT_SIZES", {"train": 60, "valid": 10, "test": 20})
     output = harken("demo", "scenes", "--out", "mine").out
-    assert len(re.findall(r"^ +it says ", output, re.M)) == 3
-    references = re.findall(r"^ +it is +(.+)   or   (.+)$", output, re.M)
+    assert len(re.findall(r"^ +caption     ", output, re.M)) == 3
+    references = re.findall(r"^ +references  (.+)   or   (.+)$", output, re.M)
     held_out_pairs = scenes.held_out()[1]
     for one, other in references:
         a, b = (re.findall(r"(?:small|large) (\w+) (\w+)", text) for text in (one, other))

@@ -1,4 +1,4 @@
-"""harken classify, and the other verbs on a run of labels."""
+"""harken classify, and the other commands on a run of labels."""
 
 import csv
 import json
@@ -77,19 +77,19 @@ def test_a_training_on_labels_counts_texts_and_prints_a_verdict(harken, table):
     lines = harken("train", table, *TINY).out.splitlines()
     (data,) = [line for line in lines if line.startswith("  data ")]
     assert data.startswith("  data    train 75, valid 9, test 6 texts (")
-    assert [line for line in lines if line.startswith("  verdict ") and " on the test split." in line]
+    assert [line for line in lines if line.startswith("  verdict ") and " on the test split" in line]
 
 
 def test_the_training_column_is_selected_in_a_tsv(harken, run, tmp_path):
     (tmp_path / "ask.tsv").write_text(f"id\ttext\n1\t{text(1)}\n2\t{text(2)}\n")
-    assert json.loads(harken("classify", run, "--in", "ask.tsv", "--out", "said.jsonl", "--json").out)["answers"] == 2
-    assert json.loads((tmp_path / "said.jsonl").read_text().splitlines()[0])["input"] == text(1)
+    assert json.loads(harken("classify", run, "--in", "ask.tsv", "--out", "out.jsonl", "--json").out)["answers"] == 2
+    assert json.loads((tmp_path / "out.jsonl").read_text().splitlines()[0])["input"] == text(1)
 
 
 def test_a_file_is_classified_with_one_answer_per_line(harken, run, table, tmp_path):
-    done = harken("classify", run, "--in", table, "--out", "said.jsonl", "--json")
-    assert json.loads(done.out) == {"answers": 90, "out": "said.jsonl"}
-    lines = [json.loads(line) for line in (tmp_path / "said.jsonl").read_text().splitlines()]
+    done = harken("classify", run, "--in", table, "--out", "out.jsonl", "--json")
+    assert json.loads(done.out) == {"answers": 90, "out": "out.jsonl"}
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [line["input"] for line in lines] == [text(n) for n in range(90)]
     assert all(line["label"] == line["labels"][0]["label"] for line in lines)
 

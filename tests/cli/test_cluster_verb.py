@@ -1,4 +1,4 @@
-"""harken cluster: what it prints, its JSON, and its messages."""
+"""harken cluster: its output, its JSON and its error messages."""
 
 import json
 
@@ -18,9 +18,9 @@ def test_clusters_are_printed_with_all_inertias_and_a_plot(harken, points):
     rows = [line.split() for line in output.out.splitlines() if line[:1].isdigit()]
     assert [row[0] for row in rows] == ["2", "3", "4"]
     assert all(len(row) == 4 + 3 for row in rows)
-    assert "is best at k = 2, which is taken" in output.out
+    assert "is highest at k = 2, which is used" in output.out
     assert "2 clusters of 60 points" in output.out
-    assert "picture: runs/p-clusters/clusters.svg" in output.out
+    assert "plot: runs/p-clusters/clusters.svg" in output.out
 
 
 def test_json_of_cluster_has_k_inertia_and_labels(harken, points):
@@ -55,13 +55,13 @@ def test_a_run_embeds_the_texts_of_a_file(harken, run):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["nope.npy"], "nope.npy: there is no such file"),
+        (["nope.npy"], "nope.npy: no such file; give a .npy, .csv or .tsv file of vectors"),
         (["p.npy", "--k", "61"], "k=61: there are 60 points; k must be between 1 and 60"),
-        (["p.npy", "--k", "two"], "a number (3), a range (2-8) or a list (2,4,8) is accepted"),
-        (["p.npy", "--beside", "1"], "--beside means nothing without --regress"),
+        (["p.npy", "--k", "two"], "expected a number (3), a range (2-8) or a list (2,4,8)"),
+        (["p.npy", "--beside", "1"], "--beside has no effect without --regress"),
         (["p.npy", "--regress"], "--regress needs a run and a table with labels"),
         (["p.npy", "--start", "best"], "'best' is not one of"),
-        (["p.npy", "nope.txt"], "nope.txt: there is no such file"),
+        (["p.npy", "nope.txt"], "nope.txt: there is no such file; name a file of texts"),
     ],
 )
 def test_invalid_arguments_are_refused_in_one_line(harken, points, args, message):

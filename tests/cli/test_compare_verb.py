@@ -1,4 +1,4 @@
-"""harken compare: its table for people, its one object for programs, and its words when something is wrong."""
+"""harken compare: its table, its JSON object and its error messages."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ def text(tales, tmp_path) -> str:
 
 @pytest.fixture
 def refused(harken):
-    """The one line of an error, after its exit code was seen."""
+    """Run a comparison that fails, check its exit code, and return its one error line."""
 
     def call(*args: object, code: int = 2) -> str:
         output = harken("compare", *args)
@@ -52,18 +52,18 @@ def test_compare_prints_trials_a_table_a_verdict_and_the_report(harken, text):
     assert trials == ["  trial 1 of 2: gpt, seed 0", "  trial 2 of 2: lstm, seed 0"]
     table = lines.index(next(line for line in lines if line.lstrip().startswith("valid loss  ")))
     assert [line.split("  ")[0] for line in lines[table + 1 : table + 5]] == [
-        "gpt", "lstm", "unigram, for free", "5-gram Kneser-Ney, for free",
+        "gpt", "lstm", "baseline: unigram", "baseline: 5-gram Kneser-Ney",
     ]  # fmt: skip
     assert any(line.lstrip().startswith("valid loss, as trained  model.context=8") for line in lines)
-    assert "one seed has no interval: it may be chance" in lines[-2]
-    assert lines[-1] == "  report  runs/my-compare/report.html      picture: runs/my-compare/compare.svg"
+    assert "with one seed there is no interval, so the difference may be noise" in lines[-2]
+    assert lines[-1] == "  report  runs/my-compare/report.html      plot: runs/my-compare/compare.svg"
 
 
 def test_a_failed_trial_is_printed_with_its_reason(harken, text):
     output = harken("compare", text, "model.heads=2,3", *TINY, "--seeds", 1)
     assert output.code == 0, output
-    assert "    failed: model: d=16 does not split over 3 heads" in output.out
-    assert "  failed  model.heads=3, seed 0: model: d=16 does not split over 3 heads" in output.out
+    assert "    failed: model: d=16 is not divisible by heads=3" in output.out
+    assert "  failed  model.heads=3, seed 0: model: d=16 is not divisible by heads=3" in output.out
 
 
 def test_minutes_are_the_budget_of_each_trial(harken, text):
@@ -84,17 +84,17 @@ def test_a_finished_comparison_is_printed_again_without_training(harken, text, t
 def test_a_mistyped_argument_is_refused_before_training(refused, text, tmp_path):
     assert refused(text, "model.haeds=1,2") == "model.haeds is not a setting. Did you mean model.heads?"
     assert refused(text, "model.heads=1,,2") == (
-        "model.heads=1,,2: there is nothing before or after a comma; values look like model.heads=1,2,8"
+        "model.heads=1,,2: a value is missing before or after a comma; expected model.heads=1,2,8"
     )
     assert refused(text, "heads=1,2") == "'heads=1' is not a setting; settings look like model.layers=6"
     assert refused(text, "--models", "gpt,lsmt").endswith("Did you mean lstm?")
     assert refused(text, "--models", "gpt", "model.kind=lstm") == (
-        "compare: --models and model.kind say the same; give one of them; see harken compare --help"
+        "compare: --models and model.kind set the same thing; give one of them; see harken compare --help"
     )
     assert refused(text, "--seeds", "0").startswith("compare: invalid value for '--seeds'")
     assert refused(text) == (
-        "my.txt: there is nothing to compare; give a setting several values, such as model.heads=1,2; "
-        "or say how often with seeds (--seeds 3)"
+        "my.txt: there is nothing to compare; give a setting several values, such as model.heads=1,2, "
+        "or set seeds (--seeds 3)"
     )
     assert refused("mt.txt", "model.heads=1,2").startswith("mt.txt: there is no such file")
     assert not (tmp_path / "runs").exists()
@@ -102,4 +102,4 @@ def test_a_mistyped_argument_is_refused_before_training(refused, text, tmp_path)
 
 def test_the_exit_code_is_1_if_every_trial_failed(refused, text):
     output = refused(text, "model.heads=3", *TINY, "--seeds", 1, "--out", "none", code=1)
-    assert output.startswith("none: every trial failed, the first by: model: d=16 does not split over 3 heads")
+    assert output.startswith("none: every trial failed; the first: model: d=16 is not divisible by heads=3")

@@ -36,7 +36,7 @@ def test_the_table_ends_with_the_sum(harken, run, tmp_path):
 
 
 def test_an_unfinished_run_is_listed_and_not_counted(harken, run, tmp_path):
-    for name in ("half", "whole"):
+    for name in ("half", "complete"):
         shutil.copytree(run, tmp_path / "runs" / name)
     (tmp_path / "runs" / "half" / "harken.json").unlink()
     output = harken("cost")
@@ -52,7 +52,7 @@ def test_a_missing_folder_is_refused(harken):
 
 
 def test_cost_without_runs_suggests_train(harken):
-    assert harken("cost").out == "no runs in runs; make one with: harken train my.txt\n"
+    assert harken("cost").out == "no runs in runs; train one: harken train my.txt\n"
 
 
 def test_the_table_of_the_lecture_is_printed_with_the_computed_values(harken):
@@ -66,4 +66,4 @@ def test_the_table_of_the_lecture_is_printed_with_the_computed_values(harken):
 def test_runs_are_refused_with_lecture(harken):
     output = harken("cost", "runs/my", "--lecture")
     assert (output.code, output.out) == (2, "")
-    assert "with --lecture, [RUN ...] means nothing" in output.err
+    assert "[RUN ...] has no effect with --lecture" in output.err

@@ -1,4 +1,4 @@
-"""harken demo: what people see while something learns, and what programs read."""
+"""harken demo: its output during training, and its JSON."""
 
 import json
 import os
@@ -17,7 +17,7 @@ TINY = {"model.d": 16, "model.layers": 1, "model.heads": 2, "train.batch": 4, "t
 
 @pytest.fixture
 def demo(harken, monkeypatch):
-    """The demo without a registry, with few phrases and a tiny model; it shows its sentences after every step."""
+    """The demo without network access, with few phrases and a tiny model; it prints translations after every step."""
     fetch = catalogue.fetch
 
     def offline(name, **how):
@@ -29,16 +29,16 @@ def demo(harken, monkeypatch):
         return train.train(what, settings={**settings, **TINY}, **options)
 
     monkeypatch.setattr(catalogue, "fetch", offline)
-    monkeypatch.setattr(catalogue, "PHRASES", 400)
+    monkeypatch.setattr(catalogue, "N_PHRASES", 400)
     monkeypatch.setattr(demos, "train", small)
-    monkeypatch.setattr(demos, "SECONDS", -1.0)
+    monkeypatch.setattr(demos, "WATCH_SECONDS", -1.0)
     return lambda *options: harken("demo", *options)
 
 
 def test_the_demo_prints_all_its_parts_in_order(demo):
     output = demo("--out", "mine")
     assert output.code == 0, output
-    assert output.err == "data tatoeba-fra: could not be fetched; harken's own phrases are taken instead\n"
+    assert output.err == "data tatoeba-fra: could not be fetched; using the generated phrases instead\n"
     story = [
         r"train   20 steps",
         r"about [\d.]+ (s|min).* and [\d.]+ m?Wh",  # before the first step
@@ -46,12 +46,12 @@ def test_the_demo_prints_all_its_parts_in_order(demo):
         r"watch   I am a student\. +-> ",
         r"She does not have a dog\. +-> ",
         r"step      20 of 20",
-        r"thanks  harken's own grammar \(Apache-2.0\)",
+        r"credits harken \(Apache-2.0\)",
         r"valid .*bleu .* this model",
-        r"copy of the source, for free",
+        r"baseline: copy of the source",
         r"test .*bleu .* this model",
-        r"It translates sentences it has not seen",
-        r"looks   mine/attention.png",
+        r"Translations of held-out sentences \(in parentheses: the references\):",
+        r"map     mine/attention.png",
         r"report  mine/report.html",
         r"next    harken translate mine ",
     ]
@@ -60,7 +60,7 @@ def test_the_demo_prints_all_its_parts_in_order(demo):
 
 def test_the_last_line_compares_the_cost_with_the_big_transformer_of_the_lecture(demo):
     last = demo().out.splitlines()[-1]
-    assert re.fullmatch(r"  beside  \S+ lb CO2e here, 192 lb CO2e of the lecture's Transformer \(big\): 1/[\d,]+", last)
+    assert re.fullmatch(r"  compare \S+ lb CO2e here, 192 lb CO2e of the lecture's Transformer \(big\): 1/[\d,]+", last)
 
 
 def test_json_of_the_demo_lists_existing_files(demo):
@@ -93,24 +93,24 @@ def test_the_reviews_demo_prints_a_table_five_reviews_and_the_next_command(harke
         return shown[0]
 
     monkeypatch.setattr(catalogue, "fetch", offline)
-    monkeypatch.setattr(catalogue, "OPINIONS", 200)
-    monkeypatch.setattr(reviews, "LABELS", {"opinions": 60})
+    monkeypatch.setattr(catalogue, "N_OPINIONS", 200)
+    monkeypatch.setattr(reviews, "N_LABELS", {"opinions": 60})
     monkeypatch.setattr(reviews, "train", small)
     monkeypatch.setattr(reviews, "reviews", saved)
     output = harken("demo", "reviews", "--out", "mine", "--minutes", 1)
     assert output.code == 0, output
-    assert "harken's own opinions are taken instead" in output.err
+    assert "using generated opinions instead, and a BERT pretrained on unlabelled ones" in output.err
     story = [
         r"compare 3 settings x 1 seed: 45 s of training",
         r"trial 1 of 3: a small BERT from scratch",
         r"about [\d.]+ m?s.* and [\d.]+ .?Wh",  # before the first step
         r"valid accuracy [\d.]+, test accuracy [\d.]+, 20 steps in",
-        r"trial 3 of 3: bert, fine-tuned: all of it learns",
-        r"thanks  harken's own grammar \(Apache-2.0\); the BERT: harken's own",
-        r"24 held-out reviews, after 60 with labels +accuracy +weights +trained +energy",
-        r"most frequent label, for free +0\.\d+",
-        r"bert, frozen: only a new head learns +0\.\d+ +\S+",
-        r"says of held-out reviews \(in brackets: the truth\):\n\n",
+        r"trial 3 of 3: bert, fine-tuned: all weights are trained",
+        r"credits harken \(Apache-2.0\); BERT: trained by harken",
+        r"24 held-out reviews, 60 training labels +accuracy +parameters +time +energy",
+        r"baseline: most frequent label +0\.\d+",
+        r"bert, frozen: only a new head is trained +0\.\d+ +\S+",
+        r"Predictions of .*, the best on the validation split \(in parentheses: the true label\):\n\n",
         r"(    \S.*\n      (good|bad) \d+%   \((good|bad)\)\n){5}",
         r"cost    ",
         r"report  mine/(scratch|frozen|finetuned)/report.html",

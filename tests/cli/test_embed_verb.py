@@ -34,7 +34,9 @@ def test_a_file_of_vectors_is_read_without_pickle(harken, run, model):
     output = harken("embed", run, "Tom", "a", "--out", "v.npy")
     assert output.out == "2 vectors in v.npy\n"
     assert np.load("v.npy", allow_pickle=False) == pytest.approx(model.embed(["Tom", "a"]), abs=1e-6)
-    assert harken("embed", run, "Tom", "--out", "v.npy").err.startswith("harken: --out v.npy: there is such a file")
+    assert harken("embed", run, "Tom", "--out", "v.npy").err.startswith(
+        "harken: --out v.npy: the file exists; choose another name"
+    )
 
 
 def test_the_nearest_words_are_printed_with_their_cosines(harken, run, model):
@@ -47,8 +49,8 @@ def test_the_nearest_words_are_printed_with_their_cosines(harken, run, model):
     ("args", "message"),
     [
         ([], "give a text"),
-        (["a", "--nearest", "T"], "with --nearest, [TEXT...] means nothing"),
-        (["a", "-k", "3"], "without --nearest, -k means nothing"),
+        (["a", "--nearest", "T"], "[TEXT...] has no effect with --nearest"),
+        (["a", "-k", "3"], "-k has no effect without --nearest"),
         (["a", "--out", "v.txt"], "ends with .npy"),
         (["--nearest", "Tom"], "'Tom': not a word of this run's vocabulary"),
     ],

@@ -1,4 +1,4 @@
-"""--in FILE --out FILE: one answer for each text of a file, in order."""
+"""--in FILE --out FILE: one prediction for each text of a file, in order."""
 
 import json
 
@@ -33,8 +33,8 @@ def test_the_text_column_of_a_csv_is_unquoted(tmp_path):
 
 def test_a_single_csv_column_may_have_any_name_and_several_need_a_choice(tmp_path):
     assert inputs_read(tmp_path, "a.csv", "what\nx\ny\n") == ["x", "y"]
-    hint = "say which with --column, or give one the name text or prompt"
-    with pytest.raises(BadInput, match=rf"a\.csv: its columns are what, other; {hint}$"):
+    hint = "choose one with --column, or name one text or prompt"
+    with pytest.raises(BadInput, match=rf"a\.csv: the columns are what, other; {hint}$"):
         inputs_read(tmp_path, "a.csv", "what,other\nx,y\n")
 
 
@@ -46,12 +46,12 @@ def test_a_column_is_chosen_by_name_or_number(tmp_path, column, texts):
 
 @pytest.mark.parametrize("column", ["text", "3", "0"])
 def test_a_missing_column_is_refused(tmp_path, column):
-    with pytest.raises(BadInput, match=r"a\.csv: its columns are prompt, other; say which with --column$"):
+    with pytest.raises(BadInput, match=r"a\.csv: the columns are prompt, other; choose one with --column$"):
         inputs_read(tmp_path, "a.csv", "prompt,other\nx,y\n", column=column)
 
 
 def test_a_short_row_is_reported_with_its_number(tmp_path):
-    with pytest.raises(BadInput, match=r"a\.csv: row 3 has 1 columns only; mend it$"):
+    with pytest.raises(BadInput, match=r"a\.csv: row 3 has 1 columns, the text is in column 2; fix the row$"):
         inputs_read(tmp_path, "a.csv", "id,text\n1,x\n2\n")
 
 
@@ -62,9 +62,10 @@ def test_a_tsv_is_read_by_its_header_and_its_quotes_are_literal(tmp_path):
 def test_without_a_header_the_training_column_number_is_used(tmp_path):
     rows = "".join(f"a cat {n}\tun chat {n}\n" for n in range(9))
     assert inputs_read(tmp_path, "a.tsv", rows, columns=("text", 2))[:2] == ["un chat 0", "un chat 1"]
-    with pytest.raises(BadInput, match=r"a\.tsv: it has 2 columns and no header; say which with --column, or give"):
+    hint = "choose one with --column, or add a header that names one text or prompt"
+    with pytest.raises(BadInput, match=rf"a\.tsv: it has 2 columns and no header; {hint}$"):
         inputs_read(tmp_path, "a.tsv", rows)
-    with pytest.raises(BadInput, match=r"a\.tsv: its columns are English, French; say which with --column"):
+    with pytest.raises(BadInput, match=r"a\.tsv: the columns are English, French; choose one with --column"):
         inputs_read(tmp_path, "a.tsv", "English\tFrench\n" + rows, columns=("text", "other", 2))
 
 
@@ -78,16 +79,16 @@ def test_objects_and_strings_of_jsonl_are_read(tmp_path):
 
 @pytest.mark.parametrize("line", ["{}", "[1]", "{", '{"other": 1}'])
 def test_a_json_line_without_text_is_reported_with_its_number(tmp_path, line):
-    with pytest.raises(BadInput, match=r"a\.jsonl:2: is no JSON object with a key text or prompt$"):
+    with pytest.raises(BadInput, match=r"a\.jsonl:2: expected a JSON string, or an object with a key text or prompt$"):
         inputs_read(tmp_path, "a.jsonl", f'"good"\n{line}\n')
 
 
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (("ask.txt", "taken.jsonl"), "--out taken.jsonl: there is such a file; choose another name"),
-        (("ask.txt", None), "--in ask.txt: say where the answers go: --out answers.jsonl"),
-        (("ack.txt", "a.jsonl"), "--in ack.txt: there is no such file; check the name. Did you mean ask.txt?"),
+        (("ask.txt", "taken.jsonl"), "--out taken.jsonl: the file exists; choose another name"),
+        (("ask.txt", None), "--in ask.txt: --out is missing; add --out answers.jsonl"),
+        (("ack.txt", "a.jsonl"), "--in ack.txt: no such file; check the name. Did you mean ask.txt?"),
     ],
 )
 def test_files_that_cannot_be_processed_are_refused(tmp_path, monkeypatch, files, message):

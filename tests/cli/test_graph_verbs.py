@@ -1,4 +1,4 @@
-"""What is typed about graphs, and what is said."""
+"""The commands on runs of graphs."""
 
 import json
 from pathlib import Path

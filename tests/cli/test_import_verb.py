@@ -28,7 +28,7 @@ def test_an_output_folder_that_is_not_empty_is_refused_before_reading(harken, sm
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("mine")
     output = harken("import", small, "--out", "out")
-    assert (output.code, output.err) == (2, "harken: out: is not empty; take another folder\n")
+    assert (output.code, output.err) == (2, "harken: out: the folder is not empty; choose another\n")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine.txt"]
 
 

@@ -73,12 +73,12 @@ def test_distributions_are_compared_on_the_same_examples_gcd_by_gcd(harken, tmp_
 
 def test_the_first_of_many_classes_are_printed_and_the_rest_counted(harken, gcd, tmp_path):
     rows = [(k * n, k * (n + 1), k) for k in range(1, MAX_GROUPS + 4) for n in range(1, MIN_GROUP_SIZE + 1)]
-    rows.append((1000, 2000, 1000))  # too few of its kind
+    rows.append((1000, 2000, 1000))  # a group that is too small
     (tmp_path / "mine.tsv").write_text("".join(f"{a} {b}\t{k}\n" for a, b, k in rows))
     output = harken("eval", str(gcd), str(tmp_path / "mine.tsv"))
     assert output.code == 0, output.err
     assert re.findall(r"this model on gcd (\d+)$", output.out, re.M) == [str(k) for k in range(1, MAX_GROUPS + 1)]
-    assert "(3 parts more are in the report, and told with --json)" in output.out
+    assert "(3 more groups are in the report and in --json)" in output.out
     assert "gcds learned none" in output.out
 
 
@@ -92,5 +92,5 @@ def test_an_unknown_problem_suggests_the_nearest(harken):
 def test_check_describes_the_generated_problems(harken):
     output = harken("check", "maths:fractions", *SETTINGS)
     assert output.code == 0, output.err
-    assert "maths: examples are drawn, not read" in output.out
+    assert "maths: examples are generated" in output.out
     assert "data.operation" in output.out

@@ -1,4 +1,4 @@
-"""The words a user reads when something is wrong, word for word: one line on stderr, and the exit code."""
+"""The exact text of each error message: one line on stderr, and the exit code."""
 
 import shutil
 import sys
@@ -10,14 +10,12 @@ from harken import registry
 from harken.cli import COMMANDS
 from harken.cli.demo import DEMOS
 
-DATA, MODELS = (
-    ", ".join(registry.kind_names(section)) for section in ("data", "model")
-)  # with the plug-ins that are there
+DATA, MODELS = (", ".join(registry.kind_names(section)) for section in ("data", "model"))  # including plug-ins
 
 
 @pytest.fixture
 def error_of(harken):
-    """What harken says of this command: its one line without the name, after the exit code was seen."""
+    """Run a command that fails, check its exit code, and return its one error line without the prefix."""
 
     def call(*args: object, code: int = 2, stdin: bytes | None = None) -> str:
         output = harken(*args, stdin=stdin)
@@ -39,11 +37,11 @@ def text(tales, tmp_path) -> str:
 
 
 def test_an_unknown_command_suggests_the_nearest(error_of):
-    assert error_of("trian", "my.txt") == "'trian' is not a verb; see harken --help. Did you mean train?"
+    assert error_of("trian", "my.txt") == "'trian' is not a command; see harken --help. Did you mean train?"
 
 
 def test_an_unknown_command_without_a_near_one_refers_to_the_help(error_of):
-    assert error_of("xyzzy") == "'xyzzy' is not a verb; see harken --help"
+    assert error_of("xyzzy") == "'xyzzy' is not a command; see harken --help"
 
 
 @pytest.mark.parametrize("verb", [verb for verb in COMMANDS if verb != "train"])
@@ -53,9 +51,9 @@ def test_under_torchrun_only_the_first_process_reports_that_only_train_is_suppor
     for name, value in {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
     assert error_of(verb, "runs/my") == (
-        f"{verb}: 2 processes would each do it; only train runs under torchrun; call harken {verb}"
+        f"{verb}: only train runs under torchrun (2 processes); run harken {verb} without it"
     )
-    monkeypatch.setenv("RANK", "1")  # torchrun would end the first before it speaks, if this one failed
+    monkeypatch.setenv("RANK", "1")  # torchrun would end rank 0 before it prints, if this one failed
     output = harken(verb, "runs/my")
     assert (output.code, output.out, output.err) == (0, "", "")
 
@@ -74,23 +72,23 @@ def test_a_missing_argument_is_named(error_of):
 
 def test_check_without_arguments_names_the_accepted_arguments(error_of):
     assert error_of("check") == (
-        "check: name the data or the recipe to check, or a kind with --settings; see harken check --help"
+        "check: give the data or recipe to check, or a kind with --settings; see harken check --help"
     )
 
 
 def test_score_without_a_text_at_a_terminal_fails_without_waiting(error_of, run):
     assert error_of("score", run) == (
-        "score: give a text, or - to read texts from stdin, one a line; see harken score --help"
+        "score: give a text, or - to read texts from stdin, one per line; see harken score --help"
     )
 
 
 @pytest.mark.parametrize("verb", ["score", "generate"])
 def test_an_empty_stdin_without_a_text_is_a_missing_text(error_of, harken, run, verb):
     assert error_of(verb, run, stdin=b"") == (
-        f"{verb}: no text is given, and stdin is empty; give a text (with - no line is no error); "
+        f"{verb}: no text is given and stdin is empty; give a text, or - to accept empty input; "
         f"see harken {verb} --help"
     )
-    assert harken(verb, run, "-", stdin=b"").code == 0  # as any filter
+    assert harken(verb, run, "-", stdin=b"").code == 0  # explicit -: empty input is valid
 
 
 @pytest.mark.parametrize(
@@ -107,9 +105,9 @@ def test_an_empty_stdin_without_a_text_is_a_missing_text(error_of, harken, run, 
         (("--top-k", "0"), "generate: invalid value for '--top-k': 0 is not in the range x>=1; {see}"),
         (("--top-p", "2"), "generate: invalid value for '--top-p': 2.0 is not in the range 0<x<=1; {see}"),
         (("--next", "0"), "generate: invalid value for '--next': 0 is not in the range x>=1; {see}"),
-        (("--next", "3", "--tokens", "5"), "generate: with --next, --tokens means nothing; {see}"),
-        (("--out", "a.jsonl"), "generate: without --in, --out means nothing; {see}"),
-        (("--in", "a.txt"), "generate: with --in, PROMPT means nothing; {see}"),
+        (("--next", "3", "--tokens", "5"), "generate: --tokens has no effect with --next; {see}"),
+        (("--out", "a.jsonl"), "generate: --out has no effect without --in; {see}"),
+        (("--in", "a.txt"), "generate: PROMPT has no effect with --in; {see}"),
     ],
 )
 def test_a_bad_option_value_of_generate_is_reported_before_the_run_is_loaded(error_of, options, message):
@@ -119,13 +117,19 @@ def test_a_bad_option_value_of_generate_is_reported_before_the_run_is_loaded(err
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("eval", "no/run", "my.txt", "--split", "test"), "eval: for other data, --split means nothing; {see} eval"),
-        (("check", "my.txt", "--settings", "gpt"), "check: with --settings, DATA|RECIPE means nothing; {see} check"),
-        (("train", "my.txt", "--show", "--resume"), "train: with --show, --resume means nothing; {see} train"),
-        (("score", "no/run", "Tom", "--in", "my.txt"), "score: with --in, TEXT... means nothing; {see} score"),
-        (("train", "my.txt", "--resume", "--force"), "resume goes on with a run, and force writes over it; give one"),
-        (("train", "my.txt", "--force"), "force writes over a folder that is named; name it with out (--out DIR)"),
-        (("train", "my.txt", "--minutes", "1", "train.steps=3"), "train.steps and train.minutes: only one of them"),
+        (("eval", "no/run", "my.txt", "--split", "test"), "eval: --split has no effect for other data; {see} eval"),
+        (("check", "my.txt", "--settings", "gpt"), "check: DATA|RECIPE has no effect with --settings; {see} check"),
+        (("train", "my.txt", "--show", "--resume"), "train: --resume has no effect with --show; {see} train"),
+        (("score", "no/run", "Tom", "--in", "my.txt"), "score: TEXT... has no effect with --in; {see} score"),
+        (
+            ("train", "my.txt", "--resume", "--force"),
+            "resume continues a run and force overwrites it; set only one of them",
+        ),
+        (("train", "my.txt", "--force"), "force needs a folder to overwrite; name it with out (--out DIR)"),
+        (
+            ("train", "my.txt", "--minutes", "1", "train.steps=3"),
+            "train.steps and train.minutes: these settings exclude each other; set one",
+        ),
     ],
 )
 def test_options_without_effect_are_refused(error_of, text, args, message):
@@ -143,8 +147,8 @@ def test_a_split_that_cannot_be_evaluated_is_refused(error_of, run):
 
 def test_an_unknown_demo_lists_the_demos(error_of, harken):
     demo_names = ", ".join(DEMOS)
-    assert error_of("demo", "sums") == f"demo: 'sums' is no demo. There are {demo_names}; see harken demo --help"
-    near = f"demo: 'review' is no demo. Did you mean reviews? There are {demo_names}; see harken demo --help"
+    assert error_of("demo", "sums") == f"demo: 'sums' is not a demo. Accepted: {demo_names}; see harken demo --help"
+    near = f"demo: 'review' is not a demo. Did you mean reviews? Accepted: {demo_names}; see harken demo --help"
     assert error_of("demo", "review") == near
     messages = harken("demo", "--help").out
     assert all(f"{name} " in messages and demo.what in messages for name, demo in DEMOS.items())
@@ -169,18 +173,18 @@ def test_an_unknown_demo_lists_the_demos(error_of, harken):
         ("train.lr=fast", "train.lr = 'fast': accepted: number > 0"),
         (
             "train.optimizer=adamW",
-            "train.optimizer = 'adamW': accepted: adamw, muon, adam, rmsprop, sgd. Did you mean adamw?",
+            "train.optimizer = 'adamW': accepted: adamw, muon, rmsprop, sgd. Did you mean adamw?",
         ),
         ("train.average=emma", "train.average = 'emma': accepted: none, ema, last. Did you mean ema?"),
         (
             "data.tokenizer=chars",
             "data.tokenizer = 'chars': accepted: char, byte, word, bpe, wordpiece. Did you mean char?",
         ),
-        ("model.heads=5", "model: d=96 does not split over 5 heads; try d=100"),
+        ("model.heads=5", "model: d=96 is not divisible by heads=5; use d=100"),
         (
             "data.mix={my.txt=1}",
-            "my.txt: data.mix says too what is read; leave one of them out; with data.mix, name a "
-            "recipe instead: harken train char data.mix=...",
+            "my.txt: data.mix also names the data; remove one of them, or name a recipe: "
+            "harken train char data.mix=...",
         ),
         ("model.kind=gtp", f"model.kind = 'gtp' is not a kind of model; accepted: {MODELS}. Did you mean gpt?"),
         ("data.kind=texts", f"data.kind = 'texts' is not a kind of data; accepted: {DATA}. Did you mean text?"),
@@ -217,7 +221,7 @@ def test_a_setting_outside_a_section_of_a_recipe_is_refused(error_of, tmp_path):
 
 def test_settings_of_an_unknown_kind_list_the_kinds(error_of):
     output = error_of("check", "--settings", "gtp")
-    assert output.startswith(f"--settings gtp: not a kind; there are {DATA}, {MODELS}, ")
+    assert output.startswith(f"--settings gtp: not a kind; accepted: {DATA}, {MODELS}, ")
     assert output.endswith("translate, train. Did you mean gpt?")
     assert "rnn-attention of pairs, " in output
     assert "bert of labels, " in output
@@ -225,7 +229,7 @@ def test_settings_of_an_unknown_kind_list_the_kinds(error_of):
 
 # --- data -------------------------------------------------------------------------------------------------------------
 
-MISSING = "there is no such file, folder, catalogue name (harken data) or recipe; check the name"
+MISSING = "there is no such file, folder, catalogue entry (harken data) or recipe; check the name"
 
 
 @pytest.mark.parametrize(
@@ -233,14 +237,14 @@ MISSING = "there is no such file, folder, catalogue name (harken data) or recipe
     [
         ("my.tx", f"my.tx: {MISSING}. Did you mean my.txt?"),
         ("shakespear", f"shakespear: {MISSING}. Did you mean shakespeare?"),
-        ("nothing.txt", f"nothing.txt: {MISSING}"),  # an ending in common makes no near name
+        ("nothing.txt", f"nothing.txt: {MISSING}"),  # a common suffix is not similar enough
         ("no/such/place.txt", f"no/such/place.txt: {MISSING}"),
         ("mt.txt", f"mt.txt: {MISSING}. Did you mean my.txt?"),  # one letter of two
         ("lm.toml", "lm.toml: there is no such recipe; check the name"),
         ("", f"'': {MISSING}"),
         (
             "data.source=a.en",
-            "data.source=a.en: a setting stands where the data is named; name the data or a recipe before it, as in: "
+            "data.source=a.en: a setting where the data is expected; put the data or a recipe before it, as in: "
             "harken train translate data.source=a.en",
         ),
     ],
@@ -283,17 +287,17 @@ def test_stdin_that_is_not_utf_8_is_reported_with_its_line(error_of, run):
 def test_a_dataset_without_a_reader_is_refused_before_the_download(error_of, monkeypatch):
     from harken.data import catalogue
 
-    monkeypatch.setattr(catalogue, "fetch", lambda *_, **__: pytest.fail("it was fetched"))
+    monkeypatch.setattr(catalogue, "fetch", lambda *_, **__: pytest.fail("it was downloaded"))
     assert error_of("train", "minilm") == (
-        "minilm: this is weights (all-MiniLM-L6-v2, a BERT for sentences), and this harken has no reader for weights "
-        f"yet; it reads {DATA}"
+        "minilm: detected as weights (all-MiniLM-L6-v2, a BERT for sentences), but harken has no reader for weights"
+        f"; it reads {DATA}"
     )
 
 
 def test_random_bytes_are_reported_as_binary(error_of, tmp_path):
     (tmp_path / "bin.dat").write_bytes(bytes(range(256)) * 40)
     assert error_of("train", "bin.dat", "data.kind=text") == (
-        "bin.dat:1: a binary file; harken reads UTF-8 text; give a file of text"
+        "bin.dat:1: a binary file; harken reads UTF-8 text; give a text file"
     )
 
 
@@ -301,11 +305,11 @@ def test_a_text_column_of_a_table_is_refused_with_a_conversion(error_of, tmp_pat
     (tmp_path / "t.jsonl").write_text("".join(f'{{"id": {n}, "body": "line {n} of a tale"}}\n' for n in range(30)))
     why = "JSON with one object per line; column 'body' holds text, and no column is a label"
     assert error_of("train", "t.jsonl") == (
-        f"t.jsonl: this is text ({why}), and this harken reads plain text; write column 'body' out as one "
-        "(of JSONL: jq -r .body). To take it for text all the same: data.kind=text"
+        f"t.jsonl: detected as text ({why}), but harken reads plain text; write column 'body' to a text file "
+        "(for JSONL: jq -r .body). To read it as text: data.kind=text"
     )
     assert error_of("eval", run, "t.jsonl") == (
-        f"t.jsonl: this is text ({why}), and this run reads text; give it a plain text"
+        f"t.jsonl: detected as text ({why}); this run needs plain text; give a text file"
     )
 
 
@@ -313,18 +317,19 @@ def test_paths_in_a_recipe_are_relative_to_its_folder(error_of, tmp_path):
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "r.toml").write_text('[data]\npath = "mt.txt"\n')
     (tmp_path / "sub" / "my.txt").write_text("A line.\n" * 50)
-    assert error_of("check", "sub/r.toml") == (
-        "sub/mt.txt: there is no such file; check the name. Did you mean sub/my.txt?"
-    )
+    assert error_of("check", "sub/r.toml") == ("sub/mt.txt: no such file; check the name. Did you mean sub/my.txt?")
 
 
 def test_a_text_that_differs_from_the_recipe_is_refused_with_a_remedy(error_of, text, tmp_path):
     (tmp_path / "r.toml").write_text('[data]\npath = "my.txt"\nsha256 = "abc"\n')
-    assert error_of("train", "r.toml").endswith("bring that one back, or train anew on this one: harken train my.txt")
+    assert error_of("train", "r.toml") == (
+        "my.txt: SHA-256 mismatch: the files differ from those of this recipe; restore them, "
+        "or train a new run: harken train my.txt"
+    )
 
 
 def test_an_empty_stdin_is_refused(error_of):
-    assert error_of("train", "-", stdin=b"") == "stdin: there is nothing in it; give it a text: harken train - < my.txt"
+    assert error_of("train", "-", stdin=b"") == "stdin: it is empty; pipe a text into it: harken train - < my.txt"
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------
@@ -366,7 +371,7 @@ def test_an_unfinished_trial_is_refused_with_the_command_to_resume_its_compariso
 def test_a_data_file_cannot_be_imported(error_of, text):
     output = error_of("import", text)
     assert output.startswith("my.txt: is a file, but not .gguf; accepted: a folder, a .gguf file, ")
-    assert output.endswith("; of data, make a run with: harken train my.txt")
+    assert output.endswith("; to train on data use harken train my.txt")
 
 
 def test_a_model_for_other_data_is_refused_with_the_accepted_models(error_of, tmp_path):
@@ -417,7 +422,7 @@ def test_a_truncated_harken_json_is_reported_with_a_remedy(error_of, run, tmp_pa
 def test_a_run_folder_is_not_accepted_as_data(error_of, run, tmp_path):
     shutil.copytree(run, tmp_path / "mine")
     assert error_of("train", "mine") == (
-        "mine: this is a run, not data; resume with: harken train mine --resume; "
+        "mine: a run folder, not data; resume with: harken train mine --resume; "
         "or repeat it with: harken train mine/recipe.toml"
     )
 
@@ -425,7 +430,7 @@ def test_a_run_folder_is_not_accepted_as_data(error_of, run, tmp_path):
 def test_a_run_without_its_recipe_is_refused_with_and_without_resume(error_of, run, tmp_path):
     shutil.copytree(run, tmp_path / "mine")
     (tmp_path / "mine" / "recipe.toml").unlink()
-    output = "mine: this is a run without its recipe.toml; take it from a copy, or train again"
+    output = "mine: a run folder without recipe.toml; restore the file or train again"
     assert error_of("train", "mine", "--resume") == error_of("train", "mine") == output
 
 
@@ -433,7 +438,7 @@ def test_a_training_that_ended_before_its_first_step_is_not_accepted_as_data(err
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / ".lock").write_text("")
     assert error_of("train", "mine", "--resume") == (
-        "mine: a training that ended before its first step; begin it again with its data"
+        "mine: a run that stopped before its first step; train again from its data"
     )
 
 
@@ -442,42 +447,41 @@ def test_an_output_folder_that_is_not_empty_is_refused(error_of, text, tmp_path)
     (tmp_path / "taken" / "notes").write_text("mine")
     for option in ("--resume", "--force"):
         assert error_of("train", text, "--out", "taken", option) == (
-            "taken: is not empty and no run folder (it has no recipe.toml); take another folder"
+            "taken: is not empty and not a run folder (it has no recipe.toml); choose another folder"
         )
     (tmp_path / "taken" / "recipe.toml").write_text("")
     assert error_of("train", text, "--out", "taken") == (
-        "taken: is not empty; resume the run there (--resume), force to write over it (--force), "
-        "or take another folder (--out)"
+        "taken: is not empty; resume the run (--resume), overwrite it (--force) or choose another folder (--out)"
     )
 
 
 def test_an_output_folder_that_is_a_file_is_refused(error_of, text):
-    assert error_of("train", text, "--out", text) == "my.txt: there is a file of this name; take another folder"
+    assert error_of("train", text, "--out", text) == "my.txt: is a file; choose another folder"
 
 
 def test_a_run_cannot_be_resumed_in_another_folder(error_of, run):
     assert error_of("train", run, "--resume", "--out", "other") == (
-        f"{run}: a run goes on in its own folder, not in other; leave out away"
+        f"{run}: a run is resumed in its own folder, not in other; remove out (--out)"
     )
 
 
 def test_a_missing_folder_of_runs_suggests_similar_names(error_of, tmp_path):
     (tmp_path / "runs").mkdir()
-    assert error_of("runs", "nope") == "nope: there is no such folder; check the name"
-    assert error_of("runs", "rus") == "rus: there is no such folder; check the name. Did you mean runs?"
+    assert error_of("runs", "nope") == "nope: no such folder; check the name"
+    assert error_of("runs", "rus") == "rus: no such folder; check the name. Did you mean runs?"
 
 
 def test_a_file_is_refused_as_a_folder_of_runs(error_of, text):
-    assert error_of("runs", text) == "my.txt: this is a file; a folder with runs in it, or a run, is accepted"
+    assert error_of("runs", text) == "my.txt: this is a file; give a run folder or a folder of runs"
 
 
 def test_a_resumed_run_refuses_new_settings(error_of, run):
     assert error_of("train", run, "train.steps=9", "--resume") == (
-        f"{run}: a run is resumed with the recipe it has; train.steps cannot be changed now"
+        f"{run}: a run is resumed with its own recipe; train.steps cannot be changed"
     )
 
 
-# --- what nobody foresaw ----------------------------------------------------------------------------------------------
+# --- unexpected errors ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -491,7 +495,10 @@ def broken(monkeypatch):
 
 
 def test_an_unexpected_error_is_one_line(error_of, broken):
-    assert error_of("score", "runs/x", "Tom", code=1) == "RuntimeError: the wheels came off; HARKEN_DEBUG=1 shows where"
+    assert (
+        error_of("score", "runs/x", "Tom", code=1)
+        == "RuntimeError: the wheels came off; set HARKEN_DEBUG=1 for the traceback"
+    )
 
 
 def test_ctrl_c_prints_no_traceback(harken, monkeypatch):

@@ -1,4 +1,4 @@
-"""What is typed about pictures, and what is said: classify, check, eval, demo digits."""
+"""The commands on runs of images: classify, check, eval, demo digits."""
 
 import json
 import re
@@ -15,7 +15,7 @@ TINY = ["train.steps=2", "train.batch=8", "model.d=16", "model.layers=1", "model
 
 @pytest.fixture
 def folder(tmp_path):
-    """The working folder has pictures of two kinds."""
+    """The working folder has images with two labels."""
     rng = np.random.default_rng(0)
     for n in range(40):
         path = tmp_path / "shapes" / ("dark", "light")[n % 2] / f"{n}.png"
@@ -27,7 +27,7 @@ def folder(tmp_path):
 def test_images_are_checked_trained_on_classified_and_evaluated(harken, folder):
     checked = harken("check", "shapes", *TINY).out
     assert re.search(r"shapes is images: a folder of images; its subfolders \(dark, light\) are the labels", checked)
-    assert re.search(r"\d+ images to learn from", checked)
+    assert re.search(r"\d+ images for training", checked)
     assert "images (8 x 8 grayscale, 2 labels)" in harken("train", "shapes", *TINY).out
     one = harken("classify", "runs/shapes", "shapes/dark/0.png").out
     assert re.fullmatch(r"0\.\d{3} (dark|light)  0\.\d{3} (dark|light)\n", one)
@@ -36,7 +36,7 @@ def test_images_are_checked_trained_on_classified_and_evaluated(harken, folder):
     assert many[-1].endswith("  shapes/dark/0.png")
     output = json.loads(harken("classify", "runs/shapes", "shapes/light", "--json").out)
     assert [len(output["labels"]), len(output["files"])] == [20, 20]
-    assert "regression on pixels, for free" in harken("eval", "runs/shapes", "shapes").out
+    assert "baseline: regression on pixels" in harken("eval", "runs/shapes", "shapes").out
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_the_digits_demo_draws_held_out_digits(harken, monkeypatch):
 
     monkeypatch.setattr(digits, "train", small)
     output = harken("demo", "digits", "--out", "mine").out
-    assert "It reads digits it has not seen:" in output
-    assert len(re.findall(r"\bis \d", output)) == 6
+    assert "Predictions for held-out digits:" in output
+    assert len(re.findall(r"true: \d", output)) == 6
     assert len(re.findall(r"\d \(\d+ %\)", output)) == 6
     assert "#" in output
     place = re.search(r"harken classify mine '?([^'\n]+?\[\d+\])'?  ", output)

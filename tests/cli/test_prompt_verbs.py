@@ -1,4 +1,4 @@
-"""harken eval --prompt, harken classify --prompt, and the wrong ways to ask."""
+"""harken eval --prompt, harken classify --prompt, and invalid prompts."""
 
 import json
 from itertools import product
@@ -10,7 +10,7 @@ ASK = "Tale: {text} It is"
 
 @pytest.fixture
 def gpt(folders):
-    return folders["lstm"]  # its context has no end
+    return folders["lstm"]  # its context is unlimited
 
 
 @pytest.fixture
@@ -39,12 +39,12 @@ def test_eval_of_a_prompt_prints_a_table(harken, gpt, table):
     assert [line.rsplit("  ", 1)[1] for line in lines[:3]] == [
         "this model, 0 shots",
         "this model, 1 shot",
-        "most frequent label, for free",
+        "baseline: most frequent label",
     ]
 
 
 def test_another_seed_selects_other_examples(harken, gpt, tmp_path):
-    """Short ones: a small LSTM has forgotten what stands far before."""
+    """The examples are short: a small LSTM forgets distant tokens."""
     rows = [f"{a}{b}\t{'ox' if n % 3 else 'ax'}" for n, (a, b) in enumerate(product("abcdefghijkl", repeat=2))]
     (tmp_path / "short.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
     ask = ["eval", gpt, "short.tsv", "--prompt", "{text} is", "--shots", 2, "--json", "--seed"]
@@ -84,20 +84,23 @@ def test_an_escaped_newline_in_a_prompt_is_a_newline(harken, gpt):
     [
         (["eval", "RUN", "t.tsv", "--prompt", "Tale:"], "has no {text}"),
         (["eval", "RUN", "t.tsv", "--prompt", ASK, "--labels", "so=red"], "label 'so': not in the data, which has"),
+        (["eval", "RUN", "t.tsv", "--prompt", ASK, "--labels", "red"], "expected label=words, such as 0=bad,1=good"),
         (
-            ["eval", "RUN", "t.tsv", "--prompt", ASK, "--labels", "red"],
-            "a label of the data and its words are accepted",
+            ["eval", "RUN", "t.tsv", "--prompt", ASK, "--shots", "0,x"],
+            "expected whole numbers separated by commas, such as 0,1,4,16",
         ),
-        (["eval", "RUN", "t.tsv", "--prompt", ASK, "--shots", "0,x"], "whole numbers with commas between"),
         (["eval", "RUN", "t.tsv", "--prompt", ASK, "--shots", "999"], "examples to draw from; use fewer shots"),
-        (["eval", "RUN", "--prompt", ASK], "name the data it is asked about"),
-        (["eval", "RUN", "t.tsv", "--shots", "4"], "without --prompt, --shots means nothing"),
+        (["eval", "RUN", "--prompt", ASK], "--prompt needs DATA: harken eval RUN DATA --prompt TEXT"),
+        (["eval", "RUN", "t.tsv", "--shots", "4"], "--shots has no effect without --prompt"),
         (["classify", "RUN", "x"], "or give --prompt and --labels"),
-        (["classify", "RUN", "x", "--labels", "a,b"], "--prompt and --labels go together"),
+        (["classify", "RUN", "x", "--labels", "a,b"], "--prompt and --labels are used together; give both"),
         (["classify", "RUN", "x", "--prompt", "{text}", "--labels", "a"], "two or more different labels"),
         (["classify", "RUN", "x", "--prompt", "?", "--labels", "a,b"], "has no {text}"),
         (["eval", "PAIRS", "t.tsv", "--prompt", ASK], "a prompt needs a run that generates text"),
-        (["train", "t.tsv", "from=RUN", "transfer=4-shot"], "a prompt learns nothing"),
+        (
+            ["train", "t.tsv", "from=RUN", "transfer=4-shot"],
+            "transfer = '4-shot': a prompt is not trained; evaluate it with harken compare",
+        ),
     ],
 )
 def test_invalid_prompts_are_refused_in_one_line(harken, gpt, pair_folder, table, args, message):

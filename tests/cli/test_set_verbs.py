@@ -1,4 +1,4 @@
-"""What is typed about sets, and what is said: check, train, classify, eval, demo clouds."""
+"""The commands on runs of sets: check, train, classify, eval, demo clouds."""
 
 import json
 import re
@@ -26,7 +26,7 @@ def clouds(path: Path, n_sets: int, *, label: bool) -> Path:
 
 @pytest.fixture
 def run(harken, tmp_path) -> str:
-    """A run in the working folder, and sets of which nothing is said."""
+    """A run in the working folder, and sets without labels."""
     clouds(tmp_path / "clouds.csv", 60, label=True)
     clouds(tmp_path / "other.csv", 5, label=False)
     messages = harken("train", "clouds.csv", *TINY).out
@@ -42,19 +42,19 @@ def test_sets_are_checked_classified_and_evaluated(harken, run):
     output = harken("classify", run, "other.csv").out.splitlines()
     assert [line.split()[-1] for line in output] == [f"c{n}" for n in range(5)]
     assert re.fullmatch(r"0\.\d{3} (near|far)  0\.\d{3} (near|far)\n", harken("classify", run, "other.csv[c2]").out)
-    assert "regression on means and standard deviations, for free" in harken("eval", run, "clouds.csv").out
+    assert "baseline: regression on means and standard deviations" in harken("eval", run, "clouds.csv").out
 
 
 def test_predictions_have_the_names_of_their_sets(harken, run, tmp_path):
     actual = json.loads(harken("classify", run, "other.csv", "--json").out)
     assert actual["sets"] == [f"c{n}" for n in range(5)]
-    assert "5 answers in said.jsonl" in harken("classify", run, "--in", "other.csv", "--out", "said.jsonl").out
-    lines = [json.loads(line) for line in (tmp_path / "said.jsonl").read_text().splitlines()]
+    assert "5 answers in out.jsonl" in harken("classify", run, "--in", "other.csv", "--out", "out.jsonl").out
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [line["input"] for line in lines] == actual["sets"]
     assert [line["label"] for line in lines] == [labels[0]["label"] for labels in actual["labels"]]
 
 
-@pytest.mark.parametrize("args", [["other.csv"], ["--in", "other.csv", "--out", "said.jsonl"]])
+@pytest.mark.parametrize("args", [["other.csv"], ["--in", "other.csv", "--out", "out.jsonl"]])
 def test_rows_without_a_number_are_reported_once_by_classify(harken, run, tmp_path, args):
     lines = (tmp_path / "other.csv").read_text().splitlines()
     lines[2:4] = [f"c0,,{n}" for n in range(2)]
@@ -102,7 +102,10 @@ def test_rows_that_form_no_sets_are_refused_with_the_cause(harken, tmp_path, ver
         (["train", "clouds.csv", "data.columns=x,z"], "no column 'z'"),
         (["train", "clouds.csv", "model.pool=max"], "model.pool = 'max': accepted: mean, first, seed"),
         (["train", "clouds.csv", "model.kind=vit"], "model.kind = 'vit' is not a model of sets"),
-        (["train", "clouds.csv", "task.metric=r2"], "task.metric=r2: does not fit, as the data asks for a label"),
+        (
+            ["train", "clouds.csv", "task.metric=r2"],
+            "task.metric=r2: does not apply to targets of type label; set it to one of accuracy, f1, matthews, loss",
+        ),
     ],
 )
 def test_mistyped_arguments_are_reported_in_one_line(harken, run, args, message):
@@ -117,12 +120,12 @@ def test_the_clouds_demo_classifies_points_in_any_order(harken, monkeypatch):
         assert (data, minutes) == ("clouds", 1.0)
         return train.train(data, settings={"train.steps": 2, "model.size": "tiny"}, **how)
 
-    monkeypatch.setattr(catalogue, "CLOUDS", 60)
+    monkeypatch.setattr(catalogue, "N_CLOUDS", 60)
     monkeypatch.setattr(demo_clouds, "train", small)
     output = harken("demo", "clouds", "--out", "mine").out
-    assert {*re.findall(r"is a (\w+)", output)} == {*SOLIDS}
+    assert {*re.findall(r"true: (\w+)", output)} == {*SOLIDS}
     assert len(re.findall(r"\w+ \(\d+ %\)", output)) == 4
-    assert "their points in another order: the same answers" in output
+    assert "with the points in reverse order: the same predictions" in output
     place = re.search(r"harken classify mine '?([^'\n]+?\[c0\])'?  ", output)
     assert place
     assert re.match(r"0\.\d{3} \w+  ", harken("classify", "mine", place[1]).out)

@@ -1,4 +1,4 @@
-"""harken translate, and what the other verbs say of a run of pairs."""
+"""harken translate, and the other commands on a run of pairs."""
 
 import json
 import os
@@ -28,13 +28,13 @@ def json_of(stdout_of):
 
 @pytest.fixture(scope="module")
 def targets(pair_folder) -> list[str]:
-    """What Python gives for the same texts."""
+    """The translations by the Python API."""
     import harken
 
     return harken.load(pair_folder).translate(TEXTS)
 
 
-# --- in and out -------------------------------------------------------------------------------------------------------
+# --- input and output -------------------------------------------------------------------------------------------------
 
 
 def test_each_argument_is_a_source_with_one_output_line(stdout_of, pair_folder, targets):
@@ -129,7 +129,7 @@ def test_an_output_line_has_its_input_once_and_the_source_column_is_detected(std
 def test_unknown_columns_are_refused(harken, pair_folder, tmp_path):
     (tmp_path / "ask.csv").write_text("id,words\n1,she saw the cat.\n")
     output = harken("translate", pair_folder, "--in", "ask.csv", "--out", "a.jsonl")
-    hint = "its columns are id, words; say which with --column, or give one the name source, text or prompt"
+    hint = "the columns are id, words; choose one with --column, or name one source, text or prompt"
     assert (output.code, output.err) == (2, f"harken: ask.csv: {hint}\n")
 
 
@@ -146,7 +146,12 @@ def test_only_the_sources_of_a_tsv_are_translated(harken, pair_folder, tmp_path,
 def test_a_tab_in_a_source_is_reported_once(harken, pair_folder):
     output = harken("translate", pair_folder, "-", stdin=b"a\tb\nc\td\n")
     assert output.code == 0
-    assert output.err.count("a tab is part of the source here; of a table, translate a column: --in FILE") == 1
+    assert (
+        output.err.count(
+            "a tab is part of the source; to translate a column of a table: --in FILE --column NAME --out FILE"
+        )
+        == 1
+    )
 
 
 def test_targets_start_with_the_prefix(json_of, harken, pair_folder):
@@ -166,7 +171,7 @@ def test_equal_lines_have_independent_samples(stdout_of, json_of, pair_folder, t
     (tmp_path / "ask.txt").write_bytes(b"\n" + typed)
     stdout_of("translate", pair_folder, "--in", "ask.txt", "--out", "a.jsonl", *how)
     answers = [json.loads(line)["text"] for line in (tmp_path / "a.jsonl").read_text().splitlines()]
-    assert answers[1 : 2 * BATCH_SIZE] == lines[1:]  # an empty line has its place too
+    assert answers[1 : 2 * BATCH_SIZE] == lines[1:]  # an empty line counts as one
 
 
 def test_a_file_with_a_bad_line_is_refused_before_the_first_prediction(harken, pair_folder, tmp_path):
@@ -174,7 +179,7 @@ def test_a_file_with_a_bad_line_is_refused_before_the_first_prediction(harken, p
     output = harken("translate", pair_folder, "--in", "ask.jsonl", "--out", "a.jsonl")
     assert (output.code, output.err) == (
         2,
-        "harken: ask.jsonl:2: is no JSON object with a key source, text or prompt\n",
+        "harken: ask.jsonl:2: expected a JSON string, or an object with a key source, text or prompt\n",
     )
     assert not (tmp_path / "a.jsonl").exists()
 
@@ -192,7 +197,7 @@ def test_a_line_is_answered_before_the_next_one_arrives(pair_folder, targets):
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"}
     ) as child:
         for text, target in zip(TEXTS, targets, strict=True):
-            child.stdin.write(f"{text}\n{text[:4]}".encode())  # the next line has begun
+            child.stdin.write(f"{text}\n{text[:4]}".encode())  # the next line has started
             child.stdin.flush()
             assert child.stdout.readline().decode() == f"{target}\n"
             child.stdin.write(b"\n")
@@ -208,14 +213,11 @@ def test_a_line_is_answered_before_the_next_one_arrives(pair_folder, targets):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ([], "translate: give a text, or - to read texts from stdin, one a line; see harken translate --help"),
-        (["a", "--beam", 2, "--alternatives", 3], "alternatives=3: a beam of 2 holds no more; take a larger beam"),
-        (["a", "--out", "b"], "translate: without --in, --out means nothing; see harken translate --help"),
-        (["a", "--column", "b"], "translate: without --in, --column means nothing; see harken translate --help"),
-        (
-            ["a", "--in", "b", "--out", "c"],
-            "translate: with --in, [TEXT...] means nothing; see harken translate --help",
-        ),
+        ([], "translate: give a text, or - to read texts from stdin, one per line; see harken translate --help"),
+        (["a", "--beam", 2, "--alternatives", 3], "alternatives=3: must be ≤ beam=2; increase the beam"),
+        (["a", "--out", "b"], "translate: --out has no effect without --in; see harken translate --help"),
+        (["a", "--column", "b"], "translate: --column has no effect without --in; see harken translate --help"),
+        (["a", "--in", "b", "--out", "c"], "translate: [TEXT...] has no effect with --in; see harken translate --help"),
     ],
 )
 def test_incompatible_arguments_are_refused_in_one_line(harken, pair_folder, args, message):
@@ -226,7 +228,7 @@ def test_incompatible_arguments_are_refused_in_one_line(harken, pair_folder, arg
 def test_an_empty_pipe_is_refused(harken, pair_folder):
     output = harken("translate", pair_folder, stdin=b"")
     assert (output.code, output.out) == (2, "")
-    assert "no text is given, and stdin is empty" in output.err
+    assert "no text is given and stdin is empty" in output.err
 
 
 def test_translate_refuses_a_language_model_before_reading_stdin(harken, run):
@@ -248,7 +250,7 @@ def test_commands_of_language_models_suggest_translate(harken, pair_folder, verb
     assert output.err == f"harken: {pair_folder}: this run translates; {use}\n"
 
 
-# --- the other verbs --------------------------------------------------------------------------------------------------
+# --- other commands ---------------------------------------------------------------------------------------------------
 
 
 def test_a_run_of_pairs_is_evaluated_on_other_pairs(json_of, pair_folder, tmp_path):
@@ -263,9 +265,9 @@ def test_labeled_texts_are_evaluated_as_pairs_with_a_notice(harken, pair_folder,
     (tmp_path / "reviews.csv").write_text("text,label\n" + "".join(f"{TEXTS[n % 2]} {n},{n % 2}\n" for n in range(40)))
     output = harken("eval", pair_folder, "reviews.csv", "--json")
     assert output.code == 0
-    step_lines, taken = "reviews.csv: looks like texts with labels (", "source and target are read from columns 1 and 2"
-    assert output.err.startswith(step_lines)
-    assert f"); {taken} (data.source, data.target)\n" in output.err
+    start, columns = "reviews.csv: looks like labelled texts (", "source and target are columns 1 and 2"
+    assert output.err.startswith(start)
+    assert f"); {columns} (data.source, data.target)\n" in output.err
 
 
 def test_runs_shows_bleu_for_pairs(stdout_of, pair_folder):
@@ -283,6 +285,6 @@ def test_a_training_prints_bleu_at_each_validation_and_the_next_command(stdout_o
     lines = harken("train", pair_file, "data.tokenizer=word", *tiny).out.splitlines()
     step_lines = [line for line in lines if line.startswith("  step ")]
     assert len(step_lines) == 2
-    assert all("   valid " in line and ", bleu " in line and "(quick look)" in line for line in step_lines)
+    assert all("   valid " in line and ", bleu " in line and "(fast validation)" in line for line in step_lines)
     assert lines[-1].startswith("  next    harken translate runs/pairs '")
     assert stdout_of(*shlex.split(lines[-1])[2:]).endswith("\n")

@@ -1,4 +1,4 @@
-"""What each verb prints: for programs one JSON object, for people lines; from arguments, stdin and pipes alike."""
+"""The output of each command: lines, or one JSON object with --json; from arguments, stdin and pipes."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def text(tales, tmp_path) -> str:
 
 @pytest.fixture
 def stdout_of(harken):
-    """What harken prints when all goes well."""
+    """The stdout of a command that succeeds."""
 
     def call(*args: object, stdin: bytes | None = None) -> str:
         output = harken(*args, stdin=stdin)
@@ -43,7 +43,7 @@ def stdout_of(harken):
 
 @pytest.fixture
 def json_of(stdout_of):
-    """The one JSON object on stdout: nothing else may stand there."""
+    """The JSON object on stdout, which has nothing else."""
     return lambda *args, stdin=None: json.loads(stdout_of(*args, "--json", stdin=stdin))
 
 
@@ -51,7 +51,7 @@ def json_of(stdout_of):
 def few_tales(monkeypatch):
     from harken.data import catalogue
 
-    monkeypatch.setattr(catalogue, "TALES", 20)
+    monkeypatch.setattr(catalogue, "N_TALES", 20)
 
 
 # --- --json: at least the keys of the contract ------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def test_json_of_settings_and_of_show(json_of, text):
 
 def test_json_with_a_notice_keeps_stdout_clean(harken, run):
     output = harken("train", run, "--resume", "--json")
-    assert output.err == f"{run}: this run is finished; there is nothing left to do\n"
+    assert output.err == f"{run}: this run is already finished\n"
     assert json.loads(output.out)["run"] == str(run)
 
 
@@ -167,8 +167,8 @@ def test_lines_have_independent_samples_and_a_seed_reproduces_them(json_of, run,
     assert len(set(answers(3))) > 1
     assert answers(3) == answers(3) != answers(4)
     (tmp_path / "ask.txt").write_text("Tom\n" * 9)
-    json_of("generate", run, "--tokens", 8, "--seed", 3, "--in", "ask.txt", "--out", "said.jsonl")
-    written = (tmp_path / "said.jsonl").read_text().splitlines()
+    json_of("generate", run, "--tokens", 8, "--seed", 3, "--in", "ask.txt", "--out", "out.jsonl")
+    written = (tmp_path / "out.jsonl").read_text().splitlines()
     assert [json.loads(line)["text"] for line in written] == answers(3)
 
 
@@ -206,7 +206,7 @@ def test_train_reads_a_text_from_stdin(stdout_of, tales):
 def test_check_prints_the_kind_its_reason_and_how_to_override_it(stdout_of, text):
     lines = stdout_of("check", text, *TINY).splitlines()
     assert lines[0].startswith("my.txt is text: plain UTF-8 text, lines of ")
-    assert "  overrule with data.kind=..." in lines
+    assert "  override with data.kind=..." in lines
 
 
 def test_check_prints_the_runners_up(stdout_of, tmp_path):
@@ -219,16 +219,16 @@ def test_check_prints_each_setting_with_its_origin_in_columns(stdout_of, text):
     origins = {line.split()[0]: line.partition("# ")[2] for line in lines}
     assert origins["model.d"] == "override"
     assert origins["data.path"] == "my.txt"
-    assert origins["model.kind"] == "harken's choice for such data"
+    assert origins["model.kind"] == "default for this data"
     assert origins["train.seed"] == "default"
     assert len({line.index("= ") for line in lines}) == len({line.index("# ") for line in lines}) == 1
 
 
 def test_check_lists_settings_that_differ_from_the_size(stdout_of, text):
     lines = stdout_of("check", text, "train.steps=1").splitlines()
-    assert next(line for line in lines if line.startswith("model.size ")).endswith("# default, but for d")
+    assert next(line for line in lines if line.startswith("model.size ")).endswith("# default, except d")
     lines = stdout_of("check", text, "train.steps=1", "model.size=tiny").splitlines()
-    assert next(line for line in lines if line.startswith("model.size ")).endswith("# given")
+    assert next(line for line in lines if line.startswith("model.size ")).endswith("# override")
 
 
 def test_check_ends_with_the_expected_cost(stdout_of, text):
@@ -265,7 +265,11 @@ def test_check_settings_lists_every_setting_with_its_description(stdout_of):
 
 @pytest.mark.parametrize("kind", ["text", "train", "next-word", "lstm", "model"])
 def test_check_settings_accepts_every_kind_and_section(stdout_of, kind):
-    assert "description" not in stdout_of("check", "--settings", kind)
+    heads, *rows = stdout_of("check", "--settings", kind).splitlines()
+    assert heads.split() == ["setting", "default", "description", "accepted"]
+    assert {row.split()[0] for row in rows if "kind of this section" in row} == {
+        row.split()[0] for row in rows if row.split()[0].endswith(".kind")
+    }
 
 
 def test_show_prints_the_recipe_and_trains_nothing(stdout_of, text, tmp_path):
@@ -277,12 +281,12 @@ def test_show_prints_the_recipe_and_trains_nothing(stdout_of, text, tmp_path):
 
 
 def test_runs_distinguishes_finished_unfinished_and_damaged_runs(stdout_of, json_of, run, tmp_path):
-    for name in ("whole", "half", "odd", "bare"):
+    for name in ("complete", "half", "odd", "bare"):
         shutil.copytree(run, tmp_path / "runs" / name)
     (tmp_path / "runs" / "half" / "harken.json").unlink()
     (tmp_path / "runs" / "odd" / "cost.json").write_text("{}")
     (tmp_path / "runs" / "bare" / "model.safetensors").unlink()
-    (tmp_path / "runs" / "whole" / "report.html").write_text("mine now")
+    (tmp_path / "runs" / "complete" / "report.html").write_text("edited")
     (tmp_path / "runs" / "mess").mkdir()
     (tmp_path / "runs" / "mess" / "harken.json").write_text('{"format": 1, "sha256": {}, "metrics": 3}')
     states = {row["run"]: row["state"] for row in json_of("runs")["runs"]}
@@ -291,7 +295,7 @@ def test_runs_distinguishes_finished_unfinished_and_damaged_runs(stdout_of, json
         "runs/half": "not finished",
         "runs/mess": "damaged",
         "runs/odd": "damaged",
-        "runs/whole": "finished",
+        "runs/complete": "finished",
     }
     out = stdout_of("runs")
     assert "runs/half  not finished: resume with: harken train runs/half --resume" in out
@@ -315,7 +319,7 @@ BROKEN = ("train.lr=1e30", "train.optimizer=sgd", "train.grad_clip=0", "train.wa
 def test_a_training_with_a_non_finite_loss_fails_and_suggests_no_next_step(harken, text):
     output = harken("train", text, *TINY, *BROKEN, "train.on_nan=skip")
     assert output.code == 1
-    assert "of 6 updates were left out: their loss or gradient was not finite." in output.out
+    assert "of 6 updates were skipped: their loss or gradient was not finite." in output.out
     assert "next" not in output.out
     assert output.err.splitlines()[-1] == (
         "harken: runs/my: the valid loss is not finite; train again with a lower train.lr"
@@ -331,7 +335,7 @@ def test_runs_does_not_suggest_to_resume_a_run_with_a_non_finite_loss(harken, st
 
 
 def test_runs_without_runs_suggests_train(stdout_of):
-    assert stdout_of("runs") == "no runs in runs; make one with: harken train my.txt\n"
+    assert stdout_of("runs") == "no runs in runs; train one: harken train my.txt\n"
 
 
 def test_default_names_of_runs_are_numbered(stdout_of, text, tmp_path):
@@ -343,7 +347,7 @@ def test_default_names_of_runs_are_numbered(stdout_of, text, tmp_path):
 def test_resume_without_a_checkpoint_starts_again_with_a_notice(harken, text):
     output = harken("train", text, "--resume", *TINY)
     assert output.code == 0
-    assert output.err == "runs/my: there is nothing to go on with; the run starts anew\n"
+    assert output.err == "runs/my: there is no run to resume; a new run starts\n"
 
 
 def test_a_training_prints_its_phases_and_the_next_command(stdout_of, text):
@@ -357,14 +361,14 @@ def test_a_training_prints_its_phases_and_the_next_command(stdout_of, text):
 def test_with_json_the_progress_is_printed_on_stderr(harken, text):
     output = harken("train", text, *TINY, "--json")
     assert json.loads(output.out)["steps"] == 2
-    assert "  recipe  runs/my/recipe.toml holds every setting" in output.err
+    assert "  recipe  runs/my/recipe.toml (every setting)" in output.err
     assert "  step       2 of 2" in output.err
 
 
 def test_without_a_held_out_split_there_is_no_evaluation(harken, text):
     output = harken("train", text, *TINY, "data.valid=0")
-    assert "judging" not in output.out
-    assert "  (nothing is held out, so nothing is judged: data.valid, data.test)" in output.out
+    assert "final evaluation" not in output.out
+    assert "  (no split is held out, so there is no evaluation; set data.valid or data.test)" in output.out
     output = harken("eval", "runs/my")
     assert output.err == (
         "harken: split valid: not in this run, which has no held-out split; or give other data to evaluate\n"
@@ -374,8 +378,8 @@ def test_without_a_held_out_split_there_is_no_evaluation(harken, text):
 def test_eval_prints_the_model_above_the_baselines(stdout_of, run):
     model, unigram, counts, protocol = stdout_of("eval", run).splitlines()
     assert model.endswith("this model")
-    assert unigram.endswith("unigram, for free")
-    assert counts.endswith("5-gram Kneser-Ney, for free")
+    assert unigram.endswith("baseline: unigram")
+    assert counts.endswith("baseline: 5-gram Kneser-Ney")
     assert "context 16, stride 8" in protocol
 
 
@@ -389,8 +393,8 @@ def test_harken_alone_prints_its_help(stdout_of):
 
 HELP = """
 import sys
-from harken.cli import VERBS, main
-for verb in ["", *VERBS]:
+from harken.cli import COMMANDS, main
+for verb in ["", *COMMANDS]:
     sys.argv = ["harken", *([verb] if verb else []), "--help"]
     try:
         main()
@@ -430,7 +434,7 @@ def test_a_closed_stdout_is_not_an_error():
 
 
 def at_a_terminal(*args: str, **env: str) -> str:
-    """What harken writes to a terminal of 100 columns."""
+    """The output of harken on a terminal of 100 columns."""
     actual, child_end = pty.openpty()
     everything = {**os.environ, "TERM": "xterm", "COLUMNS": "100", **env}
     process = subprocess.Popen(
@@ -441,7 +445,7 @@ def at_a_terminal(*args: str, **env: str) -> str:
     try:
         while block := os.read(actual, 1 << 16):
             shown += block
-    except OSError:  # the other side was closed
+    except OSError:  # the process closed its end
         pass
     os.close(actual)
     assert process.wait() == 0

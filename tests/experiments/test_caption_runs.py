@@ -62,7 +62,7 @@ def test_a_caption_model_beats_the_baselines(trained):
     )  # similar pixels are in the training split
     assert baseline["test"]["caption of the nearest image"]["exact_match"] == 0
     assert trained.metrics["valid"]["exact_match"] > 0.9
-    assert trained.facts["data"]["pictures"]["train"] * 2 == trained.facts["data"]["captions"]["train"]
+    assert trained.facts["data"]["images"]["train"] * 2 == trained.facts["data"]["captions"]["train"]
 
 
 def test_the_audit_passes_with_images_as_sources(trained):

@@ -34,7 +34,7 @@ def notices(what, settings=None):
     return [message for event, message in events if event == "notice"]
 
 
-# --- precedence ----------------------------------------------------------------------------------------------------
+# --- precedence -------------------------------------------------------------------------------------------------------
 
 
 def test_a_text_gets_the_default_recipe_for_text(text, tmp_path):
@@ -129,7 +129,7 @@ def test_a_missing_recipe_is_reported_as_a_recipe(tmp_path):
             choose(path)
 
 
-# --- detection ---------------------------------------------------------------------------------------------------
+# --- detection --------------------------------------------------------------------------------------------------------
 
 
 def test_a_text_with_unk_marks_is_tokenized_into_words(tmp_path):
@@ -237,7 +237,7 @@ def test_a_text_without_settings_gives_no_notice(text):
     assert notices(text) == []
 
 
-# --- location of the data ----------------------------------------------------------------------------------------------------
+# --- location of the data ---------------------------------------------------------------------------------------------
 
 
 def test_a_catalogue_name_is_downloaded(monkeypatch):

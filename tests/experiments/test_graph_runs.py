@@ -198,4 +198,4 @@ def test_models_are_compared_on_one_graph(clubs, tmp_path):
 
 def test_messages_about_a_run_state_the_meaning_of_its_numbers(trained):
     processor = json.loads((trained.path / "labels.json").read_text())
-    assert (processor["ask"], processor["labels"], processor["features"]) == ("node", ["north", "south"], 2)
+    assert (processor["target_level"], processor["labels"], processor["features"]) == ("node", ["north", "south"], 2)

@@ -86,8 +86,8 @@ def linear_start(tmp_path_factory):
     home = tmp_path_factory.mktemp("linear")
     (home / "qa1_train.txt").write_text("".join(stories(1, 200)))
     settings = {
-        "train.seeds": 6, "train.select_seed_on": "train", "train.keep_seeds": "all", "train.epochs": 4, "train.threads": 1,
-        "task.linear_start": 2, "task.noise": 0.5, "data.valid": 0.0, "data.test": 0.0,
+        "train.seeds": 6, "train.select_seed_on": "train", "train.keep_seeds": "all", "train.epochs": 4,
+        "train.threads": 1,        "task.linear_start": 2, "task.noise": 0.5, "data.valid": 0.0, "data.test": 0.0,
     }  # fmt: skip
     return harken.train(home / "qa1_train.txt", out=home / "run", settings=settings)
 

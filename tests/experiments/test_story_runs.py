@@ -24,7 +24,7 @@ from harken.tasks.answer import predict
 KINDS = sorted(registry.BUILT_IN["model of stories"])
 TINY = {"train.threads": 1, "train.batch": 16, "data.tasks": 1, "task.linear_start": 1}
 SMALL = {
-    "memnet": {"model.hops": 2, "model.d": 16, "model.memory": 10, "train.optimizer": "adam", "train.lr": 4e-2},
+    "memnet": {"model.hops": 2, "model.d": 16, "model.memory": 10, "train.optimizer": "adamw", "train.lr": 4e-2},
     "gpt": {"model.d": 32, "model.layers": 1, "model.heads": 2, "train.lr": 3e-3, "train.batch": 4},
     "bert": {"model.d": 32, "model.layers": 1, "model.heads": 2, "train.lr": 1e-2, "train.batch": 4},
 }
@@ -129,7 +129,7 @@ def test_models_are_compared_on_the_same_stories(folder, tmp_path):
     assert all(0 <= row["metrics"]["accuracy"] <= 1 for row in rows)
 
 
-# --- line by line ---------------------------------------------------------------------------------------------------
+# --- line by line -----------------------------------------------------------------------------------------------------
 
 
 def test_a_story_can_be_extended_line_by_line(memnet):

@@ -137,7 +137,7 @@ def test_every_split_has_metrics_and_baselines(run):
             assert values.keys() == {"loss", "perplexity", "bits_per_character"}
 
 
-# --- choice of the folder -----------------------------------------------------------------------------------------------------
+# --- choice of the folder ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

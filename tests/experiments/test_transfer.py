@@ -96,9 +96,9 @@ def test_continued_training_on_text_uses_the_rate_of_its_recipe(tales, folders):
 @pytest.mark.parametrize(
     ("settings", "error", "overrides"),
     [
-        ({"transfer": "frozen"}, BadSetting, "needs from"),
+        ({"transfer": "frozen"}, BadSetting, "needs a run; set from="),
         ({"from": "GPT", "transfer": "thaw"}, BadSetting, "accepted: finetune, frozen, scratch"),
-        ({"from": "GPT", "transfer": "frozen"}, BadSetting, "no head"),
+        ({"from": "GPT", "transfer": "frozen"}, BadSetting, "no separate head"),
         ({"from": "GPT", "model.kind": "lstm"}, BadSetting, "is a gpt"),
         ({"from": "nowhere"}, (BadInput, BadRun), "nowhere"),
         ({"from": 3}, (BadSetting, BadInput, BadRun), "3"),
@@ -223,7 +223,7 @@ def test_unfreezing_needs_frozen_blocks(n_blocks, transfer_kind):
 def test_the_learning_rate_decays_per_layer():
     model = head_model()
     optimizer = build_optimizer(model, Train(layer_decay=0.5))
-    scale = {id(p): group["share"] for group in optimizer.param_groups for p in group["params"]}
+    scale = {id(p): group["lr_scale"] for group in optimizer.param_groups for p in group["params"]}
     names = dict(model.named_parameters())
     assert scale[id(names["W_y.weight"])] == 1
     assert [scale[id(names[f"body.stack.blocks.{n}.mlp.W_1.weight"])] for n in (2, 1, 0)] == [0.5, 0.25, 0.125]

@@ -105,4 +105,4 @@ def test_a_grammar_needs_one_token_per_bracket(file):
 def test_trees_are_learned_by_every_pair_model(file):
     for kind in ("rnn", "rnn-attention", "conv", "transformer"):
         spans = choose(str(file), {"model.kind": kind}).recipe
-        assert (spans.task.grammar, spans.model.shared) == ("trees", False)
+        assert (spans.task.grammar, spans.model.share_embeddings) == ("trees", False)

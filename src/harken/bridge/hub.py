@@ -75,11 +75,11 @@ def _fetch(repo: str, revision: str, home: Path, listen: Listener) -> str:
 
     endpoint: dict[str, Any] = {"endpoint": os.environ.get("HF_ENDPOINT")}
     try:
-        model_info = hub.HfApi(**endpoint).model_info(repo, revision=revision, files_metadata=True)
-        commit = str(model_info.sha)
+        repository = hub.HfApi(**endpoint).model_info(repo, revision=revision, files_metadata=True)
+        commit = str(repository.sha)
         files = {
             file.rfilename: file.size or 0
-            for file in model_info.siblings or ()
+            for file in repository.siblings or ()
             if FETCHED_FILES.fullmatch(file.rfilename)
         }
         if not COMMIT_HASH.fullmatch(commit) or not any(name.endswith(".safetensors") for name in files):

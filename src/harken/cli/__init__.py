@@ -208,7 +208,9 @@ def _usage_message(error: click.ClickException) -> str:
     if isinstance(error, click.NoSuchOption):
         message = f"no such option {error.option_name}"
         near = did_you_mean(error.option_name, [name for p in ctx.command.params for name in p.opts])
-    return f"{ctx.info_name}: {message[0].lower()}{message[1:]}; see harken {ctx.info_name} --help{near and '.' + near}"
+    if not message[:2].isupper():  # keep the name of an argument: PROMPT
+        message = message[0].lower() + message[1:]
+    return f"{ctx.info_name}: {message}; see harken {ctx.info_name} --help{near and '.' + near}"
 
 
 def _exit_with(text: str, code: int) -> NoReturn:

@@ -35,7 +35,7 @@ def classify(
     """
     in_, out_ = files["in_"], files["out_"]
     if (prompt is None) != (labels is None):
-        raise click.UsageError("--prompt and --labels are used together; see harken classify --help")
+        raise click.UsageError("--prompt and --labels are used together; give both")
     if not texts and in_ is None and not stdin_is_piped():
         raise click.UsageError("give a text, or - to read texts from stdin, one per line")
     validate_files(in_, out_)

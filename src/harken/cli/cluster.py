@@ -110,7 +110,7 @@ def _regress(what: str, texts: str | None, json_: bool, options: dict[str, Any])
     rows = [[f"{row['labels']:,}", *(format_number(row.get(name), 4) for name in names)] for row in facts["rows"]]
     table(["labels", *names], rows)
     click.echo(f"\n  {facts['verdict']}")
-    click.echo(f"  picture {facts['out']}/regression.svg")
+    click.echo(f"  plot    {facts['out']}/regression.svg")
 
 
 class ClusterListener(ConsoleListener):

@@ -71,7 +71,7 @@ def _evaluate_prompt(
     run: str, data: str | None, split: str | None, prompt: str, precision: str, json_: bool, **prompt_options: Any
 ) -> None:
     if data is None:
-        raise click.UsageError("--prompt needs DATA: harken eval RUN DATA --prompt ...")
+        raise click.UsageError("--prompt needs DATA: harken eval RUN DATA --prompt TEXT")
     counts = [_parse_shots(count) for count in prompt_options["shots"].split(",")]
     labels = dict(map(_parse_wording, prompt_options["labels"].split(","))) if prompt_options["labels"] else None
     from harken.experiments.choose import choose

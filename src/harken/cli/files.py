@@ -100,20 +100,21 @@ def _read_column(path: Path, file: IO[str], columns: Sequence[int | str]) -> Ite
     tabs = path.suffix.lower() != ".csv"
     rows = (cells for _, cells in (parse_rows(file, "\t", "literal") if tabs else parse_rows(file)))
     first = next(rows, [""])
-    is_chosen = len(columns) == 1  # --column was value
+    is_chosen = len(columns) == 1  # by --column
     named = [first.index(str(name)) for name in columns if name in first]
     header = not tabs or bool(named) or _has_header(path)
     numbers = [int(place) - 1 for place in columns if str(place).isdecimal() and (is_chosen or not header)]
     at = next(iter([*named, *numbers, *([] if is_chosen or first[1:] else [0])]), -1)
     if not 0 <= at < len(first):
         there = f"the columns are {', '.join(first)}" if header else f"it has {len(first)} columns and no header"
-        hint = f", or name one {_join_or(columns)}" if not is_chosen else ""
+        rename = "name one" if header else "add a header that names one"
+        hint = "" if is_chosen else f", or {rename} {_join_or(columns)}"
         raise BadInput(f"{path}: {there}; choose one with --column{hint}")
     for n, row in enumerate(chain([] if header else [first], rows), 1 + header):
         if at < len(row):
             yield row[at]
         elif any(row):
-            raise BadInput(f"{path}: row {n} has {len(row)} columns, too few; fix the row")
+            raise BadInput(f"{path}: row {n} has {len(row)} columns, the text is in column {at + 1}; fix the row")
         elif tabs:  # an empty line gets an empty answer
             yield ""
 
@@ -137,7 +138,7 @@ def _json_text(path: Path, n: int, line: str, columns: Sequence[int | str]) -> s
         value = parse_json(path, line, numbers_as_text=False)
         return str(value if isinstance(value, str) else next(value[c] for c in columns if c in value))
     except (BadInput, TypeError, StopIteration):
-        raise BadInput(f"{path}:{n}: expected a JSON object with a key {_join_or(columns)}") from None
+        raise BadInput(f"{path}:{n}: expected a JSON string, or an object with a key {_join_or(columns)}") from None
 
 
 def _join_or(columns: Sequence[int | str]) -> str:

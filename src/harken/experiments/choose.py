@@ -149,7 +149,7 @@ def _require_reader(what: str, detection: Detection) -> None:
         problem = f"harken has no reader for {kind}; it reads {', '.join(readable)}"
     elif kind == "text" and not detection.is_plain_text:
         column = detection.settings["data.text"]
-        problem = f"harken reads plain text; write column {column!r} to a text file (of JSONL: jq -r .{column})"
+        problem = f"harken reads plain text; write column {column!r} to a text file (for JSONL: jq -r .{column})"
     else:
         return
     as_text = kind == "text" or any(name == "text" for name, _ in detection.alternatives)

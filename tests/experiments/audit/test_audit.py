@@ -60,7 +60,7 @@ def tales(tmp_path_factory):
     return path
 
 
-# --- correct models -------------------------------------------------------------------------------------------------
+# --- correct models ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", registry.kind_names("model"))
@@ -145,7 +145,7 @@ def test_the_length_can_be_set():
     assert not audit(model, length=64).passed
 
 
-# --- causality -------------------------------------------------------------------------------------------------------
+# --- causality --------------------------------------------------------------------------------------------------------
 
 
 def test_a_mask_that_is_off_by_one_is_detected_in_the_first_attention():
@@ -239,7 +239,7 @@ def test_an_error_between_two_modules_is_attributed_to_their_parent():
     assert (check.layer, check.why) == ("Adds", "first difference in input_projection")
 
 
-# --- padding, packing, cache, batch ----------------------------------------------------------------------------------
+# --- padding, packing, cache, batch -----------------------------------------------------------------------------------
 
 
 def test_a_state_updated_on_padding_is_detected():
@@ -341,7 +341,7 @@ def test_dropout_in_evaluation_mode_is_detected():
     assert failures(model)["batching"] == "stack.blocks.1.attention_sublayer.dropout"
 
 
-# --- gradient accumulation -------------------------------------------------------------------------------------------------
+# --- gradient accumulation --------------------------------------------------------------------------------------------
 
 
 class OwnCount(NextWordTask):
@@ -493,7 +493,7 @@ def test_a_float32_only_model_is_audited_in_float32():
     assert report.checks[0].tolerance == 1e-4
 
 
-# --- no side effects -----------------------------------------------------------------------------------------------
+# --- no side effects --------------------------------------------------------------------------------------------------
 
 
 def test_the_model_the_task_and_the_rng_state_are_not_changed(tales):
@@ -532,7 +532,7 @@ def test_an_audit_works_in_inference_mode():
         assert audit(gpt()).passed
 
 
-# --- summary -----------------------------------------------------------------------------------------------------
+# --- summary ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_summary_is_one_line():

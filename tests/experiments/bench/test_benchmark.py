@@ -254,7 +254,7 @@ def test_out_of_memory_is_one_line_with_a_fix(monkeypatch):
         bench("train", device="cpu", **QUICK)
 
 
-# --- transformers ---------------------------------------------------------------------------------------------------------
+# --- transformers -----------------------------------------------------------------------------------------------------
 
 needs_transformers = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None, reason="transformers is not installed"

@@ -93,7 +93,7 @@ def test_a_single_value_parses_as_in_train():
         assert parse_axis(text) == (parse_override(text)[0], [parse_override(text)[1]])
 
 
-# --- invalid plans ---------------------------------------------------------------------------
+# --- invalid plans ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_an_invalid_plan_is_refused_before_any_training(tales, tmp_path, argumen
     assert not (tmp_path / "no").exists()
 
 
-# --- rows and runs -------------------------------------------------------------------------------------------------
+# --- rows and runs ----------------------------------------------------------------------------------------------------
 
 
 def test_every_combination_is_a_row_and_every_seed_a_run(finished):
@@ -166,7 +166,7 @@ def test_a_refused_setting_is_a_row_with_its_reason(finished):
     assert [len(row["seeds"]) for row in finished.rows] == [2, 2, 2, 2, 0, 0]
     for row in finished.rows[4:]:
         assert [failed["seed"] for failed in row["failed"]] == [0, 1]
-        assert "does not split over 3 heads" in row["failed"][0]["reason"]
+        assert "is not divisible by heads=3" in row["failed"][0]["reason"]
     assert "model.heads=3 model.positions=rotary and model.heads=3 model.positions=learned failed" in finished.verdict
 
 
@@ -191,7 +191,7 @@ def test_an_unexpected_exception_is_a_row_with_its_reason(tales, monkeypatch):
 
 
 def test_if_every_trial_fails_an_error_is_raised_and_the_table_is_written(tales, tmp_path):
-    with pytest.raises(HarkenError, match=r"every trial failed; the first: model: .*3 heads"):
+    with pytest.raises(HarkenError, match=r"every trial failed; the first: model: .*heads=3"):
         harken.compare(tales, settings=TINY | {"model.heads": 3}, seeds=1, out=tmp_path / "none")
     assert json.loads((tmp_path / "none" / "compare.json").read_text())["verdict"] == "Every trial failed."
 
@@ -208,7 +208,7 @@ def test_seeds_count_from_train_seed(tales, where):
     assert [harken.load(run).recipe.train.seed for run in comparison.rows[0]["runs"]] == [7, 8]
 
 
-# --- evaluation settings --------------------------------------------------------------------------------------
+# --- evaluation settings ----------------------------------------------------------------------------------------------
 
 
 def test_the_weights_are_evaluated_at_other_lengths(finished):
@@ -242,11 +242,11 @@ def test_weights_that_do_not_fit_a_model_are_refused(finished):
 
 
 def test_a_model_that_cannot_be_built_is_refused_with_its_section(finished):
-    with pytest.raises(BadSetting, match=r"^model: d=\d+ does not split over 3 heads"):
+    with pytest.raises(BadSetting, match=r"^model: d=\d+ is not divisible by heads=3"):
         evaluate_under(harken.load(finished.rows[0]["runs"][0]), {"model.heads": 3})
 
 
-# --- stop and resume ---------------------------------------------------------------------------------------------------
+# --- stop and resume --------------------------------------------------------------------------------------------------
 
 
 def finish_times(folder: Path) -> dict[str, int]:
@@ -358,7 +358,7 @@ def test_a_non_empty_folder_is_refused_with_a_fix(finished, tales, tmp_path):
         harken.compare(tales, settings=TINY, seeds=1, out=finished.path)
     with pytest.raises(BadInput, match="this comparison has other data or settings; choose another folder"):
         harken.compare(tales, settings=TINY, seeds=1, out=finished.path, resume=True)
-    with pytest.raises(BadInput, match="this is a comparison, not data; resume with: harken compare "):
+    with pytest.raises(BadInput, match="a comparison, not data; resume with: harken compare "):
         harken.compare(finished.path, settings=TINY)
     with pytest.raises(BadInput, match=r"remove them and out \(--out\), or repeat the first command with"):
         harken.compare(finished.path, settings=TINY, resume=True)
@@ -402,7 +402,7 @@ def test_every_trial_has_a_unique_portable_folder_name(value):
     assert all(len(name) < 120 and "/" not in name and " " not in name for name in names)
 
 
-# --- the page --------------------------------------------------------------------------------------------------
+# --- the page ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_page_and_the_svg_are_complete_and_fetch_nothing(finished):

@@ -225,7 +225,8 @@ def bleu_trials(value: str, bleu: list[float], *, half: float | None = None, bas
             "metrics": {"valid": {"loss": score, "perplexity": math.exp(score), "bleu": score}},
             "protocol": {"valid": protocol}, "baseline": {"valid": {"copy of the source": {"bleu": baseline}}},
             "data": {"token": "bpe", "vocab": [60, 60]},
-            "parts": {"valid": {"2 words": {"position": 2.0, "bleu": score + 1}, "5 words": {"position": 5.0, "bleu": score - 1}}},
+            "parts": {"valid": {"2 words": {"position": 2.0, "bleu": score + 1},
+                                "5 words": {"position": 5.0, "bleu": score - 1}}},
         }  # fmt: skip
         row.append(replace(trial(value, seed, 1.0, **facts), log=log))
     return row

@@ -22,8 +22,6 @@ def test_the_gcd_demo_shows_the_accuracy_and_the_divisors_visible_in_the_base(tm
     }
     assert len(rows) > 6
     learned = output.run.facts["protocol"]["test"]["gcds_learned"]
-    assert (
-        lines[-1]
-        == f"learned: {output.run.metrics['test']['learned']:.0f} of {len(output.run.facts['parts']['test'])}: {learned}"
-    )
+    n_learned, n_gcds = output.run.metrics["test"]["learned"], len(output.run.facts["parts"]["test"])
+    assert lines[-1] == f"learned: {n_learned:.0f} of {n_gcds}: {learned}"
     assert next(iter(output.hints)) == f'harken translate {tmp_path / "run"} "160 120"'

@@ -39,7 +39,7 @@ class TinyDemo:
             patch.setenv("HARKEN_CACHE", str(self.home / "cache"))
             patch.setattr(reviews_module, "train", self.train)
             patch.setattr(reviews_module, "N_LABELS", dict.fromkeys(reviews_module.N_LABELS, 60))
-            patch.setattr(catalogue, "OPINIONS", 200)
+            patch.setattr(catalogue, "N_OPINIONS", 200)
             patch.chdir(self.home)
             yield patch
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, NamedTuple, TypedDict, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,7 @@ from harken.inference.run import Run, load
 from harken.suggestions import reject_unknown_options, similar_path
 
 from .page import cluster_page, cluster_svg
+from .records import ClusterCandidate, ClusterDescription, ClusterExample, ClusterFacts
 
 N_WORDS, N_EXAMPLES = 8, 3  # per cluster
 MIN_Z_SCORE = 2.0  # of a distinctive word
@@ -100,7 +101,7 @@ class Clustering:
     points: Points
     candidates: list[Clusters]
     components: PrincipalComponents
-    facts: dict[str, Any]
+    facts: ClusterFacts
     path: Path | None = None
 
     @property
@@ -164,7 +165,7 @@ def _facts(
     candidates: Sequence[Clusters],
     rows: Sequence[dict[str, Any]],
     listen: Listener,
-) -> tuple[dict[str, Any], PrincipalComponents]:
+) -> tuple[ClusterFacts, PrincipalComponents]:
     """The content of clusters.json, and the principal components."""
     ks = [len(clusters.centers) for clusters in candidates]
     axes, zero = pca(points.x), ZERO_INERTIA * float(points.x.var(0).sum()) * len(points.x)
@@ -172,7 +173,7 @@ def _facts(
         listen("notice", text=f"k={exact[0]}: the points of each cluster are equal, so a larger k adds nothing")
     choice = _choose_k(ks, rows)
     best = candidates[ks.index(choice["silhouette"])]
-    facts = {
+    facts: ClusterFacts = {
         "data": points.origin,
         "points": len(points.x),
         "columns": points.x.shape[1],
@@ -183,7 +184,8 @@ def _facts(
         "choice": choice if len(ks) > 1 else {},
         "silhouette_points": min(len(points.x), MAX_SAMPLE),
         "candidates": [
-            row | {"inertias": c.inertias, "n_iter": c.n_iter} for row, c in zip(rows, candidates, strict=True)
+            cast(ClusterCandidate, {**row, "inertias": c.inertias, "n_iter": c.n_iter})
+            for row, c in zip(rows, candidates, strict=True)
         ],
         "clusters": describe_clusters(best, points),
         "explained": [float(fraction) for fraction in axes.explained_variance_ratio[:MAX_COMPONENTS]],
@@ -280,20 +282,21 @@ def _read_texts(path: Path, column: str | None, listen: Listener) -> list[str]:
 # --- description of the clusters --------------------------------------------------------------------------------------
 
 
-def describe_clusters(clusters: Clusters, points: Points) -> list[dict[str, Any]]:
+def describe_clusters(clusters: Clusters, points: Points) -> list[ClusterDescription]:
     """Size, distinctive words, and the points nearest to the center of each cluster."""
     k = len(clusters.centers)
     words = distinctive_words(points.names, clusters.labels, k) if points.names else [[] for _ in range(k)]
-    descriptions = []
+    descriptions = list[ClusterDescription]()
     for n, center in enumerate(clusters.centers):
         members = np.flatnonzero(clusters.labels == n)
         distances = np.linalg.norm(points.x[members] - center, axis=1)
         nearest = np.argsort(distances, kind="stable")[:N_EXAMPLES]
-        examples = [
-            {"row": int(members[i]) + 1, "distance": float(distances[i])}
-            | ({"text": points.names[members[i]]} if points.names else {})
-            for i in nearest
+        examples: list[ClusterExample] = [
+            {"row": int(members[i]) + 1, "distance": float(distances[i])} for i in nearest
         ]
+        if points.names:
+            for example in examples:
+                example["text"] = points.names[example["row"] - 1]
         descriptions.append({"cluster": n, "size": len(members), "words": words[n], "examples": examples})
     return descriptions
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -14,12 +14,15 @@ from harken.experiments.report.interval_plot import standalone_svg
 from harken.experiments.report.line_chart import Chart, Line, color_class, draw_chart
 from harken.experiments.report.page import definition_list, html_page, html_table
 
+from .records import ClusterDescription, ClusterFacts
+
 if TYPE_CHECKING:
     from .clustering import Clustering
 
+Criterion = Literal["inertia", "silhouette", "stability"]
 Floats = npt.NDArray[np.floating[Any]]
 MAX_DOTS = 1000  # points of one scatter plot
-CRITERIA = {"inertia": "elbow", "silhouette": "silhouette", "stability": "stability"}  # number -> criterion for k
+CRITERIA: dict[Criterion, str] = {"inertia": "elbow", "silhouette": "silhouette", "stability": "stability"}  # for k
 SEPARATION = ((0.5, "well separated"), (0.25, "moderately separated"), (-1.0, "poorly separated"))  # by silhouette
 MAX_SCATTERS = 8
 
@@ -46,7 +49,7 @@ def cluster_svg(clustering: "Clustering") -> str:
     return standalone_svg(cluster_verdict(clustering.facts), cluster_charts(clustering))
 
 
-def cluster_verdict(facts: dict[str, Any]) -> str:
+def cluster_verdict(facts: ClusterFacts) -> str:
     """The number of clusters and their separation, in one sentence."""
     row = next(row for row in facts["candidates"] if row["k"] == facts["k"])
     count = f"{facts['k']} cluster{'s' * (facts['k'] > 1)}"
@@ -57,7 +60,7 @@ def cluster_verdict(facts: dict[str, Any]) -> str:
     return f"{text}; {separation} (silhouette {format_number(row['silhouette'], 2)})."
 
 
-def n_clusters_text(facts: dict[str, Any]) -> str:
+def n_clusters_text(facts: ClusterFacts) -> str:
     """The k that each criterion prefers, in one sentence."""
     if not (choice := facts["choice"]):
         return "k was set by the user."
@@ -67,14 +70,14 @@ def n_clusters_text(facts: dict[str, Any]) -> str:
     return f"The silhouette{sample} is highest at k = {choice['silhouette']}, which is used; {rest}."
 
 
-def _description(description: dict[str, Any]) -> Html:
+def _description(description: ClusterDescription) -> Html:
     words = ", ".join(description["words"]) or "no distinctive words"
     examples = [tag("li", f"{e.get('text', '')[:200]} (row {e['row']})") for e in description["examples"]]
     title = f"{description['cluster']}: {description['size']:,} points"
     return tag("div", tag("h3", title), tag("p", words), tag("ul", examples))
 
 
-def _restarts(facts: dict[str, Any]) -> dict[str, dict[str, float]]:
+def _restarts(facts: ClusterFacts) -> dict[str, dict[str, float]]:
     return {
         f"k = {row['k']}": {str(n): inertia for n, inertia in enumerate(row["inertias"], 1)}
         for row in facts["candidates"]
