@@ -41,88 +41,92 @@ from harken.training.stacked_seeds import StackedModels, StackedTask, StackedTra
 ALONE = (0.1, 8.2, 41.8, 4.4, 13.7, 7.9, 20.3, 11.7, 13.6, 9.7, 0.7, 0, 0.3, 0.9, 0, 0.4, 51.0, 10.5, 81.4, 0)
 JOINT = (0, 13.1, 23.4, 5.9, 12.9, 3.7, 22.9, 9.1, 2.7, 7.2, 0.8, 0.1, 0.1, 4.2, 0, 1.2, 43.6, 10.5, 86.7, 0)
 MEAN_10K = 4.2  # of 20 tasks alone, with 10,000 questions each
-BARRED = -1e9  # the score of another task's answer
-AT_ONCE = 100  # questions of each model that are judged at a time
+EXCLUDED = -1e9  # the score of another task's answer
+EVAL_BATCH = 100  # questions of each model that are judged at a time
 SHORT = 20  # lines
 
 
-class Stock:
+class SharedData:
     """What all models share: the stories of all tasks where they are asked for, and whose answers are whose."""
 
     def __init__(self, recipe: Recipe, data: Any, *, joint: bool) -> None:
-        self.data, self.memory, self.joint, self.made = data, recipe.model.memory, joint, dict[Any, Any]()
-        self.names = {name: n for n, name in enumerate(dict.fromkeys(each.task for each in data.train.questions))}
+        self.data, self.memory, self.joint, self.cache = data, recipe.model.memory, joint, dict[Any, Any]()
+        self.names = {
+            name: n for n, name in enumerate(dict.fromkeys(question.task for question in data.train.questions))
+        }
 
-    def once(self, make: Callable[..., Any], *which: Any) -> Any:
-        if (make.__name__, *which) not in self.made:
-            self.made[make.__name__, *which] = make(*which)
-        return self.made[make.__name__, *which]
+    def cached(self, make: Callable[..., Any], *key: Any) -> Any:
+        if (make.__name__, *key) not in self.cache:
+            self.cache[make.__name__, *key] = make(*key)
+        return self.cache[make.__name__, *key]
 
-    def shelf(self, split: str, device: torch.device) -> StoryTable:
+    def table(self, split: str, device: torch.device) -> StoryTable:
         return StoryTable(self.data.parts[split], self.memory, device)
 
-    def mine(self, split: str, name: str | None) -> Array:
+    def indices(self, split: str, name: str | None) -> Array:
         """The numbers of the questions of a task, or of all."""
-        return np.flatnonzero([name in (None, each.task) for each in self.data.parts[split].questions])
+        return np.flatnonzero([name in (None, question.task) for question in self.data.parts[split].questions])
 
     def choices(self, split: str, device: torch.device) -> tuple[Tensor, Tensor]:
         """For each task a low score of the answers that are not its own; and of which task each question is."""
         train = self.data.train
-        barred = torch.full((len(self.names), len(self.data.processor.labels)), 0.0 if self.joint else BARRED)
-        barred[[self.names[each.task] for each in train.questions], train.targets] = 0
-        of = torch.tensor([self.names[each.task] for each in self.data.parts[split].questions])
-        return barred.to(device), of.to(device)
+        excluded = torch.full((len(self.names), len(self.data.processor.labels)), 0.0 if self.joint else EXCLUDED)
+        excluded[[self.names[question.task] for question in train.questions], train.targets] = 0
+        task_ids = torch.tensor([self.names[question.task] for question in self.data.parts[split].questions])
+        return excluded.to(device), task_ids.to(device)
 
-    def says(self, model: Any, split: str, picks: Tensor, **how: Any) -> Tensor:  # B answers
-        barred, of = self.once(self.choices, split, picks.device)
-        told = self.once(self.shelf, split, picks.device).model_inputs(picks, how.pop("blank_positions", None))
-        y: Tensor = model(**told, **how).float()
-        return y + barred[of[picks]]
+    def answer_logits(self, model: Any, split: str, picks: Tensor, **options: Any) -> Tensor:  # B answers
+        excluded, task_ids = self.cached(self.choices, split, picks.device)
+        inputs = self.cached(self.table, split, picks.device).model_inputs(picks, options.pop("blank_positions", None))
+        y: Tensor = model(**inputs, **options).float()
+        return y + excluded[task_ids[picks]]
 
 
-class OwnBatches(StoryBatches):
+class TaskBatches(StoryBatches):
     """Batches of some of the stories; an epoch is as many steps for all models."""
 
-    def __init__(self, mine: Array, steps: int, *given: Any, **how: Any) -> None:
-        super().__init__(*given, **how)
-        self.mine, self.steps = mine, steps
+    def __init__(self, indices: Array, steps: int, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.indices, self.steps = indices, steps
 
     def order(self, rng: np.random.Generator) -> Array:
-        laps = -(-self.steps * self.rows // len(self.mine))
-        return np.concatenate([rng.permutation(self.mine) for _ in range(laps)])
+        laps = -(-self.steps * self.rows // len(self.indices))
+        return np.concatenate([rng.permutation(self.indices) for _ in range(laps)])
 
 
-class Own(BoundTask):
+class OneTask(BoundTask):
     """The questions of one task, or of all."""
 
     splits, tokens_per_batch = (), 1
 
-    def __init__(self, recipe: Recipe, stock: Stock, name: str | None, steps: int, seed: int) -> None:
-        self.stock, self.steps = stock, steps
-        how: Any = {"seed": seed, "noise": recipe.task.noise, "linear": recipe.task.linear_start}
-        given = stock.once(stock.shelf, "train", torch.device("cpu")), recipe.train.batch, recipe.model.memory
-        self.batches = OwnBatches(stock.once(stock.mine, "train", name), steps, *given, **how)
+    def __init__(self, recipe: Recipe, shared: SharedData, name: str | None, steps: int, seed: int) -> None:
+        self.stock, self.steps = shared, steps
+        kwargs: Any = {"seed": seed, "noise": recipe.task.noise, "linear": recipe.task.linear_start}
+        args = shared.cached(shared.table, "train", torch.device("cpu")), recipe.train.batch, recipe.model.memory
+        self.batches = TaskBatches(shared.cached(shared.indices, "train", name), steps, *args, **kwargs)
         self.batch, self.epoch_batch = self.batches.batch, self.batches.epoch
 
     def sample_on(self, device: torch.device) -> None:
         self.batches.device = device
 
     def loss(self, model: Any, batch: StoryBatch, start: int = 0) -> Loss:
-        y = self.stock.says(
+        y = self.stock.answer_logits(
             model, "train", batch.tokens[:, 0], blank_positions=batch.blank_positions, linear=batch.linear
         )
         return Loss(F.cross_entropy(y, batch.targets, reduction="sum"))
 
 
-def trained(recipe: Recipe, stock: Stock, names: Sequence[str | None], restarts: int) -> tuple[StackedModels, float]:
+def train_models(
+    recipe: Recipe, shared: SharedData, names: Sequence[str | None], restarts: int
+) -> tuple[StackedModels, float]:
     """So many models of each task, all learned as one; and the seconds of learning."""
-    steps = max(len(stock.once(stock.mine, "train", name)) for name in names) // recipe.train.batch
+    steps = max(len(shared.cached(shared.indices, "train", name)) for name in names) // recipe.train.batch
     models, tasks = list[Any](), list[Any]()
     for name in names:
         for seed in range(restarts):
             torch.manual_seed(seed)
-            models.append(recipe.model.build(stock.data.vocab))
-            tasks.append(Own(recipe, stock, name, steps, seed))
+            models.append(recipe.model.build(shared.data.vocab))
+            tasks.append(OneTask(recipe, shared, name, steps, seed))
     trainer = StackedTrainer(StackedModels(models), StackedTask(tasks), recipe.train, listen=silent)
     trainer.model.train()
     total = round((recipe.train.epochs or 1) * steps)
@@ -134,38 +138,50 @@ def trained(recipe: Recipe, stock: Stock, names: Sequence[str | None], restarts:
 
 
 @torch.no_grad()
-def judged(many: StackedModels, stock: Stock, split: str, names: Sequence[str | None]) -> tuple[Tensor, Tensor]:
+def evaluate_models(
+    models: StackedModels, shared: SharedData, split: str, names: Sequence[str | None]
+) -> tuple[Tensor, Tensor]:
     """The share of the questions that each model answers wrongly, and its loss: tasks restarts."""
-    device = next(many.parameters()).device
-    each = [torch.from_numpy(stock.once(stock.mine, split, name)) for name in names]
-    most, per = max(map(len, each)), many.n_models // len(names)
-    picks = torch.stack([some[torch.arange(most) % len(some)] for some in each]).to(device).repeat_interleave(per, 0)
-    real = torch.stack([torch.arange(most) < len(some) for some in each]).to(device).repeat_interleave(per, 0)
-    gold = stock.once(stock.shelf, split, device).targets[picks]
-    many.eval()
+    device = next(models.parameters()).device
+    indices = [torch.from_numpy(shared.cached(shared.indices, split, name)) for name in names]
+    n_max, per = max(map(len, indices)), models.n_models // len(names)
+    picks = (
+        torch.stack([chunk[torch.arange(n_max) % len(chunk)] for chunk in indices]).to(device).repeat_interleave(per, 0)
+    )
+    real = torch.stack([torch.arange(n_max) < len(chunk) for chunk in indices]).to(device).repeat_interleave(per, 0)
+    gold = shared.cached(shared.table, split, device).targets[picks]
+    models.eval()
 
-    def ask(one: Any, picks: Tensor) -> Tensor:
-        return stock.says(one, split, picks)
+    def logits(model: Any, picks: Tensor) -> Tensor:
+        return shared.answer_logits(model, split, picks)
 
-    y = torch.cat([many.vmap(ask, {"picks": some}) for some in picks.split(AT_ONCE, 1)], 1)  # models N answers
+    y = torch.cat(
+        [models.vmap(logits, {"picks": chunk}) for chunk in picks.split(EVAL_BATCH, 1)], 1
+    )  # models N answers
     wrong = (y.argmax(-1) != gold) & real
     loss = F.cross_entropy(y.transpose(1, 2), gold, ignore_index=IGNORE, reduction="none") * real
     return tuple((x.sum(1) / real.sum(1)).cpu().view(len(names), per) for x in (wrong, loss))  # type: ignore[return-value]
 
 
-def best(given: argparse.Namespace, recipe: Recipe, data: Any) -> tuple[dict[str, list[float]], float]:
+def best(options: argparse.Namespace, recipe: Recipe, data: Any) -> tuple[dict[str, list[float]], float]:
     """By task the judged errors of all restarts in %, that of the picked one first; and the seconds."""
-    stock = Stock(recipe, data, joint=given.joint)
-    names: list[str | None] = [None] if given.joint else [*stock.names]
-    many, seconds = trained(recipe, stock, names, given.restarts)
-    chosen = judged(many, stock, given.pick, names)[1].nan_to_num(torch.inf).argmin(1).tolist()  # none that broke
-    if given.joint:  # the same models, asked task by task
-        each = {name: judged(many, stock, given.judge, [name])[0][0] for name in stock.names}
-        chosen *= len(each)
+    shared = SharedData(recipe, data, joint=options.joint)
+    names: list[str | None] = [None] if options.joint else [*shared.names]
+    models, seconds = train_models(recipe, shared, names, options.restarts)
+    chosen = (
+        evaluate_models(models, shared, options.pick, names)[1].nan_to_num(torch.inf).argmin(1).tolist()
+    )  # none that broke
+    if options.joint:  # the same models, asked task by task
+        task_error_rates = {name: evaluate_models(models, shared, options.judge, [name])[0][0] for name in shared.names}
+        chosen *= len(task_error_rates)
     else:
-        each = dict(zip(stock.names, judged(many, stock, given.judge, names)[0], strict=True))
-    found = {name: (100 * some).tolist() for name, some in each.items()}
-    return {name: [some[n], *some] for (name, some), n in zip(found.items(), chosen, strict=True)}, seconds
+        task_error_rates = dict(
+            zip(shared.names, evaluate_models(models, shared, options.judge, names)[0], strict=True)
+        )
+    errors = {name: (100 * task_errors).tolist() for name, task_errors in task_error_rates.items()}
+    return {
+        name: [task_errors[n], *task_errors] for (name, task_errors), n in zip(errors.items(), chosen, strict=True)
+    }, seconds
 
 
 def main() -> None:
@@ -181,55 +197,55 @@ def main() -> None:
     parser.add_argument("--together", default="auto", choices=("auto", "yes", "no"), help="all tasks in one batch")
     parser.add_argument("--device", default="auto")
     parser.add_argument("settings", nargs="*", help="such as train.epochs=50")
-    given = parser.parse_intermixed_args()
-    home = given.folder / given.size if given.size else given.folder
-    there = {int(found[1]) for p in home.glob("*train*") if (found := TASK.search(p.name))}
-    asked = [int(n) for n in given.tasks.split(",")]
-    if gone := [n for n in asked if n not in there]:
-        print(f"left out, for {home} has no training file of it: task {', '.join(map(str, gone))}")
-    asked = [n for n in asked if n in there]
+    options = parser.parse_intermixed_args()
+    home = options.folder / options.size if options.size else options.folder
+    available = {int(match[1]) for p in home.glob("*train*") if (match := TASK.search(p.name))}
+    tasks = [int(n) for n in options.tasks.split(",")]
+    if missing := [n for n in tasks if n not in available]:
+        print(f"left out, for {home} has no training file of it: task {', '.join(map(str, missing))}")
+    tasks = [n for n in tasks if n in available]
     settings = {
-        "data.valid": 0.1 if "valid" in (given.pick, given.judge) else 0.0,
+        "data.valid": 0.1 if "valid" in (options.pick, options.judge) else 0.0,
         "data.duplicate_questions": "keep",
-        "train.device": given.device,
-        **({"model.d": 50, "train.epochs": 60, "task.linear_start": 30} if given.joint else {}),
-        **dict(map(parse_override, given.settings)),
+        "train.device": options.device,
+        **({"model.d": 50, "train.epochs": 60, "task.linear_start": 30} if options.joint else {}),
+        **dict(map(parse_override, options.settings)),
     }
-    for hops in map(int, given.hops.split(",")):
-        race(given, home, asked, {**settings, "model.hops": hops})
+    for hops in map(int, options.hops.split(",")):
+        run_tasks(options, home, tasks, {**settings, "model.hops": hops})
 
 
-def race(given: argparse.Namespace, home: Path, asked: list[int], settings: dict[str, Any]) -> None:
-    recipe = choose(str(home), {**settings, "data.tasks": asked}).recipe
-    device, found, seconds = machine.pick_device(given.device), dict[str, list[float]](), 0.0
-    for some in groups(given, recipe, asked, on_gpu=device.type == "cuda"):
+def run_tasks(options: argparse.Namespace, home: Path, tasks: list[int], settings: dict[str, Any]) -> None:
+    recipe = choose(str(home), {**settings, "data.tasks": tasks}).recipe
+    device, errors, seconds = machine.pick_device(options.device), dict[str, list[float]](), 0.0
+    for some in groups(options, recipe, tasks, on_gpu=device.type == "cuda"):
         mine = resolve(("the recipe", recipe.settings()), (OVERRIDE, {"data.tasks": some}))
-        errors, more = best(given, mine, mine.load_data())
-        found, seconds = found | errors, seconds + more
+        errors, more = best(options, mine, mine.load_data())
+        errors, seconds = errors | errors, seconds + more
         told = ", ".join(f"{name} {each[0]:.1f}" for name, each in errors.items())
         print(f"  {told} after {more:.0f} s", file=sys.stderr, flush=True)  # a group takes minutes on a CPU
-    published = JOINT if given.joint else ALONE
-    how = "one model for all tasks" if given.joint else "a model for each task"
+    published = JOINT if options.joint else ALONE
+    how = "one model for all tasks" if options.joint else "a model for each task"
     print(f"{home.name}, {recipe.model.hops} hops, d = {recipe.model.d}, {recipe.train.epochs:g} epochs, {how}")
-    print(f"error on {given.judge} in %, of {given.restarts} restarts that with the lowest {given.pick} loss |")
+    print(f"error on {options.judge} in %, of {options.restarts} restarts that with the lowest {options.pick} loss |")
     print("  mean and least of all restarts | published for 3 hops, 1,000 questions a task")
-    for n in asked:
-        one, *each = found[f"task {n}"]
+    for n in tasks:
+        one, *each = errors[f"task {n}"]
         print(f"  task {n:2d} {one:6.1f} | {statistics.fmean(each):6.1f} {min(each):6.1f} | {published[n - 1]:6.1f}")
-    mean = statistics.fmean(found[f"task {n}"][0] for n in asked)
-    theirs = statistics.fmean(published[n - 1] for n in asked)
+    mean = statistics.fmean(errors[f"task {n}"][0] for n in tasks)
+    theirs = statistics.fmean(published[n - 1] for n in tasks)
     more_said = f", with 10,000 questions {MEAN_10K}" if "10k" in home.name else ""
-    failed = sum(found[f"task {n}"][0] > 5 for n in asked)
+    failed = sum(errors[f"task {n}"][0] > 5 for n in tasks)
     print(f"  mean    {mean:6.1f}, {failed} tasks above 5 | published {theirs:.1f}{more_said}")
-    models, threads = given.restarts * (1 if given.joint else len(asked)), torch.get_num_threads()
+    models, threads = options.restarts * (1 if options.joint else len(tasks)), torch.get_num_threads()
     print(f"  {models} models learned in {seconds:.1f} s on {device}, {threads} threads\n")
 
 
-def groups(given: argparse.Namespace, recipe: Recipe, asked: list[int], *, on_gpu: bool) -> list[list[int]]:
+def groups(options: argparse.Namespace, recipe: Recipe, asked: list[int], *, on_gpu: bool) -> list[list[int]]:
     """The tasks that are one batch of models: all, those of short and of long stories, or each alone."""
-    if given.joint or given.together == "yes":
+    if options.joint or options.together == "yes":
         return [asked]
-    if given.together == "no" or not on_gpu:
+    if options.together == "no" or not on_gpu:
         return [[n] for n in asked]
     told = [each for each in recipe.load_data().train.questions if len(each.lines) > SHORT]
     long = {int(each.task.split()[1]) for each in told}

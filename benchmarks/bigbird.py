@@ -46,23 +46,23 @@ def proof(L: int, device: torch.device) -> dict[str, Any]:
     """The largest difference between the blocks and the dense mask."""
     structure, D = block_structure(L, 64, 1, 2, 3), 64
     layout = structure.layout(1, L, L, device)
-    q, k, v, toward = (torch.randn(1, 2, L, D, dtype=torch.float64, device=device) for _ in range(4))
-    given = [x.requires_grad_() for x in (q, k, v)]
+    q, k, v, grad = (torch.randn(1, 2, L, D, dtype=torch.float64, device=device) for _ in range(4))
+    inputs = [x.requires_grad_() for x in (q, k, v)]
     gaps = []
     for kind in (torch.float64, torch.float32):
-        said = []
+        outputs = []
         for route in (partial(attend, structure=layout), partial(explicit, layout=layout)):
-            mine = [x.detach().to(kind).requires_grad_() for x in given]
-            o = route(*mine, ScaledDot(D))
-            said.append((o, *torch.autograd.grad((o * toward.to(kind)).sum(), mine)))
-        gaps.append(max(float((a - b).detach().abs().max()) for a, b in zip(*said, strict=True)))
+            copies = [x.detach().to(kind).requires_grad_() for x in inputs]
+            o = route(*copies, ScaledDot(D))
+            outputs.append((o, *torch.autograd.grad((o * grad.to(kind)).sum(), copies)))
+        gaps.append(max(float((a - b).detach().abs().max()) for a, b in zip(*outputs, strict=True)))
     return {"proof": "blocks against the dense mask", "L": L, "float64": gaps[0], "float32": gaps[1]}
 
 
 # --- contenders -------------------------------------------------------------------------------------------------------
 
 
-def theirs(options: argparse.Namespace, L: int) -> torch.nn.Module:
+def build_transformers(options: argparse.Namespace, L: int) -> torch.nn.Module:
     config = transformers.BigBirdConfig(
         vocab_size=VOCAB,
         hidden_size=options.d,
@@ -81,14 +81,14 @@ def theirs(options: argparse.Namespace, L: int) -> torch.nn.Module:
 
 def models(options: argparse.Namespace, L: int, device: torch.device, kind: torch.dtype) -> dict[str, Turn]:
     """A forward and a backward pass of each encoder."""
-    same = {"d": options.d, "layers": options.layers, "heads": options.heads, "context": L, "dropout": 0.0}
+    shape = {"d": options.d, "layers": options.layers, "heads": options.heads, "context": L, "dropout": 0.0}
     plain = {"activation": "gelu-tanh", "pooler": False, "nsp_head": False, "mlm_head": False}
-    made = {
-        name: BERTSettings(**same, **plain, structure="bigbird", **how).build(VOCAB) for name, how in BLOCKS.items()
+    encoders = {
+        name: BERTSettings(**shape, **plain, structure="bigbird", **how).build(VOCAB) for name, how in BLOCKS.items()
     }
-    made |= {
-        "transformers block_sparse": theirs(options, L),
-        "harken dense": BERTSettings(**same, **plain).build(VOCAB),
+    encoders |= {
+        "transformers block_sparse": build_transformers(options, L),
+        "harken dense": BERTSettings(**shape, **plain).build(VOCAB),
     }
     tokens = torch.randint(VOCAB, (options.batch, L), device=device)
 
@@ -97,7 +97,7 @@ def models(options: argparse.Namespace, L: int, device: torch.device, kind: torc
         h = model(tokens)
         (h if isinstance(h, Tensor) else h.last_hidden_state).float().square().mean().backward()
 
-    return {name: partial(turn, model.to(device, kind).train()) for name, model in made.items()}
+    return {name: partial(turn, model.to(device, kind).train()) for name, model in encoders.items()}
 
 
 def attentions(options: argparse.Namespace, L: int, device: torch.device, kind: torch.dtype) -> dict[str, Turn]:
@@ -124,18 +124,18 @@ def memory(turn: Turn, device: torch.device) -> int:
         turn()
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before
-    kept: dict[int, int] = {}
+    saved: dict[int, int] = {}
 
-    def note(x: Tensor) -> Tensor:
-        kept[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+    def record(x: Tensor) -> Tensor:
+        saved[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
         return x
 
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda x: x):
+    with torch.autograd.graph.saved_tensors_hooks(record, lambda x: x):
         turn()
-    return sum(kept.values())
+    return sum(saved.values())
 
 
-def contest(turns: dict[str, Turn], told: dict[str, Any], device: torch.device, rounds: int) -> dict[str, float]:
+def contest(turns: dict[str, Turn], facts: dict[str, Any], device: torch.device, rounds: int) -> dict[str, float]:
     """Rows of the contenders of one length, and the seconds of each."""
     bytes_, seconds = dict[str, int](), dict[str, list[float]]()
     for name, turn in turns.items():
@@ -144,7 +144,7 @@ def contest(turns: dict[str, Turn], told: dict[str, Any], device: torch.device, 
             bytes_[name] = memory(turn, device)
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
-            print(json.dumps({**told, "name": name, "failed": "out of memory"}), flush=True)
+            print(json.dumps({**facts, "name": name, "failed": "out of memory"}), flush=True)
     for _ in range(rounds):
         for name in bytes_:
             machine.synchronize(device)
@@ -154,9 +154,9 @@ def contest(turns: dict[str, Turn], told: dict[str, Any], device: torch.device, 
             seconds.setdefault(name, []).append(time.perf_counter() - start)
     middle = {name: statistics.median(seen) for name, seen in seconds.items()}
     for name, seen in seconds.items():
-        row = {**told, "name": name, "ms": round(1e3 * middle[name], 2)}
+        row = {**facts, "name": name, "ms": round(1e3 * middle[name], 2)}
         row |= {"spread_ms": [round(1e3 * min(seen), 2), round(1e3 * max(seen), 2)]}
-        row |= {"tokens_per_second": round(told["batch"] * told["L"] / middle[name])}
+        row |= {"tokens_per_second": round(facts["batch"] * facts["L"] / middle[name])}
         for rival in ("transformers block_sparse", "harken dense"):
             if rival in middle and rival != name:
                 row[f"times {rival}"] = round(middle[rival] / middle[name], 3)
@@ -181,16 +181,19 @@ def main() -> None:
     facts = {"shape": [options.layers, options.d, options.heads], "precision": str(kind), "rounds": options.rounds}
     print(json.dumps(facts | {"transformers": transformers.__version__, **machine.describe(device)}))
     print(json.dumps(proof(1000, torch.device("cpu"))), flush=True)
-    for what, made in (("model", models), ("attention", attentions)):
+    for what, build in (("model", models), ("attention", attentions)):
         if options.only not in (None, what):
             continue
         seen = dict[str, dict[int, float]]()
         for L in lengths:
-            told = {"what": what, "L": L, "batch": options.batch}
-            for name, took in contest(made(options, L, device, kind), told, device, options.rounds).items():
+            row_facts = {"what": what, "L": L, "batch": options.batch}
+            for name, took in contest(build(options, L, device, kind), row_facts, device, options.rounds).items():
                 seen.setdefault(name, {})[L] = took
-        for name, by in seen.items():
-            steps = [f"{a} to {b}: {by[b] / by[a]:.2f}" for a, b in zip(by, list(by)[1:], strict=False)]
+        for name, by_length in seen.items():
+            steps = [
+                f"{a} to {b}: {by_length[b] / by_length[a]:.2f}"
+                for a, b in zip(by_length, list(by_length)[1:], strict=False)
+            ]
             print(json.dumps({"what": what, "name": name, "growth": steps}), flush=True)
 
 

@@ -44,14 +44,19 @@ def main() -> None:
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("settings", nargs="*", metavar="section.key=value")
-    given = parser.parse_args()
+    options = parser.parse_args()
     gpu = torch.cuda.is_available()
-    minutes = given.minutes or (3.0 if gpu else 5.0)
-    settings = {**(GPU if gpu else CPU), **EACH, "train.seed": given.seed, **dict(map(parse_override, given.settings))}
+    minutes = options.minutes or (3.0 if gpu else 5.0)
+    settings = {
+        **(GPU if gpu else CPU),
+        **EACH,
+        "train.seed": options.seed,
+        **dict(map(parse_override, options.settings)),
+    }
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
-        for what in [given.only] if given.only else ["scenes", "collages"]:
-            data = "scenes" if what == "scenes" else photos(given.photos, home)
+        for what in [options.only] if options.only else ["scenes", "collages"]:
+            data = "scenes" if what == "scenes" else photos(options.photos, home)
             run = harken.train(data, out=home / f"run-{what}", minutes=minutes, settings=settings)
             row = {
                 "set": what,
@@ -59,7 +64,7 @@ def main() -> None:
                 "valid": run.metrics["valid"]["exact_match"],
                 "bleu": run.metrics["test"].get("bleu"),
                 "parts": run.facts["parts"].get("test"),
-                "free": {name: free["exact_match"] for name, free in run.facts["baseline"]["test"].items()},
+                "free": {name: baseline["exact_match"] for name, baseline in run.facts["baseline"]["test"].items()},
                 "weights": run.parameters,
                 "steps": run.facts["steps"],
                 "seconds": round(run.facts["seconds"]),

@@ -25,41 +25,41 @@ SETTINGS = {"model.d": 16, "model.layers": 1, "model.heads": 2, "model.context":
 SETTINGS |= {"train.steps": 4, "train.checkpoint_every": 2}
 
 
-def made(folder: Path, name: str, seed: int) -> tuple[Path, Path]:
+def train_run(folder: Path, name: str, seed: int) -> tuple[Path, Path]:
     """The two checkpoints of a run, the newest first."""
     out = harken.train(folder / "tales.txt", out=folder / name, settings=SETTINGS | {"train.seed": seed}).path
     newest, before = sorted((out / "checkpoints").iterdir(), reverse=True)
     return newest, before
 
 
-def found(last: Path, before: Path) -> bool:
+def is_detected(last: Path, before: Path) -> bool:
     """Whether the damage is named and the checkpoint before it is taken."""
     facts, _, damaged = run_folder.newest_checkpoint(last.parent.parent)
     return facts is not None and facts["step"] == int(before.name[5:]) and str(last) in damaged[0]
 
 
-def cut(whole: bytes, dice: random.Random) -> bytes:
-    return whole[: dice.randrange(len(whole))]
+def truncate(content: bytes, rng: random.Random) -> bytes:
+    return content[: rng.randrange(len(content))]
 
 
-def flip(whole: bytes, dice: random.Random) -> bytes:
-    at = dice.randrange(len(whole))
-    return whole[:at] + bytes([whole[at] ^ 1 << dice.randrange(8)]) + whole[at + 1 :]
+def flip(content: bytes, rng: random.Random) -> bytes:
+    position = rng.randrange(len(content))
+    return content[:position] + bytes([content[position] ^ 1 << rng.randrange(8)]) + content[position + 1 :]
 
 
 def damage(change: Callable[[bytes, random.Random], bytes], times: int, last: Path, before: Path, seed: int) -> int:
     """How many of so many changes are found."""
-    dice, good = random.Random(seed), {name: (last / name).read_bytes() for name in FILES}
+    rng, good = random.Random(seed), {name: (last / name).read_bytes() for name in FILES}
     count = 0
     for n in range(times):
         name = FILES[n % 2]
-        (last / name).write_bytes(change(good[name], dice))
-        count += found(last, before)
+        (last / name).write_bytes(change(good[name], rng))
+        count += is_detected(last, before)
         (last / name).write_bytes(good[name])
     return count
 
 
-def each(last: Path, before: Path, other: Path) -> dict[str, bool]:
+def single_damages(last: Path, before: Path, other: Path) -> dict[str, bool]:
     """The damages of which there is one kind, and whether they are found."""
     kinds: dict[str, Callable[[], object]] = {"gone": lambda: shutil.rmtree(last) or last.mkdir()}
     for name in FILES:
@@ -72,7 +72,7 @@ def each(last: Path, before: Path, other: Path) -> dict[str, bool]:
     for name, act in kinds.items():
         aside = shutil.copytree(last, last.with_name("aside"))
         act()
-        seen[name] = found(last, before)
+        seen[name] = is_detected(last, before)
         shutil.rmtree(last)
         aside.rename(last)
     return seen
@@ -87,19 +87,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         os.environ["HARKEN_CACHE"] = str(Path(name) / "cache")
         (Path(name) / "tales.txt").write_text("\n\n".join(tales(12)))
-        (last, before), (other, _) = made(Path(name), "run", 0), made(Path(name), "other", 1)
+        (last, before), (other, _) = train_run(Path(name), "run", 0), train_run(Path(name), "other", 1)
         sizes = ", ".join(f"{file} {(last / file).stat().st_size:,} bytes" for file in FILES)
         print(f"a checkpoint of {sizes}")
-        kinds = each(last, before, other)
-        asked = {"cuts": (cut, options.cuts), "flipped bits": (flip, options.flips)}
-        counts = {what: damage(*how, last, before, options.seed) for what, how in asked.items()}
-        whole = run_folder.newest_checkpoint(last.parent.parent)[2] == []
-    for what, (_, times) in asked.items():
+        kinds = single_damages(last, before, other)
+        changes = {"cuts": (truncate, options.cuts), "flipped bits": (flip, options.flips)}
+        counts = {what: damage(*how, last, before, options.seed) for what, how in changes.items()}
+        intact = run_folder.newest_checkpoint(last.parent.parent)[2] == []
+    for what, (_, times) in changes.items():
         print(f"{what}: {counts[what]:,} of {times:,} found")
     print(f"others: {sum(kinds.values())} of {len(kinds)} found ({', '.join(kinds)})")
-    if not whole:
+    if not intact:
         sys.exit("the undamaged checkpoint was not taken")
-    sys.exit(0 if all(counts[what] == n for what, (_, n) in asked.items()) and all(kinds.values()) else 1)
+    sys.exit(0 if all(counts[what] == n for what, (_, n) in changes.items()) and all(kinds.values()) else 1)
 
 
 if __name__ == "__main__":

@@ -28,10 +28,10 @@ def texts(folder: Path) -> dict[str, Path]:
     """Stories of a few hundred words; and words drawn as rarely as those of a language are (Zipf), as many as asked."""
     drawn = np.random.default_rng(0).choice(WORDS, 300_000, p=(p := 1 / np.arange(3, WORDS + 3)) / p.sum())
     lines = [" ".join(f"w{n}" for n in line) for line in drawn.reshape(-1, 20)]
-    made = {"tales": "\n\n".join(tales(2000)), "words": "\n".join(lines)}
-    for name, text in made.items():
+    contents = {"tales": "\n\n".join(tales(2000)), "words": "\n".join(lines)}
+    for name, text in contents.items():
         (folder / f"{name}.txt").write_text(text + "\n")
-    return {name: folder / f"{name}.txt" for name in made}
+    return {name: folder / f"{name}.txt" for name in contents}
 
 
 def harken(*words: object) -> dict:
@@ -44,13 +44,13 @@ def harken(*words: object) -> dict:
 def row(recipe: str, text: Path, steps: int, folder: Path) -> bool:
     """Check, train, print; whether all of it was predicted well enough."""
     tokens = ["data.tokenizer=word"] if text.stem == "words" and recipe in ("rnn", "gru", "lstm") else []
-    given = [recipe, f"data.path={text}", f"train.steps={steps}", *tokens]
-    estimate = harken("check", *given)["estimate"]
-    cost = harken("train", *given, "--out", folder / f"{recipe}-{text.stem}")["cost"]
-    asked = {**estimate, "seconds": 60 * estimate["minutes"]}
+    arguments = [recipe, f"data.path={text}", f"train.steps={steps}", *tokens]
+    estimate = harken("check", *arguments)["estimate"]
+    cost = harken("train", *arguments, "--out", folder / f"{recipe}-{text.stem}")["cost"]
+    checked = {**estimate, "seconds": 60 * estimate["minutes"]}
     good, cells = True, []
     for name, limit in LIMITS.items():
-        ratios = [said[name] / cost[name] for said in (asked, cost["predicted"])]
+        ratios = [predicted[name] / cost[name] for predicted in (checked, cost["predicted"])]
         good &= all(1 / limit <= ratio <= limit for ratio in ratios)
         cells.append(f"{cost[name]:10.4g}  {ratios[0]:5.2f} {ratios[1]:5.2f}")
     print(f"{recipe:<8}{text.stem:<7}{'  '.join(cells)}  {'' if good else 'off'}", flush=True)
@@ -66,8 +66,8 @@ def main() -> None:
     print(f"{'recipe':<8}{'text':<7}" + "  ".join(f"{name:>10}  check train" for name in LIMITS))
     with tempfile.TemporaryDirectory() as folder:
         os.environ["HARKEN_CACHE"] = f"{folder}/cache"
-        found = texts(Path(folder))
-        good = [row(name, text, options.steps, Path(folder)) for name in options.recipes for text in found.values()]
+        paths = texts(Path(folder))
+        good = [row(name, text, options.steps, Path(folder)) for name in options.recipes for text in paths.values()]
     sys.exit(0 if all(good) else 1)
 
 

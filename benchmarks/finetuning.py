@@ -41,25 +41,25 @@ BATCH = 32
 Turn = Callable[[int], int]  # so many updates -> texts learned from
 
 
-def noise(path: Path, many: int = 20_000) -> Path:
+def random_texts(path: Path, n_texts: int = 20_000) -> Path:
     """Texts as long as SST-2's, in words: geometric, 9.4 in the mean, 1 to 52."""
-    dice = np.random.default_rng(0)
-    lengths = np.clip(dice.geometric(1 / 9.6, many), 1, 52)
-    rows = (" ".join(f"w{n}" for n in dice.integers(10_000, size=long)) for long in lengths)
+    rng = np.random.default_rng(0)
+    lengths = np.clip(rng.geometric(1 / 9.6, n_texts), 1, 52)
+    rows = (" ".join(f"w{n}" for n in rng.integers(10_000, size=length)) for length in lengths)
     path.write_text("sentence\tlabel\n" + "".join(f"{row}\t{n % 2}\n" for n, row in enumerate(rows)))
     return path
 
 
-def words(texts: Path, given: Path | None) -> tokenizers.Tokenizer:
+def build_tokenizer(texts: Path, path: Path | None) -> tokenizers.Tokenizer:
     """A WordPiece tokenizer of BERT's size, which sets the marks around a text."""
-    made = tokenizers.Tokenizer.from_file(str(given)) if given else frequent(texts)
-    ends = [(mark, made.token_to_id(mark)) for mark in ("[CLS]", "[SEP]")]
+    tokenizer = tokenizers.Tokenizer.from_file(str(path)) if path else word_tokenizer(texts)
+    ends = [(mark, tokenizer.token_to_id(mark)) for mark in ("[CLS]", "[SEP]")]
     pair = "[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1"
-    made.post_processor = tokenizers.processors.TemplateProcessing("[CLS] $A [SEP]", pair, ends)
-    return made
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing("[CLS] $A [SEP]", pair, ends)
+    return tokenizer
 
 
-def frequent(texts: Path) -> tokenizers.Tokenizer:
+def word_tokenizer(texts: Path) -> tokenizers.Tokenizer:
     """Every common word is a token, and every letter."""
     seen = Counter(texts.read_text("utf-8").lower().split())
     letters = sorted({letter for word in seen for letter in word})
@@ -67,12 +67,14 @@ def frequent(texts: Path) -> tokenizers.Tokenizer:
         [*MARKS, *letters, *(f"##{letter}" for letter in letters), *(w for w, _ in seen.most_common())]
     )
     listed = [*known, *(f"[unused{n}]" for n in range(VOCAB))][:VOCAB]
-    made = tokenizers.Tokenizer(tokenizers.models.WordPiece({w: n for n, w in enumerate(listed)}, unk_token="[UNK]"))
-    made.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
-    made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-    made.decoder = tokenizers.decoders.WordPiece()
-    made.add_special_tokens(MARKS)
-    return made
+    tokenizer = tokenizers.Tokenizer(
+        tokenizers.models.WordPiece({w: n for n, w in enumerate(listed)}, unk_token="[UNK]")
+    )
+    tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = tokenizers.decoders.WordPiece()
+    tokenizer.add_special_tokens(MARKS)
+    return tokenizer
 
 
 def peer(options: argparse.Namespace, folder: Path, tokenizer: tokenizers.Tokenizer) -> BertForSequenceClassification:
@@ -80,20 +82,20 @@ def peer(options: argparse.Namespace, folder: Path, tokenizer: tokenizers.Tokeni
     sizes = {"hidden_size": options.d, "num_hidden_layers": options.layers, "num_attention_heads": options.heads}
     torch.manual_seed(0)
     config = BertConfig(vocab_size=tokenizer.get_vocab_size(), intermediate_size=4 * options.d, num_labels=2, **sizes)
-    theirs = BertForSequenceClassification(config)
-    theirs.bert.save_pretrained(folder)
+    reference = BertForSequenceClassification(config)
+    reference.bert.save_pretrained(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
-    return theirs
+    return reference
 
 
 # --- the same gradients -----------------------------------------------------------------------------------------------
 
 
-def gradients(theirs: BertForSequenceClassification, trainer, folder: Path, kind: torch.dtype) -> dict:
+def gradients(reference: BertForSequenceClassification, trainer, folder: Path, kind: torch.dtype) -> dict:
     """How far the gradients of one batch lie apart: packed here, padded there."""
-    theirs, ours, task = copy.deepcopy(theirs), copy.deepcopy(trainer.model), trainer.task
+    reference, ours, task = copy.deepcopy(reference), copy.deepcopy(trainer.model), trainer.task
     device = trainer.device
-    for model in (theirs.to(device, kind), ours.to(device, kind)):
+    for model in (reference.to(device, kind), ours.to(device, kind)):
         model.eval()  # nothing is dropped
     batch, texts = task.batch(0, 0), task.data.train.texts
     loss = task.loss(ours, batch.to(device)).total / batch.n_targets
@@ -105,26 +107,26 @@ def gradients(theirs: BertForSequenceClassification, trainer, folder: Path, kind
     real = torch.nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], True)
     targets = torch.from_numpy(texts.targets[picks]).to(device)
     padded = torch.nn.utils.rnn.pad_sequence(rows, True)
-    other = theirs(input_ids=padded, attention_mask=real, labels=targets).loss
+    other = reference(input_ids=padded, attention_mask=real, labels=targets).loss
     other.backward()
-    named, found = dict(theirs.named_parameters()), {}
+    named, gaps = dict(reference.named_parameters()), {}
     source = ModelFolder(folder)
-    takes = {
-        f"body.{name}": take
-        for name, take in weight_mapping.match_tensors(source, weight_mapping.find_mapping(source)).items()
+    mappings = {
+        f"body.{name}": mapping
+        for name, mapping in weight_mapping.match_tensors(source, weight_mapping.find_mapping(source)).items()
     }
-    for name, own in ours.named_parameters():
-        if name in takes:
-            wanted = takes[name].of(named[f"bert.{takes[name].name}"].grad)
+    for name, weight in ours.named_parameters():
+        if name in mappings:
+            wanted = mappings[name].import_tensor(named[f"bert.{mappings[name].name}"].grad)
         else:
             wanted = named[name.replace("W_y", "classifier")].grad
-        gap = (own.grad[: len(wanted)] - wanted).abs().max() / wanted.abs().max()
-        found[name] = float(gap)
-    keys = {name: found.pop(name) for name in list(found) if name.endswith("W_k.bias")}  # 0 but for rounding, in both
-    worst = max(found, key=found.__getitem__)
-    told = {"texts": len(picks), "rows": len(batch.tokens), "padded": list(padded.shape), "compared": len(found)}
+        gap = (weight.grad[: len(wanted)] - wanted).abs().max() / wanted.abs().max()
+        gaps[name] = float(gap)
+    keys = {name: gaps.pop(name) for name in list(gaps) if name.endswith("W_k.bias")}  # 0 but for rounding, in both
+    worst = max(gaps, key=gaps.__getitem__)
+    facts = {"texts": len(picks), "rows": len(batch.tokens), "padded": list(padded.shape), "compared": len(gaps)}
     loss_gap = float((loss - other).detach().abs() / other.detach())
-    return {"proof": str(kind), "loss": loss_gap, "gradients": found[worst], "worst": worst, "zeros": len(keys), **told}
+    return {"proof": str(kind), "loss": loss_gap, "gradients": gaps[worst], "worst": worst, "zeros": len(keys), **facts}
 
 
 # --- turns ------------------------------------------------------------------------------------------------------------
@@ -143,11 +145,13 @@ class Pause(transformers.TrainerCallback):
             self.go.acquire()
 
 
-def trainer_turn(theirs, asked: TrainingArguments, words, rows: list[dict], to: int | None) -> Turn:
+def trainer_turn(
+    reference, train_arguments: TrainingArguments, tokenizer, rows: list[dict], pad_to: int | None
+) -> Turn:
     """Turns of a Trainer; `to`: the length to which all texts are padded, None: the longest of a batch."""
-    how = {"padding": "max_length", "max_length": to} if to else {}
-    pause, collator = Pause(), DataCollatorWithPadding(words, **how)
-    trainer = transformers.Trainer(copy.deepcopy(theirs), asked, collator, rows, callbacks=[pause])
+    padding = {"padding": "max_length", "max_length": pad_to} if pad_to else {}
+    pause, collator = Pause(), DataCollatorWithPadding(tokenizer, **padding)
+    trainer = transformers.Trainer(copy.deepcopy(reference), train_arguments, collator, rows, callbacks=[pause])
 
     def train() -> None:
         try:
@@ -189,7 +193,7 @@ def our_turn(trainer) -> Turn:
     return turn
 
 
-def many(task, begin: int, steps: int) -> int:
+def count_texts(task, begin: int, steps: int) -> int:
     """Texts in these updates of harken's."""
     batches = (task.batch(*divmod(step, task.steps)) for step in range(begin, begin + steps))
     return sum(int((batch.text_index >= 0).sum()) for batch in batches)
@@ -212,7 +216,7 @@ def contest(turns: dict[str, Turn], task, device: torch.device, options: argpars
             texts = turn(options.steps)
             machine.synchronize(device)
             seconds = time.perf_counter() - start
-            texts = many(task, texts, options.steps) if name == "harken" else texts
+            texts = count_texts(task, texts, options.steps) if name == "harken" else texts
             if n:
                 rates[name].append(texts / seconds)
     rival = statistics.median(rates["Trainer"])
@@ -233,31 +237,31 @@ def main() -> None:
     options = parser.parse_args()
     transformers.logging.set_verbosity_error()
     home = tempfile.TemporaryDirectory()
-    place = Path(home.name)
-    data = options.data or noise(place / "texts.tsv")
-    tokenizer = words(data, options.tokenizer)
-    theirs = peer(options, place / "theirs", tokenizer)
-    import_model(place / "theirs", place / "run")
-    settings = {"from": str(place / "run"), "data.max_length": PADDED, "train.batch": BATCH, "train.lr": 2e-5}
+    home_path = Path(home.name)
+    data = options.data or random_texts(home_path / "texts.tsv")
+    tokenizer = build_tokenizer(data, options.tokenizer)
+    reference = peer(options, home_path / "theirs", tokenizer)
+    import_model(home_path / "theirs", home_path / "run")
+    settings = {"from": str(home_path / "run"), "data.max_length": PADDED, "train.batch": BATCH, "train.lr": 2e-5}
     recipe = choose(str(data), settings | {"model.pool": "first", "data.valid": 0.0, "data.test": 0.0}).recipe
     opened, trainer = prepare(recipe, lambda *_, **__: None)
     with torch.no_grad():
-        trainer.model.W_y.load_state_dict(theirs.classifier.state_dict())
+        trainer.model.W_y.load_state_dict(reference.classifier.state_dict())
     texts, task = opened.train.texts, trainer.task
     facts = {"texts": len(texts), "tokens": round(float(texts.lengths.mean()), 2), "longest": int(texts.lengths.max())}
-    facts |= {"padding": round(task.batches.padding, 4), "rows": task.batches.rows, "wide": task.batches.wide}
-    facts |= {"packing_ms": round(host(task), 3), "weights": sum(p.numel() for p in theirs.parameters())}
+    facts |= {"padding": round(task.batches.padding, 4), "rows": task.batches.rows, "row_len": task.batches.row_len}
+    facts |= {"packing_ms": round(host(task), 3), "weights": sum(p.numel() for p in reference.parameters())}
     print(json.dumps(facts | {"transformers": transformers.__version__, **machine.describe(trainer.device)}))
     for kind in (torch.float32, torch.float64):
-        print(json.dumps(gradients(theirs, trainer, place / "theirs", kind)), flush=True)
+        print(json.dumps(gradients(reference, trainer, home_path / "theirs", kind)), flush=True)
     encoded = [[*part, texts.tokens.edge] for part in np.split(texts.tokens.ids, texts.tokens.starts[1:-1])]
     rows = [{"input_ids": list(map(int, ids)), "label": int(y)} for ids, y in zip(encoded, texts.targets, strict=True)]
-    asked = arguments(options.steps * (options.rounds + 1) + 1, str(place / "out"))
+    train_arguments = arguments(options.steps * (options.rounds + 1) + 1, str(home_path / "out"))
     marks = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "[UNK]"}
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **marks)
     turns = {"harken": our_turn(trainer)}
-    for name, to in (("Trainer", None), (f"Trainer, padded to {PADDED}", PADDED)):
-        turns[name] = trainer_turn(theirs, asked, fast, rows, to)
+    for name, pad_to in (("Trainer", None), (f"Trainer, padded to {PADDED}", PADDED)):
+        turns[name] = trainer_turn(reference, train_arguments, fast, rows, pad_to)
     contest(turns, task, trainer.device, options)
 
 

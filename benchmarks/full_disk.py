@@ -69,10 +69,10 @@ def hashes(folder: Path) -> list[str]:
     return [hashlib.sha256(raw).hexdigest() for raw in (*(f.read_bytes() for f in files), repr(losses).encode())]
 
 
-def rooms(peace: Path, levels: int) -> list[tuple[str, int]]:
+def rooms(undisturbed: Path, levels: int) -> list[tuple[str, int]]:
     """When the disk fills up and what room it leaves: too little for a checkpoint, or for what is written last."""
-    checkpoint = sum(p.stat().st_size for p in max((peace / "checkpoints").glob("step-*")).iterdir())
-    needed = checkpoint, sum((peace / name).stat().st_size for name in LAST)
+    checkpoint = sum(p.stat().st_size for p in max((undisturbed / "checkpoints").glob("step-*")).iterdir())
+    needed = checkpoint, sum((undisturbed / name).stat().st_size for name in LAST)
     half = [(levels + 1) // 2, levels // 2]
     return [(m, size * n // h) for m, size, h in zip(MOMENTS, needed, half, strict=True) for n in range(h)]
 
@@ -107,15 +107,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, small_disk() as disk:
         os.environ["HARKEN_CACHE"] = str(Path(name) / "cache")
         data = text(Path(name))
-        peace = harken.train(data, out=Path(name) / "peace", settings=SETTINGS).path
-        for level in rooms(peace, options.levels):
-            made = survive(disk, data, level, hashes(peace))
-            clear = f"{disk / 'run'}: the disk is full; saved files are intact; free space, then resume with: "
-            good = not made.damaged and not made.left and made.equal
-            good &= made.message.startswith(clear) and "\n" not in made.message
+        undisturbed = harken.train(data, out=Path(name) / "peace", settings=SETTINGS).path
+        for level in rooms(undisturbed, options.levels):
+            outcome = survive(disk, data, level, hashes(undisturbed))
+            expected_message = (
+                f"{disk / 'run'}: the disk is full; saved files are intact; free space, then resume with: "
+            )
+            good = not outcome.damaged and not outcome.left and outcome.equal
+            good &= outcome.message.startswith(expected_message) and "\n" not in outcome.message
             bad += not good
-            then = f"step {made.step} is whole; went on to {'the same bits' if made.equal else 'OTHER BITS'}"
-            print(f"{level[0]}, {level[1] >> 10:>4} KiB left: {'one line' if good else repr(made)}; {then}")
+            then = f"step {outcome.step} is whole; went on to {'the same bits' if outcome.equal else 'OTHER BITS'}"
+            print(f"{level[0]}, {level[1] >> 10:>4} KiB left: {'one line' if good else repr(outcome)}; {then}")
     print(f"{options.levels - bad} of {options.levels} levels survived, bit for bit")
     sys.exit(1 if bad else 0)
 

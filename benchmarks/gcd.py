@@ -21,7 +21,10 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-HARDER, PLANNED = 0.8, 10**6  # share of a training over which its curriculum goes; in epochs, when steps are known
+CURRICULUM_FRACTION, PLANNED = (
+    0.8,
+    10**6,
+)  # share of a training over which its curriculum goes; in epochs, when steps are known
 ROWS: dict[str, dict[str, Any]] = {  # the bases in which most were learned, as published, and two orders of the same
     "uniform": {"data.operands": "uniform", "data.base": 420},
     "log-uniform": {"data.operands": "log-uniform", "data.base": 2401},
@@ -80,8 +83,8 @@ def train(name: str, settings: dict[str, Any], minutes: float, home: Path, gate:
 
     steps = max(1, int(minutes * 60 / pace(settings, gate)))
     if settings.get("data.curriculum") == PLANNED:
-        whole = steps * settings["train.batch"] / settings["data.examples"]
-        settings = settings | {"data.curriculum": max(1, round(HARDER * whole))}
+        epochs = steps * settings["train.batch"] / settings["data.examples"]
+        settings = settings | {"data.curriculum": max(1, round(CURRICULUM_FRACTION * epochs))}
     run = harken.train("maths:gcd", out=home / f"gcd-{name}", settings={**settings, "train.steps": steps})
     seen = run.facts["steps"] * run.recipe.train.batch
     row = {
@@ -119,9 +122,9 @@ def drawn_per_second(settings: dict[str, Any]) -> dict[str, int]:
         step += 1
     machine.synchronize(torch.device(batches.device))
     fast = step * recipe.train.batch / (time.perf_counter() - start)
-    dice, base, start, n = random.Random(0), recipe.data.base, time.perf_counter(), 0
+    rng, base, start, n = random.Random(0), recipe.data.base, time.perf_counter(), 0
     while time.perf_counter() - start < DRAWN:
-        a, b = (int(math.exp(dice.random() * math.log(10**6))) for _ in range(2))
+        a, b = (int(math.exp(rng.random() * math.log(10**6))) for _ in range(2))
         for number in (a, b, math.gcd(a, b)):
             while number:
                 number //= base
@@ -136,11 +139,11 @@ def picture(rows: list[dict[str, Any]]) -> str:
     lines = []
     for n, row in enumerate(rows, 1):
         learned = accumulate(accuracy >= LEARNED for _, accuracy in row["by_gcd"])
-        points = [(at, float(many)) for (at, _), many in zip(row["by_gcd"], learned, strict=True)]
+        points = [(divisor, float(n_learned)) for (divisor, _), n_learned in zip(row["by_gcd"], learned, strict=True)]
         lines.append(Line(f"{row['row']}, base {row['base']}", points, color=n))
-    told = "What is learned depends on how often it is seen"
-    found = draw_chart("Gcds learned up to each", lines, note="95 % of the test pairs right", unit="gcd")
-    return standalone_svg(told, [found] if found else [])
+    title = "What is learned depends on how often it is seen"
+    chart = draw_chart("Gcds learned up to each", lines, note="95 % of the test pairs right", unit="gcd")
+    return standalone_svg(title, [chart] if chart else [])
 
 
 def main() -> None:
@@ -151,22 +154,22 @@ def main() -> None:
     parser.add_argument("--rows", default=",".join(ROWS))
     parser.add_argument("--minutes", type=float, default=6.5)
     parser.add_argument("--out", default="runs", type=Path)
-    given = parser.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
-    names = given.rows.split(",")
-    each = {name: SETTINGS | ROWS[name] | dict(map(parse_override, given.settings)) for name in names}
-    speed = drawn_per_second(each[names[-1]])
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    names = options.rows.split(",")
+    row_settings = {name: SETTINGS | ROWS[name] | dict(map(parse_override, options.settings)) for name in names}
+    speed = drawn_per_second(row_settings[names[-1]])
     spawn = multiprocessing.get_context("spawn")
     gate = spawn.Barrier(len(names))
-    jobs = [spawn.Process(target=train, args=(n, each[n], given.minutes, given.out, gate)) for n in names]
+    jobs = [spawn.Process(target=train, args=(n, row_settings[n], options.minutes, options.out, gate)) for n in names]
     for job in jobs:
         job.start()
     for job in jobs:
         job.join()
-    files = [given.out / f"gcd-{name}.json" for name in names]
+    files = [options.out / f"gcd-{name}.json" for name in names]
     rows = [json.loads(file.read_text()) for file in files if file.exists()]
-    (given.out / "gcd.json").write_text(json.dumps({"rows": rows, **speed}, indent=1))
-    (given.out / "gcd.svg").write_text(picture(rows))
+    (options.out / "gcd.json").write_text(json.dumps({"rows": rows, **speed}, indent=1))
+    (options.out / "gcd.svg").write_text(picture(rows))
     for row in rows:
         print(json.dumps({name: value for name, value in row.items() if name not in ("by_gcd", "machine")}))
     print(json.dumps(speed))

@@ -22,12 +22,15 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--plain", action="store_true", help="do not compile")
-    asked = vars(parser.parse_args())
-    batches, light = asked.pop("batches"), ("int8",) * (asked["device"] == "cpu")
-    asked |= {"precisions": (asked.pop("dtype"), *light), "compiled": not asked.pop("plain") and not light}
-    with BenchListener(to_stderr=True) as teller:
+    options = vars(parser.parse_args())
+    batches, quantized = options.pop("batches"), ("int8",) * (options["device"] == "cpu")
+    options |= {
+        "precisions": (options.pop("dtype"), *quantized),
+        "compiled": not options.pop("plain") and not quantized,
+    }
+    with BenchListener(to_stderr=True) as listener:
         for batch in batches:
-            for row in bench("decode", batch=batch, listen=teller, **asked)["rows"]:
+            for row in bench("decode", batch=batch, listen=listener, **options)["rows"]:
                 print(json.dumps(row), flush=True)
 
 

@@ -21,10 +21,10 @@ def main() -> None:
     parser.add_argument("--size", default="124m")
     parser.add_argument("--compile", default="yes")
     parser.add_argument("--device", default="cuda")
-    asked = vars(parser.parse_args())
-    asked |= {"tokens": asked.pop("steps") * asked["context"], "compiled": asked.pop("compile") != "no"}
-    with BenchListener(to_stderr=True) as teller:
-        print(json.dumps(bench("train", precisions=("bfloat16",), listen=teller, **asked)))
+    options = vars(parser.parse_args())
+    options |= {"tokens": options.pop("steps") * options["context"], "compiled": options.pop("compile") != "no"}
+    with BenchListener(to_stderr=True) as listener:
+        print(json.dumps(bench("train", precisions=("bfloat16",), listen=listener, **options)))
 
 
 if __name__ == "__main__":

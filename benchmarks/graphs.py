@@ -29,8 +29,8 @@ from harken.experiments import seeds
 from harken.experiments.choose import choose
 from harken.experiments.train import prepare
 
-FAR = 10**9  # steps of a training without an end
-FEW = 3  # of its models that take a turn
+ENDLESS = 10**9  # steps of a training without an end
+N_PEERS = 3  # of its models that take a turn
 
 
 class Peer(torch.nn.Module):
@@ -50,37 +50,37 @@ class Peer(torch.nn.Module):
         self.act = F.elu if gat else F.relu
 
     def forward(self, x: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
-        h = self.act(self.one(dropped(x, self.p) if x.is_sparse else F.dropout(x, self.p, self.training), edges))
+        h = self.act(self.one(sparse_dropout(x, self.p) if x.is_sparse else F.dropout(x, self.p, self.training), edges))
         return self.two(F.dropout(h, self.p, self.training), edges)
 
 
-def dropped(x: torch.Tensor, p: float) -> torch.Tensor:
+def sparse_dropout(x: torch.Tensor, p: float) -> torch.Tensor:
     """The same without some of what is there."""
     return torch.sparse_coo_tensor(x.indices(), F.dropout(x.values(), p), x.shape, is_coalesced=True)
 
 
-def theirs(recipe: Any, opened: Any, device: torch.device, *, sparse: bool) -> Callable[[], None]:
+def pyg_epoch(recipe: Any, opened: Any, device: torch.device, *, sparse: bool) -> Callable[[], None]:
     """One epoch of a few models, one after the other."""
     task = recipe.bind(opened)
     like = torch.zeros((), device=device)
-    x = task.graph.told(like)["x"]
+    x = task.graph.model_inputs(like)["x"]
     x = x if sparse else x.to_dense()
     edges = torch.from_numpy(opened.message_edges(opened.tables.edges).T.copy()).unique(dim=1).to(device)
     batch = task.batch(0, 0)
     which, targets = batch.tokens[:, 0].to(device), batch.targets.to(device)
-    made = [Peer(recipe.model, x.shape[1], len(opened.processor.labels)).to(device).train() for _ in range(FEW)]
-    rules = []
-    for model in made:
+    models = [Peer(recipe.model, x.shape[1], len(opened.processor.labels)).to(device).train() for _ in range(N_PEERS)]
+    optimizers = []
+    for model in models:
         every = recipe.task.l2_of == "all"
         groups = [{"params": m.parameters(), "weight_decay": recipe.task.l2 * (every or m is model.one)}
                   for m in (model.one, model.two)]  # fmt: skip
-        rules.append(torch.optim.Adam(groups, lr=recipe.train.lr))
+        optimizers.append(torch.optim.Adam(groups, lr=recipe.train.lr))
 
     def epoch() -> None:
-        for model, rule in zip(made, rules, strict=True):
-            rule.zero_grad()
+        for model, optimizer in zip(models, optimizers, strict=True):
+            optimizer.zero_grad()
             F.cross_entropy(model(x, edges)[which], targets).backward()
-            rule.step()
+            optimizer.step()
 
     return epoch
 
@@ -101,7 +101,7 @@ def ours(path: str, settings: dict[str, Any], count: int) -> tuple[Callable[[], 
     trainer.model.train()
 
     def epoch() -> None:
-        trainer.update(FAR, read=False)
+        trainer.update(ENDLESS, read=False)
 
     return epoch, opened, trainer
 
@@ -112,10 +112,10 @@ def race(path: str, settings: dict[str, Any], count: int, epochs: int, turns: in
     runners: dict[str, tuple[Callable[[], None], int]] = {
         "harken, together": (together, count),
         "harken, one by one": (ours(path, settings, 1)[0], 1),
-        "PyTorch Geometric, a loop": (theirs(recipe, opened, trainer.device, sparse=False), FEW),
+        "PyTorch Geometric, a loop": (pyg_epoch(recipe, opened, trainer.device, sparse=False), N_PEERS),
     }
     if isinstance(opened.processor.read(opened.tables), SparseFeatures):
-        runners["the same, sparse features"] = (theirs(recipe, opened, trainer.device, sparse=True), FEW)
+        runners["the same, sparse features"] = (pyg_epoch(recipe, opened, trainer.device, sparse=True), N_PEERS)
     for turn, _ in runners.values():
         for _ in range(5):  # what the first steps set up is set up once
             turn()
@@ -125,11 +125,11 @@ def race(path: str, settings: dict[str, Any], count: int, epochs: int, turns: in
             times[name].append(timed(turn, epochs, trainer.device) / epochs / models)
     print(f"{path}, {recipe.model.kind}, {count} seeds on {trainer.device}, {torch.get_num_threads()} threads")
     first = times["harken, together"]
-    for name, each in times.items():
-        one, ratio = statistics.median(each), [x / y for x, y in zip(each, first, strict=True)]
-        whole = f"{one * 200 * count:8.1f} s for {count} seeds of 200 epochs"
+    for name, seconds in times.items():
+        median, ratio = statistics.median(seconds), [x / y for x, y in zip(seconds, first, strict=True)]
+        total = f"{median * 200 * count:8.1f} s for {count} seeds of 200 epochs"
         slower = f"{statistics.median(ratio):6.2f} times as long ({min(ratio):.2f} to {max(ratio):.2f})"
-        print(f"  {name:<26} {1e3 * one:8.3f} ms an epoch of a seed   {whole}   {slower}")
+        print(f"  {name:<26} {1e3 * median:8.3f} ms an epoch of a seed   {total}   {slower}")
 
 
 def accuracy(path: str, settings: dict[str, Any], count: int) -> None:
@@ -141,10 +141,10 @@ def accuracy(path: str, settings: dict[str, Any], count: int) -> None:
         trainer.fit(Path(folder), recipe.train.steps or 200)
     trainer.finish()
     seconds = time.perf_counter() - begin
-    told = seeds.evaluate_seeds(trainer, recipe)["each"]
+    seed_rows = seeds.evaluate_seeds(trainer, recipe)["each"]
     for split in ("valid", "test"):
-        found = [one["metrics"][split]["accuracy"] for one in told]
-        spread = f"{statistics.fmean(found):.4f} (sd {statistics.stdev(found):.4f})"
+        accuracies = [row["metrics"][split]["accuracy"] for row in seed_rows]
+        spread = f"{statistics.fmean(accuracies):.4f} (sd {statistics.stdev(accuracies):.4f})"
         print(f"{path}, {recipe.model.kind}: {split} accuracy {spread} of {count} seeds, {seconds:.1f} s for all")
 
 
@@ -157,16 +157,16 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--accuracy", type=int, metavar="SEEDS")
     parser.add_argument("settings", nargs="*", help="such as train.lr=0.01")
-    given = parser.parse_intermixed_args()
+    options = parser.parse_intermixed_args()
     from harken.recipe import parse_override
 
-    settings = {"model.kind": given.model, **dict(map(parse_override, given.settings))}
-    if given.accuracy == 1:
+    settings = {"model.kind": options.model, **dict(map(parse_override, options.settings))}
+    if options.accuracy == 1:
         parser.error("--accuracy is of 2 seeds or more, trained together")
-    if given.accuracy:
-        accuracy(given.graph, settings, given.accuracy)
+    if options.accuracy:
+        accuracy(options.graph, settings, options.accuracy)
     else:
-        race(given.graph, settings, given.seeds, given.epochs, given.turns)
+        race(options.graph, settings, options.seeds, options.epochs, options.turns)
 
 
 if __name__ == "__main__":

@@ -46,17 +46,17 @@ def main() -> None:
     parser.add_argument("folder")
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
+    options = parser.parse_args()
     gpu = torch.cuda.is_available()
-    minutes = given.minutes or (10.0 if gpu else 5.0)
-    settings = {**(GPU if gpu else CPU), "train.seed": given.seed}
+    minutes = options.minutes or (10.0 if gpu else 5.0)
+    settings = {**(GPU if gpu else CPU), "train.seed": options.seed}
     with tempfile.TemporaryDirectory() as home:
-        run = harken.train(given.folder, out=Path(home) / "run", minutes=minutes, settings=settings)
+        run = harken.train(options.folder, out=Path(home) / "run", minutes=minutes, settings=settings)
         seen = run.facts["steps"] * run.recipe.train.batch
         row = {
             "accuracy": run.metrics["test"]["accuracy"],
             "valid": run.metrics["valid"]["accuracy"],
-            "free": {name: free["accuracy"] for name, free in run.facts["baseline"]["test"].items()},
+            "free": {name: baseline["accuracy"] for name, baseline in run.facts["baseline"]["test"].items()},
             "weights": run.parameters,
             "steps": run.facts["steps"],
             "epochs": round(seen / run.facts["data"]["images"]["train"], 2),

@@ -77,8 +77,8 @@ def hashes(folder: Path) -> tuple[str, str, str]:
     last = max((folder / "checkpoints").glob("step-*"))
     losses = json.dumps([[line["step"], line["loss"], line.get("valid")] for line in logged(folder)])
     files = (folder / "model.safetensors").read_bytes(), (last / "state.safetensors").read_bytes()
-    weights, state, told = (hashlib.sha256(raw).hexdigest() for raw in (*files, losses.encode()))
-    return weights, state, told
+    weights, state, losses_hash = (hashlib.sha256(raw).hexdigest() for raw in (*files, losses.encode()))
+    return weights, state, losses_hash
 
 
 @contextmanager
@@ -103,7 +103,7 @@ def trained(*settings: str) -> Iterator[Runs]:
 # --- the ways to die --------------------------------------------------------------------------------------------------
 
 
-def at_random(runs: Runs, times: int, signals: dict[int, tuple[int, ...]], dice: random.Random) -> Counter:
+def at_random(runs: Runs, times: int, signals: dict[int, tuple[int, ...]], rng: random.Random) -> Counter:
     """End runs by a signal, at moments nobody chose, until there were so many; when that was."""
     seen: Counter[str] = Counter()
     for n in count():
@@ -111,8 +111,8 @@ def at_random(runs: Runs, times: int, signals: dict[int, tuple[int, ...]], dice:
             return seen
         out = runs.home / f"random-{n}"
         while True:
-            child, number = runs.child(out), dice.choice(list(signals))
-            child.process.join(dice.uniform(0, 0.8 * runs.seconds))
+            child, number = runs.child(out), rng.choice(list(signals))
+            child.process.join(rng.uniform(0, 0.8 * runs.seconds))
             if child.process.is_alive():
                 os.kill(child.process.pid, number)
             if (code := child.wait()) == 0:
@@ -125,7 +125,7 @@ def at_random(runs: Runs, times: int, signals: dict[int, tuple[int, ...]], dice:
         runs.end(out)
 
 
-def told(seen: Counter) -> str:
+def describe_kills(seen: Counter) -> str:
     """How often, and when."""
     inside = {when: times for when, times in seen.items() if when.startswith("in epoch")}
     again = sum(times > 1 for times in inside.values())
@@ -133,10 +133,10 @@ def told(seen: Counter) -> str:
     return f"{seen.total()}: {ends}, {sum(inside.values())} on its way, of these several in the same of {again} epochs"
 
 
-def at_each(runs: Runs, out: Path, way: str) -> int:
+def at_each(runs: Runs, out: Path, option: str) -> int:
     """Kill a run at its first moment, resume it and kill it at its second, ... until it ends; how often."""
     for moment in count(1):
-        child = runs.child(out, **{way: moment})
+        child = runs.child(out, **{option: moment})
         if (code := child.wait()) != KILLED:
             break
     if code != 0:
@@ -147,9 +147,9 @@ def at_each(runs: Runs, out: Path, way: str) -> int:
 
 def one_by_one(runs: Runs) -> Iterator[tuple[str, int]]:
     yield "moments of writing, from the beginning", at_each(runs, runs.home / "new", "die_at")
-    begun = runs.home / "begun"
-    runs.child(begun, die_in=14).wait()  # in the 5th step, behind the first checkpoint
-    yield "moments of writing, with a checkpoint there", at_each(runs, begun, "die_at")
+    started = runs.home / "begun"
+    runs.child(started, die_in=14).wait()  # in the 5th step, behind the first checkpoint
+    yield "moments of writing, with a checkpoint there", at_each(runs, started, "die_at")
     done = shutil.copytree(runs.home / "first", runs.home / "done")
     for name in ("model.safetensors", "cost.json", "report.html", "harken.json"):
         (done / name).unlink()
@@ -157,17 +157,17 @@ def one_by_one(runs: Runs) -> Iterator[tuple[str, int]]:
     yield "micro-batches", at_each(runs, runs.home / "micro", "die_in")
 
 
-def kill(name: str, settings: list[str], kills: int, stops: int, dice: random.Random) -> int:
+def kill(name: str, settings: list[str], kills: int, stops: int, rng: random.Random) -> int:
     """Kill runs of a model in every way; how often."""
     with trained(*settings) as runs:
         print(f"{name}, {STEPS} steps, weights, state and losses:  {'  '.join(runs.hashes)}", flush=True)
-        seen = at_random(runs, kills, {signal.SIGKILL: (KILLED,)}, dice)
-        print(f"  killed at random moments {told(seen)}", flush=True)
-        print(f"  asked to stop at random moments {told(at_random(runs, stops, STOPPED, dice))}", flush=True)
+        seen = at_random(runs, kills, {signal.SIGKILL: (KILLED,)}, rng)
+        print(f"  killed at random moments {describe_kills(seen)}", flush=True)
+        print(f"  asked to stop at random moments {describe_kills(at_random(runs, stops, STOPPED, rng))}", flush=True)
     total = seen.total()
     with trained(*settings, *SHORT) as runs:
-        for way, times in one_by_one(runs):
-            print(f"  killed at each of {times} {way}", flush=True)
+        for moments, times in one_by_one(runs):
+            print(f"  killed at each of {times} {moments}", flush=True)
             total += times
     return total
 
@@ -182,8 +182,8 @@ def main() -> None:
     options, begin = parser.parse_args(), time.monotonic()
     with tempfile.TemporaryDirectory() as cache:
         os.environ["HARKEN_CACHE"] = cache
-        dice, half = random.Random(options.seed), len(MODELS)
-        total = sum(kill(*model, options.kills // half, options.stops // half, dice) for model in MODELS.items())
+        rng, half = random.Random(options.seed), len(MODELS)
+        total = sum(kill(*model, options.kills // half, options.stops // half, rng) for model in MODELS.items())
     print(f"{total} kills in {time.monotonic() - begin:.0f} s; every run ended equal, bit for bit")
 
 

@@ -23,43 +23,48 @@ from threadpoolctl import threadpool_limits
 from harken.analysis.clusters import kmeans
 
 
-def made(n: int, d: int) -> np.ndarray:
+def random_points(n: int, d: int) -> np.ndarray:
     draw = np.random.default_rng(0)
     falls = (1 + np.arange(d)) ** -0.5
-    middles = draw.standard_normal((200, d)) * falls
-    x = middles[draw.integers(200, size=n)] + draw.standard_normal((n, d)) * falls
+    means = draw.standard_normal((200, d)) * falls
+    x = means[draw.integers(200, size=n)] + draw.standard_normal((n, d)) * falls
     return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
 
 
-def theirs(x: np.ndarray, k: int, begun: np.ndarray | None, steps: int, restarts: int) -> list[float]:
+def sklearn_inertias(x: np.ndarray, k: int, centers: np.ndarray | None, steps: int, restarts: int) -> list[float]:
     """The inertia of each restart; with a k-means++ of its own, that of the best."""
-    if begun is None:
+    if centers is None:
         return [KMeans(k, n_init=restarts, max_iter=steps, random_state=0).fit(x).inertia_]
-    return [float(KMeans(k, init=one, n_init=1, max_iter=steps).fit(x).inertia_) for one in begun]
+    return [float(KMeans(k, init=start, n_init=1, max_iter=steps).fit(x).inertia_) for start in centers]
 
 
-def measured(x: np.ndarray, k: int, told: argparse.Namespace) -> dict[str, object]:
+def measured(x: np.ndarray, k: int, options: argparse.Namespace) -> dict[str, object]:
     """Both by turns; seconds of each, and how far the inertias are apart."""
-    draw, begun = np.random.default_rng(1), None
-    if told.start == "same":
-        begun = np.stack([x[draw.choice(len(x), k, replace=False)] for _ in range(told.restarts)])
+    draw, centers = np.random.default_rng(1), None
+    if options.start == "same":
+        centers = np.stack([x[draw.choice(len(x), k, replace=False)] for _ in range(options.restarts)])
     seconds: dict[str, list[float]] = {"harken": [], "scikit-learn": []}
-    for _ in range(told.rounds):
+    for _ in range(options.rounds):
         start = time.perf_counter()
-        mine = kmeans(x, k, restarts=told.restarts, start="k-means++" if begun is None else begun, max_iter=told.steps)
+        clustering = kmeans(
+            x, k, restarts=options.restarts, start="k-means++" if centers is None else centers, max_iter=options.steps
+        )
         seconds["harken"].append(time.perf_counter() - start)
         start = time.perf_counter()
-        other = theirs(x, k, begun, told.steps, told.restarts)
+        reference = sklearn_inertias(x, k, centers, options.steps, options.restarts)
         seconds["scikit-learn"].append(time.perf_counter() - start)
-    off = [a / b - 1 for a, b in zip(mine.inertias if begun is not None else [mine.inertia], other, strict=True)]
-    middle = {name: statistics.median(some) for name, some in seconds.items()}
+    off = [
+        a / b - 1
+        for a, b in zip(clustering.inertias if centers is not None else [clustering.inertia], reference, strict=True)
+    ]
+    middle = {name: statistics.median(values) for name, values in seconds.items()}
     ratio = statistics.median(b / a for a, b in zip(*seconds.values(), strict=True))
     return {
         "k": k,
         **{name: round(s, 2) for name, s in middle.items()},
         "ratio": round(ratio, 2),
         "inertia": [round(min(off), 6), round(max(off), 6)],  # relative to scikit-learn's, least and most
-        "steps": mine.n_iter,
+        "steps": clustering.n_iter,
     }
 
 
@@ -74,15 +79,19 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
-    told = parser.parse_args()
+    options = parser.parse_args()
     warnings.filterwarnings("ignore", module="sklearn")  # that it was stopped before it converged
-    x = np.load(told.vectors, allow_pickle=False) if told.vectors else made(told.points, told.columns)
-    torch.set_num_threads(told.threads)
-    print(f"{len(x):,} x {x.shape[1]}, {told.restarts} restarts, start: {told.start}, {told.threads} threads")
+    x = (
+        np.load(options.vectors, allow_pickle=False)
+        if options.vectors
+        else random_points(options.points, options.columns)
+    )
+    torch.set_num_threads(options.threads)
+    print(f"{len(x):,} x {x.shape[1]}, {options.restarts} restarts, start: {options.start}, {options.threads} threads")
     print(f"load when it began: {os.getloadavg()[0]:.2f}")
-    with threadpool_limits(told.threads):
-        for k in map(int, told.k.split(",")):
-            print(json.dumps(measured(np.ascontiguousarray(x, np.float32), k, told)), flush=True)
+    with threadpool_limits(options.threads):
+        for k in map(int, options.k.split(",")):
+            print(json.dumps(measured(np.ascontiguousarray(x, np.float32), k, options)), flush=True)
 
 
 if __name__ == "__main__":

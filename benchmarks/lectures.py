@@ -30,7 +30,7 @@ from harken.suggestions import COMPARISON_FILE
 class Claim(NamedTuple):
     """A question, what is compared to answer it, the budget of a trial, and what to change for a quick look."""
 
-    asks: str
+    question: str
     compare: str
     budget: str
     quick: str = ""
@@ -74,22 +74,24 @@ def words(name: str, options: argparse.Namespace) -> list[str]:
     return ["compare", options.data, *shlex.split(" ".join(chosen)), *more, *where]
 
 
-def ahead(command: list[str], seeds: int, folder: Path, at_once: int) -> None:
+def train_parallel(command: list[str], seeds: int, folder: Path, at_once: int) -> None:
     """Train the trials of a comparison side by side, seed by seed; the comparison then only reads them."""
     what, words = str(Path(command[1]).absolute()), command[2 : command.index("--seeds")]
-    given = dict(parse_axis(word) for n, word in enumerate(words) if "--eval" not in (word, words[n - 1]))
+    settings = dict(parse_axis(word) for n, word in enumerate(words) if "--eval" not in (word, words[n - 1]))
     evals = dict(parse_axis(word) for n, word in enumerate(words) if words[n - 1] == "--eval")
-    shared = {path: some[0] for path, some in given.items() if len(some) == 1}
-    plan = ComparisonPlan(what, {path: some for path, some in given.items() if len(some) > 1}, shared, evals, seeds)
+    shared = {path: values[0] for path, values in settings.items() if len(values) == 1}
+    plan = ComparisonPlan(
+        what, {path: values for path, values in settings.items() if len(values) > 1}, shared, evals, seeds
+    )
     folder.mkdir(parents=True, exist_ok=True)
     run_folder.write_json(folder / COMPARISON_FILE, asdict(plan))
     for seed in range(seeds):
 
         def trial(row: dict, seed: int = seed) -> None:
             before = [Trial(row, 0, folder / trial_name(row, 0))] if seed else []
-            given = trial_settings(plan, row, before) | {"train.seed": seed}
+            settings = trial_settings(plan, row, before) | {"train.seed": seed}
             place = ["--out", str(folder / trial_name(row, seed)), "--json", "--resume"]
-            words = [f"{path}={format_value(value)}" for path, value in given.items()]
+            words = [f"{path}={format_value(value)}" for path, value in settings.items()]
             subprocess.run([sys.executable, "-m", "harken", "train", what, *words, *place], capture_output=True)
 
         with ThreadPoolExecutor(at_once) as pool:
@@ -108,9 +110,9 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_intermixed_args(arguments)
     for name in options.only or CLAIMS:
         command = words(name, options)
-        print(f"\n{name}: {CLAIMS[name].asks}\n  harken {shlex.join(command)}\n", flush=True)
+        print(f"\n{name}: {CLAIMS[name].question}\n  harken {shlex.join(command)}\n", flush=True)
         if options.at_once > 1:
-            ahead(command, options.seeds, Path(options.out) / name, options.at_once)
+            train_parallel(command, options.seeds, Path(options.out) / name, options.at_once)
         harken.main(command, standalone_mode=False)
 
 

@@ -28,7 +28,7 @@ from harken.data import catalogue
 from harken.data.synthetic.tales import tales
 
 KEYS, DOORS = ("gold", "tin"), ("glass", "cork")  # which no tale has
-TOLD = "Remember the {0} it is made of {1} all {1} and nothing but {1} so much of the {0} of {1}"
+SENTENCE = "Remember the {0} it is made of {1} all {1} and nothing but {1} so much of the {0} of {1}"
 EDGE = 0.08  # share of a text in which a fact stands, at either end
 MODEL: dict[str, Any] = {"model.structure": "bigbird", "model.d": 128, "model.layers": 2, "model.heads": 4}
 TASKS: dict[str, dict[str, Any]] = {
@@ -46,20 +46,20 @@ TASKS: dict[str, dict[str, Any]] = {
 LENGTHS = {"facts": [512, 4096], "reviews": [512, 2048]}
 
 
-def facts(many: int, words: int, ask: str = "both", seed: int = 0) -> Iterator[tuple[str, str]]:
+def facts(n_texts: int, words: int, label_type: str = "both", seed: int = 0) -> Iterator[tuple[str, str]]:
     """Texts of about so many words, and what is asked of them."""
-    dice, filler = random.Random(seed), [re.findall(r"\w+", story) for story in tales(2000)]
+    rng, filler = random.Random(seed), [re.findall(r"\w+", story) for story in tales(2000)]
     edge = max(2, round(EDGE * words))
-    for n in range(many):
-        said: list[str] = []
-        while len(said) < words:
-            said += dice.choice(filler)
-        said = said[: round(words * dice.uniform(0.85, 1.0))]
+    for n in range(n_texts):
+        tokens: list[str] = []
+        while len(tokens) < words:
+            tokens += rng.choice(filler)
+        tokens = tokens[: round(words * rng.uniform(0.85, 1.0))]
         key, door = divmod(n % 4, 2)
-        said.insert(len(said) - dice.randrange(edge), TOLD.format("door", DOORS[door]))
-        said.insert(dice.randrange(edge), TOLD.format("key", KEYS[key]))
+        tokens.insert(len(tokens) - rng.randrange(edge), SENTENCE.format("door", DOORS[door]))
+        tokens.insert(rng.randrange(edge), SENTENCE.format("key", KEYS[key]))
         both = f"{KEYS[key]} and {DOORS[door]}"
-        yield " ".join(said), both if ask == "both" else "same" if key == door else "different"
+        yield " ".join(tokens), both if label_type == "both" else "same" if key == door else "different"
 
 
 def written(task: str, options: argparse.Namespace, home: Path) -> Path:
@@ -95,7 +95,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--set", nargs="*", default=[], metavar="SETTING=VALUE")
     options = parser.parse_args()
-    more = {name: value(said) for name, _, said in (given.partition("=") for given in options.set)}
+    more = {name: value(text) for name, _, text in (setting.partition("=") for setting in options.set)}
     with tempfile.TemporaryDirectory() as home:
         path = written(options.task, options, Path(home))
         for L in options.lengths or LENGTHS[options.task]:

@@ -34,7 +34,7 @@ LAYER = {
 
 def peer(model: Seq2Seq, shape: TransformerSettings, vocab: int) -> MarianMTModel:
     """Marian with harken's weights."""
-    hidden, ends = shape.hidden or 4 * shape.d, dict.fromkeys(("pad", "eos", "decoder_start"), vocab - 1)
+    hidden, ends = shape.d_ff or 4 * shape.d, dict.fromkeys(("pad", "eos", "decoder_start"), vocab - 1)
     sizes = {"d_model": shape.d, "encoder_layers": shape.layers, "decoder_layers": shape.layers}
     sizes |= {f"{side}_{what}": n for side in ("encoder", "decoder")
               for what, n in (("attention_heads", shape.heads), ("ffn_dim", hidden))}  # fmt: skip
@@ -45,22 +45,22 @@ def peer(model: Seq2Seq, shape: TransformerSettings, vocab: int) -> MarianMTMode
     )  # fmt: skip
     marian = MarianMTModel(config).eval()
     for side in (marian.model.encoder, marian.model.decoder):
-        side.embed_scale = model.loud
-    own, theirs = dict(model.named_parameters()), marian.state_dict()
-    theirs["model.shared.weight"].copy_(own["embed.weight"][:vocab])
+        side.embed_scale = model.embedding_scale
+    our_weights, weights = dict(model.named_parameters()), marian.state_dict()
+    weights["model.shared.weight"].copy_(our_weights["embed.weight"][:vocab])
     for side, stack in (("encoder", "encoder"), ("decoder", "stack")):
         for n in range(shape.layers):
-            for his, mine in LAYER.items():
+            for their_name, our_name in LAYER.items():
                 for part in ("weight", "bias"):
-                    if (name := f"model.{side}.layers.{n}.{his}.{part}") in theirs:
-                        theirs[name].copy_(own[f"{stack}.blocks.{n}.{mine}.{part}"])
+                    if (name := f"model.{side}.layers.{n}.{their_name}.{part}") in weights:
+                        weights[name].copy_(our_weights[f"{stack}.blocks.{n}.{our_name}.{part}"])
     return marian
 
 
 def random(options: argparse.Namespace) -> tuple[Seq2Seq, TransformerSettings, list[list[int]], int]:
     shape = TransformerSettings(size=options.size, norm="post", activation="relu", positions="sinusoid-halves")
     model = shape.build((options.vocab, options.vocab)).eval()
-    model.loud = math.sqrt(shape.d)
+    model.embedding_scale = math.sqrt(shape.d)
     for weights in model.parameters():
         weights.data.mul_(3.0 if weights.dim() > 1 else 1.0)  # sure of something, so that rounding decides nothing
     lengths = torch.randint(options.source // 2, options.source * 3 // 2, (options.batch,)).tolist()
@@ -96,27 +96,27 @@ def main() -> None:
     marian = peer(model, shape, vocab)
     device, dtype = torch.device(options.device), getattr(torch, options.dtype)
     model, marian = model.to(device, dtype), marian.to(device, dtype)
-    finder, how = BeamSearch(model), SearchSettings(beam=options.beam, longest=options.tokens)
+    finder, settings = BeamSearch(model), SearchSettings(beam=options.beam, max_new_tokens=options.tokens)
     same = {"num_beams": options.beam, "max_new_tokens": options.tokens, "do_sample": False, "length_penalty": 1.0}
 
-    def ours() -> list[list[int]]:
-        return [answers[0].tokens for answers in finder.search_all(sources, how)]
+    def harken_answers() -> list[list[int]]:
+        return [answers[0].tokens for answers in finder.search_all(sources, settings)]
 
-    def theirs() -> list[list[int]]:
-        made = []
+    def transformers_answers() -> list[list[int]]:
+        outputs = []
         for start in range(0, len(sources), options.batch):
-            some = sources[start : start + options.batch]
-            lengths = torch.tensor([len(s) for s in some])
-            given = torch.full((len(some), int(lengths.max())), vocab - 1)
-            for row, source in zip(given, some, strict=True):
+            batch = sources[start : start + options.batch]
+            lengths = torch.tensor([len(s) for s in batch])
+            input_ids = torch.full((len(batch), int(lengths.max())), vocab - 1)
+            for row, source in zip(input_ids, batch, strict=True):
                 row[: len(source)] = torch.tensor(source)
-            mask = (torch.arange(given.shape[1]) < lengths[:, None]).to(device)
-            made += marian.generate(given.to(device), attention_mask=mask, **same)[:, 1:].tolist()
-        return [ids[: ids.index(vocab - 1)] if vocab - 1 in ids else ids for ids in made]
+            mask = (torch.arange(input_ids.shape[1]) < lengths[:, None]).to(device)
+            outputs += marian.generate(input_ids.to(device), attention_mask=mask, **same)[:, 1:].tolist()
+        return [ids[: ids.index(vocab - 1)] if vocab - 1 in ids else ids for ids in outputs]
 
     rates, texts = {"harken": [], "transformers": []}, {}
     for n in range(-2, options.rounds):  # the first two are not counted: kernels are chosen, steps recorded
-        for name, turn in (("harken", ours), ("transformers", theirs)):
+        for name, turn in (("harken", harken_answers), ("transformers", transformers_answers)):
             machine.synchronize(device)
             start = time.perf_counter()
             texts[name] = turn()

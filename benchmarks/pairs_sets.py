@@ -22,16 +22,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-HELD = 0.05  # the share of contexts, or of stories, in each held-out part
+HELD_OUT = 0.05  # the share of contexts, or of stories, in each held-out part
 
 
-class Asked(NamedTuple):
+class Question(NamedTuple):
     context: str
     question: str
     answers: list[str]
 
 
-def share(text: str) -> float:
+def hash_fraction(text: str) -> float:
     """A number from 0 to 1 that this text always has."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=6).digest(), "big") / 2**48
 
@@ -47,59 +47,61 @@ def write(file: Path, rows: Iterable[tuple[str, str]]) -> None:
     print(f"{file}: {len(lines):,} pairs, {file.stat().st_size / 1e6:.1f} MB")
 
 
-def questions(files: Iterable[Path]) -> list[Asked]:
+def questions(files: Iterable[Path]) -> list[Question]:
     """All of them in a drawn order, so that the first ones speak for all."""
-    found = [
-        Asked(" ".join(part["context"].split()), " ".join(asked["question"].split()), answers)
+    rows = [
+        Question(" ".join(part["context"].split()), " ".join(question["question"].split()), answers)
         for file in files
         for article in json.loads(file.read_text(encoding="utf-8"))["data"]
         for part in article["paragraphs"]
-        for asked in part["qas"]
-        if (answers := [" ".join(answer["text"].split()) for answer in asked["answers"]])
+        for question in part["qas"]
+        if (answers := [" ".join(answer["text"].split()) for answer in question["answers"]])
     ]
-    return sorted(found, key=lambda asked: share(asked.question + asked.context))
+    return sorted(rows, key=lambda question: hash_fraction(question.question + question.context))
 
 
 class Reader:
     """Finds the sentences of a context that a question asks about."""
 
-    def __init__(self, contexts: set[str], most: int) -> None:
-        self.most, self.contexts = most, len(contexts)
+    def __init__(self, contexts: set[str], max_words: int) -> None:
+        self.max_words, self.contexts = max_words, len(contexts)
         self.seen = Counter(word for context in contexts for word in words(context))
 
-    def source(self, asked: Asked) -> str:
-        sentences, wanted = re.split(r"(?<=[.!?])\s+(?=[^a-z])", asked.context), words(asked.question)
+    def source(self, question: Question) -> str:
+        sentences, wanted = re.split(r"(?<=[.!?])\s+(?=[^a-z])", question.context), words(question.question)
 
-        def alike(n: int) -> float:
+        def similarity(n: int) -> float:
             return sum(math.log((1 + self.contexts) / (1 + self.seen[w])) for w in wanted & words(sentences[n]))
 
-        kept: list[int] = []
-        for n in sorted(range(len(sentences)), key=alike, reverse=True):
-            if not kept or sum(len(sentences[k].split()) for k in (*kept, n)) <= self.most:
-                kept.append(n)
-        text = " ".join(sentences[n] for n in sorted(kept)).split()[: self.most]
-        return f"{asked.question} <sep> {' '.join(text)}"
+        selected: list[int] = []
+        for n in sorted(range(len(sentences)), key=similarity, reverse=True):
+            if not selected or sum(len(sentences[k].split()) for k in (*selected, n)) <= self.max_words:
+                selected.append(n)
+        text = " ".join(sentences[n] for n in sorted(selected)).split()[: self.max_words]
+        return f"{question.question} <sep> {' '.join(text)}"
 
 
-def squad(given: Path, out: Path, most: int, tested: int) -> None:
-    files = sorted(given.glob("*.json"))
+def squad(path: Path, out: Path, max_words: int, tested: int) -> None:
+    files = sorted(path.glob("*.json"))
     dev = [file for file in files if "dev" in file.name]
     known, test = questions(file for file in files if file not in dev), questions(dev)[:tested]
-    train, valid = ([q for q in known if (share(q.context) < HELD) == held] for held in (False, True))
-    reader = Reader({asked.context for asked in train}, most)
+    train, valid = (
+        [q for q in known if (hash_fraction(q.context) < HELD_OUT) == held_out] for held_out in (False, True)
+    )
+    reader = Reader({question.context for question in train}, max_words)
     write(out / "train.jsonl", ((reader.source(q), Counter(q.answers).most_common(1)[0][0]) for q in train))
-    for name, held in (("valid", valid), ("test", test)):
-        sources = [reader.source(asked) for asked in held]
-        rows = [(s, a) for s, q in zip(sources, held, strict=True) for a, _ in Counter(q.answers).most_common()]
+    for name, held_out in (("valid", valid), ("test", test)):
+        sources = [reader.source(question) for question in held_out]
+        rows = [(s, a) for s, q in zip(sources, held_out, strict=True) for a, _ in Counter(q.answers).most_common()]
         write(out / f"{name}.jsonl", rows)
-        holds = sum(any(a in source for a in q.answers) for source, q in zip(sources, held, strict=True))
-        print(f"  {len(held):,} questions; of {holds / len(held):.1%} the source holds an answer")
+        holds = sum(any(a in source for a in q.answers) for source, q in zip(sources, held_out, strict=True))
+        print(f"  {len(held_out):,} questions; of {holds / len(held_out):.1%} the source holds an answer")
 
 
-def titles(given: Path, out: Path) -> None:
-    stories = [json.loads(line) for line in given.read_text(encoding="utf-8").splitlines()]
+def titles(path: Path, out: Path) -> None:
+    stories = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     rows = [(story["body"], story["title"]) for story in stories]
-    cuts = [round(len(rows) * (1 - n * HELD)) for n in (2, 1)]
+    cuts = [round(len(rows) * (1 - n * HELD_OUT)) for n in (2, 1)]
     parts = {"train": rows[: cuts[0]], "valid": rows[cuts[0] : cuts[1]], "test": rows[cuts[1] :]}
     for name, part in parts.items():
         write(out / f"{name}.jsonl", part)

@@ -35,14 +35,14 @@ from harken.experiments.train import prepare
 class Plain(nn.Module):
     """nn.Transformer between two embeddings and a linear layer."""
 
-    def __init__(self, vocab: tuple[int, int], shape, longest: int, dropout: float) -> None:
+    def __init__(self, vocab: tuple[int, int], shape, max_length: int, dropout: float) -> None:
         super().__init__()
         self.source, self.target = (nn.Embedding(n, shape.d) for n in vocab)
-        self.place = nn.Embedding(longest + 2, shape.d)
+        self.place = nn.Embedding(max_length + 2, shape.d)
         sizes = {"num_encoder_layers": shape.layers, "num_decoder_layers": shape.layers}
-        hidden = shape.hidden or 4 * shape.d
-        how = {"dim_feedforward": hidden, "dropout": dropout, "batch_first": True, "norm_first": True}
-        self.core = nn.Transformer(shape.d, shape.heads, **sizes, **how)
+        hidden = shape.d_ff or 4 * shape.d
+        options = {"dim_feedforward": hidden, "dropout": dropout, "batch_first": True, "norm_first": True}
+        self.core = nn.Transformer(shape.d, shape.heads, **sizes, **options)
         self.head = nn.Linear(shape.d, vocab[1])
 
     def forward(self, batch: PairBatch) -> Tensor:
@@ -58,17 +58,17 @@ class Plain(nn.Module):
 
 def peer(trainer, opened, recipe, dropout: float, dynamic: bool) -> Callable[[int], int]:
     """Turns of the plain loop: so many steps -> real target tokens."""
-    device, dice = trainer.device, np.random.default_rng(0)
+    device, rng = trainer.device, np.random.default_rng(0)
     rows = max(1, round(len(opened.train) / trainer.task.steps))
-    model = Plain(opened.vocab, recipe.model, recipe.data.longest, dropout).to(device)
+    model = Plain(opened.vocab, recipe.model, recipe.data.max_length, dropout).to(device)
     call = torch.compile(model, dynamic=dynamic) if device.type == "cuda" else model
-    rule = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=device.type == "cuda")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=device.type == "cuda")
     pairs = opened.train
 
     def turn(steps: int) -> int:
         count = 0
         for _ in range(steps):
-            picks = dice.choice(len(pairs), rows, replace=False)
+            picks = rng.choice(len(pairs), rows, replace=False)
             batch = collate_pairs(pairs, picks, [side.gather(picks) for side in (pairs.source, pairs.target)]).to(
                 device
             )
@@ -76,10 +76,10 @@ def peer(trainer, opened, recipe, dropout: float, dynamic: bool) -> Callable[[in
                 scores = call(batch)
             loss = F.cross_entropy(scores.flatten(0, 1).float(), batch.targets.flatten(), ignore_index=IGNORE,
                                    label_smoothing=recipe.task.label_smoothing)  # fmt: skip
-            rule.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            rule.step()
+            optimizer.step()
             count += batch.n_targets
         return count
 
@@ -91,23 +91,23 @@ def ours(trainer) -> Callable[[int], int]:
         count = 0
         for _ in range(steps):
             epoch, place = divmod(trainer.step, trainer.task.steps)
-            count += trainer.task.batch(epoch, place).count
+            count += trainer.task.batch(epoch, place).n_targets
             trainer.update(10**9, read=False)
         return count
 
     return turn
 
 
-def noise(how: str, folder: str) -> str:
+def noise(spec: str, folder: str) -> str:
     """A file of random pairs; the longer a source, the longer its target."""
-    dice, even = np.random.default_rng(0), how.startswith("=")
-    mean = int(how.removeprefix("="))
-    source = dice.normal(mean, 0 if even else mean / 3, 20_000)
-    target = source + dice.normal(0, 0 if even else mean / 10, 20_000)
+    rng, even = np.random.default_rng(0), spec.startswith("=")
+    mean = int(spec.removeprefix("="))
+    source = rng.normal(mean, 0 if even else mean / 3, 20_000)
+    target = source + rng.normal(0, 0 if even else mean / 10, 20_000)
     path = Path(folder, "pairs.tsv")
     with path.open("w") as file:
-        for both in zip(source, target, strict=True):
-            sides = (" ".join(f"w{n}" for n in dice.integers(32_000, size=max(1, round(long)))) for long in both)
+        for lengths in zip(source, target, strict=True):
+            sides = (" ".join(f"w{n}" for n in rng.integers(32_000, size=max(1, round(length)))) for length in lengths)
             print(*sides, sep="\t", file=file)
     return str(path)
 

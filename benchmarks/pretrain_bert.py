@@ -86,23 +86,27 @@ def plain(page: str) -> str:
 
 def articles(file: Path) -> Iterator[str]:
     pages = TEXT.findall(file.read_text("utf-8"))
-    found = (plain(body) for title, body in pages if ":" not in title and not body.lower().startswith("#redirect"))
-    return (text for text in found if text.count(". ") >= 4)
+    texts = (plain(body) for title, body in pages if ":" not in title and not body.lower().startswith("#redirect"))
+    return (text for text in texts if text.count(". ") >= 4)
 
 
 def reviews(file: Path) -> Iterator[str]:
     with file.open(newline="") as opened:
         for row in csv.DictReader(opened):
             if row["source"] == "imdb":
-                yield "\n".join(" ".join(part.split()) for part in re.split(r"<br\s*/?>", row["text"]) if part.strip())
+                yield "\n".join(
+                    " ".join(split_run.split())
+                    for split_run in re.split(r"<br\s*/?>", row["text"])
+                    if split_run.strip()
+                )
 
 
 def clean(given: list[Path]) -> None:
     *files, out = given
-    whole = [text for file in files for text in (reviews if file.suffix == ".csv" else articles)(file)]
-    random.Random(0).shuffle(whole)  # the end of the text is what is held out
-    out.write_bytes(gzip.compress("\n\n".join(whole).encode(), 6))
-    print(f"{out}: {len(whole):,} documents, {sum(map(len, whole)) / 1e6:.1f} million characters")
+    documents = [text for file in files for text in (reviews if file.suffix == ".csv" else articles)(file)]
+    random.Random(0).shuffle(documents)  # the end of the text is what is held out
+    out.write_bytes(gzip.compress("\n\n".join(documents).encode(), 6))
+    print(f"{out}: {len(documents):,} documents, {sum(map(len, documents)) / 1e6:.1f} million characters")
 
 
 def train(given: Path, out: Path, parts: Path | None, **settings: object) -> None:
@@ -111,44 +115,44 @@ def train(given: Path, out: Path, parts: Path | None, **settings: object) -> Non
             text = Path(folder, given.stem)
             text.write_bytes(gzip.decompress(given.read_bytes()))
             given = text
-        made = harken.train(given, out=out, settings=SETTINGS | settings, listen=tell)
-    row = {split: {**found, **made.facts["baseline"][split]} for split, found in made.metrics.items()}
-    told = {name: made.facts[name] for name in ("parameters", "steps", "seconds")}
-    print(json.dumps({**told, "metrics": row, "data": made.facts["data"]}))
+        run = harken.train(given, out=out, settings=SETTINGS | settings, listen=print_event)
+    row = {split: {**metrics, **run.facts["baseline"][split]} for split, metrics in run.metrics.items()}
+    facts = {name: run.facts[name] for name in ("parameters", "steps", "seconds")}
+    print(json.dumps({**facts, "metrics": row, "data": run.facts["data"]}))
     if parts:
-        part(out, parts)
+        split_run(out, parts)
 
 
-def tell(event: str, /, **facts: object) -> None:
+def print_event(event: str, /, **facts: object) -> None:
     if event in ("start", "notice"):
         print(json.dumps({name: facts[name] for name in ("steps", "epochs", "text") if name in facts}), flush=True)
 
 
 def evaluate(self: MaskedWordsTask, model: object, split: str, *, quick: bool = False) -> Score:
     """As ever, but told: the log of a run has the loss of its looks alone."""
-    score = judged(self, model, split, quick=quick)
+    score = plain_evaluate(self, model, split, quick=quick)
     print(json.dumps({"split": split, **score.metrics}), flush=True)
     return score
 
 
-judged, MaskedWordsTask.evaluate = MaskedWordsTask.evaluate, evaluate
+plain_evaluate, MaskedWordsTask.evaluate = MaskedWordsTask.evaluate, evaluate
 
 
 # --- there and back ---------------------------------------------------------------------------------------------------
 
 
-def part(run: Path, out: Path) -> None:
+def split_run(run: Path, out: Path) -> None:
     """The run in small files: its weights in float16, parted, and the rest as texts in one; without its checkpoints."""
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile() as file:
         save_file({name: t.half().contiguous() for name, t in load_file(run / WEIGHTS).items()}, file.name)
-        whole = Path(file.name).read_bytes()
-    for n, start in enumerate(range(0, len(whole), PART)):
-        (out / f"{WEIGHTS}.{n}").write_bytes(whole[start : start + PART])
+        content = Path(file.name).read_bytes()
+    for n, start in enumerate(range(0, len(content), PART)):
+        (out / f"{WEIGHTS}.{n}").write_bytes(content[start : start + PART])
     (out / "run.json").write_text(json.dumps({name: (run / name).read_text("utf-8") for name in TEXTS}))
 
 
-def join(parts: Path, run: Path) -> None:
+def join_run(parts: Path, run: Path) -> None:
     run.mkdir(parents=True)
     texts = json.loads((parts / "run.json").read_text())
     facts = json.loads(texts.pop("harken.json"))
@@ -173,11 +177,11 @@ def main() -> None:
     training.add_argument("given", type=Path)
     training.add_argument("--out", type=Path, required=True)
     training.add_argument("--parts", type=Path)
-    for each, names in ((parting, ("run", "out")), (joining, ("parts", "run"))):
+    for command, names in ((parting, ("run", "out")), (joining, ("parts", "run"))):
         for name in names:
-            each.add_argument(name, type=Path)
+            command.add_argument(name, type=Path)
     known, settings = parser.parse_known_args()
-    verb = {"clean": clean, "train": train, "part": part, "join": join}[known.verb]
+    verb = {"clean": clean, "train": train, "part": split_run, "join": join_run}[known.verb]
     verb(**{k: v for k, v in vars(known).items() if k != "verb"}, **dict(map(recipes.parse_override, settings)))
 
 

@@ -39,7 +39,10 @@ CONTEXT = {"model.context": 16}
 PAIRS = {"task.eval_pairs": 10, "task.max_new_tokens": 12, "task.beam": 2, "task.label_smoothing": 0.1}
 BIGBIRD = {"model.structure": "bigbird", "model.block_size": 4, "model.window_blocks": 1, "model.global_blocks": 1}
 BIGBIRD |= {"model.random_blocks": 1, "model.random_seed": 3, "model.context": 64}
-AUGMENT = {"task.shift": 0.1, "task.flip": True, "task.erase": 0.3, "task.mixup": 0.3, "task.cutmix": 0.3}
+TWO_VOCABULARIES = {"data.shared_vocab": False, "model.share_embeddings": False}
+MEMNET = {"data.kind": "stories", "model.kind": "memnet", "model.d": 16}
+AUGMENT = {"model.stem": "patch", "model.pool": "first"}
+AUGMENT |= {"task.shift": 0.1, "task.flip": True, "task.erase": 0.3, "task.mixup": 0.3, "task.cutmix": 0.3}
 
 FORMER_NAMES = {  # name of a setting -> its name before the redesign
     "data.tokenizer": "data.tokens",
@@ -292,7 +295,7 @@ def rows() -> dict[str, Row]:
         "pairs bpe dropout": Row(
             "pairs.tsv", {**pairs, "data.tokenizer": "bpe", "data.vocab_size": 400, "data.bpe_dropout": 0.1}, translate
         ),
-        "pairs two vocabularies": Row("pairs.tsv", {**pairs, "data.shared_vocab": False, "model.share_embeddings": False}, translate),
+        "pairs two vocabularies": Row("pairs.tsv", {**pairs, **TWO_VOCABULARIES}, translate),
         "pairs packed": Row("pairs.tsv", {**pairs, "task.packed": True}, translate),
         "pairs trees": Row("trees.mrg", {**SMALL, **PAIRS}, lambda run: run.translate("the cat sees")),
         "table gpt": Row("labels.csv", {**head, "data.kind": "table", "model.kind": "gpt"}, classify("A warm day")),
@@ -315,14 +318,14 @@ def rows() -> dict[str, Row]:
             "houses.json", {**head, "data.kind": "spans"}, lambda run: run.ask("Who lives?", "Ada lives in house 3.")
         ),
         "images vit": Row(
-            "spots.npz", {**SMALL, **AUGMENT, "model.stem": "patch", "model.pool": "first", "data.kind": "images"}, picture
+            "spots.npz", {**SMALL, **AUGMENT, "data.kind": "images"}, picture
         ),
         "images vit defaults": Row("spots.npz", {"data.kind": "images"}, picture),
         "stories memnet": Row(
-            "qa1_stories.txt", {"data.kind": "stories", "model.kind": "memnet", "model.d": 16, "task.noise": 0.1}, ask_story
+            "qa1_stories.txt", {**MEMNET, "task.noise": 0.1}, ask_story
         ),
         "stories memnet seeds": Row(
-            "qa1_stories.txt", {"data.kind": "stories", "model.kind": "memnet", "model.d": 16, "train.seeds": 3}, ask_story
+            "qa1_stories.txt", {**MEMNET, "train.seeds": 3}, ask_story
         ),
         "stories bert": Row("qa1_stories.txt", {**SMALL, "data.kind": "stories", "model.kind": "bert"}, ask_story),
         "graph gcn": Row("friends.npz", {"model.kind": "gcn", "model.d": 16, "task.l2": 1e-3}, nothing),
@@ -422,9 +425,7 @@ def compare(before: Path, after: Path) -> int:
             part for part in ("weights", "metrics", "output") if not missing and one[title][part] != other[title][part]
         ]
         different += bool(missing or parts)
-        print(
-            f"{title}: {'missing in ' + missing[0] if missing else 'differs in ' + ', '.join(parts) if parts else 'equal'}"
-        )
+        print(f"{title}: {f'missing in {missing[0]}' if missing else f'differs in {parts}' if parts else 'equal'}")
     print(f"{len({*one, *other})} rows, {different} different")
     return int(different > 0)
 

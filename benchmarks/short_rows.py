@@ -33,16 +33,16 @@ def recorded(call: Callable[[], object]) -> Callable[[], object]:
     return lambda: (graph.replay(), call)[0]  # call holds what is computed with
 
 
-def step(few: int, words: int, L: int, heads: int, D: int, kind: str) -> Callable[[], object]:
+def step(max_explicit: int, words: int, L: int, heads: int, D: int, kind: str) -> Callable[[], object]:
     """Forward and backward of one attention that takes the equation for rows of up to `few` words."""
-    sys.modules["harken.core.attend"].EXPLICIT_MAX_LENGTH = few  # type: ignore[attr-defined]
+    sys.modules["harken.core.attend"].EXPLICIT_MAX_LENGTH = max_explicit  # type: ignore[attr-defined]
     torch._dynamo.reset()
     shape = words // L, heads, L, D
     q, k, v = (torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
     real = torch.arange(L, device="cuda") < torch.randint(L // 2, L + 1, (shape[0], 1), device="cuda")
     structure = {"causal": CAUSAL, "padded": keep(real)}[kind]
-    ask = torch.compile(lambda *x: attend(*x, ScaledDot(D), structure), dynamic=False)
-    return recorded(lambda: torch.autograd.grad(ask(q, k, v).float().sum(), (q, k, v)))
+    attention = torch.compile(lambda *x: attend(*x, ScaledDot(D), structure), dynamic=False)
+    return recorded(lambda: torch.autograd.grad(attention(q, k, v).float().sum(), (q, k, v)))
 
 
 def milliseconds(play: Callable[[], object]) -> float:
@@ -60,14 +60,16 @@ def main() -> None:
     parser.add_argument("--d", type=int, default=32, help="of a head")
     parser.add_argument("--heads", type=int, default=8)
     parser.add_argument("--words", type=int, default=16_384, help="in all rows")
-    given = parser.parse_args()
-    print(f"{torch.cuda.get_device_name()}, {given.heads} heads of {given.d}")
+    options = parser.parse_args()
+    print(f"{torch.cuda.get_device_name()}, {options.heads} heads of {options.d}")
     for L, kind in itertools.product(LENGTHS, KINDS):
-        kernel, equation = (step(few, given.words, L, given.heads, given.d, kind) for few in (0, 10**9))
-        each = [(milliseconds(kernel), milliseconds(equation)) for _ in range(TURNS)]
-        ratio = statistics.median(a / b for a, b in each)
-        a, b = (1e3 * statistics.median(x) for x in zip(*each, strict=True))
-        print(f"{given.words // L:5d} rows of {L:3d}, {kind}: kernel {a:.0f} us, equation {b:.0f} us, {ratio:.2f}")
+        kernel, equation = (
+            step(max_explicit, options.words, L, options.heads, options.d, kind) for max_explicit in (0, 10**9)
+        )
+        times = [(milliseconds(kernel), milliseconds(equation)) for _ in range(TURNS)]
+        ratio = statistics.median(a / b for a, b in times)
+        a, b = (1e3 * statistics.median(x) for x in zip(*times, strict=True))
+        print(f"{options.words // L:5d} rows of {L:3d}, {kind}: kernel {a:.0f} us, equation {b:.0f} us, {ratio:.2f}")
 
 
 if __name__ == "__main__":

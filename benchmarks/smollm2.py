@@ -50,14 +50,14 @@ def fresh(before: str, call: str) -> dict:
     done = subprocess.run(
         [sys.executable, "-c", TIMED.format(before=before, call=call)], stdout=subprocess.PIPE, check=True
     )
-    found = json.loads(done.stdout.splitlines()[-1])
-    return found | {"times_the_weights": round(found["peak_bytes"] / found["weights_bytes"], 3)}
+    output = json.loads(done.stdout.splitlines()[-1])
+    return output | {"times_the_weights": round(output["peak_bytes"] / output["weights_bytes"], 3)}
 
 
 def writing(run: harken.Run, ids: list[int], tokens: int) -> Callable[[], list[int]]:
     """Greedy tokens of harken's."""
     return lambda: [
-        int(made) for made in run.text_generator.generate([ids], tokens, SamplingSettings(temperature=0.0), seed=0)
+        int(token) for token in run.text_generator.generate([ids], tokens, SamplingSettings(temperature=0.0), seed=0)
     ]
 
 
@@ -67,10 +67,10 @@ def decode(source: Path, place: Path, tokens: int, rounds: int) -> None:
     turns: dict[str, Callable] = {name: writing(run, ids, tokens) for name, run in runs.items()}
     opened = open_source(source)
     for kind in (torch.float32, torch.bfloat16):
-        theirs = reference_model(weight_mapping.find_mapping(opened), opened).to(kind)
-        theirs.generation_config.eos_token_id = None
-        there = transformers_gpt2.generation(theirs, torch.tensor([ids]), tokens)
-        turns[f"transformers, {str(kind).removeprefix('torch.')}"] = lambda there=there: there()[0].tolist()
+        reference = reference_model(weight_mapping.find_mapping(opened), opened).to(kind)
+        reference.generation_config.eos_token_id = None
+        generate = transformers_gpt2.generation(reference, torch.tensor([ids]), tokens)
+        turns[f"transformers, {str(kind).removeprefix('torch.')}"] = lambda generate=generate: generate()[0].tolist()
     texts = {name: turn() for name, turn in turns.items()}  # what the first time sets up is set up
     wanted = texts["transformers, float32"]
     seconds = interleaved_seconds(list(turns.values()), rounds, wait=lambda: None)
@@ -87,24 +87,24 @@ def decode(source: Path, place: Path, tokens: int, rounds: int) -> None:
 
 
 def questions(place: Path, sst2: Path, texts: int, shots: str, folder: Path) -> None:
-    for name, many in (("train", KNOWN), ("dev", texts)):
+    for name, n_rows in (("train", KNOWN), ("dev", texts)):
         lines = (sst2 / f"{name}.tsv").read_text("utf-8").splitlines(keepends=True)
-        (folder / f"{name}.tsv").write_text("".join(lines[: many + 1]))
-    asked = ["--prompt", QUESTION, "--labels", WORDS, "--shots", shots, "--split", "valid", "--json"]
+        (folder / f"{name}.tsv").write_text("".join(lines[: n_rows + 1]))
+    eval_options = ["--prompt", QUESTION, "--labels", WORDS, "--shots", shots, "--split", "valid", "--json"]
     begin = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, "-m", "harken", "eval", place, folder, *asked], stdout=subprocess.PIPE, check=True
+        [sys.executable, "-m", "harken", "eval", place, folder, *eval_options], stdout=subprocess.PIPE, check=True
     )
-    found = json.loads(done.stdout)
-    rows = {row["shots"]: round(row["metrics"]["accuracy"], 4) for row in found["rows"]}
-    told = {
+    output = json.loads(done.stdout)
+    rows = {row["shots"]: round(row["metrics"]["accuracy"], 4) for row in output["rows"]}
+    row = {
         "accuracy_by_shots": rows,
         "texts": texts,
         "prompt": QUESTION,
         "labels": WORDS,
-        "baseline": found["baseline"],
+        "baseline": output["baseline"],
     }
-    print(json.dumps(told | {"seconds": round(time.perf_counter() - begin, 1)}))
+    print(json.dumps(row | {"seconds": round(time.perf_counter() - begin, 1)}))
 
 
 def main() -> None:

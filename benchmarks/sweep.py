@@ -22,10 +22,10 @@ def trial(data: str, settings: str, folder: Path, number: int) -> dict:
     command = [sys.executable, "-m", "harken", "train", data, *settings.split(), *place]
     environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "2")}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    result = json.loads(done.stdout) if done.returncode == 0 else {"error": done.stderr.strip()[-300:]}
-    kept = {k: result[k] for k in ("parameters", "steps", "seconds", "splits", "error") if k in result}
-    print(json.dumps({"settings": settings, **kept}), flush=True)
-    return {"settings": settings, **kept}
+    output = json.loads(done.stdout) if done.returncode == 0 else {"error": done.stderr.strip()[-300:]}
+    row = {k: output[k] for k in ("parameters", "steps", "seconds", "splits", "error") if k in output}
+    print(json.dumps({"settings": settings, **row}), flush=True)
+    return {"settings": settings, **row}
 
 
 def main() -> None:

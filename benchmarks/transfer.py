@@ -52,7 +52,7 @@ SHARED = {"train.epochs": 5, "train.batch": 32, "data.valid": 0.05}
 BUDGETS = ("train.epochs", "train.steps", "train.minutes", "train.tokens")
 
 
-def command(name: str, options: argparse.Namespace, given: list[str]) -> list[str]:
+def command(name: str, options: argparse.Namespace, overrides: list[str]) -> list[str]:
     chosen = SETS[name]
     data = [options.data / file for file in chosen.train]
     if len(data) > 1:  # harken learns from all files of a folder
@@ -65,25 +65,35 @@ def command(name: str, options: argparse.Namespace, given: list[str]) -> list[st
     longest = min(chosen.longest, recipes.read(options.run / "recipe.toml")["model.context"])
     settings = SHARED | chosen.settings | {"data.max_length": longest}
     settings |= {"data.overlap": longest // 3} if name == "squad" else {}
-    if any(word.startswith(BUDGETS) for word in given):
+    if any(word.startswith(BUDGETS) for word in overrides):
         settings = {path: value for path, value in settings.items() if path not in BUDGETS}
-    said = dict(word.split("=", 1) for word in given)
-    words = [f"{path}={value}" for path, value in (settings | said).items()]
+    parsed = dict(word.split("=", 1) for word in overrides)
+    words = [f"{path}={value}" for path, value in (settings | parsed).items()]
     words += [f"data.test={options.data / chosen.test}"] if chosen.test else []
-    told = ["--transfer", options.transfer, "--seeds", str(options.seeds), "--json"]
+    compare_options = ["--transfer", options.transfer, "--seeds", str(options.seeds), "--json"]
     place = ["--out", str(options.out / name), "--resume"]
-    return [sys.executable, "-m", "harken", "compare", str(data[0]), f"from={options.run}", *words, *told, *place]
+    return [
+        sys.executable,
+        "-m",
+        "harken",
+        "compare",
+        str(data[0]),
+        f"from={options.run}",
+        *words,
+        *compare_options,
+        *place,
+    ]
 
 
-def compared(name: str, options: argparse.Namespace, given: list[str]) -> dict[str, Any]:
+def compared(name: str, options: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:
     """One comparison; what it printed on the way stands in a file beside it."""
-    asked = command(name, options, given)
+    arguments = command(name, options, overrides)
     with (options.out / f"{name}.log").open("w") as log:
-        done = subprocess.run(asked, stdout=subprocess.PIPE, stderr=log, text=True)
+        done = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=log, text=True)
     if done.returncode:
-        said = (options.out / f"{name}.log").read_text().strip().splitlines()[-1:]
-        return {"set": name, "error": said, "command": join(asked[1:])}
-    found = json.loads(done.stdout)
+        last_line = (options.out / f"{name}.log").read_text().strip().splitlines()[-1:]
+        return {"set": name, "error": last_line, "command": join(arguments[1:])}
+    comparison = json.loads(done.stdout)
     rows = [
         {
             "name": row["name"].removeprefix("transfer=") if row["settings"] else options.transfer,
@@ -91,31 +101,34 @@ def compared(name: str, options: argparse.Namespace, given: list[str]) -> dict[s
             **{key: row[key] for key in ("seconds", "steps", "failed")},
             "seeds": len(row["seeds"]),
         }
-        for row in found["rows"]
+        for row in comparison["rows"]
     ]
-    rows += [{"name": f"{free}, for free", "metrics": m} for free, m in found["baselines"].get("test", {}).items()]
-    examples = next((row["protocol"].get("test") for row in found["rows"] if row["protocol"]), {})
-    result = {"set": name, "metrics": SETS[name].metrics, "test": examples, "rows": rows, "command": join(asked[1:])}
-    print(json.dumps(result), flush=True)
-    return result
+    rows += [
+        {"name": f"{baseline}, for free", "metrics": m}
+        for baseline, m in comparison["baselines"].get("test", {}).items()
+    ]
+    examples = next((row["protocol"].get("test") for row in comparison["rows"] if row["protocol"]), {})
+    row = {"set": name, "metrics": SETS[name].metrics, "test": examples, "rows": rows, "command": join(arguments[1:])}
+    print(json.dumps(row), flush=True)
+    return row
 
 
-def table(results: list[dict[str, Any]]) -> str:
+def table(comparisons: list[dict[str, Any]]) -> str:
     """A line for each set and measure, a column for each way to learn, for people."""
-    heads = list(dict.fromkeys(row["name"] for result in results for row in result.get("rows", ())))
-    lines = [["set", "measure", *heads], ["---"] * (len(heads) + 2)]
-    for result in results:
-        if "error" in result:
-            lines.append([result["set"], " ".join(result["error"])])
+    names = list(dict.fromkeys(row["name"] for comparison in comparisons for row in comparison.get("rows", ())))
+    lines = [["set", "measure", *names], ["---"] * (len(names) + 2)]
+    for comparison in comparisons:
+        if "error" in comparison:
+            lines.append([comparison["set"], " ".join(comparison["error"])])
             continue
-        rows = {row["name"]: row for row in result["rows"]}
-        for metric in result["metrics"]:
-            cells = [rows.get(head, {}) for head in heads]
-            said = [
+        rows = {row["name"]: row for row in comparison["rows"]}
+        for metric in comparison["metrics"]:
+            cells = [rows.get(name, {}) for name in names]
+            values = [
                 format_interval(row.get("metrics", {}).get(metric), row.get("interval", {}).get(metric))
                 for row in cells
             ]
-            lines.append([result["set"], metric, *said])
+            lines.append([comparison["set"], metric, *values])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
@@ -133,10 +146,10 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     names = options.sets.split(",")
     with ThreadPoolExecutor(options.at_once) as pool:
-        results = list(pool.map(lambda name: compared(name, options, options.settings), names))
-    (options.out / "transfer.json").write_text(json.dumps(results, indent=1))
-    (options.out / "transfer.md").write_text(table(results))
-    print(table(results))
+        comparisons = list(pool.map(lambda name: compared(name, options, options.settings), names))
+    (options.out / "transfer.json").write_text(json.dumps(comparisons, indent=1))
+    (options.out / "transfer.md").write_text(table(comparisons))
+    print(table(comparisons))
 
 
 if __name__ == "__main__":

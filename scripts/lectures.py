@@ -2,7 +2,7 @@
 
     python scripts/lectures.py                  check the page, run every command, write lectures.html
     python scripts/lectures.py show scaling     one demonstration
-    python scripts/lectures.py list             what can be shown
+    python scripts/lectures.py list             all demonstrations
     python scripts/lectures.py --write          run, and put the numbers seen into docs/lectures.md
 
 A row without a command or a test fails; so does a test that does not exist, and a statement that no longer holds.
@@ -45,7 +45,7 @@ td,th{vertical-align:top}code{font-size:.85em;overflow-wrap:anywhere}.no{color:#
 
 @dataclass(frozen=True)
 class Row:
-    """One statement: where it stands on the page, who says it, and what shows it."""
+    """One statement: its line on the page, its lecture, and the command and tests that show it."""
 
     line: int
     statement: str
@@ -54,14 +54,14 @@ class Row:
     seen: str
     tests: tuple[str, ...]
     correction: str = ""
-    whole: bool = True  # as many cells as the table has columns
+    is_complete: bool = True  # as many cells as the table has columns
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a row's command said now, whether the statement held, and how long that took."""
+    """The output of a row's command, whether the statement holds, and the run time."""
 
-    said: str
+    text: str
     holds: bool
     seconds: float
 
@@ -69,23 +69,23 @@ class Outcome:
 # --- the page ---------------------------------------------------------------------------------------------------------
 
 
-def cells(line: str) -> list[str]:
+def split_cells(line: str) -> list[str]:
     return [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().removeprefix("|").removesuffix("|"))]
 
 
 def tables(page: str) -> Iterator[tuple[list[str], list[tuple[int, list[str]]]]]:
     """Each table of a page: the names of its columns, and its rows with their line numbers."""
     head: list[str] | None = None
-    found: list[tuple[int, list[str]]] = []
+    rows: list[tuple[int, list[str]]] = []
     for number, line in enumerate([*page.splitlines(), ""]):
         if line.startswith("|"):
             if head is None:
-                head = cells(line)
+                head = split_cells(line)
             elif not set(line) <= set("|-: "):
-                found.append((number, cells(line)))
+                rows.append((number, split_cells(line)))
         elif head is not None:
-            yield head, found
-            head, found = None, []
+            yield head, rows
+            head, rows = None, []
 
 
 def read(page: str) -> list[Row]:
@@ -94,14 +94,14 @@ def read(page: str) -> list[Row]:
     for head, body in tables(page):
         if not {"lecture", "command", "test"} <= set(head):
             continue
-        for number, given in body:
-            of = dict(zip(head, given, strict=False))
-            command = of.get("command", "").strip("`")
-            tests = tuple(re.findall(r"`([^`]+::[^`]+)`", of.get("test", "")))
-            said = of.get("statement") or of.get("as printed", "")
-            seen, correction = of.get("number seen", ""), of.get("what holds", "")
-            fits = len(given) == len(head)
-            rows.append(Row(number, said, of.get("lecture", ""), command, seen, tests, correction, fits))
+        for number, values in body:
+            row = dict(zip(head, values, strict=False))
+            command = row.get("command", "").strip("`")
+            tests = tuple(re.findall(r"`([^`]+::[^`]+)`", row.get("test", "")))
+            statement = row.get("statement") or row.get("as printed", "")
+            seen, correction = row.get("number seen", ""), row.get("what holds", "")
+            fits = len(values) == len(head)
+            rows.append(Row(number, statement, row.get("lecture", ""), command, seen, tests, correction, fits))
     return rows
 
 
@@ -113,11 +113,11 @@ def functions(path: Path) -> frozenset[str]:
 
 
 def problems(rows: Sequence[Row]) -> Iterator[str]:
-    """What is wrong with the page, in one line each."""
+    """The errors of the page, one line each."""
     known = shows.every()
     for row in rows:
         where = f"docs/lectures.md:{row.line + 1}"
-        if not row.whole:
+        if not row.is_complete:
             yield f"{where}: more or fewer cells than columns: {row.statement}"
         if not row.command and not row.tests:
             yield f"{where}: neither a command nor a test shows it: {row.statement}"
@@ -139,12 +139,12 @@ def problems(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def first_number(text: str) -> float:
-    found = NUMBER.search(text)
-    return float(found.group().replace(",", "")) if found else math.nan
+    match = NUMBER.search(text)
+    return float(match.group().replace(",", "")) if match else math.nan
 
 
 def agree(seen: str, now: str) -> bool:
-    """The same number, up to what another machine may change."""
+    """The same number, up to differences between machines."""
     return math.isclose(first_number(seen), first_number(now), rel_tol=0.05, abs_tol=1e-5)
 
 
@@ -152,38 +152,38 @@ def agree(seen: str, now: str) -> bool:
 
 
 def run(command: str) -> Outcome:
-    """A demonstration in this process, or a harken command in a folder of its own."""
+    """A demonstration in this process, or a harken command in a temporary folder."""
     start = time.perf_counter()
     if command.startswith(SHOW):
         seen = shows.every()[command.removeprefix(SHOW)]()
         return Outcome(str(seen), bool(seen.holds), time.perf_counter() - start)
     with tempfile.TemporaryDirectory() as folder:
-        words = [sys.executable, "-m", *shlex.split(command), "--json"]
+        arguments = [sys.executable, "-m", *shlex.split(command), "--json"]
         cached = {**os.environ, "HARKEN_CACHE": folder + "/cache"}
-        done = subprocess.run(words, capture_output=True, text=True, cwd=folder, env=cached, check=False)
+        done = subprocess.run(arguments, capture_output=True, text=True, cwd=folder, env=cached, check=False)
     if done.returncode:
         return Outcome(done.stderr.strip() or "failed", False, time.perf_counter() - start)
-    found = json.loads(done.stdout)
-    numbers = {k: v for k, v in found.get("metrics", found).items() if isinstance(v, int | float)}
-    said = ", ".join(f"{v:.3g} {k.replace('_', ' ')}" for k, v in numbers.items())
-    return Outcome(said, True, time.perf_counter() - start)
+    output = json.loads(done.stdout)
+    numbers = {k: v for k, v in output.get("metrics", output).items() if isinstance(v, int | float)}
+    text = ", ".join(f"{v:.3g} {k.replace('_', ' ')}" for k, v in numbers.items())
+    return Outcome(text, True, time.perf_counter() - start)
 
 
-def coded(text: str) -> str:
+def to_html(text: str) -> str:
     """Escaped for a page, with `this` as code."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text.replace("\\|", "|")))
 
 
-def document(rows: Sequence[Row], outcomes: Sequence[Outcome | None]) -> str:
+def html_page(rows: Sequence[Row], outcomes: Sequence[Outcome | None]) -> str:
     """One offline page: every statement with the number on docs/lectures.md and the number seen now."""
     body = []
     for row, now in zip(rows, outcomes, strict=True):
-        held = "" if now is None else f'<span class="{"ok" if now.holds else "no"}">{coded(now.said)}</span>'
-        said = coded(row.statement) + (f"<br><em>{coded(row.correction)}</em>" if row.correction else "")
+        held = "" if now is None else f'<span class="{"ok" if now.holds else "no"}">{to_html(now.text)}</span>'
+        statement = to_html(row.statement) + (f"<br><em>{to_html(row.correction)}</em>" if row.correction else "")
         tests = "<br>".join(f"<code>{html.escape(t)}</code>" for t in row.tests)
         took = "" if now is None else f"{now.seconds:.1f}"
         shown = f"<code>{html.escape(row.command)}</code>" if row.command else ""
-        columns = (said, html.escape(row.lecture), shown, coded(row.seen), held, took, tests)
+        columns = (statement, html.escape(row.lecture), shown, to_html(row.seen), held, took, tests)
         body.append("<tr>" + "".join(f"<td>{c}</td>" for c in columns) + "</tr>")
     names = ("statement", "lecture", "command", "number on the page", "number now", "seconds", "test")
     head = "".join(f"<th>{name}</th>" for name in names)
@@ -194,59 +194,59 @@ def document(rows: Sequence[Row], outcomes: Sequence[Outcome | None]) -> str:
     )
 
 
-def written(page: str, rows: Sequence[Row]) -> str:
+def with_numbers(page: str, rows: Sequence[Row]) -> str:
     """The page with the numbers of these rows."""
     lines = page.splitlines()
     for head, body in tables(page):
-        for number, given in body:
+        for number, values in body:
             for row in (r for r in rows if r.line == number and r.command):
-                given[head.index("number seen")] = row.seen.replace("|", "\\|")
-                lines[number] = f"| {' | '.join(given)} |"
+                values[head.index("number seen")] = row.seen.replace("|", "\\|")
+                lines[number] = f"| {' | '.join(values)} |"
     return "\n".join(lines) + "\n"
 
 
-def whole(out: Path, *, write: bool) -> int:
+def run_all(out: Path, *, write: bool) -> int:
     """Check the page, run every row, write the results; how many rows failed."""
     page = PAGE.read_text("utf-8")
-    rows, begin = read(page), time.perf_counter()
+    rows, start = read(page), time.perf_counter()
     outcomes: list[Outcome | None] = []
     for row in rows:
         outcomes.append(now := run(row.command) if row.command else None)
         if now is not None:
             verdict = "holds" if now.holds else "FAILS"
-            print(f"{verdict}  {row.command.removeprefix(SHOW):24} {now.said}  ({now.seconds:.1f} s)", flush=True)
-    out.write_text(document(rows, outcomes), "utf-8")
+            print(f"{verdict}  {row.command.removeprefix(SHOW):24} {now.text}  ({now.seconds:.1f} s)", flush=True)
+    out.write_text(html_page(rows, outcomes), "utf-8")
     if write:
-        rows = [r if now is None else replace(r, seen=now.said) for r, now in zip(rows, outcomes, strict=True)]
-        PAGE.write_text(written(page, rows), "utf-8")
+        rows = [r if now is None else replace(r, seen=now.text) for r, now in zip(rows, outcomes, strict=True)]
+        PAGE.write_text(with_numbers(page, rows), "utf-8")
     wrong = list(problems(rows))
     for line in wrong:
         print(line, file=sys.stderr)
     failed = sum(now is not None and not now.holds for now in outcomes) + len(wrong)
-    told = f"{failed} fail" if failed else "all hold"
-    print(f"{len(rows)} rows, {told}, {time.perf_counter() - begin:.0f} seconds; {out}")
+    summary = f"{failed} fail" if failed else "all hold"
+    print(f"{len(rows)} rows, {summary}, {time.perf_counter() - start:.0f} seconds; {out}")
     return failed
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("act", nargs="?", choices=["show", "list"])
-    parser.add_argument("name", nargs="?", help="of a demonstration")
+    parser.add_argument("name", nargs="?", help="name of a demonstration")
     parser.add_argument("--out", type=Path, default=Path("lectures.html"))
     parser.add_argument("--write", action="store_true", help="put the numbers seen into docs/lectures.md")
-    given = parser.parse_args(words)
+    options = parser.parse_args(arguments)
     known = shows.every()
-    if given.act == "list":
+    if options.act == "list":
         for name, show in known.items():
             print(f"{name:24} {(show.f.__doc__ or '').strip()}")
         return 0
-    if given.act == "show":
-        if given.name not in known:
-            parser.error(f"there is no demonstration {given.name!r}; see: python scripts/lectures.py list")
-        seen = known[given.name]()
+    if options.act == "show":
+        if options.name not in known:
+            parser.error(f"there is no demonstration {options.name!r}; see: python scripts/lectures.py list")
+        seen = known[options.name]()
         print(seen)
         return 0 if seen.holds else 1
-    return min(1, whole(given.out, write=given.write))
+    return min(1, run_all(options.out, write=options.write))
 
 
 if __name__ == "__main__":

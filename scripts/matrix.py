@@ -1,10 +1,10 @@
-"""docs/matrix.md: which family can do what, found out by doing it.
+"""docs/matrix.md: the abilities of each model family, tested by running them.
 
     python scripts/matrix.py            print the table
     python scripts/matrix.py --write    write docs/matrix.md
 
-Every model of harken is trained for a few steps on a little of harken's own data, judged, and trained once more with a
-death in the middle: the resumed run must end with the same bytes. A cell passes, or says why not.
+Every model of harken is trained for a few steps on a small data set, evaluated, and trained once more with a
+simulated kill: the resumed run must end with the same bytes. A cell passes, or gives the reason.
 """
 
 import argparse
@@ -39,7 +39,7 @@ SETTINGS: Mapping[str, Any] = {
     "data.tokenizer": "char",
     "model.d": 16,
     "model.layers": 1,
-    "model.dropout": 0.1,  # so that the random state must be taken up again too
+    "model.dropout": 0.1,  # so that the random state must be restored too
     "train.steps": STEPS,
     "train.batch": 4,
     "train.checkpoint_every": SAVES,
@@ -53,7 +53,7 @@ HEADS = [
     ("stories", "memnet"), *(("graph", model) for model in ("gcn", "gat", "graph-transformer")),
     ("maths", "transformer"), ("sets", "set"), ("captions", "caption"),
 ]  # fmt: skip
-PICTURES = {"model.heads": 2, "model.stem": "patch", "model.pool": "first"}  # those of the paper, which others have too
+PICTURES = {"model.heads": 2, "model.stem": "patch", "model.pool": "first"}  # settings of the paper
 PICTURES |= {"task.shift": 0.1, "task.flip": True, "task.erase": 0.3, "task.mixup": 0.3, "task.cutmix": 0.3}
 PAIRS = {"task.eval_pairs": 10, "task.max_new_tokens": 12, "task.beam": 1, "task.label_smoothing": 0.1}
 TWO_HEADS = ("gpt", "bert", "transformer", "set", "caption")
@@ -61,7 +61,7 @@ SHORT = {("text", model) for model in ("gpt", "rnn", "gru", "lstm")}
 
 
 class Died(Exception):
-    """What stands in for a kill: the training is left where it is, nothing is tidied up."""
+    """Simulates a kill: the training stops without any cleanup."""
 
 
 @dataclass(frozen=True)
@@ -72,29 +72,33 @@ class Family:
     model: str
 
     def settings(self) -> dict[str, Any]:
-        own: dict[str, Any] = {"model.heads": 2} if self.model in TWO_HEADS else {}
-        own |= {"model.context": 16} if (self.data, self.model) in SHORT else {}
-        own |= PAIRS if self.data == "pairs" else {}
-        own |= {"data.tokenizer": "wordpiece"} if self.model == "bert" or self.data in ("tags", "spans") else {}
-        own |= PICTURES if self.data == "images" else {}
-        own |= {"task.eval_pairs": 10, "task.max_new_tokens": 8, "task.beam": 1} if self.data == "captions" else {}
-        own |= {"model.heads": 2} if self.model in ("gat", "graph-transformer") else {}
-        own |= {"data.valid": 10, "data.test": 10} if self.data == "maths" else {}
-        own |= {"data.tokenizer": "word"} if self.data == "stories" else {}
+        family_settings: dict[str, Any] = {"model.heads": 2} if self.model in TWO_HEADS else {}
+        family_settings |= {"model.context": 16} if (self.data, self.model) in SHORT else {}
+        family_settings |= PAIRS if self.data == "pairs" else {}
+        family_settings |= (
+            {"data.tokenizer": "wordpiece"} if self.model == "bert" or self.data in ("tags", "spans") else {}
+        )
+        family_settings |= PICTURES if self.data == "images" else {}
+        family_settings |= (
+            {"task.eval_pairs": 10, "task.max_new_tokens": 8, "task.beam": 1} if self.data == "captions" else {}
+        )
+        family_settings |= {"model.heads": 2} if self.model in ("gat", "graph-transformer") else {}
+        family_settings |= {"data.valid": 10, "data.test": 10} if self.data == "maths" else {}
+        family_settings |= {"data.tokenizer": "word"} if self.data == "stories" else {}
         source = registry.find_kind("data", self.data)
         known = {"data": source, "model": registry.find_kind(f"model{getattr(source, 'model_group', '')}", self.model)}
-        made = {**SETTINGS, "data.kind": self.data, "model.kind": self.model, **own}
-        return {path: value for path, value in made.items() if _knows(known, path)}
+        values = {**SETTINGS, "data.kind": self.data, "model.kind": self.model, **family_settings}
+        return {path: value for path, value in values.items() if _knows(known, path)}
 
     def write(self, folder: Path) -> Path | str:
-        """A little data of this kind, or the name of what is drawn."""
+        """A small data set of this kind, or the name of a generator."""
         if self.data not in DATA:
             return f"{self.data}:gcd"
         name, make = DATA[self.data]
-        made = make()
-        if self.data == "captions":  # whose pictures lie beside them
+        values = make()
+        if self.data == "captions":  # needs the images beside it
             (folder / "spots.npz").write_bytes(_images())
-        (folder / name).write_bytes(made if isinstance(made, bytes) else made.encode())
+        (folder / name).write_bytes(values if isinstance(values, bytes) else values.encode())
         return folder / name
 
 
@@ -148,7 +152,7 @@ def _graph() -> bytes:
 
 
 def _knows(parts: Mapping[str, Any], path: str) -> bool:
-    """Whether there is such a setting: a memory network has no layers, and a graph no tokens."""
+    """Whether the setting exists: a memory network has no layers, and a graph no tokens."""
     section, _, name = path.partition(".")
     return section not in parts or name in parts[section].model_fields
 
@@ -168,29 +172,29 @@ DATA: dict[str, tuple[str, Callable[[], str | bytes]]] = {
 
 
 def families() -> list[Family]:
-    """Every model harken brings, with the data it learns from. Of heads one for each body; of RNNs the plain one."""
-    shelves = {"text": "model", "pairs": "model of pairs"}
-    found = [Family(data, model) for data, shelf in shelves.items() for model in registry.BUILT_IN[shelf]]
-    return [*found, *(Family(*head) for head in HEADS)]
+    """Every built-in model with its data; one body for each head, and the plain RNN."""
+    groups = {"text": "model", "pairs": "model of pairs"}
+    encoders = [Family(data, model) for data, group in groups.items() for model in registry.BUILT_IN[group]]
+    return [*encoders, *(Family(*head) for head in HEADS)]
 
 
 # --- the columns ------------------------------------------------------------------------------------------------------
 
 
-def trains(family: Family, text: Path | str, folder: Path) -> str:
-    made = harken.train(text, out=folder / "whole", settings=family.settings())
-    steps, loss = made.facts["steps"], made.metrics["valid"]["loss"]
+def check_train(family: Family, text: Path | str, folder: Path) -> str:
+    run = harken.train(text, out=folder / "whole", settings=family.settings())
+    steps, loss = run.facts["steps"], run.metrics["valid"]["loss"]
     return PASSES if steps == STEPS and loss < 10 else f"ended at step {steps} with loss {loss:.1f}"
 
 
-def evaluates(family: Family, text: Path | str, folder: Path) -> str:
-    whole = harken.load(folder / "whole", device="cpu")
-    again, told = whole.evaluate("valid")[0].metrics["loss"], whole.metrics["valid"]["loss"]
-    return PASSES if again == told else f"the run says {told}, judging it again {again}"
+def check_eval(family: Family, text: Path | str, folder: Path) -> str:
+    run = harken.load(folder / "whole", device="cpu")
+    evaluated, stored = run.evaluate("valid")[0].metrics["loss"], run.metrics["valid"]["loss"]
+    return PASSES if evaluated == stored else f"the run has loss {stored}, evaluated again: {evaluated}"
 
 
-def resumes(family: Family, text: Path | str, folder: Path) -> str:
-    begun: list[int] = []
+def check_resume(family: Family, text: Path | str, folder: Path) -> str:
+    start_steps: list[int] = []
 
     def die(event: str, **facts: Any) -> None:
         if event == "step" and facts["step"] == DIES:
@@ -198,28 +202,28 @@ def resumes(family: Family, text: Path | str, folder: Path) -> str:
 
     def note(event: str, **facts: Any) -> None:
         if event == "start":
-            begun.append(facts["step"])
+            start_steps.append(facts["step"])
 
     with suppress(Died):
         harken.train(text, out=folder / "broken", settings=family.settings(), listen=die)
     resumed = harken.train(folder / "broken", resume=True, listen=note)
-    if begun != [SAVES * (DIES // SAVES)]:
-        return f"went on from step {begun[-1] if begun else STEPS}, not from the last checkpoint"
+    if start_steps != [SAVES * (DIES // SAVES)]:
+        return f"resumed from step {start_steps[-1] if start_steps else STEPS}, not from the last checkpoint"
     same = sha256_of(resumed.path / "model.safetensors") == sha256_of(folder / "whole" / "model.safetensors")
     return PASSES if same else "the resumed weights are not those of the unbroken run"
 
 
-def audits(family: Family, text: Path | str, folder: Path) -> str:
-    found = harken.audit(folder / "whole")
-    return PASSES if found.passed else str(found)
+def check_audit(family: Family, text: Path | str, folder: Path) -> str:
+    report = harken.audit(folder / "whole")
+    return PASSES if report.passed else str(report)
 
 
-def compares(family: Family, text: Path | str, folder: Path) -> str:
-    found = harken.compare(text, settings=family.settings(), seeds=2, out=folder / "compared")
-    return PASSES if all(row["interval"].get("loss") for row in found.rows) else found.verdict
+def check_compare(family: Family, text: Path | str, folder: Path) -> str:
+    comparison = harken.compare(text, settings=family.settings(), seeds=2, out=folder / "compared")
+    return PASSES if all(row["interval"].get("loss") for row in comparison.rows) else comparison.verdict
 
 
-def exports(family: Family, text: Path | str, folder: Path) -> str:
+def check_export(family: Family, text: Path | str, folder: Path) -> str:
     from harken.bridge.export import export
 
     export(harken.load(folder / "whole", device="cpu"), folder / "there")
@@ -227,30 +231,30 @@ def exports(family: Family, text: Path | str, folder: Path) -> str:
 
 
 def verb(name: str) -> str:
-    """A verb this table does not try: it is not there yet, or the table is behind."""
+    """The text for a verb that this table does not test."""
     return "not tried here" if name in COMMANDS else f"comes with `harken {name}`"
 
 
 CHECKS: dict[str, Callable[[Family, Path | str, Path], str]] = {
-    "train": trains,
-    "eval": evaluates,
-    "kill+resume": resumes,
-    "audit": audits,
-    "compare": compares,
+    "train": check_train,
+    "eval": check_eval,
+    "kill+resume": check_resume,
+    "audit": check_audit,
+    "compare": check_compare,
 }
 
 
 def cell(column: str, family: Family, text: Path | str, folder: Path) -> str:
     try:
         if column == "export":  # not every family has a counterpart
-            return exports(family, text, folder)
+            return check_export(family, text, folder)
         return CHECKS[column](family, text, folder) if column in CHECKS else verb(column)
     except harken.HarkenError as error:
         return str(error).removeprefix(f"{folder / 'whole'}: ")
 
 
 def row(family: Family) -> list[str]:
-    """What this family can do, tried now."""
+    """The cells of this family, tested now."""
     before, threads = os.environ.get("HARKEN_CACHE"), torch.get_num_threads()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name, torch.random.fork_rng(devices=[]):
@@ -270,20 +274,20 @@ def page(rows: Mapping[Family, list[str]]) -> str:
     lines = [
         "# Which family can do what",
         "",
-        "Written by `python scripts/matrix.py --write`, which tries every cell; tests/docs/test_matrix.py tries them",
-        "again and compares. A cell passes, or says why not.",
+        "Written by `python scripts/matrix.py --write`, which tests every cell; tests/docs/test_matrix.py tests them",
+        "again and compares. A cell passes, or gives the reason.",
         "",
         f"| data | model | {' | '.join(COLUMNS)} |",
         "|" + "---|" * (len(COLUMNS) + 2),
         *(f"| {f.data} | {f.model} | {' | '.join(cells)} |" for f, cells in rows.items()),
         "",
         "- train: a few steps on a little data, from its file to a finished run folder.",
-        "- eval: the finished run, loaded and judged again, has the loss it was finished with, to the last bit.",
-        "- kill+resume: left between two checkpoints and resumed from the last one, the run ends with the same bytes",
-        "  as the unbroken one. Dropout is on, so the dice are taken up again as well. Real kills, at any time and",
-        "  wherever a file is written: tests/training/test_resume.py.",
+        "- eval: the finished run, loaded and evaluated again, has exactly the same loss.",
+        "- kill+resume: stopped between two checkpoints and resumed, the run ends with the same bytes",
+        "  as the unbroken one. Dropout is on, so the random state is restored as well. Real kills, at any time and",
+        "  at every write of a file: tests/training/test_resume.py.",
         "- audit: no check of `harken audit` fails ([audit.md](audit.md)).",
-        "- export: to the layout of transformers, with a certificate; or what keeps this run from it.",
+        "- export: to the layout of transformers, with a certificate; or the reason why it cannot be exported.",
         "- compare: two seeds; every loss has its interval.",
     ]
     return "\n".join(lines) + "\n"
@@ -292,11 +296,11 @@ def page(rows: Mapping[Family, list[str]]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write docs/matrix.md")
-    made = page({family: row(family) for family in families()})
+    text = page({family: row(family) for family in families()})
     if parser.parse_args().write:
-        PAGE.write_text(made, "utf-8")
+        PAGE.write_text(text, "utf-8")
     else:
-        print(made, end="")
+        print(text, end="")
     return 0
 
 

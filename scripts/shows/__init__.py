@@ -1,8 +1,8 @@
-"""What the lectures say, shown: one small function a statement, seeded, CPU-sized, with one number.
+"""Demonstrations of the statements of the lectures: small seeded functions for a CPU, each with one number.
 
     python scripts/lectures.py show scaling
 
-Each gives the number it saw, what the number is, and whether the statement held. docs/lectures.md names them.
+Each returns a number, its meaning, and whether the statement holds. docs/lectures.md names them.
 """
 
 from collections.abc import Callable
@@ -14,12 +14,12 @@ from torch import Tensor
 
 FILES = ("core", "blocks", "positions", "misprints", "words", "pairs", "stories", "training", "pictures", "graphs")
 FILES += ("maths", "clusters")
-EXACT = 1e-5  # two ways of computing the same in float32 differ by less
+EXACT = 1e-5  # tolerance between two equal computations in float32
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What a demonstration saw: a number, what it is, and whether the statement held."""
+    """The outcome of a demonstration: a number, its meaning, and whether the statement holds."""
 
     number: float
     what: str

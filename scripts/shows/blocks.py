@@ -1,4 +1,4 @@
-"""What is built around the equation: norms, residuals, layers upon layers, and what they cost."""
+"""Around the equation: norms, residuals, stacked layers, and their cost."""
 
 import math
 from collections.abc import Callable
@@ -82,19 +82,19 @@ def sets() -> Seen:
 def context_to_word() -> Seen:
     """One word, two sentences: before attention the vector of "broke" is the same, behind it no longer."""
     table = dict(zip(["the", "vase", "news", "broke"], torch.randn(4, 32), strict=True))
-    stack, found = Stack(4, BlockConfig(32, 4), Sinusoid()), []
+    stack, vectors = Stack(4, BlockConfig(32, 4), Sinusoid()), []
     with torch.no_grad():
         for block in stack.blocks:
-            block.attention.W_v.weight.mul_(4)  # first weights are timid
-    for said in ("the vase broke", "the news broke"):
-        x = torch.stack([table[w] for w in said.split()])[None]
-        found.append(stack(stack.positions.add(x, torch.arange(3)), structure=CAUSAL)[0, -1])
-    x = float(torch.cosine_similarity(found[0], found[1], 0).detach())
+            block.attention.W_v.weight.mul_(4)  # initial weights are small
+    for sentence in ("the vase broke", "the news broke"):
+        x = torch.stack([table[w] for w in sentence.split()])[None]
+        vectors.append(stack(stack.positions.add(x, torch.arange(3)), structure=CAUSAL)[0, -1])
+    x = float(torch.cosine_similarity(vectors[0], vectors[1], 0).detach())
     return Seen(x, 'cosine of the two vectors of "broke" behind four blocks; 1 before', x < 0.999)
 
 
-def reach(structure: Structure, layers: int, L: int = 33) -> int:
-    """How many words of the input the middle word's vector depends on."""
+def receptive_field_size(structure: Structure, layers: int, L: int = 33) -> int:
+    """The number of input words the middle word's vector depends on."""
     stack, x = Stack(layers, BlockConfig(8, 1)).double(), torch.randn(1, L, 8, dtype=torch.float64, requires_grad=True)
     stack(x, structure=structure)[0, L // 2].sum().backward()
     return int((x.grad[0].abs().sum(-1) > 0).sum())
@@ -103,8 +103,8 @@ def reach(structure: Structure, layers: int, L: int = 33) -> int:
 @show()
 def receptive_field() -> Seen:
     """With a context of 3 words in each layer, a word depends on 3, then 5, then 7, then 9 words of the input."""
-    found = [reach(window(1), layers) for layers in (1, 2, 3, 4)]
-    return Seen(found[-1], f"words seen by 4 layers; by 1, 2, 3: {found[:3]}", found == [3, 5, 7, 9])
+    n_words = [receptive_field_size(window(1), layers) for layers in (1, 2, 3, 4)]
+    return Seen(n_words[-1], f"words seen by 4 layers; by 1, 2, 3: {n_words[:3]}", n_words == [3, 5, 7, 9])
 
 
 @show()
@@ -122,9 +122,9 @@ def smoothing() -> Seen:
     return Seen(spread[-1], words, fall and stays and spread[-1] < 0.2 * spread[0])
 
 
-def multiplications(f: Callable[..., Any], *given: Any, **named: Any) -> int:
+def multiplications(f: Callable[..., Any], *args: Any, **kwargs: Any) -> int:
     with FlopCounterMode(display=False) as counted:
-        f(*given, **named)
+        f(*args, **kwargs)
     return counted.get_total_flops() // 2
 
 

@@ -1,4 +1,4 @@
-"""Nobody says what is right: clusters by k-means, its starts and its k, and principal components as features."""
+"""Unsupervised learning: k-means, its starts and its k, and principal components as features."""
 
 import itertools
 
@@ -7,30 +7,29 @@ import torch
 
 from harken.analysis import n_clusters, principal_components
 from harken.analysis.clusters import kmeans
-from harken.analysis.principal_components import component_regression as regress
 
 from . import Seen, show
 
 
-def _points(many: int = 4, wide: float = 0.8, each: int = 100) -> np.ndarray:
-    """Points around the corners of a square, or around as many middles."""
-    middles = torch.tensor([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0], [6.0, 6.0], [3.0, 12.0], [12.0, 3.0]])[:many]
-    return (middles[:, None] + wide * torch.randn(many, each, 2)).flatten(0, 1).numpy()
+def _points(n_centers: int = 4, spread: float = 0.8, n_points: int = 100) -> np.ndarray:
+    """Points around the corners of a square, or around more centers."""
+    centers = torch.tensor([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0], [6.0, 6.0], [3.0, 12.0], [12.0, 3.0]])[:n_centers]
+    return (centers[:, None] + spread * torch.randn(n_centers, n_points, 2)).flatten(0, 1).numpy()
 
 
 @show()
 def k_means_objective() -> Seen:
     """The sum of squared distances from the centres is sum_i |S_i| Var S_i."""
     x = _points()
-    found = kmeans(x, 4)
-    spread = sum((own := x[found.labels == i]).var(0).sum() * len(own) for i in range(4))
-    off = abs(found.inertia / float(spread) - 1)
+    clustering = kmeans(x, 4)
+    spread = sum((members := x[clustering.labels == i]).var(0).sum() * len(members) for i in range(4))
+    off = abs(clustering.inertia / float(spread) - 1)
     return Seen(off, "relative difference of the inertia from the sum of size times variance", off < 1e-5)
 
 
 @show()
 def random_assignment() -> Seen:
-    """Algorithm 12.2: numbers by chance, means, nearest means, until nothing changes; no step makes it worse."""
+    """Algorithm 12.2: random labels, means, nearest means, until nothing changes; no step makes it worse."""
     x = _points()
     steps = [kmeans(x, 4, restarts=1, start="random", max_iter=n, tolerance=0).inertia for n in range(1, 30)]
     rises = sum(b > a * (1 + 1e-6) for a, b in itertools.pairwise(steps))
@@ -40,10 +39,10 @@ def random_assignment() -> Seen:
 
 @show()
 def local_minima() -> Seen:
-    """What is found depends on the start; several starts, and the best by inertia."""
-    found = kmeans(_points(6), 6, restarts=20, start="random").inertias
-    worst = max(found) / min(found)
-    good = sum(inertia < 1.001 * min(found) for inertia in found)
+    """The clusters depend on the start; several starts, and the best by inertia."""
+    inertias = kmeans(_points(6), 6, restarts=20, start="random").inertias
+    worst = max(inertias) / min(inertias)
+    good = sum(inertia < 1.001 * min(inertias) for inertia in inertias)
     return Seen(
         worst, f"times the best inertia in the worst of 20 starts; {good} found the best", worst > 1.2 and good > 0
     )
@@ -52,10 +51,10 @@ def local_minima() -> Seen:
 @show()
 def number_of_clusters() -> Seen:
     """k is a choice: with k = 2, 3, 4 ... the clusters are others, and inertia alone always asks for more."""
-    found, rows = n_clusters.evaluate_ks(_points(), range(2, 8), start="k-means++", restarts=5, seed=0)
+    clusterings, rows = n_clusters.evaluate_ks(_points(), range(2, 8), start="k-means++", restarts=5, seed=0)
     falls = all(b["inertia"] < a["inertia"] for a, b in itertools.pairwise(rows))
     best = int(max(rows, key=lambda row: row["silhouette"])["k"])
-    elbow = n_clusters.elbow([len(one.centers) for one in found], [row["inertia"] for row in rows])
+    elbow = n_clusters.elbow([len(clustering.centers) for clustering in clusterings], [row["inertia"] for row in rows])
     words = f"clusters by the silhouette, {elbow} by the elbow, of 4 that are there; the inertia falls with every k"
     return Seen(best, words, best == elbow == 4 and falls)
 
@@ -64,9 +63,9 @@ def number_of_clusters() -> Seen:
 def salient_descriptors() -> Seen:
     """The most salient descriptors: few directions hold nearly all of the variance."""
     hidden = torch.randn(500, 3) @ torch.randn(3, 50)
-    share = principal_components.pca((hidden + 0.1 * torch.randn(500, 50)).numpy()).explained_variance_ratio
-    first = float(share[:3].sum())
-    return Seen(first, f"of the variance in 3 of 50 directions; {share[3]:.2g} in the fourth", first > 0.98)
+    ratios = principal_components.pca((hidden + 0.1 * torch.randn(500, 50)).numpy()).explained_variance_ratio
+    first = float(ratios[:3].sum())
+    return Seen(first, f"of the variance in 3 of 50 directions; {ratios[3]:.2g} in the fourth", first > 0.98)
 
 
 @show()
@@ -77,13 +76,15 @@ def component_regression() -> Seen:
         (hidden @ wide + 0.3 * torch.randn(640, 50)).numpy(),
         (hidden.sum(1, keepdim=True) + 0.3 * torch.randn(640, 1)).numpy(),
     )
-    few, valid, test = slice(0, 60), slice(60, 140), slice(140, None)
+    train, valid, test = slice(0, 60), slice(60, 140), slice(140, None)
 
-    def error(said: np.ndarray, part: slice) -> float:
-        return float(((said - y[part]) ** 2).mean())
+    def error(predicted: np.ndarray, part: slice) -> float:
+        return float(((predicted - y[part]) ** 2).mean())
 
-    fit = regress(x[few], y[few], x[valid], lambda said: -error(said, valid))
-    bare = np.linalg.lstsq(np.c_[x[few], np.ones(60)], y[few], rcond=None)[0]
-    mine, other = error(fit(x[test]), test), error(np.c_[x[test], np.ones(500)] @ bare, test)
+    fit = principal_components.component_regression(
+        x[train], y[train], x[valid], lambda predicted: -error(predicted, valid)
+    )
+    weights = np.linalg.lstsq(np.c_[x[train], np.ones(60)], y[train], rcond=None)[0]
+    pcr_error, full_error = error(fit(x[test]), test), error(np.c_[x[test], np.ones(500)] @ weights, test)
     words = f"times the squared error of all 50 columns beside {fit.n_components} components, learned from 60 labels"
-    return Seen(other / mine, words, other > 1.5 * mine)
+    return Seen(full_error / pcr_error, words, full_error > 1.5 * pcr_error)

@@ -1,4 +1,4 @@
-"""Looking into a memory: the equation, similarities, heads, masks."""
+"""Attention: the equation, similarities, heads, masks."""
 
 import math
 from dataclasses import replace
@@ -35,12 +35,12 @@ from harken.models.bert import BERTSettings
 from . import EXACT, Seen, gap, show
 
 
-def weighed(q: Tensor, k: Tensor, similarity: Similarity, structure: Structure = FULL) -> Tensor:
+def attention_weights(q: Tensor, k: Tensor, similarity: Similarity, structure: Structure = FULL) -> Tensor:
     """The weights A themselves: with the identity as values, the answers are the weights."""
     return attend(q, k, torch.eye(k.shape[-2]).expand(*k.shape[:2], -1, -1), similarity, structure)
 
 
-# --- looking into a memory --------------------------------------------------------------------------------------------
+# --- the equation ---------------------------------------------------------------------------------------------------
 
 
 @show()
@@ -57,11 +57,11 @@ def memory() -> Seen:
 
 @show()
 def dictionary() -> Seen:
-    """A query that is one of the keys, said loudly, gets that key's value back; and the entry can be learned."""
+    """A query that is one of the keys, scaled up, gets that key's value back; and the entry can be learned."""
     keys, values = torch.eye(8), torch.randn(8, 5, requires_grad=True)
-    found = attend(30 * keys[None, None, 3:4], keys[None, None], values[None, None], Dot())[0, 0, 0]
-    found.sum().backward()
-    x, slope = gap(found, values[3]), float(values.grad[3].mean())
+    value = attend(30 * keys[None, None, 3:4], keys[None, None], values[None, None], Dot())[0, 0, 0]
+    value.sum().backward()
+    x, slope = gap(value, values[3]), float(values.grad[3].mean())
     return Seen(x, f"off the stored value; the gradient of the entry is {slope:.2f}", x < EXACT and slope > 0.99)
 
 
@@ -88,7 +88,9 @@ def qkv() -> Seen:
 def rows() -> Seen:
     """Every row of the attention matrix is a probability distribution, under any mask and any similarity."""
     q, k = torch.randn(2, 1, 2, 40, 8)
-    A = torch.stack([weighed(q, k, s(), t) for s in (Dot, Gaussian) for t in (FULL, CAUSAL, CAUSAL & window(3))])
+    A = torch.stack(
+        [attention_weights(q, k, s(), t) for s in (Dot, Gaussian) for t in (FULL, CAUSAL, CAUSAL & window(3))]
+    )
     x = gap(A.sum(-1), torch.ones(()))
     return Seen(x, "largest distance of a row's sum from 1; no weight is negative", x < EXACT and bool((A >= 0).all()))
 
@@ -100,7 +102,7 @@ def likeness() -> Seen:
     across = torch.randn(8)
     across -= (across @ q) / (q @ q) * q
     k = torch.stack([q, across * q.norm() / across.norm(), -q])
-    A = weighed(q[None, None, None], k[None, None], ScaledDot(8))[0, 0, 0]
+    A = attention_weights(q[None, None, None], k[None, None], ScaledDot(8))[0, 0, 0]
     return Seen(float(A[0]), f"weight of the same vector, {A[1]:.2g} across, {A[2]:.2g} opposite", A[0] > A[1] > A[2])
 
 
@@ -111,9 +113,9 @@ def likeness() -> Seen:
 def similarities() -> Seen:
     """Any suitable kernel: nine similarities, each normalised to a distribution, and each another opinion."""
     q, k = torch.randn(2, 1, 2, 12, 8)
-    made = [Dot(), ScaledDot(8), Bilinear(2, 8), Mahalanobis(2, 8), Gaussian(), Kernel(polynomial())]
-    made += [Latent(2, 8), Additive(2, 8), Concat(2, 8)]
-    A = [weighed(q, k, s).detach() for s in made]
+    functions = [Dot(), ScaledDot(8), Bilinear(2, 8), Mahalanobis(2, 8), Gaussian(), Kernel(polynomial())]
+    functions += [Latent(2, 8), Additive(2, 8), Concat(2, 8)]
+    A = [attention_weights(q, k, s).detach() for s in functions]
     off = max(gap(a.sum(-1), torch.ones(())) for a in A)
     return Seen(len(A), f"similarities; their rows sum to 1 up to {off:.0e}", len(A) == 9 and off < EXACT)
 
@@ -125,18 +127,18 @@ def mahalanobis() -> Seen:
     s = Mahalanobis(1, 8)
     nn.init.normal_(s.W)
     distance = torch.cdist(q[0, 0] @ s.W[0].T, k[0, 0] @ s.W[0].T) ** 2
-    x = gap(weighed(q, k, s)[0, 0], (-distance).softmax(-1))
+    x = gap(attention_weights(q, k, s)[0, 0], (-distance).softmax(-1))
     return Seen(x, "largest difference from the softmax of minus the squared distances of all pairs", x < 1e-4)
 
 
 @show()
 def latent() -> Seen:
-    """Alike if they would name the same hidden cause: the weights are sum_z p(z|q) p(z|k), normalised."""
+    """Similar if both have the same latent class: the weights are sum_z p(z|q) p(z|k), normalised."""
     q, k = torch.randn(2, 1, 1, 12, 8)
     s = Latent(1, 8, classes=3)
     p, r = (q[0, 0] @ s.W_q[0]).softmax(-1), (k[0, 0] @ s.W_k[0]).softmax(-1)
     agree = p @ r.T
-    x = gap(weighed(q, k, s)[0, 0], agree / agree.sum(-1, keepdim=True))
+    x = gap(attention_weights(q, k, s)[0, 0], agree / agree.sum(-1, keepdim=True))
     return Seen(x, "largest difference from the normalised chance of naming the same cause", x < EXACT)
 
 
@@ -152,7 +154,7 @@ def scaling() -> Seen:
 def saturation() -> Seen:
     """Plain scores of wide vectors push softmax to its corners, where nothing more is learned."""
     q, k = torch.randn(2, 1, 1, 64, 512)
-    scaled, plain = (weighed(q, k, s) for s in (ScaledDot(512), Dot()))
+    scaled, plain = (attention_weights(q, k, s) for s in (ScaledDot(512), Dot()))
     x = float((scaled * (1 - scaled)).mean() / (plain * (1 - plain)).mean())  # how a weight follows its own score
     return Seen(x, "times the slope of the softmax with the scale, beside without, at d_k = 512", x > 3)
 
@@ -164,36 +166,36 @@ def saturation() -> Seen:
 def heads() -> Seen:
     """MHA = (head_1 || ... || head_H) W_o, each head with its own W_q, W_k, W_v of width d/H and sqrt(d/H)."""
     x, layer = torch.randn(1, 6, 12), Attention(12, 3, bias=False)
-    found = []
+    outputs = []
     for h in range(3):
         q, k, v = (x[0] @ W.weight[4 * h : 4 * h + 4].T for W in (layer.W_q, layer.W_k, layer.W_v))
-        found.append((q @ k.T / math.sqrt(12 / 3)).softmax(-1) @ v)
-    diff = gap(layer(x)[0], torch.cat(found, -1) @ layer.W_o.weight.T)
+        outputs.append((q @ k.T / math.sqrt(12 / 3)).softmax(-1) @ v)
+    diff = gap(layer(x)[0], torch.cat(outputs, -1) @ layer.W_o.weight.T)
     return Seen(diff, "largest difference between three attentions side by side and one layer of 3 heads", diff < EXACT)
 
 
 @show()
 def torch_heads() -> Seen:
     """The same numbers as nn.MultiheadAttention with the same weights."""
-    ours, theirs = Attention(32, 4), nn.MultiheadAttention(32, 4, batch_first=True)
+    ours, reference = Attention(32, 4), nn.MultiheadAttention(32, 4, batch_first=True)
     with torch.no_grad():
-        theirs.in_proj_weight.copy_(torch.cat([ours.W_q.weight, ours.W_k.weight, ours.W_v.weight]))
-        theirs.in_proj_bias.copy_(torch.cat([ours.W_q.bias, ours.W_k.bias, ours.W_v.bias]))
-        theirs.out_proj.load_state_dict(ours.W_o.state_dict())
+        reference.in_proj_weight.copy_(torch.cat([ours.W_q.weight, ours.W_k.weight, ours.W_v.weight]))
+        reference.in_proj_bias.copy_(torch.cat([ours.W_q.bias, ours.W_k.bias, ours.W_v.bias]))
+        reference.out_proj.load_state_dict(ours.W_o.state_dict())
     x = torch.randn(2, 9, 32)
-    diff = gap(ours(x), theirs(x, x, x, need_weights=False)[0])
+    diff = gap(ours(x), reference(x, x, x, need_weights=False)[0])
     return Seen(diff, "largest difference from nn.MultiheadAttention", diff < EXACT)
 
 
 @show()
 def cross() -> Seen:
     """Cross-attention: the queries come from one sequence, keys and values from another."""
-    ours, theirs = Attention(32, 4, bias=False), nn.MultiheadAttention(32, 4, bias=False, batch_first=True)
+    ours, reference = Attention(32, 4, bias=False), nn.MultiheadAttention(32, 4, bias=False, batch_first=True)
     with torch.no_grad():
-        theirs.in_proj_weight.copy_(torch.cat([ours.W_q.weight, ours.W_k.weight, ours.W_v.weight]))
-        theirs.out_proj.weight.copy_(ours.W_o.weight)
+        reference.in_proj_weight.copy_(torch.cat([ours.W_q.weight, ours.W_k.weight, ours.W_v.weight]))
+        reference.out_proj.weight.copy_(ours.W_o.weight)
     x, source = torch.randn(2, 5, 32), torch.randn(2, 8, 32)
-    diff = gap(ours(x, source), theirs(x, source, source, need_weights=False)[0])
+    diff = gap(ours(x, source), reference(x, source, source, need_weights=False)[0])
     return Seen(diff, "largest difference from nn.MultiheadAttention for 5 words that ask 8 others", diff < EXACT)
 
 
@@ -211,8 +213,8 @@ def four_steps() -> Seen:
 def future() -> Seen:
     """Behind the mask another last word changes nothing before it: not by one bit."""
     stack, x = Stack(3, BlockConfig(16, 2), Sinusoid()), torch.randn(1, 9, 16)
-    other = torch.cat([x[:, :-1], torch.randn(1, 1, 16)], 1)
-    before, after = stack(x, structure=CAUSAL), stack(other, structure=CAUSAL)
+    changed = torch.cat([x[:, :-1], torch.randn(1, 1, 16)], 1)
+    before, after = stack(x, structure=CAUSAL), stack(changed, structure=CAUSAL)
     moved = gap(before[:, -1], after[:, -1])
     change = gap(before[:, :-1], after[:, :-1])
     return Seen(change, f"change of the eight words before; {moved:.2f} of the last", change == 0 and moved > 0.1)
@@ -234,11 +236,11 @@ def watching_is_free() -> Seen:
 @show()
 def bigbird_pairs() -> Seen:
     """Random, window and global attention together: pairs that grow with L, not with L^2, and the masked equation."""
-    shares = {L: len(bigbird(L).pairs[0]) / L**2 for L in (1024, 4096)}
+    fractions = {L: len(bigbird(L).pairs[0]) / L**2 for L in (1024, 4096)}
     s, (q, k, v) = bigbird(64), torch.randn(3, 1, 1, 64, 8)
     diff = gap(attend(q, k, v, ScaledDot(8), s), attend(q, k, v, ScaledDot(8), replace(s, pairs=None)))
-    growth = shares[4096] * 16 / shares[1024]
-    words = f"times the pairs for 4 times the length; {100 * shares[4096]:.2g} % of all at L = 4,096"
+    growth = fractions[4096] * 16 / fractions[1024]
+    words = f"times the pairs for 4 times the length; {100 * fractions[4096]:.2g} % of all at L = 4,096"
     return Seen(growth, words, growth < 4.2 and diff < EXACT)
 
 
@@ -250,7 +252,7 @@ def bigbird_blocks() -> Seen:
         torch.randn(3, 1, 1, 1000, 8),
     )
     tiles = {L: structure.layout(1, L, L, q.device).block_passes for L in (4096, 8192)}
-    counts = {L: sum(laid.dense().allowed.numel() for *_, laid in t.passes) for L, t in tiles.items()}
+    counts = {L: sum(layout.dense().allowed.numel() for *_, layout in t.passes) for L, t in tiles.items()}
     diff = gap(
         attend(q, k, v, ScaledDot(8), structure), attend(q, k, v, ScaledDot(8), replace(structure, block_plan=None))
     )

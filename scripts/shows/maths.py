@@ -14,9 +14,9 @@ def _judged(outcomes: str) -> dict[str, float]:
     from harken.experiments.choose import choose
     from harken.experiments.train import prepare
 
-    given = {**SMALL, "data.outcomes": outcomes, "train.steps": STEPS, "train.threads": 1}
+    settings = {**SMALL, "data.outcomes": outcomes, "train.steps": STEPS, "train.threads": 1}
     with torch.random.fork_rng(devices=[]):
-        _, trainer = prepare(choose("maths:gcd", given).recipe, silent)
+        _, trainer = prepare(choose("maths:gcd", settings).recipe, silent)
         trainer.model.train()
         for _ in range(STEPS):
             trainer.update(STEPS)
@@ -27,9 +27,9 @@ def _judged(outcomes: str) -> dict[str, float]:
 def right_frequency() -> Seen:
     """The same pairs of numbers seen in another frequency teach another rule."""
     natural, even = _judged("natural"), _judged("uniform")
-    told = f"of random pairs right, learned as gcds come; {even['natural_accuracy']:.2g} if all 20 are seen alike"
-    told += f", of all gcds alike {natural['accuracy']:.2g} and {even['accuracy']:.2g}"
-    return Seen(natural["natural_accuracy"], told, natural["natural_accuracy"] > 2 * even["natural_accuracy"])
+    text = f"of random pairs right, learned as gcds come; {even['natural_accuracy']:.2g} if all 20 are seen alike"
+    text += f", of all gcds alike {natural['accuracy']:.2g} and {even['accuracy']:.2g}"
+    return Seen(natural["natural_accuracy"], text, natural["natural_accuracy"] > 2 * even["natural_accuracy"])
 
 
 @show()
@@ -39,7 +39,7 @@ def heuristic_of_the_base() -> Seen:
 
     from harken.data.maths.integers import base_divisor
 
-    found = [gcd(a, b) for a in range(1, 301) for b in range(1, 301)]
-    right = sum(base_divisor(k, 30) == k for k in found) / len(found)
+    divisors = [gcd(a, b) for a in range(1, 301) for b in range(1, 301)]
+    right = sum(base_divisor(k, 30) == k for k in divisors) / len(divisors)
     known = sum(base_divisor(k, 30) == k for k in range(1, 101))
     return Seen(right, f"of pairs right by the last digits in base 30, which tell {known} of 100 gcds", right > 0.9)

@@ -59,11 +59,11 @@ def masked_cross() -> Seen:
     )
     seen = []
     for structure in (CAUSAL, FULL):
-        asked = source.clone().requires_grad_()
-        stack(x, structure=CAUSAL, source=stack.source_memory(asked), source_structure=structure)[
+        source_input = source.clone().requires_grad_()
+        stack(x, structure=CAUSAL, source=stack.source_memory(source_input), source_structure=structure)[
             0, 0
         ].square().sum().backward()
-        seen.append(int((asked.grad[0].abs().sum(-1) > 0).sum()))
+        seen.append(int((source_input.grad[0].abs().sum(-1) > 0).sum()))
     return Seen(
         seen[0], f"of 6 source words seen by the first target word as printed; {seen[1]} by harken", seen == [1, 6]
     )
@@ -102,9 +102,9 @@ def work_of_a_block() -> Seen:
     L, d = 100, 1000
     block, x = Block(BlockConfig(d, 1)), torch.zeros(1, L, d)
     with torch.no_grad():
-        whole = multiplications(block, x, LayerContext())
+        n_products = multiplications(block, x, LayerContext())
     words = f"multiplications of a whole block; printed 1e+07, and 1e+08 for a recurrence (L = {L}, d = {d})"
-    return Seen(float(whole), words, abs(whole - 12 * L * d**2) <= 2 * L**2 * d)
+    return Seen(float(n_products), words, abs(n_products - 12 * L * d**2) <= 2 * L**2 * d)
 
 
 @show()

@@ -28,13 +28,13 @@ FAMILIES: dict[str, Any] = {
 }
 
 
-def built(family: str, **settings: Any) -> EncoderDecoder:
+def build(family: str, **settings: Any) -> EncoderDecoder:
     """A fresh model of 20 words; its last token is the edge."""
     model: EncoderDecoder = FAMILIES[family].model_copy(update=settings).build((WORDS + 1, WORDS + 1))
     return model.eval()
 
 
-def drawn(rows: int, L: int) -> Tensor:
+def random_tokens(rows: int, L: int) -> Tensor:
     return torch.randint(WORDS, (rows, L))
 
 
@@ -44,42 +44,42 @@ def drawn(rows: int, L: int) -> Tensor:
 @show()
 def seq2seq_layers() -> Seen:
     """Embedding, self-attention encoder, masked decoder with cross-attention, classification: all of the weights."""
-    model = built("transformer", share_embeddings=False, tie_embeddings=False)
+    model = build("transformer", share_embeddings=False, tie_embeddings=False)
     cross = [part for block in model.stack.blocks for part in (block.cross, block.cross_sublayer)]
     layers = {"embedding": [model.source_embed, model.embed], "encoder": [model.encoder, model.encoder_norm]}
     layers |= {"cross-attention": cross, "classification": [model.norm, model.head]}
-    parts = {name: sum(map(count_parameters, some)) for name, some in layers.items()}
+    parts = {name: sum(map(count_parameters, modules)) for name, modules in layers.items()}
     parts["decoder"] = count_parameters(model.stack) - parts["cross-attention"]
-    told = ", ".join(f"{name} {count:,}" for name, count in parts.items())
-    return Seen(count_parameters(model), f"weights: {told}", count_parameters(model) == sum(parts.values()))
+    counts = ", ".join(f"{name} {count:,}" for name, count in parts.items())
+    return Seen(count_parameters(model), f"weights: {counts}", count_parameters(model) == sum(parts.values()))
 
 
 @show()
 def seq2seq_equations() -> Seen:
     """The lecture's encoder and decoder, layer by layer: LL(g + PE), self-attention, cross-attention to LN(H), MLP."""
-    model = built("transformer", input_projection=True)
-    source, target = drawn(1, 7), drawn(1, 5)
+    model = build("transformer", input_projection=True)
+    source, target = random_tokens(1, 7), random_tokens(1, 5)
 
-    def begun(tokens: Tensor, lift: nn.Module) -> Tensor:
-        g, places = model.embed(tokens) * model.embedding_scale, torch.arange(tokens.shape[1])
-        return lift(model.stack.positions.add(g, places))
+    def embed_tokens(tokens: Tensor, projection: nn.Module) -> Tensor:
+        g, positions = model.embed(tokens) * model.embedding_scale, torch.arange(tokens.shape[1])
+        return projection(model.stack.positions.add(g, positions))
 
-    def attended(a: Attention, Q: Tensor, K: Tensor, *, masked: bool = False) -> Tensor:
+    def attention(a: Attention, Q: Tensor, K: Tensor, *, masked: bool = False) -> Tensor:
         heads = [f(x).unflatten(-1, (2, 16)).transpose(1, 2) for f, x in ((a.W_q, Q), (a.W_k, K), (a.W_v, K))]
         hidden = torch.ones(Q.shape[1], K.shape[1]).triu(1).bool() & masked
         A = (heads[0] @ heads[1].mT / 4).masked_fill(hidden, -torch.inf).softmax(-1)  # 4 = sqrt(d / H)
         return a.W_o((A @ heads[2]).transpose(1, 2).flatten(2))
 
-    H = begun(source, model.source_projection)
+    H = embed_tokens(source, model.source_projection)
     for b in model.encoder.blocks:
         LN = b.attention_sublayer.norm(H)
-        H = H + attended(b.attention, LN, LN)
+        H = H + attention(b.attention, LN, LN)
         H = H + b.mlp(b.mlp_sublayer.norm(H))
-    told, H = model.encoder_norm(H), begun(target, model.input_projection)
+    encoded, H = model.encoder_norm(H), embed_tokens(target, model.input_projection)
     for b in model.stack.blocks:
         LN = b.attention_sublayer.norm(H)
-        H = H + attended(b.attention, LN, LN, masked=True)
-        H = H + attended(b.cross, b.cross_sublayer.norm(H), told)
+        H = H + attention(b.attention, LN, LN, masked=True)
+        H = H + attention(b.cross, b.cross_sublayer.norm(H), encoded)
         H = H + b.mlp(b.mlp_sublayer.norm(H))
     P = model.logits(model.norm(H)).softmax(-1)
     x = gap(P, model.scores(target, source=source).softmax(-1))
@@ -89,8 +89,8 @@ def seq2seq_equations() -> Seen:
 @show()
 def who_sees_whom() -> Seen:
     """The encoder reads the input alone; a target word asks the targets before it and the whole encoded input."""
-    model, sees = built("transformer"), []
-    source, target = drawn(1, 6), drawn(1, 5)
+    model, sees = build("transformer"), []
+    source, target = random_tokens(1, 6), random_tokens(1, 5)
     with watching(model) as views:
         model(target, source=source)
     for name in ("encoder.blocks.0.attention", "stack.blocks.0.attention", "stack.blocks.0.cross"):
@@ -105,13 +105,13 @@ def who_sees_whom() -> Seen:
 @show()
 def targets_in_parallel() -> Seen:
     """All next words of a target are asked in one pass; asked one by one, with a memory, the scores are the same."""
-    source, target, off = drawn(3, 9), drawn(3, 8), []
+    source, target, off = random_tokens(3, 9), random_tokens(3, 8), []
     with torch.no_grad():
         for family in FAMILIES:
-            model = built(family)
+            model = build(family)
             memory = model.memory(3, 8, source)
-            each = [model.scores(target[:, t : t + 1], pos=torch.tensor([t]), memory=memory) for t in range(8)]
-            off.append(gap(torch.cat(each, 1), model.scores(target, source=source)))
+            steps = [model.scores(target[:, t : t + 1], pos=torch.tensor([t]), memory=memory) for t in range(8)]
+            off.append(gap(torch.cat(steps, 1), model.scores(target, source=source)))
     words = "largest difference of 8 steps with a memory from one pass, in rnn, rnn-attention, conv and transformer"
     return Seen(max(off), words, max(off) < EXACT)
 
@@ -120,15 +120,15 @@ def targets_in_parallel() -> Seen:
 @torch.no_grad()
 def encoded_once() -> Seen:
     """At inference the source is encoded once, in parallel; then the target is written one word at a time."""
-    model, passes, source, target = built("transformer"), [], drawn(1, 6), torch.full((1, 1), WORDS)
+    model, passes, source, target = build("transformer"), [], random_tokens(1, 6), torch.full((1, 1), WORDS)
     encode = model.encode
-    with patch.object(model, "encode", lambda *given: passes.append(1) or encode(*given)):
+    with patch.object(model, "encode", lambda *args: passes.append(1) or encode(*args)):
         memory = model.memory(1, 12, source)
         for t in range(12):
             scores = model.scores(target[:, -1:], pos=torch.tensor([t]), memory=memory)
             target = torch.cat([target, scores[:, -1].argmax(-1, keepdim=True)], 1)
-    whole = model.scores(target[:, :-1], source=source).argmax(-1)
-    held = len(passes) == 1 and torch.equal(whole, target[:, 1:])
+    predicted = model.scores(target[:, :-1], source=source).argmax(-1)
+    held = len(passes) == 1 and torch.equal(predicted, target[:, 1:])
     return Seen(len(passes), "pass of the encoder for 12 words, each the likeliest after those before it", held)
 
 
@@ -137,8 +137,8 @@ def waiting_decoders() -> Seen:
     """A recurrent decoder's query is its last state, so its steps wait for each other; masked layers do not wait."""
     grown = {}
     for family in FAMILIES:
-        model = built(family)
-        chains = [depth(model(drawn(1, L), source=drawn(1, 8))) for L in (8, 64)]
+        model = build(family)
+        chains = [depth(model(random_tokens(1, L), source=random_tokens(1, 8))) for L in (8, 64)]
         grown[family] = chains[1] / chains[0]
     words = "times longer chain of operations in training for 8 times the target words with rnn-attention"
     held = grown["rnn-attention"] > 5 and grown["conv"] == grown["transformer"] == 1
@@ -151,37 +151,39 @@ def waiting_decoders() -> Seen:
 @show()
 def one_context() -> Seen:
     """Two RNNs linked by one context vector: as many numbers for 500 words as for 5. Attention is told every state."""
-    told = {}
+    sizes = {}
     for family in ("rnn", "rnn-attention"):
-        model = built(family)
-        told[family] = [sum(part.numel() for part in model.encode(drawn(1, L), None)[-2:]) for L in (5, 500)]
-    words = f"numbers tell a decoder of 500 words, and of 5; {told['rnn-attention'][1] - 32:,} with attention"
-    return Seen(told["rnn"][1], words, told["rnn"] == [32, 32] and told["rnn-attention"][1] == 501 * 32)
+        model = build(family)
+        sizes[family] = [sum(part.numel() for part in model.encode(random_tokens(1, L), None)[-2:]) for L in (5, 500)]
+    words = f"numbers tell a decoder of 500 words, and of 5; {sizes['rnn-attention'][1] - 32:,} with attention"
+    return Seen(sizes["rnn"][1], words, sizes["rnn"] == [32, 32] and sizes["rnn-attention"][1] == 501 * 32)
 
 
 @show()
 def recurrent_attention() -> Seen:
     """Query s_(t-1), keys and values the encoder's states, their weighted average c_t told to the next state s_t."""
-    model, source, target = built("rnn-attention", cell="gru"), drawn(1, 6), drawn(1, 5)
+    model, source, target = build("rnn-attention", cell="gru"), random_tokens(1, 6), random_tokens(1, 5)
     with torch.no_grad():
         H, last = model.encoder(model.embed(source) * model.embedding_scale, None)
-        s, own, said = torch.tanh(model.first_state(last)), model.cross.similarity.inner, []
+        s, additive, outputs = torch.tanh(model.first_state(last)), model.cross.similarity.inner, []
         for y in (model.embed(target) * model.embedding_scale).unbind(1):
-            b = (torch.tanh(s @ own.W_q[0] + H[0] @ own.W_k[0]) @ own.w).softmax(-1)  # sim(q, k_i), normalised
+            b = (torch.tanh(s @ additive.W_q[0] + H[0] @ additive.W_k[0]) @ additive.w).softmax(
+                -1
+            )  # sim(q, k_i), normalised
             c = (b[:, None] * H[0]).sum(0, keepdim=True)
             s = model.cell(torch.cat([y, c], -1), s)
-            said.append(torch.tanh(model.output_projection(torch.cat([s, c, y], -1))))
-        x = gap(torch.stack(said, 1), model(target, source=source))
+            outputs.append(torch.tanh(model.output_projection(torch.cat([s, c, y], -1))))
+        x = gap(torch.stack(outputs, 1), model(target, source=source))
     return Seen(x, "largest difference between these steps and harken's rnn-attention", x < EXACT)
 
 
-def felt(model: EncoderDecoder, L: int, read: Callable[[Tensor], Tensor]) -> Tensor:  # L
+def gradient_sizes(model: EncoderDecoder, L: int, compute: Callable[[Tensor], Tensor]) -> Tensor:  # L
     """How large the gradient is, at each of L source words, of what is read from them."""
-    met: list[Tensor] = []
-    model.source_embed.register_forward_hook(lambda module, given, x: met.append(x) or x.retain_grad())
-    made = read(drawn(1, L))
-    (made * torch.randn_like(made)).sum().backward()  # the plain sum of what was normalised is always 0
-    return met[0].grad[0].norm(dim=-1)
+    embeddings: list[Tensor] = []
+    model.source_embed.register_forward_hook(lambda module, args, x: embeddings.append(x) or x.retain_grad())
+    output = compute(random_tokens(1, L))
+    (output * torch.randn_like(output)).sum().backward()  # the plain sum of what was normalised is always 0
+    return embeddings[0].grad[0].norm(dim=-1)
 
 
 @show()
@@ -189,49 +191,53 @@ def far_source_words() -> Seen:
     """Each target word reaches all source words directly; through one vector the first of many words hardly arrives."""
     left = {}
     for family in ("rnn", "rnn-attention", "transformer"):
-        model = built(family, **({} if family == "transformer" else {"bidirectional": False}))
-        sizes = felt(model, 101, lambda source, model=model: model(torch.tensor([[WORDS]]), source=source))
+        model = build(family, **({} if family == "transformer" else {"bidirectional": False}))
+        sizes = gradient_sizes(model, 101, lambda source, model=model: model(torch.tensor([[WORDS]]), source=source))
         left[family] = float(sizes[0] / sizes[-1])
     words = f"of the last source word's gradient arrives at the first of 101 in rnn; {left['rnn-attention']:.2g} in"
     held = left["rnn"] < 1e-6 < 0.01 < min(left["rnn-attention"], left["transformer"])
     return Seen(left["rnn"], f"{words} rnn-attention, {left['transformer']:.2g} in transformer", held)
 
 
-def taught(family: str, L: int, steps: int, *, rate: float) -> tuple[EncoderDecoder, float]:
+def train_to_reverse(family: str, L: int, steps: int, *, rate: float) -> tuple[EncoderDecoder, float]:
     """A model that was taught to write L words backwards, and the share of words it then gets right."""
-    model = built(family, d=64).train()
-    rule = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0)
+    model = build(family, d=64).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0)
     edge = torch.full((64, 1), WORDS)
     for n in range(steps + 1):
-        words = drawn(64, L)
+        words = random_tokens(64, L)
         source, answers = torch.cat([words, edge], 1), torch.cat([words.flip(1), edge], 1)
         scores = model.scores(torch.cat([edge, answers[:, :-1]], 1), source=source)
         if n < steps:
-            rule.zero_grad()
+            optimizer.zero_grad()
             nn.functional.cross_entropy(scores.flatten(0, 1), answers.flatten()).backward()
-            rule.step()
+            optimizer.step()
     return model.eval(), float((scores.argmax(-1) == answers)[:, :L].float().mean())
 
 
 @show(slow=True)
 def compressed() -> Seen:
     """A single context vector loses what attention keeps: 16 words written backwards, after the same steps."""
-    found = {family: 100 * taught(family, 16, 200, rate=5e-3)[1] for family in ("rnn", "rnn-attention")}
-    words = f"% of the words right after 200 steps with one context vector, {found['rnn-attention']:.0f} with attention"
-    return Seen(found["rnn"], words, found["rnn"] + 30 < found["rnn-attention"])
+    accuracy = {family: 100 * train_to_reverse(family, 16, 200, rate=5e-3)[1] for family in ("rnn", "rnn-attention")}
+    words = (
+        f"% of the words right after 200 steps with one context vector, {accuracy['rnn-attention']:.0f} with attention"
+    )
+    return Seen(accuracy["rnn"], words, accuracy["rnn"] + 30 < accuracy["rnn-attention"])
 
 
 @show(slow=True)
 def matching() -> Seen:
     """Each target word finds its match in the source: taught to write backwards, it looks along the anti-diagonal."""
-    model, right = taught("rnn-attention", 8, 300, rate=5e-3)
-    words = drawn(1, 8)
+    model, right = train_to_reverse("rnn-attention", 8, 300, rate=5e-3)
+    words = random_tokens(1, 8)
     with watching(model) as views, torch.no_grad():
         edge = torch.full((1, 1), WORDS)
         model(torch.cat([edge, words.flip(1)[:, :-1]], 1), source=torch.cat([words, edge], 1))
     A = views["cross"].rows(list(range(8)))[0, 0]
-    found = sum(row.argmax().item() == 7 - t for t, row in enumerate(A))
-    return Seen(found, f"of 8 target words look most at the word they say; {100 * right:.0f} % are right", found >= 7)
+    n_matches = sum(row.argmax().item() == 7 - t for t, row in enumerate(A))
+    return Seen(
+        n_matches, f"of 8 target words look most at the word they say; {100 * right:.0f} % are right", n_matches >= 7
+    )
 
 
 # --- filters, and what layers cost ------------------------------------------------------------------------------------
@@ -240,37 +246,37 @@ def matching() -> Seen:
 @show()
 def filter_reach() -> Seen:
     """Convolutions are limited by the size of the filter: k words a layer; one layer of attention sees all."""
-    reach = {}
+    n_seen = {}
     for family, layers in (("conv", 3), ("transformer", 1)):
-        model = built(family, layers=layers)
+        model = build(family, layers=layers)
         keys = (lambda read: read[0][0, 20]) if family == "conv" else (lambda read: read[0].k[0, :, 20])
-        sizes = felt(model, 41, lambda source, model=model, keys=keys: keys(model.encode(source, None)))
-        reach[family] = int((sizes > 0).sum())
-    words = f"of 41 words seen by 3 layers of filters of 3; {reach['transformer']} by one layer of attention"
-    return Seen(reach["conv"], words, reach == {"conv": 7, "transformer": 41})
+        sizes = gradient_sizes(model, 41, lambda source, model=model, keys=keys: keys(model.encode(source, None)))
+        n_seen[family] = int((sizes > 0).sum())
+    words = f"of 41 words seen by 3 layers of filters of 3; {n_seen['transformer']} by one layer of attention"
+    return Seen(n_seen["conv"], words, n_seen == {"conv": 7, "transformer": 41})
 
 
 @show()
 def operations_at_equal() -> Seen:
     """The lecture's example 2, L = d = 1000, k = 3: attention costs what a recurrence does."""
-    found = [products(layer, 1000, 1000, 3) for layer in ("attention", "recurrent", "convolution")]
-    words = f"products by the formula of attention, {found[1]:.0e} of a recurrence, {found[2]:.0e} of a convolution"
-    return Seen(float(found[0]), words, found == [10**9, 10**9, 3 * 10**9])
+    counts = [products(layer, 1000, 1000, 3) for layer in ("attention", "recurrent", "convolution")]
+    words = f"products by the formula of attention, {counts[1]:.0e} of a recurrence, {counts[2]:.0e} of a convolution"
+    return Seen(float(counts[0]), words, counts == [10**9, 10**9, 3 * 10**9])
 
 
 @show()
 def layers_measured() -> Seen:
     """Layers as they are built: a GRU has 6 L d^2 products, a gated filter 2 k L d^2, attention 4 L d^2 + 2 L^2 d."""
-    found = []
+    exact = []
     for L, d, k in ((30, 60, 3), (60, 60, 3), (60, 30, 5)):
         x, gru = torch.zeros(1, L, d), RecurrentEncoder(RNNAttentionSettings(d=d, bidirectional=False))
-        made = [
+        flops = [
             cost.flops_per_token(gru, lambda gru=gru, x=x: gru(x, None), 2),
             cost.flops_per_token(gru, lambda d=d, k=k, L=L: GatedConv(d, k, 0.0)(torch.zeros(1, L + k - 1, d)), 2),
             cost.flops_per_token(gru, lambda d=d, x=x: Attention(d, 2)(x), 2),
         ]
-        found.append(made == [6 * L * d * d, 2 * k * L * d * d, 4 * L * d * d + 2 * L * L * d])
-    return Seen(sum(found), "of 3 sizes have exactly the products of these formulas", all(found))
+        exact.append(flops == [6 * L * d * d, 2 * k * L * d * d, 4 * L * d * d + 2 * L * L * d])
+    return Seen(sum(exact), "of 3 sizes have exactly the products of these formulas", all(exact))
 
 
 @show()
@@ -278,6 +284,8 @@ def layers_of_the_paper() -> Seen:
     """What the Transformer of 2017 stacks: six blocks that read, six that write."""
     with torch.device("meta"):
         model = TransformerSettings(d=512, layers=6, heads=8).build((100, 100))
-    looks = sum(isinstance(part, Attention) for part in model.modules())
+    attentions = sum(isinstance(part, Attention) for part in model.modules())
     blocks = len(model.encoder.blocks) + len(model.stack.blocks)
-    return Seen(blocks, f"blocks, with {looks} attentions and {blocks} MLPs; printed 24", (blocks, looks) == (12, 18))
+    return Seen(
+        blocks, f"blocks, with {attentions} attentions and {blocks} MLPs; printed 24", (blocks, attentions) == (12, 18)
+    )

@@ -1,4 +1,4 @@
-"""The same block on pictures and sets: patches or rows instead of words."""
+"""The same block on images and sets: patches or rows instead of words."""
 
 import torch
 
@@ -28,7 +28,7 @@ def pictures_are_sets() -> Seen:
 
 @show()
 def sets_have_no_order() -> Seen:
-    """The block without places reads any set of rows: their order changes nothing, rows that are left out do."""
+    """The block without places reads any set of rows: their order changes nothing, removed rows do."""
     x = torch.randn(1, 9, 3)
     model = sets.SetTransformerSettings(size="tiny").build(LabelOutputs(3, 4))
     for p in model.parameters():

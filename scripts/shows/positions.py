@@ -1,4 +1,4 @@
-"""Where a word stands: waves, tables, turns, and what they say of distance."""
+"""Positions: sinusoids, learned tables, rotations, and how they encode distance."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Language models: the Transformer and the recurrent ones, what they see, remember and say."""
+"""Language models: the Transformer and the recurrent ones, their inputs, memory and outputs."""
 
 from itertools import pairwise
 
@@ -19,7 +19,7 @@ from . import EXACT, Seen, gap, show
 
 
 def small(**fields: object) -> LanguageModel:
-    """A GPT with opinions: its first weights are too small to prefer any word."""
+    """A GPT with scaled weights: the initial ones are too small to prefer any word."""
     model = GPTSettings(**{"d": 32, "layers": 2, "heads": 2, "context": 64, **fields}).build(50).eval()  # type: ignore[arg-type]
     with torch.no_grad():
         for weights in model.parameters():
@@ -99,10 +99,12 @@ def self_supervised() -> Seen:
     batch = Windows([text], 20, 8, seed=0).batch(0, 0)
     follows = set(pairwise(text.tolist()))
     pairs = zip(batch.tokens.flatten().tolist(), batch.targets.flatten().tolist(), strict=True)
-    share = sum(pair in follows for pair in pairs) / batch.n_targets
+    fraction = sum(pair in follows for pair in pairs) / batch.n_targets
     shifted = bool((batch.targets[:, :-1] == batch.tokens[:, 1:]).all())
     return Seen(
-        100 * share, "% of the targets are the word that follows in the text; labels given: 0", share == 1 and shifted
+        100 * fraction,
+        "% of the targets are the word that follows in the text; labels given: 0",
+        fraction == 1 and shifted,
     )
 
 
@@ -153,8 +155,12 @@ def one_state() -> Seen:
     """A recurrent model memorises everything in one vector; attention keeps a key and a value of every word."""
     d, L = 64, 1000
     state, pairs = RNNSettings(d=d).build(50).memory(1, L), small(d=d, layers=1).memory(1, L)
-    kept, spread = sum(t.numel() for t in state.parts), sum(m.k.numel() + m.v.numel() for m in pairs)
-    return Seen(kept, f"numbers for 1,000 words; {spread:,} in a layer of attention", kept == d and spread == 2 * L * d)
+    n_state, n_memory = sum(t.numel() for t in state.parts), sum(m.k.numel() + m.v.numel() for m in pairs)
+    return Seen(
+        n_state,
+        f"numbers for 1,000 words; {n_memory:,} in a layer of attention",
+        n_state == d and n_memory == 2 * L * d,
+    )
 
 
 @show()
@@ -190,16 +196,16 @@ def gate() -> Seen:
 
 def depth(end: Tensor) -> int:
     """The longest chain of operations that must follow each other, from the autograd graph."""
-    found: dict[object, int] = {}
+    depths: dict[object, int] = {}
     stack = [end.grad_fn]
     while stack:
         node = stack[-1]
         before = [n for n, _ in node.next_functions if n is not None]
-        if open_ := [n for n in before if n not in found]:
-            stack += open_
+        if pending := [n for n in before if n not in depths]:
+            stack += pending
             continue
-        found[stack.pop()] = 1 + max((found[n] for n in before), default=0)
-    return found[end.grad_fn]
+        depths[stack.pop()] = 1 + max((depths[n] for n in before), default=0)
+    return depths[end.grad_fn]
 
 
 @show()
@@ -215,7 +221,7 @@ def chain() -> Seen:
     return Seen(x, words, x > 10 and attention[0] == attention[1])
 
 
-def arriving(f: nn.Module | object, L: int = 101) -> list[float]:
+def gradient_by_distance(f: nn.Module | object, L: int = 101) -> list[float]:
     """How much of the gradient of the last word's vector arrives 1, 10, 50, 100 words before, relative to 1."""
     x = torch.randn(1, L, 64, requires_grad=True)
     f(x)[0, -1].sum().backward()  # type: ignore[operator]
@@ -227,7 +233,10 @@ def arriving(f: nn.Module | object, L: int = 101) -> list[float]:
 def vanishing() -> Seen:
     """Through a recurrence the gradient of a word 50 steps back has vanished; through attention it is one step away."""
     cell, layer = recurrent(), Stack(1, BlockConfig(64, 2))
-    rnn, attention = arriving(lambda x: cell(x)[0]), arriving(lambda x: layer(x, structure=CAUSAL))
+    rnn, attention = (
+        gradient_by_distance(lambda x: cell(x)[0]),
+        gradient_by_distance(lambda x: layer(x, structure=CAUSAL)),
+    )
     words = f"of the gradient arrives 50 words back in an RNN; {attention[2]:.2g} in a layer of attention"
     return Seen(rnn[2], words, rnn[2] < 1e-6 and attention[2] > 0.1)
 

@@ -45,8 +45,8 @@ def harken(monkeypatch, capsys, tmp_path):
 
     def call(*args: object, stdin: bytes | None = None) -> CommandOutput:
         monkeypatch.setattr(sys, "argv", ["harken", *map(str, args)])
-        typed = SilentTerminal() if stdin is None else io.TextIOWrapper(io.BytesIO(stdin), "utf-8")
-        monkeypatch.setattr(sys, "stdin", typed)
+        stream = SilentTerminal() if stdin is None else io.TextIOWrapper(io.BytesIO(stdin), "utf-8")
+        monkeypatch.setattr(sys, "stdin", stream)
         capsys.readouterr()
         with pytest.raises(SystemExit) as end:
             main()

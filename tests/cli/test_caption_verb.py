@@ -37,15 +37,15 @@ def run(harken, tmp_path) -> str:
 
 
 def test_images_get_one_caption_per_line(harken, run):
-    one = harken("caption", run, "shots/1.png").out
-    assert one.count("\n") == 1
-    many = harken("caption", run, "shots").out.splitlines()
-    assert len(many) == 30
-    assert all(line.endswith(".png") for line in many)
+    caption = harken("caption", run, "shots/1.png").out
+    assert caption.count("\n") == 1
+    captions = harken("caption", run, "shots").out.splitlines()
+    assert len(captions) == 30
+    assert all(line.endswith(".png") for line in captions)
     actual = json.loads(harken("caption", run, "shots/1.png", "--alternatives", "2", "--json").out)["captions"][0]
-    assert actual["text"] == one.rstrip("\n")
+    assert actual["text"] == caption.rstrip("\n")
     assert len(actual["alternatives"]) == 2
-    assert harken("caption", run, "-", stdin=b"shots/1.png\n").out == one
+    assert harken("caption", run, "-", stdin=b"shots/1.png\n").out == caption
     assert "baseline: caption of the nearest image" in harken("eval", run, "shots/captions.tsv").out
 
 
@@ -80,8 +80,8 @@ def test_the_scenes_demo_captions_held_out_pairs(harken, monkeypatch):
     assert len(re.findall(r"^ +caption     ", output, re.M)) == 3
     references = re.findall(r"^ +references  (.+)   or   (.+)$", output, re.M)
     held_out_pairs = scenes.held_out()[1]
-    for one, other in references:
-        a, b = (re.findall(r"(?:small|large) (\w+) (\w+)", text) for text in (one, other))
+    for caption, swapped in references:
+        a, b = (re.findall(r"(?:small|large) (\w+) (\w+)", text) for text in (caption, swapped))
         assert a == b[::-1]
         assert frozenset(a) in held_out_pairs
     letters = "".join(re.findall(r"^    ([.rgbypwoc]{32})$", output, re.M))

@@ -41,7 +41,7 @@ def test_texts_name_the_rows_of_a_file_of_vectors(harken, points, tmp_path):
     with open("t.txt", "w") as file:
         file.writelines(f"a {'cat' if n < 30 else 'dog'} {n}\n" for n in range(60))
     actual = json.loads(harken("cluster", "p.npy", "t.txt", "--k", 2, "--json").out)
-    assert sorted(one["words"] for one in actual["clusters"]) == [["cat"], ["dog"]]
+    assert sorted(cluster["words"] for cluster in actual["clusters"]) == [["cat"], ["dog"]]
 
 
 def test_a_run_embeds_the_texts_of_a_file(harken, run):

@@ -7,13 +7,13 @@ import shutil
 def test_cost_sums_all_runs_or_the_listed_ones(harken, run, tmp_path):
     for name in ("one", "two"):
         shutil.copytree(run, tmp_path / "runs" / name)
-    alone = json.loads(harken("cost", "runs/one", "--json").out)
-    both = json.loads(harken("cost", "--json").out)
-    assert {"kWh", "kwh", "co2e_kg", "seconds", "tokens", "flops", "rows"} == alone.keys()
-    assert alone["kWh"] == alone["kwh"] == alone["rows"][0]["kwh"]
-    assert [row["run"] for row in both["rows"]] == ["runs/one", "runs/two"]
-    assert both["kWh"] == 2 * alone["kWh"] > 0
-    assert alone["tokens"] == 2 * 4 * 16  # two steps of four rows of 16
+    single = json.loads(harken("cost", "runs/one", "--json").out)
+    total = json.loads(harken("cost", "--json").out)
+    assert {"kWh", "kwh", "co2e_kg", "seconds", "tokens", "flops", "rows"} == single.keys()
+    assert single["kWh"] == single["kwh"] == single["rows"][0]["kwh"]
+    assert [row["run"] for row in total["rows"]] == ["runs/one", "runs/two"]
+    assert total["kWh"] == 2 * single["kWh"] > 0
+    assert single["tokens"] == 2 * 4 * 16  # two steps of four rows of 16
 
 
 def test_the_trials_of_a_comparison_are_counted(harken, run, tmp_path):

@@ -84,8 +84,8 @@ def test_the_reviews_demo_prints_a_table_five_reviews_and_the_next_command(harke
         return fetch(name, **how)
 
     def small(what, *, settings, minutes, **options):
-        own = {} if "from" in settings else {k: v for k, v in TINY.items() if k.startswith("model.")}
-        arguments = {**settings, **own, "train.batch": 8, "train.steps": 20, "train.threads": 1}
+        model_settings = {} if "from" in settings else {k: v for k, v in TINY.items() if k.startswith("model.")}
+        arguments = {**settings, **model_settings, "train.batch": 8, "train.steps": 20, "train.threads": 1}
         return train.train(what, settings=arguments, **options)
 
     def saved(**options):
@@ -110,7 +110,7 @@ def test_the_reviews_demo_prints_a_table_five_reviews_and_the_next_command(harke
         r"24 held-out reviews, 60 training labels +accuracy +parameters +time +energy",
         r"baseline: most frequent label +0\.\d+",
         r"bert, frozen: only a new head is trained +0\.\d+ +\S+",
-        r"Predictions of .*, the best on the validation split \(in parentheses: the true label\):\n\n",
+        r"Predictions of \w+, the best on the validation split \(in parentheses: the true label\):\n\n",
         r"(    \S.*\n      (good|bad) \d+%   \((good|bad)\)\n){5}",
         r"cost    ",
         r"report  mine/(scratch|frozen|finetuned)/report.html",

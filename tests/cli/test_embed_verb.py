@@ -78,11 +78,11 @@ def test_a_line_is_nearest_to_itself(harken, run, notes):
 
 
 def test_json_of_search_has_the_hits_of_each_query(harken, run, notes, model):
-    one = json.loads(harken("search", run, notes, "cat", "--json").out)["hits"]
-    assert one == model.corpus(notes).search("cat")
-    both = json.loads(harken("search", run, notes, "cat", "dog", "--json").out)["hits"]
-    assert both == [model.corpus(notes).search(query) for query in ("cat", "dog")]
-    assert json.loads(harken("search", run, notes, "--json", stdin=b"cat\n").out)["hits"] == [one]
+    single = json.loads(harken("search", run, notes, "cat", "--json").out)["hits"]
+    assert single == model.corpus(notes).search("cat")
+    pair = json.loads(harken("search", run, notes, "cat", "dog", "--json").out)["hits"]
+    assert pair == [model.corpus(notes).search(query) for query in ("cat", "dog")]
+    assert json.loads(harken("search", run, notes, "--json", stdin=b"cat\n").out)["hits"] == [single]
 
 
 def test_the_second_search_of_a_file_uses_the_cached_vectors(harken, run, notes, monkeypatch):

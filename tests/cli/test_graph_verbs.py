@@ -25,10 +25,10 @@ def run(harken, tmp_path) -> str:
 
 
 def test_predictions_for_nodes_have_their_names(harken, run, tmp_path):
-    other = friends(tmp_path / "other", 300)  # more than one block of texts
+    other_graph = friends(tmp_path / "other", 300)  # more than one block of texts
     output = harken("classify", run, "other").out.splitlines()
     assert [line.split()[-1] for line in output] == [f"p{n}" for n in range(300)]
-    selected = harken("classify", run, other, "p299", "p7").out.splitlines()
+    selected = harken("classify", run, other_graph, "p299", "p7").out.splitlines()
     assert selected == [output[299], output[7]]
     assert harken("classify", run, "-", stdin=b"p3\np1\n").out.split()[4::5] == ["p3", "p1"]
     messages = json.loads(harken("classify", run, "other", "p7", "p8", "--json").out)

@@ -29,11 +29,11 @@ def test_images_are_checked_trained_on_classified_and_evaluated(harken, folder):
     assert re.search(r"shapes is images: a folder of images; its subfolders \(dark, light\) are the labels", checked)
     assert re.search(r"\d+ images for training", checked)
     assert "images (8 x 8 grayscale, 2 labels)" in harken("train", "shapes", *TINY).out
-    one = harken("classify", "runs/shapes", "shapes/dark/0.png").out
-    assert re.fullmatch(r"0\.\d{3} (dark|light)  0\.\d{3} (dark|light)\n", one)
-    many = harken("classify", "runs/shapes", "shapes/light", "shapes/dark/0.png").out.splitlines()
-    assert len(many) == 21
-    assert many[-1].endswith("  shapes/dark/0.png")
+    single = harken("classify", "runs/shapes", "shapes/dark/0.png").out
+    assert re.fullmatch(r"0\.\d{3} (dark|light)  0\.\d{3} (dark|light)\n", single)
+    lines = harken("classify", "runs/shapes", "shapes/light", "shapes/dark/0.png").out.splitlines()
+    assert len(lines) == 21
+    assert lines[-1].endswith("  shapes/dark/0.png")
     output = json.loads(harken("classify", "runs/shapes", "shapes/light", "--json").out)
     assert [len(output["labels"]), len(output["files"])] == [20, 20]
     assert "baseline: regression on pixels" in harken("eval", "runs/shapes", "shapes").out

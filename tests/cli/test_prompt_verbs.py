@@ -62,8 +62,8 @@ def test_classify_prompts_a_language_model(harken, gpt):
     messages = json.loads(
         harken("classify", gpt, "--prompt", ASK, "--labels", "sad,glad", "a fox", "a king", "--json").out
     )
-    assert [{one["label"] for one in each} for each in messages["labels"]] == [{"sad", "glad"}] * 2
-    assert all(sum(one["probability"] for one in each) == pytest.approx(1) for each in messages["labels"])
+    assert [{label["label"] for label in labels} for labels in messages["labels"]] == [{"sad", "glad"}] * 2
+    assert all(sum(label["probability"] for label in labels) == pytest.approx(1) for labels in messages["labels"])
 
 
 def test_classify_prompts_for_each_line_of_stdin(harken, gpt):
@@ -74,9 +74,9 @@ def test_classify_prompts_for_each_line_of_stdin(harken, gpt):
 
 
 def test_an_escaped_newline_in_a_prompt_is_a_newline(harken, gpt):
-    typed = harken("classify", gpt, "--prompt", "{text}\\n", "--labels", "sad,glad", "a fox", "--json")
-    real = harken("classify", gpt, "--prompt", "{text}\n", "--labels", "sad,glad", "a fox", "--json")
-    assert typed.out == real.out
+    escaped = harken("classify", gpt, "--prompt", "{text}\\n", "--labels", "sad,glad", "a fox", "--json")
+    literal = harken("classify", gpt, "--prompt", "{text}\n", "--labels", "sad,glad", "a fox", "--json")
+    assert escaped.out == literal.out
 
 
 @pytest.mark.parametrize(

@@ -45,8 +45,8 @@ def test_each_argument_is_a_source_with_one_output_line(stdout_of, pair_folder, 
 def test_each_line_of_stdin_has_one_output_line_including_empty_and_unterminated_lines(
     stdout_of, pair_folder, targets, dash
 ):
-    typed = f"\ufeff{TEXTS[0]}\r\n\n{TEXTS[1]}".encode()
-    assert stdout_of("translate", pair_folder, *dash, stdin=typed).split("\n") == [targets[0], "", targets[1], ""]
+    stdin_bytes = f"\ufeff{TEXTS[0]}\r\n\n{TEXTS[1]}".encode()
+    assert stdout_of("translate", pair_folder, *dash, stdin=stdin_bytes).split("\n") == [targets[0], "", targets[1], ""]
 
 
 def test_more_lines_than_one_batch_keep_their_order(stdout_of, pair_folder, targets):
@@ -74,7 +74,7 @@ def test_json_of_an_explicit_empty_stdin_has_no_translations(json_of, pair_folde
 
 def test_json_with_alternatives_has_them_best_first(json_of, pair_folder, targets):
     (translation,) = json_of("translate", pair_folder, TEXTS[0], "--alternatives", 5)["translations"]
-    scores = [other["score"] for other in translation["alternatives"]]
+    scores = [candidate["score"] for candidate in translation["alternatives"]]
     assert (len(scores), scores) == (5, sorted(scores, reverse=True))
     assert translation["alternatives"][0] == {"text": translation["text"], "score": translation["score"]}
 
@@ -83,18 +83,18 @@ def test_alternatives_are_lines_for_an_argument_and_columns_for_stdin(stdout_of,
     lines = stdout_of("translate", pair_folder, TEXTS[0], "--alternatives", 3).splitlines()
     assert len(lines) == 3
     assert all(float(line.split()[0]) < 0 for line in lines)
-    typed = f"{TEXTS[0]}\n\n".encode()
-    assert stdout_of("translate", pair_folder, "--alternatives", 3, stdin=typed) == "\t".join(lines) + "\n\n"
+    stdin_bytes = f"{TEXTS[0]}\n\n".encode()
+    assert stdout_of("translate", pair_folder, "--alternatives", 3, stdin=stdin_bytes) == "\t".join(lines) + "\n\n"
 
 
 def test_search_options_are_passed_on(json_of, pair_folder):
     import harken
 
     run = harken.load(pair_folder)
-    how = {"beam": 3, "length_penalty": 0.0, "no_repeat": 1, "max_new_tokens": 4}
-    options = [word for name, value in how.items() for word in (f"--{name.replace('_', '-')}", value)]
+    search = {"beam": 3, "length_penalty": 0.0, "no_repeat": 1, "max_new_tokens": 4}
+    options = [word for name, value in search.items() for word in (f"--{name.replace('_', '-')}", value)]
     (translation,) = json_of("translate", pair_folder, TEXTS[0], *options)["translations"]
-    ((best,),) = run.alternatives([TEXTS[0]], **how)
+    ((best,),) = run.alternatives([TEXTS[0]], **search)
     assert {"source": TEXTS[0], **best} == translation
     assert best["text"] != run.translate(TEXTS[0])
 
@@ -165,11 +165,11 @@ def test_targets_start_with_the_prefix(json_of, harken, pair_folder):
 def test_equal_lines_have_independent_samples(stdout_of, json_of, pair_folder, tmp_path):
     from harken.cli.translate import BATCH_SIZE
 
-    typed, how = (f"{TEXTS[0]}\n" * (2 * BATCH_SIZE)).encode(), ["--temperature", 3.0]
-    lines = stdout_of("translate", pair_folder, "-", *how, stdin=typed).splitlines()
+    stdin_bytes, options = (f"{TEXTS[0]}\n" * (2 * BATCH_SIZE)).encode(), ["--temperature", 3.0]
+    lines = stdout_of("translate", pair_folder, "-", *options, stdin=stdin_bytes).splitlines()
     assert lines[:BATCH_SIZE] != lines[BATCH_SIZE:]
-    (tmp_path / "ask.txt").write_bytes(b"\n" + typed)
-    stdout_of("translate", pair_folder, "--in", "ask.txt", "--out", "a.jsonl", *how)
+    (tmp_path / "ask.txt").write_bytes(b"\n" + stdin_bytes)
+    stdout_of("translate", pair_folder, "--in", "ask.txt", "--out", "a.jsonl", *options)
     answers = [json.loads(line)["text"] for line in (tmp_path / "a.jsonl").read_text().splitlines()]
     assert answers[1 : 2 * BATCH_SIZE] == lines[1:]  # an empty line counts as one
 

@@ -73,5 +73,5 @@ def test_a_run_that_starts_anew_does_not_count_as_resumed(tmp_path: Path, monkey
     """Starting anew gives the same bytes as well: what counts is where it went on."""
     monkeypatch.setattr(matrix, "SETTINGS", {**matrix.SETTINGS, "train.checkpoint_every": 100})
     family = matrix.Family("text", "rnn")
-    messages = matrix.resumes(family, family.write(tmp_path), tmp_path)
+    messages = matrix.check_resume(family, family.write(tmp_path), tmp_path)
     assert messages == "went on from step 0, not from the last checkpoint"

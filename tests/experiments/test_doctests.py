@@ -5,7 +5,6 @@ import doctest
 import pytest
 
 import harken
-from harken.data.synthetic.phrases import phrases
 from harken.data.synthetic.tales import tales
 
 TINY = {"model.d": 16, "model.layers": 1, "model.heads": 2, "model.context": 16, "train.steps": 2, "train.batch": 4}
@@ -13,9 +12,8 @@ TINY = {"model.d": 16, "model.layers": 1, "model.heads": 2, "model.context": 16,
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A folder with pairs.tsv, text.txt and the run runs/text."""
+    """A folder with text.txt and the run runs/text."""
     home = tmp_path_factory.mktemp("doctests")
-    (home / "pairs.tsv").write_text("".join("\t".join(pair) + "\n" for pair in phrases(60)))
     (home / "text.txt").write_text("\n\n".join(tales(12)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HARKEN_CACHE", str(home / "cache"))

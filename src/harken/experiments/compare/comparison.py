@@ -76,7 +76,8 @@ def compare(
     `settings` are the same for all trials; evals={"model.context": [128, 256]} evaluates each trained model under
     other settings. `resume` continues a comparison, also with more seeds or values.
 
-    >>> comparison = harken.compare("text.txt", {"model.layers": [1, 2]}, settings={"train.steps": 2}, seeds=1)
+    >>> settings = {"train.steps": 2, "model.size": "tiny"}
+    >>> comparison = harken.compare("text.txt", {"model.layers": [1, 2]}, settings=settings, seeds=1)
     >>> [row["settings"] for row in comparison.rows]
     [{'model.layers': 1}, {'model.layers': 2}]
     """
