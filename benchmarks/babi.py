@@ -4,14 +4,14 @@
     python benchmarks/babi.py tasks_1-20/en --joint                  10 restarts of one model for all tasks
     python benchmarks/babi.py tasks_1-20/en --hops 1,3 --tasks 1,2,3
     python benchmarks/babi.py tasks_1-20 --size en-10k
-    python benchmarks/babi.py tasks_1-20/en --pick valid --judge valid     to choose settings by: no look at test
+    python benchmarks/babi.py tasks_1-20/en --pick valid --judge valid     to choose settings without the test split
 
 Of the restarts of a task the one with the lowest training loss counts, as published (`--pick valid`: a tenth of the
-training stories is held out, and decides). Models of several tasks share words and stories; each asks the questions of
-its own task alone and scores the answers of that task alone. On a GPU tasks of short stories are one batch of models
+training stories is held out, and decides). Models of several tasks share words and stories; each answers the questions of
+one task with the answers of that task only. On a GPU tasks of short stories are one batch of models
 and those of long ones another, on a CPU, where padding costs time, the restarts of each task are one (`--together yes`:
 all are one; `no`: each task by itself). Training stories that recur in a test
-file (135 of 1,000 in task 4) are learned from, as in the published numbers; data.duplicate_questions=drop leaves them out.
+file (135 of 1,000 in task 4) are kept, as in the published numbers; data.duplicate_questions=drop removes them.
 """
 
 import argparse
@@ -42,12 +42,12 @@ ALONE = (0.1, 8.2, 41.8, 4.4, 13.7, 7.9, 20.3, 11.7, 13.6, 9.7, 0.7, 0, 0.3, 0.9
 JOINT = (0, 13.1, 23.4, 5.9, 12.9, 3.7, 22.9, 9.1, 2.7, 7.2, 0.8, 0.1, 0.1, 4.2, 0, 1.2, 43.6, 10.5, 86.7, 0)
 MEAN_10K = 4.2  # of 20 tasks alone, with 10,000 questions each
 EXCLUDED = -1e9  # the score of another task's answer
-EVAL_BATCH = 100  # questions of each model that are judged at a time
+EVAL_BATCH = 100  # questions per model and evaluation batch
 SHORT = 20  # lines
 
 
 class SharedData:
-    """What all models share: the stories of all tasks where they are asked for, and whose answers are whose."""
+    """The data of all models: stories per device, and the answers of each task."""
 
     def __init__(self, recipe: Recipe, data: Any, *, joint: bool) -> None:
         self.data, self.memory, self.joint, self.cache = data, recipe.model.memory, joint, dict[Any, Any]()
@@ -119,7 +119,7 @@ class OneTask(BoundTask):
 def train_models(
     recipe: Recipe, shared: SharedData, names: Sequence[str | None], restarts: int
 ) -> tuple[StackedModels, float]:
-    """So many models of each task, all learned as one; and the seconds of learning."""
+    """`restarts` models of each task, trained as one batch; and the seconds of training."""
     steps = max(len(shared.cached(shared.indices, "train", name)) for name in names) // recipe.train.batch
     models, tasks = list[Any](), list[Any]()
     for name in names:
@@ -141,7 +141,7 @@ def train_models(
 def evaluate_models(
     models: StackedModels, shared: SharedData, split: str, names: Sequence[str | None]
 ) -> tuple[Tensor, Tensor]:
-    """The share of the questions that each model answers wrongly, and its loss: tasks restarts."""
+    """The fraction of questions that each model answers wrongly, and its loss: tasks restarts."""
     device = next(models.parameters()).device
     indices = [torch.from_numpy(shared.cached(shared.indices, split, name)) for name in names]
     n_max, per = max(map(len, indices)), models.n_models // len(names)
@@ -164,7 +164,7 @@ def evaluate_models(
 
 
 def best(options: argparse.Namespace, recipe: Recipe, data: Any) -> tuple[dict[str, list[float]], float]:
-    """By task the judged errors of all restarts in %, that of the picked one first; and the seconds."""
+    """By task the errors of all restarts in %, the selected one first; and the seconds."""
     shared = SharedData(recipe, data, joint=options.joint)
     names: list[str | None] = [None] if options.joint else [*shared.names]
     models, seconds = train_models(recipe, shared, names, options.restarts)
@@ -192,7 +192,9 @@ def main() -> None:
     parser.add_argument("--hops", default="3", help="such as 1,3")
     parser.add_argument("--restarts", type=int, default=10)
     parser.add_argument("--joint", action="store_true", help="one model for all tasks")
-    parser.add_argument("--pick", default="train", choices=("train", "valid"), help="by whose loss a restart counts")
+    parser.add_argument(
+        "--pick", default="train", choices=("train", "valid"), help="split of the loss that selects a restart"
+    )
     parser.add_argument("--judge", default="test", choices=("valid", "test"))
     parser.add_argument("--together", default="auto", choices=("auto", "yes", "no"), help="all tasks in one batch")
     parser.add_argument("--device", default="auto")
@@ -218,38 +220,40 @@ def main() -> None:
 def run_tasks(options: argparse.Namespace, home: Path, tasks: list[int], settings: dict[str, Any]) -> None:
     recipe = choose(str(home), {**settings, "data.tasks": tasks}).recipe
     device, errors, seconds = machine.pick_device(options.device), dict[str, list[float]](), 0.0
-    for some in groups(options, recipe, tasks, on_gpu=device.type == "cuda"):
-        mine = resolve(("the recipe", recipe.settings()), (OVERRIDE, {"data.tasks": some}))
-        errors, more = best(options, mine, mine.load_data())
-        errors, seconds = errors | errors, seconds + more
-        told = ", ".join(f"{name} {each[0]:.1f}" for name, each in errors.items())
-        print(f"  {told} after {more:.0f} s", file=sys.stderr, flush=True)  # a group takes minutes on a CPU
+    for group in groups(options, recipe, tasks, on_gpu=device.type == "cuda"):
+        group_recipe = resolve(("the recipe", recipe.settings()), (OVERRIDE, {"data.tasks": group}))
+        group_errors, group_seconds = best(options, group_recipe, group_recipe.load_data())
+        errors, seconds = errors | group_errors, seconds + group_seconds
+        text = ", ".join(f"{name} {rates[0]:.1f}" for name, rates in group_errors.items())
+        print(f"  {text} after {group_seconds:.0f} s", file=sys.stderr, flush=True)  # a group takes minutes on a CPU
     published = JOINT if options.joint else ALONE
     how = "one model for all tasks" if options.joint else "a model for each task"
     print(f"{home.name}, {recipe.model.hops} hops, d = {recipe.model.d}, {recipe.train.epochs:g} epochs, {how}")
     print(f"error on {options.judge} in %, of {options.restarts} restarts that with the lowest {options.pick} loss |")
     print("  mean and least of all restarts | published for 3 hops, 1,000 questions a task")
     for n in tasks:
-        one, *each = errors[f"task {n}"]
-        print(f"  task {n:2d} {one:6.1f} | {statistics.fmean(each):6.1f} {min(each):6.1f} | {published[n - 1]:6.1f}")
+        picked, *restarts = errors[f"task {n}"]
+        print(
+            f"  task {n:2d} {picked:6.1f} | {statistics.fmean(restarts):6.1f} {min(restarts):6.1f} | {published[n - 1]:6.1f}"
+        )
     mean = statistics.fmean(errors[f"task {n}"][0] for n in tasks)
-    theirs = statistics.fmean(published[n - 1] for n in tasks)
-    more_said = f", with 10,000 questions {MEAN_10K}" if "10k" in home.name else ""
+    published_mean = statistics.fmean(published[n - 1] for n in tasks)
+    note = f", with 10,000 questions {MEAN_10K}" if "10k" in home.name else ""
     failed = sum(errors[f"task {n}"][0] > 5 for n in tasks)
-    print(f"  mean    {mean:6.1f}, {failed} tasks above 5 | published {theirs:.1f}{more_said}")
+    print(f"  mean    {mean:6.1f}, {failed} tasks above 5 | published {published_mean:.1f}{note}")
     models, threads = options.restarts * (1 if options.joint else len(tasks)), torch.get_num_threads()
     print(f"  {models} models learned in {seconds:.1f} s on {device}, {threads} threads\n")
 
 
-def groups(options: argparse.Namespace, recipe: Recipe, asked: list[int], *, on_gpu: bool) -> list[list[int]]:
+def groups(options: argparse.Namespace, recipe: Recipe, tasks: list[int], *, on_gpu: bool) -> list[list[int]]:
     """The tasks that are one batch of models: all, those of short and of long stories, or each alone."""
     if options.joint or options.together == "yes":
-        return [asked]
+        return [tasks]
     if options.together == "no" or not on_gpu:
-        return [[n] for n in asked]
-    told = [each for each in recipe.load_data().train.questions if len(each.lines) > SHORT]
-    long = {int(each.task.split()[1]) for each in told}
-    return [some for some in ([n for n in asked if n not in long], [n for n in asked if n in long]) if some]
+        return [[n] for n in tasks]
+    questions = [question for question in recipe.load_data().train.questions if len(question.lines) > SHORT]
+    long = {int(question.task.split()[1]) for question in questions}
+    return [group for group in ([n for n in tasks if n not in long], [n for n in tasks if n in long]) if group]
 
 
 if __name__ == "__main__":

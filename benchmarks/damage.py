@@ -1,4 +1,4 @@
-"""Damage the newest checkpoint of a real run, thousands of times: is it found each time, and the one before it taken?
+"""Damage the newest checkpoint of a real run, thousands of times: is it detected each time, and the previous one used?
 
     python benchmarks/damage.py --cuts 1000 --flips 2000
 
@@ -33,7 +33,7 @@ def train_run(folder: Path, name: str, seed: int) -> tuple[Path, Path]:
 
 
 def is_detected(last: Path, before: Path) -> bool:
-    """Whether the damage is named and the checkpoint before it is taken."""
+    """Whether the damage is reported and the previous checkpoint is used."""
     facts, _, damaged = run_folder.newest_checkpoint(last.parent.parent)
     return facts is not None and facts["step"] == int(before.name[5:]) and str(last) in damaged[0]
 
@@ -48,7 +48,7 @@ def flip(content: bytes, rng: random.Random) -> bytes:
 
 
 def damage(change: Callable[[bytes, random.Random], bytes], times: int, last: Path, before: Path, seed: int) -> int:
-    """How many of so many changes are found."""
+    """The number of detected changes."""
     rng, good = random.Random(seed), {name: (last / name).read_bytes() for name in FILES}
     count = 0
     for n in range(times):

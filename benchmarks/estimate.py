@@ -3,7 +3,7 @@
     python benchmarks/estimate.py                       each recipe on tales and on a text of 10,000 words
     python benchmarks/estimate.py --steps 300 char lstm these two, longer
 
-Needs an idle machine: a prediction of seconds is one about a machine that goes on as it was. Wanted: memory within
+Needs an idle machine: a prediction of seconds holds for a machine under constant load. Wanted: memory within
 1.5 times, seconds and kWh within 20 %. Exit code 1 if a row misses it.
 """
 

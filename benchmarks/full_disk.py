@@ -37,7 +37,7 @@ class Outcome(NamedTuple):
     step: int  # of the checkpoint that was there then
     damaged: list[str]
     left: list[str]  # files that were begun and not put in place
-    equal: bool  # after going on, with room
+    equal: bool  # after the resumed training
 
 
 @contextmanager
@@ -56,7 +56,7 @@ def text(folder: Path) -> Path:
 
 
 def fill(ballast: Path, room: int) -> None:
-    """Take all the room there is but this."""
+    """Fill the disk up to this free space."""
     with ballast.open("wb") as file:
         file.write(b"\0" * max(0, shutil.disk_usage(ballast.parent).free - room))
 

@@ -1,4 +1,4 @@
-"""GPT-2 124M writing text: harken beside transformers' generate, with the same random weights, in one run.
+"""GPT-2 124M decoding: harken against transformers' generate, with the same random weights, in one run.
 
     python benchmarks/gpt2_decoding.py --batches 1 64 --tokens 128 --rounds 5            on a GPU, bfloat16, compiled
     python benchmarks/gpt2_decoding.py --device cpu --dtype float32 --tokens 64          on a CPU, int8 too

@@ -55,7 +55,7 @@ class Peer(torch.nn.Module):
 
 
 def sparse_dropout(x: torch.Tensor, p: float) -> torch.Tensor:
-    """The same without some of what is there."""
+    """Dropout of the non-zero features."""
     return torch.sparse_coo_tensor(x.indices(), F.dropout(x.values(), p), x.shape, is_coalesced=True)
 
 
@@ -95,7 +95,7 @@ def timed(turn: Callable[[], Any], epochs: int, device: torch.device) -> float:
 
 
 def ours(path: str, settings: dict[str, Any], count: int) -> tuple[Callable[[], None], Any, Any]:
-    """One epoch of so many models together."""
+    """One epoch of `count` models together."""
     recipe = choose(path, {**settings, "train.seeds": count}).recipe
     opened, trainer = prepare(recipe, silent)
     trainer.model.train()
@@ -133,7 +133,7 @@ def race(path: str, settings: dict[str, Any], count: int, epochs: int, turns: in
 
 
 def accuracy(path: str, settings: dict[str, Any], count: int) -> None:
-    """Of so many seeds trained together, each with the weights that its own valid split chose."""
+    """Accuracy of seeds trained together, each with the weights selected on its valid split."""
     recipe = choose(path, {**settings, "train.seeds": count}).recipe
     _, trainer = prepare(recipe, silent)
     begin = time.perf_counter()

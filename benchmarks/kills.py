@@ -1,4 +1,4 @@
-"""Train once in peace, and many times killed and resumed: are all weights, states and losses equal, bit for bit?
+"""Train once undisturbed, and many times killed and resumed: are all weights, states and losses equal, bit for bit?
 
     python benchmarks/kills.py --kills 100
 
@@ -100,7 +100,7 @@ def trained(*settings: str) -> Iterator[Runs]:
         yield runs._replace(hashes=hashes(home / "first"), seconds=time.monotonic() - begin)
 
 
-# --- the ways to die --------------------------------------------------------------------------------------------------
+# --- kinds of kills ---------------------------------------------------------------------------------------------------
 
 
 def at_random(runs: Runs, times: int, signals: dict[int, tuple[int, ...]], rng: random.Random) -> Counter:
@@ -126,7 +126,7 @@ def at_random(runs: Runs, times: int, signals: dict[int, tuple[int, ...]], rng: 
 
 
 def describe_kills(seen: Counter) -> str:
-    """How often, and when."""
+    """The number of kills, by time."""
     inside = {when: times for when, times in seen.items() if when.startswith("in epoch")}
     again = sum(times > 1 for times in inside.values())
     ends = ", ".join(f"{seen[when]} {when}" for when in ("before its first step", "after its last step"))

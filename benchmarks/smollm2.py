@@ -46,7 +46,7 @@ print(json.dumps({{"seconds": round(seconds, 2), "peak_bytes": peak, "weights_by
 
 
 def fresh(before: str, call: str) -> dict:
-    """Seconds and peak memory of a call in a process of its own."""
+    """Seconds and peak memory of a call in a new process."""
     done = subprocess.run(
         [sys.executable, "-c", TIMED.format(before=before, call=call)], stdout=subprocess.PIPE, check=True
     )
@@ -55,7 +55,7 @@ def fresh(before: str, call: str) -> dict:
 
 
 def writing(run: harken.Run, ids: list[int], tokens: int) -> Callable[[], list[int]]:
-    """Greedy tokens of harken's."""
+    """Greedy tokens of harken."""
     return lambda: [
         int(token) for token in run.text_generator.generate([ids], tokens, SamplingSettings(temperature=0.0), seed=0)
     ]
@@ -97,14 +97,14 @@ def questions(place: Path, sst2: Path, texts: int, shots: str, folder: Path) -> 
     )
     output = json.loads(done.stdout)
     rows = {row["shots"]: round(row["metrics"]["accuracy"], 4) for row in output["rows"]}
-    row = {
+    summary = {
         "accuracy_by_shots": rows,
         "texts": texts,
         "prompt": QUESTION,
         "labels": WORDS,
         "baseline": output["baseline"],
     }
-    print(json.dumps(row | {"seconds": round(time.perf_counter() - begin, 1)}))
+    print(json.dumps(summary | {"seconds": round(time.perf_counter() - begin, 1)}))
 
 
 def main() -> None:

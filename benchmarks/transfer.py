@@ -1,10 +1,10 @@
-"""What learned weights are worth on labelled sets: scratch, frozen and fine-tuned from a run, one comparison each.
+"""The value of pretrained weights on labelled data sets: scratch, frozen and fine-tuned from a run, one comparison each.
 
     python benchmarks/transfer.py runs/minilm shared/data --sets sst-2,mrpc,cola,rte,sts-b,sms --at-once 6
     python benchmarks/transfer.py runs/minilm shared/data --sets conll,squad --transfer scratch,finetune --seeds 1
     python benchmarks/transfer.py runs/minilm shared/data --sets rte,sms data.examples=64 train.steps=4 --seeds 1
 
-Each set is one `harken compare` in a process of its own, so many at once. A part of the training file picks the weights
+Each set is one `harken compare` in a separate process, --at-once in parallel. A part of the training file picks the weights
 that are kept; what is told is the file that GLUE, CoNLL and SQuAD judge by (of SMS a tenth that is held out), looked at
 once. Settings behind the sets go to all. Results stand as one JSON and as a table for people, both in --out.
 """
@@ -86,7 +86,7 @@ def command(name: str, options: argparse.Namespace, overrides: list[str]) -> lis
 
 
 def compared(name: str, options: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:
-    """One comparison; what it printed on the way stands in a file beside it."""
+    """One comparison; its log is written to --out."""
     arguments = command(name, options, overrides)
     with (options.out / f"{name}.log").open("w") as log:
         done = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=log, text=True)
@@ -104,17 +104,23 @@ def compared(name: str, options: argparse.Namespace, overrides: list[str]) -> di
         for row in comparison["rows"]
     ]
     rows += [
-        {"name": f"{baseline}, for free", "metrics": m}
+        {"name": f"{baseline}, baseline", "metrics": m}
         for baseline, m in comparison["baselines"].get("test", {}).items()
     ]
     examples = next((row["protocol"].get("test") for row in comparison["rows"] if row["protocol"]), {})
-    row = {"set": name, "metrics": SETS[name].metrics, "test": examples, "rows": rows, "command": join(arguments[1:])}
-    print(json.dumps(row), flush=True)
-    return row
+    summary = {
+        "set": name,
+        "metrics": SETS[name].metrics,
+        "test": examples,
+        "rows": rows,
+        "command": join(arguments[1:]),
+    }
+    print(json.dumps(summary), flush=True)
+    return summary
 
 
 def table(comparisons: list[dict[str, Any]]) -> str:
-    """A line for each set and measure, a column for each way to learn, for people."""
+    """A line for each set and measure, a column for each kind of transfer."""
     names = list(dict.fromkeys(row["name"] for comparison in comparisons for row in comparison.get("rows", ())))
     lines = [["set", "measure", *names], ["---"] * (len(names) + 2)]
     for comparison in comparisons:
@@ -134,7 +140,7 @@ def table(comparisons: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, help="the run whose weights are begun with")
+    parser.add_argument("run", type=Path, help="run with the initial weights")
     parser.add_argument("data", type=Path, help="the folder with glue, sms-spam, conll2003 and squad in it")
     parser.add_argument("settings", nargs="*")
     parser.add_argument("--sets", default=",".join(SETS))
