@@ -6,7 +6,8 @@
 
 With random weights every text has the maximum length. A run must have Marian's
 settings: model.norm=post model.activation=relu model.positions=sinusoid-halves. transformers gets the sentences in
-batches, in their order; harken all of them. Both take turns; counted are tokens of the best answers a second; the ratio is that of
+batches, in their order;
+harken all of them. Both take turns; counted are tokens of the best answers a second; the ratio is that of
 the medians.
 """
 

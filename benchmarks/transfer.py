@@ -1,10 +1,10 @@
-"""The value of pretrained weights on labelled data sets: scratch, frozen and fine-tuned from a run, one comparison each.
+"""The value of pretrained weights on labelled sets: scratch, frozen and fine-tuned from a run, one comparison each.
 
     python benchmarks/transfer.py runs/minilm shared/data --sets sst-2,mrpc,cola,rte,sts-b,sms --at-once 6
     python benchmarks/transfer.py runs/minilm shared/data --sets conll,squad --transfer scratch,finetune --seeds 1
     python benchmarks/transfer.py runs/minilm shared/data --sets rte,sms data.examples=64 train.steps=4 --seeds 1
 
-Each set is one `harken compare` in a separate process, --at-once in parallel. A part of the training file picks the weights
+Each set is one `harken compare` in its process, --at-once in parallel. A part of the training file picks the weights
 that are kept; what is told is the file that GLUE, CoNLL and SQuAD judge by (of SMS a tenth that is held out), looked at
 once. Settings behind the sets go to all. Results stand as one JSON and as a table for people, both in --out.
 """

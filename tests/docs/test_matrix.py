@@ -1,4 +1,4 @@
-"""docs/matrix.md is what the families can do, tried now: train, judge, die and go on."""
+"""docs/matrix.md lists the abilities of the families, tested now: train, evaluate, kill and resume."""
 
 import sys
 from functools import cache
@@ -70,8 +70,8 @@ def test_a_family_that_fails_gives_its_reason(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_run_that_starts_anew_does_not_count_as_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Starting anew gives the same bytes as well: what counts is where it went on."""
+    """Starting anew gives the same bytes as well: the start step decides."""
     monkeypatch.setattr(matrix, "SETTINGS", {**matrix.SETTINGS, "train.checkpoint_every": 100})
     family = matrix.Family("text", "rnn")
     messages = matrix.check_resume(family, family.write(tmp_path), tmp_path)
-    assert messages == "went on from step 0, not from the last checkpoint"
+    assert messages == "resumed from step 0, not from the last checkpoint"
