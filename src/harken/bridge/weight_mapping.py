@@ -1,10 +1,10 @@
 """Weight mappings between model families of other libraries and ours. Each family is a class in `families/`.
 
-    class GPT2Mapping(ModelMapping):
-        prefix = "transformer."                       # of tensor names; a folder may omit it
-        n_embd: Count                                 # the config.json fields that are read; others are ignored
-        def settings(self): return {"model.kind": "gpt", "model.d": self.n_embd, ...}
-        def weight_map(self): return {"embed.weight": TensorMapping("transformer.wte.weight", vocab_rows=True), ...}
+class GPT2Mapping(ModelMapping):
+    prefix = "transformer."                       # of tensor names; a folder may omit it
+    n_embd: Count                                 # the config.json fields that are read; others are ignored
+    def settings(self): return {"model.kind": "gpt", "model.d": self.n_embd, ...}
+    def weight_map(self): return {"embed.weight": TensorMapping("transformer.wte.weight", vocab_rows=True), ...}
 """
 
 import math
