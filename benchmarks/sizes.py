@@ -98,7 +98,7 @@ def banned_identifiers(path: Path) -> Iterator[str]:
 
 
 FOREIGN = {"info_name", "model_info", "found_inf"}  # names of other libraries
-FOREIGN |= {"whole_words"}  # whole-word masking
+FOREIGN |= {"whole_words", "tmp_path", "tmp_path_factory"}  # whole-word masking; pytest
 
 
 def odd_phrases(path: Path) -> Iterator[str]:
