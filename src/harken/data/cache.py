@@ -14,7 +14,6 @@ def cache_folder(*parts: str) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise HarkenError(
-            f"cache {folder}: cannot be created ({error.strerror}); set HARKEN_CACHE to a writable folder"
-        ) from None
+        problem = f"cannot be created ({error.strerror})"
+        raise HarkenError(f"cache {folder}: {problem}; set HARKEN_CACHE to a writable folder") from None
     return folder

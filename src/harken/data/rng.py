@@ -1,6 +1,7 @@
 """Random numbers by position: every generator is a pure function of a seed and a path of integers."""
 
 from enum import IntEnum
+from functools import lru_cache
 
 import numpy as np
 
@@ -30,11 +31,14 @@ class RngStream(IntEnum):
     SCENE_HELD_OUT = 10
     SCENE_DRAW = 11
     SCENE_PIXELS = 12
-    COLLAGE_IMAGES = 13
-    COLLAGE_HELD_OUT = 14
-    COLLAGE_DRAW = 15
 
 
 def rng_for(seed: int, *path: int) -> np.random.Generator:
     """Generator for one position in training; the same (seed, path) always yields the same numbers."""
     return np.random.Generator(np.random.PCG64([seed, *path]))
+
+
+@lru_cache(4)
+def epoch_order(seed: int, stream: RngStream, epoch: int, n: int) -> "np.typing.NDArray[np.int64]":
+    """The random order of n examples in an epoch; cached because every step of the epoch takes a part of it."""
+    return rng_for(seed, stream, epoch).permutation(n)

@@ -1,13 +1,14 @@
 """The contract of a data kind: its settings load a Dataset, and a run folder stores its Processor."""
 
 from collections.abc import Mapping, Sized
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 from harken.settings import CaptionInputs, ImageShape, LabelOutputs, Settings
 
 Vocab = int | tuple[int, int] | LabelOutputs | ImageShape | CaptionInputs  # the model dimensions that the data require
 
 
+@runtime_checkable
 class Processor(Protocol):
     """Maps raw inputs to tensors and back: a tokenizer, label names, the mean and standard deviation of features."""
 
@@ -40,10 +41,7 @@ class DataSource(Settings):
     `load_processor(folder)` and `with_absolute_paths()`.
     """
 
-    model: ClassVar[str] = "gpt"  # default of model.kind
-    task: ClassVar[str] = "next-word"  # default of task.kind
-    model_group: ClassVar[str] = ""  # group of models in the registry, such as " of pairs"
-
+    task: ClassVar[str] = "next-word"  # default of task.kind; registry.FAMILIES lists its models
     input_setting: ClassVar[str] = ""  # the setting that names the input column of a table
 
     @property

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from harken.data.batch import IGNORE
-from harken.data.captions.batch import CaptionBatches, collate_captions, eval_batches
-from harken.data.captions.source import CaptionSource, CaptionSplit
+from harken.data.captions.source import CaptionBatches, CaptionSource, CaptionSplit, collate_captions, eval_batches
 from harken.data.images.files import encode_png
 
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from harken.data.images.batch import Augmentation, ImageBatch, ImageBatches
-from harken.data.images.source import ImageProcessor, ImageSplit
+from harken.data.images.source import Augmentation, ImageBatch, ImageBatches, ImageProcessor, ImageSplit
 
 IDENTITY = ImageProcessor(["a", "b"], 8, [0.0], [1 / 255])  # inputs equal the uint8 pixels
 ALL = Augmentation(shift=0.2, zoom=0.2, rotation=20, flip=True, erase=0.5, mixup=0.4, cutmix=0.4)

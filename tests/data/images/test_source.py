@@ -282,7 +282,7 @@ def test_a_given_processor_is_reused_with_new_labels_if_it_lacks_some(tmp_path):
     ("settings", "message"),
     [
         ({"path": None}, "data.path is missing"),
-        ({"path": "nowhere"}, "there is no such file or folder"),
+        ({"path": "nowhere"}, "no such file or folder"),
         ({"valid": 1.0}, "the fraction of held-out images must be at least 0 and below 1"),
     ],
 )

@@ -1,6 +1,6 @@
 import pytest
 
-from harken.data.labelled.conll import Entity, extract_entities, read_sentences, to_bio2
+from harken.data.labelled.tags import Entity, extract_entities, read_sentences, to_bio2
 from harken.errors import BadInput
 
 CONLL = """-DOCSTART- -X- O O

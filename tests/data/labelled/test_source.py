@@ -246,7 +246,7 @@ FAULTS = {
     ),
     "no label": (
         ["text,label", *(f"{sentence(n)}," for n in range(30))],
-        "30 of its 30 lines have no text or no valid label",
+        "30 of its 30 lines are no text with a label",
     ),
 }
 
@@ -320,7 +320,7 @@ def test_a_processor_is_saved_and_loaded(tmp_path):
 def test_an_invalid_labels_file_is_refused(tmp_path, content):
     save(load(write_reviews(tmp_path)).processor, tmp_path)
     (tmp_path / "labels.json").write_text(content)
-    with pytest.raises(BadRun, match=r"labels.json: cannot read the labels of a text"):
+    with pytest.raises(BadRun, match=r"labels.json: cannot read the processor"):
         TextLabelProcessor.load(tmp_path)
 
 

@@ -3,8 +3,7 @@ import json
 import pytest
 
 from harken.data.batch import IGNORE
-from harken.data.labelled.spans import END, START, SpanSource, encode_questions
-from harken.data.labelled.squad import SquadQuestion
+from harken.data.labelled.spans import END, START, SpanSource, SquadQuestion, encode_questions
 
 CONTEXT = "Ada met Bob in New York. " + " ".join(f"Then word{n} came." for n in range(60))
 

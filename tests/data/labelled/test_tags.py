@@ -1,8 +1,7 @@
 import pytest
 
 from harken.data.batch import IGNORE
-from harken.data.labelled.conll import Sentence
-from harken.data.labelled.tags import TagSource, encode_sentences
+from harken.data.labelled.tags import Sentence, TagSource, encode_sentences
 from harken.errors import BadInput
 
 LINES = [("Ada", "I-PER"), ("met", "O"), ("Johnson", "I-PER"), ("in", "O"), ("New", "I-LOC"), ("York", "I-LOC")]
@@ -69,7 +68,7 @@ def test_an_unknown_tag_is_reported_with_its_location(conll, tmp_path):
     data, _ = load(conll())
     path = tmp_path / "other.conll"
     path.write_text("Ann NNP B-PER\n\nsaw VBD O\nRome NNP B-CITY\n\n")
-    with pytest.raises(BadInput, match=rf"{path}:3: unknown tag 'B-CITY' \(in 'saw Rome'\); the model knows O, "):
+    with pytest.raises(BadInput, match=rf"{path}:3: 'saw Rome': unknown label 'B-CITY'; known labels are O, "):
         data.settings.model_copy(update={"text": 1, "label": 3}).load_split(str(path), "test", tokenizer=data.processor)
 
 
@@ -90,5 +89,5 @@ def test_training_sentences_that_occur_in_a_valid_file_are_dropped_with_a_notice
 
 def test_an_unknown_tag_in_a_valid_file_is_refused(conll):
     path = conll("dev.conll", 3, [("Ada", "B-GPE")])
-    with pytest.raises(BadInput, match=r"unknown tag 'B-GPE' \(in 'Ada0'\); the model knows O, B-LOC"):
+    with pytest.raises(BadInput, match=r"'Ada0': unknown label 'B-GPE'; known labels are O, B-LOC"):
         load(conll(), valid=path)

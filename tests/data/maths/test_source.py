@@ -14,18 +14,18 @@ from harken.data.batch import IGNORE
 from harken.data.maths.batch import Curriculum
 from harken.data.maths.integers import IntegerProblem, base_divisor
 from harken.data.maths.integrals import IntegralProblem
-from harken.data.maths.matrices import MatrixProblem, RealTokens
-from harken.data.maths.problem import IndexedRng, OperandDistribution, Problem, ProblemExamples, UniformRng, join_tokens
+from harken.data.maths.matrices import MatrixProblem
+from harken.data.maths.problem import Distribution, Examples, IndexedRng, Problem, UniformRng
 from harken.data.maths.source import PROBLEMS, MathsSource
 from harken.data.rng import rng_for
 from harken.errors import BadInput, BadSetting
 
-UNIFORM, LOG_UNIFORM = (OperandDistribution({name: 1.0}, {"natural": 1.0}) for name in ("uniform", "log-uniform"))
+UNIFORM, LOG_UNIFORM = (Distribution({name: 1.0}, {"natural": 1.0}) for name in ("uniform", "log-uniform"))
 DISTRIBUTIONS = [
     UNIFORM,
     LOG_UNIFORM,
-    OperandDistribution({"log-uniform": 1.0}, {"log-uniform": 1.0}),
-    OperandDistribution({"uniform": 1.0}, {"uniform": 1.0}),
+    Distribution({"log-uniform": 1.0}, {"log-uniform": 1.0}),
+    Distribution({"uniform": 1.0}, {"uniform": 1.0}),
 ]
 ORACLES = {
     "gcd": math.gcd,
@@ -37,11 +37,11 @@ ORACLES = {
 }
 
 
-def draw(problem: Problem, n: int, distribution: OperandDistribution = UNIFORM) -> ProblemExamples:
+def draw(problem: Problem, n: int, distribution: Distribution = UNIFORM) -> Examples:
     return problem.draw(UniformRng(rng_for(0, 9)), n, distribution)
 
 
-def to_texts(problem: Problem, examples: ProblemExamples) -> list[tuple[str, str]]:
+def to_texts(problem: Problem, examples: Examples) -> list[tuple[str, str]]:
     rows = zip(examples.source.tolist(), examples.target.tolist(), examples.lengths.tolist(), strict=True)
     return [
         (problem.format_source(source[:source_length]), problem.format_target(target[:target_length]))
@@ -76,9 +76,9 @@ def test_a_gcd_that_is_drawn_first_is_the_gcd_of_the_operands(distribution):
 
 def test_an_integer_is_a_sign_and_its_digits():
     problem = IntegerProblem("gcd", base=10)
-    assert join_tokens(problem.tokens, problem.parse_source("160 120")) == "+ 1 6 0 + 1 2 0"
+    assert problem.join_tokens(problem.parse_source("160 120")) == "+ 1 6 0 + 1 2 0"
     ids, lengths = problem.encode_integers(torch.tensor([160, -7, 0]), 5)
-    assert [join_tokens(problem.tokens, row[:n]) for row, n in zip(ids.tolist(), lengths.tolist(), strict=True)] == [
+    assert [problem.join_tokens(row[:n]) for row, n in zip(ids.tolist(), lengths.tolist(), strict=True)] == [
         "+ 1 6 0",
         "- 7",
         "+ 0",
@@ -98,13 +98,13 @@ def test_batched_encoding_equals_single_encoding(base):
 def test_operands_follow_their_distribution():
     problem = IntegerProblem("gcd", max_operand=10**6)
 
-    def p_small(distribution: OperandDistribution) -> float:
+    def p_small(distribution: Distribution) -> float:
         sources = [source for source, _ in to_texts(problem, draw(problem, 3000, distribution))]
         return float(np.mean([x < 1000 for source in sources for x in integers(source)]))
 
     assert p_small(UNIFORM) == pytest.approx(0.001, abs=0.002)
     assert p_small(LOG_UNIFORM) == pytest.approx(0.5, abs=0.03)  # log(1000) is half of log(10^6)
-    assert p_small(OperandDistribution({"uniform": 3.0, "log-uniform": 1.0}, {"natural": 1.0})) == pytest.approx(
+    assert p_small(Distribution({"uniform": 3.0, "log-uniform": 1.0}, {"natural": 1.0})) == pytest.approx(
         0.125, abs=0.03
     )
 
@@ -113,7 +113,7 @@ def test_outcomes_follow_their_distribution():
     problem = IntegerProblem("gcd", classes=100)
 
     def p_one(outcomes: dict[str, float]) -> float:
-        return float((draw(problem, 8000, OperandDistribution({"uniform": 1.0}, outcomes)).group == 1).double().mean())
+        return float((draw(problem, 8000, Distribution({"uniform": 1.0}, outcomes)).group == 1).double().mean())
 
     harmonic = sum(1 / k for k in range(1, 101))
     assert p_one({"natural": 1.0}) == pytest.approx(6 / math.pi**2, abs=0.02)
@@ -155,7 +155,7 @@ def test_matrix_answers_equal_numpy(encoding, distribution):
     [("P10", "+ 3 1 4 E-2 - 5 0 0 E-1"), ("P1000", "+ 314 E-2 - 500 E-1"), ("B1999", "314 E-2 -500 E-1")],
 )
 def test_a_real_number_is_encoded_as_documented(encoding, tokens):
-    reals = RealTokens(encoding)
+    reals = MatrixProblem("eigenvalues", dimension=2, encoding=encoding)
     x = torch.tensor([[3.14159, -50.0]], dtype=torch.float64)
     ids = reals.encode_reals(*reals.to_scientific(x))[0].tolist()
     assert " ".join(reals.tokens[i - 2] for i in ids) == tokens
@@ -163,7 +163,7 @@ def test_a_real_number_is_encoded_as_documented(encoding, tokens):
 
 
 def test_numbers_are_rounded_to_three_digits_and_clipped():
-    reals = RealTokens("P1000")
+    reals = MatrixProblem("eigenvalues", dimension=2, encoding="P1000")
     x = torch.tensor([[0.0, 9.996, 0.00123456, -999.4, 1e-20, 1e300]], dtype=torch.float64)
     ids = reals.encode_reals(*reals.to_scientific(x))[0].tolist()
     assert reals.decode_reals(ids) == [0, 10.0, 0.00123, -999, 0, 999e9]

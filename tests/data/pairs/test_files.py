@@ -123,7 +123,7 @@ def test_a_lone_quote_in_a_tab_separated_table_ends_with_its_line(tmp_path):
 
 def test_a_file_with_more_skipped_lines_than_pairs_is_refused_with_the_first(tmp_path):
     write_table(tmp_path / "a.tsv", [("Go on.", "Mach weiter."), ("", "a"), ("b", ""), ("c", "")])
-    with pytest.raises(BadInput, match=r"3 of its 4 lines are not pairs \(.*a\.tsv:2: the source is empty\); check"):
+    with pytest.raises(BadInput, match=r"3 of its 4 lines are no pair \(.*a\.tsv:2: the source is empty\); check"):
         read(tmp_path / "a.tsv", source=1, target=2)
 
 
@@ -161,7 +161,7 @@ def test_a_lone_surrogate_in_json_is_replaced(tmp_path):
 
 def test_a_table_with_only_a_header_is_refused(tmp_path):
     (tmp_path / "a.tsv").write_text("english\tgerman\n")
-    with pytest.raises(BadInput, match=r"a\.tsv: no pairs; lines with a source and a target are needed"):
+    with pytest.raises(BadInput, match=r"a\.tsv: has no rows of data"):
         read(tmp_path / "a.tsv", source="english", target="german")
 
 

@@ -270,7 +270,7 @@ REFUSED = {
     "no path": ({"path": None, "source": None}, "data.path is not set; set data.path to a file or folder"),
     "all too long": ({"max_length": 1}, "no training pairs"),
     "one column twice": ({"target": 1}, "a.tsv: column 1 is used twice; set data.source and data.target"),
-    "no such file": ({"valid": "nowhere.tsv"}, "nowhere.tsv: there is no such file"),
+    "no such file": ({"valid": "nowhere.tsv"}, "nowhere.tsv: no such file"),
 }
 
 

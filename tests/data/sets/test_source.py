@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from harken.data.detect.kinds import detect_kind
-from harken.data.sets.batch import SetBatches, eval_batches, pad_sets
-from harken.data.sets.source import SetProcessor, SetSource
+from harken.data.sets.source import SetBatches, SetProcessor, SetSource, eval_batches, pad_sets
 from harken.errors import BadInput, BadRun
 
 
@@ -126,7 +125,7 @@ def test_a_saved_processor_is_loaded_unchanged(tmp_path):
 def test_an_invalid_processor_file_is_refused(tmp_path, change):
     processor = SetSource(path=str(write_csv(tmp_path / "a.csv", make_rows()))).load_data().processor
     (tmp_path / "labels.json").write_text(json.dumps(json.loads(processor.files()["labels.json"]) | change))
-    with pytest.raises(BadRun, match=r"labels\.json: cannot read the set processor"):
+    with pytest.raises(BadRun, match=r"labels\.json: cannot read the processor"):
         SetProcessor.load(tmp_path)
 
 
@@ -219,7 +218,7 @@ def test_an_unreadable_table_is_reported_in_one_line(tmp_path, settings, change,
 
 def test_a_header_without_rows_is_reported(tmp_path):
     (tmp_path / "a.csv").write_text("cloud,x,y,where\n")
-    with pytest.raises(BadInput, match="has no rows below its header"):
+    with pytest.raises(BadInput, match="has no rows of data"):
         SetSource(path=str(tmp_path / "a.csv"), group="cloud", label="where", columns="x,y").load_data()
 
 

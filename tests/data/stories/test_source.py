@@ -170,5 +170,5 @@ def test_a_processor_is_saved_and_loaded_and_a_damaged_one_refused(tmp_path):
     assert isinstance(loaded, StoryProcessor)
     assert loaded.vocab == processor.vocab
     (tmp_path / "labels.json").write_text("{}")
-    with pytest.raises(BadRun, match=r"labels.json: is not a list of labels"):
+    with pytest.raises(BadRun, match=r"labels.json: cannot read the processor"):
         StorySource().load_processor(tmp_path)

@@ -4,14 +4,10 @@ import re
 from collections import Counter
 
 from harken.data.detect.kinds import detect_kind
-from harken.data.synthetic import opinions as grammar
-from harken.data.synthetic.opinions import opinions
+from harken.data.synthetic.opinions import WORDS, opinions
 
 OPINIONS = list(opinions(1500, seed=3))
-GOOD, BAD = (
-    {word for some in (grammar.ADJECTIVES, grammar.VERBS, grammar.REACTIONS) for word in re.split(r"[|\n]", some[good])}
-    for good in (True, False)
-)
+GOOD, BAD = ({word for words in WORDS[label].values() for word in words} for label in ("good", "bad"))
 NEGATION = re.compile(r"\b(not|never|by no means|hardly)\b")
 
 

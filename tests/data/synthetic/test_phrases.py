@@ -5,23 +5,27 @@ from collections import defaultdict
 
 import pytest
 
-from harken.data.synthetic.clauses import AVOIR_FORMS, ETRE_FORMS, INTRANSITIVE, MODALS, TRANSITIVE, action, sentence
-from harken.data.synthetic.french import (
+from harken.data.synthetic.grammar import (
     ADJECTIVES,
+    INTRANSITIVE,
     NOUNS,
     NUMBERS,
+    TRANSITIVE,
+    WORDS,
+    action,
     agree,
     apply_elision,
     inflect,
     noun_phrase,
     object_pronoun,
     pronoun,
+    sentence,
 )
 from harken.data.synthetic.phrases import INTERPRETATIONS, phrases
 
 PAIRS = list(phrases(34_000, seed=1))
 FRENCH = " ".join(french for _, french in PAIRS)
-WORDS = re.findall(r"[\w-]+'?", FRENCH.lower())
+FRENCH_WORDS = re.findall(r"[\w-]+'?", FRENCH.lower())
 VERB = {verb.english: verb for verb in (*TRANSITIVE, *INTRANSITIVE)}
 NOUN = {noun.english.split("/")[0]: noun for kind in NOUNS.values() for noun in kind}
 ADJECTIVE = {adjective.english: adjective for adjective in ADJECTIVES}
@@ -101,7 +105,7 @@ def test_elision_applies_before_vowels() -> None:
 def test_de_and_a_contract_with_le_and_les() -> None:
     assert not re.findall(r"\b(?:de|à) les?\b", FRENCH)
     assert not re.findall(r"\b(?:du|au) [aeiouéèêâîôœ]\w*", FRENCH)
-    assert {"du", "des", "au", "aux", "l'", "d'", "j'", "n'", "qu'", "c'"} <= set(WORDS)
+    assert {"du", "des", "au", "aux", "l'", "d'", "j'", "n'", "qu'", "c'"} <= set(FRENCH_WORDS)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +217,7 @@ def test_the_present_of_verbs(verb: str, forms: str) -> None:
 
 
 def test_every_paradigm_has_six_forms_with_regular_endings() -> None:
-    for forms in (*(verb.present for verb in VERB.values()), *(row.split("|")[2] for row in MODALS.split("\n"))):
+    for forms in (*(verb.present for verb in VERB.values()), *(row.split("|")[2] for row in WORDS["modals"])):
         je, tu, il, nous, vous, ils = forms.split()
         assert je[-1] in "esxi", forms
         assert tu[-1] in "sx", forms
@@ -221,7 +225,7 @@ def test_every_paradigm_has_six_forms_with_regular_endings() -> None:
         assert nous.endswith("ons"), forms
         assert vous.endswith("ez"), forms
         assert ils.endswith(("ent", "ont")), forms
-    assert all(len(forms.split()) == 6 for forms in (*ETRE_FORMS.values(), *AVOIR_FORMS.values()))
+    assert all(len(forms.split()) == 6 for forms in (*WORDS["etre"].values(), *WORDS["avoir"].values()))
 
 
 def test_a_participle_agrees_with_a_preceding_object_or_with_the_subject_of_etre() -> None:
@@ -250,7 +254,7 @@ def test_you_and_your_are_informal_formal_or_plural_together() -> None:
 def test_negation_encloses_the_verb_and_changes_the_article_to_de() -> None:
     pair = sentence(pronoun("he"), action(VERB["have"], "present", noun_phrase("a", NOUN["umbrella"])), "not")
     assert (pair[0], translations(pair)) == ("he does not have an umbrella.", ["Il n'a pas de parapluie."])
-    modal = MODALS.split("\n")[0]
+    modal = WORDS["modals"][0]
     pair = sentence(pronoun("they"), action(VERB["drink"], modal, None, object_pronoun("it")), "not")
     assert pair[0] == "they cannot drink it."
     assert translations(pair) == ["Ils ne peuvent pas le boire.", "Elles ne peuvent pas la boire."]

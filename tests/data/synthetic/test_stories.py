@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from harken.data.stories.babi import BabiQuestion, parse_questions
-from harken.data.synthetic.stories import KIND_NAMES, stories, story_file, story_files
+from harken.data.synthetic.stories import KINDS, stories, story_file, story_files
 from harken.errors import BadInput
 
 N_QUESTIONS = 60
@@ -199,7 +199,7 @@ SOLVERS: dict[int, Callable[[BabiQuestion], str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KIND_NAMES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_solver_finds_every_answer(kind):
     questions = questions_of(kind)
     assert len(questions) == N_QUESTIONS
@@ -213,7 +213,7 @@ def test_supporting_facts_name_the_thing_and_the_places(kind):
         assert all(f" the {name}." in facts for name in (thing, q.answer, *places))
 
 
-@pytest.mark.parametrize("kind", [n for n in KIND_NAMES if n not in (2, 3, 7, 8)])  # these need the whole story
+@pytest.mark.parametrize("kind", [n for n in KINDS if n not in (2, 3, 7, 8)])  # these need the whole story
 def test_the_supporting_facts_alone_give_the_same_answer(kind):
     for q in questions_of(kind):
         assert q.supporting_facts
@@ -221,7 +221,7 @@ def test_the_supporting_facts_alone_give_the_same_answer(kind):
         assert SOLVERS[kind](facts_only) == q.answer
 
 
-@pytest.mark.parametrize("kind", KIND_NAMES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_no_answer_dominates(kind):
     answers = [q.answer for q in questions_of(kind, 400)]
     max_fraction = max(map(answers.count, answers)) / len(answers)

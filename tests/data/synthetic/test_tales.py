@@ -4,12 +4,12 @@ import re
 
 import pytest
 
-from harken.data.synthetic.tales import EVENTS, HE, SHE, THINGS, TRANSFERS, article, tales
+from harken.data.synthetic.tales import HE, SHE, WORDS, article, tales
 
 TALES = list(tales(600, seed=3))
-NAMES = f"{SHE}|{HE}"
-NOUNS = "|".join(line.split("|")[0] for line in THINGS.split("\n"))
-SOLUTIONS = {line.split("|")[0]: line.split("|")[3] for line in THINGS.split("\n")}
+NAMES = "|".join(SHE + HE)
+NOUNS = "|".join(noun for noun, *_ in WORDS["things"])
+SOLUTIONS = {noun: solution for noun, _, _, solution, _ in WORDS["things"]}
 
 
 def patterns(templates: str) -> list[str]:
@@ -20,7 +20,9 @@ def patterns(templates: str) -> list[str]:
     ]
 
 
-TRANSFER_PATTERNS = [re.compile(pattern) for templates in TRANSFERS.values() for pattern in patterns(templates)]
+TRANSFER_PATTERNS = [
+    re.compile(pattern) for templates in WORDS["transfers"].values() for pattern in patterns(templates)
+]
 
 
 def transfers(text: str) -> list[tuple[int, str]]:
@@ -92,7 +94,7 @@ def test_the_vocabulary_has_more_than_600_words() -> None:
 def test_pronouns_match_the_gender_of_the_name() -> None:
     for text in TALES:
         for name, pronoun in re.findall(rf"\b({NAMES}) was an? [\w-]+ \w+\. [A-Z][^.]* (he|she) met", text):
-            assert (pronoun == "she") == (name in SHE.split("|")), text
+            assert (pronoun == "she") == (name in SHE), text
 
 
 def test_the_last_receiver_uses_the_thing() -> None:
@@ -133,5 +135,5 @@ def test_the_first_holder_does_not_determine_who_helps() -> None:
 
 
 def test_every_event_occurs() -> None:
-    traits = [options.split("\n")[0] for options in EVENTS.split("\n\n")]
+    traits = ["|".join(event["traits"]) for event in WORDS["events"]]
     assert all(any(re.search(rf"\ban? ({options}) ", text) for text in TALES) for options in traits)

@@ -5,14 +5,14 @@ import pytest
 
 from harken.data.batch import IGNORE
 from harken.data.rng import rng_for
-from harken.data.text.masked_batch import MaskingSettings, SpecialTokens, mask_tokens
+from harken.data.text.documents import Masking, SpecialTokens
 from harken.data.tokenizers.tokenizer import train_tokenizer
 
 STORY = "The players played. He plays, she played; they were playing and replaying in Rio.\n" * 3
 TOKENIZER = train_tokenizer("wordpiece", lambda: [STORY], 60)
 SPECIAL = SpecialTokens(TOKENIZER)
 IDS = TOKENIZER.encode(STORY * 40).astype(np.int64)
-BERT = MaskingSettings(0.15, 0.8, 0.1, whole_words=False)
+BERT = Masking(0.15, 0.8, 0.1, whole_words=False)
 
 
 def rows(B: int = 64, L: int = 40) -> np.ndarray:
@@ -20,10 +20,8 @@ def rows(B: int = 64, L: int = 40) -> np.ndarray:
     return SPECIAL.frame(IDS[starts[:, None] + np.arange(L - 2)])
 
 
-def mask(
-    tokens: np.ndarray, masking: MaskingSettings = BERT, max_targets: int = 6, step: int = 0
-) -> tuple[np.ndarray, ...]:
-    return mask_tokens(tokens, SPECIAL, masking, max_targets, rng_for(3, step))
+def mask(tokens: np.ndarray, masking: Masking = BERT, max_targets: int = 6, step: int = 0) -> tuple[np.ndarray, ...]:
+    return SPECIAL.mask_tokens(tokens, masking, max_targets, rng_for(3, step))
 
 
 def test_a_fraction_of_the_tokens_are_targets_and_the_rest_is_unchanged():
@@ -48,7 +46,7 @@ def test_special_tokens_are_no_targets_and_positions_are_unique():
 @pytest.mark.parametrize(("p_mask", "p_random"), [(0.8, 0.1), (1.0, 0.0), (0.0, 1.0), (0.0, 0.0), (0.3, 0.5)])
 def test_targets_are_replaced_by_masks_or_random_tokens_with_their_probabilities(p_mask, p_random):
     tokens = rows(2000)
-    masked, positions, targets = mask(tokens, MaskingSettings(0.15, p_mask, p_random, whole_words=False))
+    masked, positions, targets = mask(tokens, Masking(0.15, p_mask, p_random, whole_words=False))
     shown = np.take_along_axis(masked, positions, 1)[targets != IGNORE]
     expected = targets[targets != IGNORE]
     replaced = (shown != SPECIAL.mask) & (shown != expected)
@@ -61,7 +59,7 @@ def test_targets_are_replaced_by_masks_or_random_tokens_with_their_probabilities
 
 
 def test_whole_words_are_masked_with_all_their_pieces():
-    tokens, masking = rows(300), MaskingSettings(0.3, 1.0, 0.0, whole_words=True)
+    tokens, masking = rows(300), Masking(0.3, 1.0, 0.0, whole_words=True)
     masked, _, targets = mask(tokens, masking, max_targets=12)
     is_masked = masked == SPECIAL.mask
     continues = SPECIAL.is_continuation[tokens[:, 1:]]

@@ -5,16 +5,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harken.data.pairs.files import normalize_text
-from harken.data.tokenizers.bpe_dropout import BPEDropout
-from harken.data.tokenizers.pairs import RaggedTokens, encode_lines
+from harken.data.tokenizers.pairs import BPEDropout, RaggedTokens, encode_lines
+from harken.data.tokenizers.spec import END_OF_TEXT
 from harken.data.tokenizers.tokenizer import train_tokenizer
 
 TEXT = "The hat that the cat sat on is not the rat's hat. Über Übung: 12,5 % — naïve 日本語 text.\n" * 30
 BPE = train_tokenizer("bpe", lambda: [TEXT], 340)
 WORDS = st.lists(st.sampled_from(TEXT.split()), min_size=1, max_size=30).map(" ".join)
-LINES = st.lists(
-    st.one_of(WORDS, st.text(st.characters(codec="utf-8"), max_size=30).filter(normalize_text)), min_size=1, max_size=5
-)
+PLAIN = st.text(st.characters(codec="utf-8"), max_size=30).filter(lambda text: END_OF_TEXT not in text)
+LINES = st.lists(st.one_of(WORDS, PLAIN.filter(normalize_text)), min_size=1, max_size=5)
 
 
 def segment(

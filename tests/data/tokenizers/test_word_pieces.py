@@ -3,8 +3,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from harken.data.tokenizers.tokenizer import train_tokenizer
-from harken.data.tokenizers.word_pieces import WordPieces, word_windows
+from harken.data.tokenizers.tokenizer import WordPieces, train_tokenizer, word_windows
 
 TEXT = "John lives in New York . Johnson lived on an island .\n" * 20
 

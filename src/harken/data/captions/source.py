@@ -5,32 +5,27 @@ test.tsv). An image is a path relative to the table, or an element of an array (
 """
 
 import hashlib
-import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from harken.data.images import image_readers
-from harken.data.images.files import Array, convert_channels, read_npz, to_nchw
+from harken.data.batch import Array, Batch
+from harken.data.images import files as image_files
+from harken.data.images.files import convert_channels, read_npz, to_nchw
 from harken.data.images.source import ImageSize, channel_stats, check_channels
-from harken.data.pairs.files import normalize_text
-from harken.data.split import (
-    LABELS_FILE,
-    SPLIT_FILE_NAMES,
-    PositiveFloat,
-    SplitData,
-    SplitSource,
-    has_name_part,
-    load_labels_file,
-)
+from harken.data.pairs.batch import shift_targets
+from harken.data.pairs.files import normalize_text, pair_blocks
+from harken.data.rng import RngStream, epoch_order
+from harken.data.source import Processor
+from harken.data.split import SPLIT_FILE_NAMES, PositiveFloat, SavedProcessor, SplitData, SplitSource, has_name_part
 from harken.data.tables.columns import ColumnRef, iter_columns
 from harken.data.tables.read import SkippedRows
 from harken.data.tokenizers.pairs import PairTokenizers, RaggedTokens, encode_lines
@@ -39,7 +34,6 @@ from harken.events import Listener, silent
 from harken.settings import CaptionInputs, ImageShape
 from harken.suggestions import similar_path
 
-CAPTIONS_PER_BLOCK = 4096  # captions passed to the tokenizer trainer at once
 IN_ARRAY = re.compile(r"(.+\.npz)\[(\d+)\]")
 
 
@@ -59,7 +53,7 @@ class CaptionedImage:
 
 
 @dataclass(frozen=True, eq=False)
-class CaptionProcessor:
+class CaptionProcessor(SavedProcessor):
     """The tokenizer of the captions, and the size and channel statistics of the images."""
 
     tokenizers: PairTokenizers  # one tokenizer for both sides: an image has no tokens
@@ -75,14 +69,9 @@ class CaptionProcessor:
         shape = ImageShape(self.image_size, len(self.mean), 0)
         return CaptionInputs(shape, tuple(self.mean), tuple(self.std), self.tokenizers.vocab[1])
 
-    def files(self) -> dict[str, bytes]:
-        """File contents for the run folder, by name."""
-        image_fields = {"image_size": self.image_size, "mean": self.mean, "std": self.std}
-        return {**self.tokenizers.files(), LABELS_FILE: json.dumps(image_fields).encode()}
-
     @classmethod
-    def load(cls, folder: Path) -> "CaptionProcessor":
-        return load_labels_file(cls, folder, "how images are read", tokenizers=PairTokenizers.load(folder))
+    def load(cls, folder: Path, **tokenizers: Processor) -> Self:
+        return super().load(folder, tokenizers=PairTokenizers.load(folder))
 
     def convert_channels(self, pixels: Tensor) -> Tensor:  # ... C S S
         return convert_channels(pixels, len(self.mean))
@@ -107,14 +96,12 @@ class CaptionSplit:
         """The encoder inputs: the images."""
         return self.pixels
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, int]:
         return {"images": len(self), "captions": len(self.image_index)}
 
 
-class CaptionData(SplitData):
+class CaptionData(SplitData[CaptionProcessor, CaptionSplit]):
     """Loaded images with captions by split."""
-
-    processor: CaptionProcessor
 
     @property
     def tokenizers(self) -> PairTokenizers:
@@ -125,38 +112,25 @@ class CaptionData(SplitData):
         """Maximum number of tokens of a caption, without the edge token."""
         return max(int(part.target.lengths.max(initial=0)) for part in self.parts.values())
 
-    def facts(self) -> dict[str, Any]:
-        """Data statistics for the report."""
-        processor, counts = self.processor, {name: part.facts() for name, part in self.parts.items()}
-        color = "grayscale" if len(processor.mean) == 1 else "color"
-        size = f"{processor.image_size} x {processor.image_size} {color}"
-        ratio = f"{counts['train']['captions'] / counts['train']['images']:.3g} captions per image"
-        return {
-            **{key: {name: counts[name][key] for name in self.parts} for key in counts["train"]},
-            "unit": "images",
-            "summary": f"{size}, {ratio}, {processor.tokenizers.target.vocab} tokens",
-            "sha256": self.sha256,
-        }
+    def _facts(self) -> dict[str, object]:
+        size, color = self.processor.image_size, "grayscale" if len(self.processor.mean) == 1 else "color"
+        ratio = f"{len(self.train.image_index) / len(self.train):.3g} captions per image"
+        return {"summary": f"{size} x {size} {color}, {ratio}, {self.tokenizers.target.vocab} tokens"}
 
 
-class CaptionSource(SplitSource):
+class CaptionSource(SplitSource[CaptionedImage, CaptionProcessor, CaptionSplit]):
     """Settings of images with captions."""
 
-    model: ClassVar[str] = "caption"
     task: ClassVar[str] = "caption"
-    model_group: ClassVar[str] = " of captions"
-    dataset_class: ClassVar[type[Any]] = CaptionData
+    dataset_class: ClassVar[type[CaptionData]] = CaptionData
+    processor_class: ClassVar[type[CaptionProcessor]] = CaptionProcessor
 
     kind: Literal["captions"] = "captions"
     image: int | str | None = Field(None, description="image column; default: the first")
     caption: int | str | None = Field(None, description="caption column; default: the second")
     group: int | str | None = Field(None, description="column; held-out metrics are also reported per value")
     image_size: int | None = Field(
-        None,
-        ge=2,
-        le=1024,
-        description="height and width in pixels; default: the size of the images if it is common, "
-        f"else {image_readers.DEFAULT_SIZE}",
+        None, ge=2, le=1024, description="height and width in pixels; default: that of the images if all agree, else 64"
     )
     color: bool | None = Field(None, description="three channels or one; default: three if an image has color")
     tokenizer: Literal["char", "word", "bpe"] = Field("word", description="tokenizer type; word separates punctuation")
@@ -164,15 +138,12 @@ class CaptionSource(SplitSource):
         None, ge=3, le=300_000, description="maximum vocabulary size; default: 10,000 words or 8,000 byte pairs"
     )
 
-    def load_processor(self, folder: Path) -> CaptionProcessor:
-        return CaptionProcessor.load(folder)
-
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def read(self, path: Path, listen: Listener) -> list[CaptionedImage]:
         rows = self._read_rows(path, listen)
         size = self._common_size() if self.image_size is None else self.image_size
-        images = image_readers.resize(_locate_images(path, list(rows)), size, listen)
+        images = image_files.resize(_locate_images(path, list(rows)), size, listen)
         assert images.pixels is not None
         located = zip(images.locations, images.labels, images.pixels, strict=True)
         return [CaptionedImage(location, name, *rows[name], pixels) for location, name, pixels in located]
@@ -202,30 +173,26 @@ class CaptionSource(SplitSource):
 
     def _files(self) -> dict[str, list[Path]]:
         """The tables of each split, by setting or by name in a folder."""
-        files, home = {"train": find_tables(Path(self._home))}, Path(self._home)
-        for split in ("valid", "test"):
-            if isinstance(path := getattr(self, split), str):
-                files[split] = find_tables(Path(path))
-        tables = files["train"]
-        by_name = {s: [p for p in tables if has_name_part(p, SPLIT_FILE_NAMES[s])] for s in ("valid", "test")}
-        if home.is_dir() and any(by_name.values()):
-            held_out = {path for paths in by_name.values() for path in paths}
-            train = [path for path in tables if path not in held_out]
-            files = {split: paths for split, paths in by_name.items() if paths} | files | {"train": train}
-        return files
+        paths = {s: path for s in ("valid", "test") if isinstance(path := getattr(self, s), str)}
+        files = {s: find_tables(Path(path)) for s, path in ({"train": self.train_path} | paths).items()}
+        tables = files["train"] if Path(self.train_path).is_dir() else []
+        named = {s: [p for p in tables if has_name_part(p, SPLIT_FILE_NAMES[s])] for s in ("valid", "test")}
+        held_out = [path for paths in named.values() for path in paths]
+        files["train"] = [path for path in files["train"] if path not in held_out]
+        return {split: paths for split, paths in named.items() if paths} | files
 
     def _files_read(self, files: dict[str, list[Path]], examples: dict[str, list[Any]]) -> list[Path]:
         locations = (image.location for images in examples.values() for image in images)
         paths = (Path(match[1] if (match := IN_ARRAY.fullmatch(location)) else location) for location in locations)
         return [*super()._files_read(files, examples), *dict.fromkeys(paths)]
 
+    def as_trained(self, processor: CaptionProcessor) -> Self:
+        return self.model_copy(update={"image_size": processor.image_size})
+
     def load_split(
         self, path: str, split: str, *, tokenizer: CaptionProcessor, stateful: bool = False, listen: Listener = silent
-    ) -> CaptionData:
-        source = self.model_copy(update={"image_size": tokenizer.image_size})
-        table = str(find_tables(Path(path))[0])
-        data: CaptionData = super(CaptionSource, source).load_split(table, split, tokenizer=tokenizer, listen=listen)
-        return data
+    ) -> SplitData[CaptionProcessor, CaptionSplit]:
+        return super().load_split(str(find_tables(Path(path))[0]), split, tokenizer=tokenizer, listen=listen)
 
     # --- encoding -----------------------------------------------------------------------------------------------------
 
@@ -235,9 +202,7 @@ class CaptionSource(SplitSource):
     def duplicate_key(self, example: CaptionedImage) -> str:
         return example.pixel_hash
 
-    def encode_examples(
-        self, examples: list[CaptionedImage], processor: CaptionProcessor, *, learn: bool
-    ) -> CaptionSplit:
+    def encode_examples(self, examples: list[CaptionedImage], processor: CaptionProcessor) -> CaptionSplit:
         tokenizer = processor.tokenizers.target
         captions = [caption for image in examples for caption in image.captions]
         return CaptionSplit(
@@ -252,13 +217,8 @@ class CaptionSource(SplitSource):
     def _build_processor(self, examples: list[CaptionedImage], known: Any, listen: Listener) -> CaptionProcessor:
         if isinstance(known, CaptionProcessor):
             return known
-        texts = [text for image in examples for text in image.captions]
-
-        def blocks() -> Any:
-            step = CAPTIONS_PER_BLOCK
-            return ([(text, text) for text in texts[n : n + step]] for n in range(0, len(texts), step))
-
-        kinds = (self.tokenizer, self.tokenizer)
+        pairs = [(caption, caption) for image in examples for caption in image.captions]
+        blocks, kinds = (lambda: pair_blocks(pairs)), (self.tokenizer, self.tokenizer)
         tokenizers = PairTokenizers.train(blocks, kinds, self.vocab_size, shared_vocab=True, listen=listen)
         color = self.color
         if color is None:
@@ -272,19 +232,19 @@ def find_tables(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise BadInput(f"{path}: there is no such file or folder; check the name{similar_path(path)}")
-    tables = sorted(p for p in path.iterdir() if p.suffix.lower() in image_readers.TABLES and p.is_file())
+        raise BadInput(f"{path}: no such file or folder; check the name{similar_path(path)}")
+    tables = sorted(p for p in path.iterdir() if p.suffix.lower() in image_files.TABLES and p.is_file())
     if not tables:
         raise BadInput(f"{path}: no table of images and captions; add a file such as captions.tsv")
     return tables
 
 
-def _locate_images(table: Path, names: Sequence[str]) -> image_readers.ImageCollection:
+def _locate_images(table: Path, names: Sequence[str]) -> image_files.ImageCollection:
     """The images of a table, relative to its folder, with their names in the table as labels."""
     matches = [IN_ARRAY.fullmatch(name) for name in names]
     locations = [str(table.parent / name) for name in names]
     if not any(matches):
-        return image_readers.ImageCollection(locations, list(names))
+        return image_files.ImageCollection(locations, list(names))
     arrays, images = dict[str, Tensor](), list[Tensor]()
     for name, match in zip(names, matches, strict=True):
         if match is None:
@@ -294,4 +254,44 @@ def _locate_images(table: Path, names: Sequence[str]) -> image_readers.ImageColl
         if int(match[2]) >= len(arrays[match[1]]):
             raise BadInput(f"{table}: {name}: the array has {len(arrays[match[1]]):,} images, counted from 0")
         images.append(arrays[match[1]][int(match[2])])
-    return image_readers.ImageCollection(locations, list(names), torch.stack(images))
+    return image_files.ImageCollection(locations, list(names), torch.stack(images))
+
+
+# --- batches ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptionBatch(Batch):
+    """Decoder inputs (starting with the edge token), their targets (ending with it), and the images."""
+
+    source: Tensor  # B C S S, uint8
+
+    def model_inputs(self) -> dict[str, object]:
+        return {"source": self.source}
+
+
+def collate_captions(part: CaptionSplit, indices: Array, L: int) -> CaptionBatch:
+    """These captions in rows of L tokens."""
+    tokens, targets = shift_targets(*part.target.gather(indices), L, part.target.edge)
+    return CaptionBatch(tokens, targets, source=part.pixels[torch.from_numpy(part.image_index[indices])])
+
+
+class CaptionBatches:
+    """The training batches, shuffled in every epoch."""
+
+    def __init__(self, part: CaptionSplit, rows: int, *, seed: int) -> None:
+        n_captions, lengths = len(part.image_index), part.target.lengths + 1
+        self.part, self.seed, self.rows = part, seed, min(rows, n_captions)
+        self.steps, self.L = n_captions // self.rows, int(lengths.max())
+        self.tokens = max(1, round(float(lengths.mean()) * self.rows))
+        self.padding = 1 - float(lengths.mean() / self.L)
+
+    def batch(self, epoch: int, step: int) -> CaptionBatch:
+        order = epoch_order(self.seed, RngStream.CAPTION_ORDER, epoch, len(self.part.image_index))
+        return collate_captions(self.part, order[step * self.rows : (step + 1) * self.rows], self.L)
+
+
+def eval_batches(part: CaptionSplit, rows: int, max_images: int) -> Iterator[CaptionBatch]:
+    """The captions of the first images of a split."""
+    indices, L = np.flatnonzero(part.image_index < max_images), int(part.target.lengths.max()) + 1
+    return (collate_captions(part, indices[n : n + rows], L) for n in range(0, len(indices), rows))

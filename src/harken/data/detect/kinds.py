@@ -25,12 +25,10 @@ CHUNK = re.compile(r"O|[BIESLU]-\S+")
 PART_OF_SPEECH = re.compile(r"[A-Z][A-Z0-9$+|-]{0,9}|[^\w\s]{1,4}|-[LR][RCS]B-")
 LEAF = re.compile(r"\((?:[A-Z0-9.,:$#`'][A-Z0-9$.,:`'|=+-]*|-[A-Z]+-) [^\s()]+\s*\)")
 IMAGE_PATH = re.compile(r"\.(png|jpe?g|gif|bmp|webp|p[gp]m|tiff?|npz\[\d+\])$", re.I)
-SPLIT_NAMES = {"train": "train", "valid": "valid", "val": "valid", "dev": "valid", "test": "test"}
 SPLIT_NAME = re.compile(r"(?<![a-z])(train|valid|val|dev|test)(?:ing|ation)?(?![a-z])")
 ACCEPTED_JSON = 'accepted: SQuAD ({"data": [{"paragraphs": [{"context": ..., "qas": [...]}]}]}), or one object per line'
 MIN_CAPTION_WORDS = 2.5  # mean words of a caption
-WEIGHT_NAME = graph_files.COLUMN_PATTERNS["weight"]
-EDGE_COLUMNS = {"source": "source|src|from|u", "target": "target|dst|to|v", "weight": WEIGHT_NAME}
+EDGE_COLUMNS = ("source|src|from|u", "target|dst|to|v", graph_files.COLUMN_PATTERNS["weight"])
 MIN_SHARED_NODES = 0.3  # fraction of the nodes that occur in both columns of an edge list
 TABLE_SUFFIXES = (".csv", ".tsv", ".tab", ".psv")
 AS_TEXT = ("text", "every UTF-8 file can be read as plain text, but its structure would be lost")
@@ -64,14 +62,14 @@ def detect_kind(path: str | Path) -> Detection:
         return Detection("graph", f"a {path.suffix} file", {}, (AS_TEXT,))
     if detection := _detect_arrays(start):
         return detection
-    text = preview.preview_text(start)
-    return next(detection for detect in DETECTORS if (detection := detect(text)))
+    text, detectors = preview.preview_text(start), (_detect_trees, _detect_json, _detect_stories, _detect_tags)
+    return next((detection for detect in detectors if (detection := detect(text))), None) or _detect_table(text)
 
 
 def _detect_arrays(start: FileHead) -> Detection | None:
     """Named arrays in .npz: `edges` is a graph, `x` and `y` are images with labels; or an idx file."""
-    if shape := preview.idx_shape(start):
-        what = "labels" if len(shape) == 1 else "images"
+    if header := preview.idx_header(start):
+        shape, what = header[0], "labels" if len(header[0]) == 1 else "images"
         return Detection("images", f"an idx file of {shape[0]} {what}, shape {' x '.join(map(str, shape))}", {}, ())
     if start.path.suffix.lower() != ".npz" and not start.head.startswith(b"PK\3\4"):
         return None
@@ -128,8 +126,9 @@ def _is_squad(text: TextPreview) -> bool:
     has_keys = all(f'"{key}"' in text.text for key in ("data", "paragraphs", "context", "qas"))
     if not has_keys or text.size_ratio > 1:
         return has_keys and text.text.lstrip().startswith("{")
+    content: Any = parse_json(text.path, text.text)
     try:
-        return {"context", "qas"} <= set(parse_json(text.path, text.text)["data"][0]["paragraphs"][0])
+        return {"context", "qas"} <= set(content["data"][0]["paragraphs"][0])
     except (TypeError, LookupError):
         return False
 
@@ -248,7 +247,7 @@ def _not_a_label(text: TextPreview, c: ColumnStats) -> str:
 
 def _edge_columns(table: TablePreview, columns: list[ColumnStats]) -> list[ColumnStats] | None:
     """The two node columns of an edge list, if the table has no other columns except a weight."""
-    named = [next((c for c in columns if re.fullmatch(form, c.name.lower())), None) for form in EDGE_COLUMNS.values()]
+    named = [next((c for c in columns if re.fullmatch(form, c.name.lower())), None) for form in EDGE_COLUMNS]
     ends = [c for c in named[:2] if c is not None]
     if not table.header or len(ends) < 2 or len(columns) != 2 + (named[2] is not None):
         return None
@@ -336,9 +335,6 @@ def _pairs(text: TextPreview, sides: list[ColumnStats], columns: list[ColumnStat
     return Detection("pairs", reason, {"data.source": sides[0].ref, "data.target": sides[1].ref}, tuple(alternatives))
 
 
-DETECTORS = (_detect_trees, _detect_json, _detect_stories, _detect_tags, _detect_table)
-
-
 def _detect_folder(path: Path) -> Detection:
     """The kind of a folder: images, two aligned files, or the kind of its first file (train, if it exists)."""
     files = preview.data_files(path)
@@ -356,8 +352,8 @@ def _detect_folder(path: Path) -> Detection:
     if sides := _aligned_files(top):
         reason = f"{sides[0].name} and {sides[1].name} have one name and two languages: line by line a pair"
         return Detection("pairs", reason, {"data.source": str(sides[0]), "data.target": str(sides[1])}, (AS_TEXT,))
-    splits = [(SPLIT_NAMES[match[1]], file) for file in top if (match := SPLIT_NAME.search(file.name.lower()))]
-    splits.sort(key=lambda split: list(SPLIT_NAMES).index(split[0]))
+    splits = [(graph_files.SPLITS[match[1]], file) for file in top if (match := SPLIT_NAME.search(file.name.lower()))]
+    splits.sort(key=lambda split: list(graph_files.SPLITS).index(split[0]))
     if {name for name, _ in splits} <= {"train"}:  # one name alone means nothing: a-train-ride.txt
         splits = []
     first = splits[0][1] if splits else top[0]
@@ -375,9 +371,8 @@ def _detect_folder(path: Path) -> Detection:
 
 
 def _detect_image_folder(path: Path, files: list[Path]) -> Detection:
-    for table in sorted(file for file in path.iterdir() if file.suffix.lower() in TABLE_SUFFIXES and file.is_file())[
-        :1
-    ]:
+    tables = sorted(file for file in path.iterdir() if file.suffix.lower() in TABLE_SUFFIXES and file.is_file())
+    for table in tables[:1]:
         with suppress(BadInput):  # a table next to the images may be of any kind
             if (detection := detect_kind(table)).kind == "captions":
                 return replace(detection, reason=f"a folder of images, with {table.name}: {detection.reason}")

@@ -8,10 +8,12 @@ import os
 import re
 import shlex
 import stat
+import tomllib
 import zipfile
 import zlib
 from collections import Counter
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -27,34 +29,11 @@ MAX_COLUMNS = 1000
 
 ACCEPTED, GIVE = "harken reads UTF-8 text", "give a text file"
 PICKLE = "a pickle, which is refused because reading a pickle can run code"
-PICKLE_SUFFIXES = {".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib"}
-IMAGE_MAGIC = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a")
-ARCHIVE_MAGIC = (b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"7z\xbc\xaf", b"Rar!\x1a", b"PK\5\6")
-# first bytes, description, fix; magic of letters alone counts only with a NUL byte
-MAGIC: tuple[tuple[bytes, str, str], ...] = (
-    *((magic, "a single image", "give a folder of images, or a text") for magic in IMAGE_MAGIC),
-    *((magic, "a compressed archive", "unpack it first") for magic in ARCHIVE_MAGIC),
-    (b"\x1f\x8b", "a gzip file", "unpack it first: gunzip -k {name}"),
-    (b"%PDF-", "a PDF", "extract its text: pdftotext {name}"),
-    (b"SQLite format 3\0", "an SQLite database", "export its text to a file"),
-    (b"PAR1", "a Parquet file", "export its text to a file"),
-    (b"\x93NUMPY", "a single NumPy array", GIVE),
-    (b"\x7fELF", "a program (ELF)", "give the data, not the program"),
-    (b"GGUF", "model weights (GGUF)", GIVE),
-)
-
-# header names
-LANGUAGE_NAME = re.compile(
-    "ar|bg|ca|cs|da|de|el|en|es|et|fa|fi|fr|he|hi|hr|hu|it|ja|ko|lt|lv|nl|no|pl|pt|ro|ru|sk|sl|sr|sv|tr|uk|vi|zh|arabic|"
-    "chinese|czech|dutch|english|french|german|greek|hindi|italian|japanese|korean|polish|portuguese|russian|spanish"
-)
-SOURCE_NAME, TARGET_NAME = re.compile("source|src"), re.compile("target|tgt|trg")
-LABEL_NAME = re.compile("(gold_)?labels?|class|category|sentiment|target|y|score|rating|stars|quality|intent|topic")
-TEXT_NAME = re.compile(
-    "text|sentence|review|content|message|title|body|question|answer|premise|hypothesis|string|input|output|prompt|"
-    "response|completion|summary|document|article|instruction|description|comment|tweet|caption"
-)
-ID_NAME = re.compile(r"(^|[\W_])(id|idx|index|uuid|guid|url|date|time|timestamp|licen[sc]e|attribution)$")
+TABLES = tomllib.loads(resources.files(__package__).joinpath("formats.toml").read_text("utf-8"))
+REFUSED = [(tuple(s.encode("latin1") for s in r["first"]), r["what"], r["fix"]) for r in TABLES["refused"]]
+IMAGE_MAGIC, _, _ = REFUSED[0]
+_HEADER_NAMES = [re.compile(pattern) for pattern in TABLES["header_names"].values()]
+LANGUAGE_NAME, SOURCE_NAME, TARGET_NAME, LABEL_NAME, TEXT_NAME, ID_NAME = _HEADER_NAMES
 NUMBER = re.compile(r"[+-]?(\d[\d.,']*|[.,]\d+)(e[+-]?\d+)?%?", re.I)
 CODE = re.compile(r"(?=\D*\d)[\w./:-]+", re.ASCII)
 CREDIT = re.compile(r"https?://|cc[- ]by|cc0|©", re.I)
@@ -65,7 +44,10 @@ def is_folder(path: Path) -> bool:
     try:
         mode = os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
-        raise _missing_file_error(path) from None
+        problem, fix = "no such file or folder", f"check the name{similar_path(path)}"
+        if path.is_symlink():
+            problem, fix = f"a broken link to {os.readlink(path)}", "fix the link"
+        raise input_error(path, problem, "a file or folder is needed", fix) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise input_error(path, reason, "a readable file or folder is needed", "check the path") from None
@@ -74,13 +56,6 @@ def is_folder(path: Path) -> bool:
         fix = "save the data to a file, or pipe it in and give -"
         raise input_error(path, what, "a file or a folder is accepted", fix)
     return stat.S_ISDIR(mode)
-
-
-def _missing_file_error(path: Path) -> BadInput:
-    if path.is_symlink():
-        return input_error(path, f"a broken link to {os.readlink(path)}", "a file is needed", "fix the link")
-    fix = f"check the name{similar_path(path)}"
-    return input_error(path, "no such file or folder", "a file or folder is needed", fix)
 
 
 @dataclass(frozen=True)
@@ -128,23 +103,23 @@ def data_files(path: Path) -> list[Path]:
     return files
 
 
-def idx_shape(start: FileHead) -> tuple[int, ...] | None:
-    """The shape in the header of an idx file (also inside gzip), or None for other files."""
+def idx_header(start: FileHead) -> tuple[tuple[int, ...], str] | None:
+    """The shape and dtype of an idx file (also inside gzip), or None for other files."""
     head = start.head[:4096]
     compressed = head.startswith(b"\x1f\x8b")
     try:
         head = zlib.decompressobj(31).decompress(head, 64) if compressed else head
     except zlib.error:
         return None
-    widths = {8: 1, 9: 1, 11: 2, 12: 4, 13: 4, 14: 8}  # bytes per number, by idx type code
-    if len(head) < 8 or head[:2] != b"\0\0" or head[2] not in widths or not 1 <= head[3] <= 4:
+    dtypes = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}  # by type code
+    if len(head) < 8 or head[:2] != b"\0\0" or head[2] not in dtypes or not 1 <= head[3] <= 4:
         return None
     shape = tuple(int.from_bytes(head[4 + 4 * k : 8 + 4 * k], "big") for k in range(head[3]))
-    n_bytes = 4 + 4 * len(shape) + widths[head[2]] * math.prod(shape)
+    n_bytes = 4 + 4 * len(shape) + int(dtypes[head[2]][2]) * math.prod(shape)
     if not compressed and n_bytes != start.size:
         problem = f"an idx file of shape {shape} with {start.size} bytes"
         raise input_error(start.path, problem, f"{n_bytes} bytes are needed", "fetch it again")
-    return shape
+    return shape, dtypes[head[2]]
 
 
 def zip_names(start: FileHead) -> list[str]:
@@ -164,10 +139,10 @@ def refuse_binary(start: FileHead) -> None:
     """Raise for a file that is not text, with its format and a fix."""
     path, head = start.path, start.head
     has_nul = b"\0" in head[:4096]
-    if path.suffix.lower() in PICKLE_SUFFIXES or (head[0] == 0x80 and 2 <= head[min(1, len(head) - 1)] <= 5):
+    if path.suffix.lower() in TABLES["pickle_suffixes"] or (head[0] == 0x80 and 2 <= head[min(1, len(head) - 1)] <= 5):
         raise input_error(path, PICKLE, ACCEPTED, "export its text to a file")
-    for magic, what, fix in MAGIC:
-        if head.startswith(magic) and (has_nul or not magic.isalnum()):
+    for first, what, fix in REFUSED:
+        if any(head.startswith(magic) and (has_nul or not magic.isalnum()) for magic in first):
             raise input_error(path, what, ACCEPTED, fix.format(name=shlex.quote(str(path))))
     if encoding := _wide_encoding(head):
         raise input_error(path, f"{encoding.upper()} text", "harken reads UTF-8", _iconv_command(path, encoding))
@@ -259,6 +234,15 @@ def not_utf8_error(path: Path, offset: int) -> BadInput:
     return input_error(place, problem, "harken reads UTF-8", _iconv_command(path, encoding))
 
 
+def read_utf8(path: Path) -> str:
+    """The whole text of a file."""
+    raw = path.read_bytes()
+    try:
+        return raw.decode().removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise not_utf8_error(path, error.start) from None
+
+
 @dataclass(frozen=True)
 class TablePreview:
     """Rows with the same number of cells, without the header."""
@@ -340,11 +324,12 @@ def preview_json_lines(text: TextPreview) -> TablePreview:
     for number, line in enumerate(text.lines, 1):
         if line.strip() and len(objects) * (len(keys) + 10) < MAX_CELLS:
             place = f"{text.path}:{number}"
-            objects.append(parse_json(place, line))
-            if not isinstance(objects[-1], dict) or len(keys := keys | objects[-1]) > MAX_COLUMNS:
+            value = parse_json(place, line)
+            if not isinstance(value, dict) or len(keys := keys | value) > MAX_COLUMNS:
                 problem = f"not a JSON object of at most {MAX_COLUMNS} keys"
                 accepted = 'lines such as {"text": "...", "label": "..."} are accepted'
                 raise input_error(place, problem, accepted, "fix the line")
+            objects.append(value)
     cells = [[row.get(key, "") for key in keys] for row in objects]
     rows = [[str(cell) if isinstance(cell, (str, bool)) else "" for cell in row] for row in cells]
     return TablePreview(list(keys), rows)

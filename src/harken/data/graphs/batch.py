@@ -6,13 +6,13 @@ Several graphs are one graph with several components; a batch is a subset of the
 import hashlib
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from harken.core import FULL, Layout, edges, same
+from harken.core import FULL, edges, same
 from harken.core.backends.graph_sum import PairSum
 from harken.data.batch import Batch
 from harken.data.cache import cache_folder
@@ -20,7 +20,7 @@ from harken.errors import BadSetting
 from harken.files import atomic_file
 from harken.settings import MAX_HOPS
 
-from .files import Floats, Ints, SparseFeatures
+from .files import Features, Floats, Ints, SparseFeatures
 
 NodeEncoding = Literal["none", "laplacian", "walk"]
 MAX_PAIRS = 50_000_000  # node pairs within reach
@@ -55,7 +55,7 @@ class Graph:
     """n nodes. Node i attends to node j and to itself; pairs are unique and sorted by (i, j)."""
 
     n: int
-    x: Floats | SparseFeatures  # N F
+    x: Features  # N F
     i: Ints  # E
     j: Ints  # E
     a: Floats  # E: the GCN weight of j for i, w_ij / sqrt(d_i d_j)
@@ -74,8 +74,7 @@ class Graph:
         pairs = _concat_ranges(np.searchsorted(self.i, start), np.searchsorted(self.i, end))
         if isinstance(self.x, SparseFeatures):
             cells = _concat_ranges(np.searchsorted(self.x.row, start), np.searchsorted(self.x.row, end))
-            row, col, val, n_features = self.x
-            x: Floats | SparseFeatures = SparseFeatures(new[row[cells]], col[cells], val[cells], n_features)
+            x: Features = self.x.select(cells, new)
         else:
             x = self.x[nodes]
         return replace(
@@ -84,21 +83,19 @@ class Graph:
             positional_encoding=None if self.positional_encoding is None else self.positional_encoding[nodes],
         )  # fmt: skip
 
-    def model_inputs(self, like: Tensor) -> dict[str, Any]:
+    def model_inputs(self, like: Tensor) -> dict[str, object]:
         """Keyword arguments of a graph model, with the dtype and device of `like`.
 
         `feature_sum` multiplies sparse features with a matrix, `message_passing` sums over the node pairs.
         """
         device = like.device
         i, j, hops, graph_ids = (torch.from_numpy(t).to(device) for t in (self.i, self.j, self.hops, self.graph_ids))
-        layout: Layout | None = None
         if self.fully_connected:
             distance = torch.full((self.n, self.n), MAX_HOPS, device=device)  # unlisted pairs are at the maximum
             distance[i, j] = hops
             structure, hops = FULL if self.n_graphs == 1 else same(graph_ids[None]), distance
-            layout = structure.layout(1, self.n, self.n, device)
         else:
-            layout = edges(i, j, self.n).layout(1, self.n, self.n, device)
+            structure = edges(i, j, self.n)
         encoding = None if self.positional_encoding is None else torch.from_numpy(self.positional_encoding).to(like)
         x = feature_tensor(self.x, self.n).to(like)
         return {
@@ -106,7 +103,7 @@ class Graph:
             "feature_sum": PairSum(*x.indices(), *x.shape) if x.is_sparse else None,
             "a": torch.from_numpy(self.a).to(like),
             "message_passing": PairSum(i, j, self.n, self.n),
-            "layout": layout,
+            "layout": structure.layout(1, self.n, self.n, device),
             "hops": hops,
             "positional_encoding": encoding,
             "graph_ids": graph_ids,
@@ -114,7 +111,7 @@ class Graph:
         }
 
 
-def feature_tensor(x: Floats | SparseFeatures, n: int) -> Tensor:  # N F
+def feature_tensor(x: Features, n: int) -> Tensor:  # N F
     """The features as a dense or sparse tensor."""
     if not isinstance(x, SparseFeatures):
         return torch.from_numpy(x)
@@ -128,36 +125,28 @@ def _concat_ranges(start: Ints, end: Ints) -> Ints:
     return np.arange(sizes.sum()) + np.repeat(start - np.cumsum(sizes) + sizes, sizes)
 
 
-# --- neighborhoods ----------------------------------------------------------------------------------------------------
-
-
-def build_graph(
-    x: Floats | SparseFeatures, pairs: Ints, weight: Floats | None, graph_ids: Ints, *, reach: int = 1
-) -> Graph:
+def build_graph(x: Features, pairs: Ints, weight: Floats | None, graph_ids: Ints, *, reach: int = 1) -> Graph:
     """The graph with these edges (E 2: j, i). Nodes attend to nodes within `reach` hops; 0: to the whole graph."""
     n = len(graph_ids)
     i, j, w = _unique_edges(pairs, weight, n)
-    loops = np.arange(n)
     degree = np.ones(n, np.float32)  # the self-loop
     np.add.at(degree, i, w)
     codes, hops = _pairs_within_reach(i, j, n, reach or MAX_HOPS - 1)
     a = np.zeros(len(codes), np.float32)
     root = 1 / np.sqrt(degree)
-    a[np.searchsorted(codes, np.concatenate([i * n + j, loops * n + loops]))] = np.concatenate(
-        [w * root[i] * root[j], root * root]
-    )
+    a[np.searchsorted(codes, i * n + j)] = w * root[i] * root[j]
+    a[np.searchsorted(codes, np.arange(n) * (n + 1))] = root * root
     n_graphs = int(graph_ids.max(initial=0)) + 1
     return Graph(n, x, codes // n, codes % n, a, hops, graph_ids, n_graphs, fully_connected=not reach)
 
 
 def _unique_edges(pairs: Ints, weight: Floats | None, n: int) -> tuple[Ints, Ints, Floats]:
     """Edges (i, j) without self-loops, and their weights; duplicates are averaged."""
-    w = np.ones(len(pairs), np.float32) if weight is None else weight
     distinct = pairs[:, 0] != pairs[:, 1]
     codes, inverse = np.unique(pairs[distinct, 1] * n + pairs[distinct, 0], return_inverse=True)
     if weight is None:
         return codes // n, codes % n, np.ones(len(codes), np.float32)
-    return codes // n, codes % n, (np.bincount(inverse, w[distinct]) / np.bincount(inverse)).astype(np.float32)
+    return codes // n, codes % n, (np.bincount(inverse, weight[distinct]) / np.bincount(inverse)).astype(np.float32)
 
 
 def _pairs_within_reach(i: Ints, j: Ints, n: int, reach: int) -> tuple[Ints, Ints]:
@@ -175,9 +164,6 @@ def _pairs_within_reach(i: Ints, j: Ints, n: int, reach: int) -> tuple[Ints, Int
         order = np.argsort(codes)
         codes, hops = codes[order], hops[order]
     return codes, hops
-
-
-# --- positional encodings of nodes ------------------------------------------------------------------------------------
 
 
 def add_positional_encoding(graph: Graph, kind: NodeEncoding, k: int) -> Graph:

@@ -1,6 +1,7 @@
-"""Read graphs from a folder with nodes.csv and edges.csv, from GML or GraphML files, or from networkx.
+"""Read graphs from a folder with nodes.csv and edges.csv, from .npz, GML or GraphML files, or from networkx.
 
-An edge goes from its source to its target; messages flow in that direction.
+An edge goes from its source to its target; messages flow in that direction. The arrays of an .npz file are untrusted:
+all shapes, types and indices are checked.
 """
 
 import csv
@@ -8,10 +9,10 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,25 +20,20 @@ import numpy.typing as npt
 from harken.data.cache import cache_folder
 from harken.data.detect import preview
 from harken.data.tables.read import parse_rows
+from harken.data.tables.untrusted import Array, read_arrays
+from harken.data.tables.vectors import to_floats
 from harken.errors import BadInput
 from harken.suggestions import did_you_mean, similar_path
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[Any]
+Features: TypeAlias = "Floats | SparseFeatures"
 Columns = dict[str, list[str]]  # column name -> cells
 ColumnNames = Mapping[str, Any]  # settings that name columns: node, label, graph, ..., features; and `directed`
-
-COLUMN_PATTERNS = {  # names by which a column is recognized if no setting names it
-    "node": "id|node|node_?id|name|index",
-    "label": f"{preview.LABEL_NAME.pattern}|club|community|group|field|party",
-    "graph": "graph|graph_?id|molecule",
-    "source": "source|src|from|u|a|node_?1|start",
-    "target": "target|dst|to|v|b|node_?2|end",
-    "weight": "weight|w",
-    "split": "split|set|fold",
-}
+COLUMN_PATTERNS: dict[str, str] = preview.TABLES["graph_columns"]  # of a column that no setting names
+COLUMN_PATTERNS["label"] += f"|{preview.LABEL_NAME.pattern}"
 SPLITS = {"train": "train", "valid": "valid", "val": "valid", "dev": "valid", "test": "test"}
-DELIMITERS = ",\t;|"
+MAX_SIZE = 10_000_000  # nodes, or features per node
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
 NETWORKX_READERS = {".gml": "read_gml", ".graphml": "read_graphml"}
 
@@ -50,6 +46,10 @@ class SparseFeatures(NamedTuple):
     val: Floats
     n_features: int
 
+    def select(self, cells: Ints, rows: Ints) -> "SparseFeatures":
+        """These cells, with a new row for each row."""
+        return SparseFeatures(rows[self.row[cells]], self.col[cells], self.val[cells], self.n_features)
+
 
 @dataclass(frozen=True, eq=False)
 class GraphTables:
@@ -59,8 +59,7 @@ class GraphTables:
     node_names: list[str]
     edges: Ints  # E 2: source, target
     weight: Floats | None = None  # E
-    x: Floats | SparseFeatures | None = None  # N F
-    feature_names: list[str] = field(default_factory=list)
+    x: "Features | None" = None  # N F
     labels: list[str] | None = None  # per node or per graph; "" if unlabelled
     splits: dict[str, dict[str, Ints]] = field(default_factory=dict)  # node, edge or graph -> split -> indices
     graph_ids: Ints | None = None  # N: the graph of each node
@@ -69,10 +68,15 @@ class GraphTables:
 
 
 def read_graph(path: Path, columns: ColumnNames) -> GraphTables:
-    """Read a folder of tables, a table of edges, or a file that networkx reads."""
+    """Read a folder of tables, a table of edges, arrays, or a file that networkx reads."""
     if preview.is_folder(path):
-        nodes, edges, graphs = (_read_csv(path, name) for name in ("nodes", "edges", "graphs"))
-        return from_tables(str(path), nodes, edges, graphs, columns)
+        if not (edges := path / "edges.csv").exists():
+            raise BadInput(f"{edges}: no such file; a graph is a folder with edges.csv and nodes.csv")
+        files = (path / f"{name}.csv" for name in ("nodes", "graphs"))
+        nodes, graphs = (_read_columns(file) if file.exists() else None for file in files)
+        return from_tables(str(path), nodes, _read_columns(edges), graphs, columns)
+    if path.suffix.lower() == ".npz":
+        return from_arrays(path)
     if path.suffix.lower() in NETWORKX_READERS:
         return from_networkx(_read_networkx(path), columns, str(path))
     return from_tables(str(path), None, _read_columns(path), None, columns)
@@ -88,53 +92,13 @@ def check_weights(weight: Floats, n_edges: int, location: str) -> Floats:
     return weight.astype(np.float32)
 
 
-def sort_by_graph(tables: GraphTables) -> GraphTables:
-    """The same graphs with the nodes of each graph next to each other."""
-    assert tables.graph_ids is not None
-    order = np.argsort(tables.graph_ids, kind="stable")
-    new = np.empty_like(order)
-    new[order] = np.arange(len(order))
-    x = tables.x
-    if isinstance(x, SparseFeatures):
-        row = new[x.row]
-        row_order = np.argsort(row, kind="stable")
-        x = SparseFeatures(row[row_order], x.col[row_order], x.val[row_order], x.n_features)
-    elif x is not None:
-        x = x[order]
-    labels, splits = tables.labels, dict(tables.splits)
-    if labels is not None and len(labels) != len(tables.graph_names):  # one per node
-        labels = [labels[n] for n in order.tolist()]
-    if "node" in splits:
-        splits["node"] = {name: np.sort(new[nodes]) for name, nodes in splits["node"].items()}
-    names, graph_ids = [tables.node_names[n] for n in order.tolist()], tables.graph_ids[order]
-    edges = new[tables.edges]
-    return replace(tables, node_names=names, edges=edges, x=x, graph_ids=graph_ids, labels=labels, splits=splits)
-
-
-def graph_paths(path: Path) -> list[Path]:
-    """The files that `read_graph` reads."""
-    names = [path / f"{name}.csv" for name in ("nodes", "edges", "graphs")] if preview.is_folder(path) else [path]
-    return [file for file in names if file.exists()]
-
-
-# --- tables -----------------------------------------------------------------------------------------------------------
-
-
-def _read_csv(folder: Path, name: str) -> Columns | None:
-    file = folder / f"{name}.csv"
-    if not file.exists() and name == "edges":
-        raise BadInput(f"{file}: no such file; a graph is a folder with edges.csv and nodes.csv")
-    return _read_columns(file) if file.exists() else None
-
-
 def _read_columns(file: Path) -> Columns:
     """The columns of a file with a header."""
     try:
         text = file.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{file}: cannot be read as UTF-8 ({error}); convert it: iconv -f latin1 -t utf-8") from None
-    header = text.partition("\n")[0]
-    delimiter = max(DELIMITERS, key=header.count)
+    delimiter = max(",\t;|", key=text.partition("\n")[0].count)
     rows = [cells for _, cells in parse_rows(StringIO(text, newline=""), delimiter)]
     names = [cell.strip() for cell in rows[0]] if rows else []
     for line, row in enumerate(rows[1:], 2):
@@ -158,16 +122,14 @@ def _find_column(table: Columns, role: str, columns: ColumnNames, location: str)
 
 
 def from_tables(
-    location: str, nodes: Columns | None, edges: Columns | None, graphs: Columns | None, columns: ColumnNames
+    location: str, nodes: Columns | None, edges: Columns, graphs: Columns | None, columns: ColumnNames
 ) -> GraphTables:
     """Build graphs from a table of edges and optional tables of nodes and graphs."""
-    assert edges is not None
-    ends = [_find_column(edges, role, columns, f"{location}, edges") for role in ("source", "target")]
-    a, b = ends if None not in ends and ends[0] != ends[1] else list(edges)[:2] if len(edges) > 1 else (None, None)
+    named = [_find_column(edges, role, columns, f"{location}, edges") for role in ("source", "target")]
+    a, b = named if None not in named and named[0] != named[1] else list(edges)[:2] if len(edges) > 1 else (None, None)
     if a is None or b is None:
-        raise BadInput(
-            f"{location}: edges need two columns, source and target; name them: data.source=... data.target=..."
-        )
+        fix = "name them: data.source=... data.target=..."
+        raise BadInput(f"{location}: edges need two columns, source and target; {fix}")
     weight = _find_column(edges, "weight", columns, f"{location}, edges")
     table = nodes if nodes is not None else {"node": list(dict.fromkeys(edges[a] + edges[b]))}
     node = _find_column(table, "node", columns, f"{location}, nodes") or next(iter(table))
@@ -181,25 +143,26 @@ def from_tables(
         row = edges[weight].index("")
         what = f"the edge {edges[a][row]!r} - {edges[b][row]!r} has no {weight}"
         raise BadInput(f"{location}: {what} ({edges[weight].count(''):,} such edges); fill it in or delete the row")
-    x, feature_names, notices = _read_features(table, {node, label, *roles.values()}, columns, location)
+    weights = _parse_floats(edges[weight]) if weight else None
+    if weight and weights is None:
+        raise BadInput(f"{location}: column {weight!r} is not numeric; fix it, or rename the column")
+    x, notices = _read_features(table, {node, label, *roles.values()}, columns, location)
     splits = {"edge": _read_split(edges, _find_column(edges, "split", columns, f"{location}, edges"))}
     splits["node"] = _read_split(table, roles["split"])
     labels = table[label] if label else None
     graph_ids, graph_names = None, list[str]()
     if roles["graph"]:
         graph_names = list(dict.fromkeys(table[roles["graph"]]))
-        graph_ids = _to_ids(graph_names, table[roles["graph"]], f"{location}, nodes")
+        graph_index = {name: n for n, name in enumerate(graph_names)}
+        graph_ids = np.array([graph_index[name] for name in table[roles["graph"]]], np.int64)
     if graphs is not None:
         labels, splits["graph"] = _read_graph_labels(graphs, graph_names, columns, location)
     elif per_graph := graph_level_labels(labels, splits["node"], graph_ids):
         labels, splits["graph"] = per_graph
-    return GraphTables(
-        location, list(index),
-        np.stack([_to_ids(index, edges[end], f"{location}, edges") for end in (a, b)], 1),
-        check_weights(_to_floats(edges[weight], location, weight), len(edges[a]), f"{location}, edges")
-        if weight else None,
-        x, feature_names, labels, {k: v for k, v in splits.items() if v}, graph_ids, graph_names, notices,
-    )  # fmt: skip
+    splits = {level: indices for level, indices in splits.items() if indices}
+    ends = np.stack([_to_ids(index, edges[end], f"{location}, edges") for end in (a, b)], 1)
+    weights = None if weights is None else check_weights(weights, len(ends), f"{location}, edges")
+    return GraphTables(location, list(index), ends, weights, x, labels, splits, graph_ids, graph_names, notices)
 
 
 def _find_label(table: Columns, used: set[str | None], columns: ColumnNames, location: str) -> str | None:
@@ -214,14 +177,13 @@ def _find_label(table: Columns, used: set[str | None], columns: ColumnNames, loc
 
 def _read_features(
     table: Columns, used: set[str | None], columns: ColumnNames, location: str
-) -> tuple[Floats | None, list[str], list[str]]:
-    """The features (N F), the names of their columns, and notices about the other columns."""
+) -> tuple[Floats | None, list[str]]:
+    """The features (N F), and notices about the other columns."""
     wanted = columns.get("features")  # an empty list: no features
     for name in wanted or ():
         _find_column(table, "features", {"features": name}, f"{location}, nodes")
-    parsed = {
-        name: _parse_floats(table[name]) for name in ([n for n in table if n not in used] if wanted is None else wanted)
-    }
+    names = [name for name in table if name not in used] if wanted is None else wanted
+    parsed = {name: _parse_floats(table[name]) for name in names}
     if wanted and (text_column := next((name for name, x in parsed.items() if x is None), None)):
         raise BadInput(f"{location}: data.features={text_column!r} is not numeric; name numeric columns only")
     numeric = {name: x for name, x in parsed.items() if x is not None}
@@ -231,7 +193,7 @@ def _read_features(
     if empty := {name: n_empty for name in numeric if (n_empty := table[name].count(""))}:
         counts = ", ".join(f"{name} {n_empty:,}" for name, n_empty in empty.items())
         notices.append(f"{location}: empty cells are read as 0: {counts}")
-    return (np.stack([*numeric.values()], 1) if numeric else None), list(numeric), notices
+    return (np.stack([*numeric.values()], 1) if numeric else None), notices
 
 
 def _parse_floats(cells: Iterable[str]) -> Floats | None:
@@ -242,14 +204,7 @@ def _parse_floats(cells: Iterable[str]) -> Floats | None:
     return values if (abs(values) < MAX_FLOAT32).all() else None
 
 
-def _to_floats(cells: list[str], location: str, name: str) -> Floats:
-    if (values := _parse_floats(cells)) is None:
-        raise BadInput(f"{location}: column {name!r} is not numeric; fix it, or rename the column")
-    return values
-
-
-def _to_ids(names: Mapping[str, int] | list[str], cells: list[str], location: str) -> Ints:
-    index = names if isinstance(names, Mapping) else {name: n for n, name in enumerate(names)}
+def _to_ids(index: Mapping[str, int], cells: list[str], location: str) -> Ints:
     try:
         return np.array([index[cell] for cell in cells], np.int64)
     except KeyError as error:
@@ -291,7 +246,93 @@ def graph_level_labels(
     return [labels[n] for n in first], {name: np.flatnonzero(np.isin(first, nodes)) for name, nodes in splits.items()}
 
 
-# --- networkx ---------------------------------------------------------------------------------------------------------
+def from_arrays(path: Path) -> GraphTables:
+    """Array names: edges; x, or feature_row, feature_col, feature_val and shape; label; train, valid, test."""
+    arrays = read_arrays(path)
+    edges = arrays.get("edges", np.empty(0))
+    if edges.ndim != 2 or 2 not in edges.shape:
+        raise BadInput(f"{path}: edges has shape {edges.shape}; two node indices per edge are needed")
+    edges = _to_integers(path, "edges", edges if edges.shape[1] == 2 else edges.T)
+    x, n = _array_features(path, arrays)
+    graph, labels = arrays.get("graph"), arrays.get("label", arrays.get("y"))
+    if n is None:
+        per_node = next((array for array in (arrays.get("name"), graph, labels) if array is not None), None)
+        n = int(edges.max(initial=-1)) + 1 if per_node is None else per_node.size
+    if n > MAX_SIZE:
+        raise BadInput(f"{path}: {n:,} nodes; at most {MAX_SIZE:,} are supported; use a smaller graph")
+    if len(edges) and not 0 <= edges.min() <= edges.max() < n:
+        raise BadInput(f"{path}: edges contains node {edges.max()}; nodes are numbered 0 to {n - 1:,}; fix the array")
+    for name in ("name", "graph"):
+        if name in arrays and arrays[name].shape != (n,):
+            raise BadInput(f"{path}: {name} has shape {arrays[name].shape}; one value per node ({n:,}) is needed")
+    names, graph_ids = (np.empty(0), None) if graph is None else np.unique(graph, return_inverse=True)
+    level = "node" if graph is None or labels is None or labels.size == n else "graph"
+    splits = _array_splits(path, arrays, n if level == "node" else len(names))
+    if labels is not None and labels.shape not in ((n,), (len(names),)):
+        what = f"{len(labels):,} labels" if labels.ndim == 1 else f"labels of shape {labels.shape}"
+        raise BadInput(f"{path}: {what} for {n:,} nodes; one label per node or per graph is needed")
+    label_names = None if labels is None else [_label_name(label) for label in labels.tolist()]
+    weight = check_weights(arrays["weight"], len(edges), str(path)) if "weight" in arrays else None
+    level_splits = {level: splits} if splits else {}
+    if level == "node" and (per_graph := graph_level_labels(label_names, splits, graph_ids)):
+        label_names, graph_splits = per_graph
+        level_splits = {"graph": graph_splits} if graph_splits else {}
+    node_names, graph_names = ([*map(str, x.tolist())] for x in (arrays.get("name", np.arange(n)), names))
+    return GraphTables(str(path), node_names, edges, weight, x, label_names, level_splits, graph_ids, graph_names)
+
+
+def _to_integers(path: Path, name: str, array: Array) -> Ints:
+    with np.errstate(invalid="ignore"):
+        if array.dtype.kind not in "biuf" or not np.array_equal(array, integers := array.astype(np.int64)):
+            raise BadInput(f"{path}: {name} is {array.dtype} with values that are not integers; fix the array")
+    return integers
+
+
+def _label_name(label: Any) -> str:
+    """The label as text; -1 and NaN mean unlabelled."""
+    if isinstance(label, float):
+        return "" if label != label else str(int(label)) if label.is_integer() else repr(label)
+    return "" if label == -1 else str(label)
+
+
+def _array_features(path: Path, arrays: Mapping[str, Array]) -> "tuple[Features | None, int | None]":
+    """The features, and the number of nodes that they imply."""
+    if "x" in arrays:
+        x = arrays["x"]
+        if x.ndim != 2 or x.dtype.kind not in "biuf" or not (abs(x := to_floats(x)) < MAX_FLOAT32).all():
+            raise BadInput(f"{path}: x is {x.dtype} of shape {x.shape}; finite numbers, one row per node, are needed")
+        return x, len(x)
+    if "feature_row" not in arrays:
+        return None, None
+    try:
+        row, col = (_to_integers(path, name, arrays[name]) for name in ("feature_row", "feature_col"))
+        n, n_features = map(int, arrays["shape"])
+        val = arrays.get("feature_val", np.ones(len(row)))
+        valid = len(row) == len(col) == len(val) and row.min(initial=0) >= 0 and row.max(initial=0) < n
+        valid = valid and col.min(initial=0) >= 0 and col.max(initial=0) < n_features
+        valid = valid and bool((abs(val) < MAX_FLOAT32).all())
+    except BadInput:
+        raise
+    except (KeyError, ValueError, TypeError, OverflowError):
+        valid = False
+    if not valid or n_features > MAX_SIZE:
+        accepted = f"feature_row, feature_col and feature_val of one length, and shape (below {MAX_SIZE:,})"
+        raise BadInput(f"{path}: its feature arrays are inconsistent; accepted: {accepted}")
+    order = np.argsort(row, kind="stable")
+    return SparseFeatures(row[order], col[order], val[order].astype(np.float32), n_features), n
+
+
+def _array_splits(path: Path, arrays: Mapping[str, Array], n: int) -> dict[str, Ints]:
+    """Splits, stored as indices or as boolean masks."""
+    splits = {}
+    for name, split in SPLITS.items():
+        for array in (arrays.get(name), arrays.get(f"{name}_mask"), arrays.get(f"{name}_index")):
+            if array is not None and array.ndim == 1:
+                indices = np.flatnonzero(array) if array.dtype == bool else _to_integers(path, name, array)
+                if len(indices) and not 0 <= indices.min() <= indices.max() < n:
+                    raise BadInput(f"{path}: {name} contains index {indices.max()}; there are {n:,}; fix the array")
+                splits[split] = indices
+    return splits
 
 
 def _read_networkx(path: Path) -> Any:
@@ -308,23 +349,22 @@ def _read_networkx(path: Path) -> Any:
         raise BadInput(f"{path}: networkx cannot read it ({message}); export the graph again") from None
 
 
-def from_networkx(G: Any, columns: ColumnNames, location: str = "the graph") -> GraphTables:
+def from_networkx(G: object, columns: ColumnNames, location: str = "the graph") -> GraphTables:
     """Convert a networkx graph; its attributes become columns."""
-    tables = from_tables(location, *_networkx_columns(G), None, columns)
-    if G.is_directed() and not columns.get("directed"):
-        tables.notices.append(
-            f"{location}: its edges are directed but read as undirected; data.directed=true keeps the direction"
-        )
+    nodes, edges, directed = _networkx_columns(G)
+    tables = from_tables(location, nodes, edges, None, columns)
+    if directed and not columns.get("directed"):
+        problem = "its edges are directed but read as undirected"
+        tables.notices.append(f"{location}: {problem}; data.directed=true keeps the direction")
     return tables
 
 
-def _networkx_columns(G: Any) -> tuple[Columns, Columns]:
+def _networkx_columns(G: Any) -> tuple[Columns, Columns, bool]:
     nodes, edges = list(G.nodes(data=True)), list(G.edges(data=True))
     ends = {"source": [str(a) for a, _, _ in edges], "target": [str(b) for _, b, _ in edges]}
-    return (
-        {"node": [str(node) for node, _ in nodes]} | _attribute_columns([attrs for _, attrs in nodes], {"node"}),
-        ends | _attribute_columns([attrs for _, _, attrs in edges], {*ends}),
-    )
+    names = {"node": [str(node) for node, _ in nodes]}
+    node_columns = names | _attribute_columns([attrs for _, attrs in nodes], {"node"})
+    return node_columns, ends | _attribute_columns([attrs for _, _, attrs in edges], {*ends}), G.is_directed()
 
 
 def _attribute_columns(rows: list[dict[Any, Any]], used: set[str]) -> Columns:
@@ -332,11 +372,11 @@ def _attribute_columns(rows: list[dict[Any, Any]], used: set[str]) -> Columns:
     return {str(name): [str(row.get(name, "")) for row in rows] for name in names if str(name) not in used}
 
 
-def save_networkx(G: Any) -> Path:
+def save_networkx(G: object) -> Path:
     """Save a networkx graph to a cache folder, so that the run can be repeated."""
     if not all(hasattr(G, name) for name in ("nodes", "edges", "is_directed")):
         raise BadInput(f"{type(G).__name__}: a path, a recipe or a networkx graph is accepted")
-    tables = dict(zip(("nodes", "edges"), _networkx_columns(G), strict=True))
+    tables = dict(zip(("nodes", "edges"), _networkx_columns(G)[:2], strict=True))
     digest = hashlib.sha256(json.dumps(tables).encode()).hexdigest()[:16]
     folder = cache_folder("graphs", digest, "graph")
     for name, table in tables.items():

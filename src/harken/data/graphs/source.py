@@ -4,33 +4,23 @@ Splits given in the file are used. Other splits are drawn per label by a hash of
 others; edges are drawn by a hash of their two ends, regardless of direction.
 """
 
-import json
 import math
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import Field, PositiveFloat, field_validator
 
-from harken.data.source import DataSource
-from harken.data.split import (
-    LABELS_FILE,
-    LabelList,
-    PositiveFloat,
-    SplitData,
-    draw_stratified,
-    files_sha256,
-    load_labels_file,
-    split_hash,
-)
+from harken.data.detect.preview import is_folder
+from harken.data.source import DataSource, Processor
+from harken.data.split import LabelList, SavedProcessor, SplitData, draw_stratified, files_sha256, split_hash
 from harken.data.targets import infer_target_type, label_sort_key, parse_number, unknown_label_error
 from harken.errors import BadInput, BadSetting
 from harken.events import Listener, silent
 from harken.settings import LabelOutputs
 
-from .arrays import from_arrays
-from .files import Floats, GraphTables, Ints, SparseFeatures, graph_paths, read_graph, sort_by_graph
+from .files import Features, Floats, GraphTables, Ints, SparseFeatures, read_graph
 
 TargetLevel = Literal["node", "edge", "graph"]
 FeatureSource = Literal["file", "identity", "degree"]
@@ -40,7 +30,7 @@ COLUMN_SETTINGS = ("node", "label", "graph", "source", "target", "weight", "spli
 
 
 @dataclass(frozen=True, eq=False)
-class GraphProcessor:
+class GraphProcessor(SavedProcessor):
     """Maps graph files to features and targets: the labels, and the scaling of features."""
 
     target_level: TargetLevel
@@ -59,14 +49,7 @@ class GraphProcessor:
         """Input features and outputs; edge prediction has no outputs, it compares node vectors."""
         return LabelOutputs(self.features, 0 if self.target_level == "edge" else len(self.labels))
 
-    def files(self) -> dict[str, bytes]:
-        return {LABELS_FILE: json.dumps(asdict(self), ensure_ascii=False).encode()}
-
-    @classmethod
-    def load(cls, folder: Path) -> "GraphProcessor":
-        return load_labels_file(cls, folder, "the graph processor")
-
-    def read(self, tables: GraphTables) -> Floats | SparseFeatures:
+    def read(self, tables: GraphTables) -> Features:
         """The scaled features of a graph."""
         x = _build_features(tables, self.feature_source)
         n_features = x.n_features if isinstance(x, SparseFeatures) else x.shape[1]
@@ -83,7 +66,7 @@ class GraphProcessor:
             x = (x - np.array(self.feature_mean)) / np.array(self.feature_std)
         return x.astype(np.float32)
 
-    def targets(self, tables: GraphTables) -> Any:
+    def targets(self, tables: GraphTables) -> Floats | Ints:
         """Per node or graph: the label id (-100: unlabelled), or the standardized number (NaN: missing)."""
         labels = tables.labels or []
         if self.target_type == "number":
@@ -95,7 +78,7 @@ class GraphProcessor:
         return np.array([label_ids[label] for label in labels], np.int64)
 
 
-def _build_features(tables: GraphTables, source: FeatureSource) -> Floats | SparseFeatures:
+def _build_features(tables: GraphTables, source: FeatureSource) -> Features:
     """The features of the file, or one-hot node identities or degrees."""
     n, nodes = len(tables.node_names), np.arange(len(tables.node_names))
     if source == "identity":
@@ -111,12 +94,37 @@ def _build_features(tables: GraphTables, source: FeatureSource) -> Floats | Spar
     return SparseFeatures(row, col, tables.x[row, col], tables.x.shape[1])
 
 
+def graph_paths(path: Path) -> list[Path]:
+    """The files that `read_graph` reads."""
+    names = [path / f"{name}.csv" for name in ("nodes", "edges", "graphs")] if is_folder(path) else [path]
+    return [file for file in names if file.exists()]
+
+
+def sort_by_graph(tables: GraphTables) -> GraphTables:
+    """The same graphs with the nodes of each graph next to each other."""
+    assert tables.graph_ids is not None
+    order = np.argsort(tables.graph_ids, kind="stable")
+    new = np.empty_like(order)
+    new[order] = np.arange(len(order))
+    x = tables.x
+    if isinstance(x, SparseFeatures):
+        x = x.select(np.argsort(new[x.row], kind="stable"), new)
+    elif x is not None:
+        x = x[order]
+    labels, splits = tables.labels, dict(tables.splits)
+    if labels is not None and len(labels) != len(tables.graph_names):  # one per node
+        labels = [labels[n] for n in order.tolist()]
+    if "node" in splits:
+        splits["node"] = {name: np.sort(new[nodes]) for name, nodes in splits["node"].items()}
+    names, graph_ids = [tables.node_names[n] for n in order.tolist()], tables.graph_ids[order]
+    edges = new[tables.edges]
+    return replace(tables, node_names=names, edges=edges, x=x, graph_ids=graph_ids, labels=labels, splits=splits)
+
+
 class GraphSource(DataSource):
     """Settings of graph data."""
 
-    model: ClassVar[str] = "gcn"
     task: ClassVar[str] = "nodes"
-    model_group: ClassVar[str] = " of graphs"
 
     kind: Literal["graph"] = "graph"
     path: str | None = Field(None, description="folder with edges.csv and nodes.csv, or .npz, .gml or .graphml file")
@@ -161,15 +169,16 @@ class GraphSource(DataSource):
     def read(self, path: str, listen: Listener = silent) -> GraphTables:
         """Read the files; the nodes of a graph are contiguous."""
         columns = {name: getattr(self, name) for name in COLUMN_SETTINGS}
-        is_npz = Path(path).suffix.lower() == ".npz"
-        tables = from_arrays(Path(path)) if is_npz else read_graph(Path(path), columns)
+        tables = read_graph(Path(path), columns)
         tables = replace(tables, x=None) if self.features == [] else tables
         for text in tables.notices:
             listen("notice", text=text)
         is_sorted = tables.graph_ids is None or (np.diff(tables.graph_ids) >= 0).all()
         return tables if is_sorted else sort_by_graph(tables)
 
-    def load_data(self, *, stateful: bool = False, tokenizer: Any = None, listen: Listener = silent) -> "GraphData":
+    def load_data(
+        self, *, stateful: bool = False, tokenizer: Processor | None = None, listen: Listener = silent
+    ) -> "GraphData":
         """Read and split the graph."""
         if not self.path:
             raise BadSetting("data.path is not set; name a graph: data.path=my.npz")
@@ -177,11 +186,11 @@ class GraphSource(DataSource):
         digest = files_sha256(graph_paths(Path(self.path)), self.sha256, self.path)
         level = self._infer_level(tables)
         tables, edges = self._unique_edges(tables, level)
-        splits = self._make_splits(tables, level, _labelled(tables, level, edges), _split_keys(tables, level, edges))
+        splits = self._make_splits(tables, level, edges)
         if not len(splits["train"]):
             raise BadInput(f"{tables.location}: has no training {level}s; add more, or reduce data.valid and data.test")
-        is_processor = isinstance(tokenizer, GraphProcessor)
-        processor = tokenizer if is_processor else self._fit_processor(tables, level, splits["train"])
+        known = tokenizer if isinstance(tokenizer, GraphProcessor) else None
+        processor = known or self._fit_processor(tables, level, splits["train"])
         targets = edges if level == "edge" else processor.targets(tables)
         held_out = {name: indices for name in ("valid", "test") if (indices := splits[name].tolist())}
         train = splits["train"][: self.examples].tolist()
@@ -199,8 +208,6 @@ class GraphSource(DataSource):
         digest = files_sha256(graph_paths(Path(path)), None, path)
         targets = edges if level == "edge" else tokenizer.targets(tables)
         return GraphData(self, tokenizer, [], {split: indices}, digest, tables=tables, targets=targets)
-
-    # --- targets and splits -------------------------------------------------------------------------------------------
 
     def _infer_level(self, tables: GraphTables) -> TargetLevel:
         labels = tables.labels
@@ -221,8 +228,11 @@ class GraphSource(DataSource):
         splits = {name: np.setdiff1d(rows_to_edges[rows], [-1]) for name, rows in tables.splits.get("edge", {}).items()}
         return replace(tables, splits=tables.splits | {"edge": splits}), edges
 
-    def _make_splits(self, tables: GraphTables, level: TargetLevel, labelled: Ints, keys: list[str]) -> dict[str, Ints]:
-        """The indices of each split: from the file, otherwise drawn."""
+    def _make_splits(self, tables: GraphTables, level: TargetLevel, edges: Ints) -> dict[str, Ints]:
+        """The indices of each split: from the file, otherwise drawn by a hash of the name or the names of both ends."""
+        labelled, keys = _labelled(tables, level, edges), tables.graph_names if level == "graph" else tables.node_names
+        if level == "edge":
+            keys = ["\t".join(sorted([keys[a], keys[b]])) for a, b in edges.tolist()]
         in_file, none = tables.splits.get(level, {}), labelled[:0]
         splits = {name: np.intersect1d(in_file.get(name, none), labelled) for name in ("valid", "test")}
         held_out = np.concatenate([*splits.values()])
@@ -292,20 +302,13 @@ def _labelled(tables: GraphTables, level: TargetLevel, edges: Ints) -> Ints:
     return np.array([n for n, label in enumerate(tables.labels or ()) if label], np.int64)
 
 
-def _split_keys(tables: GraphTables, level: TargetLevel, edges: Ints) -> list[str]:
-    """The text to hash for the split: the name, or the names of both ends."""
-    if level != "edge":
-        return tables.node_names if level == "node" else tables.graph_names
-    return ["\t".join(sorted([tables.node_names[a], tables.node_names[b]])) for a, b in edges.tolist()]
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
-class GraphData(SplitData):
+class GraphData(SplitData[GraphProcessor, list[int]]):
     """Loaded graphs. The splits hold indices into `targets`, which has label ids, numbers, or edges (E 2)."""
 
     tables: GraphTables
-    targets: Any
-    laid: dict[Any, Any] = field(default_factory=dict)  # cache of the tasks
+    targets: Floats | Ints
+    cache: dict[tuple[object, ...], Any] = field(default_factory=dict)  # of the tasks
 
     @property
     def max_length(self) -> int:
@@ -320,7 +323,7 @@ class GraphData(SplitData):
         """Edges (E 2) along which messages pass: both directions, unless data.directed."""
         return edges if self.settings.directed else np.concatenate([edges, edges[:, ::-1]])
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Summary of the data for the report."""
         unit, tables = f"{self.processor.target_level}s", self.tables
         counts = {"graphs": len(tables.graph_names)} if tables.graph_names else {}
@@ -328,14 +331,7 @@ class GraphData(SplitData):
         counts["features"] = self.processor.features
         summary = ", ".join(f"{n:,} {name}" for name, n in counts.items())
         if self.processor.target_level != "edge":
-            summary += (
-                f", {len(self.processor.labels)} labels"
-                if self.processor.target_type == "label"
-                else ", numeric target"
-            )
-        return {
-            unit: {name: len(indices) for name, indices in self.parts.items()},
-            "unit": unit,
-            "summary": summary,
-            "sha256": self.sha256,
-        }
+            numeric = self.processor.target_type == "number"
+            summary += ", numeric target" if numeric else f", {len(self.processor.labels)} labels"
+        sizes = {name: len(indices) for name, indices in self.parts.items()}
+        return {unit: sizes, "unit": unit, "summary": summary, "sha256": self.sha256}

@@ -12,10 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harken.data.batch import IGNORE, Array, Batch
-from harken.data.packing import MIN_ROW_TOKENS, Packing, pack_rows
-from harken.data.pairs.batch import batch_boundaries
-from harken.data.rng import RngStream, rng_for
+from harken.data.batch import IGNORE, MIN_ROW_TOKENS, Array, Batch, Packing, pack_rows
+from harken.data.pairs.batch import LengthBuckets, batch_boundaries
 from harken.data.tokenizers.pairs import RaggedTokens
 
 
@@ -41,14 +39,10 @@ class EncodedTexts:
 
     def select(self, indices: Array) -> "EncodedTexts":
         ids, lengths = self.tokens.gather(indices)
-        starts = np.concatenate([[0], np.cumsum(lengths)])
+        tokens = replace(self.tokens, ids=ids, starts=np.concatenate([[0], np.cumsum(lengths)]))
         per_token = replace(self.tokens, ids=self.targets)
-        return replace(
-            self,
-            tokens=replace(self.tokens, ids=ids, starts=starts),
-            second_start=self.second_start[indices],
-            targets=per_token.gather(indices)[0] if self.per_token else self.targets[indices],
-        )
+        targets = per_token.gather(indices)[0] if self.per_token else self.targets[indices]
+        return replace(self, tokens=tokens, second_start=self.second_start[indices], targets=targets)
 
     @property
     def lengths(self) -> Array:
@@ -87,16 +81,13 @@ class LabelBatch(Batch):
         assert self.doc is not None
         return int((self.doc < self.max_texts).sum())
 
-    def model_inputs(self) -> dict[str, Any]:
+    def model_inputs(self) -> dict[str, object]:
         if self.lengths is not None:
             return {"segments": self.segments, "lengths": self.lengths}
         return {"segments": self.segments, **super().model_inputs()}
 
     def text_ids(self) -> tuple[Tensor, int]:
-        """The text slot of each token, numbered over the whole batch, and the number of slots (B * M).
-
-        Unused positions get the number of slots.
-        """
+        """The text slot of each token over the batch (unused positions: B * M), and the number of slots, B * M."""
         assert self.doc is not None
         B, M = len(self.tokens), self.max_texts
         first_slot = torch.arange(B, device=self.doc.device)[:, None] * M
@@ -110,8 +101,8 @@ def collate_texts(texts: EncodedTexts, indices: Array, counts: Array, L: int, ma
     no_target: Any = np.nan if texts.targets.dtype.kind == "f" else IGNORE
     rows = np.repeat(np.arange(len(counts)), counts)
     slots = np.arange(len(indices)) - np.repeat(np.cumsum(counts) - counts, counts)
-    text_index = np.full((len(counts), max_texts), -1)
-    text_index[rows, slots] = indices
+    index = np.full((len(counts), max_texts), -1)
+    index[rows, slots] = indices
     if texts.per_token:
         targets = pack_rows(RaggedTokens(texts.targets, texts.tokens.starts, no_target), indices, counts, L)[0]
     else:
@@ -120,55 +111,34 @@ def collate_texts(texts: EncodedTexts, indices: Array, counts: Array, L: int, ma
     second_start = np.full((len(counts), max_texts + 1), L)
     second_start[rows, slots] = texts.second_start[indices]
     segments = (pos >= np.take_along_axis(second_start, doc, 1)).astype(np.int64)
-    return LabelBatch(
-        torch.from_numpy(tokens),
-        torch.from_numpy(targets),
-        torch.from_numpy(pos),
-        torch.from_numpy(doc),
-        max_texts=max_texts,
-        segments=torch.from_numpy(segments),
-        text_index=torch.from_numpy(text_index),
-        lengths=torch.from_numpy(texts.lengths[indices]) if max_texts == 1 else None,
-    )
+    arrays = {"tokens": tokens, "targets": targets, "pos": pos, "doc": doc, "segments": segments, "text_index": index}
+    tensors: dict[str, Any] = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    lengths = torch.from_numpy(texts.lengths[indices]) if max_texts == 1 else None
+    return LabelBatch(max_texts=max_texts, lengths=lengths, **tensors)
 
 
-class PackedTexts:
+class PackedTexts(Packing):
     """The packed training batches of one epoch, all of the same shape."""
 
     def __init__(self, texts: EncodedTexts, rows: int, *, seed: int) -> None:
-        self.texts, self.row_len = texts, -(-max(int(texts.lengths.max()), MIN_ROW_TOKENS) // 8) * 8
-        self.packing = Packing((texts.lengths,), (self.row_len,), rows, seed=seed)
-        self.rows, self.steps, self.padding = self.packing.rows, self.packing.steps, self.packing.padding
-        self.tokens = max(1, round(int(texts.lengths.sum()) / self.steps))
+        row_length = -(-max(int(texts.lengths.max()), MIN_ROW_TOKENS) // 8) * 8
+        super().__init__((texts.lengths,), (row_length,), rows, seed=seed)
+        self.texts, self.tokens = texts, max(1, round(int(texts.lengths.sum()) / self.steps))
 
     def batch(self, epoch: int, step: int) -> LabelBatch:
-        # at least 2 slots, since 1 slot means padded rows
-        return collate_texts(
-            self.texts, *self.packing.picks(epoch, step), self.row_len, max(2, self.packing.max_per_row)
-        )
+        max_texts = max(2, self.max_per_row)  # 1 slot means padded rows
+        return collate_texts(self.texts, *self.picks(epoch, step), self.widths[0], max_texts)
 
 
-class PaddedTexts:
+class PaddedTexts(LengthBuckets):
     """The padded training batches of one epoch: texts of similar length, as many as fit into the token budget."""
 
     def __init__(self, texts: EncodedTexts, rows: int, *, seed: int) -> None:
-        self.texts, self.seed, lengths = texts, seed, np.sort(texts.lengths)
-        self.boundaries = batch_boundaries(np.zeros_like(lengths), lengths, rows * float(lengths.mean()))
-        self.steps = len(self.boundaries) - 1
-        self.rows = max(1, round(len(texts) / self.steps))
-        self.tokens = max(1, round(int(lengths.sum()) / self.steps))
-        n_positions = (np.diff(self.boundaries) * lengths[self.boundaries[1:] - 1]).sum()
-        self.padding = 1 - float(lengths.sum() / n_positions)
-        self._epoch: tuple[int, Array, Array] = (-1, lengths, lengths)
+        super().__init__(np.zeros_like(texts.lengths), texts.lengths, rows, seed)
+        self.texts = texts
 
     def batch(self, epoch: int, step: int) -> LabelBatch:
-        if self._epoch[0] != epoch:
-            rng = rng_for(self.seed, RngStream.BUCKET_ORDER, epoch)
-            order = np.lexsort((rng.permutation(len(self.texts)), self.texts.lengths))
-            self._epoch = (epoch, order, rng.permutation(self.steps))
-        _, order, batch_order = self._epoch
-        start, stop = self.boundaries[batch_order[step]], self.boundaries[batch_order[step] + 1]
-        return collate_padded(self.texts, order[start:stop])
+        return collate_padded(self.texts, self.picks(epoch, step))
 
 
 def collate_padded(texts: EncodedTexts, indices: Array) -> LabelBatch:

@@ -1,22 +1,19 @@
 """Examples with token-level labels from files: split, tokenizer training, encoding. Shared by tags and spans."""
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import numpy as np
 from pydantic import Field
 
-from harken.data.cache import cache_folder
-from harken.data.split import LABELS_FILE, LabelList, SplitData, SplitSource
-from harken.data.text.source import train_or_load_tokenizer
+from harken.data.source import Processor
+from harken.data.split import ExampleT, LabelList, SavedProcessor, SplitData, SplitSource, SplitT
 from harken.data.tokenizers import pretrained
 from harken.data.tokenizers.pairs import Array, RaggedTokens, newline_id
-from harken.data.tokenizers.tokenizer import Tokenizer
-from harken.errors import BadRun
+from harken.data.tokenizers.tokenizer import Tokenizer, train_or_load_tokenizer
 from harken.events import Listener
 from harken.settings import LabelOutputs
 
@@ -27,7 +24,7 @@ TEXTS_PER_BLOCK = 4096  # texts passed to the tokenizer trainer at once
 
 
 @dataclass(frozen=True, eq=False)
-class TokenLabelProcessor:
+class TokenLabelProcessor(SavedProcessor):
     """A tokenizer, and the labels that a token may have."""
 
     tokenizer: Tokenizer
@@ -47,23 +44,15 @@ class TokenLabelProcessor:
         """The special tokens before a text, if any."""
         return list(self.tokenizer.prefix_ids) or [token for token in [self.tokenizer.cls_id] if token is not None]
 
-    def files(self) -> dict[str, bytes]:
-        """File contents for the run folder, by name."""
-        return {**self.tokenizer.files(), LABELS_FILE: json.dumps(self.labels, ensure_ascii=False).encode()}
-
     @classmethod
-    def load(cls, folder: Path) -> "TokenLabelProcessor":
-        try:
-            labels = json.loads((folder / LABELS_FILE).read_text("utf-8"))
-        except (OSError, ValueError, RecursionError):
-            labels = None
-        if not (isinstance(labels, list) and labels and all(isinstance(label, str) for label in labels)):
-            raise BadRun(f"{folder / LABELS_FILE}: is not a list of labels; restore it from a copy, or train again")
-        return cls(pretrained.load_tokenizer(folder / "tokenizer.json"), labels)
+    def load(cls, folder: Path, **tokenizers: Processor) -> Self:
+        return super().load(folder, tokenizer=pretrained.load_tokenizer(folder / "tokenizer.json"))
 
 
-@dataclass(frozen=True, eq=False)
-class ExampleData(SplitData):
+TokenProcessorT = TypeVar("TokenProcessorT", bound=TokenLabelProcessor)
+
+
+class ExampleData(SplitData[Any, Any]):
     """Loaded examples by split; each part has `texts` and `facts`."""
 
     @property
@@ -71,26 +60,20 @@ class ExampleData(SplitData):
         """Maximum number of tokens of a text, including special tokens."""
         return max(int(part.texts.lengths.max(initial=1)) for part in self.parts.values())
 
-    def facts(self) -> dict[str, Any]:
-        """Data statistics for the report."""
-        counts = {name: part.facts() for name, part in self.parts.items()}
+    def _facts(self) -> dict[str, object]:
         return {
-            **{key: {name: counts[name][key] for name in self.parts} for key in counts["train"]},
-            "unit": next(iter(counts["train"])),  # what a user counts
             "tokens": {name: int(part.texts.lengths.sum()) for name, part in self.parts.items()},
             "vocab": self.processor.tokenizer.vocab,
             "token": self.processor.tokenizer.kind,
             "labels": len(self.processor.labels),
-            "sha256": self.sha256,
         }
 
 
-class ExampleSource(SplitSource):
+class ExampleSource(SplitSource[ExampleT, TokenProcessorT, SplitT], Generic[ExampleT, TokenProcessorT, SplitT]):
     """Settings of such data. A kind implements `read`, `split_key`, `texts`, `labels` and `encode_examples`."""
 
-    model: ClassVar[str] = "bert"
-    model_group: ClassVar[str] = " of labels"  # the group of models for this data (registry.py)
-    dataset_class: ClassVar[type[Any]] = ExampleData
+    dataset_class: ClassVar[type[ExampleData]] = ExampleData
+    processor_class: ClassVar[type[TokenLabelProcessor]] = TokenLabelProcessor
 
     tokenizer: Literal["char", "byte", "word", "bpe", "wordpiece"] = Field("wordpiece", description="tokenizer type")
     vocab_size: int | None = Field(
@@ -98,38 +81,33 @@ class ExampleSource(SplitSource):
     )
     lowercase: bool = Field(True, description="whether wordpiece lowercases the text and strips accents")
 
-    def load_processor(self, folder: Path) -> TokenLabelProcessor:
-        """The processor saved in a run folder."""
-        return TokenLabelProcessor.load(folder)
-
-    def texts(self, examples: Iterable[Any]) -> Iterator[str]:
+    def texts(self, examples: Iterable[ExampleT]) -> Iterator[str]:
         """The texts that the tokenizer is trained on."""
         raise NotImplementedError
 
-    def labels(self, examples: Iterable[Any]) -> list[str]:
+    def labels(self, examples: list[ExampleT]) -> list[str]:
         """The labels that a token may have."""
         raise NotImplementedError
 
-    def _build_processor(self, examples: list[Any], known: Any, listen: Listener) -> TokenLabelProcessor:
+    def _build_processor(self, examples: list[ExampleT], known: Any, listen: Listener) -> Any:
         """The processor of the training examples; reuses a known tokenizer, and known labels if they cover these."""
         labels = self.labels(examples)
-        if isinstance(known, TokenLabelProcessor) and {*labels} <= {*known.labels}:
-            return known
-        if known is not None:
-            return TokenLabelProcessor(known.tokenizer if isinstance(known, TokenLabelProcessor) else known, labels)
+        if isinstance(known, TokenLabelProcessor):
+            if {*labels} <= {*known.labels}:
+                if isinstance(known, self.processor_class):
+                    return known
+                labels = known.labels
+            known = known.tokenizer
+        return self.processor_class(self._train_tokenizer(examples, listen) if known is None else known, labels)
 
+    def _train_tokenizer(self, examples: list[ExampleT], listen: Listener) -> Tokenizer:
         def blocks() -> Iterator[str]:
-            lines = list[str]()
-            for text in self.texts(examples):
-                lines.append(f"{text}\n")
-                if len(lines) == TEXTS_PER_BLOCK:
-                    yield "".join(lines)
-                    lines.clear()
-            yield "".join(lines)
+            lines = (f"{text}\n" for text in self.texts(examples))
+            while block := "".join(islice(lines, TEXTS_PER_BLOCK)):
+                yield block
 
-        size, folder = self.vocab_size or DEFAULT_VOCAB_SIZE[self.tokenizer], cache_folder("text")
-        trained = train_or_load_tokenizer(self.tokenizer, size, blocks, folder, lowercase=self.lowercase, listen=listen)
-        return TokenLabelProcessor(trained, labels)
+        size = self.vocab_size or DEFAULT_VOCAB_SIZE[self.tokenizer]
+        return train_or_load_tokenizer(self.tokenizer, size, blocks, lowercase=self.lowercase, listen=listen)
 
 
 def concat_texts(rows: Sequence[tuple[Sequence[int], Sequence[int], int]], end_id: int) -> EncodedTexts:

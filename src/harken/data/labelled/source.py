@@ -4,7 +4,6 @@ Held-out splits are stratified by label and drawn by a hash of the text: no text
 moves few of the old ones.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,18 +17,19 @@ from harken.data.detect.kinds import detect_kind
 from harken.data.detect.preview import column_stats
 from harken.data.pairs.files import normalize_text
 from harken.data.sets.columns import NUMERIC_FRACTION, preview_rows
+from harken.data.source import Processor
 from harken.data.split import (
-    LABELS_FILE,
     MAX_HELD_OUT,
     PositiveFloat,
+    SplitData,
     check_fraction,
+    check_skipped,
     draw_stratified,
-    load_labels_file,
     split_hash,
 )
 from harken.data.tables.columns import ColumnRequest, iter_columns
 from harken.data.tables.read import SkippedRows
-from harken.data.targets import MAX_CLASSES, infer_target_type, label_sort_key, parse_number, unknown_label_error
+from harken.data.targets import fit_labels, fit_numbers, infer_target_type, standardize_numbers, unknown_label_error
 from harken.data.tokenizers import pretrained
 from harken.data.tokenizers.pairs import Array, RaggedTokens, detach_punctuation, encode_lines
 from harken.errors import BadInput
@@ -40,6 +40,7 @@ from .batch import EncodedTexts
 from .examples import ExampleSource, TokenLabelProcessor
 
 TargetType = Literal["label", "number", "multilabel"]
+Columns = int | str | list[int | str] | None
 TRUE_VALUES, FALSE_VALUES = ("1", "true", "yes", "1.0"), ("0", "false", "no", "0.0")  # with one column per label
 
 
@@ -64,20 +65,8 @@ class TextLabelProcessor(TokenLabelProcessor):
     def vocab(self) -> LabelOutputs:
         return LabelOutputs(self.tokenizer.vocab, len(self.labels))
 
-    def files(self) -> dict[str, bytes]:
-        fields = {name: getattr(self, name) for name in ("labels", "target_type", "mean", "std", "pair")}
-        return {**self.tokenizer.files(), LABELS_FILE: json.dumps(fields, ensure_ascii=False).encode()}
-
-    @classmethod
-    def load(cls, folder: Path) -> "TextLabelProcessor":
-        tokenizer = pretrained.load_tokenizer(folder / "tokenizer.json")
-        return load_labels_file(cls, folder, "the labels of a text", tokenizer=tokenizer)
-
     def encode_texts(self, rows: Sequence[tuple[str, ...]], max_length: int) -> tuple[RaggedTokens, Array, int]:
-        """The tokens with special tokens, the start of each second text, and the number of truncated rows.
-
-        Of a pair the longer text is truncated first.
-        """
+        """Tokens (of a pair the longer text is truncated first), start of each second text, and truncated rows."""
         first, *second = (self._encode(list(map(normalize_text, texts))) for texts in zip(*rows, strict=True))
         start_ids, end_id = np.array(self.start_ids or [self.end_id]), np.array([self.end_id])
         room = max_length - len(start_ids) - 1 - len(second)
@@ -104,8 +93,7 @@ class TextLabelProcessor(TokenLabelProcessor):
 
     def targets(self, rows: Sequence[LabelledRow]) -> Array:
         if self.target_type == "number":
-            values = np.array([parse_number(row.labels[0], row.location) for row in rows], np.float64)
-            return ((values - self.mean) / self.std).astype(np.float32)[:, None]
+            return standardize_numbers([(row.labels[0], row.location) for row in rows], self.mean, self.std)
         label_ids = {label: n for n, label in enumerate(self.labels)}
         one_hot = np.zeros((len(rows), len(self.labels)), np.float32)
         for n, row in enumerate(rows):
@@ -127,21 +115,22 @@ class LabelledTexts:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, int]:
         return {"texts": len(self.rows), "truncated": self.n_truncated}
 
 
-class TableSource(ExampleSource):
+class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts]):
     """Settings of labelled texts."""
 
     task: ClassVar[str] = "classify"
+    processor_class: ClassVar[type[TextLabelProcessor]] = TextLabelProcessor
     input_setting: ClassVar[str] = "text"
 
     kind: Literal["table"] = "table"
-    text: int | str | list[int | str] | None = Field(
+    text: Columns = Field(
         None, description="text column, by name or number, or a list of two columns; default: detected"
     )
-    label: int | str | list[int | str] | None = Field(
+    label: Columns = Field(
         None, description="label column; a list: one 0/1 column per label (multi-label); default: detected"
     )
     separator: str | None = Field(None, description="separator of several labels in one cell; default: a single label")
@@ -152,9 +141,6 @@ class TableSource(ExampleSource):
     max_length: int = Field(
         256, ge=8, description="maximum number of tokens of a text with special tokens; longer texts are truncated"
     )
-
-    def load_processor(self, folder: Path) -> TextLabelProcessor:
-        return TextLabelProcessor.load(folder)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -196,14 +182,7 @@ class TableSource(ExampleSource):
                 skipped(path, line, "the label is neither 0 nor 1" if len(labels) > 1 else "the label is empty")
             else:
                 rows.append(LabelledRow(row_texts, row_labels, f"{path}:{line}"))
-        if skipped.count > len(rows) or not rows:
-            first = ", ".join(skipped.first[:1])
-            problem = (
-                f"{skipped.count} of its {skipped.count + len(rows)} lines have no text or no valid label ({first})"
-            )
-            raise BadInput(f"{path}: {problem}; check data.text and data.label, or fix the file")
-        if skipped.count:
-            listen("notice", text=str(skipped))
+        check_skipped(skipped, path, len(rows), "data.text and data.label", listen)
         return rows
 
     def _row_labels(self, cells: list[str], names: list[str]) -> tuple[str, ...] | None:
@@ -226,18 +205,10 @@ class TableSource(ExampleSource):
         texts = (text for row in examples for text in row.texts)
         return map(detach_punctuation, texts) if self.tokenizer == "word" else texts
 
-    def labels(self, examples: Iterable[LabelledRow]) -> list[str]:
-        rows = list(examples)
-        if self._resolve_target_type(rows) == "number":
+    def labels(self, examples: list[LabelledRow]) -> list[str]:
+        if self._resolve_target_type(examples) == "number":
             return [str(self.label if self.label is not None else "number")]
-        labels = sorted({label for row in rows for label in row.labels}, key=label_sort_key)
-        if len(labels) < 2:
-            only = f"the only label is {labels[0]!r}" if labels else "there is no label"
-            raise BadInput(f"{self._home}: {only}; classification needs at least two labels; add rows with others")
-        if len(labels) > max(MAX_CLASSES, len(rows) / 2):
-            problem = f"{len(labels):,} different labels in {len(rows):,} rows, such as {labels[0][:40]!r}"
-            raise BadInput(f"{self._home}: {problem}; too many for a label; name another column: data.label=...")
-        return labels
+        return fit_labels((label for row in examples for label in row.labels), len(examples), "rows", self.train_path)
 
     def _resolve_target_type(self, rows: Sequence[LabelledRow]) -> TargetType:
         if self.target_type != "auto":
@@ -246,17 +217,16 @@ class TableSource(ExampleSource):
             return "multilabel"
         return infer_target_type(row.labels[0] for row in rows)
 
-    def load_data(self, *, stateful: bool = False, tokenizer: Any = None, listen: Listener = silent) -> Any:
-        data = super().load_data(stateful=stateful, tokenizer=tokenizer, listen=listen)
+    def load_data(
+        self, *, stateful: bool = False, tokenizer: Processor | None = None, listen: Listener = silent
+    ) -> SplitData[TextLabelProcessor, LabelledTexts]:
+        data = super().load_data(tokenizer=tokenizer, listen=listen)
         if n := data.train.n_truncated:
             fraction = f"{n:,} of the {len(data.train):,} training texts are truncated to {self.max_length} tokens"
             listen("notice", text=f"{fraction}; increase data.max_length to keep more")
         return data
 
-    def encode_examples(
-        self, examples: list[LabelledRow], processor: TokenLabelProcessor, *, learn: bool
-    ) -> LabelledTexts:
-        assert isinstance(processor, TextLabelProcessor)
+    def encode_examples(self, examples: list[LabelledRow], processor: TextLabelProcessor) -> LabelledTexts:
         if mismatch := next((row for row in examples if (len(row.texts) == 2) != processor.pair), None):
             counts = ("one text", "two texts")
             problem = f"{counts[not processor.pair]}, but the model was trained on {counts[processor.pair]}"
@@ -265,17 +235,13 @@ class TableSource(ExampleSource):
         return LabelledTexts(EncodedTexts(tokens, second_start, processor.targets(examples)), examples, n_truncated)
 
     def _build_processor(self, examples: list[LabelledRow], known: Any, listen: Listener) -> TextLabelProcessor:
-        fitted = super()._build_processor(examples, known, listen)
-        if isinstance(fitted, TextLabelProcessor):
-            return fitted
-        target_type, pair = self._resolve_target_type(examples), len(examples[0].texts) == 2
-        processor = TextLabelProcessor(fitted.tokenizer, fitted.labels, target_type, pair=pair)
-        if target_type != "number":
+        processor: TextLabelProcessor = super()._build_processor(examples, known, listen)
+        if processor is known:
             return processor
-        values = np.array([parse_number(row.labels[0], row.location) for row in examples])
-        if not (std := float(values.std())):
-            raise BadInput(f"{self._home}: every target is {values[0]:g}; regression needs different numbers")
-        return replace(processor, mean=float(values.mean()), std=std)
+        target_type, (mean, std) = self._resolve_target_type(examples), (0.0, 1.0)
+        if target_type == "number":
+            mean, std = fit_numbers([(row.labels[0], row.location) for row in examples], self.train_path)
+        return replace(processor, target_type=target_type, mean=mean, std=std, pair=len(examples[0].texts) == 2)
 
     def _draw_splits(self, rows_by_split: dict[str, list[LabelledRow]]) -> dict[str, list[LabelledRow]]:
         """A fraction of the texts of every label, at most MAX_HELD_OUT in total."""

@@ -1,23 +1,102 @@
-"""Tagged words in CoNLL columns. The first piece of a word carries its tag."""
+"""Tagged words in CoNLL columns: one word with its tags per line, a blank line after each sentence."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
 from harken.data.batch import IGNORE
 from harken.data.detect.kinds import detect_kind
-from harken.data.tokenizers.word_pieces import WordPieces, word_windows
+from harken.data.targets import unknown_label_error
+from harken.data.text.encode import Span, read_blocks
+from harken.data.tokenizers.tokenizer import WordPieces, word_windows
 from harken.errors import BadInput
 from harken.events import Listener
-from harken.suggestions import did_you_mean
 
 from .batch import EncodedTexts, evenly_spaced
-from .conll import ENTITY_TAG, Sentence, read_sentences
 from .examples import ExampleSource, TokenLabelProcessor, concat_texts, select_windows
+
+OUTSIDE = "O"
+ENTITY_TAG = re.compile(r"([BIESLU])-(.+)")
+START_PREFIXES, END_PREFIXES = frozenset("BSU"), frozenset("ESLU")  # in BIO, BIOES and BILOU
+SKIPPED_ID = re.compile(r"\d+[-.]\d+")  # CoNLL-U: multiword tokens (1-2) and empty nodes (2.1)
+
+
+# --- CoNLL columns ----------------------------------------------------------------------------------------------------
+
+
+class Sentence(NamedTuple):
+    """Words, their tags, and the location of the first word (path:line)."""
+
+    words: list[str]
+    tags: list[str]
+    location: str = ""
+
+
+class Entity(NamedTuple):
+    """The words start..stop-1 with their entity label."""
+
+    label: str
+    start: int
+    stop: int
+
+
+def read_sentences(path: Path, word_column: int, tag_column: int) -> Iterator[Sentence]:
+    """The sentences of a file; columns are counted from 1. Entity tags are converted to BIO2."""
+    words, tags, layout, location = list[str](), list[str](), (False, 0), ""
+    text = "".join(read_blocks(Span(path)))
+    for n, line in enumerate([*text.split("\n"), ""], 1):  # the last sentence ends, too
+        tabs = "\t" in line or layout[0]
+        cells = line.split("\t") if tabs else line.split()
+        if not line.strip():
+            if words:
+                yield Sentence(words, to_bio2(tags), location)
+                words, tags = [], []
+            continue
+        if cells[0] == "-DOCSTART-" or (line.startswith("#") and "\t" not in line and (tabs, len(cells)) != layout):
+            continue  # start of a document, or a comment
+        word, tag = ("".join(cells[column - 1 : column]).strip() for column in (word_column, tag_column))
+        if not (word and tag):
+            accepted = f"a line needs a word in column {word_column} and a tag in column {tag_column}"
+            raise BadInput(f"{path}:{n}: {line.strip()[:40]!r}: {accepted}; fix it, or set data.text and data.label")
+        layout = tabs, len(cells)
+        if word_column == 1 or not SKIPPED_ID.fullmatch(cells[0]):
+            location = location if words else f"{path}:{n}"
+            words.append(word)
+            tags.append(tag)
+
+
+def to_bio2(tags: Sequence[str]) -> list[str]:
+    """BIO2 tags from BIO, IOB1, BIOES or BILOU: B- on the first word of an entity, I- on the rest. Others unchanged."""
+    converted, open_label = list[str](), ""  # label of the entity that the next I- continues
+    for tag in tags:
+        match = ENTITY_TAG.fullmatch(tag)
+        if match is None:
+            converted.append(tag)
+            open_label = ""
+            continue
+        prefix, label = match.groups()
+        converted.append(f"{'B' if prefix in START_PREFIXES or label != open_label else 'I'}-{label}")
+        open_label = "" if prefix in END_PREFIXES else label
+    return converted
+
+
+def extract_entities(tags: Sequence[str]) -> list[Entity]:
+    """The entities of a sequence of BIO2 tags."""
+    entities = list[Entity]()
+    for n, tag in enumerate(tags):
+        if tag.startswith("B-"):
+            entities.append(Entity(tag[2:], n, n + 1))
+        elif tag.startswith("I-"):
+            entities[-1] = entities[-1]._replace(stop=n + 1)
+    return entities
+
+
+# --- settings and encoding --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,11 +116,11 @@ class TaggedSentences:
         windows, sentence_index = select_windows(self.sentence_index, indices)
         return TaggedSentences(self.texts.select(windows), [self.sentences[n] for n in indices], sentence_index)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, int]:
         return {"sentences": len(self.sentences), "words": sum(len(s.words) for s in self.sentences)}
 
 
-class TagSource(ExampleSource):
+class TagSource(ExampleSource[Sentence, TokenLabelProcessor, TaggedSentences]):
     """Settings of tagged sentences."""
 
     task: ClassVar[str] = "tag"
@@ -69,18 +148,16 @@ class TagSource(ExampleSource):
     def texts(self, examples: Iterable[Sentence]) -> Iterator[str]:
         return (" ".join(sentence.words) for sentence in examples)
 
-    def labels(self, examples: Iterable[Sentence]) -> list[str]:
+    def labels(self, examples: list[Sentence]) -> list[str]:
         """The tags in order, with I- for every entity label, even if no training entity has two words."""
         tags = {tag for sentence in examples for tag in sentence.tags}
         tags |= {f"I-{tag[2:]}" for tag in tags if ENTITY_TAG.fullmatch(tag)}
         if len(tags) < 2:
             only = next(iter(tags), "O")
-            raise BadInput(f"{self._home}: the only tag is {only!r}; tagging needs at least two; set data.label")
+            raise BadInput(f"{self.train_path}: the only tag is {only!r}; tagging needs at least two; set data.label")
         return sorted(tags, key=lambda tag: (tag != "O", tag[2:] if ENTITY_TAG.fullmatch(tag) else tag, tag))
 
-    def encode_examples(
-        self, examples: list[Sentence], processor: TokenLabelProcessor, *, learn: bool
-    ) -> TaggedSentences:
+    def encode_examples(self, examples: list[Sentence], processor: TokenLabelProcessor) -> TaggedSentences:
         return encode_sentences(examples, processor, self.max_length)
 
 
@@ -90,10 +167,8 @@ def encode_sentences(sentences: Sequence[Sentence], processor: TokenLabelProcess
     rows, sentence_index, n_start = [], [], len(processor.start_ids)
     for n, sentence in enumerate(sentences):
         if unknown := next((tag for tag in sentence.tags if tag not in label_ids), None):
-            labels = f"{', '.join(processor.labels[:12])}{', ...' * (len(processor.labels) > 12)}"
-            problem = f"unknown tag {unknown!r} (in {' '.join(sentence.words)[:40]!r})"
-            hint = did_you_mean(unknown, processor.labels)
-            raise BadInput(f"{sentence.location}: {problem}; the model knows {labels}; fix the tag.{hint}")
+            place = f"{sentence.location}: {' '.join(sentence.words)[:40]!r}"
+            raise unknown_label_error(unknown, processor.labels, place)
         ids, lengths, offsets = pieces((word, k > 0) for k, word in enumerate(sentence.words))
         starts, room = np.cumsum(lengths) - lengths, max_length - n_start - 1
         targets = np.full(len(ids), IGNORE)

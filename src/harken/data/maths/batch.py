@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,7 +16,10 @@ from harken.data.batch import IGNORE
 from harken.data.pairs.batch import PairBatch
 from harken.data.rng import RngStream, rng_for
 
-from .problem import IndexedRng, OperandDistribution, Problem, ProblemExamples, UniformRng
+from .problem import Examples, IndexedRng, UniformRng
+
+if TYPE_CHECKING:
+    from .source import MathsData
 
 TRUNCATED = {"source": "source", "tokens": "tokens", "targets": "tokens"}  # tensor -> side
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2  # a stride of this fraction spreads over the whole curriculum
@@ -64,15 +67,13 @@ class Curriculum:
 class SampledBatches:
     """Training batches with new examples. Rows with a held-out example have no targets."""
 
-    def __init__(
-        self, problem: Problem, distribution: OperandDistribution, rows: int, *, seed: int, epoch_size: int,
-        curriculum: Curriculum, held_out_keys: Tensor, edge_id: int,
-    ) -> None:  # fmt: skip
-        self.problem, self.distribution, self.rows, self.seed = problem, distribution, rows, seed
-        self.curriculum, self.edge_id = curriculum, edge_id
-        self.held_out_keys, self.device = held_out_keys, torch.device("cpu")  # sorted
-        self.steps = max(1, epoch_size // rows)
-        self.steps_per_chunk = min(self.steps, max(1, problem.chunk_size // rows))
+    def __init__(self, data: "MathsData", rows: int, seed: int) -> None:
+        settings = data.settings
+        self.data, self.rows, self.seed, self.device = data, rows, seed, torch.device("cpu")
+        self.distribution = settings.operand_distribution()
+        self.curriculum = Curriculum(settings.curriculum, settings.shuffle_curriculum)
+        self.steps = max(1, settings.examples // rows)
+        self.steps_per_chunk = min(self.steps, max(1, data.problem.chunk_size // rows))
         self._chunk: tuple[Any, dict[str, Tensor], list[int]] = (None, {}, [])
         tensors = self._draw_chunk(0, 0)
         n_positions = tensors["tokens"].numel() + tensors["source"].numel()
@@ -97,21 +98,21 @@ class SampledBatches:
             if indices := self.curriculum.example_indices(range(first, first + n), epoch_size):
                 rng = IndexedRng(self.seed, indices, self.device)
                 difficulty = self.curriculum.difficulty(indices, epoch_size).to(self.device)
-            tensors = self._collate(self.problem.draw(rng, n, self.distribution, difficulty))
+            tensors = self._collate(self.data.problem.draw(rng, n, self.distribution, difficulty))
             n_targets = (tensors["targets"] != IGNORE).flatten(1).sum(1).tolist()
             self._chunk = (epoch, chunk, self.device), tensors, n_targets
         return self._chunk[1]
 
-    def _collate(self, examples: ProblemExamples) -> dict[str, Tensor]:
-        tensors = collate_examples(examples, self.edge_id)
-        if len(self.held_out_keys):
-            held_out = self.held_out_keys.to(self.device)
+    def _collate(self, examples: Examples) -> dict[str, Tensor]:
+        tensors = collate_examples(examples, self.data.vocab[0] - 1)
+        if len(self.data.held_out_keys):
+            held_out = self.data.held_out_keys.to(self.device)  # sorted
             nearest = torch.searchsorted(held_out, examples.key).clamp_max(len(held_out) - 1)
             tensors["targets"].masked_fill_((held_out[nearest] == examples.key)[:, None], IGNORE)
         return {name: x.unflatten(0, (self.steps_per_chunk, self.rows)) for name, x in tensors.items()}
 
 
-def collate_examples(examples: ProblemExamples, edge_id: int) -> dict[str, Tensor]:
+def collate_examples(examples: Examples, edge_id: int) -> dict[str, Tensor]:
     """The tensors of a batch: the edge token ends a source, and starts and ends a target."""
     n, (source_lengths, target_lengths) = len(examples.source), examples.lengths.unbind(1)
     device = source_lengths.device

@@ -10,16 +10,7 @@ from torch import Tensor
 
 from harken.errors import BadSetting
 
-from .problem import (
-    IntegerTokens,
-    OperandDistribution,
-    ProblemExamples,
-    UniformRng,
-    concat_rows,
-    hash_rows,
-    join_tokens,
-    parse_error,
-)
+from .problem import Distribution, Examples, IntegerTokens, UniformRng, concat_rows, hash_rows
 
 COPRIME_TRIES = 6  # candidate pairs for coprime operands; two large numbers are coprime with probability 0.61
 INPUT = re.compile(r"[\s\d+*/,()]*")
@@ -28,14 +19,14 @@ MAX_INTEGER = 2**62  # fits into 64 bits with room for a sum
 
 
 @dataclass(frozen=True)
-class IntegerOperation:
-    """`compute` maps operands to outcomes (n k -> n o), given a modulus."""
+class Operation:
+    """`compute` maps operands to outcomes: n k -> n o."""
 
     description: str
     template: str  # of a source as typed
-    compute: Callable[[Tensor, int], Tensor]
+    compute: Callable[[Tensor], Tensor]
     default_max: int  # operand
-    max_outcome: Callable[[int, int], int]  # given the largest operand and the modulus
+    max_outcome: Callable[[int], int] | None = None  # given the largest operand; None: modulo data.modulus
     n_outcomes: int = 1
 
     @property
@@ -43,11 +34,11 @@ class IntegerOperation:
         return self.template.count("{}")
 
 
-def _gcd(x: Tensor, m: int) -> Tensor:
+def _gcd(x: Tensor) -> Tensor:
     return torch.gcd(x[:, 0], x[:, 1])[:, None]
 
 
-def _sum_of_fractions(x: Tensor, m: int) -> Tensor:
+def _sum_of_fractions(x: Tensor) -> Tensor:
     a, b, c, d = x.unbind(1)
     numerator, denominator = a * d + c * b, b * d
     divisor = torch.gcd(numerator, denominator)
@@ -55,19 +46,13 @@ def _sum_of_fractions(x: Tensor, m: int) -> Tensor:
 
 
 OPERATIONS = {
-    "gcd": IntegerOperation("greatest common divisors", "{} {}", _gcd, 10**6, lambda n, m: n),
-    "addition": IntegerOperation("sums", "{} + {}", lambda x, m: x.sum(1, keepdim=True), 10**6, lambda n, m: 2 * n),
-    "multiplication": IntegerOperation(
-        "products", "{} * {}", lambda x, m: x.prod(1, keepdim=True), 10**3, lambda n, m: n * n
-    ),
-    "modular-addition": IntegerOperation(
-        "sums", "{} + {}", lambda x, m: x.sum(1, keepdim=True) % m, 10**3, lambda n, m: m - 1
-    ),
-    "modular-multiplication": IntegerOperation(
-        "products", "{} * {}", lambda x, m: x.prod(1, keepdim=True) % m, 10**3, lambda n, m: m - 1
-    ),
-    "fractions": IntegerOperation(
-        "reduced sums of fractions", "{}/{} + {}/{}", _sum_of_fractions, 30, lambda n, m: 2 * n * n, n_outcomes=2
+    "gcd": Operation("greatest common divisors", "{} {}", _gcd, 10**6, lambda n: n),
+    "addition": Operation("sums", "{} + {}", lambda x: x.sum(1, keepdim=True), 10**6, lambda n: 2 * n),
+    "multiplication": Operation("products", "{} * {}", lambda x: x.prod(1, keepdim=True), 10**3, lambda n: n * n),
+    "modular-addition": Operation("sums", "{} + {}", lambda x: x.sum(1, keepdim=True), 10**3),
+    "modular-multiplication": Operation("products", "{} * {}", lambda x: x.prod(1, keepdim=True), 10**3),
+    "fractions": Operation(
+        "reduced sums of fractions", "{}/{} + {}/{}", _sum_of_fractions, 30, lambda n: 2 * n * n, n_outcomes=2
     ),
 }
 
@@ -83,7 +68,8 @@ class IntegerProblem(IntegerTokens):
         super().__init__(base)
         self.name, self.operation, self.modulus = name, OPERATIONS[name], modulus
         self.max_operand = max_operand or self.operation.default_max
-        self.max_outcome = self.operation.max_outcome(self.max_operand, modulus)
+        max_outcome = self.operation.max_outcome
+        self.max_outcome = max_outcome(self.max_operand) if max_outcome else modulus - 1
         if max(self.max_outcome, self.max_operand**2) > MAX_INTEGER:
             raise BadSetting(f"data.max_operand={self.max_operand}: outcomes of {name} exceed 64 bits; reduce it")
         n_operands = self.operation.n_operands
@@ -93,25 +79,27 @@ class IntegerProblem(IntegerTokens):
         self.n_distinct = float(self.max_operand**n_operands) / 2  # the operations are commutative
         self.by_outcome = name == "gcd"
         self.grouped_by = "gcd" if name == "gcd" else "digits"
-        modulo = f" modulo {modulus:,}" if name.startswith("modular") else ""
+        modulo = "" if max_outcome else f" modulo {modulus:,}"
         operands = f"of integers up to {self.max_operand:,} in base {base:,}"
         self.description = f"{self.operation.description}{modulo} {operands}"
 
     # --- draw ---------------------------------------------------------------------------------------------------------
 
-    def draw(
-        self, rng: UniformRng, n: int, distribution: OperandDistribution, difficulty: Tensor | None = None
-    ) -> ProblemExamples:
+    def draw(self, rng: UniformRng, n: int, distribution: Distribution, difficulty: Tensor | None = None) -> Examples:
         limit = torch.full((n,), float(self.max_operand), dtype=torch.float64, device=rng.device)
         limit = limit if difficulty is None else (limit**difficulty).clamp_min(2)
         draw = self._draw_by_outcome if self.by_outcome else self._draw_operands
         x = draw(rng, distribution, limit)
-        y = self.operation.compute(x, self.modulus)
+        y = self._compute(x)
         source, source_lengths = self._encode(x, self.max_operand)
         target, target_lengths = self._encode(y, self.max_outcome)
         group = y[:, 0] if self.by_outcome else target_lengths - self.operation.n_outcomes
         lengths = torch.stack([source_lengths, target_lengths], 1)
-        return ProblemExamples(source, target, lengths, hash_rows(self._sort_operands(x)), group)
+        return Examples(source, target, lengths, hash_rows(self._sort_operands(x)), group)
+
+    def _compute(self, x: Tensor) -> Tensor:
+        y = self.operation.compute(x)
+        return y if self.operation.max_outcome else y % self.modulus
 
     def _sort_operands(self, x: Tensor) -> Tensor:  # n k -> n 2
         """The two operands (or fractions, as one integer each), the smaller first."""
@@ -123,9 +111,7 @@ class IntegerProblem(IntegerTokens):
         width = self.n_tokens(max_value)
         return concat_rows([self.encode_integers(column, width) for column in x.unbind(1)])
 
-    def _draw_operands(
-        self, rng: UniformRng, distribution: OperandDistribution, limit: Tensor, tries: int = 1
-    ) -> Tensor:
+    def _draw_operands(self, rng: UniformRng, distribution: Distribution, limit: Tensor, tries: int = 1) -> Tensor:
         """Integers from 1 to `limit`, one distribution per example: n -> n (tries * operands)."""
         n, u = len(limit), rng(len(limit), tries * self.operation.n_operands)
         is_log = rng.choose(distribution.operands, ("uniform", "log-uniform"), n)[:, None] == 1
@@ -133,7 +119,7 @@ class IntegerProblem(IntegerTokens):
         uniform, log_uniform = u * top, (u * (top + 1).log()).exp() - 1
         return torch.minimum(torch.where(is_log, log_uniform, uniform).floor() + 1, top).long()
 
-    def _draw_by_outcome(self, rng: UniformRng, distribution: OperandDistribution, limit: Tensor) -> Tensor:
+    def _draw_by_outcome(self, rng: UniformRng, distribution: Distribution, limit: Tensor) -> Tensor:
         """Two operands; their gcd is drawn first, unless the distribution of outcomes is natural: n 2."""
         names = ("natural", "uniform", "log-uniform")
         if not distribution.outcomes.keys() - {"natural"}:
@@ -158,7 +144,7 @@ class IntegerProblem(IntegerTokens):
     def parse_source(self, text: str) -> list[int]:
         ids = self._parse(text, self.operation.n_operands, self.operation.template)
         if self.name == "fractions" and 0 in self._integers_in(text)[1::2]:
-            raise parse_error(text, self.name, "denominators other than 0, such as '1/2 + 1/3'")
+            raise self.parse_error(text, "denominators other than 0, such as '1/2 + 1/3'")
         return ids
 
     def parse_target(self, text: str) -> list[int]:
@@ -176,7 +162,7 @@ class IntegerProblem(IntegerTokens):
         numbers = self._integers_in(text)
         if not INPUT.fullmatch(text) or len(numbers) != n_numbers or text[MAX_INPUT:]:
             example = template.format(*(160, 120, 7, 9)[:n_numbers])
-            raise parse_error(text, self.name, f"{n_numbers} integer{'s' * (n_numbers > 1)}, such as {example!r}")
+            raise self.parse_error(text, f"{n_numbers} integer{'s' * (n_numbers > 1)}, such as {example!r}")
         return [i for number in numbers for i in self.encode_integer(number)]
 
     def format_source(self, ids: Iterable[int]) -> str:
@@ -187,16 +173,13 @@ class IntegerProblem(IntegerTokens):
         numbers = self.decode_integers(target_ids)
         if numbers and len(numbers) == self.operation.n_outcomes:
             return self._answer_template.format(*numbers)
-        return join_tokens(self.tokens, target_ids)
-
-    def is_correct(self, source: str, answer: str, reference: str) -> bool:
-        return answer == reference
+        return self.join_tokens(target_ids)
 
     def solve(self, source: str) -> str | None:
         operands = self._integers_in(source)
         if max(operands) > self.max_operand:  # the outcome may exceed 64 bits
             return None
-        return self._answer_template.format(*self.operation.compute(torch.tensor([operands]), self.modulus)[0].tolist())
+        return self._answer_template.format(*self._compute(torch.tensor([operands]))[0].tolist())
 
 
 def base_divisor(k: int, base: int) -> int:

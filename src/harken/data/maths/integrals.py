@@ -4,23 +4,14 @@
 """
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .problem import (
-    FIRST_ID,
-    IntegerTokens,
-    OperandDistribution,
-    ProblemExamples,
-    UniformRng,
-    hash_rows,
-    join_tokens,
-    parse_error,
-)
+from .problem import FIRST_ID, Distribution, Examples, IntegerTokens, UniformRng, hash_rows
 
 Tree = int | str | tuple[Any, ...]  # a number, x, or an operator and its arguments
 BINARY, UNARY = ("add", "mul", "pow"), ("sin", "cos", "exp", "ln")
@@ -35,7 +26,7 @@ MAX_POWER_BITS = 10_000  # larger powers are not evaluated
 class IntegralProblem(IntegerTokens):
     """Functions of x from powers, sin, cos, exp and ln."""
 
-    chunk_size, by_outcome, grouped_by, exact = 2**9, False, "terms", False
+    name, chunk_size, grouped_by = "integrals", 2**9, "terms"
     n_distinct, max_lengths = 1e9, MAX_LENGTHS
     description = "integrals of sums of powers, sin, cos, exp and ln"
 
@@ -47,9 +38,7 @@ class IntegralProblem(IntegerTokens):
 
     # --- draw ---------------------------------------------------------------------------------------------------------
 
-    def draw(
-        self, rng: UniformRng, n: int, distribution: OperandDistribution, difficulty: Tensor | None = None
-    ) -> ProblemExamples:
+    def draw(self, rng: UniformRng, n: int, distribution: Distribution, difficulty: Tensor | None = None) -> Examples:
         """The distribution of operands applies to the coefficients of the terms."""
         p_log = distribution.operands.get("log-uniform", 0.0) / sum(distribution.operands.values())
         max_terms = [MAX_TERMS] * n
@@ -62,19 +51,17 @@ class IntegralProblem(IntegerTokens):
                 side[row, : len(ids)] = torch.tensor(ids)
         lengths = torch.tensor([[len(source), len(target)] for source, target, _ in examples])
         group = torch.tensor([n_terms for *_, n_terms in examples])
-        return ProblemExamples(*(x.to(rng.device) for x in (*sides, lengths, hash_rows(sides[0]), group)))
+        return Examples(*(x.to(rng.device) for x in (*sides, lengths, hash_rows(sides[0]), group)))
 
-    def _draw_example(
-        self, generator: np.random.Generator, p_log: float, max_terms: int
-    ) -> tuple[list[int], list[int], int]:
+    def _draw_example(self, rng: np.random.Generator, p_log: float, max_terms: int) -> tuple[list[int], list[int], int]:
         """The ids of the problem and of the answer, and the number of terms."""
         while True:
-            n_terms = int(generator.integers(1, max_terms + 1))
-            terms = sorted({_draw_term(generator, p_log) for _ in range(n_terms)}, key=str)
+            n_terms = int(rng.integers(1, max_terms + 1))
+            terms = sorted({_draw_term(rng, p_log) for _ in range(n_terms)}, key=str)
             function = _sum(terms)
-            sides = [list(self._encode(tree)) for tree in (derivative(function), function)]
-            if all(len(ids) <= length for ids, length in zip(sides, MAX_LENGTHS, strict=True)):
-                return sides[0], sides[1], len(terms)
+            source, target = (list(self._encode(tree)) for tree in (derivative(function), function))
+            if len(source) <= MAX_LENGTHS[0] and len(target) <= MAX_LENGTHS[1]:
+                return source, target, len(terms)
 
     def _encode(self, tree: Tree) -> Iterator[int]:
         if isinstance(tree, int):
@@ -118,14 +105,14 @@ class IntegralProblem(IntegerTokens):
         try:
             return list(self._encode(_parse(ast.parse(text.replace("^", "**").strip(), mode="eval").body)))
         except (SyntaxError, ValueError, KeyError, RecursionError, MemoryError):
-            raise parse_error(text, "integrals", "a function of x, such as '2*x + cos(x)'") from None
+            raise self.parse_error(text, "a function of x, such as '2*x + cos(x)'") from None
 
     parse_target = parse_source
 
     def format_source(self, ids: Iterable[int]) -> str:
         token_ids = list(ids)
         tree = self.decode(token_ids)
-        return join_tokens(self.tokens, token_ids) if tree is None else format_tree(tree)
+        return self.join_tokens(token_ids) if tree is None else format_tree(tree)
 
     format_target = format_source
 
@@ -143,20 +130,17 @@ class IntegralProblem(IntegerTokens):
         except (ValueError, TypeError, OverflowError, ZeroDivisionError, RecursionError):
             return False
 
-    def solve(self, source: str) -> str | None:
-        return None
-
 
 # --- trees ------------------------------------------------------------------------------------------------------------
 
 
-def _draw_term(generator: np.random.Generator, p_log: float) -> Tree:
+def _draw_term(rng: np.random.Generator, p_log: float) -> Tree:
     """A coefficient times one or two functions."""
-    u = generator.random()
-    coefficient = int((MAX_COEFFICIENT + 1) ** u) if generator.random() < p_log else 1 + int(u * MAX_COEFFICIENT)
-    coefficient = min(coefficient, MAX_COEFFICIENT) * (1 if generator.random() < 0.5 else -1)
-    kinds = generator.choice(5, int(generator.integers(1, MAX_FACTORS + 1)), replace=False)
-    factors = [_function(int(kind), int(generator.integers(1, MAX_RATE + 1))) for kind in sorted(kinds.tolist())]
+    u = rng.random()
+    coefficient = int((MAX_COEFFICIENT + 1) ** u) if rng.random() < p_log else 1 + int(u * MAX_COEFFICIENT)
+    coefficient = min(coefficient, MAX_COEFFICIENT) * (1 if rng.random() < 0.5 else -1)
+    kinds = rng.choice(5, int(rng.integers(1, MAX_FACTORS + 1)), replace=False)
+    factors = [_function(int(kind), int(rng.integers(1, MAX_RATE + 1))) for kind in sorted(kinds.tolist())]
     return _product(coefficient, *factors)
 
 
@@ -226,20 +210,19 @@ def format_tree(tree: Tree) -> str:
     if name in UNARY:
         return f"{name}({format_tree(args[0])})"
     if name == "add":
-        return f"{format_tree(args[0])} + {format_tree(args[1])}"
-    texts = [
-        f"({format_tree(a)})" if isinstance(a, tuple) and a[0] not in UNARY and name != a[0] else format_tree(a)
-        for a in args
-    ]
+        return " + ".join(map(format_tree, args))
+    bare = {name, *UNARY, "pow"} if name == "mul" else {name, *UNARY}  # arguments without parentheses
+    texts = [f"({format_tree(a)})" if isinstance(a, tuple) and a[0] not in bare else format_tree(a) for a in args]
     if name == "mul":
-        is_power = [isinstance(a, tuple) and a[0] == "pow" for a in args]
-        return "*".join(format_tree(a) if power else text for a, power, text in zip(args, is_power, texts, strict=True))
+        return "*".join(texts)
     return f"{texts[0]}**{f'({texts[1]})' if texts[1].startswith('-') else texts[1]}"
 
 
-OPERATORS: dict[type[ast.operator], Any] = {
+OPERATORS: dict[type[ast.operator], Callable[[Tree, Tree], Tree]] = {
     ast.Add: lambda a, b: _sum([a, b]),
+    ast.Sub: lambda a, b: _sum([a, _product(-1, b)]),
     ast.Mult: _product,
+    ast.Div: lambda a, b: _product(a, ("pow", b, -1)),
     ast.Pow: lambda a, b: ("pow", a, b),
 }
 
@@ -256,10 +239,6 @@ def _parse(node: ast.expr) -> Tree:
             return (name, _parse(node.args[0]))
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return _product(-1, _parse(node.operand))
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
-        return _sum([_parse(node.left), _product(-1, _parse(node.right))])
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-        return _product(_parse(node.left), ("pow", _parse(node.right), -1))
     if isinstance(node, ast.BinOp):
         return OPERATORS[type(node.op)](_parse(node.left), _parse(node.right))
     raise ValueError
@@ -276,6 +255,5 @@ def _to_sympy(tree: Any, x: Any, sympy: Any) -> Any:
         n_bits = max(int(side).bit_length() for side in values[0].as_coeff_Mul()[0].as_numer_denom())
         if abs(values[1]) > 100 or abs(values[1]) * n_bits > MAX_POWER_BITS:
             raise ValueError  # towers of powers would take forever
-    operators = {"add": sympy.Add, "mul": sympy.Mul, "pow": sympy.Pow, "ln": sympy.log}
-    operators |= {name: getattr(sympy, name) for name in ("sin", "cos", "exp")}
-    return operators[name](*values)
+    functions = {"add": "Add", "mul": "Mul", "pow": "Pow", "ln": "log"}
+    return getattr(sympy, functions.get(name) or name)(*values)

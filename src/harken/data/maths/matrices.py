@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from .problem import FIRST_ID, OperandDistribution, ProblemExamples, UniformRng, hash_rows, join_tokens, parse_error
+from .problem import FIRST_ID, Distribution, Examples, Problem, UniformRng, hash_rows
 
 MIN_EXPONENT, MAX_EXPONENT = -9, 9
 TOLERANCE = 0.05  # of eigenvalues: sum of the absolute errors relative to the sum of the absolute values
@@ -20,11 +20,13 @@ LOG_DECADES = 3  # range of log-uniform entries below the maximum
 NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 
 
-class RealTokens:
-    """Real numbers as tokens: sign, mantissa, exponent."""
+class MatrixProblem(Problem):
+    """Square matrices of one size. A number is a sign, a mantissa and an exponent."""
 
-    def __init__(self, encoding: str) -> None:
-        self.encoding = encoding
+    chunk_size, grouped_by = 2**12, "dimension"
+
+    def __init__(self, name: str, *, dimension: int, encoding: str, max_operand: float | None = None) -> None:
+        self.name, self.n, self.encoding, self.max_operand = name, dimension, encoding, max_operand or 10
         signs = [] if encoding == "B1999" else ["+", "-"]
         mantissas = {"P10": range(10), "P1000": range(1000), "B1999": range(-999, 1000)}[encoding]
         exponents = [f"E{e}" for e in range(MIN_EXPONENT, MAX_EXPONENT + 1)]
@@ -32,6 +34,15 @@ class RealTokens:
         self.tokens_per_number = {"P10": 5, "P1000": 3, "B1999": 2}[encoding]
         self.mantissa_id = FIRST_ID + len(signs)  # of the first mantissa
         self.exponent_id = FIRST_ID + len(self.tokens) - 1 - MAX_EXPONENT  # of E0
+        self.exact = name == "transposition"
+        n_entries = dimension * dimension
+        n_outcomes = n_entries if self.exact else dimension
+        self.max_lengths = n_entries * self.tokens_per_number, n_outcomes * self.tokens_per_number
+        self.n_distinct = 1e3**n_entries
+        what = "transposed matrices" if self.exact else "eigenvalues of symmetric matrices"
+        self.description = f"{what}, {dimension} x {dimension}, entries up to {self.max_operand:g} as {encoding}"
+
+    # --- numbers ------------------------------------------------------------------------------------------------------
 
     def to_scientific(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The mantissa, from -999 to 999, and the exponent of each number."""
@@ -41,9 +52,6 @@ class RealTokens:
         m, e = torch.where(m == 1000, 100, m), torch.where(m == 1000, e + 1, e)
         is_zero = (size == 0) | (e < MIN_EXPONENT)
         return torch.where(is_zero, 0, m * x.sign().long()), torch.where(is_zero, 0, e.clamp_max(MAX_EXPONENT))
-
-    def from_scientific(self, m: Tensor, e: Tensor) -> Tensor:
-        return m.double() * 10.0 ** e.double()
 
     def encode_reals(self, m: Tensor, e: Tensor) -> Tensor:  # n k, n k -> n (k tokens)
         sign, size, exponent = FIRST_ID + (m < 0).long(), m.abs(), self.exponent_id + e
@@ -67,26 +75,9 @@ class RealTokens:
             numbers.append(float(f"{text}{exponent}"))
         return numbers
 
+    # --- draw ---------------------------------------------------------------------------------------------------------
 
-class MatrixProblem(RealTokens):
-    """Square matrices of one size."""
-
-    chunk_size, by_outcome, grouped_by = 2**12, False, "dimension"
-
-    def __init__(self, name: str, *, dimension: int, encoding: str, max_operand: float | None = None) -> None:
-        super().__init__(encoding)
-        self.name, self.n, self.max_operand = name, dimension, max_operand or 10
-        self.exact = name == "transposition"
-        n_entries = dimension * dimension
-        n_outcomes = n_entries if self.exact else dimension
-        self.max_lengths = n_entries * self.tokens_per_number, n_outcomes * self.tokens_per_number
-        self.n_distinct = 1e3**n_entries
-        what = "transposed matrices" if self.exact else "eigenvalues of symmetric matrices"
-        self.description = f"{what}, {dimension} x {dimension}, entries up to {self.max_operand:g} as {encoding}"
-
-    def draw(
-        self, rng: UniformRng, n: int, distribution: OperandDistribution, difficulty: Tensor | None = None
-    ) -> ProblemExamples:
+    def draw(self, rng: UniformRng, n: int, distribution: Distribution, difficulty: Tensor | None = None) -> Examples:
         u = rng(n, self.n, self.n) * 2 - 1
         is_log = rng.choose(distribution.operands, ("uniform", "log-uniform"), n)[:, None, None] == 1
         x = torch.where(is_log, u.sign() * 10.0 ** (LOG_DECADES * (u.abs() - 1)), u) * self.max_operand
@@ -96,12 +87,12 @@ class MatrixProblem(RealTokens):
         if self.exact:
             target = self.encode_reals(m.mT.flatten(1), e.mT.flatten(1))
         else:  # of the rounded numbers
-            eigenvalues = torch.linalg.eigvalsh(self.from_scientific(m, e)).flip(1)
+            eigenvalues = torch.linalg.eigvalsh(m.double() * 10.0 ** e.double()).flip(1)
             target = self.encode_reals(*self.to_scientific(eigenvalues))
         source = self.encode_reals(m.flatten(1), e.flatten(1))
         lengths = torch.tensor(self.max_lengths, device=u.device).expand(n, 2)
         group = torch.full((n,), self.n, device=u.device)
-        return ProblemExamples(source, target, lengths, hash_rows(source), group)
+        return Examples(source, target, lengths, hash_rows(source), group)
 
     # --- text ---------------------------------------------------------------------------------------------------------
 
@@ -110,7 +101,7 @@ class MatrixProblem(RealTokens):
         x = torch.tensor([float(number) for number in NUMBER.findall(text)]).view(self.n, self.n)
         if not self.exact and not torch.equal(x, x.mT):
             example = "; ".join(" ".join("2" if i == j else "1" for j in range(self.n)) for i in range(self.n))
-            raise parse_error(text, self.name, f"a symmetric matrix, such as {example!r}")
+            raise self.parse_error(text, f"a symmetric matrix, such as {example!r}")
         return ids
 
     def parse_target(self, text: str) -> list[int]:
@@ -120,7 +111,7 @@ class MatrixProblem(RealTokens):
         numbers = NUMBER.findall(text)
         if len(numbers) != n_numbers or NUMBER.sub("", text).strip(" ;,\t[]"):
             example = "; ".join([" ".join(["1.5"] * self.n)] * (n_numbers // self.n))
-            raise parse_error(text, self.name, f"{n_numbers} numbers, such as {example!r}")
+            raise self.parse_error(text, f"{n_numbers} numbers, such as {example!r}")
         x = torch.tensor([[float(number) for number in numbers]], dtype=torch.float64)
         return [int(i) for i in self.encode_reals(*self.to_scientific(x))[0]]
 
@@ -131,7 +122,7 @@ class MatrixProblem(RealTokens):
 
     def format_target(self, ids: Iterable[int]) -> str:
         target_ids = list(ids)
-        return self.format_source(target_ids) if self.decode_reals(target_ids) else join_tokens(self.tokens, target_ids)
+        return self.format_source(target_ids) if self.decode_reals(target_ids) else self.join_tokens(target_ids)
 
     def is_correct(self, source: str, answer: str, reference: str) -> bool:
         if answer == reference or self.exact:
@@ -139,6 +130,3 @@ class MatrixProblem(RealTokens):
         values, expected = ([float(x) for x in NUMBER.findall(text)] for text in (answer, reference))
         error = sum(abs(a - b) for a, b in zip(values, expected, strict=False))
         return len(values) == len(expected) and error <= TOLERANCE * sum(map(abs, expected))
-
-    def solve(self, source: str) -> str | None:
-        return None

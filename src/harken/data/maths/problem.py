@@ -7,7 +7,8 @@ A number is a sign and its digits in some base, the most significant digit first
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import reduce
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,7 @@ HASH_FACTOR = 0x5851F42D4C957F2D  # large and odd
 
 
 @dataclass(frozen=True)
-class OperandDistribution:
+class Distribution:
     """Weights of the distributions from which the operands, or the outcomes, are drawn."""
 
     operands: Mapping[str, float]
@@ -74,8 +75,7 @@ def _splitmix64(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return x ^ (x >> np.uint64(31))
 
 
-@dataclass(frozen=True)
-class ProblemExamples:
+class Examples(NamedTuple):
     """Examples as zero-padded token ids, with a hash and an evaluation class each."""
 
     source: Tensor  # n S
@@ -84,25 +84,24 @@ class ProblemExamples:
     key: Tensor  # n: hash, equal for equal examples regardless of the order of commutative operands
     group: Tensor  # n
 
-    def subset(self, selected: Tensor | slice) -> "ProblemExamples":
-        return ProblemExamples(*(x[selected] for x in (self.source, self.target, self.lengths, self.key, self.group)))
+    def subset(self, selected: Tensor | slice) -> "Examples":
+        return Examples(*(x[selected] for x in self))
 
 
 class Problem(Protocol):
     """Generator of examples. The ids of its tokens start at FIRST_ID."""
 
+    name: str
     tokens: list[str]
     max_lengths: tuple[int, int]  # tokens of a source, of a target
     n_distinct: float  # number of different examples
     description: str
     grouped_by: str  # name of the evaluation classes
-    by_outcome: bool  # the outcome may be drawn first; then every outcome is a class
-    exact: bool  # there is exactly one correct answer text
+    by_outcome: bool = False  # the outcome may be drawn first; then every outcome is a class
+    exact: bool = False  # there is exactly one correct answer text
     chunk_size: int  # examples drawn at a time
 
-    def draw(
-        self, rng: UniformRng, n: int, distribution: OperandDistribution, difficulty: Tensor | None = None
-    ) -> ProblemExamples:
+    def draw(self, rng: UniformRng, n: int, distribution: Distribution, difficulty: Tensor | None = None) -> Examples:
         """Draw n examples; `difficulty` (n, from 0 to 1) limits the size of each."""
         ...
 
@@ -119,10 +118,18 @@ class Problem(Protocol):
         """An answer as text; token by token if the ids are not a valid answer."""
         ...
 
-    def is_correct(self, source: str, answer: str, reference: str) -> bool: ...
+    def is_correct(self, source: str, answer: str, reference: str) -> bool:
+        return answer == reference
+
     def solve(self, source: str) -> str | None:
         """The correct answer; None if it is not unique or not computed here."""
-        ...
+        return None
+
+    def join_tokens(self, ids: Iterable[int]) -> str:
+        return " ".join(self.tokens[int(i) - FIRST_ID] for i in ids)
+
+    def parse_error(self, text: str, accepted: str) -> BadInput:
+        return BadInput(f"{text!r}: maths:{self.name} accepts {accepted}")
 
 
 def concat_rows(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
@@ -146,7 +153,7 @@ def hash_rows(numbers: Tensor) -> Tensor:  # n k -> n
     return key
 
 
-class IntegerTokens:
+class IntegerTokens(Problem):
     """Integers as tokens in a base."""
 
     signs: tuple[str, ...] = ("+", "-")
@@ -189,18 +196,7 @@ class IntegerTokens:
                 numerals[-1].append(i - self.zero_id)
         if not numerals or any(not 2 <= len(n) <= MAX_NUMBER_TOKENS or n[0] < FIRST_ID for n in numerals):
             return None
-        return [(-1) ** (sign - FIRST_ID) * self._value(digits) for sign, *digits in numerals]
-
-    def _value(self, digits: Iterable[int]) -> int:
-        value = 0
-        for digit in digits:
-            value = value * self.base + digit
-        return value
-
-
-def join_tokens(tokens: Sequence[str], ids: Iterable[int]) -> str:
-    return " ".join(tokens[int(i) - FIRST_ID] for i in ids)
-
-
-def parse_error(text: str, name: str, accepted: str) -> BadInput:
-    return BadInput(f"{text!r}: maths:{name} accepts {accepted}")
+        return [
+            (-1) ** (sign - FIRST_ID) * reduce(lambda value, digit: value * self.base + digit, digits, 0)
+            for sign, *digits in numerals
+        ]

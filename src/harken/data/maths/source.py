@@ -21,29 +21,21 @@ from harken.data.rng import RngStream, rng_for
 from harken.data.source import DataSource
 from harken.data.tables.read import SkippedRows
 from harken.data.tokenizers.pairs import Array, PairTokenizers, RaggedTokens
-from harken.data.tokenizers.tokenizer import train_tokenizer
+from harken.data.tokenizers.tokenizer import Tokenizer, train_tokenizer
 from harken.errors import BadInput
 from harken.events import Listener, silent
 from harken.suggestions import did_you_mean
 
-from .batch import Curriculum, SampledBatches
+from .batch import SampledBatches
 from .integers import IntegerProblem
 from .integrals import IntegralProblem
 from .matrices import MatrixProblem
-from .problem import OperandDistribution, Problem, ProblemExamples, UniformRng
+from .problem import Distribution, Examples, Problem, UniformRng
 
 SCHEME = "maths:"  # prefix of a problem named as data
-ProblemName = Literal[
-    "gcd",
-    "addition",
-    "multiplication",
-    "modular-addition",
-    "modular-multiplication",
-    "fractions",
-    "transposition",
-    "eigenvalues",
-    "integrals",
-]
+IntegerName = Literal["gcd", "addition", "multiplication", "modular-addition", "modular-multiplication", "fractions"]
+MatrixName = Literal["transposition", "eigenvalues"]
+ProblemName = Literal[IntegerName, MatrixName, "integrals"]
 PROBLEMS: tuple[str, ...] = get_args(ProblemName)
 SPLIT_SEEDS = {"test": 1, "valid": 2}
 MAX_ROUNDS, OVERSAMPLING = 50, 2  # to draw enough distinct held-out examples
@@ -56,8 +48,6 @@ class MathsSource(DataSource):
     """Settings of mathematical problems."""
 
     task: ClassVar[str] = "solve"
-    model: ClassVar[str] = "transformer"
-    model_group: ClassVar[str] = " of pairs"
 
     kind: Literal["maths"] = "maths"
     operation: ProblemName = Field("gcd", description="name of the problem, as in maths:gcd")
@@ -101,18 +91,15 @@ class MathsSource(DataSource):
     def problem(self) -> Problem:
         if self.operation == "integrals":
             return IntegralProblem(self.base)
-        if self.operation in ("transposition", "eigenvalues"):
-            return MatrixProblem(
-                self.operation, dimension=self.dimension, encoding=self.encoding, max_operand=self.max_operand
-            )
-        return IntegerProblem(
-            self.operation, base=self.base, max_operand=self.max_operand, modulus=self.modulus, classes=self.classes
-        )
+        name, largest = self.operation, self.max_operand
+        if name in get_args(MatrixName):
+            return MatrixProblem(name, dimension=self.dimension, encoding=self.encoding, max_operand=largest)
+        return IntegerProblem(name, base=self.base, max_operand=largest, modulus=self.modulus, classes=self.classes)
 
-    def operand_distribution(self) -> OperandDistribution:
+    def operand_distribution(self) -> Distribution:
         """The distribution of training examples."""
         operands, outcomes = (x if isinstance(x, dict) else {x: 1.0} for x in (self.operands, self.outcomes))
-        return OperandDistribution(operands, outcomes)  # type: ignore[arg-type]
+        return Distribution(operands, outcomes)  # type: ignore[arg-type]
 
     def with_absolute_paths(self) -> "MathsSource":
         return self
@@ -128,7 +115,7 @@ class MathsSource(DataSource):
         """Draw the held-out examples."""
         problem = self.problem()
         tokenizers = tokenizer or MathsTokenizers.from_problem(problem)
-        examples, keys = dict[str, ProblemExamples](), torch.empty(0, dtype=torch.long)
+        examples, keys = dict[str, Examples](), torch.empty(0, dtype=torch.long)
         for split, seed in SPLIT_SEEDS.items():
             if n := min(getattr(self, split), int(problem.n_distinct * MAX_HELD_OUT)):
                 examples[split] = self._draw_split(problem, n, seed, keys)
@@ -139,11 +126,11 @@ class MathsSource(DataSource):
             listen("notice", text=f"{SCHEME}{self.operation}: the held-out examples differ from data.sha256")
         return MathsData(self, problem, tokenizers, splits, keys, digest)
 
-    def _draw_split(self, problem: Problem, n: int, seed: int, used_keys: Tensor) -> ProblemExamples:
+    def _draw_split(self, problem: Problem, n: int, seed: int, used_keys: Tensor) -> Examples:
         """Up to n distinct examples with new keys; uniform over the classes if the outcome is drawn first."""
         outcomes = {"uniform" if problem.by_outcome else "natural": 1.0}
-        distribution = OperandDistribution({self.eval_operands: 1.0}, outcomes)
-        rng, parts, n_drawn = UniformRng(rng_for(0, RngStream.MATHS_EVAL, seed)), list[ProblemExamples](), 0
+        distribution = Distribution({self.eval_operands: 1.0}, outcomes)
+        rng, parts, n_drawn = UniformRng(rng_for(0, RngStream.MATHS_EVAL, seed)), list[Examples](), 0
         for _ in range(MAX_ROUNDS):
             examples = problem.draw(rng, min(OVERSAMPLING * n, problem.chunk_size), distribution)
             first = torch.from_numpy(np.unique(examples.key.numpy(), return_index=True)[1]).sort().values
@@ -152,7 +139,7 @@ class MathsSource(DataSource):
             used_keys, n_drawn = torch.cat([used_keys, examples.key]), n_drawn + len(examples.key)
             if n_drawn >= n:
                 break
-        return _concat(parts).subset(slice(n))
+        return Examples(*map(torch.cat, zip(*parts, strict=True))).subset(slice(n))
 
     def load_split(
         self, path: str, split: str, *, tokenizer: "MathsTokenizers", stateful: bool = False, listen: Listener = silent
@@ -183,11 +170,6 @@ def parse_problem_name(data: str) -> str:
     return name
 
 
-def _concat(parts: list[ProblemExamples]) -> ProblemExamples:
-    names = ("source", "target", "lengths", "key", "group")
-    return ProblemExamples(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
-
-
 @dataclass(frozen=True, eq=False)
 class MathsTokenizers(PairTokenizers):
     """The tokens of a problem, shared by both sides; the texts are what users type and read."""
@@ -203,7 +185,7 @@ class MathsTokenizers(PairTokenizers):
     def encode_source(self, text: str) -> Array:
         return np.array([*self.problem.parse_source(text), self.source.vocab])
 
-    def unknown_pieces(self, text: str, tokenizer: Any = None) -> list[str]:
+    def unknown_pieces(self, text: str, tokenizer: Tokenizer | None = None) -> list[str]:
         return []  # parsing refuses unknown input
 
     def encode_target(self, text: str) -> Array:
@@ -222,7 +204,7 @@ class MathsTokenizers(PairTokenizers):
         end = target_ids.index(self.target.vocab) if self.target.vocab in target_ids else len(target_ids)
         return self.problem.format_target(target_ids[:end])
 
-    def to_pairs(self, examples: ProblemExamples) -> Pairs:
+    def to_pairs(self, examples: Examples) -> Pairs:
         """Drawn examples as a split."""
         source_lengths, target_lengths = examples.lengths.unbind(1)
         source = self._to_ragged(examples.source, source_lengths)
@@ -276,19 +258,9 @@ class MathsData:
         return max(self.problem.max_lengths)
 
     def batches(self, rows: int, seed: int) -> SampledBatches:
-        settings = self.settings
-        return SampledBatches(
-            self.problem,
-            settings.operand_distribution(),
-            rows,
-            seed=seed,
-            epoch_size=settings.examples,
-            curriculum=Curriculum(settings.curriculum, settings.shuffle_curriculum),
-            held_out_keys=self.held_out_keys,
-            edge_id=self.vocab[0] - 1,
-        )
+        return SampledBatches(self, rows, seed)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Summary of the data for the report."""
         counts = {split: len(pairs) for split, pairs in self.splits.items()}
         return {
@@ -303,11 +275,10 @@ class MathsData:
         }
 
     def _describe_distribution(self) -> str:
-        settings = self.settings
-        laws: dict[str, Any] = {"operands": settings.operands}
-        laws |= {"outcomes": settings.outcomes} if settings.outcomes != "natural" else {}
-        mixtures = {name: {law: 1.0} if isinstance(law, str) else law for name, law in laws.items()}
+        distribution = self.settings.operand_distribution()
+        laws = {"operands": distribution.operands}
+        laws |= {"outcomes": distribution.outcomes} if self.settings.outcomes != "natural" else {}
         return ", ".join(
             f"{name} {' + '.join(law if weight == 1 else f'{weight:g} {law}' for law, weight in mixture.items())}"
-            for name, mixture in mixtures.items()
+            for name, mixture in laws.items()
         )

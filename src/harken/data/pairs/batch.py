@@ -6,16 +6,16 @@ same in every epoch; the choice among pairs of equal length and the order of the
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from harken.data.batch import IGNORE, Array, Batch
-from harken.data.packing import MIN_ROW_TOKENS, Packing, pack_rows
+from harken.data.batch import IGNORE, MIN_ROW_TOKENS, Array, Batch, Packing, pack_rows
 from harken.data.rng import RngStream, rng_for
-from harken.data.tokenizers.bpe_dropout import BPEDropout
+from harken.data.tokenizers.pairs import BPEDropout
 
 from .source import Pairs
 
@@ -31,42 +31,49 @@ class PairBatch(Batch):
     lengths: Tensor  # B: tokens of each source, including the edge token
     index: Tensor  # B: index of the pair in its split
 
-    def model_inputs(self) -> dict[str, Any]:
+    def model_inputs(self) -> dict[str, object]:
         return {"source": self.source, "source_lengths": self.lengths}
 
 
-class PairBatches:
-    """The training batches of one epoch: as many padded pairs as fit into the budget of `rows` pairs of mean length.
+class LengthBuckets:
+    """Batches of pairs of similar length: as many padded pairs as fit into the budget of `rows` pairs of mean length.
 
     rows and tokens are the mean numbers of pairs and targets of a batch; padding is the fraction of unused positions.
     """
 
-    def __init__(self, pairs: Pairs, rows: int, *, seed: int, dropouts: Sequence[BPEDropout | None] = ()) -> None:
-        self.pairs, self.seed, self.dropouts = pairs, seed, dropouts
-        self.source, self.target = pairs.source.lengths + 1, pairs.target.lengths + 1  # including the edge token
-        order = np.lexsort((self.source, self.target))
-        budget = rows * float((self.source + self.target).mean())
-        self.boundaries = batch_boundaries(self.source[order], self.target[order], budget)
+    def __init__(self, source: Array, target: Array, rows: int, seed: int) -> None:
+        self.source, self.target, self.seed = source, target, seed  # lengths
+        order = np.lexsort((source, target))
+        self.boundaries = batch_boundaries(source[order], target[order], rows * float((source + target).mean()))
         self.steps = len(self.boundaries) - 1
-        self.rows = max(1, round(len(pairs) / self.steps))
-        self.tokens = max(1, round(int(self.target.sum()) / self.steps))
+        self.rows = max(1, round(len(order) / self.steps))
+        self.tokens = max(1, round(int(target.sum()) / self.steps))
         counts, starts = np.diff(self.boundaries), self.boundaries[:-1]
-        widths = sum(np.maximum.reduceat(lengths[order], starts) for lengths in (self.source, self.target))
-        self.padding = 1 - float((self.source + self.target).sum() / (counts * widths).sum())
-        self._epoch: tuple[int, Array, Array] = (-1, order, order)
+        widths = sum(np.maximum.reduceat(lengths[order], starts) for lengths in (source, target))
+        self.padding = 1 - float((source + target).sum() / (counts * widths).sum())
+        self.order = lru_cache(1)(self._draw_order)
 
-    def _order(self, epoch: int) -> tuple[Array, Array]:
+    def _draw_order(self, epoch: int) -> tuple[Array, Array]:
         """The order of the pairs and of the batches in this epoch."""
-        if self._epoch[0] != epoch:
-            rng = rng_for(self.seed, RngStream.BUCKET_ORDER, epoch)
-            order = np.lexsort((rng.permutation(len(self.pairs)), self.source, self.target))
-            self._epoch = (epoch, order, rng.permutation(self.steps))
-        return self._epoch[1:]
+        rng = rng_for(self.seed, RngStream.BUCKET_ORDER, epoch)
+        order = np.lexsort((rng.permutation(len(self.source)), self.source, self.target))
+        return order, rng.permutation(self.steps)
+
+    def picks(self, epoch: int, step: int) -> Array:
+        """Indices of the pairs of a batch."""
+        order, batch_order = self.order(epoch)
+        return order[self.boundaries[batch_order[step]] : self.boundaries[batch_order[step] + 1]]
+
+
+class PairBatches(LengthBuckets):
+    """The training batches of one epoch."""
+
+    def __init__(self, pairs: Pairs, rows: int, *, seed: int, dropouts: Sequence[BPEDropout | None] = ()) -> None:
+        super().__init__(pairs.source.lengths + 1, pairs.target.lengths + 1, rows, seed)  # with the edge token
+        self.pairs, self.dropouts = pairs, dropouts
 
     def batch(self, epoch: int, step: int) -> PairBatch:
-        order, batch_order = self._order(epoch)
-        start, stop = self.boundaries[batch_order[step]], self.boundaries[batch_order[step] + 1]
-        indices = order[start:stop]
+        indices = self.picks(epoch, step)
         sides = zip((self.pairs.source, self.pairs.target), self.dropouts or (None, None), strict=True)
         ids = [dropout.gather(indices, epoch) if dropout else side.gather(indices) for side, dropout in sides]
         return collate_pairs(self.pairs, indices, ids)
@@ -86,24 +93,19 @@ def batch_boundaries(source: Array, target: Array, budget: float) -> Array:
 def collate_pairs(pairs: Pairs, indices: Array, sides: Sequence[tuple[Array, Array]]) -> PairBatch:
     """A padded batch from the concatenated ids and the lengths of both sides."""
     (source_ids, source_lengths), (target_ids, target_lengths) = sides
-    B = len(indices)
-    source_mask, target_mask = (
-        np.arange(lengths.max(initial=0)) < lengths[:, None] for lengths in (source_lengths, target_lengths)
-    )
-    source = np.full((B, source_lengths.max() + 1), pairs.source.edge)
-    source[:, :-1][source_mask] = source_ids
-    tokens = np.full((B, target_lengths.max() + 1), pairs.target.edge)
-    tokens[:, 1:][target_mask] = target_ids
-    targets = np.full_like(tokens, IGNORE)
-    targets[:, :-1][target_mask] = target_ids
-    targets[np.arange(B), target_lengths] = pairs.target.edge
-    return PairBatch(
-        torch.from_numpy(tokens),
-        torch.from_numpy(targets),
-        source=torch.from_numpy(source),
-        lengths=torch.from_numpy(source_lengths + 1),
-        index=torch.from_numpy(indices),
-    )
+    source = np.full((len(indices), source_lengths.max() + 1), pairs.source.edge)
+    source[:, :-1][np.arange(source.shape[1] - 1) < source_lengths[:, None]] = source_ids
+    tokens, targets = shift_targets(target_ids, target_lengths, target_lengths.max() + 1, pairs.target.edge)
+    lengths, index = torch.from_numpy(source_lengths + 1), torch.from_numpy(indices)
+    return PairBatch(tokens, targets, source=torch.from_numpy(source), lengths=lengths, index=index)
+
+
+def shift_targets(ids: Array, lengths: Array, L: int, edge: int) -> tuple[Tensor, Tensor]:  # B L
+    """Decoder inputs, which start with the edge token, and targets, which end with it, in rows of L tokens."""
+    is_token, is_end = np.arange(L) < lengths[:, None], np.arange(L) == lengths[:, None]
+    tokens, targets = np.full(is_end.shape, edge), np.where(is_end, edge, IGNORE)
+    tokens[:, 1:][is_token[:, :-1]] = targets[is_token] = ids
+    return torch.from_numpy(tokens), torch.from_numpy(targets)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,35 +119,27 @@ class PackedPairBatch(Batch):
     source_pos: Tensor  # B L: position in its sentence
     source_doc: Tensor  # B L: index of the pair in the row; unused positions: the number of pairs
 
-    def model_inputs(self) -> dict[str, Any]:
+    def model_inputs(self) -> dict[str, object]:
         return {"source": self.source, "packed": (self.pos, self.doc, self.source_pos, self.source_doc)}
 
 
-class PackedPairs:
+class PackedPairs(Packing):
     """The packed training batches of one epoch, several pairs per row. Source and target rows differ in length."""
 
     def __init__(self, pairs: Pairs, rows: int, *, seed: int) -> None:
-        self.pairs = pairs
         lengths = pairs.source.lengths + 1, pairs.target.lengths + 1  # including the edge token
-        self.packing = Packing(lengths, _row_lengths(*lengths), rows, seed=seed)
-        self.rows, self.steps, self.padding = self.packing.rows, self.packing.steps, self.packing.padding
-        self.tokens = max(1, round(int(lengths[1].sum()) / self.steps))
+        super().__init__(lengths, _row_lengths(*lengths), rows, seed=seed)
+        self.pairs, self.tokens = pairs, max(1, round(int(lengths[1].sum()) / self.steps))
 
     def batch(self, epoch: int, step: int) -> PackedPairBatch:
-        indices, counts = self.packing.picks(epoch, step)
-        source, source_pos, source_doc = pack_rows(self.pairs.source, indices, counts, self.packing.widths[0])
-        target, pos, doc = pack_rows(self.pairs.target, indices, counts, self.packing.widths[1])
-        targets = np.where(doc < counts[:, None], target, IGNORE)
-        tokens = np.roll(target, 1, 1)  # the edge token that ends a target also starts the next
-        return PackedPairBatch(
-            torch.from_numpy(tokens),
-            torch.from_numpy(targets),
-            torch.from_numpy(pos),
-            torch.from_numpy(doc),
-            source=torch.from_numpy(source),
-            source_pos=torch.from_numpy(source_pos),
-            source_doc=torch.from_numpy(source_doc),
+        indices, counts = self.picks(epoch, step)
+        sides = zip((self.pairs.source, self.pairs.target), self.widths, strict=True)
+        (source, source_pos, source_doc), (target, pos, doc) = (
+            map(torch.from_numpy, pack_rows(side, indices, counts, width)) for side, width in sides
         )
+        targets = torch.where(doc < torch.from_numpy(counts)[:, None], target, IGNORE)
+        tokens = target.roll(1, 1)  # the edge token that ends a target also starts the next
+        return PackedPairBatch(tokens, targets, pos, doc, source=source, source_pos=source_pos, source_doc=source_doc)
 
 
 def _row_lengths(source: Array, target: Array) -> tuple[int, int]:

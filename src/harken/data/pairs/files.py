@@ -1,32 +1,37 @@
-"""Readers of pair files: tables, two aligned files, JSON lines, trees. And the files of each split.
-
-A line that is not a pair is skipped, counted, and reported with its location and the reason.
-"""
+"""Readers of pair files: tables, aligned files, JSON lines, trees. Lines that are no pairs are skipped and reported."""
 
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 
 from harken.data.detect import preview
 from harken.data.detect.kinds import Detection, detect_kind
-from harken.data.split import group_by_split
+from harken.data.split import check_skipped, group_by_split
 from harken.data.tables.columns import ColumnRef, iter_columns
 from harken.data.tables.read import OnSkip, SkippedRows, iter_lines
 from harken.errors import BadInput
+from harken.events import silent
 from harken.suggestions import similar_path
 
 from .trees import leaves, linearize, parse_trees
 
 MAX_GROUPS = 100  # distinct values of data.group; with more, each group has too few pairs
+PAIRS_PER_BLOCK = 4096  # pairs tokenized at once
 PairRow = tuple[int, str, str]  # line number, source, target
 
 
 def normalize_text(text: str) -> str:
     """A sentence in NFC on one line, without surrounding white space."""
     return unicodedata.normalize("NFC", text.replace("\n", " ").strip())
+
+
+def pair_blocks(pairs: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+    """The pairs in blocks for the tokenizers."""
+    iterator = iter(pairs)
+    return iter(lambda: list(islice(iterator, PAIRS_PER_BLOCK)), [])
 
 
 @dataclass(frozen=True)
@@ -51,12 +56,7 @@ class PairFile:
                     skipped_here(self.path, line, "the source is empty" if target else "the target is empty")
         except OSError as error:
             raise BadInput(f"{error.filename}: cannot be read ({error.strerror}); check its permissions") from None
-        if skipped_here.count > n_pairs:
-            n_lines = skipped_here.count + n_pairs
-            problem = f"{skipped_here.count} of its {n_lines} lines are not pairs ({skipped_here.first[0]})"
-            raise BadInput(f"{self.path}: {problem}; check data.source and data.target, or fix the file")
-        if not n_pairs:
-            raise BadInput(f"{self.path}: no pairs; lines with a source and a target are needed; check the file")
+        check_skipped(skipped_here, self.path, n_pairs, "data.source and data.target", silent)
         if skipped is not None:
             skipped.add(skipped_here)
 
@@ -83,13 +83,10 @@ class PairFile:
         detection = self._detect()
         if self.path.suffix.lower() == ".mrg" or (detection and detection.kind == "trees"):
             return _read_trees(self.path, on_skip)
-        detected = detection.settings if detection and detection.kind == "pairs" else {}
         columns = {"data.source": self.source, "data.target": self.target}
-        used = columns.values()  # a column set for one side is not detected for the other
-        request = [
-            (name, column or (None if detected.get(name) in used else detected.get(name)))
-            for name, column in columns.items()
-        ]
+        detected = detection.settings.items() if detection and detection.kind == "pairs" else ()
+        unused = {name: column for name, column in detected if column not in columns.values()}
+        request = [(name, column or unused.get(name)) for name, column in columns.items()]
         return ((line, source, target) for line, (source, target) in iter_columns(self.path, request, on_skip))
 
 
@@ -141,7 +138,7 @@ def find_pair_file(name: str, source: ColumnRef, target: ColumnRef) -> PairFile:
     if source and source_path != target_path and source_path.is_file() and target_path.is_file():
         return PairFile(source_path, target_path=target_path)
     if not path.is_file():
-        raise BadInput(f"{path}: there is no such file; check the name{similar_path(path)}")
+        raise BadInput(f"{path}: no such file; check the name{similar_path(path)}")
     return PairFile(path, source, target)
 
 

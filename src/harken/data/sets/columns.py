@@ -34,31 +34,21 @@ def detect_set_columns(table: TablePreview, group: ColumnRef = None, label: Colu
     `label` are used without this check: the reader reports conflicting rows.
     """
     columns = preview.column_stats(table)
-    candidates = [c for c in columns if GROUP_NAME.fullmatch(c.name) or (not table.header and c.index == 0)]
-    for group_column in [c for c in columns if matches(c, group)] if group is not None else candidates:
-        if group is None and (
-            group_column.filled_fraction < 1 or not 2 <= group_column.n_values <= group_column.n_filled / 2
-        ):
-            continue
+    if group is None:
+        named = [c for c in columns if GROUP_NAME.fullmatch(c.name) or (not table.header and c.index == 0)]
+        candidates = [c for c in named if c.filled_fraction == 1 and 2 <= c.n_values <= c.n_filled / 2]
+    else:
+        candidates = [c for c in columns if matches(c, group)]
+    for group_column in candidates:
         remaining = [c for c in columns if c is not group_column]
         constant = [c for c in remaining if _is_constant_per_set(table, group_column, c)]
         if label is None:  # a constant number is no label; a constant text is, and is refused later by name
             labels = [c for c in constant if c.n_values > 1 or (c.n_values and c.number_fraction <= NUMERIC_FRACTION)]
         else:
             labels = [c for c in (constant if group is None else remaining) if matches(c, label)]
-        labels.sort(
-            key=lambda c: (
-                c.n_values < 2,
-                not preview.LABEL_NAME.fullmatch(c.name),
-                c.number_fraction > NUMERIC_FRACTION,
-                -c.index,
-            )
-        )
-        label_column = labels[0] if labels else None
+        label_column = min(labels, key=_label_rank, default=None)
         features = [c for c in columns if c not in (group_column, label_column)]
-        numeric = [
-            c for c in features if c.number_fraction >= NUMERIC_FRACTION and c.filled_fraction >= NUMERIC_FRACTION
-        ]
+        numeric = [c for c in features if min(c.number_fraction, c.filled_fraction) >= NUMERIC_FRACTION]
         if label_column and any(group is not None or c not in constant for c in numeric):
             return SetColumns(group_column, label_column, numeric, [c for c in features if c not in numeric])
     return None
@@ -66,6 +56,12 @@ def detect_set_columns(table: TablePreview, group: ColumnRef = None, label: Colu
 
 def matches(column: ColumnStats, ref: ColumnRef) -> bool:
     return ref in (column.ref, column.index + 1) or str(ref) == str(column.ref)
+
+
+def _label_rank(c: ColumnStats) -> tuple[bool, bool, bool, int]:
+    """Sorts label candidates: several values, a label name and texts first, then from the right."""
+    has_name = bool(preview.LABEL_NAME.fullmatch(c.name))
+    return c.n_values < 2, not has_name, c.number_fraction > NUMERIC_FRACTION, -c.index
 
 
 def _is_constant_per_set(table: TablePreview, group: ColumnStats, column: ColumnStats) -> bool:

@@ -5,24 +5,31 @@ column with its target. Held-out sets are drawn by a hash of the name.
 """
 
 import hashlib
-import json
-import math
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from harken.data.split import LABELS_FILE, LabelList, PositiveFloat, SplitData, SplitSource, load_labels_file
+from harken.data.batch import Batch
+from harken.data.rng import RngStream, rng_for
+from harken.data.split import LabelList, PositiveFloat, SavedProcessor, SplitData, SplitSource, check_skipped
 from harken.data.tables.columns import ColumnRef, iter_columns
 from harken.data.tables.read import SkippedRows
-from harken.data.targets import MAX_CLASSES, infer_target_type, label_sort_key, parse_number, unknown_label_error
+from harken.data.targets import (
+    fit_labels,
+    fit_numbers,
+    infer_target_type,
+    is_finite,
+    standardize_numbers,
+    unknown_label_error,
+)
 from harken.errors import BadInput
 from harken.events import Listener, silent
 from harken.settings import LabelOutputs
@@ -30,6 +37,7 @@ from harken.settings import LabelOutputs
 from .columns import detect_set_columns, preview_rows
 
 Floats = np.ndarray[Any, np.dtype[Any]]
+Column = int | str  # number, counted from 1, or name
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +64,7 @@ class SetExample:
 
 
 @dataclass(frozen=True, eq=False)
-class SetProcessor:
+class SetProcessor(SavedProcessor):
     """Maps sets to numbers: the columns, their mean and standard deviation, and the labels."""
 
     group: int | str
@@ -77,14 +85,6 @@ class SetProcessor:
     def vocab(self) -> LabelOutputs:
         return LabelOutputs(len(self.columns), len(self.labels))
 
-    def files(self) -> dict[str, bytes]:
-        """The files to save with a run, by name."""
-        return {LABELS_FILE: json.dumps(asdict(self), ensure_ascii=False).encode()}
-
-    @classmethod
-    def load(cls, folder: Path) -> "SetProcessor":
-        return load_labels_file(cls, folder, "the set processor")
-
     def standardize(self, rows: Floats) -> Floats:  # n F
         """Model inputs: columns with mean 0 and standard deviation 1."""
         return ((rows - np.array(self.feature_mean)) / np.array(self.feature_std)).astype(np.float32)
@@ -92,8 +92,7 @@ class SetProcessor:
     def targets(self, examples: Sequence[SetExample]) -> Floats:
         """Label ids (N), or standardized numbers (N 1)."""
         if self.target_type == "number":
-            numbers = np.array([parse_number(example.target, example.location) for example in examples], np.float64)
-            return ((numbers - self.mean) / self.std).astype(np.float32)[:, None]
+            return standardize_numbers([(e.target, e.location) for e in examples], self.mean, self.std)
         label_ids = {label: n for n, label in enumerate(self.labels)}
         if unknown := next((example for example in examples if example.target not in label_ids), None):
             raise unknown_label_error(unknown.target, self.labels, unknown.location)
@@ -121,7 +120,7 @@ class Sets:
         rows = [self.rows[self.starts[n] : self.starts[n + 1]].numpy() for n in indices]
         return collate_sets(rows, self.targets[indices], [self.names[n] for n in indices])
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, int]:
         return {"sets": len(self), "rows": len(self.rows)}
 
 
@@ -131,56 +130,40 @@ def collate_sets(rows: Sequence[Floats], targets: Floats, names: list[str]) -> S
     return Sets(torch.from_numpy(np.concatenate(rows).astype(np.float32)), starts, targets, names)
 
 
-class SetData(SplitData):
+class SetData(SplitData[SetProcessor, Sets]):
     """Loaded sets by split."""
 
-    processor: SetProcessor
-
-    def facts(self) -> dict[str, Any]:
-        """Summary of the data for the report."""
-        processor, counts = self.processor, {name: split.facts() for name, split in self.parts.items()}
-        n_labels, n_columns = len(processor.labels), len(processor.columns)
+    def _facts(self) -> dict[str, object]:
+        processor, n_labels, n_columns = self.processor, len(self.processor.labels), len(self.processor.columns)
         target = f"{n_labels} labels" if processor.target_type == "label" else f"numeric target {processor.labels[0]}"
         sizes = self.train.lengths
         rows = f"{sizes.min():,} to {sizes.max():,} rows" if sizes.min() < sizes.max() else f"{sizes.max():,} rows"
-        return {
-            **{unit: {name: counts[name][unit] for name in self.parts} for unit in counts["train"]},
-            "unit": "sets",
-            "summary": f"{rows} of {n_columns} column{'s' * (n_columns > 1)}, {target}",
-            "labels": n_labels,
-            "sha256": self.sha256,
-        }
+        return {"summary": f"{rows} of {n_columns} column{'s' * (n_columns > 1)}, {target}", "labels": n_labels}
 
 
-class SetSource(SplitSource):
+class SetSource(SplitSource[SetExample, SetProcessor, Sets]):
     """Settings of sets."""
 
-    model: ClassVar[str] = "set"
     task: ClassVar[str] = "set"
-    model_group: ClassVar[str] = " of sets"
-    dataset_class: ClassVar[type[Any]] = SetData
+    dataset_class: ClassVar[type[SetData]] = SetData
+    processor_class: ClassVar[type[SetProcessor]] = SetProcessor
 
     kind: Literal["sets"] = "sets"
     test: str | float = Field(0.1, description="test file or fraction of the sets")
     group: int | str | None = Field(None, description="column with the name of the set; none: detected")
     label: int | str | None = Field(None, description="column with the target of the set; none: detected")
-    columns: str | list[int | str] | None = Field(
-        None, description='numeric columns: "x,y", or a list; none: all numeric columns'
-    )
+    columns: str | list[int | str] | None = Field(None, description='numeric columns, as "x,y" or a list; none: all')
     target_type: Literal["auto", "label", "number"] = Field(
         "auto", description="classification or regression; auto: number if all targets are numeric and not all integers"
     )
     max_rows: int = Field(2048, ge=1, description="maximum rows per set; larger sets are sampled by a hash of each row")
 
-    def load_processor(self, folder: Path) -> SetProcessor:
-        return SetProcessor.load(folder)
-
     # --- read ---------------------------------------------------------------------------------------------------------
 
-    def resolve_columns(self, path: Path, listen: Listener = silent) -> tuple[ColumnRef, ColumnRef, list[ColumnRef]]:
+    def resolve_columns(self, path: Path, listen: Listener = silent) -> tuple[Column, Column, list[Column]]:
         """The group column, the label column and the numeric columns: set by name, or detected in this file."""
         names = self.columns.split(",") if isinstance(self.columns, str) else self.columns
-        columns: list[ColumnRef] = [c.strip() if isinstance(c, str) else c for c in names or ()]
+        columns: list[Column] = [c.strip() if isinstance(c, str) else c for c in names or ()]
         if columns and self.group is not None and self.label is not None:
             return self.group, self.label, columns
         table = preview_rows(path)
@@ -204,13 +187,8 @@ class SetSource(SplitSource):
         first = self._files()["train"][0] if self.group is None or self.label is None or not self.columns else path
         return read_sets(path, *self.resolve_columns(first, listen if path == first else silent), listen)
 
-    def load_split(
-        self, path: str, split: str, *, tokenizer: SetProcessor, stateful: bool = False, listen: Listener = silent
-    ) -> SetData:
-        columns = {"group": tokenizer.group, "label": tokenizer.label, "columns": tokenizer.columns}
-        source = self.model_copy(update=columns)
-        data: SetData = super(SetSource, source).load_split(path, split, tokenizer=tokenizer, listen=listen)
-        return data
+    def as_trained(self, processor: SetProcessor) -> Self:
+        return self.model_copy(update={name: getattr(processor, name) for name in ("group", "label", "columns")})
 
     # --- targets ------------------------------------------------------------------------------------------------------
 
@@ -220,43 +198,32 @@ class SetSource(SplitSource):
     def duplicate_key(self, example: SetExample) -> str:
         return example.content_hash  # different files may both number their sets from 0
 
-    def encode_examples(self, examples: list[SetExample], processor: SetProcessor, *, learn: bool) -> Sets:
+    def encode_examples(self, examples: list[SetExample], processor: SetProcessor) -> Sets:
         rows = [processor.standardize(example.sample_rows(self.max_rows)) for example in examples]
         names = [f"{example.location.rpartition(':')[0]}[{example.name}]" for example in examples]
         return collate_sets(rows, processor.targets(examples), names)
 
-    def _build_processor(self, learn: list[SetExample], known: Any, listen: Listener) -> SetProcessor:
-        group, label, refs = self.resolve_columns(self._files()["train"][0])
-        assert group is not None
-        assert label is not None
-        rows = np.concatenate([example.rows for example in learn])
+    def _build_processor(self, examples: list[SetExample], known: Any, listen: Listener) -> SetProcessor:
+        group, label, columns = self.resolve_columns(self._files()["train"][0])
+        rows = np.concatenate([example.rows for example in examples])
         std = rows.std(0)
         std = np.where(std > 1e-12 * np.abs(rows).max(0), std, 1.0)
-        columns = [c for c in refs if c is not None]
         processor = SetProcessor(group, label, columns, rows.mean(0).tolist(), std.tolist(), [str(label)])
-        if isinstance(known, SetProcessor) and known.columns == columns:
+        known_type = known.target_type if isinstance(known, SetProcessor) else None
+        if known_type and known.columns == columns:
             processor = replace(known, group=group, label=label)
-        targets = [example.target for example in learn]
+        targets = [example.target for example in examples]
         if (infer_target_type(targets) if self.target_type == "auto" else self.target_type) == "number":
-            if isinstance(known, SetProcessor) and known.target_type == "number":
+            if known_type == "number":
                 return processor
-            numbers = np.array([parse_number(example.target, example.location) for example in learn])
-            if not (std := float(numbers.std())):
-                raise BadInput(f"{self._home}: all targets are {numbers[0]:g}; a regression needs different targets")
-            mean = float(numbers.mean())
+            mean, std = fit_numbers([(example.target, example.location) for example in examples], self.train_path)
             return replace(processor, labels=[str(label)], target_type="number", mean=mean, std=std)
-        labels = sorted({*targets}, key=label_sort_key)
-        if isinstance(known, SetProcessor) and known.target_type == "label" and {*labels} <= {*known.labels}:
+        if known_type == "label" and {*targets} <= {*known.labels}:
             return processor
-        if len(learn) < 2:
-            raise BadInput(f"{self._home}: the only training set is {learn[0].name!r}; add more, or check data.group")
-        if len(labels) < 2:
-            raise BadInput(
-                f"{self._home}: the only label is {labels[0]!r}; classification needs at least two; add more"
-            )
-        if len(labels) > max(MAX_CLASSES, len(learn) / 2):
-            counts = f"{len(labels):,} different labels in {len(learn):,} sets, such as {labels[0][:40]!r}"
-            raise BadInput(f"{self._home}: {counts}; too many for classes; name another column: data.label=...")
+        if len(examples) < 2:
+            problem = f"the only training set is {examples[0].name!r}"
+            raise BadInput(f"{self.train_path}: {problem}; add more, or check data.group")
+        labels = fit_labels(targets, len(examples), "sets", self.train_path)
         return replace(processor, labels=labels, target_type="label", mean=0.0, std=1.0)
 
 
@@ -270,32 +237,84 @@ def read_sets(
     first_rows = dict[str, tuple[str, int]]()  # name -> target, line
     for line, (cell, *cells) in iter_columns(path, refs, skipped):
         name, target = cell.strip(), cells.pop().strip() if label is not None else ""
-        bad_columns = [str(c) for c, number in zip(columns, cells, strict=True) if not _is_number(number)]
-        if bad_columns or not name or (label is not None and not target):
-            problem = f"column {bad_columns[0]!r} is not a number" if bad_columns else "label is empty"
+        if bad_columns := [str(c) for c, number in zip(columns, cells, strict=True) if not is_finite(number)]:
             has_comma = any(re.fullmatch(r"\s*-?\d*,\d+\s*", number) for number in cells)
-            problem = f"{problem}: use a decimal point" if bad_columns and has_comma else problem
-            skipped(path, line, problem if bad_columns or name else "set name is empty")
+            problem = f"column {bad_columns[0]!r} is not a number"
+            skipped(path, line, f"{problem}: use a decimal point" if has_comma else problem)
+            continue
+        if not name or (label is not None and not target):
+            skipped(path, line, "label is empty" if name else "set name is empty")
             continue
         first_target, first_line = first_rows.setdefault(name, (target, line))
         if first_target != target:
             conflict = f"set {name!r} has the label {target!r}, but {first_target!r} in line {first_line}"
             raise BadInput(f"{path}:{line}: {conflict}; a set has one label; check data.group and data.label")
         rows.setdefault(name, []).append([float(number) for number in cells])
-    if skipped.count > sum(map(len, rows.values())) or not rows:
-        if not skipped.count:
-            raise BadInput(f"{path}: has no rows below its header; one row per element of a set is needed")
-        problem = f"{skipped.count} of its lines are {skipped.what} ({', '.join(skipped.first[:1])})"
-        raise BadInput(f"{path}: {problem}; check data.group, data.columns and data.label, or fix the file")
-    if skipped.count:
-        listen("notice", text=str(skipped))
-    return [
-        SetExample(name, np.array(rows[name]), target, f"{path}:{line}") for name, (target, line) in first_rows.items()
-    ]
+    n_rows = sum(map(len, rows.values()))
+    check_skipped(skipped, path, n_rows, "data.group, data.columns and data.label", listen)
+    firsts = ((name, target, f"{path}:{line}") for name, (target, line) in first_rows.items())
+    return [SetExample(name, np.array(rows[name]), target, location) for name, target, location in firsts]
 
 
-def _is_number(cell: str) -> bool:
-    try:
-        return math.isfinite(float(cell))
-    except ValueError:
-        return False
+# --- batches ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetBatch(Batch):
+    """Zero-padded sets in `tokens` (B L F); `targets` has label ids (B) or numbers (B 1)."""
+
+    lengths: Tensor | None  # B; None: all sets have the same size
+
+    @property
+    def static_shape(self) -> bool:
+        return self.lengths is None
+
+    @property
+    def n_targets(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def n_tokens(self) -> int:
+        return self.tokens.shape[0] * self.tokens.shape[1] if self.lengths is None else int(self.lengths.sum())
+
+    def model_inputs(self) -> dict[str, object]:
+        return {"lengths": self.lengths}
+
+
+def pad_sets(sets: Sets, indices: Floats) -> SetBatch:
+    """A padded batch of the selected sets."""
+    lengths = sets.lengths[indices]
+    tokens = torch.zeros(len(indices), int(lengths.max()), sets.rows.shape[1])
+    for row, (start, n) in enumerate(zip(sets.starts[indices], lengths, strict=True)):
+        tokens[row, :n] = sets.rows[start : start + n]
+    batch_lengths = torch.from_numpy(lengths) if lengths.min() < lengths.max() else None
+    return SetBatch(tokens, torch.from_numpy(sets.targets[indices]), lengths=batch_lengths)
+
+
+class SetBatches:
+    """Training batches with a fixed number of sets."""
+
+    def __init__(self, sets: Sets, rows: int, *, seed: int) -> None:
+        self.sets, self.seed, self.rows = sets, seed, min(rows, len(sets))
+        self.steps = len(sets) // self.rows
+        self.equal_sizes = bool(sets.lengths.min() == sets.lengths.max())
+        self.order = lru_cache(1)(self._draw_order)
+
+    def _draw_order(self, epoch: int) -> Floats:  # steps rows
+        rng = rng_for(self.seed, RngStream.BUCKET_ORDER, epoch)
+        order = rng.permutation(len(self.sets))[: self.steps * self.rows]
+        order = order[np.argsort(self.sets.lengths[order], kind="stable")]  # equal sizes: unchanged
+        return order.reshape(self.steps, self.rows)[rng.permutation(self.steps)]
+
+    def batch(self, epoch: int, step: int) -> SetBatch:
+        return pad_sets(self.sets, self.order(epoch)[step])
+
+
+def eval_batches(sets: Sets, max_rows: int) -> Iterator[tuple[Floats, SetBatch]]:
+    """All sets once, smallest first, with at most `max_rows` padded rows per batch: their indices and the batch."""
+    order = np.argsort(sets.lengths, kind="stable")
+    while len(order):
+        padded_rows = sets.lengths[order] * np.arange(1, len(order) + 1)
+        n_sets = max(1, int(np.searchsorted(padded_rows, max_rows, "right")))
+        yield order[:n_sets], pad_sets(sets, order[:n_sets])
+        order = order[n_sets:]

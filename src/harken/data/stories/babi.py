@@ -81,11 +81,8 @@ def parse_questions(
 
 def parse_statements(lines: Iterable[str]) -> list[list[str]]:
     """The statements of each story, without its questions."""
-    stories = _split_stories(enumerate(lines, 1))
-    return [
-        [line.statement for line in story if normalize_words(line.statement) and not line.is_question]
-        for story in stories
-    ]
+    stories = [[line for line in story if not line.is_question] for story in _split_stories(enumerate(lines, 1))]
+    return [[line.statement for line in story if normalize_words(line.statement)] for story in stories]
 
 
 def _split_stories(lines: Iterable[tuple[int, str | None]]) -> list[list[StoryLine]]:
@@ -100,9 +97,7 @@ def _split_stories(lines: Iterable[tuple[int, str | None]]) -> list[list[StoryLi
             stories.append([])
         if rest:
             stories[-1].append(StoryLine(line_number, number, rest))
-    return [story if all(line.number for line in story) else _without_numbers(story) for story in stories if story]
-
-
-def _without_numbers(story: list[StoryLine]) -> list[StoryLine]:
-    """The same lines with their numbers as part of the text."""
-    return [StoryLine(line.line, "", f"{line.number} {line.text}".strip()) for line in story]
+    for story in stories:
+        if not all(line.number for line in story):  # the numbers are part of the text
+            story[:] = [StoryLine(line.line, "", f"{line.number} {line.text}".strip()) for line in story]
+    return list(filter(None, stories))

@@ -6,7 +6,7 @@ looked up on the device of the model.
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -73,26 +73,19 @@ class StoryBatches:
         self.table, self.memory, self.seed, self.noise, self.linear = table, memory, seed, noise, linear
         self.rows, self.device = min(rows, len(table.counts)), torch.device("cpu")
         self.steps = len(table.counts) // self.rows
-        self._epoch: tuple[int, Any] = (-1, None)
+        self.epoch = lru_cache(1)(self._draw_epoch)
 
-    def batch(self, epoch: int, step: int) -> Any:
+    def batch(self, epoch: int, step: int) -> Batch:
         return self.epoch(epoch).slice_rows(step * self.rows, (step + 1) * self.rows)
 
-    def epoch(self, epoch: int) -> Any:
+    def _draw_epoch(self, epoch: int) -> Batch:
         """All batches of an epoch, stacked."""
-        if self._epoch[0] != epoch:
-            table, rng = self.table, rng_for(self.seed, RngStream.STORY_ORDER, epoch)
-            indices = torch.from_numpy(self.order(rng)[: self.steps * self.rows])
-            blanks = self._draw_blanks(table.counts[indices].numpy(), rng) if self.noise else None
-            batch = StoryBatch(
-                indices[:, None],
-                table.targets[indices],
-                blank_positions=blanks,
-                n_words=table.n_words[indices],
-                linear=epoch < self.linear,
-            )
-            self._epoch = epoch, batch.to(self.device)
-        return self._epoch[1]
+        table, rng = self.table, rng_for(self.seed, RngStream.STORY_ORDER, epoch)
+        indices = torch.from_numpy(self.order(rng)[: self.steps * self.rows])
+        blanks = self._draw_blanks(table.counts[indices].numpy(), rng) if self.noise else None
+        targets, n_words, linear = table.targets[indices], table.n_words[indices], epoch < self.linear
+        batch = StoryBatch(indices[:, None], targets, n_words=n_words, blank_positions=blanks, linear=linear)
+        return batch.to(self.device)
 
     def order(self, rng: np.random.Generator) -> Array:
         return rng.permutation(len(self.table.counts))

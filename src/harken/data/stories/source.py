@@ -7,7 +7,7 @@ its latest max_length tokens. All questions about a story are in one split.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -66,32 +66,27 @@ class Stories:
     def targets(self) -> Array:  # N; IGNORE: the answer is not a label
         return self.texts.targets
 
-    def facts(self) -> dict[str, Any]:
-        return {
-            "questions": len(self.questions),
-            "stories": len({question.story for question in self.questions}),
-            "most lines": max(map(len, self.story), default=0),
-        }
+    def facts(self) -> dict[str, int]:
+        n_stories = len({question.story for question in self.questions})
+        return {"questions": len(self), "stories": n_stories, "most lines": max(map(len, self.story), default=0)}
 
 
 class StoryData(ExampleData):
     """Loaded stories by split."""
 
-    def facts(self) -> dict[str, Any]:
-        facts, tasks = super().facts(), {question.task for question in self.train.questions}
-        n_tasks = f"{len(tasks)} tasks, " * (len(tasks) > 1)
-        max_lines = facts["most lines"]["train"]
+    def _facts(self) -> dict[str, object]:
+        facts, tasks = super()._facts(), {question.task for question in self.train.questions}
+        n_tasks, max_lines = f"{len(tasks)} tasks, " * (len(tasks) > 1), self.train.facts()["most lines"]
         summary = f"{n_tasks}{facts['labels']} answers, {facts['vocab']} words, up to {max_lines} lines"
-        return {**facts, "unit": "questions", "summary": summary}
+        return {**facts, "summary": summary}
 
 
-class StorySource(ExampleSource):
+class StorySource(ExampleSource[BabiQuestion, StoryProcessor, Stories]):
     """Settings of stories with questions."""
 
-    model: ClassVar[str] = "memnet"
     task: ClassVar[str] = "answer"
-    model_group: ClassVar[str] = " of stories"
-    dataset_class: ClassVar[type[Any]] = StoryData
+    dataset_class: ClassVar[type[StoryData]] = StoryData
+    processor_class: ClassVar[type[StoryProcessor]] = StoryProcessor
 
     kind: Literal["stories"] = "stories"
     tokenizer: Literal["word"] = Field("word", description="tokenizer type: lower-case words without punctuation")
@@ -100,12 +95,8 @@ class StorySource(ExampleSource):
         512, ge=16, description="maximum number of tokens of a story as one text; older tokens are truncated"
     )
     duplicate_questions: Literal["drop", "keep"] = Field(
-        "drop",
-        description="training questions that recur about the same lines in valid or test; keep: as published for bAbI",
+        "drop", description="training questions that recur about the same lines in valid or test; keep: as in bAbI"
     )
-
-    def load_processor(self, folder: Path) -> StoryProcessor:
-        return StoryProcessor.load(folder)  # type: ignore[return-value]
 
     def read(self, path: Path, listen: Listener) -> list[BabiQuestion]:
         skipped = SkippedRows("not a line of a story")
@@ -145,11 +136,10 @@ class StorySource(ExampleSource):
                     seen.add(line)
                     yield normalize_words(line)
 
-    def labels(self, examples: Iterable[BabiQuestion]) -> list[str]:
+    def labels(self, examples: list[BabiQuestion]) -> list[str]:
         return sorted({question.answer for question in examples})
 
-    def encode_examples(self, examples: list[BabiQuestion], processor: TokenLabelProcessor, *, learn: bool) -> Stories:
-        assert isinstance(processor, StoryProcessor)
+    def encode_examples(self, examples: list[BabiQuestion], processor: StoryProcessor) -> Stories:
         return encode_stories(examples, processor, self.max_length)
 
     def _files(self) -> dict[str, list[Path]]:
@@ -160,46 +150,30 @@ class StorySource(ExampleSource):
         task_of = {p: int(match[1]) for paths in files.values() for p in paths if (match := TASK.search(p.name))}
         if missing := wanted - {*task_of.values()}:
             available = ", ".join(map(str, sorted({*task_of.values()}))) or "not numbered"
-            problem = f"{self._home} has no file qa{min(missing)}_..."
+            problem = f"{self.train_path} has no file qa{min(missing)}_..."
             raise BadInput(f"data.tasks = {self.tasks}: {problem}; its tasks are {available}")
         chosen = {split: [path for path in paths if task_of.get(path) in wanted] for split, paths in files.items()}
         return {split: paths for split, paths in chosen.items() if paths}
 
-    def _build_processor(self, examples: list[BabiQuestion], known: Any, listen: Listener) -> StoryProcessor:
-        fitted = super()._build_processor(examples, known, listen)
-        return fitted if isinstance(fitted, StoryProcessor) else StoryProcessor(fitted.tokenizer, fitted.labels)
-
 
 def encode_stories(questions: Sequence[BabiQuestion], processor: StoryProcessor, max_length: int) -> Stories:
-    """Encode questions and their stories."""
-    line_ids: list[Array] = [np.zeros(0, np.int64)]
-    rows = dict[str, int]()
-
-    def row(line: str) -> int:
-        if line not in rows:
-            rows[line] = len(line_ids)
-            line_ids.append(processor.encode_line(line))
-        return rows[line]
-
-    story = [np.array([row(line) for line in question.lines], np.int64) for question in questions]
-    question_rows = np.array([row(question.question) for question in questions], np.int64)
+    """Encode questions and their stories; as one text, every line and the question follow an end token."""
+    row_of = dict[str, int]()  # of each distinct line
+    story = [np.array([row_of.setdefault(line, len(row_of) + 1) for line in q.lines], np.int64) for q in questions]
+    question_rows = np.array([row_of.setdefault(q.question, len(row_of) + 1) for q in questions], np.int64)
+    line_ids = [np.zeros(0, np.int64), *map(processor.encode_line, row_of)]
     table = np.zeros((len(line_ids), max(map(len, line_ids))), np.int64)
     for n, ids in enumerate(line_ids):
         table[n, : len(ids)] = ids + 1
-    label_ids = {label: n for n, label in enumerate(processor.labels)}
-    targets = np.array([label_ids.get(question.answer, IGNORE) for question in questions], np.int64)
-    tokens, second_start = _as_texts(line_ids, story, question_rows, processor.end_id, max_length)
-    return Stories(list(questions), EncodedTexts(tokens, second_start, targets), table, story, question_rows)
-
-
-def _as_texts(
-    line_ids: list[Array], story: list[Array], question_rows: Array, end_id: int, max_length: int
-) -> tuple[RaggedTokens, Array]:
-    """Each story as one text, with an end token before every line and before the question."""
+    end_id = processor.end_id
     prefixed, texts, second_start = [np.append(end_id, ids) for ids in line_ids], list[Array](), list[int]()
     for rows, question in zip(story, question_rows, strict=True):
         text = np.concatenate([*(prefixed[n] for n in rows), prefixed[question]])
         texts.append(text[1 - max_length :])  # with the final end token: max_length
         second_start.append(max(0, len(texts[-1]) - len(line_ids[question])))
     starts = np.cumsum([0, *map(len, texts)], dtype=np.int64)
-    return RaggedTokens(np.concatenate([*texts, line_ids[0]]), starts, end_id), np.array(second_start)
+    tokens = RaggedTokens(np.concatenate([*texts, line_ids[0]]), starts, end_id)
+    label_ids = {label: n for n, label in enumerate(processor.labels)}
+    targets = np.array([label_ids.get(question.answer, IGNORE) for question in questions], np.int64)
+    encoded = EncodedTexts(tokens, np.array(second_start), targets)
+    return Stories(list(questions), encoded, table, story, question_rows)

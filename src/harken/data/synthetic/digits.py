@@ -10,8 +10,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from harken.data.images.batch import Augmentation, random_affines
 from harken.data.images.files import Array
+from harken.data.images.source import Augmentation, random_affines
 from harken.data.rng import RngStream, rng_for
 
 N_DIGITS = 1797  # as in scikit-learn

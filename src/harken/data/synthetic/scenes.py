@@ -5,7 +5,7 @@ and objects with a color and shape that never occur together.
 """
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import combinations, product
 from typing import NamedTuple
 
@@ -16,22 +16,22 @@ from harken.data.rng import RngStream, rng_for
 
 IMAGE_SIZE, SPLIT_SIZES = 32, {"train": 30_000, "valid": 500, "test": 1000}  # pixels, images
 SIZES = {"small": 4.0, "large": 7.0}  # half the width of an object
-SHAPES = ("circle", "square", "triangle", "cross", "diamond", "ring")
-COLORS = {
-    "red": (220, 40, 40),
-    "green": (40, 180, 60),
-    "blue": (60, 90, 230),
-    "yellow": (230, 210, 50),
-    "purple": (160, 60, 190),
-    "white": (240, 240, 240),
-    "orange": (240, 130, 30),
-    "cyan": (50, 210, 220),
+SHAPES: dict[str, Callable[[Array, Array, float], Array]] = {  # masks of pixels x, y relative to the center
+    "circle": lambda x, y, radius: np.hypot(x, y) <= radius,
+    "square": lambda x, y, radius: np.maximum(abs(x), abs(y)) <= radius,
+    "triangle": lambda x, y, radius: (y <= radius) & (2 * abs(x) <= y + radius),
+    "cross": lambda x, y, radius: (np.minimum(abs(x), abs(y)) <= radius / 4) & (np.maximum(abs(x), abs(y)) <= radius),
+    "diamond": lambda x, y, radius: abs(x) + abs(y) <= radius,
+    "ring": lambda x, y, radius: abs(np.hypot(x, y) - 0.775 * radius) <= 0.225 * radius,  # from 0.55 to 1
 }
+COLORS = {
+    "red": (220, 40, 40), "green": (40, 180, 60), "blue": (60, 90, 230), "yellow": (230, 210, 50),
+    "purple": (160, 60, 190), "white": (240, 240, 240), "orange": (240, 130, 30), "cyan": (50, 210, 220),
+}  # fmt: skip
 RELATIONS = {"left of": (0, -1), "right of": (0, 1), "above": (-1, 0), "below": (1, 0)}  # direction to the first object
 INVERSE = {"left of": "right of", "right of": "left of", "above": "below", "below": "above"}
 NEW_PAIR, NEW_OBJECT = "pair", "thing"  # what is new in a test image
 HELD_OUT_PAIRS = 0.15  # fraction of the pairs of objects
-FILES = ("scenes.npz", *(f"{split}.tsv" for split in SPLIT_SIZES))
 Kind = tuple[str, str]  # color and shape
 
 
@@ -105,31 +105,14 @@ def render_scene(scene: Scene, rng: np.random.Generator) -> Array:  # S S 3
     second = rng.uniform(low, np.maximum(low, high))
     for item, center, radius in zip((scene.first, scene.second), (second + offset, second), radii, strict=True):
         color = np.array(COLORS[item.color]) + rng.normal(0, 12, 3)
-        image = np.where(_shape_mask(item.shape, center, radius)[..., None], color, image)
+        y, x = (np.indices((IMAGE_SIZE, IMAGE_SIZE)) + 0.5) - center[:, None, None]
+        image = np.where(SHAPES[item.shape](x, y, radius)[..., None], color, image)
     return np.clip(np.round(image), 0, 255).astype(np.uint8)
 
 
-def _shape_mask(shape: str, center: Array, radius: float) -> Array:  # S S
-    y, x = (np.indices((IMAGE_SIZE, IMAGE_SIZE)) + 0.5) - center[:, None, None]
-    match shape:
-        case "circle":
-            mask = np.hypot(x, y) <= radius
-        case "square":
-            mask = np.maximum(abs(x), abs(y)) <= radius
-        case "triangle":
-            mask = (y <= radius) & (2 * abs(x) <= y + radius)
-        case "diamond":
-            mask = abs(x) + abs(y) <= radius
-        case "ring":
-            mask = abs(np.hypot(x, y) - 0.775 * radius) <= 0.225 * radius  # from 0.55 to 1
-        case _:
-            mask = (np.minimum(abs(x), abs(y)) <= radius / 4) & (np.maximum(abs(x), abs(y)) <= radius)
-    return np.asarray(mask)
-
-
-def scene_file(name: str) -> list[str | bytes]:
+def scene_file(stem: str) -> list[str] | bytes:
     """The contents of a file: the images of all splits as one array, or the table of a split."""
-    if name == FILES[0]:
+    if stem == "scenes":
         images = [
             render_scene(scene, rng_for(0, RngStream.SCENE_PIXELS, n, k))
             for n, split in enumerate(SPLIT_SIZES)
@@ -137,12 +120,11 @@ def scene_file(name: str) -> list[str | bytes]:
         ]
         file = io.BytesIO()
         np.savez_compressed(file, x=np.stack(images), y=np.zeros(len(images), np.uint8))
-        return [file.getvalue()]
-    split = name.removesuffix(".tsv")
-    start = sum(list(SPLIT_SIZES.values())[: list(SPLIT_SIZES).index(split)])
-    rows = (
-        f"{FILES[0]}[{start + n}]\t{caption}\t{scene.new}\n"
-        for n, scene in enumerate(scenes(split))
+        return file.getvalue()
+    first = sum(list(SPLIT_SIZES.values())[: list(SPLIT_SIZES).index(stem)])
+    rows = [
+        f"scenes.npz[{n}]\t{caption}\t{scene.new}\n"
+        for n, scene in enumerate(scenes(stem), first)
         for caption in scene.captions()
-    )
+    ]
     return ["image\tcaption\tnew\n", *rows]

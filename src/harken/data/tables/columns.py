@@ -2,7 +2,7 @@
 
 import csv
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -12,7 +12,7 @@ from harken.data.detect import preview
 from harken.errors import BadInput
 from harken.suggestions import did_you_mean
 
-from .read import OnSkip, iter_lines, parse_json, parse_rows
+from .read import NumberedRows, OnSkip, iter_lines, parse_json, parse_rows
 
 MAX_QUOTED_LINES = 50  # lines of a quoted cell; a quote that closes later is not an opening quote
 T = TypeVar("T")
@@ -20,7 +20,7 @@ ColumnRef = int | str | None  # a column by number, counted from 1, or by name
 ColumnRequest = Sequence[tuple[str, ColumnRef]]  # (setting, column) for each wanted column
 
 
-def iter_columns(path: Path, columns: ColumnRequest, on_skip: OnSkip) -> Iterator[tuple[int, list[str]]]:
+def iter_columns(path: Path, columns: ColumnRequest, on_skip: OnSkip) -> NumberedRows:
     """The cells of these columns, row by row, with their line number."""
     start = preview.read_head(path)
     preview.refuse_binary(start)
@@ -30,7 +30,7 @@ def iter_columns(path: Path, columns: ColumnRequest, on_skip: OnSkip) -> Iterato
     return _table_rows(path, columns, preview.preview_text(replace(start, head=head.encode(), samples=())), on_skip)
 
 
-def _json_rows(path: Path, columns: ColumnRequest, on_skip: OnSkip) -> Iterator[tuple[int, list[str]]]:
+def _json_rows(path: Path, columns: ColumnRequest, on_skip: OnSkip) -> NumberedRows:
     """JSON lines. Nested objects, as in {"translation": {"en": ..., "de": ...}}, are flattened."""
     keys = [ref for _, ref in columns]
     _check_distinct(path, columns, keys)
@@ -51,8 +51,7 @@ def _json_rows(path: Path, columns: ColumnRequest, on_skip: OnSkip) -> Iterator[
         if missing := [key for key in keys if key not in texts]:
             on_skip(path, number, f"no text under {missing[0]!r}" if missing[0] else "fewer than two texts")
         else:
-            # JSON strings may contain lone surrogates
-            yield number, [texts[str(key)].encode("utf-8", "replace").decode() for key in keys]
+            yield number, [texts[str(key)].encode("utf-8", "replace").decode() for key in keys]  # no lone surrogates
 
 
 def _fill_unset(refs: Sequence[T | None], candidates: Iterable[T]) -> list[Any]:
@@ -75,9 +74,7 @@ def _as_text(value: Any) -> str | None:
     return str(value).lower() if isinstance(value, bool) else value if isinstance(value, str) else None
 
 
-def _table_rows(
-    path: Path, columns: ColumnRequest, text: preview.TextPreview, on_skip: OnSkip
-) -> Iterator[tuple[int, list[str]]]:
+def _table_rows(path: Path, columns: ColumnRequest, text: preview.TextPreview, on_skip: OnSkip) -> NumberedRows:
     """Rows of cells with or without a header; other columns, such as an attribution, are ignored."""
     table, names = preview.preview_table(text), " and ".join(name for name, _ in columns)
     if not table or not table.rows:
@@ -105,7 +102,7 @@ def _table_rows(
             yield number, [row[index] for index in indices]
 
 
-def _split_cells(path: Path, delimiter: str, quoted: bool, on_skip: OnSkip) -> Iterator[tuple[int, list[str]]]:
+def _split_cells(path: Path, delimiter: str, quoted: bool, on_skip: OnSkip) -> NumberedRows:
     """The rows with their first line. A row with an unclosed quote is skipped; reading continues on the next line."""
     lines = ((number, line) for number, line in iter_lines(path, on_skip) if line is not None)
     if not quoted:
@@ -135,7 +132,5 @@ def _column_index(path: Path, header: list[str], ref: int | str, name: str) -> i
         return int(ref) - 1
     known = ", ".join(header) or "1, 2, ... (it has no header)"
     fix = "rename a column" if header else f"add a header with {ref!r}"
-    hint = did_you_mean(str(ref), header)
-    raise BadInput(
-        f"{path}: no column {ref!r}; its columns are {known}; set {name} to one of them, or {fix}{hint and '.' + hint}"
-    )
+    fix += f".{hint}" if (hint := did_you_mean(str(ref), header)) else ""
+    raise BadInput(f"{path}: no column {ref!r}; its columns are {known}; set {name} to one of them, or {fix}")

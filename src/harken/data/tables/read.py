@@ -12,6 +12,8 @@ from typing import Any, Literal
 from harken.errors import BadInput
 
 MAX_SHOWN = 5  # skipped rows listed in a message
+Quoting = Literal["excel", "strict", "literal", "none"]
+NumberedRows = Iterator[tuple[int, list[str]]]  # rows of cells, each with a line number
 OnSkip = Callable[[Path, int, str], None]  # called for each skipped row with path, line and reason
 
 
@@ -40,7 +42,7 @@ class SkippedRows:
         more = ", ..." * (self.count > len(self.first))
         return f"skipped {self.count:,} rows ({self.what}): {', '.join(self.first)}{more}"
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         return {"count": self.count, "reasons": dict(self.reasons), "first": self.first}
 
 
@@ -61,9 +63,7 @@ def iter_lines(path: Path, on_skip: OnSkip) -> Iterator[tuple[int, str | None]]:
                 yield number, None
 
 
-def parse_rows(
-    lines: Iterable[str], delimiter: str = ",", quoting: Literal["excel", "strict", "literal", "none"] = "excel"
-) -> Iterator[tuple[int, list[str]]]:
+def parse_rows(lines: Iterable[str], delimiter: str = ",", quoting: Quoting = "excel") -> NumberedRows:
     """Rows of cells with the number of their last line.
 
     excel: a cell in double quotes may contain delimiters and newlines. strict: the same, and csv.Error for an unclosed
@@ -77,7 +77,7 @@ def parse_rows(
     yield from ((reader.line_num, cells) for cells in reader)
 
 
-def parse_json(place: str | Path, text: str, *, numbers_as_text: bool = True) -> Any:
+def parse_json(place: str | Path, text: str, *, numbers_as_text: bool = True) -> object:
     """A JSON value; numbers stay as written by default, so none is too large."""
     convert: dict[str, Any] = dict.fromkeys(("parse_int", "parse_float", "parse_constant"), str)
     try:

@@ -6,6 +6,7 @@ JSON keys are unique and numbers are finite. An array must have the length in it
 import json
 import math
 import zipfile
+from io import BufferedIOBase
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,7 +22,7 @@ CHUNK_BYTES = 1 << 22  # read at a time
 MAX_OBJECTS, MAX_ITEMS = 60_000, 2_500_000  # braces, and brackets with commas, in a file: they bound the memory
 
 
-def read_json(path: Path, max_bytes: int) -> dict[str, Any]:
+def read_json(path: Path, max_bytes: int) -> dict[str, object]:
     """The object of a JSON file of at most max_bytes."""
     with path.open("rb") as file:
         raw = file.read(max_bytes + 1)
@@ -30,7 +31,7 @@ def read_json(path: Path, max_bytes: int) -> dict[str, Any]:
     return parse_json_object(raw, str(path))
 
 
-def parse_json_object(raw: bytes, place: str) -> dict[str, Any]:
+def parse_json_object(raw: bytes, place: str) -> dict[str, object]:
     """A JSON object; BadInput for deep nesting, too many items, duplicate keys and non-finite numbers."""
     if raw.count(b"{") > MAX_OBJECTS or raw.count(b"[") + raw.count(b",") > MAX_ITEMS:
         raise BadInput(f"{place}: too many items; check the file")
@@ -43,7 +44,7 @@ def parse_json_object(raw: bytes, place: str) -> dict[str, Any]:
     return value
 
 
-def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """An object_pairs_hook that refuses duplicate keys."""
     if len(unique := dict(pairs)) != len(pairs):
         raise ValueError("duplicate key")
@@ -52,9 +53,6 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(text: str) -> float:
     raise ValueError(f"{text} is not a finite number")
-
-
-# --- arrays -----------------------------------------------------------------------------------------------------------
 
 
 def read_arrays(path: Path, *names: str) -> dict[str, Array]:
@@ -88,11 +86,11 @@ def _read_npy(file: IO[bytes], size: int, place: str) -> Array:
         raise BadInput(f"{place}: unsupported dtype {dtype}; write an array of numbers or text")
     if min(shape, default=0) < 0 or file.tell() + n_bytes != size:
         raise BadInput(f"{place}: shape {shape} needs {n_bytes:,} bytes, but the file has {size - file.tell():,}")
-    array = read_array_data(file, tuple(reversed(shape)) if fortran_order else shape, dtype, place)
+    array = read_array(file, tuple(reversed(shape)) if fortran_order else shape, dtype, place)
     return array.T if fortran_order else array
 
 
-def read_array_data(file: Any, shape: tuple[int, ...], dtype: npt.DTypeLike, place: str) -> Array:
+def read_array(file: BufferedIOBase | IO[bytes], shape: tuple[int, ...], dtype: npt.DTypeLike, place: str) -> Array:
     """The rest of a file as an array. Memory pages are allocated as bytes arrive, so a false shape costs nothing."""
     n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
     check_memory(n_bytes, place)
@@ -112,6 +110,5 @@ def check_memory(n_bytes: int, place: str) -> None:
     from harken import machine  # imports torch
 
     if n_bytes > (free := machine.available_memory()):
-        raise BadInput(
-            f"{place}: needs {n_bytes / 2**30:,.1f} GiB of memory, {free / 2**30:,.1f} are free; use a part of it"
-        )
+        sizes = f"{n_bytes / 2**30:,.1f} GiB of memory, {free / 2**30:,.1f} are free"
+        raise BadInput(f"{place}: needs {sizes}; use a part of it")

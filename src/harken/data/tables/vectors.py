@@ -3,6 +3,7 @@
 import csv
 import math
 from collections.abc import Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from harken.events import Listener
 from harken.suggestions import similar_path
 
 from .read import parse_rows
-from .untrusted import check_memory
+from .untrusted import Array, check_memory
 
 Floats = npt.NDArray[np.floating[Any]]
 SUFFIXES = (".npy", ".csv", ".tsv")
@@ -29,10 +30,7 @@ class Vectors(NamedTuple):
 
 
 def read_vectors(path: Path, listen: Listener, columns: Sequence[str] = ()) -> Vectors:
-    """The vectors of a .npy file, or the numeric columns of a table; its first text column names the rows.
-
-    `columns` selects columns by name or number; the default is all.
-    """
+    """The vectors of a .npy file or the numbers of a table, all or these columns; its first text column names rows."""
     if not path.is_file():
         raise BadInput(f"{path}: no such file; give a .npy, .csv or .tsv file of vectors{similar_path(path)}")
     if path.suffix.lower() not in SUFFIXES:
@@ -63,18 +61,13 @@ def _read_npy(path: Path) -> Floats:
     if raw.ndim != 2 or not raw.size:
         fix = "use x.reshape(-1, 1)" if raw.ndim == 1 else "store each point as one row"
         raise BadInput(f"{path}: an array of shape {raw.shape}; shape (points, dimensions) is needed; {fix}")
-    check_memory(_float_dtype(raw).itemsize * raw.size, str(path))
+    check_memory(to_floats(raw[:0]).itemsize * raw.size, str(path))
     return to_floats(raw)
 
 
-def to_floats(raw: npt.NDArray[Any]) -> Floats:
+def to_floats(raw: Array) -> Floats:
     """Floats that keep all digits: a timestamp in seconds has more than a float32 holds."""
-    return np.array(raw, _float_dtype(raw))
-
-
-def _float_dtype(raw: npt.NDArray[Any]) -> np.dtype[Any]:
-    """The float dtype that keeps all digits of an array, at least float32."""
-    return np.dtype(np.float32 if raw.dtype in (np.float16, np.float32) else np.float64)
+    return np.array(raw, np.float32 if raw.dtype in (np.float16, np.float32) else np.float64)
 
 
 def _column_indices(path: Path, columns: Sequence[str], names: Sequence[str]) -> list[int]:
@@ -99,9 +92,8 @@ def _read_table(path: Path, listen: Listener, selected: Sequence[str]) -> Vector
         for (line, _), cell in zip(rows, columns[n], strict=True):
             if not _is_number(cell) or not math.isfinite(float(cell)):
                 value = repr(cell[:40]) if cell.strip() else "empty"
-                raise BadInput(
-                    f"{path}:{line}: column {names[n]!r} is {value}; a number is needed; fix or delete the row"
-                )
+                problem = f"column {names[n]!r} is {value}; a number is needed"
+                raise BadInput(f"{path}:{line}: {problem}; fix or delete the row")
     texts = [n for n in range(len(columns)) if n not in indices and n not in numeric]
     if texts:
         ignored = f"; ignored: {', '.join(names[n] for n in texts[1:])}" if texts[1:] else ""
@@ -113,14 +105,11 @@ def _read_table(path: Path, listen: Listener, selected: Sequence[str]) -> Vector
 def _table_rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     """The column names, and each row that is not empty with its line number."""
     preview.refuse_binary(preview.read_head(path))
+    text = preview.read_utf8(path)
+    delimiter = max("\t,;|", key=text.partition("\n")[0].count)
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            first = file.readline()
-            file.seek(0)
-            delimiter = max("\t,;|", key=first.count)
-            rows = [(line, cells) for line, cells in parse_rows(file, delimiter) if any(map(str.strip, cells))]
-    except UnicodeDecodeError as error:
-        raise preview.not_utf8_error(path, error.start) from None
+        numbered = parse_rows(StringIO(text, newline=""), delimiter)
+        rows = [(line, cells) for line, cells in numbered if any(map(str.strip, cells))]
     except csv.Error as error:
         raise BadInput(f"{path}: not a valid table ({error}); fix it, or write the vectors with numpy.save") from None
     width = len(rows[0][1]) if rows else 0

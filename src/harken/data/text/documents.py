@@ -1,18 +1,24 @@
-"""A text as documents of sentences, and pairs of passages for next-sentence prediction.
+"""A text as documents of sentences; batches of masked passages and of pairs of passages for BERT.
 
 A sentence ends at punctuation and white space (in some texts at a newline), a document at a blank line, a line or a
 file. The encoded text has SEP after each sentence and CLS after each document, so one id stream holds all boundaries.
+
+Rows are [CLS] a [SEP] or [CLS] a [SEP] b [SEP]. Each row has the same number M of target slots; unused slots have
+position 0 and target IGNORE. Every batch has the same shape.
 """
 
 import re
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from harken.data.batch import Array
-from harken.data.rng import RngStream, rng_for
+from harken.data.batch import IGNORE, Array, Batch
+from harken.data.rng import RngStream, epoch_order
 from harken.data.tokenizers.spec import CLS, SEP
+from harken.data.tokenizers.tokenizer import Tokenizer
 from harken.errors import BadInput
 
 LAYOUT_SAMPLE = 1 << 20  # characters from which the layout is detected
@@ -39,14 +45,9 @@ class DocumentLayout:
             text = _LINE_BREAK.sub(f" {SEP} ", text)
         return _SENTENCE_END.sub(lambda gap: f"{gap[0]} {SEP} ", text)
 
-    @property
-    def cache_key(self) -> list[object]:
-        return [1, self.documents, self.lines]
-
 
 def detect_layout(text: str, documents: str = "auto") -> DocumentLayout:
-    """Layout from the start of a text: documents are separated by blank lines, else are lines of several sentences,
-    else files."""
+    """Layout from the start of a text: documents end at blank lines, else are long lines, else files."""
     text = text[:LAYOUT_SAMPLE].strip()
     rows = [line.strip() for line in text.split("\n") if line.strip()]
     n_sentences = len(_SENTENCE_END.findall(text.replace("\n", " "))) + 1
@@ -70,11 +71,8 @@ class Documents:
         """From encoded text with markers; empty sentences and documents are dropped."""
         is_text = (marked != sep) & (marked != cls_id)
         n_before = np.cumsum(is_text)  # at a marker: the start of the next sentence
-        starts = [
-            np.unique(np.concatenate([[0], n_before[boundary], [is_text.sum()]]))
-            for boundary in (~is_text, marked == cls_id)
-        ]
-        return cls(marked[is_text], *starts)
+        ends = (~is_text, marked == cls_id)
+        return cls(marked[is_text], *(np.unique(np.concatenate([[0], n_before[e], [is_text.sum()]])) for e in ends))
 
     def windows(self, L: int) -> Array:  # N 3
         """Passages of at most L tokens within one document: start, stop, document index."""
@@ -101,7 +99,6 @@ class PassagePairs:
             raise BadInput("data: next-sentence prediction needs at least two passages; give a longer text")
         self.rows = min(rows, len(self.windows))
         self.steps = len(self.windows) // self.rows
-        self._epoch: tuple[int, Array] = (-1, self.windows)
         ends, second = documents.documents[1:], np.searchsorted(documents.sentences, documents.documents[:-1]) + 1
         lengths = (ends - np.minimum(documents.sentences[second], ends))[self.windows[:, 2]]  # after sentence 1
         self.order = np.argsort(lengths, kind="stable")  # windows of one document stay adjacent
@@ -109,10 +106,8 @@ class PassagePairs:
         self.n_windows = np.bincount(self.windows[:, 2])  # per document
 
     def picks(self, epoch: int, step: int) -> Array:
-        if self._epoch[0] != epoch:
-            rng = rng_for(self.seed, RngStream.PASSAGE_ORDER, epoch)
-            self._epoch = (epoch, rng.permutation(len(self.windows)))
-        return self._epoch[1][step * self.rows : (step + 1) * self.rows]
+        order = epoch_order(self.seed, RngStream.PASSAGE_ORDER, epoch, len(self.windows))
+        return order[step * self.rows : (step + 1) * self.rows]
 
     def pairs(self, picks: Array, rng: np.random.Generator) -> tuple[Array, Array, Array]:
         """First and second passages as [start, stop] (N 2 each), and whether the second follows the first."""
@@ -122,11 +117,7 @@ class PassagePairs:
         second = np.where(follows[:, None], np.stack([middle, stop], 1), self._random_seconds(picks, middle, rng))
         return np.stack([start, middle], 1), second, follows
 
-    def ends_at_sentence(self, spans: Array) -> Array:
-        """Whether each [start, stop] ends at a sentence end."""
-        return self._is_sentence_start(spans[:, 1])
-
-    def _is_sentence_start(self, positions: Array) -> Array:
+    def is_sentence_start(self, positions: Array) -> Array:
         """Whether a sentence (or the end of the text) is at each position, by binary search."""
         sentences = self.documents.sentences
         is_start: Array = sentences[np.minimum(np.searchsorted(sentences, positions), len(sentences) - 1)] == positions
@@ -145,7 +136,7 @@ class PassagePairs:
         sentences, documents, length = self.documents.sentences, self.documents.documents, stop - middle
         low, high, other_doc = self.windows[self._other_windows(picks, length, rng)].T
         end, to_end = documents[other_doc + 1], (stop == documents[doc + 1]) & (other_doc != doc)
-        at_sentence, latest = self._is_sentence_start(middle), np.maximum(end - length, documents[other_doc])
+        at_sentence, latest = self.is_sentence_start(middle), np.maximum(end - length, documents[other_doc])
         drawn = np.where(at_sentence, self._split_points(low, high, rng), (low + high) // 2)
         wanted = np.where(to_end, latest, np.minimum(drawn, latest))
         before = sentences[np.searchsorted(sentences, wanted, "right") - 1]
@@ -167,3 +158,90 @@ class PassagePairs:
         n = (uniform * np.where(none, total - 1, n_candidates)).astype(np.int64)
         candidate = low + n + n_same * (low + n >= first)
         return self.order[np.where(none, (self.rank[picks] + 1 + n) % total, candidate)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedBatch(Batch):
+    """Masked rows; positions and targets are B M."""
+
+    static_shape: ClassVar[bool] = True
+
+    positions: Tensor  # B M
+    segments: Tensor | None = None  # B L: 1 in the second passage
+    lengths: Tensor | None = None  # B: tokens before the padding
+    next_sentence_labels: Tensor | None = None  # B: 0 if the second passage follows the first, else 1
+
+    @classmethod
+    def collate(cls, masked: tuple[Array, ...], **more: Array) -> "MaskedBatch":
+        """A batch from the arrays of `mask_tokens`; `more` holds further fields."""
+        tokens, positions, targets = map(torch.from_numpy, masked)
+        extra: dict[str, Any] = {name: torch.from_numpy(x) for name, x in more.items()}
+        return cls(tokens, targets, positions=positions, **extra)
+
+    def model_inputs(self) -> dict[str, object]:
+        inputs = {"segments": self.segments, "lengths": self.lengths}
+        return {name: value for name, value in inputs.items() if value is not None}
+
+
+class Masking(NamedTuple):
+    """Fraction of target tokens, and the probabilities to replace one by [MASK] or by a random token."""
+
+    mlm_probability: float
+    mask_replace_prob: float
+    random_replace_prob: float
+    whole_words: bool  # mask all pieces of a word together
+
+
+class SpecialTokens:
+    """Special ids of a tokenizer, and per-id flags: text or special, start or continuation of a word."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        ids = (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id)
+        self.pad, self.cls, self.sep, self.mask = (int(i or 0) for i in ids)
+        self.is_text = np.ones(tokenizer.vocab, bool)
+        self.is_text[tokenizer.special_ids] = False
+        texts = tokenizer.token_texts(range(tokenizer.vocab))
+        self.is_continuation = np.array([text.startswith("##") for text in texts])
+        self.text_ids = np.flatnonzero(self.is_text)  # candidates for random replacement
+
+    def frame(self, passages: Array) -> Array:  # N L -> N L+2
+        """[CLS] a [SEP]"""
+        return np.pad(passages, ((0, 0), (1, 1)), constant_values=((0, 0), (self.cls, self.sep)))
+
+    def frame_pairs(self, ids: Array, first: Array, second: Array, L: int) -> tuple[Array, Array, Array]:
+        """[CLS] a [SEP] b [SEP] padded to L from spans of ids (N 2 each); also segments and row lengths."""
+        a, b = (np.diff(span, axis=1) for span in (first, second))  # N 1
+        pos = np.arange(L)
+        index = np.where(pos <= a, first[:, :1] + pos - 1, second[:, :1] + pos - a - 2)
+        rows = ids[np.clip(index, 0, len(ids) - 1)].astype(np.int64)
+        rows[:, 0] = self.cls
+        rows[(pos == a + 1) | (pos == a + b + 2)] = self.sep
+        rows[pos > a + b + 2] = self.pad
+        return rows, ((pos > a + 1) & (pos <= a + b + 2)).astype(np.int64), (a + b + 3)[:, 0]
+
+    def mask_tokens(
+        self, rows: Array, masking: Masking, max_targets: int, rng: np.random.Generator
+    ) -> tuple[Array, ...]:
+        """Masked rows, target positions (B max_targets; 0 if unused) and the original ids there (IGNORE if unused)."""
+        is_text, is_start = self.is_text[rows], ~(self.is_continuation[rows] & masking.whole_words)
+        word = np.cumsum(is_start | ~is_text, 1) - 1  # word index of each token in its row
+        draws: Array = np.take_along_axis(rng.random(size=rows.shape), word, 1)
+        order = np.argsort(np.where(is_text, draws, 2.0), 1, kind="stable")[:, : max_targets + 1]
+        n_text = is_text.sum(1)
+        n_targets = np.clip(np.rint(masking.mlm_probability * n_text), 1, max_targets).astype(np.int64)
+        picked = np.arange(order.shape[1]) < np.minimum(n_targets, n_text)[:, None]
+        if masking.whole_words:  # drop the word that the limit would split, unless it is the only one
+            word_of = np.take_along_axis(word, order, 1)
+            next_word = np.take_along_axis(word_of, np.minimum(n_targets, word_of.shape[1] - 1)[:, None], 1)
+            complete = picked & (word_of != next_word)
+            picked = np.where(complete.any(1, keepdims=True), complete, picked)
+        picked, order = picked[:, :max_targets], order[:, :max_targets]
+        positions = np.where(picked, order, 0)
+        targets = np.where(picked, np.take_along_axis(rows, positions, 1), IGNORE)
+        uniform = rng.random(positions.shape)
+        random_ids = self.text_ids[rng.integers(len(self.text_ids), size=positions.shape)]
+        p_mask, p_random = masking.mask_replace_prob, masking.random_replace_prob
+        shown = np.where(uniform < p_mask, self.mask, np.where(uniform < p_mask + p_random, random_ids, targets))
+        masked, (row, n) = rows.copy(), np.nonzero(picked)
+        masked[row, positions[row, n]] = shown[row, n]
+        return masked, positions, targets

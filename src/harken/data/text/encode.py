@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from .documents import DocumentLayout
 
+    Boundaries: TypeAlias = bool | DocumentLayout
 BLOCK_BYTES = 1 << 20  # read at once
 CACHE_FORMAT = 2  # increase when the cached form of the same text changes
 # Unicode white space, at which `tokenizers` splits; str.split() also splits at \x1c to \x1f
@@ -88,9 +89,9 @@ def split_text(text: str, size: int) -> Iterator[str]:
     yield text[start:]
 
 
-def read_blocks(span: Span) -> Iterator[str]:
-    """Text of a span in blocks of about 1 MiB, ending at a line end if possible."""
-    return (text for _, file in _open_spans([span]) for text in _decode_blocks(span, file))
+def read_blocks(*spans: Span) -> Iterator[str]:
+    """Text of the spans in blocks of about 1 MiB, ending at a line end if possible."""
+    return (text for span, file in _open_spans(spans) for text in _decode_blocks(span, file))
 
 
 def _open_spans(spans: Iterable[Span]) -> Iterator[tuple[Span, IO[bytes]]]:
@@ -102,7 +103,7 @@ def _open_spans(spans: Iterable[Span]) -> Iterator[tuple[Span, IO[bytes]]]:
             with path.open("rb") as file:
                 yield from ((span, file) for span in group)
         except OSError as error:
-            raise _unreadable_error(path, error) from None
+            raise BadInput(f"{path}: cannot be read ({error.strerror}); check the file and its permissions") from None
 
 
 def _decode_blocks(span: Span, file: IO[bytes], digest: Any = None) -> Iterator[str]:
@@ -135,19 +136,14 @@ def _read_chunks(span: Span, file: IO[bytes], digest: Any) -> Iterator[tuple[byt
         try:
             raw = file.read(max(0, min(BLOCK_BYTES, stop - offset)))
         except OSError as error:
-            raise _unreadable_error(span.path, error) from None
+            problem = f"cannot be read ({error.strerror})"
+            raise BadInput(f"{span.path}: {problem}; check the file and its permissions") from None
         if digest:
             digest.update(raw)
         yield raw, offset + BLOCK_BYTES >= stop
 
 
-def _unreadable_error(path: Path, error: OSError) -> BadInput:
-    return BadInput(f"{path}: cannot be read ({error.strerror}); check the file and its permissions")
-
-
-def _encode_blocks(
-    texts: Iterable[str], tokenizer: Tokenizer, documents: bool | DocumentLayout, counts: Counter[str]
-) -> Iterator[Any]:
+def _encode(texts: Iterable[str], tokenizer: Tokenizer, documents: Boundaries, counts: Counter[str]) -> Iterator[Any]:
     """Ids of a span, block by block. A last line without a newline also gets an <eos> if it has words."""
     end, in_line = np.array([tokenizer.end_id or 0], tokenizer.dtype), False  # in_line: a line with words is open
     for text in texts:
@@ -165,48 +161,37 @@ def _encode_blocks(
 
 
 def encode_files(
-    files: Sequence[Path | Span],
-    tokenizer: Tokenizer,
-    out_folder: Path,
-    *,
-    documents: bool | DocumentLayout,
-    listen: Listener = silent,
+    files: Sequence[Path | Span], tokenizer: Tokenizer, cache: Path, *, documents: Boundaries, listen: Listener = silent
 ) -> EncodedText:
-    """The concatenated ids of the files, cached under out_folder.
+    """The concatenated ids of the files, cached in a folder.
 
     `documents=True`: each file or span is a document with its start recorded, and bpe ends it with <|endoftext|>.
     A layout inserts markers at the ends of sentences and documents.
     """
     spans, content = [file if isinstance(file, Span) else Span(file) for file in files], hashlib.sha256()
     sizes = [sum(len(raw) for raw, _ in _read_chunks(span, file, content)) for span, file in _open_spans(spans)]
-    layout_key = documents if isinstance(documents, bool) else documents.cache_key
+    layout_key = documents if isinstance(documents, bool) else [1, documents.documents, documents.lines]
     key = json.dumps([CACHE_FORMAT, layout_key, sizes, content.hexdigest(), tokenizer.json.decode()])
-    entry = out_folder / hashlib.sha256(key.encode()).hexdigest()
+    entry = cache / hashlib.sha256(key.encode()).hexdigest()
     if encoded := _load_cached(entry, tokenizer.dtype):
         return encoded
     try:
-        out_folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".tmp-", dir=out_folder, ignore_cleanup_errors=True) as name:
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".tmp-", dir=cache, ignore_cleanup_errors=True) as name:
             if _write_cache(Path(name), spans, tokenizer, documents, sum(sizes), listen) != content.hexdigest():
                 raise BadInput(f"{spans[0].path}: changed while it was read; try again when nothing writes to it")
             for suffix in (".bin", ".json"):  # concurrent writers of one entry write the same bytes
                 replace_atomic(Path(name, suffix), entry.with_suffix(suffix))
     except OSError as error:
-        raise BadInput(
-            f"{out_folder}: cannot write the cached token ids ({error.strerror}); free disk space or set HARKEN_CACHE"
-        ) from None
+        problem = f"cannot write the cached token ids ({error.strerror})"
+        raise BadInput(f"{cache}: {problem}; free disk space or set HARKEN_CACHE") from None
     if encoded := _load_cached(entry, tokenizer.dtype):
         return encoded
     raise BadInput(f"{', '.join(str(span.path) for span in spans[:3])}: contains no tokens; give a longer text")
 
 
 def _write_cache(
-    folder: Path,
-    spans: list[Span],
-    tokenizer: Tokenizer,
-    documents: bool | DocumentLayout,
-    total: int,
-    listen: Listener,
+    folder: Path, spans: list[Span], tokenizer: Tokenizer, documents: Boundaries, total: int, listen: Listener
 ) -> str:
     """Write the ids and their metadata into a folder; return the SHA-256 of the bytes read."""
     counts, digest = Counter(tokens=0, n_characters=0, n_words=0, n_bytes=0), hashlib.sha256()
@@ -214,7 +199,7 @@ def _write_cache(
     with (folder / ".bin").open("wb") as file:
         for span, source in _open_spans(spans):
             starts += [counts["tokens"]] if documents or not starts else []
-            for ids in _encode_blocks(_decode_blocks(span, source, digest), tokenizer, documents, counts):
+            for ids in _encode(_decode_blocks(span, source, digest), tokenizer, documents, counts):
                 file.write(ids.data)
                 counts["tokens"] += len(ids)
                 listen("encode", done=min(counts["n_bytes"], total), total=total, unit="bytes")

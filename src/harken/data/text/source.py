@@ -1,12 +1,12 @@
 """Text for language models: files to token streams in train, valid and test, encoded once into the cache."""
 
-import hashlib
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -16,12 +16,11 @@ from pydantic import Field, field_validator
 from harken.data.cache import cache_folder
 from harken.data.detect.kinds import detect_kind
 from harken.data.source import DataSource
-from harken.data.split import SPLIT_FILE_NAMES, files_sha256, group_by_split, list_files, no_baselines
+from harken.data.split import SPLIT_FILE_NAMES, SplitData, files_sha256, group_by_split, list_files, no_baselines
 from harken.data.tokenizers import pretrained
-from harken.data.tokenizers.tokenizer import Tokenizer, train_tokenizer
-from harken.errors import BadInput, BadRun, BadSetting
+from harken.data.tokenizers.tokenizer import Tokenizer, train_or_load_tokenizer
+from harken.errors import BadInput, BadSetting
 from harken.events import Listener, silent
-from harken.files import write_atomic
 
 from .documents import DocumentLayout, detect_layout
 from .encode import EncodedText, Span, encode_files, read_blocks
@@ -33,7 +32,6 @@ DEFAULT_VOCAB_SIZE = {"char": 0, "byte": 256, "word": 10_000, "bpe": 4096, "word
 class TextSource(DataSource):
     """Settings of a text."""
 
-    task: ClassVar[str] = "next-word"
     exclusive: ClassVar = (("path", "mix"),)  # the last one set wins
 
     kind: Literal["text"] = "text"
@@ -41,9 +39,7 @@ class TextSource(DataSource):
     train: str | None = Field(None, description="training file, instead of path")
     valid: str | float = Field(0.1, description="validation file, or fraction held out from the end of the text")
     test: str | float = Field(0.0, description="test file, or fraction held out from the end of the text")
-    mix: dict[str, float] | None = Field(
-        None, description="several texts with sampling weights: {a.txt = 0.6, b.txt = 0.4}"
-    )
+    mix: dict[str, float] | None = Field(None, description="texts with sampling weights: {a.txt = 0.6, b.txt = 0.4}")
     tokenizer: Literal["char", "byte", "word", "bpe", "wordpiece"] = Field(
         "char", description="tokenizer; word splits at white space only (hat. is not hat), wordpiece is BERT's"
     )
@@ -57,8 +53,8 @@ class TextSource(DataSource):
     examples: int | None = Field(None, ge=1, description="number of training lines to use; none: all")
     batching: Literal["auto", "windows", "stream", "packed", "sentences"] = Field(
         "auto",
-        description="shuffled windows, contiguous streams (stateful models), documents packed into rows, or"
-        " sentences of documents (masked language models)",
+        description="shuffled windows, contiguous streams (stateful models), documents packed into rows, or sentences"
+        " of documents (masked language models)",
     )
     documents: Literal["auto", "file", "blank", "line"] = Field(
         "auto", description="document boundary: file, blank line or line; auto: file if packed, detected for sentences"
@@ -96,43 +92,34 @@ class TextSource(DataSource):
     ) -> "TextData":
         """Read, split and encode the text; cached ids are memory-mapped."""
         spans = self._split()
-        cache, train_spans = cache_folder("text"), [s for part in spans["train"] for s in part]
-
-        def blocks() -> Iterator[str]:
-            return (block for span in train_spans for block in read_blocks(span))
-
-        vocab_size = self.vocab_size or DEFAULT_VOCAB_SIZE[self.tokenizer]
-        tokenizer = tokenizer or train_or_load_tokenizer(
-            self.tokenizer, vocab_size, blocks, cache, lowercase=self.lowercase, listen=listen
-        )
+        train_spans, text_name = [s for part in spans["train"] for s in part], " + ".join(self._texts())
+        if tokenizer is None:
+            size, read = self.vocab_size or DEFAULT_VOCAB_SIZE[self.tokenizer], partial(read_blocks, *train_spans)
+            tokenizer = train_or_load_tokenizer(self.tokenizer, size, read, lowercase=self.lowercase, listen=listen)
         packed = self.batching == "packed"
-        # bpe ends every file with <|endoftext|>
-        documents = self._layout(train_spans, tokenizer) or packed or tokenizer.kind == "bpe"
+        documents = self._layout(train_spans, tokenizer) or packed or tokenizer.kind == "bpe"  # <|endoftext|>
 
         def encode(part: list[Span]) -> EncodedText:
             pieces = _document_spans(part, self.documents) if packed else part
-            return encode_files(pieces, tokenizer, cache, documents=documents, listen=listen)
+            return encode_files(pieces, tokenizer, cache_folder("text"), documents=documents, listen=listen)
 
         splits = {name: [encode(part) for part in parts if part] for name, parts in spans.items()}
-        for name, streams in list(splits.items()):
-            if sum(len(s.tokens) for s in streams) < 2:
-                if name == "train":
-                    raise BadInput(
-                        f"{' + '.join(self._texts())}: fewer than 2 tokens of training text; give a longer text"
-                    )
-                del splits[name]
-                if getattr(self, name):
-                    listen("notice", text=f"data.{name}: the text is too short to hold out a split")
+        too_short = [name for name, texts in splits.items() if sum(len(text.tokens) for text in texts) < 2]
+        if "train" in too_short:
+            raise BadInput(f"{text_name}: fewer than 2 tokens of training text; give a longer text")
+        for name in too_short:
+            del splits[name]
+            if getattr(self, name):
+                listen("notice", text=f"data.{name}: the text is too short to hold out a split")
         paths = (span.path for parts in spans.values() for part in parts for span in part)
-        digest = files_sha256(paths, self.sha256, " + ".join(self._texts()))
-        batching = self._resolve_batching(stateful)
+        digest, batching = files_sha256(paths, self.sha256, text_name), self._resolve_batching(stateful)
         if self.mix and batching != "windows":
             raise BadSetting(f"data.mix: mixed texts need data.batching=windows, not {batching}")
         names = _relative_names(self.mix) if self.mix else ("text",)
-        weights = list(self.mix.values()) if self.mix else None
-        held_out = {n: s for n, s in splits.items() if n != "train"}
-        split_names = {n: tuple(name for name, part in zip(names, spans[n], strict=False) if part) for n in held_out}
-        return TextData(tokenizer, splits["train"], held_out, names, weights, batching, digest, split_names)
+        weights, train = list(self.mix.values()) if self.mix else None, splits.pop("train")
+        split_names = {n: tuple(name for name, part in zip(names, spans[n], strict=False) if part) for n in splits}
+        more: dict[str, Any] = {"names": names, "weights": weights, "batching": batching, "split_names": split_names}
+        return TextData(self, tokenizer, train, splits, digest, **more)
 
     def load_split(
         self, path: str, split: str, *, tokenizer: Tokenizer, stateful: bool = False, listen: Listener = silent
@@ -145,13 +132,13 @@ class TextSource(DataSource):
         if len(encoded[0].tokens) < 2:
             raise BadInput(f"{path}: fewer than 2 tokens to evaluate; give a longer text")
         try:
-            unchecked = self.model_copy(update={"sha256": None})
-            data = unchecked.load_data(stateful=stateful, tokenizer=tokenizer, listen=listen)
+            data = self.model_copy(update={"sha256": None}).load_data(
+                stateful=stateful, tokenizer=tokenizer, listen=listen
+            )
         except BadInput as error:
             listen("notice", text=no_baselines(error))
-            digest = encoded[0].sha256
-            batching = self._resolve_batching(stateful)
-            return TextData(tokenizer, encoded, {split: encoded}, ("text",), None, batching, digest, has_train=False)
+            more: dict[str, Any] = {"has_train": False, "batching": self._resolve_batching(stateful)}
+            return TextData(self, tokenizer, encoded, {split: encoded}, encoded[0].sha256, **more)
         return replace(data, splits={**data.splits, split: encoded})
 
     def _resolve_batching(self, stateful: bool) -> str:
@@ -162,10 +149,9 @@ class TextSource(DataSource):
         if self.batching != "sentences":
             return None
         if tokenizer.kind != "wordpiece":
-            raise BadSetting(
-                f"data.batching=sentences: {tokenizer.kind} has no [SEP] and [CLS]; set data.tokenizer=wordpiece"
-            )
-        return detect_layout(next((block for span in spans for block in read_blocks(span)), ""), self.documents)
+            problem = f"{tokenizer.kind} has no [SEP] and [CLS]"
+            raise BadSetting(f"data.batching=sentences: {problem}; set data.tokenizer=wordpiece")
+        return detect_layout(next(read_blocks(*spans), ""), self.documents)
 
     def load_processor(self, folder: Path) -> Tokenizer:
         """The tokenizer of a run."""
@@ -190,9 +176,8 @@ class TextSource(DataSource):
             trained_on = detect_kind(next(iter(self._texts()), ""))
             if trained_on.kind == detection.kind and not trained_on.is_plain_text:
                 return
-        raise BadInput(
-            f"{path}: detected as {detection.kind} ({detection.reason}); this run needs plain text; give a text file"
-        )
+        problem = f"detected as {detection.kind} ({detection.reason})"
+        raise BadInput(f"{path}: {problem}; this run needs plain text; give a text file")
 
     def _split(self) -> dict[str, list[list[Span]]]:
         """For each split, for each mixed text, its spans."""
@@ -210,10 +195,8 @@ class TextSource(DataSource):
 
     def _split_files(self, files: list[Path], *, by_name: bool) -> dict[str, list[Span]]:
         """The splits of one text: by file name, otherwise a fraction of the end."""
-        named = group_by_split(files, lambda path: path) if by_name else {}
-        if not named:
-            return self._split_tail([Span(f) for f in files])
-        spans = {split: [Span(f) for f in some] for split, some in named.items()}
+        named = (group_by_split(files, lambda path: path) if by_name else {}) or {"train": files}
+        spans = {split: [Span(f) for f in named.get(split, ())] for split in SPLIT_FILE_NAMES}
         tail = self._split_tail(spans["train"], valid=not spans["valid"], test=not spans["test"])
         return tail | {split: spans[split] for split in ("valid", "test") if spans[split]}
 
@@ -222,9 +205,8 @@ class TextSource(DataSource):
         settings = {"valid": self.valid if valid else 0.0, "test": self.test if test else 0.0}
         fractions = [value if isinstance(value, float) else 0.0 for value in settings.values()]
         if any(not 0 <= f < 1 for f in fractions) or sum(fractions) >= 1:
-            raise BadSetting(
-                f"data.valid = {self.valid}, data.test = {self.test}: fractions and their sum must lie in [0, 1)"
-            )
+            values = f"data.valid = {self.valid}, data.test = {self.test}"
+            raise BadSetting(f"{values}: fractions and their sum must lie in [0, 1)")
         total = sum(_span_size(s) for s in spans)
         by_line = self.tokenizer in ("word", "bpe", "wordpiece")
         bounds = [0, int(total * (1 - sum(fractions))), int(total * (1 - fractions[1])), total]
@@ -247,30 +229,20 @@ class TextSource(DataSource):
         return shortened if self.examples else spans
 
 
-@dataclass(frozen=True)
-class TextData:
-    """Encoded text by split."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TextData(SplitData[Tokenizer, list[EncodedText]]):
+    """Encoded text by split; each has one EncodedText per mixed text."""
 
-    tokenizer: Tokenizer
-    train: list[EncodedText]  # one per mixed text
-    splits: dict[str, list[EncodedText]]  # valid and test, as far as they exist
-    names: tuple[str, ...]
-    weights: list[float] | None
     batching: str
-    sha256: str
+    names: tuple[str, ...] = ("text",)  # of the mixed texts
+    weights: list[float] | None = None  # of the mixed texts
     split_names: dict[str, tuple[str, ...]] = field(default_factory=dict)  # names of the mixed texts in each split
-    has_train: bool = True  # False: the training text is missing, and `train` holds an evaluated text instead
 
-    @property
-    def vocab(self) -> int:
-        return self.tokenizer.vocab
-
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Data statistics for the report."""
-        parts = {"train": self.train, **self.splits}
         return {
-            "tokens": {name: sum(len(s.tokens) for s in streams) for name, streams in parts.items()},
-            "characters": {name: sum(s.n_characters for s in streams) for name, streams in parts.items()},
+            "tokens": {name: sum(len(s.tokens) for s in streams) for name, streams in self.parts.items()},
+            "characters": {name: sum(s.n_characters for s in streams) for name, streams in self.parts.items()},
             "vocab": self.vocab,
             "token": self.tokenizer.kind,
             "sha256": self.sha256,
@@ -324,41 +296,15 @@ def _document_spans(spans: Iterable[Span], boundary: str) -> list[Span]:
     """One span per document."""
     if boundary in ("auto", "file"):
         return list(spans)
-    documents: list[Span] = []
+    documents = []
     for span in spans:
         start = offset = span.start
+        stop = start + _span_size(span)
         with span.path.open("rb") as file:
             file.seek(start)
-            for line in iter(file.readline, b""):
-                offset += len(line)
-                if offset >= (span.stop or offset + 1) or boundary == "line" or not line.strip():
-                    documents += [Span(span.path, start, min(offset, span.stop or offset))] if offset > start else []
+            while offset < stop and (line := file.readline()):
+                offset = min(offset + len(line), stop)
+                if offset == stop or boundary == "line" or not line.strip():
+                    documents.append(Span(span.path, start, offset))
                     start = offset
-                if span.stop is not None and offset >= span.stop:
-                    break
-        if offset > start:
-            documents.append(Span(span.path, start, min(offset, span.stop or offset)))
     return documents
-
-
-def train_or_load_tokenizer(
-    kind: str,
-    vocab_size: int,
-    texts: Callable[[], Iterable[str]],
-    cache: Path,
-    *,
-    lowercase: bool = True,
-    listen: Listener = silent,
-) -> Tokenizer:
-    """The tokenizer of the training text; bpe and wordpiece, which train slowly, are cached by the text's hash."""
-    if kind not in ("bpe", "wordpiece"):
-        return train_tokenizer(kind, texts, vocab_size, listen=listen)
-    digest = hashlib.sha256(f"{kind} {vocab_size} {lowercase} 1".encode())
-    for block in texts():
-        digest.update(block.encode())
-    path = cache / f"tokenizer-{digest.hexdigest()[:32]}.json"
-    with suppress(BadRun, OSError):  # not cached yet, or incomplete
-        return Tokenizer.load(path)
-    tokenizer = train_tokenizer(kind, texts, vocab_size, lowercase=lowercase, listen=listen)
-    write_atomic(path, tokenizer.json)
-    return tokenizer

@@ -1,34 +1,36 @@
 """Tokenizers of sentence pairs: one per side or a shared one, with detached punctuation or symbols as written."""
 
 import json
+import random
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import tokenizers
 
-from harken.data.cache import cache_folder
 from harken.data.pairs.files import normalize_text
-from harken.data.text.source import train_or_load_tokenizer
 from harken.events import Listener
 
 from . import pretrained
-from .tokenizer import Tokenizer
+from .tokenizer import Tokenizer, train_or_load_tokenizer
 
 FILES = ("tokenizer.json", "tokenizer.target.json")
 DEFAULT_VOCAB_SIZE = {"char": 0, "word": 10_000, "bpe": 8000, "symbol": 10_000}
 Array = npt.NDArray[Any]
+PairBlocks = Callable[[], Iterable[Sequence[tuple[str, str]]]]
 
+BLOCK_SENTENCES = 4096  # sentences split into words at once
+NEWLINE_PIECE = "\u010a"  # a newline in byte-level BPE
 JOINER = "\uffed"  # marks the side of a punctuation mark that had no space
-_PUNCTUATION = "".join(
-    re.escape(c)
-    for c in map(chr, (*range(0x600), *range(0x2010, 0x2070), *range(0x3000, 0x3040), *range(0xFF00, 0xFF66)))
-    if unicodedata.category(c)[0] in "PS"
-)
+_CODES = (*range(0x600), *range(0x2010, 0x2070), *range(0x3000, 0x3040), *range(0xFF00, 0xFF66))
+_PUNCTUATION = "".join(re.escape(c) for c in map(chr, _CODES) if unicodedata.category(c)[0] in "PS")
 _AFTER_TEXT = re.compile(rf"(?<=\S)([{_PUNCTUATION}])")
 _BEFORE_TEXT = re.compile(rf"([{_PUNCTUATION}])(?=[^\s{_PUNCTUATION}{JOINER}])")
 
@@ -89,13 +91,7 @@ class PairTokenizers:
 
     @classmethod
     def train(
-        cls,
-        texts: Callable[[], Iterable[Sequence[tuple[str, str]]]],
-        kinds: tuple[str, str],
-        vocab_size: int | None,
-        *,
-        shared_vocab: bool,
-        listen: Listener,
+        cls, texts: PairBlocks, kinds: tuple[str, str], vocab_size: int | None, *, shared_vocab: bool, listen: Listener
     ) -> "PairTokenizers":
         """Train on blocks of normalized pairs; shared_vocab: one tokenizer if both sides are of one kind."""
 
@@ -106,8 +102,7 @@ class PairTokenizers:
                     yield "".join(f"{line}\n" for line in (map(detach_punctuation, lines) if kind == "word" else lines))
 
             size, symbols = vocab_size or DEFAULT_VOCAB_SIZE[kind], kind == "symbol"
-            base_kind = "word" if symbols else kind
-            tokenizer = train_or_load_tokenizer(base_kind, size, blocks, cache_folder("text"), listen=listen)
+            tokenizer = train_or_load_tokenizer("word" if symbols else kind, size, blocks, listen=listen)
             return SymbolTokenizer(json.loads(tokenizer.json)) if symbols else tokenizer
 
         if shared_vocab and kinds[0] == kinds[1]:
@@ -123,10 +118,8 @@ class PairTokenizers:
     @classmethod
     def load(cls, folder: Path, kinds: tuple[str, str] = ("", "")) -> "PairTokenizers":
         paths = [folder / name for name in FILES if name == FILES[0] or (folder / name).exists()]
-        tokenizers = [
-            SymbolTokenizer.load(path) if kind == "symbol" else pretrained.load_tokenizer(path)
-            for path, kind in zip(paths, kinds, strict=False)
-        ]
+        loaders = [SymbolTokenizer.load if kind == "symbol" else pretrained.load_tokenizer for kind in kinds]
+        tokenizers = [load(path) for load, path in zip(loaders, paths, strict=False)]
         return cls(tokenizers[0], tokenizers[-1])
 
 
@@ -193,3 +186,60 @@ class RaggedTokens:
         lengths = self.starts[picks + 1] - self.starts[picks]
         first = np.cumsum(lengths) - lengths
         return self.ids[np.repeat(self.starts[picks] - first, lengths) + np.arange(lengths.sum())], lengths
+
+
+class BPEDropout:
+    """BPE-dropout (Provilkov et al. 2020) of one side: each epoch segments every word anew, skipping random merges."""
+
+    def __init__(self, tokenizer: Tokenizer, texts: RaggedTokens, rate: float, *, seed: int, max_length: int) -> None:
+        spec = json.loads(tokenizer.json)["model"]
+        self.texts, self.rate, self.seed, self.max_length = texts, rate, seed, max_length
+        self.ids: dict[str, int] = spec["vocab"]
+        self.ranks = {tuple(pair): rank for rank, pair in enumerate(spec["merges"])}
+        self.word_index: dict[str, int] = {NEWLINE_PIECE: 0}
+        blocks = [(np.empty(0, np.uint32), np.zeros(1, np.int64)), *self._split_words(tokenizer)]
+        words, lengths = (np.concatenate(part) for part in zip(*blocks, strict=True))
+        self.sentences = RaggedTokens(words, np.cumsum(lengths), texts.edge)  # word indices
+        self.segment_words = lru_cache(1)(self._segment_words)
+
+    def _split_words(self, tokenizer: Tokenizer) -> Iterator[tuple[Array, Array]]:
+        """Word indices of the sentences, block by block, and the number of words in each sentence."""
+        split = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str
+        starts, index = self.texts.starts, self.word_index
+        for a in range(0, len(self.texts), BLOCK_SENTENCES):
+            ends = starts[a + 1 : a + 1 + BLOCK_SENTENCES]
+            ids = np.insert(self.texts.ids[starts[a] : ends[-1]], ends - starts[a], newline_id(tokenizer))
+            words = [word for word, _ in split(tokenizer.decode(ids))]
+            numbers = np.fromiter((index.setdefault(word, len(index)) for word in words), np.uint32)
+            yield numbers[numbers > 0], np.diff(np.flatnonzero(numbers == 0), prepend=-1) - 1
+
+    def gather(self, picks: Array, epoch: int) -> tuple[Array, Array]:
+        """Ids of the picked sentences in this epoch and their lengths; a sentence over max_length stays undropped."""
+        words, counts = self.sentences.gather(picks)
+        ids, sizes = self.segment_words(epoch).gather(words)
+        lengths = np.add.reduceat(sizes, np.cumsum(counts) - counts)
+        if (too_long := lengths > self.max_length).any():
+            parts = np.split(ids, np.cumsum(lengths)[:-1])
+            parts = [self.texts[n] if long else part for n, long, part in zip(picks, too_long, parts, strict=True)]
+            ids, lengths = np.concatenate(parts), np.array([len(part) for part in parts])
+        return ids, lengths
+
+    def _segment_words(self, epoch: int) -> RaggedTokens:
+        """Ids of every word in this epoch, in the order of the word index."""
+        rng = random.Random(f"{self.seed} {epoch}")
+        words = [self._segment(word, rng) for word in self.word_index]
+        starts = np.cumsum([0, *map(len, words)])
+        ids = np.fromiter((i for word in words for i in word), self.texts.ids.dtype, starts[-1])
+        return RaggedTokens(ids, starts, self.texts.edge)
+
+    def _segment(self, word: str, rng: random.Random) -> list[int]:
+        """Apply the best merge that is not dropped until none is left; dropout is drawn again after each merge."""
+        parts, ranks = list(word), self.ranks
+        while len(parts) > 1:
+            merges = [(ranks[pair], n) for n, pair in enumerate(pairwise(parts)) if pair in ranks]
+            remaining = [merge for merge in merges if rng.random() >= self.rate]
+            if not remaining:
+                break
+            n = min(remaining)[1]
+            parts[n : n + 2] = [parts[n] + parts[n + 1]]
+        return [self.ids[part] for part in parts]

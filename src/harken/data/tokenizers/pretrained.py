@@ -1,100 +1,62 @@
 """Pretrained BPE tokenizers: the tokenizer.json of GPT, Llama and Gemma, from an untrusted source.
 
-Every component of the file must be listed here, including the split patterns: an arbitrary regular expression could run
-for hours. All printable ASCII bytes have a token; bytes without one are dropped.
+Every component of the file must be listed in pretrained.toml, including the split patterns: an arbitrary regular
+expression could run for hours. All printable ASCII bytes have a token; bytes without one are dropped.
 """
 
 import json
+import tomllib
 from collections.abc import Iterable, Mapping
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tokenizers
 
 from harken.data.tables.untrusted import read_json
 from harken.errors import BadInput
 
-from .spec import BYTE_OF_CHARACTER, MAX_VOCAB, check_merges, require
-from .tokenizer import MAX_FILE_BYTES, UTF8_CONTINUATION, Tokenizer, replace_surrogates
+from .spec import BYTE_OF_CHARACTER, MAX_VOCAB, CheckedSpec, check_merges, require
+from .tokenizer import MAX_FILE_BYTES, Array, Tokenizer, replace_surrogates
 
 MAX_ADDED_TOKENS, MAX_ADDED_TOKEN_LENGTH, MAX_PARTS, MAX_MERGES = 10_000, 200, 8, 1_000_000
 SPACE_PIECE = "▁"  # a space in SentencePiece vocabularies
 REQUIRED_BYTES = {*b"\n", *range(32, 127)}  # printable ASCII must have tokens
 EOS_TOKENS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>")
 MASK = "<mask>"  # RoBERTa
-_LETTER_CASES = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
-_REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-SPLIT_PATTERNS = {  # accepted split patterns by their name in GGUF files
-    "llama-bpe": rf"{_LETTER_CASES}|\p{{N}}{{1,3}}|{_REST}",
-    "qwen2": rf"{_LETTER_CASES}|\p{{N}}|{_REST}",
-    "gpt-2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
-}
-_ANY = [True, False]
-Fields = dict[str, list[Any]]  # accepted values by field
-_BYTE_LEVEL: Fields = {"add_prefix_space": [False], "trim_offsets": _ANY, "use_regex": _ANY}
-_METASPACE: Fields = {"replacement": [SPACE_PIECE], "prepend_scheme": ["first", "always", "never"], "split": _ANY}
-ACCEPTED: dict[str, dict[str, Fields]] = {  # by component and type
-    "normalizer": {
-        "Prepend": {"prepend": [SPACE_PIECE]},
-        "Replace": {"pattern": [{"String": " "}], "content": [SPACE_PIECE]},
-        "NFC": {},
-    },
-    "pre_tokenizer": {
-        "ByteLevel": _BYTE_LEVEL,
-        "Digits": {"individual_digits": _ANY},
-        "Split": {
-            "pattern": [{"String": " "}, *({"Regex": pattern} for pattern in SPLIT_PATTERNS.values())],
-            "behavior": ["Isolated", "MergedWithPrevious"],
-            "invert": [False],
-        },
-        "Metaspace": _METASPACE,
-    },
-    "decoder": {
-        "ByteLevel": {**_BYTE_LEVEL, "add_prefix_space": _ANY},
-        "Replace": {"pattern": [{"String": SPACE_PIECE}], "content": [" "]},
-        "ByteFallback": {},
-        "Fuse": {},
-        "Strip": {"content": [" "], "start": [0, 1], "stop": [0]},
-        "Metaspace": _METASPACE,
-    },
-}
+_TABLES = tomllib.loads(files(__package__).joinpath("pretrained.toml").read_text("utf-8"))
+SPLIT_PATTERNS: dict[str, str] = _TABLES["split_patterns"]  # by their name in GGUF files
+ACCEPTED = _TABLES["accepted"]  # component -> type -> field -> accepted values
+ACCEPTED["pre_tokenizer"]["Split"]["pattern"] += [{"Regex": pattern} for pattern in SPLIT_PATTERNS.values()]
 _LISTS = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "decoder": "decoders"}
-_UNUSED: Fields = {"dropout": [None, 0.0], "continuing_subword_prefix": [None, ""], "end_of_word_suffix": [None, ""]}
+_UNUSED: dict[str, tuple[object, ...]] = {"dropout": (None, 0.0)}  # fields of a model, and values without an effect
+_UNUSED |= dict.fromkeys(("continuing_subword_prefix", "end_of_word_suffix"), (None, ""))
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 class PretrainedTokenizer(Tokenizer):
     """A BPE tokenizer from another project. `prefix_ids`: ids before every text."""
 
-    def __init__(self, spec: Mapping[str, Any]) -> None:
+    def __init__(self, content: Mapping[str, object]) -> None:
         """From the content of a tokenizer.json; a ValueError says which part is not supported."""
-        self.kind, checked = "bpe", _checked_spec(spec)
-        self.json = (json.dumps(checked, ensure_ascii=False) + "\n").encode()
+        checked, self._byte_fallback = _checked_spec(content)
+        self.json = (json.dumps(checked.content, ensure_ascii=False) + "\n").encode()
         self._library = tokenizers.Tokenizer.from_buffer(self.json)
-        self._special = {token["content"]: token["id"] for token in checked["added_tokens"]}
-        self._ids: dict[str, int] = checked["model"]["vocab"] | self._special
-        self.vocab = 1 + max(self._ids.values())
-        before, after = _surrounding_ids(checked["post_processor"], self._ids)
+        self._set_vocabulary(checked)
+        before, after = _surrounding_ids(checked.content["post_processor"], self._ids)
         self.prefix_ids, self.pad_id, self.unk_id, self.mask_id = tuple(before), None, None, self._special.get(MASK)
         self.cls_id, self.sep_id = (before[0], after[0]) if before and after else (None, None)
         self.end_id = next((self._ids[name] for name in EOS_TOKENS if name in self._ids), None)
-        self.dtype = np.dtype("<u2" if self.vocab <= 1 << 16 else "<u4")
-        self._bytes = [b""] * self.vocab
-        byte_level = not checked["model"]["byte_fallback"]
-        for token, i in self._ids.items():
-            self._bytes[i] = token.encode() if token in self._special else _token_bytes(token, byte_level)
         self._spaced_bytes = self._bytes
-        special = [token["id"] for token in checked["added_tokens"] if token["special"]]
-        self.special_ids = sorted({*special, *range(self.vocab)} - {*self._ids.values()} | {*special})
-        self.char_counts = np.array([len(text.translate(None, UTF8_CONTINUATION)) for text in self._bytes])
+        self.special_ids = sorted({*range(self.vocab)} - {*self._ids.values()} | {*checked.special_ids})
+        self.char_counts = self._count_characters()
         self.char_counts[self.special_ids] = 0
-        adds_space = SPACE_PIECE in self._ids and not byte_level
-        self._adds_space = self._library.decode([self._ids[SPACE_PIECE]]) == "" if adds_space else False
+        may_add_space = SPACE_PIECE in self._ids and self._byte_fallback
+        self._adds_space = may_add_space and self._library.decode([self._ids[SPACE_PIECE]]) == ""
 
     @classmethod
-    def from_spec(cls, spec: dict[str, Any], place: str) -> Tokenizer:
+    def from_spec(cls, spec: Mapping[str, object], place: str) -> Tokenizer:
         """The tokenizer of a tokenizer.json, harken's own or a pretrained one; BadInput if it is not supported."""
         try:
             return Tokenizer(spec)
@@ -103,26 +65,22 @@ class PretrainedTokenizer(Tokenizer):
         try:
             return cls(spec)
         except Exception as error:
-            is_bpe = isinstance(spec.get("model"), dict) and spec["model"].get("type") == "BPE"
+            is_bpe = isinstance(model := spec.get("model"), dict) and model.get("type") == "BPE"
             reason = str(error if is_bpe else own_error).partition("\n")[0][:200]
         raise BadInput(f"{place}: unsupported tokenizer.json: {reason}; accepted: byte-level BPE and WordPiece")
 
-    def encode(self, text: str) -> npt.NDArray[Any]:
+    def encode(self, text: str) -> Array:
         return np.array(self._library.encode(replace_surrogates(text), add_special_tokens=False).ids, self.dtype)
 
     def decode(self, ids: Iterable[int]) -> str:
         text = super().decode(ids)
         return text[1:] if self._adds_space and text.startswith(" ") else text
 
-
-def _token_bytes(token: str, byte_level: bool) -> bytes:
-    """The bytes that a token encodes."""
-    if byte_level:
-        known = BYTE_OF_CHARACTER.keys() >= set(token)
-        return bytes(BYTE_OF_CHARACTER[c] for c in token) if known else token.encode()
-    if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
-        return bytes.fromhex(token[3:5])
-    return token.replace(SPACE_PIECE, " ").encode()
+    def _token_bytes(self, token: str) -> bytes:
+        if not self._byte_fallback:
+            return super()._token_bytes(token)
+        is_byte = len(token) == 6 and token.startswith("<0x") and token.endswith(">")
+        return bytes.fromhex(token[3:5]) if is_byte else token.replace(SPACE_PIECE, " ").encode()
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
@@ -131,9 +89,6 @@ def load_tokenizer(path: Path) -> Tokenizer:
         return PretrainedTokenizer.from_spec(read_json(path, MAX_FILE_BYTES), str(path))
     except (BadInput, OSError):
         return Tokenizer.load(path)  # raises BadRun with the reason
-
-
-# --- check of a specification -----------------------------------------------------------------------------------------
 
 
 def _checked_component(part: str, node: Any) -> Any:
@@ -156,14 +111,14 @@ def _checked_component(part: str, node: Any) -> Any:
     return {"type": kind, **{name: node[name] for name in fields or () if name in node}}
 
 
-def _checked_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The same tokenizer from supported components only; a ValueError names the unsupported one."""
+def _checked_spec(spec: Mapping[str, Any]) -> tuple[CheckedSpec, bool]:
+    """The same tokenizer from supported components only, and whether it has a token for each byte (byte_fallback)."""
     model = spec.get("model")
-    require(isinstance(model, Mapping) and model.get("type", "BPE") == "BPE", "its model is not BPE")
-    assert isinstance(model, Mapping)
+    if not isinstance(model, Mapping) or model.get("type", "BPE") != "BPE":
+        raise ValueError("its model is not BPE")
     vocab, pairs = model.get("vocab"), model.get("merges")
-    require(isinstance(vocab, dict) and isinstance(pairs, list) and len(pairs) <= MAX_MERGES, "it has no vocabulary")
-    assert isinstance(vocab, dict)
+    if not isinstance(vocab, dict) or not isinstance(pairs, list) or len(pairs) > MAX_MERGES:
+        raise ValueError("it has no vocabulary")
     for name, accepted in _UNUSED.items():
         require(model.get(name) in accepted, f"its model sets {name}")
     merges = check_merges(pairs, vocab)
@@ -175,7 +130,8 @@ def _checked_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
     require(unk is None or (isinstance(unk, str) and unk in vocab), "its unk_token is not in its vocabulary")
     added = _checked_added_tokens(spec.get("added_tokens"))
     require(all(vocab.get(t["content"], t["id"]) == t["id"] for t in added), "an added token has two ids")
-    ids = vocab | {t["content"]: t["id"] for t in added}
+    added_ids = {t["content"]: t["id"] for t in added}
+    ids = vocab | added_ids
     valid_ids = all(type(i) is int and 0 <= i < MAX_VOCAB for i in ids.values())
     require(valid_ids, f"an id is not an integer from 0 to {MAX_VOCAB - 1:,}")
     require(len(set(ids.values())) == len(ids), "two tokens have one id")
@@ -187,7 +143,8 @@ def _checked_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
     before, after = ([names[i] for i in side] for side in _surrounding_ids(spec.get("post_processor"), ids))
     template = template_processing(before, after, ids, segments=1) if before or after else None
     checked |= {"post_processor": template, "decoder": _checked_component("decoder", spec.get("decoder"))}
-    return checked | {"model": {**checked_model, "vocab": vocab, "merges": merges}}
+    checked["model"] = {**checked_model, "vocab": vocab, "merges": merges}
+    return CheckedSpec("bpe", checked, vocab, added_ids, [t["id"] for t in added if t["special"]]), fallback
 
 
 def _checked_added_tokens(tokens: Any) -> list[dict[str, Any]]:
@@ -223,7 +180,7 @@ def _surrounding_ids(node: Any, ids: Mapping[str, int]) -> tuple[list[int], list
 
 def template_processing(
     before: list[str], after: list[str], ids: Mapping[str, int], *, segments: int
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """A TemplateProcessing post-processor. A second text is framed like the first; with two segments it is segment 1
     and has only the tokens after it."""
 

@@ -13,10 +13,12 @@ A lone surrogate is encoded as U+FFFD.
 """
 
 import codecs
+import hashlib
 import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from itertools import chain, repeat
 from pathlib import Path
@@ -26,44 +28,27 @@ import numpy as np
 import numpy.typing as npt
 import tokenizers
 
-from harken.data.tables.untrusted import unique_keys
+from harken.data.cache import cache_folder
+from harken.data.tables.untrusted import read_json
 from harken.data.text.encode import WHITESPACE, count_words, split_text, split_words
 from harken.errors import BadInput, BadRun, BadSetting
 from harken.events import Listener, silent
+from harken.files import write_atomic
 from harken.suggestions import did_you_mean
 
-from .spec import (
-    ADDED_TOKEN_FLAGS,
-    BERT_NORMALIZER,
-    BYTE_LEVEL_REGEX,
-    BYTE_OF_CHARACTER,
-    CLS,
-    END_OF_TEXT,
-    EOS,
-    KNOWN_TEXT,
-    LINE_END,
-    MASK,
-    MAX_VOCAB,
-    PAD,
-    PRE_TOKEN,
-    SEP,
-    SPECIAL_TOKENS,
-    TOKENIZER_KINDS,
-    UNK,
-    WORDPIECE_UNK,
-    build_spec,
-    identify_kind,
-    require,
-)
+from . import spec
+from .spec import BYTE_OF_CHARACTER, CLS, EOS, MASK, SEP, UNK
 
-MAX_FILE_BYTES, MAX_JSON_ITEMS = 64 << 20, 1_300_000  # limits for a tokenizer.json
+Array = npt.NDArray[Any]
+Texts = Callable[[], Iterable[str]]  # blocks of text; may be called several times
+MAX_FILE_BYTES = 64 << 20  # of a tokenizer.json
 CHUNK_CHARACTERS, CACHE_SIZE = 8 << 10, 100_000  # characters encoded at once; pre-tokens with cached byte pairs
 MAX_RUN = 256  # longest word used to train bpe: the time grows with its square
 SAMPLE_BYTES = 64 << 20  # text used to train bpe and wordpiece: more costs minutes and changes little
 ALPHABET_SIZE = 1000  # most frequent characters of wordpiece; rarer ones are [UNK]
 MAX_COUNTED_WORDS = 2_000_000  # distinct words counted at once; beyond it words seen once are dropped
 UTF8_CONTINUATION = bytes(range(0x80, 0xC0))
-_LINE_ENDS, _INDENT = re.compile(LINE_END), re.compile(rf"[{WHITESPACE}]*")
+_LINE_ENDS, _INDENT = re.compile(rf"\n[{WHITESPACE}]*"), re.compile(rf"[{WHITESPACE}]*")
 
 
 def replace_surrogates(text: str) -> str:
@@ -90,36 +75,25 @@ class Tokenizer:
 
     prefix_ids: tuple[int, ...] = ()
 
-    def __init__(self, spec: Mapping[str, Any]) -> None:
+    def __init__(self, content: object) -> None:
         """From the content of a tokenizer.json; a ValueError says why it is not one of the five kinds."""
-        self.kind, spec = identify_kind(spec)
-        self.json = (json.dumps(spec, ensure_ascii=False, indent=2) + "\n").encode()  # ValueError for a lone surrogate
-        self._special: dict[str, int] = {token["content"]: token["id"] for token in spec["added_tokens"]}
-        self._ids: dict[str, int] = spec["model"]["vocab"] | self._special
-        self.vocab = len(self._ids)
-        wordpiece = self.kind == "wordpiece"
-        self.end_id = self._ids.get({"word": EOS, "bpe": END_OF_TEXT, "wordpiece": SEP}.get(self.kind, ""))
-        unk = {"char": UNK, "word": UNK, "wordpiece": WORDPIECE_UNK}.get(self.kind)
+        checked = spec.check_spec(content)
+        self.json = (json.dumps(checked.content, ensure_ascii=False, indent=2) + "\n").encode()  # or ValueError
+        self._set_vocabulary(checked)
+        wordpiece, words = self.kind == "wordpiece", self.kind == "word"
+        self.end_id = self._ids.get({"word": EOS, "bpe": spec.END_OF_TEXT, "wordpiece": SEP}.get(self.kind, ""))
+        unk = {"char": UNK, "word": UNK, "wordpiece": spec.WORDPIECE_UNK}.get(self.kind)
         self.unk_id = self._ids[unk] if unk else None
-        self.pad_id, self.cls_id, self.sep_id, self.mask_id = (
-            self._ids[token] if wordpiece else None for token in (PAD, CLS, SEP, MASK)
-        )
-        special = [token["id"] for token in spec["added_tokens"] if token["special"]]
-        self.special_ids: list[int] = special if self.unk_id is None or wordpiece else [self.unk_id]
-        self.dtype = np.dtype("<u2" if self.vocab <= 1 << 16 else "<u4")
-        self._bytes = [b""] * self.vocab
-        for token, i in self._ids.items():
-            byte_level = self.kind in ("byte", "bpe") and token not in self._special
-            byte_level = byte_level and BYTE_OF_CHARACTER.keys() >= set(token)
-            self._bytes[i] = bytes(BYTE_OF_CHARACTER[c] for c in token) if byte_level else token.encode()
+        ids = (self._ids[token] if wordpiece else None for token in (spec.PAD, CLS, SEP, MASK))
+        self.pad_id, self.cls_id, self.sep_id, self.mask_id = ids
+        self.special_ids = checked.special_ids if self.unk_id is None or wordpiece else [self.unk_id]
         if self.kind in ("bpe", "wordpiece"):
             self._library = tokenizers.Tokenizer.from_buffer(self.json)
         self._spaced_bytes = self._bytes  # inside a text: wordpiece has a space before the start of a word
         if wordpiece:
             self._spaced_bytes = [self._library.decoder.decode(["", token.decode()]).encode() for token in self._bytes]
-        words = self.kind == "word"  # <eos> is the white space after the last word of a line
-        self.char_counts = np.array([len(b.translate(None, UTF8_CONTINUATION)) + words for b in self._spaced_bytes])
-        self.char_counts[[*self.special_ids, self.end_id] if words else self.special_ids] = 0
+        self.char_counts = self._count_characters() + words  # <eos> is the white space after the last word of a line
+        self.char_counts[[*self.special_ids, self._ids[EOS]] if words else self.special_ids] = 0
         if self.kind == "char":
             codes = {ord(token): i for token, i in self._ids.items() if token != UNK}
             self._table = np.full(0x110000, self._ids[UNK], self.dtype)
@@ -127,7 +101,23 @@ class Tokenizer:
         if self.kind == "bpe":
             self._pairs = lru_cache(CACHE_SIZE)(lambda word: self._library.encode(word, add_special_tokens=False).ids)
 
-    def encode(self, text: str) -> npt.NDArray[Any]:
+    def _set_vocabulary(self, checked: spec.CheckedSpec) -> None:
+        """Set the kind, the ids, and the bytes of each id."""
+        self.kind, self._special, self._ids = checked.kind, checked.added, checked.vocab | checked.added
+        self.vocab = 1 + max(self._ids.values())
+        self.dtype = np.dtype("<u2" if self.vocab <= 1 << 16 else "<u4")
+        self._bytes = [b""] * self.vocab
+        for token, i in self._ids.items():
+            self._bytes[i] = token.encode() if token in self._special else self._token_bytes(token)
+
+    def _token_bytes(self, token: str) -> bytes:
+        byte_level = self.kind in ("byte", "bpe") and BYTE_OF_CHARACTER.keys() >= set(token)
+        return bytes(BYTE_OF_CHARACTER[c] for c in token) if byte_level else token.encode()
+
+    def _count_characters(self) -> Array:
+        return np.array([len(token.translate(None, UTF8_CONTINUATION)) for token in self._spaced_bytes])
+
+    def encode(self, text: str) -> Array:
         """Token ids of a text, 16 bits wide if the vocabulary allows it, else 32."""
         text = replace_surrogates(text)
         if self.kind == "char":
@@ -147,14 +137,14 @@ class Tokenizer:
         """Cached per pre-token; the library encodes other scripts, special tokens and long runs."""
 
         def cacheable(text: str) -> bool:
-            short = len(text) <= 2 * CHUNK_CHARACTERS and KNOWN_TEXT.fullmatch(text)
+            short = len(text) <= 2 * CHUNK_CHARACTERS and spec.KNOWN_TEXT.fullmatch(text)
             return bool(short) and not any(token in text for token in self._special)
 
         cached = [cacheable(text) for text in texts]
         uncached = [text for text, hit in zip(texts, cached, strict=True) if not hit]
         encodings = iter(self._library.encode_batch_fast(uncached, add_special_tokens=False))
         for text, hit in zip(texts, cached, strict=True):
-            yield chain.from_iterable(map(self._pairs, PRE_TOKEN.findall(text))) if hit else next(encodings).ids
+            yield chain.from_iterable(map(self._pairs, spec.PRE_TOKEN.findall(text))) if hit else next(encodings).ids
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of the ids. Words are joined by spaces, lines by newlines; an incomplete character is U+FFFD."""
@@ -183,7 +173,7 @@ class Tokenizer:
         if self.unk_id is None:
             return []
         pieces = zip(self.split(text), self.encode(text).tolist(), strict=True)
-        return [piece for piece, i in pieces if i == self.unk_id and piece not in (UNK, WORDPIECE_UNK)]
+        return [piece for piece, i in pieces if i == self.unk_id and piece not in (UNK, spec.WORDPIECE_UNK)]
 
     def stream_decoder(self) -> Callable[[int], str]:
         """A function from one id to the text that is complete so far, never a partial character."""
@@ -203,22 +193,14 @@ class Tokenizer:
         """Files of a run folder by name."""
         return {"tokenizer.json": self.json}
 
-    def save(self, path: Path) -> None:
-        """Write tokenizer.json; the same tokens give the same bytes."""
-        path.write_bytes(self.json)
-
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":
         """Read a tokenizer.json from an untrusted source; BadRun for any unsupported content."""
         try:
-            require(path.is_file(), "it is not a file")
-            with path.open("rb") as file:
-                raw = file.read(MAX_FILE_BYTES + 1)
-            require(len(raw) <= MAX_FILE_BYTES, "it is larger than 64 MB")
-            require(sum(map(raw.count, (b"[", b"{", b","))) <= MAX_JSON_ITEMS, "it has too many items")
-            return cls(json.loads(raw.decode(), object_pairs_hook=unique_keys))
+            spec.require(path.is_file(), "it is not a file")
+            return cls(read_json(path, MAX_FILE_BYTES))
         except Exception as error:  # the library raises plain Exception
-            reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+            reason = (getattr(error, "strerror", None) or str(error).partition("\n")[0]).removeprefix(f"{path}: ")
         accepted = "accepted: harken's own tokenizer.json, byte-level BPE as in GPT-2, and BERT's WordPiece"
         raise BadRun(f"{path}: unsupported tokenizer: {reason}; {accepted}; fetch or train it again")
 
@@ -226,33 +208,46 @@ class Tokenizer:
         checked: list[int] = ids.tolist() if isinstance(ids, np.ndarray) else [int(i) for i in ids]
         for i in (min(checked, default=0), max(checked, default=0)):
             if not 0 <= i < self.vocab:
-                raise BadInput(
-                    f"token {i}: out of range; the ids of this {self.kind} tokenizer are 0 to {self.vocab - 1}"
-                )
+                accepted = f"the ids of this {self.kind} tokenizer are 0 to {self.vocab - 1}"
+                raise BadInput(f"token {i}: out of range; {accepted}")
         return checked
 
 
-def train_tokenizer(
-    kind: str, texts: Callable[[], Iterable[str]], vocab_size: int, *, lowercase: bool = True, listen: Listener = silent
+def train_or_load_tokenizer(
+    kind: str, vocab_size: int, texts: Texts, *, lowercase: bool = True, listen: Listener = silent
 ) -> Tokenizer:
-    """Train a tokenizer. `texts()` yields blocks of text and may be called twice; memory use does not grow with them.
+    """The tokenizer of the training text; bpe and wordpiece, which train slowly, are cached by the text's hash."""
+    if kind not in ("bpe", "wordpiece"):
+        return train_tokenizer(kind, texts, vocab_size, listen=listen)
+    digest = hashlib.sha256(f"{kind} {vocab_size} {lowercase} 1".encode())
+    for block in texts():
+        digest.update(block.encode())
+    path = cache_folder("text") / f"tokenizer-{digest.hexdigest()[:32]}.json"
+    with suppress(BadRun, OSError):  # not cached yet, or incomplete
+        return Tokenizer.load(path)
+    tokenizer = train_tokenizer(kind, texts, vocab_size, lowercase=lowercase, listen=listen)
+    write_atomic(path, tokenizer.json)
+    return tokenizer
 
-    `vocab_size` limits word, bpe and wordpiece. Words are sorted by frequency, then by first occurrence. `lowercase`:
-    wordpiece lowercases the text and strips accents.
+
+def train_tokenizer(
+    kind: str, texts: Texts, vocab_size: int, *, lowercase: bool = True, listen: Listener = silent
+) -> Tokenizer:
+    """Train a tokenizer; memory use does not grow with the text. `vocab_size` limits word, bpe and wordpiece.
+
+    Words are sorted by frequency, then by first occurrence. `lowercase`: wordpiece lowercases and strips accents.
     """
-    if kind not in TOKENIZER_KINDS:
-        suggestion = did_you_mean(kind, TOKENIZER_KINDS)
-        raise BadSetting(
-            f"data.tokenizer={kind}: unknown tokenizer; use one of {', '.join(TOKENIZER_KINDS)}.{suggestion}"
-        )
-    if not (minimum := {"word": 3, "bpe": 257, "wordpiece": 7}.get(kind, 0)) <= vocab_size <= MAX_VOCAB:
-        raise BadSetting(f"data.vocab_size={vocab_size}: {kind} tokens need {minimum} to {MAX_VOCAB}")
-    if kind in ("byte", "bpe"):
-        return Tokenizer(
-            build_spec("byte", BYTE_OF_CHARACTER) if kind == "byte" else _train_bpe(texts, vocab_size, listen)
-        )
+    if kind not in spec.TOKENIZER_KINDS:
+        accepted = f"use one of {', '.join(spec.TOKENIZER_KINDS)}.{did_you_mean(kind, spec.TOKENIZER_KINDS)}"
+        raise BadSetting(f"data.tokenizer={kind}: unknown tokenizer; {accepted}")
+    if not (minimum := {"word": 3, "bpe": 257, "wordpiece": 7}.get(kind, 0)) <= vocab_size <= spec.MAX_VOCAB:
+        raise BadSetting(f"data.vocab_size={vocab_size}: {kind} tokens need {minimum} to {spec.MAX_VOCAB}")
+    if kind == "byte":
+        return Tokenizer(spec.build_spec(kind, BYTE_OF_CHARACTER))
+    if kind == "bpe":
+        return Tokenizer(_train_bpe(texts, vocab_size, listen))
     if kind == "wordpiece":
-        return Tokenizer(_train_wordpiece(texts, vocab_size, BERT_NORMALIZER | {"lowercase": lowercase}, listen))
+        return Tokenizer(_train_wordpiece(texts, vocab_size, spec.BERT_NORMALIZER | {"lowercase": lowercase}, listen))
     seen, counts = np.zeros(0x110000, bool), Counter[str]()
     for text in _with_progress(texts(), listen):
         if kind == "char":
@@ -263,7 +258,7 @@ def train_tokenizer(
             counts = Counter({word: n for word, n in counts.items() if n > 1})
     words = [word for word, _ in counts.most_common(vocab_size) if word not in (UNK, EOS)]
     tokens = [*map(chr, np.flatnonzero(seen)), UNK] if kind == "char" else [UNK, EOS, *words][:vocab_size]
-    return Tokenizer(build_spec(kind, {token: i for i, token in enumerate(tokens)}))
+    return Tokenizer(spec.build_spec(kind, {token: i for i, token in enumerate(tokens)}))
 
 
 def _with_progress(texts: Iterable[str], listen: Listener) -> Iterator[str]:
@@ -276,7 +271,7 @@ def _with_progress(texts: Iterable[str], listen: Listener) -> Iterator[str]:
         raise BadInput("the text is empty; a tokenizer needs at least one character of training text")
 
 
-def _sample(texts: Callable[[], Iterable[str]], separator: str, listen: Listener) -> Iterator[str]:
+def _sample(texts: Texts, separator: str, listen: Listener) -> Iterator[str]:
     """Every n-th block of a long text in short pieces; fewer blocks if words are long, as each is stored separately."""
     sizes = ((len(replace_surrogates(text).encode()), 1 + count_words(text)) for text in texts())
     stride = 1 + sum(size * min(16, 1 + size // (16 * words)) for size, words in sizes) // SAMPLE_BYTES
@@ -285,35 +280,64 @@ def _sample(texts: Callable[[], Iterable[str]], separator: str, listen: Listener
     return (part[i : i + MAX_RUN] for part in parts for i in range(0, len(part), MAX_RUN))
 
 
-def _train_bpe(texts: Callable[[], Iterable[str]], vocab_size: int, listen: Listener) -> dict[str, Any]:
+def _train_bpe(texts: Texts, vocab_size: int, listen: Listener) -> dict[str, Any]:
     library = tokenizers.Tokenizer(tokenizers.models.BPE())
     library.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        min_frequency=2,
-        special_tokens=[END_OF_TEXT],
-        initial_alphabet=list(BYTE_OF_CHARACTER),
-        show_progress=False,
-    )
-    library.train_from_iterator(_sample(texts, END_OF_TEXT, listen), trainer)
-    return {**json.loads(library.to_str()), "decoder": BYTE_LEVEL_REGEX}
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=vocab_size, min_frequency=2, show_progress=False)
+    trainer.special_tokens = [tokenizers.AddedToken(spec.END_OF_TEXT, special=True)]
+    trainer.initial_alphabet = list(BYTE_OF_CHARACTER)
+    library.train_from_iterator(_sample(texts, spec.END_OF_TEXT, listen), trainer)
+    return {**json.loads(library.to_str()), "decoder": spec.BYTE_LEVEL_REGEX}
 
 
-def _train_wordpiece(
-    texts: Callable[[], Iterable[str]], vocab_size: int, normalizer: Mapping[str, Any], listen: Listener
-) -> dict[str, Any]:
-    """WordPiece by merging the most frequent pairs of pieces.
-
-    The library numbers characters inside words in no fixed order, so they are passed as special tokens.
-    """
-    library = tokenizers.Tokenizer.from_str(json.dumps(build_spec("wordpiece", {}, bert_normalizer=normalizer)))
+def _train_wordpiece(texts: Texts, vocab_size: int, normalizer: Mapping[str, object], listen: Listener) -> object:
+    """WordPiece by merging the most frequent pairs of pieces. The library numbers characters inside words in no fixed
+    order, so they are passed as special tokens."""
+    library = tokenizers.Tokenizer.from_str(json.dumps(spec.build_spec("wordpiece", {}, bert_normalizer=normalizer)))
     counts = Counter(chain.from_iterable(map(library.normalizer.normalize_str, _sample(texts, MASK, silent))))
     frequent = sorted((c for c in counts if not c.isspace()), key=lambda c: (-counts[c], c))
-    letters = sorted(frequent[: min(ALPHABET_SIZE, (vocab_size - len(SPECIAL_TOKENS)) // 2)])
+    letters = sorted(frequent[: min(ALPHABET_SIZE, (vocab_size - len(spec.SPECIAL_TOKENS)) // 2)])
     trainer = tokenizers.trainers.WordPieceTrainer(vocab_size=vocab_size, min_frequency=2, show_progress=False)
-    trainer.special_tokens = [tokenizers.AddedToken(t) for t in (*SPECIAL_TOKENS, *(f"##{c}" for c in letters))]
+    trainer.special_tokens = [tokenizers.AddedToken(t) for t in (*spec.SPECIAL_TOKENS, *(f"##{c}" for c in letters))]
     trainer.initial_alphabet, trainer.limit_alphabet = letters, len(letters)
     library.train_from_iterator(_sample(texts, MASK, listen), trainer)
     ids = library.get_vocab(with_added_tokens=False)
-    added = [{"id": ids[token], "content": token, **ADDED_TOKEN_FLAGS, "special": True} for token in SPECIAL_TOKENS]
-    return build_spec("wordpiece", ids, added=added, bert_normalizer=normalizer)
+    flags = spec.ADDED_TOKEN_FLAGS | {"special": True}
+    added = [{"id": ids[token], "content": token, **flags} for token in spec.SPECIAL_TOKENS]
+    return spec.build_spec("wordpiece", ids, added=added, bert_normalizer=normalizer)
+
+
+class WordPieces:
+    """The pieces of words. The first piece of a word represents it, unless it is only the space before the word."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.spaces = tokenizer.kind in ("char", "byte", "bpe")  # tokens of other kinds contain no white space
+        self.encode_word = lru_cache(CACHE_SIZE)(self._encode_word)
+
+    def _encode_word(self, word: str, spaced: bool) -> tuple[list[int], int]:
+        """The pieces of a word and the index of the piece that represents it."""
+        ids = [int(i) for i in self.tokenizer.encode(" " * (spaced and self.spaces) + word)]
+        if not ids:  # the normalizer removed white space and control characters
+            return [self.tokenizer.unk_id or 0], 0
+        return ids, int(len(ids) > 1 and self.tokenizer.decode(ids[:1]) == " ")
+
+    def __call__(self, words: Iterable[tuple[str, bool]]) -> tuple[Array, Array, Array]:
+        """For (word, space before it): all pieces, the number per word, and the representing piece of each word."""
+        encoded = [self.encode_word(*word) for word in words]
+        ids = np.array([i for pieces, _ in encoded for i in pieces], np.int64)
+        lengths = np.array([len(pieces) for pieces, _ in encoded], np.int64)
+        return ids, lengths, np.array([first for _, first in encoded], np.int64)
+
+
+def word_windows(lengths: Array, max_tokens: int, overlap: int = 0) -> Iterator[tuple[int, int]]:
+    """Ranges of words that fit into max_tokens and cover all words. Consecutive windows share at most `overlap`
+    tokens; a word longer than max_tokens has its own window."""
+    ends = np.cumsum(lengths)
+    i, starts = 0, ends - lengths
+    while i < len(lengths):
+        j = max(i + 1, int(np.searchsorted(ends, starts[i] + max_tokens, side="right")))
+        yield i, j
+        if j == len(lengths):
+            return
+        i = min(j, max(i + 1, int(np.searchsorted(starts, ends[j - 1] - overlap))))
