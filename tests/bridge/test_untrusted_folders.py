@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harken.bridge import transformers_reference, weight_mapping
+from harken.bridge import transformers_reference
+from harken.bridge.families import find_mapping
 from harken.bridge.folder import ModelFolder
 from harken.bridge.importer import import_model
 from harken.data.synthetic.tales import tales
@@ -280,6 +281,7 @@ CORRUPTIONS: dict[str, tuple[Corruption, str]] = {
     "a shape of 40 dimensions": (weights(**{"ln_f.bias": {"shape": [1] * 39 + [8]}}), "invalid safetensors entry"),
     "a shape that is turned": (weights(**{"wpe.weight": {"shape": [D, 16]}}), "wpe.weight has shape"),
     "a shape without columns": (weights(**{"wpe.weight": {"shape": [16 * D]}}), "wpe.weight has shape"),
+    "q, k and v without columns": (weights(**{"h.0.attn.c_attn.weight": {"shape": [3 * D * D]}}), "c_attn.weight has"),
     "offsets below 0": (weights(**{"wte.weight": {"data_offsets": [-4, 9596]}}), "invalid safetensors entry"),
     "offsets that overlap": (weights(**{"wpe.weight": {"data_offsets": [0, 512]}}), "does not start where"),
     "offsets behind the end": (
@@ -467,9 +469,7 @@ def test_a_flag_that_changes_the_outputs_reaches_the_reference(folder: Path) -> 
     pytest.importorskip("transformers")
     config(reorder_and_upcast_attn=True)(folder)
     source = ModelFolder(folder)
-    assert transformers_reference.reference_model(
-        weight_mapping.find_mapping(source), source
-    ).config.reorder_and_upcast_attn
+    assert transformers_reference.reference_model(find_mapping(source), source).config.reorder_and_upcast_attn
 
 
 def test_there_are_at_least_80_hostile_folders() -> None:

@@ -1,26 +1,70 @@
-"""On a GPU: text from captured graphs equals text from eager steps. Run: pytest -m gpu tests/decode"""
+"""Text from captured graphs equals text from eager steps: on a GPU, and on a CPU with recorded operations.
+
+On a GPU: pytest -m gpu tests/decode
+"""
+
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from harken.core import watching
 from harken.decode import cuda_graph
 from harken.decode.sampling import SamplingSettings, TextGenerator
 from harken.models.gpt import GPTSettings
 
-pytestmark = pytest.mark.gpu
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8]]
 
 
-@pytest.fixture(scope="module")
-def model():
+class RecordedGraph:
+    """A CUDA graph on a CPU: repeats recorded operations on the same tensors, into the same outputs."""
+
+    def __init__(self):
+        self.operations = []
+
+    def replay(self):
+        for function, args, kwargs, outputs in self.operations:
+            for old, new in zip(tree_leaves(outputs), tree_leaves(function(*args, **kwargs)), strict=True):
+                if isinstance(old, torch.Tensor) and old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
+
+
+class Recorder(TorchDispatchMode):
+    def __init__(self, graph):
+        super().__init__()
+        self.graph = graph
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        outputs = function(*args, **(kwargs or {}))
+        self.graph.operations.append((function, args, kwargs or {}, outputs))
+        return outputs
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request, monkeypatch):
+    if request.param == "cpu":
+        stream = SimpleNamespace(wait_stream=lambda other: None)
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", RecordedGraph)
+        monkeypatch.setattr(torch.cuda, "graph", Recorder)
+        monkeypatch.setattr(torch.cuda, "Stream", lambda device: stream)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+        monkeypatch.setattr(torch.cuda, "stream", nullcontext)
+        monkeypatch.setattr("harken.decode.sampling.can_capture", cuda_graph.has_repeatable_steps)
+    return request.param
+
+
+@pytest.fixture
+def model(device):
     torch.manual_seed(0)
-    return GPTSettings(d=64, layers=2, heads=2, context=48, positions="rotary").build(100).cuda().eval()
+    return GPTSettings(d=64, layers=2, heads=2, context=48, positions="rotary").build(100).to(device).eval()
 
 
 def texts(generator, prompts=PROMPTS, n_tokens=60, **sampling) -> list:
     tokens = generator.generate(prompts, n_tokens, SamplingSettings(**sampling), seed=3)
-    return torch.stack([t.cpu() for t in tokens], 1).tolist()
+    return torch.stack([t.cpu().clone() for t in tokens], 1).tolist()  # a CPU tensor is overwritten by later steps
 
 
 def graphs(generator, kind) -> list:
@@ -66,6 +110,7 @@ def test_interleaved_streams_are_independent(model):
     assert [[int(step[k]) for step in steps] for k in range(2)] == [a[0] for a in alone]
 
 
+@pytest.mark.parametrize("device", [pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True)
 def test_a_compiled_step_generates_the_same_greedy_text(model):
     assert texts(TextGenerator(model, compiled=True), temperature=0) == texts(TextGenerator(model), temperature=0)
 
@@ -76,3 +121,19 @@ def test_a_trace_sees_the_last_step(model):
     view = views["stack.blocks.0.attention"]
     assert float(view.rows([0])[..., 22:].sum()) == 0  # 3 + 19 tokens were read
     assert float(view.rows([0])[..., 21].sum()) > 0
+
+
+def test_a_model_on_a_cpu_is_not_captured():
+    model = GPTSettings(size="tiny").build(10)
+    assert cuda_graph.has_repeatable_steps(model)
+    assert not cuda_graph.can_capture(model)
+
+
+@pytest.mark.parametrize("device", ["cpu"], indirect=True)
+def test_a_session_keeps_the_newest_graphs(device):
+    session = cuda_graph.DecodeSession(None)
+    graphs = [cuda_graph.Prefill(None, None) for _ in range(cuda_graph.MAX_GRAPHS + 2)]
+    for n, graph in enumerate(graphs):
+        assert session.get(n, graph) is graph
+    assert session.get(5, graphs[0]) is graphs[5]
+    assert list(session.graphs) == list(range(2, cuda_graph.MAX_GRAPHS + 2))

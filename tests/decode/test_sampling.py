@@ -10,7 +10,7 @@ import harken
 from harken.decode import sampling
 from harken.decode.sampling import IncrementalDecoder, PromptLookup, SamplingSettings, TextGenerator
 from harken.errors import BadInput
-from harken.inference.stop_sequences import StopSequence
+from harken.inference.answers.generate import StopSequence
 
 ZERO = torch.tensor(0)
 

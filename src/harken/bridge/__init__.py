@@ -1,6 +1,7 @@
 """Import and export of other libraries' weights. Their names and formats are used in this package only.
 
-A model family is one class in `families/` (a `weight_mapping.ModelMapping`): the config.json fields it reads, the
-settings of our recipe, and the source of each of our weights. Folders (`folder.py`) and GGUF files (`gguf.py`) offer
-the same interface; `importer.py` writes a run folder from either, with a certificate of parity (`certificate.py`).
+A model family is one class in `families/` (a `weight_mapping.ModelMapping`): the config.json fields it reads, and the
+settings of our recipe. `names.toml` has the names of its tensors. Folders (`folder.py`) and GGUF files (`gguf.py`)
+offer the same interface; `importer.py` writes a run folder from either, with a certificate of parity
+(`certificate.py`); `export.py` inverts the mapping.
 """

@@ -3,15 +3,15 @@
 transformers is the reference if it is installed; comparisons that were not possible are listed by name.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from harken import __version__
 from harken.data.labelled.examples import TokenLabelProcessor
@@ -27,7 +27,7 @@ from harken.models import EncoderDecoder
 from . import transformers_reference
 from .families import vit
 from .special_tokens import NOT_PORTABLE, boundary_ids, is_portable
-from .weight_mapping import ModelMapping, WeightSource
+from .weight_mapping import ModelMapping, Processor, WeightSource
 
 TOLERANCE = 1e-5  # absolute, or relative to the largest logit if that exceeds 1
 RANDOM_TOKENS, GREEDY_TOKENS = 64, 32  # of a random row, and of greedy decoding
@@ -43,29 +43,29 @@ TEXTS = (
     "",
 )
 INSTALL_HINT = 'install it with: pip install "harken[hf]"'
+Comparison = dict[str, object]  # a part of the certificate: `passed`, and numbers
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "gguf", "onnx", "onnxruntime")
 
 
 class ReferenceOutputs:
     """Outputs of the original model. A language model runs at once and is freed, so memory never holds it and ours."""
 
-    def __init__(self, mapping: ModelMapping, source: WeightSource, tokenizer: Any, context: int | None) -> None:
-        self.outputs: Any = None  # LanguageModelOutputs, or the reference model itself
+    def __init__(self, mapping: ModelMapping, source: WeightSource, processor: Processor, context: int | None) -> None:
+        self.outputs: LanguageModelOutputs | nn.Module | None = None
         self.missing: list[str] = []
         with _silence_transformers(), _external_errors(source, "model outputs", self.missing):
-            self.outputs = transformers_reference.reference_model(mapping, source)
-            if mapping.check == "language model":
+            self.outputs = reference = transformers_reference.reference_model(mapping, source)
+            if mapping.check == "language model" and isinstance(processor, Tokenizer):
                 limit = min(RANDOM_TOKENS, context or RANDOM_TOKENS)
-                self.outputs = _language_model_outputs(self.outputs, tokenizer, limit)
+                self.outputs = _language_model_outputs(reference, processor, limit)
 
 
 def certify(
     run: Run, mapping: ModelMapping, source: WeightSource, reference: ReferenceOutputs | None = None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Compare the run with its source; `passed` is False if any comparison fails."""
     reference = reference or ReferenceOutputs(mapping, source, run.tokenizer, run.model.context)
-    certificate: dict[str, Any] = {"source": source.location, "family": source.config["model_type"]}
-    missing = list(reference.missing)
+    parts, missing = dict[str, Comparison](), list(reference.missing)
     with _silence_transformers():
         if mapping.check == "images":
             missing.append(vit.NOT_COMPARED)
@@ -73,15 +73,15 @@ def certify(
             missing.append(NOT_PORTABLE)
         else:
             with _external_errors(source, "token ids", missing):
-                certificate["tokenizer"] = _compare_token_ids(run, source)
+                parts["tokenizer"] = _compare_token_ids(run, source)
         if reference.outputs is not None:
-            certificate |= CHECKS[mapping.check](run, reference.outputs)
-            missing += certificate.pop("not_checked", [])
-    passed = all(part["passed"] for part in certificate.values() if isinstance(part, dict))
-    return {"passed": passed, **certificate, "not_checked": missing, "versions": versions()}
+            parts |= CHECKS[mapping.check](run, reference.outputs, missing)
+    passed = all(part["passed"] for part in parts.values())
+    origin = {"source": source.location, "family": mapping.model_type}
+    return {"passed": passed, **origin, **parts, "not_checked": missing, "versions": versions()}
 
 
-def failure_message(certificate: dict[str, Any]) -> str:
+def failure_message(certificate: Mapping[str, object]) -> str:
     """The failed comparisons of a certificate."""
     parts = {name: part for name, part in certificate.items() if isinstance(part, dict)}
     return "; ".join(f"{name} differ ({part})" for name, part in parts.items() if part.get("passed") is False)
@@ -89,14 +89,11 @@ def failure_message(certificate: dict[str, Any]) -> str:
 
 def versions() -> dict[str, str]:
     """Versions of the installed packages that are involved."""
-    return {"harken": __version__, **{name: number for name in PACKAGES if (number := _version(name))}}
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
+    versions = {"harken": __version__}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return versions
 
 
 @contextmanager
@@ -133,7 +130,7 @@ def _silence_transformers() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _compare_token_ids(run: Run, source: WeightSource) -> dict[str, Any]:
+def _compare_token_ids(run: Run, source: WeightSource) -> Comparison:
     """Ids of sample texts, compared with those of the `tokenizers` library for the original file."""
     expected = source.encode(TEXTS)
     ids = [_framed_ids(run.tokenizer, text, source.config.get("eos_token_id")) for text in TEXTS]
@@ -171,7 +168,7 @@ def _language_model_outputs(reference: Any, tokenizer: Tokenizer, limit: int) ->
 
 
 @torch.inference_mode()
-def _check_language_model(run: Run, expected: LanguageModelOutputs) -> dict[str, Any]:
+def _check_language_model(run: Run, expected: LanguageModelOutputs, _: list[str]) -> dict[str, Comparison]:
     """Logits on random and real tokens, and greedy decoding with the key-value memory."""
     logits = torch.cat([run.model.scores(torch.tensor([ids]))[0] for ids in expected.rows])
     start, n_tokens = expected.rows[1][: len(expected.rows[0]) // 2], len(expected.continuation)
@@ -185,7 +182,7 @@ def _check_language_model(run: Run, expected: LanguageModelOutputs) -> dict[str,
     }
 
 
-def reference_greedy(reference: Any, ids: list[int], n_tokens: int, vocab_size: int) -> list[int]:
+def reference_greedy(reference: nn.Module, ids: list[int], n_tokens: int, vocab_size: int) -> list[int]:
     """Greedy decoding of a transformers model with its key-value cache."""
     tokens, cache, continuation = torch.tensor([ids]), None, []
     for _ in range(n_tokens):
@@ -196,7 +193,7 @@ def reference_greedy(reference: Any, ids: list[int], n_tokens: int, vocab_size: 
 
 
 @torch.inference_mode()
-def _check_encoder(run: Run, reference: Any) -> dict[str, Any]:
+def _check_encoder(run: Run, reference: Any, missing: list[str]) -> dict[str, Comparison]:
     """Hidden states of padded rows, MLM logits and mean-pooled embeddings."""
     model, vocab_size = cast(Any, run.model), run.tokenizer.vocab
     limit = min(RANDOM_TOKENS, model.context or RANDOM_TOKENS)
@@ -218,32 +215,32 @@ def _check_encoder(run: Run, reference: Any) -> dict[str, Any]:
     unpadded = [row[:n].tolist() for row, n in zip(tokens, lengths, strict=True)]
     vectors = torch.from_numpy(embed_token_ids(model, unpadded, "mean"))
     pairs["vectors"] = vectors, torch.nn.functional.normalize(mean, dim=-1)
-    segmented, missing = _segment_outputs(model, reference, tokens, real) if model.n_segments else ({}, [])
+    if model.n_segments:
+        pairs |= _segment_outputs(model, reference, tokens, real, missing)
     n_tokens = int(lengths.sum())
-    parts = {name: compare_tensors(*pair) | {"tokens": n_tokens} for name, pair in (pairs | segmented).items()}
-    return {**parts, "not_checked": missing}
+    return {name: compare_tensors(*pair) | {"tokens": n_tokens} for name, pair in pairs.items()}
 
 
 def _segment_outputs(
-    model: Any, reference: Any, tokens: Tensor, real: Tensor
-) -> tuple[dict[str, tuple[Tensor, Tensor]], list[str]]:
+    model: Any, reference: Any, tokens: Tensor, real: Tensor, missing: list[str]
+) -> dict[str, tuple[Tensor, Tensor]]:
     """The same rows with two segments: hidden states, pooler output and next-sentence logits."""
     late = torch.arange(tokens.shape[1]) >= tokens.shape[1] // 4
     segments = late.long().expand_as(tokens) * (model.n_segments - 1)
     inputs = {"attention_mask": real.long(), "token_type_ids": segments}
     body, h = reference.base_model(tokens, **inputs), model(tokens, lengths=real.sum(1), segments=segments)
-    pairs, missing = {"segments": (h[real], body.last_hidden_state[real])}, []
+    pairs = {"segments": (h[real], body.last_hidden_state[real])}
     if model.pooler is not None and body.pooler_output is None:
         missing.append(f"pooler output: {type(reference).__name__} has no pooler")
     elif model.pooler is not None:
         pairs["pooled"] = (model.pooled(h[:, 0]), body.pooler_output)
     if model.nsp_head is not None:
         pairs["follows"] = (model.next_sentence_scores(h[:, 0]), reference(tokens, **inputs).seq_relationship_logits)
-    return pairs, missing
+    return pairs
 
 
 @torch.inference_mode()
-def _check_encoder_decoder(run: Run, reference: Any) -> dict[str, Any]:
+def _check_encoder_decoder(run: Run, reference: Any, _: list[str]) -> dict[str, Comparison]:
     """Log-probabilities of a random target for a real source, and greedy decoding."""
     model, config = cast(EncoderDecoder, run.model), reference.config
     end, start = config.eos_token_id, config.decoder_start_token_id
@@ -269,7 +266,7 @@ def _check_encoder_decoder(run: Run, reference: Any) -> dict[str, Any]:
 
 
 @torch.inference_mode()
-def _check_head(run: Run, reference: Any) -> dict[str, Any]:
+def _check_head(run: Run, reference: Any, _: list[str]) -> dict[str, Comparison]:
     """Logits and best labels for texts and random tokens, each with two segments."""
     processor = run.tokenizer
     limit = min(RANDOM_TOKENS, run.model.context or RANDOM_TOKENS) - 1
@@ -287,8 +284,8 @@ def _check_head(run: Run, reference: Any) -> dict[str, Any]:
         logits.append(head_logits(run, tokens, segments=segments)[0])
     actual, target = (torch.cat([y.reshape(-1, y.shape[-1]) for y in rows]) for rows in (logits, expected))
     n_equal = int((actual.argmax(-1) == target.argmax(-1)).sum())
-    labels = {"passed": n_equal == len(actual), "texts": 1 + len(TEXTS), "labels": len(actual), "equal": n_equal}
-    return {"logits": compare_tensors(actual, target), "labels": labels}
+    counts = {"texts": 1 + len(TEXTS), "labels": len(actual), "equal": n_equal}
+    return {"logits": compare_tensors(actual, target), "labels": {"passed": n_equal == len(actual), **counts}}
 
 
 def head_logits(run: Run, tokens: Tensor, *, lengths: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
@@ -304,18 +301,18 @@ def head_logits(run: Run, tokens: Tensor, *, lengths: Tensor | None = None, segm
     return y * processor.std + processor.mean if processor.target_type == "number" else y
 
 
-def compare_tensors(actual: Tensor, expected: Tensor) -> dict[str, Any]:
+def compare_tensors(actual: Tensor, expected: Tensor) -> Comparison:
     """The largest difference and whether it is within the tolerance."""
     difference = float((actual - expected).abs().max())
     limit = TOLERANCE * max(1.0, float(expected.abs().max()))
     return {"passed": difference <= limit, "max_difference": difference, "tolerance": limit}
 
 
-# by `ModelMapping.check`: (run, reference outputs or model) -> parts of the certificate, each with `passed`
-CHECKS: dict[str, Callable[[Run, Any], dict[str, Any]]] = {
+# by `ModelMapping.check`: run, reference outputs or model, comparisons that are not possible -> comparisons
+CHECKS: dict[str, Callable[[Run, Any, list[str]], dict[str, Comparison]]] = {
     "language model": _check_language_model,
     "encoder": _check_encoder,
     "encoder-decoder": _check_encoder_decoder,
     "head": _check_head,
-    "images": lambda run, reference: {"logits": compare_tensors(*vit.compare_logits(run, reference))},
+    "images": lambda run, reference, _: {"logits": compare_tensors(*vit.compare_logits(run, reference))},
 }

@@ -43,9 +43,8 @@ class ModelFolder:
         _refuse_unsafe_files(path)
         self.config = read_json(self.file("config.json"), MAX_CONFIG_BYTES)
         if "auto_map" in self.config:
-            raise BadInput(
-                f"{path}: config auto_map names code, which harken never executes; import a model without it"
-            )
+            problem = "config auto_map names code, which harken never executes"
+            raise BadInput(f"{path}: {problem}; import a model without it")
         self.parts: dict[str, tuple[Path, int, str]] = {}  # tensor: file, offset, dtype
         self.shapes: dict[str, tuple[int, ...]] = {}
         for shard, listed in self._shards().items():
@@ -60,7 +59,7 @@ class ModelFolder:
             raise BadInput(f"{path}: is a link out of its folder; replace it with the file itself")
         return path
 
-    def tokenizer(self) -> dict[str, Any]:
+    def tokenizer(self) -> dict[str, object]:
         return read_json(self.file("tokenizer.json"), MAX_FILE_BYTES)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -88,7 +87,7 @@ class ModelFolder:
         raw = torch.from_numpy(np.fromfile(path, np.uint8, size, offset=start))  # a memory map would count as ours
         return raw.view(DTYPES[kind]).view(self.shapes[name]).float()
 
-    def _shards(self) -> dict[str, set[str] | None]:
+    def _shards(self) -> Mapping[str, set[str] | None]:
         """The weight files, with the tensors that the index assigns to each."""
         if not (self.path / "model.safetensors.index.json").exists():
             return {"model.safetensors": None}
@@ -96,13 +95,11 @@ class ModelFolder:
         listed = read_json(index, MAX_HEADER_BYTES).get("weight_map")
         if not isinstance(listed, dict) or not listed or len(listed) > MAX_TENSORS:
             raise BadInput(f"{index}: weight_map must map tensors to files; fetch the folder again")
-        shards: dict[str, set[str] | None] = {}
+        shards: dict[str, set[str]] = {}
         for name, shard in listed.items():
             if not isinstance(shard, str) or not re.fullmatch(r"\w[\w.-]{0,200}\.safetensors", shard, re.ASCII):
                 raise BadInput(f"{index}: {str(shard)[:80]!r} is not the name of a safetensors file in this folder")
-            names = shards.setdefault(shard, set())
-            assert names is not None
-            names.add(name)
+            shards.setdefault(shard, set()).add(name)
         if len(shards) > MAX_SHARDS:
             raise BadInput(f"{index}: has {len(shards)} weight files; at most {MAX_SHARDS} are accepted")
         return shards
@@ -113,11 +110,12 @@ class ModelFolder:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             if length > min(MAX_HEADER_BYTES, size - 8):
-                raise BadInput(
-                    f"{path}: header of {length} bytes in a file of {size} bytes; at most 8 MiB are accepted"
-                )
-            header = parse_json_object(file.read(length), str(path))
-        _check_metadata(header.pop("__metadata__", {}), path)
+                sizes = f"header of {length} bytes in a file of {size} bytes"
+                raise BadInput(f"{path}: {sizes}; at most 8 MiB are accepted")
+            header: dict[str, Any] = parse_json_object(file.read(length), str(path))
+        metadata = header.pop("__metadata__", {})
+        if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+            raise BadInput(f"{path}: metadata must map strings to strings; this is not a valid safetensors file")
         if len(header) > MAX_TENSORS:
             raise BadInput(f"{path}: has {len(header)} tensors; at most {MAX_TENSORS} are accepted")
         if listed is not None and listed != header.keys():
@@ -145,11 +143,6 @@ def _refuse_unsafe_files(path: Path) -> None:
         reasons = ((PICKLES, "may be a pickle, which executes code"), (ARCHIVES, "is an archive"), (CODE, "is code"))
         if reason := next((reason for suffixes, reason in reasons if suffix in suffixes), None):
             raise BadInput(f"{file}: {reason}; harken reads safetensors only; remove this file or import another model")
-
-
-def _check_metadata(metadata: Any, path: Path) -> None:
-    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise BadInput(f"{path}: metadata must map strings to strings; this is not a valid safetensors file")
 
 
 def _byte_range(path: Path, name: str, entry: Any) -> tuple[int, int, str]:

@@ -23,6 +23,8 @@ from harken.data.tokenizers.pretrained import SPACE_PIECE, SPLIT_PATTERNS
 from harken.data.tokenizers.spec import MAX_VOCAB
 from harken.errors import BadInput
 
+from .weight_mapping import NAMES
+
 MAX_METADATA, MAX_TENSORS, MAX_NAME_LENGTH, MAX_TEXT_BYTES = 1000, 50_000, 200, 1 << 20
 MAX_LIST_ITEMS, MAX_HEADER_BYTES = 1_500_000, 64 << 20  # all lists together; all metadata
 MAX_SPLIT_LENGTH, MAX_SPLIT_CHARACTERS = 64, 8_000_000  # SentencePiece tokens that are split into merges
@@ -53,32 +55,8 @@ TENSOR_TYPES: dict[int, tuple[str, int, int, Callable[[Bytes], npt.NDArray[Any]]
     8: ("Q8_0", 32, 34, lambda block: _half(block, 0) * block[:, 2:].view(np.int8)),
 }
 
-# --- names ------------------------------------------------------------------------------------------------------------
-
-ARCHITECTURES = {"llama": "llama", "qwen2": "qwen2"}
+ARCHITECTURES = ("llama", "qwen2")
 ROPE_FACTORS = "rope_freqs.weight"
-INTERLEAVED_ROPE = ("llama",)  # q and k are stored for interleaved rotary pairs; ours are split halves
-TENSOR_NAMES = {
-    r"token_embd\.weight": "model.embed_tokens.weight",
-    r"output\.weight": "lm_head.weight",
-    r"output_norm\.weight": "model.norm.weight",
-    r"blk\.(\d+)\.attn_norm\.weight": r"model.layers.\1.input_layernorm.weight",
-    r"blk\.(\d+)\.ffn_norm\.weight": r"model.layers.\1.post_attention_layernorm.weight",
-    r"blk\.(\d+)\.attn_([qkv])\.(weight|bias)": r"model.layers.\1.self_attn.\2_proj.\3",
-    r"blk\.(\d+)\.attn_output\.weight": r"model.layers.\1.self_attn.o_proj.weight",
-    r"blk\.(\d+)\.ffn_(gate|up|down)\.weight": r"model.layers.\1.mlp.\2_proj.weight",
-}
-CONFIG_KEYS = {  # metadata key without the architecture -> key of config.json
-    "block_count": "num_hidden_layers",
-    "context_length": "max_position_embeddings",
-    "embedding_length": "hidden_size",
-    "feed_forward_length": "intermediate_size",
-    "attention.head_count": "num_attention_heads",
-    "attention.head_count_kv": "num_key_value_heads",
-    "attention.key_length": "head_dim",
-    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
-    "rope.freq_base": "rope_theta",
-}
 
 
 class BoundedReader:
@@ -94,8 +72,10 @@ class BoundedReader:
         self.bytes_left -= size
         return self.file.read(size)
 
-    def number(self, kind: str) -> Any:
-        return struct.unpack(f"<{kind}", self.read_bytes(struct.calcsize(f"<{kind}")))[0]
+    def number(self, kind: str) -> int:
+        """A number of this struct format."""
+        number: int = struct.unpack(f"<{kind}", self.read_bytes(struct.calcsize(f"<{kind}")))[0]
+        return number
 
     def text(self, max_bytes: int = MAX_TEXT_BYTES) -> str:
         size = self.number("Q")
@@ -103,7 +83,7 @@ class BoundedReader:
             raise BadInput(f"{self.location}: string of {size} bytes; at most {max_bytes} are accepted")
         return self.read_bytes(size).decode("utf-8", "replace")
 
-    def value(self, kind: int, *, nested: bool = False) -> Any:
+    def value(self, kind: int, *, nested: bool = False) -> object:
         if kind in NUMBER_TYPES:
             return self.number(NUMBER_TYPES[kind])
         if kind == STRING:
@@ -187,8 +167,8 @@ class GGUFFile:
         if not isinstance(kind, str) or kind not in ARCHITECTURES:
             accepted = f"accepted: {', '.join(ARCHITECTURES)}"
             raise BadInput(f"{self.location}: architecture {str(kind)[:40]!r} is not supported; {accepted}")
-        metadata = self.metadata
-        fields = {key: metadata[f"{kind}.{name}"] for name, key in CONFIG_KEYS.items() if f"{kind}.{name}" in metadata}
+        metadata, keys = self.metadata, NAMES["gguf"]["config"]
+        fields = {key: metadata[f"{kind}.{name}"] for name, key in keys.items() if f"{kind}.{name}" in metadata}
         scaling = metadata.get(f"{kind}.rope.scaling.type", "none")
         if scaling != "none":
             fields["rope_scaling"] = {"type": scaling, "factor": metadata.get(f"{kind}.rope.scaling.factor")}
@@ -196,7 +176,7 @@ class GGUFFile:
             fields["rope_scaling"] = self._rope_scaling(fields)
         vocab_size = self.shapes.get("model.embed_tokens.weight", (0,))[0]
         tied = "lm_head.weight" not in self.shapes
-        return {"model_type": ARCHITECTURES[kind], "vocab_size": vocab_size, "tie_word_embeddings": tied, **fields}
+        return {"model_type": kind, "vocab_size": vocab_size, "tie_word_embeddings": tied, **fields}
 
     def _rope_scaling(self, config: dict[str, Any]) -> dict[str, Any]:
         """GGUF stores the factor of each rotary frequency, not the rule; that of Llama 3 is recognized."""
@@ -204,13 +184,9 @@ class GGUFFile:
         if len(shape) != 1 or shape[0] > MAX_ROPE_FACTORS:
             accepted = f"a list of at most {MAX_ROPE_FACTORS} is accepted"
             raise BadInput(f"{self.location}: {ROPE_FACTORS} has shape {list(shape)}; {accepted}")
-        factors, D, base = (
-            self.read(ROPE_FACTORS),
-            2 * self.shapes.pop(ROPE_FACTORS)[0],
-            config.get("rope_theta", 10_000.0),
-        )
-        del self.parts[ROPE_FACTORS]
-        f = frequencies(D, base) if type(base) is float and base > 1 else factors
+        factors, base = self.read(ROPE_FACTORS), config.get("rope_theta", 10_000.0)
+        del self.parts[ROPE_FACTORS], self.shapes[ROPE_FACTORS]
+        f = frequencies(2 * shape[0], base) if type(base) is float and base > 1 else factors
         for factor in (8.0, 32.0):
             if torch.allclose(f / llama3_scaling(factor)(f), factors, rtol=1e-3):
                 rule = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
@@ -231,9 +207,9 @@ class GGUFFile:
         return np.fromfile(self.path, np.uint8, n_blocks * size, offset=self.start + offset).reshape(n_blocks, size)
 
     def _split_halves(self, name: str, tensor: Tensor) -> Tensor:
-        """Reorder queries and keys from interleaved rotary pairs to split halves."""
+        """Reorder queries and keys of llama, which are stored for interleaved rotary pairs; ours are split halves."""
         match = re.fullmatch(r".*self_attn\.([qk])_proj\.\w+", name)
-        if not match or self.metadata["general.architecture"] not in INTERLEAVED_ROPE:
+        if not match or self.metadata["general.architecture"] != "llama":
             return tensor
         key = "num_attention_heads" if match[1] == "q" else "num_key_value_heads"
         heads = self.config.get(key, self.config["num_attention_heads"])
@@ -269,7 +245,7 @@ class GGUFFile:
     def _tokenizer_metadata(self) -> dict[str, Any]:
         return {name.removeprefix("tokenizer.ggml."): value for name, value in self.metadata.items()}
 
-    def tokenizer(self) -> dict[str, Any]:
+    def tokenizer(self) -> dict[str, object]:
         metadata = self._tokenizer_metadata()
         tokens, kind = metadata.get("tokens"), metadata.get("model")
         if not isinstance(tokens, list) or not all(isinstance(t, str) for t in tokens) or len(tokens) > MAX_VOCAB:
@@ -285,18 +261,11 @@ class GGUFFile:
             for n, token in enumerate(tokens)
             if kinds[n] in (3, 4)
         ]
-        spec = (
-            _byte_level_bpe(metadata, vocab, self.location)
-            if kind == "gpt2"
-            else _sentencepiece_bpe(metadata, tokens, vocab, self.location)
-        )
+        spec = (_byte_level_bpe if kind == "gpt2" else _sentencepiece_bpe)(metadata, vocab, self.location)
         bos = self._bos_id(metadata, len(tokens))
         first = [] if bos is None else [{"SpecialToken": {"id": tokens[bos], "type_id": 0}}]
-        spec["post_processor"] = {
-            "type": "TemplateProcessing",
-            "single": [*first, {"Sequence": {"id": "A", "type_id": 0}}],
-        }
-        return {"added_tokens": added, **spec}
+        template = {"type": "TemplateProcessing", "single": [*first, {"Sequence": {"id": "A", "type_id": 0}}]}
+        return {"added_tokens": added, **spec, "post_processor": template}
 
     def _bos_id(self, metadata: dict[str, Any], n_tokens: int) -> int | None:
         """The id that starts every text, if any."""
@@ -309,7 +278,7 @@ class GGUFFile:
 
 def _tensor_name(gguf_name: str) -> str:
     """The Hugging Face name of a tensor."""
-    for pattern, name in TENSOR_NAMES.items():
+    for pattern, name in NAMES["gguf"]["tensors"].items():
         if match := re.fullmatch(pattern, gguf_name):
             return match.expand(name)
     return gguf_name
@@ -319,7 +288,6 @@ BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": Tr
 
 
 def _pre_tokenizer(name: str) -> dict[str, Any]:
-    """The pre-tokenizer of this name."""
     if name == "smollm":
         return {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}, BYTE_LEVEL]}
     if name not in SPLIT_PATTERNS or name == "gpt-2":
@@ -338,33 +306,25 @@ def _byte_level_bpe(metadata: dict[str, Any], vocab: dict[str, int], location: s
     return {"normalizer": None, "pre_tokenizer": _pre_tokenizer(name), "decoder": BYTE_LEVEL, "model": model}
 
 
-def _sentencepiece_bpe(
-    metadata: dict[str, Any], tokens: list[str], vocab: dict[str, int], location: str
-) -> dict[str, Any]:
+def _sentencepiece_bpe(metadata: dict[str, Any], vocab: dict[str, int], location: str) -> dict[str, Any]:
     """SentencePiece as BPE: of two neighbors that form a token, the pair with the best score merges first."""
     scores = metadata.get("scores")
-    if not isinstance(scores, list) or len(scores) != len(tokens) or not all(type(s) is float for s in scores):
+    if not isinstance(scores, list) or len(scores) != len(vocab) or not all(type(s) is float for s in scores):
         raise BadInput(f"{location}: tokenizer.ggml.scores must have one number per token")
-    if sum(len(token) for token in tokens if len(token) <= MAX_SPLIT_LENGTH) > MAX_SPLIT_CHARACTERS:
+    if sum(len(token) for token in vocab if len(token) <= MAX_SPLIT_LENGTH) > MAX_SPLIT_CHARACTERS:
         raise BadInput(f"{location}: tokens have more than {MAX_SPLIT_CHARACTERS} characters in total")
     merges = []
-    for token, score in zip(tokens, scores, strict=True):
+    for token, score in zip(vocab, scores, strict=True):
         splits = ((token[:n], token[n:]) for n in range(1, len(token) if len(token) <= MAX_SPLIT_LENGTH else 1))
-        pairs = sorted((vocab[a], vocab[b], a, b) for a, b in splits if a in vocab and b in vocab)
-        merges += [(-score, a, b) for _, _, a, b in pairs]
+        known = sorted((vocab[a], vocab[b], a, b) for a, b in splits if a in vocab and b in vocab)
+        merges += [(-score, a, b) for _, _, a, b in known]
     merges.sort(key=lambda merge: merge[0])
     add_space = metadata.get("add_space_prefix", True) is True
     scheme = "first" if add_space else "never"
-    decoders = [
-        {"type": "Replace", "pattern": {"String": SPACE_PIECE}, "content": " "},
-        {"type": "ByteFallback"},
-        {"type": "Fuse"},
-    ]
+    splitter = {"type": "Metaspace", "replacement": SPACE_PIECE, "prepend_scheme": scheme, "split": False}
+    spaces = {"type": "Replace", "pattern": {"String": SPACE_PIECE}, "content": " "}
     strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if add_space else []
-    model = {"type": "BPE", "vocab": vocab, "merges": [[a, b] for _, a, b in merges], "byte_fallback": True}
-    return {
-        "normalizer": None,
-        "pre_tokenizer": {"type": "Metaspace", "replacement": SPACE_PIECE, "prepend_scheme": scheme, "split": False},
-        "decoder": {"type": "Sequence", "decoders": [*decoders, *strip]},
-        "model": {**model, "fuse_unk": True},
-    }
+    decoder = {"type": "Sequence", "decoders": [spaces, {"type": "ByteFallback"}, {"type": "Fuse"}, *strip]}
+    pairs = [[a, b] for _, a, b in merges]
+    model = {"type": "BPE", "vocab": vocab, "merges": pairs, "byte_fallback": True, "fuse_unk": True}
+    return {"normalizer": None, "pre_tokenizer": splitter, "decoder": decoder, "model": model}

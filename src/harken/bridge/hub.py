@@ -44,7 +44,7 @@ def locate_model(source: str | Path, listen: Listener) -> ModelLocation:
         if catalogue.ENTRIES[name].kind != "weights":
             raise BadInput(f"{name}: this catalogue entry has no weights; to train on it use harken train {name}")
         fetched = catalogue.fetch(name, listen=listen)
-        license_ = {"licence": fetched.license, "attribution": fetched.attribution}
+        license_ = {"license": fetched.license, "attribution": fetched.attribution}
         return ModelLocation(fetched.path, {"source": name, "sha256": fetched.sha256, **license_})
     if match := HUB_NAME.fullmatch(name):
         return _hub_location(match[1], match[2] or "main", listen)
@@ -77,11 +77,8 @@ def _fetch(repo: str, revision: str, home: Path, listen: Listener) -> str:
     try:
         repository = hub.HfApi(**endpoint).model_info(repo, revision=revision, files_metadata=True)
         commit = str(repository.sha)
-        files = {
-            file.rfilename: file.size or 0
-            for file in repository.siblings or ()
-            if FETCHED_FILES.fullmatch(file.rfilename)
-        }
+        sizes = {file.rfilename: file.size or 0 for file in repository.siblings or ()}
+        files = {name: size for name, size in sizes.items() if FETCHED_FILES.fullmatch(name)}
         if not COMMIT_HASH.fullmatch(commit) or not any(name.endswith(".safetensors") for name in files):
             raise BadInput(f"{repo}: has no safetensors files at revision {revision}; harken reads no other weights")
         if (home / commit / DONE_MARKER).is_file():
@@ -94,8 +91,7 @@ def _fetch(repo: str, revision: str, home: Path, listen: Listener) -> str:
         raise
     except Exception as error:  # huggingface_hub and its HTTP clients raise many kinds
         message = " ".join(str(error).split())[:200]
-        raise HarkenError(
-            f"{repo}@{revision}: could not be fetched from the hub ({message}); check name and network"
-        ) from None
+        problem = f"could not be fetched from the hub ({message}); check name and network"
+        raise HarkenError(f"{repo}@{revision}: {problem}") from None
     (home / commit / DONE_MARKER).touch()
     return commit

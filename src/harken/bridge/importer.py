@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from harken import __version__, machine, run_folder
 from harken import recipe as recipes
@@ -15,11 +14,13 @@ from harken.data.cache import cache_folder
 from harken.errors import BadInput, HarkenError
 from harken.events import Listener, silent
 from harken.files import write_atomic
+from harken.inference.loaded_model import build_model
 from harken.inference.run import Run
 from harken.inference.run import load as load_run
 
 from . import weight_mapping
 from .certificate import ReferenceOutputs, certify, failure_message
+from .families import find_mapping
 from .folder import ModelFolder
 from .gguf import GGUFFile
 from .hub import locate_model
@@ -35,16 +36,17 @@ def import_model(source: str | Path, out: str | Path, *, listen: Listener = sile
     """
     model_location, folder, start = locate_model(source, listen), Path(out), time.perf_counter()
     opened = open_source(model_location.path)
-    mapping = weight_mapping.find_mapping(opened)
+    mapping = find_mapping(opened)
     weight_map = weight_mapping.match_tensors(opened, mapping)
     recipe, processor = recipes.resolve((opened.location, mapping.settings())), mapping.load_processor(opened)
     with torch.device("meta"), run_folder.SkipInit():
         model = recipe.build(processor.vocab)
     weight_mapping.check_shapes(opened, weight_map, model, mapping.vocab_size)
     n_parameters = run_folder.count_parameters(model)
-    available, needed = (machine.describe()["ram_gib"] or float("inf")), MEMORY_FACTOR * 4 * n_parameters / 2**30
+    available, needed = machine.ram_gib() or float("inf"), MEMORY_FACTOR * 4 * n_parameters / 2**30
     if needed > available:
-        raise BadInput(f"{opened.location}: the import needs {needed:.1f} GiB of memory; here are {available:.1f}")
+        sizes = f"needs {needed:.1f} GiB of memory; this machine has {available:.1f}"
+        raise BadInput(f"{opened.location}: the import {sizes}")
     with run_folder.lock_folder(folder), _remove_on_failure(folder):
         listen("import", name=opened.location, parameters=n_parameters)
         reference = ReferenceOutputs(mapping, opened, processor, recipe.model.max_context)
@@ -56,7 +58,7 @@ def import_model(source: str | Path, out: str | Path, *, listen: Listener = sile
         write_atomic(folder / "log.jsonl", "")
         origin = {**model_location.origin, "family": opened.config["model_type"]}
         facts = _manifest(folder, recipe, origin, n_parameters)
-        run = Run(folder, recipe, facts, _assign_weights(recipe, processor.vocab, weights), processor)
+        run = Run(folder, recipe, facts, build_model(recipe, processor.vocab, weights), processor)
         listen("certify")
         certificate = certify(run, mapping, opened, reference)
         run_folder.write_json(folder / "certificate.json", certificate)
@@ -89,17 +91,6 @@ def open_source(source: str | Path) -> weight_mapping.WeightSource:
     """Open a folder or a GGUF file; no weights are read yet."""
     path = Path(source)
     return GGUFFile(path) if path.suffix == ".gguf" else ModelFolder(path)
-
-
-def _assign_weights(recipe: recipes.Recipe, vocab: Any, weights: dict[str, Tensor]) -> Any:
-    """The model with these tensors as its weights, without copies."""
-    with run_folder.SkipInit():
-        model = recipe.build(vocab)
-    for name, buffer in model.named_buffers():
-        buffer.copy_(weights.pop(name))
-    for name, parameter in model.named_parameters():
-        parameter.data = weights.pop(name)
-    return model
 
 
 @contextmanager

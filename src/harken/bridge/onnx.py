@@ -27,44 +27,45 @@ from harken.models.heads import ModelWithHead
 from harken.models.seq2seq import DecoderMemory, Seq2Seq
 
 from . import special_tokens
-from .certificate import compare_tensors, failure_message, head_logits, versions
+from .certificate import Comparison, compare_tensors, failure_message, head_logits, versions
 from .export import staged_folder
 from .families import heads
 
 EXTERNAL_DATA_BYTES = 1 << 30  # weights above this size go to a separate file: a graph has at most 2 GB
 CHECKED_SHAPES = ((1, 1), (1, 7), (3, 16))  # batch, length
+Tensors = tuple[Tensor, ...]
 
 
 class ONNXGraph(nn.Module):
     """The exported module. `expected` is the output of the run itself, if the graph computes it differently."""
 
+    model: nn.Module
     per_token = False  # whether the output has one row per input token, padding included
 
-    def expected(self, *inputs: Tensor) -> Any:
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self.model = run.model
+
+    def expected(self, *inputs: Tensor) -> Tensors:
         return self(*inputs)
 
 
 class LanguageModelGraph(ONNXGraph):
     """input_ids -> logits"""
 
-    def __init__(self, model: GPT) -> None:
-        super().__init__()
-        self.model = model
+    model: GPT
 
-    def forward(self, input_ids: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, input_ids: Tensor) -> Tensors:
         return (self.model.scores(input_ids),)
 
 
 class EncoderGraph(ONNXGraph):
     """input_ids, attention_mask (, token_type_ids) -> last_hidden_state (, logits)"""
 
+    model: BERT
     per_token = True
 
-    def __init__(self, model: BERT) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Any:
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensors:
         h = self.model(input_ids, segments=token_type_ids, structure=keep(attention_mask > 0))
         return (h,) if self.model.transform is None else (h, self.model.logits(h))
 
@@ -72,23 +73,22 @@ class EncoderGraph(ONNXGraph):
 class HeadGraph(ONNXGraph):
     """input_ids, attention_mask (, token_type_ids) -> logits, per text or per token"""
 
-    def __init__(self, run: Run) -> None:
-        super().__init__()
-        self.model: ModelWithHead = run.model  # type: ignore[assignment]
-        processor: Any = run.tokenizer
-        self.run, self.per_token = run, self.model.outputs.per_token
-        is_number = isinstance(processor, TextLabelProcessor) and processor.target_type == "number"
-        self.scale: float
-        self.mean: float
-        self.scale, self.mean = (processor.std, processor.mean) if is_number else (1.0, 0.0)
+    model: ModelWithHead
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Any:
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self.run, self.per_token, processor = run, self.model.outputs.per_token, run.tokenizer
+        is_number = isinstance(processor, TextLabelProcessor) and processor.target_type == "number"
+        self.scale: float = processor.std if is_number else 1.0
+        self.mean: float = processor.mean if is_number else 0.0
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensors:
         h = self.model(input_ids, segments=token_type_ids, structure=keep(attention_mask > 0))
         if self.per_token:
             return (self.model.predict(h),)
         return (self.model.predict(self._pool(h, attention_mask)) * self.scale + self.mean,)
 
-    def expected(self, *inputs: Tensor) -> Any:
+    def expected(self, *inputs: Tensor) -> Tensors:
         tokens, real, *segments = inputs
         return (head_logits(self.run, tokens, lengths=real.sum(1), segments=next(iter(segments), None)),)
 
@@ -104,41 +104,38 @@ class HeadGraph(ONNXGraph):
 class EncoderDecoderGraph(ONNXGraph):
     """input_ids, attention_mask, decoder_input_ids -> logits. Ids are those of tokenizer.json."""
 
-    def __init__(self, run: Run) -> None:
-        super().__init__()
-        self.model: Seq2Seq = run.model  # type: ignore[assignment]
-        edge, ids = self.model.edge, special_tokens.config_ids(run)
-        self.start, self.end = ids["decoder_start_token_id"], ids["eos_token_id"]
-        self.columns = [*range(max(edge, self.end + 1))]
-        self.columns[self.end] = edge
-        tokenizers: Any = run.tokenizer
-        self.source_end = self.end if tokenizers.source is tokenizers.target else tokenizers.source.vocab
+    model: Seq2Seq
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor) -> tuple[Tensor, ...]:
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        edge, ids, tokenizers = self.model.edge, special_tokens.edge_token_ids(run), run.tokenizer
+        self.start, end = ids["decoder_start_token_id"], ids["eos_token_id"]
+        self.columns = [*range(max(edge, end + 1))]
+        self.columns[end] = edge
+        self.source_end = end if tokenizers.source is tokenizers.target else tokenizers.source.vocab
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor) -> Tensors:
         real = attention_mask > 0
         source = EncodedSource(self.model.encode(self._source(input_ids), real), real)
         no_memory: Any = None  # the target is processed as a whole
         memory = DecoderMemory(no_memory, source)
         return (self.model.scores(self._target(decoder_input_ids), memory=memory)[..., self.columns],)
 
-    def expected(self, *inputs: Tensor) -> Any:
+    def expected(self, *inputs: Tensor) -> Tensors:
         source, real, tokens = inputs
         logits = self.model.scores(self._target(tokens), source=self._source(source), source_lengths=real.sum(1))
         return (logits[..., self.columns],)
 
     def _source(self, ids: Tensor) -> Tensor:
-        return _to_edge_token(ids, self.source_end, self.model.source_vocab - 1)
+        """With our edge token instead of their end; padding ids beyond it are clamped."""
+        edge = self.model.source_vocab - 1
+        return torch.where(ids == self.source_end, edge, ids).clamp_max(edge)
 
     def _target(self, ids: Tensor) -> Tensor:
-        return _to_edge_token(ids, self.start, self.model.edge)
+        return torch.where(ids == self.start, self.model.edge, ids).clamp_max(self.model.edge)
 
 
-def _to_edge_token(ids: Tensor, special_id: int, edge: int) -> Tensor:
-    """Replace their special token by our edge token; padding ids beyond it are clamped."""
-    return torch.where(ids == special_id, edge, ids).clamp_max(edge)
-
-
-def export(run: Run, out: str | Path, *, listen: Listener = silent) -> dict[str, Any]:
+def export(run: Run, out: str | Path, *, listen: Listener = silent) -> dict[str, object]:
     """Write model.onnx, the tokenizer and the certificate into a folder."""
     try:
         import onnxruntime
@@ -152,11 +149,12 @@ def export(run: Run, out: str | Path, *, listen: Listener = silent) -> dict[str,
             run_folder.write_json(folder / name, content)
         listen("certify")
         session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
-        certificate = {"source": str(run.path), "family": "onnx", **_compare(graph, session, inputs, outputs, run)}
+        parts = _compare(graph, session, inputs, outputs, run)
         if isinstance(run.model, ModelWithHead):
             run_folder.write_json(folder / "labels.json", heads.label_config(run))
-        passed = all(certificate[name]["passed"] for name in outputs)
+        passed = all(part["passed"] for part in parts.values())
         missing = [] if special_tokens.is_portable(run) else [special_tokens.NOT_PORTABLE]
+        certificate: dict[str, object] = {"source": str(run.path), "family": "onnx", **parts}
         certificate |= {"passed": passed, "not_checked": missing, "versions": versions()}
         if not passed:
             raise HarkenError(f"{run.path}: {failure_message(certificate)}; nothing was written")
@@ -167,18 +165,15 @@ def export(run: Run, out: str | Path, *, listen: Listener = silent) -> dict[str,
 def _build_graph(run: Run) -> tuple[ONNXGraph, list[str], list[str]]:
     """The module to export, and the names of its inputs and outputs."""
     model: nn.Module = run.model
-    if run.recipe.model.block_sparse:
+    if dict(run.recipe.model).get("structure") == "bigbird":
         raise BadInput(f"{run.path}: model.structure=bigbird has no ONNX export; only full attention is exported")
     body = model.body if isinstance(model, ModelWithHead) else model
-    inputs = [
-        "input_ids",
-        "attention_mask",
-        *(["token_type_ids"] if isinstance(body, BERT) and body.n_segments else []),
-    ]
+    segments = ["token_type_ids"] if isinstance(body, BERT) and body.n_segments else []
+    inputs = ["input_ids", "attention_mask", *segments]
     if isinstance(model, GPT):
-        return LanguageModelGraph(model), ["input_ids"], ["logits"]
+        return LanguageModelGraph(run), ["input_ids"], ["logits"]
     if isinstance(model, BERT):
-        return EncoderGraph(model), inputs, ["last_hidden_state", *([] if model.transform is None else ["logits"])]
+        return EncoderGraph(run), inputs, ["last_hidden_state", *([] if model.transform is None else ["logits"])]
     if isinstance(model, Seq2Seq):
         return EncoderDecoderGraph(run), ["input_ids", "attention_mask", "decoder_input_ids"], ["logits"]
     if isinstance(body, BERT | GPT):
@@ -186,14 +181,14 @@ def _build_graph(run: Run) -> tuple[ONNXGraph, list[str], list[str]]:
     raise BadInput(f"{run.path}: {run.recipe.model.kind} has no ONNX export; accepted: gpt, bert, transformer")
 
 
-def _random_inputs(inputs: list[str], B: int, L: int, run: Run) -> tuple[Tensor, ...]:
+def _random_inputs(inputs: list[str], B: int, L: int, run: Run) -> Tensors:
     """Random tokens, padding at the end of the first row, two segments, and a target of another length."""
     real = torch.ones(B, L, dtype=torch.long)
     real[0, (L + 1) // 2 :] = 0
     generator = torch.Generator().manual_seed(B * L)
     n_ids = min(run.tokenizer.vocab) - 1 if run.is_encoder_decoder else special_tokens.base_tokenizer(run).vocab
     target = torch.randint(n_ids, (B, L // 2 + 1), generator=generator)
-    target[:, 0] = special_tokens.config_ids(run).get("decoder_start_token_id", 0)
+    target[:, 0] = special_tokens.edge_token_ids(run)["decoder_start_token_id"] if run.is_encoder_decoder else 0
     tensors = {
         "input_ids": torch.randint(n_ids, (B, L), generator=generator),
         "attention_mask": real,
@@ -204,7 +199,7 @@ def _random_inputs(inputs: list[str], B: int, L: int, run: Run) -> tuple[Tensor,
 
 
 @torch.inference_mode()
-def _compare(graph: ONNXGraph, session: Any, inputs: list[str], outputs: list[str], run: Run) -> dict[str, Any]:
+def _compare(graph: ONNXGraph, session: Any, inputs: list[str], outputs: list[str], run: Run) -> dict[str, Comparison]:
     """The differences between the outputs of onnxruntime and ours."""
     pairs: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in outputs}
     limit = run.model.context or 16

@@ -5,28 +5,26 @@ to ours it is added as a new token, followed by a padding token.
 """
 
 import json
-from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any
 
 from harken.data.labelled.examples import TokenLabelProcessor
 from harken.data.labelled.source import TextLabelProcessor
 from harken.data.tokenizers.pairs import PairTokenizers
 from harken.data.tokenizers.pretrained import template_processing
+from harken.data.tokenizers.spec import ADDED_TOKEN_FLAGS
 from harken.data.tokenizers.tokenizer import Tokenizer
 from harken.inference.answers.embed import boundary_tokens
 from harken.inference.run import Run
 
 EDGE_TOKEN, PAD_TOKEN = "<|edge|>", "<pad>"
-_ADDED_TOKEN_FLAGS = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
 NOT_PORTABLE = "token ids: a tokenizer.json cannot express a word tokenizer with separate punctuation"
 
 
 def base_tokenizer(run: Run) -> Tokenizer:
     """The tokenizer of a run without labels and edge token; for pairs, that of the source."""
-    if run.is_encoder_decoder:
-        source: Tokenizer = run.tokenizer.source
-        return source
-    return run.text_tokenizer
+    tokenizer: Tokenizer = run.tokenizer.source if run.is_encoder_decoder else run.text_tokenizer
+    return tokenizer
 
 
 def is_portable(run: Run) -> bool:
@@ -34,19 +32,19 @@ def is_portable(run: Run) -> bool:
     return base_tokenizer(run).kind != "word" or not isinstance(run.tokenizer, TextLabelProcessor | PairTokenizers)
 
 
-def boundary_ids(processor: Any) -> tuple[Sequence[int], Sequence[int]]:
+def boundary_ids(processor: Tokenizer | TokenLabelProcessor) -> tuple[Sequence[int], Sequence[int]]:
     """The special tokens before and after a text."""
     if isinstance(processor, TokenLabelProcessor):
         return processor.start_ids or [processor.end_id] * isinstance(processor, TextLabelProcessor), [processor.end_id]
     return boundary_tokens(processor)
 
 
-def config_ids(run: Run) -> dict[str, Any]:
+def config_ids(run: Run) -> dict[str, object]:
     """Vocabulary size and special token ids, as config.json has them."""
     tokenizer = base_tokenizer(run)
     if run.is_encoder_decoder:
         bos = next(iter(tokenizer.prefix_ids), None)
-        ids = {"bos_token_id": bos, "forced_eos_token_id": None, **_edge_token_ids(run)}
+        ids = {"bos_token_id": bos, "forced_eos_token_id": None, **edge_token_ids(run)}
     else:
         bos = tokenizer.prefix_ids[0] if tokenizer.prefix_ids else tokenizer.cls_id
         end, pad = tokenizer.end_id, tokenizer.pad_id
@@ -54,7 +52,7 @@ def config_ids(run: Run) -> dict[str, Any]:
     return {**ids, "dtype": "float32", "transformers_version": "4.50.0"}
 
 
-def _edge_token_ids(run: Run) -> dict[str, int]:
+def edge_token_ids(run: Run) -> dict[str, int]:
     """The counterparts of our edge token: the end of source and target, and the start of a target."""
     model: Any = run.model
     template = json.loads(base_tokenizer(run).json)["post_processor"] or {"single": [{}]}
@@ -72,11 +70,11 @@ def _edge_token_ids(run: Run) -> dict[str, int]:
     return {"vocab_size": model.edge, "eos_token_id": end, "decoder_start_token_id": start, "pad_token_id": pad}
 
 
-def tokenizer_files(run: Run) -> dict[str, Any]:
+def tokenizer_files(run: Run) -> dict[str, dict[str, object]]:
     """The JSON files beside the weights: tokenizers that are portable, and the generation config of pairs."""
     files = _tokenizer_json(run) if is_portable(run) else {}
     if run.is_encoder_decoder:
-        ids = _edge_token_ids(run)
+        ids = edge_token_ids(run)
         if (target := run.tokenizer.target) is not base_tokenizer(run):
             files["tokenizer.target.json"] = json.loads(target.json)
         names = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
@@ -84,9 +82,9 @@ def tokenizer_files(run: Run) -> dict[str, Any]:
     return files
 
 
-def _tokenizer_json(run: Run) -> dict[str, Any]:
+def _tokenizer_json(run: Run) -> dict[str, dict[str, object]]:
     """tokenizer.json with its post-processor, and tokenizer_config.json with the special tokens."""
-    tokenizer, processor, pairs = base_tokenizer(run), cast(Any, run.tokenizer), run.is_encoder_decoder
+    tokenizer, pairs = base_tokenizer(run), run.is_encoder_decoder
     spec = json.loads(tokenizer.json)
     special = {
         "bos_token": tokenizer.prefix_ids[0] if tokenizer.prefix_ids else None,
@@ -102,29 +100,17 @@ def _tokenizer_json(run: Run) -> dict[str, Any]:
         if pairs:
             names |= {"eos_token": EDGE_TOKEN, "pad_token": PAD_TOKEN}
             added = {EDGE_TOKEN: tokenizer.vocab, PAD_TOKEN: tokenizer.vocab + 1}
-            spec["added_tokens"] += [
-                {"id": i, "content": name, **_ADDED_TOKEN_FLAGS, "special": True} for name, i in added.items()
-            ]
+            flags = {**ADDED_TOKEN_FLAGS, "special": True}
+            spec["added_tokens"] += [{"id": i, "content": name, **flags} for name, i in added.items()]
             prefix, suffix = dict[str, int](), {EDGE_TOKEN: tokenizer.vocab}
         else:
-            prefix, suffix = (_tokens_by_name(tokenizer, ids) for ids in boundary_ids(processor))
+            prefix, suffix = ({tokenizer.token_texts([i])[0]: i for i in ids} for ids in boundary_ids(run.tokenizer))
         template = template_processing([*prefix], [*suffix], prefix | suffix, segments=2) if suffix else None
         spec["post_processor"] = template
-    elif pairs:
-        names |= _original_names(run)
+    elif pairs:  # the end and padding tokens of an imported tokenizer
+        ids = edge_token_ids(run)
+        names |= {f"{name}_token": tokenizer.token_texts([ids[f"{name}_token_id"]])[0] for name in ("eos", "pad")}
     inputs = ["input_ids", *(["token_type_ids"] if run.backbone.n_segments else []), "attention_mask"]
-    config = {"model_max_length": run.model.context, "clean_up_tokenization_spaces": False, "model_input_names": inputs}
-    return {
-        "tokenizer.json": spec,
-        "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", **config, **names},
-    }
-
-
-def _original_names(run: Run) -> dict[str, str]:
-    """The end and padding tokens of an imported tokenizer."""
-    ids, tokenizer = _edge_token_ids(run), base_tokenizer(run)
-    return {f"{name}_token": tokenizer.token_texts([ids[f"{name}_token_id"]])[0] for name in ("eos", "pad")}
-
-
-def _tokens_by_name(tokenizer: Tokenizer, ids: Iterable[int]) -> dict[str, int]:
-    return {tokenizer.token_texts([i])[0]: i for i in ids}
+    sizes = {"model_max_length": run.model.context, "clean_up_tokenization_spaces": False, "model_input_names": inputs}
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", **sizes, **names}
+    return {"tokenizer.json": spec, "tokenizer_config.json": config}

@@ -5,9 +5,9 @@ that changes the outputs shows in the certificate.
 """
 
 import inspect
-from typing import Any
 
 import torch
+from torch import nn
 
 from harken.run_folder import SkipInit
 
@@ -16,7 +16,7 @@ from .weight_mapping import ModelMapping, WeightSource
 LIBRARIES = ("transformers", "gguf")  # needed for any comparison
 
 
-def reference_model(mapping: ModelMapping, source: WeightSource) -> Any:
+def reference_model(mapping: ModelMapping, source: WeightSource) -> nn.Module:
     """The transformers model with the weights of the source; ModuleNotFoundError names a missing library."""
     import transformers
 
@@ -26,7 +26,7 @@ def reference_model(mapping: ModelMapping, source: WeightSource) -> Any:
         for config_class in (transformers.PretrainedConfig, transformers.CONFIG_MAPPING[kind])
     )
     flags = {name: on for name, on in source.config.items() if name in specific - common and type(on) is bool}
-    validated = mapping.model_dump(exclude={"tensor_names"}, exclude_unset=True)
+    validated = mapping.model_dump(exclude={"tensor_names"}, exclude_unset=True, by_alias=True)
     config = transformers.AutoConfig.for_model(kind, **flags | validated, attn_implementation="eager")
     with torch.device("meta"), SkipInit():
         model_class = type(getattr(transformers, mapping.auto_class).from_config(config))

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import repeat, takewhile
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from harken.suggestions import reject_unknown_options
 
 from .counter_rng import row_seeds
 from .cuda_graph import CapturedGraph, weights_key
-from .grammar import Grammar
+from .grammar import Grammar, TargetOptions
 from .sampling import SamplingSettings
 
 BATCH_TOKENS = {"cpu": 4096, "cuda": 65_536}  # tokens of all beams of the sources that are searched together
@@ -35,7 +35,7 @@ MAX_BEAM = 1024
 
 
 @dataclass(frozen=True)
-class SearchSettings:
+class SearchSettings(SamplingSettings):
     """Settings of a search. Without `max_new_tokens` a target has at most twice the tokens of its source plus ten.
 
     With a temperature the `beam` targets of a source are sampled independently; without, they are the most likely ones.
@@ -47,8 +47,6 @@ class SearchSettings:
     no_repeat: int = 0  # no n-gram of this size occurs twice; 0: no restriction
     max_new_tokens: int | None = None
     temperature: float = 0.0
-    top_k: int | None = None
-    top_p: float | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -64,20 +62,17 @@ class SearchSettings:
             raise BadInput(f"alternatives={self.alternatives}: must be ≤ beam={self.beam}; increase the beam")
         if not (isinstance(penalty := self.length_penalty, Real) and 0 <= penalty <= 10):
             raise BadInput(f"length_penalty={penalty!r}: must be between 0 and 10; 1 divides by the length")
-        if not self.sampling.temperature and (self.top_k or self.top_p):
+        super().__post_init__()
+        if not self.temperature and (self.top_k or self.top_p):
             raise BadInput("top_k and top_p apply to sampling only; set a temperature, such as 0.8")
 
-    @property
-    def sampling(self) -> SamplingSettings:
-        return SamplingSettings(self.temperature, self.top_k, self.top_p)
-
     @classmethod
-    def from_options(cls, options: Mapping[str, Any], *extra: str, beam: int = 0) -> "SearchSettings":
+    def from_options(cls, options: Mapping[str, object], *extra: str, beam: int = 0) -> "SearchSettings":
         """The settings with these options; a name that is unknown and not in `extra` raises BadInput. beam: default."""
         reject_unknown_options(options, [*(field.name for field in fields(cls)), *extra])
         alternatives, default = options.get("alternatives"), 1 if options.get("temperature") else beam or cls.beam
         width = max(default, alternatives) if isinstance(alternatives, int) else default
-        return cls(**{"beam": width, **options})
+        return cls(**{"beam": width, **options})  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -92,38 +87,28 @@ class BeamSearch:
     """Searches targets with a model. Captured graphs of a batch size are reused by later batches of this size."""
 
     def __init__(self, model: EncoderDecoder) -> None:
-        self.model, self.weights = model, tuple[Any, ...]()
+        self.model, self.weights = model, tuple[object, ...]()
         self.batches: dict[SearchKey, BeamBatch | None] = {}  # None: this size occurred once
 
     @torch.inference_mode()
     def search(
-        self,
-        sources: Sequence[Sequence[int]],
-        settings: SearchSettings,
-        *,
-        banned_ids: Sequence[int] = (),
-        prefixes: Sequence[Sequence[int]] | None = None,
-        indices: Sequence[int] | None = None,
-        grammar: Grammar | None = None,
-        n_words: Sequence[int] | None = None,
+        self, sources: Sequence[Sequence[int]], settings: SearchSettings, **options: Unpack[TargetOptions]
     ) -> list[list[Hypothesis]]:
-        """The best targets of each source, best first.
-
-        prefixes: tokens that each target starts with. indices: number of each source's random stream. n_words: number
-        of words of each target under a grammar.
-        """
+        """The best targets of each source, best first."""
         if not sources:
             return []
-        prefixes = [list(p) for p in prefixes or ()]
+        prefixes = [list(p) for p in options.get("prefixes") or ()]
         max_lengths = self._max_lengths(sources, settings, prefixes)
         Ls, C = max(map(len, sources)), max(max_lengths)
         capturable = self._capturable() and not settings.no_repeat
         if capturable:  # at most the model's context, which is the capacity of its memory
             limit = self.model.context or NO_LIMIT
             Ls, C = (min(-(-n // LENGTH_MULTIPLE) * LENGTH_MULTIPLE, limit) for n in (Ls, C))
-        key = SearchKey(len(sources), Ls, C, settings, tuple(banned_ids), bool(prefixes), grammar)
+        banned_ids = tuple(options.get("banned_ids", ()))
+        key = SearchKey(len(sources), Ls, C, settings, banned_ids, bool(prefixes), options.get("grammar"))
         batch = self._cached(key) if capturable else BeamBatch(self.model, key, self.device, capturable=False)
-        return batch.search(sources, max_lengths, prefixes, indices or range(len(sources)), n_words)
+        indices = options.get("indices") or range(len(sources))
+        return batch.search(sources, max_lengths, prefixes, indices, options.get("n_words"))
 
     @property
     def device(self) -> torch.device:
@@ -160,18 +145,11 @@ class BeamSearch:
         return batch
 
     def search_all(
-        self,
-        sources: Sequence[Sequence[int]],
-        settings: SearchSettings,
-        *,
-        banned_ids: Sequence[int] = (),
-        prefixes: Sequence[Sequence[int]] | None = None,
-        indices: Sequence[int] | None = None,
-        grammar: Grammar | None = None,
-        n_words: Sequence[int] | None = None,
+        self, sources: Sequence[Sequence[int]], settings: SearchSettings, **options: Unpack[TargetOptions]
     ) -> list[list[Hypothesis]]:
         """Like `search`, for any number of sources: batches of sources of similar length; the order is kept."""
-        per_source = {"prefixes": prefixes, "indices": indices or range(len(sources)), "n_words": n_words}
+        per_source: dict[str, Any] = {"indices": options.get("indices") or range(len(sources))}
+        per_source |= {name: options.get(name) for name in ("prefixes", "n_words")}
         order = sorted(range(len(sources)), key=lambda n: len(sources[n]))
         hypotheses: dict[int, list[Hypothesis]] = {}
         budget = BATCH_TOKENS[self.device.type] // settings.beam
@@ -179,9 +157,8 @@ class BeamSearch:
             fits = takewhile(lambda row: row[0] * len(sources[row[1]]) <= budget, enumerate(order, 1))
             size = max(1, sum(1 for _ in fits))
             rows, order = order[:size], order[size:]
-            options: dict[str, Any] = {name: [x[n] for n in rows] if x else None for name, x in per_source.items()}
-            subset = [sources[n] for n in rows]
-            batch = self.search(subset, settings, banned_ids=banned_ids, grammar=grammar, **options)
+            subset: dict[str, Any] = {name: [x[n] for n in rows] if x else None for name, x in per_source.items()}
+            batch = self.search([sources[n] for n in rows], settings, **{**options, **subset})
             hypotheses |= dict(zip(rows, batch, strict=True))
         return [hypotheses[n] for n in range(len(sources))]
 
@@ -314,7 +291,7 @@ class BeamBatch:
     def _sampled(self, logits: Tensor, total: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """One sampled extension of each beam: score, beam and token, B K each."""
         B, K = self.score.shape
-        token = self.settings.sampling.sample(logits, self.seeds, self.t)[:, None]
+        token = self.settings.sample(logits, self.seeds, self.t)[:, None]
         score = self.score + self._gain(logits.gather(1, token) - total).view(B, K)
         return score, torch.arange(K, device=token.device).expand(B, K), token.view(B, K)
 

@@ -1,6 +1,6 @@
 """CUDA graphs of decoding: one step, including the sampling, is captured once and then replayed without CPU work."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from harken.core import is_watched
-from harken.models import Model
+from harken.models import LanguageModel, Model
 
 MIN_STEPS = 8  # fewer steps than this are not worth a capture
 MAX_GRAPHS = 8  # graphs per session
@@ -22,9 +22,9 @@ class DecodeSession:
     """The memory of one batch shape, and the captured graphs that write into it."""
 
     memory: Any
-    graphs: dict[Any, Any] = field(default_factory=dict)
+    graphs: dict[Hashable, Any] = field(default_factory=dict)
 
-    def get(self, key: Any, new: Captured) -> Captured:
+    def get(self, key: Hashable, new: Captured) -> Captured:
         """The graph of this key: the cached one, else `new`. The oldest graphs are dropped."""
         graph: Captured = self.graphs.setdefault(key, new)
         while len(self.graphs) > MAX_GRAPHS:
@@ -57,7 +57,7 @@ class CapturedGraph:
 class Prefill:
     """Reads prompts that are padded to one length."""
 
-    def __init__(self, model: Any, memory: Any) -> None:
+    def __init__(self, model: LanguageModel, memory: object) -> None:
         self.model, self.memory, self.forward = model, memory, CapturedGraph(self._forward)
         self.rows: Tensor | None = None
 
@@ -84,7 +84,7 @@ class Prefill:
 class CapturedDecodeLoop:
     """Decoding steps (read the last token of each row, sample the next) with static shapes and in-place writes."""
 
-    def __init__(self, call: Callable[..., Tensor], memory: Any, sampler: Sampler) -> None:
+    def __init__(self, call: Callable[..., Tensor], memory: object, sampler: Sampler) -> None:
         self.call, self.memory, self.sampler = call, memory, sampler
         self.graph: torch.cuda.CUDAGraph | None = None
         self.token: Tensor
@@ -141,7 +141,7 @@ def has_repeatable_steps(model: Model) -> bool:
     return model.context is not None and not is_watched(model)
 
 
-def weights_key(model: nn.Module) -> tuple[Any, ...]:
+def weights_key(model: nn.Module) -> tuple[object, ...]:
     """Device, dtype and address of the weights: captured graphs are valid for these only."""
     first = next(model.parameters())
     return first.device, first.dtype, first.data_ptr()

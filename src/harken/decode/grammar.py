@@ -7,7 +7,7 @@ leaves enough room to complete the text, so a search never reaches a dead end.
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol, TypedDict
 
 import torch
 from torch import Tensor
@@ -28,6 +28,16 @@ class Grammar(Protocol):
     def allowed_tokens(self, device: torch.device) -> AllowedTokens: ...
 
     def __hash__(self) -> int: ...
+
+
+class TargetOptions(TypedDict, total=False):
+    """Options of a search, beside its settings."""
+
+    banned_ids: Sequence[int]
+    prefixes: Sequence[Sequence[int]] | None  # tokens that each target starts with
+    indices: Sequence[int] | None  # number of each source's random stream
+    grammar: Grammar | None
+    n_words: Sequence[int] | None  # number of words of each target under a grammar
 
 
 @dataclass(frozen=True)
@@ -59,12 +69,9 @@ class TreeGrammar:
             words_left = n_words.minimum(n_left + length - 3) - used  # 3: the root's two brackets and the end
             innermost = _last(opens & (depths == depth[:, None]), position)  # position of the innermost open bracket
             open_run = length - _last(~opens & (position <= length[:, None]), position)
-            may_open = (
-                (words_left > 0) & ((depth > 0) | (length == 0)) & (depth < MAX_DEPTH) & (open_run < MAX_OPEN_RUN)
-            )
-            may_open &= (
-                words_left + depth + 3 <= n_left
-            )  # this bracket and its partner, all words, all open ones, the end
+            may_open = (words_left > 0) & ((depth > 0) | (length == 0))
+            may_open &= (depth < MAX_DEPTH) & (open_run < MAX_OPEN_RUN)
+            may_open &= words_left + depth + 3 <= n_left  # 3: this bracket and its partner, the end
             may_close = (depth > 0) & (innermost < length) & ((depth > 1) | (words_left <= 0))
             next_word = word_ids[used.clamp_max(len(word_ids) - 1)].where((depth > 0) & (words_left > 0), -1)
             closing = partner[texts.gather(1, innermost[:, None])[:, 0]].where(may_close, -1)
@@ -79,15 +86,13 @@ def _last(mask: Tensor, position: Tensor) -> Tensor:  # N C, C -> N
     return mask.long().mul(position).amax(1)
 
 
-def grammar_constraints(grammar: str, tokenizer: Tokenizer, sources: Sequence[str] = ()) -> dict[str, Any]:
+def grammar_constraints(grammar: str, tokenizer: Tokenizer, sources: Sequence[str] = ()) -> TargetOptions:
     """The arguments `grammar` and `n_words` of a beam search for these sources; none for grammar "none"."""
     if grammar == "none":
         return {}
     if not isinstance(tokenizer, SymbolTokenizer):
-        raise BadSetting(
-            f"task.grammar={grammar}: needs one token per bracket, but data.target_tokenizer is {tokenizer.kind}; "
-            "set data.target_tokenizer=symbol or task.grammar=none"
-        )
+        problem = f"needs one token per bracket, but data.target_tokenizer is {tokenizer.kind}"
+        raise BadSetting(f"task.grammar={grammar}: {problem}; set data.target_tokenizer=symbol or task.grammar=none")
     symbols = tuple(tokenizer.token_texts(range(tokenizer.vocab)))
     return {"grammar": TreeGrammar(symbols), "n_words": [len(source.split()) for source in sources]}
 

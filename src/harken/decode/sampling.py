@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,10 +49,10 @@ class SamplingSettings:
             raise BadInput(f"top_p={p!r}: must be > 0 and ≤ 1; 0.9 is usual")
 
     @classmethod
-    def from_options(cls, options: Mapping[str, Any]) -> "SamplingSettings":
+    def from_options(cls, options: Mapping[str, object]) -> "SamplingSettings":
         """The settings with these options; an unknown name raises BadInput."""
         reject_unknown_options(options, [field.name for field in fields(cls)])
-        return cls(**options)
+        return cls(**options)  # type: ignore[arg-type]
 
     def filter_logits(self, logits: Tensor) -> Tensor:
         """The logits with all tokens outside top-k and top-p set to -inf."""
@@ -80,7 +79,7 @@ class TextGenerator:
     """Generates text with a model. Memories and captured graphs are reused by later texts of the same size."""
 
     def __init__(self, model: LanguageModel, *, compiled: bool = False) -> None:
-        self.model, self.sessions, self.weights = model, Sessions(), tuple[Any, ...]()
+        self.model, self.sessions, self.weights = model, Sessions(), tuple[object, ...]()
         self.call: ModelCall = model.scores
         if compiled:  # the compiler turns products of one row into sums and fuses them
             self.call = torch.compile(model.scores, dynamic=False, options={"coordinate_descent_tuning": True})
@@ -219,9 +218,8 @@ class IncrementalDecoder:
             n += len(sampled) // len(texts)
             n_steps = min(n_tokens - n, self.capacity - max(self.lengths))
             if n_steps >= MIN_STEPS and self.sessions is not None:
-                loop = self.session.get(
-                    (sampler, self.position.shape), CapturedDecodeLoop(self.call, self.memory, sampler)
-                )
+                new_loop = CapturedDecodeLoop(self.call, self.memory, sampler)
+                loop = self.session.get((sampler, self.position.shape), new_loop)
                 loop.start(token, self.position, torch.tensor(n, device=self.device), seeds)
                 yield from loop.replay(n_steps)
                 n, token, self.position = n + n_steps, loop.token.clone(), loop.position.clone()

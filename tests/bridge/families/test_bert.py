@@ -25,6 +25,7 @@ from transformers import (
 import harken
 from harken import recipe as recipes
 from harken.bridge import weight_mapping
+from harken.bridge.families import find_mapping
 from harken.bridge.folder import ModelFolder
 from harken.bridge.importer import import_model
 from harken.errors import BadInput
@@ -61,7 +62,7 @@ def randomize(model):
 def import_weights(path):
     """The model of a folder, without its tokenizer."""
     source = ModelFolder(path)
-    mapping = weight_mapping.find_mapping(source)
+    mapping = find_mapping(source)
     weight_map = weight_mapping.match_tensors(source, mapping)
     recipe = recipes.resolve(("test", mapping.settings()))
     with torch.device("meta"):

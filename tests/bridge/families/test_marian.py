@@ -14,6 +14,7 @@ from harken import recipe as recipes
 from harken import run_folder as runs
 from harken.bridge import weight_mapping
 from harken.bridge.export import export
+from harken.bridge.families import find_mapping
 from harken.bridge.folder import ModelFolder
 from harken.bridge.importer import import_model
 from harken.decode.beam import BeamSearch, SearchSettings
@@ -57,7 +58,7 @@ def randomize(model):
 
 def import_weights(path):
     source = ModelFolder(path)
-    mapping = weight_mapping.find_mapping(source)
+    mapping = find_mapping(source)
     weight_map = weight_mapping.match_tensors(source, mapping)
     recipe = recipes.resolve(("test", mapping.settings()))
     with torch.device("meta"):

@@ -4,7 +4,8 @@ The architecture of a config selects the head. Spans and GPT-2 classifiers are e
 ends with the last piece of a word (ours: the first), and a GPT-2 text has no end token.
 """
 
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -34,42 +35,60 @@ class HeadMapping(ModelMapping):
     """Common to all heads. It precedes the body in the bases, so its methods come first."""
 
     check: ClassVar = "head"
-    data_kind: ClassVar[str]
     head_name: ClassVar = "classifier"
+    importable: ClassVar = True
 
     id2label: dict[str, Label] = Field({"0": "LABEL_0", "1": "LABEL_1"}, max_length=100_000)
     problem_type: Literal["single_label_classification", "multi_label_classification", "regression"] | None = None
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         settings = super().settings()
-        return settings | {"data.kind": self.data_kind, "data.max_length": min(MAX_LENGTH, settings["model.context"])}
+        context = settings["model.context"]
+        max_length = min(MAX_LENGTH, context) if isinstance(context, int) else MAX_LENGTH
+        return settings | {"data.kind": self.data_kind, "data.max_length": max_length}
+
+    @classmethod
+    def config(cls, settings: Mapping[str, object]) -> dict[str, object]:
+        return super().config(settings) | {"architectures": [cls.architecture]}
 
     def weight_map(self) -> dict[str, TensorMapping]:
         body = {f"body.{ours}": item for ours, item in super().weight_map().items()}
         return body | {f"W_y.{part}": TensorMapping(f"{self.head_name}.{part}") for part in ("weight", "bias")}
 
-    def labels(self, tokenizer: Tokenizer) -> list[str]:
-        """The labels in the order of their ids. Only WordPiece tokenizers are accepted."""
+    def processor(self, tokenizer: Tokenizer, location: str) -> TokenLabelProcessor:
+        """Labels in the order of their ids. Only WordPiece tokenizers are accepted."""
         if isinstance(tokenizer, PretrainedTokenizer):
-            raise BadInput("tokenizer.json: a model with labels needs a WordPiece tokenizer such as BERT's")
-        numbers = [str(n) for n in range(len(self.id2label))]
-        if {*self.id2label} != {*numbers}:
-            raise BadInput(
-                f"config id2label = {str(self.id2label)[:60]}: keys must be 0, 1, 2, ... without gaps; fix the config"
-            )
-        return [self.id2label[n] for n in numbers]
+            raise BadInput(f"{location}: a model with labels needs a WordPiece tokenizer such as BERT's")
+        return TokenLabelProcessor(tokenizer, ordered_labels(self.id2label, location))
 
 
-class ClassifierMapping(HeadMapping):
-    """A label for each text."""
+class BERTClassifierMapping(HeadMapping, BERTMapping):
+    """A label for each text: CLS through the pooler."""
 
+    architecture: ClassVar = "BertForSequenceClassification"
     auto_class: ClassVar = "AutoModelForSequenceClassification"
     data_kind: ClassVar = "table"
 
-    def processor(self, tokenizer: Tokenizer) -> TextLabelProcessor:
-        labels = self.labels(tokenizer)
+    def settings(self) -> dict[str, object]:
+        return super().settings() | {"model.pooler": True}
+
+    def processor(self, tokenizer: Tokenizer, location: str) -> TextLabelProcessor:
+        labels = super().processor(tokenizer, location).labels
         target_type = {problem: kind for kind, problem in PROBLEM_TYPES.items()}.get(self.problem_type or "", "label")
         return TextLabelProcessor(tokenizer, labels, "number" if len(labels) == 1 else target_type)  # type: ignore[arg-type]
+
+
+class GPT2ClassifierMapping(HeadMapping, GPT2Mapping):
+    """A label for each text: the last token, with a linear map without a bias."""
+
+    architecture: ClassVar = "GPT2ForSequenceClassification"
+    auto_class: ClassVar = "AutoModelForSequenceClassification"
+    data_kind: ClassVar = "table"
+    head_name: ClassVar = "score"
+    importable: ClassVar = False
+
+    def weight_map(self) -> dict[str, TensorMapping]:
+        return {ours: item for ours, item in super().weight_map().items() if ours != "W_y.bias"}
 
 
 class TaggerMapping(HeadMapping):
@@ -78,8 +97,13 @@ class TaggerMapping(HeadMapping):
     auto_class: ClassVar = "AutoModelForTokenClassification"
     data_kind: ClassVar = "tags"
 
-    def processor(self, tokenizer: Tokenizer) -> TokenLabelProcessor:
-        return TokenLabelProcessor(tokenizer, self.labels(tokenizer))
+
+class BERTTaggerMapping(TaggerMapping, BERTMapping):
+    architecture: ClassVar = "BertForTokenClassification"
+
+
+class DistilBERTTaggerMapping(TaggerMapping, DistilBERTMapping):
+    architecture: ClassVar = "DistilBertForTokenClassification"
 
 
 class SpanMapping(HeadMapping):
@@ -88,43 +112,29 @@ class SpanMapping(HeadMapping):
     auto_class: ClassVar = "AutoModelForQuestionAnswering"
     data_kind: ClassVar = "spans"
     head_name: ClassVar = "qa_outputs"
-
-
-class BERTClassifierMapping(ClassifierMapping, BERTMapping):
-    """BertForSequenceClassification: CLS through the pooler."""
-
-    def settings(self) -> dict[str, Any]:
-        return super().settings() | {"model.pooler": True}
-
-
-class BERTTaggerMapping(TaggerMapping, BERTMapping):
-    """BertForTokenClassification."""
+    importable: ClassVar = False
 
 
 class BERTSpanMapping(SpanMapping, BERTMapping):
-    """BertForQuestionAnswering."""
-
-
-class DistilBERTTaggerMapping(TaggerMapping, DistilBERTMapping):
-    """DistilBertForTokenClassification."""
+    architecture: ClassVar = "BertForQuestionAnswering"
 
 
 class DistilBERTSpanMapping(SpanMapping, DistilBERTMapping):
-    """DistilBertForQuestionAnswering."""
+    architecture: ClassVar = "DistilBertForQuestionAnswering"
 
 
-class GPT2ClassifierMapping(ClassifierMapping, GPT2Mapping):
-    """GPT2ForSequenceClassification: the last token, with a linear map without a bias."""
+def ordered_labels(id2label: Mapping[str, str], location: str) -> list[str]:
+    """The labels of a config in the order of their ids, which must be 0, 1, 2, ..."""
+    numbers = [str(n) for n in range(len(id2label))]
+    if {*id2label} != {*numbers}:
+        problem = "keys must be 0, 1, 2, ... without gaps; fix the config"
+        raise BadInput(f"{location}: config id2label = {str(id2label)[:60]}: {problem}")
+    return [id2label[n] for n in numbers]
 
-    head_name: ClassVar = "score"
 
-    def weight_map(self) -> dict[str, TensorMapping]:
-        return {ours: item for ours, item in super().weight_map().items() if ours != "W_y.bias"}
-
-
-def label_config(run: Run) -> dict[str, Any]:
+def label_config(run: Run) -> dict[str, object]:
     """config.json fields of the labels."""
-    processor: Any = run.tokenizer
+    processor = run.tokenizer
     id2label = {str(n): label for n, label in enumerate(processor.labels)}
     fields = {"id2label": id2label, "label2id": {label: int(n) for n, label in id2label.items()}}
     is_text = isinstance(processor, TextLabelProcessor)

@@ -1,71 +1,45 @@
-"""Llama and the families with the same block: Mistral (sliding window), Qwen 2 (q, k and v with a bias)."""
+"""Llama and the families with the same block: Mistral (sliding window), Qwen 2 (q, k and v with a bias), Gemma (scaled
+embeddings, norm weights stored as w - 1, a GEGLU MLP)."""
 
+import math
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AliasChoices, Field, field_validator
 
-from harken.bridge.weight_mapping import Count, Epsilon, LayerCount, ModelMapping, TensorMapping, affine, layer_mappings
+from harken.bridge.weight_mapping import Count, Epsilon, TensorMapping, UsualMapping
 
+LLAMA3_SCALING = {"low": "low_freq_factor", "high": "high_freq_factor", "context": "original_max_position_embeddings"}
 ROPE_SCALINGS: dict[str, dict[str, str]] = {  # rope_type: our names and theirs
     "default": {},
     "linear": {"factor": "factor"},
-    "llama3": {
-        "factor": "factor",
-        "low": "low_freq_factor",
-        "high": "high_freq_factor",
-        "context": "original_max_position_embeddings",
-    },
+    "llama3": {"factor": "factor", **LLAMA3_SCALING},
 }
-UNUSED_ROPE_KEYS = (
-    "type",
-    "rope_type",
-    "partial_rotary_factor",
-    "original_max_position_embeddings",
-)  # accepted and not needed
+UNUSED_ROPE_KEYS = {"type", "rope_type", "partial_rotary_factor", "original_max_position_embeddings"}  # accepted
 
 
-class LlamaMapping(ModelMapping):
+class LlamaMapping(UsualMapping):
     """Llama."""
 
+    model_type: ClassVar = "llama"
+    architecture: ClassVar = "LlamaForCausalLM"
+    constants: ClassVar = {"model.kind": "gpt", "model.style": "llama", "data.tokenizer": "bpe"}
+    table: ClassVar = "llama"
     prefix: ClassVar = "model."
     ignored_tensors: ClassVar = r"(model\.)?layers\.\d+\.self_attn\.rotary_emb\.inv_freq|lm_head\.weight"
-    norm_offset: ClassVar = 0.0  # added to norm weights
-    qkv_bias: ClassVar = False
 
-    hidden_size: Count
-    num_hidden_layers: LayerCount
-    num_attention_heads: Count
-    num_key_value_heads: Count | None = None
-    head_dim: Count | None = None
-    intermediate_size: Count
-    max_position_embeddings: Count
+    kv_heads: Count | None = Field(None, alias="num_key_value_heads")
+    d_k: Count | None = Field(None, alias="head_dim")
+    context: Count = Field(alias="max_position_embeddings")
+    eps: Epsilon = Field(1e-6, alias="rms_norm_eps")
+    tie_embeddings: bool = Field(False, alias="tie_word_embeddings")
     hidden_act: Literal["silu"] = "silu"
-    rms_norm_eps: Epsilon = 1e-6
     rope_theta: Annotated[float, Field(gt=1, le=1e12)] = 10_000.0
     rope_scaling: dict[str, Any] | None = Field(None, validation_alias=AliasChoices("rope_scaling", "rope_parameters"))
     attention_bias: Literal[False] = False
     mlp_bias: Literal[False] = False
-    tie_word_embeddings: bool = False
     partial_rotary_factor: Annotated[float, Field(ge=1, le=1)] = 1.0
-
-    def settings(self) -> dict[str, Any]:
-        head = self.head_dim or self.hidden_size // self.num_attention_heads
-        settings = {
-            "model.kind": "gpt",
-            "model.style": "llama",
-            "model.d": self.hidden_size,
-            "model.layers": self.num_hidden_layers,
-            "model.heads": self.num_attention_heads,
-            "model.kv_heads": self.num_key_value_heads or self.num_attention_heads,
-            "model.d_k": head,
-            "model.d_v": head,
-            "model.d_ff": self.intermediate_size,
-            "model.context": self.max_position_embeddings,
-            "model.eps": self.rms_norm_eps,
-            "model.tie_embeddings": self.tie_word_embeddings,
-            "data.tokenizer": "bpe",
-        }
-        return settings | ({"model.bias": "qkv"} if self.qkv_bias else {}) | self._rope_settings()
 
     @field_validator("rope_scaling")
     @classmethod
@@ -86,55 +60,69 @@ class LlamaMapping(ModelMapping):
             raise ValueError("partial_rotary_factor must be 1")
         return {name: rope[name] for name in required} | {"rope_type": kind}
 
-    def _rope_settings(self) -> dict[str, Any]:
-        """The rotary base and its scaling for longer contexts."""
-        rope = self.rope_scaling or {}
+    def settings(self) -> dict[str, object]:
+        head, rope = self.d_k or self.d // self.heads, self.rope_scaling or {}
+        attention = {"model.kv_heads": self.kv_heads or self.heads, "model.d_k": head, "model.d_v": head}
+        attention["model.rope_base"] = rope.get("rope_theta", self.rope_theta)
         scaling = {ours: rope[name] for ours, name in ROPE_SCALINGS[rope.get("rope_type", "default")].items()}
-        return {"model.rope_base": rope.get("rope_theta", self.rope_theta)} | (
-            {"model.rope_scaling": scaling} if scaling else {}
-        )
+        return super().settings() | attention | ({"model.rope_scaling": scaling} if scaling else {})
 
-    def weight_map(self) -> dict[str, TensorMapping]:
-        qkv = affine if self.qkv_bias else weight_only
-        layer = {
-            "attention_sublayer.norm.weight": TensorMapping("input_layernorm.weight", offset=self.norm_offset),
-            **qkv("attention.W_q", "self_attn.q_proj"),
-            **qkv("attention.W_k", "self_attn.k_proj"),
-            **qkv("attention.W_v", "self_attn.v_proj"),
-            **weight_only("attention.W_o", "self_attn.o_proj"),
-            "mlp_sublayer.norm.weight": TensorMapping("post_attention_layernorm.weight", offset=self.norm_offset),
-            **weight_only("mlp.W_1", "mlp.gate_proj"),
-            **weight_only("mlp.W_3", "mlp.up_proj"),
-            **weight_only("mlp.W_2", "mlp.down_proj"),
-        }
-        head = {} if self.tie_word_embeddings else {"head.weight": TensorMapping("lm_head.weight", vocab_rows=True)}
-        return {
-            "embed.weight": TensorMapping("model.embed_tokens.weight", vocab_rows=True),
-            **head,
-            **dict(layer_mappings(self.num_hidden_layers, "stack.blocks.#.", "model.layers.#.", layer)),
-            "norm.weight": TensorMapping("model.norm.weight", offset=self.norm_offset),
-        }
+    @classmethod
+    def config(cls, settings: Mapping[str, object]) -> dict[str, object]:
+        scaling = settings["rope_scaling"] if isinstance(settings["rope_scaling"], dict) else {}
+        kind = {0: "default", 1: "linear"}.get(len(scaling), "llama3")
+        rope = {LLAMA3_SCALING.get(name, name): value for name, value in scaling.items()}
+        rope = {"rope_type": kind, "rope_theta": settings["rope_base"], **rope}
+        return super().config(settings) | {"hidden_act": "silu", "rope_parameters": rope}
 
-
-def weight_only(ours: str, source: str) -> dict[str, TensorMapping]:
-    return {f"{ours}.weight": TensorMapping(f"{source}.weight")}
+    def tables(self) -> list[str]:
+        return [*super().tables(), *([] if self.tie_embeddings else ["llama-head"])]
 
 
 class MistralMapping(LlamaMapping):
     """Mistral."""
 
-    sliding_window: Count | None = None
+    model_type: ClassVar = "mistral"
+    architecture: ClassVar = "MistralForCausalLM"
+    offsets: ClassVar = {"window": -1}  # ours excludes the token itself
 
-    def settings(self) -> dict[str, Any]:
-        if self.sliding_window is None:
-            return super().settings()
-        return super().settings() | {"model.window": self.sliding_window - 1}  # ours excludes the token itself
+    window: Count | None = Field(None, alias="sliding_window")
 
 
 class Qwen2Mapping(LlamaMapping):
     """Qwen 2."""
 
-    qkv_bias: ClassVar = True
+    model_type: ClassVar = "qwen2"
+    architecture: ClassVar = "Qwen2ForCausalLM"
+    constants: ClassVar = {**LlamaMapping.constants, "model.bias": "qkv"}
 
     use_sliding_window: Literal[False] = False
     layer_types: list[Literal["full_attention"]] | None = None
+
+    def tables(self) -> list[str]:
+        return [*super().tables(), "qwen2-bias"]
+
+
+class GemmaMapping(LlamaMapping):
+    """Gemma."""
+
+    model_type: ClassVar = "gemma"
+    architecture: ClassVar = "GemmaForCausalLM"
+    constants: ClassVar = {**LlamaMapping.constants, "model.activation": "geglu"}
+
+    d_k: Count = Field(alias="head_dim")
+    tie_embeddings: bool = Field(True, alias="tie_word_embeddings")
+    hidden_act: Literal["gelu_pytorch_tanh", "gelu"] = "gelu_pytorch_tanh"  # type: ignore[assignment]  # always tanh
+    hidden_activation: Literal["gelu_pytorch_tanh", None] = None
+
+    def settings(self) -> dict[str, object]:
+        return super().settings() | {"model.embedding_scale": math.sqrt(self.d)}
+
+    @classmethod
+    def config(cls, settings: Mapping[str, object]) -> dict[str, object]:
+        activations = dict.fromkeys(("hidden_act", "hidden_activation"), "gelu_pytorch_tanh")
+        return super().config(settings) | activations
+
+    def weight_map(self) -> dict[str, TensorMapping]:
+        weight_map = super().weight_map()
+        return weight_map | {ours: replace(item, offset=1.0) for ours, item in weight_map.items() if "norm" in ours}

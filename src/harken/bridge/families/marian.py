@@ -6,62 +6,75 @@ the start token in the target embeddings, and of the end token in the source emb
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from harken.bridge.weight_mapping import (
-    Count,
-    EdgeTokenMapping,
-    LayerCount,
-    ModelMapping,
-    TensorMapping,
-    affine,
-    layer_mappings,
-)
+from harken.bridge.weight_mapping import Count, LayerCount, ModelMapping, TensorMapping, table_mappings
 from harken.data.tokenizers.pairs import PairTokenizers
 from harken.data.tokenizers.tokenizer import Tokenizer
 from harken.errors import BadInput
 from harken.inference.run import Run
 
-ACTIVATIONS = {"swish": "silu", "gelu_new": "gelu-tanh"}
 TokenId = Field(ge=0, le=10_000_000)
-COLUMN_WEIGHTS = (
-    "embed.weight",
-    "W_q.weight",
-    "W_k.weight",
-    "W_v.weight",
-    "W_1.weight",
-)  # have the hidden state as columns
-ROW_WEIGHTS = (
-    "W_o.weight",
-    "W_o.bias",
-    "W_2.weight",
-    "W_2.bias",
-    "norm.weight",
-    "norm.bias",
-)  # have the hidden state as rows
+NEVER_LOGIT = -1e9  # bias of a token that is never predicted
+COLUMN_WEIGHTS = ("embed.weight", "W_q.weight", "W_k.weight", "W_v.weight", "W_1.weight")  # hidden state: columns
+ROW_WEIGHTS = ("W_o.weight", "W_o.bias", "W_2.weight", "W_2.bias", "norm.weight", "norm.bias")  # hidden state: rows
+
+
+@dataclass(frozen=True)
+class EdgeTokenMapping(TensorMapping):
+    """One row per token, plus a copy of row `token_id` for our edge token, which starts and ends a sequence."""
+
+    token_id: int = 0
+    n_rows: int = 0  # of their tensor; if ours has fewer, `token_id` is our edge token and later rows are unused
+    is_bias: bool = False  # of the logits: the copied token is then never predicted itself
+
+    def import_tensor(self, source: Tensor) -> Tensor:
+        source = source.flatten() if self.is_bias else source
+        weight = torch.cat([source, source[self.token_id : self.token_id + 1]])
+        if self.is_bias:
+            weight[self.token_id] = NEVER_LOGIT
+        return weight
+
+    def export_tensor(self, weight: Tensor, vocab_size: int) -> Tensor:
+        padding = weight.new_full((self.n_rows - vocab_size, *weight.shape[1:]), NEVER_LOGIT if self.is_bias else 0.0)
+        rows = torch.cat([weight[:vocab_size], padding])
+        rows[self.token_id] = weight[vocab_size]
+        return rows[None] if self.is_bias else rows
 
 
 class MarianMapping(ModelMapping):
     """Marian: sinusoidal positions, and up to three embedding tables, as the edge token differs."""
 
-    check: ClassVar = "encoder-decoder"
+    model_type: ClassVar = "marian"
+    architecture: ClassVar = "MarianMTModel"
     auto_class: ClassVar = "AutoModelForSeq2SeqLM"
+    data_kind: ClassVar = "pairs"
+    constants: ClassVar[Mapping[str, object]] = {
+        "data.kind": "pairs",
+        "data.tokenizer": "bpe",
+        "data.shared_vocab": True,
+        "model.kind": "transformer",
+        "model.norm": "post",
+        "model.head_bias": True,
+        "model.positions": "sinusoid-halves",
+    }
+    check: ClassVar = "encoder-decoder"
     ignored_tensors: ClassVar = r"model\.(en|de)coder\.embed_(positions|tokens)\.weight|lm_head\.weight"
-    position_settings: ClassVar[Mapping[str, Any]] = {"model.positions": "sinusoid-halves"}
 
-    d_model: Count
-    encoder_layers: LayerCount
-    decoder_layers: LayerCount
-    encoder_attention_heads: Count
+    d: Count = Field(alias="d_model")
+    encoder_layers: LayerCount = Field(alias="encoder_layers")
+    layers: LayerCount = Field(alias="decoder_layers")
+    heads: Count = Field(alias="encoder_attention_heads")
     decoder_attention_heads: Count
-    encoder_ffn_dim: Count
+    d_ff: Count = Field(alias="encoder_ffn_dim")
     decoder_ffn_dim: Count
-    max_position_embeddings: Count
-    activation_function: Literal["swish", "silu", "relu", "gelu", "gelu_new"] = "swish"
+    context: Count = Field(alias="max_position_embeddings")
+    activation: Literal["swish", "silu", "relu", "gelu", "gelu_new"] = Field("swish", alias="activation_function")
     scale_embedding: bool = False
     normalize_before: Literal[False] = False
     add_final_layer_norm: Literal[False] = False
@@ -77,69 +90,60 @@ class MarianMapping(ModelMapping):
         """Whether a target starts with another token than it ends with."""
         return self.eos_token_id != self.decoder_start_token_id
 
-    def processor(self, tokenizer: Tokenizer) -> PairTokenizers:
+    def processor(self, tokenizer: Tokenizer, location: str) -> PairTokenizers:
         if tokenizer.vocab != self.vocab_size:
-            raise BadInput(f"the tokenizer has {tokenizer.vocab} ids, the model {self.vocab_size}; they must be equal")
+            sizes = f"the tokenizer has {tokenizer.vocab} ids, the model {self.vocab_size}"
+            raise BadInput(f"{location}: {sizes}; they must be equal")
         return PairTokenizers(tokenizer, tokenizer)
 
-    def settings(self) -> dict[str, Any]:
-        if self.encoder_attention_heads != self.decoder_attention_heads:
-            heads = (
-                f"{self.encoder_attention_heads} heads in the encoder and {self.decoder_attention_heads} in the decoder"
-            )
+    def settings(self) -> dict[str, object]:
+        if self.heads != self.decoder_attention_heads:
+            heads = f"{self.heads} heads in the encoder and {self.decoder_attention_heads} in the decoder"
             raise BadInput(f"{heads}: must be equal; import another model")
-        return {
-            "data.kind": "pairs",
-            "data.tokenizer": "bpe",
-            "data.shared_vocab": True,
-            "model.kind": "transformer",
-            "model.d": self.d_model,
-            "model.layers": self.decoder_layers,
-            "model.encoder_layers": self.encoder_layers,
-            "model.heads": self.encoder_attention_heads,
-            "model.d_ff": self.encoder_ffn_dim,
-            "model.context": self.max_position_embeddings,
-            "model.norm": "post",
-            "model.activation": ACTIVATIONS.get(self.activation_function, self.activation_function),
-            "model.embedding_scale": math.sqrt(self.d_model) if self.scale_embedding else 1.0,
-            "model.head_bias": True,
+        return super().settings() | {
+            "model.embedding_scale": math.sqrt(self.d) if self.scale_embedding else 1.0,
             "model.share_embeddings": not self.has_start_token,
             "model.tie_embeddings": not self.has_start_token,
-            **self.position_settings,
+        }
+
+    @classmethod
+    def config(cls, settings: Mapping[str, object]) -> dict[str, object]:
+        config, d = super().config(settings), settings["d"]
+        return config | {
+            "is_encoder_decoder": True,
+            "decoder_attention_heads": settings["heads"],
+            "decoder_ffn_dim": settings["d_ff"],
+            "scale_embedding": isinstance(d, int) and settings["embedding_scale"] == math.sqrt(d),
         }
 
     def weight_map(self) -> dict[str, TensorMapping]:
-        self_attention, cross = _attention("attention", "self_attn"), _attention("cross", "encoder_attn")
-        mlp = affine("mlp.W_1", "fc1") | affine("mlp.W_2", "fc2")
-        mlp |= affine("mlp_sublayer.norm", "final_layer_norm")
         shared, end, n_rows = "model.shared.weight", self.eos_token_id, self.vocab_size
-        decoder = self_attention | cross | mlp
+        rows = dict.fromkeys(("source_embed", "head") if self.has_start_token else (), end)
         tables = {
-            "embed.weight": EdgeTokenMapping(
-                shared, vocab_rows=True, token_id=self.decoder_start_token_id, n_rows=n_rows
-            )
+            f"{name}.weight": EdgeTokenMapping(shared, vocab_rows=True, token_id=token_id, n_rows=n_rows)
+            for name, token_id in {"embed": self.decoder_start_token_id, **rows}.items()
         }
-        if self.has_start_token:
-            for name in ("source_embed", "head"):
-                tables[f"{name}.weight"] = EdgeTokenMapping(shared, vocab_rows=True, token_id=end, n_rows=n_rows)
         return {
             **tables,
             "head_bias": EdgeTokenMapping("final_logits_bias", token_id=end, n_rows=n_rows, is_bias=True),
-            **dict(
-                layer_mappings(
-                    self.encoder_layers, "encoder.blocks.#.", "model.encoder.layers.#.", self_attention | mlp
-                )
-            ),
-            **dict(layer_mappings(self.decoder_layers, "stack.blocks.#.", "model.decoder.layers.#.", decoder)),
+            **dict(table_mappings("marian-encoder", "", self.encoder_layers)),
+            **dict(table_mappings("marian-decoder", "", self.layers)),
         }
 
 
-def equivalent_settings(model: Any) -> dict[str, Any]:
-    """Settings that `fold_weights` makes equal: the order of sines and cosines, and the embedding scale."""
-    return {
-        "embedding_scale": None,
-        "positions": model.positions if model.positions != "sinusoid" else "sinusoid-halves",
-    }
+class BARTMapping(MarianMapping):
+    """BART: learned positions that start at row 2, and a norm after embeddings + positions."""
+
+    model_type: ClassVar = "bart"
+    architecture: ClassVar = "BartForConditionalGeneration"
+    constants: ClassVar = {**MarianMapping.constants, "model.positions": "learned", "model.embed_norm": True}
+    ignored_tensors: ClassVar = r"model\.(en|de)coder\.embed_tokens\.weight|lm_head\.weight"
+
+    activation: Literal["swish", "silu", "relu", "gelu", "gelu_new"] = Field("gelu", alias="activation_function")
+    static_position_embeddings: Literal[False] = False  # type: ignore[assignment]
+
+    def weight_map(self) -> dict[str, TensorMapping]:
+        return super().weight_map() | dict(table_mappings("bart", "", 1))
 
 
 def fold_weights(run: Run, weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -155,30 +159,3 @@ def fold_weights(run: Run, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         weights["embed.weight"] = weights["embed.weight"] * scale
         weights |= {f"{last_norm}{part}": weights[f"{last_norm}{part}"] / scale for part in ("weight", "bias")}
     return weights
-
-
-def _attention(ours: str, source: str) -> dict[str, TensorMapping]:
-    maps = {"W_q": "q_proj", "W_k": "k_proj", "W_v": "v_proj", "W_o": "out_proj"}
-    attention = {name: item for a, b in maps.items() for name, item in affine(f"{ours}.{a}", f"{source}.{b}").items()}
-    return attention | affine(f"{ours}_sublayer.norm", f"{source}_layer_norm")
-
-
-class BARTMapping(MarianMapping):
-    """BART: learned positions that start at row 2, and a norm after embeddings + positions."""
-
-    ignored_tensors: ClassVar = r"model\.(en|de)coder\.embed_tokens\.weight|lm_head\.weight"
-    position_settings: ClassVar = {"model.positions": "learned", "model.embed_norm": True}
-
-    activation_function: Literal["gelu", "gelu_new", "relu", "swish", "silu"] = "gelu"
-    static_position_embeddings: Literal[False] = False  # type: ignore[assignment]
-
-    def weight_map(self) -> dict[str, TensorMapping]:
-        weight_map = super().weight_map()
-        for ours, projection, side in (
-            ("encoder", "source_projection", "encoder"),
-            ("stack", "input_projection", "decoder"),
-        ):
-            table = TensorMapping(f"model.{side}.embed_positions.weight", skip_rows=2)
-            weight_map |= {f"{ours}.positions.table.weight": table}
-            weight_map |= affine(f"{projection}.1", f"model.{side}.layernorm_embedding")
-        return weight_map
