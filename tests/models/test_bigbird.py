@@ -138,7 +138,7 @@ def test_alibi_with_bigbird_is_reported() -> None:
 
 @pytest.mark.parametrize("kind", ["gpt", "bert"])
 def test_label_heads_with_bigbird_do_not_pack_texts(kind: str) -> None:
-    settings = registry.find_kind("model", kind, " of labels")
+    settings = registry.find_kind("model", kind, "labels")
     assert settings().supports_packing
     assert not settings(**BIRD).supports_packing
     model = settings(**SMALL, **BIRD).build(LabelOutputs(20, 3))

@@ -19,7 +19,7 @@ from harken.settings import LabelOutputs
 
 N, WIDTH, D, HEADS = 12, 7, 4, 3
 LIKE = torch.zeros((), dtype=torch.float64)
-KINDS = sorted(registry.BUILT_IN["model of graphs"])
+KINDS = sorted(registry.MODELS["graphs"])
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -40,7 +40,7 @@ def graph_inputs(seed: int = 0, *, weight: Any = None, sparse: bool = False, rea
 
 def build(kind: str, seed: int = 0, outputs: int = 5, **fields: Any):
     torch.manual_seed(seed)
-    settings = registry.find_kind("model", kind, " of graphs")
+    settings = registry.find_kind("model", kind, "graphs")
     known = {name: value for name, value in {"size": "tiny", **fields}.items() if name in settings.model_fields}
     return settings(**known).build(LabelOutputs(WIDTH, outputs)).double()
 

@@ -10,15 +10,15 @@ from harken.data.tokenizers.pairs import RaggedTokens
 from harken.settings import LabelOutputs
 
 SMALL = {"d": 16, "layers": 2}
-KINDS = sorted(registry.BUILT_IN["model of labels"])
-PACKING = [kind for kind in KINDS if registry.find_kind("model", kind, " of labels")().supports_packing]
+KINDS = sorted(registry.MODELS["labels"])
+PACKING = [kind for kind in KINDS if registry.find_kind("model", kind, "labels")().supports_packing]
 EDGE = 49
 
 
 def build(kind: str, pool: str, per_token: bool = False):
     torch.manual_seed(1)
     heads = {"heads": 2} if kind in PACKING else {}
-    settings = registry.find_kind("model", kind, " of labels")(pool=pool, **SMALL, **heads)
+    settings = registry.find_kind("model", kind, "labels")(pool=pool, **SMALL, **heads)
     return settings.build(LabelOutputs(50, 3, per_token)).double().eval()
 
 

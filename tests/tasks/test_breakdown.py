@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harken.tasks.breakdown import MAX_BINS, group_by_column, group_by_length
+from harken.tasks.translate import MAX_BINS, group_by_column, group_by_length
 
 
 def test_groups_of_a_numeric_column_are_in_ascending_order():

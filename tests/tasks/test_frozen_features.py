@@ -6,7 +6,7 @@ import torch
 import harken
 from harken.experiments.choose import choose
 from harken.experiments.train import prepare
-from harken.tasks import frozen_features
+from harken.tasks import head_task
 from harken.tasks.classify import batch_outputs, predict
 from harken.tasks.label_task import label_loss
 
@@ -44,13 +44,13 @@ def test_the_loss_from_cached_features_is_the_loss_of_a_forward_pass(reviews, pr
 
 
 def test_features_are_computed_once_for_all_trainings_and_again_for_another_body(reviews, pretrained, monkeypatch):
-    writes, save_file = [], frozen_features.save_file
+    writes, save_file = [], head_task.save_file
 
     def counting_save(*args):
         writes.append(1)
         return save_file(*args)
 
-    monkeypatch.setattr(frozen_features, "save_file", counting_save)
+    monkeypatch.setattr(head_task, "save_file", counting_save)
     for _ in range(2):
         trainer = frozen_trainer(reviews, pretrained)
         for step in range(2):
@@ -58,7 +58,7 @@ def test_features_are_computed_once_for_all_trainings_and_again_for_another_body
     assert len(writes) == 1
     with torch.no_grad():
         trainer.model.body.embed.weight.add_(0.1)
-    trainer.task.features = None
+    trainer.task.frozen = None
     trainer.task.loss(trainer.model, trainer.task.batch(0, 0))
     assert len(writes) == 2
 
@@ -66,23 +66,23 @@ def test_features_are_computed_once_for_all_trainings_and_again_for_another_body
 def test_features_are_computed_in_full_precision_and_depend_on_the_settings_of_the_body(reviews, pretrained):
     trainer, cpu = frozen_trainer(reviews, pretrained), torch.device("cpu")
     model, texts = trainer.model, trainer.task.data.train.texts
-    features, key = frozen_features.frozen_features(model, texts), frozen_features._cache_key(model, texts, cpu)
+    features, key = head_task.frozen_features(model, texts), head_task._cache_key(model, texts, cpu)
     with torch.autocast("cpu", torch.bfloat16):
-        assert frozen_features._cache_key(model, texts, cpu) == key
-        assert torch.equal(frozen_features._compute(model, texts, cpu), features)
+        assert head_task._cache_key(model, texts, cpu) == key
+        assert torch.equal(head_task._compute(model, texts, cpu), features)
     one_head = pretrained.recipe.model.model_copy(update={"heads": 1}).build(trainer.task.data.vocab)
     one_head.load_state_dict(model.state_dict())
-    assert not torch.allclose(frozen_features.frozen_features(one_head.requires_grad_(False), texts), features)
+    assert not torch.allclose(head_task.frozen_features(one_head.requires_grad_(False), texts), features)
 
 
 def test_damaged_cache_files_are_replaced(reviews, pretrained):
     trainer = frozen_trainer(reviews, pretrained)
-    texts, folder = trainer.task.data.train.texts, frozen_features.cache_folder("states")
-    features = frozen_features.frozen_features(trainer.model, texts)
+    texts, folder = trainer.task.data.train.texts, head_task.cache_folder("states")
+    features = head_task.frozen_features(trainer.model, texts)
     for content in (b"", b"no tensors at all"):
         for path in folder.glob("*.safetensors"):
             path.write_bytes(content)
-        assert torch.equal(frozen_features.frozen_features(trainer.model, texts), features)
+        assert torch.equal(head_task.frozen_features(trainer.model, texts), features)
     assert not list(folder.glob("*.tmp"))
 
 
@@ -106,6 +106,6 @@ def test_evaluation_of_a_frozen_model_equals_a_forward_pass(reviews, pretrained,
         loss = trainer.task.evaluate(trainer.model, "valid", quick=quick).metrics["loss"]
         expected = label_loss(predict(trainer.model, texts), torch.from_numpy(texts.targets), "label") / len(texts)
         assert loss == pytest.approx(expected.item(), rel=1e-5)
-    monkeypatch.setattr(frozen_features, "save_file", None)  # from now on all features are in the cache
+    monkeypatch.setattr(head_task, "save_file", None)  # from now on all features are in the cache
     trainer.task.evaluate(trainer.model, "valid")
     assert trainer.model.training

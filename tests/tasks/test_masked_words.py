@@ -13,7 +13,7 @@ import torch.nn.functional as F
 import harken
 from harken import recipe as recipes
 from harken.data.batch import IGNORE
-from harken.data.text.masked_batch import MaskingSettings
+from harken.data.text.documents import Masking
 from harken.errors import BadInput, BadSetting
 from harken.events import silent
 from harken.experiments.audit import audit
@@ -148,7 +148,7 @@ def test_the_baselines_are_the_most_frequent_token_and_the_majority_label(tales)
 def test_the_end_of_a_passage_reveals_little_about_the_next_sentence(tales):
     task, _ = bind(tales)
     ends = task.data.tokenizer.encode('. ! ? "')
-    task.masking = MaskingSettings(1e-9, 0.0, 0.0, whole_words=False)  # unmasked rows show the ends of their passages
+    task.masking = Masking(1e-9, 0.0, 0.0, whole_words=False)  # unmasked rows show the ends of their passages
     agreements = [
         (row[length - 2].item() in ends) == (label == 0)
         for batch in task._eval_batches("valid", None)

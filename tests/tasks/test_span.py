@@ -12,8 +12,7 @@ import torch
 
 from harken import recipe
 from harken.data.batch import IGNORE
-from harken.data.labelled.spans import END, START, encode_questions
-from harken.data.labelled.squad import SquadQuestion
+from harken.data.labelled.spans import END, START, SquadQuestion, encode_questions
 from harken.tasks.span import SpanBatch, best_overlap, best_span, em_f1, predict_answers
 
 NAMES, TOWNS = ["Ada", "Bob", "Cy", "Dan"], ["Rome", "New York", "Paris", "Old Town"]

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from harken import recipe
-from harken.data.labelled.conll import to_bio2
+from harken.data.labelled.tags import to_bio2
 from harken.tasks.tag import entity_f1_by_label, predict_tags, tag_metrics, transition_scores, viterbi
 
 TAGS = ["O", "B-A", "I-A", "B-B", "I-B"]

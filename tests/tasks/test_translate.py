@@ -24,7 +24,7 @@ def source(pair_file) -> PairSource:
 
 
 def model_settings(kind: str = "transformer", **settings):
-    return registry.find_kind("model", kind, " of pairs")(**settings)
+    return registry.find_kind("model", kind, "pairs")(**settings)
 
 
 def bind(source: PairSource, **settings) -> TranslateTask:

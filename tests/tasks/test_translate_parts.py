@@ -30,7 +30,8 @@ def evaluate(tmp_path, monkeypatch) -> Any:
     def run(*, quick: bool = False, metric: str = "bleu", **settings: Any) -> tuple[Any, Any]:
         data = PairSource(path=str(path), tokenizer="word", valid=0.3, **settings).load_data()
         pairs = data.splits["valid"]
-        task = TranslateTask(TranslateSettings(metric=metric), data, batch=8, seed=0)
+        batches = data.batches(8, 0)
+        task = TranslateTask(TranslateSettings(metric=metric), data, batches, batches.tokens)
         texts = [refs[0] if len(refs[0].split()) < 8 else f"{refs[0]} non" for refs in pairs.references]
         monkeypatch.setattr(task, "_summed_loss", lambda model, pairs, max_pairs: (1.0, 1))
         monkeypatch.setattr(task, "generate", lambda model, sources, search: texts[: len(sources)])

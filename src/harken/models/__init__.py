@@ -1,18 +1,23 @@
 """Models: one file per architecture, with its settings and its module. Here: their base classes and initialization."""
 
 import math
+import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from importlib.resources import files
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 
-from harken.core import FULL, BlockConfig, Stack, Structure, keep
+from harken.core import FULL, BlockConfig, Stack, Structure, bigbird, blockwise, keep
+from harken.errors import BadSetting
 from harken.settings import Settings
 
 INIT_STD = 0.02  # standard deviation of the initial weights (GPT-2)
+DIALS = tomllib.loads((files("harken.models") / "dials.toml").read_text("utf-8"))  # model -> dials of its settings
 
 
 def init_weights(module: nn.Module) -> None:
@@ -31,10 +36,7 @@ def scale_residual_init(stack: nn.Module, sublayers: int) -> None:
 
 
 class ModelSettings(Settings):
-    """Settings of a model kind; `build(vocab)` constructs the model. Declares optional abilities with their defaults.
-
-    The properties below read settings by name. They have a default for kinds without this setting.
-    """
+    """Settings of a model kind; `build(vocab)` constructs the model. Optional abilities have defaults."""
 
     task: ClassVar[str] = "next-word"  # default task on text
     stateful: ClassVar[bool] = False  # recurrent: a batch continues the text of the previous one
@@ -57,27 +59,60 @@ class ModelSettings(Settings):
         context = dict(self).get("context")
         return context if isinstance(context, int) else None
 
-    @property
-    def learned_positions(self) -> bool:
-        return dict(self).get("positions") == "learned"
-
-    @property
-    def block_sparse(self) -> bool:
-        return dict(self).get("structure") == "bigbird"
-
-    @property
-    def shares_embeddings(self) -> bool:
-        """Whether source and target share their token embeddings."""
-        return bool(dict(self).get("share_embeddings"))
-
     def n_tokens(self, image_size: int) -> int:
         """Number of tokens of an image."""
         return 1
 
-    def block_config(self, **changes: Any) -> BlockConfig:
-        """Configuration of a Transformer block: the settings with the names of its fields."""
-        names = {field.name for field in fields(BlockConfig)} & type(self).model_fields.keys()
-        return BlockConfig(**self.model_dump(include=names) | changes)
+    def block_config(self) -> BlockConfig:
+        """Configuration of a Transformer block: the settings with the names of its fields, except the similarity."""
+        names = {field.name for field in fields(BlockConfig)} & type(self).model_fields.keys() - {"similarity"}
+        return BlockConfig(**self.model_dump(include=names))
+
+
+class SparseAttentionSettings(ModelSettings):
+    """Settings of a model with full or block-sparse attention (BigBird). Subclasses have the setting `context`."""
+
+    structure: Literal["full", "bigbird"] = Field(
+        "full", description="attention structure; bigbird: window, global and random blocks, for long texts"
+    )
+    block_size: int = Field(64, ge=1, le=65536, description="bigbird: tokens per block; 128 is fastest on a GPU")
+    window_blocks: int = Field(1, ge=0, le=1000, description="bigbird: neighboring blocks attended to on each side")
+    global_blocks: int = Field(
+        1, ge=0, le=1000, description="bigbird: number of first blocks that attend to and are attended to by all blocks"
+    )
+    random_blocks: int = Field(3, ge=0, le=1000, description="bigbird: random earlier blocks that a block attends to")
+    random_seed: int = Field(0, ge=0, description="bigbird: seed of the random blocks")
+
+    @property
+    def supports_packing(self) -> bool:
+        """Packed texts would each need their own blocks."""
+        return self.structure == "full"
+
+    @property
+    def notice(self) -> str | None:
+        """bigbird saves nothing if each block attends to all others."""
+        if self.structure == "full" or self.max_context is None:
+            return None
+        n_blocks = -(-self.max_context // self.block_size)
+        attended = 2 * self.window_blocks + 1 + self.global_blocks + self.random_blocks
+        if n_blocks > attended:
+            return None
+        blocks = f"model.context={self.max_context} has {n_blocks} blocks and each attends to up to {attended}"
+        return f"model.structure=bigbird: {blocks}, so it saves nothing; set a larger model.context for longer texts"
+
+    def block_structure(self, inside: Structure = FULL) -> Structure:
+        """The structure of the settings, restricted to the blocks that `inside` allows."""
+        if self.structure == "full":
+            return FULL
+        if dict(self).get("positions") == "alibi":
+            problem = "model.positions=alibi needs a table of all pairs, which model.structure=bigbird avoids"
+            raise BadSetting(f"{problem}; set model.positions=rotary")
+        assert self.max_context is not None
+        size = min(self.block_size, self.max_context)  # a larger block would be padding
+        n = -(-self.max_context // size)
+        with torch.device("cpu"):  # a table, also if the model is built on the meta device
+            blocks = bigbird(n, self.window_blocks, self.global_blocks, self.random_blocks, self.random_seed)
+            return blockwise(blocks & inside, size)
 
 
 class Model(nn.Module):
@@ -97,6 +132,27 @@ class Model(nn.Module):
     def transformer_blocks(self) -> Sequence[nn.Module]:
         stack = dict(self.named_children()).get("stack")
         return stack.blocks if isinstance(stack, Stack) else ()
+
+    def pooled(self, h: Tensor) -> Tensor:
+        """Representation of an input from the states of its parts, or of a text from the state of its first token."""
+        return h
+
+
+class EncoderWithHead(Model):
+    """An encoder of images or sets, and its head y = W h + b."""
+
+    def __init__(self, body: Model, d: int, n_outputs: int, *, dropout: float) -> None:
+        super().__init__()
+        self.body, self.dropout, self.W_y = body, nn.Dropout(dropout), nn.Linear(d, n_outputs)
+        self.W_y.apply(init_weights)
+
+    @property
+    def backbone(self) -> Model:
+        return self.body
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:  # B ... -> B outputs
+        h = self.body(x) if lengths is None else self.body(x, lengths)
+        return self.W_y(self.dropout(self.body.pooled(h)))
 
 
 class LanguageModel(Model):
@@ -124,10 +180,6 @@ class LanguageModel(Model):
         """Number of segment embeddings; 0: `forward` takes no segments."""
         return 0
 
-    def pooled(self, h: Tensor) -> Tensor:  # ... d -> ... d
-        """Representation of a text from the state of its first token."""
-        return h
-
     def embed_tokens(self, tokens: Tensor, table: nn.Embedding | None = None) -> Tensor:  # B L -> B L d
         """Token embeddings. Word dropout removes all occurrences of a token in a row (Gal 2016)."""
         table = table or self.embed
@@ -141,7 +193,7 @@ class LanguageModel(Model):
         scores: Tensor = self.head(h)[..., : self.vocab]
         return scores if self.head_bias is None else scores + self.head_bias
 
-    def scores(self, tokens: Tensor, **inputs: Any) -> Tensor:  # B L -> B L vocab
+    def scores(self, tokens: Tensor, **inputs: object) -> Tensor:  # B L -> B L vocab
         """Logits of the token after each token."""
         return self.logits(self(tokens, **inputs))
 
@@ -179,10 +231,8 @@ class EncoderDecoder(LanguageModel):
         self.source_vocab = vocab[0]
         self.edge = vocab[1] - 1
         if shared and vocab[0] != vocab[1]:
-            raise ValueError(
-                f"share_embeddings needs one vocabulary, but source and target have {vocab[0]} and {vocab[1]} tokens; "
-                "set data.shared_vocab=true or model.share_embeddings=false"
-            )
+            fix = "set data.shared_vocab=true or model.share_embeddings=false"
+            raise ValueError(f"share_embeddings: source and target have {vocab[0]} and {vocab[1]} tokens; {fix}")
         self.source_embed = self.embed if shared else nn.Embedding(math.ceil(vocab[0] / 64) * 64, d)
 
     def encode_source(self, tokens: Tensor | None, lengths: Tensor | None) -> EncodedSource:  # B Ls, B

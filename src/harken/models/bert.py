@@ -13,8 +13,7 @@ from harken.core import FULL, Learned, Stack, Structure, keep, per_document
 from harken.core.layers import ACTIVATIONS
 from harken.errors import BadInput, BadSetting
 
-from . import LanguageModel, init_weights
-from .bigbird import SparseAttentionSettings
+from . import DIALS, LanguageModel, SparseAttentionSettings, init_weights
 
 
 class BERTSettings(SparseAttentionSettings):
@@ -39,16 +38,7 @@ class BERTSettings(SparseAttentionSettings):
     activation: Literal["gelu", "gelu-tanh", "relu"] = Field("gelu", description="activation function of the MLP")
     eps: float = Field(1e-12, gt=0, description="term added to the variance in normalization")
     dropout: float = Field(0.1, ge=0, lt=1, description="dropout probability")
-
-    dials: ClassVar = {
-        "size": {
-            "tiny": {"d": 128, "layers": 2, "heads": 2},
-            "mini": {"d": 256, "layers": 4, "heads": 4},
-            "small": {"d": 512, "layers": 4, "heads": 8},
-            "base": {"d": 768, "layers": 12, "heads": 12},
-            "large": {"d": 1024, "layers": 24, "heads": 16},
-        }
-    }
+    dials: ClassVar = DIALS["bert"]
 
     def build(self, vocab: int) -> "BERT":
         return BERT(self, vocab)
@@ -106,8 +96,7 @@ class BERT(LanguageModel):
     def next_sentence_scores(self, h: Tensor) -> Tensor:  # ... d, of CLS -> ... 2
         if self.nsp_head is None:
             raise BadSetting("model.nsp_head=false: no head for the next sentence; set model.nsp_head=true")
-        scores: Tensor = self.nsp_head(self.pooled(h))
-        return scores
+        return self.nsp_head(self.pooled(h))
 
     def logits(self, h: Tensor) -> Tensor:  # ... d -> ... vocab
         if self.transform is None or self.transform_norm is None:

@@ -12,11 +12,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from harken.core import CAUSAL, FixedMemory, Sinusoid, Stack
+from harken.core import FixedMemory, Sinusoid, Stack
 from harken.settings import CaptionInputs
 
-from . import EncoderDecoder, init_weights, scale_residual_init, vit
-from .seq2seq import DecoderMemory
+from . import DIALS, EncodedSource, init_weights, scale_residual_init, vit
+from .seq2seq import TransformerDecoder
 
 BYTES = 256
 
@@ -31,21 +31,13 @@ class CaptionerSettings(vit.ViTSettings):
     size: Literal["tiny", "mini", "small", "base"] = Field("mini", description="dial: sets d, layers and heads")
     decoder_layers: int = Field(2, ge=1, le=1000, description="number of blocks of the decoder")
     word_dropout: float = Field(0.0, ge=0, lt=1, description="probability of removing a token everywhere in a caption")
-
-    dials: ClassVar = {
-        "size": {
-            "tiny": {"d": 32, "layers": 1, "heads": 2, "decoder_layers": 1},
-            "mini": {"d": 128, "layers": 3, "heads": 4, "decoder_layers": 2},
-            "small": {"d": 256, "layers": 6, "heads": 8, "decoder_layers": 4},
-            "base": {"d": 512, "layers": 12, "heads": 8, "decoder_layers": 6},
-        }
-    }
+    dials: ClassVar = DIALS["caption"]
 
     def build(self, vocab: CaptionInputs) -> "Captioner":  # type: ignore[override]
         return Captioner(self, vocab)
 
 
-class Captioner(EncoderDecoder):
+class Captioner(TransformerDecoder):
     """ViT encoder, causal decoder, cross-attention."""
 
     mean: Tensor
@@ -57,6 +49,7 @@ class Captioner(EncoderDecoder):
         del self.source_embed  # an image has no tokens
         self.source_vocab, self.image_shape, self.embedding_scale = BYTES + 1, image_shape, math.sqrt(settings.d)
         config = settings.block_config()
+        self.input_projection = nn.Identity()
         self.stack = Stack(settings.decoder_layers, replace(config, cross=True), Sinusoid())
         self.norm = config.build_norm() if settings.norm == "pre" else nn.Identity()
         self.dropout = nn.Dropout(settings.dropout)
@@ -78,23 +71,5 @@ class Captioner(EncoderDecoder):
         x = source.to(self.mean.dtype) / (BYTES - 1)
         return self.stack.source_memory(self.encoder((x - self.mean) / self.std))
 
-    def forward(
-        self,
-        tokens: Tensor,  # B L
-        *,
-        source: Tensor | None = None,
-        source_lengths: Tensor | None = None,  # B
-        pos: Tensor | None = None,
-        memory: DecoderMemory | None = None,
-        lengths: Tensor | None = None,
-    ) -> Tensor:  # B L d
-        encoded_source = self.encode_source(source, source_lengths) if memory is None else memory.source
-        pos = torch.arange(tokens.shape[1], device=tokens.device) if pos is None else pos
-        x = self.dropout(self.stack.positions.add(self.embed_tokens(tokens) * self.embedding_scale, pos))
-        layers = memory and memory.layers
-        return self.norm(self.stack(x, structure=CAUSAL, pos=pos, memory=layers, source=encoded_source.encoded))
-
-    def memory(self, B: int, capacity: int, source: Tensor, source_lengths: Tensor | None = None) -> DecoderMemory:
-        """Encode the images and create an empty memory for B captions, B / len(source) for each image."""
-        encoded_source = self.encode_source(source, source_lengths)
-        return DecoderMemory(self.stack.memory(B, capacity), replace(encoded_source, real=None))  # no padded patches
+    def encode_source(self, tokens: Tensor | None, lengths: Tensor | None) -> EncodedSource:
+        return replace(super().encode_source(tokens, lengths), real=None)  # no padded patches

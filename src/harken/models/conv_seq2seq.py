@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from harken.core import Layout, Learned, Positions, ScaledDot, Sinusoid
 
-from . import ModelSettings
+from . import DIALS, ModelSettings
 from .decoder_state import CrossAttention, DecoderState, StatefulDecoder, gather_positions
 
 HALF = math.sqrt(0.5)  # preserves the variance of a sum of two
@@ -40,15 +40,7 @@ class ConvSeq2SeqSettings(ModelSettings):
     tie_embeddings: bool = Field(True, description="output layer shares the weights of the token embedding")
     dropout: float = Field(0.0, ge=0, lt=1, description="dropout probability")
     word_dropout: float = Field(0.0, ge=0, lt=1, description="probability of removing a token everywhere in a row")
-
-    dials: ClassVar = {
-        "size": {
-            "tiny": {"d": 64, "layers": 2},
-            "small": {"d": 256, "layers": 4},
-            "medium": {"d": 512, "layers": 8},
-            "large": {"d": 768, "layers": 15},
-        }
-    }
+    dials: ClassVar = DIALS["conv"]
 
     def build(self, vocab: tuple[int, int]) -> "ConvSeq2Seq":
         return ConvSeq2Seq(self, vocab)
@@ -92,6 +84,8 @@ class ConvSeq2Seq(StatefulDecoder):
     """Encoder and causal decoder of gated convolutions, with attention to the source in each decoder layer."""
 
     compiles = False  # batches of pairs have many shapes, and each would be compiled
+    encoder: Sequence[GatedConv]
+    layers: Sequence[ConvDecoderLayer]
 
     def __init__(self, settings: ConvSeq2SeqSettings, vocab: tuple[int, int]) -> None:
         super().__init__(vocab, settings.d, shared=settings.share_embeddings, word_dropout=settings.word_dropout)
@@ -99,12 +93,9 @@ class ConvSeq2Seq(StatefulDecoder):
         self.source_pos_encoding, self.pos_encoding = settings.positional_encoding(), settings.positional_encoding()
         sizes = d, settings.kernel_size, settings.dropout
         depth = settings.encoder_layers or settings.layers
-        self.encoder: Sequence[GatedConv] = nn.ModuleList(  # type: ignore[assignment]
-            GatedConv(*sizes) for _ in range(depth)
-        )
-        self.layers: Sequence[ConvDecoderLayer] = nn.ModuleList(  # type: ignore[assignment]
-            ConvDecoderLayer(*sizes) for _ in range(settings.layers)
-        )
+        encoder = nn.ModuleList(GatedConv(*sizes) for _ in range(depth))
+        decoder = nn.ModuleList(ConvDecoderLayer(*sizes) for _ in range(settings.layers))
+        self.encoder, self.layers = encoder, decoder  # type: ignore[assignment]
         self.encoder_norm, self.norm = nn.LayerNorm(d), nn.LayerNorm(d)
         std = 0.5 / math.sqrt(d)
         self.embedding_scale = 1 / std if settings.positions == "sinusoid" else 1.0  # sinusoids have amplitude 1
@@ -126,28 +117,20 @@ class ConvSeq2Seq(StatefulDecoder):
         H = self.encoder_norm(h)
         return [H, (H + e) * HALF]
 
-    def forward(
-        self,
-        tokens: Tensor,  # B L
-        *,
-        source: Tensor | None = None,  # B Ls
-        source_lengths: Tensor | None = None,  # B
-        pos: Tensor | None = None,
-        memory: DecoderState | None = None,
-        lengths: Tensor | None = None,  # B: number of tokens of each row; the memory stores the last ones of these
-    ) -> Tensor:  # B L d
-        state = memory or self.initial_state(len(tokens), source, source_lengths)
+    def decode(
+        self, tokens: Tensor, state: DecoderState, pos: Tensor | None, lengths: Tensor | None
+    ) -> tuple[Tensor, list[Tensor]]:
         k, v = state.source.encoded
         pos = torch.arange(tokens.shape[1], device=tokens.device) if pos is None else pos
         g = h = self.dropout(self.pos_encoding.add(self.embed_tokens(tokens) * self.embedding_scale, pos))
         layout = state.source.structure.layout(len(k), tokens.numel() // len(k), k.shape[1], k.device)
         ends = None if lengths is None else lengths[:, None] + torch.arange(self.layers[0].k - 1, device=k.device)
+        after = []
         for layer, before in zip(self.layers, state.parts, strict=True):
             x = torch.cat([before, layer.filter_input(h)], 1)  # B k-1+L d
             h = (h + layer.attend_source(layer(x), g, k, v, layout)) * HALF
-            if memory is not None:
-                before.copy_(x[:, tokens.shape[1] :] if ends is None else gather_positions(x, ends))
-        return self.dropout(self.norm(h))
+            after.append(x[:, tokens.shape[1] :] if ends is None else gather_positions(x, ends))
+        return self.dropout(self.norm(h)), after
 
     def initial_state(self, B: int, source: Tensor | None, source_lengths: Tensor | None) -> DecoderState:
         """Encode the sources; the last k-1 filter inputs of each layer are zeros for B texts."""

@@ -36,17 +36,34 @@ class DecoderState:
 
 
 class StatefulDecoder(EncoderDecoder):
-    """Encoder-decoder that implements `initial_state(B, source, source_lengths)`.
+    """Encoder-decoder that implements `initial_state(B, source, source_lengths)`, and `decode`: h and the next state.
 
     Its forward calls `initial_state` and other code calls `memory`: FSDP gathers weights in the outermost call only.
     """
 
     initial_state: Callable[[int, Tensor | None, Tensor | None], DecoderState]
+    decode: Callable[[Tensor, DecoderState, Tensor | None, Tensor | None], tuple[Tensor, Sequence[Tensor]]]
 
     def memory(
         self, B: int, capacity: int, source: Tensor | None, source_lengths: Tensor | None = None
     ) -> DecoderState:
         return self.initial_state(B, source, source_lengths)
+
+    def forward(
+        self,
+        tokens: Tensor,  # B L
+        *,
+        source: Tensor | None = None,  # B Ls
+        source_lengths: Tensor | None = None,  # B
+        pos: Tensor | None = None,
+        memory: DecoderState | None = None,
+        lengths: Tensor | None = None,  # B: number of tokens of each row; the state ends there
+    ) -> Tensor:  # B L d
+        state = memory or self.initial_state(len(tokens), source, source_lengths)
+        h, after = self.decode(tokens, state, pos, lengths)
+        if memory is not None:
+            memory.write(after)
+        return h
 
 
 def gather_positions(x: Tensor, positions: Tensor) -> Tensor:  # B L d, B n -> B n d

@@ -1,6 +1,7 @@
 """GPT: predicts the next token from all earlier ones. The LM Transformer of the lecture, GPT-2 and Llama are styles."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -11,8 +12,7 @@ from torch import Tensor, nn
 from harken import core
 from harken.core import CAUSAL, FULL, BlockConfig, Memory, Positions, Similarity, Stack, Structure, per_document
 
-from . import INIT_STD, LanguageModel, init_weights, scale_residual_init
-from .bigbird import SparseAttentionSettings
+from . import DIALS, INIT_STD, LanguageModel, SparseAttentionSettings, init_weights, scale_residual_init
 
 SIMILARITIES: dict[str, Callable[[int, int], Similarity]] = {
     "scaled-dot": lambda heads, D: core.ScaledDot(D),
@@ -70,31 +70,14 @@ class GPTSettings(SparseAttentionSettings):
     tie_embeddings: bool = Field(True, description="output layer shares the weights of the token embedding")
     dropout: float = Field(0.0, ge=0, lt=1, description="dropout probability")
     word_dropout: float = Field(0.0, ge=0, lt=1, description="probability of removing a token everywhere in a row")
-
-    dials: ClassVar = {
-        "style": {
-            "lecture": {},
-            "gpt2": {"positions": "learned", "activation": "gelu-tanh"},
-            "llama": {"positions": "rotary", "activation": "swiglu", "rms_norm": True, "eps": 1e-6, "bias": False}
-            | {"tie_embeddings": False},
-        },
-        "size": {
-            "tiny": {"d": 64, "layers": 2, "heads": 2, "context": 64},
-            "small": {"d": 128, "layers": 4, "heads": 4, "context": 128},
-            "medium": {"d": 384, "layers": 6, "heads": 6, "context": 256},
-            "124m": {"d": 768, "layers": 12, "heads": 12, "context": 1024},
-            "355m": {"d": 1024, "layers": 24, "heads": 16, "context": 1024},
-            "774m": {"d": 1280, "layers": 36, "heads": 20, "context": 1024},
-            "1.5b": {"d": 1600, "layers": 48, "heads": 25, "context": 1024},
-        },
-    }
+    dials: ClassVar = DIALS["gpt"]
 
     def build(self, vocab: int) -> "GPT":
         return GPT(self, vocab)
 
-    def block_config(self, **changes: Any) -> BlockConfig:
+    def block_config(self) -> BlockConfig:
         d_ff = self.d_ff or (8 * self.d // 3 if self.activation.endswith("glu") else 4 * self.d)
-        return super().block_config(d_ff=d_ff, similarity=SIMILARITIES[self.similarity], **changes)
+        return replace(super().block_config(), d_ff=d_ff, similarity=SIMILARITIES[self.similarity])
 
     def resolved_embedding_scale(self) -> float:
         # sin and cos have amplitude 1 and the initial embeddings 0.02 (the paper scales them too)

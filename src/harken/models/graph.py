@@ -9,7 +9,7 @@ The output of a graph is the mean of the outputs of its nodes.
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from harken.core import Block, Concat, Editor, LayerContext, Layout, Watchable, attend, pair_weights
 from harken.settings import MAX_HOPS, LabelOutputs
 
-from . import Model, ModelSettings
+from . import DIALS, Model, ModelSettings
 
 Sum = Callable[[Tensor, Tensor], Tensor]  # o_i = sum_j a_ij v_j over listed pairs, for a (E) and v
 
@@ -46,7 +46,7 @@ class GCNLayer(nn.Module):
         self.input_projection, self.b = FeatureProjection(width, d, dropout=dropout), nn.Parameter(torch.zeros(d))
 
     def forward(  # N F -> N d
-        self, h: Tensor, feature_sum: Sum | None, *, a: Tensor, message_passing: Sum, **_: Any
+        self, h: Tensor, feature_sum: Sum | None, *, a: Tensor, message_passing: Sum, **_: object
     ) -> Tensor:
         return message_passing(a, self.input_projection(h, feature_sum)) + self.b
 
@@ -64,7 +64,7 @@ class GATLayer(Watchable):
             nn.init.uniform_(W, -((6 / (D + heads)) ** 0.5), (6 / (D + heads)) ** 0.5)
 
     def forward(  # N F -> N d
-        self, h: Tensor, feature_sum: Sum | None, *, layout: Layout, message_passing: Sum, **_: Any
+        self, h: Tensor, feature_sum: Sum | None, *, layout: Layout, message_passing: Sum, **_: object
     ) -> Tensor:
         v = self.input_projection(h, feature_sum).unflatten(-1, (self.heads, -1)).transpose(0, 1)[None]  # 1 H N D
         dropout = self.p if self.training else 0.0
@@ -79,40 +79,36 @@ class GATLayer(Watchable):
         return (o.mean(0) if self.mean else o.transpose(0, 1).flatten(1)) + self.b
 
 
-class GNN(Model):
-    """GCN or GAT layers with an activation function between them."""
+class GraphModel(Model):
+    """Outputs of nodes or graphs. A subclass implements `node_outputs(x, **inputs)`, N F -> N C."""
 
     compiles = False  # the shape is constant, so a CUDA graph is as fast
+    node_outputs: Callable[..., Tensor]
+    input_layer: Callable[[], nn.Module]  # reads the features
+
+    def forward(self, x: Tensor, *, graph_ids: Tensor | None = None, n_graphs: int = 0, **inputs: object) -> Tensor:
+        """Outputs of the nodes, or with `n_graphs` of the graphs: the means over their nodes, G C."""
+        y = self.node_outputs(x, **inputs)
+        if graph_ids is None or not n_graphs:
+            return y
+        sums = y.new_zeros(n_graphs, y.shape[-1]).index_add(0, graph_ids, y)
+        return sums / y.new_zeros(n_graphs).index_add(0, graph_ids, y.new_ones(len(graph_ids))).clamp_min(1)[:, None]
+
+
+class GNN(GraphModel):
+    """GCN or GAT layers with an activation function between them."""
 
     def __init__(self, layers: list[nn.Module], activation: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.blocks, self.activation = nn.ModuleList(layers), activation
 
     def input_layer(self) -> nn.Module:
-        """The layer that reads the features."""
         return self.blocks[0]
 
-    def forward(
-        self,
-        x: Tensor,
-        *,
-        feature_sum: Sum | None = None,
-        graph_ids: Tensor | None = None,
-        n_graphs: int = 0,
-        **inputs: Any,
-    ) -> Tensor:
-        """Outputs of the nodes, N C, or with `n_graphs` of the graphs."""
+    def node_outputs(self, x: Tensor, feature_sum: Sum | None = None, **inputs: object) -> Tensor:
         for n, layer in enumerate(self.blocks):
             x = layer(self.activation(x), None, **inputs) if n else layer(x, feature_sum, **inputs)
-        return mean_pool(x, graph_ids, n_graphs)
-
-
-def mean_pool(h: Tensor, graph_ids: Tensor | None, n_graphs: int) -> Tensor:  # N C -> G C
-    """Mean over the nodes of each graph; without graphs h itself."""
-    if graph_ids is None or not n_graphs:
-        return h
-    sums = h.new_zeros(n_graphs, h.shape[-1]).index_add(0, graph_ids, h)
-    return sums / h.new_zeros(n_graphs).index_add(0, graph_ids, h.new_ones(len(graph_ids))).clamp_min(1)[:, None]
+        return x
 
 
 class PairBiasLayout(Layout):
@@ -133,10 +129,8 @@ class PairBiasLayout(Layout):
         return rows
 
 
-class GraphTransformer(Model):
+class GraphTransformer(GraphModel):
     """Nodes as tokens: features plus positions, blocks with attention to the nodes within reach, a linear output."""
-
-    compiles = False
 
     def __init__(self, settings: "GraphTransformerSettings", outputs: LabelOutputs) -> None:
         super().__init__()
@@ -151,19 +145,10 @@ class GraphTransformer(Model):
     def input_layer(self) -> nn.Module:
         return self.input_projection
 
-    def forward(
-        self,
-        x: Tensor,
-        *,
-        layout: Layout,
-        hops: Tensor,
-        feature_sum: Sum | None = None,
-        positional_encoding: Tensor | None = None,
-        graph_ids: Tensor | None = None,
-        n_graphs: int = 0,
-        **_: Any,
-    ) -> Tensor:
-        """Outputs of the nodes, N C, or with `n_graphs` of the graphs."""
+    def node_outputs(
+        self, x: Tensor, layout: Layout, hops: Tensor, feature_sum: Sum | None = None,
+        positional_encoding: Tensor | None = None, **_: object,
+    ) -> Tensor:  # fmt: skip
         h, pe = self.input_projection(x, feature_sum), positional_encoding
         if self.pe_projection is not None and pe is not None:
             if self.kind == "laplacian" and self.training:  # the sign of an eigenvector is arbitrary
@@ -172,8 +157,7 @@ class GraphTransformer(Model):
         h, context = h[None], LayerContext(self._with_hop_bias(layout, hops))
         for block in self.blocks:
             h = block(h, context)
-        y: Tensor = self.W_y(F.dropout(self.norm(h[0]), self.p, self.training))
-        return mean_pool(y, graph_ids, n_graphs)
+        return self.W_y(F.dropout(self.norm(h[0]), self.p, self.training))
 
     def _with_hop_bias(self, layout: Layout, hops: Tensor) -> Layout:
         """The layout with a learned bias of the scores for each number of hops."""
@@ -212,8 +196,7 @@ class GraphModelSettings(ModelSettings):
 class GCNSettings(GraphModelSettings):
     """Settings of a graph convolutional network."""
 
-    dials: ClassVar = {"size": {"tiny": {"d": 8}, "small": {"d": 16}, "medium": {"d": 64}, "large": {"d": 256}}}
-
+    dials: ClassVar = DIALS["gcn"]
     kind: Literal["gcn"] = "gcn"
     size: Literal["tiny", "small", "medium", "large"] = Field("small", description="dial: sets d")
     d: int = Field(16, ge=1, description="width of the hidden layers")
@@ -226,15 +209,7 @@ class GCNSettings(GraphModelSettings):
 class GATSettings(GraphModelSettings):
     """Settings of a graph attention network."""
 
-    dials: ClassVar = {
-        "size": {
-            "tiny": {"d": 8, "heads": 2},
-            "small": {"d": 64, "heads": 8},
-            "medium": {"d": 256, "heads": 8},
-            "large": {"d": 1024, "heads": 16},
-        }
-    }
-
+    dials: ClassVar = DIALS["gat"]
     kind: Literal["gat"] = "gat"
     size: Literal["tiny", "small", "medium", "large"] = Field("small", description="dial: sets d and heads")
     d: int = Field(64, ge=1, description="width of the hidden layers, all heads together")
@@ -257,15 +232,7 @@ class GATSettings(GraphModelSettings):
 class GraphTransformerSettings(GraphModelSettings):
     """Settings of a graph transformer."""
 
-    dials: ClassVar = {
-        "size": {
-            "tiny": {"d": 8, "heads": 2, "pe_dim": 4},
-            "small": {"d": 64, "heads": 4, "pe_dim": 16},
-            "medium": {"d": 128, "heads": 8, "pe_dim": 16},
-            "large": {"d": 256, "heads": 8, "pe_dim": 32},
-        }
-    }
-
+    dials: ClassVar = DIALS["graph-transformer"]
     kind: Literal["graph-transformer"] = "graph-transformer"
     size: Literal["tiny", "small", "medium", "large"] = Field("small", description="dial: sets d, heads and pe_dim")
     d: int = Field(64, ge=1, description="width of the model (embedding dimension)")

@@ -4,46 +4,44 @@ y = W h + b, where h is the state that represents the text: CLS of a BERT, the l
 mean of all tokens. The body may come from another run; then only the head is initialized.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from harken.settings import LabelOutputs
 
-from . import LanguageModel, Model, ModelSettings, bert, gpt, init_weights, rnn
+from . import EncoderWithHead, LanguageModel, ModelSettings, bert, gpt, rnn
 
 Pool = Literal["first", "last", "mean"]
 
 
-class ModelWithHead(Model):
+class ModelWithHead(EncoderWithHead):
     """A body and its head."""
 
     reads_text = True
+    body: LanguageModel
 
     def __init__(self, body: LanguageModel, outputs: LabelOutputs, *, pool: Pool, dropout: float) -> None:
-        super().__init__()
-        self.body, self.outputs, self.pool, self.context = body, outputs, pool, body.context
-        self.dropout = nn.Dropout(dropout)
-        self.W_y = nn.Linear(body.embed.embedding_dim, outputs.n_outputs)
-        self.W_y.apply(init_weights)
+        super().__init__(body, body.embed.embedding_dim, outputs.n_outputs, dropout=dropout)
+        self.outputs, self.pool, self.context = outputs, pool, body.context
 
     @property
-    def backbone(self) -> LanguageModel:
-        return self.body
+    def frozen(self) -> bool:
+        """Whether only the head is trained."""
+        return not any(p.requires_grad for p in self.body.parameters())
 
-    def forward(self, tokens: Tensor, **inputs: Any) -> Tensor:  # B L -> B L d
+    def forward(self, tokens: Tensor, **inputs: object) -> Tensor:  # type: ignore[override]  # B L -> B L d
         """States of the body; segments are dropped if the body has no segment embeddings."""
         if not self.body.n_segments:
             inputs.pop("segments", None)
-        h: Tensor = self.body(tokens, **inputs)
-        return h
+        return self.body(tokens, **inputs)
 
     def train(self, mode: bool = True) -> "ModelWithHead":
         """Set the training mode. A frozen body stays in evaluation mode, without dropout."""
         super().train(mode)
-        if not any(p.requires_grad for p in self.body.parameters()):
+        if self.frozen:
             self.body.eval()
         return self
 
@@ -59,8 +57,7 @@ class ModelWithHead(Model):
         return self.body.pooled(states[chosen]) if self.pool == "first" else states[chosen]
 
     def predict(self, h: Tensor) -> Tensor:  # ... d -> ... outputs
-        y: Tensor = self.W_y(self.dropout(h))
-        return y
+        return self.W_y(self.dropout(h))
 
 
 class HeadSettings(ModelSettings):

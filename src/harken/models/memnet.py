@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from harken.core import MLP, Dot, Layout, Watchable, attend, keep
 from harken.settings import LabelOutputs
 
-from . import Model, ModelSettings
+from . import DIALS, Model, ModelSettings
 
 INIT_STD = 0.1  # standard deviation of the initial weights (Sukhbaatar 2015)
 
@@ -50,8 +50,7 @@ class MemNetSettings(ModelSettings):
         "keys of the next one, the first keys embed the question, and the last values score the answers",
     )
     mlp_width: int | None = Field(None, ge=0, description="width of the MLP before the scores; none: 4 d; 0: no MLP")
-
-    dials: ClassVar = {"size": {"tiny": {"d": 8}, "small": {"d": 20}, "base": {"d": 50}}}
+    dials: ClassVar = DIALS["memnet"]
 
     def build(self, vocab: LabelOutputs) -> "MemNet":
         return MemNet(self, vocab)

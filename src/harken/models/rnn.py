@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from harken.core import FULL, Structure
 from harken.errors import BadSetting
 
-from . import LanguageModel, ModelSettings
+from . import DIALS, LanguageModel, ModelSettings
 
 
 class RNNSettings(ModelSettings):
@@ -26,15 +26,7 @@ class RNNSettings(ModelSettings):
     tie_embeddings: bool = Field(True, description="output layer shares the weights of the token embedding")
     dropout: float = Field(0.0, ge=0, lt=1, description="dropout probability, not between time steps")
     word_dropout: float = Field(0.0, ge=0, lt=1, description="probability of removing a token everywhere in a row")
-
-    dials: ClassVar = {
-        "size": {
-            "tiny": {"d": 64, "layers": 1, "context": 32},
-            "small": {"d": 200, "layers": 1, "context": 35},
-            "medium": {"d": 400, "layers": 2, "context": 70},
-            "large": {"d": 1000, "layers": 2, "context": 70},
-        }
-    }
+    dials: ClassVar = DIALS["rnn"]
 
     def build(self, vocab: int) -> "RNN":
         return RNN(self, vocab)
@@ -70,6 +62,19 @@ class RecurrentState:
             part.copy_(part[:, rows])
 
 
+def run_cell(
+    cell: nn.Module, x: Tensor, state: Tensor | tuple[Tensor, ...] | None, lengths: Tensor | None
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Recurrent layers over rows of these lengths, B L d: their states, and the parts of the last state."""
+    if lengths is None:
+        h, after = cell(x, state)
+    else:
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        h, after = cell(packed, state)
+        h, _ = nn.utils.rnn.pad_packed_sequence(h, batch_first=True, total_length=x.shape[1])
+    return h, after if isinstance(after, tuple) else (after,)
+
+
 class RNN(LanguageModel):
     """Token embeddings, recurrent layers, logits."""
 
@@ -78,9 +83,8 @@ class RNN(LanguageModel):
     def __init__(self, settings: RNNSettings, vocab: int) -> None:
         super().__init__(vocab, settings.d, word_dropout=settings.word_dropout)
         between_layers = settings.dropout if settings.layers > 1 else 0.0
-        self.cell = CELLS[settings.kind](
-            settings.d, settings.d, settings.layers, batch_first=True, dropout=between_layers
-        )
+        sizes = settings.d, settings.d, settings.layers
+        self.cell = CELLS[settings.kind](*sizes, batch_first=True, dropout=between_layers)
         self.dropout = nn.Dropout(settings.dropout)
         for weights in self.parameters():
             nn.init.uniform_(weights, -1 / math.sqrt(settings.d), 1 / math.sqrt(settings.d))
@@ -97,19 +101,11 @@ class RNN(LanguageModel):
         lengths: Tensor | None = None,  # B: number of tokens of each row; the state ends there
     ) -> Tensor:  # B L d
         if structure is not FULL:
-            kind = type(self.cell).__name__.lower()
-            raise BadSetting(
-                f"data.batching: model.kind={kind} cannot separate documents in a row; set data.batching=stream or "
-                "model.kind=gpt"
-            )
-        x: Any = self.dropout(self.embed_tokens(tokens))
-        if lengths is not None:
-            x = nn.utils.rnn.pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
-        h, after = self.cell(x, self._initial_state(memory))
-        if lengths is not None:
-            h, _ = nn.utils.rnn.pad_packed_sequence(h, batch_first=True, total_length=tokens.shape[1])
+            kind, fix = type(self.cell).__name__.lower(), "set data.batching=stream or model.kind=gpt"
+            raise BadSetting(f"data.batching: model.kind={kind} cannot separate documents in a row; {fix}")
+        h, after = run_cell(self.cell, self.dropout(self.embed_tokens(tokens)), self._initial_state(memory), lengths)
         if memory is not None:
-            for part, new in zip(memory.parts, after if isinstance(after, tuple) else (after,), strict=True):
+            for part, new in zip(memory.parts, after, strict=True):
                 part.copy_(new.detach())
         return self.dropout(h)
 

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from harken.errors import BadSetting
 
-from . import ModelSettings
+from . import DIALS, ModelSettings
 from .decoder_state import CrossAttention, DecoderState, StatefulDecoder, gather_positions
 from .gpt import SIMILARITIES
-from .rnn import CELLS
+from .rnn import CELLS, run_cell
 
 STEP_CELLS: dict[str, Any] = {"rnn": nn.RNNCell, "gru": nn.GRUCell, "lstm": nn.LSTMCell}
 
@@ -37,15 +37,7 @@ class RecurrentSeq2SeqSettings(ModelSettings):
     tie_embeddings: bool = Field(True, description="output layer shares the weights of the token embedding")
     dropout: float = Field(0.0, ge=0, lt=1, description="dropout probability, not between time steps")
     word_dropout: float = Field(0.0, ge=0, lt=1, description="probability of removing a token everywhere in a row")
-
-    dials: ClassVar = {
-        "size": {
-            "tiny": {"d": 64, "layers": 1},
-            "small": {"d": 256, "layers": 1},
-            "medium": {"d": 512, "layers": 1},
-            "large": {"d": 1024, "layers": 2},
-        }
-    }
+    dials: ClassVar = DIALS["rnn-seq2seq"]
 
 
 class RNNSeq2SeqSettings(RecurrentSeq2SeqSettings):
@@ -152,25 +144,15 @@ class RNNSeq2Seq(StatefulDecoder):
         state = torch.tanh(self.first_state(c)).unflatten(-1, (self.n_parts, self.layers, -1))
         return DecoderState(state.repeat_interleave(B // len(c), 0).unbind(1), encoded_source)
 
-    def forward(
-        self,
-        tokens: Tensor,  # B L
-        *,
-        source: Tensor | None = None,  # B Ls
-        source_lengths: Tensor | None = None,  # B
-        pos: Tensor | None = None,
-        memory: DecoderState | None = None,
-        lengths: Tensor | None = None,  # B: number of tokens of each row; the state ends there
-    ) -> Tensor:  # B L d
-        state = memory or self.initial_state(len(tokens), source, source_lengths)
+    def decode(
+        self, tokens: Tensor, state: DecoderState, pos: Tensor | None, lengths: Tensor | None
+    ) -> tuple[Tensor, list[Tensor]]:
         y = self.dropout(self.embed_tokens(tokens) * self.embedding_scale)
-        s, c, after = self.decode(y, state, lengths)
-        if memory is not None:
-            memory.write(after)
+        s, c, after = self.run_cells(y, state, lengths)
         h = torch.tanh(self.output_projection(torch.cat([s, c, y], -1))) if self.context_each_step else s
-        return self.dropout(h)
+        return self.dropout(h), after
 
-    def decode(self, y: Tensor, state: DecoderState, lengths: Tensor | None) -> tuple[Tensor, Tensor, list[Tensor]]:
+    def run_cells(self, y: Tensor, state: DecoderState, lengths: Tensor | None) -> tuple[Tensor, Tensor, list[Tensor]]:
         """States and contexts at each target token, B L d, and the parts of the last state."""
         c = state.source.encoded[0].repeat_interleave(len(y) // len(state.source.encoded[0]), 0)
         c = c[:, None].expand_as(y)
@@ -178,16 +160,11 @@ class RNNSeq2Seq(StatefulDecoder):
         return s, c, after
 
 
-def _run(cell: nn.Module, x: Any, parts: Sequence[Tensor], lengths: Tensor | None) -> tuple[Tensor, list[Tensor]]:
+def _run(cell: nn.Module, x: Tensor, parts: Sequence[Tensor], lengths: Tensor | None) -> tuple[Tensor, list[Tensor]]:
     """Recurrent layers over a sequence; the parts of the initial and of the last state are B layers d each."""
     before = tuple(part.transpose(0, 1).contiguous() for part in parts)
-    L = x.shape[1]
-    if lengths is not None:
-        x = nn.utils.rnn.pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
-    s, after = cell(x, before if len(before) == 2 else before[0])
-    if lengths is not None:
-        s, _ = nn.utils.rnn.pad_packed_sequence(s, batch_first=True, total_length=L)
-    return s, [part.transpose(0, 1) for part in (after if isinstance(after, tuple) else (after,))]
+    s, after = run_cell(cell, x, before if len(before) == 2 else before[0], lengths)
+    return s, [part.transpose(0, 1) for part in after]
 
 
 class RNNAttention(RNNSeq2Seq):
@@ -206,7 +183,7 @@ class RNNAttention(RNNSeq2Seq):
         H = self.dropout(H)
         return [self.cross.keys(H), H, c]
 
-    def decode(self, y: Tensor, state: DecoderState, lengths: Tensor | None) -> tuple[Tensor, Tensor, list[Tensor]]:
+    def run_cells(self, y: Tensor, state: DecoderState, lengths: Tensor | None) -> tuple[Tensor, Tensor, list[Tensor]]:
         k, v, _ = state.source.encoded
         layout = state.source.structure.layout(len(k), len(y) // len(k), k.shape[1], y.device)
         parts: Any = tuple(part[:, 0] for part in state.parts)

@@ -4,6 +4,7 @@ H_enc = blocks(E_s w + PE); H_dec = blocks with the causal mask and a cross-atte
 every target token attends to all source tokens.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import ClassVar, Literal
 
@@ -11,9 +12,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from harken.core import BlockConfig, FixedMemory, Memory, Stack, Structure, per_document, same
+from harken.core import CAUSAL, BlockConfig, FixedMemory, Memory, Stack, Structure, per_document, same
 
-from . import EncodedSource, EncoderDecoder, PackedPairs, gpt, init_weights, scale_residual_init
+from . import DIALS, EncodedSource, EncoderDecoder, PackedPairs, gpt, init_weights, scale_residual_init
 
 
 class TransformerSettings(gpt.GPTSettings):
@@ -32,22 +33,81 @@ class TransformerSettings(gpt.GPTSettings):
     share_embeddings: bool = Field(
         True, description="source and target share their token embeddings; needs data.shared_vocab"
     )
-
-    dials: ClassVar = {
-        "style": gpt.GPTSettings.dials["style"],
-        "size": {
-            "tiny": {"d": 64, "layers": 2, "heads": 4, "d_ff": 256},
-            "small": {"d": 256, "layers": 3, "heads": 4, "d_ff": 1024},
-            "base": {"d": 512, "layers": 6, "heads": 8, "d_ff": 2048},
-            "big": {"d": 1024, "layers": 6, "heads": 16, "d_ff": 4096},
-        },
-    }
+    dials: ClassVar = DIALS["gpt"] | DIALS["transformer"]
 
     def build(self, vocab: tuple[int, int]) -> "Seq2Seq":  # type: ignore[override]
         return Seq2Seq(self, vocab)
 
 
-class Seq2Seq(EncoderDecoder):
+class DecoderMemory:
+    """Memory of a Transformer decoder: keys and values of each layer, and the encoded source."""
+
+    def __init__(self, layers: list[Memory], source: EncodedSource) -> None:
+        self.layers, self.source = layers, source
+
+    def reorder(self, rows: Tensor, length: int) -> None:
+        for memory in self.layers:
+            memory.reorder(rows, length)
+
+    def prefix(self, n: int) -> "DecoderMemory":
+        """View of the first n slots: a step need not attend to unwritten slots."""
+        return DecoderMemory([Memory(m.k[:, :, :n], m.v[:, :, :n]) for m in self.layers], self.source)
+
+    def select(self, rows: Tensor) -> "DecoderMemory":
+        """The memory of these sources, with all texts of each."""
+        texts_per_source = len(self.layers[0].k) // len(self.source.encoded[0].k)
+        texts = (rows[:, None] * texts_per_source + torch.arange(texts_per_source, device=rows.device)).flatten()
+        encoded = [FixedMemory(m.k[rows], m.v[rows]) for m in self.source.encoded]
+        real = None if self.source.real is None else self.source.real[rows]
+        layers = [Memory(m.k[texts], m.v[texts]) for m in self.layers]
+        return DecoderMemory(layers, EncodedSource(encoded, real))
+
+
+class TransformerDecoder(EncoderDecoder):
+    """Causal decoder with cross-attention to an encoded source. A subclass creates its modules."""
+
+    encode: Callable[..., list[FixedMemory]]  # keys and values of the source for the cross-attention of each layer
+    structure: Structure = CAUSAL
+    embedding_scale: float
+    input_projection: nn.Module
+    stack: Stack
+    norm: nn.Module
+    dropout: nn.Dropout
+
+    def forward(
+        self,
+        tokens: Tensor,  # B L
+        *,
+        source: Tensor | None = None,  # B Ls
+        source_lengths: Tensor | None = None,  # B
+        pos: Tensor | None = None,
+        memory: DecoderMemory | None = None,
+        lengths: Tensor | None = None,
+    ) -> Tensor:  # B L d
+        encoded = self.encode_source(source, source_lengths) if memory is None else memory.source
+        return self.decode(tokens, encoded, self.structure, pos, memory)
+
+    def decode(
+        self,
+        tokens: Tensor,  # B L
+        source: EncodedSource,
+        structure: Structure,
+        pos: Tensor | None = None,
+        memory: DecoderMemory | None = None,
+    ) -> Tensor:  # B L d
+        """The hidden states of the target tokens after the encoded source."""
+        pos = torch.arange(tokens.shape[1], device=tokens.device) if pos is None else pos
+        x = self.stack.positions.add(self.embed_tokens(tokens) * self.embedding_scale, pos)
+        x, layers = self.dropout(self.input_projection(x)), memory and memory.layers
+        cross = {"source": source.encoded, "source_structure": source.structure}
+        return self.norm(self.stack(x, structure=structure, pos=pos, memory=layers, **cross))
+
+    def memory(self, B: int, capacity: int, source: Tensor, source_lengths: Tensor | None = None) -> DecoderMemory:
+        """Encode the sources and create an empty memory for B texts, B / len(source) for each source."""
+        return DecoderMemory(self.stack.memory(B, capacity), self.encode_source(source, source_lengths))
+
+
+class Seq2Seq(TransformerDecoder):
     """Encoder, causal decoder, cross-attention."""
 
     def __init__(self, settings: TransformerSettings, vocab: tuple[int, int]) -> None:
@@ -90,60 +150,19 @@ class Seq2Seq(EncoderDecoder):
         source_lengths: Tensor | None = None,  # B
         pos: Tensor | None = None,
         packed: PackedPairs | None = None,
-        memory: "DecoderMemory | None" = None,
+        memory: DecoderMemory | None = None,
         lengths: Tensor | None = None,
     ) -> Tensor:  # B L d
-        structure = self.structure
-        if packed is not None and source is not None:
-            pos, doc, source_pos, source_doc = packed
-            encoded = self.encode(source, None, source_pos, same(source_doc))
-            slots = torch.arange(tokens.shape[1], device=tokens.device)
-            encoded_source = EncodedSource(encoded, packed=same(doc, source_doc).at_slots(slots))
-            structure = per_document(structure, pos) & same(doc)
-        else:
-            encoded_source = self.encode_source(source, source_lengths) if memory is None else memory.source
-        pos = torch.arange(tokens.shape[1], device=tokens.device) if pos is None else pos
-        x = self.stack.positions.add(self.embed_tokens(tokens) * self.embedding_scale, pos)
-        h = self.stack(
-            self.dropout(self.input_projection(x)),
-            structure=structure,
-            pos=pos,
-            memory=memory and memory.layers,
-            source=encoded_source.encoded,
-            source_structure=encoded_source.structure,
-        )
-        return self.norm(h)
-
-    def memory(self, B: int, capacity: int, source: Tensor, source_lengths: Tensor | None = None) -> "DecoderMemory":
-        """Encode the sources and create an empty memory for B texts, B / len(source) for each source."""
-        return DecoderMemory(self.stack.memory(B, capacity), self.encode_source(source, source_lengths))
+        if packed is None or source is None:
+            return super().forward(tokens, source=source, source_lengths=source_lengths, pos=pos, memory=memory)
+        pos, doc, source_pos, source_doc = packed
+        encoded = self.encode(source, None, source_pos, same(source_doc))
+        slots = torch.arange(tokens.shape[1], device=tokens.device)
+        encoded_source = EncodedSource(encoded, packed=same(doc, source_doc).at_slots(slots))
+        return self.decode(tokens, encoded_source, per_document(self.structure, pos) & same(doc), pos)
 
 
 def _input_projection(settings: TransformerSettings, config: BlockConfig) -> nn.Module:
     """Optional linear layer and norm after embeddings and positions."""
     linear = nn.Linear(settings.d, settings.d) if settings.input_projection else nn.Identity()
     return nn.Sequential(linear, config.build_norm()) if settings.embed_norm else linear
-
-
-class DecoderMemory:
-    """Memory of a Transformer decoder: keys and values of each layer, and the encoded source."""
-
-    def __init__(self, layers: list[Memory], source: EncodedSource) -> None:
-        self.layers, self.source = layers, source
-
-    def reorder(self, rows: Tensor, length: int) -> None:
-        for memory in self.layers:
-            memory.reorder(rows, length)
-
-    def prefix(self, n: int) -> "DecoderMemory":
-        """View of the first n slots: a step need not attend to unwritten slots."""
-        return DecoderMemory([Memory(m.k[:, :, :n], m.v[:, :, :n]) for m in self.layers], self.source)
-
-    def select(self, rows: Tensor) -> "DecoderMemory":
-        """The memory of these sources, with all texts of each."""
-        texts_per_source = len(self.layers[0].k) // len(self.source.encoded[0].k)
-        texts = (rows[:, None] * texts_per_source + torch.arange(texts_per_source, device=rows.device)).flatten()
-        encoded = [FixedMemory(m.k[rows], m.v[rows]) for m in self.source.encoded]
-        real = None if self.source.real is None else self.source.real[rows]
-        layers = [Memory(m.k[texts], m.v[texts]) for m in self.layers]
-        return DecoderMemory(layers, EncodedSource(encoded, real))

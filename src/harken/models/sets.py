@@ -10,10 +10,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from harken.core import FULL, LayerContext, Stack, Structure, keep
+from harken.core import FULL, LayerContext, Stack, keep
 from harken.settings import LabelOutputs
 
-from . import INIT_STD, Model, ModelSettings, init_weights
+from . import DIALS, INIT_STD, EncoderWithHead, Model, ModelSettings, init_weights
 
 
 class SetTransformerSettings(ModelSettings):
@@ -33,18 +33,10 @@ class SetTransformerSettings(ModelSettings):
     eps: float = Field(1e-5, gt=0, description="term added to the variance in normalization")
     dropout: float = Field(0.0, ge=0, lt=1, description="dropout probability")
     head_dropout: float = Field(0.0, ge=0, lt=1, description="dropout probability before the head")
+    dials: ClassVar = DIALS["set"]
 
-    dials: ClassVar = {
-        "size": {
-            "tiny": {"d": 16, "layers": 1, "heads": 2},
-            "small": {"d": 64, "layers": 2, "heads": 4},
-            "medium": {"d": 128, "layers": 4, "heads": 8},
-            "large": {"d": 256, "layers": 6, "heads": 8},
-        }
-    }
-
-    def build(self, vocab: LabelOutputs) -> "SetTransformer":
-        return SetTransformer(self, vocab)
+    def build(self, vocab: LabelOutputs) -> EncoderWithHead:
+        return EncoderWithHead(SetEncoder(self, vocab.vocab_size), self.d, vocab.n_outputs, dropout=self.head_dropout)
 
 
 class SetEncoder(Model):
@@ -74,32 +66,9 @@ class SetEncoder(Model):
         real = None if lengths is None else row < lengths[:, None]  # B L
         structure = FULL if real is None else keep(real)
         h = self.norm(self.stack(self.dropout(h), structure=structure))
-        return self._pool(h, extra_row, real, structure)
-
-    def _pool(self, h: Tensor, extra_row: Tensor | None, real: Tensor | None, structure: Structure) -> Tensor:
-        """B L d -> B d."""
         if self.seed is not None and extra_row is not None:
             context = LayerContext(structure.layout(len(h), 1, h.shape[1], h.device))
             return self.seed(extra_row, h, context=context)[:, 0]
         if extra_row is not None:
             return h[:, 0]
-        if real is None:
-            return h.mean(1)
-        return (h * real[..., None]).sum(1) / real.sum(1, keepdim=True)
-
-
-class SetTransformer(Model):
-    """A set encoder and its head y = W h + b."""
-
-    def __init__(self, settings: SetTransformerSettings, outputs: LabelOutputs) -> None:
-        super().__init__()
-        self.body, self.dropout = SetEncoder(settings, outputs.vocab_size), nn.Dropout(settings.head_dropout)
-        self.W_y = nn.Linear(settings.d, outputs.n_outputs)
-        self.W_y.apply(init_weights)
-
-    @property
-    def backbone(self) -> SetEncoder:
-        return self.body
-
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:  # B L F, B -> B outputs
-        return self.W_y(self.dropout(self.body(x, lengths)))
+        return h.mean(1) if real is None else (h * real[..., None]).sum(1) / real.sum(1, keepdim=True)

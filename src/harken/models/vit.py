@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from harken.core import Learned, Positions, Sinusoid, Stack
 from harken.settings import ImageShape
 
-from . import INIT_STD, Model, ModelSettings, init_weights
+from . import DIALS, INIT_STD, EncoderWithHead, Model, ModelSettings, init_weights
 
 
 class ViTSettings(ModelSettings):
@@ -26,7 +26,7 @@ class ViTSettings(ModelSettings):
 
     kind: Literal["vit"] = "vit"
     size: Literal["mini", "tiny", "small", "base", "large"] = Field(
-        "mini", description="dial: sets d, layers and heads; tiny to large as in the papers"
+        "mini", description="dial: sets d, layers and heads; base and large as in the paper"
     )
     d: int = Field(64, ge=2, le=65536, description="width of the model (embedding dimension)")
     layers: int = Field(4, ge=1, le=1000, description="number of blocks")
@@ -49,19 +49,10 @@ class ViTSettings(ModelSettings):
     eps: float = Field(1e-6, gt=0, description="term added to the variance in normalization")
     dropout: float = Field(0.0, ge=0, lt=1, description="dropout probability")
     head_dropout: float = Field(0.0, ge=0, lt=1, description="dropout probability before the head")
+    dials: ClassVar = DIALS["vit"]
 
-    dials: ClassVar = {
-        "size": {
-            "mini": {"d": 64, "layers": 4, "heads": 4},
-            "tiny": {"d": 192, "layers": 12, "heads": 3},
-            "small": {"d": 384, "layers": 12, "heads": 6},
-            "base": {"d": 768, "layers": 12, "heads": 12},
-            "large": {"d": 1024, "layers": 24, "heads": 16},
-        }
-    }
-
-    def build(self, vocab: ImageShape) -> "ViTWithHead":
-        return ViTWithHead(self, vocab)
+    def build(self, vocab: ImageShape) -> EncoderWithHead:
+        return EncoderWithHead(ViT(self, vocab), self.d, vocab.n_outputs, dropout=self.head_dropout)
 
     def patch_size(self, image_size: int) -> int:
         """Patch size for images of this size."""
@@ -95,8 +86,7 @@ def patch_embedding(settings: ViTSettings, channels: int, patch: int) -> nn.Modu
     if patch != 2**halvings or not halvings:
         raise ValueError(f"stem=conv halves the image repeatedly, so patch={patch} is not possible; use 2, 4 or 8")
     widths = [channels, *(max(8, settings.d >> n) for n in reversed(range(halvings)))]
-    convolutions = [(nn.Conv2d(a, b, 3, 2, 1), nn.GELU()) for a, b in pairwise(widths)]
-    layers = (layer for pair in convolutions for layer in pair)
+    layers = [layer for a, b in pairwise(widths) for layer in (nn.Conv2d(a, b, 3, 2, 1), nn.GELU())]
     return nn.Sequential(*layers, nn.Conv2d(widths[-1], settings.d, 1))
 
 
@@ -113,15 +103,11 @@ class ViT(Model):
         self.border = columns * patch - image_shape.image_size  # padding to a multiple of the patch size
         self.embed = patch_embedding(settings, image_shape.channels, patch)
         self.register_parameter("embed_cls", nn.Parameter(torch.zeros(d)) if n_extra else None)
-        if settings.positions == "sinusoid" and d % 4:
-            raise ValueError(f"positions=sinusoid needs d divisible by 4, but d={d}; use d={d // 4 * 4 + 4}")
-        match settings.positions:
-            case "learned":
-                positions: Positions = Learned(columns**2 + n_extra, d)
-            case "sinusoid":
-                positions = Sinusoid2d(columns, n_extra)
-            case _:
-                positions = Positions()
+        positions = Learned(columns**2 + n_extra, d) if settings.positions == "learned" else Positions()
+        if settings.positions == "sinusoid":
+            if d % 4:
+                raise ValueError(f"positions=sinusoid needs d divisible by 4, but d={d}; use d={d // 4 * 4 + 4}")
+            positions = Sinusoid2d(columns, n_extra)
         self.stack = Stack(settings.layers, config, positions)
         self.dropout = nn.Dropout(settings.dropout)
         self.norm = config.build_norm() if settings.norm == "pre" else nn.Identity()
@@ -143,20 +129,3 @@ class ViT(Model):
 
     def pooled(self, h: Tensor) -> Tensor:  # B L d -> B d
         return h.mean(1) if self.embed_cls is None else h[:, 0]
-
-
-class ViTWithHead(Model):
-    """A ViT and its head y = W h + b."""
-
-    def __init__(self, settings: ViTSettings, image_shape: ImageShape) -> None:
-        super().__init__()
-        self.body, self.dropout = ViT(settings, image_shape), nn.Dropout(settings.head_dropout)
-        self.W_y = nn.Linear(settings.d, image_shape.n_outputs)
-        self.W_y.apply(init_weights)
-
-    @property
-    def backbone(self) -> ViT:
-        return self.body
-
-    def forward(self, images: Tensor) -> Tensor:  # B C S S -> B outputs
-        return self.W_y(self.dropout(self.body.pooled(self.body(images))))

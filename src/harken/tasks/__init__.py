@@ -1,14 +1,16 @@
 """Tasks: batches, loss, metrics and baselines. The training loop uses a task through `BoundTask` only."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from harken.data.batch import Batch
+from harken.data.batch import Array, Batch
+from harken.data.source import Dataset
 from harken.settings import Settings
 
 Metrics = dict[str, float]
@@ -51,38 +53,50 @@ class Evaluation(NamedTuple):
 
 
 class TaskSettings(Settings):
-    """Settings of a task kind."""
+    """Settings of a task kind.
+
+    `bind(data, model, *, batch, seed)` is the task on this data for a model with these settings; settings that do not
+    fit raise BadSetting.
+    """
 
     default_beam: ClassVar[int] = 0  # beam of `translate`; 0: the default of the search
+    bind: ClassVar[Callable[..., "BoundTask"]]
 
-    def bind(self, data: Any, model: Any, *, batch: int, seed: int) -> "BoundTask":
-        """The task on this data for a model with these settings; settings that do not fit raise BadSetting."""
-        raise NotImplementedError
+
+class TrainingBatches(Protocol):
+    """Batches of the training data, with `batch(epoch, step)` unless the task collates them."""
+
+    steps: int  # per epoch
 
 
 class BoundTask:
-    """A task bound to its data. Optional abilities have defaults."""
+    """A task bound to its data. Optional abilities have defaults.
+
+    A subclass implements `loss(model, batch, start=0)`, the loss of a micro-batch whose first row is row `start` of the
+    full batch, and `evaluate(model, split, *, quick=False)`; `quick` evaluates a subset, for the learning curve.
+    """
 
     steps: int  # of an epoch
     splits: tuple[str, ...]  # that can be evaluated
     tokens_per_batch: int
+    settings: Any
     data: Any = None
+    batches: Any
     fixed_shapes: bool = True  # all batches have the same shapes
+    loss: Callable[..., Loss]
+    evaluate: Callable[..., Score]
+
+    def set_up(self, settings: TaskSettings, data: Dataset, batches: TrainingBatches, tokens: int) -> None:
+        """Train on these batches with this number of tokens each, and evaluate the held-out splits of the data."""
+        self.settings, self.data, self.batches = settings, data, batches
+        self.steps, self.splits, self.tokens_per_batch = batches.steps, tuple(data.splits), tokens
 
     def batch(self, epoch: int, step: int) -> Batch:
-        raise NotImplementedError
+        return self.batches.batch(epoch, step)
 
     def epoch_batch(self, epoch: int) -> Batch | None:
         """All batches of an epoch as one, if the task samples an epoch at once."""
         return None
-
-    def loss(self, model: Any, batch: Any, start: int = 0) -> Loss:
-        """Loss of a micro-batch; its first row is row `start` of the full batch."""
-        raise NotImplementedError
-
-    def evaluate(self, model: Any, split: str, *, quick: bool = False) -> Score:
-        """Score on a split; `quick` evaluates a subset, for the learning curve."""
-        raise NotImplementedError
 
     def baselines(self, split: str) -> dict[str, Metrics]:
         """Metrics of trivial baselines on a split."""
@@ -100,24 +114,31 @@ class BoundTask:
 
 
 class OutputScoredTask(BoundTask):
-    """A task that scores model outputs separately from the model, so that several models can be evaluated at once."""
+    """A task that scores model outputs separately from the model, so that several models can be evaluated at once.
 
-    def split_outputs(self, model: Any, split: str, *, quick: bool = False) -> Tensor:  # N outputs
-        raise NotImplementedError
+    A subclass implements `split_outputs(model, split, *, quick)` and `score_outputs(y, split, *, quick)`.
+    """
 
-    def score_outputs(self, y: Tensor, split: str, *, quick: bool = False) -> Score:
-        raise NotImplementedError
+    split_outputs: Callable[..., Tensor]
+    score_outputs: Callable[..., Score]
 
-    def evaluate(self, model: Any, split: str, *, quick: bool = False) -> Score:
+    def evaluate(self, model: nn.Module, split: str, *, quick: bool = False) -> Score:
         return self.score_outputs(self.split_outputs(model, split, quick=quick), split, quick=quick)
+
+
+def in_order(parts: Iterable[tuple[Array, Tensor]]) -> Tensor:
+    """The rows of all batches in the order of their indices."""
+    indices, rows = zip(*parts, strict=True)
+    return torch.cat(rows)[torch.from_numpy(np.argsort(np.concatenate(indices)))]
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside the context; restores the previous mode."""
+    """Evaluation mode without gradients inside the context; restores the previous mode."""
     was_training = model.training
     model.eval()
     try:
-        yield
+        with torch.no_grad():
+            yield
     finally:
         model.train(was_training)

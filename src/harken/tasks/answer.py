@@ -5,7 +5,7 @@ An answer that does not occur in the training data cannot be predicted and count
 
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,17 +18,15 @@ from harken.data.batch import IGNORE, Array
 from harken.data.labelled.batch import evenly_spaced
 from harken.data.stories.babi import BabiQuestion, normalize_words
 from harken.data.stories.batch import StoryBatch, StoryBatches, StoryTable
-from harken.data.stories.source import answer_token
+from harken.data.stories.source import Stories, StoryData, answer_token
 from harken.models import ModelSettings
+from harken.models.heads import ModelWithHead
+from harken.models.memnet import MemNet, MemNetSettings
 
 from . import BoundTask, Loss, Metrics, OutputScoredTask, Score, TaskSettings, evaluating
 from .classify import ClassifySettings, ClassifyTask
 from .classify import predict as predict_texts
-
-if TYPE_CHECKING:
-    from harken.data.stories.source import Stories, StoryData
-    from harken.models.heads import ModelWithHead
-    from harken.models.memnet import MemNet, MemNetSettings
+from .label_task import label_loss
 
 QUICK_QUESTIONS = 1000  # of a quick evaluation
 EVAL_BATCH = 250  # questions
@@ -43,88 +41,81 @@ class AnswerSettings(TaskSettings):
     )
     linear_start: int = Field(0, ge=0, description="memnet: number of first epochs without the softmax of the hops")
 
-    def bind(self, data: "StoryData", model: ModelSettings, *, batch: int, seed: int) -> BoundTask:
+    def bind(self, data: StoryData, model: ModelSettings, *, batch: int, seed: int) -> BoundTask:
         if model.by_line:
             return AnswerTask(self, data, model, batch=batch, seed=seed)  # type: ignore[arg-type]
-        return FlatAnswerTask(data, model, batch=batch, seed=seed)
+        return FlatAnswerTask(ClassifySettings(), data, model, batch=batch, seed=seed)
 
 
-class AnswerTask(OutputScoredTask):
+class StoryTask(BoundTask):
+    """Questions about stories, with their baselines."""
+
+    def baselines(self, split: str) -> dict[str, Metrics]:
+        """The most frequent answer, that to the same question, and the last answer named in the story."""
+        if not self.data.has_train:
+            return {}
+        questions: list[BabiQuestion] = self.data.splits[split].questions
+        heuristics = _heuristics(self.data.train.questions).items()
+        correct = {name: [guess(q) == q.answer for q in questions] for name, guess in heuristics}
+        return {name: {"accuracy": float(np.mean(rows))} for name, rows in correct.items()}
+
+
+class AnswerTask(StoryTask, OutputScoredTask):
     """Questions about one set of stories, for a model that reads stories line by line."""
 
-    def __init__(
-        self, settings: AnswerSettings, data: "StoryData", model: "MemNetSettings", *, batch: int, seed: int
-    ) -> None:
-        self.data, self.model, self.tables = data, model, dict[tuple[str, torch.device], StoryTable]()
+    def __init__(self, settings: AnswerSettings, data: StoryData, model: MemNetSettings, batch: int, seed: int) -> None:
+        self.data, self.memory, self.tables = data, model.memory, dict[tuple[str, torch.device], StoryTable]()
         table, linear = self._table("train", torch.device("cpu")), settings.linear_start
-        self.batches = StoryBatches(table, batch, model.memory, seed=seed, noise=settings.noise, linear=linear)
-        self.steps, self.splits = self.batches.steps, tuple(data.splits)
-        self.tokens_per_batch = max(1, self.batch(0, 0).n_tokens)
+        batches = StoryBatches(table, batch, model.memory, seed=seed, noise=settings.noise, linear=linear)
+        self.set_up(settings, data, batches, max(1, batches.batch(0, 0).n_tokens))
 
     def sample_on(self, device: torch.device) -> None:
         self.batches.device = device
 
     def _table(self, split: str, device: torch.device) -> StoryTable:
         if (split, device) not in self.tables:
-            self.tables[split, device] = StoryTable(self.data.parts[split], self.model.memory, device)
+            self.tables[split, device] = StoryTable(self.data.parts[split], self.memory, device)
         return self.tables[split, device]
 
-    def batch(self, epoch: int, step: int) -> StoryBatch:
-        batch: StoryBatch = self.batches.batch(epoch, step)
-        return batch
-
     def epoch_batch(self, epoch: int) -> StoryBatch:
-        batch: StoryBatch = self.batches.epoch(epoch)
-        return batch
+        return self.batches.epoch(epoch)
 
-    def loss(self, model: "MemNet", batch: StoryBatch, start: int = 0) -> Loss:
+    def loss(self, model: MemNet, batch: StoryBatch, start: int = 0) -> Loss:
         inputs: Any = self._table("train", batch.tokens.device).model_inputs(batch.tokens[:, 0], batch.blank_positions)
-        y = precise(model(**inputs, linear=batch.linear))
-        return Loss(F.cross_entropy(y, batch.targets, ignore_index=IGNORE, reduction="sum"))
+        return Loss(label_loss(precise(model(**inputs, linear=batch.linear)), batch.targets, "label"))
 
-    def split_outputs(self, model: "MemNet", split: str, *, quick: bool = False) -> Tensor:  # N answers
+    def split_outputs(self, model: MemNet, split: str, *, quick: bool = False) -> Tensor:  # N answers
         table = self._table(split, next(model.parameters()).device)
         return predict(model, table, _question_indices(self.data.parts[split], quick=quick))
 
     def score_outputs(self, y: Tensor, split: str, *, quick: bool = False) -> Score:
-        part = self.data.parts[split]
-        return _score(y, part, _question_indices(part, quick=quick), parts=not quick)
-
-    def baselines(self, split: str) -> dict[str, Metrics]:
-        return _baselines(self.data, split)
+        return _score(y, self.data.parts[split], quick=quick)
 
 
-class FlatAnswerTask(ClassifyTask):
+class FlatAnswerTask(StoryTask, ClassifyTask):
     """The same task for a model that reads a story and its question as one text."""
 
-    def __init__(self, data: "StoryData", model: ModelSettings, *, batch: int, seed: int) -> None:
-        super().__init__(ClassifySettings(), data, model, batch=batch, seed=seed)
-
-    def evaluate(self, model: "ModelWithHead", split: str, *, quick: bool = False) -> Score:
+    def evaluate(self, model: ModelWithHead, split: str, *, quick: bool = False) -> Score:
         part: Stories = self.data.splits[split]
-        indices = _question_indices(part, quick=quick)
-        texts = part.texts.select(indices) if quick else part.texts
-        return _score(predict_texts(model, texts), part, indices, parts=not quick)
-
-    def baselines(self, split: str) -> dict[str, Metrics]:
-        return _baselines(self.data, split)
+        texts = part.texts.select(_question_indices(part, quick=quick)) if quick else part.texts
+        return _score(predict_texts(model, texts), part, quick=quick)
 
 
-def _question_indices(part: "Stories", *, quick: bool) -> Array:
+def _question_indices(part: Stories, *, quick: bool) -> Array:
     """The questions to evaluate: all, or an evenly spaced subset."""
     return evenly_spaced(len(part), QUICK_QUESTIONS if quick else len(part))
 
 
-@torch.no_grad()
-def predict(model: "MemNet", table: StoryTable, indices: Array) -> Tensor:  # N answers
+def predict(model: MemNet, table: StoryTable, indices: Array) -> Tensor:  # N answers
     """Outputs of a model that reads line by line for these questions."""
     batches = torch.from_numpy(indices).to(table.counts.device).split(EVAL_BATCH)
     with evaluating(model):
         return torch.cat([model(**table.model_inputs(batch)).float() for batch in batches]).cpu()
 
 
-def _score(y: Tensor, part: "Stories", indices: Array, *, parts: bool) -> Score:  # N answers
-    """Loss and accuracy; `parts` adds the accuracy of each bAbI task."""
+def _score(y: Tensor, part: Stories, *, quick: bool) -> Score:  # N answers
+    """Loss and accuracy; unless `quick`, also the accuracy of each bAbI task."""
+    indices = _question_indices(part, quick=quick)
     targets = torch.from_numpy(part.targets[indices])
     correct, known = (y.argmax(1) == targets).double(), targets != IGNORE
     loss = F.cross_entropy(y[known], targets[known]) if known.any() else torch.tensor(torch.nan)
@@ -133,25 +124,10 @@ def _score(y: Tensor, part: "Stories", indices: Array, *, parts: bool) -> Score:
     if n_unknown := int((~known).sum()):
         protocol["unknown_answers"] = n_unknown
     tasks = np.array([part.questions[n].task for n in indices.tolist()])
-    names = sorted(set(tasks.tolist()), key=lambda name: (len(name), name)) if parts else []
+    names = sorted(set(tasks.tolist()), key=lambda name: (len(name), name)) if not quick else []
     by_task = {name: correct[torch.from_numpy(tasks == name)] for name in names}
     per_task = {name: {"accuracy": float(x.mean()), "questions": len(x)} for name, x in by_task.items()}
     return Score(metrics, protocol, per_task if len(per_task) > 1 else {}, "accuracy")
-
-
-# --- baselines --------------------------------------------------------------------------------------------------------
-
-
-def _baselines(data: "StoryData", split: str) -> dict[str, Metrics]:
-    """The most frequent answer, the most frequent one to the same question, and the last answer named in the story."""
-    if not data.has_train:
-        return {}
-    questions: list[BabiQuestion] = data.splits[split].questions
-    heuristics = _heuristics(data.train.questions)
-    return {
-        name: {"accuracy": float(np.mean([heuristic(q) == q.answer for q in questions]))}
-        for name, heuristic in heuristics.items()
-    }
 
 
 def _heuristics(train: list[BabiQuestion]) -> dict[str, Callable[[BabiQuestion], str]]:

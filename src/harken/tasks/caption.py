@@ -1,26 +1,22 @@
 """Image captioning. Loss in nats per token; metrics of the generated captions."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from harken.data.captions.batch import CaptionBatch, CaptionBatches, eval_batches
+from harken.data.captions.source import CaptionBatches, CaptionData, CaptionSplit, eval_batches
 from harken.data.tokenizers.pairs import PairTokenizers
 from harken.decode.beam import BeamSearch, SearchSettings
 from harken.decode.grammar import banned_token_ids
 from harken.models import EncoderDecoder, ModelSettings
 
 from . import Metrics, TaskSettings
-from .breakdown import group_by_column
 from .image import THUMBNAIL_SIZE, thumbnails
 from .metrics import generation
-from .translate import EVAL_BATCH, TranslateTask
-
-if TYPE_CHECKING:
-    from harken.data.captions.source import CaptionData, CaptionSplit
+from .translate import EVAL_BATCH, TranslateTask, group_by_column
 
 MAX_BASELINE_IMAGES = 20_000  # training images among which the nearest one is searched
 
@@ -29,7 +25,6 @@ class CaptionTaskSettings(TaskSettings):
     """Settings of image captioning."""
 
     grammar: ClassVar[str] = "none"
-    packed: ClassVar[bool] = False
 
     kind: Literal["caption"] = "caption"
     metric: Literal["bleu", "exact_match", "rouge_l"] = Field(
@@ -41,41 +36,30 @@ class CaptionTaskSettings(TaskSettings):
     max_new_tokens: int = Field(60, ge=1, description="maximum tokens of a caption including its end")
     eval_pairs: int = Field(2000, ge=0, description="maximum number of images of a split to caption; 0: all")
 
-    def bind(self, data: "CaptionData", model: ModelSettings, *, batch: int, seed: int) -> "CaptionTask":
-        return CaptionTask(self, data, batch=batch, seed=seed)
+    def bind(self, data: CaptionData, model: ModelSettings, *, batch: int, seed: int) -> "CaptionTask":
+        batches = CaptionBatches(data.train, batch, seed=seed)
+        return CaptionTask(self, data, batches, batches.tokens)
 
 
 class CaptionTask(TranslateTask):
     """Captions of one set of images."""
 
-    settings: CaptionTaskSettings  # type: ignore[assignment]
-    data: "CaptionData"
-    fixed_shapes = True
-    eval_batches = staticmethod(eval_batches)  # type: ignore[assignment]
+    eval_batches = staticmethod(eval_batches)
 
-    def __init__(self, settings: CaptionTaskSettings, data: "CaptionData", *, batch: int, seed: int) -> None:
-        self.settings, self.data, self.truncated = settings, data, {}
-        self.batches = CaptionBatches(data.train, batch, seed=seed)  # type: ignore[assignment]
-        self.steps, self.splits, self.tokens_per_batch = self.batches.steps, tuple(data.splits), self.batches.tokens
-
-    def batch(self, epoch: int, step: int) -> CaptionBatch:  # type: ignore[override]
-        return self.batches.batch(epoch, step)  # type: ignore[return-value]
-
-    def generate(
-        self, model: EncoderDecoder, sources: Sequence[Any], search: SearchSettings, **constraints: Any
+    def generate(  # type: ignore[override]
+        self, model: EncoderDecoder, sources: Sequence[Tensor], search: SearchSettings, **options: object
     ) -> list[str]:
         """The best caption of each image."""
         captions = generate_captions(BeamSearch(model), self.data.tokenizers, sources, search)
         return [best[0][0] if best else "" for best in captions]
 
-    def _group_metrics(self, texts: list[str], pairs: "CaptionSplit", metric: str) -> dict[str, Metrics]:  # type: ignore[override]
+    def _group_metrics(self, texts: list[str], pairs: CaptionSplit, metric: str) -> dict[str, Metrics]:  # type: ignore[override]
         """The metric of each group of data.group."""
         parts: dict[str, Metrics] = {}
         for group in group_by_column(str(self.data.settings.group), pairs.groups[: len(texts)]):
-            captions, references = [texts[n] for n in group.rows], [pairs.references[n] for n in group.rows]
-            exact_match = generation.exact_match(captions, references)
-            score = self.text_metric(metric, captions, references)
-            parts[group.name] = {metric: score, "exact_match": exact_match, "pairs": len(group.rows)}
+            rows = [texts[n] for n in group.rows], [pairs.references[n] for n in group.rows]
+            scores = {name: self.text_metric(name, *rows) for name in (metric, "exact_match")}
+            parts[group.name] = {**scores, "pairs": len(group.rows)}
         return parts
 
     def baselines(self, split: str) -> dict[str, Metrics]:
@@ -86,10 +70,9 @@ class CaptionTask(TranslateTask):
         count = min(len(pairs), self.settings.eval_pairs or len(pairs))
         all_captions = (text for texts in train.references for text in texts)
         distances = torch.cdist(_small(pairs.pixels[:count]), _small(train.pixels[:MAX_BASELINE_IMAGES]))
-        baselines = {
-            "most frequent caption": generation.most_frequent(all_captions, count),
-            "caption of the nearest image": [train.references[n][0] for n in distances.argmin(1).tolist()],
-        }
+        nearest = [train.references[n][0] for n in distances.argmin(1).tolist()]
+        frequent = generation.most_frequent(all_captions, count)
+        baselines = {"most frequent caption": frequent, "caption of the nearest image": nearest}
         return {name: self.text_metrics(texts, pairs)[0] for name, texts in baselines.items()}
 
 
@@ -102,7 +85,6 @@ def generate_captions(
     tokenizers: PairTokenizers,
     images: Sequence[Tensor],
     search: SearchSettings,
-    *,
     first: int = 0,
 ) -> list[list[tuple[str, float]]]:  # N C S S, uint8
     """The best captions of each image with their scores, best first; `first` numbers the random streams."""

@@ -1,23 +1,19 @@
 """Image classification. Loss in nats."""
 
-from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from harken.data.images.batch import Augmentation, ImageBatch, ImageBatches
-from harken.models import ModelSettings
+from harken.core.similarity import precise
+from harken.data.images.source import Augmentation, ImageBatch, ImageBatches, ImageData, ImageProcessor, ImageSplit
+from harken.models import EncoderWithHead, ModelSettings
 
-from . import Loss, Metrics, OutputScoredTask, Score, TaskSettings, evaluating
-from .baselines.linear import Features, MatrixFeatures, fit_linear
+from . import Loss, OutputScoredTask, Score, TaskSettings, evaluating
 from .label_task import LabelTask, label_loss
-
-if TYPE_CHECKING:
-    from harken.data.images.source import ImageData, ImageProcessor, ImageSplit
 
 QUICK_IMAGES = 2000  # images of a quick evaluation
 EVAL_BATCH = 256  # images
@@ -42,80 +38,61 @@ class ImageTaskSettings(TaskSettings):
     mixup: float = Field(0.0, ge=0, description="parameter a of the Beta(a, a) distribution of mixup; 0: no mixup")
     cutmix: float = Field(0.0, ge=0, description="parameter a of the Beta(a, a) distribution of cutmix; 0: no cutmix")
 
-    def bind(self, data: "ImageData", model: ModelSettings, *, batch: int, seed: int) -> "ImageTask":
+    def bind(self, data: ImageData, model: ModelSettings, *, batch: int, seed: int) -> "ImageTask":
         return ImageTask(self, data, model, batch=batch, seed=seed)
 
 
 class ImageTask(OutputScoredTask, LabelTask):
     """Classification of one set of images."""
 
-    unit = "images"
+    unit, regression_name = "images", "regression on pixels"
 
     def __init__(
-        self, settings: ImageTaskSettings, data: "ImageData", model: ModelSettings, *, batch: int, seed: int
+        self, settings: ImageTaskSettings, data: ImageData, model: ModelSettings, *, batch: int, seed: int
     ) -> None:
-        self.settings, self.data, self.splits = settings, data, tuple(data.splits)
         self.set_targets(data.processor.labels, "label", settings.metric)
         augmentation = Augmentation(**settings.model_dump(exclude={"kind", "metric", "label_smoothing"}))
         n_patches = model.n_tokens(data.processor.image_size)
-        self.batches = ImageBatches(data.train, batch, n_patches=n_patches, augmentation=augmentation, seed=seed)
-        self.steps, self.tokens_per_batch = self.batches.steps, self.batches.rows * n_patches
+        batches = ImageBatches(data.train, batch, n_patches=n_patches, augmentation=augmentation, seed=seed)
+        self.set_up(settings, data, batches, batches.rows * n_patches)
 
-    def batch(self, epoch: int, step: int) -> ImageBatch:
-        return self.batches.batch(epoch, step)
-
-    def loss(self, model: Any, batch: ImageBatch, start: int = 0) -> Loss:
-        y = model(batch.inputs(self.data.processor).to(model.W_y.weight.dtype))
-        y = y if y.dtype == torch.float64 else y.float()
-        plain, weight = label_loss(y, batch.targets, "label"), batch.target_weight()
-        smoothing = self.settings.label_smoothing
-        if weight is None and not smoothing:
-            return Loss(plain)
+    def loss(self, model: EncoderWithHead, batch: ImageBatch, start: int = 0) -> Loss:
+        y = precise(model(batch.inputs(self.data.processor).to(model.W_y.weight.dtype)))
+        weight, smoothing = batch.target_weight(), self.settings.label_smoothing
         if weight is None or batch.mix_targets is None:
-            return Loss(label_loss(y, batch.targets, "label", smoothing=smoothing), reported=plain.detach())
-        first, second = (
-            F.cross_entropy(y, targets, reduction="none", label_smoothing=smoothing)
-            for targets in (batch.targets, batch.mix_targets)
-        )
-        return Loss((weight * first + (1 - weight) * second).sum(), reported=plain.detach())
+            return self.smoothed_loss(y, batch.targets, smoothing)
+        targets = batch.targets, batch.mix_targets
+        first, second = (F.cross_entropy(y, t, reduction="none", label_smoothing=smoothing) for t in targets)
+        plain = label_loss(y, batch.targets, "label").detach()
+        return Loss((weight * first + (1 - weight) * second).sum(), reported=plain)
 
-    def split_outputs(self, model: nn.Module, split: str, *, quick: bool = False) -> Tensor:  # N outputs
+    def split_outputs(self, model: EncoderWithHead, split: str, *, quick: bool = False) -> Tensor:  # N outputs
         return predict(model, self._images(split, quick=quick).pixels, self.data.processor)
 
     def score_outputs(self, y: Tensor, split: str, *, quick: bool = False) -> Score:
         return self.score(y, self._images(split, quick=quick).targets, parts=not quick)
 
-    def _images(self, split: str, *, quick: bool) -> "ImageSplit":
+    def _images(self, split: str, *, quick: bool) -> ImageSplit:
         part: ImageSplit = self.data.parts[split]
         return part.subset(QUICK_IMAGES) if quick else part
 
-    def baselines(self, split: str) -> dict[str, Metrics]:
-        """The most frequent label, the label with the nearest mean image, and logistic regression on the pixels."""
-        if not self.data.has_train:
-            return {}
-        part, train = self.data.splits[split], self.data.train
-        x, means = thumbnails(part.pixels), self._mean_images
-        return {
-            "most frequent label": self.metrics(self.prior_outputs(train.targets).expand(len(part), -1), part.targets),
-            "nearest mean image": self.metrics(-torch.cdist(x, means).square().float(), part.targets),
-            "regression on pixels": self.metrics(self._regression(MatrixFeatures(x)).float(), part.targets),
-        }
+    def features(self, part: ImageSplit) -> Tensor:
+        """The pixels of each image."""
+        return thumbnails(part.pixels)
 
     @cached_property
-    def _baseline_images(self) -> "ImageSplit":
+    def _regression_part(self) -> ImageSplit:
         return self.data.train.subset(MAX_BASELINE_IMAGES)
+
+    def _other_baselines(self, part: ImageSplit) -> dict[str, Tensor]:
+        """The label with the nearest mean image."""
+        return {"nearest mean image": -torch.cdist(thumbnails(part.pixels), self._mean_images).square().float()}
 
     @cached_property
     def _mean_images(self) -> Tensor:  # C pixels
-        x, targets = thumbnails(self._baseline_images.pixels), torch.from_numpy(self._baseline_images.targets)
+        x, targets = thumbnails(self._regression_part.pixels), torch.from_numpy(self._regression_part.targets)
         one_hot = F.one_hot(targets, self.n_outputs).T.to(x.dtype)
         return one_hot @ x / one_hot.sum(1, keepdim=True).clamp_min(1)
-
-    @cached_property
-    def _regression(self) -> Callable[[Features], Tensor]:
-        images = self._baseline_images
-        features, targets = MatrixFeatures(thumbnails(images.pixels)), torch.from_numpy(images.targets)
-        return fit_linear(features, self.n_outputs, lambda y: label_loss(y, targets, "label"))
 
 
 def thumbnails(pixels: Tensor, max_size: int = THUMBNAIL_SIZE) -> Tensor:  # N C S S -> N pixels
@@ -125,8 +102,7 @@ def thumbnails(pixels: Tensor, max_size: int = THUMBNAIL_SIZE) -> Tensor:  # N C
     return torch.cat(rows)
 
 
-@torch.no_grad()
-def predict(model: nn.Module, pixels: Tensor, processor: "ImageProcessor") -> Tensor:  # N C S S -> N outputs
+def predict(model: nn.Module, pixels: Tensor, processor: ImageProcessor) -> Tensor:  # N C S S -> N outputs
     """Outputs of each image."""
     weight = next(model.parameters())
     with evaluating(model):

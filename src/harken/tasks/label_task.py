@@ -1,5 +1,7 @@
-"""Loss, metrics and trivial baseline of tasks with one label, several labels or one number per example."""
+"""Loss, metrics and baselines of tasks with one label, several labels or one number per example."""
 
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,30 +12,25 @@ from torch import Tensor
 from harken.data.batch import IGNORE, Array
 from harken.errors import BadSetting
 
-from . import Metrics, Score
-from .metrics import classification, regression
+from . import BoundTask, Loss, Metrics, Score
+from .baselines.linear import Features, fit_linear
+from .metrics import labels
 
-METRICS = {
-    "label": ("accuracy", "f1", "matthews"),
-    "multilabel": ("f1", "accuracy"),
-    "number": ("pearson", "spearman"),
-}  # by type of target; the first one is the default primary metric
+# metrics by type of target; the first one is the default primary metric
+METRICS = {"label": ("accuracy", "f1", "matthews"), "multilabel": ("f1", "accuracy"), "number": ("pearson", "spearman")}
 
 
-class LabelTask:
-    """Mixin of these tasks. A subclass calls `set_targets` first."""
+class LabelTask(BoundTask):
+    """Base of these tasks. A subclass calls `set_targets` first, and implements `features(part)` of the regression."""
 
     unit = "texts"  # name of the examples in the protocol
+    regression_name: str  # of the baseline
+    features: Callable[..., Features]
 
-    def set_targets(self, labels: list[str], target_type: str, metric: str) -> None:
-        """Set the labels, the type of target ("label", "multilabel", "number") and the primary metric or "auto"."""
-        self.labels, self.target_type, accepted = labels, target_type, METRICS[target_type]
-        self.primary_metric = accepted[0] if metric == "auto" else metric
-        if metric not in ("auto", "loss", *accepted):
-            raise BadSetting(
-                f"task.metric={metric}: does not apply to targets of type {target_type}; "
-                f"set it to one of {', '.join(accepted)}, loss"
-            )
+    def set_targets(self, labels: list[str], target_type: str, metric: str, *extra: str) -> None:
+        """Set the labels, the type of target (a key of METRICS) and the primary metric, of these or of `extra` ones."""
+        self.labels, self.target_type = labels, target_type
+        self.primary_metric = choose_metric(metric, (*extra, *METRICS[target_type]), f"targets of type {target_type}")
 
     @property
     def n_outputs(self) -> int:
@@ -55,18 +52,17 @@ class LabelTask:
         """Metrics of these outputs."""
         loss = float(label_loss(y, torch.from_numpy(targets), self.target_type)) / max(1, targets.size)
         if self.target_type == "number":
-            values, predictions = targets[:, 0].astype(float), y[:, 0].double().numpy()
-            correlations = regression.pearson(values, predictions), regression.spearman(values, predictions)
-            return {"loss": loss, "pearson": correlations[0], "spearman": correlations[1]}
+            pair = targets[:, 0].astype(float), y[:, 0].double().numpy()
+            return {"loss": loss, "pearson": labels.pearson(*pair), "spearman": labels.spearman(*pair)}
         actual, predicted = self._one_hot(y, targets)
-        f1 = classification.precision_recall_f1(actual, predicted)[2]
+        f1 = labels.precision_recall_f1(actual, predicted)[2]
         if self.target_type == "label" and not self._binary:  # without labels that occur nowhere
             f1 = f1[(actual | predicted).any(0)]
-        accuracy = classification.accuracy(actual, predicted)
+        accuracy = labels.accuracy(actual, predicted)
         metrics = {"loss": loss, "accuracy": accuracy, "f1": float(f1[1] if self._binary else f1.mean())}
         if self.target_type == "multilabel":
             return metrics
-        matthews = classification.matthews(actual.argmax(1), predicted.argmax(1), self.n_outputs)
+        matthews = labels.matthews(actual.argmax(1), predicted.argmax(1), self.n_outputs)
         return {**metrics, "matthews": matthews}
 
     def _one_hot(self, y: Tensor, targets: Array) -> tuple[Array, Array]:
@@ -74,25 +70,69 @@ class LabelTask:
         if self.target_type == "multilabel":
             return targets > 0.5, (y > 0).numpy()
         predictions = y.argmax(1).numpy()
-        return classification.one_hot(targets, self.n_outputs), classification.one_hot(predictions, self.n_outputs)
+        return labels.one_hot(targets, self.n_outputs), labels.one_hot(predictions, self.n_outputs)
 
     def _label_metrics(self, y: Tensor, targets: Array) -> dict[str, Metrics]:
         """F1, precision, recall and number of examples of each label."""
         if self.target_type == "number":
             return {}
         actual, predicted = self._one_hot(y, targets)
-        columns = *(x.tolist() for x in classification.precision_recall_f1(actual, predicted)), actual.sum(0)
+        columns = *(x.tolist() for x in labels.precision_recall_f1(actual, predicted)), actual.sum(0)
         rows = zip(self.labels, *columns, strict=True)
         return {name: {"f1": f, "precision": p, "recall": r, self.unit: int(n)} for name, p, r, f, n in rows}
+
+    def smoothed_loss(self, y: Tensor, targets: Tensor, smoothing: float, weight: Tensor | None = None) -> Loss:
+        """The loss with label smoothing and label weights; the reported loss has neither."""
+        plain = label_loss(y, targets, self.target_type)
+        if weight is None and not smoothing:
+            return Loss(plain)
+        return Loss(label_loss(y, targets, self.target_type, weight, smoothing), reported=plain.detach())
+
+    # --- baselines ----------------------------------------------------------------------------------------------------
+
+    def baselines(self, split: str) -> dict[str, Metrics]:
+        """The most frequent label (or the mean), those of the subclass, and logistic or linear regression."""
+        train, part, number = self.data.train, self.data.splits[split], self.target_type == "number"
+        if not (self.data.has_train and len(train)):
+            return {}
+        prior = self.prior_outputs(self._targets_of(train)).expand(len(part), -1)
+        outputs = {"mean of all" if number else "most frequent label": prior, **self._other_baselines(part)}
+        outputs[self.regression_name] = self._regression(self.features(part)).float()
+        return {name: self.metrics(y, self._targets_of(part)) for name, y in outputs.items()}
+
+    def _targets_of(self, part: Any) -> Any:
+        return part.targets
+
+    def _other_baselines(self, part: Any) -> dict[str, Tensor]:
+        """Outputs of further baselines for a split."""
+        return {}
+
+    @property
+    def _regression_part(self) -> Any:
+        return self.data.train
+
+    @cached_property
+    def _regression(self) -> Callable[[Features], Tensor]:
+        part, dtype = self._regression_part, np.int64 if self.target_type == "label" else np.float64
+        targets = torch.from_numpy(self._targets_of(part).astype(dtype))
+        return fit_linear(self.features(part), self.n_outputs, lambda y: label_loss(y, targets, self.target_type))
 
     def prior_outputs(self, targets: Array) -> Tensor:  # 1 C
         """Outputs of the constant baseline: log frequency of each label, or the mean of the numbers."""
         if self.target_type == "number":
             return torch.from_numpy(targets.mean(0, keepdims=True))
         one_label = self.target_type == "label"
-        frequency = (classification.one_hot(targets, self.n_outputs) if one_label else targets).mean(0)
+        frequency = (labels.one_hot(targets, self.n_outputs) if one_label else targets).mean(0)
         p = torch.from_numpy(np.clip(frequency, 1e-6, 1 - 1e-6)).float()[None]
         return p.log() if one_label else p.logit()
+
+
+def choose_metric(metric: str, accepted: tuple[str, ...], what: str) -> str:
+    """The primary metric, "loss" or one of the accepted ones; "auto" is the first of these."""
+    if metric not in ("auto", *accepted, "loss"):
+        fix = f"set it to one of {', '.join(accepted)}, loss"
+        raise BadSetting(f"task.metric={metric}: does not apply to {what}; {fix}")
+    return accepted[0] if metric == "auto" else metric
 
 
 def label_loss(
@@ -100,9 +140,7 @@ def label_loss(
 ) -> Tensor:  # N C
     """Summed loss: cross entropy, binary cross entropy of each label, or squared error. NaN targets are ignored."""
     if target_type == "label":
-        return F.cross_entropy(
-            y, targets, ignore_index=IGNORE, reduction="sum", weight=weight, label_smoothing=smoothing
-        )
+        return F.cross_entropy(y, targets, weight, ignore_index=IGNORE, reduction="sum", label_smoothing=smoothing)
     mask = ~targets.isnan()
     targets = torch.where(mask, targets, 0.0)
     if target_type == "number":

@@ -77,7 +77,7 @@ def _chunked(
         chunk = slice(start, start + size)
         x, index, mask = h[chunk], targets[chunk].clamp_min(0), None if all_real else real[chunk]
         logits = x @ W.mT if b is None else torch.addmm(b, x, W.mT)
-        losses[chunk], means, p = chunk_loss(logits, index, mask, vocab, e, exact, grad)
+        losses[chunk], means, p = chunk_loss(logits, index, mask, vocab, e, grad)
         if means is not None:
             uniform_loss = uniform_loss + means.sum()
         if dh is not None and dW is not None and p is not None:
@@ -101,19 +101,13 @@ def _compiled() -> ChunkLoss:
 
 
 def _chunk_loss(
-    logits: Tensor,
-    index: Tensor,
-    mask: Tensor | None,
-    vocab: int,
-    smoothing: float | None,
-    exact: torch.dtype,
-    grad: bool,
+    logits: Tensor, index: Tensor, mask: Tensor | None, vocab: int, smoothing: float | None, grad: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """-ln p of the targets, its mean over the vocabulary (with smoothing), and d loss / d logits = p - target.
 
     The target distribution is 1 for the target; smoothed by e it is 1 - e + e / vocab, and e / vocab elsewhere.
     """
-    dtype, logits, rows = logits.dtype, logits.to(exact), torch.arange(len(index), device=index.device)
+    dtype, logits, rows = logits.dtype, precise(logits), torch.arange(len(index), device=index.device)
     logits[:, vocab:] = -torch.inf  # padding rows of W
     logs = logits.log_softmax(1)
     target_logs = logs[rows, index]

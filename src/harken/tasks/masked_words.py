@@ -1,28 +1,26 @@
 """Pretraining of BERT: masked language modelling and next-sentence prediction. Loss in nats per masked token."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor
 
+from harken.core.similarity import precise
 from harken.data.batch import IGNORE, Array, Windows
 from harken.data.rng import RngStream, rng_for
-from harken.data.text.documents import MIN_PASSAGE_TOKENS, Documents, PassagePairs
-from harken.data.text.masked_batch import MaskedBatch, MaskingSettings, SpecialTokens, collate_masked, mask_tokens
+from harken.data.text.documents import MIN_PASSAGE_TOKENS, Documents, MaskedBatch, Masking, PassagePairs, SpecialTokens
+from harken.data.text.encode import EncodedText
+from harken.data.text.source import TextData
 from harken.errors import BadInput, BadSetting
+from harken.models.bert import BERT, BERTSettings
 
 from . import BoundTask, Loss, Metrics, Score, TaskSettings, evaluating
 from .baselines.ngram import frequencies
 from .head_task import EVAL_BATCH_TOKENS
-
-if TYPE_CHECKING:
-    from harken.data.text.encode import EncodedText
-    from harken.data.text.source import TextData
-    from harken.models.bert import BERT, BERTSettings
+from .label_task import label_loss
 
 QUICK_TOKENS = 40_000  # tokens of a quick evaluation
 EVAL_SEED = 20_181_011  # of the masks in evaluation
@@ -37,10 +35,8 @@ class MaskedWordsSettings(TaskSettings):
         "both", description="masked language modelling (mlm), next-sentence prediction (nsp), or both"
     )
     mlm_probability: float = Field(0.15, gt=0, le=0.9, description="fraction of the tokens that are predicted")
-    mask_replace_prob: float = Field(0.8, ge=0, le=1, description="fraction of them that is replaced by [MASK]")
-    random_replace_prob: float = Field(
-        0.1, ge=0, le=1, description="fraction of them that is replaced by a random token"
-    )
+    mask_replace_prob: float = Field(0.8, ge=0, le=1, description="fraction of them replaced by [MASK]")
+    random_replace_prob: float = Field(0.1, ge=0, le=1, description="fraction of them replaced by a random token")
     keep_prob: float = Field(0.1, ge=0, le=1, validate_default=True, description="fraction of them that is unchanged")
     whole_words: bool = Field(False, description="whole-word masking: mask all pieces of a word together")
     eval_tokens: int = Field(1_000_000, ge=0, description="maximum number of tokens of a split to evaluate; 0: all")
@@ -53,21 +49,17 @@ class MaskedWordsSettings(TaskSettings):
             raise ValueError("mask_replace_prob, random_replace_prob and keep_prob must sum to 1")
         return keep_prob
 
-    def bind(self, data: "TextData", model: "BERTSettings", *, batch: int, seed: int) -> "MaskedWordsTask":
+    def bind(self, data: TextData, model: BERTSettings, *, batch: int, seed: int) -> "MaskedWordsTask":
         if data.batching != "sentences":
             raise BadSetting(f"data.batching={data.batching}: masked words need sentences; set data.batching=sentences")
         if model.kind != "bert":
-            raise BadSetting(
-                f"model.kind={model.kind}: masked words need a bidirectional model; "
-                "set model.kind=bert or task.kind=next-word"
-            )
+            fix = "set model.kind=bert or task.kind=next-word"
+            raise BadSetting(f"model.kind={model.kind}: masked words need a bidirectional model; {fix}")
         if self.objective != "nsp" and not model.mlm_head:
             raise BadSetting(f"task.objective={self.objective}: needs an MLM head; set model.mlm_head=true")
         if self.objective != "mlm" and not (model.nsp_head and model.segments > 1):
-            raise BadSetting(
-                f"task.objective={self.objective}: needs an NSP head and segments; "
-                "set model.nsp_head=true, model.segments=2"
-            )
+            fix = "set model.nsp_head=true, model.segments=2"
+            raise BadSetting(f"task.objective={self.objective}: needs an NSP head and segments; {fix}")
         if model.context < MIN_PASSAGE_TOKENS + 3:
             raise BadSetting(f"model.context={model.context}: too short for two passages; set model.context=64")
         return MaskedWordsTask(self, data, model, batch=batch, seed=seed)
@@ -77,35 +69,31 @@ class MaskedWordsTask(BoundTask):
     """Masked language modelling and next-sentence prediction on one text."""
 
     def __init__(
-        self, settings: MaskedWordsSettings, data: "TextData", model: "BERTSettings", *, batch: int, seed: int
+        self, settings: MaskedWordsSettings, data: TextData, model: BERTSettings, *, batch: int, seed: int
     ) -> None:
-        self.settings, self.data, self.seed, self.L = settings, data, seed, model.context
+        self.seed, self.L = seed, model.context
         self.mlm, self.nsp = settings.objective != "nsp", settings.objective != "mlm"
         self.special = SpecialTokens(data.tokenizer)
-        self.masking = MaskingSettings(
-            settings.mlm_probability, settings.mask_replace_prob, settings.random_replace_prob, settings.whole_words
-        )
+        replace_probs = settings.mask_replace_prob, settings.random_replace_prob
+        self.masking = Masking(settings.mlm_probability, *replace_probs, settings.whole_words)
         self.max_masked = max(1, round(settings.mlm_probability * (self.L - 3)))  # masked tokens per row
         self.train = self._documents(data.train[0])
-        self.batches: Windows | PassagePairs = self._build_batches(self.train, batch)
-        self.steps, self.rows = self.batches.steps, self.batches.rows
-        self.held_out = {name: texts for name, streams in data.splits.items() if (texts := self._usable(streams))}
-        self.splits, self.tokens_per_batch = tuple(self.held_out), self.rows * self.L
+        batches = self._build_batches(batch)
+        self.set_up(settings, data, batches, batches.rows * self.L)
+        texts = {split: map(self._documents, streams) for split, streams in data.splits.items()}
+        usable = {split: [t for t in part if len(t.windows(self.L - 3)) > 1] for split, part in texts.items()}
+        self.held_out = {split: part for split, part in usable.items() if part}
+        self.splits = tuple(self.held_out)
 
-    def _documents(self, stream: "EncodedText") -> Documents:
+    def _documents(self, stream: EncodedText) -> Documents:
         return Documents.from_marked_ids(np.asarray(stream.tokens), self.special.sep, self.special.cls)
 
-    def _build_batches(self, text: Documents, rows: int) -> Windows | PassagePairs:
+    def _build_batches(self, rows: int) -> Windows | PassagePairs:
         if self.nsp:
-            return PassagePairs(text, self.L - 3, rows, seed=self.seed)
-        if len(text.ids) < 2:
+            return PassagePairs(self.train, self.L - 3, rows, seed=self.seed)
+        if len(self.train.ids) < 2:
             raise BadInput("data: the training text has fewer than two words; use a longer text")
-        return Windows([text.ids], self.L - 2, rows, seed=self.seed)
-
-    def _usable(self, streams: "list[EncodedText]") -> list[Documents]:
-        """The texts with at least two windows."""
-        texts = [self._documents(stream) for stream in streams]
-        return [text for text in texts if len(text.windows(self.L - 3)) > 1]
+        return Windows([self.train.ids], self.L - 2, rows, seed=self.seed)
 
     # --- batches ------------------------------------------------------------------------------------------------------
 
@@ -113,28 +101,27 @@ class MaskedWordsTask(BoundTask):
         rng = rng_for(self.seed, RngStream.MASKING, epoch, step)
         if isinstance(self.batches, Windows):
             rows = self.batches.batch(epoch, step).tokens.numpy()
-            return collate_masked(self._mask(self.special.frame(rows), rng))
-        return self._pair_batch(self.batches, self.batches.picks(epoch, step), rng)
+            return self._collate(rows, np.arange(len(rows)), rng)
+        return self._collate(self.batches, self.batches.picks(epoch, step), rng)
 
     def _mask(self, rows: Array, rng: np.random.Generator) -> tuple[Array, ...]:
-        return mask_tokens(rows, self.special, self.masking, self.max_masked, rng)
+        return self.special.mask_tokens(rows, self.masking, self.max_masked, rng)
 
-    def _pair_batch(self, passages: PassagePairs, indices: Array, rng: np.random.Generator) -> MaskedBatch:
+    def _collate(self, passages: PassagePairs | Array, indices: Array, rng: np.random.Generator) -> MaskedBatch:
+        """The batch of these pairs of passages, or of these rows of tokens."""
+        if not isinstance(passages, PassagePairs):
+            return MaskedBatch.collate(self._mask(self.special.frame(passages[indices]), rng))
         first, second, is_next = passages.pairs(indices, rng)
         rows, segments, lengths = self.special.frame_pairs(passages.documents.ids, first, second, self.L)
         labels = (~is_next).astype(np.int64)
         masked = self._mask(rows, rng)
         if not self.mlm:
             masked = rows, np.zeros((len(rows), 1), np.int64), labels[:, None]
-        return collate_masked(masked, segments=segments, lengths=lengths, next_sentence_labels=labels)
+        return MaskedBatch.collate(masked, segments=segments, lengths=lengths, next_sentence_labels=labels)
 
     def _eval_batches(self, split: str, limit: int | None) -> Iterator[MaskedBatch]:
         """The passages of a split in order, with the same masks every time."""
-        for passages, indices, rng in self._eval_draws(split, limit):
-            if isinstance(passages, PassagePairs):
-                yield self._pair_batch(passages, indices, rng)
-            else:
-                yield collate_masked(self._mask(self.special.frame(passages[indices]), rng))
+        return (self._collate(*draw) for draw in self._eval_draws(split, limit))
 
     def _eval_draws(
         self, split: str, limit: int | None
@@ -152,7 +139,7 @@ class MaskedWordsTask(BoundTask):
 
     # --- loss ---------------------------------------------------------------------------------------------------------
 
-    def loss(self, model: "BERT", batch: MaskedBatch, start: int = 0) -> Loss:
+    def loss(self, model: BERT, batch: MaskedBatch, start: int = 0) -> Loss:
         h = model(batch.tokens, **batch.model_inputs())
         if not self.mlm:
             return Loss(_cross_entropy(model.next_sentence_scores(h[:, 0]), batch.targets[:, 0]))
@@ -163,30 +150,28 @@ class MaskedWordsTask(BoundTask):
         # the NSP loss of a row has the weight of all its masked tokens
         return Loss(mlm_loss + self.max_masked * nsp_loss, reported=mlm_loss.detach())
 
-    @torch.no_grad()
-    def evaluate(self, model: "BERT", split: str, *, quick: bool = False) -> Score:
+    def evaluate(self, model: BERT, split: str, *, quick: bool = False) -> Score:
         """Loss and accuracy of masked tokens, accuracy of next sentences; `quick` evaluates fewer tokens."""
         device, sums = next(model.parameters()).device, np.zeros(6)
         with evaluating(model):
             for batch in self._eval_batches(split, self._max_tokens(quick)):
                 sums += self._sums(model, cast(MaskedBatch, batch.to(device)))
         mlm_loss, mlm_correct, n_masked, nsp_loss, nsp_correct, n_rows = sums.tolist()
-        metrics: Metrics = {}
-        if self.mlm:
-            metrics |= {"loss": mlm_loss / max(1, n_masked), "accuracy": mlm_correct / max(1, n_masked)}
-        if self.nsp:
-            metrics |= {} if self.mlm else {"loss": nsp_loss / n_rows}
-            metrics |= {"next_accuracy": nsp_correct / n_rows}
         protocol: dict[str, Any] = {}
         if self.mlm:
-            protocol |= {"words": int(n_masked), "mlm_probability": self.settings.mlm_probability}
+            metrics = {"loss": mlm_loss / max(1, n_masked), "accuracy": mlm_correct / max(1, n_masked)}
+            protocol = {"words": int(n_masked), "mlm_probability": self.settings.mlm_probability}
+        else:
+            metrics = {"loss": nsp_loss / n_rows}
+        if self.nsp:
+            metrics["next_accuracy"] = nsp_correct / n_rows
         return Score(metrics, {**protocol, "passages": int(n_rows), "context": self.L})
 
     def _max_tokens(self, quick: bool) -> int | None:
         limit = self.settings.eval_tokens or None
         return min(limit or QUICK_TOKENS, QUICK_TOKENS) if quick else limit
 
-    def _sums(self, model: "BERT", batch: MaskedBatch) -> Array:  # 6
+    def _sums(self, model: BERT, batch: MaskedBatch) -> Array:  # 6
         """Summed loss, number of correct predictions and of targets: of masked tokens, then of next sentences."""
         h, mlm, nsp = model(batch.tokens, **batch.model_inputs()), torch.zeros(3), torch.zeros(3)
         if self.mlm:
@@ -226,7 +211,7 @@ class MaskedWordsTask(BoundTask):
         agreements = list[Array]()
         for passages, indices, rng in self._eval_draws(split, self._max_tokens(quick=False)):
             _, second, is_next = cast(PassagePairs, passages).pairs(indices, rng)  # the first use of rng, as in a batch
-            agreements.append(cast(PassagePairs, passages).ends_at_sentence(second) == is_next)
+            agreements.append(cast(PassagePairs, passages).is_sentence_start(second[:, 1]) == is_next)
         return float(np.concatenate(agreements).mean())
 
     def sentences(self, n: int) -> list[Array]:
@@ -238,15 +223,14 @@ class MaskedWordsTask(BoundTask):
         return [text.ids[text.sentences[k] : text.sentences[k + 1]] for k in medium[:: max(1, len(medium) // n)][:n]]
 
 
-def _masked_logits(model: "BERT", h: Tensor, batch: MaskedBatch) -> Tensor:  # B L d -> B*M vocab
+def _masked_logits(model: BERT, h: Tensor, batch: MaskedBatch) -> Tensor:  # B L d -> B*M vocab
     """The logits at the masked positions."""
     masked = h.gather(1, batch.positions[..., None].expand(-1, -1, h.shape[-1]))
     return model.logits(masked.flatten(0, 1))
 
 
 def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    exact = logits if logits.dtype == torch.float64 else logits.float()
-    return F.cross_entropy(exact, targets, ignore_index=IGNORE, reduction="sum")
+    return label_loss(precise(logits), targets, "label")
 
 
 def _loss_and_correct(logits: Tensor, targets: Tensor) -> Tensor:  # 3

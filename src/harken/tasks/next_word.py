@@ -2,23 +2,21 @@
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from harken.data.batch import IGNORE, Array, Batch, Batches, PackedDocuments, Streams, Windows, eval_batches
+from harken.data.batch import IGNORE, Array, Batch, PackedDocuments, Streams, Windows, eval_batches
+from harken.data.text.source import TextData
 from harken.errors import BadSetting
 from harken.models import LanguageModel, ModelSettings
 
 from . import BoundTask, Loss, Metrics, Score, TaskSettings, evaluating
 from .baselines.ngram import KneserNey, Unigram, frequencies
 from .linear_cross_entropy import linear_cross_entropy
-
-if TYPE_CHECKING:
-    from harken.data.text.source import TextData
 
 QUICK_TOKENS = 40_000  # tokens of a quick evaluation
 EVAL_BATCH_TOKENS = 4096  # independent of train.batch
@@ -36,38 +34,25 @@ class NextWordSettings(TaskSettings):
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="label smoothing of the training loss")
     eval_tokens: int = Field(1_000_000, ge=0, description="maximum number of tokens of a split to evaluate; 0: all")
 
-    def bind(self, data: "TextData", model: ModelSettings, *, batch: int, seed: int) -> "NextWordTask":
+    def bind(self, data: TextData, model: ModelSettings, *, batch: int, seed: int) -> "NextWordTask":
         if model.task != self.kind:
-            raise BadSetting(
-                f"model.kind={model.kind}: the model is bidirectional, so it would see the next word; "  # type: ignore[attr-defined]
-                f"set task.kind={model.task} or model.kind=gpt"
-            )
+            kind, fix = dict(model)["kind"], f"set task.kind={model.task} or model.kind=gpt"
+            raise BadSetting(f"model.kind={kind}: the model is bidirectional, so it would see the next word; {fix}")
         return NextWordTask(self, data, model, batch=batch, seed=seed)
 
 
 class NextWordTask(BoundTask):
     """Next-word prediction on one text, or on a mixture of texts."""
 
-    def __init__(self, settings: NextWordSettings, data: "TextData", model: Any, *, batch: int, seed: int) -> None:
-        self.data, self.L, self.max_eval_tokens = data, model.context, settings.eval_tokens or None
+    def __init__(self, settings: NextWordSettings, data: TextData, model: ModelSettings, batch: int, seed: int) -> None:
+        assert model.max_context is not None  # all models of text have a context
+        self.L, self.max_eval_tokens = model.max_context, settings.eval_tokens or None
         self.smoothing = settings.label_smoothing
         self.stride = min(settings.stride or max(1, self.L // 2), self.L)
-        self.batches = self._build_batches(batch, seed)
-        self.steps, self.splits = self.batches.steps, tuple(data.splits)
-        self.tokens_per_batch = self.batches.rows * self.batches.L
+        batches = _training_batches(data, self.L, batch, seed)
+        self.set_up(settings, data, batches, batches.rows * batches.L)
         self.memory: Any = None  # state of a recurrent model, carried from batch to batch
         self.loaded_state: list[Tensor] = []  # the same from a checkpoint, until the first batch
-
-    def _build_batches(self, rows: int, seed: int) -> Batches:
-        train, batching = self.data.train, self.data.batching
-        if batching == "packed":
-            return PackedDocuments(train[0].tokens, train[0].documents, self.L, rows, seed=seed)
-        if batching == "stream":
-            return Streams(train[0].tokens, self.L, rows)
-        return Windows([s.tokens for s in train], self.L, rows, seed=seed, weights=self.data.weights)
-
-    def batch(self, epoch: int, step: int) -> Batch:
-        return self.batches.batch(epoch, step)
 
     def loss(self, model: LanguageModel, batch: Batch, start: int = 0) -> Loss:
         memory = None
@@ -88,7 +73,6 @@ class NextWordTask(BoundTask):
                 parts[name] = (row_losses[rows].sum(), int(row_targets[rows].sum()))
         return Loss(total, parts, row_losses.sum() if self.smoothing else None)
 
-    @torch.no_grad()
     def evaluate(self, model: LanguageModel, split: str, *, quick: bool = False) -> Score:
         """Loss, perplexity and bits per character on the contiguous stream; `quick` evaluates fewer tokens."""
         stride, limit = self.L if quick else self.stride, self.max_eval_tokens
@@ -137,8 +121,7 @@ class NextWordTask(BoundTask):
 
     def _token_counts(self, streams: list[Array]) -> Array:
         """Number of occurrences of each scored token."""
-        counts: Array = np.sum([frequencies(stream[1:], self.data.vocab) for stream in streams], axis=0)
-        return counts
+        return np.sum([frequencies(stream[1:], self.data.vocab) for stream in streams], axis=0)
 
     def _metrics(self, total: float, counts: Array) -> Metrics:
         """Metrics of a summed loss. An <unk> counts as no characters, because they are unknown."""
@@ -165,7 +148,15 @@ class NextWordTask(BoundTask):
         self.memory, self.loaded_state = None, [state[str(n)] for n in range(len(state))]
 
 
-def nll(model: LanguageModel, batch: Batch, memory: Any = None, *, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+def _training_batches(data: TextData, L: int, rows: int, seed: int) -> Windows | PackedDocuments | Streams:
+    if data.batching == "packed":
+        return PackedDocuments(data.train[0].tokens, data.train[0].documents, L, rows, seed=seed)
+    if data.batching == "stream":
+        return Streams(data.train[0].tokens, L, rows)
+    return Windows([s.tokens for s in data.train], L, rows, seed=seed, weights=data.weights)
+
+
+def nll(model: LanguageModel, batch: Batch, memory: object = None, *, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
     """The summed -ln p of the targets, smoothed and with gradients; and that of each row, plain and without: B."""
     h = model(batch.tokens, memory=memory, **batch.model_inputs())  # B L d
     if not isinstance(model.head, nn.Linear):  # a quantized head rounds its input, too

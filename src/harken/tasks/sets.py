@@ -1,26 +1,21 @@
 """Classification or regression of sets. Loss in nats, or squared error in standard deviations."""
 
-from collections.abc import Callable
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Literal, cast
 
 import numpy as np
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
+from harken.core.similarity import precise
 from harken.data.batch import Array
 from harken.data.labelled.batch import evenly_spaced
-from harken.data.sets.batch import SetBatch, SetBatches, eval_batches
+from harken.data.sets.source import SetBatch, SetBatches, SetData, Sets, eval_batches
 from harken.models import ModelSettings
 
-from . import BoundTask, Loss, Metrics, Score, TaskSettings, evaluating
-from .baselines.linear import Features, MatrixFeatures, fit_linear
-from .label_task import LabelTask, label_loss
-from .metrics import regression
-
-if TYPE_CHECKING:
-    from harken.data.sets.source import SetData, Sets
+from . import Loss, Metrics, Score, TaskSettings, evaluating, in_order
+from .label_task import LabelTask
+from .metrics.labels import r2
 
 QUICK_SETS = 1000  # sets of a quick evaluation
 EVAL_BATCH_ROWS = 16384
@@ -35,35 +30,26 @@ class SetTaskSettings(TaskSettings):
     )
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="label smoothing of the training loss")
 
-    def bind(self, data: "SetData", model: ModelSettings, *, batch: int, seed: int) -> "SetTask":
+    def bind(self, data: SetData, model: ModelSettings, *, batch: int, seed: int) -> "SetTask":
         return SetTask(self, data, batch=batch, seed=seed)
 
 
-class SetTask(LabelTask, BoundTask):
+class SetTask(LabelTask):
     """Labels or numbers of the sets of one table."""
 
-    unit = "sets"
+    unit, regression_name = "sets", "regression on means and standard deviations"
 
-    def __init__(self, settings: SetTaskSettings, data: "SetData", *, batch: int, seed: int) -> None:
-        self.settings, self.data, self.splits = settings, data, tuple(data.splits)
-        use_r2 = data.processor.target_type == "number" and settings.metric in ("auto", "r2")
-        self.set_targets(data.processor.labels, data.processor.target_type, "auto" if use_r2 else settings.metric)
-        self.primary_metric = "r2" if use_r2 else self.primary_metric
-        self.batches = SetBatches(data.train, batch, seed=seed)
-        self.fixed_shapes, self.steps = self.batches.equal_sizes, self.batches.steps
-        self.tokens_per_batch = max(1, round(self.batches.rows * float(data.train.lengths.mean())))
+    def __init__(self, settings: SetTaskSettings, data: SetData, *, batch: int, seed: int) -> None:
+        target_type = data.processor.target_type
+        self.set_targets(data.processor.labels, target_type, settings.metric, *["r2"] * (target_type == "number"))
+        batches = SetBatches(data.train, batch, seed=seed)
+        self.fixed_shapes = batches.equal_sizes
+        self.set_up(settings, data, batches, max(1, round(batches.rows * float(data.train.lengths.mean()))))
 
-    def batch(self, epoch: int, step: int) -> SetBatch:
-        return self.batches.batch(epoch, step)
+    def loss(self, model: nn.Module, batch: SetBatch, start: int = 0) -> Loss:
+        return self.smoothed_loss(batch_outputs(model, batch), batch.targets, self.settings.label_smoothing)
 
-    def loss(self, model: Any, batch: SetBatch, start: int = 0) -> Loss:
-        y, smoothing = batch_outputs(model, batch), self.settings.label_smoothing
-        plain = label_loss(y, batch.targets, self.target_type)
-        if not smoothing or self.target_type == "number":
-            return Loss(plain)
-        return Loss(label_loss(y, batch.targets, self.target_type, smoothing=smoothing), reported=plain.detach())
-
-    def evaluate(self, model: Any, split: str, *, quick: bool = False) -> Score:
+    def evaluate(self, model: nn.Module, split: str, *, quick: bool = False) -> Score:
         part: Sets = self.data.splits[split]
         sets = part.subset(evenly_spaced(len(part), QUICK_SETS)) if quick else part
         return self.score(predict(model, sets), sets.targets, parts=not quick)
@@ -74,49 +60,25 @@ class SetTask(LabelTask, BoundTask):
         if self.target_type != "number":
             return metrics
         mse, variance = metrics["loss"] * self.data.processor.std**2, float(np.var(targets))
-        return {"loss": metrics["loss"], "r2": regression.r2(metrics["loss"], variance), "mse": mse, **metrics}
+        return {"loss": metrics["loss"], "r2": r2(metrics["loss"], variance), "mse": mse, **metrics}
 
-    def baselines(self, split: str) -> dict[str, Metrics]:
-        """The most frequent label (or the mean), and a regression on means and standard deviations of the columns."""
-        if not self.data.has_train:
-            return {}
-        part: Sets = self.data.splits[split]
-        prior = self.prior_outputs(self.data.train.targets).expand(len(part), -1)
-        name = "mean of all" if self.target_type == "number" else "most frequent label"
-        y = self._regression(summary_features(part)).float()
-        return {
-            name: self.metrics(prior, part.targets),
-            "regression on means and standard deviations": self.metrics(y, part.targets),
-        }
-
-    @cached_property
-    def _regression(self) -> Callable[[Features], Tensor]:
-        train: Sets = self.data.train
-        targets = torch.from_numpy(train.targets.astype(np.int64 if self.target_type == "label" else np.float64))
-        return fit_linear(summary_features(train), self.n_outputs, lambda y: label_loss(y, targets, self.target_type))
+    @staticmethod
+    def features(part: Sets) -> Tensor:
+        """Mean and standard deviation of each column of a set, and the logarithm of its size."""
+        x, sizes = part.rows.double(), torch.from_numpy(part.lengths)[:, None]
+        set_index = torch.repeat_interleave(torch.arange(len(part)), sizes[:, 0])
+        zeros = torch.zeros(len(part), x.shape[1], dtype=x.dtype)
+        mean = zeros.index_add(0, set_index, x) / sizes
+        std = (zeros.index_add(0, set_index, (x - mean[set_index]).square()) / sizes).sqrt()
+        return torch.cat([mean, std, sizes.log()], 1)
 
 
-def batch_outputs(model: Any, batch: SetBatch) -> Tensor:  # B C
-    y: Tensor = model(batch.tokens.to(model.W_y.weight.dtype), **batch.model_inputs())
-    return y if y.dtype == torch.float64 else y.float()
+def batch_outputs(model: nn.Module, batch: SetBatch) -> Tensor:  # B C
+    return precise(model(batch.tokens.to(next(model.parameters()).dtype), **batch.model_inputs()))
 
 
-@torch.no_grad()
-def predict(model: Any, sets: "Sets") -> Tensor:  # N C
+def predict(model: nn.Module, sets: Sets) -> Tensor:  # N C
     """Outputs of each set."""
-    device, outputs = next(model.parameters()).device, torch.empty(len(sets), model.W_y.out_features)
+    device, batches = next(model.parameters()).device, eval_batches(sets, EVAL_BATCH_ROWS)
     with evaluating(model):
-        for indices, batch in eval_batches(sets, EVAL_BATCH_ROWS):
-            y = batch_outputs(model, cast(SetBatch, batch.to(device)))
-            outputs[torch.from_numpy(indices)] = y.float().cpu()
-    return outputs
-
-
-def summary_features(sets: "Sets") -> MatrixFeatures:
-    """Mean and standard deviation of each column of a set, and the logarithm of its size."""
-    x, sizes = sets.rows.double(), torch.from_numpy(sets.lengths)[:, None]
-    set_index = torch.repeat_interleave(torch.arange(len(sets)), sizes[:, 0])
-    zeros = torch.zeros(len(sets), x.shape[1], dtype=x.dtype)
-    mean = zeros.index_add(0, set_index, x) / sizes
-    std = (zeros.index_add(0, set_index, (x - mean[set_index]).square()) / sizes).sqrt()
-    return MatrixFeatures(torch.cat([mean, std, sizes.log()], 1))
+        return in_order((i, batch_outputs(model, cast(SetBatch, b.to(device))).float().cpu()) for i, b in batches)

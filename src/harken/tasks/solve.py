@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -11,17 +11,15 @@ from pydantic import Field
 
 from harken.data.batch import IGNORE
 from harken.data.maths.integers import base_divisor
+from harken.data.maths.source import MathsData
 from harken.data.pairs.batch import PairBatch, eval_batches
+from harken.data.pairs.source import Pairs
 from harken.decode.beam import SearchSettings
 from harken.errors import BadSetting
 from harken.models import EncoderDecoder, ModelSettings
 
-from . import Metrics, Score, TaskSettings, evaluating
-from .translate import TranslateTask
-
-if TYPE_CHECKING:
-    from harken.data.maths.source import MathsData
-    from harken.data.pairs.source import Pairs
+from . import Metrics, Score, TaskSettings, evaluating, in_order
+from .translate import TranslateTask, group_by_column
 
 QUICK_EXAMPLES = 200  # generated in a quick evaluation, if several answers can be correct
 EVAL_BATCH = 512  # examples
@@ -38,32 +36,21 @@ class SolveSettings(TaskSettings):
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="label smoothing of the training loss")
     learned_threshold: float = Field(0.95, gt=0, le=1, description="accuracy above which a class counts as learned")
 
-    def bind(self, data: "MathsData", model: ModelSettings, *, batch: int, seed: int) -> "SolveTask":
-        context = model.max_context
-        if context is not None and data.max_length >= context:
-            raise BadSetting(
-                f"model.context={context}: a problem has {data.max_length} tokens and its end; "
-                f"set model.context={data.max_length + 1} or a larger data.base"
-            )
-        return SolveTask(self, data, batch=batch, seed=seed)
+    def bind(self, data: MathsData, model: ModelSettings, *, batch: int, seed: int) -> "SolveTask":
+        context, longest = model.max_context, data.max_length
+        if context is not None and longest >= context:
+            fix = f"set model.context={longest + 1} or a larger data.base"
+            raise BadSetting(f"model.context={context}: a problem has {longest} tokens and its end; {fix}")
+        batches = data.batches(batch, seed)
+        return SolveTask(self, data, batches, batches.tokens)
 
 
 class SolveTask(TranslateTask):
     """Problems of one kind. An answer is correct if all its tokens are."""
 
-    settings: SolveSettings  # type: ignore[assignment]
-    data: "MathsData"
-    fixed_shapes = True
-
-    def __init__(self, settings: SolveSettings, data: "MathsData", *, batch: int, seed: int) -> None:
-        self.settings, self.data = settings, data
-        self.batches = data.batches(batch, seed)  # type: ignore[assignment]
-        self.steps, self.splits, self.tokens_per_batch = self.batches.steps, tuple(data.splits), self.batches.tokens
-
     def sample_on(self, device: torch.device) -> None:
-        self.batches.device = device  # type: ignore[union-attr]
+        self.batches.device = device
 
-    @torch.no_grad()
     def evaluate(self, model: EncoderDecoder, split: str, *, quick: bool = False) -> Score:
         """Loss and accuracy of greedy answers; `quick` reads the accuracy from the loss pass if answers are unique."""
         pairs, problem, texts = self.data.splits[split], self.data.problem, list[str]()
@@ -84,40 +71,35 @@ class SolveTask(TranslateTask):
             metrics, protocol = metrics | learned, protocol | notes
         return Score(metrics, protocol, parts if len(parts) > 1 else {}, "accuracy")
 
-    def _teacher_forced(self, model: EncoderDecoder, pairs: "Pairs") -> tuple[float, list[bool]]:
+    def _teacher_forced(self, model: EncoderDecoder, pairs: Pairs) -> tuple[float, list[bool]]:
         """The loss per token, and of each example whether every target token is the most likely one."""
-        device, total, count = next(model.parameters()).device, 0.0, 0
-        correct = [False] * len(pairs)
+        device, total, count, correct = next(model.parameters()).device, 0.0, 0, []
         for cpu_batch in eval_batches(pairs, EVAL_BATCH):
             batch = cast(PairBatch, cpu_batch.to(device))
             logits = model.scores(batch.tokens, **batch.model_inputs()).float()
             total += float(F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="sum"))
             count += cpu_batch.n_targets
             rows = ((logits.argmax(-1) == batch.targets) | (batch.targets == IGNORE)).all(1)
-            for n, row in zip(cpu_batch.index.tolist(), rows.tolist(), strict=True):
-                correct[n] = row
-        return total / max(1, count), correct
+            correct.append((cpu_batch.index.numpy(), rows.cpu()))
+        return total / max(1, count), in_order(correct).tolist()
 
-    def _correct(self, texts: Sequence[str], pairs: "Pairs") -> list[bool]:
+    def _correct(self, texts: Sequence[str], pairs: Pairs) -> list[bool]:
         """Whether each answer to the first sources of a split is correct."""
         rows = zip(pairs.sources, texts, pairs.references, strict=False)
         return [self.data.problem.is_correct(source, text, references[0]) for source, text, references in rows]
 
-    def _class_metrics(self, texts: list[str], correct: list[bool], pairs: "Pairs") -> dict[str, Metrics]:
+    def _class_metrics(self, texts: list[str], correct: list[bool], pairs: Pairs) -> dict[str, Metrics]:
         """Accuracy of each class; of gcds also the most frequent prediction, and the divisor that the base reveals."""
-        problem, classes = self.data.problem, dict[str, list[int]]()
-        for n, group in enumerate(pairs.groups[: len(texts)]):
-            classes.setdefault(group, []).append(n)
-        parts = {}
-        for group in sorted(classes, key=int):
-            rows, k = classes[group], int(group)
+        problem, parts = self.data.problem, dict[str, Metrics]()
+        for name, rows, position in group_by_column(problem.grouped_by, pairs.groups[: len(texts)]):
+            k = int(position or 0)
             part = {"accuracy": sum(correct[n] for n in rows) / len(rows)}
             if problem.by_outcome:
                 text, count = Counter(texts[n] for n in rows).most_common(1)[0]
                 part |= {"most_predicted": float(text)} if text.isdecimal() else {}
                 part["most_predicted_fraction"] = count / len(rows)
                 part["base_divisor"] = base_divisor(k, self.data.settings.base)
-            parts[f"{problem.grouped_by} {k}"] = {**part, "pairs": len(rows), "position": k}
+            parts[name] = {**part, "pairs": len(rows), "position": k}
         return parts
 
     def _learned(self, parts: dict[str, Metrics]) -> tuple[Metrics, dict[str, Any]]:

@@ -6,7 +6,7 @@ both -ln p. The answer is the span with the largest p(start) p(end) of all windo
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from pydantic import Field
@@ -14,17 +14,14 @@ from torch import Tensor
 
 from harken.data.batch import IGNORE
 from harken.data.labelled.batch import LabelBatch
-from harken.data.labelled.spans import END, START
+from harken.data.labelled.examples import ExampleData
+from harken.data.labelled.spans import END, START, SquadWindows
 from harken.models import ModelSettings
+from harken.models.heads import ModelWithHead
 
 from . import Loss, Metrics, Score, TaskSettings
 from .head_task import HeadTask, token_outputs
 from .metrics import generation
-
-if TYPE_CHECKING:
-    from harken.data.labelled.examples import ExampleData
-    from harken.data.labelled.spans import SquadWindows
-    from harken.models.heads import ModelWithHead
 
 QUICK_QUESTIONS = 300  # questions of a quick evaluation
 SENTENCE_BREAK = re.compile(r"(?<=[.!?])\s+")
@@ -36,7 +33,7 @@ class SpanSettings(TaskSettings):
     kind: Literal["span"] = "span"
     max_answer_length: int = Field(30, ge=1, description="maximum number of words of an answer")
 
-    def bind(self, data: "ExampleData", model: ModelSettings, *, batch: int, seed: int) -> "SpanTask":
+    def bind(self, data: ExampleData, model: ModelSettings, *, batch: int, seed: int) -> "SpanTask":
         return SpanTask(self, data, model, batch=batch, seed=seed)
 
 
@@ -55,25 +52,18 @@ def _has_bit(targets: Tensor, bit: int) -> Tensor:
 class SpanTask(HeadTask):
     """Answers to one set of questions."""
 
-    def __init__(
-        self, settings: SpanSettings, data: "ExampleData", model: ModelSettings, *, batch: int, seed: int
-    ) -> None:
-        super().__init__(data, model, batch=batch, seed=seed)
-        self.max_answer_length = settings.max_answer_length
-
     def batch(self, epoch: int, step: int) -> SpanBatch:
         return SpanBatch(**vars(self.batches.batch(epoch, step)))
 
-    def loss(self, model: "ModelWithHead", batch: LabelBatch, start: int = 0) -> Loss:
+    def loss(self, model: ModelWithHead, batch: LabelBatch, start: int = 0) -> Loss:
         y = model.predict(model(batch.tokens, **batch.model_inputs())).float()  # B L 2
         return Loss(nll(y, batch))
 
-    def evaluate(self, model: "ModelWithHead", split: str, *, quick: bool = False) -> Score:
+    def evaluate(self, model: ModelWithHead, split: str, *, quick: bool = False) -> Score:
         part: SquadWindows = self.data.splits[split]
         windows = part.subset(QUICK_QUESTIONS) if quick else part
-        answers, loss = predict_answers(
-            model, windows, self.max_answer_length, allow_no_answer=self.allows_no_answer(split)
-        )
+        max_length, allow = self.settings.max_answer_length, self.allows_no_answer(split)
+        answers, loss = predict_answers(model, windows, max_length, allow_no_answer=allow)
         metrics, parts = self.text_metrics([answer.text for answer in answers], windows)
         protocol = {"questions": len(answers), "windows": len(windows.texts), "primary_metric": "f1"}
         return Score(metrics | {"loss": loss}, protocol, {} if quick else parts, "f1")
@@ -83,7 +73,7 @@ class SpanTask(HeadTask):
         parts = self.data.train, self.data.splits[split]
         return any(not question.answers for part in parts for question in part.questions)
 
-    def text_metrics(self, texts: list[str], part: "SquadWindows") -> tuple[Metrics, dict[str, Metrics]]:
+    def text_metrics(self, texts: list[str], part: SquadWindows) -> tuple[Metrics, dict[str, Metrics]]:
         """EM and F1 of all questions, and of those with and without an answer if both occur."""
         scores = [em_f1(text, question.answers) for text, question in zip(texts, part.questions, strict=True)]
         groups: dict[str, list[tuple[float, float]]] = {"answerable": [], "unanswerable": []}
@@ -126,7 +116,7 @@ class ScoredSpan(NamedTuple):
 
 
 def predict_answers(
-    model: "ModelWithHead", windows: "SquadWindows", max_length: int, *, allow_no_answer: bool
+    model: ModelWithHead, windows: SquadWindows, max_length: int, *, allow_no_answer: bool
 ) -> tuple[list[ScoredSpan], float]:
     """The best answer to each question, and the mean loss of the windows."""
     best = [ScoredSpan("", 0, 0, 0.0, 1.0) for _ in windows.questions]

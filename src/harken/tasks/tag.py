@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch.nn.functional as F
@@ -10,16 +10,13 @@ from torch import Tensor
 
 from harken.data.batch import IGNORE, Array
 from harken.data.labelled.batch import LabelBatch
-from harken.data.labelled.conll import ENTITY_TAG, extract_entities, to_bio2
+from harken.data.labelled.examples import ExampleData
+from harken.data.labelled.tags import ENTITY_TAG, TaggedSentences, extract_entities, to_bio2
 from harken.models import ModelSettings
+from harken.models.heads import ModelWithHead
 
 from . import Loss, Metrics, Score, TaskSettings
 from .head_task import HeadTask, token_outputs
-
-if TYPE_CHECKING:
-    from harken.data.labelled.examples import ExampleData
-    from harken.data.labelled.tags import TaggedSentences
-    from harken.models.heads import ModelWithHead
 
 QUICK_SENTENCES = 500  # sentences of a quick evaluation
 Tags = Sequence[Sequence[str]]  # of each sentence
@@ -30,17 +27,17 @@ class TagSettings(TaskSettings):
 
     kind: Literal["tag"] = "tag"
 
-    def bind(self, data: "ExampleData", model: ModelSettings, *, batch: int, seed: int) -> "TagTask":
-        return TagTask(data, model, batch=batch, seed=seed)
+    def bind(self, data: ExampleData, model: ModelSettings, *, batch: int, seed: int) -> "TagTask":
+        return TagTask(self, data, model, batch=batch, seed=seed)
 
 
 class TagTask(HeadTask):
     """Tagging of one set of sentences."""
 
-    def loss(self, model: "ModelWithHead", batch: LabelBatch, start: int = 0) -> Loss:
+    def loss(self, model: ModelWithHead, batch: LabelBatch, start: int = 0) -> Loss:
         return Loss(nll(model.predict(model(batch.tokens, **batch.model_inputs())), batch.targets))
 
-    def evaluate(self, model: "ModelWithHead", split: str, *, quick: bool = False) -> Score:
+    def evaluate(self, model: ModelWithHead, split: str, *, quick: bool = False) -> Score:
         part, labels = self.data.splits[split], self.data.processor.labels
         sentences: TaggedSentences = part.subset(QUICK_SENTENCES) if quick else part
         predictions, _, loss = predict_tags(model, sentences, labels)
@@ -72,7 +69,7 @@ def nll(y: Tensor, targets: Tensor) -> Tensor:  # B L C, B L
 
 
 def predict_tags(
-    model: "ModelWithHead", part: "TaggedSentences", labels: Sequence[str]
+    model: ModelWithHead, part: TaggedSentences, labels: Sequence[str]
 ) -> tuple[list[list[str]], list[list[float]], float]:
     """The most likely tags of each sentence with their probabilities, and the mean loss."""
     logs, total = list[Any]([None] * len(part.texts)), 0.0
@@ -137,10 +134,8 @@ def entity_f1_by_label(targets: Tags, predictions: Tags) -> dict[str, Metrics]:
     actual, predicted = _all_entities(targets), _all_entities(predictions)
     matched = Counter(label for _, (label, *_) in {*actual} & {*predicted})
     n_actual, n_predicted = (Counter(label for _, (label, *_) in entities) for entities in (actual, predicted))
-    return {
-        label: {"f1": 2 * matched[label] / (n_actual[label] + n_predicted[label]), "entities": n_actual[label]}
-        for label in sorted(n_actual)
-    }
+    f1 = {label: 2 * matched[label] / (n + n_predicted[label]) for label, n in sorted(n_actual.items())}
+    return {label: {"f1": value, "entities": n_actual[label]} for label, value in f1.items()}
 
 
 def _all_entities(sentences: Tags) -> list[tuple[int, Any]]:

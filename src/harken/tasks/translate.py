@@ -1,31 +1,30 @@
 """Sequence-to-sequence learning, e.g. translation: generate a target for a source. Loss in nats per target token."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal, NamedTuple, Unpack
 
-import torch
+import numpy as np
 from pydantic import Field
 
 from harken.data.batch import Array, Batch
-from harken.data.pairs.batch import PackedPairBatch, PackedPairs, PairBatch, eval_batches
+from harken.data.pairs.batch import PackedPairs, eval_batches
+from harken.data.pairs.source import PairData, Pairs
+from harken.data.source import Dataset
 from harken.decode.beam import BeamSearch, SearchSettings
-from harken.decode.grammar import banned_token_ids, grammar_constraints
+from harken.decode.grammar import TargetOptions, banned_token_ids, grammar_constraints
 from harken.errors import BadSetting
 from harken.models import EncoderDecoder, ModelSettings
 
-from . import BoundTask, Loss, Metrics, Score, TaskSettings, evaluating
-from .breakdown import group_by_column, group_by_length
+from . import BoundTask, Loss, Metrics, Score, TaskSettings, TrainingBatches, evaluating
 from .metrics import generation
 from .next_word import nll
-
-if TYPE_CHECKING:
-    from harken.data.pairs.source import PairData, Pairs
 
 QUICK_SOURCES = 200  # sources with generated targets in a quick evaluation
 QUICK_PAIRS = 1000  # pairs of its loss
 EVAL_BATCH = 64  # pairs
+MAX_BINS = 8  # length bins; more of them would hold too few sources each
 BASELINE_PAIRS = 100_000  # pairs in which the most frequent target is counted
 METRICS: dict[str, Callable[[list[str], generation.References], float]] = {
     "exact_match": generation.exact_match,
@@ -58,21 +57,17 @@ class TranslateSettings(TaskSettings):
     )
     eval_pairs: int = Field(2000, ge=0, description="maximum number of sources of a split to translate; 0: all")
 
-    def bind(self, data: "PairData", model: ModelSettings, *, batch: int, seed: int) -> "TranslateTask":
+    def bind(self, data: PairData, model: ModelSettings, *, batch: int, seed: int) -> "TranslateTask":
         context, truncated = model.max_context, dict[str, int]()
         if context is not None:
             data, truncated = _truncate_splits(data, context - 1)  # 1: the edge mark
         longest = data.max_length
         if context is not None and longest >= context:
-            raise BadSetting(
-                f"model.context={context}: a sentence has {longest} tokens and its end; "
-                f"set model.context={longest + 1} or data.max_length={context - 1}"
-            )
-        if model.shares_embeddings and data.tokenizers.source is not data.tokenizers.target:
-            raise BadSetting(
-                "model.share_embeddings=true: source and target have different vocabularies; "
-                "set model.share_embeddings=false or data.shared_vocab=true"
-            )
+            fix = f"set model.context={longest + 1} or data.max_length={context - 1}"
+            raise BadSetting(f"model.context={context}: a sentence has {longest} tokens and its end; {fix}")
+        if dict(model).get("share_embeddings") and data.tokenizers.source is not data.tokenizers.target:
+            fix = "set model.share_embeddings=false or data.shared_vocab=true"
+            raise BadSetting(f"model.share_embeddings=true: source and target have different vocabularies; {fix}")
         if self.packed and not model.supports_packing:
             raise BadSetting("task.packed=true: needs a Transformer model; set task.packed=false")
         if self.packed and data.settings.bpe_dropout:
@@ -80,34 +75,22 @@ class TranslateSettings(TaskSettings):
         grammar_constraints(self.grammar, data.tokenizers.target)
         source, target = data.train.source.lengths, data.train.target.lengths
         if self.max_new_tokens is None and (target > 2 * source + 11).mean() > 0.5:  # the default of SearchSettings
-            raise BadSetting(
-                "task.max_new_tokens is not set, and most targets are longer than twice their source plus ten; "
-                f"set task.max_new_tokens={longest + 1}"
-            )
-        return TranslateTask(self, data, batch=batch, seed=seed, truncated=truncated)
+            problem = "is not set, and most targets are longer than twice their source plus ten"
+            raise BadSetting(f"task.max_new_tokens {problem}; set task.max_new_tokens={longest + 1}")
+        batches = PackedPairs(data.train, batch, seed=seed) if self.packed else data.batches(batch, seed)
+        task = TranslateTask(self, data, batches, batches.tokens)
+        task.truncated, task.fixed_shapes = truncated, self.packed
+        return task
 
 
 class TranslateTask(BoundTask):
     """Translation of one set of pairs."""
 
-    eval_batches = staticmethod(eval_batches)
+    eval_batches: Callable[..., Iterable[Batch]] = staticmethod(eval_batches)
 
-    def __init__(
-        self,
-        settings: TranslateSettings,
-        data: "PairData",
-        *,
-        batch: int,
-        seed: int,
-        truncated: Mapping[str, int] | None = None,
-    ) -> None:
-        self.settings, self.data, self.truncated = settings, data, truncated or {}
-        self.batches = PackedPairs(data.train, batch, seed=seed) if settings.packed else data.batches(batch, seed)
-        self.fixed_shapes = settings.packed
-        self.steps, self.splits, self.tokens_per_batch = self.batches.steps, tuple(data.splits), self.batches.tokens
-
-    def batch(self, epoch: int, step: int) -> PairBatch | PackedPairBatch:
-        return self.batches.batch(epoch, step)
+    def __init__(self, settings: TaskSettings, data: Dataset, batches: TrainingBatches, tokens: int) -> None:
+        self.set_up(settings, data, batches, tokens)
+        self.truncated = dict[str, int]()  # number of truncated sentences of each split
 
     def loss(self, model: EncoderDecoder, batch: Batch, start: int = 0) -> Loss:
         smoothing = self.settings.label_smoothing
@@ -116,7 +99,6 @@ class TranslateTask(BoundTask):
 
     # --- evaluation ---------------------------------------------------------------------------------------------------
 
-    @torch.no_grad()
     def evaluate(self, model: EncoderDecoder, split: str, *, quick: bool = False) -> Score:
         """The loss, and the metrics of generated targets; `quick` generates few of them, greedily."""
         settings, pairs = self.settings, self.data.splits[split]
@@ -146,7 +128,7 @@ class TranslateTask(BoundTask):
             protocol["grouped_by"] = str(self.data.settings.group) if pairs.groups else "words"
         return Score(metrics, protocol, parts, primary)
 
-    def _summed_loss(self, model: EncoderDecoder, pairs: "Pairs", max_pairs: int) -> tuple[float, int]:
+    def _summed_loss(self, model: EncoderDecoder, pairs: Pairs, max_pairs: int) -> tuple[float, int]:
         """Summed loss and number of tokens."""
         device, total, count = next(model.parameters()).device, 0.0, 0
         for batch in self.eval_batches(pairs, EVAL_BATCH, max_pairs):
@@ -155,15 +137,15 @@ class TranslateTask(BoundTask):
         return total, count
 
     def generate(
-        self, model: EncoderDecoder, sources: list[Array], search: SearchSettings, **constraints: Any
+        self, model: EncoderDecoder, sources: Sequence[Array], search: SearchSettings, **options: Unpack[TargetOptions]
     ) -> list[str]:
         """The best target of each source (token ids without the edge mark)."""
         ids, tokenizers = [[*source.tolist(), self.data.vocab[0] - 1] for source in sources], self.data.tokenizers
-        banned_ids = banned_token_ids(tokenizers.target)
-        hypotheses = BeamSearch(model).search_all(ids, search, banned_ids=banned_ids, **constraints)
+        options["banned_ids"] = banned_token_ids(tokenizers.target)
+        hypotheses = BeamSearch(model).search_all(ids, search, **options)
         return [tokenizers.decode_target(best[0].tokens) if best else "" for best in hypotheses]
 
-    def text_metrics(self, texts: list[str], pairs: "Pairs") -> tuple[Metrics, dict[str, Any]]:
+    def text_metrics(self, texts: list[str], pairs: Pairs) -> tuple[Metrics, dict[str, object]]:
         """The metrics of these targets of the first sources of a split, and notes for the protocol."""
         references, metric = pairs.references[: len(texts)], self.settings.metric
         metrics = {name: METRICS[name](texts, references) for name in ("exact_match", "rouge_l")}
@@ -184,7 +166,7 @@ class TranslateTask(BoundTask):
             return generation.bleu(texts, references, tokenize=self.settings.bleu_tokenizer).score
         return METRICS[metric](texts, references)
 
-    def _group_metrics(self, texts: list[str], pairs: "Pairs", metric: str) -> dict[str, Metrics]:
+    def _group_metrics(self, texts: list[str], pairs: Pairs, metric: str) -> dict[str, Metrics]:
         """The metric of each group of sources: by data.group, or by their length."""
         column, labels = self.data.settings.group, pairs.groups[: len(texts)]
         groups = group_by_column(str(column), labels) if labels else group_by_length(pairs.sources[: len(texts)])
@@ -209,17 +191,52 @@ class TranslateTask(BoundTask):
         return {name: self.text_metrics(texts, pairs)[0] for name, texts in baselines.items()}
 
 
-def _truncate_splits(data: "PairData", max_length: int) -> tuple["PairData", dict[str, int]]:
+def _truncate_splits(data: PairData, max_length: int) -> tuple[PairData, dict[str, int]]:
     """The data with truncated held-out sentences, and the number of truncated sentences of each split."""
-    counts = {
-        name: sum(int((side.lengths > max_length).sum()) for side in (pairs.source, pairs.target))
-        for name, pairs in data.splits.items()
-    }
+    splits, counts = {}, {}
+    for name, pairs in data.splits.items():
+        source, target = pairs.source, pairs.target
+        counts[name] = sum(int((side.lengths > max_length).sum()) for side in (source, target))
+        splits[name] = replace(pairs, source=source.truncate(max_length), target=target.truncate(max_length))
     if not any(counts.values()):
         return data, {}
-    splits = {
-        name: replace(pairs, source=pairs.source.truncate(max_length), target=pairs.target.truncate(max_length))
-        for name, pairs in data.splits.items()
-    }
     train = data.train if data.has_train else next(iter(splits.values()))  # without training data it is a split
     return replace(data, splits=splits, train=train), counts
+
+
+# --- groups of a held-out split that are scored separately ------------------------------------------------------------
+
+
+class Group(NamedTuple):
+    """Rows of a split with a common property, and its value on a numeric axis."""
+
+    name: str
+    rows: list[int]
+    position: float | None
+
+
+def group_by_column(column: str, values: Sequence[str]) -> list[Group]:
+    """One group per value of a column, numbers in ascending order; empty cells are in no group."""
+    rows = {value: [n for n, cell in enumerate(values) if cell == value] for value in sorted(set(values) - {""})}
+    groups = [Group(f"{column} {value}", indices, _as_number(value)) for value, indices in rows.items()]
+    return sorted(groups, key=lambda group: math.inf if group.position is None else group.position)
+
+
+def group_by_length(sources: Sequence[str]) -> list[Group]:
+    """Bins of the number of words, with about equally many rows each."""
+    n_words = np.array([len(source.split()) for source in sources])
+    edges = np.unique(np.quantile(n_words, np.linspace(0, 1, MAX_BINS + 1)[1:], method="inverted_cdf"))
+    bins, groups = np.searchsorted(edges, n_words), []
+    for n in range(len(edges)):
+        rows = np.flatnonzero(bins == n)
+        low, high = n_words[rows].min(), n_words[rows].max()
+        name = f"{low}-{high} words" if low < high else f"{low} word{'s' * int(low > 1)}"
+        groups.append(Group(name, rows.tolist(), float(n_words[rows].mean())))
+    return groups
+
+
+def _as_number(text: str) -> float | None:
+    try:
+        return x if math.isfinite(x := float(text)) else None
+    except ValueError:
+        return None

@@ -1,6 +1,6 @@
 """Logistic and linear regression on sparse or dense features, e.g. a bag of words."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -15,24 +15,11 @@ MAX_ITERATIONS = 40  # of L-BFGS: more take time and change little
 
 
 class Features(Protocol):
-    """Feature rows X, one per example; a regression needs the product X W only."""
+    """Feature rows X, N F: a dense or sparse tensor, or a bag of words. A regression needs the product X W only."""
 
     @property
-    def n_features(self) -> int: ...
-    def __matmul__(self, W: Tensor) -> Tensor: ...
-
-
-class MatrixFeatures(NamedTuple):
-    """A dense or sparse feature matrix."""
-
-    x: Tensor
-
-    @property
-    def n_features(self) -> int:
-        return self.x.shape[1]
-
-    def __matmul__(self, W: Tensor) -> Tensor:
-        return self.x @ W
+    def shape(self) -> Sequence[int]: ...
+    def __matmul__(self, W: Tensor, /) -> Tensor: ...
 
 
 class BagOfWords(NamedTuple):
@@ -42,7 +29,11 @@ class BagOfWords(NamedTuple):
     offsets: Tensor  # number of texts + 1
     n_features: int
 
-    def __matmul__(self, W: Tensor) -> Tensor:  # n_features C -> N C
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.offsets) - 1, self.n_features
+
+    def __matmul__(self, W: Tensor) -> Tensor:  # F C -> N C
         return F.embedding_bag(self.ids, W, self.offsets, mode="sum", include_last_offset=True)
 
 
@@ -65,7 +56,7 @@ def bag_of_words(texts: EncodedTexts, vocab: int) -> BagOfWords:
 
 def fit_linear(X: Features, n_outputs: int, loss: Callable[[Tensor], Tensor]) -> Callable[[Features], Tensor]:
     """Minimize loss(X W + b) + ||W||^2 / 2 with L-BFGS; returns the prediction function."""
-    W = torch.zeros(X.n_features, n_outputs, dtype=torch.float64, requires_grad=True)
+    W = torch.zeros(X.shape[1], n_outputs, dtype=torch.float64, requires_grad=True)
     b = torch.zeros(n_outputs, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS([W, b], max_iter=MAX_ITERATIONS, line_search_fn="strong_wolfe", tolerance_change=1e-7)
 

@@ -8,8 +8,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,16 +23,14 @@ ABBREVIATION = re.compile(
 SENTENCE_END = re.compile(r"[.!?…]+[\"'”’»)\]]*(?=\s+[^a-z\s]|\s*$)|[。！？]|\n\s*\n")
 
 
-@dataclass(frozen=True)
-class CorpusScore:
+class CorpusScore(NamedTuple):
     """BLEU or chrF of a corpus with its sacreBLEU signature."""
 
     score: float
     signature: str
 
 
-@dataclass(frozen=True)
-class BracketScore:
+class BracketScore(NamedTuple):
     """Micro-averaged F1 of labelled brackets, and the fraction of valid trees over the right number of words."""
 
     f1: float
@@ -158,10 +155,8 @@ def _corpus_score(metric: Any, hypotheses: Sequence[str], references: References
 def _check(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> None:
     """Raise BadInput unless every row has a hypothesis and a reference."""
     if not hypotheses or len(hypotheses) != len(references):
-        raise BadInput(
-            f"{len(hypotheses)} hypotheses and {len(references)} rows of references: "
-            "give one row of references per hypothesis, and at least one"
-        )
+        fix = "give one row of references per hypothesis, and at least one"
+        raise BadInput(f"{len(hypotheses)} hypotheses and {len(references)} rows of references: {fix}")
     if empty := [row for row, refs in enumerate(references, 1) if not refs]:
         raise BadInput(f"row {empty[0]} has no reference; add one or remove the row")
 
