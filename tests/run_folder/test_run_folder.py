@@ -252,7 +252,7 @@ def test_the_error_of_an_unfinished_run_has_the_resume_command(tmp_path):
     )
 
 
-@pytest.mark.parametrize(("exists", "problem"), [(False, "there is no such folder"), (True, "is not a run folder")])
+@pytest.mark.parametrize(("exists", "problem"), [(False, "no such folder"), (True, "is not a run folder")])
 def test_a_folder_that_is_not_a_run_is_an_error(tmp_path, exists, problem):
     if exists:
         (tmp_path / "r").mkdir()

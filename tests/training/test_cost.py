@@ -18,6 +18,12 @@ from harken.training.cost import Meter, MeterReading, cost, emissions, flops_per
 FULL = 262_143_328_850  # range of a real counter in microjoules
 
 
+@pytest.fixture(autouse=True)
+def powercap(tmp_path, monkeypatch):
+    """A machine without energy counters but those that a test writes."""
+    monkeypatch.setattr(cost_module, "POWERCAP", tmp_path)
+
+
 def zone(root: Path, name: str, label: str, used: int) -> Path:
     """One energy counter in the layout of the kernel; returns its file."""
     folder = root / name
@@ -97,7 +103,7 @@ def test_a_failed_count_restores_everything():
 def test_rapl_sums_the_differences_of_all_packages(tmp_path):
     package = zone(tmp_path, "intel-rapl:0", "package-0", 1_000_000)
     second = zone(tmp_path, "intel-rapl:1", "package-1", 7_000_000)
-    with Meter(powercap=tmp_path) as meter:
+    with Meter() as meter:
         package.write_text("4000000\n")
         second.write_text("7500000\n")
     seconds, joules, source, _ = meter.reading()
@@ -108,7 +114,7 @@ def test_rapl_sums_the_differences_of_all_packages(tmp_path):
 
 def test_rapl_handles_a_counter_that_wraps_around(tmp_path):
     package = zone(tmp_path, "intel-rapl:0", "package-0", FULL - 2_000_000)
-    with Meter(powercap=tmp_path) as meter:
+    with Meter() as meter:
         package.write_text("3000000\n")
     assert meter.reading().joules == pytest.approx(5.0)
 
@@ -117,7 +123,7 @@ def test_rapl_handles_a_counter_that_wraps_around(tmp_path):
 def test_rapl_is_sampled_often_enough_to_see_every_wrap_around(tmp_path, monkeypatch):
     monkeypatch.setattr(cost_module, "SAMPLE_SECONDS", 0.005)
     package = zone(tmp_path, "intel-rapl:0", "package-0", 0)
-    with Meter(powercap=tmp_path) as meter:
+    with Meter() as meter:
         counter = meter._sources[0].counter
         for value in (FULL - 1_000_000, 2_000_000):
             package.with_suffix(".new").write_text(str(value))
@@ -133,7 +139,7 @@ def test_rapl_adds_the_memory_and_counts_nothing_twice(tmp_path):
     memory = zone(tmp_path, "intel-rapl:0:1", "dram", 0)
     platform = zone(tmp_path, "intel-rapl:1", "psys", 0)
     duplicate = zone(tmp_path, "intel-rapl-mmio:0", "package-0", 0)
-    with Meter(powercap=tmp_path) as meter:
+    with Meter() as meter:
         for file, joules in ((package, 10), (core, 6), (memory, 3), (platform, 15), (duplicate, 10)):
             file.write_text(str(joules * 10**6))
     assert meter.reading().joules == pytest.approx(13.0)
@@ -141,7 +147,7 @@ def test_rapl_adds_the_memory_and_counts_nothing_twice(tmp_path):
 
 def test_energy_used_before_the_training_is_not_counted(tmp_path):
     package = zone(tmp_path, "intel-rapl:0", "package-0", 0)
-    meter = Meter(powercap=tmp_path)
+    meter = Meter()
     package.write_text("9000000")
     with meter:
         package.write_text("9500000")
@@ -153,7 +159,7 @@ def test_energy_used_before_the_training_is_not_counted(tmp_path):
 def test_without_counters_the_energy_is_labelled_as_an_estimate(tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     monkeypatch.setattr(machine, "cores", lambda: 8)
-    with Meter(powercap=tmp_path / "absent") as meter:
+    with Meter() as meter:
         time.sleep(0.02)
     seconds, joules, source, _ = meter.reading()
     assert source == "estimated: 2 cores x 10 W"
@@ -164,19 +170,19 @@ def test_without_counters_the_energy_is_labelled_as_an_estimate(tmp_path, monkey
 def test_more_threads_than_cores_count_as_the_cores(tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
     monkeypatch.setattr(machine, "cores", lambda: 1)
-    assert Meter(powercap=tmp_path).reading().source == "estimated: 1 core x 10 W"
+    assert Meter().reading().energy_source == "estimated: 1 core x 10 W"
 
 
 @pytest.mark.parametrize("broken", ["", "many\n"])
 def test_a_counter_without_a_number_is_not_used(tmp_path, broken):
     zone(tmp_path, "intel-rapl:0", "package-0", 0).write_text(broken)
-    assert Meter(powercap=tmp_path).reading().source.startswith("estimated")
+    assert Meter().reading().energy_source.startswith("estimated")
 
 
 def test_a_stalled_counter_is_replaced_by_the_estimate(tmp_path, monkeypatch):
     monkeypatch.setattr(cost_module, "STALLED_SECONDS", 0.01)
     zone(tmp_path, "intel-rapl:0", "package-0", 0)
-    with Meter(powercap=tmp_path) as meter:
+    with Meter() as meter:
         meter.reading()
         time.sleep(0.02)
     seconds, joules, source, _ = meter.reading()
@@ -187,17 +193,17 @@ def test_a_stalled_counter_is_replaced_by_the_estimate(tmp_path, monkeypatch):
 def test_a_counter_that_fails_midway_is_named_together_with_the_estimate(tmp_path, monkeypatch):
     monkeypatch.setattr(cost_module, "STALLED_SECONDS", 0.01)
     package = zone(tmp_path, "intel-rapl:0", "package-0", 0)
-    with Meter(powercap=tmp_path) as meter:
+    with Meter() as meter:
         package.write_text("2000000")
         assert meter.reading().joules == pytest.approx(2.0)
         package.unlink()
         time.sleep(0.02)
-    assert meter.reading().source.startswith("measured: RAPL; then estimated: ")
+    assert meter.reading().energy_source.startswith("measured: RAPL; then estimated: ")
     assert meter.reading().joules > 2.0
 
 
 def test_a_failed_training_is_measured(tmp_path):
-    meter = Meter(powercap=tmp_path)
+    meter = Meter()
     with pytest.raises(KeyError), meter:
         raise KeyError
     assert meter.reading().seconds > 0
@@ -234,7 +240,7 @@ def gpu(monkeypatch):
 
 
 def test_a_gpu_is_measured_and_one_cpu_core_is_added(gpu, tmp_path):
-    with Meter(device="cuda", powercap=tmp_path) as meter:
+    with Meter(device="cuda") as meter:
         gpu.nvml.millijoules = 8_000
     seconds, joules, source, _ = meter.reading()
     assert source == "measured: NVML + estimated: 1 core x 10 W"
@@ -243,7 +249,7 @@ def test_a_gpu_is_measured_and_one_cpu_core_is_added(gpu, tmp_path):
 
 def test_a_gpu_without_a_counter_is_estimated_by_its_power_limit(gpu, tmp_path):
     gpu.nvml.millijoules = None
-    assert Meter(device="cuda", powercap=tmp_path).reading().source.startswith("estimated: 1 GPU x 650 W + ")
+    assert Meter(device="cuda").reading().energy_source.startswith("estimated: 1 GPU x 650 W + ")
 
 
 @pytest.mark.parametrize(
@@ -265,16 +271,16 @@ def test_a_gpu_without_nvml_is_estimated_by_its_name(gpu, tmp_path, monkeypatch,
         raise OSError(library)
 
     monkeypatch.setattr(ctypes, "CDLL", absent)
-    assert Meter(device="cuda", powercap=tmp_path).reading().source.startswith(f"estimated: 1 GPU x {watts} W + ")
+    assert Meter(device="cuda").reading().energy_source.startswith(f"estimated: 1 GPU x {watts} W + ")
 
 
 def test_a_gpu_unknown_to_nvml_is_estimated(gpu, tmp_path):
     gpu.uuid = "56-78"
-    assert Meter(device="cuda", powercap=tmp_path).reading().source.startswith("estimated: 1 GPU x 700 W + ")
+    assert Meter(device="cuda").reading().energy_source.startswith("estimated: 1 GPU x 700 W + ")
 
 
 def test_the_power_is_the_energy_over_the_time(gpu, tmp_path):
-    with Meter(device="cuda", powercap=tmp_path) as meter:
+    with Meter(device="cuda") as meter:
         gpu.nvml.millijoules += 2_000
     watts, source = meter.power()
     assert watts == pytest.approx(10 + 2 / meter.reading().seconds)
@@ -285,7 +291,7 @@ def test_the_power_is_estimated_while_a_counter_has_not_changed(tmp_path, monkey
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     monkeypatch.setattr(machine, "cores", lambda: 8)
     zone(tmp_path, "intel-rapl:0", "package-0", 0)
-    with Meter(powercap=tmp_path) as meter:
+    with Meter() as meter:
         pass
     assert meter.power() == (20, "estimated: 2 cores x 10 W")
 
@@ -294,7 +300,7 @@ def test_the_power_is_estimated_while_a_counter_has_not_changed(tmp_path, monkey
 
 
 def test_the_peak_memory_includes_the_training(tmp_path):
-    with Meter(powercap=tmp_path) as meter:
+    with Meter() as meter:
         large = bytearray(300 * 2**20)
         before = len(large)
         del large
@@ -302,7 +308,7 @@ def test_the_peak_memory_includes_the_training(tmp_path):
 
 
 def test_on_a_gpu_the_memory_of_tensors_is_counted(gpu, tmp_path):
-    with Meter(device="cuda", powercap=tmp_path) as meter:
+    with Meter(device="cuda") as meter:
         pass
     assert meter.reading().memory == 7 * 2**20
     assert cost(meter.reading(), tokens=1, flops_per_token=1.0)["memory_mib"] == 7
@@ -348,7 +354,7 @@ def test_the_peak_is_reset_on_its_gpu(monkeypatch):
 def test_a_resumed_run_adds_to_its_cost(tmp_path):
     package = zone(tmp_path, "intel-rapl:0", "package-0", 0)
     before = cost(MeterReading(100.0, 50.0, "measured: RAPL"), tokens=10, flops_per_token=6.0)
-    with Meter(json.loads(json.dumps(before)), powercap=tmp_path) as meter:
+    with Meter(json.loads(json.dumps(before))) as meter:
         package.write_text("2000000")
     seconds, joules, source, _ = meter.reading()
     assert 100 < seconds < 110
@@ -358,14 +364,14 @@ def test_a_resumed_run_adds_to_its_cost(tmp_path):
 
 def test_a_run_resumed_on_another_machine_names_both_sources(tmp_path):
     before = {"seconds": 1.0, "joules": 2.0, "energy_source": "measured: RAPL"}
-    with Meter(before, powercap=tmp_path / "absent") as meter:
+    with Meter(before) as meter:
         pass
-    assert meter.reading().source.startswith("measured: RAPL; then estimated: ")
+    assert meter.reading().energy_source.startswith("measured: RAPL; then estimated: ")
 
 
 def test_a_resumed_run_keeps_the_highest_peak(gpu, tmp_path):
     before = {"seconds": 1.0, "joules": 2.0, "memory": 9 * 2**20}
-    with Meter(before, device="cuda", powercap=tmp_path) as meter:
+    with Meter(before, device="cuda") as meter:
         pass
     assert meter.reading().memory == 9 * 2**20
 

@@ -11,6 +11,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from safetensors import SafetensorError
 
 import harken
 from harken import run_folder
@@ -143,7 +144,7 @@ class Disk:
             try:
                 self.take(path.stat().st_size, path)
             except OSError as error:  # the message of safetensors
-                raise Exception(f"Error while serializing: I/O error: {error.strerror} (os error 28)") from None
+                raise SafetensorError(f"Error while serializing: I/O error: {error.strerror} (os error 28)") from None
 
         def write_bytes(path: Path, content: bytes) -> int:
             write(path, content)

@@ -6,7 +6,6 @@ import os
 import signal
 import warnings
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ from harken.files import sha256_of
 from harken.models.gpt import GPTSettings
 from harken.tasks import BoundTask, Loss, Score
 from harken.tasks.next_word import NextWordSettings
-from harken.training import loop
+from harken.training import cost
 from harken.training.cost import Meter
 from harken.training.loop import Timing, Trainer, restore_torch_state
 from harken.training.optimizers import build_optimizer, clip_gradients
@@ -357,7 +356,7 @@ def test_the_energy_is_predicted_for_all_processes_of_a_machine(monkeypatch, tmp
         local_world_size = 2
 
     monkeypatch.setattr(machine, "cores", lambda: 8)
-    monkeypatch.setattr(loop, "Meter", partial(Meter, powercap=tmp_path))
+    monkeypatch.setattr(cost, "POWERCAP", tmp_path)
     torch.set_num_threads(3)
     timing = Trainer(Slope(), Toy(), settings(), ranks=Two()).measure(0.0)
     assert (timing.watts, timing.source) == (60.0, "estimated: 6 cores x 10 W")
@@ -468,7 +467,7 @@ def test_a_resumed_run_adds_to_its_previous_cost(tmp_path):
     manifest = run_folder.newest_checkpoint(tmp_path / "r")[0]
     reading = Meter(manifest["cost"] | {"seconds": 100.0}).reading()
     assert reading.seconds == 100.0
-    assert reading.source == manifest["cost"]["energy_source"]
+    assert reading.energy_source == manifest["cost"]["energy_source"]
 
 
 def test_another_thread_count_is_reported(tmp_path):

@@ -23,8 +23,7 @@ from harken.data.synthetic.tales import tales
 from harken.errors import HarkenError
 from harken.events import silent
 from harken.tasks import BoundTask
-from harken.training import parallel
-from harken.training.cost import Meter
+from harken.training import cost, parallel
 from harken.training.settings import Train
 from harken.training.step import UpdateStep
 
@@ -431,5 +430,6 @@ def test_a_rank_that_runs_out_of_memory_ends_instead_of_restarting_the_update():
 def test_the_energy_of_all_processes_of_a_machine_is_counted(monkeypatch, tmp_path):
     monkeypatch.setattr(machine, "cores", lambda: 8)
     torch.set_num_threads(3)
-    with Meter(processes=2, powercap=tmp_path) as meter:
+    monkeypatch.setattr(cost, "POWERCAP", tmp_path)
+    with cost.Meter(processes=2) as meter:
         assert meter.power() == (60.0, "estimated: 6 cores x 10 W")

@@ -140,14 +140,14 @@ def test_the_estimate_changes_neither_weights_nor_random_state(trainer, kind):
 
 def test_too_little_memory_is_reported_before_the_timing_probe(trainer, monkeypatch):
     events = []
-    monkeypatch.setattr(machine, "describe", lambda: {"ram_gib": 0.1})
+    monkeypatch.setattr(machine, "ram_gib", lambda: 0.1)
     built = trainer(train__steps=50)
     monkeypatch.setattr(built, "listen", lambda event, **facts: events.append(facts.get("text", event)))
     plan(built)
     notice, event = events
     assert notice.endswith("of memory, and the machine has 0.1; use a smaller train.micro_batch or a smaller model")
     assert event == "measure"
-    monkeypatch.setattr(machine, "describe", lambda: {"ram_gib": None})  # not reported by the system
+    monkeypatch.setattr(machine, "ram_gib", lambda: None)  # not reported by the system
     plan(built)
     assert events[2:] == ["measure"]
 

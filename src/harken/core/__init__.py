@@ -9,19 +9,10 @@ from .backends import blockwise, edge_softmax, explicit, mix, pair_weights, per_
 from .layers import MLP, Attention, Block, BlockConfig, LayerContext, Stack, Sublayer
 from .memory import FixedMemory, Memory
 from .positions import Alibi, Learned, Positions, Rotary, Sinusoid, linear_scaling, llama3_scaling, ntk_scaling
-from .similarity import (
-    Additive,
-    Bilinear,
-    Concat,
-    Dot,
-    Gaussian,
-    Kernel,
-    Latent,
-    Mahalanobis,
-    ScaledDot,
-    Similarity,
-    polynomial,
-)
+
+from .similarity import (  # isort: skip
+    Additive, Bilinear, Concat, Dot, Gaussian, Kernel, Latent, Mahalanobis, ScaledDot, Similarity, polynomial,
+)  # fmt: skip
 from .structure import CAUSAL, FULL, Layout, Structure, bigbird, edges, global_tokens, keep, random_links, same, window
 from .view import View, Watchable, editing, is_watched, watching
 

@@ -6,7 +6,7 @@ numbers. A query without an allowed key gets o = 0, with finite gradients.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -47,14 +47,8 @@ EXPLICIT_MAX_LENGTH = 32  # up to this length a compiled step on a GPU (heads of
 FLEX_MIN_LENGTH = 4096  # without torch.compile: below it, compiling each new shape costs more than a dense mask
 FLEX_MIN_LENGTH_COMPILED = 512  # inside torch.compile, and for block-sparse structures
 
-Backend = TypeVar("Backend", bound=Callable[..., Tensor])  # (q, k, v, similarity, layout, *, dropout) -> o
-BACKENDS: dict[str, Callable[..., Tensor]] = {}  # filled by core/backends
-
-
-def register_backend(backend: Backend) -> Backend:
-    """Add a function to `BACKENDS` under its own name."""
-    BACKENDS[backend.__name__] = backend
-    return backend
+# (q, k, v, similarity, layout, *, dropout) -> o; filled by core/backends
+BACKENDS: dict[str, Callable[..., Tensor]] = {}
 
 
 class BackendChoice(NamedTuple):
@@ -115,10 +109,8 @@ def _flex_is_faster(q: Tensor, layout: Layout, compiling: bool) -> bool:
     return min(layout.Lq, layout.Lk) >= short
 
 
-def compute(
-    q: Tensor, k: Tensor, v: Tensor, similarity: Similarity, layout: Layout, *, dropout: float = 0.0
-) -> Tensor:  # B H Lq D_v
-    """Attention of projected q and k with the selected backend."""
+def compute(q: Tensor, k: Tensor, v: Tensor, similarity: Similarity, layout: Layout, *, dropout: float = 0.0) -> Tensor:
+    """Attention of projected q and k with the selected backend: B H Lq D_v."""
     backend = BACKENDS[select_backend(q, similarity, layout, dropout=dropout).name]
     return backend(q, k, v, similarity, layout, dropout=dropout)
 

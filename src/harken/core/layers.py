@@ -32,7 +32,12 @@ class LayerContext:
 
 
 class Attention(Watchable):
-    """MHA(x, c) = (||_h HA_h) W_o. Self-attention if c is x, cross-attention if c is another sequence."""
+    """MHA(x, c) = (||_h HA_h) W_o. Self-attention if c is x, cross-attention if c is another sequence.
+
+    >>> attention, x, c = Attention(8, heads=2), torch.randn(1, 3, 8), torch.randn(1, 5, 8)
+    >>> attention(x).shape, attention(x, c).shape, attention.project_heads(c, attention.W_k)[0].shape
+    (torch.Size([1, 3, 8]), torch.Size([1, 3, 8]), torch.Size([1, 2, 5, 4]))
+    """
 
     def __init__(
         self,
@@ -66,7 +71,8 @@ class Attention(Watchable):
         *,
         context: LayerContext | None = None,
         memory: Memory | None = None,
-    ) -> Tensor:  # B Lq d
+    ) -> Tensor:
+        """Attention of x to a source, in the order: project, rotate, store, attend: B Lq d."""
         context = context or LayerContext()
         q, *kv = self.project_heads(x, self.W_q, *(() if source is not None else (self.W_k, self.W_v)))
         if isinstance(source, FixedMemory):  # several texts of one source become more queries of that source
@@ -80,7 +86,8 @@ class Attention(Watchable):
         o = attend(context.rotate(q), k, v, self.similarity, context.structure, dropout=dropout, watch=self.watch)
         return self.W_o(o.transpose(1, 2).flatten(2).view(*x.shape[:2], -1))
 
-    def project_heads(self, x: Tensor, *projections: nn.Linear) -> list[Tensor]:  # B H L D each
+    def project_heads(self, x: Tensor, *projections: nn.Linear) -> list[Tensor]:
+        """Projections of x, split into heads: B H L D each."""
         widths = (self.d_v if f is self.W_v else self.d_k for f in projections)
         joint = None if torch.is_grad_enabled() or len(projections) < 3 else self.joint
         outputs = _project(x, *projections) if joint is None else _split(joint(x), projections)
@@ -100,7 +107,11 @@ def _split(y: Tensor, projections: Sequence[nn.Linear]) -> Sequence[Tensor]:
 
 
 class Sublayer(nn.Module):
-    """Residual sublayer: x + f(LN(x)) (pre-norm), LN(x + f(x)) (post-norm), x + f(x) (none); or without the x."""
+    """Residual sublayer: x + f(LN(x)) (pre-norm), LN(x + f(x)) (post-norm), x + f(x) (none); or without the x.
+
+    >>> Sublayer(nn.LayerNorm(2), "pre", dropout=0.0, residual=True)(torch.ones(1, 2), torch.zeros_like)
+    tensor([[1., 1.]])
+    """
 
     def __init__(self, norm: nn.Module, placement: NormPlacement, *, dropout: float, residual: bool) -> None:
         super().__init__()
@@ -108,13 +119,18 @@ class Sublayer(nn.Module):
         self.placement, self.residual, self.dropout = placement, residual, nn.Dropout(dropout)
 
     def forward(self, x: Tensor, f: Map) -> Tensor:
+        """Apply f inside the sublayer."""
         y: Tensor = self.dropout(f(self.norm(x) if self.placement == "pre" else x))
         h = x + y if self.residual else y
         return self.norm(h) if self.placement == "post" else h
 
 
 class MLP(nn.Module):
-    """W_2 act(W_1 x); for swiglu and geglu W_2 (act(W_1 x) * W_3 x) with silu and gelu."""
+    """W_2 act(W_1 x); for swiglu and geglu W_2 (act(W_1 x) * W_3 x) with silu and gelu.
+
+    >>> MLP(8, 32, "swiglu")(torch.randn(1, 3, 8)).shape
+    torch.Size([1, 3, 8])
+    """
 
     def __init__(self, d: int, d_ff: int, activation: str = "gelu", *, bias: bool = True) -> None:
         super().__init__()
@@ -123,13 +139,19 @@ class MLP(nn.Module):
         self.W_3 = nn.Linear(d, d_ff, bias=bias) if activation.endswith("glu") else None
 
     def forward(self, x: Tensor) -> Tensor:
+        """The MLP of each vector: ... d -> ... d."""
         h = self.activation(self.W_1(x))
         return self.W_2(h if self.W_3 is None else h * self.W_3(x))
 
 
 @dataclass(frozen=True)
 class BlockConfig:
-    """Configuration of a block. The defaults are the lecture's block of 2019."""
+    """Configuration of a block. The defaults are the lecture's block of 2019.
+
+    >>> config = BlockConfig(8, heads=2, rms_norm=True)
+    >>> config.build_attention().d_k, config.build_norm().eps, config.build_sublayer().placement
+    (4, 1e-05, 'pre')
+    """
 
     d: int
     heads: int
@@ -148,19 +170,28 @@ class BlockConfig:
     similarity: Callable[[int, int], Similarity] = lambda heads, D: ScaledDot(D)  # number and width of key heads
 
     def build_attention(self) -> Attention:
+        """An attention of the block."""
         similarity = self.similarity(self.kv_heads or self.heads, self.d_k or self.d // self.heads)
         widths = {"kv_heads": self.kv_heads, "d_k": self.d_k, "d_v": self.d_v}
         return Attention(self.d, self.heads, **widths, similarity=similarity, dropout=self.dropout, bias=self.bias)
 
     def build_norm(self) -> nn.Module:
+        """A normalization of the block."""
         return nn.RMSNorm(self.d, self.eps) if self.rms_norm else nn.LayerNorm(self.d, self.eps, bias=self.bias is True)
 
     def build_sublayer(self) -> Sublayer:
+        """A residual sublayer of the block."""
         return Sublayer(self.build_norm(), self.norm, dropout=self.dropout, residual=self.residual)
 
 
 class Block(nn.Module):
-    """Transformer block: self-attention, cross-attention if there is a source, MLP; each in a residual sublayer."""
+    """Transformer block: self-attention, cross-attention if there is a source, MLP; each in a residual sublayer.
+
+    >>> block, x = Block(BlockConfig(8, heads=2, cross=True)), torch.randn(1, 3, 8)
+    >>> source = FixedMemory(*block.source_keys_values(torch.randn(1, 5, 8)))
+    >>> block(x, LayerContext(CAUSAL), source=(source, LayerContext())).shape
+    torch.Size([1, 3, 8])
+    """
 
     def __init__(self, config: BlockConfig) -> None:
         super().__init__()
@@ -177,6 +208,7 @@ class Block(nn.Module):
         memory: Memory | None = None,
         source: tuple[FixedMemory, LayerContext] | None = None,
     ) -> Tensor:
+        """The next layer of x: B L d."""
         x = self.attention_sublayer(x, lambda h: self.attention(h, context=context, memory=memory))
         if source is not None:
             # no causal mask, unlike the printed lecture: every target token attends to all source tokens
@@ -189,7 +221,13 @@ class Block(nn.Module):
 
 
 class Stack(nn.Module):
-    """H^{l+1} = Block(H^l). Structure and positions are computed once for all layers; the model adds `positions`."""
+    """H^{l+1} = Block(H^l). Structure and positions are computed once for all layers; the model adds `positions`.
+
+    >>> stack, x = Stack(2, BlockConfig(8, heads=2, cross=True)), torch.randn(1, 3, 8)
+    >>> memory, source = stack.memory(1, capacity=9), stack.source_memory(torch.randn(1, 5, 8))
+    >>> stack(x, pos=torch.arange(3), memory=memory, source=source).shape
+    torch.Size([1, 3, 8])
+    """
 
     def __init__(self, layers: int, config: BlockConfig, positions: Positions | None = None) -> None:
         super().__init__()
@@ -206,6 +244,7 @@ class Stack(nn.Module):
         source: Sequence[FixedMemory] | None = None,
         source_structure: Structure = FULL,
     ) -> Tensor:
+        """The last layer of x: B L d."""
         B, L, _ = x.shape
         pos = pos_k = torch.arange(L, device=x.device) if pos is None else pos
         if memory is not None:  # slot and position are equal in a memory, and unwritten slots are later positions

@@ -9,7 +9,16 @@ from torch import Tensor
 
 
 class Memory:
-    """Keys and values of one layer: `capacity` slots, written at the slots of the queries."""
+    """Keys and values of one layer: `capacity` slots, written at the slots of the queries.
+
+    >>> new, memory = torch.tensor([5.0, 7.0]).view(2, 1, 1, 1), Memory(*torch.zeros(2, 2, 1, 3, 1))
+    >>> memory.write(new, new, torch.tensor([1]))[0].flatten(1)
+    tensor([[0., 5., 0.],
+            [0., 7., 0.]])
+    >>> memory.reorder(torch.tensor([1, 1]))
+    >>> memory.v[:, 0, 1, 0]
+    tensor([7., 7.])
+    """
 
     def __init__(self, k: Tensor, v: Tensor) -> None:  # B H C D, B H C D_v
         self.k, self.v, self.capacity = k, v, k.shape[2]
@@ -34,4 +43,5 @@ class FixedMemory(Memory):
     """Keys and values that are only read: those of an encoder."""
 
     def write(self, k: Tensor, v: Tensor, slots: Tensor | None) -> tuple[Tensor, Tensor]:
+        """An error: nothing is written."""
         raise ValueError("a FixedMemory is read-only; use Memory for keys and values that grow")

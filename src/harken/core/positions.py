@@ -14,16 +14,26 @@ Scaling = Callable[[Tensor], Tensor]  # frequencies -> frequencies, for texts lo
 
 
 class Positions(nn.Module):
-    """No positions: the sequence is a set. Base class of all positional encodings."""
+    """No positions: the sequence is a set. Base class of all positional encodings.
 
-    def add(self, x: Tensor, pos: Tensor) -> Tensor:  # B L d
+    >>> x, pos = torch.ones(1, 2, 2), torch.arange(2)
+    >>> Sinusoid().add(x, pos)[0, 0], Alibi(heads=1).bias(pos, pos)[0].abs()
+    (tensor([1., 2.]), tensor([[0.0000, 0.0039],
+            [0.0039, 0.0000]]))
+    >>> Rotary(2).rotation(pos)(x)[0, 1]
+    tensor([-0.3012,  1.3818])
+    """
+
+    def add(self, x: Tensor, pos: Tensor) -> Tensor:
+        """x (B L d) with the vectors of its positions."""
         return x
 
     def rotation(self, pos: Tensor) -> Callable[[Tensor], Tensor]:
         """Function that rotates q or k (B H L D) at these positions; its angles are computed once for all layers."""
         return lambda x: x
 
-    def bias(self, pos_q: Tensor, pos_k: Tensor) -> Tensor | None:  # H Lq Lk or B H Lq Lk
+    def bias(self, pos_q: Tensor, pos_k: Tensor) -> Tensor | None:
+        """Bias of the scores: H Lq Lk or B H Lq Lk."""
         return None
 
 

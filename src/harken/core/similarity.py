@@ -15,18 +15,26 @@ TINY = 1e-30  # lower bound of probabilities and kernel values, so that their lo
 
 
 class Similarity(nn.Module):
-    """sim(q, k) = pair(*project(q, k))."""
+    """sim(q, k) = pair(*project(q, k)).
+
+    >>> sim, q, k = Dot(), torch.ones(1, 1, 2, 3), torch.ones(1, 1, 4, 3)
+    >>> sim.pair(*sim.project(q[..., 0, :], k[..., 0, :])), sim.all_pairs(*sim.project(q, k)).shape
+    (tensor([[3.]]), torch.Size([1, 1, 2, 4]))
+    """
 
     is_dot = False  # True: pair is scale * <q, k>, so a fused kernel can compute it
     scale = 1.0
 
-    def project(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:  # B H L D -> B H L D'
+    def project(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Transform the queries and the keys: B H L D -> B H L D'."""
         return q, k
 
-    def pair(self, q: Tensor, k: Tensor) -> Tensor:  # ... D', ... D' -> ...; float32 or higher
+    def pair(self, q: Tensor, k: Tensor) -> Tensor:
+        """Score of projected queries with one key each: ... D', ... D' -> ..., in float32 or higher."""
         raise NotImplementedError(f"{type(self).__name__} has no score for a pair; implement pair(q, k)")
 
-    def all_pairs(self, q: Tensor, k: Tensor) -> Tensor:  # B H Lq D', B H Lk D' -> B H Lq Lk
+    def all_pairs(self, q: Tensor, k: Tensor) -> Tensor:
+        """Scores of all projected queries and keys: B H Lq D', B H Lk D' -> B H Lq Lk."""
         return self.pair(q.unsqueeze(-2), k.unsqueeze(-3))
 
 

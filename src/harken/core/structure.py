@@ -27,7 +27,14 @@ class BlockPlan(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """A relation that has no shape yet. A slot is an index into the row or the memory, not a document position."""
+    """A relation that has no shape yet. A slot is an index into the row or the memory, not a document position.
+
+    >>> structure = CAUSAL & ~window(0) | global_tokens(1)
+    >>> structure.mask(1, 3, 3)[0, 0].int().tolist()
+    [[1, 1, 1], [1, 0, 0], [1, 1, 0]]
+    >>> structure.at_slots(torch.tensor([2])).layout(1, 1, 3, torch.device("cpu")).dense().allowed
+    tensor([[[[ True,  True, False]]]])
+    """
 
     allows: Predicate
     name: str
@@ -59,7 +66,7 @@ class Structure:
     def __invert__(self) -> "Structure":
         return Structure(lambda *x: ~self.allows(*x), f"~{self.name}", pointwise=self.pointwise, slots=self.slots)
 
-    def __deepcopy__(self, memo: Any) -> "Structure":
+    def __deepcopy__(self, memo: object) -> "Structure":
         return self  # immutable, and CAUSAL is compared by identity: a copied model uses the same backends
 
     def at_slots(self, slots: Tensor) -> "Structure":
@@ -67,6 +74,7 @@ class Structure:
         return replace(self, slots=slots)
 
     def layout(self, B: int, Lq: int, Lk: int, device: torch.device, bias: ScoreBias = None) -> "Layout":
+        """The structure for one batch shape, with a bias of the scores."""
         return Layout(self, B, Lq, Lk, device, bias)
 
     def mask(self, B: int, Lq: int, Lk: int, device: torch.device | None = None) -> Tensor:
@@ -91,7 +99,15 @@ class DenseMask(NamedTuple):
 
 
 class Layout:
-    """A structure for one batch shape, with the bias of the scores. Computed once per forward, used by every layer."""
+    """A structure for one batch shape, with the bias of the scores. Computed once per forward, used by every layer.
+
+    >>> layout = edges(torch.tensor([0, 1]), torch.tensor([0, 0]), 2).layout(1, 2, 2, torch.device("cpu"))
+    >>> i = torch.tensor([1])
+    >>> layout.mask_rows(i), layout.dense().allowed.shape, layout.bias_at(slice(None), i)
+    (tensor([[[[ True, False]]]]), torch.Size([1, 1, 2, 2]), None)
+    >>> layout.pair_list().j
+    tensor([0, 0])
+    """
 
     def __init__(
         self, structure: Structure, B: int, Lq: int, Lk: int, device: torch.device, bias: ScoreBias = None
@@ -132,6 +148,7 @@ class Layout:
         return self._dense
 
     def pair_list(self) -> PairList:
+        """The listed pairs; an error for a structure without a list."""
         if self.pairs is None:
             raise ValueError(f"structure {self.structure.name} has no list of pairs; use rows, top or full instead")
         return self.pairs

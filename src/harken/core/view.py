@@ -19,6 +19,15 @@ class View:
     """The weights A of one attention, before dropout, computed on request.
 
     It stores the projected q and k: 2 L d numbers instead of L^2. Read it before the memory is overwritten.
+
+    >>> from harken.core import Dot, edges
+    >>> q = torch.zeros(1, 1, 2, 4)
+    >>> view = View(q, q, Dot(), edges(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]), 2).layout(1, 2, 2, q.device))
+    >>> view.full()[0, 0], view.rows([1])[0, 0]
+    (tensor([[1.0000, 0.0000],
+            [0.5000, 0.5000]]), tensor([[0.5000, 0.5000]]))
+    >>> view.top(1)[1][0, 0, 0], view.received()[0, 0], view.entropy()[0, 0], view.edges()[0, 0], view.backend.name
+    (tensor([0]), tensor([1.5000, 0.5000]), tensor([0.0000, 0.6931]), tensor([1.0000, 0.5000, 0.5000]), 'sparse')
     """
 
     def __init__(self, q: Tensor, k: Tensor, similarity: Similarity, layout: Layout) -> None:

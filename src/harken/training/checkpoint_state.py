@@ -9,12 +9,8 @@ from torch import Tensor, nn
 def optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Tensors of the optimizer state, named `weight/key`."""
     names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
-    return {
-        f"{names[p]}/{key}": value
-        for p, state in optimizer.state.items()
-        for key, value in state.items()
-        if isinstance(value, Tensor)
-    }
+    states = ((names[p], state) for p, state in optimizer.state.items())
+    return {f"{name}/{key}": x for name, state in states for key, x in state.items() if isinstance(x, Tensor)}
 
 
 def load_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, saved: Mapping[str, Tensor]) -> None:

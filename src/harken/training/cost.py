@@ -35,11 +35,11 @@ POWERCAP = Path("/sys/class/powercap")
 CORE_WATTS = 10.0
 GPU_WATTS = {"H200": 700.0, "H100": 700.0, "A100": 400.0, "V100": 300.0, "P100": 250.0, "T4": 70.0}
 WATTS_SOURCE = (
-    "a core: server processors of 150-300 W over their 16-48 cores are 5-10 W each, rounded up for its share of the "
-    "memory; a GPU: its enforced power limit, else the maker's figure for its largest version, else 300 W"
+    "a core: 150-300 W of a server processor over its 16-48 cores, rounded up for its share of the memory; "
+    "a GPU: its enforced power limit, else the maker's figure for its largest version, else 300 W"
 )
-SAMPLE_SECONDS = 30.0  # seconds; the RAPL counter of a large processor wraps around within minutes
-STALLED_SECONDS = 1.0  # seconds without change after which a counter is ignored: virtual machines expose dead counters
+SAMPLE_SECONDS = 30.0  # the RAPL counter of a large processor wraps around within minutes
+STALLED_SECONDS = 1.0  # without change after which a counter is ignored: virtual machines expose dead counters
 
 
 class MeterReading(NamedTuple):
@@ -47,7 +47,7 @@ class MeterReading(NamedTuple):
 
     seconds: float
     joules: float
-    source: str
+    energy_source: str
     memory: float = 0.0
 
 
@@ -99,19 +99,13 @@ class Meter:
     """Measures seconds and energy inside a `with` block, starting from the cost of a resumed run, if any."""
 
     def __init__(
-        self,
-        previous: dict[str, Any] | None = None,
-        *,
-        device: torch.device | str = "cpu",
-        processes: int = 1,
-        powercap: Path = POWERCAP,
+        self, previous: Mapping[str, object] | None = None, *, device: torch.device | str = "cpu", processes: int = 1
     ) -> None:
         previous = {"memory": 0.0, **(previous or {"seconds": 0.0, "joules": 0.0})}  # cost.json has no memory
         self._seconds, self._joules, self._memory = (_amount(previous, n) for n in ("seconds", "joules", "memory"))
-        source = previous.get("energy_source")
-        self._labels = str(source).split("; then ") if source else []
+        self._labels = str(source).split("; then ") if (source := previous.get("energy_source")) else []
         self._device = torch.device(device)
-        self._sources = _sources(self._device, processes, powercap)
+        self._sources = _sources(self._device, processes)
         self._last_sample: float | None = None
         self._lock, self._finished = threading.Lock(), threading.Event()
 
@@ -139,7 +133,7 @@ class Meter:
         """Mean watts so far and their source; an estimate if no counter has changed yet."""
         reading = self.reading()
         if reading.joules:
-            return reading.joules / reading.seconds, reading.source
+            return reading.joules / reading.seconds, reading.energy_source
         label = " + ".join(f"estimated: {source.estimate}" for source in self._sources)
         return sum(source.watts for source in self._sources), label
 
@@ -193,10 +187,7 @@ def _resident(field: str) -> int:
 
 
 def flops_per_token(model: torch.nn.Module, example_call: Callable[[], None], tokens: int) -> float:
-    """FLOPs of matrix products and convolutions per token, counted over `example_call`: a forward and a backward.
-
-    Restores gradients and random state. The model must not be compiled.
-    """
+    """FLOPs of matrix products and convolutions per token of a call. The model must not be compiled."""
     grads = [(weight, weight.grad) for weight in model.parameters()]
     devices = sorted({weight.device.index for weight, _ in grads if weight.is_cuda})
     try:
@@ -238,12 +229,11 @@ def _unfused_kernels() -> Iterator[None]:
             library.enabled = enabled
 
 
-def emissions(kwh_it: float) -> dict[str, Any]:
-    """kWh of the data center (x PUE) and CO2e from the kWh of the machine, with the source of each factor."""
+def emissions(kwh_it: float) -> dict[str, float]:
+    """kWh of the data center (x PUE) and CO2e from the kWh of the machine."""
     kwh = kwh_it * PUE
     lb = kwh * LB_PER_KWH
-    factors = {"pue": PUE, "pue_source": LECTURE, "lb_per_kwh": LB_PER_KWH, "intensity_source": LECTURE}
-    return {"kwh": kwh, "co2e_lb": lb, "co2e_kg": lb * KG_PER_LB, **factors}
+    return {"kwh": kwh, "co2e_lb": lb, "co2e_kg": lb * KG_PER_LB}
 
 
 def cost(
@@ -252,11 +242,11 @@ def cost(
     tokens: int,
     flops_per_token: float,
     price: float | None = None,
-    predicted: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Content of cost.json. `tokens` counts from the first step of the run; `price` is in USD per hour; `predicted` has
-    the estimates of seconds, kwh and memory_mib."""
+    predicted: Mapping[str, object] | None = None,
+) -> dict[str, object]:
+    """Content of cost.json. `tokens` counts from the first step of the run; `price` is in USD per hour."""
     energy = emissions(reading.joules / 3.6e6)
+    factors = {"pue": PUE, "pue_source": LECTURE, "lb_per_kwh": LB_PER_KWH, "intensity_source": LECTURE}
     lecture = {"model": "Transformer (big)", "co2e_lb": TRANSFORMER_BIG_LB, "source": LECTURE}
     return {
         "seconds": reading.seconds,
@@ -265,9 +255,10 @@ def cost(
         "flops": flops_per_token * tokens,
         "flops_per_token": flops_per_token,
         "joules": reading.joules,
-        "energy_source": reading.source,
-        "watts_source": WATTS_SOURCE if "estimated" in reading.source else None,
+        "energy_source": reading.energy_source,
+        "watts_source": WATTS_SOURCE if "estimated" in reading.energy_source else None,
         **energy,
+        **factors,
         "price_usd": None if price is None else price * reading.seconds / 3600,
         "price_source": None if price is None else f"train.price_per_hour: {price:g} USD per hour",
         "predicted": predicted and dict(predicted),
@@ -275,7 +266,7 @@ def cost(
     }
 
 
-def _amount(previous: dict[str, Any], name: str) -> float:
+def _amount(previous: Mapping[str, object], name: str) -> float:
     """A number of the previous cost, validated because the file may have been edited."""
     value = previous.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
@@ -283,18 +274,18 @@ def _amount(previous: dict[str, Any], name: str) -> float:
     return float(value)
 
 
-def _sources(device: torch.device, processes: int, powercap: Path) -> list[EnergySource]:
+def _sources(device: torch.device, processes: int) -> list[EnergySource]:
     """Components that the processes use, each process with its own device. A GPU keeps one CPU core busy."""
     cores = min(processes * (1 if device.type == "cuda" else torch.get_num_threads()), machine.cores())
-    cpu = EnergySource(f"{cores} core{'s' * (cores > 1)} x {CORE_WATTS:g} W", CORE_WATTS * cores, _rapl(powercap))
+    cpu = EnergySource(f"{cores} core{'s' * (cores > 1)} x {CORE_WATTS:g} W", CORE_WATTS * cores, _rapl())
     devices = [device] if processes == 1 else [torch.device(device.type, n) for n in range(processes)]
     return [*map(_gpu, devices), cpu] if device.type == "cuda" else [cpu]
 
 
-def _rapl(powercap: Path) -> EnergyCounter | None:
+def _rapl() -> EnergyCounter | None:
     """RAPL counters, if readable: every package, and its memory, which the package does not include."""
     try:
-        zones = sorted(powercap.glob("intel-rapl:*"))
+        zones = sorted(POWERCAP.glob("intel-rapl:*"))
         zones = [zone for zone in zones if (zone / "name").read_text().startswith(("package", "dram"))]
         ranges = [int((zone / "max_energy_range_uj").read_text()) for zone in zones]
         counter = EnergyCounter("RAPL", lambda: [int((zone / "energy_uj").read_text()) for zone in zones], 1e6, ranges)

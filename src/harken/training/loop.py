@@ -1,6 +1,5 @@
-"""The training loop of every model family. A step is a pure function of the weights, the optimizer state, the random
-state and the position in the data. Every checkpoint has all four, so a resumed run is bitwise equal to an uninterrupted
-one."""
+"""The training loop of every model family. A step is a function of the weights, the optimizer state, the random state
+and the position in the data. Every checkpoint has all four, so a resumed run equals an uninterrupted one bitwise."""
 
 import json
 import math
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 import torch
+from pydantic import JsonValue
 from torch import Tensor, nn
 
 from harken import machine, run_folder
@@ -27,12 +27,11 @@ from harken.tasks import BoundTask, Score
 from . import checkpoint_state
 from .checkpoint_state import add_prefix, strip_prefix
 from .cost import Meter, reset_peak_memory
-from .cuda_graph import WARMUP_STEPS
 from .parallel import Ranks
 from .schedules import learning_rate, warmup_steps
 from .settings import Train
-from .step import UpdateStep
-from .tensorboard import event_writer, import_tensorboard
+from .step import WARMUP_STEPS, UpdateStep
+from .tensorboard import event_writer, require_tensorboard
 from .validation_state import ValidationState
 from .weight_average import build_weight_average
 
@@ -78,7 +77,7 @@ class Trainer:
         torch.use_deterministic_algorithms(train.deterministic)
         machine.compile_enabled = train.compile != "no"
         if train.tensorboard:
-            import_tensorboard()  # raises before the training if it is missing
+            require_tensorboard()
         self.update_step = UpdateStep(model, task, train, listen=listen, ranks=self.ranks)
         self.ranks.seed_rng(train.seed)
         self.model, self.device = self.update_step.model, self.update_step.device
@@ -88,15 +87,13 @@ class Trainer:
         self.step, self.validation, self.average = 0, self.new_validation_state(), build_weight_average(train)
         validates = train.schedule == "plateau" or train.average == "last" or train.early_stopping_patience is not None
         if validates and "valid" not in task.splits:
-            raise BadSetting(
-                "train: schedule=plateau, average=last and early_stopping_patience need a validation split; "
-                "set data.valid=0.1"
-            )
+            why = "schedule=plateau, average=last and early_stopping_patience need a validation split"
+            raise BadSetting(f"train: {why}; set data.valid=0.1")
         self.last_read = {"loss": math.nan, "gradient": math.nan}
         self.best_weights: dict[str, Tensor] = {}
         self.notes: dict[str, Any] = {}  # additional JSON values for the checkpoint
 
-    def update(self, steps: int, *, read: bool = True) -> dict[str, Any]:
+    def update(self, steps: int, *, read: bool = True) -> dict[str, object]:
         """One update. On a GPU reading its loss waits for the device, so `read=False` leaves it for later."""
         epoch, position = divmod(self.step, self.task.steps)
         lr = learning_rate(self.step, steps, self.train) * self.validation.lr_factor
@@ -161,7 +158,7 @@ class Trainer:
 
     # --- the run ------------------------------------------------------------------------------------------------------
 
-    def fit(self, folder: Path, steps: int, previous: dict[str, Any] | None = None) -> Meter:
+    def fit(self, folder: Path, steps: int, previous: Mapping[str, object] | None = None) -> Meter:
         """Train up to this step, with log and checkpoints in the folder. `previous` is the cost so far."""
         eval_every = self.train.eval_every or max(1, math.ceil(steps / N_VALIDATIONS))
         log_every = self.train.log_every or max(1, steps // LOG_LINES)
@@ -215,12 +212,12 @@ class Trainer:
         passes = f"{patience} validation pass{'es' * (patience != 1)}"
         return f"stopped early at step {self.step:,} of {steps:,}: no better validation loss for {passes}{best}"
 
-    def evaluate(self, split: str, *, quick: bool = True) -> Any:
+    def evaluate(self, split: str, *, quick: bool = True) -> Score:
         """The task's score. The final evaluation uses float32, as `harken eval` does."""
         with self.update_step.autocast() if quick else nullcontext():
             return self.task.evaluate(self.model, split, quick=quick)
 
-    def _validate(self) -> dict[str, Any]:
+    def _validate(self) -> dict[str, object]:
         """Validate, with the averaged weights if there are any, and record the score."""
         self.average.before_validation(self.model)
         current = self._clone_weights()
@@ -234,8 +231,8 @@ class Trainer:
             run_folder.load_weights(self.model, current)
         return {"valid": loss} if score.primary_metric == "loss" else {"valid": loss, score.primary_metric: metric}
 
-    def new_validation_state(self, saved: Mapping[str, Any] | None = None) -> ValidationState:
-        return ValidationState.from_dict(saved) if saved else ValidationState()
+    def new_validation_state(self, saved: Mapping[str, object] | None = None) -> ValidationState:
+        return ValidationState.from_dict(saved or {})
 
     def record_validation(self, score: Score, weights: dict[str, Tensor]) -> None:
         """Record a validation score, and keep its weights if it is the best so far."""
@@ -264,17 +261,11 @@ class Trainer:
             **add_prefix("average", self.average.state()),
         }
         tensors = self.ranks.gather(state)
-        reading = meter.reading()
         manifest = {
             "epoch": self.step // self.task.steps,
             "position": self.step % self.task.steps,
             "validation": self.validation.to_dict(),
-            "cost": {
-                "seconds": reading.seconds,
-                "joules": reading.joules,
-                "energy_source": reading.source,
-                "memory": reading.memory,
-            },
+            "cost": meter.reading()._asdict(),
             "bitwise": self.bitwise,
             "machine": machine.describe(),
             "processes": self.ranks.world_size,
@@ -285,7 +276,7 @@ class Trainer:
             run_folder.save_checkpoint(folder, self.step, tensors, manifest, keep=self.train.keep_checkpoints)
         self.listen("checkpoint", step=self.step)
 
-    def resume(self, folder: Path) -> dict[str, Any] | None:
+    def resume(self, folder: Path) -> dict[str, JsonValue] | None:
         """Resume from the newest intact checkpoint: its manifest, or None if there is none."""
         newest, tensors, damaged = run_folder.newest_checkpoint(folder) if self.ranks.is_first else (None, {}, [])
         manifest = self.ranks.broadcast(lambda: newest)
@@ -309,8 +300,9 @@ class Trainer:
         current = {"threads": torch.get_num_threads(), "torch": torch.__version__}
         if any(manifest["machine"][name] != value for name, value in current.items()):
             self.listen("notice", text="the thread count or torch version has changed: resuming, but not bitwise")
-        before = _parallelism(manifest["processes"], manifest["parallel"])
-        if (now := _parallelism(self.ranks.world_size, self.train.parallel)) != before:
+        modes = (self.ranks.world_size, self.train.parallel), (manifest["processes"], manifest["parallel"])
+        now, before = (f"{n} process{'es' * (n > 1)} (train.parallel={parallel})" for n, parallel in modes)
+        if now != before:
             self.listen("notice", text=f"{now} instead of {before}: resuming, but not bitwise")
 
     def _load(self, manifest: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
@@ -331,10 +323,6 @@ def selection_score(metrics: Mapping[str, float], by: str) -> float:
     """Score to minimize: the loss, or a metric to maximize with the loss as tie-breaker. NaN is the worst score."""
     score = metrics["loss"] if by == "loss" else TIE_BREAK * metrics["loss"] - metrics[by]
     return math.inf if math.isnan(score) else score
-
-
-def _parallelism(processes: int, parallel: str) -> str:
-    return f"{processes} process{'es' * (processes > 1)} (train.parallel={parallel})"
 
 
 def truncate_log(path: Path, step: int) -> None:

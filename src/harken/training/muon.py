@@ -40,7 +40,7 @@ class Muon(torch.optim.Optimizer):
 
     found_inf: Tensor | None = None  # 1 skips the update; the attribute of PyTorch's fused optimizers
 
-    def __init__(self, matrices: Iterable[Tensor], adamw: torch.optim.Optimizer, **settings: Any) -> None:
+    def __init__(self, matrices: Iterable[Tensor], adamw: torch.optim.Optimizer, **settings: float) -> None:
         super().__init__([{"params": list(matrices)}], settings)  # lr, momentum, weight_decay
         self.adamw: Any = adamw
         self.param_groups += adamw.param_groups
@@ -51,7 +51,7 @@ class Muon(torch.optim.Optimizer):
         self.momentum: dict[tuple[int, ...], Tensor] = {}  # of all matrices of a shape: N m n
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
         group, skip = self.param_groups[0], self.found_inf
         lr = group["lr"] if skip is None else group["lr"] * (1 - skip)
         for shape, matrices in self.by_shape.items():

@@ -88,11 +88,8 @@ def hidden_matrices(model: nn.Module) -> list[Tensor]:
 
 
 def clip_gradients(model: nn.Module, max_norm: float) -> Tensor:
-    """Clip the gradient norm; return the norm before clipping. Does not synchronize with the device.
-
-    Stacked models are clipped one by one; the largest norm is returned. A non-finite gradient is set to zero and
-    counted.
-    """
+    """Clip the gradient norm; return the norm before clipping, on the device. Stacked models are clipped one by one,
+    with non-finite gradients set to zero and counted; the largest norm is returned."""
     max_norm = max_norm if max_norm > 0 else math.inf
     if not isinstance(model, StackedModule):
         return torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)

@@ -143,7 +143,7 @@ def local_tensor(t: Tensor) -> Tensor:
     return t.to_local() if hasattr(t, "to_local") else t
 
 
-def shard_like(t: Tensor, like: Any) -> Tensor:
+def _shard_like(t: Tensor, like: Any) -> Tensor:
     """This rank's shard of a replicated tensor, sharded like another one."""
     from torch.distributed.tensor import distribute_tensor
 
@@ -153,7 +153,7 @@ def shard_like(t: Tensor, like: Any) -> Tensor:
 def apply_unsharded(function: Callable[[Tensor], Tensor], t: Tensor) -> Tensor:
     """function(t) for a function that needs the full tensor."""
     full = full_tensor(t)
-    return function(t) if full is t else shard_like(function(full), t)
+    return function(t) if full is t else _shard_like(function(full), t)
 
 
 # --- several processes ------------------------------------------------------------------------------------------------
@@ -268,14 +268,17 @@ class ShardedRanks(ReplicatedRanks):
                 module.set_force_sum_reduction_for_comms(True)
         return model
 
-    def before_backward(self, model: Any, *, last: bool) -> None:
+    def before_backward(self, model: nn.Module, *, last: bool) -> None:
+        from torch.distributed.fsdp import FSDPModule
+
+        assert isinstance(model, FSDPModule)
         model.set_requires_gradient_sync(last)
 
     def reduce_gradients(self, model: nn.Module) -> None:
         """FSDP reduces each block during the backward pass of the last micro-batch."""
 
     def _local(self, t: Tensor, parameter: Tensor | None) -> Tensor:
-        return t if parameter is None or not t.dim() else shard_like(t, parameter)
+        return t if parameter is None or not t.dim() else _shard_like(t, parameter)
 
     def unshard(self, model: nn.Module, build: Callable[[], nn.Module]) -> nn.Module:
         weights = self.gather(run_folder.weights(model))

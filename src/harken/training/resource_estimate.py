@@ -4,7 +4,7 @@ import math
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from harken.errors import HarkenError
 from harken.tasks.linear_cross_entropy import CHUNK
 
 from . import checkpoint_state, cost
-from .loop import LOG_LINES, N_VALIDATIONS, Timing, Trainer
+from .loop import LOG_LINES, N_VALIDATIONS, Trainer
 from .optimizers import hidden_matrices
 from .parallel import local_tensor
 
@@ -24,7 +24,16 @@ LOG_LINE_BYTES = 300  # of the log, of the report and of an event file
 LOGIT_BYTES = 8  # of a logit in the backward pass: the logit and its log-probability
 
 
-def plan(trainer: Trainer) -> tuple[int, dict[str, Any] | None]:
+class Prediction(TypedDict):
+    """Predicted resources of a training; `memory_mib` is the peak."""
+
+    seconds: float
+    kwh: float
+    energy_source: str
+    memory_mib: float
+
+
+def plan(trainer: Trainer) -> tuple[int, Prediction | None]:
     """Number of steps of the budget, and the resources they need. Minutes are converted to steps here, once."""
     steps = _fixed_steps(trainer)
     if steps is not None and steps < MIN_STEPS:
@@ -32,25 +41,20 @@ def plan(trainer: Trainer) -> tuple[int, dict[str, Any] | None]:
     return estimate_resources(trainer, 20.0 if steps else min(20.0, max(1.0, trainer.train.minutes * 6)))
 
 
-def estimate_resources(trainer: Trainer, max_seconds: float) -> tuple[int, dict[str, Any]]:
-    """Number of steps, and their seconds, kWh and MiB; the probe takes at most max_seconds."""
+def estimate_resources(trainer: Trainer, max_seconds: float) -> tuple[int, Prediction]:
+    """Number of steps and the resources they need; the probe takes at most max_seconds."""
     fixed_steps, train = _fixed_steps(trainer), trainer.train
     needed = estimate_memory(trainer)
-    if trainer.device.type == "cpu" and needed > 2**30 * (ram := machine.describe()["ram_gib"] or math.inf):
+    if trainer.device.type == "cpu" and needed > 2**30 * (ram := machine.ram_gib() or math.inf):
         sizes = f"the training needs about {needed / 2**30:.1f} GiB of memory, and the machine has {ram}"
         trainer.listen("notice", text=f"{sizes}; use a smaller train.micro_batch or a smaller model")
     timing = trainer.measure(max_seconds, 200 if fixed_steps is None else min(200, fixed_steps // 50))
-    steps = _affordable_steps(train.minutes * 60, timing) if fixed_steps is None else fixed_steps
+    budget = train.minutes * 60 - N_VALIDATIONS * min(timing.validation_seconds, train.minutes * 60 / 50)
+    steps = max(1, int(budget / timing.step_seconds)) if fixed_steps is None else fixed_steps
     n_validations = math.ceil(steps / (train.eval_every or max(1, math.ceil(steps / N_VALIDATIONS))))
     seconds = steps * timing.step_seconds + n_validations * timing.validation_seconds
     kwh = cost.emissions(timing.watts * seconds / 3.6e6)["kwh"]
     return steps, {"seconds": seconds, "kwh": kwh, "energy_source": timing.source, "memory_mib": needed / 2**20}
-
-
-def _affordable_steps(seconds: float, timing: Timing) -> int:
-    """Number of steps that fit in the time, with the validation passes between them."""
-    validation = N_VALIDATIONS * min(timing.validation_seconds, seconds / 50)
-    return max(1, int((seconds - validation) / timing.step_seconds))
 
 
 def _fixed_steps(trainer: Trainer) -> int | None:
@@ -67,10 +71,7 @@ def _fixed_steps(trainer: Trainer) -> int | None:
 
 
 def estimate_memory(trainer: Trainer) -> float:
-    """Peak bytes: memory in use now, tensors held between steps, and tensors held during a step.
-
-    Computes two rows at most, so that it also works for a model that does not fit.
-    """
+    """Peak bytes: in use now, held between steps, held during a step. Computes two rows: the model may not fit."""
     batch = trainer.ranks.local_rows(trainer.task.batch(0, 0))
     n_rows = min(trainer.train.micro_batch or len(batch.tokens), len(batch.tokens))
     try:

@@ -20,17 +20,15 @@ class Train(Settings):
     steps: int | None = Field(None, ge=0, description="number of updates; takes precedence over the default minutes")
     tokens: int | None = Field(None, ge=1, description="number of training tokens, instead of steps")
     epochs: float | None = Field(None, gt=0, description="number of passes over the training data, instead of steps")
-    minutes: float = Field(
-        4.0, gt=0, description="duration in minutes; converted to steps once, from the measured time of a step"
-    )
+    minutes: float = Field(4.0, gt=0, description="duration in minutes; converted to steps once, from a measured step")
     batch: int = Field(16, ge=1, description="number of rows per update")
     micro_batch: int | None = Field(
         None, ge=1, description="number of rows per forward pass (gradient accumulation); smaller needs less memory"
     )
     optimizer: Literal["adamw", "muon", "rmsprop", "sgd"] = Field(
         "adamw",
-        description="optimizer, a dial: sets lr, weight_decay, betas and momentum, each of which can be overridden; "
-        "muon: orthogonalized updates of hidden matrices, AdamW for the rest",
+        description="dial: sets lr, weight_decay, betas and momentum; each of them can be overridden. muon:"
+        " orthogonalized updates of hidden matrices, AdamW for the rest",
     )
     lr: float = Field(3e-3, gt=0, description="peak learning rate")
     schedule: Literal["cosine", "linear", "rsqrt", "plateau", "constant"] = Field(
@@ -85,11 +83,11 @@ class Train(Settings):
     )
     average: Literal["none", "ema", "last"] = Field(
         "none",
-        description="weights to evaluate and keep: the current ones, their exponential moving average (ema), or the "
-        "mean of the last validation passes (last)",
+        description="weights to evaluate and keep: the current ones, their exponential moving average (ema), or the"
+        " mean of the last validation passes (last)",
     )
-    ema_decay: float = Field(0.999, ge=0, lt=1, description="decay of the exponential moving average")
-    average_last: int = Field(5, ge=1, description="number of checkpoints to average")
+    ema_decay: float = Field(0.999, ge=0, lt=1, description="average=ema: decay of the exponential moving average")
+    average_last: int = Field(5, ge=1, description="number of validation passes to average")
     plateau_patience: int = Field(
         2, ge=1, description="plateau: validation passes without improvement before the learning rate drops"
     )

@@ -21,9 +21,10 @@ from harken.tasks import BoundTask, Loss, OutputScoredTask, Score, evaluating
 
 from .loop import Trainer, selection_score
 from .optimizers import StackedModule
+from .settings import Train
 from .validation_state import ValidationState
 
-ModelFunction = Callable[..., Any]  # function(model, **tensors)
+ModelFunction = Callable[..., Tensor]  # function(model, **tensors)
 SHAPE_ERROR = (
     "train.seeds: batches of different shapes cannot be stacked; "
     "train the seeds one by one: harken compare DATA --seeds N"
@@ -60,17 +61,15 @@ class StackedModels(StackedModule):
         torch.clear_autocast_cache()  # the cache holds the low-precision weights of the previous member
         return model
 
-    def vmap(
-        self, function: ModelFunction, tensors: Mapping[str, Tensor], start: int = 0, stop: int | None = None
-    ) -> Any:
-        """function(model, **tensors) for the models start to stop, each with its slice of the tensors."""
-        wrapper = _FunctionModule(self.stacked, function)
+    def vmap(self, f: ModelFunction, tensors: dict[str, Tensor], start: int = 0, stop: int | None = None) -> Tensor:
+        """f(model, **tensors) for the models start to stop, each with its slice of the tensors."""
+        wrapper = _FunctionModule(self.stacked, f)
         weights = {f"stacked.{name}": p[start:stop] for name, p in self.stacked.named_parameters()}
 
         def call(model_weights: dict[str, Tensor], inputs: dict[str, Tensor]) -> Any:
             return torch.func.functional_call(wrapper, model_weights, (inputs,))
 
-        return torch.func.vmap(call, randomness="different")(weights, dict(tensors))
+        return torch.func.vmap(call, randomness="different")(weights, tensors)
 
 
 class _FunctionModule(nn.Module):
@@ -80,7 +79,7 @@ class _FunctionModule(nn.Module):
         super().__init__()
         self.stacked, self.function = stacked, function
 
-    def forward(self, inputs: dict[str, Tensor]) -> Any:
+    def forward(self, inputs: dict[str, Tensor]) -> Tensor:
         return self.function(self.stacked, **inputs)
 
 
@@ -154,15 +153,14 @@ class StackedTask(BoundTask):
         tensors = {name: x[:, step * rows : (step + 1) * rows] for name, x in batch.stacked.items()}
         return build_batch(tensors, batch.template, batch.counts // self.steps)
 
-    def loss(self, model: StackedModels, batch: Any, start: int = 0) -> Loss:
-        """Sum of the models' mean losses. A non-finite loss is excluded: `clip_gradients` zeroes its gradient, and the
-        other models continue."""
+    def loss(self, model: StackedModels, batch: StackedBatch, start: int = 0) -> Loss:
+        """Sum of the models' mean losses, without non-finite ones: `clip_gradients` zeroes their gradients."""
 
         def model_loss(member: nn.Module, **tensors: Tensor) -> Tensor:
             fields: Any = tensors
             return self.tasks[0].loss(member, replace(batch.template, **fields)).total
 
-        mean: Tensor = model.vmap(model_loss, batch.stacked, start, start + len(batch.tokens)) / batch.counts
+        mean = model.vmap(model_loss, batch.stacked, start, start + len(batch.tokens)) / batch.counts
         finite = mean.isfinite()
         total = (mean * torch.where(finite, 1.0, torch.nan)).sum()
         return Loss(total, reported=torch.where(finite, mean, 0.0).sum().detach())
@@ -182,7 +180,7 @@ class StackedTask(BoundTask):
         first = self.tasks[0]
         if not isinstance(first, OutputScoredTask):
             return [task.evaluate(model.member(n), split, quick=quick) for n, task in enumerate(self.tasks)]
-        with evaluating(model), torch.no_grad():
+        with evaluating(model):
             outputs = model.vmap(lambda member: first.split_outputs(member, split, quick=quick), {})
         return [first.score_outputs(y, split, quick=quick) for y in outputs.cpu()]
 
@@ -202,14 +200,14 @@ class StackedValidationState(ValidationState):
         super().__init__()
         self.members = members
 
-    def stops_early(self, train: Any) -> bool:
+    def stops_early(self, train: Train) -> bool:
         return all(member.stops_early(train) for member in self.members)
 
     @property
     def best_weights_name(self) -> str:
         return "the best weights of each seed"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {"members": [member.to_dict() for member in self.members], "skipped": self.skipped}
 
 
@@ -220,16 +218,16 @@ class StackedTrainer(Trainer):
     task: Any
     validation: StackedValidationState
 
-    def new_validation_state(self, saved: Mapping[str, Any] | None = None) -> StackedValidationState:
+    def new_validation_state(self, saved: Mapping[str, object] | None = None) -> StackedValidationState:
         if self.train.schedule == "plateau":
             raise BadSetting("train.seeds: plateau has one learning rate for all seeds; use another train.schedule")
         if self.train.early_stopping_patience is not None and not self.train.keep_best:
             why = "a seed that stops early keeps its best weights"
             raise BadSetting(f"train.seeds: {why}; remove train.keep_best=false or train.early_stopping_patience")
-        states = saved["members"] if saved else [{}] * len(self.task.tasks)
-        members = [ValidationState.from_dict(state) if state else ValidationState() for state in states]
+        state: dict[str, Any] = {"members": [{}] * len(self.task.tasks), "skipped": 0, **(saved or {})}
+        members = [ValidationState.from_dict(member) for member in state["members"]]
         validation = StackedValidationState(members)
-        validation.skipped = saved["skipped"] if saved else 0
+        validation.skipped = state["skipped"]
         self.model.n_skipped.copy_(torch.tensor([member.skipped for member in members]))
         return validation
 
@@ -246,16 +244,14 @@ class StackedTrainer(Trainer):
             problem = f"the loss or the gradient of {len(seeds)} of {self.model.n_models} seeds is not finite"
             self.listen("notice", text=f"step {self.step}: {problem}; their updates are skipped: {', '.join(seeds)}")
 
-    def _validate(self) -> dict[str, Any]:
+    def _validate(self) -> dict[str, object]:
         """The mean metrics, and the metrics of each model."""
         return super()._validate() | {"seeds": self.seed_metrics}
 
     def record_validation(self, score: Score, weights: dict[str, Tensor]) -> None:
         """Keep the weights of each model with its best score so far."""
-        names = {
-            "loss": "valid",
-            score.primary_metric: "valid" if score.primary_metric == "loss" else score.primary_metric,
-        }
+        names = {"loss": "valid"}
+        names.setdefault(score.primary_metric, score.primary_metric)
         self.seed_metrics = [{names[name]: metrics[name] for name in names} for metrics in score.parts.values()]
         improved = [
             not member.stops_early(self.train)

@@ -7,7 +7,7 @@ loss or gradient is then recorded on the device, which skips the update until th
 import math
 import warnings
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -19,10 +19,11 @@ from harken.errors import HarkenError
 from harken.events import Listener
 from harken.tasks import BoundTask
 
-from .cuda_graph import WARMUP_STEPS, CapturedUpdate
 from .optimizers import build_optimizer, clip_gradients
 from .parallel import Ranks, full_tensor
 from .settings import Train
+
+WARMUP_STEPS = 3  # eager steps before the capture of a graph: compilation and optimizer state must exist by then
 
 
 class UpdateStep:
@@ -71,7 +72,7 @@ class UpdateStep:
             return self.model
         return CompiledModel(self.model, self.listen)
 
-    def autocast(self) -> Any:
+    def autocast(self) -> AbstractContextManager[object]:
         """Context that computes matrix products in the precision of the run."""
         return nullcontext() if self.precision == torch.float32 else torch.autocast(self.device.type, self.precision)
 
@@ -181,6 +182,29 @@ class UpdateStep:
         return float(self.loss_sum) / self.n_targets, float(self.grad_norm), int(self.n_skipped)
 
 
+class CapturedUpdate:
+    """CUDA graph of an update, for batches of one shape. A small model launches about a thousand small kernels, more
+    slowly than the GPU runs them; replaying a graph needs one launch."""
+
+    def __init__(self, batch: Batch, update: Callable[[Batch], tuple[Tensor, Tensor]]) -> None:
+        self.batch, self.graph = batch, torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, stream=torch.cuda.current_stream()):
+            self.outputs = update(batch)
+
+    def matches(self, batch: Batch) -> bool:
+        new, captured = ({name: x.shape for name, x in b.tensors().items()} for b in (batch, self.batch))
+        return batch.static_shape and new == captured
+
+    def replay(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Update with this batch; return its summed loss and gradient norm, both on the device."""
+        tensors = batch.tensors()
+        for name, captured in self.batch.tensors().items():
+            new = tensors[name]  # pinned: a large pageable tensor is copied only after the previous update
+            captured.copy_(new.pin_memory() if captured.is_cuda and new.is_cpu else new, non_blocking=True)
+        self.graph.replay()
+        return self.outputs
+
+
 class CompiledModel(nn.Module):
     """A model with a compiled forward pass; all other attributes are those of the model."""
 
@@ -190,7 +214,7 @@ class CompiledModel(nn.Module):
         self.compiled: Callable[..., Any] = torch.compile(model, dynamic=False)
         self.verified = False
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> object:
         if self.verified:
             return self.compiled(*args, **kwargs)
         try:

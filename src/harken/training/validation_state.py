@@ -36,9 +36,10 @@ class ValidationState:
     def best_weights_name(self) -> str:
         return f"the weights of step {self.step:,}"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return asdict(self) | {"best": None if math.isinf(self.best) else self.best}
 
     @classmethod
-    def from_dict(cls, saved: Mapping[str, Any]) -> "ValidationState":
-        return cls(**{**saved, "best": math.inf if saved["best"] is None else saved["best"]})
+    def from_dict(cls, saved: Mapping[str, object]) -> "ValidationState":
+        fields: dict[str, Any] = {**saved, "best": math.inf if saved.get("best") is None else saved["best"]}
+        return cls(**fields)

@@ -5,6 +5,7 @@ of a document, so a text gives the same numbers alone, padded, packed or token b
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from harken.core.attend import compute, register_backend
+from harken.core.attend import compute
 from harken.core.similarity import Similarity
 from harken.core.structure import CAUSAL, FULL, BlockPass, BlockPasses, Layout, Structure
 
@@ -20,7 +21,6 @@ FLEX_BLOCK = 128  # block size of FlexAttention
 MAX_SHAPES = 4  # batch shapes kept in the cache of a pattern
 
 
-@register_backend
 def blocks(q: Tensor, k: Tensor, v: Tensor, similarity: Similarity, layout: Layout, *, dropout: float = 0.0) -> Tensor:
     """Attention of each query block to its key blocks: a batch of short sequences.
 
@@ -56,16 +56,12 @@ def blockwise(s: Structure, block_size: int) -> Structure:
     n_global = int((degree == n).cumprod(0).sum())
     neighbors = torch.full((n, int(degree[n_global:].max()) if n_global < n else 1), -1)
     neighbors[i[i >= n_global], rank[i >= n_global]] = j[i >= n_global]
-    return replace(
-        s,
-        allows=lambda b, i, j: s.allows(b, i // block_size, j // block_size),
-        name=f"{s.name} of {block_size}",
-        pairs=None,
-        block_plan=BlockPattern(block_size, neighbors, n_global),
-    )
+    plan = BlockPattern(block_size, neighbors, n_global)
+    blocked = replace(s, name=f"{s.name} of {block_size}", pairs=None, block_plan=plan)
+    return replace(blocked, allows=lambda b, i, j: s.allows(b, i // block_size, j // block_size))
 
 
-def per_document(s: Structure, pos: Tensor, memory: Any = None) -> Structure:
+def per_document(s: Structure, pos: Tensor, memory: object = None) -> Structure:
     """A blockwise structure for packed documents (pos: B L), with blocks counted from the start of each document.
 
     Without packing (pos: L), and in a memory, slot and position are equal, so the structure does not change.
@@ -176,7 +172,7 @@ class BlockLayout:
 
         return BlockPasses(self.slots, passes, self.inverse, flex_mask)
 
-    def table_mask_mod(self, inside: Structure) -> Any:
+    def table_mask_mod(self, inside: Structure) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
         """mask_mod of FlexAttention that reads a table of blocks: the predicate would hash the links of every pair."""
         S, table = self.size, self.table
         assert table is not None

@@ -1,20 +1,21 @@
 """Backend `flex`: FlexAttention on a GPU. Blocks without an allowed pair are neither computed nor stored."""
 
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from harken.core.attend import register_backend
 from harken.core.similarity import Similarity
 from harken.core.structure import Layout
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
 
 # FlexAttention and its masks are kernels only when compiled; the default limit of 8 shapes would end in dense attention
 compiled = cache(lambda f: torch._dynamo.config.patch(recompile_limit=64)(torch.compile(f)))
 
 
-@register_backend
 def flex(q: Tensor, k: Tensor, v: Tensor, similarity: Similarity, layout: Layout, *, dropout: float = 0.0) -> Tensor:
     """FlexAttention for dot products, without dropout."""
     from torch.nn.attention.flex_attention import flex_attention
@@ -26,7 +27,7 @@ def flex(q: Tensor, k: Tensor, v: Tensor, similarity: Similarity, layout: Layout
     return kernel(q, k, v, block_mask=block_mask(layout), scale=similarity.scale, enable_gqa=grouped)
 
 
-def block_mask(layout: Layout) -> Any:
+def block_mask(layout: Layout) -> "BlockMask":
     """FlexAttention's BlockMask of a layout, built once.
 
     >>> from harken.core import CAUSAL, bigbird; from harken.core.backends.blocks import blockwise

@@ -4,12 +4,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from harken.core.attend import register_backend
 from harken.core.similarity import Similarity, precise, score
 from harken.core.structure import Layout, PairList
 
 
-@register_backend
 def sparse(q: Tensor, k: Tensor, v: Tensor, similarity: Similarity, layout: Layout, *, dropout: float = 0.0) -> Tensor:
     """Attention over the pairs that the structure lists.
 
@@ -45,11 +43,8 @@ def pair_weights(q: Tensor, k: Tensor, similarity: Similarity, pairs: PairList, 
     >>> pair_weights(q, q, Dot(), PairList(zero, zero, torch.ones(1, 2, dtype=torch.bool)))
     tensor([[[0.5000, 0.5000]]])
     """
-    i, j, allowed = pairs
-    n = q.shape[-2]
-    q, k = (
-        x.gather(2, index[:, None].expand(*x.shape[:2], -1, x.shape[-1])) for x, index in ((q, i), (k, j))
-    )  # B H E D
+    (i, j, allowed), n = pairs, q.shape[-2]
+    q, k = (x.gather(2, at[:, None].expand(*x.shape[:2], -1, x.shape[-1])) for x, at in ((q, i), (k, j)))  # B H E D
     scores = score(similarity.pair, q.unflatten(1, (k.shape[1], -1)), k.unsqueeze(2)).flatten(1, 2)  # B H E
     return edge_softmax(scores if bias is None else scores + bias, i, n, allowed[:, None])
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from harken.data.batch import Batch
-from harken.training.cuda_graph import CapturedUpdate
+from harken.training.step import CapturedUpdate
 
 
 @dataclass(frozen=True)
