@@ -12,16 +12,9 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from harken.errors import BadInput
-from harken.experiments.report.formatting import format_duration, format_number, format_quantity
-from harken.experiments.report.metric_names import VALIDATION_METRICS
-from harken.experiments.report.verdict import (
-    MIN_TOKENS,
-    audit_warning,
-    displayed_metrics,
-    run_verdict,
-    skipped_updates,
-    too_few_tokens,
-)
+from harken.experiments.report import verdict
+from harken.experiments.report.formatting import VALIDATION_METRICS, format_duration, format_number, format_quantity
+from harken.experiments.report.verdict import Facts, nested
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -140,7 +133,7 @@ class ConsoleListener:
         self._flush_held_line()
         self._stop_progress()
 
-    def __call__(self, event: str, /, **facts: Any) -> None:
+    def __call__(self, event: str, /, **facts: object) -> None:
         if event != "step":
             self._flush_held_line()
         getattr(self, f"_{event}", lambda **_: None)(**facts)
@@ -182,8 +175,8 @@ class ConsoleListener:
         counts = ", ".join(f"{name} {format_quantity(n, 'count')}" for name, n in facts[unit].items())
         self.epoch = "epochs of generated examples" if facts.get("fresh") else self.epoch
         held = f"; held-out sources that also occur in training: {facts['overlap']:,}" if "overlap" in facts else ""
-        if (most := max(facts.get("references", {"": 1}).values(), default=1)) > 1:
-            held += f"; references per held-out source: {format_number(most)} on average"
+        if (references := max(facts.get("references", {"": 1}).values(), default=1)) > 1:
+            held += f"; references per held-out source: {format_number(references)} on average"
         self.line(f"  data    {counts} {unit} ({facts.get('summary') or _vocabulary_text(facts)}){held}")
         self.line(f"  model   {format_quantity(parameters, 'count')} weights")
 
@@ -199,26 +192,22 @@ class ConsoleListener:
             self.line(f"          about {format_duration(predicted['seconds'])} and {energy}")
 
     def _step(self, step: int, steps: int, loss: float, **facts: Any) -> None:
-        self.seen |= {
-            name: facts[name] for name in ("valid", *VALIDATION_METRICS, "tokens_per_second") if name in facts
-        }
-        here = {name.replace("_", " "): self.seen[name] for name in VALIDATION_METRICS if name in self.seen}
-        other = "".join(f", {name} {format_number(value)}" for name, value in here.items())
-        valid = f"   valid {self.seen['valid']:.4f}{other} (fast validation)" if "valid" in self.seen else ""
+        names = ("valid", *VALIDATION_METRICS, "tokens_per_second")
+        self.seen |= {name: facts[name] for name in names if name in facts}
+        metrics = {name.replace("_", " "): self.seen[name] for name in VALIDATION_METRICS if name in self.seen}
+        shown = "".join(f", {name} {format_number(value)}" for name, value in metrics.items())
+        valid = f"   valid {self.seen['valid']:.4f}{shown} (fast validation)" if "valid" in self.seen else ""
         lr = f"   lr {facts['lr']:.2g}" if "lr" in facts else ""
         rate = self.seen.get("tokens_per_second")
         speed = f"{lr}   {format_quantity(rate, 'count')} tokens/s" if rate else lr
         if self.live:
             self._progress("training", step, steps, f"loss {loss:.4f}{valid}{speed}")
-        since = time.monotonic() - self.last
-        due = step == steps or since > PLAIN_SECONDS
+        since, start = time.monotonic() - self.last, f"  step {step:>7,} of {steps:,}   loss {loss:.4f}"
         if "valid" in facts:
-            self.held = f"  step {step:>7,} of {steps:,}   loss {loss:.4f}{valid}{speed}"
-        elif due and not self.live:
+            self.held = f"{start}{valid}{speed}"
+        elif (step == steps or since > PLAIN_SECONDS) and not self.live:
             self._flush_held_line()
-            self.held = (
-                f"  step {step:>7,} of {steps:,}   loss {loss:.4f}{speed}"  # do not repeat an old validation loss
-            )
+            self.held = f"{start}{speed}"  # do not repeat an old validation loss
         if step == steps or since > VALIDATION_LINE_SECONDS:
             self._flush_held_line()
 
@@ -231,6 +220,17 @@ class ConsoleListener:
     def _evaluate(self) -> None:
         self._stop_progress()
         self.line("  final evaluation, with baselines ...")
+
+    def _watch(self, texts: Mapping[str, str]) -> None:
+        """Translations of the same sentences during the training of a demo."""
+        for n, row in enumerate(columns([[source, "->", text] for source, text in texts.items()])):
+            self.line(f"  {'' if n else 'watch':<6}  {row}")
+
+    def _settled(self, who: str, seconds: float) -> None:
+        self.line(f"  {who}: ready after {format_duration(seconds)}")
+
+    def _clusters(self, k: int, done: int, total: int) -> None:
+        self._progress("clustering", done, total, f"k = {k}")
 
     def _progress(self, what: str, done: float, total: float | None, text: str = "") -> None:
         if not self.live:
@@ -268,50 +268,45 @@ def _progress_bar() -> "Progress":
 # --- evaluation --------------------------------------------------------------------------------------------------
 
 
-def cost_line(cost: dict[str, Any]) -> str:
+def cost_line(cost: Facts) -> str:
     used = f"{format_duration(cost['seconds'])}, {format_quantity(cost['kwh'], 'energy')} ({cost['energy_source']})"
     return f"  cost    {used}, {format_quantity(cost['co2e_kg'], 'mass')} CO2e"
 
 
-def main_split(metrics: Mapping[str, Any]) -> str:
+def main_split(metrics: Mapping[str, object]) -> str:
     """The split that is shown if only one is: test if it exists, else valid."""
     return "test" if "test" in metrics else next(iter(metrics), "")
 
 
-def evaluation_lines(facts: dict[str, Any]) -> list[str]:
+def evaluation_lines(facts: Facts) -> list[str]:
     """The metrics of each split and its groups, the baselines, and the evaluation protocol."""
     width = max([6, *map(len, facts["metrics"])])
-    rows_text = (
-        [] if facts["metrics"] else ["  (no split is held out, so there is no evaluation; set data.valid or data.test)"]
-    )
+    missing = "  (no split is held out, so there is no evaluation; set data.valid or data.test)"
+    lines = [] if facts["metrics"] else [missing]
     for split, values in facts["metrics"].items():
-        free, parts = (facts.get(name, {}).get(split, {}) for name in ("baseline", "parts"))
+        baselines, parts, protocol = (nested(facts, name, split) for name in ("baseline", "parts", "protocol"))
         large = {name: part for name, part in parts.items() if part.get("pairs", MIN_GROUP_SIZE) >= MIN_GROUP_SIZE}
-        first = list(large.items())[:MAX_GROUPS]
-        rows = [("this model", values), *((f"this model on {name}", displayed_metrics(part)) for name, part in first)]
-        rows += facts.get("seeds", {}).get("together", {}).get(split, {}).items()
-        rows += [(f"baseline: {name}", base) for name, base in free.items()]
-        protocol = facts.get("protocol", {}).get(split, {})
-        how = ", ".join(f"{name.replace('_', ' ')} {format_number(x)}" for name, x in protocol.items())
-        rows_text += [f"  {split if n == 0 else '':<{width}}  {line}" for n, line in enumerate(align_metrics(rows))]
-        rows_text += [f"  {'':<{width}}  ({how})"] if how else []
-        rest = f"({len(large) - MAX_GROUPS} more groups are in the report and in --json)"
-        rows_text += [f"  {'':<{width}}  {rest}"] if len(large) > MAX_GROUPS else []
-        rows_text += (
-            [f"  {'':<{width}}  (too few tokens for a verdict; {MIN_TOKENS:,} are needed)"]
-            if too_few_tokens(protocol)
-            else []
-        )
-    rows_text += [f"  {'':<{width}}  {left}"] if (left := skipped_updates(facts)) else []
+        groups = {f"this model on {name}": verdict.displayed_metrics(part) for name, part in large.items()}
+        rows = [("this model", values), *list(groups.items())[:MAX_GROUPS]]
+        rows += nested(facts, "seeds", "together", split).items()
+        rows += [(f"baseline: {name}", metrics) for name, metrics in baselines.items()]
+        notes = [", ".join(f"{name.replace('_', ' ')} {format_number(x)}" for name, x in protocol.items())]
+        if len(large) > MAX_GROUPS:
+            notes.append(f"{len(large) - MAX_GROUPS} more groups are in the report and in --json")
+        if verdict.too_few_tokens(protocol):
+            notes.append(f"too few tokens for a verdict; {verdict.MIN_TOKENS:,} are needed")
+        text = [*align_metrics(rows), *(f"({note})" for note in notes if note)]
+        lines += [f"  {'' if n else split:<{width}}  {line}" for n, line in enumerate(text)]
+    lines += [f"  {'':<{width}}  {skipped}"] if (skipped := verdict.skipped_updates(facts)) else []
     if "audit" not in facts:
-        return rows_text
-    if doubt := audit_warning(facts):
-        return [*rows_text, f"  audit   {doubt}"]
-    rows_text += [f"  verdict {run_verdict(facts)[0]}"] if facts["metrics"] else []
-    return [*rows_text, f"  audit   {facts['audit']['summary']}"]
+        return lines
+    if doubt := verdict.audit_warning(facts):
+        return [*lines, f"  audit   {doubt}"]
+    lines += [f"  verdict {verdict.run_verdict(facts)[0]}"] if facts["metrics"] else []
+    return [*lines, f"  audit   {facts['audit']['summary']}"]
 
 
-def format_metric(value: Any) -> str:
+def format_metric(value: object) -> str:
     """A metric with four digits; null in a run folder means non-finite."""
     return "nan" if value is None else format_number(value, 4)
 

@@ -48,7 +48,7 @@ def missing_run_error(folder: Path) -> BadInput:
     """The error for a run folder that does not exist."""
     in_runs = Path("runs") / folder
     hint = f". Did you mean {in_runs}?" if in_runs.is_dir() else similar_path(folder)
-    return BadInput(f"{folder}: there is no such folder; harken runs lists the existing ones{hint}")
+    return BadInput(f"{folder}: no such folder; harken runs lists the existing ones{hint}")
 
 
 def resume_command(folder: Path, processes: int = 1) -> str:

@@ -229,7 +229,7 @@ def test_settings_of_an_unknown_kind_list_the_kinds(error_of):
 
 # --- data -------------------------------------------------------------------------------------------------------------
 
-MISSING = "there is no such file, folder, catalogue entry (harken data) or recipe; check the name"
+MISSING = "no such file, folder, catalogue entry (harken data) or recipe; check the name"
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ MISSING = "there is no such file, folder, catalogue entry (harken data) or recip
         ("nothing.txt", f"nothing.txt: {MISSING}"),  # a common suffix is not similar enough
         ("no/such/place.txt", f"no/such/place.txt: {MISSING}"),
         ("mt.txt", f"mt.txt: {MISSING}. Did you mean my.txt?"),  # one letter of two
-        ("lm.toml", "lm.toml: there is no such recipe; check the name"),
+        ("lm.toml", "lm.toml: no such recipe; check the name"),
         ("", f"'': {MISSING}"),
         (
             "data.source=a.en",
@@ -338,7 +338,7 @@ def test_an_empty_stdin_is_refused(error_of):
 @pytest.mark.parametrize("verb", ["generate", "score", "eval"])
 def test_a_missing_run_refers_to_harken_runs(error_of, verb):
     extra = ("x",) if verb != "eval" else ()
-    assert error_of(verb, "runs/x", *extra) == "runs/x: there is no such folder; harken runs lists the existing ones"
+    assert error_of(verb, "runs/x", *extra) == "runs/x: no such folder; harken runs lists the existing ones"
 
 
 def test_a_folder_without_harken_json_is_refused(error_of, tmp_path):
@@ -376,7 +376,7 @@ def test_a_data_file_cannot_be_imported(error_of, text):
 
 def test_a_model_for_other_data_is_refused_with_the_accepted_models(error_of, tmp_path):
     (tmp_path / "p.tsv").write_text("".join(f"a cat {n} sat\tun chat {n} dort\n" for n in range(30)))
-    pair_models = ", ".join(registry.kind_names("model", " of pairs"))
+    pair_models = ", ".join(registry.kind_names("model", "pairs"))
     assert error_of("compare", "p.tsv", "--models", "rnn,gpt") == (
         f"model.kind = 'gpt' is not a model of pairs; accepted: {pair_models}"
     )
@@ -386,7 +386,7 @@ def test_a_model_for_other_data_is_refused_with_the_accepted_models(error_of, tm
     ("source", "message"),
     [
         ("transfer=frozn", "transfer = 'frozn': accepted: finetune, frozen, scratch, 4-shot. Did you mean frozen?"),
-        ("from=runs/x", "runs/x: there is no such folder; harken runs lists the existing ones"),
+        ("from=runs/x", "runs/x: no such folder; harken runs lists the existing ones"),
     ],
 )
 @pytest.mark.parametrize("verb", ["train", "compare"])
@@ -488,7 +488,7 @@ def test_a_resumed_run_refuses_new_settings(error_of, run):
 def broken(monkeypatch):
     from harken.inference import run as model
 
-    def load(path):
+    def load(path, **options):
         raise RuntimeError("the wheels came off\nand rolled away")
 
     monkeypatch.setattr(model, "load", load)
@@ -504,7 +504,7 @@ def test_an_unexpected_error_is_one_line(error_of, broken):
 def test_ctrl_c_prints_no_traceback(harken, monkeypatch):
     from harken.inference import run as model
 
-    monkeypatch.setattr(model, "load", lambda path: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(model, "load", lambda path, **options: (_ for _ in ()).throw(KeyboardInterrupt))
     output = harken("score", "runs/x", "Tom")
     assert (output.code, output.err.strip()) == (130, "harken: stopped")
 

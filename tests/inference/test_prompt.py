@@ -9,7 +9,8 @@ import harken
 from harken.errors import BadInput
 from harken.inference import prompt as prompts
 from harken.inference.answers.generate import encode_prompt
-from harken.inference.prompt import ScoredPrompt, Template, build_prompt, draw_examples, label_texts, log_probabilities
+from harken.inference.prompt import ScoredPrompt, Template, build_prompt, log_probabilities
+from harken.inference.prompt_eval import draw_examples, label_texts
 
 LABELS = ["the", "the old", "then", "was a day", "was"]
 TEXTS = ["the fox ran", "a king", "once there was an old man who went into the wood", "no"]

@@ -9,9 +9,8 @@ import pytest
 import harken
 from harken.errors import BadInput
 from harken.experiments.choose import choose
-from harken.inference.prompt import draw_examples
-from harken.inference.prompt_eval import FewShotPrompt, evaluate_prompt, load_task
-from harken.tasks.metrics import classification, generation
+from harken.inference.prompt_eval import FewShotPrompt, draw_examples, evaluate_prompt, load_task
+from harken.tasks.metrics import generation, labels
 
 TEMPLATE = "Tale: {text} It is"
 
@@ -38,10 +37,8 @@ def test_label_metrics_equal_those_of_classify(run, table):
     messages = run.classify([row.texts[0] for row in rows], prompt=TEMPLATE, labels=["sad", "glad"])
     predicted = np.array([labels[0]["label"] == "glad" for labels in messages])
     gold = np.array([row.labels[0] == "1" for row in rows])
-    assert score.metrics["accuracy"] == classification.accuracy(gold, predicted)
-    assert score.metrics["matthews"] == pytest.approx(
-        classification.matthews(gold.astype(int), predicted.astype(int), 2)
-    )
+    assert score.metrics["accuracy"] == labels.accuracy(gold, predicted)
+    assert score.metrics["matthews"] == pytest.approx(labels.matthews(gold.astype(int), predicted.astype(int), 2))
     assert score.protocol["shots"] == 0
     assert score.primary_metric == "accuracy"
 

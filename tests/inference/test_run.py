@@ -162,7 +162,7 @@ def test_k_larger_than_the_vocabulary_returns_all_tokens(char):
 
 
 def test_k_of_zero_is_refused(char):
-    with pytest.raises(BadInput, match=r"^k=0: must be at least 1$"):
+    with pytest.raises(BadInput, match=r"^k=0: must be an integer ≥ 1$"):
         char.next("Tom", 0)
 
 
@@ -265,7 +265,7 @@ def test_a_split_the_run_does_not_have_is_refused_with_those_it_has(char):
             lambda run: run.generate("Tom", temprature=1),
             "temprature is not an option; accepted: temperature, top_k, top_p. Did you mean temperature?",
         ),
-        (lambda run: run.next("Tom", k=None), "k=None: must be an integer ≥ 0"),
+        (lambda run: run.next("Tom", k=None), "k=None: must be an integer ≥ 1"),
         (lambda run: run.score(None), "text=None: must be a string"),
     ],
 )

@@ -6,11 +6,13 @@ A command is imported when it is called, so `harken --help` does not import torc
 import json
 import os
 import sys
+import tomllib
 import traceback
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from importlib.resources import files
 from keyword import iskeyword
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -19,44 +21,14 @@ from harken.errors import BadInput, HarkenError
 from harken.events import to_json_value
 from harken.suggestions import did_you_mean
 
-GROUPS: dict[str, dict[str, str]] = {
-    "Train": {
-        "demo": "train an example model in minutes and show its results",
-        "train": "train, evaluate, audit and report a model from data or a recipe; resume a run",
-        "compare": "train the same data under several settings and seeds; a table with intervals and a plot",
-        "check": "show the detected kind of data, the recipe and the expected cost; train nothing",
-        "data": "list the data catalogue, or download one data set",
-    },
-    "Use": {
-        "generate": "continue a text with a language model",
-        "chat": "chat with an imported instruct model",
-        "translate": "generate the target of each source: translations, summaries, answers, trees",
-        "classify": "predict labels with probabilities, or a number, for texts, images, nodes or sets",
-        "tag": "tag spans of texts, such as names",
-        "ask": "answer questions about a text or a story",
-        "fill": "predict the words behind each [MASK] of a text",
-        "caption": "generate captions of images",
-        "embed": "compute embeddings of texts, or find the nearest words",
-        "search": "find the lines of a text file nearest to a query, by embedding",
-    },
-    "Understand": {
-        "eval": "evaluate a run on a split or on other data, next to baselines",
-        "score": "compute the log-probability of each word of a text, and its perplexity",
-        "audit": "check that a model obeys its mask: no future leak, no effect of padding, packing or batching",
-        "cluster": "cluster vectors, or the embeddings of texts; choose k; plot",
-    },
-    "Share": {
-        "import": "import pretrained weights: a model folder, a .gguf file, a catalogue name, org/name@revision",
-        "export": "export a run for transformers or ONNX, with a certificate",
-    },
-    "Runs and costs": {
-        "runs": "list run folders: kind, metrics, size, date, cost",
-        "cost": "sum the time, energy and CO2e of runs; or recompute the cost table of a lecture",
-        "bench": "measure training and decoding speed next to transformers and the machine's limits",
-    },
-}
+if TYPE_CHECKING:
+    from harken.inference.run import Run
+
+COMMANDS_FILE = files("harken.cli").joinpath("commands.toml")
+GROUPS: dict[str, dict[str, str]] = tomllib.loads(COMMANDS_FILE.read_text("utf-8"))  # group -> command -> summary
 COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
 PRECISION = click.Choice(["float32", "bfloat16", "int8"])
+Command = TypeVar("Command", bound=Callable[..., object])
 
 
 class CommandGroup(click.Group):
@@ -86,7 +58,7 @@ class CommandGroup(click.Group):
             with formatter.section(title):
                 formatter.write_dl([(name.ljust(width), summary) for name, summary in commands.items()])
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # the reader of stdout is gone
@@ -108,12 +80,12 @@ def _require_single_process(verb: str) -> None:
     cls=CommandGroup,
     invoke_without_command=True,
     subcommand_metavar="VERB [THING] [section.key=value ...]",
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120, "show_default": True},
 )
 @click.version_option(package_name="harken", prog_name="harken")
 @click.pass_context
 def harken(ctx: click.Context) -> None:
-    """Attention networks, from the equation to the served model.
+    """Train, evaluate and use attention networks.
 
     \b
     harken demo                        a first result in minutes
@@ -124,47 +96,50 @@ def harken(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-def json_option(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """The option --json of every command."""
-    return click.option("--json", "json_", is_flag=True, help="Print one JSON object on stdout and nothing else.")(verb)
+json_option = click.option("--json", "json_", is_flag=True, help="Print one JSON object on stdout and nothing else.")
+PRECISION_HELP = "Precision of the weights; a lower one is faster (int8: only on a CPU)."
+precision_option = click.option("--precision", type=PRECISION, default="float32", help=PRECISION_HELP)
 
 
-def precision_option(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """The option --precision of commands that load weights."""
-    text = "Precision of the weights; lower is faster (int8: on a CPU)."
-    return click.option("--precision", type=PRECISION, default="float32", show_default=True, help=text)(verb)
-
-
-def seed_option(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def seed_option(what: str) -> Callable[[Command], Command]:
     """The option --seed of commands that sample; `what` names the reproducible output."""
-    numbers, text = click.IntRange(0, 2**63 - 1), f"Random seed; the same seed gives the same {what}"
-    return click.option("--seed", type=numbers, default=0, show_default=True, metavar="N", help=text)
+    text = f"Random seed; the same seed gives the same {what}"
+    return click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, metavar="N", help=text)
 
 
-SEARCH_OPTIONS: dict[str, tuple[Any, str, str]] = {  # name -> type, metavar, help
+SEARCH_OPTIONS: dict[str, tuple[click.ParamType[Any], str, str]] = {  # name -> type, metavar, help
     "beam": (click.IntRange(1, 1024), "N", "Beam size; 1 is greedy.  [default: 4 (maths: 1), at least --alternatives]"),
     "alternatives": (click.IntRange(1), "N", "Print the N best outputs with their scores."),
-    "length-penalty": (click.FloatRange(0, 10), "X", "Score = sum of ln p / length^X; 0 favors short.  [default: 1]"),
-    "prefix": (click.STRING, "TEXT", "Prefix of every output."),
+    "length-penalty": (click.FloatRange(0, 10), "X", "Score = (sum of ln p) / length^X; 0 favors short.  [default: 1]"),
+    "prefix": (click.STRING, "TEXT", "Text that every output starts with."),
     "no-repeat": (click.IntRange(0), "N", "Never repeat an n-gram of N tokens."),
     "max-new-tokens": (click.IntRange(1), "N", "Maximum tokens of an output.  [default: task.max_new_tokens]"),
     "temperature": (click.FloatRange(0), "X", "Sample instead of beam search; 0.8 is a common value."),
     "top-k": (click.IntRange(1), "N", "Sample from the N most probable tokens."),
-    "top-p": (click.FloatRange(0, 1, min_open=True), "X", "Sample from the tokens with total probability X."),
+    "top-p": (click.FloatRange(0, 1, min_open=True), "X", "Sample from the smallest set of tokens with probability X."),
     "seed": (click.INT, "N", "Random seed.  [default: 0]"),
 }
 
 
-def search_options(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def search_options(*names: str) -> Callable[[Command], Command]:
     """The options of commands that search for an output sequence; without names all of them."""
 
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(command: Command) -> Command:
         for name in reversed(names or tuple(SEARCH_OPTIONS)):
             kind, metavar, text = SEARCH_OPTIONS[name]
             command = click.option(f"--{name}", type=kind, metavar=metavar, help=text)(command)
         return command
 
     return decorate
+
+
+def load_run(path: str, verb: str, precision: str = "float32") -> "Run":
+    """Load a run that supports a verb. This imports torch."""
+    from harken.inference.run import load
+
+    run = load(path, precision=precision)
+    run.require(verb)
+    return run
 
 
 def reject_options(why: str, *names: str) -> None:
@@ -176,7 +151,7 @@ def reject_options(why: str, *names: str) -> None:
             raise click.UsageError(f"{word} has no effect {why}")
 
 
-def print_json(values: Mapping[str, Any]) -> None:
+def print_json(values: Mapping[str, object]) -> None:
     """Print the JSON object of --json. Non-finite numbers become null."""
     click.echo(json.dumps(to_json_value(values), ensure_ascii=False))
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harken.console import columns, decode_argument
-from harken.data.detect.preview import not_utf8_error
+from harken.data.detect.preview import read_utf8
 from harken.errors import BadInput
 from harken.suggestions import similar_path
 
-from . import json_option, precision_option, print_json
+from . import json_option, load_run, precision_option, print_json
 
 if TYPE_CHECKING:
     from harken.inference.run import Run
@@ -25,16 +25,13 @@ if TYPE_CHECKING:
 @precision_option
 @json_option
 def ask(run: str, context_file: str, questions: tuple[str, ...], precision: str, json_: bool) -> None:
-    """Answer each QUESTION about the text of CONTEXT_FILE (-: stdin), with the position of the answer in the text.
+    """Answer each QUESTION about the text of CONTEXT_FILE (- for stdin); print the position of the answer in the text.
 
     A run on stories reads the file line by line and shows the attention of each hop; without a QUESTION it answers the
     questions in the file.
     """
     context = _text(context_file)
-    from harken.inference.run import load
-
-    model = load(run, precision=precision)
-    model.require("ask")
+    model = load_run(run, "ask", precision)
     if is_story := model.recipe.task.kind == "answer":
         answers: list[Mapping[str, Any]] = list(_story_answers(model, context_file, context, questions))
     elif questions:
@@ -42,8 +39,7 @@ def ask(run: str, context_file: str, questions: tuple[str, ...], precision: str,
     else:
         raise click.UsageError('give a question about the text, as in: harken ask RUN my.txt "Who had a rope?"')
     if json_:
-        print_json(answers[0] if len(answers) == 1 else {"answers": answers})
-        return
+        return print_json(answers[0] if len(answers) == 1 else {"answers": answers})
     for n, best in enumerate(answers):
         if is_story:
             click.echo("\n" * (n > 0) + "\n".join(_hops(best)))
@@ -65,19 +61,16 @@ def _story_answers(model: "Run", file: str, context: str, questions: Sequence[st
     if not story_questions:
         raise BadInput(f'{file}: the file has no question; give one, as in: harken ask RUN {file} "Where is Joe?"')
     for question in story_questions:
-        yield model.story(question.lines).ask(question.question) | (
-            {"right": question.answer} if question.answer else {}
-        )
+        right = {"right": question.answer} if question.answer else {}
+        yield {**model.story(question.lines).ask(question.question), **right}
 
 
 def _hops(best: Mapping[str, Any]) -> Iterator[str]:
     """Each line of the story with its attention weight in every hop, then the question and its answer."""
-    hop_weights = [[f"{weight:.2f}" for weight in hop] for hop in best["hops"]]
-    rows = [
-        [str(n), *weights, line] for n, (line, *weights) in enumerate(zip(best["lines"], *hop_weights, strict=True), 1)
-    ]
-    heads = ["", *(f"hop {n}" for n in range(1, len(hop_weights) + 1)), ""]
-    yield from columns([heads, *rows] if hop_weights else rows) if rows else []
+    hops = [[f"{weight:.2f}" for weight in hop] for hop in best["hops"]]
+    rows = [[str(n), *row, line] for n, (line, *row) in enumerate(zip(best["lines"], *hops, strict=True), 1)]
+    heads = ["", *(f"hop {n}" for n in range(1, len(hops) + 1)), ""]
+    yield from columns([heads, *rows] if hops else rows) if rows else []
     right = f", correct is {best['right']}" if "right" in best else ""
     unknown = f", unknown words: {', '.join(best['unknown'])}" if best["unknown"] else ""
     yield f"{best['question']}   {best['answer']}   ({best['score']:.3f}{right}{unknown})"
@@ -88,8 +81,4 @@ def _text(name: str) -> str:
         return sys.stdin.read()
     if not Path(name).is_file():
         raise BadInput(f"{name}: no such file; give the text that contains the answer{similar_path(name)}")
-    raw = Path(name).read_bytes()
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise not_utf8_error(Path(name), error.start) from None
+    return read_utf8(Path(name))

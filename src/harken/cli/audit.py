@@ -14,7 +14,7 @@ from . import json_option, print_json
 @click.argument("what", metavar="RUN|RECIPE")
 @click.argument("settings", nargs=-1, metavar="[section.key=value ...]")
 @click.option(
-    "--length", type=click.IntRange(min=2), metavar="N", help="Tokens per row.  [default: 32, or the context]"
+    "--length", type=click.IntRange(2), metavar="N", help="Tokens per row.  [default: 32, limited by the context]"
 )
 @json_option
 def audit(what: str, settings: tuple[str, ...], length: int | None, json_: bool) -> None:
@@ -28,11 +28,10 @@ def audit(what: str, settings: tuple[str, ...], length: int | None, json_: bool)
 
     with ConsoleListener(to_stderr=json_) as listener:
         outcome = audit_(what, settings=dict(parse_override(text) for text in settings), length=length, listen=listener)
-    facts = outcome.facts()
     if json_:
-        print_json({"audited": what, **facts})
+        print_json({"audited": what, **outcome.facts()})
     else:
-        click.echo("\n".join(columns([_row(check) for check in facts["checks"]])))
+        click.echo("\n".join(columns([_row(vars(check)) for check in outcome.checks])))
     if not outcome.passed:
         raise HarkenError(f"{what}: {outcome}")
     if not json_:

@@ -6,29 +6,25 @@ from typing import Any
 import click
 
 from harken.console import ConsoleListener, table
-from harken.experiments.report.formatting import format_duration, format_number, format_quantity
+from harken.experiments.report.formatting import format_number, format_quantity
 
 from . import PRECISION, json_option, print_json
+
+PRECISION_HELP = "Precision; may be repeated (int8: only decode, on a CPU)."
 
 
 @click.command()
 @click.argument("name", required=False, type=click.Choice(["train", "decode"]), metavar="[train|decode]")
-@click.option("--size", metavar="SIZE", help="GPT-2 of this model.size.  [default: 124m on a GPU, small on a CPU]")
+@click.option("--size", metavar="SIZE", help="Size of GPT-2 (model.size).  [default: 124m on a GPU, small on a CPU]")
 @click.option("--batch", type=click.IntRange(1), metavar="N", help="Batch size.")
-@click.option("--context", type=click.IntRange(1), metavar="N", help="Context length.  [default: that of the size]")
+@click.option("--context", type=click.IntRange(1), metavar="N", help="Context length.  [default: the context of SIZE]")
 @click.option("--tokens", type=click.IntRange(1), metavar="N", help="Tokens per row in one round.")
 @click.option("--rounds", type=click.IntRange(1), metavar="N", help="Number of rounds.  [default: 5]")
-@click.option(
-    "--precision",
-    "precisions",
-    type=PRECISION,
-    multiple=True,
-    help="Precision; may be repeated (int8: decode on a CPU).",
-)
-@click.option("--compile/--plain", "compiled", default=None, help="Use torch.compile or not.  [default: on a GPU]")
+@click.option("--precision", "precisions", type=PRECISION, multiple=True, help=PRECISION_HELP)
+@click.option("--compile/--plain", "compiled", default=None, help="Use torch.compile or not.  [default: only on a GPU]")
 @json_option
-def bench(name: str | None, precisions: tuple[str, ...], json_: bool, **options: Any) -> None:
-    """Tokens per second of training and decoding, next to transformers and the measured limit of the machine.
+def bench(name: str | None, precisions: tuple[str, ...], json_: bool, **settings: object) -> None:
+    """Measure tokens per second of training and decoding, next to transformers and the limit of the machine.
 
     All implementations run in every round; the table shows medians. Weights and tokens are random, the vocabulary is
     that of GPT-2.
@@ -37,13 +33,13 @@ def bench(name: str | None, precisions: tuple[str, ...], json_: bool, **options:
         raise click.UsageError("--precision int8 cannot train; use float32 or bfloat16, or harken bench decode")
     from harken.experiments.bench.benchmark import bench as bench_
 
-    with BenchListener(to_stderr=json_) as listener:
+    options: dict[str, Any] = settings
+    with ConsoleListener(to_stderr=json_) as listener:
         report = bench_(name, precisions=precisions or None, listen=listener, **options)
     if json_:
-        print_json(report)
-        return
-    here = report["machine"]
-    click.echo(f"\n{here['gpu'] or here['cpu']}, threads {here['threads']}, torch {here['torch']}")
+        return print_json(report)
+    machine = report["machine"]
+    click.echo(f"\n{machine['gpu'] or machine['cpu']}, threads {machine['threads']}, torch {machine['torch']}")
     for _, group in groupby(report["rows"], key=lambda row: row["bench"]):
         rows = list(group)
         what = "{bench}: GPT-2 {size}, {vocab:,} tokens, batch {batch}, context {context}, rounds {rounds}"
@@ -68,10 +64,3 @@ def _table_cells(row: dict[str, Any]) -> dict[str, str]:
         "equal tokens": "" if same is None else f"{same:.0%}",
         "logit difference": format_number(row.get("logit_difference"), 2),
     }
-
-
-class BenchListener(ConsoleListener):
-    """Also prints when each implementation is ready."""
-
-    def _settled(self, who: str, seconds: float) -> None:
-        self.line(f"  {who}: ready after {format_duration(seconds)}")

@@ -4,9 +4,10 @@ from typing import Any
 
 import click
 
-from harken.console import ConsoleListener, decode_argument, stdin_batches, stdin_is_piped
+from harken.console import ConsoleListener
 
-from . import json_option, precision_option, print_json, search_options
+from . import json_option, load_run, precision_option, print_json, search_options
+from .inputs import Inputs
 
 BATCH_SIZE = 64  # images per batch
 
@@ -17,46 +18,27 @@ BATCH_SIZE = 64  # images per batch
 @search_options("beam", "alternatives", "max-new-tokens", "temperature", "seed")
 @precision_option
 @json_option
-def caption(run: str, images: tuple[str, ...], precision: str, json_: bool, **options: Any) -> None:
+def caption(run: str, images: tuple[str, ...], precision: str, json_: bool, **options: object) -> None:
     """Generate a caption for each IMAGE: a file, one image of an array (x.npz[17]), or a folder of images.
 
-    With -, or piped, each line of stdin is an image file.
+    With - or piped input, each line of stdin is an image file.
     """
-    if not images and not stdin_is_piped():
-        raise click.UsageError("give an image, or - to read file names from stdin, one per line")
+    inputs = Inputs(images, "an image, or - to read file names")
     from harken.decode.beam import SearchSettings
     from harken.inference.answers.caption import caption_candidates
     from harken.inference.answers.images import list_images
-    from harken.inference.run import load
 
-    search = {name: value for name, value in options.items() if value is not None}
+    search: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     SearchSettings.from_options(search)  # validates the options before the model is loaded
-    model = load(run, precision=precision)
-    model.require("caption")
-    typed_ = (
-        [name for block in stdin_batches(BATCH_SIZE, required=not images) for name in block]
-        if images in ((), ("-",))
-        else images
-    )
-    names, _ = list_images(model, list(map(decode_argument, typed_)), ConsoleListener(to_stderr=True))
-    candidates = [
-        best
-        for n in range(0, len(names), BATCH_SIZE)
-        for best in caption_candidates(model, names[n : n + BATCH_SIZE], index=n, **search)
-    ]
+    model = load_run(run, "caption", precision)
+    names, _ = list_images(model, list(inputs.lines()), ConsoleListener(to_stderr=True))
+    batches = ((n, names[n : n + BATCH_SIZE]) for n in range(0, len(names), BATCH_SIZE))
+    candidates = [best for n, batch in batches for best in caption_candidates(model, batch, index=n, **search)]
+    with_alternatives = "alternatives" in search
     if json_:
-        with_alternatives = "alternatives" in search
-        rows = zip(names, candidates, strict=True)
-        print_json(
-            {
-                "captions": [
-                    {"file": f, **best[0]} | ({"alternatives": best} if with_alternatives else {}) for f, best in rows
-                ]
-            }
-        )
-        return
+        rows = [{"file": name, **best[0]} for name, best in zip(names, candidates, strict=True)]
+        every = [{"alternatives": best} if with_alternatives else {} for best in candidates]
+        return print_json({"captions": [row | more for row, more in zip(rows, every, strict=True)]})
     for name, best in zip(names, candidates, strict=True):
-        captions = (
-            [f"{each['score']:.4f} {each['text']}" for each in best] if "alternatives" in search else [best[0]["text"]]
-        )
+        captions = [f"{each['score']:.4f} {each['text']}" if with_alternatives else each["text"] for each in best]
         click.echo("\n".join(f"{text}  {name}" if len(names) > 1 else text for text in captions))

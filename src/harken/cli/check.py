@@ -1,6 +1,6 @@
 """harken check DATA|RECIPE, harken check --settings KIND"""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -9,7 +9,9 @@ from harken.experiments.report.formatting import format_duration, format_quantit
 
 from . import json_option, print_json, reject_options
 
-SECTIONS = ("model", "data", "task", "train")
+if TYPE_CHECKING:
+    from harken.data.detect.kinds import Detection
+    from harken.recipe import Recipe
 
 
 @click.command()
@@ -21,8 +23,10 @@ def check(what: str | None, settings: tuple[str, ...], kind: str | None, json_: 
     """Show the detected kind of data and why, the recipe with the origin of each value, and the expected cost."""
     if kind is not None:
         reject_options("with --settings", "what")
-        _print_settings(kind, json_)
-        return
+        rows = describe_settings(kind)
+        cells = [[row["path"], row["default"], row["description"], row["accepted"]] for row in rows]
+        heads = ("setting", "default", "description", "accepted")
+        return print_json({"kind": kind, "settings": rows}) if json_ else table(heads, cells)
     if what is None:
         raise click.UsageError("give the data or recipe to check, or a kind with --settings")
     from harken.experiments.choose import choose
@@ -38,9 +42,8 @@ def check(what: str | None, settings: tuple[str, ...], kind: str | None, json_: 
     if json_:
         runners_up = [{"kind": other, "why": why} for other, why in guess.alternatives] if guess else []
         reason = guess.reason if guess else "given by the settings"
-        taken = {"kind": recipe.data.kind, "reason": reason, "others": runners_up, "overrule": "data.kind"}
-        print_json({**taken, "recipe": recipe.settings(), "origins": dict(recipe.origins), "estimate": cost})
-        return
+        detected = {"kind": recipe.data.kind, "reason": reason, "others": runners_up, "overrule": "data.kind"}
+        return print_json({**detected, "recipe": recipe.settings(), "origins": dict(recipe.origins), "estimate": cost})
     click.echo("\n".join(["", *recipe_lines(recipe), ""]))
     weights, examples = (format_quantity(cost[name], "count") for name in ("parameters", "tokens"))
     needs = f"{weights} weights, {examples} {cost['unit']} for training"
@@ -50,19 +53,16 @@ def check(what: str | None, settings: tuple[str, ...], kind: str | None, json_: 
     click.echo(f"{steps}, about {time} and {used} ({cost['energy_source']}) on {cost['machine']}")
 
 
-def _detection_lines(what: str, guess: Any, kind: str) -> list[str]:
+def _detection_lines(what: str, guess: "Detection | None", kind: str) -> list[str]:
     """The detected kind and its reason, the runners-up, and the setting that overrides it."""
     if guess is None:
         return [f"{what}: {kind}, given by the settings"]
-    runners_up = [f"  not {other}: {why}" for other, why in guess.alternatives]
-    return [
-        f"{what} is {guess.kind}: {guess.reason}",
-        *runners_up,
-        *["  override with data.kind=..."] * (not guess.user_specified),
-    ]
+    lines = [f"{what} is {guess.kind}: {guess.reason}"]
+    lines += [f"  not {other}: {why}" for other, why in guess.alternatives]
+    return lines + ["  override with data.kind=..."] * (not guess.user_specified)
 
 
-def recipe_lines(recipe: Any) -> list[str]:
+def recipe_lines(recipe: "Recipe") -> list[str]:
     """Every setting with its origin."""
     from harken.recipe import to_toml_value
 
@@ -70,51 +70,34 @@ def recipe_lines(recipe: Any) -> list[str]:
     return columns([(path, f"= {to_toml_value(value)}", f"# {_origin(recipe, path)}") for path, value in settings])
 
 
-def _origin(recipe: Any, path: str) -> str:
+def _origin(recipe: "Recipe", path: str) -> str:
     """The origin of a value; for a dial, also the settings that override it."""
     section, name = path.split(".")
     part, origin = getattr(recipe, section), recipe.origins.get(path, "default")
     row = part.dials.get(name, {}).get(str(getattr(part, name)), {})
-    other = [setting for setting, value in row.items() if getattr(part, setting) != value]
-    return f"{origin}, except {', '.join(other)}" if other else str(origin)
+    changed = [setting for setting, value in row.items() if getattr(part, setting) != value]
+    return f"{origin}, except {', '.join(changed)}" if changed else str(origin)
 
 
-def _print_settings(kind: str, json_: bool) -> None:
-    rows = describe_settings(kind)
-    if json_:
-        print_json({"kind": kind, "settings": rows})
-        return
-    heads = ("setting", "default", "description", "accepted")
-    table(heads, [[row["path"], row["default"], row["description"], row["accepted"]] for row in rows])
-
-
-def describe_settings(kind: str) -> list[dict[str, Any]]:
+def describe_settings(kind: str) -> list[dict[str, str]]:
     """The settings of a kind: dotted path, default, accepted values, description."""
     from harken import registry
     from harken.errors import BadInput
     from harken.recipe import to_toml_value
     from harken.suggestions import did_you_mean
 
-    for section, of in registry.sections_and_groups():
-        known = {name + of: name for name in registry.kind_names(section, of)}
-        name = known.get(kind) or (kind if kind in known.values() else None)
-        if name or kind == section:
-            part = registry.find_kind(section, name or registry.kind_names(section, of)[0], of)
+    kinds = [(s, name, of) for s, of in registry.sections_and_groups() for name in registry.kind_names(s, of)]
+    for section, name, group in kinds:
+        if kind in (registry.title(name, group), name, section):
+            settings_class = registry.find_kind(section, name, group)
             return [
                 {
                     "path": f"{section}.{field}",
                     "default": "none" if spec.default is None else to_toml_value(spec.default),
-                    "accepted": part.accepts(field),
+                    "accepted": settings_class.accepts(field),
                     "description": spec.description or "kind of this section",
                 }
-                for field, spec in part.model_fields.items()
+                for field, spec in settings_class.model_fields.items()
             ]
-    every = [
-        *(
-            name + of
-            for section, of in registry.sections_and_groups()[:-1]
-            for name in registry.kind_names(section, of)
-        ),
-        "train",
-    ]
+    every = [*(registry.title(name, group) for section, name, group in kinds if section != "train"), "train"]
     raise BadInput(f"--settings {kind}: not a kind; accepted: {', '.join(every)}.{did_you_mean(kind, every)}")

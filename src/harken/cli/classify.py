@@ -1,15 +1,18 @@
 """harken classify RUN [TEXT or IMAGE...]"""
 
-from collections.abc import Iterable, Iterator
-from itertools import islice
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from harken.console import ConsoleListener, decode_argument, decode_prompt, stdin_batches, stdin_is_piped
+from harken.console import ConsoleListener, decode_prompt
+from harken.events import Listener
 
 from . import json_option, precision_option, print_json, reject_options
-from .files import TEXT_COLUMNS, file_options, process_file, training_column, validate_files, write_predictions
+from .inputs import TEXT_COLUMNS, Inputs, file_options, training_column
+
+if TYPE_CHECKING:
+    from harken.inference.run import Run
 
 BATCH_SIZE = 256  # texts per batch
 LABELS_SHOWN = 3  # labels printed per text
@@ -23,68 +26,58 @@ LABELS_SHOWN = 3  # labels printed per text
 @file_options
 @precision_option
 @json_option
-def classify(
-    run: str, texts: tuple[str, ...], prompt: str | None, labels: str | None, precision: str, json_: bool, **files: Any
-) -> None:
-    """Predict the labels of each TEXT with their probabilities, or its number. Two texts are separated by a tab.
+def classify(run: str, texts: tuple[str, ...], precision: str, json_: bool, **options: str | None) -> None:
+    """Predict labels with probabilities, or a number, for each TEXT. A tab separates the two texts of a pair.
 
-    For a RUN on images each TEXT is an image file or a folder of images; for a RUN on sets a table of sets; for a RUN
-    on graphs a node name, optionally after the file of another graph.
+    For a RUN on images, TEXT is an image file or a folder of images; for a RUN on sets, a table of sets; for a RUN on
+    graphs, a node name, optionally after the file of another graph.
 
-    With -, or piped, each line of stdin is a text and gets one line. With --prompt a language model is used.
+    With - or piped input, each line of stdin is a text and gets one output line.
+
+    With --prompt, RUN is a language model.
     """
-    in_, out_ = files["in_"], files["out_"]
+    prompt, labels = options.pop("prompt"), options.pop("labels")
     if (prompt is None) != (labels is None):
         raise click.UsageError("--prompt and --labels are used together; give both")
-    if not texts and in_ is None and not stdin_is_piped():
-        raise click.UsageError("give a text, or - to read texts from stdin, one per line")
-    validate_files(in_, out_)
-    from harken.inference.abilities import INPUT_READERS
+    inputs = Inputs(texts, **options)
     from harken.inference.run import load
 
     model = load(run, precision=precision)
-    how: dict[str, Any] = {"listen": ConsoleListener(to_stderr=True)}
-    if prompt is not None and labels is not None:
-        how |= {"prompt": decode_prompt(prompt), "labels": labels.split(",")}
-    model.classify([], **how)  # invalid options are refused before the first text
-    input_name, read_inputs = INPUT_READERS.get(model.recipe.task.kind, ("", None))
-    reader_options = {"listen": how["listen"]} if input_name in ("sets", "files") else {}  # skipped inputs are reported
-    if in_ is not None and out_ is not None:
+    with ConsoleListener(to_stderr=True) as listener:
+        how: dict[str, Any] = {"listen": listener}
+        if prompt is not None and labels is not None:
+            how |= {"prompt": decode_prompt(prompt), "labels": labels.split(",")}
+        model.classify([], **how)  # invalid options are refused before the first text
+        names, batches = _named_batches(model, inputs, listener)
+        rows: Iterator[Any] = (row for batch in batches for row in model.classify(batch, **how))
+        if inputs.in_:
+            inputs.write(({**row[0], "labels": row} for row in rows), json_=json_, listen=listener)
+        elif json_:
+            named = {model.input_reader.name: names} if model.input_reader and names else {}
+            print_json({"labels": list(rows), **named})
+        else:
+            for n, row in enumerate(rows):
+                text = "  ".join(f"{_format_label(label)} {label['label']}" for label in row[:LABELS_SHOWN])
+                click.echo(f"{text}  {names[n]}" if len(names) > 1 else text)
+
+
+def _named_batches(model: "Run", inputs: Inputs, listen: Listener) -> tuple[list[str], Iterable[Sequence[Any]]]:
+    """The inputs in batches; for a run that reads files or names of nodes also the name of each input."""
+    reader = model.input_reader
+    if inputs.in_ and reader and reader.is_table:
+        reject_options(f"for {reader.name}", "column")
+        selected = [inputs.in_]
+    else:
         columns = [*training_column(model.recipe.data.input_column), *TEXT_COLUMNS]
-        where = {"column": files["column"], "columns": columns, "keep_tabs": getattr(model.tokenizer, "pair", False)}
-        with ConsoleListener(to_stderr=True) as listener:
-            if read_inputs and input_name == "sets":
-                reject_options("for sets", "column")
-                names, sets = read_inputs(model, [in_], **reader_options)
-                count = write_predictions(out_, names, _predictions(model, iter(sets), how), len(sets), listener)
-            else:
-                count = process_file(in_, out_, lambda texts: _predictions(model, texts, how), listen=listener, **where)
-        print_json({"answers": count, "out": out_}) if json_ else click.echo(f"{count} answers in {out_}")
-        return
-    stdin = texts in ((), ("-",))
-    batches = stdin_batches(BATCH_SIZE, required=not texts) if stdin else [list(map(decode_argument, texts))]
-    names = list[str]()
-    if read_inputs:
-        names, inputs = read_inputs(model, [name for block in batches for name in block], **reader_options)
-        one_batch = input_name == "names"  # all nodes of a graph are computed in one pass
-        batches = [inputs] if one_batch else [inputs[n : n + BATCH_SIZE] for n in range(0, len(inputs), BATCH_SIZE)]
-    if json_:
-        print_json({"labels": list(_classify_batches(model, batches, how)), **({input_name: names} if names else {})})
-        return
-    for n, predictions in enumerate(_classify_batches(model, batches, how)):
-        text = "  ".join(f"{_format_label(label)} {label['label']}" for label in predictions[:LABELS_SHOWN])
-        click.echo(f"{text}  {names[n]}" if len(names) > 1 else text)
+        batches = inputs.batches(BATCH_SIZE, columns, keep_tabs=getattr(model.tokenizer, "pair", False))
+        if not reader or inputs.in_:
+            return [], batches
+        selected = [name for batch in batches for name in batch]
+    names, items = reader.select(model, selected, listen)
+    inputs.texts, inputs.total = names, len(names)
+    size = max(1, len(items)) if reader.one_batch else BATCH_SIZE
+    return names, [items[n : n + size] for n in range(0, len(items), size)]
 
 
 def _format_label(label: dict[str, Any]) -> str:
     return f"{label['value']:.4g}" if "value" in label else f"{label['probability']:.3f}"
-
-
-def _predictions(model: Any, inputs: Iterator[Any], how: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for labels in _classify_batches(model, iter(lambda: list(islice(inputs, BATCH_SIZE)), []), how):
-        yield {**labels[0], "labels": labels}
-
-
-def _classify_batches(model: Any, batches: Iterable[list[Any]], how: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:
-    for texts in batches:
-        yield from model.classify(texts, **how)

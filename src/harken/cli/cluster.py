@@ -6,65 +6,49 @@ from typing import Any
 import click
 
 from harken.console import ConsoleListener, table
-from harken.experiments.cluster.records import ClusterCandidate, ClusterFacts
+from harken.experiments.cluster.records import ClusterFacts
 from harken.experiments.report.formatting import format_number
 
 from . import json_option, print_json, seed_option
 from .embed import layer_option, pool_option
 
 EXAMPLE_CHARACTERS = 100  # characters printed of an example
+STARTS = ("k-means++", "random")
 
 
 @click.command()
 @click.argument("what", metavar="RUN|FILE")
 @click.argument("texts", required=False, metavar="[TEXTS]")
-@click.option("--k", default="2-8", show_default=True, help="Number of clusters: 3, a range (2-8) or a list (2,4,8).")
-@click.option(
-    "--restarts",
-    type=click.IntRange(1),
-    default=10,
-    show_default=True,
-    help="Number of initializations; the best is kept.",
-)
-@click.option(
-    "--start",
-    type=click.Choice(["k-means++", "random"]),
-    default="k-means++",
-    show_default=True,
-    help="Initialization of the centers.",
-)
+@click.option("--k", default="2-8", help="Number of clusters: 3, a range (2-8) or a list (2,4,8).")
+@click.option("--restarts", type=click.IntRange(1), default=10, help="Number of initializations; the best is kept.")
+@click.option("--start", type=click.Choice(STARTS), default=STARTS[0], help="Initialization of the centers.")
 @pool_option
 @layer_option
 @click.option("--raw", is_flag=True, help="Do not normalize the embeddings to length 1.")
 @click.option("--scale", is_flag=True, help="Divide each column by its standard deviation.")
 @click.option("--column", metavar="NAME", help="Text column of a table, by name or number.")
 @click.option("--columns", metavar="A,B", help="Columns of FILE to use, by name or number.  [default: all]")
-@click.option(
-    "--regress",
-    is_flag=True,
-    help="Principal component regression: predict the labels of TEXTS from 100 ... all labels.",
-)
-@click.option(
-    "--beside", type=float, metavar="MINUTES", help="With --regress: also fine-tune RUN on the same labels for MINUTES."
-)
+@click.option("--regress", is_flag=True, help="Fit a principal component regression to 100, 300, ... labels.")
+@click.option("--beside", type=float, metavar="MINUTES", help="With --regress: also fine-tune RUN for MINUTES.")
 @seed_option("clusters.")
 @click.option("--out", metavar="DIR", help="Folder to write.  [default: runs/<name>-clusters]")
 @json_option
-def cluster(what: str, texts: str | None, json_: bool, **options: Any) -> None:
-    """Cluster the vectors of FILE (.npy, .csv), or the embeddings by RUN of TEXTS (a file of lines or a table).
+def cluster(what: str, texts: str | None, json_: bool, **settings: object) -> None:
+    """Cluster the vectors of FILE (.npy, .csv), or the embeddings that RUN computes for TEXTS (lines or a table).
 
-    Every number of clusters is plotted; three criteria choose the best. After FILE, TEXTS gives the names of its rows.
+    Every number of clusters is plotted with three criteria; the silhouette chooses the best. With FILE, TEXTS names its
+    rows.
     """
+    options: dict[str, Any] = settings
     if options.pop("regress"):
-        _regress(what, texts, json_, options)
-        return
+        return _regress(what, texts, json_, options)
     if options.pop("beside") is not None:
         raise click.UsageError("--beside has no effect without --regress")
     from harken.experiments.cluster.clustering import cluster as cluster_
     from harken.experiments.cluster.clustering import default_folder
 
     out = options.pop("out") or default_folder(Path(texts or what).stem)
-    with ClusterListener(to_stderr=json_) as listener:
+    with ConsoleListener(to_stderr=json_) as listener:
         clustering = cluster_(what, texts, out=out, listen=listener, **options)
     if json_:
         print_json({**clustering.facts, "files": [str(p) for p in sorted(Path(out).iterdir())]})
@@ -76,7 +60,9 @@ def _print_clusters(facts: ClusterFacts, out: Path) -> None:
     from harken.experiments.cluster.page import cluster_verdict, n_clusters_text
 
     heads = ["k", "inertia", "silhouette", "stability", "inertia of each restart"]
-    table(heads, [_table_row(row) for row in facts["candidates"]])
+    rows = [[row["k"], row["inertia"], row["silhouette"], row["stability"]] for row in facts["candidates"]]
+    restarts = [" ".join(format_number(inertia, 4) for inertia in row["inertias"]) for row in facts["candidates"]]
+    table(heads, [[*(format_number(x, 4) for x in row), text] for row, text in zip(rows, restarts, strict=True)])
     click.echo(f"\n  {n_clusters_text(facts)}")
     shares = ", ".join(f"{100 * share:.1f} %" for share in facts["explained"][:5])
     click.echo(f"  The first components explain {shares} of the variance.")
@@ -88,11 +74,6 @@ def _print_clusters(facts: ClusterFacts, out: Path) -> None:
     click.echo(f"  report  {out / 'report.html'}      plot: {out / 'clusters.svg'}")
 
 
-def _table_row(row: ClusterCandidate) -> list[str]:
-    first = [str(row["k"]), *(format_number(x, 4) for x in (row["inertia"], row["silhouette"], row["stability"]))]
-    return [*first, " ".join(format_number(inertia, 4) for inertia in row["inertias"])]
-
-
 def _regress(what: str, texts: str | None, json_: bool, options: dict[str, Any]) -> None:
     """Principal component regression, optionally next to a fine-tuned model."""
     if texts is None:
@@ -102,20 +83,12 @@ def _regress(what: str, texts: str | None, json_: bool, options: dict[str, Any])
     if options["columns"]:
         raise click.UsageError("--columns has no effect with --regress")
     pcr_options = {name: options[name] for name in ("pool", "layer", "raw", "seed", "out")}
-    with ClusterListener(to_stderr=json_) as listener:
+    with ConsoleListener(to_stderr=json_) as listener:
         facts = principal_component_regression(what, texts, minutes=options["beside"], listen=listener, **pcr_options)
     if json_:
-        print_json(facts)
-        return
+        return print_json(facts)
     names = [name for name in ("components", "regression", "finetuned") if any(name in row for row in facts["rows"])]
     rows = [[f"{row['labels']:,}", *(format_number(row.get(name), 4) for name in names)] for row in facts["rows"]]
     table(["labels", *names], rows)
     click.echo(f"\n  {facts['verdict']}")
     click.echo(f"  plot    {facts['out']}/regression.svg")
-
-
-class ClusterListener(ConsoleListener):
-    """Also prints the current number of clusters."""
-
-    def _clusters(self, k: int, done: int, total: int) -> None:
-        self._progress("clustering", done, total, f"k = {k}")

@@ -9,35 +9,30 @@ from harken.experiments.report.formatting import format_duration, format_number
 
 from . import json_option, print_json
 
-SHORTHANDS = {
-    "models": "model.kind",
-    "transfer": "transfer",
-    "distributions": "data.operands",
-    "minutes": "train.minutes",
-}
+PATHS = {"models": "model.kind", "transfer": "transfer", "distributions": "data.operands", "minutes": "train.minutes"}
+TRANSFER_HELP = "Short for transfer=A,B: scratch, frozen, finetune, 4-shot (needs from=RUN)."
 
 
 @click.command()
 @click.argument("what", metavar="DATA|RECIPE|COMPARISON")
 @click.argument("settings", nargs=-1, metavar="[section.key=a,b,c ...]")
 @click.option("--models", metavar="A,B", help="Short for model.kind=A,B.")
-@click.option(
-    "--transfer", metavar="A,B", help="Short for transfer=A,B: scratch, frozen, finetune, 4-shot (needs from=RUN)."
-)
-@click.option("--distributions", metavar="A,B", help="Maths: short for data.operands=uniform,log-uniform.")
+@click.option("--transfer", metavar="A,B", help=TRANSFER_HELP)
+@click.option("--distributions", metavar="A,B", help="Maths: short for data.operands=A,B.")
 @click.option("--minutes", type=float, help="Training time of each trial in minutes, without set-up.")
 @click.option("--seeds", type=click.IntRange(min=1), metavar="N", help="Number of seeds per setting.  [default: 3]")
-@click.option("--eval", "evals", multiple=True, metavar="section.key=a,b", help="Also evaluate under these settings.")
+@click.option("--eval", "evals", multiple=True, metavar="section.key=a,b", help="Also evaluate with these settings.")
 @click.option("--out", metavar="DIR", help="Folder to write.  [default: runs/<name of the data>-compare]")
 @click.option("--resume", is_flag=True, help="Resume a comparison; finished trials are kept.")
 @json_option
-def compare(what: str, settings: tuple[str, ...], json_: bool, **options: Any) -> None:
-    """Train on the same data with the same budget under several settings, and compare the results.
+def compare(what: str, settings: tuple[str, ...], json_: bool, **arguments: object) -> None:
+    """Train on the same data with the same budget and several settings, and compare the metrics.
 
-    A setting with several values (model.heads=1,2,8) is an axis; several axes are combined.
+    A setting with several values (model.heads=1,2,8) is an axis; all combinations of the axes are trained.
     """
     from harken.recipe import check_initial_weights
 
+    options: dict[str, Any] = arguments
     short = [f"transfer={options['transfer']}"] if options["transfer"] else []
     for path, _, text in (setting.partition("=") for setting in (*settings, *short)):
         for value in text.split(","):
@@ -48,7 +43,7 @@ def compare(what: str, settings: tuple[str, ...], json_: bool, **options: Any) -
 
     values = dict(map(parse_axis, settings))
     evals = dict(map(parse_axis, options.pop("evals")))
-    for name, path in SHORTHANDS.items():
+    for name, path in PATHS.items():
         text = options.pop(name)
         if text is not None and path in values:
             raise click.UsageError(f"--{name} and {path} set the same thing; give one of them")
@@ -60,8 +55,7 @@ def compare(what: str, settings: tuple[str, ...], json_: bool, **options: Any) -
     facts = comparison.facts
     if json_:
         files = [str(comparison.path / name) for name in ("compare.json", "report.html", "compare.svg")]
-        print_json({**facts, "files": files})
-        return
+        return print_json({**facts, "files": files})
     click.echo()
     table(*comparison_table(facts))
     heads, lines = eval_table(facts)
@@ -78,15 +72,13 @@ class TrialListener(ConsoleListener):
     """Prints one line per trial; progress inside a trial is shown only on a terminal."""
 
     # other events are in the report of each trial
-    events: ClassVar = frozenset(
-        ("notice", "fetch", "vocabulary", "encode", "answer", "step", "planned", "trial", "tried")
-    )
+    events: ClassVar = {"notice", "fetch", "vocabulary", "encode", "answer", "step", "planned", "trial", "tried"}
 
-    def __call__(self, event: str, /, **facts: Any) -> None:
+    def __call__(self, event: str, /, **facts: object) -> None:
+        if event == "step":
+            facts.pop("valid", None)
         if event in self.events:
-            super().__call__(
-                event, **{name: fact for name, fact in facts.items() if (event, name) != ("step", "valid")}
-            )
+            super().__call__(event, **facts)
 
     def _planned(self, rows: int, seeds: int, minutes: float) -> None:
         many = f"{rows} setting{'s' * (rows > 1)} x {seeds} seed{'s' * (seeds > 1)}"

@@ -14,19 +14,16 @@ from .runs import run_folders
 
 @click.command()
 @click.argument("runs", nargs=-1, metavar="[RUN ...]")
-@click.option("--lecture", is_flag=True, help="Recompute the cost table of CS5242, lecture 7.")
+@click.option("--lecture", is_flag=True, help="Recompute the cost table printed in CS5242, lecture 7.")
 @json_option
 def cost(runs: tuple[str, ...], lecture: bool, json_: bool) -> None:
-    """Sum the time, energy, CO2e and tokens of runs (default: all in runs; a comparison counts as its trials)."""
-    from harken.experiments.costs import total_cost
-    from harken.experiments.lecture_costs import lecture_costs
+    """Sum the time, energy, CO2e and tokens of runs and trials of comparisons (default: all in the folder runs)."""
+    from harken.experiments.costs import lecture_costs, total_cost
 
     if lecture:
         reject_options("with --lecture", "runs")
-    named = [
-        path for folder in runs for path in run_folders(folder) or [Path(folder)]
-    ]  # a path that is no run is refused later
-    totals = lecture_costs() if lecture else total_cost(named if runs else run_folders("runs"))
+    folders = [path for folder in runs for path in run_folders(folder) or [Path(folder)]]  # refused later if not a run
+    totals = lecture_costs() if lecture else total_cost(folders if runs else run_folders("runs"))
     if json_:
         print_json({"kWh": totals["kwh"], **totals})
     elif lecture:
@@ -49,14 +46,8 @@ def _print_costs(totals: dict[str, Any]) -> None:
 
 
 def _cost_cells(row: dict[str, Any]) -> list[str]:
-    energy, mass = format_quantity(row["kwh"], "energy"), format_quantity(row["co2e_kg"], "mass")
-    return [
-        format_duration(row["seconds"]),
-        energy,
-        mass,
-        format_quantity(row["tokens"], "count"),
-        format_quantity(row["flops"], "flop"),
-    ]
+    units = {"kwh": "energy", "co2e_kg": "mass", "tokens": "count", "flops": "flop"}
+    return [format_duration(row["seconds"]), *(format_quantity(row[name], unit) for name, unit in units.items())]
 
 
 def _print_lecture_table(totals: dict[str, Any]) -> None:
@@ -66,9 +57,8 @@ def _print_lecture_table(totals: dict[str, Any]) -> None:
         watts, hours, kwh, lb = ("" if row[name] is None else f"{row[name]:,}" for name in fields)
         numbers = [watts, hours, kwh, format_number(row["kwh"], 4), lb, format_number(row["co2e_lb"], 4)]
         rows.append([row["model"], row["hardware"], *numbers, row["remark"]])
-    click.echo(
-        f"kWh = W x hours / 1000 x PUE {totals['pue']}, lb = kWh x {totals['lb_per_kwh']} ({totals['source']})\n"
-    )
+    rule = f"kWh = W x hours / 1000 x PUE {totals['pue']}, lb = kWh x {totals['lb_per_kwh']}"
+    click.echo(f"{rule} ({totals['source']})\n")
     heads = ("model", "hardware", "W", "hours", "kWh printed", "computed", "lb CO2e printed", "computed", "remark")
     table(heads, rows)
     click.echo("\nCloud prices of the table are omitted: the lecture prints no hourly price.")

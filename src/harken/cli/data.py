@@ -1,7 +1,5 @@
 """harken data [NAME]"""
 
-from typing import Any
-
 import click
 
 from harken.console import ConsoleListener, download_size, table
@@ -22,41 +20,30 @@ def data(name: str | None, json_: bool) -> None:
     from harken.data import catalogue
 
     if name is None:
-        _print_catalogue(json_)
-        return
+        return _print_catalogue(json_)
     with ConsoleListener(to_stderr=json_) as listener:
         dataset = catalogue.fetch(name, listen=listener)
-    facts = {"sha256": dataset.sha256, "licence": dataset.license, "attribution": dataset.attribution}
+    facts = {"sha256": dataset.sha256, "license": dataset.license, "attribution": dataset.attribution}
     if json_:
-        print_json({"name": name, "path": dataset.path, **facts})
-        return
+        return print_json({"name": name, "path": dataset.path, **facts})
     click.echo(f"{name}: {dataset.path}")
     for key, value in facts.items():
         click.echo(f"  {key:<11}  {value}")
-    kind = catalogue.ENTRIES[name].kind
-    click.echo(f"  next         harken {COMMANDS_BY_KIND.get(kind, 'train')} {name}")
+    click.echo(f"  next         harken {COMMANDS_BY_KIND.get(catalogue.ENTRIES[name].kind, 'train')} {name}")
 
 
 def _print_catalogue(json_: bool) -> None:
     """Print all data sets; `bytes` is the download size."""
     from harken.data import catalogue
 
-    sets: list[dict[str, Any]] = [
-        {
-            "name": name,
-            "kind": entry.kind,
-            "bytes": entry.package.bytes if entry.package else 0,
-            "what": entry.description,
-            "licence": entry.license,
-            "attribution": entry.attribution,
-            "cached": catalogue.is_cached(name),
-        }
-        for name, entry in catalogue.ENTRIES.items()
-    ]
+    sets, rows = list[dict[str, object]](), list[list[str]]()
+    for name, entry in catalogue.ENTRIES.items():
+        size, cached = entry.package.bytes if entry.package else 0, catalogue.is_cached(name)
+        facts = {"name": name, "kind": entry.kind, "bytes": size, "what": entry.description}
+        sets.append({**facts, "license": entry.license, "attribution": entry.attribution, "cached": cached})
+        shown = (name, entry.kind, download_size(size), entry.description, entry.license, "yes" if cached else "no")
+        rows.append(list(shown))
     if json_:
-        print_json({"sets": sets})
-        return
-    heads = ("name", "kind", "size", "what", "licence", "cached")
-    shown = [{**one, "size": download_size(one["bytes"]), "cached": "yes" if one["cached"] else "no"} for one in sets]
-    table(heads, [[str(one[head]) for head in heads] for one in shown])
+        return print_json({"sets": sets})
+    table(("name", "kind", "size", "what", "license", "cached"), rows)
     click.echo("\nharken data NAME downloads one")

@@ -1,24 +1,15 @@
 """harken demo [NAME]"""
 
-from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
 
 import click
 
-from harken.console import ConsoleListener, columns, cost_line, evaluation_lines, table
+from harken.console import ConsoleListener, cost_line, evaluation_lines, table
 from harken.suggestions import did_you_mean
 
 from . import json_option, print_json
 from .compare import TrialListener
-
-
-class TranslationListener(ConsoleListener):
-    """Also prints sample translations during training."""
-
-    def _watch(self, texts: Mapping[str, str]) -> None:
-        for n, row in enumerate(columns([[source, "->", text] for source, text in texts.items()])):
-            self.line(f"  {'' if n else 'watch':<6}  {row}")
 
 
 class DemoTrialListener(TrialListener):
@@ -28,30 +19,24 @@ class DemoTrialListener(TrialListener):
 
 
 class Demo(NamedTuple):
-    """A demo: its summary, its function, its training time and its listener."""
+    """A demo: its summary, the module with the function of its name, its training time and its listener."""
 
     what: str
-    function: str  # module:function, imported on demand
+    module: str  # of harken.experiments.demos
     minutes: float = 3.7
     listener: type[ConsoleListener] = ConsoleListener
 
 
 DEMOS = {
-    "translate": Demo(
-        "translate short English sentences into French (Lab 02)",
-        "demos.translate:translate",
-        listener=TranslationListener,
-    ),
-    "text": Demo("generate text in the style of Shakespeare (Lab 01)", "demos.translate:text"),
-    "stories": Demo("answer questions about a story with a memory network", "demos.stories:stories", 3.0),
-    "reviews": Demo(
-        "classify film reviews: MiniLM next to training from scratch", "demos.reviews:reviews", 3.0, DemoTrialListener
-    ),
-    "digits": Demo("classify handwritten digits, in seconds", "demos.digits:digits", 0.5),
-    "gcd": Demo("learn greatest common divisors from examples", "demos.gcd:gcd", 2.0),
-    "scenes": Demo("caption images with unseen combinations of objects", "demos.scenes:scenes", 4.0),
-    "clouds": Demo("classify point clouds by the solid they lie on", "demos.clouds:clouds", 1.0),
-    "karate": Demo("predict the two groups of the karate club from two labelled members", "demos.karate:karate", 0.05),
+    "translate": Demo("translate short English sentences into French (Lab 02)", "translate"),
+    "text": Demo("generate text in the style of Shakespeare (Lab 01)", "translate"),
+    "stories": Demo("answer questions about a story with a memory network", "lectures", 3.0),
+    "reviews": Demo("classify film reviews: MiniLM next to training from scratch", "reviews", 3.0, DemoTrialListener),
+    "digits": Demo("classify handwritten digits, in seconds", "pictures", 0.5),
+    "gcd": Demo("learn greatest common divisors from examples", "lectures", 2.0),
+    "scenes": Demo("caption images with unseen combinations of objects", "pictures", 4.0),
+    "clouds": Demo("classify point clouds by the solid they lie on", "pictures", 1.0),
+    "karate": Demo("predict the two groups of the karate club from two labelled members", "lectures", 0.05),
 }
 DEFAULT = "translate"
 MINUTES = ", ".join(f"{name} {demo.minutes:g}" for name, demo in DEMOS.items())
@@ -61,7 +46,7 @@ DEMO_LIST = "\b\n" + "\n".join(f"{name:<10} {demo.what}" for name, demo in DEMOS
 @click.command(
     help=f"""Train an example model in minutes on real data (or on generated data without network access).
 
-NAME is one of these (default: {DEFAULT}).
+NAME is one of the following (default: {DEFAULT}).
 
 {DEMO_LIST}"""
 )
@@ -75,23 +60,21 @@ def demo(name: str, minutes: float | None, out: str | None, json_: bool) -> None
     from .train import run_summary
 
     demo_ = DEMOS[name]
-    module, function = demo_.function.split(":")
-    make = getattr(import_module(f"harken.experiments.{module}"), function)
+    make = getattr(import_module(f"harken.experiments.demos.{demo_.module}"), name)
     with demo_.listener(to_stderr=json_) as listener:
         shown = make(minutes=demo_.minutes if minutes is None else minutes, out=out, listen=listener)
-    run, summary = shown.run, run_summary(shown.run)
+    run, summary = shown.run, dict[str, Any](run_summary(shown.run))
     cost = shown.cost or summary["cost"]
     if json_:
         several = {"rows": shown.rows} if shown.rows else {}
         files = [str(run.path / name) for name in summary["files"]]
-        print_json({**summary, "cost": cost, **several, "files": files, "attribution": shown.attribution})
-        return
+        return print_json({**summary, "cost": cost, **several, "files": files, "attribution": shown.attribution})
     click.echo(f"  credits {shown.attribution}")
     if shown.table:
         click.echo()
         table(*shown.table)
-    for line in evaluation_lines(run.facts) if not shown.table else ():
-        click.echo(line)
+    else:
+        click.echo("\n".join(evaluation_lines(run.facts)))
     if shown.title:
         click.echo(f"\n  {shown.title}\n")
     for line in shown.text_lines():
@@ -102,13 +85,8 @@ def demo(name: str, minutes: float | None, out: str | None, json_: bool) -> None
     click.echo(cost_line(cost))
     click.echo(f"  run     {run.path}")
     click.echo(f"  report  {run.path / 'report.html'}      open it in a browser")
-    _print_next_steps(shown.hints, cost)
-
-
-def _print_next_steps(hints: Mapping[str, str], cost: Mapping[str, Any]) -> None:
-    """Print suggested next commands, and the cost next to that of a large training."""
-    for number, (command, why) in enumerate(hints.items()):
-        click.echo(f"  {'next' if number == 0 else '':<6}  {command:<{max(map(len, hints))}}   {why}")
-    than = cost["compared_with"]
-    whose = f"{than['co2e_lb']:g} lb CO2e of the lecture's {than['model']}"
-    click.echo(f"  compare {cost['co2e_lb']:.2g} lb CO2e here, {whose}: 1/{1 / than['fraction']:,.0f}")
+    for n, (command, why) in enumerate(shown.hints.items()):
+        click.echo(f"  {'' if n else 'next':<6}  {command:<{max(map(len, shown.hints))}}   {why}")
+    large = cost["compared_with"]
+    whose = f"{large['co2e_lb']:g} lb CO2e of the lecture's {large['model']}"
+    click.echo(f"  compare {cost['co2e_lb']:.2g} lb CO2e here, {whose}: 1/{1 / large['fraction']:,.0f}")

@@ -12,36 +12,27 @@ from . import json_option, precision_option, print_json, reject_options
 # names of the example counts in an evaluation protocol
 EXAMPLE_UNITS = ["pairs", "texts", "sentences", "questions", "examples", "images", "nodes", "edges", "graphs", "sets"]
 EXAMPLE_UNITS += ["tokens"]
+PROMPT_HELP = 'Evaluate a language model on DATA with a prompt: "Review: {text} Sentiment:".'
 
 
 @click.command()
 @click.argument("run")
 @click.argument("data", required=False)
 @click.option("--split", type=click.Choice(["valid", "test"]), default=None, help="Split of the run's own data.")
-@click.option(
-    "--prompt", metavar="TEXT", help='Evaluate a language model on DATA with a prompt: "Review: {text} Sentiment:".'
-)
-@click.option("--shots", metavar="0,1,4", default="0", help="With --prompt: numbers of examples in the prompt.")
-@click.option("--labels", metavar="0=bad,1=good", help="With --prompt: the words for the labels of the data.")
-@click.option("--seed", type=int, default=0, help="With --prompt: random seed of the examples.")
+@click.option("--prompt", metavar="TEXT", help=PROMPT_HELP)
+@click.option("--shots", metavar="0,1,4", default="0", help="With --prompt: number of examples in the prompt.")
+@click.option("--labels", metavar="0=bad,1=good", help="With --prompt: the word in the prompt for each label.")
+@click.option("--seed", type=int, default=0, help="With --prompt: random seed that selects the examples.")
 @precision_option
 @json_option
-def eval(
-    run: str,
-    data: str | None,
-    split: str | None,
-    prompt: str | None,
-    precision: str,
-    json_: bool,
-    **prompt_options: Any,
-) -> None:
-    """Evaluate a RUN on a split of its data, or on other DATA, with the protocol, next to baselines.
+def eval(run: str, data: str | None, split: str | None, precision: str, json_: bool, **options: object) -> None:
+    """Evaluate a RUN on a split of its data, or on other DATA; print metrics, baselines and how they were computed.
 
-    With --prompt a language model is evaluated on labelled texts, pairs or questions (SQuAD) without training on them.
+    With --prompt, RUN is a language model. It is evaluated on labelled texts, pairs or questions (SQuAD) with a prompt,
+    without training.
     """
-    if prompt is not None:
-        _evaluate_prompt(run, data, split, decode_prompt(prompt), precision, json_, **prompt_options)
-        return
+    if options["prompt"] is not None:
+        return _evaluate_prompt(run, data, split, precision, json_, options)
     reject_options("without --prompt", "shots", "labels", "seed")
     if data is not None:
         reject_options("for other data", "split")
@@ -54,8 +45,7 @@ def eval(
         score, baseline = model.evaluate(split, data=path, listen=listener)
     shown = "other data" if data else split or main_split(model.metrics)
     if json_:
-        print_json(_json_summary(score, baseline, shown))
-        return
+        return print_json(_json_summary(score, baseline, shown))
     evaluation = {"metrics": score.metrics, "protocol": score.protocol, "parts": score.parts, "baseline": baseline}
     for line in evaluation_lines({name: {shown: value} for name, value in evaluation.items()}):
         click.echo(line)
@@ -68,12 +58,12 @@ def _json_summary(score: Any, baseline: dict[str, Any], split: str) -> dict[str,
 
 
 def _evaluate_prompt(
-    run: str, data: str | None, split: str | None, prompt: str, precision: str, json_: bool, **prompt_options: Any
+    run: str, data: str | None, split: str | None, precision: str, json_: bool, options: dict[str, Any]
 ) -> None:
     if data is None:
         raise click.UsageError("--prompt needs DATA: harken eval RUN DATA --prompt TEXT")
-    counts = [_parse_shots(count) for count in prompt_options["shots"].split(",")]
-    labels = dict(map(_parse_wording, prompt_options["labels"].split(","))) if prompt_options["labels"] else None
+    counts = [_parse_shots(count) for count in options["shots"].split(",")]
+    labels = dict(map(_parse_wording, options["labels"].split(","))) if options["labels"] else None
     from harken.experiments.choose import choose
     from harken.inference.prompt_eval import FewShotPrompt, evaluate_prompt, load_task
     from harken.inference.run import load
@@ -81,13 +71,13 @@ def _evaluate_prompt(
     model = load(run, precision=precision)
     with ConsoleListener(to_stderr=json_) as listener:
         task, part = load_task(choose(data, listen=listener).recipe, split, listener)
-        prompts = [FewShotPrompt(prompt, shots, prompt_options["seed"], labels) for shots in counts]
-        scores = [evaluate_prompt(model, task, part, each, listener) for each in prompts]
+        template, seed = decode_prompt(options["prompt"]), options["seed"]
+        prompts = [FewShotPrompt(template, shots, seed, labels) for shots in counts]
+        scores = [evaluate_prompt(model, task, part, prompt, listener) for prompt in prompts]
     baseline = task.baselines(part)
     if json_:
         rows = [{"shots": n, "metrics": score.metrics} for n, score in zip(counts, scores, strict=True)]
-        print_json({**_json_summary(scores[-1], baseline, part), "rows": rows})
-        return
+        return print_json({**_json_summary(scores[-1], baseline, part), "rows": rows})
     lines = [(f"this model, {n} shot{'s' * (n != 1)}", score.metrics) for n, score in zip(counts, scores, strict=True)]
     lines += [(f"baseline: {name}", metrics) for name, metrics in baseline.items()]
     for n, line in enumerate(align_metrics(lines)):

@@ -1,7 +1,7 @@
 """harken export RUN --to hf|onnx"""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -12,9 +12,7 @@ from . import json_option, print_json
 
 @click.command()
 @click.argument("run")
-@click.option(
-    "--to", type=click.Choice(["hf", "onnx"]), required=True, help="hf: Hugging Face layout; onnx: an ONNX graph."
-)
+@click.option("--to", type=click.Choice(["hf", "onnx"]), required=True, help="hf: transformers; onnx: an ONNX graph.")
 @click.option("--out", metavar="DIR", help="Folder to write.  [default: <name of the run>-hf or -onnx]")
 @json_option
 def export(run: str, to: str, out: str | None, json_: bool) -> None:
@@ -28,18 +26,17 @@ def export(run: str, to: str, out: str | None, json_: bool) -> None:
     with ConsoleListener(to_stderr=json_) as listener:
         certificate = (hf if to == "hf" else onnx).export(model, place, listen=listener)
     if json_:
-        print_json({"path": place, "certificate": certificate})
-        return
+        return print_json({"path": place, "certificate": certificate})
     click.echo(f"{place}: {certificate['family']}, outputs checked against the run")
     for line in certificate_lines(certificate):
         click.echo(f"  {line}")
 
 
-def certificate_lines(certificate: dict[str, Any]) -> list[str]:
+def certificate_lines(certificate: Mapping[str, object]) -> list[str]:
     """A certificate as a few lines of text."""
-    parts = {name: part for name, part in certificate.items() if isinstance(part, dict) and "passed" in part}
-    lines = []
-    for name, part in parts.items():
-        far = part.get("max_difference")
-        lines.append(f"{name}: {'equal' if far is None else f'maximum difference {far:.2g}'}")
-    return lines + [f"not checked: {what}" for what in certificate["not_checked"]]
+    lines, unchecked = list[str](), certificate["not_checked"]
+    for name, part in certificate.items():
+        if isinstance(part, dict) and "passed" in part:
+            far = part.get("max_difference")
+            lines.append(f"{name}: {'equal' if far is None else f'maximum difference {far:.2g}'}")
+    return [*lines, *(f"not checked: {what}" for what in (unchecked if isinstance(unchecked, list | tuple) else ()))]

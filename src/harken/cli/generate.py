@@ -1,71 +1,59 @@
 """harken generate RUN [PROMPT]"""
 
 import time
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from harken.console import ConsoleListener, decode_argument, stdin_is_piped, stdin_lines
+from harken.console import ConsoleListener, stdin_is_piped
 
-from . import json_option, precision_option, print_json, reject_options, seed_option
-from .files import file_options, process_file, validate_files
+from . import json_option, load_run, precision_option, print_json, reject_options, search_options, seed_option
+from .inputs import FILE_OPTIONS, Inputs, file_options
+
+if TYPE_CHECKING:
+    from harken.inference.run import Run
 
 
 @click.command()
 @click.argument("run")
 @click.argument("prompt", required=False)
-@click.option(
-    "--tokens",
-    "max_new_tokens",
-    type=click.IntRange(0),
-    default=200,
-    show_default=True,
-    help="Number of tokens to generate.",
-)
-@click.option(
-    "--temperature", type=click.FloatRange(0), default=0.8, show_default=True, help="Sampling temperature; 0 is greedy."
-)
-@click.option("--top-k", type=click.IntRange(1), metavar="K", help="Sample from the K most probable tokens.")
-@click.option(
-    "--top-p",
-    type=click.FloatRange(0, 1, min_open=True),
-    metavar="P",
-    help="Sample from the most probable tokens with total probability P.",
-)
+@click.option("--tokens", "max_new_tokens", type=click.IntRange(0), default=200, help="Number of tokens to generate.")
+@click.option("--temperature", type=click.FloatRange(0), default=0.8, help="Sampling temperature; 0 is greedy.")
+@search_options("top-k", "top-p")
 @seed_option("text.")
-@click.option("--stop", metavar="TEXT", help="Stop before this text.")
-@click.option("--n", type=click.IntRange(1, 1000), default=1, show_default=True, help="Number of continuations.")
+@click.option("--stop", metavar="TEXT", help="End the continuation before this text.")
+@click.option("--n", type=click.IntRange(1, 1000), default=1, help="Number of continuations.")
 @click.option("--next", "next_", type=click.IntRange(1), metavar="K", help="Print the K most probable next tokens.")
 @file_options
 @precision_option
 @json_option
-def generate(run: str, prompt: str | None, json_: bool, next_: int | None, precision: str, **options: Any) -> None:
-    """Continue PROMPT with a language model. With -, or piped, each line of stdin is a prompt."""
-    in_, out_, column = (options.pop(name) for name in ("in_", "out_", "column"))
+def generate(run: str, prompt: str | None, json_: bool, next_: int | None, precision: str, **settings: object) -> None:
+    """Continue PROMPT with a language model. With - or piped input, each line of stdin is a prompt."""
+    options: dict[str, Any] = settings
+    files = {name: options.pop(name) for name in FILE_OPTIONS}
     if next_ is not None:
         reject_options("with --next", *options)
-    validate_files(in_, out_)
-    from harken.inference.run import load
-
-    model = load(run, precision=precision)
-    model.require("generate")
+    inputs = Inputs(([] if stdin_is_piped() else [""]) if prompt is None else [prompt], **files)
+    model = load_run(run, "generate", precision)
     with ConsoleListener(to_stderr=True) as listener:
         options["listen"] = listener
-        if in_ is not None:
-            where = {"column": column, "listen": listener}
-            count = process_file(in_, out_, lambda texts: _generate_all(model, texts, next_, options), **where)
-            print_json({"answers": count, "out": out_}) if json_ else click.echo(f"{count} answers in {out_}")
-        elif prompt == "-" or (prompt is None and stdin_is_piped()):
-            _answer_lines(model, stdin_lines(required=prompt is None), json_, next_, options)
+        answers = (_generate(model, text, next_, {**options, "index": n}) for n, text in enumerate(inputs.lines()))
+        if inputs.in_:
+            inputs.write(answers, json_=json_, listen=listener)
+        elif inputs.stdin and json_:
+            rows = list(answers)
+            keys = ("prompt", "next") if next_ is not None else ("prompt", "text", "tokens", "tokens_per_second")
+            print_json({key: [row[key] for row in rows] for key in keys})
+        elif json_:
+            print_json(next(answers))
+        elif inputs.stdin:
+            for answer in answers:
+                click.echo(_one_line(answer))
         else:
-            prompt = decode_argument(prompt or "")
-            print_json(_generate_one(model, prompt, next_, options)) if json_ else _print_text(
-                model, prompt, next_, options
-            )
+            _print_text(model, next(inputs.lines()), next_, options)
 
 
-def _print_text(model: Any, prompt: str, next_: int | None, options: dict[str, Any]) -> None:
+def _print_text(model: "Run", prompt: str, next_: int | None, options: dict[str, Any]) -> None:
     """Print the continuation of one prompt as it is generated."""
     if next_ is not None:
         for word in model.next(prompt, next_, listen=options["listen"]):
@@ -81,30 +69,15 @@ def _print_text(model: Any, prompt: str, next_: int | None, options: dict[str, A
         click.echo()
 
 
-def _answer_lines(model: Any, prompts: Iterator[str], json_: bool, next_: int | None, options: dict[str, Any]) -> None:
-    """Answer each prompt as it arrives; with --json every key is a list with one entry per line."""
-    keys = ("prompt", "next") if next_ is not None else ("prompt", "text", "tokens", "tokens_per_second")
-    listed: dict[str, list[Any]] = {key: [] for key in keys}
-    for answer in _generate_all(model, prompts, next_, options):
-        if json_:
-            for key in keys:
-                listed[key].append(answer[key])
-        elif next_ is not None:
-            click.echo("\t".join(f"{w['probability']:.4f} {w['text']!r}" for w in answer["next"]))
-        else:
-            for text in [answer["text"]] if isinstance(answer["text"], str) else answer["text"]:
-                click.echo(text.replace("\n", "\\n"))
-    if json_:
-        print_json(listed)
+def _one_line(answer: dict[str, Any]) -> str:
+    """The next tokens, or each continuation on a line of its own."""
+    if "next" in answer:
+        return "\t".join(f"{word['probability']:.4f} {word['text']!r}" for word in answer["next"])
+    texts = [answer["text"]] if isinstance(answer["text"], str) else answer["text"]
+    return "\n".join(text.replace("\n", "\\n") for text in texts)
 
 
-def _generate_all(
-    model: Any, prompts: Iterator[str], next_: int | None, options: dict[str, Any]
-) -> Iterator[dict[str, Any]]:
-    return (_generate_one(model, prompt, next_, options | {"index": index}) for index, prompt in enumerate(prompts))
-
-
-def _generate_one(model: Any, prompt: str, next_: int | None, options: dict[str, Any]) -> dict[str, Any]:
+def _generate(model: "Run", prompt: str, next_: int | None, options: dict[str, Any]) -> dict[str, Any]:
     if next_ is not None:
         return {"prompt": prompt, "next": model.next(prompt, next_, listen=options["listen"])}
     start = time.perf_counter()

@@ -19,7 +19,7 @@ def import_(source: str, out: str | None, json_: bool) -> None:
     """Import pretrained weights as a run, with a certificate that the outputs are equal.
 
     SOURCE is a model folder (config.json, safetensors, tokenizer.json), a .gguf file, a catalogue name (smollm2,
-    minilm), or org/name@revision of the hub. No code of it is executed. Exit code 1 if the certificate fails.
+    minilm), or org/name@revision of the hub. No code in it is executed. Exit code 1 if the certificate fails.
     """
     from harken.bridge.hub import default_run_name
     from harken.bridge.importer import import_model
@@ -36,10 +36,9 @@ def import_(source: str, out: str | None, json_: bool) -> None:
     checks = audit(run.model).facts() if run.parameters <= LARGE else None  # auditing a large model needs much memory
     if json_:
         shown = {"run": folder, "parameters": run.parameters, "imported": origin, "certificate": certificate}
-        print_json({**shown, "audit": checks})
-        return
+        return print_json({**shown, "audit": checks})
     click.echo(f"{folder}: {run.parameters:,} weights of {origin['source']}, outputs checked against the original")
-    credits = [f"{name}: {origin[name]}" for name in ("licence", "attribution") if name in origin]
+    credits = [f"{name}: {origin[name]}" for name in ("license", "licence", "attribution") if name in origin]
     audit_line = f"audit: {checks['summary']}" if checks else f"harken audit {folder} checks that it obeys its mask"
     for line in (*certificate_lines(certificate), *credits, audit_line):
         click.echo(f"  {line}")

@@ -7,8 +7,7 @@ import click
 
 from harken.console import columns, format_metric, main_split, table
 from harken.errors import BadInput, BadRun
-from harken.experiments.report.formatting import format_duration, format_quantity
-from harken.experiments.report.metric_names import LOWER_IS_BETTER
+from harken.experiments.report.formatting import LOWER_IS_BETTER, format_duration, format_quantity
 from harken.suggestions import COMPARISON_FILE, similar_path
 
 from . import json_option, print_json
@@ -26,11 +25,9 @@ def runs(folder: str | None, json_: bool) -> None:
     folder = folder or "runs"
     rows = [_run_row(path) for path in run_folders(folder)]
     if json_:
-        print_json({"runs": rows})
-        return
+        return print_json({"runs": rows})
     if not rows:
-        click.echo(f"no runs in {folder}; train one: harken train my.txt")
-        return
+        return click.echo(f"no runs in {folder}; train one: harken train my.txt")
     finished = [_run_cells(row) for row in rows if row["state"] == "finished"]
     if finished:
         table(("run", "kind", "weights", "split", "metrics", "date", "cost"), finished)
@@ -52,7 +49,7 @@ def _run_row(path: Path) -> dict[str, Any]:
     try:
         run_facts = read_manifest(path, "recipe.toml", "model.safetensors", "tokenizer.json", "cost.json")
         cost = read_json(path / "cost.json")
-        row = {"run": str(path), "state": "finished"}
+        row: dict[str, Any] = {"run": str(path), "state": "finished"}
         row |= {name: run_facts[name] for name in ("kind", "parameters", "steps", "date", "metrics")}
         row |= {"seconds": cost["seconds"], "kwh": cost["kwh"]}
         _run_cells(row)
@@ -70,13 +67,6 @@ def _run_cells(row: dict[str, Any]) -> list[str]:
     split = main_split(row["metrics"])
     metrics = sorted(row["metrics"].get(split, {}).items(), key=lambda item: item[0] in LOWER_IS_BETTER - {"loss"})[:2]
     shown = "  ".join(f"{name} {format_metric(value):>6}" for name, value in metrics)
-    cost = f"{format_duration(row['seconds'])}, {format_quantity(row['kwh'], 'energy')}"
-    return [
-        row["run"],
-        str(row["kind"]),
-        format_quantity(row["parameters"], "count"),
-        split,
-        shown,
-        str(row["date"]),
-        cost,
-    ]
+    weights, energy = format_quantity(row["parameters"], "count"), format_quantity(row["kwh"], "energy")
+    cost = f"{format_duration(row['seconds'])}, {energy}"
+    return [row["run"], str(row["kind"]), weights, split, shown, str(row["date"]), cost]

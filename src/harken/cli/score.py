@@ -1,14 +1,17 @@
 """harken score RUN TEXT"""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from harken.console import decode_argument, stdin_is_piped, stdin_lines
+from harken.errors import BadInput
 from harken.experiments.report.formatting import format_number
 
-from . import json_option, print_json
-from .files import file_options, process_file, validate_files
+from . import json_option, load_run, print_json
+from .inputs import Inputs, file_options
+
+if TYPE_CHECKING:
+    from harken.inference.run import Run
 
 
 @click.command()
@@ -16,52 +19,46 @@ from .files import file_options, process_file, validate_files
 @click.argument("texts", nargs=-1, metavar="TEXT...")
 @file_options
 @json_option
-def score(run: str, texts: tuple[str, ...], json_: bool, in_: str | None, out_: str | None, column: str | None) -> None:
-    """Compute the log-probability of each word of TEXT and its perplexity. With -, or piped, one text per line."""
-    if not texts and in_ is None and not stdin_is_piped():
-        raise click.UsageError("give a text, or - to read texts from stdin, one per line")
-    validate_files(in_, out_)
-    from harken.inference.run import load
+def score(run: str, texts: tuple[str, ...], json_: bool, **files: str | None) -> None:
+    """Compute the log-probability of each word of TEXT, and the perplexity of TEXT.
 
-    model = load(run)
-    model.require("generate")
-    texts = tuple(map(decode_argument, texts))
-    if in_ is not None and out_ is not None:
-        count = process_file(in_, out_, lambda rows: (_score_or_empty(model, text) for text in rows), column=column)
-        print_json({"answers": count, "out": out_}) if json_ else click.echo(f"{count} answers in {out_}")
-        return
-    if len(texts) == 1 and texts != ("-",):
-        answer = model.score(texts[0])
-        if json_:
-            print_json(answer)
-            return
-        for word in answer["words"]:
-            log = "(no context)" if word["logprob"] is None else f"{word['logprob']:12.4f}"
-            click.echo(f"{log}  {word['word']!r}")
-        click.echo(f"perplexity {format_number(answer['perplexity'], 6)} over {answer['tokens']} tokens")
-        if answer["unknown"]:
-            click.echo(f"({answer['unknown']} tokens are unknown and scored as <unk>)")
-        if model.tokenizer.end_id is None:
-            click.echo("(the first token has no context and is not counted)")
-        return
-    listed: dict[str, list[Any]] = {"words": [], "perplexity": [], "tokens": []}
-    for text in stdin_lines(required=not texts) if texts in ((), ("-",)) else texts:
-        line = _score_or_empty(model, text)
-        if json_:
-            for key, values in listed.items():
-                values.append(line[key])
-        elif line["perplexity"] is None:
-            click.echo()
-        else:
-            click.echo(f"perplexity {format_number(line['perplexity'], 6)} over {line['tokens']} tokens: {text!r}")
+    With - or piped input, each line of stdin is a text.
+    """
+    inputs = Inputs(texts, **files)
+    model = load_run(run, "generate")
+    if inputs.in_:
+        return inputs.write((_score_or_empty(model, text) for text in inputs.lines()), json_=json_)
+    if len(texts) == 1 and not inputs.stdin:
+        return _print_words(model, next(inputs.lines()), json_)
+    answers: list[dict[str, Any]] = []
+    for text in inputs.lines():
+        answers.append(answer := _score_or_empty(model, text))
+        if not json_:
+            click.echo(f"{_perplexity(answer)}: {text!r}" if answer["perplexity"] is not None else "")
     if json_:
-        print_json(listed)
+        print_json({key: [answer[key] for answer in answers] for key in ("words", "perplexity", "tokens")})
 
 
-def _score_or_empty(model: Any, text: str) -> dict[str, Any]:
+def _print_words(model: "Run", text: str, json_: bool) -> None:
+    answer = model.score(text)
+    if json_:
+        return print_json(answer)
+    for word in answer["words"]:
+        log = "(no context)" if word["logprob"] is None else f"{word['logprob']:12.4f}"
+        click.echo(f"{log}  {word['word']!r}")
+    click.echo(_perplexity(dict(answer)))
+    if answer["unknown"]:
+        click.echo(f"({answer['unknown']} tokens are unknown and scored as <unk>)")
+    if model.tokenizer.end_id is None:
+        click.echo("(the first token has no context and is not counted)")
+
+
+def _perplexity(answer: dict[str, Any]) -> str:
+    return f"perplexity {format_number(answer['perplexity'], 6)} over {answer['tokens']} tokens"
+
+
+def _score_or_empty(model: "Run", text: str) -> dict[str, Any]:
     """The score of one line; a line that is too short gets an empty answer."""
-    from harken.errors import BadInput
-
     try:
         return dict(model.score(text))
     except BadInput:

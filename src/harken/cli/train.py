@@ -1,7 +1,7 @@
 """harken train DATA|RECIPE|RUN"""
 
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,9 +11,8 @@ from harken.experiments.report.verdict import audit_warning
 
 from . import json_option, print_json, reject_options
 
-PROMPT = '"Once upon a time"'
-# example inputs when the run has no held-out example
-EXAMPLE_INPUTS = {"images": "my.png", "captions": "my.png", "sets": "my.csv", "stories": "Where is Joe?"}
+if TYPE_CHECKING:
+    from harken.inference.run import Run
 
 
 @click.command()
@@ -27,8 +26,17 @@ EXAMPLE_INPUTS = {"images": "my.png", "captions": "my.png", "sets": "my.csv", "s
 @click.option("--force", is_flag=True, help="Overwrite an existing run folder.")
 @click.option("--show", "show_", is_flag=True, help="Print the recipe with the origin of each value; train nothing.")
 @json_option
-def train(what: str, settings: tuple[str, ...], json_: bool, show_: bool, **options: Any) -> None:
-    """Train a model on DATA (a file, a folder, -, or a name of `harken data`), with a RECIPE, or resume a RUN."""
+def train(
+    what: str,
+    settings: tuple[str, ...],
+    out: str | None,
+    minutes: float | None,
+    resume: bool,
+    force: bool,
+    show_: bool,
+    json_: bool,
+) -> None:
+    """Train a model on DATA (a file, a folder, - for stdin, a name of `harken data`) or with a RECIPE; resume a RUN."""
     from harken.recipe import check_initial_weights, parse_override
 
     overrides = dict(parse_override(text) for text in settings)
@@ -37,34 +45,30 @@ def train(what: str, settings: tuple[str, ...], json_: bool, show_: bool, **opti
     with ConsoleListener(to_stderr=json_) as listener:
         if show_:
             reject_options("with --show", "out", "resume", "force")
-            _print_recipe(
-                what,
-                overrides | ({} if options["minutes"] is None else {"train.minutes": options["minutes"]}),
-                listener,
-            )
-            return
+            budget = {} if minutes is None else {"train.minutes": minutes}
+            return _print_recipe(what, overrides | budget, listener)
         from harken.experiments.train import train as train_
         from harken.training.parallel import is_first_process
 
-        run = train_(what, settings=overrides, listen=listener, **options)
+        run = train_(what, out=out, minutes=minutes, resume=resume, force=force, settings=overrides, listen=listener)
     if not is_first_process():
         return
-    summary = run_summary(run)
     if json_:
-        print_json(summary)
+        print_json(run_summary(run))
         return _fail_if_unsound(run)
+    from harken.run_folder import read_json
+
     for line in evaluation_lines(run.facts):
         click.echo(line)
-    click.echo(cost_line(summary["cost"]))
+    click.echo(cost_line(read_json(run.path / "cost.json")))
     click.echo(f"  run     {run.path}      report: {run.path / 'report.html'}")
     _fail_if_unsound(run)
-    usual = "A [MASK] sentence." if run.verb == "fill" else EXAMPLE_INPUTS.get(run.recipe.data.kind, "A sentence.")
-    place, example = quote(str(run.path)), quote(run.facts.get("example", usual))
-    next_ = {"generate": PROMPT, "ask": f"my.txt {example}"}.get(run.verb, example)
-    click.echo(f"  next    harken {run.verb} {place} {next_}")
+    example = run.family.example if run.verb == "generate" else run.facts.get("example", run.family.example)
+    file = "my.txt " * (run.verb == "ask")
+    click.echo(f"  next    harken {run.verb} {quote(str(run.path))} {file}{quote(example)}")
 
 
-def _fail_if_unsound(run: Any) -> None:
+def _fail_if_unsound(run: "Run") -> None:
     """Fail if a loss is not finite or the audit failed."""
     non_finite = [split for split, metrics in run.facts["metrics"].items() if metrics.get("loss") is None]
     if non_finite:
@@ -73,7 +77,7 @@ def _fail_if_unsound(run: Any) -> None:
         raise HarkenError(f"{run.path}: {doubt}")
 
 
-def _print_recipe(what: str, overrides: dict[str, Any], listener: ConsoleListener) -> None:
+def _print_recipe(what: str, overrides: dict[str, object], listener: ConsoleListener) -> None:
     from harken.experiments.choose import choose
 
     from .check import recipe_lines
@@ -85,7 +89,7 @@ def _print_recipe(what: str, overrides: dict[str, Any], listener: ConsoleListene
         click.echo("\n".join(recipe_lines(recipe)))
 
 
-def run_summary(run: Any) -> dict[str, Any]:
+def run_summary(run: "Run") -> dict[str, object]:
     """The JSON summary of a finished training."""
     from harken.run_folder import read_json
 

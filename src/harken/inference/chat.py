@@ -59,9 +59,8 @@ class Chat:
         self.special_ids = dict(zip(tokenizer.token_texts(tokenizer.special_ids), tokenizer.special_ids, strict=True))
         templates = [t for t in CHAT_TEMPLATES if {t.start, t.end, t.header_end or t.end} <= self.special_ids.keys()]
         if not templates:
-            raise BadInput(
-                f"{run.path}: the tokenizer has no chat tokens; chat needs an instruct model; use harken generate"
-            )
+            hint = "chat needs an instruct model; use harken generate"
+            raise BadInput(f"{run.path}: the tokenizer has no chat tokens; {hint}")
         self.template = templates[0]
         self.messages: list[tuple[str, str]] = [("system", system)] if system else []
 
@@ -74,10 +73,8 @@ class Chat:
         decode = tokenizer.stream_decoder()
         for token in ids:
             decode(token)
-        replies = self.run.text_generator.generate(
-            [ids], self.max_new_tokens, self.sampling, seed=self.seed, banned_ids=banned_ids
-        )
-        for (token,) in replies:
+        generate, n = self.run.text_generator.generate, self.max_new_tokens
+        for (token,) in generate([ids], n, self.sampling, seed=self.seed, banned_ids=banned_ids):
             if int(token) in end_ids:
                 break
             piece = decode(int(token)) if reply else decode(int(token)).lstrip()

@@ -8,8 +8,9 @@ from typing import Any, Self, cast
 import torch
 from torch import Tensor
 
-from harken import run_folder
+from harken import registry, run_folder
 from harken.data.labelled.examples import TokenLabelProcessor
+from harken.data.source import Vocab
 from harken.data.tokenizers.tokenizer import Tokenizer
 from harken.decode.beam import BeamSearch
 from harken.decode.sampling import TextGenerator
@@ -17,20 +18,7 @@ from harken.errors import BadInput
 from harken.models import EncoderDecoder, LanguageModel, Model
 from harken.recipe import Recipe
 
-ABILITIES = {  # task: what such a run does, and the verb for it
-    "next-word": ("generates text", "generate"),
-    "translate": ("translates", "translate"),
-    "solve": ("solves mathematics problems", "translate"),
-    "masked-words": ("fills in masked words", "fill"),
-    "classify": ("classifies texts", "classify"),
-    "tag": ("tags words", "tag"),
-    "span": ("extracts answers from a text", "ask"),
-    "image": ("classifies images", "classify"),
-    "caption": ("captions images", "caption"),
-    "nodes": ("classifies graph nodes", "classify"),
-    "set": ("classifies sets of rows", "classify"),
-    "answer": ("answers questions about a story", "ask"),
-}
+from .answers import InputReader
 
 
 class LoadedModel:
@@ -92,9 +80,19 @@ class LoadedModel:
         return isinstance(self.model, EncoderDecoder)
 
     @property
+    def family(self) -> registry.Family:
+        """The registry record of its task."""
+        return registry.FAMILIES[self.recipe.task.kind]
+
+    @property
+    def input_reader(self) -> InputReader | None:
+        """How the command line selects inputs that are not texts."""
+        return cast(InputReader, registry.load_object(self.family.inputs)) if self.family.inputs else None
+
+    @property
     def verb(self) -> str:
         """The method, and the command, for the task it was trained on."""
-        return ABILITIES[self.recipe.task.kind][1]
+        return self.family.verb
 
     def require(self, verb: str) -> None:
         """Raise BadInput unless this run supports a verb. Every model that reads a single text supports embed.
@@ -105,13 +103,13 @@ class LoadedModel:
         if verb != self.verb and (verb != "embed" or not reads_text):
             prompt = ", or give --prompt and --labels" if (verb, self.verb) == ("classify", "generate") else ""
             hint = f"use harken {self.verb}, in Python run.{self.verb}{prompt}"
-            raise BadInput(f"{self.path}: this run {ABILITIES[self.recipe.task.kind][0]}; {hint}")
+            raise BadInput(f"{self.path}: this run {self.family.ability}; {hint}")
 
     def __repr__(self) -> str:
         return f"<harken run {self.path.name}: {self.recipe.model.kind}, {self.parameters:,} weights>"
 
 
-def build_model(recipe: Recipe, vocab: Any, weights: dict[str, Tensor]) -> LanguageModel:
+def build_model(recipe: Recipe, vocab: Vocab, weights: dict[str, Tensor]) -> Model:
     """The model of a recipe with these weights; shapes are checked before anything is allocated.
 
     Weights are removed from the dictionary one by one, so memory never holds all of them twice.
@@ -119,7 +117,7 @@ def build_model(recipe: Recipe, vocab: Any, weights: dict[str, Tensor]) -> Langu
     with torch.random.fork_rng(devices=[]), run_folder.SkipInit():
         with torch.device("meta"):
             run_folder.matching_weights(recipe.build(vocab), weights)
-        model: LanguageModel = recipe.build(vocab)
+        model = recipe.build(vocab)
     with torch.no_grad():
         for name, parameter in run_folder.weights(model).items():
             parameter.copy_(weights.pop(name))

@@ -4,7 +4,7 @@ q, k and v come from one fused product. int8 (CPU) has one scale per weight row 
 `harken eval RUN --precision int8` measures the loss of quality.
 """
 
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from harken import machine
 from harken.core import Attention
 from harken.errors import BadInput
-from harken.models import LanguageModel
+from harken.models import Model
 from harken.suggestions import did_you_mean
 
 PRECISIONS = (*machine.PRECISIONS, "int8")
 MIN_SCALE = 1e-12  # for rows of zeros
+ModelT = TypeVar("ModelT", bound=Model)
 
 
 class FusedLinear(nn.Module):
@@ -72,10 +73,10 @@ class Int8Linear(nn.Module):
 
     def __init__(self, source: nn.Linear | FusedLinear) -> None:
         super().__init__()
-        W, self.bias = source.weight.detach(), source.bias
-        scale = (W.abs().amax(1, keepdim=True) / 127).clamp_min(MIN_SCALE)
+        self.bias = source.bias
+        W, scale = quantize(source.weight.detach())
         self.register_buffer("scale", scale.mT)
-        self.register_buffer("weight_int8", (W / scale).round().to(torch.int8))
+        self.register_buffer("weight_int8", W)
 
     scale: Tensor  # 1 out
     weight_int8: Tensor  # out in
@@ -90,21 +91,23 @@ class Int8Linear(nn.Module):
         return len(self.weight_int8)
 
     def forward(self, x: Tensor) -> Tensor:
-        q, x_scale = self._quantize(x.reshape(-1, x.shape[-1]))
+        q, x_scale = quantize(x.reshape(-1, x.shape[-1]))
         y, scale = torch._int_mm(q, self.weight_int8.mT), x_scale * self.scale
         return (y * scale if self.bias is None else torch.addcmul(self.bias, y, scale)).view(*x.shape[:-1], -1)
 
     def rounded(self, x: Tensor) -> Tensor:
         """x after quantization and dequantization: forward(x) is `weight` times this, plus b."""
-        q, x_scale = self._quantize(x)
+        q, x_scale = quantize(x)
         return q * x_scale
 
-    def _quantize(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        x_scale = (x.abs().amax(-1, keepdim=True) / 127).clamp_min(MIN_SCALE)
-        return (x / x_scale).round().to(torch.int8), x_scale
+
+def quantize(x: Tensor) -> tuple[Tensor, Tensor]:  # rows d -> rows d, rows 1
+    """Each row in int8, and its scale."""
+    scale = (x.abs().amax(-1, keepdim=True) / 127).clamp_min(MIN_SCALE)
+    return (x / scale).round().to(torch.int8), scale
 
 
-def prepare_inference(model: LanguageModel, precision: str) -> LanguageModel:
+def prepare_inference(model: ModelT, precision: str) -> ModelT:
     """Fuse q, k and v and convert the weights to this precision, in place."""
     if precision not in PRECISIONS:
         hint = did_you_mean(precision, PRECISIONS)
@@ -125,13 +128,8 @@ def prepare_inference(model: LanguageModel, precision: str) -> LanguageModel:
                     setattr(module, name, Int8Linear(child))
             if isinstance(module, Attention):
                 maps = cast(list[Int8Linear], [module.W_q, module.W_k, module.W_v])
-                _share_storage(cast(Int8Linear, module.joint), *maps)
+                fused, rows = cast(Int8Linear, module.joint), [f.out_features for f in maps]
+                weights, scales = fused.weight_int8.split(rows), fused.scale.split(rows, 1)
+                for f, weight, scale in zip(maps, weights, scales, strict=True):
+                    f.weight_int8, f.scale = weight, scale  # views of the fused product
     return model
-
-
-def _share_storage(fused: Int8Linear, *maps: Int8Linear) -> None:
-    """Make the maps views of their fused product."""
-    rows = [f.out_features for f in maps]
-    weights, scales = fused.weight_int8.split(rows), fused.scale.split(rows, 1)
-    for f, weight, scale in zip(maps, weights, scales, strict=True):
-        f.weight_int8, f.scale = weight, scale

@@ -8,16 +8,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from harken.core import Memory
-from harken.data.rng import RngStream, rng_for
 from harken.errors import BadInput
 from harken.events import Listener, silent
-from harken.suggestions import did_you_mean
+from harken.models import LanguageModel
 
 from .answers import LabelScore
 from .answers.classify import TextOrPair, rank_labels, split_pair
@@ -27,6 +25,7 @@ from .loaded_model import LoadedModel
 SLOT = re.compile(r"\{(text|other|question|label)\}")
 BATCH_TOKENS = 4096  # rows x tokens of a batch
 MIN_SHARED_PREFIX = 16  # tokens from which a shared prefix is processed once
+Texts = Sequence[str]
 Fields = Mapping[str, str]  # slot of the template: its text
 Example = tuple[Fields, str]  # fields and answer
 Encode = Callable[[str], list[int]]
@@ -51,9 +50,8 @@ class Template:
         used = SLOT.findall(prompt.replace("{label}", "", 1))
         if misplaced := [slot for slot in used if slot not in slots or slot in suffix]:
             accepted = ", ".join(f"{{{slot}}}" for slot in slots)
-            raise BadInput(
-                f"prompt {prompt!r}: {{{misplaced[0]}}} is not allowed there; accepted: {accepted}, then {{label}}"
-            )
+            problem = f"{{{misplaced[0]}}} is not allowed there; accepted: {accepted}, then {{label}}"
+            raise BadInput(f"prompt {prompt!r}: {problem}")
         space = "" if label or prompt[-1:].isspace() else " "
         return cls(prefix + space, suffix if suffix[-1:].isspace() else suffix + "\n\n")
 
@@ -63,23 +61,6 @@ class Template:
     def example(self, example: Example) -> str:
         fields, answer = example
         return self.question(fields) + answer + self.suffix
-
-
-def draw_examples(examples: Sequence[Example], shots: int, seed: int, *, balanced: bool) -> list[Example]:
-    """Random examples; balanced: every label equally often, as far as there are enough.
-
-    The examples drawn first come last, next to the question, so more shots only add examples at the front.
-    """
-    order = rng_for(seed, RngStream.PROMPT_EXAMPLES).permutation(len(examples)).tolist()
-    counts: dict[str, int] = {}  # per label
-    if balanced:
-        rank = {}
-        for n in order:
-            rank[n] = counts[examples[n][1]] = counts.get(examples[n][1], 0) + 1
-        order.sort(key=rank.__getitem__)  # the first of every label, then the second of every label, ...
-    if shots > len(order):
-        raise BadInput(f"shots={shots}: there are only {len(order)} examples to draw from; use fewer shots")
-    return [examples[n] for n in reversed(order[:shots])]
 
 
 @dataclass(frozen=True)
@@ -102,13 +83,7 @@ class ScoredPrompt:
 
 
 def build_prompt(
-    encode: Encode,
-    examples: Sequence[str],
-    question: str,
-    answers: Sequence[str],
-    context: int | None,
-    *,
-    n_special: int = 0,
+    encode: Encode, examples: Texts, question: str, answers: Texts, context: int | None, *, n_special: int = 0
 ) -> ScoredPrompt:
     """A question after its examples. The first examples are dropped if the context is too short.
 
@@ -136,19 +111,24 @@ def common_prefix_length(rows: Sequence[list[int]]) -> int:
     return next((n for n, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high)))
 
 
-def notify_truncation(prompts: Sequence[ScoredPrompt], shots: int, listen: Listener) -> None:
-    """Report examples and questions that did not fit the context."""
+def build_prompts(
+    run: LoadedModel, examples: Texts, questions: Texts, answers: Texts, context: int | None, listen: Listener
+) -> list[ScoredPrompt]:
+    """The prompt of each question; examples and questions that do not fit the context are reported."""
+    encode, n_special, shots = partial(encode_prompt, run), len(run.tokenizer.prefix_ids), len(examples)
+    prompts = [build_prompt(encode, examples, each, answers, context, n_special=n_special) for each in questions]
     if n_shortened := sum(prompt.n_dropped > 0 for prompt in prompts):
         fewest = shots - max(prompt.n_dropped for prompt in prompts)
         dropped = f"dropped the first examples for {n_shortened:,} of {len(prompts):,} texts, at least {fewest} remain"
         listen("notice", text=f"shots={shots}: exceeds the model's context; {dropped}")
     if n_truncated := sum(prompt.truncated for prompt in prompts):
         listen("notice", text=f"prompt: exceeds the model's context; the start was truncated for {n_truncated:,} texts")
+    return prompts
 
 
 @torch.inference_mode()
-def log_probabilities(model: Any, prompts: Sequence[ScoredPrompt], listen: Listener = silent) -> Tensor:  # N answers
-    """ln p of each answer to each prompt, in float64."""
+def log_probabilities(model: LanguageModel, prompts: Sequence[ScoredPrompt], listen: Listener = silent) -> Tensor:
+    """ln p of each answer to each prompt (N answers), in float64."""
     log_probs = torch.zeros(len(prompts), len(prompts[0].ids), dtype=torch.float64)
     groups: dict[int, list[int]] = {}  # prompts with the same number of examples share a prefix
     for n, prompt in enumerate(prompts):
@@ -166,7 +146,7 @@ def log_probabilities(model: Any, prompts: Sequence[ScoredPrompt], listen: Liste
 class _PromptScorer:
     """Scores prompts with a common prefix: the prefix once, if it is long enough to pay, then batches of the rest."""
 
-    def __init__(self, model: Any, prompts: Sequence[ScoredPrompt]) -> None:
+    def __init__(self, model: LanguageModel, prompts: Sequence[ScoredPrompt]) -> None:
         self.model, self.prompts, self.device = model, prompts, next(model.parameters()).device
         self.rows = [prompt.rows() for prompt in prompts]
         self.max_length = max(len(row) for rows, _ in self.rows for row in rows)
@@ -208,16 +188,14 @@ class _PromptScorer:
         for k, n in enumerate(batch):
             prompt, row_of = self.prompts[n], self.rows[n][1]
             for c, ids in enumerate(prompt.ids):
-                row_index, answer_index = first_row + row_of[c], k * len(prompt.ids) + c
-                targets += [
-                    (row_index, t - 1 - self.prefix_length, ids[t], answer_index) for t in range(prompt.start, len(ids))
-                ]
+                n_row, answer, offset = first_row + row_of[c], k * len(prompt.ids) + c, 1 + self.prefix_length
+                targets += [(n_row, t - offset, ids[t], answer) for t in range(prompt.start, len(ids))]
             first_row += len(self.rows[n][0])
-        _, _, token, answer = torch.tensor(targets).unbind(1)
+        _, _, token, answers = torch.tensor(targets).unbind(1)
         positions, which = torch.tensor(targets)[:, :2].unique(dim=0, return_inverse=True)  # logits once per position
         log_p = self.model.logits(h[positions[:, 0], positions[:, 1]]).float().log_softmax(-1).double().cpu()
         sums = torch.zeros(len(batch) * len(self.prompts[0].ids), dtype=torch.float64)
-        return sums.index_add(0, answer, log_p[which, token]).view(len(batch), -1)
+        return sums.index_add(0, answers, log_p[which, token]).view(len(batch), -1)
 
 
 def _memory_rows(memory: list[Memory], n: int) -> list[Memory]:
@@ -232,24 +210,12 @@ def require_language_model(run: LoadedModel) -> None:
         raise BadInput(f"{run.path}: a prompt needs a run that generates text; {hint}")
 
 
-# --- labels -----------------------------------------------------------------------------------------------------------
-
-
-def check_labels(labels: Sequence[str]) -> list[str]:
+def check_labels(labels: Texts) -> list[str]:
     """The candidate labels, stripped; at least two, all different."""
     names = [label.strip() for label in labels] if not isinstance(labels, str) else []
     if len(names) < 2 or not all(names) or len({*names}) < len(names):
         raise BadInput(f"labels={labels!r}: give two or more different labels, such as positive,negative")
     return names
-
-
-def label_texts(labels: Sequence[str], texts: Mapping[str, str] | None) -> list[str]:
-    """The text of each label in a prompt: its name, or the text assigned to it."""
-    for label in texts or ():
-        if label not in labels:
-            known = ", ".join(labels[:12]) + ", ..." * (len(labels) > 12)
-            raise BadInput(f"label {label!r}: not in the data, which has {known}.{did_you_mean(label, labels)}")
-    return check_labels([(texts or {}).get(label, label) for label in labels])
 
 
 def classify_by_prompt(
@@ -266,7 +232,5 @@ def classify_by_prompt(
         return []
     parts = (split_pair(text, pair=len(slots) > 1, subject="the prompt takes") for text in texts)
     questions = [template.question(dict(zip(slots, fields, strict=True))) for fields in parts]
-    context, n_special = run.model.context, len(run.tokenizer.prefix_ids)
-    prompts = [build_prompt(partial(encode_prompt, run), (), q, names, context, n_special=n_special) for q in questions]
-    notify_truncation(prompts, 0, listen)
+    prompts = build_prompts(run, (), questions, names, run.model.context, listen)
     return rank_labels(names, log_probabilities(run.model, prompts).softmax(-1))

@@ -1,33 +1,24 @@
 """Few-shot evaluation: how well a prompted language model answers labelled texts, pairs or questions."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
+from harken.data.rng import RngStream, rng_for
+from harken.data.source import Processor
 from harken.decode.sampling import SamplingSettings
 from harken.errors import BadInput
 from harken.events import Listener, silent
 from harken.recipe import Recipe
-from harken.tasks import Score
+from harken.suggestions import did_you_mean
+from harken.tasks import BoundTask, Score
 from harken.tasks.classify import ClassifyTask
 from harken.tasks.span import SpanTask
 from harken.tasks.translate import TranslateTask
 
-from .answers.generate import encode_prompt, stream_batch
+from .answers.generate import stream_batch
 from .loaded_model import LoadedModel
-from .prompt import (
-    Example,
-    Fields,
-    ScoredPrompt,
-    Template,
-    build_prompt,
-    draw_examples,
-    label_texts,
-    log_probabilities,
-    notify_truncation,
-    require_language_model,
-)
+from .prompt import Example, Template, Texts, build_prompts, check_labels, log_probabilities, require_language_model
 
 MAX_ANSWER_TOKENS = 64  # of a generated answer
 BATCH_SIZE = 16  # answers generated together
@@ -49,7 +40,35 @@ class FewShotPrompt:
         return template, list(map(template.example, drawn))
 
 
-def load_task(recipe: Recipe, split: str | None, listen: Listener = silent, processor: Any = None) -> tuple[Any, str]:
+def draw_examples(examples: Sequence[Example], shots: int, seed: int, *, balanced: bool) -> list[Example]:
+    """Random examples; balanced: every label equally often, as far as there are enough.
+
+    The examples drawn first come last, next to the question, so more shots only add examples at the front.
+    """
+    order = rng_for(seed, RngStream.PROMPT_EXAMPLES).permutation(len(examples)).tolist()
+    counts: dict[str, int] = {}  # per label
+    if balanced:
+        rank = {}
+        for n in order:
+            rank[n] = counts[examples[n][1]] = counts.get(examples[n][1], 0) + 1
+        order.sort(key=rank.__getitem__)  # the first of every label, then the second of every label, ...
+    if shots > len(order):
+        raise BadInput(f"shots={shots}: there are only {len(order)} examples to draw from; use fewer shots")
+    return [examples[n] for n in reversed(order[:shots])]
+
+
+def label_texts(labels: Sequence[str], texts: Mapping[str, str] | None) -> list[str]:
+    """The text of each label in a prompt: its name, or the text assigned to it."""
+    for label in texts or ():
+        if label not in labels:
+            known = ", ".join(labels[:12]) + ", ..." * (len(labels) > 12)
+            raise BadInput(f"label {label!r}: not in the data, which has {known}.{did_you_mean(label, labels)}")
+    return check_labels([(texts or {}).get(label, label) for label in labels])
+
+
+def load_task(
+    recipe: Recipe, split: str | None, listen: Listener = silent, processor: Processor | None = None
+) -> tuple[BoundTask, str]:
     """The task bound to its data, with the tokenizer that training would use, and the split to evaluate."""
     data = recipe.load_data(processor, listen=listen)
     splits = list(getattr(data, "splits", ()))
@@ -59,7 +78,9 @@ def load_task(recipe: Recipe, split: str | None, listen: Listener = silent, proc
     return recipe.bind(data), split or ("test" if "test" in splits else splits[0])
 
 
-def evaluate_prompt(run: LoadedModel, task: Any, split: str, prompt: FewShotPrompt, listen: Listener = silent) -> Score:
+def evaluate_prompt(
+    run: LoadedModel, task: BoundTask, split: str, prompt: FewShotPrompt, listen: Listener = silent
+) -> Score:
     """The metrics of a language model's answers on a split of a task's data."""
     require_language_model(run)
     if not isinstance(prompt.shots, int) or prompt.shots < 0:
@@ -88,23 +109,14 @@ def _evaluate_labels(
     text_of = dict(zip(task.processor.labels, texts, strict=True))
     slots = ("text", "other")[: len(data.rows[0].texts)]
 
-    def fields(row: Any) -> Fields:
+    def fields(row: Any) -> dict[str, str]:
         return dict(zip(slots, row.texts, strict=True))
 
     train = [(fields(row), text_of[row.labels[0]]) for row in task.data.train.rows]
     template, examples = prompt.build(train, slots, balanced=True)
-    questions = (template.question(fields(row)) for row in data.rows)
-    prompts = [_scored_prompt(run, examples, question, texts, run.model.context) for question in questions]
-    notify_truncation(prompts, prompt.shots, listen)
+    questions = [template.question(fields(row)) for row in data.rows]
+    prompts = build_prompts(run, examples, questions, texts, run.model.context, listen)
     return task.score(log_probabilities(run.model, prompts, listen).float(), data.texts.targets)
-
-
-def _scored_prompt(
-    run: LoadedModel, examples: Sequence[str], question: str, answers: Sequence[str], context: int | None
-) -> ScoredPrompt:
-    return build_prompt(
-        partial(encode_prompt, run), examples, question, answers, context, n_special=len(run.tokenizer.prefix_ids)
-    )
 
 
 def _evaluate_pairs(
@@ -123,7 +135,7 @@ def _evaluate_pairs(
 def _evaluate_questions(run: LoadedModel, task: SpanTask, split: str, prompt: FewShotPrompt, listen: Listener) -> Score:
     data, slots = task.data.splits[split], ("text", "question")
 
-    def fields(question: Any) -> Fields:
+    def fields(question: Any) -> dict[str, str]:
         return {"text": question.context, "question": question.text}
 
     train = [(fields(question), question.answers[0]) for question in task.data.train.questions if question.answers]
@@ -134,19 +146,16 @@ def _evaluate_questions(run: LoadedModel, task: SpanTask, split: str, prompt: Fe
     return Score(metrics, {"questions": len(answers), "primary_metric": "f1"}, parts, primary_metric="f1")
 
 
-def _generate_answers(
-    run: LoadedModel, examples: Sequence[str], questions: Sequence[str], listen: Listener
-) -> list[str]:
+def _generate_answers(run: LoadedModel, examples: Texts, questions: Texts, listen: Listener) -> list[str]:
     """The line that the model generates after each question, greedily."""
     context = run.model.context
     limit = context and max(context // 2, context - MAX_ANSWER_TOKENS)
-    prompts = [_scored_prompt(run, examples, question.rstrip(" "), [""], limit) for question in questions]
-    notify_truncation(prompts, len(examples), listen)
+    prompts = build_prompts(run, examples, [question.rstrip(" ") for question in questions], [""], limit, listen)
     order, answers = sorted(range(len(prompts)), key=lambda n: len(prompts[n].ids[0])), [""] * len(prompts)
     for start in range(0, len(order), BATCH_SIZE):
         batch = order[start : start + BATCH_SIZE]
         token_ids = [prompts[n].ids[0] for n in batch]
-        rows = stream_batch(run, token_ids, MAX_ANSWER_TOKENS, "\n", SamplingSettings(temperature=0.0), seed=0, index=0)
+        rows = stream_batch(run, token_ids, MAX_ANSWER_TOKENS, "\n", SamplingSettings(temperature=0.0))
         for n, pieces in zip(batch, zip(*rows, strict=True), strict=True):
             answers[n] = "".join(pieces).strip()
         listen("answer", done=start + len(batch), total=len(order))

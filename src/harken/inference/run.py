@@ -1,58 +1,39 @@
 """A loaded run: the object that `harken.load` and `harken.train` return."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Unpack, cast, overload
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from harken import machine, run_folder
+from harken import machine, registry, run_folder
 from harken import recipe as recipes
 from harken.core import watching
-from harken.decode.beam import SearchSettings
-from harken.decode.sampling import SamplingSettings
 from harken.errors import BadInput
 from harken.events import Listener, silent
 from harken.models import EncoderDecoder
 from harken.tasks import Evaluation
 
-from .abilities import CLASSIFIERS
-from .answers import (
-    Array,
-    Candidate,
-    GenerationOptions,
-    Image,
-    LabelScore,
-    NearbyWord,
-    SamplingOptions,
-    SearchOptions,
-    SpanAnswer,
-    StoryAnswer,
-    TaggedSpan,
-    TextScore,
-    TokenProbability,
-    WordProbability,
-    check_count,
-    check_text,
-)
-from .answers.ask import answer_question
-from .answers.caption import Caption, caption_images, trace_caption
-from .answers.embed import Corpus, Vectors, embed_token_ids, encode_text, nearest_words
-from .answers.fill import fill_masks
-from .answers.generate import encode_prompt, next_tokens, stream_batch
-from .answers.images import trace_image
-from .answers.score import score_text
-from .answers.stories import Story, answer_story
-from .answers.tag import tag_texts
-from .answers.translate import trace_translation, translations
+from .answers import Array, GenerationOptions, Image, LabelScore, SamplingOptions, SearchOptions, Trace, check_text
+from .answers.ask import Answer, Story, answer_question, answer_story
+from .answers.caption import Caption, caption_candidates
+from .answers.embed import Corpus, NearbyWord, Vectors, embed_token_ids, encode_text, nearest_words
+from .answers.fill import WordProbability, fill_masks
+from .answers.generate import TokenProbability, encode_prompt, next_tokens, stream_prompt
+from .answers.score import TextScore, score_text
+from .answers.tag import TaggedSpan, tag_texts
+from .answers.translate import Candidate, TranslationOptions, trace_translation, translations
 from .chat import DEFAULT_SYSTEM_MESSAGE, Chat
-from .loaded_model import ABILITIES, LoadedModel, build_model
+from .loaded_model import LoadedModel, build_model
 from .prepare import prepare_inference
 from .prompt import classify_by_prompt
-from .trace import Trace
 
 Labels = list[LabelScore]  # of one input, most probable first
+Classifier = Callable[[LoadedModel, Sequence[object]], list[Labels]]
+Tracer = Callable[[LoadedModel, Image, str | None], Trace]
 
 
 class Run(LoadedModel):
@@ -68,55 +49,25 @@ class Run(LoadedModel):
     def generate(self, prompt: str = ..., *, n: Literal[1] = ..., **options: Unpack[GenerationOptions]) -> str: ...
     @overload
     def generate(self, prompt: str = ..., *, n: int, **options: Unpack[GenerationOptions]) -> str | list[str]: ...
-    def generate(
-        self,
-        prompt: str = "",
-        *,
-        max_new_tokens: int = 200,
-        n: int = 1,
-        seed: int = 0,
-        index: int = 0,
-        stop: str | None = None,
-        listen: Listener = silent,
-        **sampling: Unpack[SamplingOptions],
-    ) -> str | list[str]:
-        """The continuation of a prompt, without the prompt; a list if n > 1. Options: temperature, top_k, top_p.
+    def generate(self, prompt: str = "", *, n: int = 1, **options: Unpack[GenerationOptions]) -> str | list[str]:
+        """The continuation of a prompt, without the prompt; a list if n > 1.
 
-        Prompts that share a seed have different random streams if their `index` differs.
+        Options: max_new_tokens (200), stop, temperature, top_k, top_p, seed, listen. Prompts that share a seed have
+        different random streams if their `index` differs.
 
         >>> run.generate("Tom had", max_new_tokens=5, temperature=0)
         '...'
         """
-        check_count(max_new_tokens=max_new_tokens, n=n, seed=seed)
-        prompts = [encode_prompt(self, prompt, listen)] * n
-        rows = stream_batch(
-            self, prompts, max_new_tokens, stop, SamplingSettings.from_options(sampling), seed=seed, index=index
-        )
-        texts = ["".join(pieces) for pieces in zip(*rows, strict=True)]
+        texts = ["".join(pieces) for pieces in zip(*stream_prompt(self, prompt, n, **options), strict=True)]
         return texts[0] if n == 1 else texts
 
-    def stream(
-        self,
-        prompt: str = "",
-        *,
-        max_new_tokens: int = 200,
-        seed: int = 0,
-        index: int = 0,
-        stop: str | None = None,
-        listen: Listener = silent,
-        **sampling: Unpack[SamplingOptions],
-    ) -> Iterator[str]:
+    def stream(self, prompt: str = "", **options: Unpack[GenerationOptions]) -> Iterator[str]:
         """The continuation, piece by piece as it is generated.
 
         >>> "".join(run.stream("Tom had", max_new_tokens=5)) == run.generate("Tom had", max_new_tokens=5)
         True
         """
-        check_count(max_new_tokens=max_new_tokens, seed=seed)
-        prompts = [encode_prompt(self, prompt, listen)]
-        rows = stream_batch(
-            self, prompts, max_new_tokens, stop, SamplingSettings.from_options(sampling), seed=seed, index=index
-        )
-        return (piece for (piece,) in rows)
+        return (piece for (piece,) in stream_prompt(self, prompt, **options))
 
     def chat(
         self,
@@ -139,7 +90,6 @@ class Run(LoadedModel):
         >>> run.next("Tom", k=1)
         [{'text': '...', 'probability': ...}]
         """
-        check_count(k=k)
         return next_tokens(self, prompt, k, listen)
 
     # --- evaluate -----------------------------------------------------------------------------------------------------
@@ -175,37 +125,23 @@ class Run(LoadedModel):
     # --- translate ----------------------------------------------------------------------------------------------------
 
     @overload
-    def translate(  # type: ignore[overload-overlap]
-        self, text: str, *, prefix: str = ..., listen: Listener = ..., **search: Unpack[SearchOptions]
-    ) -> str: ...
+    def translate(self, text: str, **options: Unpack[TranslationOptions]) -> str: ...  # type: ignore[overload-overlap]
     @overload
-    def translate(
-        self, text: Sequence[str], *, prefix: str = ..., listen: Listener = ..., **search: Unpack[SearchOptions]
-    ) -> list[str]: ...
-    def translate(
-        self, text: str | Sequence[str], *, prefix: str = "", listen: Listener = silent, **search: Unpack[SearchOptions]
-    ) -> str | list[str]:
+    def translate(self, text: Sequence[str], **options: Unpack[TranslationOptions]) -> list[str]: ...
+    def translate(self, text: str | Sequence[str], **options: Unpack[TranslationOptions]) -> str | list[str]:
         """The best target of a source, or of each of a list; `prefix` is the start of every target.
 
-        Options: beam, length_penalty, no_repeat, max_new_tokens, temperature, top_k, top_p, seed.
+        Options: beam, length_penalty, no_repeat, max_new_tokens, temperature, top_k, top_p, seed, listen.
 
         >>> run.translate("Tom saw the cat.", beam=1)
         '...'
         """
         single = isinstance(text, str) or not isinstance(text, Sequence)
-        best = self.alternatives([cast(str, text)] if single else text, prefix=prefix, listen=listen, **search)
+        best = self.alternatives([cast(str, text)] if single else text, **options)
         texts = [candidates[0]["text"] for candidates in best]
         return texts[0] if single else texts
 
-    def alternatives(
-        self,
-        texts: Sequence[str],
-        *,
-        prefix: str = "",
-        index: int = 0,
-        listen: Listener = silent,
-        **search: Unpack[SearchOptions],
-    ) -> list[list[Candidate]]:
+    def alternatives(self, texts: Sequence[str], **options: Unpack[TranslationOptions]) -> list[list[Candidate]]:
         """For each source the best targets with their scores (mean ln p); the option `alternatives` is their number.
 
         `index` is the number of the first source among those that share a seed.
@@ -214,16 +150,7 @@ class Run(LoadedModel):
         >>> targets[0]["score"] >= targets[1]["score"]
         True
         """
-        self.require("translate")
-        check_text(prefix=prefix)
-        check_count(index=index)
-        task = self.recipe.task
-        default_beam = task.default_beam
-        options = SearchSettings.from_options(
-            {"max_new_tokens": task.max_new_tokens, **search}, "prefix", beam=default_beam
-        )
-        where = {"prefix": prefix, "index": index, "grammar": task.grammar}
-        return translations(self.beam_search, self.tokenizer, texts, options, listen, **where)
+        return translations(self, texts, **options)
 
     def caption(
         self, image: Image | Sequence[Image], *, index: int = 0, **search: Unpack[SearchOptions]
@@ -233,7 +160,11 @@ class Run(LoadedModel):
         >>> run.caption(image)
         '...'
         """
-        return caption_images(self, image, index=index, **search)
+        single = isinstance(image, str | Path) or (isinstance(image, np.ndarray | Tensor) and image.ndim in (2, 3))
+        images = cast(Sequence[Image], [image] if single else image)
+        candidates = caption_candidates(self, images, index=index, **search)
+        captions = candidates if "alternatives" in search else [best[0]["text"] if best else "" for best in candidates]
+        return cast(Caption | list[Caption], captions[0] if single else captions)
 
     # --- labels -------------------------------------------------------------------------------------------------------
 
@@ -259,7 +190,8 @@ class Run(LoadedModel):
             listen("notice", text=f"empty texts: {n_empty:,}; their labels say nothing about a text")
         if prompt is None:
             self.require("classify")
-            rows = CLASSIFIERS[self.recipe.task.kind](self, inputs)
+            predict = cast(Classifier, registry.load_object(self.family.classify))
+            rows = predict(self, inputs)
         else:
             rows = classify_by_prompt(self, inputs, prompt, labels, listen)
         return rows[0] if single and len(rows) == 1 else rows
@@ -274,11 +206,10 @@ class Run(LoadedModel):
         >>> [span["text"] for span in run.tag("Ada lives in Rome")]
         [...]
         """
-        self.require("tag")
-        spans = tag_texts(self.model, self.tokenizer, [text] if isinstance(text, str) else text, self.recipe.data)
+        spans = tag_texts(self, [text] if isinstance(text, str) else text)
         return spans[0] if isinstance(text, str) else spans
 
-    def ask(self, question: str, context: str) -> SpanAnswer | StoryAnswer:
+    def ask(self, question: str, context: str) -> Answer:
         """The answer to a question, extracted from a text (with its offsets) or about a story (with its hops).
 
         >>> run.ask("Where is Mary?", "Mary went to the kitchen.")["answer"]
@@ -303,10 +234,7 @@ class Run(LoadedModel):
 
         >>> [[best]] = run.fill("Tom had a [MASK].", k=1)
         """
-        self.require("fill")
-        check_text(text=text)
-        check_count(k=k)
-        return fill_masks(self.model, self.tokenizer, text, k, listen)
+        return fill_masks(self, text, k, listen)
 
     # --- embeddings ---------------------------------------------------------------------------------------------------
 
@@ -337,8 +265,7 @@ class Run(LoadedModel):
 
         >>> [hit] = run.corpus("notes.txt").search("a hat", k=1)
         """
-        tensors = [*self.model.parameters(), *self.model.buffers()]
-        dtypes = sorted({str(t.dtype) for t in tensors})
+        dtypes = sorted({str(tensor.dtype) for tensor in [*self.model.parameters(), *self.model.buffers()]})
         key = f"{pool} {self.facts['sha256']} {dtypes}"  # quantized weights give other vectors
         return Corpus(Path(path), partial(self.embed, pool=pool, listen=listen), key, listen)
 
@@ -363,16 +290,15 @@ class Run(LoadedModel):
         >>> run.trace("Tom had").attention(layer=0, head=0).shape
         torch.Size([2, 2])
         """
-        if self.recipe.task.kind == "image":
-            return trace_image(self, text)
-        if self.recipe.task.kind == "caption":
-            return trace_caption(self, text, target)
+        if self.family.trace:
+            tracer = cast(Tracer, registry.load_object(self.family.trace))
+            return tracer(self, text, target)
         text = cast(str, text)
         if isinstance(self.model, EncoderDecoder):
             target = self.translate(text) if target is None else target
             return trace_translation(self.model, self.tokenizer, text, target)
         if not self.model.reads_text:
-            raise BadInput(f"{self.path}: this run {ABILITIES[self.recipe.task.kind][0]}; its attention is not traced")
+            raise BadInput(f"{self.path}: this run {self.family.ability}; its attention is not traced")
         context = self.model.context
         if self.verb == "generate":
             ids = encode_prompt(self, text)[-(context or 10**9) :]

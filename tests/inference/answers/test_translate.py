@@ -116,7 +116,7 @@ def test_a_source_that_is_not_a_string_is_refused(paired, text):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"beams": 4}, r"^beams is not an option; accepted: beam, .*, prefix\. Did you mean beam\?$"),
+        ({"beams": 4}, r"^beams is not an option; accepted: .*beam, .*, prefix\. Did you mean beam\?$"),
         ({"beam": 0}, r"^beam=0: must be an integer ≥ 1$"),
         ({"beam": 2, "alternatives": 3}, r"^alternatives=3: must be ≤ beam=2; increase the beam$"),
         ({"length_penalty": -1}, r"^length_penalty=-1: must be between 0 and 10; 1 divides by the length$"),

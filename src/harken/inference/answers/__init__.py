@@ -1,17 +1,32 @@
 """One module per kind of answer of a loaded run; here the types of the answers and of the decoding options."""
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
-from typing import NotRequired, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
+from harken.core import View
 from harken.errors import BadInput
 from harken.events import Listener
 
+if TYPE_CHECKING:
+    from harken.inference.loaded_model import LoadedModel
+
 Image = str | Path | npt.NDArray[np.uint8]  # a file, one image of an array (x.npz[17]), or pixels: H W or H W 3
 Array = npt.NDArray[np.generic]
+
+
+class InputReader(NamedTuple):
+    """Inputs of `classify` that are not texts, such as images: how arguments of the command line select them."""
+
+    name: str  # JSON key of the names
+    select: Callable[["LoadedModel", Sequence[str], Listener], tuple[list[str], Sequence[object]]]  # names, inputs
+    one_batch: bool = False  # all inputs are computed in one pass
+    is_table: bool = False  # a table of --in holds such inputs instead of a column of texts
 
 
 class LabelScore(TypedDict):
@@ -20,53 +35,6 @@ class LabelScore(TypedDict):
     label: str
     probability: NotRequired[float]
     value: NotRequired[float]
-
-
-class TokenProbability(TypedDict):
-    """A candidate for the next token."""
-
-    text: str
-    probability: float
-
-
-class WordProbability(TypedDict):
-    """A candidate for a masked word."""
-
-    word: str
-    probability: float
-
-
-class WordLogProb(TypedDict):
-    """A word of a scored text; `logprob` is None for a first token without context."""
-
-    word: str
-    logprob: float | None
-
-
-class TextScore(TypedDict):
-    """Log-probabilities and perplexity of a text; `tokens` and `unknown` are counts."""
-
-    words: list[WordLogProb]
-    perplexity: float
-    tokens: int
-    unknown: int
-
-
-class Candidate(TypedDict):
-    """A generated target with its score (mean ln p)."""
-
-    text: str
-    score: float
-
-
-class TaggedSpan(TypedDict):
-    """A tagged span; `start` and `end` are character offsets."""
-
-    label: str
-    text: str
-    start: int
-    end: int
-    probability: float
 
 
 class SpanAnswer(TypedDict):
@@ -87,21 +55,6 @@ class StoryAnswer(TypedDict):
     lines: list[str]
     hops: list[list[float]]
     unknown: list[str]
-
-
-class NearbyWord(TypedDict):
-    """A word and its cosine similarity."""
-
-    word: str
-    similarity: float
-
-
-class SearchHit(TypedDict):
-    """A line of a corpus: line number from 1, text, cosine similarity."""
-
-    line: int
-    text: str
-    score: float
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -133,6 +86,28 @@ class SearchOptions(SamplingOptions, total=False):
     seed: int
 
 
+class Trace:
+    """Tokens of an input and the attention of every layer and head. Weights are computed on demand.
+
+    A language model has `self`; an encoder-decoder has `encoder` (source to source), `self` (target to target) and
+    `cross` (target to source), and the source tokens in `source`.
+    """
+
+    def __init__(self, tokens: list[str], views: Mapping[str, Sequence[View]], source: list[str] | None = None) -> None:
+        self.tokens, self.views, self.source = tokens, views, source
+
+    def attention(self, which: str = "self", *, layer: int, head: int) -> Tensor:
+        """Attention weights of one head: queries by keys, each row sums to 1."""
+        if which not in self.views:
+            raise BadInput(f"{which!r}: this model has no such attention; it has {', '.join(self.views) or 'none'}")
+        layers = self.views[which]
+        if not 0 <= layer < len(layers):
+            raise BadInput(f"layer {layer}: this model has {len(layers)} attention layers, counted from 0")
+        if not 0 <= head < layers[layer].q.shape[1]:
+            raise BadInput(f"head {head}: this layer has {layers[layer].q.shape[1]} heads, counted from 0")
+        return layers[layer].full([head])[0, 0]
+
+
 def check_text(**arguments: object) -> None:
     """Refuse an argument that is not a string, by its name."""
     for name, value in arguments.items():
@@ -140,8 +115,15 @@ def check_text(**arguments: object) -> None:
             raise BadInput(f"{name}={value!r}: must be a string")
 
 
-def check_count(**arguments: object) -> None:
-    """Refuse an argument that is not an integer ≥ 0, by its name."""
+def check_texts(texts: Iterable[object]) -> None:
+    """Refuse an element that is not a string."""
+    for text in texts:
+        if not isinstance(text, str):
+            raise BadInput(f"text={text!r}: must be a string or a list of strings")
+
+
+def check_count(minimum: int = 0, **arguments: object) -> None:
+    """Refuse an argument that is not an integer ≥ the minimum, by its name."""
     for name, value in arguments.items():
-        if not isinstance(value, Integral) or value < 0:
-            raise BadInput(f"{name}={value!r}: must be an integer ≥ 0")
+        if not isinstance(value, Integral) or value < minimum:
+            raise BadInput(f"{name}={value!r}: must be an integer ≥ {minimum}")

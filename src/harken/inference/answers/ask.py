@@ -1,15 +1,25 @@
-"""Extract answers from a text, with a run trained on answer spans."""
+"""Answer questions: a span of a text, or about a story that is written line by line."""
 
-from typing import cast
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, cast
 
-from harken.data.labelled.spans import encode_questions
-from harken.data.labelled.squad import SquadQuestion
+import torch
+from torch import Tensor
+
+from harken.core import watching
+from harken.data.labelled.spans import SquadQuestion, encode_questions
+from harken.data.stories.babi import BabiQuestion, parse_statements
+from harken.data.stories.source import StoryProcessor, encode_stories
 from harken.errors import BadInput
 from harken.inference.loaded_model import LoadedModel
 from harken.models.heads import ModelWithHead
+from harken.tasks.classify import predict
 from harken.tasks.span import predict_answers
 
-from . import SpanAnswer
+from . import SpanAnswer, StoryAnswer, check_text
+
+Answer = SpanAnswer | StoryAnswer
 
 
 def answer_question(run: LoadedModel, question: str, context: str) -> SpanAnswer:
@@ -18,10 +28,83 @@ def answer_question(run: LoadedModel, question: str, context: str) -> SpanAnswer
         if not text.strip():
             raise BadInput(f"{name}={text!r}: is empty; give a {name}")
     source, unanswerable = run.recipe.data, run.facts.get("data", {}).get("unanswerable", {})
-    windows = encode_questions(
-        [SquadQuestion("", question, context, None, ())], run.tokenizer, source.max_length, source.overlap
-    )
+    questions = [SquadQuestion("", question, context, None, ())]
+    windows = encode_questions(questions, run.tokenizer, source.max_length, source.overlap)
     allow_no_answer, max_length = bool(unanswerable.get("train")), run.recipe.task.max_answer_length
     model = cast(ModelWithHead, run.model)
     (best,), _ = predict_answers(model, windows, max_length, allow_no_answer=allow_no_answer)
     return {"answer": best.text, "score": best.score, "start": best.start, "end": best.end}
+
+
+class Story:
+    """A story and the model that answers questions about it.
+
+    A memory network stores the latest lines as vectors, and gradients flow through them; other models read the whole
+    story with each question.
+    """
+
+    def __init__(self, run: LoadedModel, lines: Iterable[str] = ()) -> None:
+        run.require("ask")
+        if not isinstance(run.tokenizer, StoryProcessor):
+            raise BadInput(f"{run.path}: this run extracts answers from a text, not from a story; use run.ask")
+        self.run, self.model, self.processor = run, cast(Any, run.model), run.tokenizer
+        self.by_line = run.recipe.model.by_line
+        self.lines: list[str] = []
+        self.memory = deque[Tensor](maxlen=run.recipe.model.memory if self.by_line else 0)  # per line: T 1 1 d
+        for line in lines:
+            self.write(line)
+
+    def write(self, line: str) -> "Story":
+        """Append a line."""
+        ids = self._ids(line, "line")
+        if self.by_line:
+            self.memory.append(self.model.write(ids[None]))
+        self.lines.append(line)
+        return self
+
+    def scores(self, question: str) -> Tensor:
+        """A logit for each answer in `run.tokenizer.labels`; differentiable with respect to the memory."""
+        ids = self._ids(question, "question")
+        if not self.lines:
+            raise BadInput("story: has no lines; write one before asking, such as: Joe went home.")
+        if not self.by_line:
+            example = BabiQuestion(tuple(self.lines), question, "", (), "", "", "")
+            encoded = encode_stories([example], self.processor, self.run.recipe.data.max_length)
+            return predict(self.model, encoded.texts)[0]
+        memory = torch.cat(list(self.memory), 2)
+        ages = torch.arange(memory.shape[2] - 1, -1, -1, device=ids.device)[None]
+        real = torch.ones_like(ages, dtype=torch.bool)
+        y: Tensor = self.model.read(memory, ids, ages, real)
+        return y[0]
+
+    @torch.no_grad()
+    def ask(self, question: str) -> StoryAnswer:
+        """The answer, its probability, and the attention of each hop to each line."""
+        with watching(self.model) as views:
+            p = self.scores(question).softmax(-1)
+        stored = self.lines[-self.run.recipe.model.memory :] if self.by_line else []  # older lines were dropped
+        weights = [view.full()[0, 0, 0, : len(stored)].tolist() for view in views.values()] if stored else []
+        n_dropped = len(self.lines) - len(stored)
+        best, texts = int(p.argmax()), (*self.lines, question)
+        return {
+            "question": question,
+            "answer": self.processor.labels[best],
+            "score": float(p[best]),
+            "lines": self.lines.copy(),
+            "hops": [[0.0] * n_dropped + row for row in weights],
+            "unknown": sorted({word for text in texts for word in self.processor.unknown_words(text)}),
+        }
+
+    def _ids(self, text: str, name: str) -> Tensor:  # 1 W
+        check_text(**{name: text})
+        if not len(ids := self.processor.encode_line(text)):
+            raise BadInput(f"{name}={text!r}: has no words; give a {name}")
+        return torch.from_numpy(ids + 1)[None].to(self.run.device)
+
+
+def answer_story(run: LoadedModel, question: str, context: str) -> StoryAnswer:
+    """The answer to a question about the story in this text; questions in the text are skipped."""
+    stories = parse_statements(context.splitlines())
+    if len(stories) > 1:
+        raise BadInput(f"context: has {len(stories)} stories; give one story, or omit the question to answer all")
+    return Story(run, stories[0] if stories else ()).ask(question)

@@ -5,17 +5,17 @@ v = h / ||h||, so <v, w> is the cosine similarity of two texts.
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from harken.data.cache import cache_folder
-from harken.data.detect.preview import not_utf8_error
+from harken.data.detect.preview import read_utf8
 from harken.data.tokenizers.tokenizer import Tokenizer
 from harken.errors import BadInput
 from harken.events import Listener
@@ -23,12 +23,27 @@ from harken.files import atomic_file
 from harken.models import LanguageModel
 from harken.suggestions import similar_path
 
-from . import NearbyWord, SearchHit
+from . import check_texts
 
 Vectors = npt.NDArray[np.float32]  # N d
 POOLS = ("mean", "cls", "last")
 BATCH_TOKENS = 1 << 13  # tokens of a batch, padding included
 CHUNK_LINES = 4096  # lines of a file that are embedded, or compared, at once
+
+
+class NearbyWord(TypedDict):
+    """A word and its cosine similarity."""
+
+    word: str
+    similarity: float
+
+
+class SearchHit(TypedDict):
+    """A line of a corpus: line number from 1, text, cosine similarity."""
+
+    line: int
+    text: str
+    score: float
 
 
 def boundary_tokens(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
@@ -40,8 +55,7 @@ def boundary_tokens(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
 
 def encode_text(tokenizer: Tokenizer, text: str, context: int | None, listen: Listener) -> list[int]:
     """The ids of a text with its special tokens, truncated to the context; an empty text gives one end token."""
-    if not isinstance(text, str):
-        raise BadInput(f"text={text!r}: must be a string or a list of strings")
+    check_texts([text])
     ids: list[int] = tokenizer.encode(text).tolist()
     prefix, suffix = boundary_tokens(tokenizer)
     limit = None if context is None else max(0, context - len(prefix) - len(suffix))
@@ -58,7 +72,7 @@ def embed_token_ids(
     """A vector for the ids of each text. Texts of similar length share a batch; batching changes no vector."""
     if pool not in POOLS:
         raise BadInput(f"pool={pool!r}: not a pooling; accepted: {', '.join(POOLS)}")
-    states = body if layer is None else partial(_hidden_states, body, _blocks(body, layer), layer)
+    states = body if layer is None else _hidden_states(body, layer)
     vectors = np.empty((len(texts), body.embed.embedding_dim), np.float32)
     device = next(body.parameters()).device
     for rows in _length_batches([len(text) for text in texts]):
@@ -71,27 +85,24 @@ def embed_token_ids(
     return vectors
 
 
-def _blocks(body: LanguageModel, layer: int) -> Sequence[nn.Module]:
-    """The blocks of a model, which must have this layer."""
+def _hidden_states(body: LanguageModel, layer: int) -> Callable[..., Tensor]:
+    """The function for the output of a block, as the next block receives it; 0: the input of the first block."""
     if not (blocks := body.transformer_blocks):
         raise BadInput(f"layer={layer}: this run's model has no stack of blocks; omit layer")
     if not isinstance(layer, int) or not 0 <= layer <= len(blocks):
         raise BadInput(f"layer={layer}: this run has {len(blocks)} layers; 0 (the embeddings) to {len(blocks)}")
-    return blocks
 
+    def run_to_layer(tokens: Tensor, *, lengths: Tensor) -> Tensor:
+        states = list[Tensor]()
+        if layer:
+            hook = blocks[layer - 1].register_forward_hook(lambda _, inputs, output: states.append(output))
+        else:
+            hook = blocks[0].register_forward_pre_hook(lambda _, inputs: states.append(inputs[0]))
+        with hook:
+            body(tokens, lengths=lengths)
+        return states[0]
 
-def _hidden_states(
-    body: nn.Module, blocks: Sequence[nn.Module], layer: int, tokens: Tensor, *, lengths: Tensor
-) -> Tensor:
-    """The output of a block, as the next block receives it; 0: the input of the first block."""
-    states = list[Tensor]()
-    if layer:
-        hook = blocks[layer - 1].register_forward_hook(lambda _, inputs, output: states.append(output))
-    else:
-        hook = blocks[0].register_forward_pre_hook(lambda _, inputs: states.append(inputs[0]))
-    with hook:
-        body(tokens, lengths=lengths)
-    return states[0]
+    return run_to_layer
 
 
 def _length_batches(lengths: list[int]) -> Iterator[list[int]]:
@@ -140,15 +151,15 @@ class Corpus:
     """
 
     def __init__(self, path: Path, embed: Callable[[Sequence[str]], Vectors], key: str, listen: Listener) -> None:
-        self.embed, raw = embed, _read(path)
+        self.embed = embed
         try:
-            lines = raw.decode("utf-8-sig").split("\n")
-        except UnicodeDecodeError as error:
-            raise not_utf8_error(path, error.start) from None
-        self.lines = [(n, text) for n, line in enumerate(lines, 1) if (text := line.strip())]
+            text, checksum = read_utf8(path), hashlib.sha256(path.read_bytes()).hexdigest()
+        except OSError as error:
+            raise BadInput(f"{path}: cannot be read ({error.strerror}); name a text file{similar_path(path)}") from None
+        self.lines = [(n, line.strip()) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
         if not self.lines:
             raise BadInput(f"{path}: contains only white space; give a file with one text per line")
-        digest = hashlib.sha256(f"{key} {hashlib.sha256(raw).hexdigest()}".encode()).hexdigest()
+        digest = hashlib.sha256(f"{key} {checksum}".encode()).hexdigest()
         self.cache_file = cache_folder("vectors") / f"{digest}.npy"
         if not self._is_complete():
             with atomic_file(self.cache_file) as temporary:
@@ -177,10 +188,3 @@ class Corpus:
         scores = np.concatenate([self.vectors[start : start + CHUNK_LINES] @ v for start in starts])
         best = np.argsort(-scores, kind="stable")[:k]
         return [{"line": self.lines[n][0], "text": self.lines[n][1], "score": float(scores[n])} for n in best]
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be read ({error.strerror}); name a text file{similar_path(path)}") from None

@@ -1,16 +1,22 @@
 """Text generation with a language model: prompt ids, streamed pieces, next-token probabilities."""
 
 from collections.abc import Iterator
+from typing import TypedDict, Unpack
 
 import torch
 
 from harken.decode.sampling import IncrementalDecoder, SamplingSettings
-from harken.errors import BadInput
 from harken.events import Listener, silent
 from harken.inference.loaded_model import LoadedModel
-from harken.inference.stop_sequences import StopSequence
 
-from . import TokenProbability, check_text
+from . import SamplingOptions, check_count, check_text
+
+
+class TokenProbability(TypedDict):
+    """A candidate for the next token."""
+
+    text: str
+    probability: float
 
 
 def encode_prompt(run: LoadedModel, prompt: str, listen: Listener = silent) -> list[int]:
@@ -28,6 +34,48 @@ def encode_prompt(run: LoadedModel, prompt: str, listen: Listener = silent) -> l
     return ids or [int(tokenizer.encode("\n")[0]) if tokenizer.end_id is None else tokenizer.end_id]
 
 
+class StopSequence:
+    """Truncates a text stream before the first occurrence of a stop sequence, even if it spans several pieces."""
+
+    def __init__(self, stop: str | None) -> None:
+        self.stop, self.pending, self.done = stop, "", False
+
+    def feed(self, piece: str) -> str:
+        """The text that can be shown after this piece. A possible beginning of the stop sequence is held back."""
+        if not self.stop or self.done:
+            return "" if self.done else piece
+        text = self.pending + piece
+        if self.stop in text:
+            self.done, self.pending = True, ""
+            return text[: text.index(self.stop)]
+        lengths = range(min(len(self.stop) - 1, len(text)), 0, -1)
+        n_pending = next((n for n in lengths if self.stop.startswith(text[-n:])), 0)
+        self.pending = text[len(text) - n_pending :]
+        return text[: len(text) - n_pending]
+
+    def flush(self) -> str:
+        """The text still held back at the end of the stream."""
+        return self.pending
+
+
+def stream_prompt(
+    run: LoadedModel,
+    prompt: str,
+    n: int = 1,
+    *,
+    max_new_tokens: int = 200,
+    seed: int = 0,
+    index: int = 0,
+    stop: str | None = None,
+    listen: Listener = silent,
+    **sampling: Unpack[SamplingOptions],
+) -> Iterator[list[str]]:
+    """The new text of n continuations of a prompt, token by token. Arguments are checked before the first token."""
+    check_count(max_new_tokens=max_new_tokens, n=n, seed=seed)
+    prompts, settings = [encode_prompt(run, prompt, listen)] * n, SamplingSettings.from_options(sampling)
+    return stream_batch(run, prompts, max_new_tokens, stop, settings, seed=seed, index=index)
+
+
 def stream_batch(
     run: LoadedModel,
     prompts: list[list[int]],
@@ -35,18 +83,17 @@ def stream_batch(
     stop: str | None,
     sampling: SamplingSettings,
     *,
-    seed: int,
-    index: int,
+    seed: int = 0,
+    index: int = 0,
 ) -> Iterator[list[str]]:
     """The new text of each continuation, token by token, until all have reached the stop sequence."""
-    decoders, stops = [run.tokenizer.stream_decoder() for _ in prompts], [StopSequence(stop) for _ in prompts]
+    tokenizer, stops = run.tokenizer, [StopSequence(stop) for _ in prompts]
+    decoders = [tokenizer.stream_decoder() for _ in prompts]
     for ids, decode in zip(prompts, decoders, strict=True):
         for token in ids:
             decode(token)
-    banned_ids = run.tokenizer.special_ids
-    for tokens in run.text_generator.generate(
-        prompts, max_new_tokens, sampling, seed=seed, index=index, banned_ids=banned_ids
-    ):
+    rng, banned_ids = {"seed": seed, "index": index}, tokenizer.special_ids
+    for tokens in run.text_generator.generate(prompts, max_new_tokens, sampling, banned_ids=banned_ids, **rng):
         yield [end.feed(decode(i)) for end, decode, i in zip(stops, decoders, tokens.tolist(), strict=True)]
         if all(end.done for end in stops):
             return
@@ -56,8 +103,7 @@ def stream_batch(
 @torch.inference_mode()
 def next_tokens(run: LoadedModel, prompt: str, k: int, listen: Listener) -> list[TokenProbability]:
     """The k most probable next tokens, <unk> included."""
-    if k < 1:
-        raise BadInput(f"k={k}: must be at least 1")
+    check_count(1, k=k)
     p = IncrementalDecoder(run.model, [encode_prompt(run, prompt, listen)], 1).logits[0].float().softmax(-1)
     best = p.topk(min(k, len(p)))
     tokens = run.tokenizer.token_texts(best.indices.tolist())

@@ -18,11 +18,10 @@ from harken.data.images.source import ImageProcessor
 from harken.errors import BadInput
 from harken.events import Listener, silent
 from harken.inference.loaded_model import LoadedModel
-from harken.inference.trace import Trace
 from harken.suggestions import similar_path
 from harken.tasks.image import predict
 
-from . import Image, LabelScore
+from . import Image, InputReader, LabelScore, Trace
 from .classify import rank_labels
 
 Pixels = npt.NDArray[np.uint8]  # H W C
@@ -38,8 +37,10 @@ def classify_images(run: LoadedModel, images: Sequence[Image]) -> list[list[Labe
 
 
 @torch.inference_mode()
-def trace_image(run: LoadedModel, image: Image) -> Trace:
+def trace_image(run: LoadedModel, image: Image, target: str | None = None) -> Trace:
     """The attention between the patches of an image, after CLS where the model has one."""
+    if target is not None:
+        raise BadInput(f"{run.path}: a model that classifies images reads no target; remove target")
     processor = cast(ImageProcessor, run.tokenizer)
     x = _input_pixels(image, processor)[None].to(run.device)
     with watching(run.model) as views:
@@ -117,3 +118,6 @@ def _readable_images(names: Iterable[str], listen: Listener) -> list[str]:
     if last_error and not readable:
         raise last_error
     return readable
+
+
+INPUTS = InputReader("files", list_images)

@@ -13,10 +13,11 @@ import torch
 
 from harken.data.graphs.files import Ints
 from harken.errors import BadInput
+from harken.events import Listener, silent
 from harken.inference.loaded_model import LoadedModel
 from harken.suggestions import did_you_mean
 
-from . import LabelScore
+from . import InputReader, LabelScore
 from .classify import format_labels, rank_labels
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 PAIR_SEPARATORS = ("\t", "--")  # between the two nodes of an edge
 
 
-def classify_nodes(run: LoadedModel, inputs: Sequence[Any]) -> list[list[LabelScore]]:
+def classify_nodes(run: LoadedModel, inputs: Sequence[object]) -> list[list[LabelScore]]:
     """The labels of each name, most probable first; for two nodes, whether they share an edge."""
     names = [str(name) for name in inputs]
     if not names:
@@ -40,7 +41,7 @@ def classify_nodes(run: LoadedModel, inputs: Sequence[Any]) -> list[list[LabelSc
     return format_labels(processor, task.predict(run.model, selected))
 
 
-def list_nodes(run: LoadedModel, inputs: Sequence[str]) -> tuple[list[str], list[str]]:
+def list_nodes(run: LoadedModel, inputs: Sequence[str], listen: Listener = silent) -> tuple[list[str], list[str]]:
     """The names that these inputs select, and the inputs themselves."""
     names = list(inputs)
     data = _graph_of(run, names)[0] if names else None
@@ -52,9 +53,15 @@ def _all_names(data: "GraphData") -> list[str]:
 
 
 def _graph_of(run: LoadedModel, names: list[str]) -> tuple["GraphData", Any]:
-    """The graph and the task bound to it. A leading file name is removed from `names`."""
-    path = names.pop(0) if Path(names[0]).exists() and not _is_node(run, names[0]) else None
-    return _load_graph(run, path)
+    """The graph and the task bound to it. A leading file name, unless it is also a node, is removed from `names`."""
+    if not Path(names[0]).exists():
+        return _load_graph(run, None)
+    try:
+        own = _load_graph(run, None)[0].tables
+    except BadInput:  # the run's own graph is gone
+        return _load_graph(run, names.pop(0))
+    is_node = names[0] in own.node_names or names[0] in own.graph_names
+    return _load_graph(run, None if is_node else names.pop(0))
 
 
 def _load_graph(run: LoadedModel, path: str | None) -> tuple["GraphData", Any]:
@@ -66,15 +73,6 @@ def _load_graph(run: LoadedModel, path: str | None) -> tuple["GraphData", Any]:
         run.graph_cache[path] = data, run.recipe.bind(data)
     graph: tuple[GraphData, Any] = run.graph_cache[path]
     return graph
-
-
-def _is_node(run: LoadedModel, name: str) -> bool:
-    """Whether a name that is also a file is in the run's own graph, if that can still be read."""
-    try:
-        raw = _load_graph(run, None)[0].tables
-    except BadInput:
-        return False
-    return name in raw.node_names or name in raw.graph_names
 
 
 def _node_index(name: str, indices: dict[str, int], data: "GraphData") -> int:
@@ -95,3 +93,6 @@ def _node_pairs(names: list[str], indices: dict[str, int], data: "GraphData") ->
             raise BadInput(f"{name!r}: not an edge; {accepted}")
         pairs.append([_node_index(end.strip(), indices, data) for end in ends])
     return np.array(pairs, np.int64).reshape(-1, 2)
+
+
+INPUTS = InputReader("names", list_nodes, one_batch=True)

@@ -1,6 +1,8 @@
 """Log-probabilities and perplexity of a text."""
 
 import math
+from itertools import pairwise
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -10,7 +12,23 @@ from harken.errors import BadInput
 from harken.inference.loaded_model import LoadedModel
 from harken.models import LanguageModel
 
-from . import TextScore, WordLogProb, check_text
+from . import check_text
+
+
+class WordLogProb(TypedDict):
+    """A word of a scored text; `logprob` is None for a first token without context."""
+
+    word: str
+    logprob: float | None
+
+
+class TextScore(TypedDict):
+    """Log-probabilities and perplexity of a text; `tokens` and `unknown` are counts."""
+
+    words: list[WordLogProb]
+    perplexity: float
+    tokens: int
+    unknown: int
 
 
 @torch.inference_mode()
@@ -50,11 +68,8 @@ def token_losses(model: LanguageModel, tokens: Tensor) -> Tensor:
 def word_log_probs(text: str, log_probs: list[float | None], tokenizer: Tokenizer) -> list[WordLogProb]:
     """Tokens joined to words, white space with the word after it. ln p of a word is the sum over its tokens."""
     pieces, ids = tokenizer.split(text), tokenizer.encode(text)
-    starts = [
-        n
-        for n, piece in enumerate(pieces)
-        if n == 0 or tokenizer.kind == "word" or (piece[:1].isspace() and not pieces[n - 1].isspace())
-    ]
+    begins_word = [tokenizer.kind == "word" or (b[:1].isspace() and not a.isspace()) for a, b in pairwise(pieces)]
+    starts = [n for n, begins in enumerate([True, *begins_word][: len(pieces)]) if begins]
     words: list[WordLogProb] = []
     for start, stop in zip(starts, [*starts[1:], len(ids)], strict=True):
         known = [log_prob for log_prob in log_probs[start:stop] if log_prob is not None]

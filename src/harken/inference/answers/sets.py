@@ -14,7 +14,7 @@ from harken.inference.loaded_model import LoadedModel
 from harken.suggestions import did_you_mean, similar_path
 from harken.tasks.sets import predict
 
-from . import Array, LabelScore
+from . import Array, InputReader, LabelScore
 from .classify import format_labels
 
 
@@ -59,3 +59,6 @@ def _table_sets(name: str, processor: SetProcessor, listen: Listener) -> list[Se
         examples = f"it has {len(names):,}, such as {', '.join(names[:3])}.{did_you_mean(str(set_name), names)}"
         raise BadInput(f"{path}: has no set {set_name!r}; {examples}")
     return selected
+
+
+INPUTS = InputReader("sets", list_sets, is_table=True)

@@ -3,47 +3,46 @@
 import re
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import TypedDict, cast
 
-from harken.data.labelled.conll import ENTITY_TAG, OUTSIDE, Sentence, extract_entities
 from harken.data.labelled.examples import TokenLabelProcessor
-from harken.data.labelled.tags import TagSource, encode_sentences
-from harken.errors import BadInput
+from harken.data.labelled.tags import ENTITY_TAG, OUTSIDE, Sentence, encode_sentences, extract_entities
+from harken.inference.loaded_model import LoadedModel
+from harken.models.heads import ModelWithHead
 from harken.tasks.tag import predict_tags
 
-from . import TaggedSpan
+from . import check_texts
 
 # tokenization as in CoNLL columns: U.N, 1996-08-22 and Jean-Paul are one word, 's and punctuation are separate
 WORD = re.compile(r"\w+(?:[-.,:/&]\w+)*|['’]\w+|[^\w\s]")
 
 
-def tag_texts(
-    model: Any, processor: TokenLabelProcessor, texts: Sequence[str], settings: TagSource
-) -> list[list[TaggedSpan]]:
+class TaggedSpan(TypedDict):
+    """A tagged span; `start` and `end` are character offsets."""
+
+    label: str
+    text: str
+    start: int
+    end: int
+    probability: float
+
+
+def tag_texts(run: LoadedModel, texts: Sequence[str]) -> list[list[TaggedSpan]]:
     """The spans of each text: entities for IOB tags, otherwise one span per word."""
-    for text in texts:
-        if not isinstance(text, str):
-            raise BadInput(f"text={text!r}: must be a string or a list of strings")
+    run.require("tag")
+    check_texts(texts)
+    processor: TokenLabelProcessor = run.tokenizer
     offsets = [[match.span() for match in WORD.finditer(text)] for text in texts]
-    sentences = [
-        Sentence([text[a:b] for a, b in positions], [processor.labels[0]] * len(positions))
-        for text, positions in zip(texts, offsets, strict=True)
-    ]
-    encoded = encode_sentences(sentences, processor, settings.max_length)
-    tags, probabilities, _ = predict_tags(model, encoded, processor.labels)
-    return [
-        [
-            {
-                "label": label,
-                "text": text[(a := positions[i][0]) : (b := positions[j - 1][1])],
-                "start": a,
-                "end": b,
-                "probability": prod(p[i:j]),
-            }
-            for label, i, j in tag_spans(sentence_tags)
-        ]
-        for text, positions, sentence_tags, p in zip(texts, offsets, tags, probabilities, strict=True)
-    ]
+    words = [[text[a:b] for a, b in positions] for text, positions in zip(texts, offsets, strict=True)]
+    sentences = [Sentence(row, [processor.labels[0]] * len(row)) for row in words]
+    encoded = encode_sentences(sentences, processor, run.recipe.data.max_length)
+    tags, probabilities, _ = predict_tags(cast(ModelWithHead, run.model), encoded, processor.labels)
+    spans: list[list[TaggedSpan]] = [[] for _ in texts]
+    for tagged, text, positions, row, p in zip(spans, texts, offsets, tags, probabilities, strict=True):
+        for label, i, j in tag_spans(row):
+            a, b = positions[i][0], positions[j - 1][1]
+            tagged.append({"label": label, "text": text[a:b], "start": a, "end": b, "probability": prod(p[i:j])})
+    return spans
 
 
 def tag_spans(tags: Sequence[str]) -> list[tuple[str, int, int]]:
@@ -53,6 +52,6 @@ def tag_spans(tags: Sequence[str]) -> list[tuple[str, int, int]]:
     return [(tag, n, n + 1) for n, tag in enumerate(tags) if tag != OUTSIDE]
 
 
-def labelled_spans(words: Sequence[str], tags: Sequence[str]) -> list[dict[str, Any]]:
+def labelled_spans(words: Sequence[str], tags: Sequence[str]) -> list[dict[str, str]]:
     """The spans of a tagged sentence, as text and label."""
     return [{"label": label, "text": " ".join(words[i:j])} for label, i, j in tag_spans(tags)]

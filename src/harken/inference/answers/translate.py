@@ -1,60 +1,75 @@
 """Generate targets for sources, with a run trained on pairs."""
 
 from collections.abc import Sequence
+from typing import TypedDict, Unpack
 
 import torch
+from torch import Tensor
 
 from harken.core import View, watching
 from harken.data.pairs.trees import is_tree_prefix
 from harken.data.tokenizers.pairs import PairTokenizers
-from harken.decode.beam import BeamSearch, SearchSettings
+from harken.decode.beam import SearchSettings
 from harken.decode.grammar import banned_token_ids, grammar_constraints
 from harken.errors import BadInput
 from harken.events import Listener, silent
-from harken.inference.trace import Trace
+from harken.inference.loaded_model import LoadedModel
 from harken.models import EncoderDecoder
 
-from . import Candidate
+from . import SearchOptions, Trace, check_count, check_text, check_texts
 
 EDGE = "<edge>"  # how a trace shows the token that starts and ends a target
 
 
+class Candidate(TypedDict):
+    """A generated target with its score (mean ln p)."""
+
+    text: str
+    score: float
+
+
+class TranslationOptions(SearchOptions, total=False):
+    """Options of `translate`; `index` numbers the first text among those that share a seed."""
+
+    prefix: str
+    index: int
+    listen: Listener
+
+
 def translations(
-    finder: BeamSearch,
-    tokenizers: PairTokenizers,
+    run: LoadedModel,
     texts: Sequence[str],
-    search: SearchSettings,
-    listen: Listener,
     *,
     prefix: str = "",
     index: int = 0,
-    grammar: str = "none",
+    listen: Listener = silent,
+    **options: Unpack[SearchOptions],
 ) -> list[list[Candidate]]:
     """The best targets of each text that start with the prefix; an empty text has an empty target.
 
     With sampling, each text has its own random stream, numbered from `index`.
     """
-    for text in texts:
-        if not isinstance(text, str):
-            raise BadInput(f"text={text!r}: must be a string or a list of strings")
+    run.require("translate")
+    check_text(prefix=prefix)
+    check_count(index=index)
+    finder, task = run.beam_search, run.recipe.task
+    tokenizers: PairTokenizers = run.tokenizer
+    limit = {"max_new_tokens": task.max_new_tokens}
+    search = SearchSettings.from_options({**limit, **options}, "prefix", beam=task.default_beam)
+    check_texts(texts)
     rows = [n for n, text in enumerate(texts) if text.strip()]
     sources = [encode_source(finder.model, tokenizers, texts[n], listen) for n in rows]
-    prefixes, numbers = [_prefix_ids(tokenizers, prefix)] * len(rows), [index + n for n in rows]
-    constraints = grammar_constraints(grammar, tokenizers.target, [texts[n] for n in rows])
-    for n_words in constraints.get("n_words", ()) if prefix else ():
-        if not is_tree_prefix(prefix, n_words):
+    targets = grammar_constraints(task.grammar, tokenizers.target, [texts[n] for n in rows])
+    targets |= {"banned_ids": banned_token_ids(tokenizers.target), "indices": [index + n for n in rows]}
+    targets["prefixes"] = [_prefix_ids(tokenizers, prefix)] * len(rows) if prefix else None
+    for n_words in targets.get("n_words") or ():
+        if prefix and not is_tree_prefix(prefix, n_words):
             example = "start as in '(S (NP 1', or shorter"
             raise BadInput(f"prefix={prefix!r}: no tree of {n_words} words starts like this; {example}")
-    banned_ids = banned_token_ids(tokenizers.target)
-    answers = finder.search_all(
-        sources, search, banned_ids=banned_ids, prefixes=prefixes if prefix else None, indices=numbers, **constraints
-    )
-    answers_by_row = dict(zip(rows, answers, strict=True))
-    return [
-        [{"text": tokenizers.decode_target(a.tokens), "score": a.score} for a in answers_by_row.get(n, ())]
-        or [{"text": "", "score": 0.0}]
-        for n in range(len(texts))
-    ]
+    best: list[list[Candidate]] = [[{"text": "", "score": 0.0}] for _ in texts]
+    for n, row in zip(rows, finder.search_all(sources, search, **targets), strict=True):
+        best[n] = [{"text": tokenizers.decode_target(each.tokens), "score": each.score} for each in row] or best[n]
+    return best
 
 
 def _prefix_ids(tokenizers: PairTokenizers, prefix: str) -> list[int]:
@@ -76,21 +91,24 @@ def encode_source(model: EncoderDecoder, tokenizers: PairTokenizers, text: str, 
     return ids
 
 
-def trace_translation(model: EncoderDecoder, tokenizers: PairTokenizers, text: str, target: str) -> Trace:
+def trace_target(
+    model: EncoderDecoder, tokenizers: PairTokenizers, target: str, source: Tensor, source_names: list[str]
+) -> Trace:
     """The attention of the model while it generates this target for this source."""
+    ids = tokenizers.encode_target(target).tolist()
+    ids = ids[: model.context - 1] if model.context else ids
     device = next(model.parameters()).device
-    source_ids, target_ids = encode_source(model, tokenizers, text, silent), tokenizers.encode_target(target).tolist()
-    target_ids = target_ids[: model.context - 1] if model.context else target_ids
     with watching(model) as views:
-        model(
-            torch.tensor([[model.edge, *target_ids]], device=device), source=torch.tensor([source_ids], device=device)
-        )
-    name_parts = {"encoder": "encoder.", "cross": "cross", "self": ""}
-    by_kind: dict[str, list[View]] = {kind: [] for kind in name_parts}
+        model(torch.tensor([[model.edge, *ids]], device=device), source=source.to(device))
+    by_kind: dict[str, list[View]] = {"encoder": [], "cross": [], "self": []}
     for name, view in views.items():
-        by_kind[next(kind for kind, part in name_parts.items() if part in name)].append(view)
-    return Trace(
-        [*tokenizers.target.token_texts(target_ids), EDGE],
-        {kind: layers for kind, layers in by_kind.items() if layers},
-        [*tokenizers.source.token_texts(source_ids[:-1]), EDGE],
-    )
+        by_kind["encoder" if "encoder." in name else "cross" if "cross" in name else "self"].append(view)
+    present = {kind: layers for kind, layers in by_kind.items() if layers}
+    return Trace([*tokenizers.target.token_texts(ids), EDGE], present, source_names)
+
+
+def trace_translation(model: EncoderDecoder, tokenizers: PairTokenizers, text: str, target: str) -> Trace:
+    """The attention of each target token to the tokens of the source."""
+    ids = encode_source(model, tokenizers, text, silent)
+    source_names = [*tokenizers.source.token_texts(ids[:-1]), EDGE]
+    return trace_target(model, tokenizers, target, torch.tensor([ids]), source_names)

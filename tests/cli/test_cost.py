@@ -48,7 +48,7 @@ def test_an_unfinished_run_is_listed_and_not_counted(harken, run, tmp_path):
 def test_a_missing_folder_is_refused(harken):
     output = harken("cost", "runs/nowhere")
     assert (output.code, output.out) == (2, "")
-    assert output.err.startswith("harken: runs/nowhere: there is no such folder; ")
+    assert output.err.startswith("harken: runs/nowhere: no such folder; ")
 
 
 def test_cost_without_runs_suggests_train(harken):

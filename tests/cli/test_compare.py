@@ -96,7 +96,7 @@ def test_a_mistyped_argument_is_refused_before_training(refused, text, tmp_path)
         "my.txt: there is nothing to compare; give a setting several values, such as model.heads=1,2, "
         "or set seeds (--seeds 3)"
     )
-    assert refused("mt.txt", "model.heads=1,2").startswith("mt.txt: there is no such file")
+    assert refused("mt.txt", "model.heads=1,2").startswith("mt.txt: no such file")
     assert not (tmp_path / "runs").exists()
 
 

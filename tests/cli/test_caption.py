@@ -9,7 +9,7 @@ import pytest
 from harken.data.images.files import encode_png
 from harken.data.synthetic import scenes
 from harken.experiments import train
-from harken.experiments.demos import scenes as demo_scenes
+from harken.experiments.demos import pictures
 
 TINY = [
     "train.steps=2",
@@ -74,7 +74,7 @@ def test_the_scenes_demo_captions_held_out_pairs(harken, monkeypatch):
         tiny = {"train.steps": 2, "model.size": "tiny", "task.max_new_tokens": 6, "task.eval_pairs": 3}
         return train.train(data, settings=tiny, **how)
 
-    monkeypatch.setattr(demo_scenes, "train", small)
+    monkeypatch.setattr(pictures, "train", small)
     monkeypatch.setattr(scenes, "SPLIT_SIZES", {"train": 60, "valid": 10, "test": 20})
     output = harken("demo", "scenes", "--out", "mine").out
     assert len(re.findall(r"^ +caption     ", output, re.M)) == 3

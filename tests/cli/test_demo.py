@@ -29,7 +29,7 @@ def demo(harken, monkeypatch):
         return train.train(what, settings={**settings, **TINY}, **options)
 
     monkeypatch.setattr(catalogue, "fetch", offline)
-    monkeypatch.setattr(catalogue, "N_PHRASES", 400)
+    monkeypatch.setitem(catalogue.ENTRIES["phrases"].arguments, "count", 400)
     monkeypatch.setattr(demos, "train", small)
     monkeypatch.setattr(demos, "WATCH_SECONDS", -1.0)
     return lambda *options: harken("demo", *options)
@@ -93,7 +93,8 @@ def test_the_reviews_demo_prints_a_table_five_reviews_and_the_next_command(harke
         return shown[0]
 
     monkeypatch.setattr(catalogue, "fetch", offline)
-    monkeypatch.setattr(catalogue, "N_OPINIONS", 200)
+    monkeypatch.setitem(catalogue.ENTRIES["opinions"].arguments, "count", 200)
+    monkeypatch.setitem(catalogue.ENTRIES["opinions-text"].arguments, "count", 200)
     monkeypatch.setattr(reviews, "N_LABELS", {"opinions": 60})
     monkeypatch.setattr(reviews, "train", small)
     monkeypatch.setattr(reviews, "reviews", saved)

@@ -5,21 +5,23 @@ import json
 import pytest
 from click import Context
 
-from harken.cli.files import process_file, validate_files
+from harken.cli.inputs import Inputs
 from harken.cli.score import score
 from harken.errors import BadInput
 
 
-def inputs_read(tmp_path, name: str, content: str, **options: object) -> list[str]:
+def inputs_read(tmp_path, name: str, content: str, *, column: str | None = None, **options: object) -> list[str]:
     source, out = tmp_path / name, tmp_path / "answers.jsonl"
     source.write_text(content, "utf-8")
-    count = process_file(
-        str(source), str(out), lambda texts: ({"length": len(t), "place": n} for n, t in enumerate(texts)), **options
-    )
+    with Context(score):
+        inputs = Inputs((), in_=str(source), out_=str(out), column=column)
+    texts = (text for batch in inputs.batches(2, **options) for text in batch)
+    inputs.write(({"length": len(text), "place": n} for n, text in enumerate(texts)), json_=False)
     answers = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
-    assert len(answers) == count
+    out.unlink()
+    assert len(answers) == inputs.total
     assert all(answer["length"] == len(answer["input"]) for answer in answers)
-    assert [answer["place"] for answer in answers] == list(range(count))
+    assert [answer["place"] for answer in answers] == list(range(inputs.total))
     return [answer["input"] for answer in answers]
 
 
@@ -96,11 +98,14 @@ def test_files_that_cannot_be_processed_are_refused(tmp_path, monkeypatch, files
     (tmp_path / "ask.txt").write_text("x\n")
     (tmp_path / "taken.jsonl").write_text("precious")
     with Context(score), pytest.raises(BadInput) as refused:
-        validate_files(*files)
+        Inputs((), in_=files[0], out_=files[1])
     assert str(refused.value) == message
 
 
 def test_a_file_that_is_not_utf_8_is_reported_with_its_position(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"one\ncaf\xe9\n")
-    with pytest.raises(BadInput, match=r"a.txt:2: byte 0xe9 at column 4 is not UTF-8 \(probably Latin-1\); "):
-        process_file(str(tmp_path / "a.txt"), str(tmp_path / "b.jsonl"), lambda texts: iter(()))
+    with (
+        Context(score),
+        pytest.raises(BadInput, match=r"a.txt:2: byte 0xe9 at column 4 is not UTF-8 \(probably Latin-1\); "),
+    ):
+        Inputs((), in_=str(tmp_path / "a.txt"), out_=str(tmp_path / "b.jsonl")).batches(1)

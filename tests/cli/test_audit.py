@@ -88,7 +88,7 @@ def test_a_check_that_does_not_apply_is_printed_with_its_reason(harken, tales):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["runs/nowhere"], "runs/nowhere: there is no such file"),
+        (["runs/nowhere"], "runs/nowhere: no such file"),
         (["--length", "1", "x"], "audit: invalid value for '--length'"),
         ([], "audit: missing argument 'RUN|RECIPE'"),
     ],

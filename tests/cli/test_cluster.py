@@ -61,7 +61,7 @@ def test_a_run_embeds_the_texts_of_a_file(harken, run):
         (["p.npy", "--beside", "1"], "--beside has no effect without --regress"),
         (["p.npy", "--regress"], "--regress needs a run and a table with labels"),
         (["p.npy", "--start", "best"], "'best' is not one of"),
-        (["p.npy", "nope.txt"], "nope.txt: there is no such file; name a file of texts"),
+        (["p.npy", "nope.txt"], "nope.txt: no such file; name a file of texts"),
     ],
 )
 def test_invalid_arguments_are_refused_in_one_line(harken, points, args, message):

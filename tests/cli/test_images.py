@@ -8,7 +8,7 @@ import pytest
 
 from harken.data.images.files import encode_png
 from harken.experiments import train
-from harken.experiments.demos import digits
+from harken.experiments.demos import pictures
 
 TINY = ["train.steps=2", "train.batch=8", "model.d=16", "model.layers=1", "model.heads=2", "train.threads=1"]
 
@@ -43,7 +43,7 @@ def test_images_are_checked_trained_on_classified_and_evaluated(harken, folder):
     ("name", "message"),
     [
         ("shapes/drak/0.png", "no such image; check the name"),
-        ("broken.png", "is not an image, damaged, or of an unknown format"),
+        ("broken.png", "not an image, damaged, or of an unknown format"),
         ("empty", "empty: has no images; accepted: "),
     ],
 )
@@ -81,7 +81,7 @@ def test_the_digits_demo_draws_held_out_digits(harken, monkeypatch):
         tiny = {"train.steps": 2, "model.d": 16, "model.layers": 1, "model.heads": 2}
         return train.train(data, settings=tiny, **how)
 
-    monkeypatch.setattr(digits, "train", small)
+    monkeypatch.setattr(pictures, "train", small)
     output = harken("demo", "digits", "--out", "mine").out
     assert "Predictions for held-out digits:" in output
     assert len(re.findall(r"true: \d", output)) == 6

@@ -10,7 +10,7 @@ import pytest
 from harken.data import catalogue
 from harken.data.synthetic.clouds import SOLIDS
 from harken.experiments import train
-from harken.experiments.demos import clouds as demo_clouds
+from harken.experiments.demos import pictures
 
 TINY = ["train.steps=2", "train.batch=8", "model.size=tiny", "train.threads=1"]
 
@@ -120,8 +120,8 @@ def test_the_clouds_demo_classifies_points_in_any_order(harken, monkeypatch):
         assert (data, minutes) == ("clouds", 1.0)
         return train.train(data, settings={"train.steps": 2, "model.size": "tiny"}, **how)
 
-    monkeypatch.setattr(catalogue, "N_CLOUDS", 60)
-    monkeypatch.setattr(demo_clouds, "train", small)
+    monkeypatch.setitem(catalogue.ENTRIES["clouds"].arguments, "count", 60)
+    monkeypatch.setattr(pictures, "train", small)
     output = harken("demo", "clouds", "--out", "mine").out
     assert {*re.findall(r"true: (\w+)", output)} == {*SOLIDS}
     assert len(re.findall(r"\w+ \(\d+ %\)", output)) == 4

@@ -51,7 +51,7 @@ def json_of(stdout_of):
 def few_tales(monkeypatch):
     from harken.data import catalogue
 
-    monkeypatch.setattr(catalogue, "N_TALES", 20)
+    monkeypatch.setitem(catalogue.ENTRIES["tales"].arguments, "count", 20)
 
 
 # --- --json: at least the keys of the contract ------------------------------------------------------------------------
@@ -111,7 +111,7 @@ def test_json_of_score(json_of, run):
 
 def test_json_of_data(json_of, few_tales):
     listed = json_of("data")["sets"]
-    assert {"name", "kind", "bytes", "licence", "attribution", "cached"} <= listed[0].keys()
+    assert {"name", "kind", "bytes", "license", "attribution", "cached"} <= listed[0].keys()
     assert {row["kind"] for row in listed} <= {*registry.kind_names("data"), "weights"}
     actual = json_of("data", "tales")
     assert os.path.isfile(actual["path"])
@@ -355,7 +355,7 @@ def test_a_training_prints_its_phases_and_the_next_command(stdout_of, text):
     marks = ("text", "data", "model", "recipe", "train", "step", "valid", "cost", "run", "next")
     actual = [line.split()[0] for line in out.splitlines() if line.split()[0] in marks]
     assert list(dict.fromkeys(actual)) == list(marks)
-    assert '  next    harken generate runs/my "Once upon a time"' in out
+    assert "  next    harken generate runs/my 'Once upon a time'" in out
 
 
 def test_with_json_the_progress_is_printed_on_stderr(harken, text):

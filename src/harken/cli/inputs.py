@@ -1,0 +1,144 @@
+"""The inputs of a command: its arguments, the lines of stdin, or the texts of a file (--in FILE --out FILE)."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain, islice, tee
+from pathlib import Path
+from typing import IO, Any
+
+import click
+
+from harken.console import decode_argument, stdin_batches, stdin_is_piped
+from harken.data.detect import preview
+from harken.data.tables.read import parse_json, parse_rows
+from harken.errors import BadInput
+from harken.events import Listener, silent
+from harken.suggestions import similar_path
+
+from . import Command, print_json, reject_options
+
+TEXT_COLUMNS = ("text", "prompt")
+TABLE_SUFFIXES = (".csv", ".tsv", ".tab")
+FILE_OPTIONS = ("in_", "out_", "column")
+
+
+def file_options(command: Command) -> Command:
+    """The options of a command that can process a file."""
+    out = click.option("--out", "out_", metavar="FILE", help="Output file, one JSON object per line (with --in).")
+    column = click.option("--column", metavar="NAME", help="Text column of a table, by name or number (with --in).")
+    source = click.option("--in", "in_", metavar="FILE", help="Input file: CSV, TSV, JSONL, or one text per line.")
+    return source(column(out(command)))
+
+
+class Inputs:
+    """Arguments, the lines of stdin (without an argument, or for -), or the texts of --in FILE."""
+
+    def __init__(
+        self, arguments: Sequence[str], wanted: str = "a text, or - to read texts", /, **files: str | None
+    ) -> None:
+        """Validate the options of `file_options` before anything slow starts."""
+        self.arguments, self.stdin = arguments, tuple(arguments) in ((), ("-",))
+        self.in_, self.out, self.column = (files.get(name) for name in FILE_OPTIONS)
+        self.texts: Iterable[str] = ()  # of the file
+        self.total = 0
+        if self.in_ is None:
+            if not arguments and not stdin_is_piped():
+                raise click.UsageError(f"give {wanted} from stdin, one per line")
+            reject_options("without --in", *FILE_OPTIONS)
+            return
+        reject_options("with --in", "prompt", "texts")
+        if not Path(self.in_).is_file():
+            raise BadInput(f"--in {self.in_}: no such file; check the name{similar_path(self.in_)}")
+        if self.out is None:
+            raise BadInput(f"--in {self.in_}: --out is missing; add --out answers.jsonl")
+        if Path(self.out).exists():
+            raise BadInput(f"--out {self.out}: the file exists; choose another name")
+
+    def batches(
+        self, size: int, columns: Sequence[int | str] = TEXT_COLUMNS, *, keep_tabs: bool = False
+    ) -> Iterable[list[str]]:
+        """The texts in batches of at most `size`. All arguments are one batch, and stdin is not delayed.
+
+        The text of a table is in --column, else in the first of `columns` that exists. `keep_tabs`: a line with a tab
+        is one text.
+        """
+        if self.in_ is not None:
+            columns = columns if self.column is None else (self.column,)
+            read = partial(_read_texts, Path(self.in_), columns, keep_tabs)
+            self.total = sum(1 for _ in read())  # a file with a bad line is refused before the first prediction
+            self.texts, texts = tee(read())
+            return iter(lambda: list(islice(texts, size)), [])
+        if self.stdin:
+            return stdin_batches(size, required=not self.arguments)
+        return [list(map(decode_argument, self.arguments))]
+
+    def lines(self) -> Iterator[str]:
+        """The texts one by one, as they arrive."""
+        return chain.from_iterable(self.batches(1))
+
+    def write(self, answers: Iterable[Mapping[str, object]], *, json_: bool, listen: Listener = silent) -> None:
+        """Write each text of the file with its answer to --out as soon as it is computed, then print the number."""
+        with Path(self.out or "").open("w", encoding="utf-8") as file:
+            for done, (text, answer) in enumerate(zip(self.texts, answers, strict=True), 1):
+                file.write(json.dumps({"input": text, **answer}, ensure_ascii=False) + "\n")
+                listen("answer", done=done, total=self.total)
+        message = f"{self.total} answers in {self.out}"
+        print_json({"answers": self.total, "out": self.out}) if json_ else click.echo(message)
+
+
+def training_column(place: object) -> list[int | str]:
+    """The text column that the run was trained on, if it is a column and not a file."""
+    return [place] if isinstance(place, int | str) and not Path(str(place)).is_absolute() else []
+
+
+def _read_texts(path: Path, columns: Sequence[int | str], keep_tabs: bool) -> Iterator[str]:
+    """The texts: a column of a table (a single column may have any name), a key of JSONL objects, or plain lines."""
+    ending = path.suffix.lower()
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        try:
+            if ending == ".csv" or (ending in TABLE_SUFFIXES and not keep_tabs):
+                yield from _read_column(path, file, columns)
+            else:
+                for n, line in enumerate(file, 1):
+                    yield _json_text(path, n, line, columns) if ending == ".jsonl" else line.rstrip("\r\n")
+        except UnicodeDecodeError:
+            preview.read_utf8(path)  # raises BadInput with the position, which a block-wise decoder does not report
+
+
+def _read_column(path: Path, file: IO[str], columns: Sequence[int | str]) -> Iterator[str]:
+    """One column of a table. A tab-separated table may have no header, and its quotes are literal."""
+    tabs = path.suffix.lower() != ".csv"
+    rows = (cells for _, cells in (parse_rows(file, "\t", "literal") if tabs else parse_rows(file)))
+    first = next(rows, [""])
+    is_chosen = len(columns) == 1  # by --column
+    named = [first.index(str(name)) for name in columns if name in first]
+    table = preview.preview_table(preview.preview_text(preview.read_head(path))) if tabs and not named else None
+    header = not tabs or bool(named) or bool(table and table.header)
+    numbers = [int(place) - 1 for place in columns if str(place).isdecimal() and (is_chosen or not header)]
+    index = next(iter([*named, *numbers, *([] if is_chosen or first[1:] else [0])]), -1)
+    if not 0 <= index < len(first):
+        known = f"the columns are {', '.join(first)}" if header else f"it has {len(first)} columns and no header"
+        rename = "name one" if header else "add a header that names one"
+        hint = "" if is_chosen else f", or {rename} {_join_or(columns)}"
+        raise BadInput(f"{path}: {known}; choose one with --column{hint}")
+    for n, row in enumerate(chain([] if header else [first], rows), 1 + header):
+        if index < len(row):
+            yield row[index]
+        elif any(row):
+            raise BadInput(f"{path}: row {n} has {len(row)} columns, the text is in column {index + 1}; fix the row")
+        elif tabs:  # an empty line gets an empty answer
+            yield ""
+
+
+def _json_text(path: Path, n: int, line: str, columns: Sequence[int | str]) -> str:
+    try:
+        value: Any = parse_json(path, line, numbers_as_text=False)
+        return str(value if isinstance(value, str) else next(value[c] for c in columns if c in value))
+    except (BadInput, TypeError, StopIteration):
+        raise BadInput(f"{path}:{n}: expected a JSON string, or an object with a key {_join_or(columns)}") from None
+
+
+def _join_or(columns: Sequence[int | str]) -> str:
+    *first, last = dict.fromkeys(str(name) for name in columns if not isinstance(name, int))
+    return f"{', '.join(first)} or {last}" if first else last
