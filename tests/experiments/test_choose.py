@@ -123,9 +123,7 @@ def test_a_missing_recipe_is_reported_as_a_recipe(tmp_path):
     (tmp_path / "runs" / "my").mkdir(parents=True)
     (tmp_path / "runs" / "my" / "recipe.toml").write_text("")
     for path in ("runs/mi/recipe.toml", "runs/my/recip.toml"):
-        with pytest.raises(
-            BadInput, match=rf"^{path}: there is no such recipe; .* Did you mean runs/my/recipe.toml\?$"
-        ):
+        with pytest.raises(BadInput, match=rf"^{path}: no such recipe; .* Did you mean runs/my/recipe.toml\?$"):
             choose(path)
 
 
@@ -144,7 +142,7 @@ def test_a_long_text_is_tokenized_into_byte_pairs(text, monkeypatch):
 
 def test_each_pair_model_has_its_recipe():
     names = {"transformer": "translate", "gru": "pairs-rnn", "lstm": "pairs-rnn"}
-    for kind in registry.BUILT_IN["model of pairs"]:
+    for kind in registry.MODELS["pairs"]:
         shipped = recipe.shipped(names.get(kind, f"pairs-{kind}"))
         settings = choose("copy", {"model.kind": kind}).recipe.settings()
         assert settings["train.lr"] == shipped["train.lr"]
@@ -241,7 +239,7 @@ def test_a_text_without_settings_gives_no_notice(text):
 
 
 def test_a_catalogue_name_is_downloaded(monkeypatch):
-    monkeypatch.setattr(catalogue, "N_TALES", 3)
+    monkeypatch.setitem(catalogue.ENTRIES["tales"].arguments, "count", 3)
     assert choose("tales").recipe.data.path == str(catalogue.fetch("tales").path)
 
 

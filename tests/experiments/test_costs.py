@@ -5,9 +5,9 @@ import json
 import pytest
 
 from harken import run_folder
-from harken.experiments.costs import SUMMED, total_cost
-from harken.experiments.lecture_costs import LECTURE_TABLE, lecture_costs
-from harken.training.cost import MeterReading, cost
+from harken.experiments import costs
+from harken.experiments.costs import LECTURE_TABLE, SUMMED, lecture_costs, total_cost
+from harken.training.cost import TRANSFORMER_BIG_LB, MeterReading, cost
 
 COMPUTED = [n for n, row in enumerate(LECTURE_TABLE) if row.watts]
 
@@ -62,6 +62,7 @@ def test_an_incomplete_run_is_reported_and_the_others_are_summed(tmp_path):
 
 def test_every_row_with_power_and_hours_is_computed():
     assert len(COMPUTED) == 5
+    assert LECTURE_TABLE[1].lb == TRANSFORMER_BIG_LB
     assert [n for n, row in enumerate(lecture_costs()["rows"]) if row["kwh"] is not None] == COMPUTED
 
 
@@ -74,10 +75,8 @@ def test_a_computed_row_agrees_within_half_a_percent_or_its_rounding(n):
 
 
 def test_a_wrong_row_does_not_agree(monkeypatch):
-    from harken.experiments import lecture_costs as module
-
     rows = (LECTURE_TABLE[3]._replace(hours=80), LECTURE_TABLE[3]._replace(lb=1400))
-    monkeypatch.setattr(module, "LECTURE_TABLE", rows)
+    monkeypatch.setattr(costs, "LECTURE_TABLE", rows)
     assert [row["agrees"] for row in lecture_costs()["rows"]] == [False, False]
 
 

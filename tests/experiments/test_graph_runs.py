@@ -15,7 +15,7 @@ from harken import registry
 from harken.errors import BadInput
 from harken.files import sha256_of
 
-KINDS = sorted(registry.BUILT_IN["model of graphs"])
+KINDS = sorted(registry.MODELS["graphs"])
 TINY = {"model.size": "tiny", "model.dropout": 0.2, "train.threads": 1, "train.steps": 60, "train.eval_every": 20}
 TINY |= {"train.lr": 0.02}
 

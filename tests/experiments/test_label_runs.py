@@ -13,7 +13,7 @@ from harken.errors import BadInput
 from harken.experiments.choose import choose
 
 WORDS = ["red", "green", "blue", "loud", "quiet", "warm", "cold", "tall"]
-KINDS = sorted(registry.BUILT_IN["model of labels"])
+KINDS = sorted(registry.MODELS["labels"])
 TINY = {
     "model.d": 32,
     "model.layers": 1,

@@ -15,7 +15,7 @@ from harken.data.synthetic.phrases import phrases
 from harken.data.synthetic.stories import stories
 from harken.errors import BadSetting
 from harken.experiments import seeds
-from harken.inference.answers.stories import Story
+from harken.inference.answers.ask import Story
 from harken.tasks import Score
 
 TINY = {

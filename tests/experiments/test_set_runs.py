@@ -11,7 +11,7 @@ import harken
 from harken.errors import BadInput
 from harken.experiments.audit.audit import audit
 from harken.experiments.choose import choose
-from harken.tasks.sets import predict, summary_features
+from harken.tasks.sets import SetTask, predict
 
 TINY = {"model.size": "tiny", "train.threads": 1, "train.batch": 16, "train.lr": 5e-3}
 
@@ -94,7 +94,7 @@ def test_metrics_match_scikit_learn(trained, regression):
 
 def test_the_baseline_features_are_mean_deviation_and_size(trained):
     part = trained.recipe.load_data(trained.tokenizer).splits["test"]
-    for row, start, stop in zip(summary_features(part).x, part.starts, part.starts[1:], strict=False):
+    for row, start, stop in zip(SetTask.features(part), part.starts, part.starts[1:], strict=False):
         rows = part.rows[start:stop].double().numpy()
         expected = [*rows.mean(0), *rows.std(0), np.log(len(rows))]
         np.testing.assert_allclose(row.numpy(), expected, atol=1e-6)

@@ -17,11 +17,11 @@ from harken.data.stories.batch import StoryTable
 from harken.data.synthetic.stories import stories
 from harken.errors import BadInput
 from harken.experiments.choose import choose
-from harken.experiments.demos import stories as demo_stories
+from harken.experiments.demos import lectures
 from harken.files import sha256_of
 from harken.tasks.answer import predict
 
-KINDS = sorted(registry.BUILT_IN["model of stories"])
+KINDS = sorted(registry.MODELS["stories"])
 TINY = {"train.threads": 1, "train.batch": 16, "data.tasks": 1, "task.linear_start": 1}
 SMALL = {
     "memnet": {"model.hops": 2, "model.d": 16, "model.memory": 10, "train.optimizer": "adamw", "train.lr": 4e-2},
@@ -255,13 +255,13 @@ def test_ask_reports_an_error_in_one_line(memnet, call_cli, tmp_path):
 
 def test_the_demo_answers_the_lectures_story_in_hops(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(demo_stories, "N_QUESTIONS", 60)
-    monkeypatch.setattr(demo_stories, "SETTINGS", {"train.steps": 3, "train.threads": 1, "model.hops": 2})
-    monkeypatch.setattr(demo_stories, "train", lambda *a, minutes, **how: harken.train(*a, **how))
-    output = demo_stories.stories(out=tmp_path / "out")
+    monkeypatch.setattr(lectures, "N_QUESTIONS", 60)
+    monkeypatch.setattr(lectures, "STORIES", {"train.steps": 3, "train.threads": 1, "model.hops": 2})
+    monkeypatch.setattr(lectures, "train", lambda *a, minutes, **how: harken.train(*a, **how))
+    output = lectures.stories(out=tmp_path / "out")
     heads, *lines, empty, answer = output.lines
     assert (heads.split(), empty) == (["hop", "1", "hop", "2"], "")
-    assert [line.split("   ")[-1] for line in lines] == list(demo_stories.JOE)
+    assert [line.split("   ")[-1] for line in lines] == list(lectures.JOE)
     assert answer.startswith("Where is the milk?   ")
-    assert (tmp_path / "out" / "joe.txt").read_text().splitlines() == list(demo_stories.JOE)
+    assert (tmp_path / "out" / "joe.txt").read_text().splitlines() == list(lectures.JOE)
     assert all((tmp_path / "out").name in hint or "compare" in hint for hint in output.hints)

@@ -24,20 +24,6 @@ from .transfer import inherited_settings
 LARGE = 8 << 20  # bytes; larger texts use byte pairs, smaller ones characters
 DEFAULTS = "default for this data"
 KIND = {"trees": "pairs"}
-LABELLED = {"table": "labels", "tags": "tags", "spans": "spans"}  # kinds with labels, and their recipe
-KIND_SETTINGS: dict[str, SettingsDict] = {  # a tree is several times as long as its sentence
-    "trees": {
-        "task.metric": "bracket_f1",
-        "task.grammar": "trees",
-        "task.max_new_tokens": 301,
-        "data.max_length": 300,
-        "data.tokenizer": "symbol",
-        "data.target_tokenizer": "symbol",
-        "data.shared_vocab": False,
-        "model.share_embeddings": False,
-        "model.positions": "learned",  # the n-th number attends to the n-th word
-    }
-}
 COLUMN_KINDS = {"data.caption": "captions", "data.group": "sets", "data.label": "table"}  # the kind a column implies
 COLUMN_KINDS |= {"data.source": "pairs", "data.target": "pairs"}
 AMBIGUOUS = {"text", "pairs", "table"}  # kinds that such a column overrides
@@ -79,9 +65,10 @@ def choose(what: str | None, settings: SettingsDict | None = None, *, listen: Li
     kind, detection = _kind(what, path, overrides)
     path_setting = {} if what.startswith(SCHEME) else {"data.path": str(path)}
     detected = {"data.kind": kind, **path_setting, **_detected_settings(what, kind, detection, listen)}
-    is_transformer = overrides.get("model.kind", "transformer") == "transformer"
-    special = KIND_SETTINGS.get(detection.kind, {})
-    detected |= {name: value for name, value in special.items() if is_transformer or name != "model.positions"}
+    if detection.kind == "trees":
+        trees = recipe.read(Path(__file__).with_name("trees.toml"))
+        is_transformer = overrides.get("model.kind", "transformer") == "transformer"
+        detected |= {name: value for name, value in trees.items() if is_transformer or name != "model.positions"}
     entry_settings = entry.settings if entry and kind == entry.kind else {}
     inherited = _inherited({"data.kind": kind} | overrides)
     known = inherited[0][1] | overrides if inherited else overrides
@@ -93,7 +80,7 @@ def choose(what: str | None, settings: SettingsDict | None = None, *, listen: Li
 def _from_file(what: str, overrides: SettingsDict) -> Recipe:
     """The recipe of a TOML file; its relative paths start at its folder."""
     if not Path(what).exists():
-        raise BadInput(f"{what}: there is no such recipe; check the name{similar_path(what)}")
+        raise BadInput(f"{what}: no such recipe; check the name{similar_path(what)}")
     settings = recipe.read(Path(what))
     names = PATHS if {"data.path", "data.train"} & (settings.keys() | overrides.keys()) else PATHS + SIDES
     if any(f"data.{name}" in overrides for name in names):
@@ -160,14 +147,10 @@ def _require_reader(what: str, detection: Detection) -> None:
 def _relative_to_file(file: str, names: tuple[str, ...], resolved: Recipe) -> Recipe:
     """The recipe with the relative paths of its file resolved against the folder of the file."""
     folder, data = Path(file).parent, resolved.data
-    own = {
-        name: value for name in names if resolved.origins.get(f"data.{name}") == file for value in [vars(data)[name]]
-    }
-    moved = {
-        name: str(folder / value) if isinstance(value, str) else {str(folder / path): w for path, w in value.items()}
-        for name, value in own.items()
-        if isinstance(value, str | dict)
-    }
+    own = {name: vars(data)[name] for name in names if resolved.origins.get(f"data.{name}") == file}
+    moved: SettingsDict = {name: str(folder / path) for name, path in own.items() if isinstance(path, str)}
+    for name, mix in own.items():
+        moved |= {name: {str(folder / path): w for path, w in mix.items()}} if isinstance(mix, dict) else {}
     return replace(resolved, data=data.model_copy(update=moved))
 
 
@@ -184,8 +167,9 @@ def _template(kind: str, path: Path, overrides: SettingsDict) -> SettingsDict:
     """The settings of the shipped recipe for this data, by its tokenizer or its model."""
     if kind == "pairs":
         return _pairs_template(overrides)
-    if (name := LABELLED.get(kind, kind)) in recipe.shipped_names():
-        default_model = registry.find_kind("data", kind).model
+    family = registry.FAMILIES[registry.find_kind("data", kind).task]
+    if (name := family.recipe or kind) in recipe.shipped_names():
+        default_model = family.default_model
         model, settings = str(overrides.get("model.kind", default_model)), recipe.shipped(name)
         if (specific := f"{name}-{model}") in recipe.shipped_names():
             return recipe.shipped(specific)
@@ -218,7 +202,7 @@ def _min_context(kind: str, entry_settings: SettingsDict, overrides: SettingsDic
     max_length = entry_settings.get("data.max_length")
     if kind != "pairs" or not isinstance(max_length, int) or "data.max_length" in overrides:
         return {}
-    model = registry.find_kind("model", str(overrides.get("model.kind", "transformer")), " of pairs")
+    model = registry.find_kind("model", str(overrides.get("model.kind", "transformer")), "pairs")
     field = model.model_fields.get("context")
     default = field and field.default
     return {"model.context": max_length + 1} if isinstance(default, int) and max_length >= default else {}
@@ -239,7 +223,7 @@ def find_data(what: str, *, listen: Listener = silent) -> Path:
     if "=" in what:
         fix = f"put the data or a recipe before it, as in: harken train translate {what}"
         raise BadInput(f"{what}: a setting where the data is expected; {fix}")
-    problem = "there is no such file, folder, catalogue entry (harken data) or recipe"
+    problem = "no such file, folder, catalogue entry (harken data) or recipe"
     suggestion = similar_path(what, [*catalogue.ENTRIES, *recipe.shipped_names()])
     raise BadInput(f"{what or repr(what)}: {problem}; check the name{suggestion}")
 

@@ -14,7 +14,7 @@ PROBE_SECONDS = 3.0
 
 
 @restore_torch_state()
-def estimate(recipe: Recipe, *, listen: Listener = silent) -> dict[str, Any]:
+def estimate(recipe: Recipe, *, listen: Listener = silent) -> dict[str, str | float]:
     """Load the data, build the model, count its memory and time a few steps. Nothing is written."""
 
     def forward(event: str, /, **facts: Any) -> None:

@@ -4,7 +4,6 @@ The model is evaluated on the same texts as the trained ones; its seed draws the
 """
 
 from pathlib import Path
-from typing import Any
 
 from harken import run_folder
 from harken.errors import BadSetting
@@ -16,6 +15,7 @@ from harken.tasks.classify import ClassifySettings
 from harken.training import cost as training_cost
 
 from . import transfer
+from .report.verdict import Facts
 
 OUTPUT_FILE = "few_shot.json"
 
@@ -32,27 +32,26 @@ def prompt_from_recipe(recipe: Recipe) -> FewShotPrompt:
     return FewShotPrompt(recipe.task.prompt, recipe.start.shots or 0, recipe.train.seed, recipe.task.labels)
 
 
-def evaluate_few_shot(recipe: Recipe, folder: Path, listen: Listener) -> dict[str, Any]:
+def evaluate_few_shot(recipe: Recipe, folder: Path, listen: Listener) -> tuple[Facts, Facts]:
     """Facts and cost of a prompted evaluation, as of a training; a finished one is read from its folder."""
     if (folder / OUTPUT_FILE).is_file():
-        stored: dict[str, Any] = run_folder.read_json(folder / OUTPUT_FILE)
-        return stored
+        stored: Facts = run_folder.read_json(folder / OUTPUT_FILE)
+        return stored["facts"], stored["cost"]
     prompt, model = prompt_from_recipe(recipe), load(str(recipe.start.run), device=recipe.train.device)
     task, _ = load_task(recipe, None, listen, transfer.inherited_processor(recipe))
     with training_cost.Meter(device=model.device) as meter:
         scores = {split: evaluate_prompt(model, task, split, prompt, listen) for split in task.splits}
-    facts = {
+    facts: dict[str, object] = {
         "name": folder.name,
         "kind": recipe.model.kind,
         "parameters": model.parameters,
         "steps": 0,
         "data": task.data.facts(),
-        "metrics": {split: score.metrics for split, score in scores.items()},
-        "protocol": {split: score.protocol for split, score in scores.items()},
-        "parts": {split: score.parts for split, score in scores.items()},
         "baseline": {split: task.baselines(split) for split in task.splits},
     }
+    for name in ("metrics", "protocol", "parts"):
+        facts[name] = {split: vars(score)[name] for split, score in scores.items()}
     cost = training_cost.cost(meter.reading(), tokens=0, flops_per_token=0.0) | {"flops": None}  # no training FLOPs
     folder.mkdir(parents=True, exist_ok=True)
     run_folder.write_json(folder / OUTPUT_FILE, {"facts": facts, "cost": cost})
-    return {"facts": facts, "cost": cost}
+    return facts, cost

@@ -7,8 +7,10 @@ from statistics import fmean, stdev
 from typing import Any
 
 import torch
+from torch import nn
 
 from harken import run_folder
+from harken.data.source import Dataset
 from harken.errors import BadSetting
 from harken.files import write_atomic
 from harken.recipe import Recipe
@@ -19,7 +21,7 @@ from harken.training.stacked_seeds import StackedModels, StackedTask, StackedTra
 from . import transfer
 
 
-def stack_seeds(recipe: Recipe, dataset: Any, *, weights: bool = True) -> tuple[StackedModels, StackedTask]:
+def stack_seeds(recipe: Recipe, dataset: Dataset, *, weights: bool = True) -> tuple[StackedModels, StackedTask]:
     """A model and a task per seed, stacked."""
     models, tasks = [], []
     for seed in range(recipe.train.seed, recipe.train.seed + recipe.train.seeds):
@@ -50,14 +52,12 @@ def _check_stackable(stacked: StackedModels, task: StackedTask, recipe: Recipe) 
         raise BadSetting(f"train.seeds: {problem}; train them one by one: harken compare DATA --seeds N") from error
 
 
-def evaluate_seeds(trainer: StackedTrainer, recipe: Recipe) -> dict[str, Any]:
+def evaluate_seeds(trainer: StackedTrainer, recipe: Recipe) -> dict[str, object]:
     """The metrics of all seeds, their mean and standard deviation, and the selected seed."""
     scores = {split: trainer.task.scores(trainer.model, split) for split in trainer.task.splits}
-    first = recipe.train.seed
-    seeds = [
-        {"seed": first + n, "metrics": {split: split_scores[n].metrics for split, split_scores in scores.items()}}
-        for n in range(trainer.model.n_models)
-    ]
+    first, n_seeds = recipe.train.seed, trainer.model.n_models
+    metrics = [{split: rows[n].metrics for split, rows in scores.items()} for n in range(n_seeds)]
+    seeds = [{"seed": seed, "metrics": row} for seed, row in enumerate(metrics, first)]
     selected = first + _best_seed(trainer, recipe, scores)
     return {"picked": selected, "rule": recipe.train.select_seed_on, "each": seeds, "together": _statistics(scores)}
 
@@ -105,20 +105,14 @@ def _statistics(scores: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]
     for split, split_scores in scores.items():
         finite = finite_scores(split_scores)
         columns = {name: [score.metrics[name] for score in finite] for name in finite[0].metrics}
-        rows[split] = {
-            f"mean of {len(finite)} seeds": {name: fmean(values) for name, values in columns.items()},
-            f"standard deviation of {len(finite)} seeds": {
-                name: stdev(values) if finite[1:] else 0.0 for name, values in columns.items()
-            },
-        }
+        deviations = {name: stdev(values) if finite[1:] else 0.0 for name, values in columns.items()}
+        means, seeds = {name: fmean(values) for name, values in columns.items()}, f"of {len(finite)} seeds"
+        rows[split] = {f"mean {seeds}": means, f"standard deviation {seeds}": deviations}
     return rows
 
 
-def write_seed_run(folder: Path, n: int, recipe: Recipe, model: Any) -> tuple[Path, Recipe]:
-    """Write one seed as a run, without its evaluation; return its folder and recipe.
-
-    Its log is the common one, with the values of this seed.
-    """
+def write_seed_run(folder: Path, n: int, recipe: Recipe, model: nn.Module) -> tuple[Path, Recipe]:
+    """Write one seed as a run with its values of the common log, without an evaluation; return folder and recipe."""
     seed = recipe.train.seed + n
     seed_folder = folder / "seeds" / str(seed)
     seed_recipe = recipe.change(train__seed=seed, train__seeds=1, train__keep_seeds="best")
@@ -128,7 +122,7 @@ def write_seed_run(folder: Path, n: int, recipe: Recipe, model: Any) -> tuple[Pa
         if (folder / name).exists():
             write_atomic(seed_folder / name, (folder / name).read_bytes())
     run_folder.write_tensors(seed_folder / "model.safetensors", run_folder.weights(model))
-    log = run_folder.read_log(folder)
+    log: list[dict[str, Any]] = run_folder.read_log(folder)
     seed_values = [line.pop("seeds")[n] if "seeds" in line else {} for line in log]
     lines = [line | values for line, values in zip(log, seed_values, strict=True)]
     write_atomic(seed_folder / "log.jsonl", "".join(json.dumps(line) + "\n" for line in lines))

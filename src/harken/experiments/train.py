@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,17 +12,19 @@ import torch
 from harken import __version__, machine, run_folder
 from harken import recipe as recipes
 from harken.data.graphs.files import save_networkx
+from harken.data.source import Processor
 from harken.errors import BadInput, BadSetting
 from harken.events import Listener, silent
 from harken.files import write_atomic
 from harken.inference.run import Run, load
-from harken.recipe import Recipe
+from harken.recipe import Recipe, SettingsDict
 from harken.tasks.translate import TranslateTask
 from harken.training import cost as training_cost
 from harken.training import parallel
+from harken.training.cost import MeterReading
 from harken.training.loop import Trainer, restore_torch_state
 from harken.training.parallel import Ranks
-from harken.training.resource_estimate import check_disk_space, plan
+from harken.training.resource_estimate import Prediction, check_disk_space, plan
 from harken.training.stacked_seeds import StackedTrainer
 
 from . import seeds, transfer
@@ -33,6 +35,8 @@ from .report.page import report_page
 from .report.sections import report_sections
 
 RESUMABLE = ("train.parallel", "train.tensorboard")  # settings that may change when a run is resumed
+ONE = Ranks()  # process
+Prepared = tuple[Any, Trainer]  # a dataset, and the trainer with model and task
 
 
 class NetworkXGraph(Protocol):
@@ -72,29 +76,21 @@ def train(
         raise BadInput("force needs a folder to overwrite; name it with out (--out DIR)")
     overrides = dict(settings or {}) | ({} if minutes is None else {"train.minutes": minutes})
     with parallel.process_group() as ranks:
-        listen = listen if ranks.is_first else silent
-        return _start(ranks, what, out, overrides, resume=resume, force=force, listen=listen)
+        listen, name = listen if ranks.is_first else silent, None if what is None else str(what)
+        return _start(ranks, name, str(out or ""), overrides, resume=resume, force=force, listen=listen)
 
 
 def _start(
-    ranks: Ranks,
-    what: str | Path | None,
-    out: str | Path | None,
-    overrides: dict[str, Any],
-    *,
-    resume: bool,
-    force: bool,
-    listen: Listener,
+    ranks: Ranks, name: str | None, out: str, overrides: SettingsDict, *, resume: bool, force: bool, listen: Listener
 ) -> Run:
     """Resume a run, or resolve the recipe, prepare the training and claim a folder."""
-    if what == "-" and ranks.world_size > 1:
+    if name == "-" and ranks.world_size > 1:
         raise BadInput(f"stdin: {ranks.world_size} processes cannot all read it; save the text and pass the file")
-    name, explicit = None if what is None else str(what), bool(out)
-    wanted = Path(out) if out else Path("runs") / run_name(name, overrides)
-    if resume and (unfinished := run_to_resume(what, wanted, explicit=explicit)) is not None:
-        if str(unfinished) not in (str(what), str(wanted)):
+    explicit, wanted = bool(out), Path(out) if out else Path("runs") / run_name(name, overrides)
+    if resume and (unfinished := run_to_resume(name, wanted, explicit=explicit)) is not None:
+        if str(unfinished) not in (name, str(wanted)):
             listen("notice", text=f"{unfinished}: resuming the newest run")
-        data_path = {"data.path": str(what)} if is_data(what) else {}
+        data_path = {"data.path": name} if is_data(name) else {}
         return _resume(unfinished, overrides | data_path, ranks, listen)
     choice = choose(name, overrides, listen=listen)
     folder = folder_to_write(wanted, explicit=explicit, force=force)
@@ -110,16 +106,11 @@ def _start(
         claimed = Path(ranks.broadcast(lambda: str(claim_run_folder(wanted, locks, explicit=explicit, force=force))))
         if force and ranks.is_first:
             clear_run(claimed)
-        reason = choice.detection.reason if choice.detection else None
+        reason = choice.detection.reason if choice.detection else ""
         return _train(recipe, claimed, prepared, reason=reason, listen=listen)
 
 
-def _lock(folder: Path, ranks: Ranks) -> AbstractContextManager[None]:
-    """Lock the folder; only the first rank writes."""
-    return run_folder.lock_folder(folder) if ranks.is_first else nullcontext()
-
-
-def _resume(folder: Path, overrides: dict[str, Any], ranks: Ranks, listen: Listener) -> Run:
+def _resume(folder: Path, overrides: SettingsDict, ranks: Ranks, listen: Listener) -> Run:
     stored = str(folder / "recipe.toml"), recipes.read(folder / "recipe.toml")
     recipe, requested = recipes.resolve(stored), recipes.resolve(stored, (recipes.OVERRIDE, overrides))
     requested = replace(requested, data=requested.data.with_absolute_paths())
@@ -131,7 +122,7 @@ def _resume(folder: Path, overrides: dict[str, Any], ranks: Ranks, listen: Liste
         return load(folder)
     recipe = recipe.change(train__parallel=requested.train.parallel, train__tensorboard=requested.train.tensorboard)
     ranks = ranks.configure(recipe.train)
-    with _lock(folder, ranks):
+    with run_folder.lock_folder(folder) if ranks.is_first else nullcontext():  # only the first rank writes
         has_processor = (folder / "log.jsonl").exists()  # the log is created after the files of the processor
         processor = recipe.data.load_processor(folder) if has_processor else None
         has_checkpoint = recipe.start.run is not None and run_folder.newest_checkpoint(folder)[0] is not None
@@ -144,13 +135,9 @@ def _resume(folder: Path, overrides: dict[str, Any], ranks: Ranks, listen: Liste
 
 
 def prepare(
-    recipe: Recipe, listen: Listener, processor: Any = None, *, ranks: Ranks | None = None, weights: bool = True
-) -> tuple[Any, Trainer]:
-    """Everything before the first step: the dataset and the trainer, with model and task.
-
-    With weights=False the weights of the run in `from` are not loaded: a checkpoint replaces them.
-    """
-    ranks = ranks or Ranks()
+    recipe: Recipe, listen: Listener, processor: Processor | None = None, *, ranks: Ranks = ONE, weights: bool = True
+) -> Prepared:
+    """Everything before the first step. weights=False does not load those of `from`: a checkpoint replaces them."""
     processor = transfer.inherited_processor(recipe) if processor is None else processor
     if remark := recipe.model.notice:
         listen("notice", text=remark)
@@ -158,9 +145,9 @@ def prepare(
     if recipe.train.seeds > 1:
         if ranks.world_size > 1:
             raise BadSetting("train.seeds: seeds are trained together in one process; start without torchrun")
-        stacked, task = seeds.stack_seeds(recipe, dataset, weights=weights)
+        stacked, tasks = seeds.stack_seeds(recipe, dataset, weights=weights)
         listen("data", facts=dataset.facts(), parameters=run_folder.count_parameters(stacked))
-        return dataset, StackedTrainer(stacked, task, recipe.train, listen=listen, ranks=ranks)
+        return dataset, StackedTrainer(stacked, tasks, recipe.train, listen=listen, ranks=ranks)
     torch.manual_seed(recipe.train.seed)
     model, task = recipe.build(dataset.vocab), recipe.bind(dataset)
     transfer.init_from_run(model, recipe, weights=weights)
@@ -170,13 +157,7 @@ def prepare(
 
 
 def _train(
-    recipe: Recipe,
-    folder: Path,
-    prepared: tuple[Any, Trainer],
-    *,
-    listen: Listener,
-    reason: str | None = None,
-    resume: bool = False,
+    recipe: Recipe, folder: Path, prepared: Prepared, *, listen: Listener, reason: str = "", resume: bool = False
 ) -> Run:
     """Train, evaluate and write the run. `reason`, why the recipe was chosen, is stored for a resumed run too."""
     dataset, trainer = prepared
@@ -196,11 +177,8 @@ def _train(
     listen("start", step=trainer.step, steps=steps, epochs=epochs, predicted=predicted, run=run)
     reading = trainer.fit(folder, steps, state and state.get("cost")).reading()
     trainer.finish()
-    known = {
-        "data": dataset.facts(),
-        "reason": trainer.notes["reason"],
-        "early": trainer.early_stop_message(steps) or None,
-    }
+    early = trainer.early_stop_message(steps) or None
+    known = {"data": dataset.facts(), "reason": trainer.notes["reason"], "early": early}
     if isinstance(trainer, StackedTrainer):
         known["seeds"] = seeds.evaluate_seeds(trainer, recipe)
         if recipe.train.keep_seeds == "all":
@@ -217,12 +195,12 @@ def _train(
 
 
 def _plan(
-    recipe: Recipe, folder: Path, prepared: tuple[Any, Trainer], *, reason: str | None, resume: bool, listen: Listener
-) -> tuple[Recipe, dict[str, Any] | None, dict[str, Any] | None]:
+    recipe: Recipe, folder: Path, prepared: Prepared, *, reason: str, resume: bool, listen: Listener
+) -> tuple[Recipe, Prediction | None, dict[str, Any] | None]:
     """The complete recipe, the predicted cost of a new run, and the checkpoint state of a resumed one."""
     dataset, trainer = prepared
     recipe = recipe.change(data__sha256=dataset.sha256) if recipe.data.sha256 is None else recipe
-    state = trainer.resume(folder) if resume else None
+    state: dict[str, Any] | None = trainer.resume(folder) if resume else None
     if resume and state is None:
         listen("notice", text=f"{folder}: there is no complete checkpoint; the run starts from step 0")
     predicted = None
@@ -231,7 +209,7 @@ def _plan(
         precision = str(trainer.precision).removeprefix("torch.")
         recipe = recipe.change(train__steps=steps, train__device=str(trainer.device), train__precision=precision)
         recipe = recipe.change(train__threads=torch.get_num_threads())
-    notes: dict[str, Any] = {"reason": reason, "origins": dict(recipe.origins), "predicted": predicted}
+    notes: dict[str, Any] = {"reason": reason or None, "origins": dict(recipe.origins), "predicted": predicted}
     trainer.notes = (state or {}).get("notes") or notes
     start = recipe.start if resume else transfer.with_checksum(recipe.start)
     data, origins = recipe.data.with_absolute_paths(), trainer.notes["origins"]
@@ -241,13 +219,13 @@ def _plan(
 def _warn_if_too_short(recipe: Recipe, epochs: float, listen: Listener) -> None:
     """Report a first phase of the training that lasts longer than the training."""
     for name in ("task.linear_start", "data.curriculum"):
-        if (phase := recipe.settings().get(name)) and phase >= epochs:
+        if isinstance(phase := recipe.settings().get(name), int | float) and 0 < phase >= epochs:
             message = f"the training has {epochs:.3g} epochs, so its first phase, {name}={phase}, does not end"
             listen("notice", text=f"{message}; lower it or train longer")
 
 
 def _write_seed_runs(
-    recipe: Recipe, folder: Path, trainer: StackedTrainer, reading: training_cost.MeterReading, known: dict[str, Any]
+    recipe: Recipe, folder: Path, trainer: StackedTrainer, reading: MeterReading, known: dict[str, Any]
 ) -> None:
     """Write each seed as a run; the cost is divided evenly."""
     n_seeds, facts = trainer.model.n_models, {name: fact for name, fact in known.items() if name != "seeds"}
@@ -260,12 +238,7 @@ def _write_seed_runs(
 
 
 def _evaluate(
-    recipe: Recipe,
-    folder: Path,
-    trainer: Trainer,
-    reading: training_cost.MeterReading,
-    known: dict[str, Any],
-    listen: Listener,
+    recipe: Recipe, folder: Path, trainer: Trainer, reading: MeterReading, known: dict[str, Any], listen: Listener
 ) -> None:
     """The final evaluation with baselines, the cost, the audit and the report."""
     task, steps = trainer.task, trainer.step
@@ -275,9 +248,8 @@ def _evaluate(
     baseline = known.get("baseline") or {split: task.baselines(split) for split in task.splits}
     n_batches, n_rows = (3, 4) if isinstance(task, TranslateTask) else (1, 1)  # pairs differ in length, windows do not
     batches = [task.batch(0, n) for n in range(min(n_batches, task.steps))]
-    small = [
-        (part if (part := b.slice_rows(0, n_rows)).n_tokens else b).to(trainer.device) for b in batches
-    ]  # packed: may be 0
+    parts = [(batch.slice_rows(0, n_rows), batch) for batch in batches]  # a part of a packed batch may be empty
+    small = [(part if part.n_tokens else batch).to(trainer.device) for part, batch in parts]
 
     def backward() -> None:
         for batch in small:
@@ -312,7 +284,8 @@ def _evaluate(
     model: Any = trainer.model
     run = Run(folder, recipe, facts, model, recipe.data.load_processor(folder))
     sections = report_sections(run, task, folder, cost)
-    listen("samples", samples=sections["samples"])
+    samples: Any = sections["samples"]
+    listen("samples", samples=samples)
     write_atomic(folder / "report.html", report_page(facts | sections))
-    example = sections["samples"][0]["prompt"] if sections["samples"] else ""
+    example = samples[0]["prompt"] if samples else ""
     run_folder.write_manifest(folder, facts | ({"example": example} if example else {}))

@@ -7,13 +7,13 @@ evaluates a language model with a prompt (few_shot.py).
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
 from harken import recipe as recipes
 from harken import registry, run_folder
 from harken.data.labelled.examples import TokenLabelProcessor
+from harken.data.source import Processor
 from harken.errors import BadInput, BadSetting
 from harken.files import sha256_of
 from harken.models import Model
@@ -31,7 +31,7 @@ def inherited_settings(folder: str, data: str, settings: SettingsDict) -> Settin
     kind = recipe.model.kind
     if str(settings.get("model.kind", kind)) != kind:
         raise BadSetting(f"model.kind = {settings['model.kind']!r}: from={folder} is a {kind}; remove one of them")
-    family = source.model_group
+    family = registry.FAMILIES[source.task].models
     if kind not in registry.kind_names("model", family):
         supported = ", ".join(registry.kind_names("model", family))
         raise BadSetting(f"from = {folder!r}: a {kind} has no head for {data}; use a run of {supported}")
@@ -39,11 +39,8 @@ def inherited_settings(folder: str, data: str, settings: SettingsDict) -> Settin
     inherited = {k: v for k, v in run_settings.items() if k.startswith("model.") and k.partition(".")[2] in fields}
     if "pool" in fields:
         inherited |= _schedule(recipe.model.d, str(settings.get("transfer", InitialWeights.transfer)))
-    return inherited | {
-        f"data.{name}": run_settings[f"data.{name}"]
-        for name in INHERITED
-        if f"data.{name}" in run_settings and name in source.model_fields
-    }
+    names = [f"data.{name}" for name in INHERITED if name in source.model_fields]
+    return inherited | {name: run_settings[name] for name in names if name in run_settings}
 
 
 def _schedule(d: int, transfer: str) -> SettingsDict:
@@ -52,7 +49,7 @@ def _schedule(d: int, transfer: str) -> SettingsDict:
     return rate | {"train.warmup": 0.1, "train.schedule": "linear", "train.weight_decay": 0.01}
 
 
-def inherited_processor(recipe: Recipe) -> Any:
+def inherited_processor(recipe: Recipe) -> Processor | None:
     """The processor of the run in `from`, after a check that the architectures agree; None without such a run.
 
     Labels belong to the head, which is new: of a run with labels only the tokenizer is inherited.
@@ -77,8 +74,7 @@ def init_from_run(model: Model, recipe: Recipe, *, weights: bool = True) -> None
         fix = "evaluate it with harken compare, or with harken eval RUN DATA --prompt"
         raise BadSetting(f"transfer = {start.transfer!r}: a prompt is not trained; {fix}")
     if recipe.train.unfreeze_last and (start.run is None or start.transfer != "frozen"):
-        fix = "set from=runs/NAME and transfer=frozen, or remove it"
-        raise BadSetting(f"train.unfreeze_last: no weights are frozen; {fix}")
+        raise BadSetting("train.unfreeze_last: no weights are frozen; set from=RUN and transfer=frozen, or remove it")
     if start.run is None:
         return
     if start.transfer == "frozen" and body is model:

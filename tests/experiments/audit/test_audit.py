@@ -262,11 +262,11 @@ def test_counted_padding_is_detected():
     assert failures(gpt(Counts))["padding"] == "Counts"
 
 
-@pytest.mark.parametrize("kind", registry.kind_names("model", " of pairs"))
+@pytest.mark.parametrize("kind", registry.kind_names("model", "pairs"))
 def test_packing_of_pairs_is_checked_for_models_that_support_it(kind, monkeypatch):
     def outcome() -> tuple[str, str | None] | None:
         small = {"d": 16, "layers": 1, **({"heads": 2} if kind == "transformer" else {})}
-        return not_passed(audit(registry.find_kind("model", kind, " of pairs")(**small).build((VOCAB, VOCAB)))).get(
+        return not_passed(audit(registry.find_kind("model", kind, "pairs")(**small).build((VOCAB, VOCAB)))).get(
             "packing"
         )
 
@@ -616,5 +616,5 @@ def test_settings_are_refused_for_a_run(run):
 
 
 def test_a_missing_path_is_refused():
-    with pytest.raises(HarkenError, match="there is no such file"):
+    with pytest.raises(HarkenError, match="no such file"):
         harken.audit("runs/nowhere")

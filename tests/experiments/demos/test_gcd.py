@@ -1,7 +1,7 @@
 """harken demo gcd: accuracy and most frequent prediction per gcd."""
 
 from harken.experiments import train
-from harken.experiments.demos import gcd
+from harken.experiments.demos import lectures
 
 TINY = {"model.d": 16, "model.layers": 1, "train.steps": 2, "data.valid": 100, "data.test": 300}
 
@@ -11,10 +11,10 @@ def test_the_gcd_demo_shows_the_accuracy_and_the_divisors_visible_in_the_base(tm
         assert (what, settings["data.outcomes"]) == ("maths:gcd", "log-uniform")
         return train.train(what, settings={**settings, **TINY}, **options)
 
-    monkeypatch.setattr(gcd, "train", small)
-    output = gcd.gcd(out=tmp_path / "run")
+    monkeypatch.setattr(lectures, "train", small)
+    output = lectures.gcd(out=tmp_path / "run")
     lines = output.text_lines()
-    assert [line.split("->")[0].strip() for line in lines[: len(gcd.PROBLEMS)]] == list(gcd.PROBLEMS)
+    assert [line.split("->")[0].strip() for line in lines[: len(lectures.PROBLEMS)]] == list(lectures.PROBLEMS)
     rows = [line.split() for line in lines if line.strip()[:1].isdigit() and "%" in line]
     divisors = {int(row[0]): int(row[-1]) for row in rows}
     assert divisors == {k: divisor for k, divisor in {7: 1, 11: 1, 14: 2}.items() if k in divisors} | {

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import networkx as nx
 import pytest
 
-from harken.experiments.demos.karate import generate_club, karate
+from harken.experiments.demos.lectures import generate_club, karate
 from harken.experiments.report.graph_plot import NodePrediction, _spring_layout, graph_svg
 
 SVG = "{http://www.w3.org/2000/svg}"

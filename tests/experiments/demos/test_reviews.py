@@ -39,7 +39,8 @@ class TinyDemo:
             patch.setenv("HARKEN_CACHE", str(self.home / "cache"))
             patch.setattr(reviews_module, "train", self.train)
             patch.setattr(reviews_module, "N_LABELS", dict.fromkeys(reviews_module.N_LABELS, 60))
-            patch.setattr(catalogue, "N_OPINIONS", 200)
+            patch.setitem(catalogue.ENTRIES["opinions"].arguments, "count", 200)
+            patch.setitem(catalogue.ENTRIES["opinions-text"].arguments, "count", 200)
             patch.chdir(self.home)
             yield patch
 
@@ -53,7 +54,7 @@ def online(tmp_path_factory):
 
     def import_tiny_bert(source, out, **_):
         run = train.train(file, out=out, settings={**TINY, **SHAPE})
-        run.facts["imported"] = {"source": source, "attribution": "its authors", "licence": "Apache-2.0"}
+        run.facts["imported"] = {"source": source, "attribution": "its authors", "license": "Apache-2.0"}
         return run
 
     with demo.patched() as patch:

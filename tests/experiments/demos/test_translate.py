@@ -28,8 +28,8 @@ def recorded(tmp_path, monkeypatch):
 
     monkeypatch.setattr(translate_module, "train", small)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(catalogue, "N_TALES", 12)
-    monkeypatch.setattr(catalogue, "N_PHRASES", 300)
+    monkeypatch.setitem(catalogue.ENTRIES["tales"].arguments, "count", 12)
+    monkeypatch.setitem(catalogue.ENTRIES["phrases"].arguments, "count", 300)
     monkeypatch.setattr("harken.experiments.report.sections.SAMPLE_TOKENS", 5)
     events = []
     return events, lambda event, **facts: events.append((event, facts))

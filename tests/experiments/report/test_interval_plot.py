@@ -5,8 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from harken.experiments.report.interval_plot import Interval, interval_plot, standalone_svg
-from harken.experiments.report.line_chart import COLORS, Line, draw_chart
+from harken.experiments.report.charts import COLORS, Interval, Line, draw_chart, interval_plot, standalone_svg
 from harken.experiments.report.page import CSS
 
 ROWS = [Interval("a", 2.0, (1.5, 2.5), [1.8, 2.2], 1), Interval("<b>", 3.0, None, [3.0], 2)]
@@ -47,8 +46,8 @@ def test_rows_are_drawn_below_each_other_with_their_names():
 
 
 def test_a_level_extends_the_axis_and_is_named():
-    chart = interval_plot("x", ROWS, note="mean", level=Line("baseline: 9", [(0.0, 9.0)]))
-    assert chart.note == "mean; dashed: baseline: 9"
+    chart = interval_plot("x", ROWS, note="mean", level=("baseline", 9.0))
+    assert chart.note == "mean; dashed: baseline: 9.00"
     assert all(0 <= fraction(line.get("x1")) <= 1 for line in svg_content(chart).iter(f"{SVG}line"))
 
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -24,6 +23,7 @@ from harken.run_folder import count_parameters
 from harken.tasks import BoundTask
 
 from . import checks
+from .checks import Measurement
 
 PASSED, FAILED, NOT_APPLICABLE = "passed", "failed", "does not apply"
 LARGE, HUGE = 20_000_000, 200_000_000  # parameters: large models get shorter rows, huge ones float32
@@ -78,7 +78,7 @@ class Audit:
         verb = NOT_APPLICABLE if len(skipped) == 1 else "do not apply"
         return summary + (f"; {', '.join(c.name for c in skipped)} {verb}" if skipped else "")
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """The audit as JSON."""
         return {"passed": self.passed, "summary": str(self), "checks": [asdict(check) for check in self.checks]}
 
@@ -162,9 +162,7 @@ def _run_checks(model: nn.Module, task: BoundTask | str, length: int | None) -> 
                 yield check(FAILED, None, tolerance, layer, "its output is not finite")
 
 
-def _measure(
-    name: str, model: nn.Module, task: BoundTask | str, length: int | None, tolerance: float
-) -> checks.Measurement:
+def _measure(name: str, model: nn.Module, task: BoundTask | str, length: int | None, tolerance: float) -> Measurement:
     L = length or (checks.LENGTH if count_parameters(model) <= LARGE else checks.LENGTH // 2)
     if name == "accumulation":
         if isinstance(task, str):

@@ -4,12 +4,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
+T = TypeVar("T")  # a tensor, or a pair of tensors
 Tensors = dict[str, Tensor]
 Pairs = list[tuple[Tensor, Tensor]]
 Divergence = tuple[str, str] | None  # the responsible module, and the first with a different output
@@ -83,11 +84,8 @@ def relative_difference(x: Tensor, y: Tensor) -> float:
 def locate_divergence(a: OutputSlice, b: OutputSlice, tolerance: float) -> Divergence:
     """The module responsible for a difference between two slices that should be equal."""
     calls_b = dict(_numbered(b.calls))
-    calls = (
-        (call.name, _pairs(a, call.inputs, b, calls_b[key].inputs), _pairs(a, call.outputs, b, calls_b[key].outputs))
-        for key, call in _numbered(a.calls)
-        if key in calls_b
-    )
+    both = ((call, calls_b[key]) for key, call in _numbered(a.calls) if key in calls_b)
+    calls = ((x.name, _pairs(a, x.inputs, b, y.inputs), _pairs(a, x.outputs, b, y.outputs)) for x, y in both)
     return first_divergence(calls, lambda pair: not relative_difference(*pair) <= tolerance)
 
 
@@ -104,9 +102,7 @@ def _pairs(a: OutputSlice, xs: Tensors, b: OutputSlice, ys: Tensors) -> Pairs:
     return [(x, y) for x, y in pairs if x is not None and y is not None]
 
 
-def first_divergence(
-    calls: Iterable[tuple[str, Iterable[Any], Iterable[Any]]], differs: Callable[[Any], bool]
-) -> Divergence:
+def first_divergence(calls: Iterable[tuple[str, Iterable[T], Iterable[T]]], differs: Callable[[T], bool]) -> Divergence:
     """The first module with equal inputs and different outputs, and the first with different outputs.
 
     They are not the same if the error is between two modules, in the code of their parent.

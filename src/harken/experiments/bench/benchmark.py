@@ -6,7 +6,7 @@ All implementations take turns in every round, so a slow phase of the machine af
 import time
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
 import torch
 
@@ -19,17 +19,8 @@ from harken.suggestions import did_you_mean
 from harken.training.loop import restore_torch_state
 
 from . import transformers_gpt2
-from .implementations import (
-    PROMPT,
-    VOCAB,
-    BenchPlan,
-    Implementation,
-    Turn,
-    decoding_implementations,
-    training_implementations,
-)
+from .implementations import BENCHES, PROMPT, VOCAB, BenchPlan, Implementation, Turn
 
-BENCHES = {"train": training_implementations, "decode": decoding_implementations}
 DEFAULTS = {
     ("train", "cuda"): {"size": "124m", "batch": 32, "tokens": 10_240},
     ("train", "cpu"): {"size": "small", "batch": 4, "tokens": 256},
@@ -39,10 +30,15 @@ DEFAULTS = {
 Clock = Callable[[], float]
 
 
+class BenchFacts(TypedDict):
+    """The measurements, and the machine."""
+
+    rows: list[Any]
+    machine: dict[str, str | float | None]
+
+
 @restore_torch_state()
-def bench(
-    name: str | None = None, *, device: str = "auto", listen: Listener = silent, **options: Any
-) -> dict[str, Any]:
+def bench(name: str | None = None, *, device: str = "auto", listen: Listener = silent, **options: object) -> BenchFacts:
     """The rows of `train`, of `decode`, or of both.
 
     Options: size, batch, context, tokens (of each row in one turn), rounds, precisions and compiled. An option that is
@@ -53,7 +49,7 @@ def bench(
     if not transformers_gpt2.is_installed():
         fix = 'install it with: pip install "harken[hf]"'
         listen("notice", text=f"{transformers_gpt2.NAME} is not installed, so there is no ratio; {fix}")
-    torch_device, rows = machine.pick_device(device, "device"), []
+    torch_device, rows = machine.pick_device(device, "device"), list[dict[str, Any]]()
     plans = {key: _plan(key, torch_device, options, listen) for key in ([name] if name else BENCHES)}
     for bench_name, plan in plans.items():
         settings = plan.settings
@@ -95,7 +91,7 @@ def _plan(name: str, device: torch.device, options: Mapping[str, Any], listen: L
 
 def measure(
     implementations: Sequence[Implementation], plan: BenchPlan, clock: Clock = time.perf_counter
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """A row per implementation: median and range of its speed, ratio to transformers, fraction of the ceiling."""
     ceilings = list(dict.fromkeys(i.ceiling for i in implementations))
     variants = [variant for ceiling in ceilings for variant in ceiling.variants]
@@ -107,13 +103,13 @@ def measure(
     limits = {ceiling: ceiling.work / min(median(next(seconds)) for _ in ceiling.variants) for ceiling in ceilings}
     timed = list(zip(implementations, speeds, strict=True))
     reference = next((median(speed) for i, speed in timed if i.name == transformers_gpt2.NAME), None)
-    rows = []
-    for implementation, speed in timed:
-        middle, limit = median(speed), limits[implementation.ceiling]
-        ratio = reference and middle / reference
-        row = {"name": implementation.name, "precision": implementation.precision, "tokens_per_second": middle}
-        row |= {"spread": [min(speed), max(speed)], "ratio": ratio, "utilization": middle * implementation.need / limit}
-        rows.append({**row, "ceiling": limit, "ceiling_unit": implementation.ceiling.unit, **implementation.facts})
+    rows = list[dict[str, object]]()
+    for i, speed in timed:
+        middle, limit = median(speed), limits[i.ceiling]
+        row = {"name": i.name, "precision": i.precision, "tokens_per_second": middle}
+        row |= {"spread": [min(speed), max(speed)], "ratio": reference and middle / reference}
+        row |= {"utilization": middle * i.need / limit, "ceiling": limit, "ceiling_unit": i.ceiling.unit}
+        rows.append({**row, **i.facts})
     return rows
 
 

@@ -24,9 +24,9 @@ from harken.models.gpt import GPTSettings
 from harken.tasks import BoundTask, Loss
 from harken.tasks.next_word import nll
 from harken.training import cost
-from harken.training.cuda_graph import WARMUP_STEPS
 from harken.training.loop import Trainer
 from harken.training.settings import Train
+from harken.training.step import WARMUP_STEPS
 
 from . import transformers_gpt2
 
@@ -146,11 +146,8 @@ def training_implementations(plan: BenchPlan, listen: Listener) -> list[Implemen
 
 
 def flops(settings: GPTSettings) -> float:
-    """FLOPs per token of the matrix products, forward and backward, with the full square of the attention.
-
-    They are counted on the meta device: nothing is computed.
-    """
-    with torch.device("meta"):
+    """FLOPs per token of the matrix products, forward and backward, with the full square of the attention."""
+    with torch.device("meta"):  # nothing is computed
         model, tokens = settings.build(VOCAB), torch.zeros(1, settings.context, dtype=torch.long)
     return cost.flops_per_token(model, lambda: model.scores(tokens).sum().backward(), settings.context)
 
@@ -191,15 +188,15 @@ def decoding_implementations(plan: BenchPlan, listen: Listener) -> list[Implemen
             model = prepare_inference(deepcopy(float_model), precision)
             turn = _generation(TextGenerator(model, compiled=plan.compiled), prompt, plan.tokens)
             tokens = turn()
-        facts |= {"same_tokens": _fraction_equal(tokens, expected)}
-        facts |= {"logit_difference": max_logit_difference(model, float_model, sequence)}
+        facts["same_tokens"] = float((tokens == expected).float().mean())
+        facts["logit_difference"] = max_logit_difference(model, float_model, sequence)
         implementations.append(Implementation("harken", precision, turn, n_tokens, *ceiling(precision, model), facts))
     if reference is not None:
         name, precision = transformers_gpt2.NAME, next((p for p in plan.precisions if p != "int8"), "float32")
         with _measure_setup(f"{name}, {precision}", plan, listen, compiled=False) as facts:
             reference = reference.to(plan.device, machine.PRECISIONS[precision])
             turn = transformers_gpt2.generation(reference, prompt, plan.tokens)
-            facts["same_tokens"] = _fraction_equal(turn(), expected)
+            facts["same_tokens"] = float((turn() == expected).float().mean())
         implementations.append(Implementation(name, precision, turn, n_tokens, *ceiling(precision, float_model), facts))
     return implementations
 
@@ -210,10 +207,6 @@ def _generation(generator: TextGenerator, prompt: Tensor, tokens: int) -> Callab
         return torch.stack([token.cpu() for token in steps], 1)
 
     return turn
-
-
-def _fraction_equal(tokens: Tensor, expected: Tensor) -> float:
-    return float((tokens == expected).float().mean())
 
 
 @torch.inference_mode()
@@ -237,3 +230,6 @@ def bandwidth_ceiling(size: int, device: torch.device) -> Ceiling:
     """The bytes per second of repeatedly reading this many bytes; caches help as they do with the weights."""
     W, x = torch.ones(max(1, size // 4096), 1024, device=device), torch.ones(1024, device=device)
     return Ceiling("B/s", REPEAT * W.nbytes, [_repeated(W.sum, REPEAT), _repeated(lambda: W @ x, REPEAT)])
+
+
+BENCHES = {"train": training_implementations, "decode": decoding_implementations}

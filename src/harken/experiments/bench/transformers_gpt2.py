@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from harken import machine
+from harken.bridge.weight_mapping import table_mappings
 from harken.data.batch import Batch
 from harken.models.gpt import GPT, GPTSettings
 from harken.training.settings import Train
@@ -21,7 +22,7 @@ def is_installed() -> bool:
     return find_spec(NAME) is not None
 
 
-def build(settings: GPTSettings, vocab: int) -> Any:
+def build(settings: GPTSettings, vocab: int) -> nn.Module:
     """A GPT2LMHeadModel with initial weights, without dropout and without an end token."""
     transformers = import_module(NAME)
     transformers.logging.set_verbosity_error()
@@ -33,26 +34,15 @@ def build(settings: GPTSettings, vocab: int) -> Any:
 
 
 @torch.no_grad()
-def copy_weights(reference: Any, model: GPT) -> None:
+def copy_weights(reference: nn.Module, model: GPT) -> None:
     """Copy the weights of a GPT2LMHeadModel into a GPT of the same size."""
-    body, stack = reference.transformer, model.stack
-    model.embed.weight[: model.vocab] = body.wte.weight
-    stack.positions.get_parameter("table.weight").copy_(body.wpe.weight)
-    for block, source in zip(stack.blocks, body.h, strict=True):
-        attention, mlp, c = block.attention, block.mlp, source.attn.c_attn
-        projections = (attention.W_q, attention.W_k, attention.W_v)
-        maps = list(zip(projections, c.weight.chunk(3, 1), c.bias.chunk(3), strict=True))
-        linears = ((attention.W_o, source.attn.c_proj), (mlp.W_1, source.mlp.c_fc), (mlp.W_2, source.mlp.c_proj))
-        maps += [(linear, conv.weight, conv.bias) for linear, conv in linears]
-        for linear, W, b in maps:
-            linear.weight.copy_(W.T)
-            linear.bias.copy_(b)
-        block.attention_sublayer.norm.load_state_dict(source.ln_1.state_dict())
-        block.mlp_sublayer.norm.load_state_dict(source.ln_2.state_dict())
-    model.norm.load_state_dict(body.ln_f.state_dict())
+    tensors = reference.state_dict()
+    for name, mapping in table_mappings("gpt2", "transformer.", len(model.stack.blocks)):
+        weight = mapping.import_tensor(tensors[mapping.name])
+        model.get_parameter(name)[: len(weight)] = weight  # our vocabulary is rounded up
 
 
-def train_step(model: Any, batch: Callable[[int, int], Batch], train: Train) -> Callable[[], None]:
+def train_step(model: nn.Module, batch: Callable[[int, int], Batch], train: Train) -> Callable[[], None]:
     """A function that does the next update with AdamW and these settings, at the maximal learning rate."""
     device, dtype = torch.device(train.device), machine.PRECISIONS[train.precision]
     model.to(device).train()
@@ -75,8 +65,9 @@ def train_step(model: Any, batch: Callable[[int, int], Batch], train: Train) -> 
     return step
 
 
-def generation(model: Any, prompt: Tensor, tokens: int) -> Callable[[], Tensor]:
+def generation(model: nn.Module, prompt: Tensor, tokens: int) -> Callable[[], Tensor]:
     """A function that greedily generates this many tokens."""
-    ids = prompt.to(model.device)
+    gpt2: Any = model
+    ids = prompt.to(gpt2.device)
     options = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False, "pad_token_id": 0}
-    return lambda: model.generate(ids, attention_mask=torch.ones_like(ids), **options)[:, prompt.shape[1] :].cpu()
+    return lambda: gpt2.generate(ids, attention_mask=torch.ones_like(ids), **options)[:, prompt.shape[1] :].cpu()

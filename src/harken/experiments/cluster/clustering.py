@@ -8,9 +8,9 @@ import io
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict, Unpack, cast
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -20,19 +20,20 @@ from harken.analysis.clusters import Clusters, Start, check
 from harken.analysis.n_clusters import MAX_SAMPLE, elbow, evaluate_ks
 from harken.analysis.principal_components import PrincipalComponents, pca
 from harken.data.detect.kinds import detect_kind
-from harken.data.detect.preview import not_utf8_error
+from harken.data.detect.preview import read_utf8
 from harken.data.tables.columns import iter_columns
 from harken.data.tables.read import SkippedRows
-from harken.data.tables.vectors import Vectors, read_vectors, to_floats
+from harken.data.tables.vectors import read_vectors, to_floats
 from harken.errors import BadInput
 from harken.events import Listener, silent
 from harken.experiments.folders import is_available, next_available
+from harken.experiments.report.charts import standalone_svg
 from harken.files import write_atomic
 from harken.inference.run import Run, load
 from harken.suggestions import reject_unknown_options, similar_path
 
-from .page import cluster_page, cluster_svg
-from .records import ClusterCandidate, ClusterDescription, ClusterExample, ClusterFacts
+from .page import cluster_charts, cluster_page, cluster_verdict
+from .records import ClusterDescription, ClusterExample, ClusterFacts
 
 N_WORDS, N_EXAMPLES = 8, 3  # per cluster
 MIN_Z_SCORE = 2.0  # of a distinctive word
@@ -43,8 +44,8 @@ Labels = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.floating[Any]]
 
 
-class ClusterKeywords(TypedDict, total=False):
-    """The keyword arguments of `cluster`."""
+class ClusterOptions(TypedDict, total=False):
+    """The options of `cluster`."""
 
     k: str | int
     restarts: int
@@ -52,38 +53,14 @@ class ClusterKeywords(TypedDict, total=False):
     seed: int
     pool: str
     layer: int | None
-    raw: bool
-    scale: bool
-    column: str | None
-    columns: str | None
+    raw: bool  # do not normalize the embeddings of texts
+    scale: bool  # divide each column by its standard deviation
+    column: str | None  # text column of a table
+    columns: str | None  # columns of a table of vectors, by name or number, separated by commas
 
 
-@dataclass(frozen=True)
-class ClusterOptions:
-    """The options of `cluster`."""
-
-    k: str | int = "2-8"
-    restarts: int = 10
-    start: Start = "k-means++"
-    seed: int = 0
-    pool: str = "mean"
-    layer: int | None = None
-    raw: bool = False  # do not normalize the embeddings of texts
-    scale: bool = False  # divide each column by its standard deviation
-    column: str | None = None  # text column of a table
-    columns: str | None = None  # columns of a table of vectors, by name or number, separated by commas
-
-    def ks(self, n: int) -> list[int]:
-        """3 -> [3]; 2-8 -> [2, ..., 8], but fewer than n; 2,4,8 -> [2, 4, 8]."""
-        text = str(self.k).replace(" ", "")
-        if not re.fullmatch(r"\d+(-\d+|(,\d+)*)", text):
-            raise BadInput(f"k={self.k!r}: expected a number (3), a range (2-8) or a list (2,4,8)")
-        first, dash, last = text.partition("-")
-        if not dash:
-            return sorted({int(k) for k in text.split(",")})
-        if not (ks := list(range(int(first), min(int(last), n - 1) + 1))):
-            raise BadInput(f"k={self.k}: there are only {n:,} points; use a range below that, such as 2-8")
-        return ks
+DEFAULTS: ClusterOptions = {"k": "2-8", "restarts": 10, "start": "k-means++", "seed": 0, "pool": "mean", "layer": None}
+DEFAULTS |= {"raw": False, "scale": False, "column": None, "columns": None}
 
 
 class Points(NamedTuple):
@@ -126,7 +103,7 @@ def cluster(
     *,
     out: str | Path | None = None,
     listen: Listener = silent,
-    **options: Unpack[ClusterKeywords],
+    **options: Unpack[ClusterOptions],
 ) -> Clustering:
     """Cluster vectors (a .npy or .csv file, an array), or a run's embeddings of texts (a file or a list).
 
@@ -136,42 +113,51 @@ def cluster(
     >>> harken.cluster([[0.0, 0.0], [0.0, 1.0], [9.0, 9.0], [9.0, 8.0]], k=2).labels.tolist()
     [0, 0, 1, 1]
     """
-    reject_unknown_options(options, [field.name for field in fields(ClusterOptions)])
-    chosen = ClusterOptions(**options)
+    reject_unknown_options(options, [*DEFAULTS])
+    chosen = DEFAULTS | options
     if out is not None and not is_available(Path(out)):
         raise BadInput(f"{out}: is not empty; choose another folder")
     points = _load_points(what, texts, chosen, listen)
     if len(points.x) > 1 and (points.x == points.x[0]).all():
         raise BadInput(f"{points.origin}: all {len(points.x):,} points are equal; there is nothing to cluster")
-    if chosen.scale:
+    if chosen["scale"]:
         deviation = points.x.std(0)
         points = points._replace(x=points.x / np.where(deviation > 0, deviation, 1))
-    ks = chosen.ks(len(points.x))
-    for k in ks:
-        check(points.x, k)
-    if "-" in str(chosen.k) and ks[-1] < int(str(chosen.k).partition("-")[2]):
-        listen("notice", text=f"k={chosen.k}: limited to {ks[-1]}, as there are {len(points.x):,} points")
-    candidates, rows = evaluate_ks(
-        points.x, ks, start=chosen.start, restarts=chosen.restarts, seed=chosen.seed, listen=listen
-    )
+    k = str(chosen["k"])
+    ks = _parse_ks(k, len(points.x))
+    for n_clusters in ks:
+        check(points.x, n_clusters)
+    if "-" in k and ks[-1] < int(k.partition("-")[2]):
+        listen("notice", text=f"k={k}: limited to {ks[-1]}, as there are {len(points.x):,} points")
+    start, restarts, seed = chosen["start"], chosen["restarts"], chosen["seed"]
+    candidates, rows = evaluate_ks(points.x, ks, start=start, restarts=restarts, seed=seed, listen=listen)
     facts, axes = _facts(points, chosen, candidates, rows, listen)
     clustering = Clustering(points, candidates, axes, facts)
     return clustering if out is None else write_clustering(clustering, Path(out))
 
 
+def _parse_ks(k: str, n: int) -> list[int]:
+    """3 -> [3]; 2-8 -> [2, ..., 8], but fewer than n; 2,4,8 -> [2, 4, 8]."""
+    text = k.replace(" ", "")
+    if not re.fullmatch(r"\d+(-\d+|(,\d+)*)", text):
+        raise BadInput(f"k={k!r}: expected a number (3), a range (2-8) or a list (2,4,8)")
+    first, dash, last = text.partition("-")
+    if not dash:
+        return sorted({int(k) for k in text.split(",")})
+    if not (ks := list(range(int(first), min(int(last), n - 1) + 1))):
+        raise BadInput(f"k={k}: there are only {n:,} points; use a range below that, such as 2-8")
+    return ks
+
+
 def _facts(
-    points: Points,
-    options: ClusterOptions,
-    candidates: Sequence[Clusters],
-    rows: Sequence[dict[str, Any]],
-    listen: Listener,
+    points: Points, options: ClusterOptions, candidates: Sequence[Clusters], rows: Sequence[Any], listen: Listener
 ) -> tuple[ClusterFacts, PrincipalComponents]:
     """The content of clusters.json, and the principal components."""
     ks = [len(clusters.centers) for clusters in candidates]
     axes, zero = pca(points.x), ZERO_INERTIA * float(points.x.var(0).sum()) * len(points.x)
     if exact := [k for k, c in zip(ks, candidates, strict=True) if k < ks[-1] and c.inertia <= zero]:
         listen("notice", text=f"k={exact[0]}: the points of each cluster are equal, so a larger k adds nothing")
-    choice = _choose_k(ks, rows)
+    choice, pairs = _choose_k(ks, rows), zip(rows, candidates, strict=True)
     best = candidates[ks.index(choice["silhouette"])]
     facts: ClusterFacts = {
         "data": points.origin,
@@ -183,13 +169,10 @@ def _facts(
         "labels": best.labels.tolist(),
         "choice": choice if len(ks) > 1 else {},
         "silhouette_points": min(len(points.x), MAX_SAMPLE),
-        "candidates": [
-            cast(ClusterCandidate, {**row, "inertias": c.inertias, "n_iter": c.n_iter})
-            for row, c in zip(rows, candidates, strict=True)
-        ],
+        "candidates": [row | {"inertias": c.inertias, "n_iter": c.n_iter} for row, c in pairs],
         "clusters": describe_clusters(best, points),
         "explained": [float(fraction) for fraction in axes.explained_variance_ratio[:MAX_COMPONENTS]],
-        "settings": asdict(options),
+        "settings": dict(options),
     }
     return facts, axes
 
@@ -201,19 +184,17 @@ def _choose_k(ks: Sequence[int], rows: Sequence[Mapping[str, float]]) -> dict[st
         known = [row for row in rows if np.isfinite(row[name]) and row["k"] > 1]
         return int(max(known, key=lambda row: row[name])["k"]) if known else ks[0]
 
-    return {
-        "silhouette": argmax("silhouette"),
-        "elbow": elbow(ks, [row["inertia"] for row in rows]),
-        "stability": argmax("stability"),
-    }
+    inertias = [row["inertia"] for row in rows]
+    return {"silhouette": argmax("silhouette"), "elbow": elbow(ks, inertias), "stability": argmax("stability")}
 
 
 # --- the points -------------------------------------------------------------------------------------------------------
 
 
 def _load_points(what: Any, texts: Any, options: ClusterOptions, listen: Listener) -> Points:
-    if options.columns and (not isinstance(what, str | Path) or Path(what).is_dir()):
-        raise BadInput(f"columns={options.columns}: is for a file of vectors; for a table of texts use column")
+    columns = options["columns"] or ""
+    if columns and (not isinstance(what, str | Path) or Path(what).is_dir()):
+        raise BadInput(f"columns={columns}: is for a file of vectors; for a table of texts use column")
     if not isinstance(what, str | Path | Run):
         x = to_floats(np.asarray(what))
         if x.ndim != 2 or not x.size or not np.isfinite(x).all():
@@ -221,14 +202,12 @@ def _load_points(what: Any, texts: Any, options: ClusterOptions, listen: Listene
         return Points(x, list(texts) if texts is not None else None, "an array")
     if isinstance(what, Run) or Path(what).is_dir():
         return _embedded_points(what if isinstance(what, Run) else load(what), texts, options, listen)
-    columns = [name.strip() for name in (options.columns or "").split(",") if name]
-    vectors: Vectors = read_vectors(Path(what), listen, columns)
-    if texts is None:
-        return Points(vectors.x, vectors.names, str(what))
-    names = _read_texts(Path(texts), options.column, listen)
-    if len(names) != len(vectors.x):
-        raise BadInput(f"{texts}: {len(names):,} texts, but {what} has {len(vectors.x):,} vectors; both must agree")
-    return Points(vectors.x, names, str(what))
+    x, names = read_vectors(Path(what), listen, [name.strip() for name in columns.split(",") if name])
+    if texts is not None:
+        names = _read_texts(Path(texts), options["column"], listen)
+        if len(names) != len(x):
+            raise BadInput(f"{texts}: {len(names):,} texts, but {what} has {len(x):,} vectors; both must agree")
+    return Points(x, names, str(what))
 
 
 def _embedded_points(run: Run, texts: Any, options: ClusterOptions, listen: Listener) -> Points:
@@ -237,7 +216,7 @@ def _embedded_points(run: Run, texts: Any, options: ClusterOptions, listen: List
     if texts is None:
         raise BadInput(f"{run.path}: name the texts to cluster: harken cluster {run.path} my.txt")
     if isinstance(texts, str | Path):
-        names, origin = _read_texts(Path(texts), options.column, listen), f"{texts} by {run.path}"
+        names, origin = _read_texts(Path(texts), options["column"], listen), f"{texts} by {run.path}"
     else:
         names, origin = list(texts), f"{len(texts):,} texts by {run.path}"
     return Points(embed_texts(run, names, options, listen), names, origin)
@@ -245,12 +224,10 @@ def _embedded_points(run: Run, texts: Any, options: ClusterOptions, listen: List
 
 def embed_texts(run: Run, texts: Sequence[str], options: ClusterOptions, listen: Listener) -> Floats:  # N d
     """A run's embeddings of texts."""
-    vectors = []
+    vectors, pool, layer, normalize = [], options["pool"], options["layer"], not options["raw"]
     for start in range(0, len(texts), CHUNK):
         chunk = list(texts[start : start + CHUNK])
-        vectors.append(
-            run.embed(chunk, pool=options.pool, layer=options.layer, normalize=not options.raw, listen=listen)
-        )
+        vectors.append(run.embed(chunk, pool=pool, layer=layer, normalize=normalize, listen=listen))
         listen("answer", done=start + len(chunk), total=len(texts))
     return np.concatenate(vectors)
 
@@ -258,7 +235,7 @@ def embed_texts(run: Run, texts: Sequence[str], options: ClusterOptions, listen:
 def _read_texts(path: Path, column: str | None, listen: Listener) -> list[str]:
     """The texts of a table, from the given or the detected column; or the lines of a file."""
     if not path.is_file():
-        raise BadInput(f"{path}: there is no such file; name a file of texts{similar_path(path)}")
+        raise BadInput(f"{path}: no such file; name a file of texts{similar_path(path)}")
     detection = None if column else detect_kind(path)
     is_table = detection is not None and detection.kind == "table"
     text_column = column or (detection.settings.get("data.text") if detection and is_table else None)
@@ -268,12 +245,7 @@ def _read_texts(path: Path, column: str | None, listen: Listener) -> list[str]:
         if skipped.count:
             listen("notice", text=str(skipped))
     else:
-        raw = path.read_bytes()
-        try:
-            lines = raw.decode("utf-8-sig").splitlines()
-        except UnicodeDecodeError as error:
-            raise not_utf8_error(path, error.start) from None
-        texts = [line for line in lines if line.strip()]
+        texts = [line for line in read_utf8(path).splitlines() if line.strip()]
     if not texts:
         raise BadInput(f"{path}: there is no text; expected one text per line, or a column of texts")
     return texts
@@ -291,12 +263,9 @@ def describe_clusters(clusters: Clusters, points: Points) -> list[ClusterDescrip
         members = np.flatnonzero(clusters.labels == n)
         distances = np.linalg.norm(points.x[members] - center, axis=1)
         nearest = np.argsort(distances, kind="stable")[:N_EXAMPLES]
-        examples: list[ClusterExample] = [
-            {"row": int(members[i]) + 1, "distance": float(distances[i])} for i in nearest
-        ]
-        if points.names:
-            for example in examples:
-                example["text"] = points.names[example["row"] - 1]
+        examples = [ClusterExample(row=int(members[i]) + 1, distance=float(distances[i])) for i in nearest]
+        for example in examples:
+            example |= {"text": points.names[example["row"] - 1]} if points.names else {}
         descriptions.append({"cluster": n, "size": len(members), "words": words[n], "examples": examples})
     return descriptions
 
@@ -327,18 +296,18 @@ def distinctive_words(texts: Sequence[str], labels: Labels, k: int) -> list[list
 def write_clustering(clustering: Clustering, folder: Path) -> Clustering:
     """Write the clusters into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    buffer = io.StringIO()
+    buffer, names, labels = io.StringIO(), clustering.points.names, clustering.labels
     writer = csv.writer(buffer, lineterminator="\n")
-    names = clustering.points.names
     writer.writerow(["row", "cluster", "distance"] + ([] if names is None else ["text"]))
-    distances = np.linalg.norm(clustering.points.x - clustering.best.centers[clustering.labels], axis=1)
-    for n, (label, distance) in enumerate(zip(clustering.labels.tolist(), distances.tolist(), strict=True)):
+    distances = np.linalg.norm(clustering.points.x - clustering.best.centers[labels], axis=1)
+    for n, (label, distance) in enumerate(zip(labels.tolist(), distances.tolist(), strict=True)):
         writer.writerow([n + 1, label, f"{distance:.6g}"] + ([] if names is None else [names[n]]))
     write_atomic(folder / "clusters.csv", buffer.getvalue())
     with (folder / "centers.npy").open("wb") as file:
         np.save(file, clustering.best.centers, allow_pickle=False)
-    write_atomic(folder / "clusters.svg", cluster_svg(clustering))
-    write_atomic(folder / "report.html", cluster_page(clustering))
+    charts = cluster_charts(clustering)
+    write_atomic(folder / "clusters.svg", standalone_svg(cluster_verdict(clustering.facts), charts))
+    write_atomic(folder / "report.html", cluster_page(clustering.facts, charts))
     run_folder.write_json(folder / "clusters.json", clustering.facts)
     return replace(clustering, path=folder)
 

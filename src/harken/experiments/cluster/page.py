@@ -8,10 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from harken.analysis.clusters import Clusters
+from harken.experiments.report.charts import Chart, Line, color_class, draw_chart
 from harken.experiments.report.formatting import format_number
 from harken.experiments.report.html import Html, tag
-from harken.experiments.report.interval_plot import standalone_svg
-from harken.experiments.report.line_chart import Chart, Line, color_class, draw_chart
 from harken.experiments.report.page import definition_list, html_page, html_table
 
 from .records import ClusterDescription, ClusterFacts
@@ -27,26 +26,20 @@ SEPARATION = ((0.5, "well separated"), (0.25, "moderately separated"), (-1.0, "p
 MAX_SCATTERS = 8
 
 
-def cluster_page(clustering: "Clustering") -> str:
+def cluster_page(facts: ClusterFacts, charts: Sequence[Chart]) -> str:
     """The page: verdict, clusters, charts, choice of k."""
-    facts = clustering.facts
     rows = {str(row["k"]): {name: row[name] for name in CRITERIA} for row in facts["candidates"]}
+    restarts = {f"k = {row['k']}": dict(enumerate(row["inertias"], 1)) for row in facts["candidates"]}
     settings = {name: value for name, value in facts["settings"].items() if value is not None}
     sections = (
         ("Clusters", [_description(description) for description in facts["clusters"]]),
-        ("Charts", [chart.figure() for chart in cluster_charts(clustering)]),
+        ("Charts", [chart.figure() for chart in charts]),
         ("Number of clusters", [tag("p", n_clusters_text(facts)), html_table("By the number of clusters", rows)]),
-        ("Restarts", html_table("Inertia of every restart; the lowest is used", _restarts(facts))),
+        ("Restarts", html_table("Inertia of every restart; the lowest is used", restarts)),
         ("Settings", definition_list(settings)),
     )
-    lead = (tag("p", cluster_verdict(facts), class_="verdict"),)
-    name = Path(facts["data"].split(" by ")[0]).name
+    lead, name = tag("p", cluster_verdict(facts), class_="verdict"), Path(facts["data"].split(" by ")[0]).name
     return html_page(name, "clusters", [f"{facts['points']:,} points"], lead, sections)
-
-
-def cluster_svg(clustering: "Clustering") -> str:
-    """The charts as one file."""
-    return standalone_svg(cluster_verdict(clustering.facts), cluster_charts(clustering))
 
 
 def cluster_verdict(facts: ClusterFacts) -> str:
@@ -75,13 +68,6 @@ def _description(description: ClusterDescription) -> Html:
     examples = [tag("li", f"{e.get('text', '')[:200]} (row {e['row']})") for e in description["examples"]]
     title = f"{description['cluster']}: {description['size']:,} points"
     return tag("div", tag("h3", title), tag("p", words), tag("ul", examples))
-
-
-def _restarts(facts: ClusterFacts) -> dict[str, dict[str, float]]:
-    return {
-        f"k = {row['k']}": {str(n): inertia for n, inertia in enumerate(row["inertias"], 1)}
-        for row in facts["candidates"]
-    }
 
 
 def cluster_charts(clustering: "Clustering") -> list[Chart]:

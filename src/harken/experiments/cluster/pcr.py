@@ -5,7 +5,7 @@ the validation split; the test split is evaluated once.
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -17,16 +17,29 @@ from harken.events import Listener, silent
 from harken.experiments.choose import choose
 from harken.experiments.compare.comparison import compare
 from harken.experiments.folders import is_available
+from harken.experiments.report.charts import Line, draw_chart, standalone_svg
 from harken.experiments.report.formatting import format_number
-from harken.experiments.report.interval_plot import standalone_svg
-from harken.experiments.report.line_chart import Chart, Line, draw_chart
 from harken.files import write_atomic
 from harken.inference.run import Run, load
+from harken.recipe import SettingsDict
 
-from .clustering import ClusterOptions, default_folder, embed_texts
+from .clustering import DEFAULTS, ClusterOptions, default_folder, embed_texts
 
 MIN_LABELS = 100  # of the first point; each further point has about three times as many
 ALL = 10**9  # examples: all of them, in the order in which fewer are drawn
+
+
+class RegressionFacts(TypedDict):
+    """The content of regression.json."""
+
+    run: str
+    data: str
+    split: str
+    metric: str
+    rows: list[dict[str, Any]]  # labels, components, regression, valid and finetuned
+    baseline: float
+    verdict: str
+    out: str
 
 
 def principal_component_regression(
@@ -36,18 +49,18 @@ def principal_component_regression(
     minutes: float | None = None,
     out: str | Path | None = None,
     listen: Listener = silent,
-    **options: Any,
-) -> dict[str, Any]:
+    **options: Unpack[ClusterOptions],
+) -> RegressionFacts:
     """Regress the labels of a table on the principal components of a run's embeddings, with more and more labels.
 
     With minutes the run is also fine-tuned on the same labels, this long each. Options: pool, layer, raw, seed.
     """
-    embedding, folder = ClusterOptions(**options), Path(out) if out else default_folder(Path(table).stem)
+    embedding, folder = DEFAULTS | options, Path(out) if out else default_folder(Path(table).stem)
     if not is_available(folder):
         raise BadInput(f"{folder}: is not empty; choose another folder")
     model = load(run)
     model.require("embed")
-    start = {"from": str(run), "transfer": "finetune"}
+    start: SettingsDict = {"from": str(run), "transfer": "finetune"}
     processor, parts = _load_table(table, model, start, listen)
     split = "test" if "test" in parts else "valid"
     x = {name: embed_texts(model, [r.texts[0] for r in part.rows], embedding, listen) for name, part in parts.items()}
@@ -59,22 +72,24 @@ def principal_component_regression(
         rows.append({"labels": n, "components": fit.n_components, "regression": score, "valid": max(fit.scores)})
     metric = "pearson" if processor.target_type == "number" else "accuracy"
     if minutes is not None:
-        settings = start | {"train.minutes": minutes, "train.seed": embedding.seed}
+        settings = start | {"train.minutes": minutes, "train.seed": embedding["seed"]}
         axes = {"data.examples": [row["labels"] for row in rows]}
         comparison = compare(table, axes, settings=settings, seeds=1, out=folder / "finetuned", listen=listen)
         for row, trained in zip(rows, comparison.rows, strict=True):
             row["finetuned"] = trained["metrics"].get(metric)
-    facts: dict[str, Any] = {"run": str(run), "data": table, "split": split, "metric": metric, "rows": rows}
-    facts["baseline"] = _metric(y[split])(np.repeat(y["train"].mean(0)[None], len(y[split]), 0))
-    facts |= {"verdict": pcr_verdict(facts), "out": str(folder)}
+    mean = _metric(y[split])(np.repeat(y["train"].mean(0)[None], len(y[split]), 0))
+    facts = RegressionFacts(
+        run=run, data=table, split=split, metric=metric, rows=rows, baseline=mean, verdict="", out=str(folder)
+    )
+    facts["verdict"] = _verdict(facts)
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(folder / "regression.svg", standalone_svg(facts["verdict"], [_chart(facts)]))
+    write_atomic(folder / "regression.svg", _svg(facts))
     run_folder.write_json(folder / "regression.json", facts)
     return facts
 
 
 def _load_table(
-    table: str, model: Run, start: dict[str, str], listen: Listener
+    table: str, model: Run, start: SettingsDict, listen: Listener
 ) -> tuple[TextLabelProcessor, dict[str, LabelledTexts]]:
     """The processor and the splits of a table with one text and one label per row."""
     source = choose(table, start, listen=listen).recipe.data
@@ -116,7 +131,7 @@ def _metric(y: Floats) -> Metric:
     return correlation
 
 
-def pcr_verdict(facts: dict[str, Any]) -> str:
+def _verdict(facts: RegressionFacts) -> str:
     """The metrics with the fewest and with all labels, in one sentence."""
     rows, clauses = facts["rows"], []
     for row in rows[:1] + rows[1:][-1:]:
@@ -126,15 +141,11 @@ def pcr_verdict(facts: dict[str, Any]) -> str:
     return f"{head} with {'; '.join(clauses)}; baseline {format_number(facts['baseline'])}."
 
 
-def _chart(facts: dict[str, Any]) -> Chart:
+def _svg(facts: RegressionFacts) -> str:
+    """The metric over the number of labels."""
     names = {"regression": "principal component regression", "finetuned": "fine-tuned"}
-    lines = [
-        Line(name, [(row["labels"], row.get(key)) for row in facts["rows"]], color=n)
-        for n, (key, name) in enumerate(names.items(), 1)
-        if any(row.get(key) is not None for row in facts["rows"])
-    ]
-    level = Line(f"baseline: {format_number(facts['baseline'])}", [(0.0, facts["baseline"])])
+    curves = {name: [(r["labels"], r[key]) for r in facts["rows"] if key in r] for key, name in names.items()}
+    lines = [Line(name, points, color=n) for n, (name, points) in enumerate(curves.items(), 1)]
     title = f"{facts['split']} {facts['metric']} over labels".capitalize()
-    chart = draw_chart(title, lines, unit="labels", log=True, level=level)
-    assert chart  # there is at least one point
-    return chart
+    chart = draw_chart(title, lines, unit="labels", log=True, level=("baseline", facts["baseline"]))
+    return standalone_svg(facts["verdict"], [chart] if chart else [])

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from glob import escape
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
 import torch
 
@@ -24,6 +24,7 @@ from harken.events import Listener, silent
 from harken.experiments.choose import choose, find_data, run_name
 from harken.experiments.few_shot import evaluate_few_shot
 from harken.experiments.folders import claim_folder, is_available, next_available, numbered_folders
+from harken.experiments.report.charts import standalone_svg
 from harken.experiments.report.formatting import finite_float
 from harken.experiments.train import train
 from harken.files import write_atomic
@@ -33,13 +34,58 @@ from harken.recipe import OVERRIDE, Recipe, SettingsDict
 from harken.suggestions import COMPARISON_FILE, resume_command
 from harken.training.settings import Train
 
-from .page import compare_page, compare_svg
+from .page import compare_page, comparison_charts
 from .plan import DEFAULT_SEEDS, ComparisonPlan, check_axes, check_plan, combinations, read_plan, trial_name
-from .records import ComparisonFacts, ComparisonRow
-from .summary import Trial, row_name, summarize
+from .summary import Intervals, Metrics, Trial, row_name, summarize
 
 BUDGETS = [f"train.{name}" for name in Train.exclusive[0]]
 TO = "-to-"  # in the folder name of stacked seeds: model.heads=1-seed=0-to-4
+
+
+class ComparisonRow(TypedDict):
+    """One row of a comparison: a combination of settings; numbers are means over the seeds."""
+
+    name: str
+    model: str | None
+    settings: dict[str, object]
+    metrics: Metrics  # on the split of the verdict
+    interval: Intervals
+    splits: dict[str, dict[str, object]]  # "metrics" and "interval" of each split
+    parts: dict[str, dict[str, object]]
+    protocol: dict[str, object]
+    seconds: float | None
+    seconds_to_quality: float | None
+    steps: float | None
+    parameters: int | None
+    tokens_per_second: int | None
+    flops: float | None
+    kwh: float | None
+    co2e_kg: float | None
+    evals: list[dict[str, object]]
+    seeds: list[int]
+    runs: list[str]
+    failed: list[dict[str, object]]
+
+
+class ComparisonFacts(TypedDict):
+    """The content of compare.json."""
+
+    comparison: str
+    what: str
+    axes: dict[str, list[object]]
+    settings: dict[str, object]
+    evals: dict[str, list[object]]
+    seeds: int
+    split: str
+    metric: str
+    curve_metric: str
+    level: float | None
+    baseline: dict[str, Metrics]
+    baselines: dict[str, dict[str, Metrics]]
+    rows: list[ComparisonRow]
+    verdict: str
+    command: str
+    implied_settings: dict[str, list[object]]
 
 
 @dataclass(frozen=True)
@@ -138,8 +184,8 @@ def _run_trials(plan: ComparisonPlan, folder: Path, listen: Listener) -> Compari
     groups: list[list[Trial]] = [[] for _ in rows]
     folders = [_trial_folders(folder, row, range(first, first + plan.seeds)) for row in rows]
     not_stacked = set[int]()  # rows with seeds that are trained one by one
-    minutes = [train.minutes for train in budgets if (train.steps, train.tokens, train.epochs) == (None, None, None)]
-    listen("planned", rows=len(rows), seeds=plan.seeds, minutes=sum(minutes) * plan.seeds)
+    minutes = sum(train.minutes for train in budgets if _by_minutes(train)) * plan.seeds
+    listen("planned", rows=len(rows), seeds=plan.seeds, minutes=minutes)
     for number, (n, seed) in enumerate(todo, 1):
         listen("trial", number=number, trials=len(todo), name=row_name(rows[n]), seed=seed)
         try:
@@ -157,6 +203,10 @@ def _run_trials(plan: ComparisonPlan, folder: Path, listen: Listener) -> Compari
     return _write(plan, folder, groups, row_recipes)
 
 
+def _by_minutes(train: Train) -> bool:
+    return train.steps is train.tokens is train.epochs is None
+
+
 def _write(plan: ComparisonPlan, folder: Path, groups: list[list[Trial]], row_recipes: Sequence[Recipe]) -> Comparison:
     """Write compare.json, the page and the charts."""
     checksums = {trial.facts["data"].get("sha256") for group in groups for trial in group if not trial.failed}
@@ -164,8 +214,9 @@ def _write(plan: ComparisonPlan, folder: Path, groups: list[list[Trial]], row_re
         raise BadInput(f"{folder}: {plan.what} changed between two trials; compare again in another folder")
     facts = {"comparison": str(folder), **asdict(plan), **summarize(groups), "command": plan.command()}
     facts["implied_settings"] = _implied_settings(plan, [recipe.settings() for recipe in row_recipes])
-    write_atomic(folder / "report.html", compare_page(facts, groups))
-    write_atomic(folder / "compare.svg", compare_svg(facts, groups))
+    charts = comparison_charts(facts, groups)
+    write_atomic(folder / "report.html", compare_page(facts, charts))
+    write_atomic(folder / "compare.svg", standalone_svg(facts["verdict"], charts))
     run_folder.write_json(folder / COMPARISON_FILE, facts)
     if not any(row["seeds"] for row in facts["rows"]):
         raise HarkenError(f"{folder}: every trial failed; the first: {facts['rows'][0]['failed'][0]['reason']}")
@@ -174,10 +225,9 @@ def _write(plan: ComparisonPlan, folder: Path, groups: list[list[Trial]], row_re
 
 def _implied_settings(plan: ComparisonPlan, rows: Sequence[SettingsDict]) -> dict[str, list[Any]]:
     """Settings that differ between the rows without being an axis: an axis such as model.kind implies them."""
-    columns = {path: [row.get(path) for row in rows] for path in dict.fromkeys(itertools.chain(*rows))}
-    return {
-        path: values for path, values in columns.items() if path not in plan.axes and values != values[:1] * len(values)
-    }
+    paths = [path for path in dict.fromkeys(itertools.chain(*rows)) if path not in plan.axes]
+    columns = {path: [row.get(path) for row in rows] for path in paths}
+    return {path: values for path, values in columns.items() if values != values[:1] * len(values)}
 
 
 def _trial_folders(folder: Path, row: SettingsDict, seeds: Iterable[int]) -> dict[int, Path]:
@@ -199,11 +249,9 @@ def _train_stacked(
     settings = trial_settings(plan, row, finished) | {"train.seed": first}
     recipe = choose(plan.what, settings).recipe
     started = any((folder / "recipe.toml").is_file() for folder in folders.values())
-    if not recipe.model.stack_seeds or recipe.start.shots is not None:
+    if not recipe.model.stack_seeds or recipe.start.shots is not None or recipe.train.seeds > 1 or started:
         return False
-    if recipe.train.seeds > 1 or started:
-        return False
-    if (recipe.train.steps, recipe.train.tokens, recipe.train.epochs) == (None, None, None) or first == last:
+    if _by_minutes(recipe.train) or first == last:
         return True
     listen("notice", text=f"seeds {first} to {last} are trained together; the time is divided evenly")
     existing = first_folder.parent.glob(f"{escape(first_folder.name)}{TO}*")
@@ -226,11 +274,14 @@ def _run_trial(
     """Train, resume or read one trial, or evaluate a few-shot row. A failure is recorded with its reason."""
     trial = Trial(row, seed, folder)
     started, done = (folder / "recipe.toml").is_file(), (folder / "harken.json").is_file()
-    _free_memory()
+    gc.collect()  # free the memory of the trial before
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()  # and its compiled code: torch caches only a few versions
     try:
         recipe = choose(plan.what, plan.settings | row | {"train.seed": seed}).recipe
         if recipe.start.shots is not None:
-            return replace(trial, **evaluate_few_shot(recipe, folder, listen))
+            facts, cost = evaluate_few_shot(recipe, folder, listen)
+            return replace(trial, facts=facts, cost=cost)
         settings = {} if started else trial_settings(plan, row, finished) | {"train.seed": seed}
         run = train(plan.what, out=folder, settings=settings, resume=started, listen=silent if done else listen)
         evals = [_evaluation(run, overrides) for overrides in combinations(plan.evals)] if plan.evals else []
@@ -253,13 +304,6 @@ def trial_settings(plan: ComparisonPlan, row: SettingsDict, finished: Sequence[T
         return settings
     steps = {"train.steps": recipes.read(done.run / "recipe.toml")["train.steps"]}
     return {path: value for path, value in settings.items() if path not in BUDGETS} | steps
-
-
-def _free_memory() -> None:
-    """Free the memory of the trial before, and its compiled code: torch caches only a few versions."""
-    gc.collect()
-    if "torch._dynamo" in sys.modules:
-        torch.compiler.reset()
 
 
 def _evaluation(run: Run, settings: SettingsDict) -> dict[str, Any]:
@@ -286,7 +330,8 @@ def evaluate_under(run: Run, settings: SettingsDict) -> dict[str, float]:
 
 def _mismatch(trained: Recipe, requested: Recipe) -> str:
     """Why trained weights do not fit a model with other settings, and what to do."""
-    if requested.model.learned_positions and trained.model.context != requested.model.context:
+    learned = dict(requested.model).get("positions") == "learned"
+    if learned and trained.model.context != requested.model.context:
         fix = f"train with model.context={requested.model.context}, or with model.positions=rotary, alibi or sinusoid"
         return f"learned positions exist only for the context of the training, {trained.model.context}; {fix}"
     return "the trained weights do not fit this model; train with this setting instead"

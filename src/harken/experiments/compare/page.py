@@ -1,15 +1,14 @@
-"""The page of a comparison, and its charts as one SVG file."""
+"""The page of a comparison, and its charts."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harken.experiments.report.formatting import finite_float, format_number
+from harken.experiments.report.charts import Chart, Interval, Line, draw_chart, interval_plot
+from harken.experiments.report.formatting import LOWER_IS_BETTER, finite_points, format_number
 from harken.experiments.report.html import tag
-from harken.experiments.report.interval_plot import Interval, interval_plot, standalone_svg
-from harken.experiments.report.line_chart import Chart, Line, draw_chart, finite_points
-from harken.experiments.report.metric_names import LOWER_IS_BETTER
 from harken.experiments.report.page import definition_list, html_page, html_table
+from harken.experiments.report.verdict import best_baseline
 from harken.recipe import to_toml_value
 
 from .summary import Trial, comparison_table, eval_table, failures
@@ -22,7 +21,7 @@ LOG_RATIO = 50  # ratio of the largest to the smallest value from which on the a
 COST_COLUMNS = ("parameters", "tokens/s", "arithmetic", "energy", "CO2e")  # a second table: one is too wide
 
 
-def compare_page(facts: Facts, groups: Groups) -> str:
+def compare_page(facts: Facts, charts: Sequence[Chart]) -> str:
     """The page: verdict, tables, charts, failures, and the command that repeats the comparison."""
     metric = facts["curve_metric"].replace("_", " ")
     level = f"“to {format_number(facts['level'])}” is the time to this validation {metric}, which every trial reaches"
@@ -32,31 +31,22 @@ def compare_page(facts: Facts, groups: Groups) -> str:
     rows = _rows(*comparison_table(facts))
     quality = {name: {h: cell for h, cell in row.items() if h not in COST_COLUMNS} for name, row in rows.items()}
     cost = {name: {head: row[head] for head in COST_COLUMNS if row[head] != "-"} for name, row in rows.items()}
-    implied = {
-        f"{path}, row by row": ", ".join("-" if x is None else to_toml_value(x) for x in values)
-        for path, values in facts["implied_settings"].items()
-    }
-    evals = _rows(*eval_table(facts))
+    settings = {"data": facts["what"], **facts["settings"]}
+    for path, values in facts["implied_settings"].items():
+        settings[f"{path}, row by row"] = ", ".join("-" if x is None else to_toml_value(x) for x in values)
+    results = html_table("; ".join(caption), quality, STYLE), html_table("Mean cost of one training", cost, STYLE)
+    evals = html_table("The trained weights, evaluated under other settings", _rows(*eval_table(facts)), STYLE)
     sections = (
-        (
-            "Result",
-            [html_table("; ".join(caption), quality, STYLE), html_table("Mean cost of one training", cost, STYLE)],
-        ),
-        ("Charts", [chart.figure() for chart in comparison_charts(facts, groups)]),
-        ("Evaluation settings", html_table("The trained weights, evaluated under other settings", evals, STYLE)),
+        ("Result", results),
+        ("Charts", [chart.figure() for chart in charts]),
+        ("Evaluation settings", evals),
         ("Failed", definition_list(failures(facts))),
-        ("Settings", definition_list({"data": facts["what"], **facts["settings"], **implied})),
+        ("Settings", definition_list(settings)),
         ("Runs", definition_list({row["name"]: ", ".join(Path(r).name for r in row["runs"]) for row in facts["rows"]})),
         ("Reproduce", tag("pre", facts["command"])),
     )
-    lead = (tag("p", facts["verdict"], class_="verdict"),)
-    seeds = f"{facts['seeds']} seed{'s' * (facts['seeds'] > 1)}"
+    lead, seeds = tag("p", facts["verdict"], class_="verdict"), f"{facts['seeds']} seed{'s' * (facts['seeds'] > 1)}"
     return html_page(Path(facts["comparison"]).name, "comparison", [seeds], lead, sections)
-
-
-def compare_svg(facts: Facts, groups: Groups) -> str:
-    """The charts as one file."""
-    return standalone_svg(facts["verdict"], comparison_charts(facts, groups))
 
 
 def _rows(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> dict[str, dict[str, str]]:
@@ -65,14 +55,13 @@ def _rows(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> dict[str, dic
 
 def comparison_charts(facts: Facts, groups: Groups) -> list[Chart]:
     """The metrics with intervals; validation over steps and seconds; the metric per part, and by evaluation setting."""
-    rows = list(zip(range(1, len(groups) + 1), facts["rows"], groups, strict=True))
     metric, title = facts["curve_metric"], f"Validation {facts['curve_metric'].replace('_', ' ')}"
-    curves = [(row["name"], n, trial.curve(metric)) for n, row, group in rows for trial in group if not trial.failed]
-    over_steps = [Line(name, [(step, y) for step, _, y in points], color=n) for name, n, points in curves]
-    over_time = [Line(name, [(seconds, y) for _, seconds, y in points], color=n) for name, n, points in curves]
-    level = None
-    if facts["level"] is not None:
-        level = Line(f"equal quality: {format_number(facts['level'])}", [(0.0, facts["level"])])
+    over_steps, over_time = list[Line](), list[Line]()
+    for n, (row, group) in enumerate(zip(facts["rows"], groups, strict=True), 1):
+        for curve in (trial.curve(metric) for trial in group if not trial.failed):
+            over_steps.append(Line(row["name"], [(step, y) for step, _, y in curve], color=n))
+            over_time.append(Line(row["name"], [(seconds, y) for _, seconds, y in curve], color=n))
+    level = None if facts["level"] is None else ("equal quality", facts["level"])
     note = "training time without validation"
     charts = (
         _metric_chart(facts, groups),
@@ -89,22 +78,17 @@ def _metric_chart(facts: Facts, groups: Groups) -> Chart | None:
     split, metric, rows = facts["split"], facts["metric"], []
     for n, (row, group) in enumerate(zip(facts["rows"], groups, strict=True), 1):
         if metric in row["metrics"]:
-            interval = row["interval"][metric]
             seeds = [trial.facts["metrics"][split][metric] for trial in group if not trial.failed]
-            ends = None if interval is None else (interval[0], interval[1])
-            rows.append(Interval(row["name"], row["metrics"][metric], ends, seeds, n))
-    baselines = sorted(
-        (x, name) for name, m in facts["baseline"].items() if (x := finite_float(m.get(metric))) is not None
-    )
-    values = [x for row in rows for x in (row.mean, *(row.ends or ()), *row.points)]
-    level = None
-    if values and baselines:
-        best, name = baselines[0] if metric in LOWER_IS_BETTER else baselines[-1]
-        margin = max(values) - min(values)
-        if min(values) - margin <= best <= max(values) + margin:  # a distant baseline would compress the others
-            level = Line(f"baseline, {name}: {format_number(best)}", [(0.0, best)])
+            rows.append(Interval(row["name"], row["metrics"][metric], row["interval"][metric], seeds, n))
+    if not rows:
+        return None
+    values, level = [x for row in rows for x in row.values], best_baseline(facts["baseline"], metric)
+    margin = max(values) - min(values)
+    if level and not min(values) - margin <= level[1] <= max(values) + margin:
+        level = None  # a distant baseline would compress the others
+    level = level and (f"baseline, {level[0]}", level[1])
     title = f"{split} {metric.replace('_', ' ')}".capitalize()
-    return interval_plot(title, rows, note="mean, 95 % interval and every seed", level=level) if rows else None
+    return interval_plot(title, rows, note="mean, 95 % interval and every seed", level=level)
 
 
 def _part_chart(facts: Facts) -> Chart | None:
@@ -126,9 +110,8 @@ def _eval_chart(facts: Facts) -> Chart | None:
     """The metric over a numeric evaluation setting, if there is exactly one."""
     if len(facts["evals"]) != 1:
         return None
-    [path], metric = facts["evals"], facts["metric"]
-    lines = [
-        Line(row["name"], [(e["settings"][path], e["metrics"].get(metric)) for e in row["evals"]], color=n)
-        for n, row in enumerate(facts["rows"], 1)
-    ]
+    [path], metric, lines = facts["evals"], facts["metric"], []
+    for n, row in enumerate(facts["rows"], 1):
+        points = [(e["settings"][path], e["metrics"].get(metric)) for e in row["evals"]]
+        lines.append(Line(row["name"], points, color=n))
     return draw_chart(f"{facts['split']} {metric} by {path}".capitalize(), lines, unit=path)

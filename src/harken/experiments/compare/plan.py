@@ -30,9 +30,9 @@ class ComparisonPlan:
     """The data, the axes with their values, the settings of all trials, the settings to evaluate under, and seeds."""
 
     what: str
-    axes: dict[str, list[Any]] = field(default_factory=dict)
+    axes: dict[str, list[object]] = field(default_factory=dict)
     settings: SettingsDict = field(default_factory=dict)
-    evals: dict[str, list[Any]] = field(default_factory=dict)
+    evals: dict[str, list[object]] = field(default_factory=dict)
     seeds: int = DEFAULT_SEEDS
 
     def rows(self) -> list[SettingsDict]:
@@ -61,7 +61,7 @@ class ComparisonPlan:
 
 def read_plan(folder: Path) -> ComparisonPlan:
     """The plan in the folder of a comparison."""
-    facts = run_folder.read_json(folder / COMPARISON_FILE)
+    facts: dict[str, Any] = run_folder.read_json(folder / COMPARISON_FILE)
     try:
         return ComparisonPlan(**{name: facts[name] for name in ComparisonPlan.__dataclass_fields__})
     except KeyError as error:
@@ -86,7 +86,7 @@ def check_plan(plan: ComparisonPlan, listen: Listener = silent) -> None:
             recipes.resolve(("the recipe", recipe.settings()), (OVERRIDE, overrides))
 
 
-def check_axes(axes: Mapping[str, Sequence[object]] | None) -> dict[str, list[Any]]:
+def check_axes(axes: Mapping[str, Sequence[object]] | None) -> dict[str, list[object]]:
     """The axes as lists, after a check that each is a list of different values."""
     if not isinstance(axes or {}, Mapping):
         raise BadInput(f'axes = {axes!r}: expected a dictionary, such as {{"model.heads": [1, 2, 8]}}')
@@ -98,7 +98,7 @@ def check_axes(axes: Mapping[str, Sequence[object]] | None) -> dict[str, list[An
     return {path: list(values) for path, values in (axes or {}).items()}
 
 
-def parse_axis(text: str) -> tuple[str, list[Any]]:
+def parse_axis(text: str) -> tuple[str, list[object]]:
     """model.heads=1,2,8 -> ("model.heads", [1, 2, 8]). Commas in brackets, braces or quotes belong to a value."""
     path, equals, values = text.partition("=")
     pieces, depth, start = [""], 0, 0
@@ -122,7 +122,7 @@ def format_value(value: object) -> str:
     return str(value) if plain else recipes.to_toml_value(value)
 
 
-def combinations(axes: Mapping[str, Sequence[Any]]) -> Iterator[SettingsDict]:
+def combinations(axes: Mapping[str, Sequence[object]]) -> Iterator[SettingsDict]:
     """Every combination of the values of the axes."""
     return (dict(zip(axes, combination, strict=True)) for combination in itertools.product(*axes.values()))
 

@@ -1,23 +1,22 @@
 """Summarize the trials of a comparison: means with intervals over the seeds, time to equal quality, and a verdict."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, TypedDict
 
 from harken.experiments.report.formatting import finite_float, format_duration, format_number, format_quantity
-from harken.experiments.report.line_chart import Point
-from harken.experiments.report.metric_names import LOWER_IS_BETTER
-from harken.experiments.report.verdict import MIN_TOKENS, by_priority, too_few_tokens
+from harken.experiments.report.verdict import MIN_TOKENS, Facts, best_baseline, by_priority, metric_sign, too_few_tokens
 from harken.recipe import SettingsDict, to_toml_value
 
 CONFIDENCE = 0.95
 COSTS = {"tokens_per_second": "count", "flops": "flop", "kwh": "energy", "co2e_kg": "mass"}
 MAX_NAMES = 4  # rows that a verdict lists by name
+Metrics = dict[str, float]
+Intervals = dict[str, list[float] | None]
 PER_TOKEN = ("loss", "perplexity")  # comparable only between equal tokenizers
-Facts = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -104,37 +103,36 @@ def mean_and_interval(values: Sequence[float]) -> tuple[float, list[float] | Non
     return mean, [mean - half, mean + half]
 
 
-def mean_metrics(scores: Sequence[Facts]) -> dict[str, dict[str, Any]]:
+class MetricMeans(TypedDict):
+    """Means over the seeds, and their intervals."""
+
+    metrics: Metrics
+    interval: Intervals
+
+
+def mean_metrics(scores: Sequence[Facts]) -> MetricMeans:
     """Mean and interval of each metric that all scores have."""
     shared = [key for key in scores[0] if all(finite_float(s.get(key)) is not None for s in scores)] if scores else []
     means = {key: mean_and_interval([s[key] for s in scores]) for key in shared}
     return {"metrics": {k: m for k, (m, _) in means.items()}, "interval": {k: i for k, (_, i) in means.items()}}
 
 
-def seconds_to_level(level: float, points: Iterable[Point], *, sign: int = 1) -> float | None:
-    """When a curve of (seconds, metric) first reaches the level, linearly interpolated.
-
-    sign is 1 for a falling curve and -1 for a rising one.
-    """
-    previous: Point | None = None
+def seconds_to_level(level: float, points: Iterable[tuple[float, float]], *, sign: int = 1) -> float | None:
+    """When a curve of (seconds, metric) first reaches the level, interpolated; sign is -1 for a rising curve."""
+    before: tuple[float, float] | None = None
     for seconds, value in points:
         if sign * value <= sign * level:
-            if previous is None:
+            if before is None:
                 return seconds
-            return previous[0] + (seconds - previous[0]) * (previous[1] - level) / (previous[1] - value)
-        previous = seconds, value
+            return before[0] + (seconds - before[0]) * (before[1] - level) / (before[1] - value)
+        before = seconds, value
     return None
-
-
-def metric_sign(metric: str) -> int:
-    """1 if lower is better, else -1: the best value times the sign is the minimum."""
-    return 1 if metric in LOWER_IS_BETTER else -1
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
-def summarize(groups: Sequence[Sequence[Trial]]) -> dict[str, Any]:
+def summarize(groups: Sequence[Sequence[Trial]]) -> Facts:
     """The facts of a comparison. Each group holds the trials of one row: the same settings with several seeds."""
     done = [trial for group in groups for trial in group if not trial.failed]
     splits = [s for s in ("valid", "test") if done and all(s in trial.facts["metrics"] for trial in done)]
@@ -170,7 +168,7 @@ def _common_level(done: Sequence[Trial], metric: str) -> float | None:
     return None if level == 0 and sign < 0 else level  # every untrained model reaches 0
 
 
-def _split_metrics(done: Sequence[Trial], split: str) -> dict[str, dict[str, Any]]:
+def _split_metrics(done: Sequence[Trial], split: str) -> MetricMeans:
     """The metrics of a split over the seeds; with one seed the bootstrap interval, if there is one."""
     summary = mean_metrics([trial.facts["metrics"][split] for trial in done])
     for key, mean in summary["metrics"].items() if len(done) == 1 else ():
@@ -179,7 +177,7 @@ def _split_metrics(done: Sequence[Trial], split: str) -> dict[str, dict[str, Any
     return summary
 
 
-def _part_metrics(done: Sequence[Trial], split: str) -> dict[str, dict[str, Any]]:
+def _part_metrics(done: Sequence[Trial], split: str) -> dict[str, MetricMeans]:
     """The metrics of each part of a split that all trials have, over the seeds."""
     parts = [trial.facts.get("parts", {}).get(split, {}) for trial in done]
     return {name: mean_metrics([p[name] for p in parts]) for name in parts[0] if all(name in p for p in parts)}
@@ -240,10 +238,10 @@ def comparison_table(facts: Facts) -> tuple[list[str], list[list[str]]]:
     """The comparison as text: the column heads, and a line for each row and each baseline."""
     metric, splits = facts["metric"], dict.fromkeys(split for row in facts["rows"] for split in row["splits"])
     keys = ("loss", "perplexity") if metric == "loss" else (metric,)
-    columns = [(split, key) for split in splits for key in keys if _has_metric(facts, split, key)]
-    timed = {"seconds": "time", "seconds_to_quality": f"to {format_number(facts['level'])}"}
-    if facts["level"] is None:
-        del timed["seconds_to_quality"]
+    known = {(split, key) for row in facts["rows"] for split, s in row["splits"].items() for key in s["metrics"]}
+    columns = [(split, key) for split in splits for key in keys if (split, key) in known]
+    level = {} if facts["level"] is None else {"seconds_to_quality": f"to {format_number(facts['level'])}"}
+    timed = {"seconds": "time", **level}
     uneven = len({row["steps"] for row in facts["rows"] if row["seeds"]}) > 1
     heads = ["", *(f"{split} {key.replace('_', ' ')}" for split, key in columns), "parameters", *["steps"] * uneven]
     heads += [*timed.values(), "tokens/s", "arithmetic", "energy", "CO2e", "seeds"]
@@ -263,10 +261,6 @@ def comparison_table(facts: Facts) -> tuple[list[str], list[list[str]]]:
     return heads, lines
 
 
-def _has_metric(facts: Facts, split: str, key: str) -> bool:
-    return any(key in row["splits"].get(split, {}).get("metrics", {}) for row in facts["rows"])
-
-
 def eval_table(facts: Facts) -> tuple[list[str], list[list[str]]]:
     """The metric of each row as trained, and under each evaluation setting."""
     metric, rows = facts["metric"], [row for row in facts["rows"] if row["evals"]]
@@ -280,9 +274,7 @@ def eval_table(facts: Facts) -> tuple[list[str], list[list[str]]]:
 
 def failures(facts: Facts) -> dict[str, str]:
     """The failed trials and evaluations, with the reason."""
-    trials = {
-        f"{row['name']}, seed {failed['seed']}": failed["reason"] for row in facts["rows"] for failed in row["failed"]
-    }
+    trials = {f"{row['name']}, seed {f['seed']}": f["reason"] for row in facts["rows"] for f in row["failed"]}
     evals = [(row["name"], e) for row in facts["rows"] for e in row["evals"] if e["failed"]]
     return trials | {f"{name}, evaluated with {row_name(e['settings'])}": e["failed"] for name, e in evals}
 
@@ -306,12 +298,9 @@ def comparison_verdict(facts: Facts) -> str:
     rows.sort(key=lambda row: sign * row["metrics"][metric])
     clauses = [_ranking(rows, f"{split} {metric.replace('_', ' ')}", metric)]
     clauses += [f"{_name_list(failed)} failed"] if failed else []
-    baselines = {name: m[metric] for name, m in facts["baseline"].items() if metric in m}
-    if baselines:
-        name = min(baselines, key=lambda n: sign * baselines[n])
-        if (margin := sign * (rows[0]["metrics"][metric] - baselines[name])) >= 0:
-            comparative = "better" if margin else "equal"
-            clauses += [f"the baseline {name} is {comparative} ({format_number(baselines[name], 4)})"]
+    best = best_baseline(facts["baseline"], metric)
+    if best and (margin := sign * (rows[0]["metrics"][metric] - best[1])) >= 0:
+        clauses += [f"the baseline {best[0]} is {'better' if margin else 'equal'} ({format_number(best[1], 4)})"]
     return "; ".join(clauses) + "."
 
 
@@ -321,7 +310,7 @@ def _ranking(rows: Sequence[Facts], what: str, metric: str) -> str:
     names = [row["name"] for row in rows]
     if len(rows) == 1:
         return f"{names[0]}: {what} {values[0]}"
-    best, extreme = rows[0]["interval"][metric], "lowest" if metric in LOWER_IS_BETTER else "highest"
+    best, extreme = rows[0]["interval"][metric], "lowest" if metric_sign(metric) > 0 else "highest"
     first = f"{names[0]} has the {extreme} {what}, {values[0]}"
     if best is None:
         n_equal = sum(row["metrics"][metric] == rows[0]["metrics"][metric] for row in rows)
@@ -329,7 +318,8 @@ def _ranking(rows: Sequence[Facts], what: str, metric: str) -> str:
             first = f"{_name_list(names[:n_equal])} have the same {what}, {values[0]}"
         after = f" ({names[n_equal]}: {values[n_equal]})" if n_equal < len(rows) else ""
         return f"{first}{after}; with one seed there is no interval, so the difference may be noise"
-    tied = [n for n, row in enumerate(rows) if _overlap(best, row["interval"][metric])]
+    intervals = [row["interval"][metric] or best for row in rows]  # a missing interval overlaps with any
+    tied = [n for n, (low, high) in enumerate(intervals) if best[0] <= high and low <= best[1]]
     over = " over the sentences" if all(len(row["seeds"]) == 1 for row in rows) else ""
     caveat = "; each has one seed, and other seeds may differ" if over else ""
     if len(tied) == 1:
@@ -339,11 +329,6 @@ def _ranking(rows: Sequence[Facts], what: str, metric: str) -> str:
     verdict = f"No significant difference between {_name_list([names[n] for n in tied])}"
     verdict += f": the intervals of the {what}{over} overlap{numbers}"
     return verdict + f"; {_name_list(worse)} {'is' if len(worse) == 1 else 'are'} worse" * bool(worse)
-
-
-def _overlap(a: Sequence[float], b: Sequence[float] | None) -> bool:
-    """Whether two intervals overlap; a missing interval overlaps with any."""
-    return b is None or (a[0] <= b[1] and b[0] <= a[1])
 
 
 def _name_list(names: Sequence[str]) -> str:

@@ -1,1 +1,58 @@
-"""The demos: one module per `harken demo NAME`."""
+"""The demos: `harken demo NAME` calls the function NAME of one of these modules and prints its output."""
+
+import tomllib
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from shlex import quote
+from typing import Any, TypedDict
+
+from harken.data.catalogue import FetchedDataset
+from harken.inference.run import Run
+
+MAX_REFERENCES = 3  # per sample
+
+
+class DemoTexts(TypedDict):
+    """The texts of a demo in texts.toml."""
+
+    title: str
+    hints: dict[str, str]  # command -> what it does
+
+
+@dataclass
+class DemoOutput:
+    """The run, the attribution of its data, and what to print: a title, lines or samples, and further commands.
+
+    A demo that trains several models has a table, its rows for --json, and the total cost.
+    """
+
+    run: Run
+    attribution: str
+    title: str
+    hints: dict[str, str]
+    lines: list[str] = field(default_factory=list)
+    samples: list[dict[str, Any]] = field(default_factory=list)
+    attention_map: Path | None = None
+    table: tuple[list[str], list[list[str]]] | None = None
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    cost: dict[str, Any] | None = None
+
+    def text_lines(self) -> list[str]:
+        """The lines; without lines, each sample with its output and, in parentheses, its references."""
+        references = [" | ".join(sample["references"][:MAX_REFERENCES]) for sample in self.samples]
+        pairs = [(s["prompt"], f"  {s['text']}   ({r})") for s, r in zip(self.samples, references, strict=True)]
+        return self.lines or [line for pair in pairs for line in pair]
+
+
+def demo_texts(name: str, run: Run, **values: str) -> DemoTexts:
+    """The title and the commands of a demo, with the run folder and these values in them."""
+    values["run"] = quote(str(run.path))
+    texts = tomllib.loads(files(__package__).joinpath("texts.toml").read_text("utf-8"))[name]
+    hints = {command.format(**values): purpose for command, purpose in texts["hints"].items()}
+    return {"title": texts["title"].format(**values), "hints": hints}
+
+
+def credit(fetched: FetchedDataset) -> str:
+    """The attribution and the license of a data set."""
+    return f"{fetched.attribution} ({fetched.license})"

@@ -22,14 +22,13 @@ from harken.inference.run import Labels, Run, load
 from harken.recipe import SettingsDict
 from harken.training import cost as training_cost
 
-from .output import DemoOutput
+from . import DemoOutput, credit, demo_texts
 
 SPLIT = {"data.valid": 0.03, "data.test": 0.12, "data.max_length": 64}  # validation of a large body is slow
 N_LABELS = {"movie-sentences": 2000, "opinions": 400}
 PRETRAINING = {"model.kind": "bert", "model.d": 64, "model.layers": 2, "data.vocab_size": 400, "train.lr": 1e-2}
 Variants = Mapping[str, tuple[str, SettingsDict]]  # folder -> name and settings
 N_SHOWN = 5  # held-out reviews
-EXAMPLE = "It is not a great film, but I laughed a lot."
 
 
 def reviews(*, minutes: float = 3.0, out: str | Path | None = None, listen: Listener = silent) -> DemoOutput:
@@ -38,34 +37,32 @@ def reviews(*, minutes: float = 3.0, out: str | Path | None = None, listen: List
         raise BadInput(f"{out}: is not empty; choose another folder")
     home = Path(out) if out else next_available(Path("runs/reviews"))
     data_name, body, minutes = _pretrained(home, minutes, listen)
-    fetched, start = catalogue.fetch(data_name, listen=listen), {"from": str(body.path)}
+    fetched = catalogue.fetch(data_name, listen=listen)
     variants: Variants = {
         "scratch": ("a small BERT from scratch", {}),
-        "frozen": (f"{body.path.name}, frozen: only a new head is trained", {**start, "transfer": "frozen"}),
-        "finetuned": (f"{body.path.name}, fine-tuned: all weights are trained", start),
+        "frozen": (
+            f"{body.path.name}, frozen: only a new head is trained",
+            {"from": str(body.path), "transfer": "frozen"},
+        ),
+        "finetuned": (f"{body.path.name}, fine-tuned: all weights are trained", {"from": str(body.path)}),
     }
     settings = {**SPLIT, "data.path": str(fetched.path), "data.examples": N_LABELS[data_name]}
-    trials = _train_variants(home, variants, settings, minutes, listen)
+    trials = _train_all(home, variants, settings, minutes, listen)
     rows = summarize([[trial] for trial in trials])["rows"]
     for row, (name, _) in zip(rows, variants.values(), strict=True):
         row["name"] = name
     best = load(max(trials, key=lambda trial: trial.facts["metrics"]["valid"]["accuracy"]).run)
     costs = [run_folder.read_json(folder / "cost.json") for folder in (body.path, *(trial.run for trial in trials))]
-    best_folder, body_folder = quote(str(best.path)), quote(str(body.path))
-    name = best.path.name
+    origin = body.facts.get("imported")
+    body_credit = f"MiniLM: {origin['attribution']} ({origin['license']})" if origin else "BERT: trained by harken"
     return DemoOutput(
         best,
-        f"{fetched.attribution} ({fetched.license}); {_body_attribution(body)}",
-        _samples(best),
-        title=f"Predictions of {name}, the best on the validation split (in parentheses: the true label):",
+        f"{credit(fetched)}; {body_credit}",
+        samples=_samples(best),
         table=_table(trials, [name for name, _ in variants.values()], N_LABELS[data_name]),
         rows=rows,
         cost=_total_cost([cost for cost in costs if "joules" in cost]),  # an imported body has none
-        hints={
-            f'harken classify {best_folder} "{EXAMPLE}"': "classify your own sentence",
-            f"harken eval {best_folder}": "evaluate it again",
-            f"harken train my.csv from={body_folder} transfer=frozen": "train on your own texts and labels",
-        },
+        **demo_texts("reviews", best, best=best.path.name, body=quote(str(body.path))),
     )
 
 
@@ -82,9 +79,7 @@ def _pretrained(home: Path, minutes: float, listen: Listener) -> tuple[str, Run,
     return "opinions", body, minutes
 
 
-def _train_variants(
-    home: Path, variants: Variants, shared: SettingsDict, minutes: float, listen: Listener
-) -> list[Trial]:
+def _train_all(home: Path, variants: Variants, shared: SettingsDict, minutes: float, listen: Listener) -> list[Trial]:
     """Train each variant in its folder, with the events of a comparison."""
     trials = list[Trial]()
     listen("planned", rows=len(variants), seeds=1, minutes=minutes * len(variants))
@@ -99,18 +94,13 @@ def _train_variants(
 
 def _samples(run: Run) -> list[dict[str, Any]]:
     """Predictions for some held-out reviews, spread over the file."""
-    rows = run.recipe.load_data(run.tokenizer).splits["test"].rows
-    rows = rows[:: -(-len(rows) // N_SHOWN)]
+    split: Any = run.recipe.load_data(run.tokenizer).splits["test"]
+    rows = split.rows[:: -(-len(split.rows) // N_SHOWN)]
     predictions = cast(list[Labels], run.classify([row.texts for row in rows]))
     return [
         {"prompt": row.texts[0], "text": f"{best['label']} {best['probability']:.0%}", "references": list(row.labels)}
         for row, (best, *_) in zip(rows, predictions, strict=True)
     ]
-
-
-def _body_attribution(body: Run) -> str:
-    origin = body.facts.get("imported")
-    return f"MiniLM: {origin['attribution']} ({origin['licence']})" if origin else "BERT: trained by harken"
 
 
 def _table(trials: Sequence[Trial], names: Sequence[str], n_labels: int) -> tuple[list[str], list[list[str]]]:

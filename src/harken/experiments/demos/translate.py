@@ -2,7 +2,6 @@
 
 import time
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 from harken.data import catalogue
@@ -13,7 +12,7 @@ from harken.experiments.train import train
 from harken.inference.run import Run
 from harken.tasks import evaluating
 
-from .output import DemoOutput
+from . import DemoOutput, credit, demo_texts
 
 MAX_WORDS = 8  # of an English sentence: short ones are learned in minutes
 WATCHED = ("I am a student.", "I have a red car.", "She does not have a dog.")
@@ -25,32 +24,21 @@ def text(*, minutes: float = 3.7, out: str | Path | None = None, listen: Listene
     """Lab 01: train a language model on Shakespeare from the catalogue."""
     path, attribution = _fetch("shakespeare", "tales", listen)
     run = train(str(path), out=out, minutes=minutes, settings={"data.tokenizer": "char"}, listen=listen)
-    folder, prompt = quote(str(run.path)), "Tom" if path.name == "tales.txt" else "To be"
-    hints = {
-        f'harken generate {folder} "{prompt}"': "continue a text",
-        f'harken generate {folder} "{prompt}" --next 5': "the most probable next characters",
-        "harken train my.txt": "train on your own text",
-    }
     lines = run.generate(max_new_tokens=400, temperature=0.8, top_p=0.95).strip().split("\n")
-    return DemoOutput(run, attribution, title="Generated text (temperature 0.8):", lines=lines, hints=hints)
+    texts = demo_texts("text", run, prompt="Tom" if path.name == "tales.txt" else "To be")
+    return DemoOutput(run, attribution, lines=lines, **texts)
 
 
 def translate(*, minutes: float = 3.7, out: str | Path | None = None, listen: Listener = silent) -> DemoOutput:
     """Lab 02: train a translation model on English-French sentences from the catalogue."""
     path, attribution = _fetch("tatoeba-fra", "phrases", listen)
-    watcher = TranslationWatcher(listen)
+    watcher = _TranslationWatcher(listen)
     run = train(str(path), out=out, minutes=minutes, settings={"data.max_words": MAX_WORDS}, listen=watcher)
     watcher.translate(run)
     png, weights = run.path / "attention.png", cross_attention(run, ATTENTION_EXAMPLE)
-    folder = quote(str(run.path))
-    hints = {
-        f'harken translate {folder} "{ATTENTION_EXAMPLE}"': "translate a sentence",
-        f"harken eval {folder}": "evaluate it again",
-        "harken train my.tsv": "train on your own pairs",
-    }
     attention_map = png if weights and save_attention_png(png, *weights) else None
-    title = "Translations of held-out sentences (in parentheses: the references):"
-    return DemoOutput(run, attribution, watcher.samples, attention_map, title if watcher.samples else "", hints=hints)
+    texts = demo_texts("translate", run, example=ATTENTION_EXAMPLE)
+    return DemoOutput(run, attribution, samples=watcher.samples, attention_map=attention_map, **texts)
 
 
 def _fetch(name: str, fallback: str, listen: Listener) -> tuple[Path, str]:
@@ -60,10 +48,10 @@ def _fetch(name: str, fallback: str, listen: Listener) -> tuple[Path, str]:
     except HarkenError as error:
         listen("notice", text=f"{error}; using the generated {fallback} instead")
         fetched = catalogue.fetch(fallback, listen=listen)
-    return fetched.path, f"{fetched.attribution} ({fetched.license})"
+    return fetched.path, credit(fetched)
 
 
-class TranslationWatcher:
+class _TranslationWatcher:
     """A listener that translates the same sentences repeatedly during training and reports them.
 
     Greedy translation draws no random numbers, so the training is bitwise the same.

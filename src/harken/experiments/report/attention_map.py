@@ -16,10 +16,7 @@ Weights = Sequence[Sequence[float]]
 
 
 def cross_attention(run: Run, text: str) -> tuple[list[str], list[str], Weights] | None:
-    """The generated tokens, the source tokens, and the weights of the last cross-attention layer, averaged over heads.
-
-    None for a model without cross-attention.
-    """
+    """The generated tokens, the source tokens, and the mean weights of the last cross-attention, if there is one."""
     trace = run.trace(text)
     if not (views := trace.views.get("cross")):
         return None

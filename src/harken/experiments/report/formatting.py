@@ -1,6 +1,9 @@
-"""Numbers, quantities and durations as text."""
+"""Numbers, quantities, durations and the names of metrics as text; and which metrics are better when lower."""
 
 import math
+from collections.abc import Iterable
+
+Point = tuple[float, float]
 
 MAX_MAGNITUDE = 1e30  # larger values are treated as not finite
 UNITS = {  # (smallest value, divisor, unit); energy is in kWh, mass in kg
@@ -9,6 +12,18 @@ UNITS = {  # (smallest value, divisor, unit); energy is in kWh, mass in kg
     "energy": ((1e3, 1e3, "MWh"), (0.1, 1, "kWh"), (1e-4, 1e-3, "Wh"), (0, 1e-6, "mWh")),
     "mass": ((1e3, 1e3, "t"), (0.1, 1, "kg"), (1e-4, 1e-3, "g"), (0, 1e-6, "mg")),
 }
+DISPLAY_NAMES = {"valid": "validation", "train": "training", "ram_gib": "memory, GiB", "auc": "AUC"}
+DISPLAY_NAMES |= {"bleu": "BLEU", "chrf": "chrF", "rouge_l": "ROUGE-L", "f1": "F1", "mse": "MSE", "r2": "R²"}
+DISPLAY_NAMES |= {"answer_f1": "answer F1", "bracket_f1": "bracket F1", "em": "exact match"}
+LOWER_IS_BETTER = {"loss", "perplexity", "bits_per_character", "mse"}
+# metrics that a validation pass can log beside the loss
+VALIDATION_METRICS = ["bleu", "exact_match", "rouge_l", "answer_f1", "bracket_f1"]
+VALIDATION_METRICS += ["accuracy", "f1", "matthews", "auc", "pearson", "spearman", "r2", "em"]
+
+
+def display_name(key: str) -> str:
+    """The name of a metric, split or fact as it is printed."""
+    return DISPLAY_NAMES.get(key, str(key).replace("_", " "))
 
 
 def finite_float(value: object) -> float | None:
@@ -16,6 +31,12 @@ def finite_float(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if abs(value) < MAX_MAGNITUDE else None  # also false for NaN
+
+
+def finite_points(points: Iterable[tuple[object, object]]) -> list[Point]:
+    """The finite points, sorted by x."""
+    numbers = ((finite_float(x), finite_float(y)) for x, y in points)
+    return sorted((x, y) for x, y in numbers if x is not None and y is not None)
 
 
 def format_number(value: object, digits: int = 3) -> str:

@@ -1,16 +1,18 @@
 """A graph as SVG: force-directed layout, nodes colored by their predicted label."""
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from .html import Html, tag
+
 SIDE, MARGIN, R = 640, 40, 13
 ITERATIONS = 300
 MAX_NODES = 400  # more cannot be distinguished
 COLORS = ("#00639c", "#b84a00", "#3a7d44", "#7a4fa3", "#8a6d00", "#a3254e", "#4c6a78", "#5b5b5b")
+PAPER = "#fcfbf8"
 Points = npt.NDArray[np.float64]
 
 
@@ -25,38 +27,28 @@ class NodePrediction(NamedTuple):
 
 def graph_svg(names: Sequence[str], edges: Sequence[tuple[int, int]], predictions: Sequence[NodePrediction]) -> str:
     """The graph as SVG. Pale: uncertain; thick outline: trained on; dashed outline: wrong prediction."""
-    xy = SIDE / 2 + _spring_layout(len(names), edges) * (SIDE / 2 - MARGIN)
+    xy = (SIDE / 2 + _spring_layout(len(names), edges) * (SIDE / 2 - MARGIN)).round(1)
     labels = sorted({p.truth for p in predictions} | {p.label for p in predictions})
     colors = {label: COLORS[n % len(COLORS)] for n, label in enumerate(labels)}
-    lines = [
-        f'<line x1="{xy[a][0]:.1f}" y1="{xy[a][1]:.1f}" x2="{xy[b][0]:.1f}" y2="{xy[b][1]:.1f}"/>' for a, b in edges
-    ]
+    lines = [tag("line", x1=a[0], y1=a[1], x2=b[0], y2=b[1]) for a, b in ((xy[a], xy[b]) for a, b in edges)]
     nodes = [_node(name, xy[n], predictions[n], colors) for n, name in enumerate(names)]
-    legend = [
-        f'<circle cx="16" cy="{SIDE + 16 + 22 * n}" r="7" fill="{colors[label]}"/>'
-        f'<text x="30" y="{SIDE + 21 + 22 * n}">{escape(label)}</text>'
-        for n, label in enumerate(labels)
-    ]
-    height = SIDE + 22 * len(labels) + 12
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {SIDE} {height}" font-family="sans-serif"'
-        f' font-size="13"><rect width="100%" height="100%" fill="#fcfbf8"/><g stroke="#b9b5a8">{"".join(lines)}</g>'
-        f"{''.join(nodes)}{''.join(legend)}</svg>\n"
-    )
+    legend = []
+    for n, label in enumerate(labels):
+        legend.append(tag("circle", cx=16, cy=SIDE + 16 + 22 * n, r=7, fill=colors[label]))
+        legend.append(tag("text", label, x=30, y=SIDE + 21 + 22 * n))
+    background, box = tag("rect", width="100%", height="100%", fill=PAPER), f"0 0 {SIDE} {SIDE + 22 * len(labels) + 12}"
+    body, namespace = (background, tag("g", lines, stroke="#b9b5a8"), nodes, legend), "http://www.w3.org/2000/svg"
+    return tag("svg", body, xmlns=namespace, viewBox=box, font_family="sans-serif", font_size=13) + "\n"
 
 
-def _node(name: str, xy: Points, node: NodePrediction, colors: Mapping[str, str]) -> str:
-    wrong = node.label != node.truth
-    outline = f' stroke-dasharray="4 3" stroke="{colors[node.truth]}"' if wrong else ' stroke="#1d2126"'
-    width = 4 if node.learned else 2.5 if wrong else 1
-    title = f"{name}: {node.label} {100 * node.probability:.0f} %, true label {node.truth}"
-    opacity = max(0.25, 2 * node.probability - 1)
-    return (
-        f'<g><title>{escape(title)}</title><circle cx="{xy[0]:.1f}" cy="{xy[1]:.1f}" r="{R}" fill="#fcfbf8"/>'
-        f'<circle cx="{xy[0]:.1f}" cy="{xy[1]:.1f}" r="{R}" fill="{colors[node.label]}" fill-opacity="{opacity:.2f}"'
-        f'{outline} stroke-width="{width}"/>'
-        f'<text x="{xy[0]:.1f}" y="{xy[1] + 4:.1f}" text-anchor="middle" font-size="10">{escape(name[:6])}</text></g>'
-    )
+def _node(name: str, xy: Points, node: NodePrediction, colors: Mapping[str, str]) -> Html:
+    wrong, (x, y), opacity = node.label != node.truth, xy, max(0.25, 2 * node.probability - 1)
+    outline = {"stroke": colors[node.truth], "stroke_dasharray": "4 3"} if wrong else {"stroke": "#1d2126"}
+    outline["stroke_width"] = "4" if node.learned else "2.5" if wrong else "1"
+    title = tag("title", f"{name}: {node.label} {100 * node.probability:.0f} %, true label {node.truth}")
+    disc = tag("circle", cx=x, cy=y, r=R, fill=colors[node.label], fill_opacity=f"{opacity:.2f}", **outline)
+    text = tag("text", name[:6], x=x, y=(y + 4).round(1), text_anchor="middle", font_size=10)
+    return tag("g", title, tag("circle", cx=x, cy=y, r=R, fill=PAPER), disc, text)
 
 
 def _spring_layout(n: int, edges: Sequence[tuple[int, int]]) -> Points:  # N 2

@@ -1,18 +1,19 @@
 """Report samples of a run on graphs: predictions for held-out nodes, edges or graphs."""
 
 import shlex
-from typing import Any, cast
+from typing import cast
 
 from harken.inference.run import Labels, Run
+from harken.tasks.nodes import GraphTask
 
-N_SAMPLES, N_LABELS = 10, 3
+from .sections import N_SAMPLES, TOP_K, SamplesAndCommands, held_out
 
 
-def graph_samples(run: Run, task: Any, folder: str) -> tuple[list[dict[str, Any]], list[str]]:
+def graph_samples(run: Run, task: GraphTask, folder: str) -> SamplesAndCommands:
     """Predictions for some held-out items with their true labels, and commands for this run."""
     data = task.data
-    split = data.splits.get("test") or data.splits.get("valid") or []
-    items, level = split[:: -(-len(split) // N_SAMPLES)] if split else [], data.processor.target_level
+    split, level = held_out(data.splits) or [], data.processor.target_level
+    items = split[:: -(-len(split) // N_SAMPLES)] if split else []
     names = data.tables.graph_names if level == "graph" else data.tables.node_names
     if level == "edge":
         inputs = ["--".join(names[end] for end in data.targets[n].tolist()) for n in items]
@@ -31,4 +32,4 @@ def graph_samples(run: Run, task: Any, folder: str) -> tuple[list[dict[str, Any]
 def _prediction(labels: Labels) -> str:
     if "value" in labels[0]:
         return f"{labels[0]['value']:.3g}"
-    return ", ".join(f"{label['label']} {100 * label['probability']:.0f} %" for label in labels[:N_LABELS])
+    return ", ".join(f"{label['label']} {100 * label['probability']:.0f} %" for label in labels[:TOP_K])

@@ -3,9 +3,9 @@
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
-from harken import run_folder
+from harken import registry, run_folder
 from harken.data.images.files import encode_png
 from harken.data.labelled.batch import evenly_spaced
 from harken.data.tokenizers.spec import MASK
@@ -13,24 +13,33 @@ from harken.inference.answers import StoryAnswer
 from harken.inference.answers.classify import format_labels
 from harken.inference.answers.tag import labelled_spans
 from harken.inference.run import Labels, Run
-from harken.tasks.sets import predict
+from harken.tasks import BoundTask
+from harken.tasks.answer import AnswerTask, FlatAnswerTask
+from harken.tasks.caption import CaptionTask
+from harken.tasks.classify import ClassifyTask
+from harken.tasks.image import ImageTask
+from harken.tasks.masked_words import MaskedWordsTask
+from harken.tasks.sets import SetTask, predict
+from harken.tasks.span import SpanTask
+from harken.tasks.tag import TagTask
+from harken.tasks.translate import TranslateTask
 
 from .attention_map import attention_svg, cross_attention, patch_maps_svg
-from .graph_section import graph_samples
 from .html import Html
 
 SAMPLE_TOKENS, N_SAMPLES = 300, 10
 TOP_K = 3  # candidates per masked token, or labels per text
 MAX_SOURCE_CHARACTERS = 80  # of a source whose attention is drawn
+Split = TypeVar("Split")
 Samples = list[dict[str, Any]]
 SamplesAndCommands = tuple[Samples, list[str]]
+SampleBuilder = Callable[[Run, BoundTask, str], SamplesAndCommands]  # named by the family in the registry
 
 
-def report_sections(run: Run, task: Any, folder: Path, cost: dict[str, Any]) -> dict[str, Any]:
+def report_sections(run: Run, task: BoundTask, folder: Path, cost: Mapping[str, object]) -> dict[str, object]:
     """The sections of the report of this run."""
     quoted, recipe = shlex.quote(str(folder)), run.recipe
-    build = SECTIONS.get(recipe.task.kind)
-    samples, commands = build(run, task, quoted) if build else ([], [f"harken eval {quoted}"])
+    samples, commands = cast(SampleBuilder, registry.load_object(run.family.samples))(run, task, quoted)
     return {
         "cost": cost,
         "log": run_folder.read_log(folder),
@@ -43,9 +52,9 @@ def report_sections(run: Run, task: Any, folder: Path, cost: dict[str, Any]) -> 
     }
 
 
-def held_out(task: Any) -> Any:
+def held_out(splits: Mapping[str, Split]) -> Split | None:
     """The split of the samples: test, else valid, else None."""
-    return task.data.splits.get("test") or task.data.splits.get("valid")
+    return splits.get("test") or splits.get("valid")
 
 
 def _shortest(samples: Samples, default: str = "A sentence.") -> str:
@@ -53,7 +62,7 @@ def _shortest(samples: Samples, default: str = "A sentence.") -> str:
     return shlex.quote(min((sample["prompt"] for sample in samples), key=len, default=default))
 
 
-def _generated(run: Run, task: Any, folder: str) -> SamplesAndCommands:
+def generated_texts(run: Run, task: BoundTask, folder: str) -> SamplesAndCommands:
     """Texts at three temperatures."""
     samples = [
         {"prompt": "", "temperature": t, "text": run.generate(max_new_tokens=SAMPLE_TOKENS, temperature=t, top_p=0.95)}
@@ -67,16 +76,16 @@ def _generated(run: Run, task: Any, folder: str) -> SamplesAndCommands:
     return samples, commands
 
 
-def _translated(run: Run, task: Any, folder: str) -> SamplesAndCommands:
+def translated_texts(run: Run, task: TranslateTask, folder: str) -> SamplesAndCommands:
     """Outputs for some held-out sources, with references."""
-    split = held_out(task)
+    split = held_out(task.data.splits)
     sources, references = (split.sources[:N_SAMPLES], split.references) if split else ([], [])
     rows = zip(sources, run.translate(sources), references, strict=False)
     samples = [{"prompt": source, "text": text, "references": targets} for source, text, targets in rows]
     return samples, [f"harken translate {folder} {_shortest(samples)}", f"harken eval {folder}"]
 
 
-def _filled(run: Run, task: Any, folder: str) -> SamplesAndCommands:
+def filled_texts(run: Run, task: MaskedWordsTask, folder: str) -> SamplesAndCommands:
     """Predictions for one masked token in some held-out sentences, with the original token."""
     samples, tokenizer = [], run.tokenizer
     for ids in task.sentences(N_SAMPLES):
@@ -87,9 +96,9 @@ def _filled(run: Run, task: Any, folder: str) -> SamplesAndCommands:
     return samples, [f"harken fill {folder} {_shortest(samples, f'A {MASK} sentence.')}", f"harken eval {folder}"]
 
 
-def _classified(run: Run, task: Any, folder: str) -> SamplesAndCommands:
+def classified_texts(run: Run, task: ClassifyTask, folder: str) -> SamplesAndCommands:
     """Predicted and true labels of some held-out texts."""
-    split = held_out(task)
+    split = held_out(task.data.splits)
     rows = split.rows[:: -(-len(split) // N_SAMPLES)] if split else []  # spread out: rows may be sorted by label
     predictions = cast(list[Labels], run.classify([row.texts for row in rows]))
     samples: Samples = [
@@ -99,9 +108,9 @@ def _classified(run: Run, task: Any, folder: str) -> SamplesAndCommands:
     return samples, [f"harken classify {folder} {_shortest(samples)}", f"harken eval {folder}"]
 
 
-def _classified_images(run: Run, task: Any, folder: str) -> SamplesAndCommands:
+def classified_images(run: Run, task: ImageTask, folder: str) -> SamplesAndCommands:
     """Predicted and true labels of some held-out images."""
-    split = held_out(task)
+    split = held_out(task.data.splits)
     subset = split.subset(N_SAMPLES) if split else None
     pixels = [x.permute(1, 2, 0).numpy() for x in subset.pixels] if subset else []
     predictions = cast(list[Labels], run.classify(pixels))
@@ -113,21 +122,22 @@ def _classified_images(run: Run, task: Any, folder: str) -> SamplesAndCommands:
     return samples, [f"harken classify {folder} my.png", f"harken eval {folder}"]
 
 
-def _captioned(run: Run, task: Any, folder: str) -> SamplesAndCommands:
+def captioned_images(run: Run, task: CaptionTask, folder: str) -> SamplesAndCommands:
     """Captions of some held-out images, with references."""
-    split = held_out(task)
-    indices = evenly_spaced(len(split), N_SAMPLES).tolist() if split else []
-    pixels = [split.pixels[n].permute(1, 2, 0).numpy() for n in indices]
-    samples = [
-        {"prompt": split.sources[n], "image": encode_png(x), "text": text, "references": split.references[n]}
-        for n, x, text in zip(indices, pixels, run.caption(pixels), strict=True)
-    ]
+    samples: Samples = []
+    if split := held_out(task.data.splits):
+        indices = evenly_spaced(len(split), N_SAMPLES).tolist()
+        pixels = [split.pixels[n].permute(1, 2, 0).numpy() for n in indices]
+        samples = [
+            {"prompt": split.sources[n], "image": encode_png(x), "text": text, "references": split.references[n]}
+            for n, x, text in zip(indices, pixels, run.caption(pixels), strict=True)
+        ]
     return samples, [f"harken caption {folder} my.png", f"harken eval {folder}"]
 
 
-def _classified_sets(run: Run, task: Any, folder: str) -> SamplesAndCommands:
+def classified_sets(run: Run, task: SetTask, folder: str) -> SamplesAndCommands:
     """Predicted and true labels or values of some held-out sets."""
-    samples, split, processor = Samples(), held_out(task), task.data.processor
+    samples, split, processor = Samples(), held_out(task.data.splits), task.data.processor
     if split:
         subset = split.subset(evenly_spaced(len(split), N_SAMPLES))
         predictions = format_labels(processor, predict(run.model, subset))
@@ -151,9 +161,9 @@ def _top_labels(labels: Labels) -> str:
     )
 
 
-def _tagged(run: Run, task: Any, folder: str) -> SamplesAndCommands:
+def tagged_texts(run: Run, task: TagTask, folder: str) -> SamplesAndCommands:
     """Predicted and true spans of some held-out sentences."""
-    split = held_out(task)
+    split = held_out(task.data.splits)
     sentences = split.sentences[:N_SAMPLES] if split else []
     texts = [" ".join(sentence.words) for sentence in sentences]
     samples = [
@@ -167,9 +177,9 @@ def _span_list(spans: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(f"{span['text']} ({span['label']})" for span in spans) or "(none)"
 
 
-def _answered(run: Run, task: Any, folder: str) -> SamplesAndCommands:
+def answered_questions(run: Run, task: SpanTask, folder: str) -> SamplesAndCommands:
     """Answers to some held-out questions about a text, with the correct ones."""
-    split = held_out(task)
+    split = held_out(task.data.splits)
     questions = split.questions[:N_SAMPLES] if split else []
     samples = [
         {"prompt": q.text, "text": run.ask(q.text, q.context)["answer"], "references": list(q.answers) or ["(none)"]}
@@ -179,9 +189,9 @@ def _answered(run: Run, task: Any, folder: str) -> SamplesAndCommands:
     return samples, [f"harken ask {folder} my.txt {first}", f"harken eval {folder}"]
 
 
-def _answered_stories(run: Run, task: Any, folder: str) -> SamplesAndCommands:
+def answered_stories(run: Run, task: AnswerTask | FlatAnswerTask, folder: str) -> SamplesAndCommands:
     """Answers to some held-out questions about stories with the lines attended to, and the correct answers."""
-    split = held_out(task)
+    split = held_out(task.data.splits)
     questions = split.questions[:: -(-len(split) // N_SAMPLES)] if split else []  # spread out: sorted by task
     replies = [(q, run.story(q.lines).ask(q.question)) for q in questions if q.lines]
     samples = [{"prompt": q.question, "text": _answer_text(reply), "references": [q.answer]} for q, reply in replies]
@@ -202,19 +212,3 @@ def _attention(run: Run, samples: Samples) -> Html | None:
     if weights and "image" in short[0]:
         return patch_maps_svg(weights[0], weights[2], short[0]["image"])
     return attention_svg(*weights) if weights else None
-
-
-SECTIONS: dict[str, Callable[[Run, Any, str], SamplesAndCommands]] = {  # by task
-    "next-word": _generated,
-    "translate": _translated,
-    "solve": _translated,
-    "masked-words": _filled,
-    "classify": _classified,
-    "tag": _tagged,
-    "span": _answered,
-    "image": _classified_images,
-    "nodes": graph_samples,
-    "set": _classified_sets,
-    "caption": _captioned,
-    "answer": _answered_stories,
-}

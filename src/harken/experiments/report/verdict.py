@@ -3,9 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .formatting import finite_float, format_number
-from .line_chart import Point, finite_points
-from .metric_names import LOWER_IS_BETTER, display_name
+from .formatting import LOWER_IS_BETTER, Point, display_name, finite_float, finite_points, format_number
 
 Facts = Mapping[str, Any]
 MIN_TOKENS = 1000  # tokens; a metric over fewer is mostly noise
@@ -23,17 +21,14 @@ def run_verdict(facts: Facts) -> tuple[str, str]:
         return "No split was held out, so the model was not evaluated.", "Hold out a split: data.valid=0.1."
     if not metrics:
         return "No metric is finite.", "Lower train.lr and train again."
-    baselines = {name: finite_metrics(values) for name, values in nested(facts, "baseline", split).items()}
+    baselines = {name: finite_metrics(row) for name, row in nested(facts, "baseline", split).items()}
     primary = nested(facts, "protocol", split).get("primary_metric")
     order = sorted(by_priority(metrics), key=lambda name: name != primary)
-    key = next((k for k in order if any(k in values for values in baselines.values())), None)
-    if key is None:
+    comparable = [(key, best) for key in order if (best := best_baseline(baselines, key))]
+    if not comparable:
         return f"{_metric(order[0], metrics)} {where}; there is no baseline to compare it with.", ""
-    sign = 1 if key in LOWER_IS_BETTER else -1
-    comparable = {name: values for name, values in baselines.items() if key in values}
-    name = min(comparable, key=lambda name: sign * comparable[name][key])
-    baseline = comparable[name]
-    margin = sign * (baseline[key] - metrics[key])
+    key, (name, value) = comparable[0]
+    baseline, margin = baselines[name], metric_sign(key) * (value - metrics[key])
     shown = "perplexity" if "perplexity" in metrics.keys() & baseline.keys() else key
     head = f"{_metric(shown, metrics)} {where}"
     tail = f"best trivial baseline {format_number(baseline[shown])} ({name})."
@@ -109,9 +104,20 @@ def nested(facts: Facts, *path: str) -> Facts:
     return facts
 
 
-def finite_metrics(row: Any) -> dict[str, float]:
+def finite_metrics(row: object) -> dict[str, float]:
     """The finite numbers of a row."""
     return {k: x for k, v in row.items() if (x := finite_float(v)) is not None} if isinstance(row, Mapping) else {}
+
+
+def metric_sign(metric: str) -> int:
+    """1 if lower is better, else -1: the best value times the sign is the minimum."""
+    return 1 if metric in LOWER_IS_BETTER else -1
+
+
+def best_baseline(baselines: Facts, metric: str) -> tuple[str, float] | None:
+    """The name and the value of the best baseline by this metric; None if no baseline has it."""
+    values = {name: scores[metric] for name, row in baselines.items() if metric in (scores := finite_metrics(row))}
+    return min(values.items(), key=lambda item: metric_sign(metric) * item[1], default=None)
 
 
 def log_series(facts: Facts, key: str) -> list[Point]:
