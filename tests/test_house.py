@@ -219,6 +219,10 @@ def test_optional_attributes_are_declared_instead_of_probed() -> None:
     assert len(probes) <= 15, probes
 
 
+def test_no_public_signature_has_an_explicit_any() -> None:
+    assert [place for path in MODULES for place in sizes.any_in_signatures(path)] == []
+
+
 # --- forbidden calls --------------------------------------------------------------------------------------------------
 
 

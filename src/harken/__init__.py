@@ -7,7 +7,7 @@
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .bridge.importer import load
@@ -20,42 +20,25 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_MODULES = {
-    "Audit": "experiments.audit.audit",
-    "BadInput": "errors",
-    "BadRun": "errors",
-    "BadSetting": "errors",
-    "Clustering": "experiments.cluster.clustering",
-    "Comparison": "experiments.compare.comparison",
-    "HarkenError": "errors",
-    "Run": "inference.run",
-    "audit": "experiments.audit.audit",
-    "cluster": "experiments.cluster.clustering",
-    "compare": "experiments.compare.comparison",
-    "load": "bridge.importer",
-    "train": "experiments.train",
+_NAMES = {
+    "bridge.importer": ("load",),
+    "errors": ("BadInput", "BadRun", "BadSetting", "HarkenError"),
+    "experiments.audit.audit": ("Audit", "audit"),
+    "experiments.cluster.clustering": ("Clustering", "cluster"),
+    "experiments.compare.comparison": ("Comparison", "compare"),
+    "experiments.train": ("train",),
+    "inference.run": ("Run",),
 }
 __all__ = [
-    "Audit",
-    "BadInput",
-    "BadRun",
-    "BadSetting",
-    "Clustering",
-    "Comparison",
-    "HarkenError",
-    "Run",
-    "__version__",
-    "audit",
-    "cluster",
-    "compare",
-    "load",
-    "train",
-]
+    "Audit", "BadInput", "BadRun", "BadSetting", "Clustering", "Comparison", "HarkenError", "Run", "__version__",
+    "audit", "cluster", "compare", "load", "train",
+]  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+def __getattr__(name: str) -> object:
+    for module, names in _NAMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
     from .renamed import IMPORTS
 
     if (former := f"{__name__}.{name}") in IMPORTS:

@@ -2,17 +2,16 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 # listen("encode", done=3, total=10, unit="bytes"): the name of the event, then its values
 Listener = Callable[..., None]
 
 
-def silent(event: str, /, **values: Any) -> None:
+def silent(event: str, /, **values: object) -> None:
     """A listener that ignores all events."""
 
 
-def to_json_value(value: Any) -> Any:
+def to_json_value(value: object) -> object:
     """A value that JSON can represent; non-finite numbers become null."""
     if isinstance(value, dict):
         return {str(name): to_json_value(item) for name, item in value.items()}

@@ -4,11 +4,11 @@ import importlib.util
 import math
 import os
 import platform
+import re
 import shutil
 import sys
 import sysconfig
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -21,17 +21,14 @@ compile_enabled = True  # False: losses are computed eagerly
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-def describe(device: torch.device | None = None) -> dict[str, Any]:
-    """Description of the machine, stored with every measurement.
-
-    The GPU is `device` if that is a GPU, else the current GPU.
-    """
+def describe(device: torch.device | None = None) -> dict[str, str | float | None]:
+    """Description of the machine, stored with every measurement. Its GPU is `device`, or else the current one."""
     gpu = device if device is not None and device.type == "cuda" else None
     return {
-        "cpu": _cpuinfo("model name") or platform.machine(),
+        "cpu": _field(CPUINFO, "model name") or platform.machine(),
         "cores": cores(),
         "threads": torch.get_num_threads(),
-        "ram_gib": _ram_gib(),
+        "ram_gib": ram_gib(),
         "gpu": torch.cuda.get_device_name(gpu) if torch.cuda.is_available() else None,
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -42,7 +39,7 @@ def describe(device: torch.device | None = None) -> dict[str, Any]:
 def cores() -> int:
     """Number of cores that this process may use: its CPU affinity, limited by the quota of a container."""
     available = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    quota, _, period = _cgroup("cpu.max").partition(" ")
+    quota, _, period = _read(CGROUP / "cpu.max").partition(" ")
     if quota.isdigit() and period.isdigit() and int(period) > 0:
         return max(1, min(available, math.ceil(int(quota) / int(period))))
     return available
@@ -101,11 +98,17 @@ def compile_problem(device: torch.device | str | None = None) -> str | None:
 
 def available_memory() -> float:
     """Bytes that can still be allocated; infinite where the system does not report them."""
-    free, limit = _line(MEMINFO, "MemAvailable").removesuffix(" kB"), _cgroup("memory.max")
-    used = next((line.split()[1] for line in _cgroup("memory.stat").splitlines() if line.startswith("anon ")), "0")
-    return min(
-        1024 * int(free) if free.isdigit() else math.inf, int(limit) - int(used) if limit.isdigit() else math.inf
-    )
+    free, limit = _field(MEMINFO, "MemAvailable").removesuffix(" kB"), _read(CGROUP / "memory.max")
+    within_limit = int(limit) - int(_field(CGROUP / "memory.stat", "anon") or 0) if limit.isdigit() else math.inf
+    return min(1024 * int(free) if free.isdigit() else math.inf, within_limit)
+
+
+def ram_gib() -> float | None:
+    """Memory that this process may use, in GiB; None where the system does not report it."""
+    if sys.platform == "win32":
+        return None
+    total, limit = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), _read(CGROUP / "memory.max")
+    return round(min(total, int(limit) if limit.isdigit() else total) / 2**30, 1)
 
 
 def synchronize(device: torch.device) -> None:
@@ -118,38 +121,18 @@ def _has_bfloat16(device: torch.device) -> bool:
     """Whether the device multiplies bfloat16 matrices in hardware."""
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device)[0] >= 8  # Ampere was the first
-    return device.type == "cpu" and not {"amx_bf16", "avx512_bf16"}.isdisjoint(_cpuinfo("flags").split())
+    return device.type == "cpu" and not {"amx_bf16", "avx512_bf16"}.isdisjoint(_field(CPUINFO, "flags").split())
 
 
-def _cpuinfo(field: str) -> str:
-    """A field of the first core in /proc/cpuinfo; empty if it is missing."""
-    return _line(CPUINFO, field)
+def _field(path: Path, name: str) -> str:
+    """The first value of a field in a file of the system; empty if it is missing."""
+    match = re.search(rf"^{name}(?:[ \t]*:| )(.*)$", _read(path), re.MULTILINE)
+    return match[1].strip() if match else ""
 
 
-def _line(path: Path, field: str) -> str:
+def _read(path: Path) -> str:
+    """Text of a file of the system; empty if it does not exist, like the limits outside a container."""
     try:
-        with path.open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                name, _, value = line.partition(":")
-                if name.strip() == field:
-                    return value.strip()
-    except OSError:
-        pass
-    return ""
-
-
-def _cgroup(name: str) -> str:
-    """A limit of the container; empty without a container or a limit."""
-    try:
-        return (CGROUP / name).read_text(encoding="utf-8").strip()
+        return path.read_text("utf-8", "replace").strip()
     except OSError:
         return ""
-
-
-def _ram_gib() -> float | None:
-    """Memory that this process may use, in GiB; None where the system does not report it."""
-    if sys.platform == "win32":
-        return None
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    limit = _cgroup("memory.max")
-    return round(min(total, int(limit) if limit.isdigit() else total) / 2**30, 1)

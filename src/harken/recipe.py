@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -25,13 +25,18 @@ from .events import Listener, silent
 from .settings import Settings
 from .suggestions import did_you_mean, missing_run_error
 
+if TYPE_CHECKING:
+    from .data.source import Dataset, Processor, Vocab
+    from .models import Model
+    from .tasks import BoundTask
+
 SECTIONS = ("data", "model", "task", "train")
 TRANSFERS = ("finetune", "frozen", "scratch")  # train all weights, only the head, or all from a new initialization
 SHOTS = re.compile(r"(\d{1,4})-shot")  # no training: a prompt with this number of examples
 OVERRIDE = "override"  # origin of the settings of the command line or of a call
 TOP_LEVEL = ("from", "transfer", "from_sha256")
 SYNONYMS = {"swa": "last", "rope": "rotary", "bf16": "bfloat16", "fp32": "float32"}
-SettingsDict = dict[str, Any]  # {"model.layers": 4, ...}
+SettingsDict = dict[str, object]  # {"model.layers": 4, ...}
 
 
 @dataclass(frozen=True)
@@ -46,25 +51,26 @@ class InitialWeights:
     def pop_from(cls, settings: SettingsDict, origins: Mapping[str, str]) -> "InitialWeights":
         """Remove `from`, `transfer` and `from_sha256` from the settings and return their values."""
         run, sha256 = settings.pop("from", None), settings.pop("from_sha256", None)
-        sha256 = sha256 if origins.get("from_sha256") == origins.get("from") else None  # belongs to another run
-        initial = cls(None if run == "none" else run, settings.pop("transfer", cls.transfer), sha256)
-        if initial.run is None and "transfer" in origins and run is None:
+        if run is not None and not isinstance(run, str):
+            raise BadSetting(f"from = {run!r}: accepted: the folder of a run")
+        same_run = origins.get("from_sha256") == origins.get("from")  # else the checksum belongs to another run
+        checksum = str(sha256) if sha256 and same_run else None
+        initial = cls(None if run == "none" else run, str(settings.pop("transfer", cls.transfer)), checksum)
+        if run is None and "transfer" in origins:
             raise BadSetting(f"transfer = {initial.transfer!r} needs a run; set from=runs/NAME")
-        if initial.run is not None and not isinstance(initial.run, str):
-            raise BadSetting(f"from = {initial.run!r}: accepted: the folder of a run")
         initial.check_transfer()
         return initial
 
     def check_transfer(self) -> None:
         """Raise for an unknown transfer."""
         if self.transfer not in TRANSFERS and self.shots is None:
-            hint = did_you_mean(str(self.transfer), TRANSFERS)
+            hint = did_you_mean(self.transfer, TRANSFERS)
             raise BadSetting(f"transfer = {self.transfer!r}: accepted: {', '.join(TRANSFERS)}, 4-shot.{hint}")
 
     @property
     def shots(self) -> int | None:
         """Number of examples in the prompt; None if the model is trained."""
-        match = SHOTS.fullmatch(str(self.transfer))
+        match = SHOTS.fullmatch(self.transfer)
         return int(match[1]) if match else None
 
     def with_absolute_paths(self) -> "InitialWeights":
@@ -99,7 +105,7 @@ class Recipe:
         """The resolved recipe as a file that repeats the run."""
         return to_toml_file(self.settings())
 
-    def change(self, **settings: Any) -> "Recipe":
+    def change(self, **settings: object) -> "Recipe":
         """The same recipe with these settings (train__steps=100); changed ones get the origin "computed"."""
         sections, before = {s: getattr(self, s) for s in SECTIONS}, self.settings()
         changed = {p: v for k, v in settings.items() if before.get(p := k.replace("__", ".")) != v}
@@ -109,17 +115,17 @@ class Recipe:
         return replace(self, **sections, origins={**self.origins, **dict.fromkeys(changed, "computed")})
 
     def load_data(
-        self, tokenizer: Any = None, *, other: tuple[str, str] | None = None, listen: Listener = silent
-    ) -> Any:
+        self, tokenizer: "Processor | None" = None, *, other: tuple[str, str] | None = None, listen: Listener = silent
+    ) -> "Dataset":
         """Load the data, or another data set (path, split) to evaluate; trains a tokenizer unless one is passed."""
         options = {"stateful": self.model.stateful, "tokenizer": tokenizer, "listen": listen}
         return self.data.load_data(**options) if other is None else self.data.load_split(*other, **options)
 
-    def bind(self, dataset: Any) -> Any:
+    def bind(self, dataset: "Dataset") -> "BoundTask":
         """The task on a loaded data set."""
         return self.task.bind(dataset, self.model, batch=self.train.batch, seed=self.train.seed)
 
-    def build(self, vocab: Any) -> Any:
+    def build(self, vocab: "Vocab") -> "Model":
         """The model with initial weights, for the vocabulary size of the data (a pair for two sides)."""
         try:
             return self.model.build(vocab)
@@ -138,20 +144,25 @@ def resolve(*layers: tuple[str, SettingsDict]) -> Recipe:
     start = InitialWeights.pop_from(merged, origins)
     _check_sections(merged, origins)
     sections: dict[str, Settings] = {}
-    for section, default in (("data", "text"), ("model", "gpt"), ("task", "next-word"), ("train", "loop")):
-        source: Any = sections.get("data")
-        group = source.model_group if section == "model" else ""
-        if section == "model":
-            default = source.model
-        elif section == "task":  # for text the model sets the task
-            model: Any = sections["model"]
-            default = source.task if source.model_group else model.task or source.task
+    for section in SECTIONS:
+        default, group = _default_kind(section, sections)
         settings_class = _find_kind(section, str(merged.get(f"{section}.kind", default)), origins, group)
         _check_exclusive(section, settings_class, origins)
         for name in _overridden(section, settings_class, merged, ranks):
             del merged[f"{section}.{name}"], origins[f"{section}.{name}"]
         sections[section] = _validate(section, settings_class, merged, origins, sections)
     return Recipe(**sections, origins=origins, start=start)
+
+
+def _default_kind(section: str, sections: Mapping[str, Settings]) -> tuple[str, str]:
+    """The default kind of a section after the earlier sections, and the group of models for the data."""
+    if section in ("data", "train"):
+        return {"data": "text", "train": "loop"}[section], "text"
+    family = registry.FAMILIES[sections["data"].task]
+    if section == "model":
+        return family.default_model, family.models
+    by_model = sections["model"].task if family.models == "text" else ""  # a model of text sets the task
+    return by_model or sections["data"].task, family.models
 
 
 def _prefix(origin: str) -> str:
@@ -287,7 +298,7 @@ def shipped_names() -> list[str]:
     return sorted(p.name.removesuffix(".toml") for p in files("harken.recipes").iterdir() if p.name.endswith(".toml"))
 
 
-def parse_override(text: str) -> tuple[str, Any]:
+def parse_override(text: str) -> tuple[str, object]:
     """model.layers=6 -> ("model.layers", 6). The value is TOML, else plain text."""
     path, equals, value = text.partition("=")
     if not equals or ("." not in path and path.strip() not in TOP_LEVEL):
@@ -298,10 +309,10 @@ def parse_override(text: str) -> tuple[str, Any]:
         return path.strip(), value
 
 
-def check_initial_weights(path: str, value: Any) -> None:
+def check_initial_weights(path: str, value: object) -> None:
     """Raise for an invalid `from` or `transfer` of the command line, before torch is imported."""
     if path == "transfer":
-        InitialWeights(None, value).check_transfer()
+        InitialWeights(None, str(value)).check_transfer()
     if path == "from" and value != "none" and not Path(str(value)).exists():
         raise missing_run_error(Path(str(value)))
 
@@ -316,7 +327,7 @@ def to_toml_file(settings: SettingsDict) -> str:
     return "\n".join(lines)
 
 
-def to_toml_value(value: Any) -> str:
+def to_toml_value(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):

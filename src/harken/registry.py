@@ -1,107 +1,168 @@
-"""Registry of kinds: the values of `model.kind`, `data.kind` and `task.kind`, and the class of each.
+"""Registry: the families of models, and the class of each value of `data.kind`, `model.kind` and `task.kind`.
 
-A kind is a Settings class that can build the model, load the data or bind the task. Built-in kinds are listed here; a
-plug-in adds kinds through the entry-point groups `harken.models` and `harken.data`. A kind is imported when it is used.
+A family is one record: its data kind, models, task, command and report samples. Classes and functions are
+named as "module:name" below harken and imported when they are used. A plug-in adds models and data kinds through the
+entry-point groups `harken.models` and `harken.data`.
 """
 
+from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import entry_points
-from typing import Any
+from importlib.metadata import EntryPoints, entry_points
 
 from .errors import BadSetting
 from .settings import Settings
 from .suggestions import did_you_mean
 
-BUILT_IN: dict[str, dict[str, str]] = {
-    "data": {
-        "text": "harken.data.text.source:TextSource",
-        "pairs": "harken.data.pairs.source:PairSource",
-        "table": "harken.data.labelled.source:TableSource",
-        "tags": "harken.data.labelled.tags:TagSource",
-        "spans": "harken.data.labelled.spans:SpanSource",
-        "stories": "harken.data.stories.source:StorySource",
-        "images": "harken.data.images.source:ImageSource",
-        "graph": "harken.data.graphs.source:GraphSource",
-        "maths": "harken.data.maths.source:MathsSource",
-        "sets": "harken.data.sets.source:SetSource",
-        "captions": "harken.data.captions.source:CaptionSource",
+
+@dataclass(frozen=True)
+class Family:
+    """What belongs to one task: the data and models it is for, and what a trained run can do."""
+
+    data: str  # data.kind
+    source: str  # settings class of the data
+    models: str  # group of models in MODELS
+    settings: str  # settings class of the task
+    verb: str  # command, and method of Run, that predicts
+    ability: str  # "this run ..."
+    samples: str  # examples and commands of the report
+    recipe: str = ""  # shipped recipe; "": the name of the data kind
+    example: str = "A sentence."  # input of the printed example command
+    classify: str = ""  # predictions of `classify`
+    inputs: str = ""  # InputReader of file inputs; "": inputs are texts
+    trace: str = ""  # attention weights for an input; "": of a text
+
+    @property
+    def default_model(self) -> str:
+        """The default of model.kind: the first model of the group."""
+        return next(iter(MODELS[self.models]))
+
+
+MODELS: dict[str, dict[str, str]] = {
+    "text": {
+        "gpt": "models.gpt:GPTSettings",
+        "bert": "models.bert:BERTSettings",
+        "rnn": "models.rnn:RNNSettings",
+        "gru": "models.rnn:GRUSettings",
+        "lstm": "models.rnn:LSTMSettings",
     },
-    "model": {
-        "gpt": "harken.models.gpt:GPTSettings",
-        "bert": "harken.models.bert:BERTSettings",
-        "rnn": "harken.models.rnn:RNNSettings",
-        "gru": "harken.models.rnn:GRUSettings",
-        "lstm": "harken.models.rnn:LSTMSettings",
+    "pairs": {
+        "transformer": "models.seq2seq:TransformerSettings",
+        "rnn": "models.rnn_seq2seq:RNNSeq2SeqSettings",
+        "gru": "models.rnn_seq2seq:GRUSeq2SeqSettings",
+        "lstm": "models.rnn_seq2seq:LSTMSeq2SeqSettings",
+        "rnn-attention": "models.rnn_seq2seq:RNNAttentionSettings",
+        "conv": "models.conv_seq2seq:ConvSeq2SeqSettings",
     },
-    "model of pairs": {
-        "transformer": "harken.models.seq2seq:TransformerSettings",
-        "rnn": "harken.models.rnn_seq2seq:RNNSeq2SeqSettings",
-        "gru": "harken.models.rnn_seq2seq:GRUSeq2SeqSettings",
-        "lstm": "harken.models.rnn_seq2seq:LSTMSeq2SeqSettings",
-        "rnn-attention": "harken.models.rnn_seq2seq:RNNAttentionSettings",
-        "conv": "harken.models.conv_seq2seq:ConvSeq2SeqSettings",
+    "labels": {
+        "bert": "models.heads:BERTHeadSettings",
+        "gpt": "models.heads:GPTHeadSettings",
+        "rnn": "models.heads:RNNHeadSettings",
+        "gru": "models.heads:GRUHeadSettings",
+        "lstm": "models.heads:LSTMHeadSettings",
     },
-    "model of labels": {
-        "bert": "harken.models.heads:BERTHeadSettings",
-        "gpt": "harken.models.heads:GPTHeadSettings",
-        "rnn": "harken.models.heads:RNNHeadSettings",
-        "gru": "harken.models.heads:GRUHeadSettings",
-        "lstm": "harken.models.heads:LSTMHeadSettings",
+    "stories": {
+        "memnet": "models.memnet:MemNetSettings",
+        "gpt": "models.heads:GPTHeadSettings",
+        "bert": "models.heads:BERTHeadSettings",
     },
-    "model of stories": {
-        "memnet": "harken.models.memnet:MemNetSettings",
-        "gpt": "harken.models.heads:GPTHeadSettings",
-        "bert": "harken.models.heads:BERTHeadSettings",
+    "images": {"vit": "models.vit:ViTSettings"},
+    "captions": {"caption": "models.caption:CaptionerSettings"},
+    "sets": {"set": "models.sets:SetTransformerSettings"},
+    "graphs": {
+        "gcn": "models.graph:GCNSettings",
+        "gat": "models.graph:GATSettings",
+        "graph-transformer": "models.graph:GraphTransformerSettings",
     },
-    "model of images": {"vit": "harken.models.vit:ViTSettings"},
-    "model of captions": {"caption": "harken.models.caption:CaptionerSettings"},
-    "model of sets": {"set": "harken.models.sets:SetTransformerSettings"},
-    "model of graphs": {
-        "gcn": "harken.models.graph:GCNSettings",
-        "gat": "harken.models.graph:GATSettings",
-        "graph-transformer": "harken.models.graph:GraphTransformerSettings",
-    },
-    "task": {
-        "next-word": "harken.tasks.next_word:NextWordSettings",
-        "masked-words": "harken.tasks.masked_words:MaskedWordsSettings",
-        "translate": "harken.tasks.translate:TranslateSettings",
-        "classify": "harken.tasks.classify:ClassifySettings",
-        "tag": "harken.tasks.tag:TagSettings",
-        "span": "harken.tasks.span:SpanSettings",
-        "answer": "harken.tasks.answer:AnswerSettings",
-        "solve": "harken.tasks.solve:SolveSettings",
-        "image": "harken.tasks.image:ImageTaskSettings",
-        "caption": "harken.tasks.caption:CaptionTaskSettings",
-        "nodes": "harken.tasks.nodes:GraphTaskSettings",
-        "set": "harken.tasks.sets:SetTaskSettings",
-    },
-    "train": {"loop": "harken.training.settings:Train"},
 }
+
+# fmt: off
+FAMILIES: dict[str, Family] = {  # by task.kind
+    "next-word": Family(data="text", source="data.text.source:TextSource", models="text",
+        settings="tasks.next_word:NextWordSettings", verb="generate", ability="generates text",
+        samples="experiments.report.sections:generated_texts", example="Once upon a time"),
+    "masked-words": Family(data="text", source="data.text.source:TextSource", models="text",
+        settings="tasks.masked_words:MaskedWordsSettings", verb="fill", ability="fills in masked words",
+        samples="experiments.report.sections:filled_texts", example="A [MASK] sentence."),
+    "translate": Family(data="pairs", source="data.pairs.source:PairSource", models="pairs",
+        settings="tasks.translate:TranslateSettings", verb="translate", ability="translates",
+        samples="experiments.report.sections:translated_texts"),
+    "classify": Family(data="table", source="data.labelled.source:TableSource", models="labels",
+        settings="tasks.classify:ClassifySettings", verb="classify", ability="classifies texts",
+        samples="experiments.report.sections:classified_texts", recipe="labels",
+        classify="inference.answers.classify:classify_texts"),
+    "tag": Family(data="tags", source="data.labelled.tags:TagSource", models="labels",
+        settings="tasks.tag:TagSettings", verb="tag", ability="tags words",
+        samples="experiments.report.sections:tagged_texts"),
+    "span": Family(data="spans", source="data.labelled.spans:SpanSource", models="labels",
+        settings="tasks.span:SpanSettings", verb="ask", ability="extracts answers from a text",
+        samples="experiments.report.sections:answered_questions"),
+    "answer": Family(data="stories", source="data.stories.source:StorySource", models="stories",
+        settings="tasks.answer:AnswerSettings", verb="ask", ability="answers questions about a story",
+        samples="experiments.report.sections:answered_stories", example="Where is Joe?"),
+    "image": Family(data="images", source="data.images.source:ImageSource", models="images",
+        settings="tasks.image:ImageTaskSettings", verb="classify", ability="classifies images",
+        samples="experiments.report.sections:classified_images", example="my.png",
+        classify="inference.answers.images:classify_images", inputs="inference.answers.images:INPUTS",
+        trace="inference.answers.images:trace_image"),
+    "nodes": Family(data="graph", source="data.graphs.source:GraphSource", models="graphs",
+        settings="tasks.nodes:GraphTaskSettings", verb="classify", ability="classifies graph nodes",
+        samples="experiments.report.graph_section:graph_samples",
+        classify="inference.answers.nodes:classify_nodes", inputs="inference.answers.nodes:INPUTS"),
+    "solve": Family(data="maths", source="data.maths.source:MathsSource", models="pairs",
+        settings="tasks.solve:SolveSettings", verb="translate", ability="solves mathematics problems",
+        samples="experiments.report.sections:translated_texts"),
+    "set": Family(data="sets", source="data.sets.source:SetSource", models="sets",
+        settings="tasks.sets:SetTaskSettings", verb="classify", ability="classifies sets of rows",
+        samples="experiments.report.sections:classified_sets", example="my.csv",
+        classify="inference.answers.sets:classify_sets", inputs="inference.answers.sets:INPUTS"),
+    "caption": Family(data="captions", source="data.captions.source:CaptionSource", models="captions",
+        settings="tasks.caption:CaptionTaskSettings", verb="caption", ability="captions images",
+        samples="experiments.report.sections:captioned_images", example="my.png",
+        trace="inference.answers.caption:trace_caption"),
+}
+# fmt: on
+TRAINING = {"loop": "training.settings:Train"}  # the only value of train.kind
 ENTRY_POINT_GROUPS = {"data": "harken.data", "model": "harken.models"}
 
 
+def load_object(path: str) -> object:
+    """The class or function that "module:name" names."""
+    module, name = path.split(":")
+    return getattr(import_module(f"harken.{module}"), name)
+
+
+def built_in(section: str, group: str = "text") -> dict[str, str]:
+    """The kinds of a section that come with harken, each with its class; for models, those of a group."""
+    if section == "model":
+        return MODELS[group]
+    if section == "train":
+        return TRAINING
+    if section == "data":
+        return {family.data: family.source for family in FAMILIES.values()}
+    return {task: family.settings for task, family in FAMILIES.items()}
+
+
 def sections_and_groups() -> list[tuple[str, str]]:
-    """Every section with its group of models: ("model", ""), ("model", " of pairs") ..."""
-    return [(section, key.removeprefix(section)) for key in BUILT_IN for section in [key.split()[0]]]
+    """Every section with its group of models: ("data", "text"), ("model", "text"), ("model", "pairs") ..."""
+    return [("data", "text"), *(("model", group) for group in MODELS), ("task", "text"), ("train", "text")]
 
 
-def kind_names(section: str, group: str = "") -> list[str]:
-    """All kinds of a section, including plug-ins; for models, those of a group, such as " of pairs"."""
-    plugins = (
-        [point.name for point in entry_points(group=ENTRY_POINT_GROUPS[section])]
-        if section in ENTRY_POINT_GROUPS
-        else []
-    )
-    return sorted({*BUILT_IN[section + group], *plugins})
+def title(kind: str, group: str) -> str:
+    """The name of a model kind among all groups: "gpt", "gpt of labels"."""
+    return kind if group == "text" else f"{kind} of {group}"
 
 
-def find_kind(section: str, kind: str, group: str = "") -> type[Any]:
-    """The Settings class of a kind. Two groups of models may use the same name for different classes."""
-    if kind in BUILT_IN[section + group]:
-        module, name = BUILT_IN[section + group][kind].split(":")
-        settings_class: object = getattr(import_module(module), name)
+def kind_names(section: str, group: str = "text") -> list[str]:
+    """All kinds of a section, including plug-ins; for models, those of a group."""
+    return sorted({*built_in(section, group), *(point.name for point in _plugins(section))})
+
+
+def find_kind(section: str, kind: str, group: str = "text") -> type[Settings]:
+    """The settings class of a kind. Two groups of models may use the same name for different classes."""
+    if kind in (kinds := built_in(section, group)):
+        settings_class = load_object(kinds[kind])
     else:
-        points = [p for p in entry_points(group=ENTRY_POINT_GROUPS.get(section, "harken.none")) if p.name == kind]
+        points = [point for point in _plugins(section) if point.name == kind]
         if not points:
             raise _unknown_kind(section, kind, group)
         settings_class = points[0].load()
@@ -111,10 +172,13 @@ def find_kind(section: str, kind: str, group: str = "") -> type[Any]:
     return settings_class
 
 
+def _plugins(section: str) -> EntryPoints:
+    return entry_points(group=ENTRY_POINT_GROUPS.get(section, "harken.none"))
+
+
 def _unknown_kind(section: str, kind: str, group: str) -> BadSetting:
     accepted = kind_names(section, group)
-    if any(kind in BUILT_IN[s + other] for s, other in sections_and_groups() if s == section):
-        problem = f"{section}.kind = {kind!r} is not a {section}{group or ' of text'}"
-        return BadSetting(f"{problem}; accepted: {', '.join(accepted)}")
+    if section == "model" and any(kind in kinds for kinds in MODELS.values()):
+        return BadSetting(f"model.kind = {kind!r} is not a model of {group}; accepted: {', '.join(accepted)}")
     hint = did_you_mean(kind, accepted) or " Is the plug-in installed?" * (section in ENTRY_POINT_GROUPS)
     return BadSetting(f"{section}.kind = {kind!r} is not a kind of {section}; accepted: {', '.join(accepted)}.{hint}")

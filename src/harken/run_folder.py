@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import JsonValue
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -28,16 +30,18 @@ from .events import to_json_value
 from .files import atomic_file, atomic_folder, sha256_of, sync, write_atomic
 from .suggestions import missing_run_error, resume_command
 
+JsonObject = Mapping[str, object]
+
 FORMAT = 2  # 1: setting names and checkpoints before the renaming of all settings
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 MAX_HEADER_BYTES = 8 * 2**20  # of a safetensors file; harken writes smaller headers
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
+def write_json(path: Path, content: JsonObject) -> None:
     write_atomic(path, _to_json(content))
 
 
-def _to_json(content: Mapping[str, Any]) -> bytes:
+def _to_json(content: JsonObject) -> bytes:
     return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
 
 
@@ -46,7 +50,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str,
     with atomic_file(path) as temporary:
         try:
             save_file({name: t.detach().cpu().contiguous() for name, t in sorted(tensors.items())}, temporary, metadata)
-        except Exception as error:  # SafetensorError reports a full disk in its text only
+        except SafetensorError as error:  # reports a full disk in its text only
             code = next((code for code in DISK_FULL if os.strerror(code) in str(error)), None)
             if code is None:
                 raise
@@ -60,15 +64,11 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
                 limit = f"{MAX_HEADER_BYTES >> 20} MiB"
                 raise BadRun(f"{path}: its header is larger than {limit}; harken did not write this file")
         return load_file(path)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise BadRun(f"{path}: cannot be read as safetensors ({error})") from None
-    except Exception as error:  # SafetensorError derives from Exception
-        if type(error).__name__ != "SafetensorError":
-            raise
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise BadRun(f"{path}: cannot be read as safetensors ({error})") from None
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, JsonValue]:
     try:
         content = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
@@ -80,7 +80,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def read_log(folder: Path) -> list[dict[str, Any]]:
+def read_log(folder: Path) -> list[dict[str, JsonValue]]:
     """The lines of log.jsonl."""
     return [json.loads(line) for line in (folder / "log.jsonl").read_text("utf-8").splitlines()]
 
@@ -133,10 +133,7 @@ class FolderLocked(BadInput):
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Lock the folder for one writer. The system releases the lock when the process ends, also after a crash.
-
-    A full disk becomes a one-line error; every file then has its old or its new content.
-    """
+    """Lock the folder for one writer, at most until the process ends. A full disk becomes a one-line error."""
     import fcntl
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -144,9 +141,8 @@ def lock_folder(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise FolderLocked(
-                f"{folder}: another process trains in this folder; wait until it ends, or use another folder"
-            ) from None
+            fix = "wait until it ends, or use another folder"
+            raise FolderLocked(f"{folder}: another process trains in this folder; {fix}") from None
         for temporary in filter(Path.is_file, folder.glob(".tmp-*")):  # left by a killed writer
             temporary.unlink()
         try:
@@ -155,17 +151,14 @@ def lock_folder(folder: Path) -> Iterator[None]:
             if error.errno not in DISK_FULL:
                 raise
             action = resume_command(folder) if (folder / "recipe.toml").exists() else "train again"
-            raise HarkenError(
-                f"{folder}: the disk is full; saved files are intact; free space, then {action}"
-            ) from None
+            problem = "the disk is full; saved files are intact"
+            raise HarkenError(f"{folder}: {problem}; free space, then {action}") from None
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------
 
 
-def save_checkpoint(
-    folder: Path, step: int, tensors: Mapping[str, Tensor], values: Mapping[str, Any], *, keep: int
-) -> Path:
+def save_checkpoint(folder: Path, step: int, tensors: Mapping[str, Tensor], values: JsonObject, *, keep: int) -> Path:
     """Write a checkpoint atomically, then delete the oldest ones."""
     checkpoints = folder / "checkpoints"
     if not checkpoints.exists():
@@ -191,12 +184,14 @@ def _recipe_hash(folder: Path) -> str:
     settings = recipe.read(path) if path.exists() else {}
     variable = ("train.device", "train.threads", "train.parallel", "train.tensorboard")
     fixed = {n: value for n, value in settings.items() if n not in variable and not os.path.isabs(str(value))}
-    return _checksum({n: list(value.values()) if n == "data.mix" else value for n, value in fixed.items()})
+    if isinstance(mix := fixed.get("data.mix"), dict):
+        fixed["data.mix"] = list(mix.values())  # weights without their paths
+    return _checksum(fixed)
 
 
-def _checksum(manifest: Mapping[str, Any]) -> str:
-    """SHA-256 of a manifest without its own checksum (named seal in format 1)."""
-    content = {name: value for name, value in manifest.items() if name not in ("checksum", "seal")}
+def _checksum(manifest: JsonObject) -> str:
+    """SHA-256 of a manifest without its own checksum."""
+    content = {name: value for name, value in manifest.items() if name != "checksum"}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -206,10 +201,9 @@ def _checkpoints(folder: Path) -> list[Path]:
     return sorted(paths, key=lambda p: int(p.name[5:]), reverse=True)
 
 
-def newest_checkpoint(folder: Path) -> tuple[dict[str, Any] | None, dict[str, Tensor], list[str]]:
+def newest_checkpoint(folder: Path) -> tuple[dict[str, JsonValue] | None, dict[str, Tensor], list[str]]:
     """Manifest (None: no checkpoint) and tensors of the newest intact checkpoint, and the problems of newer ones."""
-    problems: list[str] = []
-    recipe_hash, mismatch = _recipe_hash(folder), ""
+    recipe_hash, mismatch, problems = _recipe_hash(folder), "", list[str]()
     for path in _checkpoints(folder):
         try:
             manifest = _read_checkpoint_manifest(path)
@@ -227,14 +221,13 @@ def newest_checkpoint(folder: Path) -> tuple[dict[str, Any] | None, dict[str, Te
     return None, {}, problems
 
 
-def _read_checkpoint_manifest(path: Path) -> dict[str, Any]:
+def _read_checkpoint_manifest(path: Path) -> dict[str, JsonValue]:
     """The manifest of a checkpoint; raises if its files were modified or belong to another step."""
     manifest_path, state = path / "manifest.json", path / "state.safetensors"
     manifest = read_json(manifest_path)
-    checksum = manifest.get("checksum", manifest.get("seal"))
-    if checksum != _checksum(manifest) or _to_json(manifest) != manifest_path.read_bytes():
-        raise BadRun(f"{manifest_path}: checksum mismatch: the file was modified")
     _check_format(path, manifest)
+    if manifest.get("checksum") != _checksum(manifest) or _to_json(manifest) != manifest_path.read_bytes():
+        raise BadRun(f"{manifest_path}: checksum mismatch: the file was modified")
     hashes = manifest.get("sha256")
     if not isinstance(hashes, dict) or hashes.get(state.name) != sha256_of(state):
         raise BadRun(f"{state}: SHA-256 mismatch: the file was modified")
@@ -255,15 +248,8 @@ def discard_later_checkpoints(folder: Path, step: int) -> None:
 # --- a finished run ---------------------------------------------------------------------------------------------------
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.target.json", "labels.json")
-RUN_FILES = (
-    "recipe.toml",
-    "model.safetensors",
-    *TOKENIZER_FILES,
-    "log.jsonl",
-    "cost.json",
-    "certificate.json",
-    "report.html",
-)
+RUN_FILES: tuple[str, ...] = ("recipe.toml", "model.safetensors", *TOKENIZER_FILES)
+RUN_FILES += ("log.jsonl", "cost.json", "certificate.json", "report.html")
 RECOVERY_HINT = "restore it from a copy, or train again"
 
 
@@ -271,20 +257,20 @@ class FormerFormat(BadRun):
     """A run folder of another format version."""
 
 
-def _check_format(path: Path, manifest: Mapping[str, Any]) -> None:
+def _check_format(path: Path, manifest: JsonObject) -> None:
     if (version := manifest.get("format")) != FORMAT:
         fix = "train again, or use the version of harken that wrote it"
         raise FormerFormat(f"{path}: run folder format {version!r}; this version reads format {FORMAT}; {fix}")
 
 
-def write_manifest(folder: Path, values: Mapping[str, Any]) -> None:
+def write_manifest(folder: Path, values: JsonObject) -> None:
     """Write harken.json, the last file of a run: the values, the SHA-256 of every other file, and a checksum."""
     hashes = {name: sha256_of(folder / name) for name in RUN_FILES if (folder / name).exists()}
-    manifest = to_json_value({"format": FORMAT, **values, "sha256": hashes})
+    manifest = {n: to_json_value(value) for n, value in {"format": FORMAT, **values, "sha256": hashes}.items()}
     write_json(folder / "harken.json", {**manifest, "checksum": _checksum(manifest)})
 
 
-def read_manifest(folder: Path, *needed: str) -> dict[str, Any]:
+def read_manifest(folder: Path, *needed: str) -> dict[str, JsonValue]:
     """harken.json of a finished run, after a check of the needed files (of all files, if none is named)."""
     path = folder / "harken.json"
     if not path.exists():

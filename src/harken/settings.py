@@ -18,15 +18,16 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    task: ClassVar[str] = ""  # of data, and of models of text: the default of task.kind
     # groups of mutually exclusive settings: the one that was set last is used
     exclusive: ClassVar[tuple[tuple[str, ...], ...]] = ()
     # dial -> value of the dial -> settings it sets; later dials take precedence over earlier ones
-    dials: ClassVar[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {}
+    dials: ClassVar[Mapping[str, Mapping[str, Mapping[str, object]]]] = {}
 
     @classmethod
-    def dial_values(cls, explicit: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
+    def dial_values(cls, explicit: Mapping[str, object]) -> dict[str, tuple[str, object]]:
         """Settings that the dials set, each with its dial and its value, for these explicit settings."""
-        values: dict[str, tuple[str, Any]] = {}
+        values: dict[str, tuple[str, object]] = {}
         for dial, table in cls.dials.items():
             position = explicit.get(dial, cls.model_fields[dial].default)
             row = table.get(position, {}) if isinstance(position, str) else {}
@@ -35,7 +36,7 @@ class Settings(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _apply_dials(cls, explicit: Any) -> Any:
+    def _apply_dials(cls, explicit: object) -> object:
         """Apply the dials to all settings that are not set explicitly."""
         if not isinstance(explicit, Mapping):
             return explicit
@@ -48,42 +49,32 @@ class Settings(BaseModel):
 
 
 class LabelOutputs(NamedTuple):
-    """Model dimensions that labelled data require: vocabulary size, number of outputs, and outputs per token or per
-    text.
-
-    `answer_ids` has the token id of each answer where answers are words of a story.
-    """
+    """Model dimensions that labelled data require."""
 
     vocab_size: int
     n_outputs: int
-    per_token: bool = False
-    answer_ids: tuple[int, ...] = ()
+    per_token: bool = False  # outputs per token instead of per text
+    answer_ids: tuple[int, ...] = ()  # token id of each answer, where answers are words of a story
 
 
 class ImageShape(NamedTuple):
-    """Model dimensions that images require: side length, channels and number of outputs."""
+    """Model dimensions that images require."""
 
-    image_size: int
+    image_size: int  # side length
     channels: int
     n_outputs: int
 
 
 class CaptionInputs(NamedTuple):
-    """Model dimensions that captions require: image shape, mean and std of each channel, vocabulary size with the end
-    token."""
+    """Model dimensions that captions require."""
 
     image_shape: ImageShape
-    mean: tuple[float, ...]
+    mean: tuple[float, ...]  # of each channel, like std
     std: tuple[float, ...]
-    vocab_size: int
+    vocab_size: int  # with the end token
 
 
-TYPE_NAMES = {
-    "integer": "whole number",
-    "number": "number",
-    "boolean": "true or false",
-    "object": "table {name = number}",
-}
+TYPES = {"integer": "whole number", "number": "number", "boolean": "true or false", "object": "table {name = number}"}
 BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 
 
@@ -99,4 +90,4 @@ def _describe_schema(schema: Mapping[str, Any]) -> str:
     if schema.get("type") == "array":
         return "list"
     bounds = " and ".join(f"{sign} {schema[key]}" for key, sign in BOUNDS.items() if key in schema)
-    return f"{TYPE_NAMES.get(schema.get('type', ''), 'text')} {bounds}".strip()
+    return f"{TYPES.get(schema.get('type', ''), 'text')} {bounds}".strip()

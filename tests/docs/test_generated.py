@@ -46,16 +46,16 @@ def test_every_command_and_every_setting_is_on_a_page(generate: ModuleType, page
     cli, recipe = pages["docs/cli.md"], pages["docs/recipe.md"]
     assert all(f"## harken {verb}\n" in cli for verb in generate.COMMANDS)
     for section, of in generate.registry.sections_and_groups():
-        kinds = generate.registry.BUILT_IN[section + of]
+        kinds = generate.registry.built_in(section, of)
         fields = {field for kind in kinds for field in generate.registry.find_kind(section, kind, of).model_fields}
         assert [field for field in fields if f"| `{section}.{field}` |" not in recipe] == []
 
 
 def test_every_setting_has_a_description(generate: ModuleType) -> None:
     known = [
-        kind + of
+        generate.registry.title(kind, of)
         for section, of in generate.registry.sections_and_groups()
-        for kind in generate.registry.BUILT_IN[section + of]
+        for kind in generate.registry.built_in(section, of)
     ]
     rows = [row for kind in known for row in generate.describe_settings(kind)]
     assert [

@@ -44,7 +44,7 @@ def test_the_page_is_what_was_tried() -> None:
 
 
 def test_the_page_has_every_model() -> None:
-    every = [model for shelf in ("model", "model of pairs") for model in registry.BUILT_IN[shelf]]
+    every = [model for group in ("text", "pairs") for model in registry.MODELS[group]]
     assert [family.model for family in FAMILIES[: -len(matrix.HEADS)]] == every
 
 

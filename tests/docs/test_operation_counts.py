@@ -51,4 +51,4 @@ def test_block_sparse_attention_counts_the_tokens_attended_to():
 
 
 def test_every_kind_of_model_has_a_formula():
-    assert {*registry.BUILT_IN["model"], *registry.BUILT_IN["model of pairs"]} <= LAYERS.keys()
+    assert {*registry.MODELS["text"], *registry.MODELS["pairs"]} <= LAYERS.keys()

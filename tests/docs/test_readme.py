@@ -101,7 +101,7 @@ def at_home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.chdir(folder)
     monkeypatch.setenv("HARKEN_CACHE", str(folder / "cache"))
-    monkeypatch.setattr(catalogue, "N_TALES", 10)
+    monkeypatch.setitem(catalogue.ENTRIES["tales"].arguments, "count", 10)
     monkeypatch.setattr(estimate, "PROBE_SECONDS", 0.01)
     monkeypatch.setattr("harken.experiments.report.sections.SAMPLE_TOKENS", 5)
 
