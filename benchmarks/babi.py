@@ -1,17 +1,17 @@
-"""bAbI by memory networks: all tasks times all restarts as one batch of models, beside the published errors.
+"""bAbI with memory networks: all tasks and restarts as one batch of models, compared with the published errors.
 
-    python benchmarks/babi.py tasks_1-20/en                          20 tasks x 10 restarts, 3 hops, each task alone
+    python benchmarks/babi.py tasks_1-20/en                          20 tasks x 10 restarts, 3 hops, one model per task
     python benchmarks/babi.py tasks_1-20/en --joint                  10 restarts of one model for all tasks
     python benchmarks/babi.py tasks_1-20/en --hops 1,3 --tasks 1,2,3
     python benchmarks/babi.py tasks_1-20 --size en-10k
-    python benchmarks/babi.py tasks_1-20/en --pick valid --judge valid     to choose settings without the test split
+    python benchmarks/babi.py tasks_1-20/en --select-on valid --eval-on valid      tune settings without the test split
 
-Of the restarts of a task the one with the lowest training loss counts, as published (`--pick valid`: a tenth of the
-training stories is held out, and decides). Models of several tasks share words and stories; each answers questions of
-one task with its answers only. On a GPU tasks of short stories are one batch of models
-and those of long ones another, on a CPU, where padding costs time, the restarts of each task are one (`--together yes`:
-all are one; `no`: each task by itself). Training stories that recur in a test
-file (135 of 1,000 in task 4) are kept, as in the published numbers; data.duplicate_questions=drop removes them.
+The restart with the lowest training loss is selected per task, as published (`--select-on valid`: a tenth of the
+training stories is held out and selects). Models of several tasks share vocabulary and stories; each predicts only the
+answers of its task. On a GPU, tasks with short stories form one batch of models and tasks with long stories another. On
+a CPU, where padding costs time, the restarts of each task form one batch (`--together yes`: one batch for all tasks;
+`no`: one batch per task). Training stories that also occur in a test file (135 of 1,000 in task 4) are kept, as in the
+published figures; data.duplicate_questions=drop removes them.
 """
 
 import argparse
@@ -37,17 +37,17 @@ from harken.recipe import OVERRIDE, Recipe, parse_override, resolve
 from harken.tasks import BoundTask, Loss
 from harken.training.stacked_seeds import StackedModels, StackedTask, StackedTrainer
 
-# error in %, 1,000 questions a task, 3 hops, position encoding, linear start, random noise (Sukhbaatar 2015)
-ALONE = (0.1, 8.2, 41.8, 4.4, 13.7, 7.9, 20.3, 11.7, 13.6, 9.7, 0.7, 0, 0.3, 0.9, 0, 0.4, 51.0, 10.5, 81.4, 0)
+# error in %, 1,000 questions per task, 3 hops, position encoding, linear start, random noise (Sukhbaatar 2015)
+SEPARATE = (0.1, 8.2, 41.8, 4.4, 13.7, 7.9, 20.3, 11.7, 13.6, 9.7, 0.7, 0, 0.3, 0.9, 0, 0.4, 51.0, 10.5, 81.4, 0)
 JOINT = (0, 13.1, 23.4, 5.9, 12.9, 3.7, 22.9, 9.1, 2.7, 7.2, 0.8, 0.1, 0.1, 4.2, 0, 1.2, 43.6, 10.5, 86.7, 0)
-MEAN_10K = 4.2  # of 20 tasks alone, with 10,000 questions each
-EXCLUDED = -1e9  # the score of another task's answer
+MEAN_10K = 4.2  # of 20 separate tasks with 10,000 questions each
+EXCLUDED = -1e9  # logit of an answer of another task
 EVAL_BATCH = 100  # questions per model and evaluation batch
-SHORT = 20  # lines
+SHORT = 20  # maximum number of lines of a short story
 
 
 class SharedData:
-    """The data of all models: stories per device, and the answers of each task."""
+    """Data shared by all models: the stories on each device and the answers of each task."""
 
     def __init__(self, recipe: Recipe, data: Any, *, joint: bool) -> None:
         self.data, self.memory, self.joint, self.cache = data, recipe.model.memory, joint, dict[Any, Any]()
@@ -64,11 +64,11 @@ class SharedData:
         return StoryTable(self.data.parts[split], self.memory, device)
 
     def indices(self, split: str, name: str | None) -> Array:
-        """The numbers of the questions of a task, or of all."""
+        """Return the indices of the questions of a task, or of all tasks."""
         return np.flatnonzero([name in (None, question.task) for question in self.data.parts[split].questions])
 
     def choices(self, split: str, device: torch.device) -> tuple[Tensor, Tensor]:
-        """For each task a low score of the answers that are not its own; and of which task each question is."""
+        """Return a mask of logits that excludes the answers of other tasks, and the task index of each question."""
         train = self.data.train
         excluded = torch.full((len(self.names), len(self.data.processor.labels)), 0.0 if self.joint else EXCLUDED)
         excluded[[self.names[question.task] for question in train.questions], train.targets] = 0
@@ -83,7 +83,7 @@ class SharedData:
 
 
 class TaskBatches(StoryBatches):
-    """Batches of some of the stories; an epoch is as many steps for all models."""
+    """Batches of a subset of the stories; an epoch has the same number of steps for all models."""
 
     def __init__(self, indices: Array, steps: int, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -119,7 +119,7 @@ class OneTask(BoundTask):
 def train_models(
     recipe: Recipe, shared: SharedData, names: Sequence[str | None], restarts: int
 ) -> tuple[StackedModels, float]:
-    """`restarts` models of each task, trained as one batch; and the seconds of training."""
+    """Train `restarts` models per task as one batch; return them with the seconds of training."""
     steps = max(len(shared.cached(shared.indices, "train", name)) for name in names) // recipe.train.batch
     models, tasks = list[Any](), list[Any]()
     for name in names:
@@ -141,7 +141,7 @@ def train_models(
 def evaluate_models(
     models: StackedModels, shared: SharedData, split: str, names: Sequence[str | None]
 ) -> tuple[Tensor, Tensor]:
-    """The fraction of questions that each model answers wrongly, and its loss: tasks restarts."""
+    """Return the error rate and the loss of each model: tasks restarts."""
     device = next(models.parameters()).device
     indices = [torch.from_numpy(shared.cached(shared.indices, split, name)) for name in names]
     n_max, per = max(map(len, indices)), models.n_models // len(names)
@@ -164,19 +164,21 @@ def evaluate_models(
 
 
 def best(options: argparse.Namespace, recipe: Recipe, data: Any) -> tuple[dict[str, list[float]], float]:
-    """By task the errors of all restarts in %, the selected one first; and the seconds."""
+    """Return per task the errors of all restarts in %, the selected one first, and the seconds of training."""
     shared = SharedData(recipe, data, joint=options.joint)
     names: list[str | None] = [None] if options.joint else [*shared.names]
     models, seconds = train_models(recipe, shared, names, options.restarts)
     chosen = (
-        evaluate_models(models, shared, options.pick, names)[1].nan_to_num(torch.inf).argmin(1).tolist()
-    )  # none that broke
-    if options.joint:  # the same models, asked task by task
-        task_error_rates = {name: evaluate_models(models, shared, options.judge, [name])[0][0] for name in shared.names}
+        evaluate_models(models, shared, options.select_on, names)[1].nan_to_num(torch.inf).argmin(1).tolist()
+    )  # never a restart with a non-finite loss
+    if options.joint:  # the same models, evaluated per task
+        task_error_rates = {
+            name: evaluate_models(models, shared, options.eval_on, [name])[0][0] for name in shared.names
+        }
         chosen *= len(task_error_rates)
     else:
         task_error_rates = dict(
-            zip(shared.names, evaluate_models(models, shared, options.judge, names)[0], strict=True)
+            zip(shared.names, evaluate_models(models, shared, options.eval_on, names)[0], strict=True)
         )
     errors = {name: (100 * task_errors).tolist() for name, task_errors in task_error_rates.items()}
     return {
@@ -186,16 +188,16 @@ def best(options: argparse.Namespace, recipe: Recipe, data: Any) -> tuple[dict[s
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="with files qa1_..._train.txt, qa1_..._test.txt, ...")
-    parser.add_argument("--size", help="a folder in it, such as en-10k")
-    parser.add_argument("--tasks", default=",".join(map(str, range(1, 21))), help="such as 1,2,3")
-    parser.add_argument("--hops", default="3", help="such as 1,3")
+    parser.add_argument("folder", type=Path, help="folder with qa1_..._train.txt, qa1_..._test.txt, ...")
+    parser.add_argument("--size", help="subfolder, such as en-10k")
+    parser.add_argument("--tasks", default=",".join(map(str, range(1, 21))), help="comma-separated task numbers")
+    parser.add_argument("--hops", default="3", help="comma-separated numbers of hops, such as 1,3")
     parser.add_argument("--restarts", type=int, default=10)
     parser.add_argument("--joint", action="store_true", help="one model for all tasks")
     parser.add_argument(
-        "--pick", default="train", choices=("train", "valid"), help="split of the loss that selects a restart"
+        "--select-on", default="train", choices=("train", "valid"), help="split of the loss that selects a restart"
     )
-    parser.add_argument("--judge", default="test", choices=("valid", "test"))
+    parser.add_argument("--eval-on", default="test", choices=("valid", "test"), help="split to evaluate")
     parser.add_argument("--together", default="auto", choices=("auto", "yes", "no"), help="all tasks in one batch")
     parser.add_argument("--device", default="auto")
     parser.add_argument("settings", nargs="*", help="such as train.epochs=50")
@@ -204,10 +206,10 @@ def main() -> None:
     available = {int(match[1]) for p in home.glob("*train*") if (match := TASK.search(p.name))}
     tasks = [int(n) for n in options.tasks.split(",")]
     if missing := [n for n in tasks if n not in available]:
-        print(f"left out, for {home} has no training file of it: task {', '.join(map(str, missing))}")
+        print(f"skipped, no training file in {home}: task {', '.join(map(str, missing))}")
     tasks = [n for n in tasks if n in available]
     settings = {
-        "data.valid": 0.1 if "valid" in (options.pick, options.judge) else 0.0,
+        "data.valid": 0.1 if "valid" in (options.select_on, options.eval_on) else 0.0,
         "data.duplicate_questions": "keep",
         "train.device": options.device,
         **({"model.d": 50, "train.epochs": 60, "task.linear_start": 30} if options.joint else {}),
@@ -226,11 +228,11 @@ def run_tasks(options: argparse.Namespace, home: Path, tasks: list[int], setting
         errors, seconds = errors | group_errors, seconds + group_seconds
         text = ", ".join(f"{name} {rates[0]:.1f}" for name, rates in group_errors.items())
         print(f"  {text} after {group_seconds:.0f} s", file=sys.stderr, flush=True)  # a group takes minutes on a CPU
-    published = JOINT if options.joint else ALONE
-    how = "one model for all tasks" if options.joint else "a model for each task"
+    published = JOINT if options.joint else SEPARATE
+    how = "one model for all tasks" if options.joint else "one model per task"
     print(f"{home.name}, {recipe.model.hops} hops, d = {recipe.model.d}, {recipe.train.epochs:g} epochs, {how}")
-    print(f"error on {options.judge} in %, of {options.restarts} restarts that with the lowest {options.pick} loss |")
-    print("  mean and least of all restarts | published for 3 hops, 1,000 questions a task")
+    print(f"{options.eval_on} error in % of the restart with the lowest {options.select_on} loss |")
+    print(f"  mean and minimum over {options.restarts} restarts | published for 3 hops, 1,000 questions per task")
     for n in tasks:
         picked, *restarts = errors[f"task {n}"]
         mean = statistics.fmean(restarts)
@@ -241,11 +243,11 @@ def run_tasks(options: argparse.Namespace, home: Path, tasks: list[int], setting
     failed = sum(errors[f"task {n}"][0] > 5 for n in tasks)
     print(f"  mean    {mean:6.1f}, {failed} tasks above 5 | published {published_mean:.1f}{note}")
     models, threads = options.restarts * (1 if options.joint else len(tasks)), torch.get_num_threads()
-    print(f"  {models} models learned in {seconds:.1f} s on {device}, {threads} threads\n")
+    print(f"  {models} models trained in {seconds:.1f} s on {device}, {threads} threads\n")
 
 
 def groups(options: argparse.Namespace, recipe: Recipe, tasks: list[int], *, on_gpu: bool) -> list[list[int]]:
-    """The tasks that are one batch of models: all, those of short and of long stories, or each alone."""
+    """Return the tasks of each batch of models: all, split by story length, or one per batch."""
     if options.joint or options.together == "yes":
         return [tasks]
     if options.together == "no" or not on_gpu:

@@ -1,16 +1,17 @@
-"""BigBird's blocks beside transformers' block_sparse and beside dense attention: forward and backward, taking turns.
+"""BigBird's blocks compared with block_sparse of transformers and dense attention: forward and backward, interleaved.
 
     python benchmarks/bigbird.py                        4096 16384 65536 on a GPU; 1024 2048 4096 8192 on a CPU
     python benchmarks/bigbird.py 1024 2048 --rounds 5
-    python benchmarks/bigbird.py --only attention       one attention alone, without the model around it
+    python benchmarks/bigbird.py --only attention       one attention layer instead of a model
 
-First the proof: numbers and gradients of the blocks against the dense mask, in float64. Then for each length whole
-encoders of one shape (random tokens, random weights, nothing dropped, no head): harken with structure = bigbird,
-BigBirdModel of transformers with block_sparse, and harken with full attention, PyTorch's dense kernel. All have
-blocks of 64 words, 3 near, 3 drawn and 2 global; harken once more with blocks of 128 (3 near, 1 drawn, 1 global), which
-suit a GPU's kernel and are 640 words instead of 512. Then one attention alone. One JSON line each: the median and the
-spread of the turns, tokens a second, the ratio to transformers and to dense, and the memory: on a GPU its peak, on a
-CPU what is kept for the way back. The last lines say how the time grows with the length.
+First, values and gradients of the blocks are compared with the dense mask, in float64. Then encoders of one size are
+timed for each length (random tokens, random weights, no dropout, no head): harken with structure = bigbird,
+BigBirdModel of transformers with block_sparse, and harken with full attention (PyTorch's dense kernel). All have blocks
+of 64 words: 3 window blocks, 3 random and 2 global. harken is also timed with blocks of 128 (3 window blocks, 1 random,
+1 global), which suit the GPU kernel and cover 640 words instead of 512. Then one attention layer is timed. Each JSON
+line has the median and range of the turns, tokens per second, the ratio to transformers and to dense attention, and the
+memory: the peak on a GPU, the tensors saved for the backward pass on a CPU. The last lines show how the time grows with
+the length.
 """
 
 import argparse
@@ -43,7 +44,7 @@ def block_structure(L: int, block_size: int, window_blocks: int, global_blocks: 
 
 
 def proof(L: int, device: torch.device) -> dict[str, Any]:
-    """The largest difference between the blocks and the dense mask."""
+    """Return the largest difference between the blocks and the dense mask."""
     structure, D = block_structure(L, 64, 1, 2, 3), 64
     layout = structure.layout(1, L, L, device)
     q, k, v, grad = (torch.randn(1, 2, L, D, dtype=torch.float64, device=device) for _ in range(4))
@@ -59,7 +60,7 @@ def proof(L: int, device: torch.device) -> dict[str, Any]:
     return {"proof": "blocks against the dense mask", "L": L, "float64": gaps[0], "float32": gaps[1]}
 
 
-# --- contenders -------------------------------------------------------------------------------------------------------
+# --- implementations --------------------------------------------------------------------------------------------------
 
 
 def build_transformers(options: argparse.Namespace, L: int) -> torch.nn.Module:
@@ -80,7 +81,7 @@ def build_transformers(options: argparse.Namespace, L: int) -> torch.nn.Module:
 
 
 def models(options: argparse.Namespace, L: int, device: torch.device, kind: torch.dtype) -> dict[str, Turn]:
-    """A forward and a backward pass of each encoder."""
+    """Return a forward and backward pass of each encoder."""
     shape = {"d": options.d, "layers": options.layers, "heads": options.heads, "context": L, "dropout": 0.0}
     plain = {"activation": "gelu-tanh", "pooler": False, "nsp_head": False, "mlm_head": False}
     encoders = {
@@ -101,13 +102,13 @@ def models(options: argparse.Namespace, L: int, device: torch.device, kind: torc
 
 
 def attentions(options: argparse.Namespace, L: int, device: torch.device, kind: torch.dtype) -> dict[str, Turn]:
-    """The same of one attention."""
+    """Return a forward and backward pass of one attention layer per structure."""
     H, D = options.heads, options.d // options.heads
     q, k, v = (torch.randn(options.batch, H, L, D, device=device, dtype=kind, requires_grad=True) for _ in range(3))
-    toward = torch.randn_like(q)
+    grad = torch.randn_like(q)
 
     def turn(structure: Structure) -> None:
-        attend(q, k, v, ScaledDot(D), structure).backward(toward)
+        attend(q, k, v, ScaledDot(D), structure).backward(grad)
 
     known = {name: block_structure(L, **how) for name, how in BLOCKS.items()} | {"harken dense": FULL}
     return {name: partial(turn, structure) for name, structure in known.items()}
@@ -117,7 +118,7 @@ def attentions(options: argparse.Namespace, L: int, device: torch.device, kind: 
 
 
 def memory(turn: Turn, device: torch.device) -> int:
-    """Bytes: the peak of a turn on a GPU; elsewhere what is kept for the way back."""
+    """Return bytes: the peak of a turn on a GPU, otherwise the tensors saved for the backward pass."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
@@ -135,11 +136,11 @@ def memory(turn: Turn, device: torch.device) -> int:
     return sum(saved.values())
 
 
-def contest(turns: dict[str, Turn], facts: dict[str, Any], device: torch.device, rounds: int) -> dict[str, float]:
-    """Rows of the contenders of one length, and the seconds of each."""
+def time_turns(turns: dict[str, Turn], facts: dict[str, Any], device: torch.device, rounds: int) -> dict[str, float]:
+    """Print a row per implementation for one length; return the median seconds."""
     bytes_, seconds = dict[str, int](), dict[str, list[float]]()
     for name, turn in turns.items():
-        try:  # not counted: kernels are chosen, code is compiled, and who needs too much is left out
+        try:  # warm-up: kernels are selected and code is compiled; implementations without enough memory are skipped
             turn()
             bytes_[name] = memory(turn, device)
         except torch.OutOfMemoryError:
@@ -152,16 +153,16 @@ def contest(turns: dict[str, Turn], facts: dict[str, Any], device: torch.device,
             turns[name]()
             machine.synchronize(device)
             seconds.setdefault(name, []).append(time.perf_counter() - start)
-    middle = {name: statistics.median(seen) for name, seen in seconds.items()}
-    for name, seen in seconds.items():
-        row = {**facts, "name": name, "ms": round(1e3 * middle[name], 2)}
-        row |= {"spread_ms": [round(1e3 * min(seen), 2), round(1e3 * max(seen), 2)]}
-        row |= {"tokens_per_second": round(facts["batch"] * facts["L"] / middle[name])}
-        for rival in ("transformers block_sparse", "harken dense"):
-            if rival in middle and rival != name:
-                row[f"times {rival}"] = round(middle[rival] / middle[name], 3)
+    medians = {name: statistics.median(times) for name, times in seconds.items()}
+    for name, times in seconds.items():
+        row = {**facts, "name": name, "ms": round(1e3 * medians[name], 2)}
+        row |= {"spread_ms": [round(1e3 * min(times), 2), round(1e3 * max(times), 2)]}
+        row |= {"tokens_per_second": round(facts["batch"] * facts["L"] / medians[name])}
+        for reference in ("transformers block_sparse", "harken dense"):
+            if reference in medians and reference != name:
+                row[f"times {reference}"] = round(medians[reference] / medians[name], 3)
         print(json.dumps(row | {"memory_mb": round(bytes_[name] / 1e6, 1)}), flush=True)
-    return middle
+    return medians
 
 
 def main() -> None:
@@ -184,12 +185,12 @@ def main() -> None:
     for what, build in (("model", models), ("attention", attentions)):
         if options.only not in (None, what):
             continue
-        seen = dict[str, dict[int, float]]()
+        seconds = dict[str, dict[int, float]]()
         for L in lengths:
             row_facts = {"what": what, "L": L, "batch": options.batch}
-            for name, took in contest(build(options, L, device, kind), row_facts, device, options.rounds).items():
-                seen.setdefault(name, {})[L] = took
-        for name, by_length in seen.items():
+            for name, median in time_turns(build(options, L, device, kind), row_facts, device, options.rounds).items():
+                seconds.setdefault(name, {})[L] = median
+        for name, by_length in seconds.items():
             steps = [
                 f"{a} to {b}: {by_length[b] / by_length[a]:.2f}"
                 for a, b in zip(by_length, list(by_length)[1:], strict=False)

@@ -1,9 +1,9 @@
-"""A second way to a language model's perplexity, with no window and no mask to trust.
+"""Perplexity of a language model without windows and masks, as a check of `harken eval`.
 
-    python benchmarks/blind.py runs/ptb --split test --places 4000
+    python benchmarks/blind.py runs/ptb --split test --positions 4000
 
-At random places of a split the model is given only the words before, and asked for the next one: the future is not in
-its input at all. What `harken eval` prints must lie near it.
+At random positions of a split the model receives only the preceding words and predicts the next word, so its input
+never contains future words. The perplexity must be close to that of `harken eval`.
 """
 
 import argparse
@@ -19,21 +19,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run")
     parser.add_argument("--split", default="test")
-    parser.add_argument("--places", type=int, default=4000)
+    parser.add_argument("--positions", type=int, default=4000)
     options = parser.parse_args()
     run = harken.load(options.run, device="cpu")
     stream = np.asarray(run.recipe.data.load_data(tokenizer=run.tokenizer).splits[options.split][0].tokens, np.int64)
     L = run.model.context
-    places = np.random.default_rng(0).integers(L, len(stream), options.places)
-    before = torch.from_numpy(np.stack([stream[p - L : p] for p in places]))
-    after = torch.from_numpy(stream[places])
+    positions = np.random.default_rng(0).integers(L, len(stream), options.positions)
+    before = torch.from_numpy(np.stack([stream[p - L : p] for p in positions]))
+    after = torch.from_numpy(stream[positions])
     total = 0.0
     with torch.inference_mode():
         for x, y in zip(before.split(256), after.split(256), strict=True):
             logits = run.model.logits(run.model(x)[:, -1])
             total += float(torch.nn.functional.cross_entropy(logits, y, reduction="sum"))
-    mean = total / len(places)
-    print(f"{options.split}: loss {mean:.4f}, perplexity {math.exp(mean):.2f}, {len(places)} places, {L} before each")
+    mean = total / len(positions)
+    print(f"{options.split}: loss {mean:.4f}, perplexity {math.exp(mean):.2f}, {len(positions)} positions, context {L}")
 
 
 if __name__ == "__main__":

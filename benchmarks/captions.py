@@ -1,11 +1,11 @@
-"""How well captions of combinations that were never seen are written: scenes of shapes, collages of photographs.
+"""Accuracy of captions for unseen combinations of objects: scenes of shapes, collages of photographs.
 
-    python benchmarks/captions.py                        both, on whatever device there is
+    python benchmarks/captions.py                        both data sets, on the GPU if there is one
     python benchmarks/captions.py --only scenes --minutes 3
-    python benchmarks/captions.py --photos FOLDER        Fashion-MNIST as idx files; else that of the catalogue
+    python benchmarks/captions.py --photos FOLDER        Fashion-MNIST as idx files; default: from the catalogue
 
-Prints exact match on the test split, whose combinations are not in the training, beside what costs nothing. The weights
-are chosen on the valid split, whose combinations are.
+Prints the exact match on the test split, whose combinations do not occur in training, and the baselines. The weights
+are selected on the validation split, whose combinations occur in training.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import torch
 import collages
 import harken
 from harken.data import catalogue
-from harken.data.images import image_readers
+from harken.data.images import files as image_files
 from harken.data.synthetic.digits import CLOTHES
 from harken.recipe import parse_override
 
@@ -29,10 +29,10 @@ EACH: dict[str, Any] = {"train.optimizer": "muon", "train.lr": 1e-2, "task.metri
 
 
 def photos(folder: str | None, home: Path) -> Path:
-    """Collages, made now."""
+    """Generate the collages; return their folder."""
     path = Path(folder) if folder else catalogue.fetch("fashion-mnist").path
-    inside = image_readers.readable_paths(sorted(path.iterdir())) if path.is_dir() else [path]
-    album = image_readers.ImageCollection.concat([image_readers.ImageReader(names=CLOTHES).read(p) for p in inside])
+    paths = image_files.readable_paths(sorted(path.iterdir())) if path.is_dir() else [path]
+    album = image_files.ImageCollection.concat([image_files.ImageReader(names=CLOTHES).read(p) for p in paths])
     assert album.pixels is not None
     return collages.write_files(home / "collages", collages.collages(album.pixels[:, 0].numpy(), album.labels))
 
@@ -64,7 +64,9 @@ def main() -> None:
                 "valid": run.metrics["valid"]["exact_match"],
                 "bleu": run.metrics["test"].get("bleu"),
                 "parts": run.facts["parts"].get("test"),
-                "free": {name: baseline["exact_match"] for name, baseline in run.facts["baseline"]["test"].items()},
+                "baselines": {
+                    name: baseline["exact_match"] for name, baseline in run.facts["baseline"]["test"].items()
+                },
                 "weights": run.parameters,
                 "steps": run.facts["steps"],
                 "seconds": round(run.facts["seconds"]),

@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from harken.data.images.files import Array
-from harken.data.rng import RngStream, rng_for
+from harken.data.rng import rng_for
 from harken.data.synthetic.scenes import HELD_OUT_PAIRS, INVERSE, RELATIONS
 from harken.data.synthetic.tales import article
 
+IMAGES, HELD_OUT, DRAW = 13, 14, 15  # streams of random numbers, not used by RngStream
 SPLIT_SIZES = {"train": 12_000, "valid": 500, "test": 1000}
 PHOTO_RANGES = {"train": (0.0, 0.8), "valid": (0.8, 0.9), "test": (0.9, 1.0)}  # fractions of the photographs per class
 
@@ -23,15 +24,14 @@ def collages(x: Array, y: Sequence[str], split_sizes: dict[str, int] | None = No
     """The files of a captioned dataset from photographs (N S S, bytes) and their classes."""
     classes = sorted(set(y))
     photos = {
-        name: rng_for(0, RngStream.COLLAGE_IMAGES, n).permutation(np.flatnonzero(np.array(y) == name))
-        for n, name in enumerate(classes)
+        name: rng_for(0, IMAGES, n).permutation(np.flatnonzero(np.array(y) == name)) for n, name in enumerate(classes)
     }
     pairs = [frozenset(pair) for pair in combinations(classes, 2)]
-    order = rng_for(0, RngStream.COLLAGE_HELD_OUT).permutation(len(pairs))
+    order = rng_for(0, HELD_OUT).permutation(len(pairs))
     test_pairs = {pairs[n] for n in order[: round(HELD_OUT_PAIRS * len(pairs))]}
     images, files = list[Array](), dict[str, bytes]()
     for number, (split, remaining) in enumerate((split_sizes or SPLIT_SIZES).items()):
-        rng, rows = rng_for(0, RngStream.COLLAGE_DRAW, number), ["image\tcaption\n"]
+        rng, rows = rng_for(0, DRAW, number), ["image\tcaption\n"]
         low, high = PHOTO_RANGES[split]
         while remaining:
             a, b = (classes[n] for n in rng.integers(len(classes), size=2))

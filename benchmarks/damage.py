@@ -1,10 +1,10 @@
-"""Damage the newest checkpoint of a real run, thousands of times: is it detected each time, and the previous one used?
+"""Damage the newest checkpoint of a run thousands of times; check that the previous checkpoint is used each time.
 
     python benchmarks/damage.py --cuts 1000 --flips 2000
 
-Cuts a file short at a random place, or flips one random bit of it; both files of the checkpoint, by turns. Then the
-damages of which there is only one kind: a file missing, swapped with the other checkpoint's, of another run. Exit
-status 1 if one of them was not found.
+Truncates a file at a random position or flips a random bit, alternating between the two files of the checkpoint. Then
+tests single cases: a missing file, a file of the previous checkpoint, a file of another run. The exit status is 1 if a
+damage is not detected.
 """
 
 import argparse
@@ -26,7 +26,7 @@ SETTINGS |= {"train.steps": 4, "train.checkpoint_every": 2}
 
 
 def train_run(folder: Path, name: str, seed: int) -> tuple[Path, Path]:
-    """The two checkpoints of a run, the newest first."""
+    """Train a run; return its two checkpoints, the newest first."""
     out = harken.train(folder / "tales.txt", out=folder / name, settings=SETTINGS | {"train.seed": seed}).path
     newest, before = sorted((out / "checkpoints").iterdir(), reverse=True)
     return newest, before
@@ -48,7 +48,7 @@ def flip(content: bytes, rng: random.Random) -> bytes:
 
 
 def damage(change: Callable[[bytes, random.Random], bytes], times: int, last: Path, before: Path, seed: int) -> int:
-    """The number of detected changes."""
+    """Apply a random change `times` times; return the number of detected changes."""
     rng, good = random.Random(seed), {name: (last / name).read_bytes() for name in FILES}
     count = 0
     for n in range(times):
@@ -60,45 +60,45 @@ def damage(change: Callable[[bytes, random.Random], bytes], times: int, last: Pa
 
 
 def single_damages(last: Path, before: Path, other: Path) -> dict[str, bool]:
-    """The damages of which there is one kind, and whether they are found."""
-    kinds: dict[str, Callable[[], object]] = {"gone": lambda: shutil.rmtree(last) or last.mkdir()}
+    """Return whether each case of missing and exchanged files is detected."""
+    kinds: dict[str, Callable[[], object]] = {"both files missing": lambda: shutil.rmtree(last) or last.mkdir()}
     for name in FILES:
         kinds[f"{name} missing"] = lambda name=name: (last / name).unlink()
-        kinds[f"{name} of the checkpoint before"] = lambda name=name: shutil.copy(before / name, last / name)
+        kinds[f"{name} of the previous checkpoint"] = lambda name=name: shutil.copy(before / name, last / name)
         kinds[f"{name} of another run"] = lambda name=name: shutil.copy(other / name, last / name)
-    kinds["both files of the checkpoint before"] = lambda: shutil.copytree(before, last, dirs_exist_ok=True)
+    kinds["both files of the previous checkpoint"] = lambda: shutil.copytree(before, last, dirs_exist_ok=True)
     kinds["both files of another run"] = lambda: shutil.copytree(other, last, dirs_exist_ok=True)
-    seen = {}
-    for name, act in kinds.items():
-        aside = shutil.copytree(last, last.with_name("aside"))
-        act()
-        seen[name] = is_detected(last, before)
+    detected = {}
+    for name, apply_damage in kinds.items():
+        backup = shutil.copytree(last, last.with_name("backup"))
+        apply_damage()
+        detected[name] = is_detected(last, before)
         shutil.rmtree(last)
-        aside.rename(last)
-    return seen
+        backup.rename(last)
+    return detected
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cuts", type=int, default=1000)
     parser.add_argument("--flips", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=0, help="of the places")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random positions")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         os.environ["HARKEN_CACHE"] = str(Path(name) / "cache")
         (Path(name) / "tales.txt").write_text("\n\n".join(tales(12)))
         (last, before), (other, _) = train_run(Path(name), "run", 0), train_run(Path(name), "other", 1)
         sizes = ", ".join(f"{file} {(last / file).stat().st_size:,} bytes" for file in FILES)
-        print(f"a checkpoint of {sizes}")
+        print(f"checkpoint: {sizes}")
         kinds = single_damages(last, before, other)
-        changes = {"cuts": (truncate, options.cuts), "flipped bits": (flip, options.flips)}
+        changes = {"truncations": (truncate, options.cuts), "flipped bits": (flip, options.flips)}
         counts = {what: damage(*how, last, before, options.seed) for what, how in changes.items()}
         intact = run_folder.newest_checkpoint(last.parent.parent)[2] == []
     for what, (_, times) in changes.items():
-        print(f"{what}: {counts[what]:,} of {times:,} found")
-    print(f"others: {sum(kinds.values())} of {len(kinds)} found ({', '.join(kinds)})")
+        print(f"{what}: {counts[what]:,} of {times:,} detected")
+    print(f"single cases: {sum(kinds.values())} of {len(kinds)} detected ({', '.join(kinds)})")
     if not intact:
-        sys.exit("the undamaged checkpoint was not taken")
+        sys.exit("the undamaged checkpoint was not used")
     sys.exit(0 if all(counts[what] == n for what, (_, n) in changes.items()) and all(kinds.values()) else 1)
 
 

@@ -1,10 +1,10 @@
-"""What `harken check` and `harken train` predict, beside what the training then took, for every recipe.
+"""Compare the estimates of `harken check` and `harken train` with the measured cost, for every recipe.
 
     python benchmarks/estimate.py                       each recipe on tales and on a text of 10,000 words
-    python benchmarks/estimate.py --steps 300 char lstm these two, longer
+    python benchmarks/estimate.py --steps 300 char lstm two recipes, more steps
 
-Needs an idle machine: a prediction of seconds holds for a machine under constant load. Wanted: memory within
-1.5 times, seconds and kWh within 20 %. Exit code 1 if a row misses it.
+Use an idle machine: a time estimate is valid only under constant load. Targets: memory within a factor of 1.5, seconds
+and kWh within 20 %. The exit code is 1 if a row misses a target.
 """
 
 import argparse
@@ -25,9 +25,9 @@ WORDS = 10_000
 
 
 def texts(folder: Path) -> dict[str, Path]:
-    """Stories of a few hundred words; and words drawn as rarely as those of a language are (Zipf), as many as asked."""
-    drawn = np.random.default_rng(0).choice(WORDS, 300_000, p=(p := 1 / np.arange(3, WORDS + 3)) / p.sum())
-    lines = [" ".join(f"w{n}" for n in line) for line in drawn.reshape(-1, 20)]
+    """Write two texts: tales with a vocabulary of a few hundred words, and 10,000 words with a Zipf distribution."""
+    word_ids = np.random.default_rng(0).choice(WORDS, 300_000, p=(p := 1 / np.arange(3, WORDS + 3)) / p.sum())
+    lines = [" ".join(f"w{n}" for n in line) for line in word_ids.reshape(-1, 20)]
     contents = {"tales": "\n\n".join(tales(2000)), "words": "\n".join(lines)}
     for name, text in contents.items():
         (folder / f"{name}.txt").write_text(text + "\n")
@@ -42,7 +42,7 @@ def harken(*words: object) -> dict:
 
 
 def row(recipe: str, text: Path, steps: int, folder: Path) -> bool:
-    """Check, train, print; whether all of it was predicted well enough."""
+    """Check, train and print one row; return whether all estimates meet their target."""
     tokens = ["data.tokenizer=word"] if text.stem == "words" and recipe in ("rnn", "gru", "lstm") else []
     arguments = [recipe, f"data.path={text}", f"train.steps={steps}", *tokens]
     estimate = harken("check", *arguments)["estimate"]
@@ -53,7 +53,7 @@ def row(recipe: str, text: Path, steps: int, folder: Path) -> bool:
         ratios = [predicted[name] / cost[name] for predicted in (checked, cost["predicted"])]
         good &= all(1 / limit <= ratio <= limit for ratio in ratios)
         cells.append(f"{cost[name]:10.4g}  {ratios[0]:5.2f} {ratios[1]:5.2f}")
-    print(f"{recipe:<8}{text.stem:<7}{'  '.join(cells)}  {'' if good else 'off'}", flush=True)
+    print(f"{recipe:<8}{text.stem:<7}{'  '.join(cells)}  {'' if good else 'missed'}", flush=True)
     return good
 
 
@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("recipes", nargs="*", default=shipped_names())
     parser.add_argument("--steps", type=int, default=60)
     options = parser.parse_args()
-    print("obtained, and what check and train had predicted as a multiple of it")
+    print("measured values, and the estimates of check and train relative to them")
     print(f"{'recipe':<8}{'text':<7}" + "  ".join(f"{name:>10}  check train" for name in LIMITS))
     with tempfile.TemporaryDirectory() as folder:
         os.environ["HARKEN_CACHE"] = f"{folder}/cache"

@@ -1,9 +1,9 @@
-"""Fill a small disk in the middle of a training, and make room again: is all that was saved whole, is it said in one
-line, and does the run then end with the same bits as one that had room enough?
+"""Fill a small disk during a training, free it again and resume: are the saved files intact, is the error one line, and
+are the final bits equal to those of an undisturbed run?
 
     python benchmarks/full_disk.py --levels 10
 
-The disk is a tmpfs, so this needs the right to mount one. Exit status 1 if a level was not survived.
+The disk is a tmpfs, so the script needs the right to mount one. The exit status is 1 if a level fails.
 """
 
 import argparse
@@ -34,9 +34,9 @@ MIB = 16
 
 class Outcome(NamedTuple):
     message: str  # the error line; empty if there was enough space
-    step: int  # of the checkpoint that was there then
+    step: int  # of the newest checkpoint after the error
     damaged: list[str]
-    left: list[str]  # files that were begun and not put in place
+    left: list[str]  # temporary files that remain
     equal: bool  # after the resumed training
 
 
@@ -56,13 +56,13 @@ def text(folder: Path) -> Path:
 
 
 def fill(ballast: Path, room: int) -> None:
-    """Fill the disk up to this free space."""
+    """Fill the disk until only `room` bytes are free."""
     with ballast.open("wb") as file:
         file.write(b"\0" * max(0, shutil.disk_usage(ballast.parent).free - room))
 
 
 def hashes(folder: Path) -> list[str]:
-    """The SHA-256 of the weights, of the last state and of all losses."""
+    """Return the SHA-256 of the weights, of the last state and of all losses."""
     files = folder / "model.safetensors", max((folder / "checkpoints").glob("step-*")) / "state.safetensors"
     lines = map(json.loads, (folder / "log.jsonl").read_text().splitlines())
     losses = [(line["step"], line["loss"], line.get("valid")) for line in lines]
@@ -70,7 +70,7 @@ def hashes(folder: Path) -> list[str]:
 
 
 def rooms(undisturbed: Path, levels: int) -> list[tuple[str, int]]:
-    """When the disk fills up and what room it leaves: too little for a checkpoint, or for what is written last."""
+    """Return moments and free bytes that are too few for a checkpoint, or for the final files."""
     checkpoint = sum(p.stat().st_size for p in max((undisturbed / "checkpoints").glob("step-*")).iterdir())
     needed = checkpoint, sum((undisturbed / name).stat().st_size for name in LAST)
     half = [(levels + 1) // 2, levels // 2]
@@ -78,7 +78,7 @@ def rooms(undisturbed: Path, levels: int) -> list[tuple[str, int]]:
 
 
 def survive(disk: Path, data: Path, level: tuple[str, int], expected: list[str]) -> Outcome:
-    """Train where the disk fills up at some moment to some room, then go on where there is room again."""
+    """Train until the disk is full at the given moment, free the disk, resume, and compare the hashes."""
     out, ballast, message = disk / "run", disk / "ballast", ""
     moment, room = MOMENTS[level[0]], level[1]
 
@@ -107,7 +107,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, small_disk() as disk:
         os.environ["HARKEN_CACHE"] = str(Path(name) / "cache")
         data = text(Path(name))
-        undisturbed = harken.train(data, out=Path(name) / "peace", settings=SETTINGS).path
+        undisturbed = harken.train(data, out=Path(name) / "undisturbed", settings=SETTINGS).path
         for level in rooms(undisturbed, options.levels):
             outcome = survive(disk, data, level, hashes(undisturbed))
             expected_message = (
@@ -116,9 +116,10 @@ def main() -> None:
             good = not outcome.damaged and not outcome.left and outcome.equal
             good &= outcome.message.startswith(expected_message) and "\n" not in outcome.message
             bad += not good
-            then = f"step {outcome.step} is whole; went on to {'the same bits' if outcome.equal else 'OTHER BITS'}"
-            print(f"{level[0]}, {level[1] >> 10:>4} KiB left: {'one line' if good else repr(outcome)}; {then}")
-    print(f"{options.levels - bad} of {options.levels} levels survived, bit for bit")
+            bits = "equal bits" if outcome.equal else "DIFFERENT BITS"
+            summary = f"checkpoint of step {outcome.step} intact; resumed to {bits}"
+            print(f"{level[0]}, {level[1] >> 10:>4} KiB free: {'one line' if good else repr(outcome)}; {summary}")
+    print(f"{options.levels - bad} of {options.levels} levels passed with equal bits")
     sys.exit(1 if bad else 0)
 
 

@@ -1,14 +1,14 @@
-"""Which greatest common divisors are learned, by how operands and outcomes are drawn; one ten-minute command on a GPU.
+"""Which greatest common divisors a model learns, by the distribution of operands and outcomes (ten minutes on a GPU).
 
-    python benchmarks/gcd.py                                  all rows at once, a process each, in runs/gcd-*
-    python benchmarks/gcd.py --rows both --minutes 25         one of them, longer
+    python benchmarks/gcd.py                                  all rows in parallel, one process each, in runs/gcd-*
+    python benchmarks/gcd.py --rows both --minutes 25         one row, longer
     python benchmarks/gcd.py --minutes 5 model.d=512 model.layers=4
 
-The trainings share the GPU: each is timed while the others run too, and gets as many steps as its minutes hold then.
-A curriculum goes over four fifths of its steps.
-Prints for each how many GCDs up to 100 it has learned (19 of 20 pairs right, on pairs whose GCD is uniform from 1 to
-100), the accuracy where GCDs come as they do, and examples per second; writes gcd.json and gcd.svg. Batch and rate were
-chosen with a small model on a CPU (docs/log.md).
+The trainings share the GPU. Each is timed while the others run, and its number of steps fills its minutes at this
+speed. A curriculum covers four fifths of the steps. For each row the script prints the number of learned GCDs up to 100
+(at least 19 of 20 pairs correct, for pairs whose GCD is uniform from 1 to 100), the accuracy on the natural
+distribution of GCDs, and examples per second. It writes gcd.json and gcd.svg. Batch size and learning rate were
+selected with a small model on a CPU (docs/log.md).
 """
 
 import argparse
@@ -21,11 +21,9 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-CURRICULUM_FRACTION, PLANNED = (
-    0.8,
-    10**6,
-)  # share of a training over which its curriculum goes; in epochs, when steps are known
-ROWS: dict[str, dict[str, Any]] = {  # the bases in which most were learned, as published, and two orders of the same
+CURRICULUM_FRACTION = 0.8  # of the steps
+PLANNED = 10**6  # placeholder, replaced by a number of epochs when the number of steps is known
+ROWS: dict[str, dict[str, Any]] = {  # the best bases as published, and two orders of the same examples
     "uniform": {"data.operands": "uniform", "data.base": 420},
     "log-uniform": {"data.operands": "log-uniform", "data.base": 2401},
     "both": {"data.operands": "log-uniform", "data.outcomes": "log-uniform", "data.base": 1000},
@@ -52,13 +50,13 @@ SETTINGS: dict[str, Any] = {
     "data.valid": 2000,
     "data.test": 20_000,
 }
-TIMED = 200  # steps from which a pace is told
-LEARNED = 0.95  # of the pairs with a gcd, as in task.learned_threshold
-DRAWN = 2.0  # seconds in which examples are only drawn
+TIMED = 200  # steps for the time measurement
+LEARNED = 0.95  # accuracy per gcd, as in task.learned_threshold
+SAMPLING_SECONDS = 2.0  # duration of the sampling benchmark
 
 
-def pace(settings: dict[str, Any], gate: Any) -> float:
-    """Seconds of a step, while all others make theirs."""
+def seconds_per_step(settings: dict[str, Any], gate: Any) -> float:
+    """Return the seconds per step while all other rows train."""
     from harken import machine
     from harken.events import silent
     from harken.experiments.choose import choose
@@ -78,10 +76,10 @@ def pace(settings: dict[str, Any], gate: Any) -> float:
 
 
 def train(name: str, settings: dict[str, Any], minutes: float, home: Path, gate: Any) -> None:
-    """One row: as many steps as fit, then an ordinary run; what came of it is written beside it."""
+    """Train one row with the steps that fit into its minutes; write its values next to the run."""
     import harken
 
-    steps = max(1, int(minutes * 60 / pace(settings, gate)))
+    steps = max(1, int(minutes * 60 / seconds_per_step(settings, gate)))
     if settings.get("data.curriculum") == PLANNED:
         epochs = steps * settings["train.batch"] / settings["data.examples"]
         settings = settings | {"data.curriculum": max(1, round(CURRICULUM_FRACTION * epochs))}
@@ -105,8 +103,8 @@ def train(name: str, settings: dict[str, Any], minutes: float, home: Path, gate:
     (home / f"gcd-{name}.json").write_text(json.dumps(row, default=str))
 
 
-def drawn_per_second(settings: dict[str, Any]) -> dict[str, int]:
-    """How fast examples are made: for batches, where the model is; and one at a time, as a loop in Python does."""
+def samples_per_second(settings: dict[str, Any]) -> dict[str, int]:
+    """Return the speed of sampling examples: in batches on the device of the model, and one by one in Python."""
     import torch
 
     from harken import machine
@@ -117,32 +115,31 @@ def drawn_per_second(settings: dict[str, Any]) -> dict[str, int]:
     batches.device = machine.pick_device(recipe.train.device)
     batches.batch(0, 0)
     start, step = time.perf_counter(), 0
-    while time.perf_counter() - start < DRAWN:
+    while time.perf_counter() - start < SAMPLING_SECONDS:
         batches.batch(1, step)
         step += 1
     machine.synchronize(torch.device(batches.device))
     fast = step * recipe.train.batch / (time.perf_counter() - start)
     rng, base, start, n = random.Random(0), recipe.data.base, time.perf_counter(), 0
-    while time.perf_counter() - start < DRAWN:
+    while time.perf_counter() - start < SAMPLING_SECONDS:
         a, b = (int(math.exp(rng.random() * math.log(10**6))) for _ in range(2))
         for number in (a, b, math.gcd(a, b)):
             while number:
                 number //= base
         n += 1
-    return {"drawn_at_once": round(fast), "drawn_one_by_one": round(n / (time.perf_counter() - start))}
+    return {"sampled_in_batches": round(fast), "sampled_one_by_one": round(n / (time.perf_counter() - start))}
 
 
-def picture(rows: list[dict[str, Any]]) -> str:
-    from harken.experiments.report.interval_plot import standalone_svg
-    from harken.experiments.report.line_chart import Line, draw_chart
+def plot(rows: list[dict[str, Any]]) -> str:
+    from harken.experiments.report.charts import Line, draw_chart, standalone_svg
 
     lines = []
     for n, row in enumerate(rows, 1):
         learned = accumulate(accuracy >= LEARNED for _, accuracy in row["by_gcd"])
         points = [(divisor, float(n_learned)) for (divisor, _), n_learned in zip(row["by_gcd"], learned, strict=True)]
         lines.append(Line(f"{row['row']}, base {row['base']}", points, color=n))
-    title = "What is learned depends on how often it is seen"
-    chart = draw_chart("Gcds learned up to each", lines, note="95 % of the test pairs right", unit="gcd")
+    title = "Learned gcds by the distribution of the examples"
+    chart = draw_chart("Number of learned gcds", lines, note="95 % of the test pairs correct", unit="gcd")
     return standalone_svg(title, [chart] if chart else [])
 
 
@@ -158,7 +155,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     names = options.rows.split(",")
     row_settings = {name: SETTINGS | ROWS[name] | dict(map(parse_override, options.settings)) for name in names}
-    speed = drawn_per_second(row_settings[names[-1]])
+    speed = samples_per_second(row_settings[names[-1]])
     spawn = multiprocessing.get_context("spawn")
     gate = spawn.Barrier(len(names))
     jobs = [spawn.Process(target=train, args=(n, row_settings[n], options.minutes, options.out, gate)) for n in names]
@@ -169,7 +166,7 @@ def main() -> None:
     files = [options.out / f"gcd-{name}.json" for name in names]
     rows = [json.loads(file.read_text()) for file in files if file.exists()]
     (options.out / "gcd.json").write_text(json.dumps({"rows": rows, **speed}, indent=1))
-    (options.out / "gcd.svg").write_text(picture(rows))
+    (options.out / "gcd.svg").write_text(plot(rows))
     for row in rows:
         print(json.dumps({name: value for name, value in row.items() if name not in ("by_gcd", "machine")}))
     print(json.dumps(speed))

@@ -1,15 +1,15 @@
-"""GPT-2 124M decoding: harken against transformers' generate, with the same random weights, in one run.
+"""Decoding speed of GPT-2 124M: harken and generate of transformers with the same random weights, interleaved.
 
     python benchmarks/gpt2_decoding.py --batches 1 64 --tokens 128 --rounds 5            on a GPU, bfloat16, compiled
-    python benchmarks/gpt2_decoding.py --device cpu --dtype float32 --tokens 64          on a CPU, int8 too
+    python benchmarks/gpt2_decoding.py --device cpu --dtype float32 --tokens 64          on a CPU, also int8
 
-`harken bench decode` for several batches. In float32 the texts must be the same.
+`harken bench decode` for several batch sizes. In float32 the texts must be equal.
 """
 
 import argparse
 import json
 
-from harken.cli.bench import BenchListener
+from harken.console import ConsoleListener
 from harken.experiments.bench.benchmark import bench
 
 
@@ -28,7 +28,7 @@ def main() -> None:
         "precisions": (options.pop("dtype"), *quantized),
         "compiled": not options.pop("plain") and not quantized,
     }
-    with BenchListener(to_stderr=True) as listener:
+    with ConsoleListener(to_stderr=True) as listener:
         for batch in batches:
             for row in bench("decode", batch=batch, listen=listener, **options)["rows"]:
                 print(json.dumps(row), flush=True)

@@ -1,14 +1,14 @@
-"""GPT-2 124M, one training step after the other: harken beside transformers' GPT2LMHeadModel (compiled), in one run.
+"""Training speed of GPT-2 124M: harken and GPT2LMHeadModel of transformers (compiled), interleaved.
 
     python benchmarks/gpt2_training.py --batch 32 --steps 10 --rounds 5
 
-`harken bench train` with a GPU's settings: bfloat16 autocast, AdamW, clipping at 1, the same random tokens for both.
+`harken bench train` with settings for a GPU: bfloat16 autocast, AdamW, gradient clipping at 1, the same random tokens.
 """
 
 import argparse
 import json
 
-from harken.cli.bench import BenchListener
+from harken.console import ConsoleListener
 from harken.experiments.bench.benchmark import bench
 
 
@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     options = vars(parser.parse_args())
     options |= {"tokens": options.pop("steps") * options["context"], "compiled": options.pop("compile") != "no"}
-    with BenchListener(to_stderr=True) as listener:
+    with ConsoleListener(to_stderr=True) as listener:
         print(json.dumps(bench("train", precisions=("bfloat16",), listen=listener, **options)))
 
 

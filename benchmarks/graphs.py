@@ -1,14 +1,14 @@
-"""Seeds of a GCN or GAT trained together, beside a loop of PyTorch Geometric over them, interleaved in one run.
+"""Stacked seeds of a GCN or GAT compared with a loop of PyTorch Geometric, interleaved.
 
-    python benchmarks/graphs.py cora.npz                    100 seeds of a GCN, 10 epochs a turn, 3 turns each
+    python benchmarks/graphs.py cora.npz                    100 seeds of a GCN, 10 epochs per turn, 3 turns each
     python benchmarks/graphs.py cora.npz --model gat --seeds 20
-    python benchmarks/graphs.py cora.npz --accuracy 100     mean and deviation of the accuracy of 100 seeds, ours alone
+    python benchmarks/graphs.py cora.npz --accuracy 100     accuracy of 100 seeds of harken only, mean and std
 
-PyTorch Geometric trains one model after the other, so its turn is that of a few of them, told for all. Both learn the
-same: dropout, Adam, and the pull of the papers. Looks at the valid split are left out on both sides. It gets features
-as its own sets bring them, dense, where on a CPU most of its time is the dropout of features that are 0; and, in a row
-of its own, as a sparse matrix of which only what is there is dropped, as here. The row "one by one" says what is left
-of the difference without the model axis.
+PyTorch Geometric trains one model after the other, so a turn times a few models and is extrapolated to all. Both use
+the same dropout, Adam and L2 regularization of the papers, without validation passes. PyTorch Geometric gets dense
+features, as its own data sets have them; on a CPU most of its time is then the dropout of features that are 0. Another
+row uses a sparse matrix with dropout of the stored values only, as in harken. The row "one by one" shows the difference
+without the model axis.
 """
 
 import argparse
@@ -29,12 +29,12 @@ from harken.experiments import seeds
 from harken.experiments.choose import choose
 from harken.experiments.train import prepare
 
-ENDLESS = 10**9  # steps of a training without an end
-N_PEERS = 3  # of its models that take a turn
+ENDLESS = 10**9  # number of steps
+N_PYG_MODELS = 3  # timed models of PyTorch Geometric
 
 
-class Peer(torch.nn.Module):
-    """The same two layers of PyTorch Geometric."""
+class PyGModel(torch.nn.Module):
+    """The same two layers in PyTorch Geometric."""
 
     def __init__(self, shape: Any, width: int, labels: int) -> None:
         from torch_geometric.nn import GATConv, GCNConv
@@ -55,20 +55,22 @@ class Peer(torch.nn.Module):
 
 
 def sparse_dropout(x: torch.Tensor, p: float) -> torch.Tensor:
-    """Dropout of the non-zero features."""
+    """Apply dropout to the stored features only."""
     return torch.sparse_coo_tensor(x.indices(), F.dropout(x.values(), p), x.shape, is_coalesced=True)
 
 
 def pyg_epoch(recipe: Any, opened: Any, device: torch.device, *, sparse: bool) -> Callable[[], None]:
-    """One epoch of a few models, one after the other."""
+    """Return one epoch of a few models of PyTorch Geometric, one after the other."""
     task = recipe.bind(opened)
     like = torch.zeros((), device=device)
     x = task.graph.model_inputs(like)["x"]
     x = x if sparse else x.to_dense()
     edges = torch.from_numpy(opened.message_edges(opened.tables.edges).T.copy()).unique(dim=1).to(device)
     batch = task.batch(0, 0)
-    which, targets = batch.tokens[:, 0].to(device), batch.targets.to(device)
-    models = [Peer(recipe.model, x.shape[1], len(opened.processor.labels)).to(device).train() for _ in range(N_PEERS)]
+    nodes, targets = batch.tokens[:, 0].to(device), batch.targets.to(device)
+    models = [
+        PyGModel(recipe.model, x.shape[1], len(opened.processor.labels)).to(device).train() for _ in range(N_PYG_MODELS)
+    ]
     optimizers = []
     for model in models:
         every = recipe.task.l2_of == "all"
@@ -79,7 +81,7 @@ def pyg_epoch(recipe: Any, opened: Any, device: torch.device, *, sparse: bool) -
     def epoch() -> None:
         for model, optimizer in zip(models, optimizers, strict=True):
             optimizer.zero_grad()
-            F.cross_entropy(model(x, edges)[which], targets).backward()
+            F.cross_entropy(model(x, edges)[nodes], targets).backward()
             optimizer.step()
 
     return epoch
@@ -95,7 +97,7 @@ def timed(turn: Callable[[], Any], epochs: int, device: torch.device) -> float:
 
 
 def ours(path: str, settings: dict[str, Any], count: int) -> tuple[Callable[[], None], Any, Any]:
-    """One epoch of `count` models together."""
+    """Return one epoch of `count` stacked models of harken, the data and the trainer."""
     recipe = choose(path, {**settings, "train.seeds": count}).recipe
     opened, trainer = prepare(recipe, silent)
     trainer.model.train()
@@ -112,12 +114,12 @@ def race(path: str, settings: dict[str, Any], count: int, epochs: int, turns: in
     runners: dict[str, tuple[Callable[[], None], int]] = {
         "harken, together": (together, count),
         "harken, one by one": (ours(path, settings, 1)[0], 1),
-        "PyTorch Geometric, a loop": (pyg_epoch(recipe, opened, trainer.device, sparse=False), N_PEERS),
+        "PyTorch Geometric, a loop": (pyg_epoch(recipe, opened, trainer.device, sparse=False), N_PYG_MODELS),
     }
     if isinstance(opened.processor.read(opened.tables), SparseFeatures):
-        runners["the same, sparse features"] = (pyg_epoch(recipe, opened, trainer.device, sparse=True), N_PEERS)
+        runners["the same, sparse features"] = (pyg_epoch(recipe, opened, trainer.device, sparse=True), N_PYG_MODELS)
     for turn, _ in runners.values():
-        for _ in range(5):  # what the first steps set up is set up once
+        for _ in range(5):  # warm-up
             turn()
     times: dict[str, list[float]] = {name: [] for name in runners}
     for _ in range(turns):
@@ -129,11 +131,11 @@ def race(path: str, settings: dict[str, Any], count: int, epochs: int, turns: in
         median, ratio = statistics.median(seconds), [x / y for x, y in zip(seconds, first, strict=True)]
         total = f"{median * 200 * count:8.1f} s for {count} seeds of 200 epochs"
         slower = f"{statistics.median(ratio):6.2f} times as long ({min(ratio):.2f} to {max(ratio):.2f})"
-        print(f"  {name:<26} {1e3 * median:8.3f} ms an epoch of a seed   {total}   {slower}")
+        print(f"  {name:<26} {1e3 * median:8.3f} ms per epoch and seed   {total}   {slower}")
 
 
 def accuracy(path: str, settings: dict[str, Any], count: int) -> None:
-    """Accuracy of seeds trained together, each with the weights selected on its valid split."""
+    """Print the accuracy of stacked seeds, each with the weights of its best validation pass."""
     recipe = choose(path, {**settings, "train.seeds": count}).recipe
     _, trainer = prepare(recipe, silent)
     begin = time.perf_counter()
@@ -153,7 +155,7 @@ def main() -> None:
     parser.add_argument("graph")
     parser.add_argument("--model", default="gcn", choices=("gcn", "gat", "graph-transformer"))
     parser.add_argument("--seeds", type=int, default=100)
-    parser.add_argument("--epochs", type=int, default=10, help="of a turn")
+    parser.add_argument("--epochs", type=int, default=10, help="epochs per turn")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--accuracy", type=int, metavar="SEEDS")
     parser.add_argument("settings", nargs="*", help="such as train.lr=0.01")
@@ -162,7 +164,7 @@ def main() -> None:
 
     settings = {"model.kind": options.model, **dict(map(parse_override, options.settings))}
     if options.accuracy == 1:
-        parser.error("--accuracy is of 2 seeds or more, trained together")
+        parser.error("--accuracy needs 2 seeds or more")
     if options.accuracy:
         accuracy(options.graph, settings, options.accuracy)
     else:

@@ -1,10 +1,10 @@
-"""How well a ViT learns Fashion-MNIST in a few minutes, on two cores or on a GPU.
+"""Accuracy of a ViT on Fashion-MNIST after a few minutes, on two cores or on a GPU.
 
     python benchmarks/images.py FOLDER                  idx files as published; 5 minutes on a CPU, 10 on a GPU
     python benchmarks/images.py FOLDER --minutes 2 --seed 1
 
-Prints accuracy on the test split, beside what costs nothing, and how many pictures were seen. The shape for a CPU was
-chosen on the valid split (docs/log.md); the settings for a GPU are a first choice.
+Prints the accuracy on the test split, the baselines and the number of epochs. The size for a CPU was selected on the
+validation split (docs/log.md); the settings for a GPU were not tuned.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import torch
 
 import harken
 
-CPU: dict[str, Any] = {"task.flip": True}  # the recipe of pictures as it is
+CPU: dict[str, Any] = {"task.flip": True}  # otherwise the recipe `images`
 GPU: dict[str, Any] = {
     "model.d": 256,
     "model.heads": 4,
@@ -52,14 +52,14 @@ def main() -> None:
     settings = {**(GPU if gpu else CPU), "train.seed": options.seed}
     with tempfile.TemporaryDirectory() as home:
         run = harken.train(options.folder, out=Path(home) / "run", minutes=minutes, settings=settings)
-        seen = run.facts["steps"] * run.recipe.train.batch
+        n_images = run.facts["steps"] * run.recipe.train.batch
         row = {
             "accuracy": run.metrics["test"]["accuracy"],
             "valid": run.metrics["valid"]["accuracy"],
-            "free": {name: baseline["accuracy"] for name, baseline in run.facts["baseline"]["test"].items()},
+            "baselines": {name: baseline["accuracy"] for name, baseline in run.facts["baseline"]["test"].items()},
             "weights": run.parameters,
             "steps": run.facts["steps"],
-            "epochs": round(seen / run.facts["data"]["images"]["train"], 2),
+            "epochs": round(n_images / run.facts["data"]["images"]["train"], 2),
             "seconds": round(run.facts["seconds"]),
             "machine": run.facts["machine"],
         }

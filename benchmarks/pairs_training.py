@@ -1,13 +1,14 @@
-"""Training on sentence pairs: harken beside a plain loop around torch.nn.Transformer of the same size, in one run.
+"""Training speed on sentence pairs: harken and a plain loop around torch.nn.Transformer of the same size, interleaved.
 
-    python benchmarks/pairs_training.py pairs.tsv                                     the recipe that suits the pairs
+    python benchmarks/pairs_training.py pairs.tsv                                     the recipe for these pairs
     python benchmarks/pairs_training.py random:30 model.size=base task.packed=true train.batch=400 data.vocab_size=32000
 
-random:N are 20,000 pairs of N words in the mean, of 32,000 words; random:=N have N words each, so that nobody pads.
+random:N generates 20,000 pairs with a mean length of N words from a vocabulary of 32,000; random:=N gives all pairs
+exactly N words, so that there is no padding.
 
-The peer is what a tutorial writes: shuffled batches padded to their longest pair, two embeddings, nn.Transformer, a
-linear layer, cross entropy, AdamW; on a GPU compiled, in bfloat16 where harken is. Both take turns of so many steps;
-counted are real target tokens (no padding) a second; the ratio is that of the medians.
+The plain loop is that of a tutorial: shuffled batches padded to their longest pair, two embeddings, nn.Transformer, a
+linear layer, cross entropy, AdamW; compiled on a GPU, in bfloat16 if harken is. Both train in turns of --steps steps.
+The speed is target tokens without padding per second; the ratio is the ratio of medians.
 """
 
 import argparse
@@ -38,26 +39,30 @@ class Plain(nn.Module):
     def __init__(self, vocab: tuple[int, int], shape, max_length: int, dropout: float) -> None:
         super().__init__()
         self.source, self.target = (nn.Embedding(n, shape.d) for n in vocab)
-        self.place = nn.Embedding(max_length + 2, shape.d)
+        self.position = nn.Embedding(max_length + 2, shape.d)
         sizes = {"num_encoder_layers": shape.layers, "num_decoder_layers": shape.layers}
-        hidden = shape.d_ff or 4 * shape.d
-        options = {"dim_feedforward": hidden, "dropout": dropout, "batch_first": True, "norm_first": True}
+        options = {
+            "dim_feedforward": shape.d_ff or 4 * shape.d,
+            "dropout": dropout,
+            "batch_first": True,
+            "norm_first": True,
+        }
         self.core = nn.Transformer(shape.d, shape.heads, **sizes, **options)
         self.head = nn.Linear(shape.d, vocab[1])
 
     def forward(self, batch: PairBatch) -> Tensor:
         source, target = (
-            words(x) + self.place(torch.arange(x.shape[1], device=x.device))
+            words(x) + self.position(torch.arange(x.shape[1], device=x.device))
             for words, x in ((self.source, batch.source), (self.target, batch.tokens))
         )
-        behind = torch.arange(batch.source.shape[1], device=source.device) >= batch.lengths[:, None]
+        is_padding = torch.arange(batch.source.shape[1], device=source.device) >= batch.lengths[:, None]
         mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1], device=source.device, dtype=torch.bool)
-        padding = {"src_key_padding_mask": behind, "memory_key_padding_mask": behind}
+        padding = {"src_key_padding_mask": is_padding, "memory_key_padding_mask": is_padding}
         return self.head(self.core(source, target, tgt_mask=mask, tgt_is_causal=True, **padding))
 
 
-def peer(trainer, opened, recipe, dropout: float, dynamic: bool) -> Callable[[int], int]:
-    """Turns of the plain loop: so many steps -> real target tokens."""
+def plain_loop(trainer, opened, recipe, dropout: float, dynamic: bool) -> Callable[[int], int]:
+    """Return turns of the plain loop: number of steps -> number of target tokens without padding."""
     device, rng = trainer.device, np.random.default_rng(0)
     rows = max(1, round(len(opened.train) / trainer.task.steps))
     model = Plain(opened.vocab, recipe.model, recipe.data.max_length, dropout).to(device)
@@ -90,20 +95,20 @@ def ours(trainer) -> Callable[[int], int]:
     def turn(steps: int) -> int:
         count = 0
         for _ in range(steps):
-            epoch, place = divmod(trainer.step, trainer.task.steps)
-            count += trainer.task.batch(epoch, place).n_targets
+            epoch, step = divmod(trainer.step, trainer.task.steps)
+            count += trainer.task.batch(epoch, step).n_targets
             trainer.update(10**9, read=False)
         return count
 
     return turn
 
 
-def noise(spec: str, folder: str) -> str:
-    """A file of random pairs; the longer a source, the longer its target."""
-    rng, even = np.random.default_rng(0), spec.startswith("=")
+def random_pairs(spec: str, folder: str) -> str:
+    """Write a file of random pairs with correlated lengths; return its path."""
+    rng, equal_lengths = np.random.default_rng(0), spec.startswith("=")
     mean = int(spec.removeprefix("="))
-    source = rng.normal(mean, 0 if even else mean / 3, 20_000)
-    target = source + rng.normal(0, 0 if even else mean / 10, 20_000)
+    source = rng.normal(mean, 0 if equal_lengths else mean / 3, 20_000)
+    target = source + rng.normal(0, 0 if equal_lengths else mean / 10, 20_000)
     path = Path(folder, "pairs.tsv")
     with path.open("w") as file:
         for lengths in zip(source, target, strict=True):
@@ -116,19 +121,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data")
     parser.add_argument("settings", nargs="*")
-    parser.add_argument("--dropout", type=float, default=0.1, help="of the peer; nn.Transformer's own default is 0.1")
+    parser.add_argument(
+        "--dropout", type=float, default=0.1, help="dropout of the plain loop; the default of nn.Transformer is 0.1"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=20)
     options = parser.parse_intermixed_args()
-    dynamic = not options.data.startswith("random:=")  # where every batch has its shape, the peer is compiled for all
+    dynamic = not options.data.startswith(
+        "random:="
+    )  # with varying batch shapes the plain loop is compiled for dynamic shapes
     if options.data.startswith("random:"):
-        options.data = noise(options.data.removeprefix("random:"), tempfile.mkdtemp())
+        options.data = random_pairs(options.data.removeprefix("random:"), tempfile.mkdtemp())
         options.settings += ["data.tokenizer=word"]
     recipe = choose(options.data, dict(map(recipes.parse_override, options.settings))).recipe
     opened, trainer = prepare(recipe, lambda *_, **__: None)
-    turns = {"harken": ours(trainer), "nn.Transformer": peer(trainer, opened, recipe, options.dropout, dynamic)}
+    turns = {"harken": ours(trainer), "nn.Transformer": plain_loop(trainer, opened, recipe, options.dropout, dynamic)}
     rates: dict[str, list[float]] = {name: [] for name in turns}
-    for n in range(options.rounds + 1):  # the first is not counted: kernels are chosen, code is compiled
+    for n in range(options.rounds + 1):  # the first is a warm-up: kernels are selected, code is compiled
         for name, turn in turns.items():
             machine.synchronize(trainer.device)
             start = time.perf_counter()
@@ -136,10 +145,10 @@ def main() -> None:
             machine.synchronize(trainer.device)
             if n:
                 rates[name].append(count / (time.perf_counter() - start))
-    for name, seen in rates.items():
-        middle = statistics.median(seen)
-        row = {"name": name, "tokens_per_second": round(middle), "spread": [round(min(seen)), round(max(seen))]}
-        row["ratio"] = round(middle / statistics.median(rates["nn.Transformer"]), 3)
+    for name, speeds in rates.items():
+        median = statistics.median(speeds)
+        row = {"name": name, "tokens_per_second": round(median), "spread": [round(min(speeds)), round(max(speeds))]}
+        row["ratio"] = round(median / statistics.median(rates["nn.Transformer"]), 3)
         print(json.dumps(row | {"padding": round(trainer.task.batches.padding, 4), "rounds": options.rounds}))
 
 

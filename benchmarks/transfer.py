@@ -1,12 +1,13 @@
-"""The value of pretrained weights on labelled sets: scratch, frozen and fine-tuned from a run, one comparison each.
+"""The value of pretrained weights on labeled data sets: scratch, frozen and fine-tuned from a run, one comparison each.
 
     python benchmarks/transfer.py runs/minilm shared/data --sets sst-2,mrpc,cola,rte,sts-b,sms --at-once 6
     python benchmarks/transfer.py runs/minilm shared/data --sets conll,squad --transfer scratch,finetune --seeds 1
     python benchmarks/transfer.py runs/minilm shared/data --sets rte,sms data.examples=64 train.steps=4 --seeds 1
 
-Each set is one `harken compare` in its process, --at-once in parallel. A part of the training file picks the weights
-that are kept; what is told is the file that GLUE, CoNLL and SQuAD judge by (of SMS a tenth that is held out), looked at
-once. Settings behind the sets go to all. Results stand as one JSON and as a table for people, both in --out.
+Each data set is one `harken compare` in its own process, --at-once of them in parallel. A part of the training file
+selects the weights. The reported metrics are those of the evaluation file of GLUE, CoNLL and SQuAD (for SMS: of a
+held-out tenth), evaluated once. Settings on the command line apply to all data sets. --out contains the values as JSON
+and as a table.
 """
 
 import argparse
@@ -25,16 +26,16 @@ from harken.experiments.compare.summary import format_interval
 
 @dataclass(frozen=True)
 class Set:
-    """Files of a labelled set (several are linked into one folder), what is measured, and its own settings."""
+    """Files of a labeled data set (several are linked into one folder), its metrics and its settings."""
 
     train: tuple[str, ...]
     test: str | None
     metrics: tuple[str, ...]
     settings: dict[str, Any] = field(default_factory=dict)
-    longest: int = 128  # tokens, or as many as the run can read
+    max_length: int = 128  # tokens; at most the context of the run
 
 
-FEW = {"train.compile": "no"}  # so few updates that compiling takes longer
+FEW = {"train.compile": "no"}  # few updates: compilation would take longer
 SETS = {
     "sst-2": Set(("glue/SST-2/train.tsv",), "glue/SST-2/dev.tsv", ("accuracy",), {"train.epochs": 3}),
     "mrpc": Set(("glue/MRPC/train.tsv",), "glue/MRPC/dev.tsv", ("f1", "accuracy"), FEW | {"task.metric": "f1"}),
@@ -44,7 +45,7 @@ SETS = {
     "sts-b": Set(("glue/STS-B/train.tsv",), "glue/STS-B/dev.tsv", ("spearman", "pearson"),
                  FEW | {"task.metric": "spearman"}),
     "sms": Set(("sms-spam/sms.tsv",), None, ("f1", "accuracy"), FEW | {"task.metric": "f1", "data.test": 0.1}),
-    "conll": Set(("conll2003/eng.train",), "conll2003/eng.testa", ("f1",), longest=256),
+    "conll": Set(("conll2003/eng.train",), "conll2003/eng.testa", ("f1",), max_length=256),
     "squad": Set(("squad/amazon_reviews_v1.0.json", "squad/nyt_v1.0.json", "squad/reddit_v1.0.json"),
                  "squad/squaddev_v1.1.json", ("f1", "em"), {"train.epochs": 3}, 384),
 }  # fmt: skip
@@ -55,23 +56,23 @@ BUDGETS = ("train.epochs", "train.steps", "train.minutes", "train.tokens")
 def command(name: str, options: argparse.Namespace, overrides: list[str]) -> list[str]:
     chosen = SETS[name]
     data = [options.data / file for file in chosen.train]
-    if len(data) > 1:  # harken learns from all files of a folder
+    if len(data) > 1:  # harken trains on all files of a folder
         folder = options.out / "files" / name
         folder.mkdir(parents=True, exist_ok=True)
         for file in data:
             (folder / file.name).unlink(missing_ok=True)
             (folder / file.name).symlink_to(file.absolute())
         data = [folder]
-    longest = min(chosen.longest, recipes.read(options.run / "recipe.toml")["model.context"])
-    settings = SHARED | chosen.settings | {"data.max_length": longest}
-    settings |= {"data.overlap": longest // 3} if name == "squad" else {}
+    max_length = min(chosen.max_length, recipes.read(options.run / "recipe.toml")["model.context"])
+    settings = SHARED | chosen.settings | {"data.max_length": max_length}
+    settings |= {"data.overlap": max_length // 3} if name == "squad" else {}
     if any(word.startswith(BUDGETS) for word in overrides):
         settings = {path: value for path, value in settings.items() if path not in BUDGETS}
     parsed = dict(word.split("=", 1) for word in overrides)
     words = [f"{path}={value}" for path, value in (settings | parsed).items()]
     words += [f"data.test={options.data / chosen.test}"] if chosen.test else []
     compare_options = ["--transfer", options.transfer, "--seeds", str(options.seeds), "--json"]
-    place = ["--out", str(options.out / name), "--resume"]
+    output = ["--out", str(options.out / name), "--resume"]
     return [
         sys.executable,
         "-m",
@@ -81,12 +82,12 @@ def command(name: str, options: argparse.Namespace, overrides: list[str]) -> lis
         f"from={options.run}",
         *words,
         *compare_options,
-        *place,
+        *output,
     ]
 
 
-def compared(name: str, options: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:
-    """One comparison; its log is written to --out."""
+def run_comparison(name: str, options: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:
+    """Run one comparison; its log is written to --out."""
     arguments = command(name, options, overrides)
     with (options.out / f"{name}.log").open("w") as log:
         done = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=log, text=True)
@@ -120,9 +121,9 @@ def compared(name: str, options: argparse.Namespace, overrides: list[str]) -> di
 
 
 def table(comparisons: list[dict[str, Any]]) -> str:
-    """A line for each set and measure, a column for each kind of transfer."""
+    """Return a table with a line per data set and metric, and a column per kind of transfer."""
     names = list(dict.fromkeys(row["name"] for comparison in comparisons for row in comparison.get("rows", ())))
-    lines = [["set", "measure", *names], ["---"] * (len(names) + 2)]
+    lines = [["set", "metric", *names], ["---"] * (len(names) + 2)]
     for comparison in comparisons:
         if "error" in comparison:
             lines.append([comparison["set"], " ".join(comparison["error"])])
@@ -141,7 +142,7 @@ def table(comparisons: list[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="run with the initial weights")
-    parser.add_argument("data", type=Path, help="the folder with glue, sms-spam, conll2003 and squad in it")
+    parser.add_argument("data", type=Path, help="folder with the subfolders glue, sms-spam, conll2003 and squad")
     parser.add_argument("settings", nargs="*")
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--transfer", default="scratch,frozen,finetune")
@@ -152,7 +153,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     names = options.sets.split(",")
     with ThreadPoolExecutor(options.at_once) as pool:
-        comparisons = list(pool.map(lambda name: compared(name, options, options.settings), names))
+        comparisons = list(pool.map(lambda name: run_comparison(name, options, options.settings), names))
     (options.out / "transfer.json").write_text(json.dumps(comparisons, indent=1))
     (options.out / "transfer.md").write_text(table(comparisons))
     print(table(comparisons))

@@ -75,7 +75,7 @@ def recipe_page() -> str:
         lines += ["", f"## {section}", "", sentence]
         for group in (group for shelf, group in registry.sections_and_groups() if shelf == section):
             for names in _kinds_with_equal_settings(section, group):
-                titles = [name + group for name in names]
+                titles = [registry.title(name, group) for name in names]
                 lines += ["", f"### {', '.join(titles)}", "", *_kind_tables(section, names, group)]
     lines += ["", "## Recipes that come with harken", ""]
     lines += ["`harken train my.txt` selects a recipe for the text. To name one: `harken train word data.path=my.txt`."]
@@ -86,11 +86,11 @@ def recipe_page() -> str:
 
 
 def _kinds_with_equal_settings(section: str, group: str) -> list[list[str]]:
-    """The built-in kinds of a section, grouped by equal settings. Plug-ins have their own docs."""
+    """Return the built-in kinds of a section, grouped by equal settings. Plug-ins have their own docs."""
     groups: dict[str, list[str]] = {}
-    for name in registry.BUILT_IN[section + group]:
-        shown = [row for row in describe_settings(name + group) if not row["path"].endswith(".kind")]
-        groups.setdefault(repr((shown, _dials(section, name, group))), []).append(name)
+    for name in registry.built_in(section, group):
+        settings = [row for row in describe_settings(registry.title(name, group)) if not row["path"].endswith(".kind")]
+        groups.setdefault(repr((settings, _dials(section, name, group))), []).append(name)
     return list(groups.values())
 
 
@@ -99,22 +99,22 @@ def _dials(section: str, name: str, group: str) -> dict[str, dict[str, dict[str,
 
 
 def _kind_tables(section: str, names: list[str], group: str) -> list[str]:
-    """The tables of one kind: its settings, then the values of its dials."""
+    """Return the tables of one kind: its settings, then the values of its dials."""
     first = names[0]
     doc = " ".join((registry.find_kind(section, first, group).__doc__ or "").split())
     rows = [
         [f"`{r['path']}`", f"`{r['default']}`", r["accepted"], r["description"]]
-        for r in describe_settings(first + group)
+        for r in describe_settings(registry.title(first, group))
     ]
     if len(names) > 1:
         doc = f"{doc} {', '.join(names[1:])}: the same settings."
         rows[0][1:3] = "`" + "`, `".join(recipe.to_toml_value(n) for n in names) + "`", ", ".join(names)
     lines = [doc, "", *_table(["setting", "default", "accepted", "description"], rows)]
     for dial, values in _dials(section, first, group).items():
-        columns = list(dict.fromkeys(name for stands in values.values() for name in stands))
+        columns = list(dict.fromkeys(name for settings in values.values() for name in settings))
         rows_of_dial = [
-            [f"`{value}`", *(recipe.to_toml_value(stands[c]) if c in stands else "" for c in columns)]
-            for value, stands in values.items()
+            [f"`{value}`", *(recipe.to_toml_value(settings[c]) if c in settings else "" for c in columns)]
+            for value, settings in values.items()
         ]
         lines += ["", f"`{section}.{dial}` sets:", "", *_table([dial, *columns], rows_of_dial)]
     return lines
@@ -131,7 +131,7 @@ PAGES = {"docs/cli.md": cli_page, "docs/recipe.md": recipe_page}
 
 
 def stale() -> list[str]:
-    """The pages that differ from the current program."""
+    """Return the pages that differ from the current program."""
     return [
         path
         for path, page in PAGES.items()

@@ -34,7 +34,7 @@ HOME = Path(__file__).resolve().parents[1]
 PAGE = HOME / "docs" / "matrix.md"
 COLUMNS = ("train", "eval", "kill+resume", "look", "audit", "serve", "export", "compare")
 PASSES = "passes"
-STEPS, DIES, SAVES = 6, 5, 2  # dies in step 5; the last checkpoint is of step 4
+STEPS, DIES, SAVES = 6, 5, 2  # killed in step 5; the last checkpoint is that of step 4
 SETTINGS: Mapping[str, Any] = {
     "data.tokenizer": "char",
     "model.d": 16,
@@ -86,17 +86,18 @@ class Family:
         family_settings |= {"data.valid": 10, "data.test": 10} if self.data == "maths" else {}
         family_settings |= {"data.tokenizer": "word"} if self.data == "stories" else {}
         source = registry.find_kind("data", self.data)
-        known = {"data": source, "model": registry.find_kind(f"model{getattr(source, 'model_group', '')}", self.model)}
+        model = registry.find_kind("model", self.model, registry.FAMILIES[source.task].models)
+        known = {"data": source, "model": model}
         values = {**SETTINGS, "data.kind": self.data, "model.kind": self.model, **family_settings}
         return {path: value for path, value in values.items() if _knows(known, path)}
 
     def write(self, folder: Path) -> Path | str:
-        """A small data set of this kind, or the name of a generator."""
+        """Write a small data set of this kind; return its path, or the name of a generator."""
         if self.data not in DATA:
             return f"{self.data}:gcd"
         name, make = DATA[self.data]
         values = make()
-        if self.data == "captions":  # needs the images beside it
+        if self.data == "captions":  # the images of the table
             (folder / "spots.npz").write_bytes(_images())
         (folder / name).write_bytes(values if isinstance(values, bytes) else values.encode())
         return folder / name
@@ -152,7 +153,7 @@ def _graph() -> bytes:
 
 
 def _knows(parts: Mapping[str, Any], path: str) -> bool:
-    """Whether the setting exists: a memory network has no layers, and a graph no tokens."""
+    """Return whether the setting exists: a memory network has no layers, and a graph has no tokenizer."""
     section, _, name = path.partition(".")
     return section not in parts or name in parts[section].model_fields
 
@@ -172,9 +173,8 @@ DATA: dict[str, tuple[str, Callable[[], str | bytes]]] = {
 
 
 def families() -> list[Family]:
-    """Every built-in model with its data; one body for each head, and the plain RNN."""
-    groups = {"text": "model", "pairs": "model of pairs"}
-    encoders = [Family(data, model) for data, group in groups.items() for model in registry.BUILT_IN[group]]
+    """Return every built-in model with its data; one body for each head, and the plain RNN."""
+    encoders = [Family(data, model) for data in ("text", "pairs") for model in registry.MODELS[data]]
     return [*encoders, *(Family(*head) for head in HEADS)]
 
 
@@ -210,7 +210,7 @@ def check_resume(family: Family, text: Path | str, folder: Path) -> str:
     if start_steps != [SAVES * (DIES // SAVES)]:
         return f"resumed from step {start_steps[-1] if start_steps else STEPS}, not from the last checkpoint"
     same = sha256_of(resumed.path / "model.safetensors") == sha256_of(folder / "whole" / "model.safetensors")
-    return PASSES if same else "the resumed weights are not those of the unbroken run"
+    return PASSES if same else "the resumed weights differ from those of the uninterrupted run"
 
 
 def check_audit(family: Family, text: Path | str, folder: Path) -> str:
@@ -231,7 +231,7 @@ def check_export(family: Family, text: Path | str, folder: Path) -> str:
 
 
 def verb(name: str) -> str:
-    """The text for a verb that this table does not test."""
+    """Return the text for a command that this table does not test."""
     return "not tried here" if name in COMMANDS else f"comes with `harken {name}`"
 
 
@@ -254,7 +254,7 @@ def cell(column: str, family: Family, text: Path | str, folder: Path) -> str:
 
 
 def row(family: Family) -> list[str]:
-    """The cells of this family, tested now."""
+    """Test this family; return its cells."""
     before, threads = os.environ.get("HARKEN_CACHE"), torch.get_num_threads()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name, torch.random.fork_rng(devices=[]):

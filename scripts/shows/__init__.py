@@ -1,8 +1,8 @@
-"""Demonstrations of the statements of the lectures: small seeded functions for a CPU, each with one number.
+"""Demonstrations of the statements of the lectures: small seeded functions for a CPU.
 
     python scripts/lectures.py show scaling
 
-Each returns a number, its meaning, and whether the statement holds. docs/lectures.md names them.
+Each returns a measured value with its description, and whether the statement holds. docs/lectures.md lists them.
 """
 
 from collections.abc import Callable
@@ -18,28 +18,28 @@ EXACT = 1e-5  # tolerance between two equal computations in float32
 
 
 @dataclass(frozen=True)
-class Seen:
-    """The outcome of a demonstration: a number, its meaning, and whether the statement holds."""
+class Measurement:
+    """The measured value of a demonstration, its description, and whether the statement holds."""
 
-    number: float
-    what: str
+    value: float
+    description: str
     holds: bool
 
     def __str__(self) -> str:
-        plain = f"{self.number:,}" if isinstance(self.number, int) else f"{self.number:.3g}"
-        return f"{plain} {self.what}"
+        value = f"{self.value:,}" if isinstance(self.value, int) else f"{self.value:.3g}"
+        return f"{value} {self.description}"
 
 
 @dataclass(frozen=True)
 class Show:
-    """A demonstration: `slow` ones train something, `timed` ones depend on the machine."""
+    """A demonstration; `slow`: it trains a model, `timed`: its value depends on the machine."""
 
     name: str
-    f: Callable[[], Seen]
+    f: Callable[[], Measurement]
     slow: bool
     timed: bool
 
-    def __call__(self) -> Seen:
+    def __call__(self) -> Measurement:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             return self.f()
@@ -48,21 +48,24 @@ class Show:
 SHOWS: dict[str, Show] = {}
 
 
-def show(*, slow: bool = False, timed: bool = False) -> Callable[[Callable[[], Seen]], Callable[[], Seen]]:
-    def enter(f: Callable[[], Seen]) -> Callable[[], Seen]:
+def show(
+    *, slow: bool = False, timed: bool = False
+) -> Callable[[Callable[[], Measurement]], Callable[[], Measurement]]:
+    def register(f: Callable[[], Measurement]) -> Callable[[], Measurement]:
         name = f.__name__.replace("_", "-")
         SHOWS[name] = Show(name, f, slow, timed)
         return f
 
-    return enter
+    return register
 
 
 def gap(a: Tensor, b: Tensor) -> float:
+    """Return the largest absolute difference."""
     return float((a - b).detach().abs().max())
 
 
 def every() -> dict[str, Show]:
-    """All demonstrations by name."""
+    """Return all demonstrations by name."""
     for file in FILES:
         import_module(f"shows.{file}")
     return SHOWS

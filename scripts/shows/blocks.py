@@ -11,11 +11,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from harken.core import CAUSAL, Block, BlockConfig, Gaussian, LayerContext, Sinusoid, Stack, Structure, attend, window
 
-from . import EXACT, Seen, gap, show
+from . import EXACT, Measurement, gap, show
 
 
 @show()
-def blocks() -> Seen:
+def blocks() -> Measurement:
     """LN(q + MHA) then LN(h + MLP) in 2017; q + MHA(LN q) then h + MLP(LN h) in 2019."""
     x, off = torch.randn(1, 6, 16), []
     for norm in ("post", "pre"):
@@ -25,62 +25,63 @@ def blocks() -> Seen:
         LN, LN_ = b.attention_sublayer.norm, b.mlp_sublayer.norm
         h = LN(x + b.attention(x)) if norm == "post" else x + b.attention(LN(x))
         off.append(gap(b(x, LayerContext()), LN_(h + b.mlp(h)) if norm == "post" else h + b.mlp(LN_(h))))
-    return Seen(max(off), "largest difference of both blocks from their formulas", max(off) < EXACT)
+    return Measurement(max(off), "largest difference of both blocks from their formulas", max(off) < EXACT)
 
 
 @show()
-def layer_norm() -> Seen:
+def layer_norm() -> Measurement:
     """a (q - mean) / std + b: z-scores with a scale and a shift that are learned (1e-5 is added to std^2)."""
     q, norm = 5 * torch.randn(10, 64) + 3, BlockConfig(64, 4).build_norm()
     nn.init.normal_(norm.weight)
     nn.init.normal_(norm.bias)
     z = (q - q.mean(-1, keepdim=True)) / q.std(-1, correction=0, keepdim=True)
     x = gap(norm(q), norm.weight * z + norm.bias)
-    return Seen(x, "largest difference from a (q - mean) / std + b", x < 1e-4)
+    return Measurement(x, "largest difference from a (q - mean) / std + b", x < 1e-4)
 
 
 @show()
-def norm_before_softmax() -> Seen:
-    """Words of large size push the softmax to its corners; normalised first, its gradient does not vanish."""
+def norm_before_softmax() -> Measurement:
+    """Large word vectors saturate the softmax; after layer normalization its gradient does not vanish."""
     x, W_q, W_k = 10 * torch.randn(20, 32), torch.randn(32, 32) / 6, torch.randn(32, 32) / 6
 
     def slope(h: Tensor) -> float:
         A = (h @ W_q @ (h @ W_k).T / math.sqrt(32)).softmax(-1)
-        return float((A * (1 - A)).mean())  # of a weight, by its own score
+        return float((A * (1 - A)).mean())  # derivative of a weight by its own score
 
     bare, normed = slope(x), slope(nn.functional.layer_norm(x, (32,)))
-    words = f"times the slope of the softmax with LN before it ({normed:.2g} beside {bare:.2g})"
-    return Seen(normed / bare, words, normed > 5 * bare)
+    words = f"ratio of the softmax gradients with and without LN ({normed:.2g} and {bare:.2g})"
+    return Measurement(normed / bare, words, normed > 5 * bare)
 
 
 @show()
-def residual() -> Seen:
-    """dL/dx = dL/dy (Id + df/dx): through 12 blocks the gradient arrives with the skip, and dies without it."""
+def residual() -> Measurement:
+    """dL/dx = dL/dy (Id + df/dx): through 12 blocks the gradient vanishes without residual connections."""
     sizes = []
     for skip in (True, False):
         torch.manual_seed(1)
         stack, x = Stack(12, BlockConfig(32, 2, residual=skip, norm="none")), torch.randn(1, 8, 32, requires_grad=True)
         y = stack(x)
         sizes.append(float(torch.autograd.grad(y, x, torch.ones_like(y))[0].norm()))
-    words = f"size of the gradient after 12 blocks with the skip, {sizes[1]:.0e} without"
-    return Seen(sizes[0], words, sizes[0] > 1 and sizes[1] < 1e-3 * sizes[0])
+    words = f"gradient norm after 12 blocks with residual connections, {sizes[1]:.0e} without"
+    return Measurement(sizes[0], words, sizes[0] > 1 and sizes[1] < 1e-3 * sizes[0])
 
 
 @show()
-def sets() -> Seen:
-    """Without positions the words are a set: shuffled words give the same vectors, shuffled."""
+def sets() -> Measurement:
+    """Without positional encoding, shuffled words give the same outputs in shuffled order."""
     stack, x, order = Stack(3, BlockConfig(16, 2)), torch.randn(1, 12, 16), torch.randperm(12)
     diff = gap(stack(x[:, order]), stack(x)[:, order])
     placed = Stack(3, BlockConfig(16, 2), Sinusoid())
     pos = torch.arange(12)
     y, shuffled = (placed(placed.positions.add(h, pos)) for h in (x, x[:, order]))
     moved = gap(shuffled, y[:, order])
-    return Seen(diff, f"change by shuffling a set; {moved:.2g} with positions added", diff < EXACT and moved > 0.1)
+    words = f"change of the output if the words are shuffled; {moved:.2g} with positional encoding"
+    return Measurement(diff, words, diff < EXACT and moved > 0.1)
 
 
 @show()
-def context_to_word() -> Seen:
-    """One word, two sentences: before attention the vector of "broke" is the same, behind it no longer."""
+def context_to_word() -> Measurement:
+    """The vector of "broke" is equal in two sentences before attention and differs after it."""
     table = dict(zip(["the", "vase", "news", "broke"], torch.randn(4, 32), strict=True))
     stack, vectors = Stack(4, BlockConfig(32, 4), Sinusoid()), []
     with torch.no_grad():
@@ -90,36 +91,40 @@ def context_to_word() -> Seen:
         x = torch.stack([table[w] for w in sentence.split()])[None]
         vectors.append(stack(stack.positions.add(x, torch.arange(3)), structure=CAUSAL)[0, -1])
     x = float(torch.cosine_similarity(vectors[0], vectors[1], 0).detach())
-    return Seen(x, 'cosine of the two vectors of "broke" behind four blocks; 1 before', x < 0.999)
+    return Measurement(
+        x, 'cosine similarity of the two vectors of "broke" after four blocks; 1 before the first block', x < 0.999
+    )
 
 
 def receptive_field_size(structure: Structure, layers: int, L: int = 33) -> int:
-    """The number of input words the middle word's vector depends on."""
+    """Return the number of input words that the output of the middle word depends on."""
     stack, x = Stack(layers, BlockConfig(8, 1)).double(), torch.randn(1, L, 8, dtype=torch.float64, requires_grad=True)
     stack(x, structure=structure)[0, L // 2].sum().backward()
     return int((x.grad[0].abs().sum(-1) > 0).sum())
 
 
 @show()
-def receptive_field() -> Seen:
+def receptive_field() -> Measurement:
     """With a context of 3 words in each layer, a word depends on 3, then 5, then 7, then 9 words of the input."""
     n_words = [receptive_field_size(window(1), layers) for layers in (1, 2, 3, 4)]
-    return Seen(n_words[-1], f"words seen by 4 layers; by 1, 2, 3: {n_words[:3]}", n_words == [3, 5, 7, 9])
+    words = f"words in the receptive field of 4 layers; of 1, 2, 3 layers: {n_words[:3]}"
+    return Measurement(n_words[-1], words, n_words == [3, 5, 7, 9])
 
 
 @show()
-def smoothing() -> Seen:
-    """Layer by layer, points are averaged with the closest ones: each cluster shrinks to a point where it is."""
-    centres = torch.tensor([[0.0, 0.0], [5.0, 0.0], [40.0, 0.0], [45.0, 0.0]])
-    x = (centres[:, None] + torch.randn(4, 25, 2)).flatten(0, 1)
+def smoothing() -> Measurement:
+    """Each layer averages nearby points: every cluster contracts to a point."""
+    centers = torch.tensor([[0.0, 0.0], [5.0, 0.0], [40.0, 0.0], [45.0, 0.0]])
+    x = (centers[:, None] + torch.randn(4, 25, 2)).flatten(0, 1)
     spread = []
     for _ in range(4):
         spread.append(float(x.unflatten(0, (4, 25)).std(1).mean()))
         x = attend(x[None, None], x[None, None], x[None, None], Gaussian(1.0))[0, 0]
     fall = all(b < a for a, b in pairwise(spread))
-    words = f"spread inside a cluster after 3 layers; before: {', '.join(f'{s:.2f}' for s in spread[:3])}"
-    stays = gap(x.unflatten(0, (4, 25)).mean(1), centres) < 1
-    return Seen(spread[-1], words, fall and stays and spread[-1] < 0.2 * spread[0])
+    earlier = ", ".join(f"{s:.2f}" for s in spread[:3])
+    words = f"standard deviation within a cluster after 3 layers; after 0, 1, 2 layers: {earlier}"
+    stays = gap(x.unflatten(0, (4, 25)).mean(1), centers) < 1
+    return Measurement(spread[-1], words, fall and stays and spread[-1] < 0.2 * spread[0])
 
 
 def multiplications(f: Callable[..., Any], *args: Any, **kwargs: Any) -> int:
@@ -129,18 +134,19 @@ def multiplications(f: Callable[..., Any], *args: Any, **kwargs: Any) -> int:
 
 
 @show()
-def operations() -> Seen:
+def operations() -> Measurement:
     """Attention L^2 d, recurrence L d^2, convolution L d^2 k: the lecture's example 1, L = 100, d = 1000, k = 3."""
     x, W, kernel = torch.zeros(1, 1, 100, 1000), torch.zeros(1000, 1000), torch.zeros(1000, 1000, 3)
     scores = multiplications(lambda: x @ x.mT)
     recurrence = sum(multiplications(lambda t: x[0, 0, t : t + 1] @ W, t) for t in range(100))
     conv = multiplications(lambda: nn.functional.conv1d(x[0].mT, kernel, padding=1))
     words = f"multiplications for the scores, {recurrence:.0e} for a recurrence, {conv:.0e} for a convolution"
-    return Seen(float(scores), words, [scores, recurrence, conv] == [10**7, 10**8, 3 * 10**8])
+    return Measurement(float(scores), words, [scores, recurrence, conv] == [10**7, 10**8, 3 * 10**8])
 
 
 @show()
-def long_texts() -> Seen:
-    """The cost of the scores grows with the square of the length: twice the words, four times the work."""
+def long_texts() -> Measurement:
+    """The cost grows with the square of the length: twice the words need four times the multiplications."""
     cost = [multiplications(lambda x: x @ x.mT, torch.zeros(1, 1, L, 64)) for L in (256, 512)]
-    return Seen(cost[1] / cost[0], "times the multiplications for twice the length", cost[1] == 4 * cost[0])
+    ratio = cost[1] / cost[0]
+    return Measurement(ratio, "times the multiplications for twice the length", ratio == 4)

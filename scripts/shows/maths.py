@@ -1,13 +1,13 @@
-"""Mathematics as translation: what is learned depends on which examples are seen how often."""
+"""Mathematics as translation: the distribution of the training examples decides what a model learns."""
 
-from . import Seen, show
+from . import Measurement, show
 
 SMALL = {"model.layers": 1, "data.base": 20, "data.max_operand": 400, "data.classes": 20, "data.test": 0}
 STEPS = 300
 
 
-def _judged(outcomes: str) -> dict[str, float]:
-    """What a small Transformer knows of gcds that were drawn like this."""
+def _train_and_evaluate(outcomes: str) -> dict[str, float]:
+    """Return the validation metrics of a small Transformer trained on gcds with this distribution."""
     import torch
 
     from harken.events import silent
@@ -24,22 +24,24 @@ def _judged(outcomes: str) -> dict[str, float]:
 
 
 @show(slow=True)
-def right_frequency() -> Seen:
-    """The same pairs of numbers seen in another frequency teach another rule."""
-    natural, even = _judged("natural"), _judged("uniform")
-    text = f"of random pairs right, learned as gcds come; {even['natural_accuracy']:.2g} if all 20 are seen alike"
-    text += f", of all gcds alike {natural['accuracy']:.2g} and {even['accuracy']:.2g}"
-    return Seen(natural["natural_accuracy"], text, natural["natural_accuracy"] > 2 * even["natural_accuracy"])
+def right_frequency() -> Measurement:
+    """A different distribution of the same pairs of numbers leads to a different rule."""
+    natural, uniform = _train_and_evaluate("natural"), _train_and_evaluate("uniform")
+    on_random = natural["natural_accuracy"], uniform["natural_accuracy"]
+    text = f"accuracy on random pairs after training on the natural distribution of gcds, {on_random[1]:.2g} after a "
+    text += f"uniform one; {natural['accuracy']:.2g} and {uniform['accuracy']:.2g} on uniformly distributed gcds"
+    return Measurement(on_random[0], text, on_random[0] > 2 * on_random[1])
 
 
 @show()
-def heuristic_of_the_base() -> Seen:
-    """An incorrect heuristic that is right in most cases: the last digits tell what divides both numbers."""
+def heuristic_of_the_base() -> Measurement:
+    """A heuristic that is correct in most cases: the last digits reveal divisors of both numbers."""
     from math import gcd
 
     from harken.data.maths.integers import base_divisor
 
     divisors = [gcd(a, b) for a in range(1, 301) for b in range(1, 301)]
-    right = sum(base_divisor(k, 30) == k for k in divisors) / len(divisors)
+    correct = sum(base_divisor(k, 30) == k for k in divisors) / len(divisors)
     known = sum(base_divisor(k, 30) == k for k in range(1, 101))
-    return Seen(right, f"of pairs right by the last digits in base 30, which tell {known} of 100 gcds", right > 0.9)
+    words = f"of the pairs are predictable from the last digits in base 30, which determine {known} of 100 gcds"
+    return Measurement(correct, words, correct > 0.9)
