@@ -32,7 +32,7 @@ test-slow: $(SETUP) ## the long tests: trainings to a number, fuzzing, leaks
 	$(PYTEST) -m "slow and not gpu and not net" --timeout 3600
 
 coverage: $(SETUP) ## line coverage of the default suite, per module
-	$(PYTEST) --cov=harken --cov-report=term:skip-covered
+	$(PYTEST) --cov=src/harken --cov-report=term:skip-covered
 
 check: $(SETUP) ## ruff, mypy --strict, generated pages
 	$(BIN)/ruff check --no-cache .
