@@ -32,7 +32,7 @@ from harken.files import sha256_of
 
 HOME = Path(__file__).resolve().parents[1]
 PAGE = HOME / "docs" / "matrix.md"
-COLUMNS = ("train", "eval", "kill+resume", "look", "audit", "serve", "export", "compare")
+COLUMNS = ("train", "eval", "kill+resume", "inspect", "audit", "serve", "export", "compare")
 PASSES = "passes"
 STEPS, DIES, SAVES = 6, 5, 2  # killed in step 5; the last checkpoint is that of step 4
 SETTINGS: Mapping[str, Any] = {
@@ -284,7 +284,7 @@ def page(rows: Mapping[Family, list[str]]) -> str:
         "- train: a few steps on a little data, from its file to a finished run folder.",
         "- eval: the finished run, loaded and evaluated again, has exactly the same loss.",
         "- kill+resume: stopped between two checkpoints and resumed, the run ends with the same bytes",
-        "  as the unbroken one. Dropout is on, so the random state is restored as well. Real kills, at any time and",
+        "  as the uninterrupted one. Dropout is on, so the random state is restored as well. Real kills, at any time and",
         "  at every write of a file: tests/training/test_resume.py.",
         "- audit: no check of `harken audit` fails ([audit.md](audit.md)).",
         "- export: to the layout of transformers, with a certificate; or the reason why it cannot be exported.",

@@ -11,6 +11,7 @@ import pytest
 
 HOME = Path(__file__).resolve().parents[2]
 ROWS = {"heads": 3, "norms": 6, "residual": 4, "batch": 4, "positions": 4, "families": 3}
+QUICK = ("heads", "positions")  # the others are slow tests
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,9 @@ def test_every_documented_comparison_is_tested(lectures):
     assert ROWS.keys() == lectures.CLAIMS.keys()
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in ROWS]
+)
 def test_the_comparison_runs(run_comparison, name):
     rows = run_comparison(name)["rows"]
     assert len(rows) == ROWS[name]

@@ -108,12 +108,14 @@ def test_the_attention_printed_by_lab_01_is_causal(printed: dict[str, str]) -> N
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_lab_02_runs_in_under_a_minute_without_errors(printed_02: dict[str, str]) -> None:
     assert float(printed_02["seconds"]) < 60
     assert printed_02["errors"] == ""
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_held_out_sources_of_lab_02_are_not_in_the_training_split(printed_02: dict[str, str]) -> None:
     output = cell_output(printed_02, "data.facts()")
     assert "held-out sources that are in the training split: 0" in output
@@ -121,6 +123,7 @@ def test_held_out_sources_of_lab_02_are_not_in_the_training_split(printed_02: di
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_lab_02_shows_encoder_decoder_and_cross_attention(printed_02: dict[str, str]) -> None:
     output = cell_output(printed_02, "def draw")
     assert all(float(gap) < 1e-6 for gap in re.findall(r"differ by (\S+)", output))
@@ -129,6 +132,7 @@ def test_lab_02_shows_encoder_decoder_and_cross_attention(printed_02: dict[str, 
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_lab_02_trains_on_all_next_words_in_parallel(printed_02: dict[str, str]) -> None:
     output = cell_output(printed_02, "optimizer.step()")
     losses = [float(loss) for loss in re.findall(r"loss (\S+)", output)]
@@ -137,6 +141,7 @@ def test_lab_02_trains_on_all_next_words_in_parallel(printed_02: dict[str, str])
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_lab_02_learns_to_translate(printed_02: dict[str, str]) -> None:
     watched = cell_output(printed_02, "started_runs").splitlines()
     assert "Je suis étudiant" not in watched[0]
@@ -150,6 +155,7 @@ def test_lab_02_learns_to_translate(printed_02: dict[str, str]) -> None:
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_the_cross_attention_of_lab_02_follows_the_word_order(printed_02: dict[str, str]) -> None:
     head, *rows = cell_output(printed_02, "shades =").splitlines()
     columns = {word: head.index(word) for word in ("red", "car")}
@@ -161,6 +167,7 @@ def test_the_cross_attention_of_lab_02_follows_the_word_order(printed_02: dict[s
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_a_beam_in_lab_02_finds_texts_of_higher_score(printed_02: dict[str, str]) -> None:
     greedy, beam = (
         float(score) for score in re.findall(r"mean ln p (\S+)", cell_output(printed_02, "run.alternatives"))

@@ -1,4 +1,4 @@
-"""The examples in the docstrings of harken.train, compare, audit and cluster run on tiny data."""
+"""The examples in the docstrings of harken.train, compare, audit, cluster and their return types run on tiny data."""
 
 import doctest
 
@@ -24,7 +24,7 @@ def home(tmp_path_factory):
 
 
 @pytest.mark.usefixtures("home")
-@pytest.mark.parametrize("name", ["train", "compare", "audit", "cluster"])
+@pytest.mark.parametrize("name", ["train", "compare", "audit", "cluster", "Audit", "Clustering", "Comparison"])
 def test_the_example_in_the_docstring_runs(name):
     function = getattr(harken, name)
     examples = doctest.DocTestParser().get_doctest(function.__doc__, {"harken": harken}, name, None, None)

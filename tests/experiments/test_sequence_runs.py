@@ -1,5 +1,6 @@
 """Copy and reverse are learned exactly, with the expected attention."""
 
+import pytest
 import torch
 
 from harken.data.synthetic import recall
@@ -24,6 +25,7 @@ def test_copying_is_learned_exactly(tmp_path):
     assert run.metrics["valid"]["exact_match"] == 1.0
 
 
+@pytest.mark.slow
 def test_reversing_is_learned_exactly_with_anti_diagonal_attention(tmp_path):
     run = train_on("reverse", tmp_path, 550)
     assert run.metrics["valid"]["exact_match"] == 1.0

@@ -55,6 +55,7 @@ class LoadedModel:
 
     @property
     def device(self) -> torch.device:
+        """The device of the weights."""
         return next(self.model.parameters()).device
 
     @property

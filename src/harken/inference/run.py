@@ -39,8 +39,12 @@ Tracer = Callable[[LoadedModel, Image, str | None], Trace]
 class Run(LoadedModel):
     """A trained model with its tokenizer, from `harken.load(folder)` or `harken.train(data)`.
 
-    >>> run.verb, run.parameters > 0
-    ('generate', True)
+    >>> run.verb, run.parameters > 0, sorted(run.metrics)
+    ('generate', True, [...])
+    >>> run.device.type, run.family.data, run.input_reader, run.is_encoder_decoder
+    ('...', 'text', None, False)
+    >>> run.backbone.context, run.text_tokenizer.vocab > 0
+    (..., True)
     """
 
     # --- generate -----------------------------------------------------------------------------------------------------

@@ -56,7 +56,12 @@ class Check:
 
 @dataclass(frozen=True)
 class Audit:
-    """The checks of a model. `str(audit)` is a summary."""
+    """The checks of a model. `str(audit)` is a summary.
+
+    >>> report = harken.audit("runs/text")
+    >>> report.passed, report.facts()["checks"][0]["name"]
+    (True, 'causal')
+    """
 
     checks: tuple[Check, ...]
 

@@ -73,7 +73,12 @@ class Points(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Clustering:
-    """The clusters for each k. `facts` is the content of clusters.json, `path` its folder if one was written."""
+    """The clusters for each k. `facts` is the content of clusters.json, `path` its folder if one was written.
+
+    >>> clustering = harken.cluster([[0.0, 0.0], [0.0, 1.0], [9.0, 9.0], [9.0, 8.0]], k="2-3")
+    >>> clustering.k, clustering.labels.tolist(), clustering.best.centers.shape
+    (2, [0, 0, 1, 1], (2, 2))
+    """
 
     points: Points
     candidates: list[Clusters]

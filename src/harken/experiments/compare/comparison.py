@@ -90,7 +90,13 @@ class ComparisonFacts(TypedDict):
 
 @dataclass(frozen=True)
 class Comparison:
-    """A finished comparison: its folder, and the facts in its compare.json."""
+    """A finished comparison: its folder, and the facts in its compare.json.
+
+    >>> settings = {"train.steps": 2, "model.size": "tiny"}
+    >>> comparison = harken.compare("text.txt", {"model.heads": [1, 2]}, settings=settings, seeds=1)
+    >>> [row["name"] for row in comparison.rows][:2], len(comparison.verdict) > 0
+    (['model.heads=1', 'model.heads=2'], True)
+    """
 
     path: Path
     facts: ComparisonFacts
