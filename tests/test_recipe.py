@@ -295,6 +295,7 @@ def test_an_override_is_toml_or_else_plain_text(text, value):
             {"data.kind": "films"},
             f"lm.toml: data.kind = 'films' is not a kind of data; accepted: {DATA}. Is the plug-in installed?",
         ),
+        ({"task.kind": "tag"}, "lm.toml: task.kind = 'tag' is not a task of text; accepted: next-word, masked-words"),
         ({"task.kind": "chess"}, f"lm.toml: task.kind = 'chess' is not a kind of task; accepted: {TASKS}."),
         ({"train.epochs": math.inf}, "lm.toml: train.epochs = inf: accepted: a finite number"),
         ({"model.dropout": 1.0}, "lm.toml: model.dropout = 1.0: accepted: number ≥ 0 and < 1"),

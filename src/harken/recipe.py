@@ -147,6 +147,8 @@ def resolve(*layers: tuple[str, SettingsDict]) -> Recipe:
     for section in SECTIONS:
         default, group = _default_kind(section, sections)
         settings_class = _find_kind(section, str(merged.get(f"{section}.kind", default)), origins, group)
+        if section == "task":
+            _check_task(str(merged.get("task.kind", default)), sections["data"], origins)
         _check_exclusive(section, settings_class, origins)
         for name in _overridden(section, settings_class, merged, ranks):
             del merged[f"{section}.{name}"], origins[f"{section}.{name}"]
@@ -158,11 +160,28 @@ def _default_kind(section: str, sections: Mapping[str, Settings]) -> tuple[str, 
     """The default kind of a section after the earlier sections, and the group of models for the data."""
     if section in ("data", "train"):
         return {"data": "text", "train": "loop"}[section], "text"
-    family = registry.FAMILIES[sections["data"].task]
+    family = _data_family(sections["data"])
     if section == "model":
         return family.default_model, family.models
     by_model = sections["model"].task if family.models == "text" else ""  # a model of text sets the task
     return by_model or sections["data"].task, family.models
+
+
+def _data_family(source: Settings) -> registry.Family:
+    """The family of a data kind; raises for a plug-in with an unknown task."""
+    if source.task not in registry.FAMILIES:
+        accepted = f"accepted: {', '.join(registry.FAMILIES)}"
+        raise BadSetting(f"{type(source).__name__}.task = {source.task!r}: not a task; {accepted}")
+    return registry.FAMILIES[source.task]
+
+
+def _check_task(kind: str, source: Settings, origins: Mapping[str, str]) -> None:
+    """Raise for a task of another data kind."""
+    data = _data_family(source).data
+    if registry.FAMILIES[kind].data != data:
+        accepted = [task for task, family in registry.FAMILIES.items() if family.data == data]
+        problem = f"task.kind = {kind!r} is not a task of {data}; accepted: {', '.join(accepted)}"
+        raise BadSetting(_prefix(origins.get("task.kind", OVERRIDE)) + problem)
 
 
 def _prefix(origin: str) -> str:

@@ -225,9 +225,11 @@ def _read_checkpoint_manifest(path: Path) -> dict[str, JsonValue]:
     """The manifest of a checkpoint; raises if its files were modified or belong to another step."""
     manifest_path, state = path / "manifest.json", path / "state.safetensors"
     manifest = read_json(manifest_path)
-    _check_format(path, manifest)
+    if "seal" in manifest:  # the name of the checksum in format 1
+        _check_format(path, manifest)
     if manifest.get("checksum") != _checksum(manifest) or _to_json(manifest) != manifest_path.read_bytes():
         raise BadRun(f"{manifest_path}: checksum mismatch: the file was modified")
+    _check_format(path, manifest)
     hashes = manifest.get("sha256")
     if not isinstance(hashes, dict) or hashes.get(state.name) != sha256_of(state):
         raise BadRun(f"{state}: SHA-256 mismatch: the file was modified")

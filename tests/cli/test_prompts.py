@@ -2,6 +2,7 @@
 
 import json
 from itertools import product
+from pathlib import Path
 
 import pytest
 
@@ -71,6 +72,16 @@ def test_classify_prompts_for_each_line_of_stdin(harken, gpt):
     done = harken("classify", gpt, *how, "-", stdin=b"a fox\n\na king\n")
     assert (done.code, done.out.count("\n")) == (0, 3)
     assert done.out.splitlines()[2] == harken("classify", gpt, *how, "a king").out.rstrip("\n")
+
+
+def test_classify_prompts_for_each_line_of_a_file(harken, gpt):
+    Path("animals.txt").write_text("a fox\na king\n")
+    options = ("--prompt", ASK, "--labels", "sad,glad")
+    done = harken("classify", gpt, *options, "--in", "animals.txt", "--out", "labels.jsonl")
+    assert done.out == "2 answers in labels.jsonl\n"
+    rows = [json.loads(line) for line in Path("labels.jsonl").read_text().splitlines()]
+    alone = json.loads(harken("classify", gpt, *options, "a fox", "a king", "--json").out)["labels"]
+    assert [row["labels"] for row in rows] == alone
 
 
 def test_an_escaped_newline_in_a_prompt_is_a_newline(harken, gpt):

@@ -1,5 +1,7 @@
 """Batches of a token stream: every token is a target as often as expected, and batches are reproducible."""
 
+import gc
+import weakref
 from itertools import pairwise
 
 import numpy as np
@@ -256,3 +258,17 @@ def test_slice_rows_slices_every_tensor():
     rows = batch.slice_rows(1, 3)
     for name in ("tokens", "targets", "pos", "doc"):
         assert torch.equal(getattr(rows, name), getattr(batch, name)[1:3])
+
+
+def test_the_order_of_an_epoch_is_drawn_once_and_freed_with_its_batches():
+    batches = BUILDERS["packed"]()
+    first = batches.order(0)
+    assert batches.order(0) is first
+    assert batches.order(1) is not first
+    reference = weakref.ref(batches)
+    gc.disable()
+    try:
+        del batches
+        assert reference() is None
+    finally:
+        gc.enable()

@@ -135,6 +135,10 @@ DAMAGES: dict[str, Callable[[Path, Path], object]] = {
     "both files of another step": lambda last, first: shutil.copytree(first, last, dirs_exist_ok=True),
     "no hashes": lambda last, first: rewrite(last, sha256=["state.safetensors"]),
     "another step": lambda last, first: rewrite(last, step=7),
+    "an empty manifest": lambda last, first: (last / FILES[1]).write_text("{}"),
+    "a damaged format": lambda last, first: (last / FILES[1]).write_text(
+        (last / FILES[1]).read_text().replace('"format": 2', '"format": 3')
+    ),
 }
 
 

@@ -107,7 +107,7 @@ def seed_option(what: str) -> Callable[[Command], Command]:
     return click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, metavar="N", help=text)
 
 
-SEARCH_OPTIONS: dict[str, tuple[click.ParamType[Any], str, str]] = {  # name -> type, metavar, help
+SEARCH_OPTIONS: dict[str, tuple["click.ParamType[Any]", str, str]] = {  # name -> type, metavar, help
     "beam": (click.IntRange(1, 1024), "N", "Beam size; 1 is greedy.  [default: 4 (maths: 1), at least --alternatives]"),
     "alternatives": (click.IntRange(1), "N", "Print the N best outputs with their scores."),
     "length-penalty": (click.FloatRange(0, 10), "X", "Score = (sum of ln p) / length^X; 0 favors short.  [default: 1]"),

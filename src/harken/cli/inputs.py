@@ -35,11 +35,18 @@ class Inputs:
     """Arguments, the lines of stdin (without an argument, or for -), or the texts of --in FILE."""
 
     def __init__(
-        self, arguments: Sequence[str], wanted: str = "a text, or - to read texts", /, **files: str | None
+        self,
+        arguments: Sequence[str],
+        wanted: str = "a text, or - to read texts",
+        /,
+        *,
+        in_: str | None = None,
+        out_: str | None = None,
+        column: str | None = None,
     ) -> None:
         """Validate the options of `file_options` before anything slow starts."""
         self.arguments, self.stdin = arguments, tuple(arguments) in ((), ("-",))
-        self.in_, self.out, self.column = (files.get(name) for name in FILE_OPTIONS)
+        self.in_, self.out, self.column = in_, out_, column
         self.texts: Iterable[str] = ()  # of the file
         self.total = 0
         if self.in_ is None:
@@ -47,7 +54,8 @@ class Inputs:
                 raise click.UsageError(f"give {wanted} from stdin, one per line")
             reject_options("without --in", *FILE_OPTIONS)
             return
-        reject_options("with --in", "prompt", "texts")
+        if any(arguments):
+            raise BadInput(f"--in {self.in_}: the texts come from this file; remove {arguments[0]!r}")
         if not Path(self.in_).is_file():
             raise BadInput(f"--in {self.in_}: no such file; check the name{similar_path(self.in_)}")
         if self.out is None:
@@ -79,7 +87,7 @@ class Inputs:
 
     def write(self, answers: Iterable[Mapping[str, object]], *, json_: bool, listen: Listener = silent) -> None:
         """Write each text of the file with its answer to --out as soon as it is computed, then print the number."""
-        with Path(self.out or "").open("w", encoding="utf-8") as file:
+        with Path(self.out or "").open("x", encoding="utf-8") as file:
             for done, (text, answer) in enumerate(zip(self.texts, answers, strict=True), 1):
                 file.write(json.dumps({"input": text, **answer}, ensure_ascii=False) + "\n")
                 listen("answer", done=done, total=self.total)

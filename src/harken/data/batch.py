@@ -6,8 +6,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 from harken.core import FULL, Structure, same
 from harken.errors import BadInput, BadSetting
 
-from .rng import RngStream, rng_for
+from .rng import RngStream, once_per_epoch, rng_for
 
 if TYPE_CHECKING:
     from .tokenizers.pairs import RaggedTokens
@@ -67,14 +66,14 @@ class Batch:
         """All tensor fields, including those of a subclass."""
         return {f.name: x for f in fields(self) if isinstance(x := getattr(self, f.name), Tensor)}
 
-    def _map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Self:
         changes: dict[str, Any] = {name: change(x) for name, x in self.tensors().items()}
         return replace(self, **changes)
 
-    def to(self, device: torch.device) -> "Batch":
+    def to(self, device: torch.device) -> Self:
         return self._map(lambda x: x.to(device, non_blocking=True))
 
-    def slice_rows(self, start: int, stop: int) -> "Batch":
+    def slice_rows(self, start: int, stop: int) -> Self:
         return self._map(lambda x: x[start:stop])
 
 
@@ -96,9 +95,9 @@ class Windows:
         self.steps = total // self.rows
         cumulative = np.cumsum(counts if weights is None else weights)
         self.n_windows = np.diff(np.round(cumulative / cumulative[-1] * total), prepend=0).astype(int).tolist()
-        self.order = lru_cache(1)(self._draw_order)
 
-    def _draw_order(self, epoch: int) -> Array:  # N 2: stream index, start
+    @once_per_epoch
+    def order(self, epoch: int) -> Array:  # N 2: stream index, start
         parts = []
         for s, (stream, n_windows) in enumerate(zip(self.streams, self.n_windows, strict=True)):
             rng = rng_for(self.seed, RngStream.WINDOW_OFFSETS, epoch, s)
@@ -150,9 +149,9 @@ class PackedDocuments:
         total = int(self.lengths.sum()) // self.L
         self.rows = min(rows, total)
         self.steps = total // self.rows
-        self.order = lru_cache(1)(self._draw_order)
 
-    def _draw_order(self, epoch: int) -> tuple[Array, Array]:
+    @once_per_epoch
+    def order(self, epoch: int) -> tuple[Array, Array]:
         """Document order of this epoch and the end of each document in the shuffled text."""
         order = rng_for(self.seed, RngStream.DOCUMENT_ORDER, epoch).permutation(len(self.starts))
         return order, np.cumsum(self.lengths[order])
@@ -211,9 +210,9 @@ class Packing:
         self.rows = max(1, min(self.n_rows, round(rows * total / len(order) / sum(widths))))
         self.steps = -(-self.n_rows // self.rows)
         self.padding = 1 - total / (sum(widths) * self.steps * self.rows)
-        self.order = lru_cache(1)(self._draw_order)
 
-    def _draw_order(self, epoch: int) -> tuple[Array, Array]:
+    @once_per_epoch
+    def order(self, epoch: int) -> tuple[Array, Array]:
         """Texts by slot and the order of the rows in this epoch; row -1 is empty."""
         rng = rng_for(self.seed, RngStream.PACKED_ROW_ORDER, epoch)
         order = np.lexsort((rng.permutation(len(self.slots)), *self.lengths))

@@ -1,9 +1,14 @@
 """Random numbers by position: every generator is a pure function of a seed and a path of integers."""
 
+from collections.abc import Callable
 from enum import IntEnum
-from functools import lru_cache
+from functools import wraps
+from typing import TypeVar
 
 import numpy as np
+
+Owner = TypeVar("Owner")
+Drawn = TypeVar("Drawn")
 
 
 class RngStream(IntEnum):
@@ -38,7 +43,15 @@ def rng_for(seed: int, *path: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64([seed, *path]))
 
 
-@lru_cache(4)
-def epoch_order(seed: int, stream: RngStream, epoch: int, n: int) -> "np.typing.NDArray[np.int64]":
-    """The random order of n examples in an epoch; cached because every step of the epoch takes a part of it."""
-    return rng_for(seed, stream, epoch).permutation(n)
+def once_per_epoch(draw: Callable[[Owner, int], Drawn]) -> Callable[[Owner, int], Drawn]:
+    """A method of an epoch whose last value is stored in the instance: every step of an epoch takes a part of it."""
+    name = f"_{draw.__name__}"
+
+    @wraps(draw)
+    def cached(self: Owner, epoch: int) -> Drawn:
+        if vars(self).get(name, (None,))[0] != epoch:
+            vars(self)[name] = epoch, draw(self, epoch)
+        value: Drawn = vars(self)[name][1]
+        return value
+
+    return cached

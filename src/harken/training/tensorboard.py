@@ -4,7 +4,6 @@ TensorBoard's own writer (and PyTorch's) runs in a thread and prints a traceback
 therefore written here, together with the lines of the log.
 """
 
-import importlib.util
 import math
 import shutil
 import time
@@ -21,9 +20,12 @@ WriteEvent = Callable[[Mapping[str, object]], None]
 
 
 def require_tensorboard() -> None:
-    """Raise MissingExtra if TensorBoard is not installed."""
-    if importlib.util.find_spec("tensorboard") is None:
-        raise MissingExtra("train.tensorboard=true", "track")
+    """Raise MissingExtra if TensorBoard cannot be imported."""
+    try:
+        import tensorboard.compat.proto.event_pb2
+        import tensorboard.summary.writer.record_writer  # noqa: F401
+    except ImportError:
+        raise MissingExtra("train.tensorboard=true", "track") from None
 
 
 @contextmanager

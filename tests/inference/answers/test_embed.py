@@ -1,5 +1,8 @@
 """Text embeddings equal pooled hidden states for any batching; search is exhaustive."""
 
+import os
+from threading import Thread
+
 import numpy as np
 import pytest
 import torch
@@ -99,6 +102,21 @@ def test_search_returns_the_lines_with_the_largest_cosines(char, notes):
     assert [hit["line"] for hit in hits] == sorted(lines, key=lambda n: (-round(cosines[n], 5), n))[:3]
     assert [hit["score"] for hit in hits] == pytest.approx([cosines[hit["line"]] for hit in hits], abs=1e-6)
     assert [hit["text"] for hit in hits] == [lines[hit["line"]] for hit in hits]
+
+
+def test_a_pipe_is_read_once(char, tmp_path):
+    def lines_of(text: str) -> list[str]:
+        pipe = tmp_path / text.split()[0]
+        os.mkfifo(pipe)
+        writer = Thread(target=pipe.write_text, args=(text,))
+        writer.start()
+        corpus = char.corpus(pipe)
+        writer.join()
+        assert corpus.vectors[0] == pytest.approx(char.embed(text), abs=1e-6)
+        return [line for _, line in corpus.lines]
+
+    assert lines_of("Tom had a hat") == ["Tom had a hat"]
+    assert lines_of("A dog") == ["A dog"]  # as many lines as before, but other vectors
 
 
 def test_searching_in_chunks_gives_the_same_hits(char, notes, monkeypatch):

@@ -23,7 +23,7 @@ from harken.data.images.files import convert_channels, read_npz, to_nchw
 from harken.data.images.source import ImageSize, channel_stats, check_channels
 from harken.data.pairs.batch import shift_targets
 from harken.data.pairs.files import normalize_text, pair_blocks
-from harken.data.rng import RngStream, epoch_order
+from harken.data.rng import RngStream, once_per_epoch, rng_for
 from harken.data.source import Processor
 from harken.data.split import SPLIT_FILE_NAMES, PositiveFloat, SavedProcessor, SplitData, SplitSource, has_name_part
 from harken.data.tables.columns import ColumnRef, iter_columns
@@ -286,8 +286,12 @@ class CaptionBatches:
         self.tokens = max(1, round(float(lengths.mean()) * self.rows))
         self.padding = 1 - float(lengths.mean() / self.L)
 
+    @once_per_epoch
+    def epoch_order(self, epoch: int) -> Array:
+        return rng_for(self.seed, RngStream.CAPTION_ORDER, epoch).permutation(len(self.part.image_index))
+
     def batch(self, epoch: int, step: int) -> CaptionBatch:
-        order = epoch_order(self.seed, RngStream.CAPTION_ORDER, epoch, len(self.part.image_index))
+        order = self.epoch_order(epoch)
         return collate_captions(self.part, order[step * self.rows : (step + 1) * self.rows], self.L)
 
 

@@ -30,10 +30,20 @@ MAX_COLUMNS = 1000
 ACCEPTED, GIVE = "harken reads UTF-8 text", "give a text file"
 PICKLE = "a pickle, which is refused because reading a pickle can run code"
 TABLES = tomllib.loads(resources.files(__package__).joinpath("formats.toml").read_text("utf-8"))
-REFUSED = [(tuple(s.encode("latin1") for s in r["first"]), r["what"], r["fix"]) for r in TABLES["refused"]]
-IMAGE_MAGIC, _, _ = REFUSED[0]
-_HEADER_NAMES = [re.compile(pattern) for pattern in TABLES["header_names"].values()]
-LANGUAGE_NAME, SOURCE_NAME, TARGET_NAME, LABEL_NAME, TEXT_NAME, ID_NAME = _HEADER_NAMES
+MAGIC = {  # first bytes of refused formats; those of letters and digits alone count only in a file with a NUL byte
+    "image": (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a"),
+    "archive": (b"BZh", b"\xfd7zXZ\0", b"(\xb5/\xfd", b"7z\xbc\xaf", b"Rar!\x1a", b"PK\5\6"),
+    "gzip": (b"\x1f\x8b",),
+    "pdf": (b"%PDF-",),
+    "sqlite": (b"SQLite format 3\0",),
+    "parquet": (b"PAR1",),
+    "numpy": (b"\x93NUMPY",),
+    "elf": (b"\x7fELF",),
+    "gguf": (b"GGUF",),
+}
+_HEADER_NAMES = {role: re.compile(pattern) for role, pattern in TABLES["header_names"].items()}
+LANGUAGE_NAME, LABEL_NAME, TEXT_NAME = (_HEADER_NAMES[role] for role in ("language", "label", "text"))
+SOURCE_NAME, TARGET_NAME, ID_NAME = (_HEADER_NAMES[role] for role in ("source", "target", "identifier"))
 NUMBER = re.compile(r"[+-]?(\d[\d.,']*|[.,]\d+)(e[+-]?\d+)?%?", re.I)
 CODE = re.compile(r"(?=\D*\d)[\w./:-]+", re.ASCII)
 CREDIT = re.compile(r"https?://|cc[- ]by|cc0|©", re.I)
@@ -88,7 +98,7 @@ def read_head(path: Path, length: int = HEAD_BYTES) -> FileHead:
 def is_image(path: Path) -> bool:
     """Whether the first bytes are those of a PNG, JPEG, GIF or BMP file."""
     head = read_head(path, 16).head
-    return head.startswith(IMAGE_MAGIC) or (head.startswith(b"BM") and head[6:10] == b"\0\0\0\0")
+    return head.startswith(MAGIC["image"]) or (head.startswith(b"BM") and head[6:10] == b"\0\0\0\0")
 
 
 def data_files(path: Path) -> list[Path]:
@@ -141,9 +151,10 @@ def refuse_binary(start: FileHead) -> None:
     has_nul = b"\0" in head[:4096]
     if path.suffix.lower() in TABLES["pickle_suffixes"] or (head[0] == 0x80 and 2 <= head[min(1, len(head) - 1)] <= 5):
         raise input_error(path, PICKLE, ACCEPTED, "export its text to a file")
-    for first, what, fix in REFUSED:
+    for name, first in MAGIC.items():
         if any(head.startswith(magic) and (has_nul or not magic.isalnum()) for magic in first):
-            raise input_error(path, what, ACCEPTED, fix.format(name=shlex.quote(str(path))))
+            refused = TABLES["refused"][name]
+            raise input_error(path, refused["what"], ACCEPTED, refused["fix"].format(name=shlex.quote(str(path))))
     if encoding := _wide_encoding(head):
         raise input_error(path, f"{encoding.upper()} text", "harken reads UTF-8", _iconv_command(path, encoding))
     if has_nul and head[8:10] == b'{"' and int.from_bytes(head[:8], "little") < start.size:
@@ -236,7 +247,11 @@ def not_utf8_error(path: Path, offset: int) -> BadInput:
 
 def read_utf8(path: Path) -> str:
     """The whole text of a file."""
-    raw = path.read_bytes()
+    return decode_utf8(path.read_bytes(), path)
+
+
+def decode_utf8(raw: bytes, path: Path) -> str:
+    """The bytes of a file as text; a UTF-8 error names the file and the position."""
     try:
         return raw.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as error:

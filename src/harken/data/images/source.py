@@ -20,7 +20,7 @@ from torch import Tensor
 from harken.data import split as splitting
 from harken.data.batch import Batch
 from harken.data.labelled.batch import evenly_spaced
-from harken.data.rng import RngStream, epoch_order, rng_for
+from harken.data.rng import RngStream, once_per_epoch, rng_for
 from harken.data.source import Processor
 from harken.data.split import MAX_HELD_OUT, FileSource, LabelList, SavedProcessor, SplitData
 from harken.data.targets import unknown_label_error
@@ -306,8 +306,12 @@ class ImageBatches:
         self.rows = min(rows, len(images))
         self.steps = len(images) // self.rows
 
+    @once_per_epoch
+    def epoch_order(self, epoch: int) -> Array:
+        return rng_for(self.seed, RngStream.IMAGE_ORDER, epoch).permutation(len(self.images))
+
     def batch(self, epoch: int, step: int) -> ImageBatch:
-        order = epoch_order(self.seed, RngStream.IMAGE_ORDER, epoch, len(self.images))
+        order = self.epoch_order(epoch)
         indices = order[step * self.rows : (step + 1) * self.rows]
         rng, B = rng_for(self.seed, RngStream.IMAGE_AUGMENTATION, epoch, step), len(indices)
         augmentation, pixels, targets = self.augmentation, self.images.pixels, torch.from_numpy(self.images.targets)

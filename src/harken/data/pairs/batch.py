@@ -6,7 +6,6 @@ same in every epoch; the choice among pairs of equal length and the order of the
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from harken.data.batch import IGNORE, MIN_ROW_TOKENS, Array, Batch, Packing, pack_rows
-from harken.data.rng import RngStream, rng_for
+from harken.data.rng import RngStream, once_per_epoch, rng_for
 from harken.data.tokenizers.pairs import BPEDropout
 
 from .source import Pairs
@@ -51,9 +50,9 @@ class LengthBuckets:
         counts, starts = np.diff(self.boundaries), self.boundaries[:-1]
         widths = sum(np.maximum.reduceat(lengths[order], starts) for lengths in (source, target))
         self.padding = 1 - float((source + target).sum() / (counts * widths).sum())
-        self.order = lru_cache(1)(self._draw_order)
 
-    def _draw_order(self, epoch: int) -> tuple[Array, Array]:
+    @once_per_epoch
+    def order(self, epoch: int) -> tuple[Array, Array]:
         """The order of the pairs and of the batches in this epoch."""
         rng = rng_for(self.seed, RngStream.BUCKET_ORDER, epoch)
         order = np.lexsort((rng.permutation(len(self.source)), self.source, self.target))

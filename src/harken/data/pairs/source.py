@@ -318,5 +318,5 @@ def _draw_sources(
                     drawn[split] = dict(sorted(drawn[split].items())[:MAX_HELD_OUT])
                     bounds[split] = max(drawn[split]) + 1
     lowest = {split: sorted(by_rank.items())[:MAX_HELD_OUT] for split, by_rank in drawn.items()}
-    texts = {split: _references_by_source(p for _, some in ranked for p in some) for split, ranked in lowest.items()}
+    texts = {split: _references_by_source(p for _, pairs in ranked for p in pairs) for split, ranked in lowest.items()}
     return texts, n_pairs, n_excluded

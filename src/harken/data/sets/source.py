@@ -8,7 +8,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -18,7 +18,7 @@ from pydantic import Field
 from torch import Tensor
 
 from harken.data.batch import Batch
-from harken.data.rng import RngStream, rng_for
+from harken.data.rng import RngStream, once_per_epoch, rng_for
 from harken.data.split import LabelList, PositiveFloat, SavedProcessor, SplitData, SplitSource, check_skipped
 from harken.data.tables.columns import ColumnRef, iter_columns
 from harken.data.tables.read import SkippedRows
@@ -298,9 +298,9 @@ class SetBatches:
         self.sets, self.seed, self.rows = sets, seed, min(rows, len(sets))
         self.steps = len(sets) // self.rows
         self.equal_sizes = bool(sets.lengths.min() == sets.lengths.max())
-        self.order = lru_cache(1)(self._draw_order)
 
-    def _draw_order(self, epoch: int) -> Floats:  # steps rows
+    @once_per_epoch
+    def order(self, epoch: int) -> Floats:  # steps rows
         rng = rng_for(self.seed, RngStream.BUCKET_ORDER, epoch)
         order = rng.permutation(len(self.sets))[: self.steps * self.rows]
         order = order[np.argsort(self.sets.lengths[order], kind="stable")]  # equal sizes: unchanged

@@ -6,14 +6,13 @@ looked up on the device of the model.
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from harken.data.batch import Array, Batch
-from harken.data.rng import RngStream, rng_for
+from harken.data.rng import RngStream, once_per_epoch, rng_for
 
 from .source import Stories
 
@@ -73,12 +72,12 @@ class StoryBatches:
         self.table, self.memory, self.seed, self.noise, self.linear = table, memory, seed, noise, linear
         self.rows, self.device = min(rows, len(table.counts)), torch.device("cpu")
         self.steps = len(table.counts) // self.rows
-        self.epoch = lru_cache(1)(self._draw_epoch)
 
-    def batch(self, epoch: int, step: int) -> Batch:
+    def batch(self, epoch: int, step: int) -> StoryBatch:
         return self.epoch(epoch).slice_rows(step * self.rows, (step + 1) * self.rows)
 
-    def _draw_epoch(self, epoch: int) -> Batch:
+    @once_per_epoch
+    def epoch(self, epoch: int) -> StoryBatch:
         """All batches of an epoch, stacked."""
         table, rng = self.table, rng_for(self.seed, RngStream.STORY_ORDER, epoch)
         indices = torch.from_numpy(self.order(rng)[: self.steps * self.rows])

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from harken.data.batch import IGNORE, Array, Batch
-from harken.data.rng import RngStream, epoch_order
+from harken.data.rng import RngStream, once_per_epoch, rng_for
 from harken.data.tokenizers.spec import CLS, SEP
 from harken.data.tokenizers.tokenizer import Tokenizer
 from harken.errors import BadInput
@@ -105,8 +105,12 @@ class PassagePairs:
         self.rest_lengths, self.rank = lengths[self.order], np.argsort(self.order)
         self.n_windows = np.bincount(self.windows[:, 2])  # per document
 
+    @once_per_epoch
+    def epoch_order(self, epoch: int) -> Array:
+        return rng_for(self.seed, RngStream.PASSAGE_ORDER, epoch).permutation(len(self.windows))
+
     def picks(self, epoch: int, step: int) -> Array:
-        order = epoch_order(self.seed, RngStream.PASSAGE_ORDER, epoch, len(self.windows))
+        order = self.epoch_order(epoch)
         return order[step * self.rows : (step + 1) * self.rows]
 
     def pairs(self, picks: Array, rng: np.random.Generator) -> tuple[Array, Array, Array]:

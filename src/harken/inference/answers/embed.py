@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from harken.data.cache import cache_folder
-from harken.data.detect.preview import read_utf8
+from harken.data.detect.preview import decode_utf8
 from harken.data.tokenizers.tokenizer import Tokenizer
 from harken.errors import BadInput
 from harken.events import Listener
@@ -153,9 +153,10 @@ class Corpus:
     def __init__(self, path: Path, embed: Callable[[Sequence[str]], Vectors], key: str, listen: Listener) -> None:
         self.embed = embed
         try:
-            text, checksum = read_utf8(path), hashlib.sha256(path.read_bytes()).hexdigest()
+            raw = path.read_bytes()  # read once: the path may be a pipe
         except OSError as error:
             raise BadInput(f"{path}: cannot be read ({error.strerror}); name a text file{similar_path(path)}") from None
+        text, checksum = decode_utf8(raw, path), hashlib.sha256(raw).hexdigest()
         self.lines = [(n, line.strip()) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
         if not self.lines:
             raise BadInput(f"{path}: contains only white space; give a file with one text per line")
