@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path, PurePosixPath
-from pkgutil import resolve_name
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, cast
 
+from harken import registry
 from harken.errors import BadInput, HarkenError
 from harken.events import Listener, silent
 from harken.files import replace_atomic, sha256_of
@@ -196,7 +196,7 @@ def _generate(entry: Entry, target: Path) -> None:
 
 def _function(path: str) -> Callable[..., Any]:
     """A function by module and name. It is imported on use, because some modules import torch."""
-    return resolve_name(f"harken.{path}")
+    return cast(Callable[..., Any], registry.load_object(path))
 
 
 def _cache_record(entry: Entry, folder: Path) -> dict[str, str]:

@@ -1,11 +1,14 @@
 """The contract of a data kind: its settings load a Dataset, and a run folder stores its Processor."""
 
 from collections.abc import Mapping, Sized
-from typing import ClassVar, Protocol, runtime_checkable
+from pathlib import Path
+from typing import ClassVar, Generic, Protocol, Self, TypeVar, runtime_checkable
 
+from harken.events import Listener, silent
 from harken.settings import CaptionInputs, ImageShape, LabelOutputs, Settings
 
 Vocab = int | tuple[int, int] | LabelOutputs | ImageShape | CaptionInputs  # the model dimensions that the data require
+ProcessorT = TypeVar("ProcessorT", bound="Processor")
 
 
 @runtime_checkable
@@ -14,35 +17,44 @@ class Processor(Protocol):
 
     @property
     def vocab(self) -> Vocab: ...
-    def files(self) -> dict[str, bytes]:
-        """The files of the run folder from which the processor can be loaded."""
-        ...
+    def files(self) -> dict[str, bytes]: ...  # of the run folder, from which the processor can be loaded
 
 
 class Dataset(Protocol):
     """Loaded examples, split and encoded."""
 
     @property
-    def splits(self) -> Mapping[str, Sized]:
-        """The held-out splits, valid and test, as far as they exist."""
-        ...
-
+    def splits(self) -> Mapping[str, Sized]: ...  # the held-out ones, valid and test, as far as they exist
     @property
     def vocab(self) -> Vocab: ...
-    def facts(self) -> dict[str, object]:
-        """Counts and descriptions for the progress lines and the report."""
-        ...
+    def facts(self) -> dict[str, object]: ...  # counts and descriptions for the progress lines and the report
 
 
-class DataSource(Settings):
-    """Base class of the settings of a data kind.
-
-    A kind implements `load_data(stateful, tokenizer, listen)`, `load_split(path, split, ...)` for other data,
-    `load_processor(folder)` and `with_absolute_paths()`.
-    """
+class DataSource(Settings, Generic[ProcessorT]):
+    """Base class of the settings of a data kind."""
 
     task: ClassVar[str] = "next-word"  # default of task.kind; registry.FAMILIES lists its models
     input_setting: ClassVar[str] = ""  # the setting that names the input column of a table
+
+    def load_data(
+        self, *, stateful: bool = False, tokenizer: ProcessorT | None = None, listen: Listener = silent
+    ) -> Dataset:
+        """Read, split and encode the examples; a given processor is reused."""
+        raise NotImplementedError
+
+    def load_split(
+        self, path: str, split: str, *, tokenizer: ProcessorT, stateful: bool = False, listen: Listener = silent
+    ) -> Dataset:
+        """The data with one split read from another file; only that split if the training data is missing."""
+        raise NotImplementedError
+
+    def load_processor(self, folder: Path) -> ProcessorT:
+        """The processor saved in a run folder."""
+        raise NotImplementedError
+
+    def with_absolute_paths(self) -> Self:
+        """The same settings with absolute paths."""
+        raise NotImplementedError
 
     @property
     def input_column(self) -> int | str | list[int | str] | None:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar
 
 from pydantic import ConfigDict, Field, create_model
 
-from harken.data.source import DataSource, Processor, Vocab
+from harken.data.source import DataSource, Processor, ProcessorT, Vocab
 from harken.errors import BadInput, BadRun, BadSetting
 from harken.events import Listener, silent
 from harken.files import sha256_of
@@ -29,7 +29,6 @@ STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 LabelList = Annotated[list[str], Field(min_length=1)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 T = TypeVar("T")
-ProcessorT = TypeVar("ProcessorT", bound=Processor)
 SplitT = TypeVar("SplitT", bound=Sized)  # the encoded examples of a split
 ExampleT = TypeVar("ExampleT")
 MAX_HELD_OUT = 3000  # examples per split drawn by a fraction; more would cost time and add little precision
@@ -180,7 +179,7 @@ class SplitData(Generic[ProcessorT, SplitT]):
         raise NotImplementedError
 
 
-class FileSource(DataSource, Generic[ProcessorT, SplitT]):
+class FileSource(DataSource[ProcessorT], Generic[ProcessorT, SplitT]):
     """Settings of data that is split by file or by fraction."""
 
     dataset_class: ClassVar[type[Any]]
@@ -203,7 +202,6 @@ class FileSource(DataSource, Generic[ProcessorT, SplitT]):
         return path
 
     def with_absolute_paths(self) -> Self:
-        """The same settings with absolute paths."""
         return self._with_absolute("path", "train", "valid", "test")
 
     def _with_absolute(self, *names: str) -> Self:
@@ -211,21 +209,14 @@ class FileSource(DataSource, Generic[ProcessorT, SplitT]):
         return self.model_copy(update={name: str(Path(path).absolute()) for name, path in paths.items()})
 
     def load_processor(self, folder: Path) -> ProcessorT:
-        """The processor saved in a run folder."""
         return self.processor_class.load(folder)
-
-    def load_data(
-        self, *, stateful: bool = False, tokenizer: Processor | None = None, listen: Listener = silent
-    ) -> SplitData[ProcessorT, SplitT]:
-        """Read, split and encode the examples."""
-        raise NotImplementedError
 
     def _with_split(
         self, split: str, part: SplitT, files: Iterable[Path], processor: ProcessorT, notify: Listener, **options: Any
     ) -> Any:
         """The data with another part as one split; only this part if the training data is missing."""
         try:
-            data = self.model_copy(update={"sha256": None}).load_data(tokenizer=processor, **options)
+            data: Any = self.model_copy(update={"sha256": None}).load_data(tokenizer=processor, **options)
         except BadInput as error:
             notify("notice", text=no_baselines(error))
             digest = files_sha256(files, None, "")
@@ -295,7 +286,6 @@ class SplitSource(FileSource[ProcessorT, SplitT], Generic[ExampleT, ProcessorT, 
     def load_split(
         self, path: str, split: str, *, tokenizer: ProcessorT, stateful: bool = False, listen: Listener = silent
     ) -> SplitData[ProcessorT, SplitT]:
-        """The data with one split read from another file; only that split if the training data is missing."""
         source, files = self.as_trained(tokenizer), list_files(Path(path))
         examples = source.encode_examples([e for p in files for e in source.read(p, listen)], tokenizer)
         if not len(examples):

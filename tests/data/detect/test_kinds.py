@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from harken.data.detect import preview
 from harken.data.detect.kinds import Detection, detect_kind
 from harken.errors import BadInput
 
@@ -598,3 +599,14 @@ def test_named_sides_of_text_or_unshared_numbers_are_pairs(tmp_path):
     reversed_numbers = "".join(f"{n},{str(n)[::-1]}\n" for n in range(12340, 12390))
     (tmp_path / "n.csv").write_text("source,target\n" + reversed_numbers)
     assert detect_kind(tmp_path / "n.csv").kind == "pairs"
+
+
+@pytest.mark.parametrize(("name", "magic"), [(name, magic) for name, all_ in preview.MAGIC.items() for magic in all_])
+def test_a_file_with_the_first_bytes_of_a_refused_format_gets_its_message(tmp_path, name, magic):
+    (tmp_path / "a.bin").write_bytes(magic + b"\0\0")
+    with pytest.raises(BadInput, match=re.escape(preview.TABLES["refused"][name]["what"])):
+        preview.refuse_binary(preview.read_head(tmp_path / "a.bin"))
+
+
+def test_every_refused_format_has_first_bytes():
+    assert preview.TABLES["refused"].keys() == preview.MAGIC.keys()

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from harken.data.cache import cache_folder
+from harken.data.detect import preview
 from harken.data.detect.kinds import detect_kind
 from harken.data.graphs.batch import add_positional_encoding, build_graph
-from harken.data.graphs.files import GraphTables, SparseFeatures, from_networkx, save_networkx
+from harken.data.graphs.files import COLUMN_PATTERNS, GraphTables, SparseFeatures, from_networkx, save_networkx
 from harken.data.graphs.source import GraphProcessor, GraphSource
 from harken.errors import BadInput, BadRun, BadSetting
 from harken.settings import MAX_HOPS
@@ -373,3 +374,9 @@ def test_a_graph_with_another_number_of_features_is_refused():
     tables = GraphTables("g", ["1"], np.empty((0, 2), np.int64), x=np.ones((1, 2), np.float32))
     with pytest.raises(BadInput, match="g: 2 features; this run was trained on 3"):
         processor.read(tables)
+
+
+def test_label_columns_extend_a_copy_of_the_table():
+    label = preview.TABLES["graph_columns"]["label"]
+    assert COLUMN_PATTERNS["label"] == f"{label}|{preview.LABEL_NAME.pattern}"
+    assert preview.LABEL_NAME.pattern not in label

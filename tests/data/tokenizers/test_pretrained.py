@@ -180,3 +180,10 @@ def test_label_processors_with_pretrained_tokenizers_load_and_add_prefix_ids(tmp
     ids, mark = side[0].tolist(), list(tokenizer.prefix_ids) or [tokenizer.end_id]
     assert ids == [*mark, *tokenizer.encode("A fox ran."), tokenizer.end_id, *tokenizer.encode("It slept.")]
     assert ids[second[0] :] == tokenizer.encode("It slept.").tolist()
+
+
+def test_the_accepted_split_patterns_are_a_copy_of_the_table():
+    regexes = [{"Regex": pattern} for pattern in SPLIT_PATTERNS.values()]
+    table = pretrained._TABLES["accepted"]["pre_tokenizer"]["Split"]["pattern"]
+    assert pretrained.ACCEPTED["pre_tokenizer"]["Split"]["pattern"] == [*table, *regexes]
+    assert not any(regex in table for regex in regexes)

@@ -12,9 +12,10 @@ import tokenizers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from harken.data.text.encode import WHITESPACE
 from harken.data.tokenizers import spec as spec_module
 from harken.data.tokenizers import tokenizer as tokenizer_module
-from harken.data.tokenizers.spec import END_OF_TEXT, TOKENIZER_KINDS
+from harken.data.tokenizers.spec import END_OF_TEXT, EOS, TOKENIZER_KINDS, UNK, WORDPIECE_UNK
 from harken.data.tokenizers.tokenizer import Tokenizer, train_tokenizer
 from harken.errors import BadInput, BadRun, BadSetting
 
@@ -516,3 +517,13 @@ def test_the_tokenizer_of_bert_loads_and_gives_the_same_ids(tmp_path):
         tokenizer = Tokenizer.load(tmp_path / "tokenizer.json")
         reference.backend_tokenizer.no_truncation()
         assert [tokenizer.cls_id, *tokenizer.encode(STORY), tokenizer.sep_id] == reference(STORY)["input_ids"]
+
+
+def test_the_specs_of_kinds_json_agree_with_the_constants():
+    unknown = {kind: content["model"]["unk_token"] for kind, content in spec_module.SPECS.items()}
+    assert unknown == {"char": UNK, "byte": None, "word": UNK, "bpe": None, "wordpiece": WORDPIECE_UNK}
+    word = spec_module.SPECS["word"]
+    line_ends, decoded = word["normalizer"]["normalizers"][1], word["decoder"]["decoders"][2]
+    assert line_ends["pattern"] == {"Regex": rf"\n[{WHITESPACE}]*"}
+    assert line_ends["content"] == f" {EOS} "
+    assert decoded["pattern"] == {"Regex": rf" ?(?<!\S){EOS}(?!\S) ?"}

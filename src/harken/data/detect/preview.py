@@ -41,9 +41,8 @@ MAGIC = {  # first bytes of refused formats; those of letters and digits alone c
     "elf": (b"\x7fELF",),
     "gguf": (b"GGUF",),
 }
-_HEADER_NAMES = {role: re.compile(pattern) for role, pattern in TABLES["header_names"].items()}
-LANGUAGE_NAME, LABEL_NAME, TEXT_NAME = (_HEADER_NAMES[role] for role in ("language", "label", "text"))
-SOURCE_NAME, TARGET_NAME, ID_NAME = (_HEADER_NAMES[role] for role in ("source", "target", "identifier"))
+LANGUAGE_NAME, LABEL_NAME, TEXT_NAME = (re.compile(TABLES["header_names"][k]) for k in ("language", "label", "text"))
+SOURCE_NAME, TARGET_NAME, ID_NAME = (re.compile(TABLES["header_names"][k]) for k in ("source", "target", "identifier"))
 NUMBER = re.compile(r"[+-]?(\d[\d.,']*|[.,]\d+)(e[+-]?\d+)?%?", re.I)
 CODE = re.compile(r"(?=\D*\d)[\w./:-]+", re.ASCII)
 CREDIT = re.compile(r"https?://|cc[- ]by|cc0|©", re.I)

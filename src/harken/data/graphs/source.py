@@ -7,7 +7,7 @@ others; edges are drawn by a hash of their two ends, regardless of direction.
 import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, PositiveFloat, field_validator
@@ -121,7 +121,7 @@ def sort_by_graph(tables: GraphTables) -> GraphTables:
     return replace(tables, node_names=names, edges=edges, x=x, graph_ids=graph_ids, labels=labels, splits=splits)
 
 
-class GraphSource(DataSource):
+class GraphSource(DataSource[GraphProcessor]):
     """Settings of graph data."""
 
     task: ClassVar[str] = "nodes"
@@ -159,8 +159,7 @@ class GraphSource(DataSource):
     def _split_names(cls, value: Any) -> Any:
         return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
 
-    def with_absolute_paths(self) -> "GraphSource":
-        """The same settings with an absolute path."""
+    def with_absolute_paths(self) -> Self:
         return self.model_copy(update={"path": self.path and str(Path(self.path).absolute())})
 
     def load_processor(self, folder: Path) -> GraphProcessor:

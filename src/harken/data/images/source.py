@@ -145,7 +145,6 @@ class ImageSource(FileSource[ImageProcessor, ImageSplit]):
     def load_split(
         self, path: str, split: str, *, tokenizer: ImageProcessor, stateful: bool = False, listen: Listener = silent
     ) -> ImageData:
-        """The same data with other images as one split; only this split if the training data is unavailable."""
         reader = ImageReader(self.image, self.label, self.class_names or (), listen, tokenizer.white_level)
         images = reader.read(Path(path))
         part = _encode(resize(images, tokenizer.image_size, listen), tokenizer)

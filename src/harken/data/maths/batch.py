@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -39,8 +39,8 @@ class SampledBatch(PairBatch):
     def n_targets(self) -> int:
         return super().n_targets if self.known_n_targets is None else self.known_n_targets
 
-    def slice_rows(self, start: int, stop: int) -> "SampledBatch":
-        return replace(super().slice_rows(start, stop), known_n_targets=None)  # type: ignore[return-value, call-arg]
+    def slice_rows(self, start: int, stop: int) -> Self:
+        return replace(super().slice_rows(start, stop), known_n_targets=None)
 
 
 @dataclass(frozen=True)

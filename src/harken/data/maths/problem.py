@@ -103,20 +103,11 @@ class Problem(Protocol):
 
     def draw(self, rng: UniformRng, n: int, distribution: Distribution, difficulty: Tensor | None = None) -> Examples:
         """Draw n examples; `difficulty` (n, from 0 to 1) limits the size of each."""
-        ...
 
-    def parse_source(self, text: str) -> list[int]:
-        """The ids of a problem that a user typed."""
-        ...
-
+    def parse_source(self, text: str) -> list[int]: ...  # the ids of a problem that a user typed
     def parse_target(self, text: str) -> list[int]: ...
-    def format_source(self, ids: Iterable[int]) -> str:
-        """A problem as a user types it."""
-        ...
-
-    def format_target(self, ids: Iterable[int]) -> str:
-        """An answer as text; token by token if the ids are not a valid answer."""
-        ...
+    def format_source(self, ids: Iterable[int]) -> str: ...  # as a user types it
+    def format_target(self, ids: Iterable[int]) -> str: ...  # token by token if the ids are not a valid answer
 
     def is_correct(self, source: str, answer: str, reference: str) -> bool:
         return answer == reference

@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 import torch
@@ -44,7 +44,7 @@ OperandLaw = Literal["uniform", "log-uniform"]
 OutcomeLaw = Literal["natural", "uniform", "log-uniform"]
 
 
-class MathsSource(DataSource):
+class MathsSource(DataSource["MathsTokenizers"]):
     """Settings of mathematical problems."""
 
     task: ClassVar[str] = "solve"
@@ -101,11 +101,10 @@ class MathsSource(DataSource):
         operands, outcomes = (x if isinstance(x, dict) else {x: 1.0} for x in (self.operands, self.outcomes))
         return Distribution(operands, outcomes)  # type: ignore[arg-type]
 
-    def with_absolute_paths(self) -> "MathsSource":
+    def with_absolute_paths(self) -> Self:
         return self
 
     def load_processor(self, folder: Path) -> "MathsTokenizers":
-        """The tokenizers of a run."""
         tokenizers = PairTokenizers.load(folder)
         return MathsTokenizers(tokenizers.source, tokenizers.target, self.problem())
 
@@ -267,7 +266,7 @@ class MathsData:
             "examples": {"train": self.settings.examples, **counts},
             "unit": "examples",
             "summary": f"{self.problem.description}, {self._describe_distribution()}",
-            "fresh": True,
+            "generated": True,
             "overlap": 0,  # drawn examples that are held out have no targets
             "vocab": list(self.vocab),
             "token": "digits",

@@ -207,7 +207,6 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
     def load_split(
         self, path: str, split: str, *, tokenizer: PairTokenizers, stateful: bool = False, listen: Listener = silent
     ) -> PairData:
-        """The same data with other pairs as one split; only this split if the training data is unavailable."""
         skipped, files = SkippedRows(), self._files_at(path, split)
         texts, groups = _references_by_source(_read_pairs(files, skipped)), dict[str, str]()
         with suppress(BadInput):  # the other pairs may lack the group column

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator
 
@@ -29,7 +29,7 @@ MAX_LINE_BYTES = 1 << 20  # a longer line may be split between two splits
 DEFAULT_VOCAB_SIZE = {"char": 0, "byte": 256, "word": 10_000, "bpe": 4096, "wordpiece": 8192}
 
 
-class TextSource(DataSource):
+class TextSource(DataSource[Tokenizer]):
     """Settings of a text."""
 
     exclusive: ClassVar = (("path", "mix"),)  # the last one set wins
@@ -79,8 +79,7 @@ class TextSource(DataSource):
             raise ValueError("weights must be at least 0, and one of them above 0")
         return mix
 
-    def with_absolute_paths(self) -> "TextSource":
-        """The same settings with absolute paths."""
+    def with_absolute_paths(self) -> Self:
         paths = {name: getattr(self, name) for name in ("path", "train", "valid", "test")}
         absolute: dict[str, Any] = {n: str(Path(p).absolute()) for n, p in paths.items() if isinstance(p, str)}
         if self.mix:
@@ -124,7 +123,6 @@ class TextSource(DataSource):
     def load_split(
         self, path: str, split: str, *, tokenizer: Tokenizer, stateful: bool = False, listen: Listener = silent
     ) -> "TextData":
-        """The data with one split read from another text; only that text if the training text is missing."""
         self._check_is_text(path)
         spans = [Span(file) for file in self.files(Path(path))]
         documents = self._layout(spans, tokenizer) or False
@@ -154,7 +152,6 @@ class TextSource(DataSource):
         return detect_layout(next(read_blocks(*spans), ""), self.documents)
 
     def load_processor(self, folder: Path) -> Tokenizer:
-        """The tokenizer of a run."""
         return pretrained.load_tokenizer(folder / "tokenizer.json")
 
     def files(self, path: Path) -> list[Path]:
