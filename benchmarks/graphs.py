@@ -143,7 +143,7 @@ def accuracy(path: str, settings: dict[str, Any], count: int) -> None:
         trainer.fit(Path(folder), recipe.train.steps or 200)
     trainer.finish()
     seconds = time.perf_counter() - begin
-    seed_rows = seeds.evaluate_seeds(trainer, recipe)["each"]
+    seed_rows = seeds.evaluate_seeds(trainer, recipe)["per_seed"]
     for split in ("valid", "test"):
         accuracies = [row["metrics"][split]["accuracy"] for row in seed_rows]
         spread = f"{statistics.fmean(accuracies):.4f} (sd {statistics.stdev(accuracies):.4f})"

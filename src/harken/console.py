@@ -173,7 +173,7 @@ class ConsoleListener:
         self._stop_progress()
         unit = facts.get("unit", "pairs" if "pairs" in facts else "tokens")
         counts = ", ".join(f"{name} {format_quantity(n, 'count')}" for name, n in facts[unit].items())
-        self.epoch = "epochs of generated examples" if facts.get("fresh") else self.epoch
+        self.epoch = "epochs of generated examples" if facts.get("generated") else self.epoch
         held = f"; held-out sources that also occur in training: {facts['overlap']:,}" if "overlap" in facts else ""
         if (references := max(facts.get("references", {"": 1}).values(), default=1)) > 1:
             held += f"; references per held-out source: {format_number(references)} on average"
@@ -221,12 +221,12 @@ class ConsoleListener:
         self._stop_progress()
         self.line("  final evaluation, with baselines ...")
 
-    def _watch(self, texts: Mapping[str, str]) -> None:
+    def _translations(self, texts: Mapping[str, str]) -> None:
         """Translations of the same sentences during the training of a demo."""
         for n, row in enumerate(columns([[source, "->", text] for source, text in texts.items()])):
-            self.line(f"  {'' if n else 'watch':<6}  {row}")
+            self.line(f"  {'' if n else 'sample':<6}  {row}")
 
-    def _settled(self, who: str, seconds: float) -> None:
+    def _setup_end(self, who: str, seconds: float) -> None:
         self.line(f"  {who}: ready after {format_duration(seconds)}")
 
     def _clusters(self, k: int, done: int, total: int) -> None:
@@ -288,7 +288,7 @@ def evaluation_lines(facts: Facts) -> list[str]:
         large = {name: part for name, part in parts.items() if part.get("pairs", MIN_GROUP_SIZE) >= MIN_GROUP_SIZE}
         groups = {f"this model on {name}": verdict.displayed_metrics(part) for name, part in large.items()}
         rows = [("this model", values), *list(groups.items())[:MAX_GROUPS]]
-        rows += nested(facts, "seeds", "together", split).items()
+        rows += nested(facts, "seeds", "summary", split).items()
         rows += [(f"baseline: {name}", metrics) for name, metrics in baselines.items()]
         notes = [", ".join(f"{name.replace('_', ' ')} {format_number(x)}" for name, x in protocol.items())]
         if len(large) > MAX_GROUPS:
@@ -300,8 +300,8 @@ def evaluation_lines(facts: Facts) -> list[str]:
     lines += [f"  {'':<{width}}  {skipped}"] if (skipped := verdict.skipped_updates(facts)) else []
     if "audit" not in facts:
         return lines
-    if doubt := verdict.audit_warning(facts):
-        return [*lines, f"  audit   {doubt}"]
+    if warning := verdict.audit_warning(facts):
+        return [*lines, f"  audit   {warning}"]
     lines += [f"  verdict {verdict.run_verdict(facts)[0]}"] if facts["metrics"] else []
     return [*lines, f"  audit   {facts['audit']['summary']}"]
 

@@ -58,7 +58,7 @@ def test_a_run_embeds_the_texts_of_a_file(harken, run):
         (["nope.npy"], "nope.npy: no such file; give a .npy, .csv or .tsv file of vectors"),
         (["p.npy", "--k", "61"], "k=61: there are 60 points; k must be between 1 and 60"),
         (["p.npy", "--k", "two"], "expected a number (3), a range (2-8) or a list (2,4,8)"),
-        (["p.npy", "--beside", "1"], "--beside has no effect without --regress"),
+        (["p.npy", "--finetune-minutes", "1"], "--finetune-minutes has no effect without --regress"),
         (["p.npy", "--regress"], "--regress needs a run and a table with labels"),
         (["p.npy", "--start", "best"], "'best' is not one of"),
         (["p.npy", "nope.txt"], "nope.txt: no such file; name a file of texts"),

@@ -66,7 +66,7 @@ def test_json_of_train(json_of, text):
 
 def test_json_of_check(json_of, text):
     actual = json_of("check", text, *TINY)
-    assert {"kind", "reason", "others", "recipe", "origins", "estimate"} <= actual.keys()
+    assert {"kind", "reason", "alternatives", "override", "recipe", "origins", "estimate"} <= actual.keys()
     assert actual["kind"] == "text"
     assert actual["origins"]["model.d"] == "override"
     assert {"parameters", "steps", "minutes", "kwh", "memory_mib"} <= actual["estimate"].keys()

@@ -22,6 +22,11 @@ def test_fill_prints_the_most_probable_words_or_json(harken, bert):
     assert second["probability"] <= first["probability"]
 
 
+def test_eval_counts_the_masked_words(harken, bert):
+    evaluation = json.loads(harken("eval", bert, "--json").out)
+    assert evaluation["examples"] == evaluation["protocol"]["words"] > 0
+
+
 def test_each_text_and_each_mask_has_its_words(harken, bert):
     output = harken("fill", bert, "-", "-k", 1, "--json", stdin=b"a [MASK] and a [MASK]\nthe [MASK]\n")
     assert [[len(words) for words in places] for places in json.loads(output.out)["words"]] == [[1, 1], [1]]

@@ -120,7 +120,7 @@ def test_other_images_are_evaluated_with_their_own_captions(trained, folder):
 def test_seeds_of_caption_models_are_stacked(folder, tmp_path):
     settings = {**TINY, "train.steps": 3, "task.eval_pairs": 5, "train.seeds": 2, "train.optimizer": "adamw"}
     summary = harken.train(folder, out=tmp_path / "two", settings=settings).facts["seeds"]
-    assert [each["seed"] for each in summary["each"]] == [0, 1]
+    assert [each["seed"] for each in summary["per_seed"]] == [0, 1]
 
 
 def test_settings_are_compared_on_the_same_images(folder, tmp_path):

@@ -41,22 +41,22 @@ def test_every_seed_has_the_weights_of_a_single_training(stacked, tales, tmp_pat
             run_folder.weights(seed_run.model).items(), run_folder.weights(alone.model).values(), strict=True
         ):
             torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4, msg=lambda m, name=name: f"{name}: {m}")
-        summary = next(each for each in stacked.facts["seeds"]["each"] if each["seed"] == seed)
+        summary = next(each for each in stacked.facts["seeds"]["per_seed"] if each["seed"] == seed)
         assert summary["metrics"]["valid"]["loss"] == pytest.approx(alone.metrics["valid"]["loss"], rel=1e-3)
 
 
 def test_the_run_is_the_seed_with_the_lowest_validation_loss(stacked):
     summary = stacked.facts["seeds"]
-    best = min(summary["each"], key=lambda each: each["metrics"]["valid"]["loss"])
-    assert summary["picked"] == best["seed"]
+    best = min(summary["per_seed"], key=lambda each: each["metrics"]["valid"]["loss"])
+    assert summary["selected"] == best["seed"]
     assert stacked.metrics["valid"]["loss"] == pytest.approx(best["metrics"]["valid"]["loss"])
     selected = harken.load(stacked.path / "seeds" / str(best["seed"]))
     assert all(map(torch.equal, stacked.model.parameters(), selected.model.parameters()))
 
 
 def test_mean_and_standard_deviation_of_the_seeds_are_reported(stacked):
-    losses = torch.tensor([each["metrics"]["valid"]["loss"] for each in stacked.facts["seeds"]["each"]])
-    mean, spread = stacked.facts["seeds"]["together"]["valid"].values()
+    losses = torch.tensor([each["metrics"]["valid"]["loss"] for each in stacked.facts["seeds"]["per_seed"]])
+    mean, spread = stacked.facts["seeds"]["summary"]["valid"].values()
     assert mean["loss"] == pytest.approx(float(losses.mean()))
     assert spread["loss"] == pytest.approx(float(losses.std()), abs=1e-6)
     assert "mean of 3 seeds" in (stacked.path / "report.html").read_text()
@@ -77,7 +77,7 @@ def test_a_seed_can_be_selected_on_the_training_loss(tales, tmp_path):
         "train.steps": 2,
     }
     run = harken.train(tales, out=tmp_path / "run", settings=settings)
-    assert run.facts["seeds"]["rule"] == "train"
+    assert run.facts["seeds"]["selected_on"] == "train"
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_after_a_linear_and_noisy_start_the_seed_with_the_lowest_evaluation_mode
 ):
     losses = {int(p.name): plain_loss(harken.load(p)) for p in (linear_start.path / "seeds").iterdir()}
     assert len(losses) == 6
-    assert linear_start.facts["seeds"]["picked"] == min(losses, key=losses.__getitem__)
+    assert linear_start.facts["seeds"]["selected"] == min(losses, key=losses.__getitem__)
 
 
 @pytest.mark.parametrize("by", ["loss", "accuracy"])

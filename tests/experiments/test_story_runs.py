@@ -228,6 +228,8 @@ def test_ask_answers_the_questions_of_a_file_with_the_lines_of_each_hop(memnet, 
     assert lines[1].endswith("Joe ran to the garden.")
     assert answer.startswith("Where is Joe?   garden   (")
     assert "correct is garden" in answer
+    _, out, _ = call_cli("ask", memnet.path, tmp_path / "joe.txt", "--json")
+    assert json.loads(out)["correct_answer"] == "garden"
 
 
 def test_ask_answers_questions_and_reports_unknown_words(memnet, call_cli, tmp_path):

@@ -31,9 +31,9 @@ def evaluate(tmp_path, monkeypatch) -> Any:
         data = PairSource(path=str(path), tokenizer="word", valid=0.3, **settings).load_data()
         pairs = data.splits["valid"]
         batches = data.batches(8, 0)
-        task = TranslateTask(TranslateSettings(metric=metric), data, batches, batches.tokens)
+        task = TranslateTask(TranslateSettings(metric=metric), data, batches)
         texts = [refs[0] if len(refs[0].split()) < 8 else f"{refs[0]} non" for refs in pairs.references]
-        monkeypatch.setattr(task, "_summed_loss", lambda model, pairs, max_pairs: (1.0, 1))
+        monkeypatch.setattr(task, "_summed_loss", lambda model, split, max_pairs: (1.0, 1))
         monkeypatch.setattr(task, "generate", lambda model, sources, search: texts[: len(sources)])
         return task.evaluate(nn.Identity(), "valid", quick=quick), (texts, pairs)
 

@@ -27,7 +27,7 @@ from harken.models import EncoderDecoder
 from . import transformers_reference
 from .families import vit
 from .special_tokens import NOT_PORTABLE, boundary_ids, is_portable
-from .weight_mapping import ModelMapping, Processor, WeightSource
+from .weight_mapping import ModelMapping, RunProcessor, WeightSource
 
 TOLERANCE = 1e-5  # absolute, or relative to the largest logit if that exceeds 1
 RANDOM_TOKENS, GREEDY_TOKENS = 64, 32  # of a random row, and of greedy decoding
@@ -50,14 +50,14 @@ PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "gguf", "onnx"
 class ReferenceOutputs:
     """Outputs of the original model. A language model runs at once and is freed, so memory never holds it and ours."""
 
-    def __init__(self, mapping: ModelMapping, source: WeightSource, processor: Processor, context: int | None) -> None:
+    def __init__(self, mapping: ModelMapping, source: WeightSource, processor: RunProcessor, limit: int | None) -> None:
         self.outputs: LanguageModelOutputs | nn.Module | None = None
         self.missing: list[str] = []
         with _silence_transformers(), _external_errors(source, "model outputs", self.missing):
             self.outputs = reference = transformers_reference.reference_model(mapping, source)
             if mapping.check == "language model" and isinstance(processor, Tokenizer):
-                limit = min(RANDOM_TOKENS, context or RANDOM_TOKENS)
-                self.outputs = _language_model_outputs(reference, processor, limit)
+                length = min(RANDOM_TOKENS, limit or RANDOM_TOKENS)
+                self.outputs = _language_model_outputs(reference, processor, length)
 
 
 def certify(
@@ -225,8 +225,8 @@ def _segment_outputs(
     model: Any, reference: Any, tokens: Tensor, real: Tensor, missing: list[str]
 ) -> dict[str, tuple[Tensor, Tensor]]:
     """The same rows with two segments: hidden states, pooler output and next-sentence logits."""
-    late = torch.arange(tokens.shape[1]) >= tokens.shape[1] // 4
-    segments = late.long().expand_as(tokens) * (model.n_segments - 1)
+    is_second = torch.arange(tokens.shape[1]) >= tokens.shape[1] // 4
+    segments = is_second.long().expand_as(tokens) * (model.n_segments - 1)
     inputs = {"attention_mask": real.long(), "token_type_ids": segments}
     body, h = reference.base_model(tokens, **inputs), model(tokens, lengths=real.sum(1), segments=segments)
     pairs = {"segments": (h[real], body.last_hidden_state[real])}
@@ -235,7 +235,8 @@ def _segment_outputs(
     elif model.pooler is not None:
         pairs["pooled"] = (model.pooled(h[:, 0]), body.pooler_output)
     if model.nsp_head is not None:
-        pairs["follows"] = (model.next_sentence_scores(h[:, 0]), reference(tokens, **inputs).seq_relationship_logits)
+        logits = reference(tokens, **inputs).seq_relationship_logits
+        pairs["next_sentence"] = (model.next_sentence_scores(h[:, 0]), logits)
     return pairs
 
 

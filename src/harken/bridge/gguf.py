@@ -193,6 +193,9 @@ class GGUFFile:
                 return {"rope_type": "llama3", "factor": factor, **rule}
         raise BadInput(f"{self.location}: {ROPE_FACTORS} follows no known rule; accepted: Llama 3.1 and 3.2")
 
+    def file(self, name: str) -> Path:
+        raise BadInput(f"{self.location}: a GGUF file has no {name}; import the folder of the model")
+
     def read(self, name: str) -> Tensor:
         return self._split_halves(name, torch.from_numpy(self._dequantized(name)))
 

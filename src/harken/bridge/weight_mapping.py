@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Protocol
 
 import torch
@@ -35,7 +36,7 @@ CHUNK_SIZE = 1 << 24  # values checked at once
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 LayerCount = Annotated[int, Field(ge=1, le=1000)]
 Epsilon = Annotated[float, Field(gt=0, lt=1)]
-Processor = Tokenizer | TokenLabelProcessor | PairTokenizers | ImageProcessor  # of a run
+RunProcessor = Tokenizer | TokenLabelProcessor | PairTokenizers | ImageProcessor
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class ModelMapping(BaseModel):
     tensor_names: frozenset[str] = frozenset()
     vocab_size: int = Field(ge=1, le=MAX_VOCAB)
 
-    def load_processor(self, source: "WeightSource") -> Processor:
+    def load_processor(self, source: "WeightSource") -> RunProcessor:
         """The processor of our run, from the files of the source."""
         tokenizer = PretrainedTokenizer.from_spec(source.tokenizer(), source.location)
         if tokenizer.vocab > self.vocab_size:
@@ -96,7 +97,7 @@ class ModelMapping(BaseModel):
             raise BadInput(f"{source.location}: {sizes}; the files belong to different models; fetch the folder again")
         return self.processor(tokenizer, source.location)
 
-    def processor(self, tokenizer: Tokenizer, location: str) -> Processor:
+    def processor(self, tokenizer: Tokenizer, location: str) -> RunProcessor:
         """The processor of our run for this tokenizer."""
         return tokenizer
 
@@ -138,7 +139,7 @@ class ModelMapping(BaseModel):
         return {ours: item for table in self.tables() for ours, item in table_mappings(table, self.prefix, layers)}
 
 
-class UsualMapping(ModelMapping):
+class StandardConfigMapping(ModelMapping):
     """A family with the most common keys in config.json."""
 
     d: Count = Field(alias="hidden_size")
@@ -154,17 +155,11 @@ class WeightSource(Protocol):
     config: dict[str, Any]
     shapes: dict[str, tuple[int, ...]]
 
-    def read(self, name: str) -> Tensor:
-        """One tensor, in float32."""
-
-    def tokenizer(self) -> dict[str, object]:
-        """The content of its tokenizer.json."""
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of these texts with special tokens, by another library."""
-
-    def tensors(self) -> dict[str, Tensor]:
-        """All tensors, read by another library."""
+    def file(self, name: str) -> Path: ...  # of the folder; BadInput if it is missing
+    def read(self, name: str) -> Tensor: ...  # one tensor, in float32
+    def tokenizer(self) -> dict[str, object]: ...  # the content of its tokenizer.json
+    def encode(self, texts: Sequence[str]) -> list[list[int]]: ...  # with special tokens, by another library
+    def tensors(self) -> dict[str, Tensor]: ...  # all, read by another library
 
 
 def table_mappings(table: str, prefix: str, layers: int) -> Iterator[tuple[str, TensorMapping]]:

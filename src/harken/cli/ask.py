@@ -61,8 +61,8 @@ def _story_answers(model: "Run", file: str, context: str, questions: Sequence[st
     if not story_questions:
         raise BadInput(f'{file}: the file has no question; give one, as in: harken ask RUN {file} "Where is Joe?"')
     for question in story_questions:
-        right = {"right": question.answer} if question.answer else {}
-        yield {**model.story(question.lines).ask(question.question), **right}
+        known = {"correct_answer": question.answer} if question.answer else {}
+        yield {**model.story(question.lines).ask(question.question), **known}
 
 
 def _hops(best: Mapping[str, Any]) -> Iterator[str]:
@@ -71,9 +71,9 @@ def _hops(best: Mapping[str, Any]) -> Iterator[str]:
     rows = [[str(n), *row, line] for n, (line, *row) in enumerate(zip(best["lines"], *hops, strict=True), 1)]
     heads = ["", *(f"hop {n}" for n in range(1, len(hops) + 1)), ""]
     yield from columns([heads, *rows] if hops else rows) if rows else []
-    right = f", correct is {best['right']}" if "right" in best else ""
+    correct = f", correct is {best['correct_answer']}" if "correct_answer" in best else ""
     unknown = f", unknown words: {', '.join(best['unknown'])}" if best["unknown"] else ""
-    yield f"{best['question']}   {best['answer']}   ({best['score']:.3f}{right}{unknown})"
+    yield f"{best['question']}   {best['answer']}   ({best['score']:.3f}{correct}{unknown})"
 
 
 def _text(name: str) -> str:

@@ -37,8 +37,8 @@ def caption(run: str, images: tuple[str, ...], precision: str, json_: bool, **op
     with_alternatives = "alternatives" in search
     if json_:
         rows = [{"file": name, **best[0]} for name, best in zip(names, candidates, strict=True)]
-        every = [{"alternatives": best} if with_alternatives else {} for best in candidates]
-        return print_json({"captions": [row | more for row, more in zip(rows, every, strict=True)]})
+        extras = [{"alternatives": best} if with_alternatives else {} for best in candidates]
+        return print_json({"captions": [row | extra for row, extra in zip(rows, extras, strict=True)]})
     for name, best in zip(names, candidates, strict=True):
         captions = [f"{each['score']:.4f} {each['text']}" if with_alternatives else each["text"] for each in best]
         click.echo("\n".join(f"{text}  {name}" if len(names) > 1 else text for text in captions))

@@ -42,7 +42,7 @@ def check(what: str | None, settings: tuple[str, ...], kind: str | None, json_: 
     if json_:
         runners_up = [{"kind": other, "why": why} for other, why in guess.alternatives] if guess else []
         reason = guess.reason if guess else "given by the settings"
-        detected = {"kind": recipe.data.kind, "reason": reason, "others": runners_up, "overrule": "data.kind"}
+        detected = {"kind": recipe.data.kind, "reason": reason, "alternatives": runners_up, "override": "data.kind"}
         return print_json({**detected, "recipe": recipe.settings(), "origins": dict(recipe.origins), "estimate": cost})
     click.echo("\n".join(["", *recipe_lines(recipe), ""]))
     weights, examples = (format_quantity(cost[name], "count") for name in ("parameters", "tokens"))
@@ -99,5 +99,5 @@ def describe_settings(kind: str) -> list[dict[str, str]]:
                 }
                 for field, spec in settings_class.model_fields.items()
             ]
-    every = [*(registry.title(name, group) for section, name, group in kinds if section != "train"), "train"]
-    raise BadInput(f"--settings {kind}: not a kind; accepted: {', '.join(every)}.{did_you_mean(kind, every)}")
+    names = [*(registry.title(name, group) for section, name, group in kinds if section != "train"), "train"]
+    raise BadInput(f"--settings {kind}: not a kind; accepted: {', '.join(names)}.{did_you_mean(kind, names)}")

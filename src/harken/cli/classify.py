@@ -44,12 +44,12 @@ def classify(run: str, texts: tuple[str, ...], precision: str, json_: bool, **op
 
     model = load(run, precision=precision)
     with ConsoleListener(to_stderr=True) as listener:
-        how: dict[str, Any] = {"listen": listener}
+        arguments: dict[str, Any] = {"listen": listener}
         if prompt is not None and labels is not None:
-            how |= {"prompt": decode_prompt(prompt), "labels": labels.split(",")}
-        model.classify([], **how)  # invalid options are refused before the first text
+            arguments |= {"prompt": decode_prompt(prompt), "labels": labels.split(",")}
+        model.classify([], **arguments)  # invalid options are refused before the first text
         names, batches = _named_batches(model, inputs, listener)
-        rows: Iterator[Any] = (row for batch in batches for row in model.classify(batch, **how))
+        rows: Iterator[Any] = (row for batch in batches for row in model.classify(batch, **arguments))
         if inputs.in_:
             inputs.write(({**row[0], "labels": row} for row in rows), json_=json_, listen=listener)
         elif json_:
@@ -68,8 +68,11 @@ def _named_batches(model: "Run", inputs: Inputs, listen: Listener) -> tuple[list
         reject_options(f"for {reader.name}", "column")
         selected = [inputs.in_]
     else:
-        columns = [*training_column(model.recipe.data.input_column), *TEXT_COLUMNS]
-        batches = inputs.batches(BATCH_SIZE, columns, keep_tabs=getattr(model.tokenizer, "pair", False))
+        from harken.data.labelled.source import TextLabelProcessor
+
+        processor, columns = model.tokenizer, [*training_column(model.recipe.data.input_column), *TEXT_COLUMNS]
+        is_pair = isinstance(processor, TextLabelProcessor) and processor.pair
+        batches = inputs.batches(BATCH_SIZE, columns, keep_tabs=is_pair)
         if not reader or inputs.in_:
             return [], batches
         selected = [name for batch in batches for name in batch]

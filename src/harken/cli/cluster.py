@@ -29,7 +29,7 @@ STARTS = ("k-means++", "random")
 @click.option("--column", metavar="NAME", help="Text column of a table, by name or number.")
 @click.option("--columns", metavar="A,B", help="Columns of FILE to use, by name or number.  [default: all]")
 @click.option("--regress", is_flag=True, help="Fit a principal component regression to 100, 300, ... labels.")
-@click.option("--beside", type=float, metavar="MINUTES", help="With --regress: also fine-tune RUN for MINUTES.")
+@click.option("--finetune-minutes", type=float, metavar="MINUTES", help="With --regress: also fine-tune RUN.")
 @seed_option("clusters.")
 @click.option("--out", metavar="DIR", help="Folder to write.  [default: runs/<name>-clusters]")
 @json_option
@@ -42,8 +42,8 @@ def cluster(what: str, texts: str | None, json_: bool, **settings: object) -> No
     options: dict[str, Any] = settings
     if options.pop("regress"):
         return _regress(what, texts, json_, options)
-    if options.pop("beside") is not None:
-        raise click.UsageError("--beside has no effect without --regress")
+    if options.pop("finetune_minutes") is not None:
+        raise click.UsageError("--finetune-minutes has no effect without --regress")
     from harken.experiments.cluster.clustering import cluster as cluster_
     from harken.experiments.cluster.clustering import default_folder
 
@@ -82,9 +82,9 @@ def _regress(what: str, texts: str | None, json_: bool, options: dict[str, Any])
 
     if options["columns"]:
         raise click.UsageError("--columns has no effect with --regress")
-    pcr_options = {name: options[name] for name in ("pool", "layer", "raw", "seed", "out")}
+    pcr_options = {name: options[name] for name in ("pool", "layer", "raw", "seed", "out", "finetune_minutes")}
     with ConsoleListener(to_stderr=json_) as listener:
-        facts = principal_component_regression(what, texts, minutes=options["beside"], listen=listener, **pcr_options)
+        facts = principal_component_regression(what, texts, listen=listener, **pcr_options)
     if json_:
         return print_json(facts)
     names = [name for name in ("components", "regression", "finetuned") if any(name in row for row in facts["rows"])]

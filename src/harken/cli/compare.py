@@ -72,7 +72,8 @@ class TrialListener(ConsoleListener):
     """Prints one line per trial; progress inside a trial is shown only on a terminal."""
 
     # other events are in the report of each trial
-    events: ClassVar = {"notice", "fetch", "vocabulary", "encode", "answer", "step", "planned", "trial", "tried"}
+    events: ClassVar = {"notice", "fetch", "vocabulary", "encode", "answer", "step"}
+    events |= {"comparison_start", "trial_start", "trial_end"}
 
     def __call__(self, event: str, /, **facts: object) -> None:
         if event == "step":
@@ -80,15 +81,15 @@ class TrialListener(ConsoleListener):
         if event in self.events:
             super().__call__(event, **facts)
 
-    def _planned(self, rows: int, seeds: int, minutes: float) -> None:
+    def _comparison_start(self, rows: int, seeds: int, minutes: float) -> None:
         many = f"{rows} setting{'s' * (rows > 1)} x {seeds} seed{'s' * (seeds > 1)}"
         self.line(f"  compare {many}" + (f": {format_duration(minutes * 60)} of training" if minutes else ""))
 
-    def _trial(self, number: int, trials: int, name: str, seed: int) -> None:
+    def _trial_start(self, number: int, trials: int, name: str, seed: int) -> None:
         self._stop_progress()
         self.line(f"  trial {number} of {trials}: {name or 'the recipe'}, seed {seed}")
 
-    def _tried(self, trial: Any, **_: Any) -> None:
+    def _trial_end(self, trial: Any, **_: Any) -> None:
         self._stop_progress()
         line = f"failed: {trial.failed}"
         if not trial.failed:

@@ -39,7 +39,7 @@ def _print_costs(totals: dict[str, Any]) -> None:
     rows = [[row["run"], *_cost_cells(row), row["energy_source"]] for row in complete]
     rows += [[f"{len(complete)} together", *_cost_cells(totals), ""]] if len(complete) > 1 else []
     if rows:
-        table(("run", "time", "energy", "CO2e", "tokens", "arithmetic", "energy source"), rows)
+        table(("run", "time", "energy", "CO2e", "tokens", "FLOPs", "energy source"), rows)
     for row in totals["rows"]:
         if "problem" in row:
             click.echo(f"not counted: {row['problem']}")

@@ -49,9 +49,9 @@ def embed(run: str, texts: tuple[str, ...], json_: bool, out: str | None, **sett
     if out and Path(out).exists():
         raise BadInput(f"--out {out}: the file exists; choose another name")
     model = load_run(run, "embed")
-    how = {"pool": options["pool"], "layer": options["layer"], "normalize": not options["raw"]}
+    arguments = {"pool": options["pool"], "layer": options["layer"], "normalize": not options["raw"]}
     with ConsoleListener(to_stderr=True) as listener:
-        batches = (model.embed(batch, listen=listener, **how) for batch in inputs.batches(BATCH_SIZE))
+        batches = (model.embed(batch, listen=listener, **arguments) for batch in inputs.batches(BATCH_SIZE))
         rows = (row for batch in batches for row in batch)
         if out:
             _write(Path(out), list(rows), json_)

@@ -9,9 +9,6 @@ from harken.experiments.report.formatting import format_number
 
 from . import json_option, precision_option, print_json, reject_options
 
-# names of the example counts in an evaluation protocol
-EXAMPLE_UNITS = ["pairs", "texts", "sentences", "questions", "examples", "images", "nodes", "edges", "graphs", "sets"]
-EXAMPLE_UNITS += ["tokens"]
 PROMPT_HELP = 'Evaluate a language model on DATA with a prompt: "Review: {text} Sentiment:".'
 
 
@@ -52,8 +49,7 @@ def eval(run: str, data: str | None, split: str | None, precision: str, json_: b
 
 
 def _json_summary(score: Any, baseline: dict[str, Any], split: str) -> dict[str, Any]:
-    count = next(score.protocol[what] for what in EXAMPLE_UNITS if what in score.protocol)
-    summary = {"metrics": score.metrics, "baseline": baseline, "split": split, "examples": count}
+    summary = {"metrics": score.metrics, "baseline": baseline, "split": split, "examples": score.n_examples}
     return {**summary, "protocol": score.protocol, "parts": score.parts}
 
 
@@ -82,8 +78,8 @@ def _evaluate_prompt(
     lines += [(f"baseline: {name}", metrics) for name, metrics in baseline.items()]
     for n, line in enumerate(align_metrics(lines)):
         click.echo(f"  {'' if n else part:<6}  {line}")
-    how = {name: value for name, value in scores[-1].protocol.items() if name not in ("shots", "prompt")}
-    protocol = ", ".join(f"{name.replace('_', ' ')} {format_number(value)}" for name, value in how.items())
+    details = {name: value for name, value in scores[-1].protocol.items() if name not in ("shots", "prompt")}
+    protocol = ", ".join(f"{name.replace('_', ' ')} {format_number(value)}" for name, value in details.items())
     click.echo(f"  {'':<6}  ({protocol})")
 
 

@@ -37,6 +37,6 @@ def certificate_lines(certificate: Mapping[str, object]) -> list[str]:
     lines, unchecked = list[str](), certificate["not_checked"]
     for name, part in certificate.items():
         if isinstance(part, dict) and "passed" in part:
-            far = part.get("max_difference")
-            lines.append(f"{name}: {'equal' if far is None else f'maximum difference {far:.2g}'}")
+            difference = part.get("max_difference")
+            lines.append(f"{name}: {'equal' if difference is None else f'maximum difference {difference:.2g}'}")
     return [*lines, *(f"not checked: {what}" for what in (unchecked if isinstance(unchecked, list | tuple) else ()))]

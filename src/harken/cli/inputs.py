@@ -55,7 +55,7 @@ class Inputs:
             reject_options("without --in", *FILE_OPTIONS)
             return
         if any(arguments):
-            raise BadInput(f"--in {self.in_}: the texts come from this file; remove {arguments[0]!r}")
+            reject_options("with --in", "texts", "prompt")
         if not Path(self.in_).is_file():
             raise BadInput(f"--in {self.in_}: no such file; check the name{similar_path(self.in_)}")
         if self.out is None:

@@ -43,8 +43,8 @@ def translate(run: str, texts: tuple[str, ...], json_: bool, precision: str, **o
             print_json({"translations": [{"source": source, **answer} for source, answer in answers]})
         else:
             for _, answer in answers:
-                every = [f"{c['score']:.4f} {c['text']}" for c in answer.get("alternatives", ()) if c["text"]]
-                click.echo(("\t" if inputs.stdin else "\n").join(every) or answer["text"])
+                candidates = [f"{c['score']:.4f} {c['text']}" for c in answer.get("alternatives", ()) if c["text"]]
+                click.echo(("\t" if inputs.stdin else "\n").join(candidates) or answer["text"])
 
 
 def _translate(

@@ -26,7 +26,6 @@ class Grammar(Protocol):
     """A hashable value that defines the valid texts; captured graphs are cached by it."""
 
     def allowed_tokens(self, device: torch.device) -> AllowedTokens: ...
-
     def __hash__(self) -> int: ...
 
 

@@ -5,6 +5,7 @@ import os
 import shlex
 import sys
 from dataclasses import dataclass, replace
+from importlib import resources
 from pathlib import Path
 
 from harken import machine, recipe, registry
@@ -66,7 +67,7 @@ def choose(what: str | None, settings: SettingsDict | None = None, *, listen: Li
     path_setting = {} if what.startswith(SCHEME) else {"data.path": str(path)}
     detected = {"data.kind": kind, **path_setting, **_detected_settings(what, kind, detection, listen)}
     if detection.kind == "trees":
-        trees = recipe.read(Path(__file__).with_name("trees.toml"))
+        trees = recipe.read(Path(str(resources.files(__package__) / "trees.toml")))
         is_transformer = overrides.get("model.kind", "transformer") == "transformer"
         detected |= {name: value for name, value in trees.items() if is_transformer or name != "model.positions"}
     entry_settings = entry.settings if entry and kind == entry.kind else {}

@@ -49,7 +49,7 @@ class LectureRow(NamedTuple):
     lb: float | None
 
 
-LECTURE_TABLE = [LectureRow(*row) for row in json.loads((files(__package__) / "lecture_costs.json").read_text("utf-8"))]
+LECTURE_TABLE = [LectureRow(**r) for r in json.loads((files(__package__) / "lecture_costs.json").read_text("utf-8"))]
 
 
 def lecture_costs() -> dict[str, JsonValue]:

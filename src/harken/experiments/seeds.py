@@ -58,8 +58,8 @@ def evaluate_seeds(trainer: StackedTrainer, recipe: Recipe) -> dict[str, object]
     first, n_seeds = recipe.train.seed, trainer.model.n_models
     metrics = [{split: rows[n].metrics for split, rows in scores.items()} for n in range(n_seeds)]
     seeds = [{"seed": seed, "metrics": row} for seed, row in enumerate(metrics, first)]
-    selected = first + _best_seed(trainer, recipe, scores)
-    return {"picked": selected, "rule": recipe.train.select_seed_on, "each": seeds, "together": _statistics(scores)}
+    selection = {"selected": first + _best_seed(trainer, recipe, scores), "selected_on": recipe.train.select_seed_on}
+    return {**selection, "per_seed": seeds, "summary": _statistics(scores)}
 
 
 def single_seed_trainer(trainer: StackedTrainer, n: int) -> Trainer:

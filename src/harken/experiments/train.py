@@ -35,7 +35,7 @@ from .report.page import report_page
 from .report.sections import report_sections
 
 RESUMABLE = ("train.parallel", "train.tensorboard")  # settings that may change when a run is resumed
-ONE = Ranks()  # process
+SINGLE_PROCESS = Ranks()
 Prepared = tuple[Any, Trainer]  # a dataset, and the trainer with model and task
 
 
@@ -135,7 +135,12 @@ def _resume(folder: Path, overrides: SettingsDict, ranks: Ranks, listen: Listene
 
 
 def prepare(
-    recipe: Recipe, listen: Listener, processor: Processor | None = None, *, ranks: Ranks = ONE, weights: bool = True
+    recipe: Recipe,
+    listen: Listener,
+    processor: Processor | None = None,
+    *,
+    ranks: Ranks = SINGLE_PROCESS,
+    weights: bool = True,
 ) -> Prepared:
     """Everything before the first step. weights=False does not load those of `from`: a checkpoint replaces them."""
     processor = transfer.inherited_processor(recipe) if processor is None else processor
@@ -183,7 +188,7 @@ def _train(
         known["seeds"] = seeds.evaluate_seeds(trainer, recipe)
         if recipe.train.keep_seeds == "all":
             _write_seed_runs(recipe, folder, trainer, reading, known)
-        trainer = seeds.single_seed_trainer(trainer, known["seeds"]["picked"] - recipe.train.seed)
+        trainer = seeds.single_seed_trainer(trainer, known["seeds"]["selected"] - recipe.train.seed)
     trainer.model = ranks.unshard(trainer.model, lambda: recipe.build(dataset.vocab))
     if ranks.is_first:
         run_folder.write_tensors(folder / "model.safetensors", run_folder.weights(trainer.model))

@@ -127,7 +127,7 @@ def _evaluate_pairs(
     template, examples = prompt.build(train, ("text",), balanced=False)
     sources = pairs.sources[: task.settings.eval_pairs or None]
     answers = _generate_answers(run, examples, [template.question({"text": source}) for source in sources], listen)
-    metrics, notes = task.text_metrics(answers, pairs)
+    metrics, notes = task.text_metrics(answers, pairs.references)
     primary_metric = metric if metric in metrics else "exact_match"
     return Score(metrics, {"pairs": len(answers), "primary_metric": primary_metric, **notes})
 

@@ -2,17 +2,17 @@
 
 import math
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from importlib.resources import files
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from harken.core import FULL, BlockConfig, Stack, Structure, bigbird, blockwise, keep
+from harken.core import FULL, BlockConfig, FixedMemory, Stack, Structure, bigbird, blockwise, keep
 from harken.errors import BadSetting
 from harken.settings import Settings
 
@@ -138,8 +138,8 @@ class Model(nn.Module):
         return h
 
 
-class EncoderWithHead(Model):
-    """An encoder of images or sets, and its head y = W h + b."""
+class HeadModel(Model):
+    """A body, and its head y = W h + b."""
 
     def __init__(self, body: Model, d: int, n_outputs: int, *, dropout: float) -> None:
         super().__init__()
@@ -150,21 +150,20 @@ class EncoderWithHead(Model):
     def backbone(self) -> Model:
         return self.body
 
+
+class EncoderWithHead(HeadModel):
+    """An encoder of images or sets with a head."""
+
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:  # B ... -> B outputs
         h = self.body(x) if lengths is None else self.body(x, lengths)
         return self.W_y(self.dropout(self.body.pooled(h)))
 
 
 class LanguageModel(Model):
-    """Scores of the next token.
-
-    A subclass implements `forward(tokens, *, pos, structure, memory, lengths) -> h` (B L -> B L d) and
-    `memory(B, capacity)`, which creates the memory for decoding.
-    """
+    """Scores of the next token. `forward(tokens, *, pos, structure, memory, lengths)` gives h: B L -> B L d."""
 
     causal: bool = True  # no token attends to later ones; False: it fills masks and does not generate
     reads_text = True
-    memory: Callable[..., Any]
     head_bias: nn.Parameter | None
 
     def __init__(self, vocab: int, d: int, *, word_dropout: float = 0.0) -> None:
@@ -179,6 +178,10 @@ class LanguageModel(Model):
     def n_segments(self) -> int:
         """Number of segment embeddings; 0: `forward` takes no segments."""
         return 0
+
+    def memory(self, B: int, capacity: int) -> object:
+        """Empty memory for decoding B texts of up to `capacity` tokens."""
+        raise NotImplementedError
 
     def embed_tokens(self, tokens: Tensor, table: nn.Embedding | None = None) -> Tensor:  # B L -> B L d
         """Token embeddings. Word dropout removes all occurrences of a token in a row (Gal 2016)."""
@@ -214,17 +217,20 @@ class EncodedSource:
         return self.packed or (FULL if self.real is None else keep(self.real))
 
 
+class SourceMemory(Protocol):
+    """Memory of a decoder, with its encoded sources."""
+
+    def reorder(self, rows: Tensor, length: int) -> None: ...  # in place, among the texts of one source
+    def prefix(self, n: int) -> "SourceMemory": ...  # the first n slots
+    def select(self, rows: Tensor) -> "SourceMemory": ...  # these sources, with all texts of each
+
+
 class EncoderDecoder(LanguageModel):
     """Language model of a target sentence given a source. The edge token starts and ends a target and ends a source.
 
-    A subclass implements `encode(source, real) -> Any`,
-    `forward(tokens, *, source, source_lengths, pos, memory, lengths) -> h` (the memory stores nothing after a row's
-    `lengths`) and `memory(B, capacity, source, source_lengths)`. Its memory has `reorder(rows, length)` (in place,
-    among the texts of one source), `prefix(n)` (the first n slots) and `select(rows)` (a subset of the sources). The
-    attention to the source is an attribute `cross`: a trace finds it by this name.
+    `forward(tokens, *, source, source_lengths, pos, memory, lengths)` gives h; the memory stores nothing after a row's
+    `lengths`. The attention to the source is an attribute `cross`: a trace finds it by this name.
     """
-
-    encode: Callable[[Tensor, Tensor | None], Any]
 
     def __init__(self, vocab: tuple[int, int], d: int, *, shared: bool, word_dropout: float = 0.0) -> None:
         super().__init__(vocab[1], d, word_dropout=word_dropout)
@@ -234,6 +240,16 @@ class EncoderDecoder(LanguageModel):
             fix = "set data.shared_vocab=true or model.share_embeddings=false"
             raise ValueError(f"share_embeddings: source and target have {vocab[0]} and {vocab[1]} tokens; {fix}")
         self.source_embed = self.embed if shared else nn.Embedding(math.ceil(vocab[0] / 64) * 64, d)
+
+    def encode(self, source: Tensor, real: Tensor | None) -> Sequence[Tensor | FixedMemory]:  # B Ls
+        """The encoded source, with the batch first; `real` is False at padding."""
+        raise NotImplementedError
+
+    def memory(
+        self, B: int, capacity: int, source: Tensor | None = None, source_lengths: Tensor | None = None
+    ) -> SourceMemory:
+        """Empty memory for decoding B texts, B / len(source) for each source."""
+        raise NotImplementedError
 
     def encode_source(self, tokens: Tensor | None, lengths: Tensor | None) -> EncodedSource:  # B Ls, B
         """Encode source sentences; positions from their lengths on are padding."""

@@ -61,7 +61,6 @@ class Captioner(TransformerDecoder):
             self.register_buffer(name, torch.tensor(values)[:, None, None], persistent=False)
 
     def encode(self, source: Tensor, real: Tensor | None) -> list[FixedMemory]:  # B C S S in bytes, or B bytes
-        """Keys and values of the encoded image for the cross-attention of each decoder layer."""
         if source.dim() == 2:
             channels, side = self.image_shape.channels, self.image_shape.image_size
             n_bytes = channels * side**2

@@ -27,7 +27,6 @@ class DecoderState:
         self.write([part[rows] for part in self.parts])
 
     def select(self, rows: Tensor) -> "DecoderState":
-        """The state of these sources, with all texts of each."""
         texts_per_source = len(self.parts[0]) // len(self.source.encoded[0])
         texts = (rows[:, None] * texts_per_source + torch.arange(texts_per_source, device=rows.device)).flatten()
         real = None if self.source.real is None else self.source.real[rows]
@@ -45,7 +44,7 @@ class StatefulDecoder(EncoderDecoder):
     decode: Callable[[Tensor, DecoderState, Tensor | None, Tensor | None], tuple[Tensor, Sequence[Tensor]]]
 
     def memory(
-        self, B: int, capacity: int, source: Tensor | None, source_lengths: Tensor | None = None
+        self, B: int, capacity: int, source: Tensor | None = None, source_lengths: Tensor | None = None
     ) -> DecoderState:
         return self.initial_state(B, source, source_lengths)
 

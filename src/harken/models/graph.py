@@ -9,7 +9,7 @@ The output of a graph is the mean of the outputs of its nodes.
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -80,15 +80,22 @@ class GATLayer(Watchable):
 
 
 class GraphModel(Model):
-    """Outputs of nodes or graphs. A subclass implements `node_outputs(x, **inputs)`, N F -> N C."""
+    """Outputs of nodes or graphs. A subclass implements `node_outputs` and `input_layer`."""
 
     compiles = False  # the shape is constant, so a CUDA graph is as fast
-    node_outputs: Callable[..., Tensor]
     input_layer: Callable[[], nn.Module]  # reads the features
+
+    def node_outputs(
+        self, x: Tensor, *, layout: Layout, hops: Tensor, feature_sum: Sum | None = None,
+        positional_encoding: Tensor | None = None, **inputs: object,
+    ) -> Tensor:  # N F -> N C  # fmt: skip
+        """Outputs of the nodes; a model reads those inputs that it needs."""
+        raise NotImplementedError
 
     def forward(self, x: Tensor, *, graph_ids: Tensor | None = None, n_graphs: int = 0, **inputs: object) -> Tensor:
         """Outputs of the nodes, or with `n_graphs` of the graphs: the means over their nodes, G C."""
-        y = self.node_outputs(x, **inputs)
+        options: Any = inputs
+        y = self.node_outputs(x, **options)
         if graph_ids is None or not n_graphs:
             return y
         sums = y.new_zeros(n_graphs, y.shape[-1]).index_add(0, graph_ids, y)

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from harken.settings import LabelOutputs
 
-from . import EncoderWithHead, LanguageModel, ModelSettings, bert, gpt, rnn
+from . import HeadModel, LanguageModel, ModelSettings, bert, gpt, rnn
 
 Pool = Literal["first", "last", "mean"]
 
 
-class ModelWithHead(EncoderWithHead):
-    """A body and its head."""
+class ModelWithHead(HeadModel):
+    """A language model with a head."""
 
     reads_text = True
     body: LanguageModel
@@ -32,7 +32,7 @@ class ModelWithHead(EncoderWithHead):
         """Whether only the head is trained."""
         return not any(p.requires_grad for p in self.body.parameters())
 
-    def forward(self, tokens: Tensor, **inputs: object) -> Tensor:  # type: ignore[override]  # B L -> B L d
+    def forward(self, tokens: Tensor, **inputs: object) -> Tensor:  # B L -> B L d
         """States of the body; segments are dropped if the body has no segment embeddings."""
         if not self.body.n_segments:
             inputs.pop("segments", None)

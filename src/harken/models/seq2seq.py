@@ -4,7 +4,6 @@ H_enc = blocks(E_s w + PE); H_dec = blocks with the causal mask and a cross-atte
 every target token attends to all source tokens.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import ClassVar, Literal
 
@@ -54,7 +53,6 @@ class DecoderMemory:
         return DecoderMemory([Memory(m.k[:, :, :n], m.v[:, :, :n]) for m in self.layers], self.source)
 
     def select(self, rows: Tensor) -> "DecoderMemory":
-        """The memory of these sources, with all texts of each."""
         texts_per_source = len(self.layers[0].k) // len(self.source.encoded[0].k)
         texts = (rows[:, None] * texts_per_source + torch.arange(texts_per_source, device=rows.device)).flatten()
         encoded = [FixedMemory(m.k[rows], m.v[rows]) for m in self.source.encoded]
@@ -66,7 +64,6 @@ class DecoderMemory:
 class TransformerDecoder(EncoderDecoder):
     """Causal decoder with cross-attention to an encoded source. A subclass creates its modules."""
 
-    encode: Callable[..., list[FixedMemory]]  # keys and values of the source for the cross-attention of each layer
     structure: Structure = CAUSAL
     embedding_scale: float
     input_projection: nn.Module
@@ -102,8 +99,9 @@ class TransformerDecoder(EncoderDecoder):
         cross = {"source": source.encoded, "source_structure": source.structure}
         return self.norm(self.stack(x, structure=structure, pos=pos, memory=layers, **cross))
 
-    def memory(self, B: int, capacity: int, source: Tensor, source_lengths: Tensor | None = None) -> DecoderMemory:
-        """Encode the sources and create an empty memory for B texts, B / len(source) for each source."""
+    def memory(
+        self, B: int, capacity: int, source: Tensor | None = None, source_lengths: Tensor | None = None
+    ) -> DecoderMemory:
         return DecoderMemory(self.stack.memory(B, capacity), self.encode_source(source, source_lengths))
 
 

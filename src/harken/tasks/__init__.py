@@ -1,9 +1,9 @@
 """Tasks: batches, loss, metrics and baselines. The training loop uses a task through `BoundTask` only."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -11,9 +11,16 @@ from torch import Tensor, nn
 
 from harken.data.batch import Array, Batch
 from harken.data.source import Dataset
+from harken.models import ModelSettings
 from harken.settings import Settings
 
 Metrics = dict[str, float]
+SettingsT = TypeVar("SettingsT", bound="TaskSettings[Any, Any]")
+DataT = TypeVar("DataT", bound=Dataset)
+ModelSettingsT = TypeVar("ModelSettingsT", bound=ModelSettings)
+ModelT = TypeVar("ModelT", bound=nn.Module)
+BatchT = TypeVar("BatchT", bound=Batch)
+BatchT_co = TypeVar("BatchT_co", bound=Batch, covariant=True)
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,11 @@ class Score:
     parts: dict[str, Metrics] = field(default_factory=dict)
     primary_metric: str = "loss"
 
+    @property
+    def n_examples(self) -> int:
+        """Number of examples (tokens, pairs, images ...): the first entry of the protocol."""
+        return int(next(iter(self.protocol.values())))
+
 
 class Evaluation(NamedTuple):
     """Score of a model, and the metrics of the trivial baselines."""
@@ -52,49 +64,52 @@ class Evaluation(NamedTuple):
         return self.score.metrics
 
 
-class TaskSettings(Settings):
-    """Settings of a task kind.
-
-    `bind(data, model, *, batch, seed)` is the task on this data for a model with these settings; settings that do not
-    fit raise BadSetting.
-    """
+class TaskSettings(Settings, Generic[DataT, ModelSettingsT]):
+    """Settings of a task kind."""
 
     default_beam: ClassVar[int] = 0  # beam of `translate`; 0: the default of the search
-    bind: ClassVar[Callable[..., "BoundTask"]]
+
+    def bind(self, data: DataT, model: ModelSettingsT, *, batch: int, seed: int) -> "BoundTask":
+        """The task on this data for a model with these settings; settings that do not fit raise BadSetting."""
+        raise NotImplementedError
 
 
-class TrainingBatches(Protocol):
-    """Batches of the training data, with `batch(epoch, step)` unless the task collates them."""
+class TrainingBatches(Protocol[BatchT_co]):
+    """Batches of the training data."""
 
     steps: int  # per epoch
 
+    def batch(self, epoch: int, step: int) -> BatchT_co: ...
 
-class BoundTask:
-    """A task bound to its data. Optional abilities have defaults.
 
-    A subclass implements `loss(model, batch, start=0)`, the loss of a micro-batch whose first row is row `start` of the
-    full batch, and `evaluate(model, split, *, quick=False)`; `quick` evaluates a subset, for the learning curve.
-    """
+class Task(Generic[SettingsT, DataT, ModelT, BatchT]):
+    """A task bound to its data. A subclass implements `loss` and `evaluate`; optional abilities have defaults."""
 
     steps: int  # of an epoch
     splits: tuple[str, ...]  # that can be evaluated
     tokens_per_batch: int
-    settings: Any
-    data: Any = None
-    batches: Any
+    settings: SettingsT
+    data: DataT
+    batches: TrainingBatches[BatchT]
     fixed_shapes: bool = True  # all batches have the same shapes
-    loss: Callable[..., Loss]
-    evaluate: Callable[..., Score]
 
-    def set_up(self, settings: TaskSettings, data: Dataset, batches: TrainingBatches, tokens: int) -> None:
+    def set_up(self, settings: SettingsT, data: DataT, batches: TrainingBatches[BatchT], tokens: int) -> None:
         """Train on these batches with this number of tokens each, and evaluate the held-out splits of the data."""
         self.settings, self.data, self.batches = settings, data, batches
         self.steps, self.splits, self.tokens_per_batch = batches.steps, tuple(data.splits), tokens
 
-    def batch(self, epoch: int, step: int) -> Batch:
+    def loss(self, model: ModelT, batch: BatchT, start: int = 0) -> Loss:
+        """The loss of a micro-batch whose first row is row `start` of the full batch."""
+        raise NotImplementedError
+
+    def evaluate(self, model: ModelT, split: str, *, quick: bool = False) -> Score:
+        """The score of a split; `quick` evaluates a subset, for the learning curve."""
+        raise NotImplementedError
+
+    def batch(self, epoch: int, step: int) -> BatchT:
         return self.batches.batch(epoch, step)
 
-    def epoch_batch(self, epoch: int) -> Batch | None:
+    def epoch_batch(self, epoch: int) -> BatchT | None:
         """All batches of an epoch as one, if the task samples an epoch at once."""
         return None
 
@@ -113,16 +128,21 @@ class BoundTask:
         """Restore the result of `state`."""
 
 
-class OutputScoredTask(BoundTask):
-    """A task that scores model outputs separately from the model, so that several models can be evaluated at once.
+BoundTask = Task[Any, Any, Any, Any]  # of any kind
 
-    A subclass implements `split_outputs(model, split, *, quick)` and `score_outputs(y, split, *, quick)`.
-    """
 
-    split_outputs: Callable[..., Tensor]
-    score_outputs: Callable[..., Score]
+class OutputScoredTask(Task[SettingsT, DataT, ModelT, BatchT]):
+    """A task that scores model outputs separately from the model, so that several models can be evaluated at once."""
 
-    def evaluate(self, model: nn.Module, split: str, *, quick: bool = False) -> Score:
+    def split_outputs(self, model: ModelT, split: str, *, quick: bool = False) -> Tensor:
+        """The outputs for a split."""
+        raise NotImplementedError
+
+    def score_outputs(self, y: Tensor, split: str, *, quick: bool = False) -> Score:
+        """The score of these outputs."""
+        raise NotImplementedError
+
+    def evaluate(self, model: ModelT, split: str, *, quick: bool = False) -> Score:
         return self.score_outputs(self.split_outputs(model, split, quick=quick), split, quick=quick)
 
 

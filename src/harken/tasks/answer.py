@@ -23,7 +23,7 @@ from harken.models import ModelSettings
 from harken.models.heads import ModelWithHead
 from harken.models.memnet import MemNet, MemNetSettings
 
-from . import BoundTask, Loss, Metrics, OutputScoredTask, Score, TaskSettings, evaluating
+from . import BoundTask, Loss, Metrics, OutputScoredTask, Score, Task, TaskSettings, evaluating
 from .classify import ClassifySettings, ClassifyTask
 from .classify import predict as predict_texts
 from .label_task import label_loss
@@ -32,7 +32,7 @@ QUICK_QUESTIONS = 1000  # of a quick evaluation
 EVAL_BATCH = 250  # questions
 
 
-class AnswerSettings(TaskSettings):
+class AnswerSettings(TaskSettings[StoryData, ModelSettings]):
     """Settings of question answering about stories."""
 
     kind: Literal["answer"] = "answer"
@@ -47,7 +47,7 @@ class AnswerSettings(TaskSettings):
         return FlatAnswerTask(ClassifySettings(), data, model, batch=batch, seed=seed)
 
 
-class StoryTask(BoundTask):
+class StoryTask(Task[Any, StoryData, Any, Any]):
     """Questions about stories, with their baselines."""
 
     def baselines(self, split: str) -> dict[str, Metrics]:
@@ -60,8 +60,10 @@ class StoryTask(BoundTask):
         return {name: {"accuracy": float(np.mean(rows))} for name, rows in correct.items()}
 
 
-class AnswerTask(StoryTask, OutputScoredTask):
+class AnswerTask(StoryTask, OutputScoredTask[AnswerSettings, StoryData, MemNet, StoryBatch]):
     """Questions about one set of stories, for a model that reads stories line by line."""
+
+    batches: StoryBatches
 
     def __init__(self, settings: AnswerSettings, data: StoryData, model: MemNetSettings, batch: int, seed: int) -> None:
         self.data, self.memory, self.tables = data, model.memory, dict[tuple[str, torch.device], StoryTable]()

@@ -1,13 +1,13 @@
 """Image captioning. Loss in nats per token; metrics of the generated captions."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from harken.data.captions.source import CaptionBatches, CaptionData, CaptionSplit, eval_batches
+from harken.data.captions.source import CaptionBatch, CaptionBatches, CaptionData, CaptionSplit, eval_batches
 from harken.data.tokenizers.pairs import PairTokenizers
 from harken.decode.beam import BeamSearch, SearchSettings
 from harken.decode.grammar import banned_token_ids
@@ -21,7 +21,7 @@ from .translate import EVAL_BATCH, TranslateTask, group_by_column
 MAX_BASELINE_IMAGES = 20_000  # training images among which the nearest one is searched
 
 
-class CaptionTaskSettings(TaskSettings):
+class CaptionTaskSettings(TaskSettings[CaptionData, ModelSettings]):
     """Settings of image captioning."""
 
     grammar: ClassVar[str] = "none"
@@ -37,14 +37,17 @@ class CaptionTaskSettings(TaskSettings):
     eval_pairs: int = Field(2000, ge=0, description="maximum number of images of a split to caption; 0: all")
 
     def bind(self, data: CaptionData, model: ModelSettings, *, batch: int, seed: int) -> "CaptionTask":
-        batches = CaptionBatches(data.train, batch, seed=seed)
-        return CaptionTask(self, data, batches, batches.tokens)
+        return CaptionTask(self, data, CaptionBatches(data.train, batch, seed=seed))
 
 
 class CaptionTask(TranslateTask):
     """Captions of one set of images."""
 
-    eval_batches = staticmethod(eval_batches)
+    settings: CaptionTaskSettings
+    data: CaptionData
+
+    def eval_batches(self, split: str, max_pairs: int) -> Iterable[CaptionBatch]:
+        return eval_batches(self.data.splits[split], EVAL_BATCH, max_pairs)
 
     def generate(  # type: ignore[override]
         self, model: EncoderDecoder, sources: Sequence[Tensor], search: SearchSettings, **options: object
@@ -73,7 +76,7 @@ class CaptionTask(TranslateTask):
         nearest = [train.references[n][0] for n in distances.argmin(1).tolist()]
         frequent = generation.most_frequent(all_captions, count)
         baselines = {"most frequent caption": frequent, "caption of the nearest image": nearest}
-        return {name: self.text_metrics(texts, pairs)[0] for name, texts in baselines.items()}
+        return {name: self.text_metrics(texts, pairs.references)[0] for name, texts in baselines.items()}
 
 
 def _small(pixels: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Text classification and regression: a label, several labels or a number per text. Loss in nats or squared error."""
 
-from typing import Literal, cast
+from typing import Literal
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from .metrics.labels import bootstrap_half_width
 QUICK_TEXTS = 1000  # texts of a quick evaluation
 
 
-class ClassifySettings(TaskSettings):
+class ClassifySettings(TaskSettings[ExampleData, ModelSettings]):
     """Settings of text classification."""
 
     kind: Literal["classify"] = "classify"
@@ -45,7 +45,7 @@ class ClassifySettings(TaskSettings):
         return ClassifyTask(self, data, model, batch=batch, seed=seed)
 
 
-class ClassifyTask(LabelTask, HeadTask):
+class ClassifyTask(HeadTask[ClassifySettings], LabelTask[ClassifySettings, LabelledTexts, ModelWithHead, LabelBatch]):
     """Classification of one set of texts."""
 
     regression_name = "bag of words"
@@ -108,4 +108,4 @@ def predict(model: ModelWithHead, texts: EncodedTexts, *, cached: bool = False) 
     with evaluating(model):
         if cached:
             return model.predict(frozen_features(model, texts)[:-1]).float().cpu()
-        return in_order((i, batch_outputs(model, cast(LabelBatch, b.to(device))).cpu()) for i, b in batches)
+        return in_order((i, batch_outputs(model, b.to(device)).cpu()) for i, b in batches)

@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import cast
 
 import numpy as np
 import torch
@@ -18,16 +17,16 @@ from harken.files import atomic_file
 from harken.models import ModelSettings
 from harken.models.heads import ModelWithHead
 
-from . import BoundTask, TaskSettings, evaluating
+from . import SettingsT, Task, evaluating
 
 EVAL_BATCH_TOKENS = 8192
 N_PROBES = 4  # texts with which bodies of equal weights but different settings are distinguished
 
 
-class HeadTask(BoundTask):
+class HeadTask(Task[SettingsT, ExampleData, ModelWithHead, LabelBatch]):
     """A task on examples with targets per text or per token."""
 
-    def __init__(self, settings: TaskSettings, data: ExampleData, model: ModelSettings, batch: int, seed: int) -> None:
+    def __init__(self, settings: SettingsT, data: ExampleData, model: ModelSettings, batch: int, seed: int) -> None:
         context, longest = model.max_context, data.max_length
         if context is not None and longest > context and not model.stateful:
             fix = f"set model.context={longest} or data.max_length={context}"
@@ -45,7 +44,7 @@ def token_outputs(model: ModelWithHead, texts: EncodedTexts) -> Iterator[tuple[i
             on_device = batch.to(device)
             y = model.predict(model(on_device.tokens, **on_device.model_inputs())).float().cpu()  # B L outputs
             for row, n in enumerate(indices.tolist()):
-                yield n, cast(LabelBatch, batch.slice_rows(row, row + 1)), y[row][batch.target_mask[row]]
+                yield n, batch.slice_rows(row, row + 1), y[row][batch.target_mask[row]]
 
 
 def frozen_features(model: ModelWithHead, texts: EncodedTexts) -> Tensor:  # N + 1, d
@@ -64,7 +63,7 @@ def _compute(model: ModelWithHead, texts: EncodedTexts, device: torch.device) ->
     features = torch.zeros(len(texts) + 1, model.W_y.in_features)
     with evaluating(model), torch.autocast(device.type, enabled=False):  # independent of the training precision
         for indices, cpu_batch in eval_batches(texts, EVAL_BATCH_TOKENS):
-            batch = cast(LabelBatch, cpu_batch.to(device))
+            batch = cpu_batch.to(device)
             h = model.pool_texts(model(batch.tokens, **batch.model_inputs()), *batch.text_ids())
             features[torch.from_numpy(indices)] = h.float().cpu()
     return features

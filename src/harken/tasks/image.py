@@ -20,7 +20,7 @@ EVAL_BATCH = 256  # images
 THUMBNAIL_SIZE, MAX_BASELINE_IMAGES = 28, 20_000  # pixels per side, and training images, of the regression
 
 
-class ImageTaskSettings(TaskSettings):
+class ImageTaskSettings(TaskSettings[ImageData, ModelSettings]):
     """Settings of image classification."""
 
     kind: Literal["image"] = "image"
@@ -42,7 +42,10 @@ class ImageTaskSettings(TaskSettings):
         return ImageTask(self, data, model, batch=batch, seed=seed)
 
 
-class ImageTask(OutputScoredTask, LabelTask):
+class ImageTask(
+    OutputScoredTask[ImageTaskSettings, ImageData, EncoderWithHead, ImageBatch],
+    LabelTask[ImageTaskSettings, ImageSplit, EncoderWithHead, ImageBatch],
+):
     """Classification of one set of images."""
 
     unit, regression_name = "images", "regression on pixels"

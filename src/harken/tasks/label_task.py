@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from harken.data.batch import IGNORE, Array
+from harken.data.split import SplitData, SplitT
 from harken.errors import BadSetting
 
-from . import BoundTask, Loss, Metrics, Score
+from . import BatchT, Loss, Metrics, ModelT, Score, SettingsT, Task
 from .baselines.linear import Features, fit_linear
 from .metrics import labels
 
@@ -20,12 +21,15 @@ from .metrics import labels
 METRICS = {"label": ("accuracy", "f1", "matthews"), "multilabel": ("f1", "accuracy"), "number": ("pearson", "spearman")}
 
 
-class LabelTask(BoundTask):
-    """Base of these tasks. A subclass calls `set_targets` first, and implements `features(part)` of the regression."""
+class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
+    """Base of these tasks. A subclass calls `set_targets` first, and implements `features`."""
 
     unit = "texts"  # name of the examples in the protocol
     regression_name: str  # of the baseline
-    features: Callable[..., Features]
+
+    def features(self, part: SplitT) -> Features:
+        """The features of the examples for the regression."""
+        raise NotImplementedError
 
     def set_targets(self, labels: list[str], target_type: str, metric: str, *extra: str) -> None:
         """Set the labels, the type of target (a key of METRICS) and the primary metric, of these or of `extra` ones."""
@@ -100,15 +104,15 @@ class LabelTask(BoundTask):
         outputs[self.regression_name] = self._regression(self.features(part)).float()
         return {name: self.metrics(y, self._targets_of(part)) for name, y in outputs.items()}
 
-    def _targets_of(self, part: Any) -> Any:
+    def _targets_of(self, part: Any) -> Array:
         return part.targets
 
-    def _other_baselines(self, part: Any) -> dict[str, Tensor]:
+    def _other_baselines(self, part: SplitT) -> dict[str, Tensor]:
         """Outputs of further baselines for a split."""
         return {}
 
     @property
-    def _regression_part(self) -> Any:
+    def _regression_part(self) -> SplitT:
         return self.data.train
 
     @cached_property

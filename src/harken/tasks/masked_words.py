@@ -17,7 +17,7 @@ from harken.data.text.source import TextData
 from harken.errors import BadInput, BadSetting
 from harken.models.bert import BERT, BERTSettings
 
-from . import BoundTask, Loss, Metrics, Score, TaskSettings, evaluating
+from . import Loss, Metrics, Score, Task, TaskSettings, evaluating
 from .baselines.ngram import frequencies
 from .head_task import EVAL_BATCH_TOKENS
 from .label_task import label_loss
@@ -27,7 +27,7 @@ EVAL_SEED = 20_181_011  # of the masks in evaluation
 BASELINE_TOKENS = 5_000_000  # training tokens of the baselines
 
 
-class MaskedWordsSettings(TaskSettings):
+class MaskedWordsSettings(TaskSettings[TextData, BERTSettings]):
     """Settings of masked language modelling and next-sentence prediction."""
 
     kind: Literal["masked-words"] = "masked-words"
@@ -65,7 +65,7 @@ class MaskedWordsSettings(TaskSettings):
         return MaskedWordsTask(self, data, model, batch=batch, seed=seed)
 
 
-class MaskedWordsTask(BoundTask):
+class MaskedWordsTask(Task[MaskedWordsSettings, TextData, BERT, MaskedBatch]):
     """Masked language modelling and next-sentence prediction on one text."""
 
     def __init__(
@@ -78,8 +78,8 @@ class MaskedWordsTask(BoundTask):
         self.masking = Masking(settings.mlm_probability, *replace_probs, settings.whole_words)
         self.max_masked = max(1, round(settings.mlm_probability * (self.L - 3)))  # masked tokens per row
         self.train = self._documents(data.train[0])
-        batches = self._build_batches(batch)
-        self.set_up(settings, data, batches, batches.rows * self.L)
+        self.settings, self.data, self.passages = settings, data, self._build_passages(batch)
+        self.steps, self.tokens_per_batch = self.passages.steps, self.passages.rows * self.L
         texts = {split: map(self._documents, streams) for split, streams in data.splits.items()}
         usable = {split: [t for t in part if len(t.windows(self.L - 3)) > 1] for split, part in texts.items()}
         self.held_out = {split: part for split, part in usable.items() if part}
@@ -88,7 +88,7 @@ class MaskedWordsTask(BoundTask):
     def _documents(self, stream: EncodedText) -> Documents:
         return Documents.from_marked_ids(np.asarray(stream.tokens), self.special.sep, self.special.cls)
 
-    def _build_batches(self, rows: int) -> Windows | PassagePairs:
+    def _build_passages(self, rows: int) -> Windows | PassagePairs:
         if self.nsp:
             return PassagePairs(self.train, self.L - 3, rows, seed=self.seed)
         if len(self.train.ids) < 2:
@@ -99,10 +99,10 @@ class MaskedWordsTask(BoundTask):
 
     def batch(self, epoch: int, step: int) -> MaskedBatch:
         rng = rng_for(self.seed, RngStream.MASKING, epoch, step)
-        if isinstance(self.batches, Windows):
-            rows = self.batches.batch(epoch, step).tokens.numpy()
+        if isinstance(self.passages, Windows):
+            rows = self.passages.batch(epoch, step).tokens.numpy()
             return self._collate(rows, np.arange(len(rows)), rng)
-        return self._collate(self.batches, self.batches.picks(epoch, step), rng)
+        return self._collate(self.passages, self.passages.picks(epoch, step), rng)
 
     def _mask(self, rows: Array, rng: np.random.Generator) -> tuple[Array, ...]:
         return self.special.mask_tokens(rows, self.masking, self.max_masked, rng)
@@ -155,7 +155,7 @@ class MaskedWordsTask(BoundTask):
         device, sums = next(model.parameters()).device, np.zeros(6)
         with evaluating(model):
             for batch in self._eval_batches(split, self._max_tokens(quick)):
-                sums += self._sums(model, cast(MaskedBatch, batch.to(device)))
+                sums += self._sums(model, batch.to(device))
         mlm_loss, mlm_correct, n_masked, nsp_loss, nsp_correct, n_rows = sums.tolist()
         protocol: dict[str, Any] = {}
         if self.mlm:
@@ -193,7 +193,7 @@ class MaskedWordsTask(BoundTask):
         batches = list(self._eval_batches(split, self._max_tokens(quick=False)))
         metrics: dict[str, Metrics] = {}
         if self.mlm:
-            counts = frequencies(self.train.ids[:BASELINE_TOKENS], self.data.vocab)
+            counts = frequencies(self.train.ids[:BASELINE_TOKENS], self.data.tokenizer.vocab)
             logs = np.log((counts + 1) / (counts + 1).sum())  # unseen tokens have a probability above 0
             targets = np.concatenate([batch.targets[batch.targets != IGNORE].numpy() for batch in batches])
             accuracy = float((targets == counts.argmax()).mean())

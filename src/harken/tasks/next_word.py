@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -13,8 +13,9 @@ from harken.data.batch import IGNORE, Array, Batch, PackedDocuments, Streams, Wi
 from harken.data.text.source import TextData
 from harken.errors import BadSetting
 from harken.models import LanguageModel, ModelSettings
+from harken.models.rnn import RecurrentState
 
-from . import BoundTask, Loss, Metrics, Score, TaskSettings, evaluating
+from . import Loss, Metrics, Score, Task, TaskSettings, evaluating
 from .baselines.ngram import KneserNey, Unigram, frequencies
 from .linear_cross_entropy import linear_cross_entropy
 
@@ -24,7 +25,7 @@ EVAL_STREAMS = 16  # parallel streams in the evaluation of a recurrent model
 BASELINE_TOKENS = 5_000_000  # training tokens of the baselines
 
 
-class NextWordSettings(TaskSettings):
+class NextWordSettings(TaskSettings[TextData, ModelSettings]):
     """Settings of next-word prediction."""
 
     kind: Literal["next-word"] = "next-word"
@@ -41,24 +42,24 @@ class NextWordSettings(TaskSettings):
         return NextWordTask(self, data, model, batch=batch, seed=seed)
 
 
-class NextWordTask(BoundTask):
+class NextWordTask(Task[NextWordSettings, TextData, LanguageModel, Batch]):
     """Next-word prediction on one text, or on a mixture of texts."""
 
     def __init__(self, settings: NextWordSettings, data: TextData, model: ModelSettings, batch: int, seed: int) -> None:
         assert model.max_context is not None  # all models of text have a context
         self.L, self.max_eval_tokens = model.max_context, settings.eval_tokens or None
-        self.smoothing = settings.label_smoothing
         self.stride = min(settings.stride or max(1, self.L // 2), self.L)
         batches = _training_batches(data, self.L, batch, seed)
-        self.set_up(settings, data, batches, batches.rows * batches.L)
-        self.memory: Any = None  # state of a recurrent model, carried from batch to batch
+        self.rows, self.smoothing = batches.rows, settings.label_smoothing
+        self.set_up(settings, data, batches, self.rows * batches.L)
+        self.memory: RecurrentState | None = None  # state of a recurrent model, carried from batch to batch
         self.loaded_state: list[Tensor] = []  # the same from a checkpoint, until the first batch
 
     def loss(self, model: LanguageModel, batch: Batch, start: int = 0) -> Loss:
         memory = None
         if self.data.batching == "stream" and model.context is None:
             if self.memory is None:
-                self.memory = model.memory(self.batches.rows, self.L)
+                self.memory = cast(RecurrentState, model.memory(self.rows, self.L))
                 for tensor, loaded in zip(self.memory.parts, self.loaded_state, strict=False):
                     tensor.copy_(loaded)
             memory = self.memory.rows(start, start + len(batch.tokens))
@@ -100,7 +101,7 @@ class NextWordTask(BoundTask):
         batches: Iterator[Batch] = eval_batches(stream, self.L, stride, max(1, EVAL_BATCH_TOKENS // self.L))
         if model.context is None:
             parallel = Streams(stream, self.L, EVAL_STREAMS)
-            memory = model.memory(parallel.rows, self.L)
+            memory = cast(RecurrentState, model.memory(parallel.rows, self.L))
             batches = (parallel.batch(0, step) for step in range(parallel.steps))
         for batch in batches:
             total += float(nll(model, batch.to(device), memory)[0])
@@ -121,7 +122,7 @@ class NextWordTask(BoundTask):
 
     def _token_counts(self, streams: list[Array]) -> Array:
         """Number of occurrences of each scored token."""
-        return np.sum([frequencies(stream[1:], self.data.vocab) for stream in streams], axis=0)
+        return np.sum([frequencies(stream[1:], self.data.tokenizer.vocab) for stream in streams], axis=0)
 
     def _metrics(self, total: float, counts: Array) -> Metrics:
         """Metrics of a summed loss. An <unk> counts as no characters, because they are unknown."""
@@ -137,7 +138,7 @@ class NextWordTask(BoundTask):
         streams = self._eval_streams(split, self.max_eval_tokens)
         counts, metrics = self._token_counts(streams), {}
         for name, kind in (("unigram", Unigram), ("5-gram Kneser-Ney", KneserNey)):
-            model = kind(train, self.data.vocab)
+            model = kind(train, self.data.tokenizer.vocab)
             metrics[name] = self._metrics(sum(float(model.nll(stream)[1:].sum()) for stream in streams), counts)
         return metrics
 

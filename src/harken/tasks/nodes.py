@@ -5,7 +5,6 @@ of an edge is <h_i, h_j>; training uses the edges and as many random negative pa
 edges, in training and in evaluation.
 """
 
-from collections.abc import Callable
 from functools import cached_property
 from typing import Literal
 
@@ -31,7 +30,7 @@ EVAL_BATCH = 256  # graphs
 SAMPLING_ROUNDS = 8  # of negative pairs
 
 
-class GraphTaskSettings(TaskSettings):
+class GraphTaskSettings(TaskSettings[GraphData, GraphModelSettings]):
     """Settings of tasks on graphs."""
 
     kind: Literal["nodes"] = "nodes"
@@ -46,13 +45,8 @@ class GraphTaskSettings(TaskSettings):
         return kind(self, data, model, batch=batch, seed=seed)
 
 
-class GraphTask(OutputScoredTask):
-    """Base of the tasks on graphs: the graph as model input on its device, and the L2 penalty.
-
-    A subclass implements `prepare(rows)`, its part of the construction; `rows` is the batch size.
-    """
-
-    prepare: Callable[[int], None]
+class GraphTask(OutputScoredTask[GraphTaskSettings, GraphData, GraphModel, GraphBatch]):
+    """Base of the tasks on graphs: the graph as model input on its device, and the L2 penalty."""
 
     def __init__(
         self, settings: GraphTaskSettings, data: GraphData, model: GraphModelSettings, *, batch: int, seed: int
@@ -62,14 +56,18 @@ class GraphTask(OutputScoredTask):
         self.splits, self.steps, self.tokens_per_batch = tuple(data.splits), 1, self.n_nodes
         self.prepare(batch)
 
+    def prepare(self, rows: int) -> None:
+        """The subclass's part of the construction; `rows` is the batch size."""
+        raise NotImplementedError
+
     @property
     def graph(self) -> Graph:
         """The graph with the node pairs within the model's reach, and the positional encoding."""
         cache, options = self.data.cache, self.options
         if options not in cache:
             tables, edges = self.data.tables, self.data.message_edges(self._input_edges())
-            weighted = tables.weight is not None and self.processor.target_level != "edge"
-            weight = np.resize(tables.weight, len(edges)) if weighted else None
+            weight = None if self.processor.target_level == "edge" else tables.weight
+            weight = None if weight is None else np.resize(weight, len(edges))
             features = self.processor.read(tables)
             graph = build_graph(features, edges, weight, self.data.graph_ids, reach=options.reach)
             cache[options] = add_positional_encoding(graph, options.positions, options.pe_dim)
@@ -95,7 +93,7 @@ class GraphTask(OutputScoredTask):
         return Loss(loss + len(batch.tokens) * self.settings.l2 / 2 * squares, reported=loss.detach())
 
 
-class GraphLabelTask(GraphTask, LabelTask):
+class GraphLabelTask(GraphTask, LabelTask[GraphTaskSettings, list[int], GraphModel, GraphBatch]):
     """Labels or numbers of nodes or graphs."""
 
     def prepare(self, rows: int) -> None:

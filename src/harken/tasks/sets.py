@@ -1,6 +1,6 @@
 """Classification or regression of sets. Loss in nats, or squared error in standard deviations."""
 
-from typing import Literal, cast
+from typing import Literal
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ QUICK_SETS = 1000  # sets of a quick evaluation
 EVAL_BATCH_ROWS = 16384
 
 
-class SetTaskSettings(TaskSettings):
+class SetTaskSettings(TaskSettings[SetData, ModelSettings]):
     """Settings of tasks on sets."""
 
     kind: Literal["set"] = "set"
@@ -34,7 +34,7 @@ class SetTaskSettings(TaskSettings):
         return SetTask(self, data, batch=batch, seed=seed)
 
 
-class SetTask(LabelTask):
+class SetTask(LabelTask[SetTaskSettings, Sets, nn.Module, SetBatch]):
     """Labels or numbers of the sets of one table."""
 
     unit, regression_name = "sets", "regression on means and standard deviations"
@@ -62,8 +62,7 @@ class SetTask(LabelTask):
         mse, variance = metrics["loss"] * self.data.processor.std**2, float(np.var(targets))
         return {"loss": metrics["loss"], "r2": r2(metrics["loss"], variance), "mse": mse, **metrics}
 
-    @staticmethod
-    def features(part: Sets) -> Tensor:
+    def features(self, part: Sets) -> Tensor:
         """Mean and standard deviation of each column of a set, and the logarithm of its size."""
         x, sizes = part.rows.double(), torch.from_numpy(part.lengths)[:, None]
         set_index = torch.repeat_interleave(torch.arange(len(part)), sizes[:, 0])
@@ -81,4 +80,4 @@ def predict(model: nn.Module, sets: Sets) -> Tensor:  # N C
     """Outputs of each set."""
     device, batches = next(model.parameters()).device, eval_batches(sets, EVAL_BATCH_ROWS)
     with evaluating(model):
-        return in_order((i, batch_outputs(model, cast(SetBatch, b.to(device))).float().cpu()) for i, b in batches)
+        return in_order((i, batch_outputs(model, b.to(device)).float().cpu()) for i, b in batches)

@@ -3,16 +3,17 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 
 from harken.data.batch import IGNORE
+from harken.data.maths.batch import SampledBatches
 from harken.data.maths.integers import base_divisor
 from harken.data.maths.source import MathsData
-from harken.data.pairs.batch import PairBatch, eval_batches
+from harken.data.pairs.batch import eval_batches
 from harken.data.pairs.source import Pairs
 from harken.decode.beam import SearchSettings
 from harken.errors import BadSetting
@@ -25,7 +26,7 @@ QUICK_EXAMPLES = 200  # generated in a quick evaluation, if several answers can 
 EVAL_BATCH = 512  # examples
 
 
-class SolveSettings(TaskSettings):
+class SolveSettings(TaskSettings[MathsData, ModelSettings]):
     """Settings of mathematical problems."""
 
     max_new_tokens: ClassVar[int | None] = None  # the default of the search
@@ -41,12 +42,15 @@ class SolveSettings(TaskSettings):
         if context is not None and longest >= context:
             fix = f"set model.context={longest + 1} or a larger data.base"
             raise BadSetting(f"model.context={context}: a problem has {longest} tokens and its end; {fix}")
-        batches = data.batches(batch, seed)
-        return SolveTask(self, data, batches, batches.tokens)
+        return SolveTask(self, data, data.batches(batch, seed))
 
 
 class SolveTask(TranslateTask):
     """Problems of one kind. An answer is correct if all its tokens are."""
+
+    settings: SolveSettings
+    data: MathsData
+    batches: SampledBatches
 
     def sample_on(self, device: torch.device) -> None:
         self.batches.device = device
@@ -75,7 +79,7 @@ class SolveTask(TranslateTask):
         """The loss per token, and of each example whether every target token is the most likely one."""
         device, total, count, correct = next(model.parameters()).device, 0.0, 0, []
         for cpu_batch in eval_batches(pairs, EVAL_BATCH):
-            batch = cast(PairBatch, cpu_batch.to(device))
+            batch = cpu_batch.to(device)
             logits = model.scores(batch.tokens, **batch.model_inputs()).float()
             total += float(F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="sum"))
             count += cpu_batch.n_targets

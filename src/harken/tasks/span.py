@@ -27,7 +27,7 @@ QUICK_QUESTIONS = 300  # questions of a quick evaluation
 SENTENCE_BREAK = re.compile(r"(?<=[.!?])\s+")
 
 
-class SpanSettings(TaskSettings):
+class SpanSettings(TaskSettings[ExampleData, ModelSettings]):
     """Settings of extractive question answering."""
 
     kind: Literal["span"] = "span"
@@ -49,7 +49,7 @@ def _has_bit(targets: Tensor, bit: int) -> Tensor:
     return (targets >= 0) & (targets & bit > 0)
 
 
-class SpanTask(HeadTask):
+class SpanTask(HeadTask[SpanSettings]):
     """Answers to one set of questions."""
 
     def batch(self, epoch: int, step: int) -> SpanBatch:

@@ -22,7 +22,7 @@ QUICK_SENTENCES = 500  # sentences of a quick evaluation
 Tags = Sequence[Sequence[str]]  # of each sentence
 
 
-class TagSettings(TaskSettings):
+class TagSettings(TaskSettings[ExampleData, ModelSettings]):
     """Settings of tagging."""
 
     kind: Literal["tag"] = "tag"
@@ -31,7 +31,7 @@ class TagSettings(TaskSettings):
         return TagTask(self, data, model, batch=batch, seed=seed)
 
 
-class TagTask(HeadTask):
+class TagTask(HeadTask[TagSettings]):
     """Tagging of one set of sentences."""
 
     def loss(self, model: ModelWithHead, batch: LabelBatch, start: int = 0) -> Loss:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Literal, NamedTuple, Unpack
+from typing import Any, Literal, NamedTuple, Protocol, Unpack
 
 import numpy as np
 from pydantic import Field
@@ -17,7 +17,7 @@ from harken.decode.grammar import TargetOptions, banned_token_ids, grammar_const
 from harken.errors import BadSetting
 from harken.models import EncoderDecoder, ModelSettings
 
-from . import BoundTask, Loss, Metrics, Score, TaskSettings, TrainingBatches, evaluating
+from . import Loss, Metrics, Score, SettingsT, Task, TaskSettings, TrainingBatches, evaluating
 from .metrics import generation
 from .next_word import nll
 
@@ -34,7 +34,7 @@ METRICS: dict[str, Callable[[list[str], generation.References], float]] = {
 }
 
 
-class TranslateSettings(TaskSettings):
+class TranslateSettings(TaskSettings[PairData, ModelSettings]):
     """Settings of translation."""
 
     kind: Literal["translate"] = "translate"
@@ -78,19 +78,30 @@ class TranslateSettings(TaskSettings):
             problem = "is not set, and most targets are longer than twice their source plus ten"
             raise BadSetting(f"task.max_new_tokens {problem}; set task.max_new_tokens={longest + 1}")
         batches = PackedPairs(data.train, batch, seed=seed) if self.packed else data.batches(batch, seed)
-        task = TranslateTask(self, data, batches, batches.tokens)
+        task = TranslateTask(self, data, batches)
         task.truncated, task.fixed_shapes = truncated, self.packed
         return task
 
 
-class TranslateTask(BoundTask):
-    """Translation of one set of pairs."""
+class PaddedBatches(TrainingBatches[Batch], Protocol):
+    """Training batches with padding."""
 
-    eval_batches: Callable[..., Iterable[Batch]] = staticmethod(eval_batches)
+    tokens: int  # per batch, about
+    padding: float  # fraction of the positions
 
-    def __init__(self, settings: TaskSettings, data: Dataset, batches: TrainingBatches, tokens: int) -> None:
-        self.set_up(settings, data, batches, tokens)
+
+class TranslateTask(Task[Any, Any, EncoderDecoder, Batch]):
+    """Translation of one set of pairs. A subclass has other data and settings, with the same names."""
+
+    batches: PaddedBatches
+
+    def __init__(self, settings: SettingsT, data: Dataset, batches: PaddedBatches) -> None:
+        self.set_up(settings, data, batches, batches.tokens)
         self.truncated = dict[str, int]()  # number of truncated sentences of each split
+
+    def eval_batches(self, split: str, max_pairs: int) -> Iterable[Batch]:
+        """The first pairs of a split, in batches."""
+        return eval_batches(self.data.splits[split], EVAL_BATCH, max_pairs)
 
     def loss(self, model: EncoderDecoder, batch: Batch, start: int = 0) -> Loss:
         smoothing = self.settings.label_smoothing
@@ -107,13 +118,14 @@ class TranslateTask(BoundTask):
         sources = [pairs.source[n] for n in range(n_sources)]
         constraints = grammar_constraints(settings.grammar, self.data.tokenizers.target, pairs.sources[:n_sources])
         with evaluating(model):
-            total, count = self._summed_loss(model, pairs, QUICK_PAIRS if quick else len(pairs))
+            total, count = self._summed_loss(model, split, QUICK_PAIRS if quick else len(pairs))
             texts = self.generate(model, sources, search, **constraints)
-            text_metrics, notes = self.text_metrics(texts, pairs)
+            text_metrics, notes = self.text_metrics(texts, pairs.references)
             if constraints and not quick:
-                free = self.text_metrics(self.generate(model, sources[:QUICK_SOURCES], search), pairs)[0]
-                names = [name for name in ("bracket_f1", "valid_trees") if name in free]
-                notes |= {f"{name}_without_grammar": free[name] for name in names}
+                texts_without = self.generate(model, sources[:QUICK_SOURCES], search)
+                unconstrained = self.text_metrics(texts_without, pairs.references)[0]
+                names = [name for name in ("bracket_f1", "valid_trees") if name in unconstrained]
+                notes |= {f"{name}_without_grammar": unconstrained[name] for name in names}
         loss, primary = total / max(1, count), settings.metric if settings.metric in text_metrics else "loss"
         metrics = {"loss": loss, "perplexity": math.exp(min(loss, 700)), **text_metrics}
         notes |= {"truncated_sentences": self.truncated[split]} if self.truncated.get(split) else {}
@@ -128,10 +140,10 @@ class TranslateTask(BoundTask):
             protocol["grouped_by"] = str(self.data.settings.group) if pairs.groups else "words"
         return Score(metrics, protocol, parts, primary)
 
-    def _summed_loss(self, model: EncoderDecoder, pairs: Pairs, max_pairs: int) -> tuple[float, int]:
+    def _summed_loss(self, model: EncoderDecoder, split: str, max_pairs: int) -> tuple[float, int]:
         """Summed loss and number of tokens."""
         device, total, count = next(model.parameters()).device, 0.0, 0
-        for batch in self.eval_batches(pairs, EVAL_BATCH, max_pairs):
+        for batch in self.eval_batches(split, max_pairs):
             total += float(nll(model, batch.to(device))[0])
             count += batch.n_targets
         return total, count
@@ -145,9 +157,9 @@ class TranslateTask(BoundTask):
         hypotheses = BeamSearch(model).search_all(ids, search, **options)
         return [tokenizers.decode_target(best[0].tokens) if best else "" for best in hypotheses]
 
-    def text_metrics(self, texts: list[str], pairs: Pairs) -> tuple[Metrics, dict[str, object]]:
+    def text_metrics(self, texts: list[str], references: generation.References) -> tuple[Metrics, dict[str, object]]:
         """The metrics of these targets of the first sources of a split, and notes for the protocol."""
-        references, metric = pairs.references[: len(texts)], self.settings.metric
+        references, metric = references[: len(texts)], self.settings.metric
         metrics = {name: METRICS[name](texts, references) for name in ("exact_match", "rouge_l")}
         if metric == "answer_f1":
             metrics["answer_f1"] = generation.answer_f1(texts, references)
@@ -188,7 +200,7 @@ class TranslateTask(BoundTask):
             train, tokenizers = self.data.train.target, self.data.tokenizers
             targets = (tokenizers.decode_target(train[n]) for n in range(min(len(train), BASELINE_PAIRS)))
             baselines["most frequent target"] = generation.most_frequent(targets, len(sources))
-        return {name: self.text_metrics(texts, pairs)[0] for name, texts in baselines.items()}
+        return {name: self.text_metrics(texts, pairs.references)[0] for name, texts in baselines.items()}
 
 
 def _truncate_splits(data: PairData, max_length: int) -> tuple[PairData, dict[str, int]]:

@@ -189,8 +189,8 @@ class Trainer:
                     write_event(line)
                     mark, tokens = time.perf_counter(), 0
                 self.listen("step", steps=steps, **line)
-                every = self.train.checkpoint_every
-                due = time.monotonic() - saved > CHECKPOINT_SECONDS if every is None else self.step % every == 0
+                interval = self.train.checkpoint_every
+                due = time.monotonic() - saved > CHECKPOINT_SECONDS if interval is None else self.step % interval == 0
                 save, stopped = self.ranks.all_max(due, stop_signal())
                 done = self.step == steps or self.validation.stops_early(self.train)
                 if save or stopped or done:

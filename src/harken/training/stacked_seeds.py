@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from harken.data.batch import Batch
 from harken.errors import BadSetting
-from harken.tasks import BoundTask, Loss, OutputScoredTask, Score, evaluating
+from harken.tasks import BoundTask, Loss, OutputScoredTask, Score, Task, evaluating
 
 from .loop import Trainer, selection_score
 from .optimizers import StackedModule
@@ -125,13 +125,12 @@ def stack_batches(batches: Sequence[Batch]) -> StackedBatch:
     return build_batch(tensors, batches[0], counts)
 
 
-class StackedTask(BoundTask):
+class StackedTask(Task[Any, Any, StackedModels, StackedBatch]):
     """The tasks of all models as one."""
 
     def __init__(self, tasks: Sequence[BoundTask]) -> None:
         self.tasks, first = tasks, tasks[0]
         self.steps, self.splits, self.tokens_per_batch = first.steps, first.splits, first.tokens_per_batch * len(tasks)
-        self.data = first.data
         self._epoch: tuple[int, StackedBatch | None] = (-1, None)
         if not first.fixed_shapes:
             raise BadSetting(SHAPE_ERROR)

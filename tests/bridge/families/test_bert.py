@@ -212,7 +212,7 @@ def test_the_certificate_covers_pooler_next_sentence_head_and_segments(wrong, ta
     import_model(tmp_path / "theirs", tmp_path / "run")
     certificate = json.loads((tmp_path / "run" / "certificate.json").read_text())
     assert certificate["not_checked"] == []
-    assert all(certificate[name]["passed"] for name in ("segments", "pooled", "follows"))
+    assert all(certificate[name]["passed"] for name in ("segments", "pooled", "next_sentence"))
     real = weight_mapping.read_weights
 
     def read(*args):
@@ -221,7 +221,7 @@ def test_the_certificate_covers_pooler_next_sentence_head_and_segments(wrong, ta
         return vector
 
     monkeypatch.setattr(weight_mapping, "read_weights", read)
-    with pytest.raises(harken.HarkenError, match=r"(segments|pooled|follows) differ"):
+    with pytest.raises(harken.HarkenError, match=r"(segments|pooled|next_sentence) differ"):
         import_model(tmp_path / "theirs", tmp_path / "other")
 
 

@@ -216,7 +216,7 @@ def test_without_transformers_one_notice_is_given():
     (notice,) = [facts["text"] for event, facts in events if event == "notice"]
     assert notice.startswith("transformers is not installed")
     assert "\n" not in notice
-    assert [facts["who"] for event, facts in events if event == "settled"] == ["harken, float32", "harken, int8"]
+    assert [facts["who"] for event, facts in events if event == "setup_end"] == ["harken, float32", "harken, int8"]
 
 
 def test_the_context_covers_prompt_and_tokens():

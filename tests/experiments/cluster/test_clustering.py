@@ -173,7 +173,9 @@ def test_regression_and_finetuning_use_the_same_labels_and_splits(table, folders
         "embed_texts",
         lambda model, texts, *rest: embedded_texts.append(list(texts)) or embed_texts(model, texts, *rest),
     )
-    facts = principal_component_regression(str(folders["char"]), str(table), minutes=0.001, out=tmp_path / "out")
+    facts = principal_component_regression(
+        str(folders["char"]), str(table), finetune_minutes=0.001, out=tmp_path / "out"
+    )
     assert [row["labels"] for row in facts["rows"]] == [40, len(embedded_texts[0])]
     for row in facts["rows"]:
         dataset = choose(str(table), {"data.examples": row["labels"]}).recipe.data.load_data()

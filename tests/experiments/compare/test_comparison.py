@@ -305,7 +305,7 @@ def test_all_seeds_of_a_row_have_the_same_steps(tales, tmp_path, monkeypatch):
     settings = {path: value for path, value in TINY.items() if path not in ("train.steps", "model.heads")}
 
     def stop(event: str, **facts: Any) -> None:
-        if event == "trial" and facts["number"] == 4:
+        if event == "trial_start" and facts["number"] == 4:
             raise Stopped("stopped", 15)
 
     arguments = {"settings": settings | {"train.minutes": 0.5}, "seeds": 2, "out": tmp_path / "c"}
@@ -435,7 +435,7 @@ def test_the_tables_of_the_page_are_narrow_enough(finished):
     heads = [re.findall(r"<th[^>]*>(.*?)</th>", head) for head in re.findall(r"<thead>(.*?)</thead>", page)]
     assert heads[0][:4] == ["valid loss", "valid perplexity", "test loss", "test perplexity"]
     assert heads[0][-1] == "seeds"
-    assert heads[1] == ["parameters", "tokens/s", "arithmetic", "energy", "CO2e"]
+    assert heads[1] == ["parameters", "tokens/s", "FLOPs", "energy", "CO2e"]
     assert max(map(len, heads)) <= 8
     assert page.count("baseline: unigram") == 1  # baselines have no cost
 

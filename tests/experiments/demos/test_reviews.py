@@ -78,9 +78,9 @@ def test_the_three_models_train_on_the_same_labels_for_the_same_minutes(online):
 
 def test_the_events_are_those_of_a_comparison_and_the_attribution_is_complete(online):
     assert online.event_values("notice", "text") == []
-    assert online.event_values("planned", "minutes") == [3.0]
-    assert online.event_values("trial", "name") == [row["name"] for row in online.output.rows]
-    assert [trial.run.name for trial in online.event_values("tried", "trial")] == FOLDERS
+    assert online.event_values("comparison_start", "minutes") == [3.0]
+    assert online.event_values("trial_start", "name") == [row["name"] for row in online.output.rows]
+    assert [trial.run.name for trial in online.event_values("trial_end", "trial")] == FOLDERS
     assert online.output.attribution == "Pang and Lee 2005 (research only); MiniLM: its authors (Apache-2.0)"
 
 

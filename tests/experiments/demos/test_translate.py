@@ -109,7 +109,7 @@ def test_the_same_sentences_are_translated_repeatedly(recorded, monkeypatch):
     no_registry(monkeypatch, "tatoeba-fra")
     monkeypatch.setattr(translate_module, "WATCH_SECONDS", -1.0)
     translate_module.translate(listen=listen)
-    translations = [facts["texts"] for event, facts in events if event == "watch"]
+    translations = [facts["texts"] for event, facts in events if event == "translations"]
     assert [tuple(texts) for texts in translations] == [translate_module.WATCHED] * 5  # after each step, and at the end
 
 

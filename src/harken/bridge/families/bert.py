@@ -9,12 +9,12 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from harken.bridge.weight_mapping import Count, Epsilon, LayerCount, ModelMapping, TensorMapping, UsualMapping
+from harken.bridge.weight_mapping import Count, Epsilon, LayerCount, ModelMapping, StandardConfigMapping, TensorMapping
 
 Activation = Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu"]
 
 
-class BERTMapping(UsualMapping):
+class BERTMapping(StandardConfigMapping):
     """BERT."""
 
     model_type: ClassVar = "bert"

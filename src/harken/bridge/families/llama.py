@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AliasChoices, Field, field_validator
 
-from harken.bridge.weight_mapping import Count, Epsilon, TensorMapping, UsualMapping
+from harken.bridge.weight_mapping import Count, Epsilon, StandardConfigMapping, TensorMapping
 
 LLAMA3_SCALING = {"low": "low_freq_factor", "high": "high_freq_factor", "context": "original_max_position_embeddings"}
 ROPE_SCALINGS: dict[str, dict[str, str]] = {  # rope_type: our names and theirs
@@ -19,7 +19,7 @@ ROPE_SCALINGS: dict[str, dict[str, str]] = {  # rope_type: our names and theirs
 UNUSED_ROPE_KEYS = {"type", "rope_type", "partial_rotary_factor", "original_max_position_embeddings"}  # accepted
 
 
-class LlamaMapping(UsualMapping):
+class LlamaMapping(StandardConfigMapping):
     """Llama."""
 
     model_type: ClassVar = "llama"

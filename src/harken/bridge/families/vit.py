@@ -7,7 +7,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 
-from harken.bridge.weight_mapping import Epsilon, UsualMapping, WeightSource
+from harken.bridge.weight_mapping import Epsilon, StandardConfigMapping, WeightSource
 from harken.data.images.source import ImageProcessor
 from harken.data.tables.untrusted import read_json
 from harken.errors import BadInput
@@ -33,7 +33,7 @@ class PreprocessorConfig(BaseModel):
     rescale_factor: Annotated[float, Field(ge=0.0039, le=0.004)] = 1 / 255
 
 
-class ViTMapping(UsualMapping):
+class ViTMapping(StandardConfigMapping):
     """ViT with a classifier."""
 
     model_type: ClassVar = "vit"
@@ -58,7 +58,7 @@ class ViTMapping(UsualMapping):
         """The labels and the normalization of the pixels."""
         location, labels = source.location, ordered_labels(self.id2label, source.location)
         try:
-            path = source.file(PREPROCESSOR_FILE)  # type: ignore[attr-defined]
+            path = source.file(PREPROCESSOR_FILE)
             preprocessor = PreprocessorConfig.model_validate(read_json(path, MAX_CONFIG_BYTES))
         except ValidationError as error:
             problem = f"{'.'.join(map(str, error.errors()[0]['loc']))} is invalid; this ViT cannot be imported"

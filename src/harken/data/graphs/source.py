@@ -178,7 +178,6 @@ class GraphSource(DataSource[GraphProcessor]):
     def load_data(
         self, *, stateful: bool = False, tokenizer: Processor | None = None, listen: Listener = silent
     ) -> "GraphData":
-        """Read and split the graph."""
         if not self.path:
             raise BadSetting("data.path is not set; name a graph: data.path=my.npz")
         tables = self.read(self.path, listen)

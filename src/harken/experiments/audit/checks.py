@@ -180,13 +180,13 @@ def batching(probe: Probe) -> Iterator[Pair]:
 
 def source_padding(probe: Probe) -> Iterator[Pair]:
     """A source alone and with two kinds of padding, in a full pass and from the cache."""
-    if probe.source is None:
+    if probe.source is None or not isinstance(probe.model, EncoderDecoder):
         raise HarkenError("it has no source")
     tokens, n = probe.tokens(2, probe.L), SOURCE // 2
     short, lengths = probe.source[:, :n].expand(2, -1), torch.tensor([n, n])
     alone = probe(tokens, source=short)
     for shift in (0, 1):
-        pad = (probe.source[:, n:] + shift) % probe.model.source_vocab  # type: ignore[operator]
+        pad = (probe.source[:, n:] + shift) % probe.model.source_vocab
         padded = torch.cat([short, pad.expand(2, -1)], 1)
         yield alone, probe(tokens, source=padded, source_lengths=lengths)
         memory = probe.model.memory(2, probe.L, padded, lengths)

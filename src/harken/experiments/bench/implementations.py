@@ -21,7 +21,7 @@ from harken.events import Listener
 from harken.inference.prepare import prepare_inference
 from harken.models import LanguageModel
 from harken.models.gpt import GPTSettings
-from harken.tasks import BoundTask, Loss
+from harken.tasks import Loss, Task
 from harken.tasks.next_word import nll
 from harken.training import cost
 from harken.training.loop import Trainer
@@ -85,7 +85,7 @@ def _measure_setup(name: str, plan: BenchPlan, listen: Listener, *, compiled: bo
     if gpu:
         facts["memory_mib"] = (cost.peak_memory(plan.device) - before) / 2**20
         torch.cuda.empty_cache()
-    listen("settled", who=name, seconds=facts["setup_seconds"])
+    listen("setup_end", who=name, seconds=facts["setup_seconds"])
 
 
 def _repeated(once: Turn, times: int) -> Turn:
@@ -99,17 +99,17 @@ def _repeated(once: Turn, times: int) -> Turn:
 # --- training ---------------------------------------------------------------------------------------------------------
 
 
-class RandomTokens(BoundTask):
+class RandomTokens(Task[Any, Any, LanguageModel, Batch]):
     """Next-token prediction on random tokens."""
 
     steps, splits = UNLIMITED, ()
 
     def __init__(self, rows: int, L: int) -> None:
         self.tokens_per_batch = rows * L
-        self.batches = [torch.randint(VOCAB, (rows, L + 1)) for _ in range(4)]
+        self.token_rows = [torch.randint(VOCAB, (rows, L + 1)) for _ in range(4)]
 
     def batch(self, epoch: int, step: int) -> Batch:
-        tokens = self.batches[step % len(self.batches)]
+        tokens = self.token_rows[step % len(self.token_rows)]
         return Batch(tokens[:, :-1], tokens[:, 1:])
 
     def loss(self, model: LanguageModel, batch: Batch, start: int = 0) -> Loss:

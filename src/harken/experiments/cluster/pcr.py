@@ -46,14 +46,14 @@ def principal_component_regression(
     run: str,
     table: str,
     *,
-    minutes: float | None = None,
+    finetune_minutes: float | None = None,
     out: str | Path | None = None,
     listen: Listener = silent,
     **options: Unpack[ClusterOptions],
 ) -> RegressionFacts:
     """Regress the labels of a table on the principal components of a run's embeddings, with more and more labels.
 
-    With minutes the run is also fine-tuned on the same labels, this long each. Options: pool, layer, raw, seed.
+    With finetune_minutes, the run is also fine-tuned on each number of labels. Options: pool, layer, raw, seed.
     """
     embedding, folder = DEFAULTS | options, Path(out) if out else default_folder(Path(table).stem)
     if not is_available(folder):
@@ -71,8 +71,8 @@ def principal_component_regression(
         score = _metric(y[split])(fit(x[split]))
         rows.append({"labels": n, "components": fit.n_components, "regression": score, "valid": max(fit.scores)})
     metric = "pearson" if processor.target_type == "number" else "accuracy"
-    if minutes is not None:
-        settings = start | {"train.minutes": minutes, "train.seed": embedding["seed"]}
+    if finetune_minutes is not None:
+        settings = start | {"train.minutes": finetune_minutes, "train.seed": embedding["seed"]}
         axes = {"data.examples": [row["labels"] for row in rows]}
         comparison = compare(table, axes, settings=settings, seeds=1, out=folder / "finetuned", listen=listen)
         for row, trained in zip(rows, comparison.rows, strict=True):

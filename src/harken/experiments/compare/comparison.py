@@ -191,9 +191,9 @@ def _run_trials(plan: ComparisonPlan, folder: Path, listen: Listener) -> Compari
     folders = [_trial_folders(folder, row, range(first, first + plan.seeds)) for row in rows]
     not_stacked = set[int]()  # rows with seeds that are trained one by one
     minutes = sum(train.minutes for train in budgets if _by_minutes(train)) * plan.seeds
-    listen("planned", rows=len(rows), seeds=plan.seeds, minutes=minutes)
+    listen("comparison_start", rows=len(rows), seeds=plan.seeds, minutes=minutes)
     for number, (n, seed) in enumerate(todo, 1):
-        listen("trial", number=number, trials=len(todo), name=row_name(rows[n]), seed=seed)
+        listen("trial_start", number=number, trials=len(todo), name=row_name(rows[n]), seed=seed)
         try:
             if not (n in not_stacked or (folders[n][seed] / "recipe.toml").is_file()):
                 remaining = {s: trial_folder for s, trial_folder in folders[n].items() if s >= seed}
@@ -205,7 +205,7 @@ def _run_trials(plan: ComparisonPlan, folder: Path, listen: Listener) -> Compari
             place = f"{folder}: stopped in trial {number} of {len(todo)}"
             raise Stopped(f"{place}; {resume_command(folder)}", error.exit_code - 128) from None
         groups[n].append(trial)
-        listen("tried", name=row_name(rows[n]), seed=seed, trial=trial)
+        listen("trial_end", name=row_name(rows[n]), seed=seed, trial=trial)
     return _write(plan, folder, groups, row_recipes)
 
 

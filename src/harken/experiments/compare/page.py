@@ -18,7 +18,7 @@ Groups = Sequence[Sequence[Trial]]
 STYLE = "wide right"
 MAX_TICKS = 20  # values that fit below an axis
 LOG_RATIO = 50  # ratio of the largest to the smallest value from which on the axis is logarithmic
-COST_COLUMNS = ("parameters", "tokens/s", "arithmetic", "energy", "CO2e")  # a second table: one is too wide
+COST_COLUMNS = ("parameters", "tokens/s", "FLOPs", "energy", "CO2e")  # a second table: one is too wide
 
 
 def compare_page(facts: Facts, charts: Sequence[Chart]) -> str:

@@ -244,7 +244,7 @@ def comparison_table(facts: Facts) -> tuple[list[str], list[list[str]]]:
     timed = {"seconds": "time", **level}
     uneven = len({row["steps"] for row in facts["rows"] if row["seeds"]}) > 1
     heads = ["", *(f"{split} {key.replace('_', ' ')}" for split, key in columns), "parameters", *["steps"] * uneven]
-    heads += [*timed.values(), "tokens/s", "arithmetic", "energy", "CO2e", "seeds"]
+    heads += [*timed.values(), "tokens/s", "FLOPs", "energy", "CO2e", "seeds"]
     lines = []
     for row in facts["rows"]:
         scores = [(row["splits"].get(split), key) for split, key in columns]

@@ -82,13 +82,13 @@ def _pretrained(home: Path, minutes: float, listen: Listener) -> tuple[str, Run,
 def _train_all(home: Path, variants: Variants, shared: SettingsDict, minutes: float, listen: Listener) -> list[Trial]:
     """Train each variant in its folder, with the events of a comparison."""
     trials = list[Trial]()
-    listen("planned", rows=len(variants), seeds=1, minutes=minutes * len(variants))
+    listen("comparison_start", rows=len(variants), seeds=1, minutes=minutes * len(variants))
     for number, (folder, (name, settings)) in enumerate(variants.items(), 1):
-        listen("trial", number=number, trials=len(variants), name=name, seed=0)
+        listen("trial_start", number=number, trials=len(variants), name=name, seed=0)
         run = train("labels", out=home / folder, settings=shared | settings, minutes=minutes, listen=listen)
         cost, log = run_folder.read_json(run.path / "cost.json"), run_folder.read_log(run.path)
         trials.append(Trial(settings, 0, run.path, run.facts, cost, log))
-        listen("tried", name=name, seed=0, trial=trials[-1])
+        listen("trial_end", name=name, seed=0, trial=trials[-1])
     return trials
 
 

@@ -75,4 +75,4 @@ class _TranslationWatcher:
             self.last = time.monotonic()
 
     def translate(self, run: Run) -> None:
-        self.listen("watch", texts=dict(zip(WATCHED, run.translate(WATCHED, beam=1), strict=True)))
+        self.listen("translations", texts=dict(zip(WATCHED, run.translate(WATCHED, beam=1), strict=True)))

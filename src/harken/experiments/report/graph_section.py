@@ -19,7 +19,7 @@ def graph_samples(run: Run, task: GraphTask, folder: str) -> SamplesAndCommands:
         inputs = ["--".join(names[end] for end in data.targets[n].tolist()) for n in items]
     else:
         inputs = [names[n] for n in items]
-    truth = ["edge"] * len(items) if level == "edge" else [data.tables.labels[n] for n in items]
+    truth = [data.tables.labels[n] if data.tables.labels and level != "edge" else "edge" for n in items]
     predictions = cast(list[Labels], run.classify(inputs))
     samples = [
         {"prompt": name, "text": _prediction(labels), "references": [label]}

@@ -92,7 +92,7 @@ def _results(facts: Facts) -> Html | None:
     """A table per split with the model and the baselines; then the parts of each split, the worst first."""
     tables = []
     for split, metrics in nested(facts, "metrics").items():
-        rows = {**nested(facts, "seeds", "together", split), **nested(facts, "baseline", split)}
+        rows = {**nested(facts, "seeds", "summary", split), **nested(facts, "baseline", split)}
         tables.append(html_table(_protocol(facts, split), {"this model": metrics, **rows}, "wide mine"))
     for split in nested(facts, "parts"):
         parts = nested(facts, "parts", split)
@@ -215,7 +215,7 @@ def _cost(cost: Facts) -> Html:
     rows = (
         ("time", format_duration(cost.get("seconds")), "wall-clock time of the training"),
         ("memory", _memory(cost), "peak during training: of this process, or of the tensors on the GPU"),
-        ("arithmetic", format_quantity(cost.get("flops"), "flop"), join(each="{} per token")),
+        ("FLOPs", format_quantity(cost.get("flops"), "flop"), join(each="{} per token")),
         ("energy", format_quantity(cost.get("kwh"), "energy"), energy),
         ("CO₂e", format_quantity(cost.get("co2e_kg"), "mass"), carbon),
         ("price", join(price_usd="{} USD"), join(price_source="{}")),
