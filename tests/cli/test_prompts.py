@@ -120,3 +120,9 @@ def test_invalid_prompts_are_refused_in_one_line(harken, gpt, pair_folder, table
     assert done.code == 2
     assert message in done.err
     assert (done.out, done.err.count("\n")) == ("", 1) or "train" in args
+
+
+def test_an_output_file_in_a_missing_folder_is_refused(harken, gpt):
+    Path("animals.txt").write_text("a fox\n")
+    output = harken("score", gpt, "--in", "animals.txt", "--out", "missing/scores.jsonl")
+    assert output.err == "harken: --out missing/scores.jsonl: no such folder; create it, or choose another name\n"

@@ -62,6 +62,8 @@ class Inputs:
             raise BadInput(f"--in {self.in_}: --out is missing; add --out answers.jsonl")
         if Path(self.out).exists():
             raise BadInput(f"--out {self.out}: the file exists; choose another name")
+        if not Path(self.out).parent.is_dir():
+            raise BadInput(f"--out {self.out}: no such folder; create it, or choose another name")
 
     def batches(
         self, size: int, columns: Sequence[int | str] = TEXT_COLUMNS, *, keep_tabs: bool = False

@@ -74,8 +74,8 @@ def check_skipped(skipped: SkippedRows, path: Path, n_rows: int, settings: str, 
     if not skipped.count + n_rows:
         raise BadInput(f"{path}: has no rows of data; add rows, or check the file")
     if skipped.count > n_rows:
-        problem = f"{skipped.count:,} of its {skipped.count + n_rows:,} rows have {skipped.what} ({skipped.first[0]})"
-        raise BadInput(f"{path}: {problem}; check {settings}, or fix the file")
+        problem = f"{skipped.count:,} of its {skipped.count + n_rows:,} rows are skipped: {skipped.what}"
+        raise BadInput(f"{path}: {problem} ({skipped.first[0]}); check {settings}, or fix the file")
     if skipped.count:
         listen("notice", text=str(skipped))
 

@@ -246,7 +246,7 @@ FAULTS = {
     ),
     "no label": (
         ["text,label", *(f"{sentence(n)}," for n in range(30))],
-        "30 of its 30 lines are no text with a label",
+        "30 of its 30 rows are skipped: no text with a label",
     ),
 }
 

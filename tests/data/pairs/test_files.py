@@ -123,7 +123,9 @@ def test_a_lone_quote_in_a_tab_separated_table_ends_with_its_line(tmp_path):
 
 def test_a_file_with_more_skipped_lines_than_pairs_is_refused_with_the_first(tmp_path):
     write_table(tmp_path / "a.tsv", [("Go on.", "Mach weiter."), ("", "a"), ("b", ""), ("c", "")])
-    with pytest.raises(BadInput, match=r"3 of its 4 lines are no pair \(.*a\.tsv:2: the source is empty\); check"):
+    with pytest.raises(
+        BadInput, match=r"3 of its 4 rows are skipped: no pair \(.*a\.tsv:2: the source is empty\); check"
+    ):
         read(tmp_path / "a.tsv", source=1, target=2)
 
 

@@ -205,7 +205,7 @@ def test_numeric_targets_make_a_regression(tmp_path):
         (
             {"group": "cloud", "label": "x", "columns": "where"},
             None,
-            "are no row of a set .*column 'where' is not a number",
+            "rows are skipped: no row of a set .*column 'where' is not a number",
         ),
     ],
 )

@@ -150,7 +150,7 @@ def _parse_ks(k: str, n: int) -> list[int]:
     if not dash:
         return sorted({int(k) for k in text.split(",")})
     if not (ks := list(range(int(first), min(int(last), n - 1) + 1))):
-        raise BadInput(f"k={k}: there are only {n:,} points; use a range below that, such as 2-8")
+        raise BadInput(f"k={k}: accepted: a rising range below the {n:,} points, such as 2-8")
     return ks
 
 
