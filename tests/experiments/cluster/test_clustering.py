@@ -83,7 +83,7 @@ def test_a_run_without_texts_clusters_its_own_data(folders, tales):
     [
         ({"k": 500}, "there are 120 points"),
         ({"k": "many"}, "a range"),
-        ({"k": "9-3"}, "use a range below that"),
+        ({"k": "9-3"}, "a rising range below the 120 points"),
         ({"restart": 3}, "Did you mean restarts"),
         ({"start": "k-means"}, "accepted are"),
     ],
