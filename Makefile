@@ -9,7 +9,7 @@ HASH := $(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 SETUP := $(VENV)/.setup-$(HASH)
 LIGHT := $(VENV)/.demo-$(HASH)
 # two processes with one thread each: threads that compete for the same cores are many times slower
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 .PHONY: help setup demo test test-fast test-slow coverage check bench lectures
 

@@ -8,20 +8,6 @@ from pathlib import Path
 
 import pytest
 
-# started first, so that the parallel workers of `make test` finish at about the same time
-LONG_FILES = (
-    "test_matrix.py",
-    "test_parallel.py",
-    "test_resume.py",
-    "test_readme.py",
-    "test_comparison.py",
-    "test_labs.py",
-)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.path.name not in LONG_FILES)  # stable: the order in a file does not change
-
 
 @pytest.fixture(autouse=True)
 def reset_torch_state(
