@@ -527,3 +527,11 @@ def test_the_specs_of_kinds_json_agree_with_the_constants():
     assert line_ends["pattern"] == {"Regex": rf"\n[{WHITESPACE}]*"}
     assert line_ends["content"] == f" {EOS} "
     assert decoded["pattern"] == {"Regex": rf" ?(?<!\S){EOS}(?!\S) ?"}
+
+
+def test_a_wordpiece_file_without_the_unknown_token_is_refused(tmp_path):
+    spec = json.loads(train_tokenizer("wordpiece", lambda: ["the cat sat on the mat"], 60).json)
+    spec["model"]["vocab"] = {}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
+    with pytest.raises(BadRun, match=r"\[UNK\] is missing from its vocabulary"):
+        Tokenizer.load(tmp_path / "tokenizer.json")
