@@ -106,7 +106,7 @@ FAMILIES: dict[str, Family] = {  # by task.kind
         trace="inference.answers.images:trace_image"),
     "nodes": Family(data="graph", source="data.graphs.source:GraphSource", models="graphs",
         settings="tasks.nodes:GraphTaskSettings", verb="classify", ability="classifies graph nodes",
-        samples="experiments.report.graph_section:graph_samples",
+        samples="experiments.report.sections:classified_nodes",
         classify="inference.answers.nodes:classify_nodes", inputs="inference.answers.nodes:INPUTS"),
     "solve": Family(data="maths", source="data.maths.source:MathsSource", models="pairs",
         settings="tasks.solve:SolveSettings", verb="translate", ability="solves mathematics problems",

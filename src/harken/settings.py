@@ -6,6 +6,7 @@ d, layers, heads and context.
 """
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -45,7 +46,7 @@ class Settings(BaseModel):
     @classmethod
     def accepts(cls, setting: str) -> str:
         """Short description of the values that a setting accepts."""
-        return _describe_schema(cls.model_json_schema()["properties"][setting])
+        return _describe_schema(_properties(cls)[setting])
 
 
 class LabelOutputs(NamedTuple):
@@ -76,6 +77,11 @@ class CaptionInputs(NamedTuple):
 
 TYPES = {"integer": "whole number", "number": "number", "boolean": "true or false", "object": "table {name = number}"}
 BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+
+
+@cache
+def _properties(settings_class: type[Settings]) -> dict[str, Any]:
+    return dict(settings_class.model_json_schema()["properties"])
 
 
 def _describe_schema(schema: Mapping[str, Any]) -> str:

@@ -19,6 +19,7 @@ from harken.tasks.caption import CaptionTask
 from harken.tasks.classify import ClassifyTask
 from harken.tasks.image import ImageTask
 from harken.tasks.masked_words import MaskedWordsTask
+from harken.tasks.nodes import GraphTask
 from harken.tasks.sets import SetTask, predict
 from harken.tasks.span import SpanTask
 from harken.tasks.tag import TagTask
@@ -203,6 +204,32 @@ def _answer_text(reply: StoryAnswer) -> str:
     """An answer, and the line with the largest weight of each hop."""
     lines = dict.fromkeys(reply["lines"][hop.index(max(hop))] for hop in reply["hops"])
     return reply["answer"] + (f"   (lines attended to: {' / '.join(lines)})" if lines else "")
+
+
+def classified_nodes(run: Run, task: GraphTask, folder: str) -> SamplesAndCommands:
+    """Predictions for some held-out items with their true labels, and commands for this run."""
+    data = task.data
+    split, level = held_out(data.splits) or [], data.processor.target_level
+    items = split[:: -(-len(split) // N_SAMPLES)] if split else []
+    names = data.tables.graph_names if level == "graph" else data.tables.node_names
+    if level == "edge":
+        inputs = ["--".join(names[end] for end in data.targets[n].tolist()) for n in items]
+    else:
+        inputs = [names[n] for n in items]
+    truth = [data.tables.labels[n] if data.tables.labels and level != "edge" else "edge" for n in items]
+    predictions = cast(list[Labels], run.classify(inputs))
+    samples = [
+        {"prompt": name, "text": _graph_prediction(labels), "references": [label]}
+        for name, labels, label in zip(inputs, predictions, truth, strict=True)
+    ]
+    first = shlex.quote(inputs[0] if inputs else names[0])
+    return samples, [f"harken classify {folder} {first}", f"harken eval {folder}"]
+
+
+def _graph_prediction(labels: Labels) -> str:
+    if "value" in labels[0]:
+        return f"{labels[0]['value']:.3g}"
+    return ", ".join(f"{label['label']} {100 * label['probability']:.0f} %" for label in labels[:TOP_K])
 
 
 def _attention(run: Run, samples: Samples) -> Html | None:
