@@ -1,6 +1,7 @@
 """The command line in this process: `harken("train", "my.txt")` returns exit code, stdout and stderr."""
 
 import io
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,13 @@ def harken(monkeypatch, capsys, tmp_path):
         return CommandOutput(end.value.code or 0, out, err)
 
     return call
+
+
+@pytest.fixture
+def text(tales, tmp_path) -> str:
+    """The name of a text file in the current folder."""
+    shutil.copy(tales, tmp_path / "my.txt")
+    return "my.txt"
 
 
 @pytest.fixture(scope="session")

@@ -24,12 +24,6 @@ TINY = [
 
 
 @pytest.fixture
-def text(tales, tmp_path) -> str:
-    shutil.copy(tales, tmp_path / "my.txt")
-    return "my.txt"
-
-
-@pytest.fixture
 def stdout_of(harken):
     """The stdout of a command that succeeds."""
 

@@ -1,18 +1,11 @@
 """harken compare: its table, its JSON object and its error messages."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 
 TINY = ["model.d=16", "model.layers=1", "model.context=16", "train.steps=2", "train.batch=4", "train.eval_every=1"]
-
-
-@pytest.fixture
-def text(tales, tmp_path) -> str:
-    shutil.copy(tales, tmp_path / "my.txt")
-    return "my.txt"
 
 
 @pytest.fixture
