@@ -11,7 +11,7 @@ import pytest
 
 HOME = Path(__file__).resolve().parents[2]
 ROWS = {"heads": 3, "norms": 6, "residual": 4, "batch": 4, "positions": 4, "families": 3}
-QUICK = ("heads", "positions")  # the others are slow tests
+QUICK = ("heads",)  # the others are slow tests
 
 
 @pytest.fixture(scope="module")

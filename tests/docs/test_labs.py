@@ -51,6 +51,7 @@ def cell_output(printed: dict[str, str], code: str) -> str:
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_lab_01_runs_in_under_a_minute_and_prints_seconds_per_epoch(printed: dict[str, str]) -> None:
     epoch = cell_output(printed, "seconds per epoch")
     assert re.search(r"here: +[\d.]+ seconds per epoch", epoch)
@@ -60,12 +61,14 @@ def test_lab_01_runs_in_under_a_minute_and_prints_seconds_per_epoch(printed: dic
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_lab_01_draws_the_mask(printed: dict[str, str]) -> None:
     drawn = [line.split()[1] for line in cell_output(printed, "CAUSAL.mask").splitlines()]
     assert drawn == ["x....", "xx...", "xxx..", "xxxx.", "xxxxx"]
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_the_four_steps_of_lab_01_equal_attend(printed: dict[str, str]) -> None:
     assert float(cell_output(printed, "o = A @ v").splitlines()[0].split()[-1]) < 1e-6
     assert "sums of the rows: 1.00 1.00 1.00 1.00 1.00" in cell_output(printed, "masked.softmax")
@@ -73,6 +76,7 @@ def test_the_four_steps_of_lab_01_equal_attend(printed: dict[str, str]) -> None:
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_lab_01_shows_that_a_changed_word_has_no_effect_on_earlier_ones(printed: dict[str, str]) -> None:
     moved = [float(line.split()[-1]) for line in cell_output(printed, "moved by").splitlines()]
     assert moved[:4] == [0, 0, 0, 0]
@@ -80,6 +84,7 @@ def test_lab_01_shows_that_a_changed_word_has_no_effect_on_earlier_ones(printed:
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_the_model_of_lab_01_is_better_than_a_unigram(printed: dict[str, str]) -> None:
     lines = cell_output(printed, "perplexity").splitlines()
     actual = {line.split("perplexity")[0].strip(): float(line.split()[-3]) for line in lines}
@@ -88,6 +93,7 @@ def test_the_model_of_lab_01_is_better_than_a_unigram(printed: dict[str, str]) -
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_lab_01_prints_next_word_probabilities_and_generates_text(printed: dict[str, str]) -> None:
     probabilities = [float(line.split()[1]) for line in cell_output(printed, "run.next").splitlines()[1:]]
     assert len(probabilities) == 8
@@ -97,6 +103,7 @@ def test_lab_01_prints_next_word_probabilities_and_generates_text(printed: dict[
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_the_attention_printed_by_lab_01_is_causal(printed: dict[str, str]) -> None:
     rows = [line.split("|")[1] for line in cell_output(printed, "shades =").splitlines()[1:]]
     assert len(rows) == 12

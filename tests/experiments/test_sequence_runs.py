@@ -20,6 +20,7 @@ def train_on(name, folder, steps):
     return train(file, out=folder / name, settings={**TINY, "train.steps": steps})
 
 
+@pytest.mark.slow
 def test_copying_is_learned_exactly(tmp_path):
     run = train_on("copy", tmp_path, 350)
     assert run.metrics["valid"]["exact_match"] == 1.0
