@@ -2,6 +2,7 @@
 
 import sys
 import time
+from types import ModuleType
 
 import pytest
 
@@ -174,3 +175,59 @@ def test_data_is_counted_in_its_unit_and_one_step_is_singular(capsys):
     assert messages[0] == "  data    train 90 texts (byte pairs, vocabulary 200)"
     assert messages[2].endswith("; references per held-out source: 10.0 on average")
     assert messages[4] == "  train   1 step = 0.5 epochs"
+
+
+# --- harken.train -----------------------------------------------------------------------------------------------------
+
+
+class KernelApp:
+    """The application of a notebook kernel."""
+
+    @staticmethod
+    def initialized() -> bool:
+        return True
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+    """This process is the kernel of a notebook."""
+    kernel = ModuleType("ipykernel.kernelapp")
+    kernel.IPKernelApp = KernelApp
+    monkeypatch.setitem(sys.modules, "ipykernel.kernelapp", kernel)
+
+
+def test_output_to_a_file_is_not_interactive_and_a_terminal_and_a_notebook_are(monkeypatch, request):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
+    assert not console.is_interactive()
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert console.is_interactive()
+    monkeypatch.setattr(sys, "stdout", None)  # a program without a console
+    assert not console.is_interactive()
+    request.getfixturevalue("notebook")
+    assert console.is_interactive()
+
+
+TINY = {"model.d": 16, "model.layers": 1, "model.heads": 2, "model.context": 16, "train.steps": 1, "train.batch": 4}
+
+
+def trained_output(tales, folder, capsys, **options) -> str:
+    import harken
+
+    capsys.readouterr()
+    harken.train(tales, out=folder, settings=TINY, **options)
+    return capsys.readouterr().out
+
+
+def test_train_prints_its_progress_in_a_notebook_unless_it_is_quiet(notebook, tales, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("harken.experiments.report.sections.SAMPLE_TOKENS", 2)
+    events = []
+    out = trained_output(tales, tmp_path / "a", capsys)
+    assert [text in out for text in ("  data    ", "  step       1 of 1", "  final evaluation")] == [True] * 3
+    assert trained_output(tales, tmp_path / "b", capsys, quiet=True) == ""
+    assert trained_output(tales, tmp_path / "c", capsys, listen=lambda event, **_: events.append(event)) == ""
+    assert {"data", "start", "step", "evaluate"} <= set(events)
+
+
+def test_train_prints_nothing_when_its_output_goes_to_a_file(tales, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("harken.experiments.report.sections.SAMPLE_TOKENS", 2)
+    assert trained_output(tales, tmp_path / "a", capsys) == ""

@@ -63,6 +63,12 @@ def is_terminal(*, to_stderr: bool = False) -> bool:
     return not plain and sys.stderr.isatty() and (to_stderr or sys.stdout.isatty())
 
 
+def is_interactive() -> bool:
+    """Whether someone watches standard output: it is a terminal, or this is a notebook."""
+    kernel = sys.modules.get("ipykernel.kernelapp")  # imported by the process of a notebook
+    return bool(kernel and kernel.IPKernelApp.initialized()) or (sys.stdout is not None and sys.stdout.isatty())
+
+
 def stdin_is_piped() -> bool:
     """Whether standard input is a pipe or a file."""
     return sys.stdin is not None and not sys.stdin.isatty()

@@ -295,6 +295,20 @@ def test_runs_distinguishes_finished_unfinished_and_damaged_runs(stdout_of, json
     assert "runs/half  not finished: resume with: harken train runs/half --resume" in out
     assert "runs/odd   damaged: runs/odd/cost.json: SHA-256 mismatch: the file was modified" in out
     assert "runs/bare  damaged: runs/bare/model.safetensors: is missing" in out
+    table = [line.split()[:3] for line in out.splitlines()]
+    assert ["runs/bare", "damaged", "gpt"] in table
+    assert ["runs/complete", "finished", "gpt"] in table
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "cost.json", "tokenizer.json", "model.safetensors"])
+@pytest.mark.parametrize("damage", ["missing", "modified"])
+def test_runs_flags_every_missing_or_modified_file(json_of, run, tmp_path, name, damage):
+    file = shutil.copytree(run, tmp_path / "runs" / "my") / name
+    file.unlink() if damage == "missing" else file.write_bytes(file.read_bytes() + b" ")
+    (row,) = json_of("runs")["runs"]
+    assert (row["state"], row["kind"]) == ("damaged", "gpt")
+    assert row["problem"].startswith(f"runs/my/{name}: ")
+    assert damage in row["problem"]
 
 
 def test_runs_lists_the_trials_of_a_comparison_and_a_single_run(json_of, run, tmp_path):

@@ -67,3 +67,20 @@ def test_runs_are_refused_with_lecture(harken):
     output = harken("cost", "runs/my", "--lecture")
     assert (output.code, output.out) == (2, "")
     assert "[RUN ...] has no effect with --lecture" in output.err
+
+
+def test_an_imported_run_is_counted_and_cost_nothing_to_train(harken, run, small, tmp_path):
+    shutil.copytree(run, tmp_path / "runs" / "my")
+    trained = json.loads(harken("cost", "--json").out)
+    assert harken("import", small, "--out", "runs/imported").code == 0
+    total = json.loads(harken("cost", "--json").out)
+    assert {name: total[name] for name in ("seconds", "kwh", "tokens", "flops")} == {
+        name: trained[name] for name in ("seconds", "kwh", "tokens", "flops")
+    }
+    (row,) = [row for row in total["rows"] if row["run"] == "runs/imported"]
+    assert (row["kwh"], row["tokens"], row["energy_source"]) == (0, 0, "imported: not trained here")
+    out = harken("cost").out
+    assert "not counted" not in out
+    assert "2 together" in out
+    (line,) = [line for line in harken("runs").out.splitlines() if line.startswith("runs/imported")]
+    assert line.endswith("imported")

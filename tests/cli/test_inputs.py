@@ -1,5 +1,7 @@
 """--in FILE --out FILE: one prediction for each text of a file, in order."""
 
+import csv
+import io
 import json
 
 import pytest
@@ -52,8 +54,8 @@ def test_a_missing_column_is_refused(tmp_path, column):
         inputs_read(tmp_path, "a.csv", "prompt,other\nx,y\n", column=column)
 
 
-def test_a_short_row_is_reported_with_its_number(tmp_path):
-    with pytest.raises(BadInput, match=r"a\.csv: row 3 has 1 columns, the text is in column 2; fix the row$"):
+def test_a_short_row_is_reported_with_its_line(tmp_path):
+    with pytest.raises(BadInput, match=r"a\.csv:3: only 1 column; every row needs 2 columns, .*; fix the row$"):
         inputs_read(tmp_path, "a.csv", "id,text\n1,x\n2\n")
 
 
@@ -109,3 +111,52 @@ def test_a_file_that_is_not_utf_8_is_reported_with_its_position(tmp_path):
         pytest.raises(BadInput, match=r"a.txt:2: byte 0xe9 at column 4 is not UTF-8 \(probably Latin-1\); "),
     ):
         Inputs((), in_=str(tmp_path / "a.txt"), out_=str(tmp_path / "b.jsonl")).batches(1)
+
+
+FILMS = ["A good film, really", "Dull; long, slow", 'He said "no", twice', "Two lines\nof praise"]
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
+@pytest.mark.parametrize("before", ["", "sep={}\n", "# exported, on Monday\n", "\n"])
+def test_a_table_of_the_csv_module_is_read_as_written_with_every_delimiter(tmp_path, delimiter, name, before):
+    table = io.StringIO()
+    rows = [(n, FILMS[n % 4] + f" {n}", ("pos", "neg")[n % 2]) for n in range(40)]
+    csv.writer(table, delimiter=delimiter).writerows([("id", " text ", "label"), *rows])
+    texts = inputs_read(tmp_path, name, before.format(delimiter) + table.getvalue())
+    assert texts == [text for _, text, _ in rows]
+
+
+def test_a_semicolon_table_without_a_header_loses_no_row_and_no_word(tmp_path):
+    rows = "".join(f"A good film, really {n};{('pos', 'neg')[n % 2]}\n" for n in range(40))
+    assert inputs_read(tmp_path, "a.csv", rows, column="1") == [f"A good film, really {n}" for n in range(40)]
+    assert len(inputs_read(tmp_path, "a.csv", rows, columns=("text", 1, 2))) == 40
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        ('"never closed,pos', "a quote is not closed"),
+        ("an unquoted, comma,pos", "3 columns instead of 2"),
+        ("no label", "only 1 column"),
+        ("caf\udce9,pos", "byte 0xe9 is not UTF-8"),
+    ],
+)
+@pytest.mark.parametrize("line", [2, 5, 41])
+def test_a_bad_row_is_named_by_its_line_before_the_first_answer(tmp_path, bad, reason, line):
+    rows = [f'"A film, the {n}th",{("pos", "neg")[n % 2]}' for n in range(40)]
+    rows.insert(line - 2, bad)
+    (tmp_path / "a.csv").write_bytes("\n".join(["text,label", *rows, ""]).encode("utf-8", "surrogateescape"))
+    with Context(score), pytest.raises(BadInput, match=rf"a\.csv:{line}: {reason}; .*; fix the row$"):
+        Inputs((), in_=str(tmp_path / "a.csv"), out_=str(tmp_path / "b.jsonl")).batches(1)
+    assert not (tmp_path / "b.jsonl").exists()
+
+
+def test_an_unquoted_comma_in_a_file_with_one_column_is_refused_with_its_line(tmp_path):
+    with pytest.raises(BadInput, match=r"a\.csv:3: 2 columns instead of 1; "):
+        inputs_read(tmp_path, "a.csv", "text\nfine\nnot, fine\n")
+
+
+def test_a_cell_longer_than_the_limit_of_the_csv_module_is_read(tmp_path):
+    long = "word, " * 50_000
+    assert inputs_read(tmp_path, "a.csv", f'text,label\n"{long}",pos\nshort,neg\n') == [long, "short"]

@@ -99,7 +99,7 @@ def test_a_changed_array_is_read_again(tmp_path):
 
 def test_an_array_is_scaled_like_the_training_images(tmp_path):
     np.savez(tmp_path / "a.npz", x=np.full((2, 4, 4), 8), y=np.arange(2))
-    assert [int(read_pixels(f"{tmp_path}/a.npz[0]", white).max()) for white in (16, 255)] == [128, 8]
+    assert [int(read_pixels(f"{tmp_path}/a.npz[0]", white=white).max()) for white in (16, 255)] == [128, 8]
 
 
 def test_a_trace_has_the_attention_of_each_patch(trained, folder):

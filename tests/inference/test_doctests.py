@@ -23,6 +23,14 @@ LINES = ["Tom had a hat.", "Lily sat on a log.", "Tom saw a big dog.", "The dog 
 PLACES = ["kitchen", "garden", "office"]
 
 
+class StandInFrame(dict[str, list[str]]):
+    """A table with the two members of a DataFrame that harken uses."""
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self)
+
+
 def text_file(folder: Path) -> Path:
     path = folder / "text.txt"
     path.write_text("\n".join(LINES) + "\n")
@@ -82,6 +90,7 @@ EXAMPLES = {  # method: its family; all others use "text"
     "Run.translate": "pairs",
     "Run.alternatives": "pairs",
     "Run.classify": "labels",
+    "Run.predict": "labels",
     "Run.tag": "tags",
     "Run.ask": "stories",
     "Run.story": "stories",
@@ -139,7 +148,8 @@ def test_the_example_of_a_docstring_runs(
     loaded = chat_run(tmp_path) if family == "chat" else load_family(family)
     image = np.arange(64, dtype=np.uint8).reshape(8, 8)
     test = TESTS[name]
-    test.globs |= {"run": loaded, "folder": loaded.path, "image": image}
+    frame = StandInFrame({"text": ["a good film", "a bad film"]})
+    test.globs |= {"run": loaded, "folder": loaded.path, "image": image, "frame": frame}
     outcome = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, clear_globs=False)
     assert outcome.attempted > 0 or "SKIP" in test.docstring
     assert outcome.failed == 0

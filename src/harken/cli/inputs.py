@@ -5,13 +5,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice, tee
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import click
 
 from harken.console import decode_argument, stdin_batches, stdin_is_piped
 from harken.data.detect import preview
-from harken.data.tables.read import parse_json, parse_rows
+from harken.data.detect.preview import TABLE_SUFFIXES
+from harken.data.tables.columns import TableHead, iter_columns, table_head
+from harken.data.tables.read import EMPTY_LINE, parse_json
 from harken.errors import BadInput
 from harken.events import Listener, silent
 from harken.suggestions import similar_path
@@ -19,7 +21,6 @@ from harken.suggestions import similar_path
 from . import Command, print_json, reject_options
 
 TEXT_COLUMNS = ("text", "prompt")
-TABLE_SUFFIXES = (".csv", ".tsv", ".tab")
 FILE_OPTIONS = ("in_", "out_", "column")
 
 
@@ -105,26 +106,58 @@ def training_column(place: object) -> list[int | str]:
 def _read_texts(path: Path, columns: Sequence[int | str], keep_tabs: bool) -> Iterator[str]:
     """The texts: a column of a table (a single column may have any name), a key of JSONL objects, or plain lines."""
     ending = path.suffix.lower()
+    if ending in TABLE_SUFFIXES and (ending == ".csv" or not keep_tabs):
+        yield from _read_column(path, columns)
+        return
     with path.open(encoding="utf-8-sig", newline="") as file:
         try:
-            if ending == ".csv" or (ending in TABLE_SUFFIXES and not keep_tabs):
-                yield from _read_column(path, file, columns)
-            else:
-                for n, line in enumerate(file, 1):
-                    yield _json_text(path, n, line, columns) if ending == ".jsonl" else line.rstrip("\r\n")
+            for n, line in enumerate(file, 1):
+                yield _json_text(path, n, line, columns) if ending == ".jsonl" else line.rstrip("\r\n")
         except UnicodeDecodeError:
             preview.read_utf8(path)  # raises BadInput with the position, which a block-wise decoder does not report
 
 
-def _read_column(path: Path, file: IO[str], columns: Sequence[int | str]) -> Iterator[str]:
-    """One column of a table. A tab-separated table may have no header, and its quotes are literal."""
-    tabs = path.suffix.lower() != ".csv"
-    rows = (cells for _, cells in (parse_rows(file, "\t", "literal") if tabs else parse_rows(file)))
-    first = next(rows, [""])
-    is_chosen = len(columns) == 1  # by --column
+def _read_column(path: Path, columns: Sequence[int | str]) -> Iterator[str]:
+    """One column of a table, read as in training; a row that training would skip is an error.
+
+    An empty line of a tab-separated table is an empty text.
+    """
+    head = table_head(path, columns)
+    index, has_header = _choose_column(path, head, columns)
+    width = len(head.cells)
+    column = head.cells[index] if head.has_header and head.cells[index] else index + 1
+    wanted = [("--column", column), *([("--column", width)] if index + 1 < width else [])]  # the last: complete rows
+    empty: list[str] = []
+
+    def stop(path: Path, line: int, reason: str) -> None:
+        if reason != EMPTY_LINE:
+            accepted = f"every row needs {width} columns, and {_delimiter_name(head)} inside a cell needs double quotes"
+            raise BadInput(f"{path}:{line}: {reason}; {accepted}; fix the row")
+        empty.extend([""] * (head.delimiter == "\t"))
+
+    rows = iter_columns(path, wanted, stop)
+    if has_header and not head.has_header:  # not detected as a header
+        next(rows, None)
+    for _, cells in rows:
+        yield from empty
+        empty.clear()
+        yield cells[0]
+    yield from empty
+
+
+def _delimiter_name(head: TableHead) -> str:
+    return {"\t": "a tab", ";": "a semicolon", "|": "a bar"}.get(head.delimiter, "a comma")
+
+
+def _choose_column(path: Path, head: TableHead, columns: Sequence[int | str]) -> tuple[int, bool]:
+    """The index of the text column, and whether the first row is a header.
+
+    A .csv file has a header unless its first row is data or the run was trained on a table without one.
+    """
+    first, is_chosen = head.cells, len(columns) == 1  # by --column
     named = [first.index(str(name)) for name in columns if name in first]
-    table = preview.preview_table(preview.preview_text(preview.read_head(path))) if tabs and not named else None
-    header = not tabs or bool(named) or bool(table and table.header)
+    is_numbered = any(isinstance(place, int) and place > 1 for place in columns)
+    header = head.has_header or (path.suffix.lower() == ".csv" and head.can_be_header and not is_numbered)
     numbers = [int(place) - 1 for place in columns if str(place).isdecimal() and (is_chosen or not header)]
     index = next(iter([*named, *numbers, *([] if is_chosen or first[1:] else [0])]), -1)
     if not 0 <= index < len(first):
@@ -132,13 +165,7 @@ def _read_column(path: Path, file: IO[str], columns: Sequence[int | str]) -> Ite
         rename = "name one" if header else "add a header that names one"
         hint = "" if is_chosen else f", or {rename} {_join_or(columns)}"
         raise BadInput(f"{path}: {known}; choose one with --column{hint}")
-    for n, row in enumerate(chain([] if header else [first], rows), 1 + header):
-        if index < len(row):
-            yield row[index]
-        elif any(row):
-            raise BadInput(f"{path}: row {n} has {len(row)} columns, the text is in column {index + 1}; fix the row")
-        elif tabs:  # an empty line gets an empty answer
-            yield ""
+    return index, header
 
 
 def _json_text(path: Path, n: int, line: str, columns: Sequence[int | str]) -> str:

@@ -12,6 +12,9 @@ from harken.suggestions import COMPARISON_FILE, similar_path
 
 from . import json_option, print_json
 
+REQUIRED = ("recipe.toml", "model.safetensors", "tokenizer.json", "cost.json")
+REPORT = "report.html"  # may be edited or deleted: nothing reads it, and harken report builds it again
+
 
 @click.command()
 @click.argument("folder", required=False, metavar="[DIR]")
@@ -28,11 +31,11 @@ def runs(folder: str | None, json_: bool) -> None:
         return print_json({"runs": rows})
     if not rows:
         return click.echo(f"no runs in {folder}; train one: harken train my.txt")
-    finished = [_run_cells(row) for row in rows if row["state"] == "finished"]
-    if finished:
-        table(("run", "kind", "weights", "split", "metrics", "date", "cost"), finished)
-    unfinished_rows = [(row["run"], f"{row['state']}: {row['problem']}") for row in rows if row["state"] != "finished"]
-    click.echo("\n".join(columns(unfinished_rows))) if unfinished_rows else None
+    readable = [_run_cells(row) for row in rows if "metrics" in row]
+    if readable:
+        table(("run", "state", "kind", "weights", "split", "metrics", "date", "cost"), readable)
+    problems = [(row["run"], f"{row['state']}: {row['problem']}") for row in rows if "problem" in row]
+    click.echo("\n".join(columns(problems))) if problems else None
 
 
 def run_folders(folder: str) -> list[Path]:
@@ -43,30 +46,40 @@ def run_folders(folder: str) -> list[Path]:
 
 
 def _run_row(path: Path) -> dict[str, Any]:
-    """The facts of a run, or its problem."""
+    """The facts of a run, as far as they can be read, and its problem, if it has one."""
     from harken.run_folder import read_json, read_manifest, unfinished_hint
 
+    row: dict[str, Any] = {"run": str(path), "state": "finished"}
     try:
-        run_facts = read_manifest(path, "recipe.toml", "model.safetensors", "tokenizer.json", "cost.json")
+        run_facts = read_manifest(path, "recipe.toml")
+        facts = {name: run_facts[name] for name in ("kind", "parameters", "steps", "date", "metrics")}
+        facts |= {"imported": "imported" in run_facts, "seconds": None, "kwh": None}
+        _run_cells(row | facts)
+        row |= facts
+        hashes: Any = run_facts["sha256"]
+        read_manifest(path, *REQUIRED, *(name for name in hashes if name not in (*REQUIRED, REPORT)))
         cost = read_json(path / "cost.json")
-        row: dict[str, Any] = {"run": str(path), "state": "finished"}
-        row |= {name: run_facts[name] for name in ("kind", "parameters", "steps", "date", "metrics")}
         row |= {"seconds": cost["seconds"], "kwh": cost["kwh"]}
         _run_cells(row)
         return row
     except BadRun as error:
         if not (path / "harken.json").exists():
-            return {"run": str(path), "state": "not finished", "problem": unfinished_hint(path)}
+            return row | {"state": "not finished", "problem": unfinished_hint(path)}
         problem = str(error)
     except (KeyError, TypeError, ValueError, AttributeError):
         problem = f"{path / 'harken.json'}: not written by harken"
-    return {"run": str(path), "state": "damaged", "problem": problem}
+    return row | {"state": "damaged", "problem": problem}
 
 
 def _run_cells(row: dict[str, Any]) -> list[str]:
     split = main_split(row["metrics"])
     metrics = sorted(row["metrics"].get(split, {}).items(), key=lambda item: item[0] in LOWER_IS_BETTER - {"loss"})[:2]
     shown = "  ".join(f"{name} {format_metric(value):>6}" for name, value in metrics)
-    weights, energy = format_quantity(row["parameters"], "count"), format_quantity(row["kwh"], "energy")
-    cost = f"{format_duration(row['seconds'])}, {energy}"
-    return [row["run"], str(row["kind"]), weights, split, shown, str(row["date"]), cost]
+    weights = format_quantity(row["parameters"], "count")
+    if row["imported"]:
+        cost = "imported"
+    elif row["kwh"] is None:
+        cost = ""
+    else:
+        cost = f"{format_duration(row['seconds'])}, {format_quantity(row['kwh'], 'energy')}"
+    return [row["run"], row["state"], str(row["kind"]), weights, split, shown, str(row["date"]), cost]

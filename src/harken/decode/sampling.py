@@ -93,14 +93,20 @@ class TextGenerator:
         *,
         seed: int,
         index: int = 0,
+        n_copies: int | None = None,
         banned_ids: Sequence[int] = (),
     ) -> Iterator[Tensor]:
-        """Yield the tokens after the prompts, one per row (B) at a time. Prompts may differ in length."""
+        """Yield the tokens after the prompts, one per row (B) at a time. Prompts may differ in length.
+
+        Each `n_copies` rows (None: all) are copies of one prompt; `index` numbers the first of these prompts.
+        """
         texts = [list(p) for p in prompts]
         if can_capture(self.model) and self.weights != (weights := weights_key(self.model)):
             self.weights, self.sessions = weights, Sessions()
         decoder = IncrementalDecoder(self.model, texts, n_tokens, call=self.call, sessions=self.sessions)
-        seeds, banned = row_seeds(seed, index, len(texts)), torch.tensor(banned_ids, dtype=torch.long)
+        copies = n_copies or len(texts)
+        parts = [row_seeds(seed, index + k, copies) for k in range(len(texts) // copies)]
+        seeds, banned = torch.cat(parts), torch.tensor(banned_ids, dtype=torch.long)
         sampler = TokenSampler(sampling, tuple(banned_ids), banned.to(decoder.device))
         try:
             for token in decoder.generate(texts, n_tokens, seeds.to(decoder.device), sampler):

@@ -280,3 +280,14 @@ def run_name(what: str | None, settings: SettingsDict) -> str:
         layers = [{"data.path": "stdin" if what == "-" else what.removeprefix(SCHEME)}]
     paths = [str(layer[key]) for layer in layers for key in ("data.path", "data.train") if key in layer]
     return Path(os.path.abspath(paths[0] if paths else what or "run")).stem or "run"
+
+
+def target_settings(what: str | Path | None, target: str, settings: SettingsDict) -> SettingsDict:
+    """The settings that name the column to predict, and the detected column to predict it from."""
+    kind, detected = settings.get("data.kind"), SettingsDict()
+    if what is not None and Path(what).is_file():
+        detection = detect_kind(Path(what))
+        kind, detected = kind or detection.kind, detection.settings
+    names = ("data.target", "data.source") if kind == "pairs" else ("data.label", "data.text")
+    inputs = {names[1]: detected[names[1]]} if detected.get(names[1], target) != target else {}
+    return inputs | settings | {names[0]: target}

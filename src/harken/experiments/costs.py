@@ -26,7 +26,8 @@ def total_cost(folders: Iterable[Path]) -> dict[str, JsonValue]:
 def _row(folder: Path) -> dict[str, Any]:
     row, path = {"run": str(folder)}, folder / "cost.json"
     try:
-        run_folder.read_manifest(folder, "cost.json")
+        if "imported" in run_folder.read_manifest(folder, "cost.json"):  # trained elsewhere, at an unknown cost
+            return row | dict.fromkeys(SUMMED, 0.0) | {"energy_source": "imported: not trained here"}
         cost: dict[str, Any] = run_folder.read_json(path)
         cost.setdefault("tokens", cost["flops"] / (cost["flops_per_token"] or 1))  # missing in old runs
         return row | {name: float(cost[name]) for name in SUMMED} | {"energy_source": str(cost["energy_source"])}

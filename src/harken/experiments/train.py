@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 import torch
 
@@ -13,11 +13,13 @@ from harken import __version__, machine, run_folder
 from harken import recipe as recipes
 from harken.data.graphs.files import save_networkx
 from harken.data.source import Processor
+from harken.data.tables.frame import Frame, column_names, save_frame
 from harken.errors import BadInput, BadSetting
 from harken.events import Listener, silent
 from harken.files import write_atomic
 from harken.inference.run import Run, load
 from harken.recipe import Recipe, SettingsDict
+from harken.suggestions import did_you_mean
 from harken.tasks.translate import TranslateTask
 from harken.training import cost as training_cost
 from harken.training import parallel
@@ -29,7 +31,7 @@ from harken.training.stacked_seeds import StackedTrainer
 
 from . import seeds, transfer
 from .audit.audit import audit
-from .choose import choose, run_name
+from .choose import choose, run_name, target_settings
 from .folders import claim_run_folder, clear_run, folder_to_write, is_data, run_to_resume
 from .report.page import report_page
 from .report.sections import report_sections
@@ -45,10 +47,18 @@ class NetworkXGraph(Protocol):
     def is_directed(self) -> bool: ...
 
 
+class FolderOptions(TypedDict, total=False):
+    """What to do with an existing run folder: resume its run, or overwrite it."""
+
+    resume: bool
+    force: bool
+
+
 @restore_torch_state()
 def train(
-    what: str | Path | NetworkXGraph | None = None,
+    what: str | Path | NetworkXGraph | Frame | None = None,
     *,
+    target: str | None = None,
     out: str | Path | None = None,
     settings: Mapping[str, object] | None = None,
     minutes: float | None = None,
@@ -56,18 +66,18 @@ def train(
     force: bool = False,
     listen: Listener = silent,
 ) -> Run:
-    """Train a model and return the run.
+    """Train a model and return the run; `harken.train` documents the arguments.
 
-    `what` is data (a path, a catalogue name, a networkx graph), a recipe file, or a run to resume. The run folder is
-    `out`, by default runs/NAME; `resume` continues an unfinished run, `force` overwrites the run in `out`.
-
-    >>> run = harken.train("text.txt", out="runs/example", settings={"train.steps": 2, "model.size": "tiny"})
-    >>> run.path.name
-    'example'
+    This function prints nothing: it calls `listen` with progress events.
     """
     if not isinstance(settings or {}, Mapping) or not all(isinstance(name, str) for name in settings or ()):
         raise BadInput(f'settings = {settings!r}: expected a dictionary, such as {{"model.layers": 6}}')
-    if what is not None and not isinstance(what, str | Path):
+    if isinstance(what, Frame):
+        if target is not None and target not in (names := column_names(what)):
+            hint = did_you_mean(target, names)
+            raise BadInput(f"target={target!r}: no such column; the columns are {', '.join(names)}.{hint}")
+        what = save_frame(what)
+    elif what is not None and not isinstance(what, str | Path):
         settings = ({"data.directed": True} if what.is_directed() else {}) | dict(settings or {})
         what = save_networkx(what)
     if resume and force:
@@ -75,6 +85,7 @@ def train(
     if force and not out:
         raise BadInput("force needs a folder to overwrite; name it with out (--out DIR)")
     overrides = dict(settings or {}) | ({} if minutes is None else {"train.minutes": minutes})
+    overrides = overrides if target is None else target_settings(what, target, overrides)
     with parallel.process_group() as ranks:
         listen, name = listen if ranks.is_first else silent, None if what is None else str(what)
         return _start(ranks, name, str(out or ""), overrides, resume=resume, force=force, listen=listen)
@@ -282,6 +293,7 @@ def _evaluate(
         "best_step": trainer.validation.step,
         "skipped": trainer.validation.skipped,
         "bitwise": trainer.bitwise,
+        "origins": dict(recipe.origins),
         "machine": machine.describe(trainer.device),
         "versions": {"harken": __version__, "torch": torch.__version__},
         **{name: value for name, value in known.items() if value is not None},

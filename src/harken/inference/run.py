@@ -1,6 +1,6 @@
 """A loaded run: the object that `harken.load` and `harken.train` return."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Unpack, cast, overload
@@ -12,18 +12,30 @@ from torch import Tensor
 from harken import machine, registry, run_folder
 from harken import recipe as recipes
 from harken.core import watching
+from harken.data.tables.frame import Frame
 from harken.errors import BadInput
 from harken.events import Listener, silent
 from harken.models import EncoderDecoder
 from harken.tasks import Evaluation
 
-from .answers import Array, GenerationOptions, Image, LabelScore, SamplingOptions, SearchOptions, Trace, check_text
+from .answers import (
+    Array,
+    GenerationOptions,
+    Image,
+    LabelScore,
+    SamplingOptions,
+    SearchOptions,
+    Trace,
+    check_text,
+    to_list,
+)
 from .answers.ask import Answer, Story, answer_question, answer_story
 from .answers.caption import Caption, caption_candidates
 from .answers.embed import Corpus, NearbyWord, Vectors, embed_token_ids, encode_text, nearest_words
 from .answers.fill import WordProbability, fill_masks
-from .answers.generate import TokenProbability, encode_prompt, next_tokens, stream_prompt
-from .answers.score import TextScore, score_text
+from .answers.generate import TokenProbability, encode_prompt, generate_texts, next_tokens, stream_prompts
+from .answers.rows import Prediction, best_label, input_texts
+from .answers.score import TextScore, score_texts
 from .answers.tag import TaggedSpan, tag_texts
 from .answers.translate import Candidate, TranslationOptions, trace_translation, translations
 from .chat import DEFAULT_SYSTEM_MESSAGE, Chat
@@ -50,20 +62,35 @@ class Run(LoadedModel):
     # --- generate -----------------------------------------------------------------------------------------------------
 
     @overload
-    def generate(self, prompt: str = ..., *, n: Literal[1] = ..., **options: Unpack[GenerationOptions]) -> str: ...
+    def generate(  # type: ignore[overload-overlap]
+        self, prompt: str = ..., *, n: Literal[1] = ..., **options: Unpack[GenerationOptions]
+    ) -> str: ...
     @overload
-    def generate(self, prompt: str = ..., *, n: int, **options: Unpack[GenerationOptions]) -> str | list[str]: ...
-    def generate(self, prompt: str = "", *, n: int = 1, **options: Unpack[GenerationOptions]) -> str | list[str]:
-        """The continuation of a prompt, without the prompt; a list if n > 1.
+    def generate(  # type: ignore[overload-overlap]
+        self, prompt: str = ..., *, n: int, **options: Unpack[GenerationOptions]
+    ) -> str | list[str]: ...
+    @overload
+    def generate(
+        self, prompt: Iterable[str], *, n: int = ..., **options: Unpack[GenerationOptions]
+    ) -> list[str] | list[list[str]]: ...
+    def generate(
+        self, prompt: str | Iterable[str] = "", *, n: int = 1, **options: Unpack[GenerationOptions]
+    ) -> str | list[str] | list[list[str]]:
+        """The continuation of a prompt, or of each of a list, without the prompt; with n > 1 a list of n for each.
 
         Options: max_new_tokens (200), stop, temperature, top_k, top_p, seed, listen. Prompts that share a seed have
-        different random streams if their `index` differs.
+        different random streams if their `index` differs; in a list, `index` is the number of the first one.
 
         >>> run.generate("Tom had", max_new_tokens=5, temperature=0)
         '...'
+        >>> run.generate(["Tom had", "Lily sat"], max_new_tokens=5)
+        ['...', '...']
         """
-        texts = ["".join(pieces) for pieces in zip(*stream_prompt(self, prompt, n, **options), strict=True)]
-        return texts[0] if n == 1 else texts
+        single = isinstance(prompt, str)
+        texts = generate_texts(self, [prompt] if isinstance(prompt, str) else to_list(prompt, "prompt"), n, **options)
+        if n == 1:
+            return texts[0][0] if single else [text for (text,) in texts]
+        return texts[0] if single else texts
 
     def stream(self, prompt: str = "", **options: Unpack[GenerationOptions]) -> Iterator[str]:
         """The continuation, piece by piece as it is generated.
@@ -71,7 +98,7 @@ class Run(LoadedModel):
         >>> "".join(run.stream("Tom had", max_new_tokens=5)) == run.generate("Tom had", max_new_tokens=5)
         True
         """
-        return (piece for (piece,) in stream_prompt(self, prompt, **options))
+        return (piece for (piece,) in stream_prompts(self, [prompt], **options))
 
     def chat(
         self,
@@ -98,13 +125,18 @@ class Run(LoadedModel):
 
     # --- evaluate -----------------------------------------------------------------------------------------------------
 
-    def score(self, text: str) -> TextScore:
-        """ln p of each word given all words before it, the perplexity per token, and the number of unknown tokens.
+    @overload
+    def score(self, text: str) -> TextScore: ...  # type: ignore[overload-overlap]
+    @overload
+    def score(self, text: Iterable[str]) -> list[TextScore]: ...
+    def score(self, text: str | Iterable[str]) -> TextScore | list[TextScore]:
+        """Of a text, or of each of a list: ln p of each word given all words before it, perplexity, unknown tokens.
 
         >>> run.score("Tom had a hat")["perplexity"] > 1
         True
         """
-        return score_text(self, text)
+        scores = score_texts(self, [text] if isinstance(text, str) else to_list(text))
+        return scores[0] if isinstance(text, str) else scores
 
     def evaluate(self, split: str | None = None, *, data: str | None = None, listen: Listener = silent) -> Evaluation:
         """The task's metrics on a split of the run's data, or on other data, and those of the baselines.
@@ -131,8 +163,8 @@ class Run(LoadedModel):
     @overload
     def translate(self, text: str, **options: Unpack[TranslationOptions]) -> str: ...  # type: ignore[overload-overlap]
     @overload
-    def translate(self, text: Sequence[str], **options: Unpack[TranslationOptions]) -> list[str]: ...
-    def translate(self, text: str | Sequence[str], **options: Unpack[TranslationOptions]) -> str | list[str]:
+    def translate(self, text: Iterable[str], **options: Unpack[TranslationOptions]) -> list[str]: ...
+    def translate(self, text: str | Iterable[str], **options: Unpack[TranslationOptions]) -> str | list[str]:
         """The best target of a source, or of each of a list; `prefix` is the start of every target.
 
         Options: beam, length_penalty, no_repeat, max_new_tokens, temperature, top_k, top_p, seed, listen.
@@ -140,12 +172,11 @@ class Run(LoadedModel):
         >>> run.translate("Tom saw the cat.", beam=1)
         '...'
         """
-        single = isinstance(text, str) or not isinstance(text, Sequence)
-        best = self.alternatives([cast(str, text)] if single else text, **options)
+        best = self.alternatives([text] if isinstance(text, str) else text, **options)
         texts = [candidates[0]["text"] for candidates in best]
-        return texts[0] if single else texts
+        return texts[0] if isinstance(text, str) else texts
 
-    def alternatives(self, texts: Sequence[str], **options: Unpack[TranslationOptions]) -> list[list[Candidate]]:
+    def alternatives(self, texts: Iterable[str], **options: Unpack[TranslationOptions]) -> list[list[Candidate]]:
         """For each source the best targets with their scores (mean ln p); the option `alternatives` is their number.
 
         `index` is the number of the first source among those that share a seed.
@@ -154,7 +185,7 @@ class Run(LoadedModel):
         >>> targets[0]["score"] >= targets[1]["score"]
         True
         """
-        return translations(self, texts, **options)
+        return translations(self, to_list(texts), **options)
 
     def caption(
         self, image: Image | Sequence[Image], *, index: int = 0, **search: Unpack[SearchOptions]
@@ -174,7 +205,7 @@ class Run(LoadedModel):
 
     def classify(
         self,
-        text: str | Path | Sequence[str | Path | Sequence[str] | Array],
+        text: str | Path | Iterable[str | Path | Sequence[str] | Array],
         *,
         prompt: str | None = None,
         labels: Sequence[str] = (),
@@ -189,7 +220,7 @@ class Run(LoadedModel):
         '...'
         """
         single = isinstance(text, str | Path)
-        inputs: Sequence[Any] = [text] if isinstance(text, str | Path) else text
+        inputs: list[Any] = [text] if isinstance(text, str | Path) else to_list(text)
         if n_empty := sum(isinstance(item, str) and not item.strip() for item in inputs):
             listen("notice", text=f"empty texts: {n_empty:,}; their labels say nothing about a text")
         if prompt is None:
@@ -200,17 +231,35 @@ class Run(LoadedModel):
             rows = classify_by_prompt(self, inputs, prompt, labels, listen)
         return rows[0] if single and len(rows) == 1 else rows
 
+    def predict(self, frame: Frame, *, listen: Listener = silent) -> list[Prediction]:
+        """The prediction for each row of a DataFrame (pandas, polars): a label or a number; of runs on pairs a text.
+
+        The text is in the column that the run was trained on. A row without a text gets None. If a text can have
+        several labels, it is the list of those with a probability of at least 0.5.
+
+        >>> run.predict(frame)
+        ['...', '...']
+        """
+        rows = input_texts(self, frame)
+        texts = [row for row in rows if row]
+        if self.verb == "translate":
+            answers = iter(cast(list[Prediction], self.translate([row[0] for row in texts], listen=listen)))
+        else:
+            labels = cast(list[Labels], self.classify(texts, listen=listen))
+            answers = iter([best_label(self, scores) for scores in labels])
+        return [next(answers) if row else None for row in rows]
+
     @overload
     def tag(self, text: str) -> list[TaggedSpan]: ...  # type: ignore[overload-overlap]
     @overload
-    def tag(self, text: Sequence[str]) -> list[list[TaggedSpan]]: ...
-    def tag(self, text: str | Sequence[str]) -> list[TaggedSpan] | list[list[TaggedSpan]]:
+    def tag(self, text: Iterable[str]) -> list[list[TaggedSpan]]: ...
+    def tag(self, text: str | Iterable[str]) -> list[TaggedSpan] | list[list[TaggedSpan]]:
         """The tagged spans of a text, or of each of a list: label, text, start and end (characters), probability.
 
         >>> [span["text"] for span in run.tag("Ada lives in Rome")]
         [...]
         """
-        spans = tag_texts(self, [text] if isinstance(text, str) else text)
+        spans = tag_texts(self, [text] if isinstance(text, str) else to_list(text))
         return spans[0] if isinstance(text, str) else spans
 
     def ask(self, question: str, context: str) -> Answer:
@@ -244,7 +293,7 @@ class Run(LoadedModel):
 
     def embed(
         self,
-        text: str | Sequence[str],
+        text: str | Iterable[str],
         *,
         pool: str = "mean",
         normalize: bool = True,
@@ -259,7 +308,7 @@ class Run(LoadedModel):
         (2, 16)
         """
         self.require("embed")
-        texts = [text] if isinstance(text, str) else text
+        texts = [text] if isinstance(text, str) else to_list(text)
         ids = [encode_text(self.text_tokenizer, item, self.model.context, listen) for item in texts]
         vectors = embed_token_ids(self.backbone, ids, pool, normalize=normalize, layer=layer)
         return cast(Vectors, vectors[0]) if isinstance(text, str) else vectors

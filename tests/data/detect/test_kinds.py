@@ -340,16 +340,14 @@ def test_a_byte_order_mark_is_not_in_the_header(tmp_path: Path) -> None:
     assert (detection.kind, detection.settings["data.label"]) == ("table", "label")
 
 
-def test_a_few_irregular_rows_are_reported_and_more_make_it_text(tmp_path: Path) -> None:
+def test_a_few_irregular_rows_are_reported_and_more_are_refused_with_the_line(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("text,label\n" + table("a {v} {n},{ab}", 99) + "one,two,three\n")
     detection = detect_kind(path)
     assert detection.kind == "table"
     assert "1.0% of the rows have another number of cells" in detection.reason
     path.write_text("text,label\n" + table("a {v} {n},{ab}", 99) + "one,two,three\n" * 9)
-    detection = detect_kind(path)
-    assert detection.kind == "text"
-    assert detection.alternatives[0][0] == "table"
+    check_error(path, r"a\.csv:101: 3 columns instead of 2; .* 92% have 2; .*data.kind=text")
 
 
 def test_a_label_has_at_most_100_values_with_at_least_5_occurrences(tmp_path: Path) -> None:

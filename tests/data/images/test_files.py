@@ -49,7 +49,12 @@ PALETTE = bytes([10, 20, 30, 200, 100, 0, 1, 2, 3])
 CASES = {  # file, expected pixels
     "8-bit gray": (png([bytes([0, 7, 255]), bytes([1, 128, 9])], 3, 8, 0), [[[0], [7], [255]], [[1], [128], [9]]]),
     "RGB": (png([bytes([1, 2, 3, 250, 0, 9])], 2, 8, 2), [[[1, 2, 3], [250, 0, 9]]]),
-    "RGBA": (png([bytes([1, 2, 3, 0, 250, 0, 9, 77])], 2, 8, 6), [[[1, 2, 3], [250, 0, 9]]]),
+    "RGBA": (png([bytes([1, 2, 3, 0, 250, 0, 9, 255])], 2, 8, 6), [[[255, 255, 255], [250, 0, 9]]]),
+    "gray with alpha": (png([bytes([7, 0, 9, 255])], 2, 8, 4), [[[255], [9]]]),
+    "transparent palette": (
+        png([bytes([2, 0])], 2, 8, 3, chunk(b"PLTE", PALETTE), chunk(b"tRNS", bytes([0]))),
+        [[[1, 2, 3], [255, 255, 255]]],
+    ),
     "palette": (png([bytes([2, 0, 1])], 3, 8, 3, chunk(b"PLTE", PALETTE)), [[[1, 2, 3], [10, 20, 30], [200, 100, 0]]]),
     "16-bit gray": (png([struct.pack(">HHH", 0, 0x12FF, 0xFFFF)], 3, 16, 0), [[[0], [0x12], [255]]]),
     "1-bit": (png([bytes([0b10110000])], 4, 1, 0), [[[255], [0], [255], [255]]]),
@@ -64,6 +69,22 @@ def test_a_png_of_every_type_is_decoded_to_its_pixels(case, tmp_path):
     assert pixels.dtype == np.uint8
     assert pixels.tolist() == expected
     assert decode_image(io.BytesIO(raw)).tolist() == expected
+
+
+@pytest.mark.parametrize(("background", "color"), [("white", (255, 255, 255)), ("#102030", (16, 32, 48))])
+def test_half_transparent_pixels_are_mixed_with_the_background(background, color):
+    rgba = np.random.default_rng(0).integers(0, 256, (9, 8, 4), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(rgba).save(file, "PNG")
+    alpha = rgba[..., 3:] / 255
+    expected = rgba[..., :3] * alpha + np.array(color) * (1 - alpha)
+    assert np.abs(decode_image(file, background) - expected).max() <= 1
+
+
+def test_a_gray_image_over_a_colored_background_has_three_channels():
+    file = io.BytesIO()
+    Image.fromarray(np.array([[[7, 0], [9, 255]]], np.uint8), "LA").save(file, "PNG")
+    assert decode_image(file, "#102030").tolist() == [[[16, 32, 48], [9, 9, 9]]]
 
 
 def test_every_scanline_filter_of_png_is_decoded(tmp_path):

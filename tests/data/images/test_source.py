@@ -112,6 +112,27 @@ def test_broken_images_are_dropped_and_reported_with_their_paths(tmp_path):
     assert "\n" not in notice
 
 
+def test_transparent_drawings_keep_their_shape_on_the_background_of_the_setting(tmp_path):
+    from PIL import Image
+
+    for n, label in enumerate(("circle", "square") * 10):  # black strokes on transparent black
+        drawing = np.zeros((6, 6, 4), np.uint8)
+        drawing[n // 4, n % 4 : n % 4 + 2, 3] = 255
+        (tmp_path / "a" / label).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(drawing).save(tmp_path / "a" / label / f"{n}.png")
+    pixels = load(tmp_path / "a").train.pixels
+    assert ((pixels == 0).sum((1, 2, 3)) == 2 * pixels.shape[1]).all()
+    assert (load(tmp_path / "a", background="black").train.pixels == 0).all()
+
+
+def test_identical_images_with_different_labels_are_named(tmp_path):
+    folder, notices = write_folder(tmp_path / "a"), []
+    (folder / "bee" / "copy.png").write_bytes((folder / "ant" / "0.png").read_bytes())
+    load(folder, notices)
+    places = f"{folder / 'ant' / '0.png'} is ant, {folder / 'bee' / 'copy.png'} is bee"
+    assert notices == [f"identical images with different labels: 1 ({places})"]
+
+
 def test_a_folder_of_mostly_broken_images_is_refused(tmp_path):
     folder = write_folder(tmp_path / "a", 2)
     for path in sorted(folder.rglob("*.png"))[:4]:
@@ -291,6 +312,11 @@ def test_invalid_settings_are_refused(settings, message, tmp_path, monkeypatch):
     write_folder(tmp_path / "a", 5)
     with pytest.raises((BadInput, BadSetting), match=message):
         ImageSource(**{"path": "a", **settings}).load_data()
+
+
+def test_an_unknown_background_color_is_refused():
+    with pytest.raises(ValueError, match="unknown color"):
+        ImageSource(path="a", background="whit")
 
 
 def test_images_without_usable_labels_are_refused(tmp_path):

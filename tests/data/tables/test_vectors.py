@@ -104,3 +104,10 @@ def test_a_missing_file_suggests_a_similar_name(tmp_path):
     np.save(tmp_path / "points.npy", np.zeros((2, 2)))
     with pytest.raises(BadInput, match=r"Did you mean .*points\.npy"):
         read_vectors(tmp_path / "point.npy", silent)
+
+
+@pytest.mark.parametrize("header", ["", "x;y\n"])
+def test_decimal_commas_are_refused_with_their_line(tmp_path, header):
+    (tmp_path / "a.csv").write_text(header + "1,5;2,5\n3,5;4,5\n")
+    with pytest.raises(BadInput, match=rf"a\.csv:{1 + bool(header)}: '1,5;2,5' has decimal commas; "):
+        read_vectors(tmp_path / "a.csv", lambda *_, **__: None)

@@ -20,7 +20,7 @@ from torch import Tensor
 from harken.data.batch import Array, Batch
 from harken.data.images import files as image_files
 from harken.data.images.files import convert_channels, read_npz, to_nchw
-from harken.data.images.source import ImageSize, channel_stats, check_channels
+from harken.data.images.source import BACKGROUND, ImageSize, channel_stats, check_channels
 from harken.data.pairs.batch import shift_targets
 from harken.data.pairs.files import normalize_text, pair_blocks
 from harken.data.rng import RngStream, once_per_epoch, rng_for
@@ -133,6 +133,7 @@ class CaptionSource(SplitSource[CaptionedImage, CaptionProcessor, CaptionSplit])
         None, ge=2, le=1024, description="height and width in pixels; default: that of the images if all agree, else 64"
     )
     color: bool | None = Field(None, description="three channels or one; default: three if an image has color")
+    background: image_files.Background = Field(image_files.WHITE, description=BACKGROUND)
     tokenizer: Literal["char", "word", "bpe"] = Field("word", description="tokenizer type; word separates punctuation")
     vocab_size: int | None = Field(
         None, ge=3, le=300_000, description="maximum vocabulary size; default: 10,000 words or 8,000 byte pairs"
@@ -143,7 +144,7 @@ class CaptionSource(SplitSource[CaptionedImage, CaptionProcessor, CaptionSplit])
     def read(self, path: Path, listen: Listener) -> list[CaptionedImage]:
         rows = self._read_rows(path, listen)
         size = self._common_size() if self.image_size is None else self.image_size
-        images = image_files.resize(_locate_images(path, list(rows)), size, listen)
+        images = image_files.resize(_locate_images(path, list(rows)), size, listen, self.background)
         assert images.pixels is not None
         located = zip(images.locations, images.labels, images.pixels, strict=True)
         return [CaptionedImage(location, name, *rows[name], pixels) for location, name, pixels in located]

@@ -17,8 +17,8 @@ from harken.data.sets.columns import SetColumns, detect_set_columns
 from harken.data.tables.read import input_error, parse_json
 from harken.errors import BadInput
 
-from . import preview
-from .preview import ColumnStats, FileHead, TablePreview, TextPreview
+from . import dialect, preview
+from .preview import TABLE_SUFFIXES, ColumnStats, FileHead, TablePreview, TextPreview
 
 TIMESTAMP = re.compile(r"\W?(\d{4}[-/]\d\d[-/]\d\d|\d\d[-/]\w+[-/]\d{4}|\d+\.\d+\.\d+\.\d+)\D")
 CHUNK = re.compile(r"O|[BIESLU]-\S+")
@@ -30,7 +30,6 @@ ACCEPTED_JSON = 'accepted: SQuAD ({"data": [{"paragraphs": [{"context": ..., "qa
 MIN_CAPTION_WORDS = 2.5  # mean words of a caption
 EDGE_COLUMNS = ("source|src|from|u", "target|dst|to|v", graph_files.COLUMN_PATTERNS["weight"])
 MIN_SHARED_NODES = 0.3  # fraction of the nodes that occur in both columns of an edge list
-TABLE_SUFFIXES = (".csv", ".tsv", ".tab", ".psv")
 AS_TEXT = ("text", "every UTF-8 file can be read as plain text, but its structure would be lost")
 
 
@@ -174,7 +173,7 @@ def _detect_tags(text: TextPreview) -> Detection | None:
 
 def _detect_table(text: TextPreview) -> Detection:
     """Rows of cells: a label column makes a table, otherwise two text columns make pairs. Anything else is text."""
-    table = preview.preview_table(text)
+    table = dialect.preview_table(text)
     if table and table.is_regular and (width := len(table.rows[0])) > preview.MAX_COLUMNS:
         accepted = f"at most {preview.MAX_COLUMNS} are accepted"
         raise input_error(text.path, f"a table of {width} columns", accepted, "keep the text and label columns")
@@ -189,6 +188,8 @@ def _detect_table(text: TextPreview) -> Detection:
         if len(text.lines) == 1 and text.suffix in TABLE_SUFFIXES:
             problem, fix = f"a table of one line with {len(table.rows[0])} cells", "add lines, or set data.kind=text"
             raise input_error(text.path, problem, "two or more lines are needed", fix)
+        if text.suffix in TABLE_SUFFIXES and not table.is_regular and table.agreement >= 0.5:
+            raise dialect.irregular_error(text, table)
         why = "they do not look like columns" if table.is_regular else "a table needs 95 %, and at least two lines"
         alternatives = (("table", f"{cells}, but {why}"),)
     length = sum(map(len, text.lines)) // len(text.lines)

@@ -1,8 +1,6 @@
 """A bounded preview of a file: its bytes, text, rows and columns, for kinds.py. No file is read completely."""
 
 import codecs
-import csv
-import io
 import math
 import os
 import re
@@ -11,13 +9,12 @@ import stat
 import tomllib
 import zipfile
 import zlib
-from collections import Counter
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from harken.data.tables.read import input_error, parse_json, parse_rows
+from harken.data.tables.read import input_error, parse_json
 from harken.errors import BadInput
 from harken.suggestions import similar_path
 
@@ -26,6 +23,7 @@ SAMPLE_BYTES = 1 << 16  # read at each of four later offsets
 MAX_COUNTED_OFFSET = 1 << 28  # up to here an invalid byte is reported with its line; counting further takes too long
 MAX_CELLS = 200_000  # cells per table, to bound the memory
 MAX_COLUMNS = 1000
+TABLE_SUFFIXES = (".csv", ".tsv", ".tab", ".psv")
 
 ACCEPTED, GIVE = "harken reads UTF-8 text", "give a text file"
 PICKLE = "a pickle, which is refused because reading a pickle can run code"
@@ -267,68 +265,8 @@ class TablePreview:
     quoted: bool = False
     agreement: float = 1.0  # fraction of the file's rows with this width
     is_regular: bool = True  # at least two rows, nearly all of this width
-
-
-def _split_rows(text: str, delimiter: str, *, quoted: bool) -> list[list[str]]:
-    """Rows of cells, at most MAX_CELLS. `quoted`: a cell in double quotes may contain delimiters and newlines."""
-    rows: list[list[str]] = []
-    n_cells = 0
-    limit = csv.field_size_limit(2 * HEAD_BYTES)  # a cell may be as long as the preview
-    lines = io.StringIO(text, newline="") if quoted else text.split("\n")
-    try:
-        for _, row in parse_rows(lines, delimiter, "excel" if quoted else "none"):
-            rows.append(row)
-            n_cells += len(row) + 1
-            if n_cells > MAX_CELLS and len(rows) > 2:
-                break
-    finally:
-        csv.field_size_limit(limit)
-    return rows
-
-
-def preview_table(text: TextPreview) -> TablePreview | None:
-    """The best table for the text, regular or not; tab is tried first, comma last."""
-    best = None
-    for delimiter in "\t;|,":
-        if delimiter in text.text and not (best and best.is_regular):
-            candidates = [_try_delimiter(text, delimiter, quoted=quoted) for quoted in {False, '"' in text.text}]
-            table = max(candidates, key=lambda t: (t.is_regular, len(t.rows), t.quoted))
-            better = best is None or (table.is_regular, table.agreement) > (best.is_regular, best.agreement)
-            best = table if better else best
-    return best
-
-
-def _try_delimiter(text: TextPreview, delimiter: str, *, quoted: bool) -> TablePreview:
-    rows = _split_rows(text.text.rstrip("\n"), delimiter, quoted=quoted)
-    if text.size_ratio > 1 and len(rows) > 1:
-        rows.pop()
-    width, count = Counter(len(row) if any(row) else 1 for row in rows).most_common(1)[0]
-    swallowed = quoted and len(rows) * 50 < min(len(text.lines), MAX_CELLS)  # an unclosed quote took in the rest
-    agreement = 0.0 if width < 2 or swallowed else count / len(rows)
-    table = [row for row in rows if len(row) == width and any(row)]
-    for part in text.later if agreement else ():
-        sample = _split_rows(part, delimiter, quoted=quoted)
-        regular = [row for row in sample if len(row) == width and any(row)]
-        table += regular if len(regular) >= 0.95 * len(sample) else []  # a sample may start inside a quoted cell
-    header = table.pop(0) if len(table) > 1 and table[0] == rows[0] and _is_header(table[0], table[1:1001]) else []
-    return TablePreview(header, table, delimiter, quoted, agreement, agreement >= 0.95 and len(rows) > 1)
-
-
-def _is_header(first: list[str], rows: list[list[str]]) -> bool:
-    """Whether the first row holds names: short, not numbers, not values of their columns, and one is typical."""
-    if any(len(cell) > 60 or NUMBER.fullmatch(cell) for cell in first) or not all(first[1:]):
-        return False
-    names = [normalize_name(cell) for cell in first]
-    typical = sum(bool(LANGUAGE_NAME.fullmatch(name)) for name in names) > 1  # a single one may be a word: no, it
-    patterns = (SOURCE_NAME, TARGET_NAME, LABEL_NAME, TEXT_NAME, ID_NAME)
-    typical |= any(pattern.fullmatch(name) for pattern in patterns for name in names)
-    for cell, column in zip(first, zip(*rows, strict=True), strict=True):
-        repeats = len(set(column)) * 5 <= len(column)
-        if repeats and cell in column:
-            return False
-        numeric = all(NUMBER.fullmatch(value[:100]) for value in column)
-        typical = typical or (repeats and len(set(column)) > 1) or numeric
-    return typical
+    bad_quotes: int = 0  # rows with an unclosed quote
+    skip: int = 0  # lines before the table: blank, sep=; or a comment
 
 
 def preview_json_lines(text: TextPreview) -> TablePreview:

@@ -14,12 +14,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageColor, ImageOps, UnidentifiedImageError
+from pydantic import AfterValidator
 from torch import Tensor
 
 from harken.data.detect.preview import idx_header, read_head
@@ -37,18 +38,30 @@ ACCEPTED = ", ".join(FORMATS)
 WHITE_LEVELS = (1, 15, 16, 255)  # values of white in arrays that are not uint8
 TABLES = (".csv", ".tsv", ".jsonl")
 DEFAULT_SIZE, MAX_COMMON_SIZE = 64, 224  # of images without a common size; largest common size that is used as is
+WHITE = "white"  # default background of transparent images
 N_PROBED = 50  # images decoded to find a common size
 IMAGES_PER_BLOCK = 4096
 MAX_SHOWN = 5  # unreadable images listed in a notice
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def decode_image(source: Path | BytesIO) -> Array:  # H W C
-    """The pixels of an image as uint8: one channel if it is grayscale, else three; transparency is dropped."""
+def _check_color(name: str) -> str:
+    ImageColor.getrgb(name)  # ValueError for an unknown name
+    return name
+
+
+Background = Annotated[str, AfterValidator(_check_color)]  # a color name or #rrggbb
+
+
+def decode_image(source: Path | BytesIO, background: str = WHITE) -> Array:  # H W C
+    """The pixels of an image as uint8: one channel if it is grayscale, else three.
+
+    A transparent image is composited over `background`: its invisible pixels have no meaningful color.
+    """
     name = source if isinstance(source, Path) else "image"
     try:
         with warnings.catch_warnings(action="ignore"), Image.open(source, formats=FORMATS) as image:
-            return _to_array(image)
+            return _to_array(image, background)
     except FileNotFoundError:
         raise BadInput(f"{name}: no such image; check the path") from None
     except UnidentifiedImageError:
@@ -59,14 +72,19 @@ def decode_image(source: Path | BytesIO) -> Array:  # H W C
         raise BadInput(f"{name}: cannot be read as an image ({' '.join(str(error).split())[:120]})") from None
 
 
-def _to_array(image: Image.Image) -> Array:
+def _to_array(image: Image.Image, background: str) -> Array:
     width, height = image.size
     if not 0 < width * height <= MAX_PIXELS:
         raise ValueError(f"it has {width:,} x {height:,} pixels; at most {MAX_PIXELS:,} are accepted")
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):  # 16-bit grayscale
         return (np.asarray(image) >> 8).astype(np.uint8)[..., None]
     grayscale = image.mode in ("1", "L", "LA", "I", "F")
-    pixels = np.asarray(ImageOps.exif_transpose(image).convert("L" if grayscale else "RGB"))
+    image = ImageOps.exif_transpose(image)
+    if image.has_transparency_data:
+        canvas = Image.new("RGBA", image.size, background)
+        grayscale = grayscale and len({*canvas.getpixel((0, 0))[:3]}) == 1
+        image = Image.alpha_composite(canvas, image.convert("RGBA"))
+    pixels = np.asarray(image.convert("L" if grayscale else "RGB"))
     return pixels.reshape(*pixels.shape[:2], -1)
 
 
@@ -258,7 +276,7 @@ class ImageReader:
         return ImageCollection(images, labels)
 
 
-def resize(images: ImageCollection, size: int, listen: Listener = silent) -> ImageCollection:
+def resize(images: ImageCollection, size: int, listen: Listener = silent, background: str = WHITE) -> ImageCollection:
     """The images as squares of this size; unreadable files are dropped and reported."""
     if images.pixels is not None:
         if images.pixels.shape[2:] == (size, size):
@@ -268,7 +286,7 @@ def resize(images: ImageCollection, size: int, listen: Listener = silent) -> Ima
     readable, errors, resized = list[int](), list[str](), list[Tensor]()
     for n, location in enumerate(images.locations):
         try:
-            resized.append(resize_image(decode_image(Path(location)), size))
+            resized.append(resize_image(decode_image(Path(location), background), size))
             readable.append(n)
         except BadInput as error:
             errors.append(str(error))

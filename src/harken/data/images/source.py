@@ -7,6 +7,7 @@ row, so parts of a batch equal the batch.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -28,10 +29,22 @@ from harken.errors import BadInput
 from harken.events import Listener, silent
 from harken.settings import ImageShape
 
-from .files import DEFAULT_SIZE, Array, ImageCollection, ImageReader, convert_channels, readable_paths, resize
+from .files import (
+    DEFAULT_SIZE,
+    MAX_SHOWN,
+    WHITE,
+    Array,
+    Background,
+    ImageCollection,
+    ImageReader,
+    convert_channels,
+    readable_paths,
+    resize,
+)
 
 SPLIT_NAMES = splitting.SPLIT_FILE_NAMES | {"test": ("test", "t10k")}  # t10k: the test files of MNIST
 ImageSize = Annotated[int, Field(ge=1, le=4096)]
+BACKGROUND = "color behind transparent pixels: a name such as white, or #rrggbb"
 
 
 @dataclass(frozen=True)
@@ -114,6 +127,7 @@ class ImageSource(FileSource[ImageProcessor, ImageSplit]):
         description=f"height and width in pixels; default: that of the images if all agree, else {DEFAULT_SIZE}",
     )
     color: bool | None = Field(None, description="three channels or one; default: three if an image has color")
+    background: Background = Field(WHITE, description=BACKGROUND)
     examples: int | None = Field(None, ge=1, description="number of training images")
 
     def load_data(
@@ -127,7 +141,7 @@ class ImageSource(FileSource[ImageProcessor, ImageSplit]):
         paths = (path for part in images.values() for path in part.files())
         digest = splitting.files_sha256(paths, self.sha256, self.train_path)
         size = known.image_size if known else self.image_size or images["train"].common_size()
-        images = {split: resize(part, size, listen) for split, part in images.items()}
+        images = {split: resize(part, size, listen, self.background) for split, part in images.items()}
         if not any(images["train"].labels):
             raise BadInput(f"{self.train_path}: its images have no labels; put the images of each label in a subfolder")
         color = self.color if self.color is not None else any(part.has_color() for part in images.values())
@@ -137,6 +151,9 @@ class ImageSource(FileSource[ImageProcessor, ImageSplit]):
             for split, part in images.items()
             if part.pixels is not None
         }
+        if conflicts := _label_conflicts(images.values()):
+            shown = "; ".join(conflicts[:MAX_SHOWN]) + "; ..." * (len(conflicts) > MAX_SHOWN)
+            listen("notice", text=f"identical images with different labels: {len(conflicts):,} ({shown})")
         images = self._draw_splits(images, listen)
         processor = self._build_processor(images["train"], known)
         splits = {split: _encode(part, processor) for split, part in images.items()}
@@ -147,7 +164,7 @@ class ImageSource(FileSource[ImageProcessor, ImageSplit]):
     ) -> ImageData:
         reader = ImageReader(self.image, self.label, self.class_names or (), listen, tokenizer.white_level)
         images = reader.read(Path(path))
-        part = _encode(resize(images, tokenizer.image_size, listen), tokenizer)
+        part = _encode(resize(images, tokenizer.image_size, listen, self.background), tokenizer)
         return self._with_split(split, part, images.files(), tokenizer, listen)
 
     def _read(self, white: int, listen: Listener) -> dict[str, ImageCollection]:
@@ -195,6 +212,16 @@ class ImageSource(FileSource[ImageProcessor, ImageSplit]):
             raise BadInput(f"{self.train_path}: no training images; add images")
         drawn = {split: train.select(indices) for split, indices in held_out.items() if indices}
         return {**images, **drawn, "train": train.select(train_indices)}
+
+
+def _label_conflicts(parts: Iterable[ImageCollection]) -> list[str]:
+    """For each image that occurs with several labels, one location per label."""
+    locations: dict[int, dict[str, str]] = {}
+    for part in parts:
+        for pixel_hash, label, location in zip(part.split_hashes(), part.labels, part.locations, strict=True):
+            locations.setdefault(pixel_hash, {}).setdefault(label, location)
+    conflicts = [by_label for by_label in locations.values() if len(by_label) > 1]
+    return [", ".join(f"{location} is {label}" for label, location in by_label.items()) for by_label in conflicts]
 
 
 def _encode(images: ImageCollection, processor: ImageProcessor) -> ImageSplit:

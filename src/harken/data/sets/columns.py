@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from harken.data.detect import preview
+from harken.data.detect import dialect, preview
 from harken.data.detect.preview import ColumnStats, TablePreview
 from harken.data.tables.columns import ColumnRef
 
@@ -79,4 +79,4 @@ def preview_rows(path: Path) -> TablePreview | None:
     """The first rows of a table or of JSON lines."""
     text = preview.preview_text(preview.read_head(path))
     is_json = text.suffix in (".json", ".jsonl", ".ndjson")
-    return preview.preview_json_lines(text) if is_json else preview.preview_table(text)
+    return preview.preview_json_lines(text) if is_json else dialect.preview_table(text)

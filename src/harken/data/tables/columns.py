@@ -1,20 +1,16 @@
 """Columns of a table or of JSON lines, row by row. An invalid row is skipped and reported with its line."""
 
-import csv
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from harken.data.detect import preview
+from harken.data.detect import dialect, preview
 from harken.errors import BadInput
 from harken.suggestions import did_you_mean
 
-from .read import NumberedRows, OnSkip, iter_lines, parse_json, parse_rows
+from .read import EMPTY_LINE, MAX_QUOTED_LINES, NumberedRows, OnSkip, iter_lines, parse_json, parse_quoted
 
-MAX_QUOTED_LINES = 50  # lines of a quoted cell; a quote that closes later is not an opening quote
 T = TypeVar("T")
 ColumnRef = int | str | None  # a column by number, counted from 1, or by name
 ColumnRequest = Sequence[tuple[str, ColumnRef]]  # (setting, column) for each wanted column
@@ -22,12 +18,47 @@ ColumnRequest = Sequence[tuple[str, ColumnRef]]  # (setting, column) for each wa
 
 def iter_columns(path: Path, columns: ColumnRequest, on_skip: OnSkip) -> NumberedRows:
     """The cells of these columns, row by row, with their line number."""
+    text = _preview_head(path)
+    if path.suffix.lower() in (".json", ".jsonl", ".ndjson") or text.text.lstrip(" \n").startswith("{"):
+        return _json_rows(path, columns, on_skip)
+    return _table_rows(path, columns, text, on_skip)
+
+
+def _preview_head(path: Path) -> preview.TextPreview:
+    """The start of a file; an invalid byte affects only its line."""
     start = preview.read_head(path)
     preview.refuse_binary(start)
-    head = start.head.decode("utf-8", "replace")  # an invalid byte affects only its line
-    if path.suffix.lower() in (".json", ".jsonl", ".ndjson") or head.lstrip("\ufeff \n").startswith("{"):
-        return _json_rows(path, columns, on_skip)
-    return _table_rows(path, columns, preview.preview_text(replace(start, head=head.encode(), samples=())), on_skip)
+    head = start.head.decode("utf-8", "replace").encode()
+    return preview.preview_text(replace(start, head=head, samples=()))
+
+
+class TableHead(NamedTuple):
+    """The first row of a table."""
+
+    cells: list[str]
+    has_header: bool  # detected, or one of the cells is a wanted name
+    can_be_header: bool
+    delimiter: str
+
+
+def table_head(path: Path, names: Sequence[ColumnRef]) -> TableHead:
+    """The first row of a table in the dialect that iter_columns reads; `names` are columns that it may hold."""
+    text = _preview_head(path)
+    table = dialect.reading_table(text)
+    if table is None:
+        raise BadInput(f"{path}: contains no columns; a table is needed; check the file")
+    first, has_header = _first_row(text, table, names)
+    rows = [row for row in table.rows if len(row) == len(first)]
+    return TableHead(first, has_header, dialect.can_be_header(first, rows[1:]), table.delimiter)
+
+
+def _first_row(
+    text: preview.TextPreview, table: preview.TablePreview, names: Sequence[ColumnRef]
+) -> tuple[list[str], bool]:
+    """The first row, and whether it is a header: detected, or because it holds one of these names."""
+    if not (first := table.header) and any(name in (cells := dialect.first_row(text, table)) for name in names):
+        first = cells
+    return (first, True) if first else ([cell.strip() for cell in table.rows[0]], False)
 
 
 def _json_rows(path: Path, columns: ColumnRequest, on_skip: OnSkip) -> NumberedRows:
@@ -76,52 +107,43 @@ def _as_text(value: Any) -> str | None:
 
 def _table_rows(path: Path, columns: ColumnRequest, text: preview.TextPreview, on_skip: OnSkip) -> NumberedRows:
     """Rows of cells with or without a header; other columns, such as an attribution, are ignored."""
-    table, names = preview.preview_table(text), " and ".join(name for name, _ in columns)
+    table = dialect.reading_table(text)
     if not table or not table.rows:
-        accepted = "accepted: a table with two columns, two aligned files, JSON lines or trees"
-        raise BadInput(f"{path}: contains no columns; {accepted}; check {names}")
-    first = table.header or table.rows[0]
-    has_header = bool(table.header) or any(ref in first for _, ref in columns)
+        raise _no_columns(path, columns)
+    first, has_header = _first_row(text, table, [ref for _, ref in columns])
     header = first if has_header else []
     refs = [None if ref is None else _column_index(path, header, ref, name) for name, ref in columns]
+    if len(columns) > len(first):
+        raise _no_columns(path, columns)
     unset = [n for n, index in enumerate(refs) if index is None]  # the first column for the first request, if unused
     indices = _fill_unset(refs, [*unset, *range(len(columns))])
     _check_distinct(path, columns, indices)
-    quoted_cells = [cell for line in text.lines for cell in line.split(table.delimiter) if cell.startswith('"')]
-    # in tab-separated tables a quote is usually literal: use Excel's rule only if every cell satisfies it
-    all_closed = all(cell.endswith('"') and len(cell) > 1 for cell in quoted_cells)
-    quoted = table.quoted and (table.delimiter != "\t" or all_closed)
-    for number, row in _split_cells(path, table.delimiter, quoted, on_skip):
-        if has_header and number == 1:
-            continue
-        if len(row) <= max(indices):
-            on_skip(path, number, f"only {len(row)} column{'s' * (len(row) > 1)}" if any(row) else "an empty line")
+    for number, row in _split_cells(path, table, on_skip):
+        if has_header:
+            has_header = False
+        elif len(row) <= max(indices):
+            on_skip(path, number, f"only {len(row)} column{'s' * (len(row) > 1)}" if any(row) else EMPTY_LINE)
         elif any(row[len(first) :]):  # a delimiter inside a sentence: the cells cannot be assigned
             on_skip(path, number, f"{len(row)} columns instead of {len(first)}")
         else:
             yield number, [row[index] for index in indices]
 
 
-def _split_cells(path: Path, delimiter: str, quoted: bool, on_skip: OnSkip) -> NumberedRows:
-    """The rows with their first line. A row with an unclosed quote is skipped; reading continues on the next line."""
-    lines = ((number, line) for number, line in iter_lines(path, on_skip) if line is not None)
-    if not quoted:
-        yield from ((number, line.split(delimiter)) for number, line in lines)
-        return
-    ahead = deque(islice(lines, 1 if delimiter == "\t" else MAX_QUOTED_LINES))
-    while ahead:
-        (number, line), used, reason = ahead[0], 1, ""
-        try:
-            _, row = next(parse_rows([line + "\n"], delimiter))
-            if row and row[-1].endswith("\n"):  # the line ends inside quotes
-                reason = "a quote is not closed"
-                used, row = next(parse_rows((line + "\n" for _, line in ahead), delimiter, "strict"))
-            yield number, row
-        except csv.Error as error:
-            on_skip(path, number, reason or str(error))
-        for _ in range(used):
-            ahead.popleft()
-        ahead.extend(islice(lines, used))
+def _no_columns(path: Path, columns: ColumnRequest) -> BadInput:
+    accepted = "accepted: a table with two columns, two aligned files, JSON lines or trees"
+    return BadInput(f"{path}: contains no columns; {accepted}; check {' and '.join(name for name, _ in columns)}")
+
+
+def _split_cells(path: Path, table: preview.TablePreview, on_skip: OnSkip) -> NumberedRows:
+    """The rows with their first line, without the lines before the table."""
+    numbered = iter_lines(path, on_skip)
+    lines = ((number, line) for number, line in numbered if line is not None and number > table.skip)
+    if table.quoted:
+        # in a tab-separated table a lone quote is likelier than a line break, unless the preview has a line break
+        one_line = table.delimiter == "\t" and not any("\n" in cell for row in table.rows for cell in row)
+        max_lines = 1 if one_line else MAX_QUOTED_LINES
+        return parse_quoted(lines, table.delimiter, lambda n, reason: on_skip(path, n, reason), max_lines=max_lines)
+    return ((number, line.split(table.delimiter)) for number, line in lines)
 
 
 def _column_index(path: Path, header: list[str], ref: int | str, name: str) -> int:

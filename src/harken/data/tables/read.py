@@ -3,15 +3,19 @@
 import csv
 import json
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 from harken.errors import BadInput
 
 MAX_SHOWN = 5  # skipped rows listed in a message
+MAX_CELL = 1 << 30  # characters of a cell; the csv module's own limit is 131,072
+MAX_QUOTED_LINES = 50  # lines of a quoted cell; a quote that closes later is not an opening quote
+OPEN_QUOTE, EMPTY_LINE = "a quote is not closed", "an empty line"  # reasons for a skipped row
 Quoting = Literal["excel", "strict", "literal", "none"]
 NumberedRows = Iterator[tuple[int, list[str]]]  # rows of cells, each with a line number
 OnSkip = Callable[[Path, int, str], None]  # called for each skipped row with path, line and reason
@@ -74,7 +78,50 @@ def parse_rows(lines: Iterable[str], delimiter: str = ",", quoting: Quoting = "e
         return
     style: Any = csv.QUOTE_NONE if quoting == "literal" else csv.QUOTE_MINIMAL
     reader = csv.reader(lines, delimiter=delimiter, quoting=style, strict=quoting == "strict")
-    yield from ((reader.line_num, cells) for cells in reader)
+    while True:
+        limit = csv.field_size_limit(MAX_CELL)  # a setting of the process: restored before anything else runs
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        finally:
+            csv.field_size_limit(limit)
+        yield reader.line_num, cells
+
+
+def parse_quoted(
+    lines: Iterator[tuple[int, str]],
+    delimiter: str,
+    on_bad: Callable[[int, str], None],
+    *,
+    strict: bool = False,
+    complete: bool = True,
+    max_lines: int = MAX_QUOTED_LINES,
+) -> NumberedRows:
+    """Rows with quoted cells and their first line. A row with an unclosed quote is reported; the next line is read on.
+
+    strict: text after a closing quote is reported too. complete: False if the end of the lines is not the end of the
+    file, so that the last quote may close later.
+    """
+    ahead = deque(islice(lines, max_lines))
+    while ahead:
+        (number, line), used, reason = ahead[0], 1, ""
+        try:
+            row = line.split(delimiter)
+            if '"' in line:
+                _, row = next(parse_rows([line + "\n"], delimiter))
+                is_open = bool(row) and row[-1].endswith("\n")  # the line ends inside quotes
+                reason = OPEN_QUOTE if is_open else ""
+                if is_open or strict:
+                    used, row = next(parse_rows((text + "\n" for _, text in ahead), delimiter, "strict"))
+            yield number, row
+        except csv.Error as error:
+            if not complete and len(ahead) < max_lines and "end of data" in str(error):
+                return
+            on_bad(number, reason or str(error))
+        for _ in range(used):
+            ahead.popleft()
+        ahead.extend(islice(lines, used))
 
 
 def parse_json(place: str | Path, text: str, *, numbers_as_text: bool = True) -> object:

@@ -2,6 +2,7 @@
 
 import csv
 import math
+import re
 from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
@@ -19,6 +20,7 @@ from .read import parse_rows
 from .untrusted import Array, check_memory
 
 Floats = npt.NDArray[np.floating[Any]]
+DECIMAL_COMMAS = re.compile(r"[^,;]*(?:;[^,;]*)*\d,\d+(?:;[^;]*)+|[^;]+(?:;[^;]*)*;\s*[+-]?\d+,\d+(?:e[+-]?\d+)?")
 SUFFIXES = (".npy", ".csv", ".tsv")
 
 
@@ -106,7 +108,12 @@ def _table_rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     """The column names, and each row that is not empty with its line number."""
     preview.refuse_binary(preview.read_head(path))
     text = preview.read_utf8(path)
-    delimiter = max("\t,;|", key=text.partition("\n")[0].count)
+    lines = [(n, line) for n, line in enumerate(text.split("\n")[:100], 1) if line.strip()]
+    delimiter = max("\t,;|", key=lines[0][1].count) if lines else ","
+    for number, row_text in lines:
+        if DECIMAL_COMMAS.fullmatch(row_text.strip()):
+            problem = f"{row_text.strip()[:40]!r} has decimal commas; numbers with a decimal point are needed"
+            raise BadInput(f"{path}:{number}: {problem}; replace each comma between digits by a point")
     try:
         numbered = parse_rows(StringIO(text, newline=""), delimiter)
         rows = [(line, cells) for line, cells in numbered if any(map(str.strip, cells))]

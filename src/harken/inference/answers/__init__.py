@@ -1,15 +1,17 @@
 """One module per kind of answer of a loaded run; here the types of the answers and of the decoding options."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NotRequired, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, NotRequired, TypedDict, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
 from harken.core import View
+from harken.data.tables.frame import Frame
 from harken.errors import BadInput
 from harken.events import Listener
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 Image = str | Path | npt.NDArray[np.uint8]  # a file, one image of an array (x.npz[17]), or pixels: H W or H W 3
 Array = npt.NDArray[np.generic]
+T = TypeVar("T")
 
 
 class InputReader(NamedTuple):
@@ -113,6 +116,15 @@ def check_text(**arguments: object) -> None:
     for name, value in arguments.items():
         if not isinstance(value, str):
             raise BadInput(f"{name}={value!r}: must be a string")
+
+
+def to_list(texts: Iterable[T], name: str = "text") -> list[T]:
+    """The elements of a list, a tuple, an array or a column of a DataFrame, in order."""
+    if isinstance(texts, Frame):
+        raise BadInput(f"{type(texts).__name__}: give one column of it, such as df['text'], or use run.predict(df)")
+    if not isinstance(texts, Iterable) or isinstance(texts, bytes | Mapping | AbstractSet):
+        raise BadInput(f"{name}={texts!r}: must be a string or a list of strings")
+    return list(texts)
 
 
 def check_texts(texts: Iterable[object]) -> None:

@@ -41,4 +41,6 @@ def trace_caption(run: LoadedModel, image: Image, target: str | None = None) -> 
 
 def _pixels(run: LoadedModel, image: Image) -> torch.Tensor:  # C S S
     processor: CaptionProcessor = run.tokenizer
-    return processor.convert_channels(resize_image(read_pixels(image), processor.image_size))
+    return processor.convert_channels(
+        resize_image(read_pixels(image, run.recipe.data.background), processor.image_size)
+    )

@@ -48,7 +48,10 @@ def rank_labels(labels: Sequence[str], p: Tensor) -> list[list[LabelScore]]:  # 
 
 def split_pair(text: TextOrPair, *, pair: bool, subject: str) -> tuple[str, ...]:
     """The one text, or the two texts of a pair; `subject` begins the message if the number is wrong."""
-    parts = tuple(text.split("\t") if pair else [text]) if isinstance(text, str) else tuple(text)
+    if isinstance(text, str):
+        parts = tuple(text.split("\t") if pair else [text])
+    else:
+        parts = tuple(text) if isinstance(text, Sequence | np.ndarray) else ()  # a missing value of a column
     if len(parts) != 1 + pair or not all(isinstance(part, str) for part in parts):
         accepted = "two texts with a tab between them" if pair else "one text"
         raise BadInput(f"{text!r}: {subject} {'pairs' if pair else 'single texts'}; give {accepted}")

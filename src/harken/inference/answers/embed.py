@@ -75,7 +75,7 @@ def embed_token_ids(
     states = body if layer is None else _hidden_states(body, layer)
     vectors = np.empty((len(texts), body.embed.embedding_dim), np.float32)
     device = next(body.parameters()).device
-    for rows in _length_batches([len(text) for text in texts]):
+    for rows in length_batches([len(text) for text in texts], BATCH_TOKENS):
         lengths = torch.tensor([len(texts[n]) for n in rows], device=device)
         tokens = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long)
         for row, n in zip(tokens, rows, strict=True):
@@ -105,11 +105,11 @@ def _hidden_states(body: LanguageModel, layer: int) -> Callable[..., Tensor]:
     return run_to_layer
 
 
-def _length_batches(lengths: list[int]) -> Iterator[list[int]]:
-    """Indices of texts by batch, longest first, at most BATCH_TOKENS tokens each."""
+def length_batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+    """Indices of texts by batch, longest first, at most `max_tokens` each, padding included."""
     rows: list[int] = []
     for n in sorted(range(len(lengths)), key=lambda n: -lengths[n]):
-        if rows and (len(rows) + 1) * lengths[rows[0]] > BATCH_TOKENS:
+        if rows and (len(rows) + 1) * lengths[rows[0]] > max_tokens:
             yield rows
             rows = []
         rows.append(n)

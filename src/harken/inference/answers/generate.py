@@ -1,6 +1,6 @@
 """Text generation with a language model: prompt ids, streamed pieces, next-token probabilities."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypedDict, Unpack
 
 import torch
@@ -9,7 +9,9 @@ from harken.decode.sampling import IncrementalDecoder, SamplingSettings
 from harken.events import Listener, silent
 from harken.inference.loaded_model import LoadedModel
 
-from . import SamplingOptions, check_count, check_text
+from . import GenerationOptions, SamplingOptions, check_count, check_text
+
+BATCH_ROWS = 32  # continuations that are generated together
 
 
 class TokenProbability(TypedDict):
@@ -58,9 +60,22 @@ class StopSequence:
         return self.pending
 
 
-def stream_prompt(
+def generate_texts(
+    run: LoadedModel, prompts: Sequence[str], n: int, **options: Unpack[GenerationOptions]
+) -> list[list[str]]:
+    """n continuations of each prompt, in batches; the option `index` is the number of the first prompt."""
+    run.require("generate")
+    first, rows, n_prompts = options.get("index", 0), list[str](), max(1, BATCH_ROWS // max(1, n))
+    for start in range(0, len(prompts), n_prompts):
+        options["index"] = first + start
+        stream = stream_prompts(run, prompts[start : start + n_prompts], n, **options)
+        rows += ["".join(pieces) for pieces in zip(*stream, strict=True)]
+    return [rows[k * n : (k + 1) * n] for k in range(len(prompts))]
+
+
+def stream_prompts(
     run: LoadedModel,
-    prompt: str,
+    prompts: Sequence[str],
     n: int = 1,
     *,
     max_new_tokens: int = 200,
@@ -70,10 +85,11 @@ def stream_prompt(
     listen: Listener = silent,
     **sampling: Unpack[SamplingOptions],
 ) -> Iterator[list[str]]:
-    """The new text of n continuations of a prompt, token by token. Arguments are checked before the first token."""
+    """The new text of n continuations of each prompt, token by token. Arguments are checked before the first token."""
     check_count(max_new_tokens=max_new_tokens, n=n, seed=seed)
-    prompts, settings = [encode_prompt(run, prompt, listen)] * n, SamplingSettings.from_options(sampling)
-    return stream_batch(run, prompts, max_new_tokens, stop, settings, seed=seed, index=index)
+    settings = SamplingSettings.from_options(sampling)
+    rows = [ids for prompt in prompts for ids in [encode_prompt(run, prompt, listen)] * n]
+    return stream_batch(run, rows, max_new_tokens, stop, settings, seed=seed, index=index, n_copies=n)
 
 
 def stream_batch(
@@ -85,6 +101,7 @@ def stream_batch(
     *,
     seed: int = 0,
     index: int = 0,
+    n_copies: int | None = None,
 ) -> Iterator[list[str]]:
     """The new text of each continuation, token by token, until all have reached the stop sequence."""
     tokenizer, stops = run.tokenizer, [StopSequence(stop) for _ in prompts]
@@ -92,8 +109,9 @@ def stream_batch(
     for ids, decode in zip(prompts, decoders, strict=True):
         for token in ids:
             decode(token)
-    rng, banned_ids = {"seed": seed, "index": index}, tokenizer.special_ids
-    for tokens in run.text_generator.generate(prompts, max_new_tokens, sampling, banned_ids=banned_ids, **rng):
+    rng = {"seed": seed, "index": index, "n_copies": n_copies or len(prompts)}
+    ids = tokenizer.special_ids
+    for tokens in run.text_generator.generate(prompts, max_new_tokens, sampling, banned_ids=ids, **rng):
         yield [end.feed(decode(i)) for end, decode, i in zip(stops, decoders, tokens.tolist(), strict=True)]
         if all(end.done for end in stops):
             return

@@ -13,7 +13,16 @@ import torch
 from torch import Tensor
 
 from harken.core import watching
-from harken.data.images.files import SUFFIXES, convert_channels, decode_image, read_idx, read_npz, resize_image, to_nchw
+from harken.data.images.files import (
+    SUFFIXES,
+    WHITE,
+    convert_channels,
+    decode_image,
+    read_idx,
+    read_npz,
+    resize_image,
+    to_nchw,
+)
 from harken.data.images.source import ImageProcessor
 from harken.errors import BadInput
 from harken.events import Listener, silent
@@ -32,7 +41,7 @@ def classify_images(run: LoadedModel, images: Sequence[Image]) -> list[list[Labe
     if not len(images):
         return []
     processor = cast(ImageProcessor, run.tokenizer)
-    pixels = torch.stack([_input_pixels(image, processor) for image in images])
+    pixels = torch.stack([_input_pixels(run, image) for image in images])
     return rank_labels(processor.labels, predict(run.model, pixels, processor).softmax(-1))
 
 
@@ -42,7 +51,7 @@ def trace_image(run: LoadedModel, image: Image, target: str | None = None) -> Tr
     if target is not None:
         raise BadInput(f"{run.path}: a model that classifies images reads no target; remove target")
     processor = cast(ImageProcessor, run.tokenizer)
-    x = _input_pixels(image, processor)[None].to(run.device)
+    x = _input_pixels(run, image)[None].to(run.device)
     with watching(run.model) as views:
         run.model(processor.normalize(x))
     cls = ["CLS"] * (run.recipe.model.pool == "first")
@@ -55,18 +64,20 @@ def patch_names(run: LoadedModel, image_size: int) -> list[str]:
     return [f"{n // width},{n % width}" for n in range(width**2)]
 
 
-def _input_pixels(image: Image, processor: ImageProcessor) -> Tensor:  # C S S
-    pixels = resize_image(read_pixels(image, processor.white_level), processor.image_size)
+def _input_pixels(run: LoadedModel, image: Image) -> Tensor:  # C S S
+    processor = cast(ImageProcessor, run.tokenizer)
+    read = read_pixels(image, run.recipe.data.background, processor.white_level)
+    pixels = resize_image(read, processor.image_size)
     return convert_channels(pixels, len(processor.mean))
 
 
-def read_pixels(image: Image, white: int = 0) -> Pixels:
+def read_pixels(image: Image, background: str = WHITE, white: int = 0) -> Pixels:
     """The pixels of an image file, of one image of an array file, or of an array."""
     if isinstance(image, str | Path):
         indexed = re.fullmatch(r"(.+)\[(\d+)\]", str(image))
         if indexed and Path(indexed[1]).is_file():
             return _array_image(Path(indexed[1]), int(indexed[2]), white)
-        return decode_image(Path(image))
+        return decode_image(Path(image), background)
     pixels = np.asarray(image)
     if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3) or pixels.shape[2:] not in ((), (1,), (3,)):
         raise BadInput(f"array of {pixels.dtype}, shape {pixels.shape}: give uint8 of shape H W or H W 3, or a path")

@@ -1,0 +1,178 @@
+"""The dialect of a table: its delimiter, quotes, header and the lines before it. Training and --in use the same one."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from harken.data.tables.read import NumberedRows, input_error, parse_quoted
+from harken.errors import BadInput
+
+from .preview import (
+    ID_NAME,
+    LABEL_NAME,
+    LANGUAGE_NAME,
+    MAX_CELLS,
+    NUMBER,
+    SOURCE_NAME,
+    TABLE_SUFFIXES,
+    TARGET_NAME,
+    TEXT_NAME,
+    TablePreview,
+    TextPreview,
+    normalize_name,
+)
+
+DELIMITERS = "\t;|,"  # in the order in which they are tried
+SEPARATOR_LINE = re.compile(r'"?sep=([\t;|,])"?', re.I)  # the first line of some files of Excel
+QUOTED_CELL = r'(?:^|{0})"(?:[^"\n]|"")*"(?={0}|$)'
+SAMPLE_CHARACTERS = 100_000  # searched for quoted cells
+
+
+def preview_table(text: TextPreview) -> TablePreview | None:
+    """The best table for the text, regular or not, without blank lines, `sep=;` and # comments before it."""
+    if text.suffix not in TABLE_SUFFIXES:
+        return _best_table(text, 0)
+    delimiters = DELIMITERS
+    skip = _count_leading(text.lines, lambda line: not line.strip())
+    if skip < len(text.lines) and (separator := SEPARATOR_LINE.fullmatch(text.lines[skip].strip(" "))):
+        skip, delimiters = skip + 1, separator[1]
+    comments = _count_leading(text.lines[skip:], lambda line: line.startswith("#") or not line.strip())
+    table = _best_table(text, skip + comments, delimiters) if comments else None
+    if table and table.is_regular:
+        width = len(table.rows[0])
+        if table.header:  # a # line before a header is a comment, whatever its number of cells
+            return table
+        comments = _count_leading(
+            text.lines[skip : skip + comments], lambda line: len(line.split(table.delimiter)) != width
+        )
+        skip += comments
+    return _best_table(text, skip, delimiters)
+
+
+def _count_leading(lines: list[str], is_counted: Callable[[str], bool]) -> int:
+    """The number of lines before the first that is not counted."""
+    return next((n for n, line in enumerate(lines) if not is_counted(line)), len(lines))
+
+
+def reading_table(text: TextPreview) -> TablePreview | None:
+    """The table for reading rows: like preview_table, but a file with a table suffix may have a single column."""
+    table = preview_table(text)
+    skip = table.skip if table else _count_leading(text.lines, lambda line: not line.strip())
+    first = text.lines[min(skip, len(text.lines) - 1)]
+    if text.suffix not in TABLE_SUFFIXES or (table and (table.is_regular or table.delimiter in first)):
+        return table
+    delimiter, quoted = ("," if text.suffix == ".csv" else "\t"), text.suffix == ".csv" and '"' in text.text
+    rows = _split_rows("\n".join(text.lines[skip:]), delimiter, quoted=quoted, complete=text.size_ratio == 1)[0]
+    return TablePreview([], rows, delimiter, quoted, is_regular=False, skip=skip)
+
+
+def first_row(text: TextPreview, table: TablePreview) -> list[str]:
+    """The cells of the first row without blanks around them, also if most rows have another number of cells."""
+    rows, _ = _split_rows("\n".join(text.lines[table.skip :]), table.delimiter, quoted=table.quoted, complete=False)
+    return [cell.strip() for cell in rows[0]] if rows else []
+
+
+def irregular_error(text: TextPreview, table: TablePreview) -> BadInput:
+    """The error for a table with too many ragged rows, with the line of the first."""
+    width, bad = len(table.rows[0]), list[tuple[int, str]]()
+    lines = iter(list(enumerate(text.lines, 1))[table.skip :])
+    split: NumberedRows = ((n, line.split(table.delimiter)) for n, line in lines)
+    if table.quoted:
+        split = parse_quoted(lines, table.delimiter, lambda n, reason: bad.append((n, reason)))
+    bad += [(n, f"{len(row)} columns instead of {width}") for n, row in split if len(row) != width]
+    line, reason = min(bad, default=(1, "an irregular row"))
+    accepted = f"95 % of the rows of a table need the same number of columns, and {table.agreement:.0%} have {width}"
+    return input_error(f"{text.path}:{line}", reason, accepted, "quote cells with a delimiter, or set data.kind=text")
+
+
+def _best_table(text: TextPreview, skip: int, delimiters: str = DELIMITERS) -> TablePreview | None:
+    """The best table after the skipped lines; tab is tried first, comma last."""
+    text = replace(text, text=text.text.split("\n", skip)[-1], lines=text.lines[skip:])
+    best = None
+    for delimiter in delimiters:
+        if delimiter in text.text and not (best and best.is_regular):
+            table = _try_quotes(text, delimiter)
+            better = best is None or (table.is_regular, table.agreement) > (best.is_regular, best.agreement)
+            best = table if better else best
+    return best and replace(best, skip=skip)
+
+
+def _try_quotes(text: TextPreview, delimiter: str) -> TablePreview:
+    """The table with quotes that are literal, or that enclose cells: the reading with more regular rows.
+
+    One unclosed quote does not make the quotes of the other rows literal.
+    """
+    literal = _try_delimiter(text, delimiter, quoted=False)
+    if '"' not in text.text:
+        return literal
+    quoted = _try_delimiter(text, delimiter, quoted=True)
+    if delimiter == "\t" and quoted.bad_quotes:  # in these tables a quote is usually literal
+        return literal
+    n_cells = len(re.findall(QUOTED_CELL.format(re.escape(delimiter)), text.text[:SAMPLE_CHARACTERS], re.M))
+    return max(
+        (literal, quoted), key=lambda t: (t.is_regular, t.quoted and n_cells > t.bad_quotes, len(t.rows), t.quoted)
+    )
+
+
+def _split_rows(text: str, delimiter: str, *, quoted: bool, complete: bool) -> tuple[list[list[str]], int]:
+    """Rows of cells, at most MAX_CELLS, and the number of rows with a bad quote, which are empty."""
+    rows: list[list[str]] = []
+    bad: list[int] = []
+    n_cells = 0
+    lines = enumerate(text.split("\n"), 1)
+    split: NumberedRows = ((number, line.split(delimiter)) for number, line in lines)
+    if quoted:
+        is_strict = delimiter == "\t"
+        split = parse_quoted(lines, delimiter, lambda n, _: bad.append(n), strict=is_strict, complete=complete)
+    for _, row in split:
+        rows.append(row)
+        n_cells += len(row) + 1
+        if n_cells > MAX_CELLS and len(rows) > 2:
+            break
+    return rows + [[]] * len(bad), len(bad)
+
+
+def _try_delimiter(text: TextPreview, delimiter: str, *, quoted: bool) -> TablePreview:
+    is_complete = text.size_ratio == 1
+    rows, bad_quotes = _split_rows(text.text.rstrip("\n"), delimiter, quoted=quoted, complete=is_complete)
+    if not is_complete and len(rows) > 1 + bad_quotes:
+        rows.pop(len(rows) - bad_quotes - 1)
+    width, count = Counter(len(row) if any(row) else 1 for row in rows or [[]]).most_common(1)[0]
+    agreement = 0.0 if width < 2 else count / len(rows)
+    table = [row for row in rows if len(row) == width and any(row)]
+    for part in text.later if agreement else ():
+        sample, _ = _split_rows(part, delimiter, quoted=quoted, complete=False)
+        regular = [row for row in sample if len(row) == width and any(row)]
+        table += regular if len(regular) >= 0.95 * len(sample) else []  # a sample may start inside a quoted cell
+    header: list[str] = []
+    if len(table) > 1 and table[0] == rows[0] and _is_header([cell.strip() for cell in table[0]], table[1:1001]):
+        header = [cell.strip() for cell in table.pop(0)]
+    is_regular = agreement >= 0.95 and len(rows) > 1
+    return TablePreview(header, table, delimiter, quoted, agreement, is_regular, bad_quotes)
+
+
+def _is_header(first: list[str], rows: list[list[str]]) -> bool:
+    """Whether the first row can be names, and one of them is typical or its column holds numbers or labels."""
+    if not can_be_header(first, rows):
+        return False
+    names = [normalize_name(cell) for cell in first]
+    typical = sum(bool(LANGUAGE_NAME.fullmatch(name)) for name in names) > 1  # a single one may be a word: no, it
+    patterns = (SOURCE_NAME, TARGET_NAME, LABEL_NAME, TEXT_NAME, ID_NAME)
+    typical |= any(pattern.fullmatch(name) for pattern in patterns for name in names)
+    for column in zip(*rows, strict=True):
+        numeric = all(NUMBER.fullmatch(value[:100]) for value in column)
+        typical = typical or (_repeats(column) and len(set(column)) > 1) or numeric
+    return typical
+
+
+def can_be_header(first: list[str], rows: list[list[str]]) -> bool:
+    """Whether the first row may hold names: short, not numbers, not values of their columns."""
+    if any(len(cell) > 60 or NUMBER.fullmatch(cell) for cell in first) or not all(first[1:]):
+        return False
+    columns = zip(*rows, strict=True) if rows else [()] * len(first)
+    return not any(_repeats(column) and cell in column for cell, column in zip(first, columns, strict=True))
+
+
+def _repeats(column: Sequence[str]) -> bool:
+    return len(set(column)) * 5 <= len(column)

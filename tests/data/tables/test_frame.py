@@ -1,0 +1,95 @@
+"""DataFrames as CSV files: every cell is the text that the csv module reads back."""
+
+import csv
+import datetime
+import math
+
+import numpy as np
+import pytest
+
+from harken.data.tables.frame import Frame, column_cells, save_frame
+from harken.errors import BadInput
+
+
+class StandInFrame:
+    """The two members of a DataFrame that harken uses."""
+
+    def __init__(self, **cells):
+        self.cells = cells
+
+    @property
+    def columns(self):
+        return list(self.cells)
+
+    def __getitem__(self, name):
+        return self.cells[name]
+
+
+def pandas_frame(**cells):
+    return pytest.importorskip("pandas").DataFrame(cells)
+
+
+def polars_frame(**cells):
+    return pytest.importorskip("polars").DataFrame(cells)
+
+
+FRAMES = [StandInFrame, pandas_frame, polars_frame]
+TEXTS = ["plain", 'a "quoted" word, and a comma', "two\nlines", "", "ä€😀", "; | \t '"]
+
+
+@pytest.mark.parametrize("build", FRAMES)
+def test_the_file_has_the_rows_of_the_frame(build):
+    frame = build(text=TEXTS, label=["a", "b", "a", "b", "a", None], n=[1, 2, 3, 4, 5, 6], x=[0.5, -1.25, 2.0, 3, 4, 5])
+    assert isinstance(frame, Frame)
+    with save_frame(frame).open(newline="", encoding="utf-8") as file:
+        head, *rows = csv.reader(file)
+    assert head == ["text", "label", "n", "x"]
+    assert [row[0] for row in rows] == TEXTS
+    assert [row[1] for row in rows] == ["a", "b", "a", "b", "a", ""]
+    assert [int(row[2]) for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert [float(row[3]) for row in rows] == [0.5, -1.25, 2.0, 3, 4, 5]
+
+
+def test_equal_frames_share_a_file_and_others_do_not():
+    first, again, other = (save_frame(StandInFrame(text=["a", text])) for text in ("b", "b", "c"))
+    assert first == again != other
+    assert other.read_text() != first.read_text()
+
+
+def test_missing_values_are_empty_and_every_other_value_is_as_written():
+    day = datetime.date(2024, 2, 29)
+    values = [None, math.nan, np.float64("nan"), np.datetime64("NaT"), "nan", True, np.int64(7), day, ["a", "b"]]
+    expected = ["", "", "", "", "nan", "True", "7", "2024-02-29", "a\nb"]
+    assert column_cells(StandInFrame(x=values), "x") == expected
+
+
+def test_pandas_missing_values_are_empty():
+    pandas = pytest.importorskip("pandas")
+    column = pandas.Series(["a", pandas.NA, None], dtype="string")
+    assert column_cells(pandas.DataFrame({"x": column}), "x") == ["a", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (StandInFrame(text=[]), "StandInFrame: has 1 columns and no rows; give a table with rows"),
+        (StandInFrame(), "StandInFrame: has 0 columns and no rows; give a table with rows"),
+        (StandInFrame(a=["x"], b=["x", "y"]), "StandInFrame: its columns have [1, 2] rows; every column needs as many"),
+        (StandInFrame(a=["x", {"b": 1}]), "column 'a', row 1: dict {'b': 1}; texts, numbers, dates and lists"),
+    ],
+)
+def test_a_frame_that_is_no_table_of_texts_and_numbers_is_refused(frame, message):
+    with pytest.raises(BadInput) as error:
+        save_frame(frame)
+    assert str(error.value).startswith(message)
+
+
+def test_two_columns_with_one_name_are_refused():
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(BadInput, match="two columns are named 'a'; rename one of them"):
+        save_frame(pandas.DataFrame([["x", "y"]], columns=["a", "a"]))
+
+
+def test_an_unknown_column_is_refused_with_the_nearest_name():
+    with pytest.raises(BadInput, match=r"^StandInFrame: no column 'txt'; its columns are text, label\. Did you mean"):
+        column_cells(StandInFrame(text=["a"], label=["b"]), "txt")

@@ -1,0 +1,114 @@
+"""Training on a DataFrame and prediction for the rows of another one."""
+
+import pytest
+
+import harken
+from harken.data.tables.columns import MAX_QUOTED_LINES
+from harken.errors import BadInput
+
+SMALL = {"model.d": 16, "model.layers": 1, "model.heads": 2, "train.batch": 16, "train.threads": 1}
+LABELS = {**SMALL, "train.steps": 40, "train.lr": 0.02, "data.vocab_size": 200}
+
+
+class StandInFrame:
+    """The two members of a DataFrame that harken uses."""
+
+    def __init__(self, **cells):
+        self.cells = cells
+
+    @property
+    def columns(self):
+        return list(self.cells)
+
+    def __getitem__(self, name):
+        return self.cells[name]
+
+
+def reviews(n_rows: int = 160) -> dict[str, list]:
+    lines = "\n" * (MAX_QUOTED_LINES + 5)  # more lines than a quoted cell of a file may have
+    texts = [f"a {'good' if n % 2 else 'bad'} film,{lines if n % 40 == 0 else ' '}number {n}" for n in range(n_rows)]
+    return {"id": list(range(n_rows)), "review": texts, "opinion": ["pos" if n % 2 else "neg" for n in range(n_rows)]}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run on a stand-in DataFrame, and the folder it was trained in."""
+    home = tmp_path_factory.mktemp("frames")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HARKEN_CACHE", str(home / "cache"))
+        patch.chdir(home)
+        frame = StandInFrame(**reviews())
+        run = harken.train(frame, target="opinion", settings={**LABELS, "data.text": "review"})
+        again = harken.train(frame, target="opinion", resume=True)
+        assert again.path == run.path  # the same rows are the same data
+        yield run
+
+
+def test_every_row_of_a_frame_is_used(trained):
+    assert sum(trained.facts["data"]["texts"].values()) == 160
+    assert trained.recipe.settings()["data.label"] == "opinion"
+
+
+def test_the_recipe_of_a_run_on_a_frame_can_be_repeated(trained, tmp_path):
+    again = harken.train(trained.path / "recipe.toml", out=tmp_path / "again")
+    assert (again.path / "model.safetensors").read_bytes() == (trained.path / "model.safetensors").read_bytes()
+
+
+def test_predictions_are_aligned_with_the_rows(trained):
+    texts = ["a good film, number 3", "", "a bad film, number 4", None, "a good film, number 5", float("nan")]
+    answers = trained.predict(StandInFrame(other=[0] * 6, review=texts))
+    assert answers == ["pos", None, "neg", None, "pos", None]
+    assert answers[::2] == [labels[0]["label"] for labels in trained.classify(texts[::2])]
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_pandas_and_polars_frames_are_accepted(trained, library):
+    frame = pytest.importorskip(library).DataFrame(reviews(20))
+    assert trained.predict(frame) == reviews(20)["opinion"]
+    assert trained.classify(frame["review"]) == trained.classify(reviews(20)["review"])
+    with pytest.raises(BadInput, match=r"^DataFrame: give one column of it, such as df\['text'\], or use run.predict"):
+        trained.classify(frame)
+
+
+def test_a_frame_without_the_trained_column_is_refused(trained):
+    message = r"^StandInFrame: no column 'review'; its columns are reviews, label\. Did you mean reviews\?$"
+    with pytest.raises(BadInput, match=message):
+        trained.predict(StandInFrame(reviews=["a"], label=["b"]))
+    with pytest.raises(BadInput, match=r"^list: a DataFrame is accepted; use run.classify for texts$"):
+        trained.predict(["a good film"])
+
+
+def test_a_frame_in_place_of_texts_is_refused(trained):
+    with pytest.raises(BadInput, match=r"^StandInFrame: give one column of it, such as df\['text'\], or use run.pred"):
+        trained.classify(StandInFrame(review=["a"]))
+
+
+def test_an_unknown_target_is_refused_before_training(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    message = r"^target='label': no such column; the columns are id, review, opinion\."
+    with pytest.raises(BadInput, match=message):
+        harken.train(StandInFrame(**reviews()), target="label")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_numeric_target_is_predicted_as_a_number(tmp_path):
+    rows = reviews(60)
+    frame = StandInFrame(review=rows["review"], price=[n / 8 for n in range(60)])
+    run = harken.train(frame, target="price", out=tmp_path / "run", settings={**LABELS, "train.steps": 2})
+    answers = run.predict(frame)
+    assert len(answers) == 60
+    assert all(isinstance(answer, float) for answer in answers)
+
+
+def test_a_target_of_texts_makes_pairs(tmp_path):
+    rows = {"en": [f"the {n} red cats sleep" for n in range(120)], "de": [f"die {n} roten Katzen" for n in range(120)]}
+    pairs = {**SMALL, "train.steps": 2, "data.tokenizer": "word", "task.eval_pairs": 4, "task.max_new_tokens": 4}
+    run = harken.train(StandInFrame(**rows), target="de", out=tmp_path / "run", settings=pairs)
+    assert run.verb == "translate"
+    sources = StandInFrame(de=["", ""], en=["the 3 red cats sleep", ""])
+    assert run.predict(sources) == [run.translate("the 3 red cats sleep"), None]
+
+
+def test_a_language_model_predicts_no_rows(char):
+    with pytest.raises(BadInput, match=r"was not trained on columns of a table; use run.generate for one column of it"):
+        char.predict(StandInFrame(text=["a"]))
