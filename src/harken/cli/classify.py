@@ -30,7 +30,7 @@ def classify(run: str, texts: tuple[str, ...], precision: str, json_: bool, **op
     """Predict labels with probabilities, or a number, for each TEXT. A tab separates the two texts of a pair.
 
     For a RUN on images, TEXT is an image file or a folder of images; for a RUN on sets, a table of sets; for a RUN on
-    graphs, a node name, optionally after the file of another graph.
+    graphs, a node name, an edge A--B or a graph name, as in training, optionally after the file of another graph.
 
     With - or piped input, each line of stdin is a text and gets one output line.
 

@@ -22,7 +22,9 @@ TRANSFER_HELP = "Short for transfer=A,B: scratch, frozen, finetune, 4-shot (need
 @click.option("--minutes", type=float, help="Training time of each trial in minutes, without set-up.")
 @click.option("--seeds", type=click.IntRange(min=1), metavar="N", help="Number of seeds per setting.  [default: 3]")
 @click.option("--eval", "evals", multiple=True, metavar="section.key=a,b", help="Also evaluate with these settings.")
-@click.option("--out", metavar="DIR", help="Folder to write.  [default: runs/<name of the data>-compare]")
+@click.option(
+    "--out", metavar="DIR", help="Folder to write.  [default: runs/<name of the data>-compare, -2 ... if it exists]"
+)
 @click.option("--resume", is_flag=True, help="Resume a comparison; finished trials are kept.")
 @json_option
 def compare(what: str, settings: tuple[str, ...], json_: bool, **arguments: object) -> None:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     "--out", metavar="DIR", help="Run folder to write.  [default: runs/<name of the data>, -2, -3 ... if it exists]"
 )
 @click.option("--minutes", type=float, help="Training time in minutes, without set-up.")
-@click.option("--resume", is_flag=True, help="Resume from the last checkpoint, bit for bit.")
-@click.option("--force", is_flag=True, help="Overwrite an existing run folder.")
+@click.option("--resume", is_flag=True, help="Resume from the last checkpoint.")
+@click.option("--force", is_flag=True, help="Overwrite the run folder of --out.")
 @click.option("--show", "show_", is_flag=True, help="Print the recipe with the origin of each value; train nothing.")
 @json_option
 def train(
@@ -36,7 +36,10 @@ def train(
     show_: bool,
     json_: bool,
 ) -> None:
-    """Train a model on DATA (a file, a folder, - for stdin, a name of `harken data`) or with a RECIPE; resume a RUN."""
+    """Train a model on DATA (a file, a folder, - for stdin, a name that `harken data` lists) or with a RECIPE.
+
+    With --resume, continue an unfinished RUN.
+    """
     from harken.recipe import check_initial_weights, parse_override
 
     overrides = dict(parse_override(text) for text in settings)
