@@ -275,7 +275,8 @@ def test_an_override_is_toml_or_else_plain_text(text, value):
         ({"model.xyzzy": 4}, "lm.toml: model.xyzzy is not a setting; harken check --settings gpt lists them"),
         (
             {"modle.layers": 4},
-            "lm.toml: modle.layers is not a setting; the sections are data, model, task, train. Did you mean model?",
+            "lm.toml: modle.layers is not a setting; the sections are data, model, task, train, report. "
+            "Did you mean model?",
         ),
         ({"model.layers": "four"}, "lm.toml: model.layers = 'four': accepted: whole number ≥ 1 and ≤ 1000"),
         ({"model.layers": 0}, "lm.toml: model.layers = 0: accepted: whole number ≥ 1 and ≤ 1000"),
@@ -334,7 +335,10 @@ def test_two_budgets_on_the_command_line_are_an_error():
             "[model\n",
             r"^{path}: is not valid TOML \(.*line 1.*\); a recipe has sections like \[model\] with lines like d = 128$",
         ),
-        ("d = 4\n", r"^{path}: d is outside a section; move it to one of \[data\], \[model\], \[task\], \[train\]$"),
+        (
+            "d = 4\n",
+            r"^{path}: d is outside a section; move it to one of \[data\], \[model\], \[task\], \[train\], \[report\]$",
+        ),
         ("\ud800", r"^{path}: cannot be read"),
     ],
 )

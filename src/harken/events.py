@@ -11,6 +11,18 @@ def silent(event: str, /, **values: object) -> None:
     """A listener that ignores all events."""
 
 
+class NoticeRecorder:
+    """A listener that records the notices and passes all events on."""
+
+    def __init__(self, listen: Listener) -> None:
+        self.listen, self.texts = listen, list[str]()
+
+    def __call__(self, event: str, /, **values: object) -> None:
+        if event == "notice":
+            self.texts.append(str(values["text"]))
+        self.listen(event, **values)
+
+
 def to_json_value(value: object) -> object:
     """A value that JSON can represent; non-finite numbers become null."""
     if isinstance(value, dict):

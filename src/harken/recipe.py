@@ -1,4 +1,4 @@
-"""A recipe: TOML -> four validated sections (data, model, task, train). It is data: no includes, no code, no
+"""A recipe: TOML -> five validated sections (data, model, task, train, report). It is data: no includes, no code, no
 expressions.
 
 Two settings stand before the sections: `from`, a run with the initial weights and the tokenizer, and `transfer`, how
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .models import Model
     from .tasks import BoundTask
 
-SECTIONS = ("data", "model", "task", "train")
+SECTIONS = ("data", "model", "task", "train", "report")
 TRANSFERS = ("finetune", "frozen", "scratch")  # train all weights, only the head, or all from a new initialization
 SHOTS = re.compile(r"(\d{1,4})-shot")  # no training: a prompt with this number of examples
 OVERRIDE = "override"  # origin of the settings of the command line or of a call
@@ -83,12 +83,13 @@ class InitialWeights:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The four sections, the initial weights, and the origin of each setting."""
+    """The five sections, the initial weights, and the origin of each setting."""
 
     data: Any
     model: Any
     task: Any
     train: Any
+    report: Any
     origins: Mapping[str, str] = field(default_factory=dict)
     start: InitialWeights = InitialWeights()
 
@@ -158,8 +159,8 @@ def resolve(*layers: tuple[str, SettingsDict]) -> Recipe:
 
 def _default_kind(section: str, sections: Mapping[str, Settings]) -> tuple[str, str]:
     """The default kind of a section after the earlier sections, and the group of models for the data."""
-    if section in ("data", "train"):
-        return {"data": "text", "train": "loop"}[section], "text"
+    if fixed := {"data": "text", "train": "loop", "report": "page"}.get(section):
+        return fixed, "text"
     family = _data_family(sections["data"])
     if section == "model":
         return family.default_model, family.models

@@ -122,6 +122,7 @@ FAMILIES: dict[str, Family] = {  # by task.kind
 }
 # fmt: on
 TRAINING = {"loop": "training.settings:Train"}  # the only value of train.kind
+REPORTS = {"page": "experiments.report.settings:ReportSettings"}  # the only value of report.kind
 ENTRY_POINT_GROUPS = {"data": "harken.data", "model": "harken.models"}
 
 
@@ -135,8 +136,8 @@ def built_in(section: str, group: str = "text") -> dict[str, str]:
     """The kinds of a section that come with harken, each with its class; for models, those of a group."""
     if section == "model":
         return MODELS[group]
-    if section == "train":
-        return TRAINING
+    if section in ("train", "report"):
+        return {"train": TRAINING, "report": REPORTS}[section]
     if section == "data":
         return {family.data: family.source for family in FAMILIES.values()}
     return {task: family.settings for task, family in FAMILIES.items()}
@@ -144,7 +145,8 @@ def built_in(section: str, group: str = "text") -> dict[str, str]:
 
 def sections_and_groups() -> list[tuple[str, str]]:
     """Every section with its group of models: ("data", "text"), ("model", "text"), ("model", "pairs") ..."""
-    return [("data", "text"), *(("model", group) for group in MODELS), ("task", "text"), ("train", "text")]
+    others = [(section, "text") for section in ("task", "train", "report")]
+    return [("data", "text"), *(("model", group) for group in MODELS), *others]
 
 
 def title(kind: str, group: str) -> str:

@@ -99,5 +99,6 @@ def describe_settings(kind: str) -> list[dict[str, str]]:
                 }
                 for field, spec in settings_class.model_fields.items()
             ]
-    names = [*(registry.title(name, group) for section, name, group in kinds if section != "train"), "train"]
+    single = ("train", "report")  # named by their section
+    names = [*(registry.title(name, group) for section, name, group in kinds if section not in single), *single]
     raise BadInput(f"--settings {kind}: not a kind; accepted: {', '.join(names)}.{did_you_mean(kind, names)}")

@@ -15,7 +15,7 @@ from harken.data.graphs.files import save_networkx
 from harken.data.source import Processor
 from harken.data.tables.frame import Frame, column_names, save_frame
 from harken.errors import BadInput, BadSetting
-from harken.events import Listener, silent
+from harken.events import Listener, NoticeRecorder, silent
 from harken.files import write_atomic
 from harken.inference.run import Run, load
 from harken.recipe import Recipe, SettingsDict
@@ -157,19 +157,24 @@ def prepare(
     processor = transfer.inherited_processor(recipe) if processor is None else processor
     if remark := recipe.model.notice:
         listen("notice", text=remark)
-    dataset = ranks.first_rank_first(lambda: recipe.load_data(processor, listen=listen))
+    notices = NoticeRecorder(listen)
+    dataset = ranks.first_rank_first(lambda: recipe.load_data(processor, listen=notices))
     if recipe.train.seeds > 1:
         if ranks.world_size > 1:
             raise BadSetting("train.seeds: seeds are trained together in one process; start without torchrun")
         stacked, tasks = seeds.stack_seeds(recipe, dataset, weights=weights)
         listen("data", facts=dataset.facts(), parameters=run_folder.count_parameters(stacked))
-        return dataset, StackedTrainer(stacked, tasks, recipe.train, listen=listen, ranks=ranks)
+        stacked_trainer = StackedTrainer(stacked, tasks, recipe.train, listen=listen, ranks=ranks)
+        stacked_trainer.notes["notices"] = notices.texts
+        return dataset, stacked_trainer
     torch.manual_seed(recipe.train.seed)
     model, task = recipe.build(dataset.vocab), recipe.bind(dataset)
     transfer.init_from_run(model, recipe, weights=weights)
     ranks.local_rows(task.batch(0, 0))  # raises if the batch cannot be split
     listen("data", facts=dataset.facts(), parameters=run_folder.count_parameters(model))
-    return dataset, Trainer(model, task, recipe.train, listen=listen, ranks=ranks)
+    trainer = Trainer(model, task, recipe.train, listen=listen, ranks=ranks)
+    trainer.notes["notices"] = notices.texts
+    return dataset, trainer
 
 
 def _train(
@@ -195,6 +200,7 @@ def _train(
     trainer.finish()
     early = trainer.early_stop_message(steps) or None
     known = {"data": dataset.facts(), "reason": trainer.notes["reason"], "early": early}
+    known["notices"] = trainer.notes.get("notices") or None
     if isinstance(trainer, StackedTrainer):
         known["seeds"] = seeds.evaluate_seeds(trainer, recipe)
         if recipe.train.keep_seeds == "all":
@@ -226,7 +232,7 @@ def _plan(
         recipe = recipe.change(train__steps=steps, train__device=str(trainer.device), train__precision=precision)
         recipe = recipe.change(train__threads=torch.get_num_threads())
     notes: dict[str, Any] = {"reason": reason or None, "origins": dict(recipe.origins), "predicted": predicted}
-    trainer.notes = (state or {}).get("notes") or notes
+    trainer.notes |= (state or {}).get("notes") or notes
     start = recipe.start if resume else transfer.with_checksum(recipe.start)
     data, origins = recipe.data.with_absolute_paths(), trainer.notes["origins"]
     return replace(recipe, data=data, start=start, origins=origins), predicted, state
@@ -246,6 +252,7 @@ def _write_seed_runs(
     """Write each seed as a run; the cost is divided evenly."""
     n_seeds, facts = trainer.model.n_models, {name: fact for name, fact in known.items() if name != "seeds"}
     facts["baseline"] = {split: trainer.task.baselines(split) for split in trainer.task.splits}
+    facts["ablation"] = trainer.task.tasks[0].ablation() or None
     part = reading._replace(seconds=reading.seconds / n_seeds, joules=reading.joules / n_seeds)
     for n in range(n_seeds):
         single = seeds.single_seed_trainer(trainer, n)
@@ -262,6 +269,7 @@ def _evaluate(
         listen("evaluate")
     scores = {split: trainer.evaluate(split, quick=False) for split in task.splits}
     baseline = known.get("baseline") or {split: task.baselines(split) for split in task.splits}
+    known = {"ablation": task.ablation() or None} | known
     n_batches, n_rows = (3, 4) if isinstance(task, TranslateTask) else (1, 1)  # pairs differ in length, windows do not
     batches = [task.batch(0, n) for n in range(min(n_batches, task.steps))]
     parts = [(batch.slice_rows(0, n_rows), batch) for batch in batches]  # a part of a packed batch may be empty
@@ -300,7 +308,7 @@ def _evaluate(
     }
     model: Any = trainer.model
     run = Run(folder, recipe, facts, model, recipe.data.load_processor(folder))
-    sections = report_sections(run, task, folder, cost)
+    sections = report_sections(run, task, folder, cost, scores)
     samples: Any = sections["samples"]
     listen("samples", samples=samples)
     write_atomic(folder / "report.html", report_page(facts | sections))

@@ -92,8 +92,13 @@ class LoadedModel:
 
     @property
     def verb(self) -> str:
-        """The method, and the command, for the task it was trained on."""
-        return self.family.verb
+        """The method, and the command, for the task it was trained on; embed for a model without a head."""
+        return "embed" if self.model.only_embeds else self.family.verb
+
+    @property
+    def ability(self) -> str:
+        """What it does, after "this run"."""
+        return "only embeds texts" if self.model.only_embeds else self.family.ability
 
     def require(self, verb: str) -> None:
         """Raise BadInput unless this run supports a verb. Every model that reads a single text supports embed.
@@ -104,7 +109,7 @@ class LoadedModel:
         if verb != self.verb and (verb != "embed" or not reads_text):
             prompt = ", or give --prompt and --labels" if (verb, self.verb) == ("classify", "generate") else ""
             hint = f"use harken {self.verb}, in Python run.{self.verb}{prompt}"
-            raise BadInput(f"{self.path}: this run {self.family.ability}; {hint}")
+            raise BadInput(f"{self.path}: this run {self.ability}; {hint}")
 
     def __repr__(self) -> str:
         return f"<harken run {self.path.name}: {self.recipe.model.kind}, {self.parameters:,} weights>"

@@ -351,7 +351,7 @@ class Run(LoadedModel):
             target = self.translate(text) if target is None else target
             return trace_translation(self.model, self.tokenizer, text, target)
         if not self.model.reads_text:
-            raise BadInput(f"{self.path}: this run {self.family.ability}; its attention is not traced")
+            raise BadInput(f"{self.path}: this run {self.ability}; its attention is not traced")
         context = self.model.context
         if self.verb == "generate":
             ids = encode_prompt(self, text)[-(context or 10**9) :]

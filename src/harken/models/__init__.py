@@ -121,6 +121,7 @@ class Model(nn.Module):
     context: int | None = None  # longest sequence; None: no limit
     compiles: bool = True  # torch.compile makes it faster
     reads_text: bool = False  # input is a sequence of tokens
+    only_embeds: bool = False  # it has no head: no scores of tokens or labels
     vocab: int = 0  # number of tokens that have a score
 
     @property

@@ -61,6 +61,7 @@ class BERT(LanguageModel):
         self.pooler = nn.Linear(d, d) if settings.pooler else None
         self.nsp_head = nn.Linear(d, 2) if settings.nsp_head else None
         self.activation = ACTIVATIONS[settings.activation]
+        self.only_embeds = not settings.mlm_head
         self.transform = nn.Linear(d, d) if settings.mlm_head else None
         self.transform_norm = config.build_norm() if settings.mlm_head else None
         if settings.mlm_head:

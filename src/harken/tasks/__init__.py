@@ -1,6 +1,6 @@
 """Tasks: batches, loss, metrics and baselines. The training loop uses a task through `BoundTask` only."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
@@ -35,17 +35,46 @@ class Loss:
     reported: Tensor | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class LabelPredictions:
+    """The predictions for the examples of a split with one label each, for a report."""
+
+    labels: Sequence[str]
+    probabilities: Array  # N C
+    targets: Array  # N: index of the label; negative: not one of the labels
+
+    @property
+    def predicted(self) -> Array:  # N
+        return self.probabilities.argmax(1)
+
+    @property
+    def correct(self) -> Array:  # N
+        return self.predicted == self.targets
+
+
+class Confusion(NamedTuple):
+    """How often something was predicted in place of something else, and where it occurred first."""
+
+    actual: str
+    predicted: str
+    times: int
+    example: str
+
+
 @dataclass(frozen=True)
 class Score:
     """Metrics of a split, how they were computed, and the metrics of its parts (labels, groups, lengths).
 
-    The best weights have the lowest loss, or the highest value of another primary metric.
+    The best weights have the lowest loss, or the highest value of another primary metric. A full evaluation of a task
+    that `explains_mistakes` adds the predictions of each example, or the confusions of tags and spans.
     """
 
     metrics: Metrics
     protocol: dict[str, Any]
     parts: dict[str, Metrics] = field(default_factory=dict)
     primary_metric: str = "loss"
+    predictions: LabelPredictions | None = field(default=None, compare=False, repr=False)
+    confusions: list[Confusion] = field(default_factory=list, compare=False, repr=False)
 
     @property
     def n_examples(self) -> int:
@@ -92,6 +121,7 @@ class Task(Generic[SettingsT, DataT, ModelT, BatchT]):
     data: DataT
     batches: TrainingBatches[BatchT]
     fixed_shapes: bool = True  # all batches have the same shapes
+    explains_mistakes: bool = False  # a full evaluation has predictions or confusions
 
     def set_up(self, settings: SettingsT, data: DataT, batches: TrainingBatches[BatchT], tokens: int) -> None:
         """Train on these batches with this number of tokens each, and evaluate the held-out splits of the data."""
@@ -115,6 +145,22 @@ class Task(Generic[SettingsT, DataT, ModelT, BatchT]):
 
     def baselines(self, split: str) -> dict[str, Metrics]:
         """Metrics of trivial baselines on a split."""
+        return {}
+
+    def label_counts(self) -> dict[str, dict[str, int]]:
+        """For each split the number of examples of each label; empty if examples have no label."""
+        return {}
+
+    def input_text(self, split: str, n: int) -> str:
+        """Example n of a split as text, or its name."""
+        return ""
+
+    def input_sizes(self, split: str) -> tuple[str, Array] | None:
+        """The unit of the size of an example, and the size of each example of a split; None if all are equal."""
+        return None
+
+    def ablation(self) -> Mapping[str, object]:
+        """Columns of the data without which a baseline is not worse; empty if there are none."""
         return {}
 
     def sample_on(self, device: torch.device) -> None:

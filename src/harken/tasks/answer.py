@@ -26,7 +26,7 @@ from harken.models.memnet import MemNet, MemNetSettings
 from . import BoundTask, Loss, Metrics, OutputScoredTask, Score, Task, TaskSettings, evaluating
 from .classify import ClassifySettings, ClassifyTask
 from .classify import predict as predict_texts
-from .label_task import label_loss
+from .label_task import label_loss, label_predictions
 
 QUICK_QUESTIONS = 1000  # of a quick evaluation
 EVAL_BATCH = 250  # questions
@@ -49,6 +49,20 @@ class AnswerSettings(TaskSettings[StoryData, ModelSettings]):
 
 class StoryTask(Task[Any, StoryData, Any, Any]):
     """Questions about stories, with their baselines."""
+
+    explains_mistakes = True
+
+    def label_counts(self) -> dict[str, dict[str, int]]:
+        parts = self.data.parts if self.data.has_train else self.data.splits
+        return {name: dict(Counter(q.answer for q in part.questions)) for name, part in parts.items()}
+
+    def input_text(self, split: str, n: int) -> str:
+        question: BabiQuestion = self.data.parts[split].questions[n]
+        return "\n".join([*question.lines, question.question])
+
+    def input_sizes(self, split: str) -> tuple[str, Array] | None:
+        """The number of lines of each story."""
+        return "lines", np.array([len(question.lines) for question in self.data.parts[split].questions])
 
     def baselines(self, split: str) -> dict[str, Metrics]:
         """The most frequent answer, that to the same question, and the last answer named in the story."""
@@ -91,7 +105,7 @@ class AnswerTask(StoryTask, OutputScoredTask[AnswerSettings, StoryData, MemNet, 
         return predict(model, table, _question_indices(self.data.parts[split], quick=quick))
 
     def score_outputs(self, y: Tensor, split: str, *, quick: bool = False) -> Score:
-        return _score(y, self.data.parts[split], quick=quick)
+        return _score(y, self.data.parts[split], self.data.processor.labels, quick=quick)
 
 
 class FlatAnswerTask(StoryTask, ClassifyTask):
@@ -100,7 +114,7 @@ class FlatAnswerTask(StoryTask, ClassifyTask):
     def evaluate(self, model: ModelWithHead, split: str, *, quick: bool = False) -> Score:
         part: Stories = self.data.splits[split]
         texts = part.texts.select(_question_indices(part, quick=quick)) if quick else part.texts
-        return _score(predict_texts(model, texts), part, quick=quick)
+        return _score(predict_texts(model, texts), part, self.labels, quick=quick)
 
 
 def _question_indices(part: Stories, *, quick: bool) -> Array:
@@ -115,8 +129,8 @@ def predict(model: MemNet, table: StoryTable, indices: Array) -> Tensor:  # N an
         return torch.cat([model(**table.model_inputs(batch)).float() for batch in batches]).cpu()
 
 
-def _score(y: Tensor, part: Stories, *, quick: bool) -> Score:  # N answers
-    """Loss and accuracy; unless `quick`, also the accuracy of each bAbI task."""
+def _score(y: Tensor, part: Stories, answers: list[str], *, quick: bool) -> Score:  # N answers
+    """Loss and accuracy; unless `quick`, also the accuracy of each bAbI task and the predictions."""
     indices = _question_indices(part, quick=quick)
     targets = torch.from_numpy(part.targets[indices])
     correct, known = (y.argmax(1) == targets).double(), targets != IGNORE
@@ -129,7 +143,8 @@ def _score(y: Tensor, part: Stories, *, quick: bool) -> Score:  # N answers
     names = sorted(set(tasks.tolist()), key=lambda name: (len(name), name)) if not quick else []
     by_task = {name: correct[torch.from_numpy(tasks == name)] for name in names}
     per_task = {name: {"accuracy": float(x.mean()), "questions": len(x)} for name, x in by_task.items()}
-    return Score(metrics, protocol, per_task if len(per_task) > 1 else {}, "accuracy")
+    predictions = None if quick else label_predictions(answers, y, targets.numpy())
+    return Score(metrics, protocol, per_task if len(per_task) > 1 else {}, "accuracy", predictions)
 
 
 def _heuristics(train: list[BabiQuestion]) -> dict[str, Callable[[BabiQuestion], str]]:

@@ -91,6 +91,12 @@ class ClassifyTask(HeadTask[ClassifySettings], LabelTask[ClassifySettings, Label
     def _targets_of(self, part: LabelledTexts) -> np.ndarray:
         return part.texts.targets
 
+    def input_text(self, split: str, n: int) -> str:
+        return "\t".join(self.data.parts[split].rows[n].texts)
+
+    def input_sizes(self, split: str) -> tuple[str, np.ndarray] | None:
+        return "tokens", self.data.parts[split].texts.lengths
+
     def features(self, part: LabelledTexts) -> BagOfWords:
         """The tokens of each text."""
         return bag_of_words(part.texts, self.processor.tokenizer.vocab)

@@ -79,6 +79,9 @@ class ImageTask(
         part: ImageSplit = self.data.parts[split]
         return part.subset(QUICK_IMAGES) if quick else part
 
+    def input_text(self, split: str, n: int) -> str:
+        return self.data.parts[split].locations[n]
+
     def features(self, part: ImageSplit) -> Tensor:
         """The pixels of each image."""
         return thumbnails(part.pixels)

@@ -1,6 +1,6 @@
 """Loss, metrics and baselines of tasks with one label, several labels or one number per example."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +13,8 @@ from harken.data.batch import IGNORE, Array
 from harken.data.split import SplitData, SplitT
 from harken.errors import BadSetting
 
-from . import BatchT, Loss, Metrics, ModelT, Score, SettingsT, Task
+from . import BatchT, LabelPredictions, Loss, Metrics, ModelT, Score, SettingsT, Task
+from .baselines.ablation import Columns, ablate, row_losses
 from .baselines.linear import Features, fit_linear
 from .metrics import labels
 
@@ -25,6 +26,7 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
     """Base of these tasks. A subclass calls `set_targets` first, and implements `features`."""
 
     unit = "texts"  # name of the examples in the protocol
+    explains_mistakes = True
     regression_name: str  # of the baseline
 
     def features(self, part: SplitT) -> Features:
@@ -45,12 +47,22 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
         return self.target_type == "label" and self.n_outputs == 2
 
     def score(self, y: Tensor, targets: Array, *, parts: bool = True) -> Score:  # N C
-        """Score of these outputs; `parts` adds the metrics of each label."""
+        """Score of these outputs; `parts` adds the metrics of each label and the predictions."""
         protocol: dict[str, Any] = {self.unit: len(targets), "primary_metric": self.primary_metric}
         if self.target_type != "number":
             protocol["f1"] = f"of {self.labels[1]}" if self._binary else "mean over the labels"
         per_label = self._label_metrics(y, targets) if parts else {}
-        return Score(self.metrics(y, targets), protocol, per_label, self.primary_metric)
+        predictions = label_predictions(self.labels, y, targets) if parts and self.target_type == "label" else None
+        return Score(self.metrics(y, targets), protocol, per_label, self.primary_metric, predictions)
+
+    def label_counts(self) -> dict[str, dict[str, int]]:
+        if self.target_type == "number":
+            return {}
+        names = self.data.parts if self.data.has_train else self.data.splits
+        targets = {name: self._targets_of(self.data.parts[name]) for name in names}
+        one_label = self.target_type == "label"
+        counts = {k: labels.one_hot(t, self.n_outputs).sum(0) if one_label else t.sum(0) for k, t in targets.items()}
+        return {name: dict(zip(self.labels, map(int, row), strict=True)) for name, row in counts.items()}
 
     def metrics(self, y: Tensor, targets: Array) -> Metrics:  # N C
         """Metrics of these outputs."""
@@ -111,6 +123,21 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
         """Outputs of further baselines for a split."""
         return {}
 
+    def columns(self) -> Columns | None:
+        """The features of the regression by column of the data, if the data has columns of numbers."""
+        return None
+
+    def ablation(self) -> dict[str, object]:
+        """Columns without which the regression is not worse, by cross-validation on the training split."""
+        if not (self.data.has_train and len(self.data.train)) or (columns := self.columns()) is None:
+            return {}
+        losses = row_losses(self.target_type, self._targets_of(self.data.train))
+        if (outcome := ablate(columns, self.n_outputs, losses)) is None:
+            return {}
+        names = ("columns", "remaining", "loss", "loss_without", "clear")
+        baseline = {"setting": columns.setting, "baseline": self.regression_name}
+        return baseline | dict(zip(names, outcome, strict=True))
+
     @property
     def _regression_part(self) -> SplitT:
         return self.data.train
@@ -129,6 +156,11 @@ class LabelTask(Task[SettingsT, SplitData[Any, SplitT], ModelT, BatchT]):
         frequency = (labels.one_hot(targets, self.n_outputs) if one_label else targets).mean(0)
         p = torch.from_numpy(np.clip(frequency, 1e-6, 1 - 1e-6)).float()[None]
         return p.log() if one_label else p.logit()
+
+
+def label_predictions(names: Sequence[str], y: Tensor, targets: Array) -> LabelPredictions:  # N C
+    """The predictions of these outputs."""
+    return LabelPredictions(names, y.double().softmax(1).numpy(), targets)
 
 
 def choose_metric(metric: str, accepted: tuple[str, ...], what: str) -> str:

@@ -23,7 +23,8 @@ from harken.data.rng import RngStream, rng_for
 from harken.models.graph import GraphModel, GraphModelSettings
 
 from . import Loss, Metrics, OutputScoredTask, Score, TaskSettings, evaluating
-from .label_task import LabelTask, choose_metric, label_loss
+from .baselines.ablation import MAX_COLUMNS, Columns
+from .label_task import LabelTask, choose_metric, label_loss, label_predictions
 from .metrics import labels
 
 EVAL_BATCH = 256  # graphs
@@ -140,6 +141,17 @@ class GraphLabelTask(GraphTask, LabelTask[GraphTaskSettings, list[int], GraphMod
     def score_outputs(self, y: Tensor, split: str, *, quick: bool = False) -> Score:
         return self.score(y, self.data.targets[self.data.parts[split]], parts=not quick)
 
+    def input_text(self, split: str, n: int) -> str:
+        tables = self.data.tables
+        return (tables.graph_names if self.of_graphs else tables.node_names)[self.data.parts[split][n]]
+
+    def input_sizes(self, split: str) -> tuple[str, Array] | None:
+        """The number of nodes of each graph, or of neighbors of each node."""
+        if self.of_graphs:
+            return "nodes", self.graph_sizes[self.data.parts[split]]
+        edges = self.data.message_edges(self.data.tables.edges)
+        return "neighbors", np.bincount(edges[:, 1], minlength=self.n_nodes)[self.data.parts[split]]
+
     # --- baselines ----------------------------------------------------------------------------------------------------
 
     def _targets_of(self, part: list[int]) -> Array:
@@ -173,9 +185,18 @@ class GraphLabelTask(GraphTask, LabelTask[GraphTaskSettings, list[int], GraphMod
         total = torch.zeros(graph.n_graphs, x.shape[1]).index_add(0, torch.from_numpy(graph.graph_ids), x.to_dense())
         return torch.cat([total / torch.from_numpy(n_nodes)[:, None], size], 1).double()[part]
 
+    def columns(self) -> Columns | None:
+        names = self.data.tables.feature_names
+        if self.processor.feature_source != "file" or not 0 < len(names) <= MAX_COLUMNS:
+            return None
+        features = {name: (n,) for n, name in enumerate(names)}
+        return Columns(self.features(self.data.train).to_dense(), features, "data.features", required=False)
+
 
 class LinkTask(GraphTask):
     """Edges of one graph."""
+
+    explains_mistakes = True
 
     def prepare(self, rows: int) -> None:
         self.primary_metric = choose_metric(self.settings.metric, ("auc", "accuracy"), "edges")
@@ -236,7 +257,18 @@ class LinkTask(GraphTask):
         loss = F.binary_cross_entropy_with_logits(y, torch.from_numpy(targets).float())
         accuracy = labels.accuracy(targets, (y > 0).numpy())
         metrics = {"loss": float(loss), "auc": labels.auc(targets, y.numpy()), "accuracy": accuracy}
-        return Score(metrics, counts | {"primary_metric": self.primary_metric}, primary_metric=self.primary_metric)
+        outputs = torch.stack([torch.zeros_like(y), y], 1)
+        predictions = None if quick else label_predictions(self.processor.labels, outputs, targets.astype(np.int64))
+        protocol = counts | {"primary_metric": self.primary_metric}
+        return Score(metrics, protocol, primary_metric=self.primary_metric, predictions=predictions)
+
+    def label_counts(self) -> dict[str, dict[str, int]]:
+        """The edges of each split; negative pairs are drawn, as many as there are edges."""
+        return {name: {"edge": len(indices)} for name, indices in self.data.parts.items() if indices}
+
+    def input_text(self, split: str, n: int) -> str:
+        names = self.data.tables.node_names
+        return "--".join(names[end] for end in self._eval_pairs(split)[0][n].tolist())
 
     def _eval_pairs(self, split: str) -> tuple[Ints, Array]:
         """The edges of a split and as many fixed negative pairs; and which of them are edges."""

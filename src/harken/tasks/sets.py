@@ -14,6 +14,7 @@ from harken.data.sets.source import SetBatch, SetBatches, SetData, Sets, eval_ba
 from harken.models import ModelSettings
 
 from . import Loss, Metrics, Score, TaskSettings, evaluating, in_order
+from .baselines.ablation import Columns
 from .label_task import LabelTask
 from .metrics.labels import r2
 
@@ -62,6 +63,12 @@ class SetTask(LabelTask[SetTaskSettings, Sets, nn.Module, SetBatch]):
         mse, variance = metrics["loss"] * self.data.processor.std**2, float(np.var(targets))
         return {"loss": metrics["loss"], "r2": r2(metrics["loss"], variance), "mse": mse, **metrics}
 
+    def input_text(self, split: str, n: int) -> str:
+        return self.data.parts[split].names[n]
+
+    def input_sizes(self, split: str) -> tuple[str, Array] | None:
+        return "rows", self.data.parts[split].lengths
+
     def features(self, part: Sets) -> Tensor:
         """Mean and standard deviation of each column of a set, and the logarithm of its size."""
         x, sizes = part.rows.double(), torch.from_numpy(part.lengths)[:, None]
@@ -70,6 +77,11 @@ class SetTask(LabelTask[SetTaskSettings, Sets, nn.Module, SetBatch]):
         mean = zeros.index_add(0, set_index, x) / sizes
         std = (zeros.index_add(0, set_index, (x - mean[set_index]).square()) / sizes).sqrt()
         return torch.cat([mean, std, sizes.log()], 1)
+
+    def columns(self) -> Columns:
+        names = [str(name) for name in self.data.processor.columns]
+        features = {name: (n, len(names) + n) for n, name in enumerate(names)}  # mean and standard deviation
+        return Columns(self.features(self.data.train), features, "data.columns", required=True)
 
 
 def batch_outputs(model: nn.Module, batch: SetBatch) -> Tensor:  # B C

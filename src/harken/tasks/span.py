@@ -22,6 +22,7 @@ from harken.models.heads import ModelWithHead
 from . import Loss, Metrics, Score, TaskSettings
 from .head_task import HeadTask, token_outputs
 from .metrics import generation
+from .metrics.confusions import span_confusions
 
 QUICK_QUESTIONS = 300  # questions of a quick evaluation
 SENTENCE_BREAK = re.compile(r"(?<=[.!?])\s+")
@@ -52,6 +53,8 @@ def _has_bit(targets: Tensor, bit: int) -> Tensor:
 class SpanTask(HeadTask[SpanSettings]):
     """Answers to one set of questions."""
 
+    explains_mistakes = True
+
     def batch(self, epoch: int, step: int) -> SpanBatch:
         return SpanBatch(**vars(self.batches.batch(epoch, step)))
 
@@ -66,7 +69,11 @@ class SpanTask(HeadTask[SpanSettings]):
         answers, loss = predict_answers(model, windows, max_length, allow_no_answer=allow)
         metrics, parts = self.text_metrics([answer.text for answer in answers], windows)
         protocol = {"questions": len(answers), "windows": len(windows.texts), "primary_metric": "f1"}
-        return Score(metrics | {"loss": loss}, protocol, {} if quick else parts, "f1")
+        metrics["loss"] = loss
+        if quick:
+            return Score(metrics, protocol, primary_metric="f1")
+        confusions = span_confusions(windows.questions, [answer.text for answer in answers])
+        return Score(metrics, protocol, parts, "f1", confusions=confusions)
 
     def allows_no_answer(self, split: str) -> bool:
         """Whether some question of the training data or of the split has no answer."""

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +18,7 @@ from harken.models.heads import ModelWithHead
 
 from . import Loss, Metrics, Score, TaskSettings
 from .head_task import HeadTask, token_outputs
+from .metrics.confusions import entity_confusions, tag_confusions
 
 QUICK_SENTENCES = 500  # sentences of a quick evaluation
 Tags = Sequence[Sequence[str]]  # of each sentence
@@ -34,6 +36,8 @@ class TagSettings(TaskSettings[ExampleData, ModelSettings]):
 class TagTask(HeadTask[TagSettings]):
     """Tagging of one set of sentences."""
 
+    explains_mistakes = True
+
     def loss(self, model: ModelWithHead, batch: LabelBatch, start: int = 0) -> Loss:
         return Loss(nll(model.predict(model(batch.tokens, **batch.model_inputs())), batch.targets))
 
@@ -45,7 +49,21 @@ class TagTask(HeadTask[TagSettings]):
         primary = "f1" if _has_entities(labels) else "accuracy"
         protocol = {"sentences": len(targets), "words": sum(map(len, targets)), "primary_metric": primary}
         metrics = tag_metrics(targets, predictions, labels) | {"loss": loss}
-        return Score(metrics, protocol, {} if quick else entity_f1_by_label(targets, predictions), primary)
+        if quick:
+            return Score(metrics, protocol, primary_metric=primary)
+        explain = entity_confusions if _has_entities(labels) else tag_confusions
+        confusions = explain(sentences.sentences, predictions)
+        return Score(metrics, protocol, entity_f1_by_label(targets, predictions), primary, confusions=confusions)
+
+    def label_counts(self) -> dict[str, dict[str, int]]:
+        """The entities of each label; the words of each tag if the tags mark no entities."""
+        entities = _has_entities(self.data.processor.labels)
+        counts = dict[str, dict[str, int]]()
+        for name, part in (self.data.parts if self.data.has_train else self.data.splits).items():
+            rows = [sentence.tags for sentence in part.sentences]
+            names = (entity.label for _, entity in _all_entities(rows)) if entities else chain.from_iterable(rows)
+            counts[name] = dict(Counter(names))
+        return counts
 
     def baselines(self, split: str) -> dict[str, Metrics]:
         """The most frequent tag of each word; of an unknown word that of all words."""

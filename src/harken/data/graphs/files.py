@@ -65,6 +65,7 @@ class GraphTables:
     graph_ids: Ints | None = None  # N: the graph of each node
     graph_names: list[str] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)  # messages for the user
+    feature_names: list[str] = field(default_factory=list)  # columns of x; empty if they have no names
 
 
 def read_graph(path: Path, columns: ColumnNames) -> GraphTables:
@@ -146,7 +147,7 @@ def from_tables(
     weights = _parse_floats(edges[weight]) if weight else None
     if weight and weights is None:
         raise BadInput(f"{location}: column {weight!r} is not numeric; fix it, or rename the column")
-    x, notices = _read_features(table, {node, label, *roles.values()}, columns, location)
+    x, feature_names, notices = _read_features(table, {node, label, *roles.values()}, columns, location)
     splits = {"edge": _read_split(edges, _find_column(edges, "split", columns, f"{location}, edges"))}
     splits["node"] = _read_split(table, roles["split"])
     labels = table[label] if label else None
@@ -162,7 +163,8 @@ def from_tables(
     splits = {level: indices for level, indices in splits.items() if indices}
     ends = np.stack([_to_ids(index, edges[end], f"{location}, edges") for end in (a, b)], 1)
     weights = None if weights is None else check_weights(weights, len(ends), f"{location}, edges")
-    return GraphTables(location, list(index), ends, weights, x, labels, splits, graph_ids, graph_names, notices)
+    graphs_of_nodes = (graph_ids, graph_names, notices, feature_names)
+    return GraphTables(location, list(index), ends, weights, x, labels, splits, *graphs_of_nodes)
 
 
 def _find_label(table: Columns, used: set[str | None], columns: ColumnNames, location: str) -> str | None:
@@ -177,8 +179,8 @@ def _find_label(table: Columns, used: set[str | None], columns: ColumnNames, loc
 
 def _read_features(
     table: Columns, used: set[str | None], columns: ColumnNames, location: str
-) -> tuple[Floats | None, list[str]]:
-    """The features (N F), and notices about the other columns."""
+) -> tuple[Floats | None, list[str], list[str]]:
+    """The features (N F), their names, and notices about the other columns."""
     wanted = columns.get("features")  # an empty list: no features
     for name in wanted or ():
         _find_column(table, "features", {"features": name}, f"{location}, nodes")
@@ -193,7 +195,7 @@ def _read_features(
     if empty := {name: n_empty for name in numeric if (n_empty := table[name].count(""))}:
         counts = ", ".join(f"{name} {n_empty:,}" for name, n_empty in empty.items())
         notices.append(f"{location}: empty cells are read as 0: {counts}")
-    return (np.stack([*numeric.values()], 1) if numeric else None), notices
+    return (np.stack([*numeric.values()], 1) if numeric else None), list(numeric), notices
 
 
 def _parse_floats(cells: Iterable[str]) -> Floats | None:

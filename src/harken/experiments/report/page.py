@@ -4,13 +4,17 @@ from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 
-from . import formatting, verdict
+from . import advice, formatting, verdict
 from .charts import KEYS, MARKS, Chart, Line, draw_chart, smooth
 from .formatting import VALIDATION_METRICS, display_name, finite_float, format_duration, format_number, format_quantity
 from .html import Html, escape, tag
+from .label_charts import calibration_chart, confusion_figure, size_chart, support_rows
+from .settings import MAX_SAMPLES
 from .verdict import Facts, best_baseline, finite_metrics, log_series, nested
 
-MAX_SAMPLES, MAX_CHARACTERS, MAX_PARTS, MAX_VALIDATIONS = 20, 4000, 100, 12
+MAX_CHARACTERS, MAX_PARTS, MAX_VALIDATIONS = 4000, 100, 12
+DATA_NOTICE = """This page shows samples: rows of the data, or texts that the model learned from them. Check them before
+you share it. With report.samples=0 it shows none; harken report RUN report.samples=0 builds it again without them."""
 MAX_PAIRED_METRICS = 3  # tables with more columns are not shown side by side
 PAIR_COUNTS = {"pairs": "pairs", "sources": "different sources", "references": "references per source"}
 EXCLUDED = {
@@ -26,14 +30,17 @@ CSS = files(__package__).joinpath("page.css").read_text("utf-8") + KEYS + MARKS
 
 def report_page(facts: Facts) -> str:
     """The page. Only `name` and `metrics` are required; a section without facts is omitted."""
-    samples = [sample for sample in (facts.get("samples") or ())[:MAX_SAMPLES] if isinstance(sample, Mapping)]
+    samples = _mappings(facts.get("samples"))
     sections = (
         ("Result", _results(facts)),
+        ("Labels", _labels(nested(facts, "labels"))),
+        ("Calibration", _figure(calibration_chart(nested(facts, "labels", "calibration")))),
+        ("Mistakes", _mistakes(nested(facts, "labels"))),
         ("Learning curves", _curves(facts)),
         ("Samples", _samples(samples)),
         ("Attention", _attention(facts.get("attention"))),
         ("Audit", _audit(nested(facts, "audit"))),
-        ("Data", _data(nested(facts, "data"), facts.get("reason"))),
+        ("Data", _data(nested(facts, "data"), facts.get("reason"), facts.get("notices"))),
         ("Cost", _cost(nested(facts, "cost"))),
         ("Machine", definition_list(nested(facts, "machine"))),
         ("Recipe", _recipe(str(facts.get("recipe") or ""), nested(facts, "origins"))),
@@ -41,14 +48,29 @@ def report_page(facts: Facts) -> str:
         ("Next steps", [tag("pre", command) for command in facts.get("next") or ()]),
     )
     about = [str(facts[key]) for key in ("kind", "task", "date") if facts.get(key) is not None]
-    conclusion, advice = verdict.run_verdict(facts)
+    conclusion, problem = verdict.run_verdict(facts)
     lead = (
+        tag("p", DATA_NOTICE, class_="notice") if _shows_rows(facts) else None,
         tag("p", warning, class_="verdict worse") if (warning := verdict.audit_warning(facts)) else None,
-        tag("p", conclusion, class_="verdict worse" if advice else "verdict"),
-        tag("p", advice, class_="advice") if advice else None,
+        tag("p", conclusion, class_="verdict worse" if problem else "verdict"),
+        [tag("p", text, class_="advice") for text in advice.advise(facts)],
         _cards(facts, verdict.verdict_split(facts)),
     )
     return html_page(str(facts["name"]), "training report", about, lead, sections)
+
+
+def _mappings(rows: object) -> list[Facts]:
+    """The first rows of a list that are tables."""
+    return [row for row in (rows if isinstance(rows, list) else [])[:MAX_SAMPLES] if isinstance(row, Mapping)]
+
+
+def _shows_rows(facts: Facts) -> bool:
+    """Whether the page shows samples, mistakes or the attention for a sample."""
+    labels = nested(facts, "labels")
+    examples = [row for row in _mappings(labels.get("confusions")) if row.get("example")]
+    return bool(
+        _mappings(facts.get("samples")) or _mappings(labels.get("mistakes")) or examples or facts.get("attention")
+    )
 
 
 def html_page(name: str, what: str, about: Sequence[str], lead: object, sections: Iterable[tuple[str, object]]) -> str:
@@ -119,7 +141,7 @@ def _curves(facts: Facts) -> list[Html]:
     best = best_baseline(nested(facts, "baseline", "valid"), "loss")
     level = (f"baseline, {best[0]}", best[1]) if best else None
     out = [_figure(draw_chart("Loss", [*lines, Line("validation", valid, "dots")], note="nats", level=level))]
-    texts = verdict.validation_summary(facts), verdict.skipped_updates(facts)
+    texts = advice.curve_summary(facts), verdict.skipped_updates(facts)
     out += [tag("p", text, class_="soft") for text in texts if text]
     out += [_figure(draw_chart(name, [Line(name, series[key], "dots")])) for key, name in metrics.items()]
     trio = [_figure(draw_chart(name, [Line(name, series[key])], small=True)) for key, name in small.items()]
@@ -130,11 +152,35 @@ def _curves(facts: Facts) -> list[Html]:
     return [*out, tag("details", tag("summary", "The values as a table"), table)] if table else out
 
 
+def _labels(labels: Facts) -> list[Html | None]:
+    """The confusion matrix, the accuracy by the size of the input, and the number of examples of each label."""
+    support = support_rows(labels)
+    shown = dict(list(support.items())[:MAX_PARTS])
+    caption = f"Examples of each label in each split, {len(support):,} labels, rarest first"
+    table = html_table(caption, shown)
+    return [confusion_figure(labels), _figure(size_chart(nested(labels, "sizes"))), table]
+
+
+def _mistakes(labels: Facts) -> list[Html]:
+    """The commonest confusions, and the mistakes with the highest probability."""
+    columns = {"actual": "actual", "predicted": "predicted", "times": "times", "example": "first example"}
+    rows = {
+        str(n): {name: row.get(key) if key == "times" else _truncated(str(row.get(key) or "")) or None
+                 for key, name in columns.items()}
+        for n, row in enumerate(_mappings(labels.get("confusions")), 1)
+    }  # fmt: skip
+    out = [html_table("Commonest confusions", rows)]
+    if mistakes := _mappings(labels.get("mistakes")):
+        caption = f"Mistakes with the highest probability, {display_name(format_number(labels.get('split')))} split"
+        out += [tag("p", caption, class_="soft"), *_samples(mistakes, "true label")]
+    return out
+
+
 def _figure(chart: Chart | None) -> Html:
     return chart.figure() if chart else Html()
 
 
-def _samples(samples: Sequence[Facts]) -> list[Html] | Html:
+def _samples(samples: Sequence[Facts], correct: str = "references") -> list[Html]:
     """Generated texts; or a table of inputs, outputs and references."""
     if not any("references" in sample for sample in samples):
         return [_sample(sample) for sample in samples]
@@ -143,9 +189,9 @@ def _samples(samples: Sequence[Facts]) -> list[Html] | Html:
     texts = [[tag("td", _truncated(str(cell or "")), dir="auto") for cell in row] for row in joined]
     images = [_image(sample.get("image")) for sample in samples]
     rows = [tag("tr", image, row) for image, row in zip(images, texts, strict=True)]
-    names = [""] * any(images) + ["input", "this model", "references"]
+    names = [""] * any(images) + ["input", "this model", correct]
     head = tag("tr", [tag("th", name, scope="col") for name in names])
-    return tag("div", tag("table", tag("thead", head), tag("tbody", rows)), class_="wide texts")
+    return [tag("div", tag("table", tag("thead", head), tag("tbody", rows)), class_="wide texts")]
 
 
 def _image(png: object) -> Html | None:
@@ -182,8 +228,8 @@ def _audit(audit: Facts) -> Html:
     return html_table(format_number(audit.get("summary")), rows)
 
 
-def _data(data: Facts, reason: object) -> list[Html]:
-    """The sizes of the splits, a description of the data, and what was excluded."""
+def _data(data: Facts, reason: object, notices: object) -> list[Html]:
+    """The sizes of the splits, a description of the data, what was excluded, and the notices of its reader."""
     counts = {key: nested(data, key) for key in (str(data.get("unit", "tokens")), "tokens", "characters")}
     if "pairs" in data:
         counts = {name: nested(data, key) for key, name in PAIR_COUNTS.items()}
@@ -195,7 +241,9 @@ def _data(data: Facts, reason: object) -> list[Html]:
     rest |= {"token": data.get("token"), "description": data.get("summary"), "detected as": reason}
     rest |= {name: data.get(key) for key, name in EXCLUDED.items()}
     rest |= {"malformed lines": nested(data, "skipped").get("count"), "SHA-256": data.get("sha256")}
-    return [html_table("Size of each split", counts), *definition_list(rest)]
+    texts = [tag("li", _truncated(str(text))) for text in notices[:MAX_PARTS]] if isinstance(notices, list) else []
+    noted = [tag("p", "Notices while the data was read", class_="soft"), tag("ul", texts)] if texts else []
+    return [html_table("Size of each split", counts), *definition_list(rest), *noted]
 
 
 def _cost(cost: Facts) -> Html:

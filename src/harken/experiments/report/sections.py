@@ -13,7 +13,7 @@ from harken.inference.answers import StoryAnswer
 from harken.inference.answers.classify import format_labels
 from harken.inference.answers.tag import labelled_spans
 from harken.inference.run import Labels, Run
-from harken.tasks import BoundTask
+from harken.tasks import BoundTask, Score
 from harken.tasks.answer import AnswerTask, FlatAnswerTask
 from harken.tasks.caption import CaptionTask
 from harken.tasks.classify import ClassifyTask
@@ -27,8 +27,10 @@ from harken.tasks.translate import TranslateTask
 
 from .attention_map import attention_svg, cross_attention, patch_maps_svg
 from .html import Html
+from .label_report import label_report
 
-SAMPLE_TOKENS, N_SAMPLES = 300, 10
+SAMPLE_TOKENS = 300
+TEMPERATURES = (0.5, 0.8, 1.0)
 TOP_K = 3  # candidates per masked token, or labels per text
 MAX_SOURCE_CHARACTERS = 80  # of a source whose attention is drawn
 Split = TypeVar("Split")
@@ -37,12 +39,22 @@ SamplesAndCommands = tuple[Samples, list[str]]
 SampleBuilder = Callable[[Run, BoundTask, str], SamplesAndCommands]  # named by the family in the registry
 
 
-def report_sections(run: Run, task: BoundTask, folder: Path, cost: Mapping[str, object]) -> dict[str, object]:
-    """The sections of the report of this run."""
+def report_sections(
+    run: Run, task: BoundTask, folder: Path, cost: Mapping[str, object], scores: Mapping[str, Score] | None = None
+) -> dict[str, object]:
+    """The sections of the report of this run. The scores of the splits are computed if they are not passed."""
     quoted, recipe = shlex.quote(str(folder)), run.recipe
-    samples, commands = cast(SampleBuilder, registry.load_object(run.family.samples))(run, task, quoted)
+    samples, commands = Samples(), [f"harken eval {quoted}"]
+    if recipe.report.samples:
+        samples, commands = cast(SampleBuilder, registry.load_object(run.family.samples))(run, task, quoted)
+    split = held_out({name: name for name in task.splits})
+    labels = dict[str, object]()
+    if split and task.explains_mistakes:
+        score = scores[split] if scores else task.evaluate(run.model, split)
+        labels = label_report(task, split, score, recipe.report.samples)
     return {
         "cost": cost,
+        "labels": labels,
         "log": run_folder.read_log(folder),
         "samples": samples,
         "attention": _attention(run, samples) if run.is_encoder_decoder else None,
@@ -67,7 +79,7 @@ def generated_texts(run: Run, task: BoundTask, folder: str) -> SamplesAndCommand
     """Texts at three temperatures."""
     samples = [
         {"prompt": "", "temperature": t, "text": run.generate(max_new_tokens=SAMPLE_TOKENS, temperature=t, top_p=0.95)}
-        for t in (0.5, 0.8, 1.0)
+        for t in TEMPERATURES[: run.recipe.report.samples]
     ]
     commands = [
         f'harken generate {folder} "Once upon a time"',
@@ -80,7 +92,7 @@ def generated_texts(run: Run, task: BoundTask, folder: str) -> SamplesAndCommand
 def translated_texts(run: Run, task: TranslateTask, folder: str) -> SamplesAndCommands:
     """Outputs for some held-out sources, with references."""
     split = held_out(task.data.splits)
-    sources, references = (split.sources[:N_SAMPLES], split.references) if split else ([], [])
+    sources, references = (split.sources[: run.recipe.report.samples], split.references) if split else ([], [])
     rows = zip(sources, run.translate(sources), references, strict=False)
     samples = [{"prompt": source, "text": text, "references": targets} for source, text, targets in rows]
     return samples, [f"harken translate {folder} {_shortest(samples)}", f"harken eval {folder}"]
@@ -89,7 +101,7 @@ def translated_texts(run: Run, task: TranslateTask, folder: str) -> SamplesAndCo
 def filled_texts(run: Run, task: MaskedWordsTask, folder: str) -> SamplesAndCommands:
     """Predictions for one masked token in some held-out sentences, with the original token."""
     samples, tokenizer = [], run.tokenizer
-    for ids in task.sentences(N_SAMPLES):
+    for ids in task.sentences(run.recipe.report.samples):
         middle = len(ids) // 2
         prompt = tokenizer.decode([*ids[:middle], tokenizer.mask_id, *ids[middle + 1 :]])
         best = ", ".join(f"{w['word']} {100 * w['probability']:.0f} %" for w in run.fill(prompt, TOP_K)[0])
@@ -100,7 +112,9 @@ def filled_texts(run: Run, task: MaskedWordsTask, folder: str) -> SamplesAndComm
 def classified_texts(run: Run, task: ClassifyTask, folder: str) -> SamplesAndCommands:
     """Predicted and true labels of some held-out texts."""
     split = held_out(task.data.splits)
-    rows = split.rows[:: -(-len(split) // N_SAMPLES)] if split else []  # spread out: rows may be sorted by label
+    rows = (
+        split.rows[:: -(-len(split) // run.recipe.report.samples)] if split else []
+    )  # spread out: rows may be sorted by label
     predictions = cast(list[Labels], run.classify([row.texts for row in rows]))
     samples: Samples = [
         {"prompt": "\t".join(row.texts), "text": _top_labels(labels), "references": [", ".join(row.labels)]}
@@ -112,7 +126,7 @@ def classified_texts(run: Run, task: ClassifyTask, folder: str) -> SamplesAndCom
 def classified_images(run: Run, task: ImageTask, folder: str) -> SamplesAndCommands:
     """Predicted and true labels of some held-out images."""
     split = held_out(task.data.splits)
-    subset = split.subset(N_SAMPLES) if split else None
+    subset = split.subset(run.recipe.report.samples) if split else None
     pixels = [x.permute(1, 2, 0).numpy() for x in subset.pixels] if subset else []
     predictions = cast(list[Labels], run.classify(pixels))
     rows = zip(pixels, predictions, subset.targets, subset.locations, strict=True) if subset else ()
@@ -127,7 +141,7 @@ def captioned_images(run: Run, task: CaptionTask, folder: str) -> SamplesAndComm
     """Captions of some held-out images, with references."""
     samples: Samples = []
     if split := held_out(task.data.splits):
-        indices = evenly_spaced(len(split), N_SAMPLES).tolist()
+        indices = evenly_spaced(len(split), run.recipe.report.samples).tolist()
         pixels = [split.pixels[n].permute(1, 2, 0).numpy() for n in indices]
         samples = [
             {"prompt": split.sources[n], "image": encode_png(x), "text": text, "references": split.references[n]}
@@ -140,7 +154,7 @@ def classified_sets(run: Run, task: SetTask, folder: str) -> SamplesAndCommands:
     """Predicted and true labels or values of some held-out sets."""
     samples, split, processor = Samples(), held_out(task.data.splits), task.data.processor
     if split:
-        subset = split.subset(evenly_spaced(len(split), N_SAMPLES))
+        subset = split.subset(evenly_spaced(len(split), run.recipe.report.samples))
         predictions = format_labels(processor, predict(run.model, subset))
         rows = zip(subset.names, predictions, subset.targets.flatten(), strict=True)
         samples = [
@@ -165,7 +179,7 @@ def _top_labels(labels: Labels) -> str:
 def tagged_texts(run: Run, task: TagTask, folder: str) -> SamplesAndCommands:
     """Predicted and true spans of some held-out sentences."""
     split = held_out(task.data.splits)
-    sentences = split.sentences[:N_SAMPLES] if split else []
+    sentences = split.sentences[: run.recipe.report.samples] if split else []
     texts = [" ".join(sentence.words) for sentence in sentences]
     samples = [
         {"prompt": text, "text": _span_list(spans), "references": [_span_list(labelled_spans(words, tags))]}
@@ -181,7 +195,7 @@ def _span_list(spans: Sequence[Mapping[str, Any]]) -> str:
 def answered_questions(run: Run, task: SpanTask, folder: str) -> SamplesAndCommands:
     """Answers to some held-out questions about a text, with the correct ones."""
     split = held_out(task.data.splits)
-    questions = split.questions[:N_SAMPLES] if split else []
+    questions = split.questions[: run.recipe.report.samples] if split else []
     samples = [
         {"prompt": q.text, "text": run.ask(q.text, q.context)["answer"], "references": list(q.answers) or ["(none)"]}
         for q in questions
@@ -193,7 +207,9 @@ def answered_questions(run: Run, task: SpanTask, folder: str) -> SamplesAndComma
 def answered_stories(run: Run, task: AnswerTask | FlatAnswerTask, folder: str) -> SamplesAndCommands:
     """Answers to some held-out questions about stories with the lines attended to, and the correct answers."""
     split = held_out(task.data.splits)
-    questions = split.questions[:: -(-len(split) // N_SAMPLES)] if split else []  # spread out: sorted by task
+    questions = (
+        split.questions[:: -(-len(split) // run.recipe.report.samples)] if split else []
+    )  # spread out: sorted by task
     replies = [(q, run.story(q.lines).ask(q.question)) for q in questions if q.lines]
     samples = [{"prompt": q.question, "text": _answer_text(reply), "references": [q.answer]} for q, reply in replies]
     first = shlex.quote(questions[0].question if questions else "Where is Joe?")
@@ -210,7 +226,7 @@ def classified_nodes(run: Run, task: GraphTask, folder: str) -> SamplesAndComman
     """Predictions for some held-out items with their true labels, and commands for this run."""
     data = task.data
     split, level = held_out(data.splits) or [], data.processor.target_level
-    items = split[:: -(-len(split) // N_SAMPLES)] if split else []
+    items = split[:: -(-len(split) // run.recipe.report.samples)] if split else []
     names = data.tables.graph_names if level == "graph" else data.tables.node_names
     if level == "edge":
         inputs = ["--".join(names[end] for end in data.targets[n].tolist()) for n in items]

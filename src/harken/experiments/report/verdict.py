@@ -8,11 +8,12 @@ from .formatting import LOWER_IS_BETTER, Point, display_name, finite_float, fini
 Facts = Mapping[str, Any]
 MIN_TOKENS = 1000  # tokens; a metric over fewer is mostly noise
 MARGIN = 0.005  # smaller differences from the baseline count as equal
-ADVICE = "use a larger model (model.size) or more data."
+NOT_BETTER = "The model is not better than the best trivial baseline."
 
 
 def run_verdict(facts: Facts) -> tuple[str, str]:
-    """The verdict in one sentence, and advice if the model does not beat the best baseline."""
+    """The verdict in one sentence, and its problem: "" if the model is better than every baseline, else NOT_BETTER or
+    what prevents a verdict. `advice.advise` turns a problem into next steps."""
     split = verdict_split(facts)
     if warning := too_few_tokens(nested(facts, "protocol", split)):
         return warning, f"Add data, or hold out more of it (data.{split})."
@@ -34,9 +35,7 @@ def run_verdict(facts: Facts) -> tuple[str, str]:
     tail = f"best trivial baseline {format_number(baseline[shown])} ({name})."
     if margin >= MARGIN:
         return f"{head}; {tail}", ""
-    longer = "" if facts.get("early") or _rose(log_series(facts, "valid")) else "train longer (train.minutes), "
-    verdict = f"{head}, {'worse' if margin <= -MARGIN else 'no better'} than the {tail}"
-    return verdict, f"{validation_summary(facts)} {capitalized(longer + ADVICE)}".strip()
+    return f"{head}, {'worse' if margin <= -MARGIN else 'no better'} than the {tail}", NOT_BETTER
 
 
 def _metric(key: str, metrics: Mapping[str, float]) -> str:

@@ -20,7 +20,7 @@ def input_texts(run: LoadedModel, frame: object) -> list[tuple[str, ...]]:
     place = run.recipe.data.input_column
     if place is None:
         hint = f"use run.{run.verb} for one column of it"
-        raise BadInput(f"{run.path}: this run {run.family.ability} and was not trained on columns of a table; {hint}")
+        raise BadInput(f"{run.path}: this run {run.ability} and was not trained on columns of a table; {hint}")
     names, refs = column_names(frame), place if isinstance(place, list) else [place]
     for ref in refs:
         if isinstance(ref, int) and ref > len(names):
