@@ -188,6 +188,14 @@ def test_a_path_that_is_not_utf8_is_an_error():
         resolve(("x", {"data.path": "caf\udce9.txt"})).toml()
 
 
+def test_an_old_recipe_without_the_section_report_has_its_defaults_and_a_resolved_one_shows_them(tmp_path):
+    (tmp_path / "old.toml").write_text('[data]\nkind = "text"\n')
+    recipe = resolve(("old.toml", read(tmp_path / "old.toml")))
+    assert recipe.report.samples == 10
+    assert '[report]\nkind = "page"\nsamples = 10\n' in recipe.toml()
+    assert resolve(("x", {"report.samples": 0})).report.samples == 0
+
+
 def test_settings_that_are_none_are_not_written():
     assert "kv_heads" not in resolve().toml()
 

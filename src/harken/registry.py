@@ -145,8 +145,8 @@ def built_in(section: str, group: str = "text") -> dict[str, str]:
 
 def sections_and_groups() -> list[tuple[str, str]]:
     """Every section with its group of models: ("data", "text"), ("model", "text"), ("model", "pairs") ..."""
-    others = [(section, "text") for section in ("task", "train", "report")]
-    return [("data", "text"), *(("model", group) for group in MODELS), *others]
+    single = [(section, "text") for section in ("task", "train", "report")]
+    return [("data", "text"), *(("model", group) for group in MODELS), *single]
 
 
 def title(kind: str, group: str) -> str:

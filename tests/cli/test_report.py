@@ -38,3 +38,14 @@ def test_an_unfinished_run_has_no_report(harken, copy, tmp_path):
     output = harken("report", copy)
     assert (output.code, output.out) == (1, "")
     assert output.err.startswith("harken: runs/my: this run is not finished; resume with: ")
+
+
+def test_samples_can_be_left_out_and_no_other_setting_changed(harken, copy, tmp_path):
+    page = tmp_path / "runs" / "my" / "report.html"
+    assert harken("report", copy).code == 0
+    assert "This page shows samples" in page.read_text()
+    assert harken("report", copy, "report.samples=0").code == 0
+    assert "This page shows samples" not in page.read_text()
+    output = harken("report", copy, "train.steps=3")
+    assert output.code == 2
+    assert output.err.startswith("harken: train.steps: a finished run cannot be changed; only settings of the report")

@@ -233,3 +233,17 @@ def test_an_unused_pooler_is_listed_as_not_checked(tales, tmp_path):
     import_model(tmp_path / "theirs", tmp_path / "run")
     (message,) = json.loads((tmp_path / "run" / "certificate.json").read_text())["not_checked"]
     assert message == "pooler output: RobertaForMaskedLM has no pooler"
+
+
+def test_every_verb_of_an_embedding_model_names_embed_and_embed_works(tales, tmp_path):
+    tokenizer = train_wordpiece(tales.read_text(), 200)
+    BertModel(BertConfig(**{**BERT.to_dict(), "vocab_size": tokenizer.get_vocab_size()})).save_pretrained(
+        tmp_path / "a"
+    )
+    tokenizer.save(str(tmp_path / "a" / "tokenizer.json"))
+    run = import_model(tmp_path / "a", tmp_path / "run")
+    assert run.verb == "embed"
+    for ask in (lambda: run.generate("tom"), lambda: run.fill("tom [MASK]"), lambda: run.classify("tom")):
+        with pytest.raises(BadInput, match=r"this run only embeds texts; use harken embed, in Python run\.embed$"):
+            ask()
+    assert run.embed("tom").shape == (BERT.hidden_size,)

@@ -47,18 +47,14 @@ BASELINES = {
 
 
 def advise(facts: Facts) -> list[str]:
-    """What to try next, most important first; empty if the model is better than every baseline and nothing hurts."""
+    """What to try next, most important first; empty if the model is better than every baseline."""
     problem = verdict.run_verdict(facts)[1]
-    ablation = nested(facts, "ablation")
-    if problem not in ("", verdict.NOT_BETTER):
-        return [problem]
-    hurt = [column_advice(ablation)] if ablation.get("clear") is True or problem else []
-    if not problem:
-        return [text for text in hurt if text]
-    explained = (
-        [] if any(hurt) and BASELINES.get(best_name(facts), ("",))[0] == "the features" else [baseline_advice(facts)]
-    )
-    return [text for text in (*hurt, *explained, curve_advice(facts)) if text]
+    if problem != verdict.NOT_BETTER:
+        return [problem] if problem else []
+    columns, baseline = column_advice(nested(facts, "ablation")), baseline_advice(facts)
+    if columns and BASELINES.get(best_name(facts), ("", ""))[0] == "the features":
+        baseline = ""  # it says the same
+    return [text for text in (columns, baseline, curve_advice(facts)) if text]
 
 
 # --- learning curves --------------------------------------------------------------------------------------------------

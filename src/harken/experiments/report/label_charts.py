@@ -70,9 +70,14 @@ def _short(name: str) -> str:
     return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"
 
 
+def table_rows(value: object) -> list[Facts]:
+    """The tables of a list; none if it is no list."""
+    return [row for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []
+
+
 def calibration_chart(calibration: Facts) -> Chart | None:
     """The share of correct predictions over their probability; None without bins."""
-    bins = [x for x in calibration.get("bins") or () if isinstance(x, Mapping)]
+    bins = table_rows(calibration.get("bins"))
     points = [(finite_float(x.get("confidence")), finite_float(x.get("accuracy"))) for x in bins]
     curve = [(x, y) for x, y in points if x is not None and y is not None]
     if not curve:
@@ -86,7 +91,7 @@ def calibration_chart(calibration: Facts) -> Chart | None:
 def size_chart(sizes: Facts) -> Chart | None:
     """Accuracy of groups of inputs by their size, with its interval; None for fewer than two groups."""
     unit, rows = format_number(sizes.get("unit")), list[Interval]()
-    for group in (x for x in sizes.get("groups") or () if isinstance(x, Mapping)):
+    for group in table_rows(sizes.get("groups")):
         mean, low, high = (finite_float(group.get(name)) for name in ("accuracy", "low", "high"))
         first, last, count = (format_number(group.get(name)) for name in ("first", "last", "count"))
         if mean is not None:

@@ -64,7 +64,7 @@ def _matrix(predictions: LabelPredictions) -> dict[str, object]:
 
 def _accuracy_by_size(sizes: Array, correct: Array) -> list[dict[str, float]]:
     """Accuracy of groups of about equal size, from the smallest to the largest inputs; none if all are equal."""
-    edges = np.unique(np.quantile(sizes, np.linspace(0, 1, N_SIZES + 1)[1:], method="higher"))
+    edges = np.unique(np.quantile(sizes, np.linspace(0, 1, N_SIZES + 1)[1:], method="inverted_cdf"))
     index = np.searchsorted(edges, sizes)
     groups = []
     for group in (index == n for n in range(len(edges))):

@@ -8,7 +8,7 @@ from . import advice, formatting, verdict
 from .charts import KEYS, MARKS, Chart, Line, draw_chart, smooth
 from .formatting import VALIDATION_METRICS, display_name, finite_float, format_duration, format_number, format_quantity
 from .html import Html, escape, tag
-from .label_charts import calibration_chart, confusion_figure, size_chart, support_rows
+from .label_charts import calibration_chart, confusion_figure, size_chart, support_rows, table_rows
 from .settings import MAX_SAMPLES
 from .verdict import Facts, best_baseline, finite_metrics, log_series, nested
 
@@ -30,7 +30,7 @@ CSS = files(__package__).joinpath("page.css").read_text("utf-8") + KEYS + MARKS
 
 def report_page(facts: Facts) -> str:
     """The page. Only `name` and `metrics` are required; a section without facts is omitted."""
-    samples = _mappings(facts.get("samples"))
+    samples = table_rows(facts.get("samples"))[:MAX_SAMPLES]
     sections = (
         ("Result", _results(facts)),
         ("Labels", _labels(nested(facts, "labels"))),
@@ -59,17 +59,12 @@ def report_page(facts: Facts) -> str:
     return html_page(str(facts["name"]), "training report", about, lead, sections)
 
 
-def _mappings(rows: object) -> list[Facts]:
-    """The first rows of a list that are tables."""
-    return [row for row in (rows if isinstance(rows, list) else [])[:MAX_SAMPLES] if isinstance(row, Mapping)]
-
-
 def _shows_rows(facts: Facts) -> bool:
     """Whether the page shows samples, mistakes or the attention for a sample."""
     labels = nested(facts, "labels")
-    examples = [row for row in _mappings(labels.get("confusions")) if row.get("example")]
+    examples = [row for row in table_rows(labels.get("confusions")) if row.get("example")]
     return bool(
-        _mappings(facts.get("samples")) or _mappings(labels.get("mistakes")) or examples or facts.get("attention")
+        table_rows(facts.get("samples")) or table_rows(labels.get("mistakes")) or examples or facts.get("attention")
     )
 
 
@@ -167,10 +162,10 @@ def _mistakes(labels: Facts) -> list[Html]:
     rows = {
         str(n): {name: row.get(key) if key == "times" else _truncated(str(row.get(key) or "")) or None
                  for key, name in columns.items()}
-        for n, row in enumerate(_mappings(labels.get("confusions")), 1)
+        for n, row in enumerate(table_rows(labels.get("confusions"))[:MAX_SAMPLES], 1)
     }  # fmt: skip
     out = [html_table("Commonest confusions", rows)]
-    if mistakes := _mappings(labels.get("mistakes")):
+    if mistakes := table_rows(labels.get("mistakes"))[:MAX_SAMPLES]:
         caption = f"Mistakes with the highest probability, {display_name(format_number(labels.get('split')))} split"
         out += [tag("p", caption, class_="soft"), *_samples(mistakes, "true label")]
     return out

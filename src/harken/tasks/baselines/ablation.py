@@ -30,7 +30,8 @@ def ablate(
 ) -> tuple[list[str], list[str], float, float, bool] | None:
     """The columns to leave out, those to keep, the cross-validated loss with and without, and whether it is clear.
 
-    `losses(y, rows)` is the loss of each of these examples. None if the loss is larger without any of the columns.
+    `losses(y, rows)` is the loss of each of these examples. A column is left out if the loss without it is at most one
+    standard error larger. None if there is no such column.
     """
     rows = evenly_spaced(len(columns.X), MAX_ROWS)
     if not 0 < len(columns.features) <= MAX_COLUMNS or len(rows) < MIN_ROWS:
@@ -48,22 +49,24 @@ def ablate(
         return out
 
     everything = cross_validate([])
-    alone = {name: cross_validate([name]) for name in columns.features}
-    gains = {name: float((everything - losses_).mean()) for name, losses_ in alone.items()}
-    dropped = [name for name, gain in gains.items() if gain >= 0]
+    outcomes: dict[tuple[str, ...], Array] = {(name,): cross_validate([name]) for name in columns.features}
+    names = list(columns.features)
+    dropped = tuple(name for name in names if _standard_errors(outcomes[name,] - everything) <= 1)
     if len(dropped) > 1:
-        together = cross_validate(dropped)
-        if together.mean() > everything.mean():
-            dropped = [max(gains, key=gains.__getitem__)]
-        else:
-            alone |= {dropped[0]: together}
-    remaining = [name for name in columns.features if name not in dropped]
+        outcomes[dropped] = cross_validate(dropped)
+        if _standard_errors(outcomes[dropped] - everything) > 1:  # one of them can replace another one
+            dropped = min(((name,) for name in dropped), key=lambda names: float(outcomes[names].mean()))
+    remaining = [name for name in names if name not in dropped]
     if not dropped or (columns.required and not remaining):
         return None
-    without = alone[dropped[0]]
-    gain = everything - without
-    clear = gain.mean() > CLEAR * gain.std(ddof=1) / np.sqrt(len(gain))
-    return dropped, remaining, float(everything.mean()), float(without.mean()), bool(clear)
+    without = outcomes[dropped]
+    clear = _standard_errors(everything - without) > CLEAR
+    return list(dropped), remaining, float(everything.mean()), float(without.mean()), clear
+
+
+def _standard_errors(differences: Array) -> float:
+    """The mean of paired differences in units of its standard error; 0 if they are all 0."""
+    return float(differences.mean() / max(1e-12, differences.std(ddof=1) / np.sqrt(len(differences))))
 
 
 def row_losses(target_type: str, targets: Array) -> Callable[[Tensor, Array], Tensor]:
