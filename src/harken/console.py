@@ -162,9 +162,9 @@ class ConsoleListener:
         self.line(f"  recipe  {path} (every setting)")
 
     def _fetch(self, name: str, done: int, total: int) -> None:
-        if done < total and not self.live:  # stdout is reserved for the output
+        if not done and not self.live:  # stdout is reserved for the output
             self.line(f"downloading {name}, {download_size(total)} ...", err=True)
-        self._progress(f"downloading {name}, {download_size(total)}", done, None)  # pip and npm report no progress
+        self._progress(f"downloading {name}, {download_size(total)}", done, total)
 
     def _vocabulary(self, done: int, **_: Any) -> None:
         self._progress("training the tokenizer", done, None, f"{format_quantity(done, 'count')} characters read")

@@ -4,12 +4,15 @@ A file or folder is written under a temporary name beside its path, synced to th
 path has either the old or the new content, never a part of it.
 """
 
+import errno
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def sha256_of(path: Path) -> str:
@@ -22,6 +25,20 @@ def write_atomic(path: Path, content: str | bytes) -> None:
     """Write a file atomically; text is encoded as UTF-8."""
     with atomic_file(path) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def wait_for_lock(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
+    """Hold an exclusive lock on this file, which stays; `waiting` is called if another process holds it."""
+    import fcntl
+
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waiting()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @contextmanager

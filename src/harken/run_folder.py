@@ -7,7 +7,6 @@ No pickle, nothing outside the folder. Files are written atomically, and their S
 incomplete nor a modified file is used.
 """
 
-import errno
 import hashlib
 import json
 import os
@@ -27,13 +26,12 @@ from torch.overrides import TorchFunctionMode
 from . import recipe
 from .errors import BadInput, BadRun, HarkenError
 from .events import to_json_value
-from .files import atomic_file, atomic_folder, sha256_of, sync, write_atomic
+from .files import DISK_FULL, atomic_file, atomic_folder, sha256_of, sync, write_atomic
 from .suggestions import missing_run_error, resume_command
 
 JsonObject = Mapping[str, object]
 
 FORMAT = 2  # 1: setting names and checkpoints before the renaming of all settings
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 MAX_HEADER_BYTES = 8 * 2**20  # of a safetensors file; harken writes smaller headers
 
 

@@ -44,8 +44,9 @@ def locate_model(source: str | Path, listen: Listener) -> ModelLocation:
         if catalogue.ENTRIES[name].kind != "weights":
             raise BadInput(f"{name}: this catalogue entry has no weights; to train on it use harken train {name}")
         fetched = catalogue.fetch(name, listen=listen)
+        used = {"fetched_from": fetched.source.get("source", ""), "files": fetched.source.get("files", "")}
         license_ = {"license": fetched.license, "attribution": fetched.attribution}
-        return ModelLocation(fetched.path, {"source": name, "sha256": fetched.sha256, **license_})
+        return ModelLocation(fetched.path, {"source": name, "sha256": fetched.sha256, **used, **license_})
     if match := HUB_NAME.fullmatch(name):
         return _hub_location(match[1], match[2] or "main", listen)
     raise BadInput(f"{name}: no such model; {accepted}{similar_path(path, weights)}")

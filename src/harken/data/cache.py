@@ -6,11 +6,16 @@ from pathlib import Path
 from harken.errors import HarkenError
 
 
-def cache_folder(*parts: str) -> Path:
-    """A folder in the cache, created if missing: under HARKEN_CACHE, else under the XDG cache folder."""
+def cache_root() -> Path:
+    """The folder of the cache: HARKEN_CACHE, else below the XDG cache folder."""
     root = os.environ.get("HARKEN_CACHE")
     base = Path(root) if root else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "harken"
-    folder = base.expanduser().absolute().joinpath(*parts)
+    return base.expanduser().absolute()
+
+
+def cache_folder(*parts: str) -> Path:
+    """A folder in the cache, created if missing."""
+    folder = cache_root().joinpath(*parts)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

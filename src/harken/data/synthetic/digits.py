@@ -1,6 +1,6 @@
-"""Images of 8 x 8 digits from scikit-learn, or generated ones if it is not installed; and Fashion-MNIST from JSON.
+"""Images of 8 x 8 digits from scikit-learn or generated; and Fashion-MNIST from JSON.
 
-Both are .npz files with the arrays x and y.
+All are .npz files with the arrays x and y.
 """
 
 import io
@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from harken.data.images.files import Array
 from harken.data.images.source import Augmentation, random_affines
 from harken.data.rng import RngStream, rng_for
+from harken.errors import HarkenError
 
 N_DIGITS = 1797  # as in scikit-learn
 # 7 rows of 4 pixels per digit, one hexadecimal figure per row
@@ -23,17 +24,17 @@ CLOTHES = ["T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt",
 
 
 def digits() -> bytes:
-    """An .npz file of digits."""
+    """An .npz file of the digits of scikit-learn."""
     try:
         from sklearn.datasets import load_digits
     except ImportError:
-        return _to_npz(*_draw_digits())
+        raise HarkenError("scikit-learn is not installed") from None
     dataset = load_digits()
     return _to_npz(np.round(dataset.images * (255 / 16)).astype(np.uint8), dataset.target)
 
 
-def _draw_digits() -> tuple[Array, Array]:
-    """Bitmaps with random affine transforms, brightness and noise."""
+def drawn_digits() -> bytes:
+    """An .npz file of generated digits: bitmaps with random affine transforms, brightness and noise."""
     rng, labels = rng_for(0, RngStream.SYNTHETIC_DIGITS), np.arange(N_DIGITS) % 10
     glyphs = np.zeros((10, 1, 16, 16), np.float32)
     for n, bitmap in enumerate(BITMAPS):
@@ -43,7 +44,7 @@ def _draw_digits() -> tuple[Array, Array]:
     grid = F.affine_grid(affines, [N_DIGITS, 1, 16, 16], align_corners=False)
     images = F.avg_pool2d(F.grid_sample(torch.from_numpy(glyphs[labels]), grid, align_corners=False), 2)
     noisy = images[:, 0].numpy() * rng.uniform(0.6, 1.0, (N_DIGITS, 1, 1)) + rng.normal(0, 0.08, (N_DIGITS, 8, 8))
-    return np.round(255 * noisy.clip(0, 1)).astype(np.uint8), labels
+    return _to_npz(np.round(255 * noisy.clip(0, 1)).astype(np.uint8), labels)
 
 
 def clothes(texts: list[str]) -> bytes:

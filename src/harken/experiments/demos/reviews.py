@@ -69,7 +69,7 @@ def reviews(*, minutes: float = 3.0, out: str | Path | None = None, listen: List
 def _pretrained(home: Path, minutes: float, listen: Listener) -> tuple[str, Run, float]:
     """The labelled data, the pretrained body and the minutes per training; generated data without network access."""
     try:
-        catalogue.fetch("movie-sentences", listen=listen)
+        catalogue.fetch("movie-sentences", listen=listen, stand_in=False)
         return "movie-sentences", import_model("minilm", home / "minilm", listen=listen), minutes / 3
     except HarkenError as error:
         fallback = "using generated opinions instead, and a BERT pretrained on unlabelled ones"

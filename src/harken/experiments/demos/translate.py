@@ -44,7 +44,7 @@ def translate(*, minutes: float = 3.7, out: str | Path | None = None, listen: Li
 def _fetch(name: str, fallback: str, listen: Listener) -> tuple[Path, str]:
     """The path and attribution of a catalogue entry, or of a generated one without network access."""
     try:
-        fetched = catalogue.fetch(name, listen=listen)
+        fetched = catalogue.fetch(name, listen=listen, stand_in=False)
     except HarkenError as error:
         listen("notice", text=f"{error}; using the generated {fallback} instead")
         fetched = catalogue.fetch(fallback, listen=listen)

@@ -40,7 +40,7 @@ def report_page(facts: Facts) -> str:
         ("Samples", _samples(samples)),
         ("Attention", _attention(facts.get("attention"))),
         ("Audit", _audit(nested(facts, "audit"))),
-        ("Data", _data(nested(facts, "data"), facts.get("reason"), facts.get("notices"))),
+        ("Data", [*_data(nested(facts, "data"), facts.get("reason"), facts.get("notices")), *_data_sources(facts)]),
         ("Cost", _cost(nested(facts, "cost"))),
         ("Machine", definition_list(nested(facts, "machine"))),
         ("Recipe", _recipe(str(facts.get("recipe") or ""), nested(facts, "origins"))),
@@ -239,6 +239,11 @@ def _data(data: Facts, reason: object, notices: object) -> list[Html]:
     texts = [tag("li", _truncated(str(text))) for text in notices[:MAX_PARTS]] if isinstance(notices, list) else []
     noted = [tag("p", "Notices while the data was read", class_="soft"), tag("ul", texts)] if texts else []
     return [html_table("Size of each split", counts), *definition_list(rest), *noted]
+
+
+def _data_sources(facts: Facts) -> list[Html]:
+    """Where each data set of the catalogue comes from, with its license and attribution."""
+    return [item for source in table_rows(facts.get("data_sources")) for item in definition_list(source)]
 
 
 def _cost(cost: Facts) -> Html:
