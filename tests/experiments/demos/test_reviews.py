@@ -123,7 +123,7 @@ def test_without_network_access_generated_opinions_and_a_new_bert_are_used(tmp_p
     demo, fetch = TinyDemo(tmp_path), catalogue.fetch
 
     def offline(name, **options):
-        if catalogue.ENTRIES[name].package:
+        if catalogue.ENTRIES[name].bytes:
             raise HarkenError(f"data {name}: could not be fetched")
         return fetch(name, **options)
 

@@ -13,6 +13,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse, HTTPSConnection
 from pathlib import Path
 from threading import Thread
@@ -84,7 +85,7 @@ def _download_once(file: RemoteFile, path: Path, progress: Callable[[int], None]
 
 
 def require_space(folder: Path, count: int) -> None:
-    """Raise unless the folder has room for so many bytes."""
+    """Raise unless the folder has room for this number of bytes."""
     if (free := shutil.disk_usage(folder).free) < count:
         raise DiskFull(f"{count / 1e6:.1f} MB are needed and {free / 1e6:.1f} MB are free")
 
@@ -171,16 +172,12 @@ def _request(url: str, accept: str) -> request.Request:
 
 def _opener(redirect_hosts: tuple[str, ...]) -> request.OpenerDirector:
     """An opener for http and https alone, through the proxies of the environment."""
-    context = ssl.create_default_context()
-    for path in filter(None, map(os.environ.get, CERTIFICATES)):
-        if Path(path).is_file():
-            context.load_verify_locations(path)
     opener = request.OpenerDirector()
     handlers = (
         request.ProxyHandler(),
         request.UnknownHandler(),
         _HTTPHandler(),
-        _HTTPSHandler(context=context),
+        _HTTPSHandler(),
         _SameHostRedirects(redirect_hosts),
         request.HTTPDefaultErrorHandler(),
         request.HTTPErrorProcessor(),
@@ -247,9 +244,15 @@ class _HTTPHandler(request.HTTPHandler):
 
 
 class _HTTPSHandler(request.HTTPSHandler):
-    def __init__(self, context: ssl.SSLContext) -> None:
-        super().__init__(context=context)
-        self.context = context
-
     def https_open(self, req: request.Request) -> HTTPResponse:
-        return self.do_open(_SecureConnection, req, context=self.context)
+        return self.do_open(_SecureConnection, req, context=_context(*map(os.environ.get, CERTIFICATES)))
+
+
+@cache
+def _context(*certificates: str | None) -> ssl.SSLContext:
+    """The certificates of the system and those of these files."""
+    context = ssl.create_default_context()
+    for path in filter(None, certificates):
+        if Path(path).is_file():
+            context.load_verify_locations(path)
+    return context

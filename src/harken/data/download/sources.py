@@ -9,10 +9,10 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, NotRequired, TypedDict, cast
 
 from harken import registry
 
@@ -104,9 +104,17 @@ class RemoteSource(Source):
             raise SourceUnavailable(f"{self.title} does not contain {', '.join(sorted(missing))}")
         if self.convert:  # chapter_2 before chapter_10
             order = sorted(texts, key=lambda name: re.sub(r"\d+", lambda number: number[0].zfill(9), name))
-            write(target, load_function(self.convert)([texts[name] for name in order]))
+            write(target, _load_function(self.convert)([texts[name] for name in order]))
         if self.md5 and hashlib.md5(target.read_bytes(), usedforsecurity=False).hexdigest() != self.md5:
             raise SourceUnavailable(f"the extracted file does not have MD5 {self.md5}; it was deleted")
+
+
+class PinnedFile(TypedDict):
+    """Size and digests of an official file."""
+
+    bytes: int
+    sha256: str
+    md5: NotRequired[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +124,7 @@ class UrlSource(RemoteSource):
     kind: ClassVar[str] = "url"
 
     url: str
-    downloads: Mapping[str, Mapping[str, Any]]
+    downloads: Mapping[str, PinnedFile]
 
     @property
     def title(self) -> str:
@@ -137,7 +145,7 @@ class UrlSource(RemoteSource):
         return self.url
 
     def facts(self) -> dict[str, str]:
-        digests = (f"{name} {file.get('sha256') or file['md5']}" for name, file in self.downloads.items())
+        digests = (f"{name} {file['sha256']}" for name, file in self.downloads.items())
         return super().facts() | {"url": self.url, "files": ", ".join(digests)}
 
 
@@ -159,8 +167,7 @@ class HubSource(UrlSource):
         return f"{os.environ.get('HF_ENDPOINT') or HUB}/{self.hub}/resolve/{self.revision}/"
 
     def remote_files(self) -> dict[str, RemoteFile]:
-        files = {name: {**file, "redirect_hosts": HUB_HOSTS} for name, file in self.downloads.items()}
-        return {name: RemoteFile(self._address() + name, **file) for name, file in files.items()}
+        return {name: replace(file, redirect_hosts=HUB_HOSTS) for name, file in super().remote_files().items()}
 
     def facts(self) -> dict[str, str]:
         return super().facts() | {"url": f"{HUB}/{self.hub}/tree/{self.revision}"}
@@ -243,12 +250,12 @@ class GeneratedSource(Source):
         target = folder / self.file
         for file in self.files or [""]:
             stem = [Path(file).stem] if file else []
-            content = load_function(self.generate)(*stem, **self.arguments)
+            content = _load_function(self.generate)(*stem, **self.arguments)
             content = tsv_lines(self.header, content) if self.header else content
-            write(target / file, load_function(self.convert)(content) if self.convert else content)
+            write(target / file, _load_function(self.convert)(content) if self.convert else content)
 
 
-def load_function(path: str) -> Callable[..., Any]:
+def _load_function(path: str) -> Callable[..., Any]:
     """A function by module and name. It is imported on use, because some modules import torch."""
     return cast(Callable[..., Any], registry.load_object(path))
 
