@@ -337,7 +337,7 @@ PROBLEMS = {
     "missing": (None, "127.0.0.1 answers 404 Not Found"),
     "other content": (b"officIal", "127.0.0.1 sent a file with another SHA256 than the pinned one; deleted"),
     "cut off": (lambda handler: send(handler, b"off", declared=8), "127.0.0.1 sent 3 of 8 bytes"),
-    "redirected": (redirect("http://localhost/a.txt"), "127.0.0.1 redirects to http://localhost, which is refused"),
+    "redirected": (redirect("http://localhost/a.txt"), "127.0.0.1 redirects to 'http://localhost', which is refused"),
 }
 
 
@@ -413,7 +413,7 @@ def test_a_file_of_the_hub_may_be_redirected_to_the_servers_of_the_hub(
     monkeypatch.setenv("HF_ENDPOINT", registry.url.rstrip("/"))
     path = f"/org/toy/resolve/{'c' * 40}/a.txt"
     registry.files[path] = redirect(registry.url.replace("127.0.0.1", "localhost") + "official/a.txt")
-    with pytest.raises(HarkenError, match=r"hub org/toy@ccccccc: 127.0.0.1 redirects to http://localhost, which"):
+    with pytest.raises(HarkenError, match=r"hub org/toy@ccccccc: 127.0.0.1 redirects to 'http://localhost', which"):
         fetch("toy")
     monkeypatch.setattr("harken.data.download.sources.HUB_HOSTS", ("localhost",))
     dataset = fetch("toy")

@@ -106,7 +106,7 @@ def test_a_redirect_on_the_same_host_is_followed(server: FileServer, tmp_path: P
 
 def test_a_redirect_to_another_host_is_refused_before_a_connection(server: FileServer, tmp_path: Path) -> None:
     server.files["/old"] = redirect(server.url.replace("127.0.0.1", "localhost") + "file")
-    with pytest.raises(SourceUnavailable, match=r"^127.0.0.1 redirects to http://localhost, which is refused$"):
+    with pytest.raises(SourceUnavailable, match=r"^127.0.0.1 redirects to 'http://localhost', which is refused$"):
         fetch(server, tmp_path / "file", "old")
     assert server.requests == ["/old"]
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse, HTTPSConnection, responses
 from pathlib import Path
 from threading import Thread
 from typing import IO
@@ -114,7 +114,7 @@ def stream(
             raise
         except HTTPError as error:
             error.close()
-            raise SourceUnavailable(f"{host} answers {error.code} {error.reason}") from None
+            raise SourceUnavailable(f"{host} answers {error.code} {responses.get(error.code, '')}".strip()) from None
         except URLError as error:
             raise _unreachable(host, error.reason) from None
         except TimeoutError:
@@ -199,7 +199,8 @@ class _SameHostRedirects(request.HTTPRedirectHandler):
         old, new = urlsplit(req.full_url), urlsplit(newurl)
         if not self._is_allowed(old, new):
             fp.close()
-            raise SourceUnavailable(f"{old.hostname} redirects to {new.scheme}://{new.hostname}, which is refused")
+            target = f"{new.scheme}://{new.hostname}"
+            raise SourceUnavailable(f"{old.hostname} redirects to {target!a}, which is refused")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
     def _is_allowed(self, old: SplitResult, new: SplitResult) -> bool:

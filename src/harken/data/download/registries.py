@@ -54,7 +54,7 @@ def pip_indexes() -> list[str]:
 
 def _pip_settings() -> dict[str, str]:
     """The settings in pip's configuration files; those for downloads win over the global ones."""
-    command = [sys.executable, "-m", "pip", "config", "list", "--disable-pip-version-check"]
+    command = [sys.executable, "-P", "-m", "pip", "config", "list", "--disable-pip-version-check"]
     try:
         done = subprocess.run(command, capture_output=True, errors="replace", timeout=PIP_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
