@@ -11,8 +11,11 @@ import torch
 import harken
 from harken import run_folder
 from harken.bridge import certificate, weight_mapping
+from harken.bridge.hub import locate_model
 from harken.bridge.importer import import_model
+from harken.data import catalogue
 from harken.errors import BadInput, HarkenError
+from harken.events import silent
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -176,6 +179,15 @@ def test_bfloat16_weights_are_converted_to_float32(small: Path, tmp_path: Path) 
     run = import_model(small, tmp_path / "run")
     assert run.model.embed.weight.dtype == torch.float32
     assert torch.equal(run.model.embed.weight[: run.model.vocab], tensors["transformer.wte.weight"].float())
+
+
+def test_the_source_of_a_catalogue_model_is_recorded(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = {"source": "pypi toy 1.0", "files": "toy-1.0.tar.gz 00ff"}
+    dataset = catalogue.FetchedDataset(small, "0" * 64, "authors", "Apache-2.0", source)
+    monkeypatch.setattr(catalogue, "fetch", lambda name, **_: dataset)
+    origin = locate_model("minilm", silent).origin
+    assert (origin["source"], origin["fetched_from"], origin["files"]) == ("minilm", *source.values())
+    assert (origin["license"], origin["attribution"]) == ("Apache-2.0", "authors")
 
 
 def test_an_unknown_source_is_refused_with_the_accepted_ones(tmp_path: Path) -> None:

@@ -452,6 +452,19 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(
     assert downloads(registry) == 0  # another source would not help
 
 
+def test_a_cache_that_cannot_be_written_is_one_line(offer: Offer, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    offer(tar({"a": b"x"}), files=("a",))
+    monkeypatch.setattr("harken.data.download.sources.write", fail)
+    with pytest.raises(HarkenError) as caught:
+        fetch("toy")
+    assert str(caught.value) == (
+        f"data toy: cannot be written to {cache / 'data'} (Permission denied); set HARKEN_CACHE to a writable folder"
+    )
+
+
 def test_too_little_space_is_one_line_before_any_connection(
     offer: Offer, registry: FileServer, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

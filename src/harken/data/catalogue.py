@@ -180,7 +180,7 @@ def fetch(name: str, *, listen: Listener = silent, stand_in: bool = True) -> Fet
     if cached := _cached(name):
         return cached
     entry, home = ENTRIES[name], cache_folder("data")
-    with _one_line_if_disk_full(name, home), wait_for_lock(home / f".{name}.lock", lambda: _waiting(name, listen)):
+    with _one_line_if_unwritable(name, home), wait_for_lock(home / f".{name}.lock", lambda: _waiting(name, listen)):
         if cached := _cached(name):  # another process was faster
             return cached
         for leftover in home.glob(f".part-{name}-*"):  # of a killed process
@@ -212,17 +212,18 @@ def _waiting(name: str, listen: Listener) -> None:
 
 
 @contextmanager
-def _one_line_if_disk_full(name: str, home: Path) -> Iterator[None]:
-    """A full disk as one line; the temporary files are deleted already."""
+def _one_line_if_unwritable(name: str, home: Path) -> Iterator[None]:
+    """A full disk, or a folder that cannot be written, as one line; the temporary files are deleted already."""
     fix = "free space, or set HARKEN_CACHE to a folder on another disk"
     try:
         yield
     except DiskFull as error:
         raise DiskFull(f"data {name}: {error} in {home}; {fix}") from None
     except OSError as error:
-        if error.errno not in DISK_FULL:
-            raise
-        raise DiskFull(f"data {name}: the disk of {home} is full; nothing was written; {fix}") from None
+        if error.errno in DISK_FULL:
+            raise DiskFull(f"data {name}: the disk of {home} is full; nothing was written; {fix}") from None
+        problem = f"cannot be written to {home} ({error.strerror or error})"
+        raise HarkenError(f"data {name}: {problem}; set HARKEN_CACHE to a writable folder") from None
 
 
 def _fetch_from(source: Source, name: str, home: Path, listen: Listener) -> None:
