@@ -477,12 +477,15 @@ def test_too_little_space_is_one_line_before_any_connection(
 
 
 def test_what_a_killed_process_left_is_deleted(offer: Offer, cache: Path) -> None:
-    leftover = cache / "data" / ".part-toy-abc" / "download" / "toy-1.0.tar.gz"
+    leftover = cache / "data" / ".part.toy.abc" / "download" / "toy-1.0.tar.gz"
     leftover.parent.mkdir(parents=True)
     leftover.write_bytes(b"half")
+    other = cache / "data" / ".part.toy-2.abc"  # of a running fetch of another set
+    other.mkdir()
     offer(tar({"a": b"x"}), files=("a",))
     fetch("toy")
     assert cached_files(cache) == ["data/toy/fetched.json", "data/toy/toy.txt"]
+    assert other.is_dir()
 
 
 FETCH = """

@@ -183,7 +183,7 @@ def fetch(name: str, *, listen: Listener = silent, stand_in: bool = True) -> Fet
     with _one_line_if_unwritable(name, home), wait_for_lock(home / f".{name}.lock", lambda: _waiting(name, listen)):
         if cached := _cached(name):  # another process was faster
             return cached
-        for leftover in home.glob(f".part-{name}-*"):  # of a killed process
+        for leftover in home.glob(f".part.{name}.*"):  # of a killed process
             shutil.rmtree(leftover, ignore_errors=True)
         failures = list[str]()
         for source in entry.sources:
@@ -228,7 +228,7 @@ def _one_line_if_unwritable(name: str, home: Path) -> Iterator[None]:
 
 def _fetch_from(source: Source, name: str, home: Path, listen: Listener) -> None:
     """Put the set into the cache from this source."""
-    with tempfile.TemporaryDirectory(prefix=f".part-{name}-", dir=home) as part:
+    with tempfile.TemporaryDirectory(prefix=f".part.{name}.", dir=home) as part:
         new, work = Path(part) / "set", Path(part) / "download"
         new.mkdir()
         work.mkdir()
