@@ -155,7 +155,7 @@ class ConsoleListener:
 
     def _detected(self, detection: Any) -> None:
         if detection is not None:
-            hint = "" if detection.user_specified else " (override with data.kind=...)"
+            hint = "" if detection.user_specified else f" ({detection.override_hint})"
             self.line(f"  {detection.kind:<7} {detection.reason}{hint}")
 
     def _recipe(self, path: Any) -> None:

@@ -10,7 +10,7 @@ from harken.experiments.report.formatting import format_duration, format_quantit
 from . import json_option, print_json, reject_options
 
 if TYPE_CHECKING:
-    from harken.data.detect.kinds import Detection
+    from harken.data.detect.detection import Detection
     from harken.recipe import Recipe
 
 
@@ -42,7 +42,8 @@ def check(what: str | None, settings: tuple[str, ...], kind: str | None, json_: 
     if json_:
         runners_up = [{"kind": other, "why": why} for other, why in guess.alternatives] if guess else []
         reason = guess.reason if guess else "given by the settings"
-        detected = {"kind": recipe.data.kind, "reason": reason, "alternatives": runners_up, "override": "data.kind"}
+        detected = {"kind": recipe.data.kind, "reason": reason, "alternatives": runners_up}
+        detected["override"] = ", ".join(guess.overrides) if guess else "data.kind"
         return print_json({**detected, "recipe": recipe.settings(), "origins": dict(recipe.origins), "estimate": cost})
     click.echo("\n".join(["", *recipe_lines(recipe), ""]))
     weights, examples = (format_quantity(cost[name], "count") for name in ("parameters", "tokens"))
@@ -59,7 +60,7 @@ def _detection_lines(what: str, guess: "Detection | None", kind: str) -> list[st
         return [f"{what}: {kind}, given by the settings"]
     lines = [f"{what} is {guess.kind}: {guess.reason}"]
     lines += [f"  not {other}: {why}" for other, why in guess.alternatives]
-    return lines + ["  override with data.kind=..."] * (not guess.user_specified)
+    return lines + [f"  {guess.override_hint}"] * (not guess.user_specified)
 
 
 def recipe_lines(recipe: "Recipe") -> list[str]:

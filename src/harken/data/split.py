@@ -249,6 +249,10 @@ class SplitSource(FileSource[ProcessorT, SplitT], Generic[ExampleT, ProcessorT, 
         """The settings to read other data as the training data was read."""
         return self
 
+    def drop_missing(self, examples: dict[str, list[ExampleT]], listen: Listener) -> dict[str, list[ExampleT]]:
+        """The examples of each split without those whose target is a missing value, which are reported."""
+        return examples
+
     def encode_examples(self, examples: list[ExampleT], processor: ProcessorT) -> SplitT:
         """The examples as numbers."""
         raise NotImplementedError
@@ -265,6 +269,7 @@ class SplitSource(FileSource[ProcessorT, SplitT], Generic[ExampleT, ProcessorT, 
         files = self._files()
         examples = {split: [e for p in paths for e in self.read(p, listen)] for split, paths in files.items()}
         digest = files_sha256(self._files_read(files, examples), self.sha256, self.train_path)
+        examples = self.drop_missing(examples, listen)
         n_examples, examples["train"] = len(examples["train"]), self._only_in_train(examples)
         if n_dropped := n_examples - len(examples["train"]):
             listen("notice", text=f"dropped {n_dropped:,} training examples that also occur in valid or test")
@@ -287,7 +292,8 @@ class SplitSource(FileSource[ProcessorT, SplitT], Generic[ExampleT, ProcessorT, 
         self, path: str, split: str, *, tokenizer: ProcessorT, stateful: bool = False, listen: Listener = silent
     ) -> SplitData[ProcessorT, SplitT]:
         source, files = self.as_trained(tokenizer), list_files(Path(path))
-        examples = source.encode_examples([e for p in files for e in source.read(p, listen)], tokenizer)
+        read = source.drop_missing({split: [e for p in files for e in source.read(p, listen)]}, listen)
+        examples = source.encode_examples(read[split], tokenizer)
         if not len(examples):
             raise BadInput(f"{path}: no examples to evaluate; give a file with examples")
         return source._with_split(split, examples, files, tokenizer, listen)

@@ -1,6 +1,7 @@
 """Label or regression target of an example, for every kind of data."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
@@ -8,28 +9,63 @@ import numpy as np
 import numpy.typing as npt
 
 from harken.errors import BadInput
+from harken.events import Listener
 from harken.suggestions import did_you_mean
+
+from .tables import numbers as table_numbers
+from .tables.numbers import MAX_TYPOS, Decimal, MissingLabels, is_missing
 
 MAX_CLASSES = 100  # with more distinct integers the target is a number, not a label
 MAX_SHOWN = 12  # labels listed in a message
 
 
 def infer_target_type(values: Iterable[str]) -> Literal["label", "number"]:
-    """Number if all values are finite numbers and some have a fraction or there are many; otherwise label."""
-    try:
-        numbers = {float(value) for value in values}
-    except ValueError:
+    """Number if the values are numbers, and some have a fraction or there are many; otherwise label.
+
+    Missing values do not count, and a few other texts are errors in a column of numbers.
+    """
+    numbers = [table_numbers.parse_number(value) for value in values if not is_missing(value)]
+    distinct = {number for number in numbers if number is not None}
+    if numbers.count(None) > MAX_TYPOS * len(numbers):
         return "label"
-    is_number = all(map(math.isfinite, numbers)) and (any(v % 1 for v in numbers) or len(numbers) > MAX_CLASSES)
-    return "number" if is_number else "label"
+    return "number" if any(n % 1 for n in distinct) or len(distinct) > MAX_CLASSES else "label"
+
+
+def normalize_numbers(targets: Sequence[tuple[str, str]], decimal: Decimal, location: str) -> list[str]:
+    """The targets, given with their places; numbers get a decimal point. Raises if their format is another one."""
+    texts = [text for text, _ in targets]
+    if problem := table_numbers.format_problem(texts, decimal):
+        raise BadInput(f"{location}: the target {problem} or, to learn the values as labels, data.target_type=label")
+    unread = [(text, place) for text, place in targets if table_numbers.parse_number(text, decimal) is None]
+    unread = [(text, place) for text, place in unread if not is_missing(text)]
+    if decimal == "." or len(unread) > MAX_TYPOS * len(texts):
+        return texts
+    for text, place in unread:
+        fix = "fix the value, or set data.target_type=label"
+        raise BadInput(f"{place}: {text!r} is not a number; numbers with a decimal comma are accepted; {fix}")
+    return [text.replace(",", ".") for text in texts]
+
+
+def missing_targets(
+    targets: Sequence[str], target_type: str, missing: MissingLabels, location: str, listen: Listener
+) -> set[str]:
+    """The missing values, such as NA, whose rows are left out: of numbers, and of labels with data.missing=drop."""
+    counts = Counter(target for target in targets if target and is_missing(target))
+    if not counts:
+        return set()
+    named = ", ".join(f"{value!r} ({count:,})" for value, count in counts.most_common(MAX_SHOWN))
+    if target_type == "number" or missing == "drop":
+        listen("notice", text=f"{location}: skipped {counts.total():,} rows with a missing target: {named}")
+        return {*counts}
+    kept = "looks like a missing value and is kept as a label; data.missing=drop skips these rows"
+    listen("notice", text=f"{location}: {named} {kept}")
+    return set()
 
 
 def label_sort_key(label: str) -> tuple[float, str]:
     """Sorts numbers by value, then text alphabetically."""
-    try:
-        return float(label), label
-    except ValueError:
-        return math.inf, label
+    number = table_numbers.parse_number(label)
+    return math.inf if number is None else number, label
 
 
 def fit_labels(values: Iterable[str], n_examples: int, unit: str, path: str) -> list[str]:
@@ -44,19 +80,13 @@ def fit_labels(values: Iterable[str], n_examples: int, unit: str, path: str) -> 
     return labels
 
 
-def is_finite(text: str) -> bool:
-    """Whether a text is a finite number."""
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
-
-
 def parse_number(text: str, place: str) -> float:
     """Finite regression target at a place in a file."""
-    if not is_finite(text):
-        raise BadInput(f"{place}: {text!r} is not a finite number; fix the value or set data.target_type=label")
-    return float(text)
+    if (number := table_numbers.parse_number(text)) is None:
+        problem = table_numbers.describe_format([text], ".", uses_sign=True)
+        problem = problem or f"{text!r} is not a finite number; a number is needed; fix the value"
+        raise BadInput(f"{place}: {problem}, or set data.target_type=label")
+    return number
 
 
 def fit_numbers(targets: Iterable[tuple[str, str]], path: str) -> tuple[float, float]:

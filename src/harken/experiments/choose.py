@@ -11,7 +11,8 @@ from pathlib import Path
 from harken import machine, recipe, registry
 from harken.data import catalogue
 from harken.data.cache import cache_folder
-from harken.data.detect.kinds import AS_TEXT, Detection, detect_kind
+from harken.data.detect.detection import AS_TEXT, Detection
+from harken.data.detect.kinds import detect_kind
 from harken.data.maths.source import SCHEME, parse_problem_name
 from harken.data.text.source import TextSource
 from harken.errors import BadInput
@@ -28,7 +29,7 @@ DEFAULTS = "default for this data"
 KIND = {"trees": "pairs"}
 COLUMN_KINDS = {"data.caption": "captions", "data.group": "sets", "data.label": "table"}  # the kind a column implies
 COLUMN_KINDS |= {"data.source": "pairs", "data.target": "pairs"}
-AMBIGUOUS = {"text", "pairs", "table"}  # kinds that such a column overrides
+AMBIGUOUS = {"text", "pairs", "table", "numbers", "picture questions"}  # kinds that such a column overrides
 TEXT_FILES = ("pairs", "table", "tags")  # kinds of the catalogue that can also be read as text
 PATHS = ("path", "train", "valid", "test", "mix")  # settings that name files
 SIDES = ("source", "target")  # files too if no other setting names the data; otherwise columns or languages
@@ -66,7 +67,7 @@ def choose(what: str | None, settings: SettingsDict | None = None, *, listen: Li
     path = find_data(what, listen=listen)
     kind, detection = _kind(what, path, overrides)
     path_setting = {} if what.startswith(SCHEME) else {"data.path": str(path)}
-    detected = {"data.kind": kind, **path_setting, **_detected_settings(what, kind, detection, listen)}
+    detected = {"data.kind": kind, **path_setting, **_detected_settings(what, kind, detection, overrides, listen)}
     if detection.kind == "trees":
         trees = recipe.read(Path(str(resources.files(__package__) / "trees.toml")))
         is_transformer = overrides.get("model.kind", "transformer") == "transformer"
@@ -117,11 +118,13 @@ def _kind(what: str, path: Path, overrides: SettingsDict) -> tuple[str, Detectio
     for name, kind in COLUMN_KINDS.items():
         if name not in overrides or detection.kind not in AMBIGUOUS:
             continue
-        if name[5:] not in registry.find_kind("data", detection.kind).model_fields:
+        is_read = detection.kind in registry.kind_names("data")
+        if not is_read or name[5:] not in registry.find_kind("data", detection.kind).model_fields:
             if name == "data.label" and "data.group" in overrides:  # pairs have a group, but no label
                 name, kind = "data.group", "sets"
             return kind, _overridden(kind, name, detection)
-    _require_reader(what, detection)
+    if not COLUMN_KINDS.keys() & overrides.keys():
+        _require_reader(what, detection)
     return KIND.get(detection.kind, detection.kind), detection
 
 
@@ -133,6 +136,8 @@ def _overridden(kind: str, setting: str, detection: Detection) -> Detection:
 
 def _require_reader(what: str, detection: Detection) -> None:
     """Raise for data of a kind without a reader, and for a table with one text column among others."""
+    if detection.refusal:
+        raise BadInput(f"{what}: {detection.refusal}")
     kind, readable = KIND.get(detection.kind, detection.kind), registry.kind_names("data")
     if kind not in readable:
         problem = f"harken has no reader for {kind}; it reads {', '.join(readable)}"
@@ -156,12 +161,16 @@ def _relative_to_file(file: str, names: tuple[str, ...], resolved: Recipe) -> Re
     return replace(resolved, data=data.model_copy(update=moved))
 
 
-def _detected_settings(what: str, kind: str, detection: Detection, listen: Listener) -> SettingsDict:
+def _detected_settings(
+    what: str, kind: str, detection: Detection, overrides: SettingsDict, listen: Listener
+) -> SettingsDict:
     """The detected settings that the reader has; the others are reported."""
     settings, fields = detection.settings, registry.find_kind("data", kind).model_fields
     for key in (unknown := [key for key in settings if key.partition(".")[2] not in fields]):
         value = recipe.to_toml_value(settings[key])
         listen("notice", text=f"{what}: ignored {key}={value}: the reader of {kind} has no such setting")
+    if overrides.get("data.label", settings.get("data.label")) != settings.get("data.label"):
+        unknown.append("data.target_type")  # of another column
     return {key: value for key, value in settings.items() if key not in unknown}
 
 

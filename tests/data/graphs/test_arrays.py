@@ -121,7 +121,7 @@ def test_empty_cells_are_counted_in_a_notice(tmp_path):
     rows = [[f"n{k}", "" if k % 3 == 0 else k, k, "ab"[k % 2]] for k in range(10)]
     write_csv(tmp_path / "nodes.csv", ["node", "age", "size", "label"], *rows)
     write_csv(tmp_path / "edges.csv", ["source", "target"], *([f"n{k}", f"n{k + 1}"] for k in range(9)))
-    assert load(tmp_path)[1] == [f"{tmp_path}: empty cells are read as 0: age 4"]
+    assert load(tmp_path)[1] == [f"{tmp_path}: missing values (empty, NA) are read as 0: age 4"]
 
 
 def test_a_directed_file_gives_a_notice_unless_data_directed_is_set(tmp_path):

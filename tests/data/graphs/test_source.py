@@ -44,7 +44,7 @@ def test_columns_are_detected_by_name_and_numeric_columns_are_features(folder):
     data = GraphSource(path=str(folder)).load_data(listen=lambda event, **facts: notices.append(facts["text"]))
     assert data.processor.labels == ["blue", "red"]
     assert (data.processor.target_level, data.processor.features) == ("node", 2)  # age and tall
-    assert notices == [f"{folder}: ignored non-numeric columns: note"]
+    assert notices == [f"{folder}: ignored non-numeric columns: note ('word 0')"]
     assert data.tables.edges[0].tolist() == [0, 2]
 
 

@@ -201,7 +201,11 @@ def test_numeric_targets_make_a_regression(tmp_path):
             "column 'cloud' groups the rows, but no other column is constant",
         ),
         ({"group": "cloud", "label": "where", "columns": "x"}, lambda r: [*r[:3], "near"], "the only label is 'near'"),
-        ({}, lambda r: [r[0], f"{r[1]:.0f},5", *r[2:]], "column 'x' is not a number: use a decimal point"),
+        (
+            {},
+            lambda r: [r[0], f"{r[1]:.0f},5", *r[2:]],
+            r"column 'x': '\d,5' has a decimal comma; .* set data.decimal=,$",
+        ),
         (
             {"group": "cloud", "label": "x", "columns": "where"},
             None,

@@ -48,7 +48,7 @@ def test_a_single_column_is_accepted(tmp_path):
         ("x.csv", "a,b\n1,2\n3\n", r"x.csv:3: 1 cells, but the first row has 2"),
         ("x.csv", "a,b\nhello,you\nmy,friend\n", r"\(a, b\) hold text, not numbers; .* harken cluster RUN x.csv"),
         ("x.csv", "", "x.csv: an empty file"),
-        ("x.csv", "\n \n", "the table is empty"),
+        ("x.csv", "\n \n", "only white space"),
         ("x.txt", "1 2\n", r"read from .npy, .csv, .tsv files; .* harken cluster RUN x.txt"),
         ("x.npy", "no array", "not a valid NumPy array"),
     ],
@@ -107,7 +107,24 @@ def test_a_missing_file_suggests_a_similar_name(tmp_path):
 
 
 @pytest.mark.parametrize("header", ["", "x;y\n"])
-def test_decimal_commas_are_refused_with_their_line(tmp_path, header):
+def test_decimal_commas_are_refused_with_the_option_that_reads_them(tmp_path, header):
     (tmp_path / "a.csv").write_text(header + "1,5;2,5\n3,5;4,5\n")
-    with pytest.raises(BadInput, match=rf"a\.csv:{1 + bool(header)}: '1,5;2,5' has decimal commas; "):
-        read_vectors(tmp_path / "a.csv", lambda *_, **__: None)
+    column = "x" if header else "1"
+    with pytest.raises(BadInput, match=rf"a\.csv: column '{column}': '1,5' has a decimal comma; .* set --decimal ,$"):
+        read_vectors(tmp_path / "a.csv", silent)
+    assert read_vectors(tmp_path / "a.csv", silent, decimal=",").x.tolist() == [[1.5, 2.5], [3.5, 4.5]]
+
+
+def test_a_thousands_separator_is_refused_unless_other_columns_are_selected(tmp_path):
+    (tmp_path / "a.csv").write_text('x,pay\n1.5,"1,234.50"\n2.5,"999.50"\n')
+    with pytest.raises(BadInput, match=r"column 'pay': '1,234.50' has a thousands separator; .* remove it"):
+        read_vectors(tmp_path / "a.csv", silent)
+    assert read_vectors(tmp_path / "a.csv", silent, ["x"]).x.tolist() == [[1.5], [2.5]]
+
+
+def test_lines_before_the_table_are_not_read_as_points(tmp_path):
+    (tmp_path / "a.csv").write_text("sep=;\nx;y\n1;2\n3;oops\n5;6\n")
+    with pytest.raises(BadInput, match=r"a\.csv:4: column 'y' is 'oops'"):
+        read_vectors(tmp_path / "a.csv", silent)
+    (tmp_path / "a.csv").write_text("sep=;\nx;y\n1;2\n3;4\n")
+    assert read_vectors(tmp_path / "a.csv", silent).x.tolist() == [[1, 2], [3, 4]]

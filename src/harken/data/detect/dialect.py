@@ -73,16 +73,19 @@ def first_row(text: TextPreview, table: TablePreview) -> list[str]:
     return [cell.strip() for cell in rows[0]] if rows else []
 
 
-def irregular_error(text: TextPreview, table: TablePreview) -> BadInput:
-    """The error for a table with too many ragged rows, with the line of the first."""
+def irregular_error(text: TextPreview, table: TablePreview) -> BadInput | None:
+    """The error for a table with too many ragged rows, with the line of the first; None if there is no such row."""
     width, bad = len(table.rows[0]), list[tuple[int, str]]()
     lines = iter(list(enumerate(text.lines, 1))[table.skip :])
     split: NumberedRows = ((n, line.split(table.delimiter)) for n, line in lines)
     if table.quoted:
         split = parse_quoted(lines, table.delimiter, lambda n, reason: bad.append((n, reason)))
-    bad += [(n, f"{len(row)} columns instead of {width}") for n, row in split if len(row) != width]
-    line, reason = min(bad, default=(1, "an irregular row"))
-    accepted = f"95 % of the rows of a table need the same number of columns, and {table.agreement:.0%} have {width}"
+    bad += [(n, f"{len(row)} columns instead of {width}") for n, row in split if len(row) != width and any(row)]
+    if not bad:
+        return None
+    line, reason = min(bad)
+    share = f"{table.agreement:.0%}" if width > 1 else "most"
+    accepted = f"95 % of the rows of a table need the same number of columns, two or more, and {share} have {width}"
     return input_error(f"{text.path}:{line}", reason, accepted, "quote cells with a delimiter, or set data.kind=text")
 
 
@@ -139,7 +142,8 @@ def _try_delimiter(text: TextPreview, delimiter: str, *, quoted: bool) -> TableP
     if not is_complete and len(rows) > 1 + bad_quotes:
         rows.pop(len(rows) - bad_quotes - 1)
     width, count = Counter(len(row) if any(row) else 1 for row in rows or [[]]).most_common(1)[0]
-    agreement = 0.0 if width < 2 else count / len(rows)
+    n_empty = sum(len(row) > 1 and not any(row) for row in rows)  # of a spreadsheet
+    agreement = 0.0 if width < 2 else count / (len(rows) - n_empty)
     table = [row for row in rows if len(row) == width and any(row)]
     for part in text.later if agreement else ():
         sample, _ = _split_rows(part, delimiter, quoted=quoted, complete=False)

@@ -14,6 +14,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from harken.data.tables.numbers import is_missing
 from harken.data.tables.read import input_error, parse_json
 from harken.errors import BadInput
 from harken.suggestions import similar_path
@@ -40,6 +41,9 @@ MAGIC = {  # first bytes of refused formats; those of letters and digits alone c
     "gguf": (b"GGUF",),
 }
 LANGUAGE_NAME, LABEL_NAME, TEXT_NAME = (re.compile(TABLES["header_names"][k]) for k in ("language", "label", "text"))
+NUMBER_TARGET_NAME, QUESTION_NAME, ANSWER_NAME = (
+    re.compile(TABLES["header_names"][k]) for k in ("number_target", "question", "answer")
+)
 SOURCE_NAME, TARGET_NAME, ID_NAME = (re.compile(TABLES["header_names"][k]) for k in ("source", "target", "identifier"))
 NUMBER = re.compile(r"[+-]?(\d[\d.,']*|[.,]\d+)(e[+-]?\d+)?%?", re.I)
 CODE = re.compile(r"(?=\D*\d)[\w./:-]+", re.ASCII)
@@ -314,7 +318,8 @@ def column_stats(table: TablePreview) -> list[ColumnStats]:
         ref = title if title and table.header.count(table.header[index]) == 1 else index + 1
         cells = [cell for cell in column if cell.strip()]
         sample = [cell.strip()[:200] for cell in cells[:1000]] or [""]
-        numbers = sum(bool(NUMBER.fullmatch(cell)) for cell in sample) / len(sample)
+        present = [cell for cell in sample if not is_missing(cell)] or sample
+        numbers = sum(bool(NUMBER.fullmatch(cell)) for cell in present) / len(present)
         texts = sum(any(map(str.isalpha, cell)) and not CODE.fullmatch(cell) for cell in sample) / len(sample)
         words = sum(len(cell.split()) for cell in sample) / len(sample)
         is_identifier = bool(ID_NAME.search(normalize_name(title)) or all(map(CREDIT.match, sample)))

@@ -8,7 +8,7 @@ import csv
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from harken.data.cache import cache_folder
 from harken.data.detect import preview
+from harken.data.tables.numbers import format_problem, is_missing, parse_number
 from harken.data.tables.read import parse_rows
 from harken.data.tables.untrusted import Array, read_arrays
 from harken.data.tables.vectors import to_floats
@@ -140,13 +141,7 @@ def from_tables(
     if len(index) < len(table[node]):
         duplicate = next(name for name in index if table[node].count(name) > 1)
         raise BadInput(f"{location}: node {duplicate!r} has two rows; every node needs exactly one")
-    if weight and "" in edges[weight]:
-        row = edges[weight].index("")
-        what = f"the edge {edges[a][row]!r} - {edges[b][row]!r} has no {weight}"
-        raise BadInput(f"{location}: {what} ({edges[weight].count(''):,} such edges); fill it in or delete the row")
-    weights = _parse_floats(edges[weight]) if weight else None
-    if weight and weights is None:
-        raise BadInput(f"{location}: column {weight!r} is not numeric; fix it, or rename the column")
+    weights = _read_weights(edges, weight, (a, b), columns, location) if weight else None
     x, feature_names, notices = _read_features(table, {node, label, *roles.values()}, columns, location)
     splits = {"edge": _read_split(edges, _find_column(edges, "split", columns, f"{location}, edges"))}
     splits["node"] = _read_split(table, roles["split"])
@@ -167,12 +162,22 @@ def from_tables(
     return GraphTables(location, list(index), ends, weights, x, labels, splits, *graphs_of_nodes)
 
 
+def _read_weights(edges: Columns, weight: str, ends: tuple[str, str], columns: ColumnNames, location: str) -> Floats:
+    if rows := [row for row, cell in enumerate(edges[weight]) if is_missing(cell)]:
+        what = f"the edge {edges[ends[0]][rows[0]]!r} - {edges[ends[1]][rows[0]]!r} has no {weight}"
+        raise BadInput(f"{location}: {what} ({len(rows):,} such edges); fill it in or delete the row")
+    weights, text = _parse_column(edges, weight, columns, f"{location}, edges")
+    if weights is None:
+        raise BadInput(f"{location}: column {weight!r} is not numeric ({text!r}); fix it, or rename the column")
+    return weights
+
+
 def _find_label(table: Columns, used: set[str | None], columns: ColumnNames, location: str) -> str | None:
     if (label := _find_column(table, "label", columns, f"{location}, nodes")) is not None:
         return label
     for name, cells in table.items():  # the first column of text with few distinct values
-        values = {cell for cell in cells if cell}
-        if name not in used and 2 <= len(values) <= min(100, len(cells) / 5) and _parse_floats(cells) is None:
+        few = 2 <= len({*cells} - {""}) <= min(100, len(cells) / 5)
+        if name not in used and few and _parse_column(table, name, columns, f"{location}, nodes")[0] is None:
             return name
     return None
 
@@ -185,25 +190,31 @@ def _read_features(
     for name in wanted or ():
         _find_column(table, "features", {"features": name}, f"{location}, nodes")
     names = [name for name in table if name not in used] if wanted is None else wanted
-    parsed = {name: _parse_floats(table[name]) for name in names}
-    if wanted and (text_column := next((name for name, x in parsed.items() if x is None), None)):
-        raise BadInput(f"{location}: data.features={text_column!r} is not numeric; name numeric columns only")
-    numeric = {name: x for name, x in parsed.items() if x is not None}
-    notices, ignored = list[str](), [name for name in parsed if name not in numeric]
-    if ignored:
-        notices.append(f"{location}: ignored non-numeric columns: {', '.join(ignored)}")
-    if empty := {name: n_empty for name in numeric if (n_empty := table[name].count(""))}:
-        counts = ", ".join(f"{name} {n_empty:,}" for name, n_empty in empty.items())
-        notices.append(f"{location}: empty cells are read as 0: {counts}")
+    parsed = {name: _parse_column(table, name, columns, f"{location}, nodes") for name in names}
+    texts = {name: cell for name, (x, cell) in parsed.items() if x is None}
+    if wanted and texts:
+        name, cell = next(iter(texts.items()))
+        raise BadInput(f"{location}: data.features={name!r} is not numeric ({cell!r}); name numeric columns only")
+    numeric = {name: x for name, (x, _) in parsed.items() if x is not None}
+    notices = list[str]()
+    if texts:
+        ignored = ", ".join(f"{name} ({cell!r})" for name, cell in texts.items())
+        notices.append(f"{location}: ignored non-numeric columns: {ignored}")
+    if missing := {name: count for name in numeric if (count := sum(map(is_missing, table[name])))}:
+        counts = ", ".join(f"{name} {count:,}" for name, count in missing.items())
+        notices.append(f"{location}: missing values (empty, NA) are read as 0: {counts}")
     return (np.stack([*numeric.values()], 1) if numeric else None), list(numeric), notices
 
 
-def _parse_floats(cells: Iterable[str]) -> Floats | None:
-    try:
-        values = np.array([float(cell or 0) for cell in cells])
-    except (ValueError, OverflowError):
-        return None
-    return values if (abs(values) < MAX_FLOAT32).all() else None
+def _parse_column(table: Columns, name: str, columns: ColumnNames, location: str) -> tuple[Floats | None, str]:
+    """The numbers of a column, 0 for missing ones; or None and the first cell that is not a number."""
+    decimal = columns.get("decimal", ".")
+    if problem := format_problem(table[name], decimal):
+        raise BadInput(f"{location}: column {name!r}: {problem}")
+    numbers = [0.0 if is_missing(cell) else parse_number(cell, decimal) for cell in table[name]]
+    values = np.array([MAX_FLOAT32 if number is None else number for number in numbers])
+    unread = np.flatnonzero(abs(values) >= MAX_FLOAT32)
+    return (None, table[name][unread[0]][:40]) if len(unread) else (values, "")
 
 
 def _to_ids(index: Mapping[str, int], cells: list[str], location: str) -> Ints:

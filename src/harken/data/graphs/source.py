@@ -15,7 +15,15 @@ from pydantic import Field, PositiveFloat, field_validator
 from harken.data.detect.preview import is_folder
 from harken.data.source import DataSource, Processor
 from harken.data.split import LabelList, SavedProcessor, SplitData, draw_stratified, files_sha256, split_hash
-from harken.data.targets import infer_target_type, label_sort_key, parse_number, unknown_label_error
+from harken.data.tables.numbers import DECIMAL_DESCRIPTION, MISSING_DESCRIPTION, Decimal, MissingLabels
+from harken.data.targets import (
+    infer_target_type,
+    label_sort_key,
+    missing_targets,
+    normalize_numbers,
+    parse_number,
+    unknown_label_error,
+)
 from harken.errors import BadInput, BadSetting
 from harken.events import Listener, silent
 from harken.settings import LabelOutputs
@@ -26,7 +34,7 @@ TargetLevel = Literal["node", "edge", "graph"]
 FeatureSource = Literal["file", "identity", "degree"]
 SPARSE_DENSITY = 0.25  # features with a smaller fraction of non-zeros are stored sparse
 N_DEGREES = 32  # one-hot degree features of graphs without features
-COLUMN_SETTINGS = ("node", "label", "graph", "source", "target", "weight", "split", "features", "directed")
+COLUMN_SETTINGS = ("node", "label", "graph", "source", "target", "weight", "split", "features", "directed", "decimal")
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +78,8 @@ class GraphProcessor(SavedProcessor):
         """Per node or graph: the label id (-100: unlabelled), or the standardized number (NaN: missing)."""
         labels = tables.labels or []
         if self.target_type == "number":
-            values = [(float(label) - self.mean) / self.std if label else math.nan for label in labels]
+            numbers = [parse_number(label, tables.location) if label else math.nan for label in labels]
+            values = [(number - self.mean) / self.std for number in numbers]
             return np.array(values, np.float32)[:, None]
         label_ids = {label: n for n, label in enumerate(self.labels)} | {"": -100}
         if unknown := next((label for label in labels if label not in label_ids), None):
@@ -149,6 +158,8 @@ class GraphSource(DataSource[GraphProcessor]):
     target_type: Literal["auto", "label", "number"] = Field(
         "auto", description="classification or regression; auto: number if all targets are numeric and not all integers"
     )
+    decimal: Decimal = Field(".", description=DECIMAL_DESCRIPTION)
+    missing: MissingLabels = Field("keep", description=MISSING_DESCRIPTION)
     valid: float = Field(0.1, ge=0, lt=1, description="validation fraction, unless the file has a split")
     test: float = Field(0.2, ge=0, lt=1, description="test fraction, unless the file has a split")
     examples: int | None = Field(None, ge=1, description="maximum number of training nodes, edges or graphs")
@@ -180,7 +191,7 @@ class GraphSource(DataSource[GraphProcessor]):
     ) -> "GraphData":
         if not self.path:
             raise BadSetting("data.path is not set; name a graph: data.path=my.npz")
-        tables = self.read(self.path, listen)
+        tables = self._clean_labels(self.read(self.path, listen), listen)
         digest = files_sha256(graph_paths(Path(self.path)), self.sha256, self.path)
         level = self._infer_level(tables)
         tables, edges = self._unique_edges(tables, level)
@@ -199,13 +210,25 @@ class GraphSource(DataSource[GraphProcessor]):
     ) -> "GraphData":
         """Another graph for evaluation: its split of that name, or everything that is labelled."""
         level = tokenizer.target_level
-        tables, edges = self._unique_edges(self.read(path, listen), level)
+        source = self.model_copy(update={"target_type": tokenizer.target_type})
+        tables, edges = self._unique_edges(source._clean_labels(self.read(path, listen), listen), level)
         indices = tables.splits.get(level, {}).get(split, _labelled(tables, level, edges)).tolist()
         if not indices:
             raise BadInput(f"{path}: has no labels; evaluation needs a graph with labels")
         digest = files_sha256(graph_paths(Path(path)), None, path)
         targets = edges if level == "edge" else tokenizer.targets(tables)
         return GraphData(self, tokenizer, [], {split: indices}, digest, tables=tables, targets=targets)
+
+    def _clean_labels(self, tables: GraphTables, listen: Listener) -> GraphTables:
+        """The labels with decimal points; a missing value is an empty label, or kept as a label."""
+        if tables.labels is None or self.target_level == "edge":
+            return tables
+        labels = tables.labels
+        if self.target_type != "label":
+            labels = normalize_numbers([(label, tables.location) for label in labels], self.decimal, tables.location)
+        target_type = infer_target_type(labels) if self.target_type == "auto" else self.target_type
+        dropped = missing_targets(labels, target_type, self.missing, tables.location, listen)
+        return replace(tables, labels=["" if label in dropped else label for label in labels])
 
     def _infer_level(self, tables: GraphTables) -> TargetLevel:
         labels = tables.labels

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field
@@ -28,8 +28,17 @@ from harken.data.split import (
     split_hash,
 )
 from harken.data.tables.columns import ColumnRequest, iter_columns
+from harken.data.tables.numbers import DECIMAL_DESCRIPTION, MISSING_DESCRIPTION, Decimal, MissingLabels
 from harken.data.tables.read import SkippedRows
-from harken.data.targets import fit_labels, fit_numbers, infer_target_type, standardize_numbers, unknown_label_error
+from harken.data.targets import (
+    fit_labels,
+    fit_numbers,
+    infer_target_type,
+    missing_targets,
+    normalize_numbers,
+    standardize_numbers,
+    unknown_label_error,
+)
 from harken.data.tokenizers import pretrained
 from harken.data.tokenizers.pairs import Array, RaggedTokens, detach_punctuation, encode_lines
 from harken.errors import BadInput
@@ -137,6 +146,8 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
     target_type: Literal["auto", "label", "number", "multilabel"] = Field(
         "auto", description="target type; auto: number if all labels are numbers and some are fractional, else label"
     )
+    decimal: Decimal = Field(".", description=DECIMAL_DESCRIPTION)
+    missing: MissingLabels = Field("keep", description=MISSING_DESCRIPTION)
     examples: int | None = Field(None, ge=1, description="number of training texts, drawn by a hash of each text")
     max_length: int = Field(
         256, ge=8, description="maximum number of tokens of a text with special tokens; longer texts are truncated"
@@ -183,7 +194,13 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
             else:
                 rows.append(LabelledRow(row_texts, row_labels, f"{path}:{line}"))
         check_skipped(skipped, path, len(rows), "data.text and data.label", listen)
-        return rows
+        if self.target_type in ("label", "multilabel") or any(len(row.labels) != 1 for row in rows):
+            return rows
+        targets = normalize_numbers([(row.labels[0], row.location) for row in rows], self.decimal, str(path))
+        return [row._replace(labels=(target,)) for row, target in zip(rows, targets, strict=True)]
+
+    def as_trained(self, processor: TextLabelProcessor) -> Self:
+        return self.model_copy(update={"target_type": processor.target_type})
 
     def _row_labels(self, cells: list[str], names: list[str]) -> tuple[str, ...] | None:
         """The labels of a row; None if they are missing or invalid."""
@@ -200,6 +217,14 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
 
     def split_key(self, example: LabelledRow) -> str:
         return "\t".join(example.texts)
+
+    def drop_missing(self, examples: dict[str, list[LabelledRow]], listen: Listener) -> dict[str, list[LabelledRow]]:
+        rows = [row for part in examples.values() for row in part]
+        labels, location = [label for row in rows for label in row.labels], rows[0].location.rpartition(":")[0]
+        target_type = self._resolve_target_type(examples.get("train", rows))
+        if not (dropped := missing_targets(labels, target_type, self.missing, location, listen)):
+            return examples
+        return {split: [row for row in part if not {*row.labels} & dropped] for split, part in examples.items()}
 
     def texts(self, examples: Iterable[LabelledRow]) -> Iterator[str]:
         texts = (text for row in examples for text in row.texts)

@@ -8,7 +8,8 @@ from itertools import islice, zip_longest
 from pathlib import Path
 
 from harken.data.detect import preview
-from harken.data.detect.kinds import Detection, detect_kind
+from harken.data.detect.detection import Detection
+from harken.data.detect.kinds import detect_kind
 from harken.data.split import check_skipped, group_by_split
 from harken.data.tables.columns import ColumnRef, iter_columns
 from harken.data.tables.read import OnSkip, SkippedRows, iter_lines

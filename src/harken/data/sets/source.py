@@ -5,7 +5,6 @@ column with its target. Held-out sets are drawn by a hash of the name.
 """
 
 import hashlib
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,12 +20,23 @@ from harken.data.batch import Batch
 from harken.data.rng import RngStream, once_per_epoch, rng_for
 from harken.data.split import LabelList, PositiveFloat, SavedProcessor, SplitData, SplitSource, check_skipped
 from harken.data.tables.columns import ColumnRef, iter_columns
+from harken.data.tables.numbers import (
+    DECIMAL_DESCRIPTION,
+    MISSING_DESCRIPTION,
+    Decimal,
+    MissingLabels,
+    describe_format,
+    format_problem,
+    is_missing,
+    parse_number,
+)
 from harken.data.tables.read import SkippedRows
 from harken.data.targets import (
     fit_labels,
     fit_numbers,
     infer_target_type,
-    is_finite,
+    missing_targets,
+    normalize_numbers,
     standardize_numbers,
     unknown_label_error,
 )
@@ -156,6 +166,8 @@ class SetSource(SplitSource[SetExample, SetProcessor, Sets]):
     target_type: Literal["auto", "label", "number"] = Field(
         "auto", description="classification or regression; auto: number if all targets are numeric and not all integers"
     )
+    decimal: Decimal = Field(".", description=DECIMAL_DESCRIPTION)
+    missing: MissingLabels = Field("keep", description=MISSING_DESCRIPTION)
     max_rows: int = Field(2048, ge=1, description="maximum rows per set; larger sets are sampled by a hash of each row")
 
     # --- read ---------------------------------------------------------------------------------------------------------
@@ -185,10 +197,16 @@ class SetSource(SplitSource[SetExample, SetProcessor, Sets]):
 
     def read(self, path: Path, listen: Listener) -> list[SetExample]:
         first = self._files()["train"][0] if self.group is None or self.label is None or not self.columns else path
-        return read_sets(path, *self.resolve_columns(first, listen if path == first else silent), listen)
+        columns = self.resolve_columns(first, listen if path == first else silent)
+        examples = read_sets(path, *columns, listen, decimal=self.decimal)
+        if self.target_type == "label":
+            return examples
+        targets = normalize_numbers([(e.target, e.location) for e in examples], self.decimal, str(path))
+        return [replace(example, target=target) for example, target in zip(examples, targets, strict=True)]
 
     def as_trained(self, processor: SetProcessor) -> Self:
-        return self.model_copy(update={name: getattr(processor, name) for name in ("group", "label", "columns")})
+        names = ("group", "label", "columns", "target_type")
+        return self.model_copy(update={name: getattr(processor, name) for name in names})
 
     # --- targets ------------------------------------------------------------------------------------------------------
 
@@ -197,6 +215,16 @@ class SetSource(SplitSource[SetExample, SetProcessor, Sets]):
 
     def duplicate_key(self, example: SetExample) -> str:
         return example.content_hash  # different files may both number their sets from 0
+
+    def drop_missing(self, examples: dict[str, list[SetExample]], listen: Listener) -> dict[str, list[SetExample]]:
+        sets = [example for part in examples.values() for example in part]
+        targets, location = [example.target for example in sets], sets[0].location.rpartition(":")[0]
+        target_type = self._resolve_target_type(examples.get("train", sets))
+        dropped = missing_targets(targets, target_type, self.missing, location, listen)
+        return {split: [e for e in part if e.target not in dropped] for split, part in examples.items()}
+
+    def _resolve_target_type(self, examples: Sequence[SetExample]) -> Literal["label", "number"]:
+        return infer_target_type(e.target for e in examples) if self.target_type == "auto" else self.target_type
 
     def encode_examples(self, examples: list[SetExample], processor: SetProcessor) -> Sets:
         rows = [processor.standardize(example.sample_rows(self.max_rows)) for example in examples]
@@ -213,7 +241,7 @@ class SetSource(SplitSource[SetExample, SetProcessor, Sets]):
         if known_type and known.columns == columns:
             processor = replace(known, group=group, label=label)
         targets = [example.target for example in examples]
-        if (infer_target_type(targets) if self.target_type == "auto" else self.target_type) == "number":
+        if self._resolve_target_type(examples) == "number":
             if known_type == "number":
                 return processor
             mean, std = fit_numbers([(example.target, example.location) for example in examples], self.train_path)
@@ -228,19 +256,28 @@ class SetSource(SplitSource[SetExample, SetProcessor, Sets]):
 
 
 def read_sets(
-    path: Path, group: ColumnRef, label: ColumnRef, columns: Sequence[ColumnRef], listen: Listener
+    path: Path,
+    group: ColumnRef,
+    label: ColumnRef,
+    columns: Sequence[ColumnRef],
+    listen: Listener,
+    *,
+    decimal: Decimal = ".",
 ) -> list[SetExample]:
     """The sets of a table, in order of first appearance. Without a label column the targets are empty."""
     refs = [("data.group", group), *(("data.columns", c) for c in columns)]
     refs += [] if label is None else [("data.label", label)]
     skipped, rows = SkippedRows("no row of a set"), dict[str, list[list[float]]]()
     first_rows = dict[str, tuple[str, int]]()  # name -> target, line
+    cells_by_column: list[list[str]] = [[] for _ in columns]
     for line, (cell, *cells) in iter_columns(path, refs, skipped):
         name, target = cell.strip(), cells.pop().strip() if label is not None else ""
-        if bad_columns := [str(c) for c, number in zip(columns, cells, strict=True) if not is_finite(number)]:
-            has_comma = any(re.fullmatch(r"\s*-?\d*,\d+\s*", number) for number in cells)
-            problem = f"column {bad_columns[0]!r} is not a number"
-            skipped(path, line, f"{problem}: use a decimal point" if has_comma else problem)
+        for column, number in zip(cells_by_column, cells, strict=True):
+            column.append(number)
+        numbers = [parse_number(number, decimal) for number in cells]
+        if None in numbers:
+            n = numbers.index(None)
+            skipped(path, line, _number_problem(str(columns[n]), cells[n], decimal))
             continue
         if not name or (label is not None and not target):
             skipped(path, line, "label is empty" if name else "set name is empty")
@@ -249,11 +286,22 @@ def read_sets(
         if first_target != target:
             conflict = f"set {name!r} has the label {target!r}, but {first_target!r} in line {first_line}"
             raise BadInput(f"{path}:{line}: {conflict}; a set has one label; check data.group and data.label")
-        rows.setdefault(name, []).append([float(number) for number in cells])
+        rows.setdefault(name, []).append([number for number in numbers if number is not None])
+    for ref, column in zip(columns, cells_by_column, strict=True):
+        if problem := format_problem(column, decimal):
+            raise BadInput(f"{path}: column {ref!r}: {problem}")
     n_rows = sum(map(len, rows.values()))
     check_skipped(skipped, path, n_rows, "data.group, data.columns and data.label", listen)
     firsts = ((name, target, f"{path}:{line}") for name, (target, line) in first_rows.items())
     return [SetExample(name, np.array(rows[name]), target, location) for name, target, location in firsts]
+
+
+def _number_problem(column: str, cell: str, decimal: Decimal) -> str:
+    """Why a row with this cell is skipped."""
+    if is_missing(cell):
+        return f"column {column!r} is missing"
+    problem = describe_format([cell.strip()], decimal, uses_sign=True).split(";")[0]
+    return f"column {column!r}: {problem}" if problem else f"column {column!r} is not a number"
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------

@@ -1,8 +1,6 @@
 """Vectors from a file: a NumPy array, or a table of numbers with one row per point. Nothing in it can run code."""
 
 import csv
-import math
-import re
 from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
@@ -11,16 +9,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from harken.data.detect import preview
+from harken.data.detect import dialect, preview
 from harken.errors import BadInput
 from harken.events import Listener
 from harken.suggestions import similar_path
 
+from .numbers import Decimal, format_problem, is_missing, is_number, parse_number
 from .read import parse_rows
 from .untrusted import Array, check_memory
 
 Floats = npt.NDArray[np.floating[Any]]
-DECIMAL_COMMAS = re.compile(r"[^,;]*(?:;[^,;]*)*\d,\d+(?:;[^;]*)+|[^;]+(?:;[^;]*)*;\s*[+-]?\d+,\d+(?:e[+-]?\d+)?")
 SUFFIXES = (".npy", ".csv", ".tsv")
 
 
@@ -31,7 +29,7 @@ class Vectors(NamedTuple):
     names: list[str] | None = None
 
 
-def read_vectors(path: Path, listen: Listener, columns: Sequence[str] = ()) -> Vectors:
+def read_vectors(path: Path, listen: Listener, columns: Sequence[str] = (), decimal: Decimal = ".") -> Vectors:
     """The vectors of a .npy file or the numbers of a table, all or these columns; its first text column names rows."""
     if not path.is_file():
         raise BadInput(f"{path}: no such file; give a .npy, .csv or .tsv file of vectors{similar_path(path)}")
@@ -43,7 +41,7 @@ def read_vectors(path: Path, listen: Listener, columns: Sequence[str] = ()) -> V
         names = [str(n + 1) for n in range(x.shape[1])]
         vectors = Vectors(x[:, _column_indices(path, columns, names)] if columns else x)
     else:
-        vectors = _read_table(path, listen, columns)
+        vectors = _read_table(path, listen, columns, decimal)
     bad_rows = np.flatnonzero(~np.isfinite(vectors.x).all(1))
     if len(bad_rows):
         row, column = int(bad_rows[0]), int(np.flatnonzero(~np.isfinite(vectors.x[bad_rows[0]]))[0])
@@ -81,58 +79,56 @@ def _column_indices(path: Path, columns: Sequence[str], names: Sequence[str]) ->
     return [index[name] for name in columns]
 
 
-def _read_table(path: Path, listen: Listener, selected: Sequence[str]) -> Vectors:
+def _read_table(path: Path, listen: Listener, selected: Sequence[str], decimal: Decimal) -> Vectors:
     """The selected columns, or the numeric ones; a column with more than half numbers must be completely numeric."""
     names, rows = _table_rows(path)
     columns = list(zip(*(cells for _, cells in rows), strict=True))
-    numeric = [n for n, column in enumerate(columns) if 2 * sum(map(_is_number, column)) > len(column)]
-    indices = _column_indices(path, selected, names) or numeric
+    wanted = _column_indices(path, selected, names)
+    for n in wanted or range(len(columns)):
+        if problem := format_problem(columns[n], decimal, "--decimal "):
+            raise BadInput(f"{path}: column {names[n]!r}: {problem}")
+    numbers = [[parse_number(cell, decimal) for cell in column] for column in columns]
+    numeric = [n for n, column in enumerate(columns) if 2 * _count_numbers(column, numbers[n]) > len(column)]
+    indices = wanted or numeric
     if not indices:
         fix = f"to cluster texts name a run first: harken cluster RUN {path.name}"
         raise BadInput(f"{path}: its columns ({', '.join(names)[:100]}) hold text, not numbers; {fix}")
     for n in indices:
-        for (line, _), cell in zip(rows, columns[n], strict=True):
-            if not _is_number(cell) or not math.isfinite(float(cell)):
-                value = repr(cell[:40]) if cell.strip() else "empty"
-                problem = f"column {names[n]!r} is {value}; a number is needed"
-                raise BadInput(f"{path}:{line}: {problem}; fix or delete the row")
+        if None in numbers[n]:
+            line, cells = rows[numbers[n].index(None)]
+            value = repr(cells[n][:40]) if cells[n].strip() else "empty"
+            problem = f"column {names[n]!r} is {value}; a number is needed"
+            raise BadInput(f"{path}:{line}: {problem}; fix or delete the row")
     texts = [n for n in range(len(columns)) if n not in indices and n not in numeric]
     if texts:
         ignored = f"; ignored: {', '.join(names[n] for n in texts[1:])}" if texts[1:] else ""
         listen("notice", text=f"{path}: the text column {names[texts[0]]!r} names the rows{ignored}")
-    x = np.array([columns[n] for n in indices], np.float64).T
+    x = np.array([numbers[n] for n in indices], np.float64).T
     return Vectors(np.ascontiguousarray(x), list(columns[texts[0]]) if texts else None)
+
+
+def _count_numbers(column: Sequence[str], numbers: Sequence[float | None]) -> int:
+    """The number of cells with a number or with a mark of a missing one."""
+    cells = zip(column, numbers, strict=True)
+    return sum(number is not None or bool(cell.strip() and is_missing(cell)) for cell, number in cells)
 
 
 def _table_rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     """The column names, and each row that is not empty with its line number."""
-    preview.refuse_binary(preview.read_head(path))
-    text = preview.read_utf8(path)
-    lines = [(n, line) for n, line in enumerate(text.split("\n")[:100], 1) if line.strip()]
-    delimiter = max("\t,;|", key=lines[0][1].count) if lines else ","
-    for number, row_text in lines:
-        if DECIMAL_COMMAS.fullmatch(row_text.strip()):
-            problem = f"{row_text.strip()[:40]!r} has decimal commas; numbers with a decimal point are needed"
-            raise BadInput(f"{path}:{number}: {problem}; replace each comma between digits by a point")
+    table = dialect.reading_table(preview.preview_text(preview.read_head(path)))
+    delimiter, skip = (table.delimiter, table.skip) if table else (",", 0)
+    text = preview.read_utf8(path).split("\n", skip)[-1]
     try:
         numbered = parse_rows(StringIO(text, newline=""), delimiter)
-        rows = [(line, cells) for line, cells in numbered if any(map(str.strip, cells))]
+        rows = [(skip + line, cells) for line, cells in numbered if any(map(str.strip, cells))]
     except csv.Error as error:
         raise BadInput(f"{path}: not a valid table ({error}); fix it, or write the vectors with numpy.save") from None
     width = len(rows[0][1]) if rows else 0
     for line, cells in rows:
         if len(cells) != width:
             raise BadInput(f"{path}:{line}: {len(cells)} cells, but the first row has {width}; fix or delete the row")
-    has_header = bool(rows) and not any(map(_is_number, rows[0][1]))
-    names = rows.pop(0)[1] if has_header and len(rows) > 1 else [str(n + 1) for n in range(width)]
+    has_header = len(rows) > 1 and not any(map(is_number, rows[0][1]))
+    names = rows.pop(0)[1] if has_header else [str(n + 1) for n in range(width)]
     if not rows:
         raise BadInput(f"{path}: the table is empty; one row per point is needed")
     return names, rows
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True

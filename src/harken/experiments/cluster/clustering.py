@@ -22,6 +22,7 @@ from harken.analysis.principal_components import PrincipalComponents, pca
 from harken.data.detect.kinds import detect_kind
 from harken.data.detect.preview import read_utf8
 from harken.data.tables.columns import iter_columns
+from harken.data.tables.numbers import Decimal
 from harken.data.tables.read import SkippedRows
 from harken.data.tables.vectors import read_vectors, to_floats
 from harken.errors import BadInput
@@ -57,10 +58,11 @@ class ClusterOptions(TypedDict, total=False):
     scale: bool  # divide each column by its standard deviation
     column: str | None  # text column of a table
     columns: str | None  # columns of a table of vectors, by name or number, separated by commas
+    decimal: Decimal  # decimal sign in a table of vectors
 
 
 DEFAULTS: ClusterOptions = {"k": "2-8", "restarts": 10, "start": "k-means++", "seed": 0, "pool": "mean", "layer": None}
-DEFAULTS |= {"raw": False, "scale": False, "column": None, "columns": None}
+DEFAULTS |= {"raw": False, "scale": False, "column": None, "columns": None, "decimal": "."}
 
 
 class Points(NamedTuple):
@@ -112,8 +114,8 @@ def cluster(
 ) -> Clustering:
     """Cluster vectors (a .npy or .csv file, an array), or a run's embeddings of texts (a file or a list).
 
-    Options: k (3, "2-8", "2,4,8"), restarts, start ("k-means++", "random"), seed, scale, columns ("a,b"); for texts
-    pool, layer, raw and column. With `out` a folder is written.
+    Options: k (3, "2-8", "2,4,8"), restarts, start ("k-means++", "random"), seed, scale, columns ("a,b"), decimal; for
+    texts pool, layer, raw and column. With `out` a folder is written.
 
     >>> harken.cluster([[0.0, 0.0], [0.0, 1.0], [9.0, 9.0], [9.0, 8.0]], k=2).labels.tolist()
     [0, 0, 1, 1]
@@ -207,7 +209,9 @@ def _load_points(what: Any, texts: Any, options: ClusterOptions, listen: Listene
         return Points(x, list(texts) if texts is not None else None, "an array")
     if isinstance(what, Run) or Path(what).is_dir():
         return _embedded_points(what if isinstance(what, Run) else load(what), texts, options, listen)
-    x, names = read_vectors(Path(what), listen, [name.strip() for name in columns.split(",") if name])
+    x, names = read_vectors(
+        Path(what), listen, [name.strip() for name in columns.split(",") if name], options["decimal"]
+    )
     if texts is not None:
         names = _read_texts(Path(texts), options["column"], listen)
         if len(names) != len(x):

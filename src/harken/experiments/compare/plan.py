@@ -101,6 +101,8 @@ def check_axes(axes: Mapping[str, Sequence[object]] | None) -> dict[str, list[ob
 def parse_axis(text: str) -> tuple[str, list[object]]:
     """model.heads=1,2,8 -> ("model.heads", [1, 2, 8]). Commas in brackets, braces or quotes belong to a value."""
     path, equals, values = text.partition("=")
+    if values == ",":  # data.decimal=,
+        return path, [values]
     pieces, depth, start = [""], 0, 0
     while start < len(values):
         quoted = QUOTED.match(values, start) if depth or not pieces[-1].strip() else None  # it's.txt has no quotes

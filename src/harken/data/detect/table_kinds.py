@@ -1,0 +1,269 @@
+"""The kind of a table by its columns.
+
+A column is given by its header name or, if the name is missing or not unique, by its number from 1.
+"""
+
+import re
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+from harken.data.graphs import files as graph_files
+from harken.data.sets.columns import SetColumns, detect_set_columns
+from harken.data.tables.read import input_error
+
+from . import preview
+from .detection import AS_TEXT, Detection, join_names
+from .preview import TABLE_SUFFIXES, ColumnStats, TablePreview, TextPreview
+
+IMAGE_PATH = re.compile(r"\.(png|jpe?g|gif|bmp|webp|p[gp]m|tiff?|npz\[\d+\])$", re.I)
+MIN_CAPTION_WORDS = 2.5  # mean words of a caption
+EDGE_COLUMNS = ("source|src|from|u", "target|dst|to|v", graph_files.COLUMN_PATTERNS["weight"])
+MIN_SHARED_NODES = 0.3  # fraction of the nodes that occur in both columns of an edge list
+MAX_NODES = 0.6  # distinct names per cell of an edge list; a tree has one node per two cells
+MAX_NAME_WORDS = 3  # mean words of a node name
+FEW_VALUES = "a label has at most 100 values, each with at least 5 occurrences"
+FITS_NUMBERS = (
+    "group the points: harken cluster FILE; or, if several rows form one example: "
+    "data.kind=sets data.group=COLUMN data.label=COLUMN"
+)
+
+
+def label_candidates(text: TextPreview, columns: list[ColumnStats]) -> list[ColumnStats]:
+    """Possible labels and targets, best first: by name, no empty cells, few values, few words, last position."""
+    labels = [c for c in columns if not _not_a_label(text, c)]
+    labels.sort(key=lambda c: (not _has_target_name(c), c.filled_fraction < 1, c.n_values, c.mean_words, -c.index))
+    return labels
+
+
+def _has_label_name(c: ColumnStats) -> bool:
+    return bool(preview.LABEL_NAME.fullmatch(c.name))
+
+
+def _has_target_name(c: ColumnStats) -> bool:
+    """Whether the column is named like a label, or is numeric and named like a regression target."""
+    return _has_label_name(c) or (_is_numeric(c) and bool(preview.NUMBER_TARGET_NAME.fullmatch(c.name)))
+
+
+def _is_numeric(c: ColumnStats) -> bool:
+    return c.number_fraction > 0.95
+
+
+def _repeats(text: TextPreview, c: ColumnStats) -> bool:
+    """Whether each value occurs at least 5 times on average; unread rows count as well, once values repeat."""
+    often = c.n_filled >= 5 * c.n_values
+    return often or (c.n_filled >= 2 * c.n_values and c.n_filled * text.size_ratio >= 5 * c.n_values)
+
+
+def _is_regression(text: TextPreview, c: ColumnStats) -> bool:
+    """Whether the column holds numbers, is named like a target, and has too many values for a label."""
+    is_label = c.n_values <= 100 and _repeats(text, c)
+    return _is_numeric(c) and _has_target_name(c) and c.n_values > 1 and not is_label
+
+
+def _not_a_label(text: TextPreview, c: ColumnStats) -> str:
+    """Why this column is neither a label nor a target; empty if it may be one."""
+    if c.is_identifier or c.filled_fraction < 0.5:
+        return f"{c} identifies or credits a row" if c.is_identifier else f"{c} is empty in most rows"
+    if _is_regression(text, c):
+        return ""
+    mean = c.n_filled / max(1, c.n_values)
+    observed = f"{c} has {c.n_values} values with {mean:.1f} occurrences on average, but a label has"
+    if not (2 <= c.n_values <= 100 and _repeats(text, c)):
+        return f"{observed} at most 100, each with at least 5 occurrences"
+    if not _has_label_name(c) and c.mean_words > 3:  # repeated sentences are not labels
+        return f"{observed} at most 3 words, and these have {c.mean_words:.1f}"
+    return ""
+
+
+def _edge_columns(table: TablePreview, columns: list[ColumnStats]) -> list[ColumnStats]:
+    """The two columns named as the ends of edges, if the table has no other columns except a weight."""
+    named = [next((c for c in columns if re.fullmatch(form, c.name.lower())), None) for form in EDGE_COLUMNS]
+    ends = [c for c in named[:2] if c is not None]
+    is_edge_list = table.header and len(ends) == 2 and len(columns) == 2 + (named[2] is not None)
+    return ends if is_edge_list else []
+
+
+def _are_nodes(table: TablePreview, ends: list[ColumnStats]) -> bool:
+    """Whether the two columns hold node numbers, or short names that repeat, and share values."""
+    rows = [tuple(row[c.index].strip() for c in ends) for row in table.rows[:1000]]
+    sources, targets = ({row[k] for row in rows} for k in (0, 1))
+    if not all(cell.isdigit() for cell in sources | targets):
+        rows = [row for row in rows if row[0] != row[1]]  # a word may be its own translation
+        sources, targets = ({row[k] for row in rows} for k in (0, 1))
+        if max(c.mean_words for c in ends) > MAX_NAME_WORDS or len(sources | targets) > 1 + MAX_NODES * 2 * len(rows):
+            return False
+    return len(sources & targets) >= MIN_SHARED_NODES * min(len(sources), len(targets))
+
+
+def detect_columns(text: TextPreview, table: TablePreview, note: str) -> Detection:
+    """The kind of a table by its columns."""
+    columns = preview.column_stats(table)
+    texts = [c for c in columns if c.text_fraction >= 0.5 and not c.is_identifier]
+    ends = _edge_columns(table, columns)
+    if ends and _are_nodes(table, ends):
+        reason = f"{note}{ends[0]} and {ends[1]} hold nodes and share values"
+        return Detection(
+            "graph", reason, {}, (("pairs", "a source of a pair is seldom the target of another"), AS_TEXT)
+        )
+    sides = [c for side in (preview.SOURCE_NAME, preview.TARGET_NAME) for c in columns if side.fullmatch(c.name)]
+    if len(sides) != 2 or preview.SOURCE_NAME.fullmatch(sides[1].name):
+        sides = [c for c in columns if preview.LANGUAGE_NAME.fullmatch(c.name)]
+    if len(sides) == 2:
+        return _pairs(text, sides, columns, f"{note}{sides[0]} and {sides[1]} are named as two sides", ends)
+    sets = None if any(c.mean_words > 3 for c in columns) else detect_set_columns(table)
+    if sets and sets.label and not sets.ignored:
+        return _sets(sets, note)
+    images = [c for c in columns if c.filled_fraction >= 0.9 and all(map(IMAGE_PATH.search, _filled_cells(table, c)))]
+    if images and (detection := _detect_picture_texts(table, images[0], columns, note)):
+        return detection
+    if len(columns) > 2 and all(map(_is_numeric, columns)):
+        return _numbers(columns, note)
+    labels = [c for c in label_candidates(text, columns) if texts or not _is_regression(text, c)]
+    if detection := _constant_label(labels, columns, texts, note):
+        return detection
+    if labels:
+        if images:
+            settings = {"data.image": images[0].ref, "data.label": labels[0].ref}
+            reason = f"{note}{images[0]} holds image paths, {labels[0]} has {labels[0].n_values} values"
+            return Detection("images", reason, settings, (("table", "a path is not a text to learn from"), AS_TEXT))
+        return _labelled(text, labels, texts if len(columns) > 2 else columns, note)
+    if len(texts) >= 2:
+        return _pairs(text, texts[:2], columns, f"{note}{texts[0]} and {texts[1]} hold text, and no column is a label")
+    numbered = columns and columns[0].number_fraction > 0.9 and columns[0].n_values == columns[0].n_filled
+    filled = min((c.filled_fraction for c in columns), default=0.0) > 0.9
+    if len(columns) == 2 and table.delimiter == "\t" and not numbered and filled:
+        return _pairs(text, columns, columns, f"{note}two columns, and neither is a label or a row number")
+    return _one_text(text, table, columns, texts, note)
+
+
+def _one_text(
+    text: TextPreview, table: TablePreview, columns: list[ColumnStats], texts: list[ColumnStats], note: str
+) -> Detection:
+    """A table with one text column or none, and without a label."""
+    if not texts and not table.delimiter:
+        problem = f"objects with {join_names(table.header) or 'no keys'}"
+        raise input_error(text.path, problem, "text under one key or two, or text and a label, is needed", "add it")
+    reason = f"{note}{texts[0] if texts else 'no column'} holds text, and no column is a label"
+    against = ("table", f"it has columns, but {FEW_VALUES}")
+    detection = Detection("text", reason, {"data.text": texts[0].ref} if texts else {}, (against,))
+    if texts or not (table.header or text.suffix in TABLE_SUFFIXES):
+        return detection
+    if all(map(_is_numeric, columns)):
+        return _numbers(columns, note)
+    fix = "name the columns: data.text=... data.label=...; or, to learn its lines as plain text: data.kind=text"
+    refusal = f"{reason}; a text and a label, or two texts, are needed; {fix}"
+    return replace(detection, refusal=refusal)
+
+
+def _detect_picture_texts(
+    table: TablePreview, image: ColumnStats, columns: list[ColumnStats], note: str
+) -> Detection | None:
+    """Captions, or a question and an answer per image, which no model here learns."""
+    others = [c for c in columns if c is not image and not c.is_identifier and c.filled_fraction >= 0.5]
+    questions = [c for c in others if _is_question(table, c)]
+    answers = [c for c in others if c not in questions and preview.ANSWER_NAME.fullmatch(c.name)]
+    if questions and answers:
+        reason = f"{note}{image} holds image paths, {questions[0]} questions and {answers[0]} answers"
+        captions = f"data.kind=captions data.image={image.ref} data.caption={answers[0].ref}"
+        pairs = f"data.kind=pairs data.source={questions[0].ref} data.target={answers[0].ref}"
+        fix = f"to learn the answers as captions: {captions}; the answers without the images: {pairs}"
+        refusal = f"{reason}; picture questions are not supported yet; {fix}"
+        return Detection("picture questions", reason, {}, (), refusal=refusal)
+    captions_ = [c for c in others if c.text_fraction >= 0.5 and c.mean_words >= MIN_CAPTION_WORDS]
+    if not captions_:
+        return None
+    caption = max(captions_, key=lambda c: c.mean_words)
+    settings = {"data.image": image.ref, "data.caption": caption.ref}
+    reason = f"{note}{image} holds image paths, {caption} has {caption.mean_words:.3g} words per cell"
+    alternatives = (("pairs", "a path is not a text to translate"), AS_TEXT)
+    return Detection("captions", reason, settings, alternatives, overrides=("data.caption", "data.image", "data.kind"))
+
+
+def _is_question(table: TablePreview, c: ColumnStats) -> bool:
+    """Whether the column is named as a question, or its texts end with a question mark."""
+    cells = _filled_cells(table, c)
+    return bool(preview.QUESTION_NAME.fullmatch(c.name)) or sum(cell.endswith("?") for cell in cells) > 0.9 * len(cells)
+
+
+def _numbers(columns: list[ColumnStats], note: str) -> Detection:
+    """A table of numbers only: no model here learns a column from the other columns."""
+    reason = f"{note}every column holds numbers ({join_names([str(c.ref) for c in columns])})"
+    refusal = f"{reason}; a column of text, or rows that form sets, are needed; {FITS_NUMBERS}"
+    return Detection("numbers", reason, {}, (AS_TEXT,), refusal=refusal)
+
+
+def _constant_label(
+    labels: list[ColumnStats], columns: list[ColumnStats], texts: list[ColumnStats], note: str
+) -> Detection | None:
+    """A column named like a label that has fewer than two values, if no other one is named so."""
+    constant = next((c for c in columns if _has_label_name(c) and c.n_values < 2 and not c.is_identifier), None)
+    others = [c for c in texts if c is not constant]
+    if constant is None or not others or any(map(_has_target_name, labels)):
+        return None
+    if len(others) > 1 and not constant.name.endswith(("label", "labels")):  # a note beside two texts
+        return None
+    observed = f"{constant} has one value" if constant.n_values else f"{constant} is empty"
+    fix = "add rows with other labels, or name another column: data.label=... (two texts: data.kind=pairs)"
+    settings = {"data.text": others[0].ref, "data.label": constant.ref}
+    refusal = f"{note}{observed}; a label needs at least two values; {fix}"
+    return Detection("table", f"{note}{observed}", settings, (AS_TEXT,), refusal=refusal)
+
+
+def _filled_cells(table: TablePreview, column: ColumnStats) -> list[str]:
+    """The first cells of a column that are not empty."""
+    return [*islice(filter(None, (row[column.index].strip() for row in table.rows)), 100)]
+
+
+def _sets(sets: SetColumns, note: str) -> Detection:
+    group, label = sets.group, sets.label
+    assert label is not None
+    settings = {"data.group": group.ref, "data.label": label.ref, "data.columns": [c.ref for c in sets.columns]}
+    sizes = f"sets of {group.n_filled / group.n_values:.3g} rows on average"
+    reason = f"{note}{group} identifies {sizes}, {label} is constant in each; {len(sets.columns)} numeric columns"
+    return Detection("sets", reason, settings, (("table", "there is a label, but no text to learn from"), AS_TEXT))
+
+
+def _labelled(text: TextPreview, labels: list[ColumnStats], texts: list[ColumnStats], note: str) -> Detection:
+    """One or two texts with a label, or with a number to predict."""
+    label = labels[0]
+    texts = [c for c in texts if c not in labels] or [c for c in texts if c is not label]
+    longest = sorted(texts, key=lambda c: -c.mean_words)[:2]
+    texts = sorted((c for c in longest if c is longest[0] or c.mean_words >= 3), key=lambda c: c.index)
+    settings: dict[str, Any] = {"data.label": label.ref}
+    if texts:
+        settings["data.text"] = texts[0].ref if len(texts) == 1 else [c.ref for c in texts]
+    if is_regression := _is_regression(text, label):
+        settings["data.target_type"] = "number"
+        reason = f"{note}{label} holds numbers and is named like a target (regression)"
+    else:
+        mean = label.n_filled // label.n_values
+        reason = f"{note}{label} has {label.n_values} values with {mean} occurrences on average"
+    if labels[1:]:
+        reason += f" (other possible labels: {', '.join(map(str, labels[1:4]))})"
+    pairs = (("pairs", f"{texts[0]} and {texts[1]} hold text, but there is a label"),) if texts[1:] else ()
+    overrides = ("data.label", *["data.target_type"] * is_regression, "data.kind")
+    detection = Detection("table", reason, settings, (*pairs, AS_TEXT), overrides=overrides)
+    if texts:
+        return detection
+    refusal = (
+        f"{reason}, and no column holds text; a column of text, or rows that form sets, are needed; {FITS_NUMBERS}"
+    )
+    return replace(detection, refusal=refusal)
+
+
+def _pairs(
+    text: TextPreview,
+    sides: list[ColumnStats],
+    columns: list[ColumnStats],
+    reason: str,
+    ends: list[ColumnStats] | None = None,
+) -> Detection:
+    """Two texts per row. `ends`: they may also be the ends of edges."""
+    alternatives = [AS_TEXT]
+    if ends and all(c.n_values <= MAX_NODES * c.n_filled and c.mean_words <= MAX_NAME_WORDS for c in ends):
+        alternatives.insert(0, ("graph", f"{ends[0]} and {ends[1]} repeat names, but share few of them"))
+    if near := min((c for c in columns if 1 < c.n_values < c.n_filled), key=lambda c: c.n_values, default=None):
+        named = f"{near} could be a label, but {sides[0]} and {sides[1]} are named as two sides"
+        alternatives.insert(0, ("table", _not_a_label(text, near) or named))
+    return Detection("pairs", reason, {"data.source": sides[0].ref, "data.target": sides[1].ref}, tuple(alternatives))
