@@ -57,8 +57,8 @@ def missing_targets(
     if target_type == "number" or missing == "drop":
         listen("notice", text=f"{location}: skipped {counts.total():,} rows with a missing target: {named}")
         return {*counts}
-    kept = "looks like a missing value and is kept as a label; data.missing=drop skips these rows"
-    listen("notice", text=f"{location}: {named} {kept}")
+    remedy = "data.missing=drop skips these rows"
+    listen("notice", text=f"{location}: labels that look like missing values are kept: {named}; {remedy}")
     return set()
 
 

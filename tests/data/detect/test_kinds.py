@@ -67,7 +67,24 @@ ZOO: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "a list of names is text": ("a.txt", table("{w}, {v}"), "text", {}),
     "two lines with a comma each are text": ("a.txt", "Hello, world\nYes, sir\n", "text", {}),
     "Penn Treebank words are text": ("ptb.train.txt", PTB, "text", {}),
-    "a one-column CSV is text": ("a.csv", "text\n" + table("the {v} of {w}"), "text", {}),
+    "a regression target is recognized by its name": (
+        *("a.csv", "id,text,price\n" + table("{n},the {v} {n},{n}.5"), "table"),
+        {"data.text": "text", "data.label": "price", "data.target_type": "number"},
+    ),
+    "a regression target with missing values is recognized": (
+        *("a.csv", "text,score\n" + table("the {v} {n},{n}.5") + "a,NA\nb,n/a\nc,\n" * 3, "table"),
+        {"data.text": "text", "data.label": "score", "data.target_type": "number"},
+    ),
+    "a label comes before a regression target": (
+        *("a.csv", "text,price,category\n" + table("the {v} {n},{n}.5,{ab}"), "table", {"data.label": "category"}),
+    ),
+    "edges between names are a graph": ("a.csv", "source,target\n" + "Ann,Bob\nBob,Cid\nCid,Ann\n" * 9, "graph", {}),
+    "words and their spelling are pairs": (
+        *("a.csv", "source,target\n" + "colour,color\nhonour,honor\ndog,dog\ncat,cat\n" * 9, "pairs", {}),
+    ),
+    "a headerless CSV with blanks after the commas is a table": (
+        *("a.csv", table("the {v} {n}, {ab}"), "table", {"data.text": 1, "data.label": 2}),
+    ),
     "one word is text": ("a.txt", "word", "text", {}),
     "words with the letters of magic are text": ("a.txt", "BMW and GGUF are names\n", "text", {}),
     "a CSV of numbers and one text is text": (
@@ -608,3 +625,90 @@ def test_a_file_with_the_first_bytes_of_a_refused_format_gets_its_message(tmp_pa
 
 def test_every_refused_format_has_first_bytes():
     assert preview.TABLES["refused"].keys() == preview.MAGIC.keys()
+
+
+NOT_TRAINABLE = {
+    "one column": ("a.csv", "text\n" + table("the {v} of {w}"), r"only one column .* data\.kind=text$"),
+    "one column of quoted cells": ("a.csv", "text\n" + table('"the {v}, {w}"'), r"only one column .* data\.kind=text$"),
+    "numbers with a numeric target": (
+        *("a.csv", "x0,x1,x2,y\n" + table("{n}.5,{r},1.{n},{n}.25")),
+        r"every column holds numbers \(x0, x1, x2, y\); .*harken cluster FILE; .*data\.kind=sets data\.group=",
+    ),
+    "numbers with a 0/1 target": (
+        *("a.csv", "x0,x1,y\n" + table("{n}.5,1.{n},1") + "1.5,2,0\n" * 30, "every column holds numbers"),
+    ),
+    "two numeric columns": ("a.csv", "x,y\n" + table("{n}.5,{n}.25"), "every column holds numbers"),
+    "numbers with a text label": (
+        *("a.csv", "x0,x1,species\n" + table("{n}.5,1.{n},{ab}")),
+        "column 'species' has 2 values .* no column holds text; .*harken cluster FILE",
+    ),
+    "a label with one value": (
+        *("a.csv", "text,label\n" + table("the {v} {n},pos")),
+        r"column 'label' has one value; a label needs at least two values; .*data\.label=.*data\.kind=pairs",
+    ),
+    "an empty label": ("a.csv", "text,label\n" + table("the {v} {n},"), "column 'label' is empty"),
+    "a label with one value beside another possible label": (
+        *("a.csv", "text,label,lang\n" + table("the {v} {n},pos,{ab}")),
+        "column 'label' has one value",
+    ),
+    "picture questions": (
+        *("a.csv", "image,question,answer\n" + table("{n}.png,what is the {v} here?,the {w} thing of {n}")),
+        r"picture questions are not supported yet; .*data\.caption=answer; .*data\.source=question",
+    ),
+    "picture questions with few answers": (
+        *("a.csv", "file,asked,answer\n" + table("{n}.png,what is the {v} here?,{ab}")),
+        "picture questions are not supported yet",
+    ),
+    "codes and dates": ("a.csv", "code,day\n" + table("A-{n},2024-01-{n}"), "no column holds text"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NOT_TRAINABLE)
+def test_a_table_that_fits_no_model_states_what_fits_it(name: str, tmp_path: Path) -> None:
+    file, content, refusal = NOT_TRAINABLE[name]
+    (tmp_path / file).write_text(content)
+    detection = detect_kind(tmp_path / file)
+    assert re.search(refusal, detection.refusal), detection
+    assert "\n" not in detection.refusal
+
+
+@pytest.mark.parametrize("share", [10, 5, 2])
+def test_a_ragged_table_is_never_text(share: int, tmp_path: Path) -> None:
+    rows = [line + ",more" * (n % share == 0) for n, line in enumerate(table("a {v} {n},{ab}", 200).splitlines())]
+    (tmp_path / "a.csv").write_text("\n".join(["text,label", *rows]))
+    check_error(tmp_path / "a.csv", r"a\.csv:\d+: \d columns instead of \d; .*data\.kind=text")
+
+
+def test_prose_with_the_suffix_of_a_table_is_never_text(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("A line\nanother\tone\nand more\nand more\n" * 9)
+    check_error(tmp_path / "a.tsv", r"a\.tsv:2: 2 columns instead of 1; .* most have 1; .*data\.kind=text")
+
+
+def test_an_open_quote_does_not_make_a_table_text(tmp_path: Path) -> None:
+    rows = table("a {v} {n},{ab}", 200).splitlines()
+    rows[100] = f'"{rows[100]}'
+    (tmp_path / "a.csv").write_text("\n".join(["text,label", *rows]))
+    assert detect_kind(tmp_path / "a.csv").kind == "table"
+
+
+def test_rows_of_empty_cells_are_not_reported_as_another_number_of_cells(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text,label\n" + table("a {v} {n},{ab}") + ",\n,\n")
+    detection = detect_kind(tmp_path / "a.csv")
+    assert detection.kind == "table"
+    assert "number of cells" not in detection.reason
+
+
+def test_edges_between_names_and_pairs_that_may_be_edges_name_each_other(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("source,target\n" + "Ann,Bob\nBob,Cid\nCid,Ann\n" * 9)
+    (tmp_path / "b.csv").write_text("source,target\n" + "Ann,tea\nBob,milk\nCid,tea\n" * 9)
+    graph, pairs = map(detect_kind, sorted(tmp_path.iterdir()))
+    assert (graph.kind, pairs.kind) == ("graph", "pairs")
+    assert "pairs" in dict(graph.alternatives)
+    assert "repeat names, but share few of them" in dict(pairs.alternatives)["graph"]
+
+
+def test_a_regression_states_the_settings_that_overrule_it(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text,note\n" + table("the {v} {n},{n}.5"))
+    detection = detect_kind(tmp_path / "a.csv")
+    assert "column 'note' holds numbers and is named like a target (regression)" in detection.reason
+    assert detection.override_hint == "override with data.label=..., data.target_type=..., data.kind=..."

@@ -1,6 +1,7 @@
 """Graphs read from tables, arrays and networkx; neighborhoods; positional encodings of nodes."""
 
 import csv
+from itertools import pairwise
 from pathlib import Path
 
 import networkx as nx
@@ -380,3 +381,48 @@ def test_label_columns_extend_a_copy_of_the_table():
     label = preview.TABLES["graph_columns"]["label"]
     assert COLUMN_PATTERNS["label"] == f"{label}|{preview.LABEL_NAME.pattern}"
     assert preview.LABEL_NAME.pattern not in label
+
+
+def write_ages(folder, age, label=lambda n: "ab"[n % 2], weight=None):
+    names = [f"n{n}" for n in range(20)]
+    nodes = [f"{name};{age(n)};{label(n)}" for n, name in enumerate(names)]
+    (folder / "nodes.csv").write_text("\n".join(["id;age;label", *nodes]))
+    edges = [f"{a};{b}" + (f";{weight}" if weight else "") for a, b in pairwise(names)]
+    (folder / "edges.csv").write_text("\n".join(["source;target" + ";weight" * bool(weight), *edges]))
+    return folder
+
+
+def test_decimal_commas_are_refused_by_column_and_read_with_the_setting(tmp_path):
+    write_ages(tmp_path, lambda n: f"{n},5")
+    with pytest.raises(BadInput, match=r"nodes: column 'age': '0,5' has a decimal comma; .* set data.decimal=,$"):
+        GraphSource(path=str(tmp_path)).load_data()
+    tables = GraphSource(path=str(tmp_path), decimal=",").read(str(tmp_path))
+    assert tables.x[:, 0].tolist() == [n + 0.5 for n in range(20)]
+    write_ages(tmp_path, lambda n: n, weight="0,5")
+    with pytest.raises(BadInput, match=r"edges: column 'weight': '0,5' has a decimal comma"):
+        GraphSource(path=str(tmp_path)).load_data()
+    assert set(GraphSource(decimal=",").read(str(tmp_path)).weight.tolist()) == {0.5}
+
+
+def test_missing_numbers_of_a_feature_are_0_and_counted(tmp_path):
+    notices = []
+    write_ages(tmp_path, lambda n: ("NA", "", "n/a", "4.5")[n % 4])
+    tables = GraphSource(path=str(tmp_path)).read(str(tmp_path), lambda _, **facts: notices.append(facts["text"]))
+    assert tables.x[:4, 0].tolist() == [0, 0, 0, 4.5]
+    assert notices == [f"{tmp_path}: missing values (empty, NA) are read as 0: age 15"]
+
+
+def test_numeric_targets_have_decimal_commas_and_missing_values(tmp_path):
+    write_ages(tmp_path, lambda n: n, label=lambda n: "NA" if n < 3 else f"{n},25")
+    with pytest.raises(BadInput, match=r"the target '3,25' has a decimal comma"):
+        GraphSource(path=str(tmp_path)).load_data()
+    data = GraphSource(path=str(tmp_path), decimal=",").load_data()
+    assert data.processor.target_type == "number"
+    y = data.targets[:, 0] * data.processor.std + data.processor.mean
+    np.testing.assert_allclose(y, [np.nan] * 3 + [n + 0.25 for n in range(3, 20)], rtol=1e-5)
+
+
+@pytest.mark.parametrize(("missing", "labels"), [("keep", ["NA", "a", "b"]), ("drop", ["a", "b"])])
+def test_missing_labels_of_nodes_are_kept_unless_they_are_dropped(tmp_path, missing, labels):
+    write_ages(tmp_path, lambda n: n, label=lambda n: ("NA", "a", "b")[n % 3])
+    assert GraphSource(path=str(tmp_path), missing=missing).load_data().processor.labels == labels

@@ -331,3 +331,74 @@ def test_an_empty_text_does_not_change_the_texts_beside_it(tmp_path, tokenizer):
     alone = [processor.encode_texts([(text,)], 20)[0][0].tolist() for text in ("red blue", "", "tall")]
     assert [tokens[n].tolist() for n in range(3)] == alone
     assert len(alone[1]) == 1
+
+
+# --- numbers and missing values ---------------------------------------------------------------------------------------
+
+
+def write_scores(folder, score, name="scores.csv"):
+    return write_table(folder, ["text;score", *(f"{sentence(n)};{score(n)}" for n in range(300))], name)
+
+
+def test_decimal_commas_are_refused_with_the_setting_that_reads_them_and_never_become_classes(tmp_path):
+    path = write_scores(tmp_path, lambda n: f"{n % 40 / 10:.1f}".replace(".", ","))
+    with pytest.raises(BadInput, match=r"scores.csv: the target '0,0' has a decimal comma; .* set data.decimal=, "):
+        load(path, text="text", label="score")
+    data = load(path, text="text", label="score", decimal=",")
+    assert data.processor.target_type == "number"
+    assert {float(row.labels[0]) for row in data.train.rows} <= {n / 10 for n in range(40)}
+
+
+def test_decimal_commas_are_labels_if_the_user_says_so(tmp_path):
+    path = write_scores(tmp_path, lambda n: f"{n % 4},5")
+    data = load(path, text="text", label="score", target_type="label")
+    assert data.processor.labels == ["0,5", "1,5", "2,5", "3,5"]
+
+
+def test_thousands_separators_are_refused_and_not_read_as_fractions(tmp_path):
+    path = write_scores(tmp_path, lambda n: f"{1000 + 7 * n:,}")
+    with pytest.raises(BadInput, match=r"'1,000' has a thousands separator or a decimal comma; .*data.decimal=,"):
+        load(path, text="text", label="score")
+
+
+def test_a_point_beside_decimal_commas_is_refused_with_its_line(tmp_path):
+    path = write_scores(tmp_path, lambda n: "1.234" if n == 7 else f"{n},5")
+    with pytest.raises(BadInput, match=r"scores.csv:9: '1.234' is not a number; numbers with a decimal comma"):
+        load(path, text="text", label="score", decimal=",")
+
+
+@pytest.mark.parametrize("value", ["NA", "N/A", "NaN", "null", "None"])
+def test_rows_with_a_missing_number_are_skipped_and_counted(tmp_path, value):
+    notices = []
+    path = write_scores(tmp_path, lambda n: value if n % 30 == 0 else n / 8)
+    data = load(path, notices, text="text", label="score", valid=0.0, test=0.0)
+    assert (data.processor.target_type, len(data.train)) == ("number", 290)
+    assert notices == [f"{path}: skipped 10 rows with a missing target: {value!r} (10)"]
+
+
+def test_labels_that_look_missing_are_named_and_kept_unless_they_are_dropped(tmp_path):
+    lines = ["text,label", *(f"{sentence(n)},{('good', 'bad', 'NA')[n % 3]}" for n in range(300))]
+    path, notices = write_table(tmp_path, lines), []
+    data = load(path, notices, text="text", label="label", valid=0.0, test=0.0)
+    assert data.processor.labels == ["NA", "bad", "good"]
+    remedy = "data.missing=drop skips these rows"
+    assert notices == [f"{path}: labels that look like missing values are kept: 'NA' (100); {remedy}"]
+    data = load(path, text="text", label="label", valid=0.0, test=0.0, missing="drop")
+    assert (data.processor.labels, len(data.train)) == (["bad", "good"], 200)
+
+
+def test_another_file_is_read_with_the_decimal_sign_and_the_target_type_of_the_run(tmp_path):
+    source = TableSource(
+        path=str(write_scores(tmp_path, lambda n: f"{n},5")), text="text", label="score", decimal=",", valid=0, test=0
+    )
+    processor = source.load_data().processor
+    few = write_table(tmp_path, ["text;score", "good film;1", "bad film;2", "long film;NA"], "few.csv")
+    part = source.load_split(str(few), "test", tokenizer=processor).splits["test"]
+    assert [row.labels[0] for row in part.rows] == ["1", "2"]
+    np.testing.assert_allclose(part.texts.targets[:, 0] * processor.std + processor.mean, [1, 2], atol=1e-4)
+
+
+def test_a_word_among_numbers_is_reported_with_its_line_and_does_not_make_them_labels(tmp_path):
+    path = write_scores(tmp_path, lambda n: "n.a." if n == 3 else n / 8)
+    with pytest.raises(BadInput, match=r"scores.csv:5: 'n.a.' is not a finite number; .*data.target_type=label"):
+        load(path, text="text", label="score", valid=0.0, test=0.0)

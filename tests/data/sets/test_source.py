@@ -272,3 +272,39 @@ def test_eval_batches_contain_every_set_once(sets):
     evaluated = [n for indices, batch in eval_batches(sets, 40) for n in indices.tolist()]
     assert sorted(evaluated) == list(range(len(sets)))
     assert max(batch.tokens.shape[0] * batch.tokens.shape[1] for _, batch in eval_batches(sets, 40)) <= 40
+
+
+def write_commas(path, cell=lambda n: f"{n % 9},{n % 4}5", label=lambda n: "ab"[n // 4 % 2]):
+    path.write_text("cloud;x;label\n" + "".join(f"c{n // 4};{cell(n)};{label(n)}\n" for n in range(200)))
+    return path
+
+
+def test_decimal_commas_are_refused_and_read_with_the_setting(tmp_path):
+    path = write_commas(tmp_path / "a.csv")
+    with pytest.raises(BadInput, match=r"a.csv: column 'x': '0,05' has a decimal comma; .* set data.decimal=,$"):
+        SetSource(path=str(path)).load_data()
+    data = SetSource(path=str(path), decimal=",", valid=0, test=0).load_data()
+    processor = data.processor
+    x = data.train.rows[:, 0].numpy() * processor.feature_std[0] + processor.feature_mean[0]
+    np.testing.assert_allclose(x, [n % 9 + (10 * (n % 4) + 5) / 100 for n in range(200)], atol=1e-5)
+
+
+def test_a_set_with_a_missing_number_as_target_is_skipped_and_counted(tmp_path):
+    path = write_commas(tmp_path / "a.csv", label=lambda n: "NA" if n < 8 else f"{n // 4},5")
+    notices = []
+    source = SetSource(path=str(path), decimal=",", group="cloud", label="label", columns=["x"], valid=0, test=0)
+    data = source.load_data(listen=lambda _, **facts: notices.append(facts["text"]))
+    assert (data.processor.target_type, len(data.train)) == ("number", 48)
+    assert notices == [f"{path}: skipped 2 rows with a missing target: 'NA' (2)"]
+
+
+def test_missing_labels_of_sets_are_kept_unless_they_are_dropped(tmp_path):
+    path = write_commas(tmp_path / "a.csv", label=lambda n: ("NA", "a", "b")[n // 4 % 3])
+    labels = [SetSource(path=str(path), decimal=",", missing=m).load_data().processor.labels for m in ("keep", "drop")]
+    assert labels == [["NA", "a", "b"], ["a", "b"]]
+
+
+def test_a_rare_typing_error_skips_its_row(tmp_path):
+    path, notices = write_commas(tmp_path / "a.csv", cell=lambda n: "3,4" if n == 50 else f"{n}.5"), []
+    SetSource(path=str(path)).load_data(listen=lambda _, **facts: notices.append(facts["text"]))
+    assert notices == [f"skipped 1 rows (no row of a set): {path}:52: column 'x': '3,4' has a decimal comma"]

@@ -112,7 +112,10 @@ def _try_quotes(text: TextPreview, delimiter: str) -> TablePreview:
     quoted = _try_delimiter(text, delimiter, quoted=True)
     if delimiter == "\t" and quoted.bad_quotes:  # in these tables a quote is usually literal
         return literal
-    n_cells = len(re.findall(QUOTED_CELL.format(re.escape(delimiter)), text.text[:SAMPLE_CHARACTERS], re.M))
+    sample = text.text[:SAMPLE_CHARACTERS]
+    n_cells = len(re.findall(QUOTED_CELL.format(re.escape(delimiter)), sample, re.M))
+    if quoted.rows and len(quoted.rows[0]) == 1 and 2 * n_cells > sample.count("\n"):  # one column of quoted cells
+        return quoted
     return max(
         (literal, quoted), key=lambda t: (t.is_regular, t.quoted and n_cells > t.bad_quotes, len(t.rows), t.quoted)
     )
@@ -175,7 +178,9 @@ def can_be_header(first: list[str], rows: list[list[str]]) -> bool:
     if any(len(cell) > 60 or NUMBER.fullmatch(cell) for cell in first) or not all(first[1:]):
         return False
     columns = zip(*rows, strict=True) if rows else [()] * len(first)
-    return not any(_repeats(column) and cell in column for cell, column in zip(first, columns, strict=True))
+    return not any(
+        _repeats(column) and cell in map(str.strip, column) for cell, column in zip(first, columns, strict=True)
+    )
 
 
 def _repeats(column: Sequence[str]) -> bool:

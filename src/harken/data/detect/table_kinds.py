@@ -160,9 +160,9 @@ def _detect_picture_texts(
     table: TablePreview, image: ColumnStats, columns: list[ColumnStats], note: str
 ) -> Detection | None:
     """Captions, or a question and an answer per image, which no model here learns."""
-    others = [c for c in columns if c is not image and not c.is_identifier and c.filled_fraction >= 0.5]
-    questions = [c for c in others if _is_question(table, c)]
-    answers = [c for c in others if c not in questions and preview.ANSWER_NAME.fullmatch(c.name)]
+    candidates = [c for c in columns if c is not image and not c.is_identifier and c.filled_fraction >= 0.5]
+    questions = [c for c in candidates if _is_question(table, c)]
+    answers = [c for c in candidates if c not in questions and preview.ANSWER_NAME.fullmatch(c.name)]
     if questions and answers:
         reason = f"{note}{image} holds image paths, {questions[0]} questions and {answers[0]} answers"
         captions = f"data.kind=captions data.image={image.ref} data.caption={answers[0].ref}"
@@ -170,10 +170,10 @@ def _detect_picture_texts(
         fix = f"to learn the answers as captions: {captions}; the answers without the images: {pairs}"
         refusal = f"{reason}; picture questions are not supported yet; {fix}"
         return Detection("picture questions", reason, {}, (), refusal=refusal)
-    captions_ = [c for c in others if c.text_fraction >= 0.5 and c.mean_words >= MIN_CAPTION_WORDS]
-    if not captions_:
+    long_texts = [c for c in candidates if c.text_fraction >= 0.5 and c.mean_words >= MIN_CAPTION_WORDS]
+    if not long_texts:
         return None
-    caption = max(captions_, key=lambda c: c.mean_words)
+    caption = max(long_texts, key=lambda c: c.mean_words)
     settings = {"data.image": image.ref, "data.caption": caption.ref}
     reason = f"{note}{image} holds image paths, {caption} has {caption.mean_words:.3g} words per cell"
     alternatives = (("pairs", "a path is not a text to translate"), AS_TEXT)
@@ -198,14 +198,14 @@ def _constant_label(
 ) -> Detection | None:
     """A column named like a label that has fewer than two values, if no other one is named so."""
     constant = next((c for c in columns if _has_label_name(c) and c.n_values < 2 and not c.is_identifier), None)
-    others = [c for c in texts if c is not constant]
-    if constant is None or not others or any(map(_has_target_name, labels)):
+    candidates = [c for c in texts if c is not constant]
+    if constant is None or not candidates or any(map(_has_target_name, labels)):
         return None
-    if len(others) > 1 and not constant.name.endswith(("label", "labels")):  # a note beside two texts
+    if len(candidates) > 1 and not constant.name.endswith(("label", "labels")):  # a note beside two texts
         return None
     observed = f"{constant} has one value" if constant.n_values else f"{constant} is empty"
     fix = "add rows with other labels, or name another column: data.label=... (two texts: data.kind=pairs)"
-    settings = {"data.text": others[0].ref, "data.label": constant.ref}
+    settings = {"data.text": candidates[0].ref, "data.label": constant.ref}
     refusal = f"{note}{observed}; a label needs at least two values; {fix}"
     return Detection("table", f"{note}{observed}", settings, (AS_TEXT,), refusal=refusal)
 
