@@ -23,6 +23,15 @@ def test_clusters_are_printed_with_all_inertias_and_a_plot(harken, points):
     assert "plot: runs/p-clusters/clusters.svg" in output.out
 
 
+def test_decimal_commas_are_read_with_the_option_that_the_message_names(harken, tmp_path):
+    (tmp_path / "p.csv").write_text("x;y\n" + "".join(f"{n % 2 * 5},{n}5;1,{n}\n" for n in range(20)))
+    refused = harken("cluster", "p.csv", "--k", 2)
+    assert refused.code == 2
+    assert "p.csv: column 'x': '0,05' has a decimal comma; " in refused.err
+    assert refused.err.endswith("set --decimal ,\n")
+    assert "2 clusters of 20 points" in harken("cluster", "p.csv", "--k", 2, "--restarts", 2, "--decimal", ",").out
+
+
 def test_json_of_cluster_has_k_inertia_and_labels(harken, points):
     actual = json.loads(harken("cluster", "p.npy", "--k", 2, "--out", "there", "--json").out)
     assert actual["k"] == 2

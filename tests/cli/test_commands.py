@@ -203,6 +203,14 @@ def test_check_prints_the_kind_its_reason_and_how_to_override_it(stdout_of, text
     assert "  override with data.kind=..." in lines
 
 
+def test_check_names_the_settings_that_overrule_a_regression(stdout_of, tmp_path):
+    rows = "".join(f"a text of {n} words and more,{n}.5\n" for n in range(60))
+    (tmp_path / "scores.csv").write_text(f"text,score\n{rows}")
+    lines = stdout_of("check", "scores.csv", *TINY).splitlines()
+    assert lines[0].endswith("column 'score' holds numbers and is named like a target (regression)")
+    assert "  override with data.label=..., data.target_type=..., data.kind=..." in lines
+
+
 def test_check_prints_the_runners_up(stdout_of, tmp_path):
     (tmp_path / "half.txt").write_text("one, two\n" * 40 + "a line of prose without any\n" * 40)
     assert "\n  not table: 50% of its lines split at ','" in stdout_of("check", "half.txt", *TINY)

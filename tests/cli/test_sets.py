@@ -61,7 +61,7 @@ def test_rows_without_a_number_are_reported_once_by_classify(harken, run, tmp_pa
     (tmp_path / "other.csv").write_text("\n".join(lines))
     done = harken("classify", run, *args)
     assert done.code == 0
-    assert done.err.count("skipped 2 rows (no row of a set): other.csv:3: column 'x' is not a number") == 1
+    assert done.err.count("skipped 2 rows (no row of a set): other.csv:3: column 'x' is missing") == 1
 
 
 @pytest.mark.parametrize(

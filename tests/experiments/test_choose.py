@@ -292,3 +292,43 @@ def test_gru_and_lstm_for_pairs_use_the_recurrent_recipe_with_that_cell(pair_fil
         "gru": ("gru", "gru", 192),
         "lstm": ("lstm", "lstm", 192),
     }
+
+
+# --- tables that fit no model -----------------------------------------------------------------------------------------
+
+
+def write_rows(path, header, row, rows=40):
+    path.write_text(
+        "\n".join([header, *(row.format(n=n, word=["one", "two", "three", "four"][n % 4]) for n in range(rows))])
+    )
+    return str(path)
+
+
+def test_a_table_of_numbers_is_refused_and_never_becomes_a_language_model(tmp_path):
+    file = write_rows(tmp_path / "a.csv", "x0,x1,y", "{n}.5,1.{n},0.{n}")
+    with pytest.raises(BadInput, match=r"every column holds numbers .*harken cluster .*a\.csv; .*data\.kind=sets"):
+        choose(file)
+    with pytest.raises(BadInput, match=r"every column holds numbers"):
+        choose(file, {"data.decimal": "."})
+    assert choose(file, {"data.kind": "text"}).recipe.data.kind == "text"
+    assert choose(file, {"data.group": "x0", "data.label": "y"}).recipe.data.kind == "sets"
+
+
+def test_a_refused_table_is_accepted_with_the_settings_that_the_message_names(tmp_path):
+    label = write_rows(tmp_path / "label.csv", "text,label", "the {word} of {n} is here,good")
+    assert choose(label, {"data.kind": "pairs"}).recipe.data.kind == "pairs"
+    vqa = write_rows(tmp_path / "vqa.csv", "image,question,answer", "{n}.png,what is the {word}?,the number {n} there")
+    with pytest.raises(BadInput, match="picture questions are not supported yet"):
+        choose(vqa)
+    settings = {"data.kind": "captions", "data.image": "image", "data.caption": "answer"}
+    assert choose(vqa, settings).recipe.data.caption == "answer"
+    settings = {"data.kind": "pairs", "data.source": "question", "data.target": "answer"}
+    assert choose(vqa, settings).recipe.data.source == "question"
+
+
+def test_a_regression_target_is_detected_and_another_label_overrules_it(tmp_path):
+    file = write_rows(tmp_path / "b.csv", "text,price", "the {word} of {n} is here,{n}.5")
+    data = choose(file).recipe.data
+    assert (data.kind, data.text, data.label, data.target_type) == ("table", "text", "price", "number")
+    assert choose(file, {"data.target_type": "label"}).recipe.data.target_type == "label"
+    assert choose(file, {"data.label": "text"}).recipe.data.target_type == "auto"

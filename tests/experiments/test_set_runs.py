@@ -153,12 +153,27 @@ def test_a_run_initializes_another_on_the_same_columns(trained, tmp_path):
 def test_a_group_column_makes_sets_of_a_table(tmp_path):
     path = windows(tmp_path / "a.csv")
     path.write_text(path.read_text().replace("window,", "colour,"))
-    assert choose(str(path)).recipe.data.kind != "sets"
+    with pytest.raises(BadInput, match=r"no column holds text; .*data\.kind=sets data\.group=COLUMN"):
+        choose(str(path))
     choice = choose(str(path), {"data.group": "colour"})
     assert (choice.recipe.data.kind, choice.recipe.model.kind, choice.recipe.task.kind) == ("sets", "set", "set")
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("source\ttarget\tfar\n" + "".join(f"a line of {n} words\tone of {n}\t{n}\n" for n in range(50)))
     assert choose(str(pairs), {"data.group": "far"}).recipe.data.kind == "pairs"  # its groups are evaluated separately
+
+
+def test_other_sets_are_read_with_the_decimal_sign_of_the_run(tmp_path):
+    table = windows(tmp_path / "a.csv", 40)
+    table.write_text(table.read_text().replace(",", ";").replace(".", ","))
+    with pytest.raises(BadInput, match=r"column 'a': '.*' has a decimal comma; .* set data\.decimal=,$"):
+        harken.train(table, out=tmp_path / "refused", settings={**TINY, "train.steps": 2})
+    settings = {**TINY, "train.steps": 2, "data.decimal": ","}
+    run = harken.train(table, out=tmp_path / "run", settings=settings)
+    assert len(run.classify(str(table))) == 40
+    assert run.evaluate(data=str(table)).metrics["loss"] > 0
+    windows(table, 40)
+    with pytest.raises(BadInput, match="has a decimal point; numbers with a decimal comma are accepted"):
+        run.classify(str(table))
 
 
 def test_an_unsupported_trace_is_refused_in_one_line(trained):

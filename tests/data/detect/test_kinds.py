@@ -632,7 +632,7 @@ NOT_TRAINABLE = {
     "one column of quoted cells": ("a.csv", "text\n" + table('"the {v}, {w}"'), r"only one column .* data\.kind=text$"),
     "numbers with a numeric target": (
         *("a.csv", "x0,x1,x2,y\n" + table("{n}.5,{r},1.{n},{n}.25")),
-        r"every column holds numbers \(x0, x1, x2, y\); .*harken cluster FILE; .*data\.kind=sets data\.group=",
+        r"every column holds numbers \(x0, x1, x2, y\); .*harken cluster .*/a.csv; .*data\.kind=sets data\.group=",
     ),
     "numbers with a 0/1 target": (
         *("a.csv", "x0,x1,y\n" + table("{n}.5,1.{n},1") + "1.5,2,0\n" * 30, "every column holds numbers"),
@@ -640,7 +640,7 @@ NOT_TRAINABLE = {
     "two numeric columns": ("a.csv", "x,y\n" + table("{n}.5,{n}.25"), "every column holds numbers"),
     "numbers with a text label": (
         *("a.csv", "x0,x1,species\n" + table("{n}.5,1.{n},{ab}")),
-        "column 'species' has 2 values .* no column holds text; .*harken cluster FILE",
+        "column 'species' has 2 values .* no column holds text; .*harken cluster .*/a.csv",
     ),
     "a label with one value": (
         *("a.csv", "text,label\n" + table("the {v} {n},pos")),

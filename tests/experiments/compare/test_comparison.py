@@ -69,6 +69,7 @@ def shared(**extra: Any) -> dict[str, Any]:
         ("data.path=it's.txt,b.txt", ["it's.txt", "b.txt"]),
         ("model.tie_embeddings=true,false", [True, False]),
         ("model.layers=6", [6]),
+        ("data.decimal=,", [","]),
     ],
 )
 def test_commas_separate_values_except_inside_brackets_and_quotes(text, values):

@@ -4,6 +4,7 @@ A column is given by its header name or, if the name is missing or not unique, b
 """
 
 import re
+import shlex
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -23,10 +24,6 @@ MIN_SHARED_NODES = 0.3  # fraction of the nodes that occur in both columns of an
 MAX_NODES = 0.6  # distinct names per cell of an edge list; a tree has one node per two cells
 MAX_NAME_WORDS = 3  # mean words of a node name
 FEW_VALUES = "a label has at most 100 values, each with at least 5 occurrences"
-FITS_NUMBERS = (
-    "group the points: harken cluster FILE; or, if several rows form one example: "
-    "data.kind=sets data.group=COLUMN data.label=COLUMN"
-)
 
 
 def label_candidates(text: TextPreview, columns: list[ColumnStats]) -> list[ColumnStats]:
@@ -118,7 +115,7 @@ def detect_columns(text: TextPreview, table: TablePreview, note: str) -> Detecti
     if images and (detection := _detect_picture_texts(table, images[0], columns, note)):
         return detection
     if len(columns) > 2 and all(map(_is_numeric, columns)):
-        return _numbers(columns, note)
+        return _numbers(text, columns, note)
     labels = [c for c in label_candidates(text, columns) if texts or not _is_regression(text, c)]
     if detection := _constant_label(labels, columns, texts, note):
         return detection
@@ -150,7 +147,7 @@ def _one_text(
     if texts or not (table.header or text.suffix in TABLE_SUFFIXES):
         return detection
     if all(map(_is_numeric, columns)):
-        return _numbers(columns, note)
+        return _numbers(text, columns, note)
     fix = "name the columns: data.text=... data.label=...; or, to learn its lines as plain text: data.kind=text"
     refusal = f"{reason}; a text and a label, or two texts, are needed; {fix}"
     return replace(detection, refusal=refusal)
@@ -186,11 +183,17 @@ def _is_question(table: TablePreview, c: ColumnStats) -> bool:
     return bool(preview.QUESTION_NAME.fullmatch(c.name)) or sum(cell.endswith("?") for cell in cells) > 0.9 * len(cells)
 
 
-def _numbers(columns: list[ColumnStats], note: str) -> Detection:
+def _fits_numbers(text: TextPreview) -> str:
+    """What is accepted instead of a table of numbers, and what works on one."""
+    sets = "if several rows form one example: data.kind=sets data.group=COLUMN data.label=COLUMN"
+    cluster = f"group the points: harken cluster {shlex.quote(str(text.path))}"
+    return f"a column of text, or rows that form sets, are needed; {cluster}; or, {sets}"
+
+
+def _numbers(text: TextPreview, columns: list[ColumnStats], note: str) -> Detection:
     """A table of numbers only: no model here learns a column from the other columns."""
     reason = f"{note}every column holds numbers ({join_names([str(c.ref) for c in columns])})"
-    refusal = f"{reason}; a column of text, or rows that form sets, are needed; {FITS_NUMBERS}"
-    return Detection("numbers", reason, {}, (AS_TEXT,), refusal=refusal)
+    return Detection("numbers", reason, {}, (AS_TEXT,), refusal=f"{reason}; {_fits_numbers(text)}")
 
 
 def _constant_label(
@@ -246,10 +249,7 @@ def _labelled(text: TextPreview, labels: list[ColumnStats], texts: list[ColumnSt
     detection = Detection("table", reason, settings, (*pairs, AS_TEXT), overrides=overrides)
     if texts:
         return detection
-    refusal = (
-        f"{reason}, and no column holds text; a column of text, or rows that form sets, are needed; {FITS_NUMBERS}"
-    )
-    return replace(detection, refusal=refusal)
+    return replace(detection, refusal=f"{reason}, and no column holds text; {_fits_numbers(text)}")
 
 
 def _pairs(

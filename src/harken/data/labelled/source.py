@@ -4,6 +4,7 @@ Held-out splits are stratified by label and drawn by a hash of the text: no text
 moves few of the old ones.
 """
 
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -166,6 +167,7 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
                 hint = "name the columns: data.text=... data.label=..."
                 table = preview_rows(path)
                 if table and any(c.number_fraction >= NUMERIC_FRACTION for c in column_stats(table)):
+                    hint += f"; to group rows of numbers: harken cluster {shlex.quote(str(path))}"
                     hint += "; or, if several numeric rows form one example, data.group=... data.label=..."
                 raise BadInput(f"{path}: no text column with a label column ({detection.reason}); {hint}")
         texts = text if isinstance(text, list) else [text]
