@@ -143,7 +143,8 @@ def _require_reader(what: str, detection: Detection) -> None:
         problem = f"harken has no reader for {kind}; it reads {', '.join(readable)}"
     elif kind == "text" and not detection.is_plain_text:
         column = detection.settings["data.text"]
-        problem = f"harken reads plain text; write column {column!r} to a text file (for JSONL: jq -r .{column})"
+        fix = f"name the column to predict (data.label=...), or write column {column!r} to a text file"
+        problem = f"harken reads plain text; {fix} (for JSONL: jq -r .{column})"
     else:
         return
     as_text = kind == "text" or any(name == "text" for name, _ in detection.alternatives)

@@ -75,6 +75,17 @@ ZOO: dict[str, tuple[str, str, str, dict[str, Any]]] = {
         *("a.csv", "text,score\n" + table("the {v} {n},{n}.5") + "a,NA\nb,n/a\nc,\n" * 3, "table"),
         {"data.text": "text", "data.label": "score", "data.target_type": "number"},
     ),
+    "numbers with gaps under a header of unknown names are recognized": (
+        *("a.csv", "kommentar;preis\n" + table("the {v} {n};{n},5") + "a;NA\nb;\n", "table"),
+        {"data.text": "kommentar", "data.label": "preis"},
+    ),
+    "empty columns without a name do not hide the header": (
+        *("a.csv", "text,label,,\n" + table("the {v} {n},{ab},,") + ",,,\n", "table"),
+        {"data.text": "text", "data.label": "label"},
+    ),
+    "rare class numbers are no regression target": (
+        *("a.csv", "text,other,class\n" + table("the {v} {n},a {w} {n},{n}"), "pairs", {"data.source": "text"}),
+    ),
     "a label comes before a regression target": (
         *("a.csv", "text,price,category\n" + table("the {v} {n},{n}.5,{ab}"), "table", {"data.label": "category"}),
     ),
@@ -712,3 +723,10 @@ def test_a_regression_states_the_settings_that_overrule_it(tmp_path: Path) -> No
     detection = detect_kind(tmp_path / "a.csv")
     assert "column 'note' holds numbers and is named like a target (regression)" in detection.reason
     assert detection.override_hint == "override with data.label=..., data.target_type=..., data.kind=..."
+
+
+def test_pairs_of_a_text_and_a_number_name_the_settings_of_a_regression(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text(table("the {v} {n}\t{n}.5"))
+    detection = detect_kind(tmp_path / "a.tsv")
+    assert detection.kind == "pairs"
+    assert dict(detection.alternatives)["table"].endswith("data.text=1 data.label=2 data.target_type=number")

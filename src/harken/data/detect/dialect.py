@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from harken.data.tables.numbers import is_missing
 from harken.data.tables.read import NumberedRows, input_error, parse_quoted
 from harken.errors import BadInput
 
@@ -168,18 +169,20 @@ def _is_header(first: list[str], rows: list[list[str]]) -> bool:
     patterns = (SOURCE_NAME, TARGET_NAME, LABEL_NAME, TEXT_NAME, ID_NAME)
     typical |= any(pattern.fullmatch(name) for pattern in patterns for name in names)
     for column in zip(*rows, strict=True):
-        numeric = all(NUMBER.fullmatch(value[:100]) for value in column)
+        present = [value for value in column if not is_missing(value)]
+        numeric = bool(present) and all(NUMBER.fullmatch(value[:100].strip()) for value in present)
         typical = typical or (_repeats(column) and len(set(column)) > 1) or numeric
     return typical
 
 
 def can_be_header(first: list[str], rows: list[list[str]]) -> bool:
     """Whether the first row may hold names: short, not numbers, not values of their columns."""
-    if any(len(cell) > 60 or NUMBER.fullmatch(cell) for cell in first) or not all(first[1:]):
-        return False
-    columns = zip(*rows, strict=True) if rows else [()] * len(first)
+    columns = list(zip(*rows, strict=True)) if rows else [("",)] * len(first)
+    empty = [any(column) for cell, column in zip(first, columns, strict=True) if not cell]
+    if any(len(cell) > 60 or NUMBER.fullmatch(cell) for cell in first) or any(empty[not first[0] :]):
+        return False  # only the first column, an index, and empty columns have no name
     return not any(
-        _repeats(column) and cell in map(str.strip, column) for cell, column in zip(first, columns, strict=True)
+        _repeats(column) and cell in map(str.strip, column) for cell, column in zip(first, columns, strict=True) if cell
     )
 
 

@@ -39,7 +39,11 @@ def _has_label_name(c: ColumnStats) -> bool:
 
 def _has_target_name(c: ColumnStats) -> bool:
     """Whether the column is named like a label, or is numeric and named like a regression target."""
-    return _has_label_name(c) or (_is_numeric(c) and bool(preview.NUMBER_TARGET_NAME.fullmatch(c.name)))
+    return _has_label_name(c) or _has_number_name(c)
+
+
+def _has_number_name(c: ColumnStats) -> bool:
+    return _is_numeric(c) and bool(preview.NUMBER_TARGET_NAME.fullmatch(c.name))
 
 
 def _is_numeric(c: ColumnStats) -> bool:
@@ -54,8 +58,9 @@ def _repeats(text: TextPreview, c: ColumnStats) -> bool:
 
 def _is_regression(text: TextPreview, c: ColumnStats) -> bool:
     """Whether the column holds numbers, is named like a target, and has too many values for a label."""
-    is_label = c.n_values <= 100 and _repeats(text, c)
-    return _is_numeric(c) and _has_target_name(c) and c.n_values > 1 and not is_label
+    if c.n_values <= 100 and _repeats(text, c):
+        return False
+    return (_has_number_name(c) and c.n_values > 1) or (_has_label_name(c) and _is_numeric(c) and c.n_values > 100)
 
 
 def _not_a_label(text: TextPreview, c: ColumnStats) -> str:
@@ -116,7 +121,8 @@ def detect_columns(text: TextPreview, table: TablePreview, note: str) -> Detecti
         return detection
     if len(columns) > 2 and all(map(_is_numeric, columns)):
         return _numbers(text, columns, note)
-    labels = [c for c in label_candidates(text, columns) if texts or not _is_regression(text, c)]
+    has_text = texts and not images
+    labels = [c for c in label_candidates(text, columns) if has_text or not _is_regression(text, c)]
     if detection := _constant_label(labels, columns, texts, note):
         return detection
     if labels:
@@ -186,8 +192,10 @@ def _is_question(table: TablePreview, c: ColumnStats) -> bool:
 def _fits_numbers(text: TextPreview) -> str:
     """What is accepted instead of a table of numbers, and what works on one."""
     sets = "if several rows form one example: data.kind=sets data.group=COLUMN data.label=COLUMN"
-    cluster = f"group the points: harken cluster {shlex.quote(str(text.path))}"
-    return f"a column of text, or rows that form sets, are needed; {cluster}; or, {sets}"
+    is_table = text.suffix in TABLE_SUFFIXES
+    cluster = f"harken cluster {shlex.quote(str(text.path))}" if is_table else "save it as .csv, then harken cluster"
+    lines = "" if is_table else "; or, to learn its lines as plain text: data.kind=text"
+    return f"a column of text, or rows that form sets, are needed; to group the points: {cluster}; or, {sets}{lines}"
 
 
 def _numbers(text: TextPreview, columns: list[ColumnStats], note: str) -> Detection:
@@ -263,7 +271,11 @@ def _pairs(
     alternatives = [AS_TEXT]
     if ends and all(c.n_values <= MAX_NODES * c.n_filled and c.mean_words <= MAX_NAME_WORDS for c in ends):
         alternatives.insert(0, ("graph", f"{ends[0]} and {ends[1]} repeat names, but share few of them"))
-    if near := min((c for c in columns if 1 < c.n_values < c.n_filled), key=lambda c: c.n_values, default=None):
+    if len(numbers := [c for c in sides if _is_numeric(c)]) == 1:
+        (words,) = (c for c in sides if c not in numbers)
+        learn = f"data.text={words.ref} data.label={numbers[0].ref} data.target_type=number"
+        alternatives.insert(0, ("table", f"{numbers[0]} holds numbers, but is not named like a target; set {learn}"))
+    elif near := min((c for c in columns if 1 < c.n_values < c.n_filled), key=lambda c: c.n_values, default=None):
         named = f"{near} could be a label, but {sides[0]} and {sides[1]} are named as two sides"
         alternatives.insert(0, ("table", _not_a_label(text, near) or named))
     return Detection("pairs", reason, {"data.source": sides[0].ref, "data.target": sides[1].ref}, tuple(alternatives))
