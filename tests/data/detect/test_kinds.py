@@ -90,6 +90,7 @@ ZOO: dict[str, tuple[str, str, str, dict[str, Any]]] = {
         *("a.csv", "text,price,category\n" + table("the {v} {n},{n}.5,{ab}"), "table", {"data.label": "category"}),
     ),
     "edges between names are a graph": ("a.csv", "source,target\n" + "Ann,Bob\nBob,Cid\nCid,Ann\n" * 9, "graph", {}),
+    "texts and themselves are pairs": ("a.csv", "source,target\n" + "dog,dog\ncat,cat\n" * 9, "pairs", {}),
     "words and their spelling are pairs": (
         *("a.csv", "source,target\n" + "colour,color\nhonour,honor\ndog,dog\ncat,cat\n" * 9, "pairs", {}),
     ),
@@ -668,6 +669,10 @@ NOT_TRAINABLE = {
     ),
     "picture questions with few answers": (
         *("a.csv", "file,asked,answer\n" + table("{n}.png,what is the {v} here?,{ab}")),
+        "picture questions are not supported yet",
+    ),
+    "picture questions with a label": (
+        *("a.csv", "file,text,label\n" + table("{n}.png,what is the {v} here?,{ab}")),
         "picture questions are not supported yet",
     ),
     "codes and dates": ("a.csv", "code,day\n" + table("A-{n},2024-01-{n}"), "no column holds text"),

@@ -162,11 +162,8 @@ def _detect_table(text: TextPreview) -> Detection:
     if table and table.is_regular and _is_tabular(text, table):
         delimiter = {"\t": "tabs", ";": "semicolons", "|": "bars", ",": "commas"}[table.delimiter]
         note = f"{len(table.rows[0])} columns separated by {delimiter}, {'a' if table.header else 'no'} header; "
-        note += (
-            f"{1 - table.agreement:.1%} of the rows are empty or have another number of cells; "
-            if table.agreement < 1
-            else ""
-        )
+        if table.agreement < 1:
+            note += f"{1 - table.agreement:.1%} of the rows are empty or have another number of cells; "
         return detect_columns(text, table, note)
     if table_suffix and table and not table.is_regular:
         if len(text.lines) == 1 and len(table.rows[0]) > 1:

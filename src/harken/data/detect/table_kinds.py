@@ -95,7 +95,8 @@ def _are_nodes(table: TablePreview, ends: list[ColumnStats]) -> bool:
         sources, targets = ({row[k] for row in rows} for k in (0, 1))
         if max(c.mean_words for c in ends) > MAX_NAME_WORDS or len(sources | targets) > 1 + MAX_NODES * 2 * len(rows):
             return False
-    return len(sources & targets) >= MIN_SHARED_NODES * min(len(sources), len(targets))
+    n_shared = len(sources & targets)
+    return n_shared > 0 and n_shared >= MIN_SHARED_NODES * min(len(sources), len(targets))
 
 
 def detect_columns(text: TextPreview, table: TablePreview, note: str) -> Detection:
@@ -105,9 +106,8 @@ def detect_columns(text: TextPreview, table: TablePreview, note: str) -> Detecti
     ends = _edge_columns(table, columns)
     if ends and _are_nodes(table, ends):
         reason = f"{note}{ends[0]} and {ends[1]} hold nodes and share values"
-        return Detection(
-            "graph", reason, {}, (("pairs", "a source of a pair is seldom the target of another"), AS_TEXT)
-        )
+        alternatives = (("pairs", "a source of a pair is seldom the target of another"), AS_TEXT)
+        return Detection("graph", reason, {}, alternatives)
     sides = [c for side in (preview.SOURCE_NAME, preview.TARGET_NAME) for c in columns if side.fullmatch(c.name)]
     if len(sides) != 2 or preview.SOURCE_NAME.fullmatch(sides[1].name):
         sides = [c for c in columns if preview.LANGUAGE_NAME.fullmatch(c.name)]
@@ -165,7 +165,8 @@ def _detect_picture_texts(
     """Captions, or a question and an answer per image, which no model here learns."""
     candidates = [c for c in columns if c is not image and not c.is_identifier and c.filled_fraction >= 0.5]
     questions = [c for c in candidates if _is_question(table, c)]
-    answers = [c for c in candidates if c not in questions and preview.ANSWER_NAME.fullmatch(c.name)]
+    remaining = [c for c in candidates if c not in questions]
+    answers = [c for c in remaining if preview.ANSWER_NAME.fullmatch(c.name) or _has_label_name(c)]
     if questions and answers:
         reason = f"{note}{image} holds image paths, {questions[0]} questions and {answers[0]} answers"
         captions = f"data.kind=captions data.image={image.ref} data.caption={answers[0].ref}"
