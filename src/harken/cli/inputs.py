@@ -11,9 +11,9 @@ import click
 
 from harken.console import decode_argument, stdin_batches, stdin_is_piped
 from harken.data.detect import preview
-from harken.data.detect.preview import TABLE_SUFFIXES
 from harken.data.tables.columns import TableHead, iter_columns, table_head
 from harken.data.tables.read import EMPTY_LINE, parse_json
+from harken.data.tables.text_file import JSON_SUFFIXES, ROWS_SUFFIX, TABLE_SUFFIXES, text_file
 from harken.errors import BadInput
 from harken.events import Listener, silent
 from harken.suggestions import similar_path
@@ -105,14 +105,18 @@ def training_column(place: object) -> list[int | str]:
 
 def _read_texts(path: Path, columns: Sequence[int | str], keep_tabs: bool) -> Iterator[str]:
     """The texts: a column of a table (a single column may have any name), a key of JSONL objects, or plain lines."""
-    ending = path.suffix.lower()
+    file = text_file(path)
+    ending = file.suffix
     if ending in TABLE_SUFFIXES and (ending == ".csv" or not keep_tabs):
         yield from _read_column(path, columns)
         return
-    with path.open(encoding="utf-8-sig", newline="") as file:
+    with file.path.open(encoding="utf-8-sig", newline="\n") as lines:
         try:
-            for n, line in enumerate(file, 1):
-                yield _json_text(path, n, line, columns) if ending == ".jsonl" else line.rstrip("\r\n")
+            for n, line in enumerate(lines, 1):
+                if ending not in JSON_SUFFIXES:
+                    yield line.rstrip("\r\n")
+                elif line.strip():
+                    yield _json_text(path, n, line, columns)
         except UnicodeDecodeError:
             preview.read_utf8(path)  # raises BadInput with the position, which a block-wise decoder does not report
 
@@ -157,7 +161,7 @@ def _choose_column(path: Path, head: TableHead, columns: Sequence[int | str]) ->
     first, is_chosen = head.cells, len(columns) == 1  # by --column
     named = [first.index(str(name)) for name in columns if name in first]
     is_numbered = any(isinstance(place, int) and place > 1 for place in columns)
-    header = head.has_header or (path.suffix.lower() == ".csv" and head.can_be_header and not is_numbered)
+    header = head.has_header or (head.suffix in (".csv", ROWS_SUFFIX) and head.can_be_header and not is_numbered)
     numbers = [int(place) - 1 for place in columns if str(place).isdecimal() and (is_chosen or not header)]
     index = next(iter([*named, *numbers, *([] if is_chosen or first[1:] else [0])]), -1)
     if not 0 <= index < len(first):

@@ -22,6 +22,7 @@ from harken.suggestions import similar_path
 
 from .detect import preview
 from .tables.read import SkippedRows
+from .tables.text_file import Encoding, text_file
 
 SPLIT_FILE_NAMES = {"train": ("train",), "valid": ("valid", "validation", "val", "dev"), "test": ("test",)}
 LABELS_FILE = "labels.json"
@@ -192,6 +193,7 @@ class FileSource(DataSource[ProcessorT], Generic[ProcessorT, SplitT]):
         0.05, validate_default=True, description=f"test file or fraction, at most {MAX_HELD_OUT:,} examples"
     )
     examples: int | None = Field(None, ge=1, description="number of training examples to use; none: all")
+    encoding: Encoding = None
     sha256: str | None = Field(None, description="SHA-256 of the files; training refuses other files")
 
     @property

@@ -15,10 +15,11 @@ from typing import Any
 from harken.data.graphs import files as graph_files
 from harken.data.sets.columns import SetColumns, detect_set_columns
 from harken.data.tables.read import input_error, parse_json
+from harken.data.tables.text_file import JSON_SUFFIXES, ROWS_SUFFIX, TABLE_SUFFIXES
 from harken.errors import BadInput
 
 from . import dialect, preview
-from .preview import TABLE_SUFFIXES, ColumnStats, FileHead, TablePreview, TextPreview
+from .preview import ColumnStats, FileHead, TablePreview, TextPreview
 
 TIMESTAMP = re.compile(r"\W?(\d{4}[-/]\d\d[-/]\d\d|\d\d[-/]\w+[-/]\d{4}|\d+\.\d+\.\d+\.\d+)\D")
 CHUNK = re.compile(r"O|[BIESLU]-\S+")
@@ -26,10 +27,11 @@ PART_OF_SPEECH = re.compile(r"[A-Z][A-Z0-9$+|-]{0,9}|[^\w\s]{1,4}|-[LR][RCS]B-")
 LEAF = re.compile(r"\((?:[A-Z0-9.,:$#`'][A-Z0-9$.,:`'|=+-]*|-[A-Z]+-) [^\s()]+\s*\)")
 IMAGE_PATH = re.compile(r"\.(png|jpe?g|gif|bmp|webp|p[gp]m|tiff?|npz\[\d+\])$", re.I)
 SPLIT_NAME = re.compile(r"(?<![a-z])(train|valid|val|dev|test)(?:ing|ation)?(?![a-z])")
-ACCEPTED_JSON = 'accepted: SQuAD ({"data": [{"paragraphs": [{"context": ..., "qas": [...]}]}]}), or one object per line'
+ACCEPTED_JSON = 'accepted: SQuAD ({"data": [{"paragraphs": [{"context": ..., "qas": [...]}]}]}), a list of objects, or one object per line'
 MIN_CAPTION_WORDS = 2.5  # mean words of a caption
 EDGE_COLUMNS = ("source|src|from|u", "target|dst|to|v", graph_files.COLUMN_PATTERNS["weight"])
 MIN_SHARED_NODES = 0.3  # fraction of the nodes that occur in both columns of an edge list
+JSON_LAYOUTS = {".json": "a JSON list of objects", ".parquet": "a Parquet table"}  # read as JSON lines
 AS_TEXT = ("text", "every UTF-8 file can be read as plain text, but its structure would be lost")
 
 
@@ -49,19 +51,21 @@ class Detection:
         return self.kind == "text" and "data.text" not in self.settings
 
 
-def detect_kind(path: str | Path) -> Detection:
+def detect_kind(path: str | Path, encoding: str | None = None) -> Detection:
     """The kind of data in a file or a folder; BadInput if it is not supported."""
     if not str(path):
         raise input_error("''", "an empty path", "a file or folder is needed", "give its name")
     path = Path(path)
     if preview.is_folder(path):
-        return _detect_folder(path)
-    start = preview.read_head(path)
+        return _detect_folder(path, encoding)
+    start = preview.read_head(path, encoding=encoding)
     if path.suffix.lower() in (".gml", ".graphml"):
         return Detection("graph", f"a {path.suffix} file", {}, (AS_TEXT,))
-    if detection := _detect_arrays(start):
+    if start.suffix != ROWS_SUFFIX and (detection := _detect_arrays(start)):
         return detection
     text, detectors = preview.preview_text(start), (_detect_trees, _detect_json, _detect_stories, _detect_tags)
+    if text.suffix == ROWS_SUFFIX:
+        return _detect_table(text)
     return next((detection for detect in detectors if (detection := detect(text))), None) or _detect_table(text)
 
 
@@ -83,7 +87,7 @@ def _detect_arrays(start: FileHead) -> Detection | None:
     if arrays and len(arrays) == len(names):
         arrays_needed = "edges, or x and y, are needed"
         raise input_error(start.path, f"an .npz file with {_listed(arrays)}", arrays_needed, "rename the arrays")
-    office = {"xl": "an Excel workbook", "word": "a Word document"}
+    office = {"xl": "an Excel workbook without the suffix .xlsx", "word": "a Word document"}
     what = next((office[top] for name in names if (top := name.split("/")[0]) in office), "a zip archive")
     raise input_error(start.path, what, preview.ACCEPTED, "save it as plain text, or unpack it")
 
@@ -99,7 +103,7 @@ def _detect_trees(text: TextPreview) -> Detection | None:
 
 def _detect_json(text: TextPreview) -> Detection | None:
     """SQuAD, or one object per line. A file without a JSON suffix that does not parse may be text."""
-    json_suffix, jsonl_suffix = text.suffix in (".json", ".jsonl", ".ndjson"), text.suffix in (".jsonl", ".ndjson")
+    json_suffix, jsonl_suffix = text.suffix in JSON_SUFFIXES, text.suffix in JSON_SUFFIXES[1:]
     opening = text.text.lstrip()[:1]
     if not json_suffix and opening != "{":
         return None
@@ -108,7 +112,8 @@ def _detect_json(text: TextPreview) -> Detection | None:
             return Detection("spans", "SQuAD JSON: paragraphs with a context and questions (qas)", {}, (AS_TEXT,))
         first = text.text.lstrip().partition("\n")[0].rstrip()
         if jsonl_suffix or (len(text.lines) > 1 and first[:1] + first[-1:] == "{}"):
-            return _detect_columns(text, preview.preview_json_lines(text), "JSON with one object per line; ")
+            layout = JSON_LAYOUTS.get(text.path.suffix.lower(), "JSON with one object per line")
+            return _detect_columns(text, preview.preview_json_lines(text), f"{layout}; ")
         if json_suffix and text.size_ratio == 1:
             parse_json(text.path, text.text)
     except BadInput:
@@ -117,7 +122,7 @@ def _detect_json(text: TextPreview) -> Detection | None:
     if not json_suffix:
         return None
     value = {"{": "a JSON object", "[": "a JSON list"}.get(opening, "a single JSON value")
-    fix = "write one object per line, as jq -c '.[]' does"
+    fix = "write a list of objects, as pandas does with orient='records'"
     raise input_error(text.path, f"{value} that is not SQuAD", ACCEPTED_JSON, fix)
 
 
@@ -177,6 +182,8 @@ def _detect_table(text: TextPreview) -> Detection:
     if table and table.is_regular and (width := len(table.rows[0])) > preview.MAX_COLUMNS:
         accepted = f"at most {preview.MAX_COLUMNS} are accepted"
         raise input_error(text.path, f"a table of {width} columns", accepted, "keep the text and label columns")
+    if table and text.suffix == ROWS_SUFFIX:
+        return _detect_columns(text, table, f"an Excel sheet of {len(table.rows[0])} columns; ")
     if table and table.is_regular and _is_tabular(text, table):
         delimiter = {"\t": "tabs", ";": "semicolons", "|": "bars", ",": "commas"}[table.delimiter]
         note = f"{len(table.rows[0])} columns separated by {delimiter}, {'a' if table.header else 'no'} header; "
@@ -336,12 +343,12 @@ def _pairs(text: TextPreview, sides: list[ColumnStats], columns: list[ColumnStat
     return Detection("pairs", reason, {"data.source": sides[0].ref, "data.target": sides[1].ref}, tuple(alternatives))
 
 
-def _detect_folder(path: Path) -> Detection:
+def _detect_folder(path: Path, encoding: str | None) -> Detection:
     """The kind of a folder: images, two aligned files, or the kind of its first file (train, if it exists)."""
     files = preview.data_files(path)
     sample = files[:: max(1, len(files) // 20)]
     if sum(map(preview.is_image, sample)) > len(sample) / 2:
-        return _detect_image_folder(path, files)
+        return _detect_image_folder(path, files, encoding)
     top = [file for file in files if file.parent == path]
     if "edges.csv" in (names := [file.name for file in top]):
         nodes = " and nodes.csv" * ("nodes.csv" in names)
@@ -361,21 +368,21 @@ def _detect_folder(path: Path) -> Detection:
     if not splits and len({file.suffix for file in top}) > 1:
         detection = Detection("text", "files of several kinds, all of them UTF-8", {}, ())
     else:
-        detection = detect_kind(first)
+        detection = detect_kind(first, encoding)
         detection = replace(detection, reason=f"based on {first.name}: {detection.reason}")
     for file in [file for _, file in splits] or top if detection.kind == "text" else []:
-        preview.preview_text(preview.read_head(file))
+        preview.preview_text(preview.read_head(file, encoding=encoding))
     if len({name for name, _ in splits}) == len(splits):
         split_files = {f"data.{name}": str(file) for name, file in splits}
         return replace(detection, settings=detection.settings | split_files)
     return detection
 
 
-def _detect_image_folder(path: Path, files: list[Path]) -> Detection:
+def _detect_image_folder(path: Path, files: list[Path], encoding: str | None) -> Detection:
     tables = sorted(file for file in path.iterdir() if file.suffix.lower() in TABLE_SUFFIXES and file.is_file())
     for table in tables[:1]:
         with suppress(BadInput):  # a table next to the images may be of any kind
-            if (detection := detect_kind(table)).kind == "captions":
+            if (detection := detect_kind(table, encoding)).kind == "captions":
                 return replace(detection, reason=f"a folder of images, with {table.name}: {detection.reason}")
     names = sorted({file.parent.name for file in files if file.parent != path})
     labels = f"its subfolders ({_listed(names)}) are the labels" if names else "no subfolders, so no labels"

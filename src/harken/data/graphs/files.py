@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from io import StringIO
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -19,7 +19,9 @@ import numpy.typing as npt
 
 from harken.data.cache import cache_folder
 from harken.data.detect import preview
-from harken.data.tables.read import parse_rows
+from harken.data.detect.dialect import SEPARATOR_LINE
+from harken.data.tables.read import NumberedRows, parse_quoted
+from harken.data.tables.text_file import ROWS_SUFFIX, text_file
 from harken.data.tables.untrusted import Array, read_arrays
 from harken.data.tables.vectors import to_floats
 from harken.errors import BadInput
@@ -29,7 +31,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[Any]
 Features: TypeAlias = "Floats | SparseFeatures"
 Columns = dict[str, list[str]]  # column name -> cells
-ColumnNames = Mapping[str, Any]  # settings that name columns: node, label, graph, ..., features; and `directed`
+ColumnNames = Mapping[str, Any]  # settings that name columns: node, label, graph, ..., features; `directed` and `encoding`
 _COLUMNS: dict[str, str] = preview.TABLES["graph_columns"]
 COLUMN_PATTERNS = {**_COLUMNS, "label": f"{_COLUMNS['label']}|{preview.LABEL_NAME.pattern}"}  # if no setting names one
 SPLITS = {"train": "train", "valid": "valid", "val": "valid", "dev": "valid", "test": "test"}
@@ -70,17 +72,18 @@ class GraphTables:
 
 def read_graph(path: Path, columns: ColumnNames) -> GraphTables:
     """Read a folder of tables, a table of edges, arrays, or a file that networkx reads."""
+    encoding = columns.get("encoding")
     if preview.is_folder(path):
         if not (edges := path / "edges.csv").exists():
             raise BadInput(f"{edges}: no such file; a graph is a folder with edges.csv and nodes.csv")
         files = (path / f"{name}.csv" for name in ("nodes", "graphs"))
-        nodes, graphs = (_read_columns(file) if file.exists() else None for file in files)
-        return from_tables(str(path), nodes, _read_columns(edges), graphs, columns)
+        nodes, graphs = (_read_columns(file, encoding) if file.exists() else None for file in files)
+        return from_tables(str(path), nodes, _read_columns(edges, encoding), graphs, columns)
     if path.suffix.lower() == ".npz":
         return from_arrays(path)
     if path.suffix.lower() in NETWORKX_READERS:
         return from_networkx(_read_networkx(path), columns, str(path))
-    return from_tables(str(path), None, _read_columns(path), None, columns)
+    return from_tables(str(path), None, _read_columns(path, encoding), None, columns)
 
 
 def check_weights(weight: Floats, n_edges: int, location: str) -> Floats:
@@ -93,22 +96,39 @@ def check_weights(weight: Floats, n_edges: int, location: str) -> Floats:
     return weight.astype(np.float32)
 
 
-def _read_columns(file: Path) -> Columns:
+def _read_columns(file: Path, encoding: str | None = None) -> Columns:
     """The columns of a file with a header."""
-    try:
-        text = file.read_text("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{file}: cannot be read as UTF-8 ({error}); convert it: iconv -f latin1 -t utf-8") from None
-    delimiter = max(",\t;|", key=text.partition("\n")[0].count)
-    rows = [cells for _, cells in parse_rows(StringIO(text, newline=""), delimiter)]
-    names = [cell.strip() for cell in rows[0]] if rows else []
-    for line, row in enumerate(rows[1:], 2):
-        if len(row) not in (0, len(names)):
+    rows = list(_rows(file, encoding))
+    names = [cell.strip() for cell in rows[0][1]] if rows else []
+    for line, row in rows[1:]:
+        if len(row) not in (0, len(names)) and any(row):
             raise BadInput(f"{file}:{line}: {len(row)} cells, but the header has {len(names)}; fix this line")
-    if len(set(names)) < len(names) or not any(map(len, rows[1:])):
+    full = [row for _, row in rows[1:] if any(row)]
+    if len(set(names)) < len(names) or not full:
         raise BadInput(f"{file}: a header with distinct column names and at least one row are needed")
-    full = [row for row in rows[1:] if row]
     return {name: [row[n].strip() for row in full] for n, name in enumerate(names)}
+
+
+def _rows(file: Path, encoding: str | None) -> NumberedRows:
+    """The rows of a table with their first line, from the header on."""
+
+    def stop(line: int, reason: str) -> None:
+        raise BadInput(f"{file}:{line}: {reason}; a cell that starts with a quote needs a second one; fix this line")
+
+    try:
+        preview.refuse_binary(preview.read_head(file, encoding=encoding))
+        content = text_file(file, encoding)
+        text = content.path.read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise preview.not_utf8_error(file, error.start) from None
+    numbered = ((number, line) for number, line in enumerate(text.split("\n"), 1))
+    lines = list(dropwhile(lambda item: not item[1].strip() or item[1].startswith("#"), numbered))
+    if content.suffix == ROWS_SUFFIX:
+        rows = [(number, json.loads(line)) for number, line in lines if line.strip("[]")]
+        return ((number, preview.padded(row, len(rows[0][1]))) for number, row in rows)
+    if lines and (separator := SEPARATOR_LINE.fullmatch(lines[0][1].strip(" "))):
+        return parse_quoted(iter(lines[1:]), separator[1], stop)
+    return parse_quoted(iter(lines), max(",\t;|", key=lines[0][1].count if lines else "".count), stop)
 
 
 def _find_column(table: Columns, role: str, columns: ColumnNames, location: str) -> str | None:

@@ -148,12 +148,12 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
         """The text columns and the label columns, detected if they are not set."""
         text, label = self.text, self.label
         if text is None or label is None:
-            detection = detect_kind(self._column_file(path))
+            detection = detect_kind(self._column_file(path), self.encoding)
             text = detection.settings.get("data.text") if text is None else text
             label = detection.settings.get("data.label") if label is None else label
             if text is None or label is None:
                 hint = "name the columns: data.text=... data.label=..."
-                table = preview_rows(path)
+                table = preview_rows(path, self.encoding)
                 if table and any(c.number_fraction >= NUMERIC_FRACTION for c in column_stats(table)):
                     hint += "; or, if several numeric rows form one example, data.group=... data.label=..."
                 raise BadInput(f"{path}: no text column with a label column ({detection.reason}); {hint}")
@@ -173,7 +173,7 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
     def read(self, path: Path, listen: Listener) -> list[LabelledRow]:
         texts, labels = self.columns(path)
         skipped, rows = SkippedRows("no text with a label"), list[LabelledRow]()
-        for line, cells in iter_columns(path, [*texts, *labels], skipped):
+        for line, cells in iter_columns(path, [*texts, *labels], skipped, self.encoding):
             row_texts = tuple(map(normalize_text, cells[: len(texts)]))
             row_labels = self._row_labels([cell.strip() for cell in cells[len(texts) :]], [str(c) for _, c in labels])
             if not all(row_texts):

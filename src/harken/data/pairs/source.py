@@ -238,9 +238,9 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
                 hint = "set data.path to a file or folder, or data.source and data.target to two aligned files"
                 raise BadSetting(f"data.path is not set; {hint}")
             source, target = (list_files(Path(side))[0] for side in (self.source, self.target))
-            files = {"train": [PairFile(source, target_path=target)]}
+            files = {"train": [PairFile(source, target_path=target, encoding=self.encoding)]}
         elif self.train is None and Path(self.train_path).is_dir():
-            files = files_by_split(Path(self.train_path), self.source, self.target)
+            files = files_by_split(Path(self.train_path), self.source, self.target, self.encoding)
         else:
             files = {"train": self._files_at(self.train_path, "train")}
         for split in ("valid", "test"):
@@ -250,8 +250,8 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
 
     def _files_at(self, path: str, split: str) -> list[PairFile]:
         if not Path(path).is_dir():
-            return [find_pair_file(path, self.source, self.target)]
-        files = files_by_split(Path(path), self.source, self.target)
+            return [find_pair_file(path, self.source, self.target, self.encoding)]
+        files = files_by_split(Path(path), self.source, self.target, self.encoding)
         return files.get(split) or files["train"]
 
     def _encode_train(

@@ -166,12 +166,12 @@ class SetSource(SplitSource[SetExample, SetProcessor, Sets]):
         columns: list[Column] = [c.strip() if isinstance(c, str) else c for c in names or ()]
         if columns and self.group is not None and self.label is not None:
             return self.group, self.label, columns
-        table = preview_rows(path)
+        table = preview_rows(path, self.encoding)
         detected = detect_set_columns(table, self.group, self.label) if table else None
         if detected is None or detected.label is None:
             settings = {"data.group": self.group, "data.label": self.label}
             if named := [(name, ref) for name, ref in settings.items() if ref is not None]:
-                next(iter_columns(path, named, SkippedRows()), None)  # raises if a column is missing
+                next(iter_columns(path, named, SkippedRows(), self.encoding), None)  # raises if a column is missing
             reason = "no column groups the rows so that another column is constant in each group"
             if self.group is not None:
                 missing = "is constant in each set, or none " * (self.label is None) + "is numeric"
@@ -185,7 +185,8 @@ class SetSource(SplitSource[SetExample, SetProcessor, Sets]):
 
     def read(self, path: Path, listen: Listener) -> list[SetExample]:
         first = self._files()["train"][0] if self.group is None or self.label is None or not self.columns else path
-        return read_sets(path, *self.resolve_columns(first, listen if path == first else silent), listen)
+        columns = self.resolve_columns(first, listen if path == first else silent)
+        return read_sets(path, *columns, listen, self.encoding)
 
     def as_trained(self, processor: SetProcessor) -> Self:
         return self.model_copy(update={name: getattr(processor, name) for name in ("group", "label", "columns")})
@@ -228,14 +229,19 @@ class SetSource(SplitSource[SetExample, SetProcessor, Sets]):
 
 
 def read_sets(
-    path: Path, group: ColumnRef, label: ColumnRef, columns: Sequence[ColumnRef], listen: Listener
+    path: Path,
+    group: ColumnRef,
+    label: ColumnRef,
+    columns: Sequence[ColumnRef],
+    listen: Listener,
+    encoding: str | None = None,
 ) -> list[SetExample]:
     """The sets of a table, in order of first appearance. Without a label column the targets are empty."""
     refs = [("data.group", group), *(("data.columns", c) for c in columns)]
     refs += [] if label is None else [("data.label", label)]
     skipped, rows = SkippedRows("no row of a set"), dict[str, list[list[float]]]()
     first_rows = dict[str, tuple[str, int]]()  # name -> target, line
-    for line, (cell, *cells) in iter_columns(path, refs, skipped):
+    for line, (cell, *cells) in iter_columns(path, refs, skipped, encoding):
         name, target = cell.strip(), cells.pop().strip() if label is not None else ""
         if bad_columns := [str(c) for c, number in zip(columns, cells, strict=True) if not is_finite(number)]:
             has_comma = any(re.fullmatch(r"\s*-?\d*,\d+\s*", number) for number in cells)

@@ -56,17 +56,6 @@ def input_error(place: str | Path, problem: str, accepted: str, fix: str) -> Bad
     return BadInput("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line))
 
 
-def iter_lines(path: Path, on_skip: OnSkip) -> Iterator[tuple[int, str | None]]:
-    """Each line with its number; None for a line that is not UTF-8, which is reported as skipped."""
-    with path.open("rb") as file:
-        for number, raw in enumerate(file, 1):
-            try:
-                yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-            except UnicodeDecodeError as error:
-                on_skip(path, number, f"byte 0x{raw[error.start]:02x} is not UTF-8")
-                yield number, None
-
-
 def parse_rows(lines: Iterable[str], delimiter: str = ",", quoting: Quoting = "excel") -> NumberedRows:
     """Rows of cells with the number of their last line.
 
