@@ -15,7 +15,7 @@ from typing import Any
 from harken.data.graphs import files as graph_files
 from harken.data.sets.columns import SetColumns, detect_set_columns
 from harken.data.tables.read import input_error, parse_json
-from harken.data.tables.text_file import JSON_SUFFIXES, ROWS_SUFFIX, TABLE_SUFFIXES
+from harken.data.tables.text_file import JSON_SUFFIXES, PARQUET_SUFFIXES, ROWS_SUFFIX, TABLE_SUFFIXES
 from harken.errors import BadInput
 
 from . import dialect, preview
@@ -31,7 +31,7 @@ ACCEPTED_JSON = 'accepted: SQuAD ({"data": [{"paragraphs": [{"context": ..., "qa
 MIN_CAPTION_WORDS = 2.5  # mean words of a caption
 EDGE_COLUMNS = ("source|src|from|u", "target|dst|to|v", graph_files.COLUMN_PATTERNS["weight"])
 MIN_SHARED_NODES = 0.3  # fraction of the nodes that occur in both columns of an edge list
-JSON_LAYOUTS = {".json": "a JSON list of objects", ".parquet": "a Parquet table"}  # read as JSON lines
+JSON_LAYOUTS = {".json": "a JSON list of objects", **dict.fromkeys(PARQUET_SUFFIXES, "a Parquet table")}
 AS_TEXT = ("text", "every UTF-8 file can be read as plain text, but its structure would be lost")
 
 

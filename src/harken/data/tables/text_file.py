@@ -28,6 +28,7 @@ CHUNK_BYTES = 1 << 20
 SNIFFED_BYTES = 1 << 16  # read to recognize a format
 MAX_UNPACKED = 4 << 30  # bytes of an unpacked file
 EXCEL_SUFFIXES = (".xlsx", ".xlsm")
+PARQUET_SUFFIXES = (".parquet", ".pq")
 ROWS_SUFFIX = ".xlsx"  # of text whose lines are JSON lists of cells
 TABLE_SUFFIXES = (".csv", ".tsv", ".tab", ".psv", ROWS_SUFFIX)
 JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
@@ -77,7 +78,7 @@ def text_file(path: Path, encoding: str | None = None, *, plain: bool = False) -
     suffix, stat, key = path.suffix.lower(), path.stat(), ""
     if suffix in EXCEL_SUFFIXES:
         suffix, key = ROWS_SUFFIX, "excel"
-    elif head.startswith(b"PAR1") and (b"\0" in head or suffix == ".parquet"):
+    elif suffix in PARQUET_SUFFIXES:
         suffix, key = ".jsonl", "parquet"
     if key and plain:
         raise input_error(path, "a table, not plain text", "a text file is needed", "write its text to a .txt file")
@@ -211,7 +212,7 @@ def _decode(path: Path, chunks: Iterator[bytes], codec: str) -> Iterator[str]:
         try:
             text = decoder.decode(chunk, not chunk)
         except UnicodeDecodeError as error:
-            line += error.object[: error.start].decode(codec, "replace").count("\n")
+            line += error.object[: error.start].decode(codec or "utf-8", "replace").count("\n")
             problem = f"byte 0x{error.object[error.start]:02x} is not {codec} ({error.reason})"
             fix = "set data.encoding to the encoding of the file"
             raise input_error(f"{path}:{line}", problem, "every byte must be a character", fix) from None

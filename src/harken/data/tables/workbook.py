@@ -39,7 +39,7 @@ def write_excel(path: Path, write: Write, max_bytes: int) -> str:
     try:
         with zipfile.ZipFile(path) as archive:
             if sum(member.file_size for member in archive.infolist()) > max_bytes:
-                raise input_error(path, "a larger workbook", f"at most {max_bytes >> 20:,} MiB", "save it as CSV")
+                raise input_error(path, "a larger workbook", f"at most {max_bytes >> 20:,} MiB", "save it as text")
         with warnings.catch_warnings():  # about features that have no values, such as validation lists
             warnings.simplefilter("ignore")
             workbook = openpyxl.load_workbook(path, read_only=True, data_only=True)
@@ -56,7 +56,7 @@ def write_excel(path: Path, write: Write, max_bytes: int) -> str:
         raise
     except Exception as error:  # zipfile, the XML parser and openpyxl raise many types for a damaged file
         reason = " ".join(str(error).split())[:100] or type(error).__name__
-        fix = "save it again as .xlsx, or as CSV"
+        fix = "save it again as .xlsx, or as text"
         raise input_error(path, f"no readable Excel workbook ({reason})", "an .xlsx file is needed", fix) from None
     if not sheets:
         raise input_error(path, "an Excel workbook without data", "a sheet with data is needed", "check the file")
