@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from harken.data.graphs import files as graph_files
+from harken.data.labelled.folders import text_folders
 from harken.data.sets.columns import SetColumns, detect_set_columns
 from harken.data.tables.read import input_error, parse_json
-from harken.data.tables.text_file import JSON_SUFFIXES, PARQUET_SUFFIXES, ROWS_SUFFIX, TABLE_SUFFIXES
+from harken.data.tables.text_file import JSON_SUFFIXES, ROWS_SUFFIX, TABLE_SUFFIXES, json_layout
 from harken.errors import BadInput
 
 from . import dialect, preview
@@ -27,11 +28,10 @@ PART_OF_SPEECH = re.compile(r"[A-Z][A-Z0-9$+|-]{0,9}|[^\w\s]{1,4}|-[LR][RCS]B-")
 LEAF = re.compile(r"\((?:[A-Z0-9.,:$#`'][A-Z0-9$.,:`'|=+-]*|-[A-Z]+-) [^\s()]+\s*\)")
 IMAGE_PATH = re.compile(r"\.(png|jpe?g|gif|bmp|webp|p[gp]m|tiff?|npz\[\d+\])$", re.I)
 SPLIT_NAME = re.compile(r"(?<![a-z])(train|valid|val|dev|test)(?:ing|ation)?(?![a-z])")
-ACCEPTED_JSON = 'accepted: SQuAD ({"data": [{"paragraphs": [{"context": ..., "qas": [...]}]}]}), a list of objects, or one object per line'
+ACCEPTED_JSON = 'accepted: SQuAD ({"data": [{"paragraphs": [{"context": ..., "qas": [...]}]}]}), or a list of objects'
 MIN_CAPTION_WORDS = 2.5  # mean words of a caption
 EDGE_COLUMNS = ("source|src|from|u", "target|dst|to|v", graph_files.COLUMN_PATTERNS["weight"])
 MIN_SHARED_NODES = 0.3  # fraction of the nodes that occur in both columns of an edge list
-JSON_LAYOUTS = {".json": "a JSON list of objects", **dict.fromkeys(PARQUET_SUFFIXES, "a Parquet table")}
 AS_TEXT = ("text", "every UTF-8 file can be read as plain text, but its structure would be lost")
 
 
@@ -57,16 +57,15 @@ def detect_kind(path: str | Path, encoding: str | None = None) -> Detection:
         raise input_error("''", "an empty path", "a file or folder is needed", "give its name")
     path = Path(path)
     if preview.is_folder(path):
-        return _detect_folder(path, encoding)
+        return _detect_text_folders(path, encoding) or _detect_folder(path, encoding)
     start = preview.read_head(path, encoding=encoding)
     if path.suffix.lower() in (".gml", ".graphml"):
         return Detection("graph", f"a {path.suffix} file", {}, (AS_TEXT,))
     if start.suffix != ROWS_SUFFIX and (detection := _detect_arrays(start)):
         return detection
     text, detectors = preview.preview_text(start), (_detect_trees, _detect_json, _detect_stories, _detect_tags)
-    if text.suffix == ROWS_SUFFIX:
-        return _detect_table(text)
-    return next((detection for detect in detectors if (detection := detect(text))), None) or _detect_table(text)
+    detections = (detect(text) for detect in detectors if text.suffix != ROWS_SUFFIX)
+    return next(filter(None, detections), None) or _detect_table(text)
 
 
 def _detect_arrays(start: FileHead) -> Detection | None:
@@ -112,8 +111,7 @@ def _detect_json(text: TextPreview) -> Detection | None:
             return Detection("spans", "SQuAD JSON: paragraphs with a context and questions (qas)", {}, (AS_TEXT,))
         first = text.text.lstrip().partition("\n")[0].rstrip()
         if jsonl_suffix or (len(text.lines) > 1 and first[:1] + first[-1:] == "{}"):
-            layout = JSON_LAYOUTS.get(text.path.suffix.lower(), "JSON with one object per line")
-            return _detect_columns(text, preview.preview_json_lines(text), f"{layout}; ")
+            return _detect_columns(text, preview.preview_json_lines(text), f"{json_layout(text.path)}; ")
         if json_suffix and text.size_ratio == 1:
             parse_json(text.path, text.text)
     except BadInput:
@@ -344,7 +342,7 @@ def _pairs(text: TextPreview, sides: list[ColumnStats], columns: list[ColumnStat
 
 
 def _detect_folder(path: Path, encoding: str | None) -> Detection:
-    """The kind of a folder: images, two aligned files, or the kind of its first file (train, if it exists)."""
+    """The kind of a folder: texts or images by label, two aligned files, or the kind of its first file (of train)."""
     files = preview.data_files(path)
     sample = files[:: max(1, len(files) // 20)]
     if sum(map(preview.is_image, sample)) > len(sample) / 2:
@@ -357,7 +355,7 @@ def _detect_folder(path: Path, encoding: str | None) -> Detection:
         folders = _listed(sorted({file.relative_to(path).parts[0] for file in files}))
         raise input_error(path, "a folder of folders", "files or images are needed in it", f"give one of {folders}")
     top = top or files
-    if sides := _aligned_files(top):
+    if sides := preview.aligned_files(top):
         reason = f"{sides[0].name} and {sides[1].name} have one name and two languages: line by line a pair"
         return Detection("pairs", reason, {"data.source": str(sides[0]), "data.target": str(sides[1])}, (AS_TEXT,))
     splits = [(graph_files.SPLITS[match[1]], file) for file in top if (match := SPLIT_NAME.search(file.name.lower()))]
@@ -378,6 +376,15 @@ def _detect_folder(path: Path, encoding: str | None) -> Detection:
     return detection
 
 
+def _detect_text_folders(path: Path, encoding: str | None) -> Detection | None:
+    """Texts in folders that are their labels."""
+    if (tree := text_folders(path)) is None or not tree.has_labels:
+        return None
+    if not all(detect_kind(file, encoding).is_plain_text for file in tree.samples):
+        return None
+    return Detection("table", tree.describe(path), {}, (("text", "the names of its folders repeat, as labels do"),))
+
+
 def _detect_image_folder(path: Path, files: list[Path], encoding: str | None) -> Detection:
     tables = sorted(file for file in path.iterdir() if file.suffix.lower() in TABLE_SUFFIXES and file.is_file())
     for table in tables[:1]:
@@ -387,16 +394,6 @@ def _detect_image_folder(path: Path, files: list[Path], encoding: str | None) ->
     names = sorted({file.parent.name for file in files if file.parent != path})
     labels = f"its subfolders ({_listed(names)}) are the labels" if names else "no subfolders, so no labels"
     return Detection("images", f"a folder of images; {labels}", {}, ())
-
-
-def _aligned_files(files: list[Path]) -> list[Path]:
-    """Two files with one name and language codes as suffixes, such as train.en and train.de."""
-    stems: dict[str, list[Path]] = {}
-    for file in files:
-        if len(file.suffix) == 3 and preview.LANGUAGE_NAME.fullmatch(file.suffix[1:]):
-            stems.setdefault(file.stem, []).append(file)
-    paired = sorted((stem for stem in stems if len(stems[stem]) > 1), key=lambda stem: "train" not in stem)
-    return sorted(stems[paired[0]], key=lambda file: file.suffix != ".en")[:2] if paired else []
 
 
 def _listed(names: list[str]) -> str:

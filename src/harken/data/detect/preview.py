@@ -112,6 +112,16 @@ def data_files(path: Path) -> list[Path]:
     return files
 
 
+def aligned_files(files: list[Path]) -> list[Path]:
+    """Two files with one name and language codes as suffixes, such as train.en and train.de."""
+    stems: dict[str, list[Path]] = {}
+    for file in files:
+        if len(file.suffix) == 3 and LANGUAGE_NAME.fullmatch(file.suffix[1:]):
+            stems.setdefault(file.stem, []).append(file)
+    paired = sorted((stem for stem in stems if len(stems[stem]) > 1), key=lambda stem: "train" not in stem)
+    return sorted(stems[paired[0]], key=lambda file: file.suffix != ".en")[:2] if paired else []
+
+
 def idx_header(start: FileHead) -> tuple[tuple[int, ...], str] | None:
     """The shape and dtype of an idx file (also inside gzip), or None for other files."""
     head = start.head[:4096]

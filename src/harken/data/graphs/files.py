@@ -31,7 +31,9 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[Any]
 Features: TypeAlias = "Floats | SparseFeatures"
 Columns = dict[str, list[str]]  # column name -> cells
-ColumnNames = Mapping[str, Any]  # settings that name columns: node, label, graph, ..., features; `directed` and `encoding`
+ColumnNames = Mapping[
+    str, Any
+]  # settings that name columns: node, label, graph, ..., features; `directed` and `encoding`
 _COLUMNS: dict[str, str] = preview.TABLES["graph_columns"]
 COLUMN_PATTERNS = {**_COLUMNS, "label": f"{_COLUMNS['label']}|{preview.LABEL_NAME.pattern}"}  # if no setting names one
 SPLITS = {"train": "train", "valid": "valid", "val": "valid", "dev": "valid", "test": "test"}

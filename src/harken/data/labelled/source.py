@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from harken.data.detect.kinds import detect_kind
-from harken.data.detect.preview import column_stats
+from harken.data.detect.preview import column_stats, not_utf8_error
 from harken.data.pairs.files import normalize_text
 from harken.data.sets.columns import NUMERIC_FRACTION, preview_rows
 from harken.data.source import Processor
@@ -29,6 +29,7 @@ from harken.data.split import (
 )
 from harken.data.tables.columns import ColumnRequest, iter_columns
 from harken.data.tables.read import SkippedRows
+from harken.data.tables.text_file import read_text
 from harken.data.targets import fit_labels, fit_numbers, infer_target_type, standardize_numbers, unknown_label_error
 from harken.data.tokenizers import pretrained
 from harken.data.tokenizers.pairs import Array, RaggedTokens, detach_punctuation, encode_lines
@@ -38,6 +39,7 @@ from harken.settings import LabelOutputs
 
 from .batch import EncodedTexts
 from .examples import ExampleSource, TokenLabelProcessor
+from .folders import TextFolders, text_files, text_folders
 
 TargetType = Literal["label", "number", "multilabel"]
 Columns = int | str | list[int | str] | None
@@ -170,7 +172,39 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
             return files["train"][0] if any(path in paths for paths in files.values()) else path
         return path
 
+    def _text_folders(self, path: str | Path) -> TextFolders | None:
+        """The folders of a tree of texts, unless columns of tables are set."""
+        return text_folders(Path(path)) if self.text is None and self.label is None else None
+
+    def _files(self) -> dict[str, list[Path]]:
+        if self.train or not (tree := self._text_folders(self.train_path)):
+            return super()._files()
+        held_out = {split: path for split in ("valid", "test") if isinstance(path := getattr(self, split), str)}
+        files = {split: list(folders.values()) for split, folders in tree.splits.items()}
+        return files | {split: self._paths(Path(path)) for split, path in held_out.items()}
+
+    def _paths(self, path: Path) -> list[Path]:
+        tree = self._text_folders(path)
+        return [folder for part in tree.splits.values() for folder in part.values()] if tree else super()._paths(path)
+
+    def _read_texts(self, folder: Path, listen: Listener) -> list[LabelledRow]:
+        """Each file of a folder as a text whose label is the name of the folder."""
+        rows, skipped = list[LabelledRow](), SkippedRows("no text")
+        for file in text_files(folder):
+            try:
+                text = normalize_text(read_text(file, self.encoding))
+            except UnicodeDecodeError as error:
+                raise not_utf8_error(file, error.start) from None
+            if text:
+                rows.append(LabelledRow((text,), (folder.name,), str(file)))
+            else:
+                skipped(file, 1, "the text is empty")
+        check_skipped(skipped, folder, len(rows), "the files", listen)
+        return rows
+
     def read(self, path: Path, listen: Listener) -> list[LabelledRow]:
+        if path.is_dir():
+            return self._read_texts(path, listen)
         texts, labels = self.columns(path)
         skipped, rows = SkippedRows("no text with a label"), list[LabelledRow]()
         for line, cells in iter_columns(path, [*texts, *labels], skipped, self.encoding):

@@ -45,9 +45,7 @@ class Entity(NamedTuple):
     stop: int
 
 
-def read_sentences(
-    path: Path, word_column: int, tag_column: int, encoding: str | None = None
-) -> Iterator[Sentence]:
+def read_sentences(path: Path, word_column: int, tag_column: int, encoding: str | None = None) -> Iterator[Sentence]:
     """The sentences of a file; columns are counted from 1. Entity tags are converted to BIO2."""
     words, tags, layout, location = list[str](), list[str](), (False, 0), ""
     text = "".join(read_blocks(Span(path, encoding=encoding)))

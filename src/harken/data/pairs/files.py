@@ -89,12 +89,13 @@ class PairFile:
         detected = detection.settings.items() if detection and detection.kind == "pairs" else ()
         unused = {name: column for name, column in detected if column not in columns.values()}
         request = [(name, column or unused.get(name)) for name, column in columns.items()]
-        return ((line, source, target) for line, (source, target) in iter_columns(self.path, request, on_skip, self.encoding))
+        return (
+            (line, source, target)
+            for line, (source, target) in iter_columns(self.path, request, on_skip, self.encoding)
+        )
 
 
-def _read_aligned(
-    source_path: Path, target_path: Path, on_skip: OnSkip, encoding: str | None
-) -> Iterator[PairRow]:
+def _read_aligned(source_path: Path, target_path: Path, on_skip: OnSkip, encoding: str | None) -> Iterator[PairRow]:
     end, counts = (0, None), [0, 0]
     files = (iter_lines(path, on_skip, encoding) for path in (source_path, target_path))
     for source, target in zip_longest(*files, fillvalue=end):

@@ -19,9 +19,7 @@ Lines = Iterator[tuple[int, str | None]]
 ColumnRequest = Sequence[tuple[str, ColumnRef]]  # (setting, column) for each wanted column
 
 
-def iter_columns(
-    path: Path, columns: ColumnRequest, on_skip: OnSkip, encoding: str | None = None
-) -> NumberedRows:
+def iter_columns(path: Path, columns: ColumnRequest, on_skip: OnSkip, encoding: str | None = None) -> NumberedRows:
     """The cells of these columns, row by row, with their line number."""
     text, lines = _preview_head(path, encoding), iter_lines(path, on_skip, encoding)
     if text.suffix in JSON_SUFFIXES or text.text.lstrip(" \n").startswith("{"):

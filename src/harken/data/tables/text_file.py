@@ -69,6 +69,13 @@ class TextFile(NamedTuple):
     notice: str = ""  # for the user: what was not read
 
 
+def json_layout(path: Path) -> str:
+    """What a file is that is read as JSON lines."""
+    suffix = path.suffix.lower()
+    names = {".json": "a JSON list of objects", **dict.fromkeys(PARQUET_SUFFIXES, "a Parquet table")}
+    return names.get(suffix, "JSON with one object per line")
+
+
 def text_file(path: Path, encoding: str | None = None, *, plain: bool = False) -> TextFile:
     """The file as UTF-8 text. `plain`: a JSON list stays a text, and tables of other formats are refused."""
     with path.open("rb") as file:
@@ -114,6 +121,14 @@ def iter_lines(path: Path, on_skip: OnSkip, encoding: str | None = None) -> Iter
             except UnicodeDecodeError as error:
                 on_skip(path, number, f"byte 0x{raw[error.start]:02x} is not UTF-8")
                 yield number, None
+
+
+def read_text(path: Path, encoding: str | None = None) -> str:
+    """The text of one of many small files, without a copy in the cache. UnicodeDecodeError if it is not UTF-8."""
+    raw, stat = path.read_bytes(), path.stat()
+    codec = _codec(raw, encoding, path.absolute(), False, stat.st_mtime_ns, stat.st_size)
+    text = "".join(_decode(path, iter([raw]), codec)) if codec else raw.decode()
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
 
 
 @lru_cache(64)

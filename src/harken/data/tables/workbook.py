@@ -1,4 +1,4 @@
-"""Excel workbooks and Parquet files as lines of JSON: a list of cells per row of the sheet, an object per Parquet row."""
+"""Excel workbooks and Parquet files as lines of JSON: a list of cells per row of a sheet, an object per Parquet row."""
 
 import json
 import math

@@ -169,7 +169,9 @@ class TextSource(DataSource[Tokenizer]):
 
     def _check_is_text(self, path: str) -> None:
         """Raise for data that training does not detect as text, unless the run trained on such data as text."""
-        if self.kind != "text" or (detection := detect_kind(path, self.encoding)).is_plain_text:  # plug-in kinds are not detected
+        if (
+            self.kind != "text" or (detection := detect_kind(path, self.encoding)).is_plain_text
+        ):  # plug-in kinds are not detected
             return
         with suppress(BadInput):
             trained_on = detect_kind(next(iter(self._texts()), ""), self.encoding)
