@@ -126,7 +126,10 @@ def _read_texts(path: Path, columns: Sequence[int | str], keep_tabs: bool, encod
                 elif line.strip():
                     yield _json_text(path, n, line, columns)
         except UnicodeDecodeError:
-            preview.read_utf8(path)  # raises BadInput with the position, which a block-wise decoder does not report
+            try:
+                preview.read_utf8(path)  # raises BadInput with the position, which a block-wise decoder does not report
+            except BadInput as error:
+                raise BadInput(str(error).replace("data.encoding=", "--encoding ")) from None
 
 
 def _read_column(path: Path, columns: Sequence[int | str], encoding: str | None) -> Iterator[str]:

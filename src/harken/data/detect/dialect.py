@@ -137,7 +137,7 @@ def _try_quotes(text: TextPreview, delimiter: str) -> TablePreview:
         return literal
     n_cells = len(re.findall(QUOTED_CELL.format(re.escape(delimiter)), text.text[:SAMPLE_CHARACTERS], re.M))
     return max(
-        (literal, quoted), key=lambda t: (t.is_regular, t.quoted and n_cells > t.bad_quotes, len(t.rows), t.quoted)
+        (literal, quoted), key=lambda t: (t.quoted and n_cells > t.bad_quotes, t.is_regular, len(t.rows), t.quoted)
     )
 
 

@@ -32,6 +32,7 @@ MAGIC = {  # first bytes of refused formats; those of letters and digits alone c
     "image": (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a"),
     "archive": (b"BZh", b"\xfd7zXZ\0", b"(\xb5/\xfd", b"7z\xbc\xaf", b"Rar!\x1a", b"PK\5\6"),
     "gzip": (b"\x1f\x8b",),
+    "ole": (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",),
     "pdf": (b"%PDF-",),
     "sqlite": (b"SQLite format 3\0",),
     "parquet": (b"PAR1",),

@@ -107,7 +107,7 @@ def _read_columns(file: Path, encoding: str | None = None) -> Columns:
             raise BadInput(f"{file}:{line}: {len(row)} cells, but the header has {len(names)}; fix this line")
     full = [row for _, row in rows[1:] if any(row)]
     if len(set(names)) < len(names) or not full:
-        raise BadInput(f"{file}: a header with distinct column names and at least one row are needed")
+        raise BadInput(f"{file}: a header with distinct column names and at least one row are needed; check the file")
     return {name: [row[n].strip() for row in full] for n, name in enumerate(names)}
 
 

@@ -257,6 +257,10 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
         for split in ("valid", "test"):
             if isinstance(path := getattr(self, split), str):
                 files[split] = self._files_at(path, split)
+        if not files["train"]:
+            raise BadInput(
+                f"{self.train_path}: no files of pairs directly in this folder; name the folder that has them"
+            )
         return {split: split_files for split, split_files in files.items() if split_files}
 
     def _files_at(self, path: str, split: str) -> list[PairFile]:
