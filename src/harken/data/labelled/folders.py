@@ -52,7 +52,7 @@ def text_folders(path: Path) -> TextFolders | None:
     folders = _folders(path)
     splits = {split: folder for folder in folders if (split := _split_of(folder)) and _folders(folder)}
     by_split = {split: _label_folders(folder) for split, folder in splits.items()} if "train" in splits else {}
-    by_split = {split: labels for split, labels in by_split.items() if labels}
+    by_split = {split: by_split[split] for split in SPLITS if by_split.get(split)}
     if not by_split:
         has_files = any(not re.match(r"\.|readme|licen[sc]e", file.name, re.I) for file in _files(path))
         by_split = {} if has_files else {"train": _label_folders(path)}

@@ -47,7 +47,7 @@ def check_encoding(name: str | None) -> str | None:
     """Raise ValueError unless this is None or the name of a text encoding."""
     try:
         if name is not None:
-            b"".decode(name)  # a codec that is not for text, such as hex, is a LookupError too
+            "a".encode(name)  # a codec that is not for text, such as hex, is a LookupError too
             codecs.getincrementaldecoder(name)().decode(b"", True)
     except (LookupError, TypeError, ValueError):
         raise ValueError(f"{name!r} is no text encoding; cp1252, latin1, shift_jis or gb18030 are examples") from None
