@@ -12,7 +12,7 @@ import click
 from harken.console import decode_argument, stdin_batches, stdin_is_piped
 from harken.data.detect import preview
 from harken.data.tables.columns import TableHead, iter_columns, table_head
-from harken.data.tables.read import EMPTY_LINE, parse_json
+from harken.data.tables.read import EMPTY_LINE, NOT_UTF8, parse_json
 from harken.data.tables.text_file import JSON_SUFFIXES, ROWS_SUFFIX, TABLE_SUFFIXES, check_encoding, text_file
 from harken.errors import BadInput
 from harken.events import Listener, silent
@@ -126,10 +126,15 @@ def _read_texts(path: Path, columns: Sequence[int | str], keep_tabs: bool, encod
                 elif line.strip():
                     yield _json_text(path, n, line, columns)
         except UnicodeDecodeError:
-            try:
-                preview.read_utf8(path)  # raises BadInput with the position, which a block-wise decoder does not report
-            except BadInput as error:
-                raise BadInput(str(error).replace("data.encoding=", "--encoding ")) from None
+            _check_utf8(path)  # with the position, which a block-wise decoder does not report
+
+
+def _check_utf8(path: Path) -> None:
+    """Raise for the first byte that is not UTF-8."""
+    try:
+        preview.read_utf8(path)
+    except BadInput as error:
+        raise BadInput(str(error).replace("data.encoding=", "--encoding ")) from None
 
 
 def _read_column(path: Path, columns: Sequence[int | str], encoding: str | None) -> Iterator[str]:
@@ -145,6 +150,8 @@ def _read_column(path: Path, columns: Sequence[int | str], encoding: str | None)
     empty: list[str] = []
 
     def stop(path: Path, line: int, reason: str) -> None:
+        if NOT_UTF8 in reason:
+            _check_utf8(path)
         if reason != EMPTY_LINE:
             accepted = f"every row needs {width} columns, and {_delimiter_name(head)} inside a cell needs double quotes"
             raise BadInput(f"{path}:{line}: {reason}; {accepted}; fix the row")

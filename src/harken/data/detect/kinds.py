@@ -16,7 +16,7 @@ from harken.data.graphs import files as graph_files
 from harken.data.labelled.folders import text_folders
 from harken.data.sets.columns import SetColumns, detect_set_columns
 from harken.data.tables.read import input_error, parse_json
-from harken.data.tables.text_file import JSON_SUFFIXES, ROWS_SUFFIX, TABLE_SUFFIXES, json_layout
+from harken.data.tables.text_file import BINARY_TABLES, JSON_SUFFIXES, ROWS_SUFFIX, TABLE_SUFFIXES, json_layout
 from harken.errors import BadInput
 
 from . import dialect, preview
@@ -55,8 +55,7 @@ def detect_kind(path: str | Path, encoding: str | None = None) -> Detection:
     """The kind of data in a file or a folder; BadInput if it is not supported."""
     if not str(path):
         raise input_error("''", "an empty path", "a file or folder is needed", "give its name")
-    path = Path(path)
-    if preview.is_folder(path):
+    if preview.is_folder(path := Path(path)):
         return _detect_text_folders(path, encoding) or _detect_folder(path, encoding)
     start = preview.read_head(path, encoding=encoding)
     if path.suffix.lower() in (".gml", ".graphml"):
@@ -65,7 +64,9 @@ def detect_kind(path: str | Path, encoding: str | None = None) -> Detection:
         return detection
     text, detectors = preview.preview_text(start), (_detect_trees, _detect_json, _detect_stories, _detect_tags)
     detections = (detect(text) for detect in detectors if text.suffix != ROWS_SUFFIX)
-    return next(filter(None, detections), None) or _detect_table(text)
+    detection = next(filter(None, detections), None) or _detect_table(text)
+    is_text = path.suffix.lower() not in BINARY_TABLES
+    return replace(detection, alternatives=tuple(a for a in detection.alternatives if is_text or a != AS_TEXT))
 
 
 def _detect_arrays(start: FileHead) -> Detection | None:
@@ -378,9 +379,8 @@ def _detect_folder(path: Path, encoding: str | None) -> Detection:
 
 def _detect_text_folders(path: Path, encoding: str | None) -> Detection | None:
     """Texts in folders that are their labels."""
-    if (tree := text_folders(path)) is None or not tree.has_labels:
-        return None
-    if not all(detect_kind(file, encoding).is_plain_text for file in tree.samples):
+    tree = text_folders(path)
+    if not (tree and tree.has_labels and all(detect_kind(file, encoding).is_plain_text for file in tree.samples)):
         return None
     return Detection("table", tree.describe(path), {}, (("text", "the names of its folders repeat, as labels do"),))
 

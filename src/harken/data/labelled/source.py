@@ -173,8 +173,10 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
         return path
 
     def _text_folders(self, path: str | Path) -> TextFolders | None:
-        """The folders of a tree of texts, unless columns of tables are set."""
-        return text_folders(Path(path)) if self.text is None and self.label is None else None
+        """The folders of a tree of texts; None for tables, which may have set columns."""
+        tree, has_columns = text_folders(Path(path)), self.text is not None or self.label is not None
+        is_tree = tree and not (has_columns and not detect_kind(tree.samples[0], self.encoding).is_plain_text)
+        return tree if is_tree else None
 
     def _files(self) -> dict[str, list[Path]]:
         if self.train or not (tree := self._text_folders(self.train_path)):

@@ -15,7 +15,7 @@ from harken.errors import BadInput
 MAX_SHOWN = 5  # skipped rows listed in a message
 MAX_CELL = 1 << 30  # characters of a cell; the csv module's own limit is 131,072
 MAX_QUOTED_LINES = 50  # lines of a quoted cell; a quote that closes later is not an opening quote
-OPEN_QUOTE, EMPTY_LINE = "a quote is not closed", "an empty line"  # reasons for a skipped row
+OPEN_QUOTE, EMPTY_LINE, NOT_UTF8 = "a quote is not closed", "an empty line", "is not UTF-8"  # reasons for a skipped row
 Quoting = Literal["excel", "strict", "literal", "none"]
 NumberedRows = Iterator[tuple[int, list[str]]]  # rows of cells, each with a line number
 OnSkip = Callable[[Path, int, str], None]  # called for each skipped row with path, line and reason

@@ -21,7 +21,7 @@ from harken.data.cache import cache_folder
 from harken.files import atomic_folder, sha256_of
 
 from .json_list import json_list_lines
-from .read import OnSkip, input_error
+from .read import NOT_UTF8, OnSkip, input_error
 
 CACHE_FORMAT = 1  # increase when the conversion of the same file changes
 CHUNK_BYTES = 1 << 20
@@ -29,6 +29,7 @@ SNIFFED_BYTES = 1 << 16  # read to recognize a format
 MAX_UNPACKED = 4 << 30  # bytes of an unpacked file
 EXCEL_SUFFIXES = (".xlsx", ".xlsm")
 PARQUET_SUFFIXES = (".parquet", ".pq")
+BINARY_TABLES = (*EXCEL_SUFFIXES, *PARQUET_SUFFIXES)  # tables that are no text
 ROWS_SUFFIX = ".xlsx"  # of text whose lines are JSON lists of cells
 TABLE_SUFFIXES = (".csv", ".tsv", ".tab", ".psv", ROWS_SUFFIX)
 JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
@@ -119,7 +120,7 @@ def iter_lines(path: Path, on_skip: OnSkip, encoding: str | None = None) -> Iter
             try:
                 yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
             except UnicodeDecodeError as error:
-                on_skip(path, number, f"byte 0x{raw[error.start]:02x} is not UTF-8")
+                on_skip(path, number, f"byte 0x{raw[error.start]:02x} {NOT_UTF8}")
                 yield number, None
 
 
@@ -220,9 +221,12 @@ def _write_text(path: Path, write: Write, *, key: str) -> str:
 
 
 def _decode(path: Path, chunks: Iterator[bytes], codec: str) -> Iterator[str]:
-    """The text of the chunks; BadInput with the line of an undecodable byte. Invalid UTF-8 is left to the readers."""
+    """The text of the chunks without its byte order mark; BadInput with the line of an undecodable byte.
+
+    Invalid UTF-8 is left to the readers.
+    """
     decoder = codecs.getincrementaldecoder(codec)() if codec else codecs.getincrementaldecoder("utf-8")(ESCAPE)
-    line = 1
+    line, started = 1, False
     for chunk in chain(chunks, [b""]):
         try:
             text = decoder.decode(chunk, not chunk)
@@ -232,7 +236,8 @@ def _decode(path: Path, chunks: Iterator[bytes], codec: str) -> Iterator[str]:
             fix = "set data.encoding to the encoding of the file"
             raise input_error(f"{path}:{line}", problem, "every byte must be a character", fix) from None
         line += text.count("\n")
-        yield text
+        yield text if started else text.removeprefix("\ufeff")
+        started = started or bool(text)
 
 
 def _with_line_feeds(texts: Iterator[str]) -> Iterator[str]:
