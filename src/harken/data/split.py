@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar
 
 from pydantic import ConfigDict, Field, create_model
 
-from harken.data.source import DataSource, Processor, ProcessorT, Vocab
+from harken.data.source import DataSource, Encoding, Processor, ProcessorT, Vocab
 from harken.errors import BadInput, BadRun, BadSetting
 from harken.events import Listener, silent
 from harken.files import sha256_of
@@ -22,7 +22,7 @@ from harken.suggestions import similar_path
 
 from .detect import preview
 from .tables.read import SkippedRows
-from .tables.text_file import Encoding, text_file
+from .tables.text_file import text_file
 
 SPLIT_FILE_NAMES = {"train": ("train",), "valid": ("valid", "validation", "val", "dev"), "test": ("test",)}
 LABELS_FILE = "labels.json"

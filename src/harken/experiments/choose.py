@@ -64,7 +64,7 @@ def choose(what: str | None, settings: SettingsDict | None = None, *, listen: Li
         alternatives = (AS_TEXT,) if entry.kind in TEXT_FILES else ()
         _require_reader(what, Detection(entry.kind, entry.description, {}, alternatives))
     path = find_data(what, listen=listen)
-    kind, detection = _kind(what, path, overrides, _encoding(overrides))
+    kind, detection = _kind(what, path, overrides)
     path_setting = {} if what.startswith(SCHEME) else {"data.path": str(path)}
     detected = {"data.kind": kind, **path_setting, **_detected_settings(what, kind, detection, listen)}
     if detection.kind == "trees":
@@ -100,18 +100,21 @@ def _inherited(settings: SettingsDict) -> list[tuple[str, SettingsDict]]:
 
 
 def _encoding(overrides: SettingsDict) -> str | None:
-    """The setting data.encoding, which detection needs before the recipe is resolved."""
+    """The setting data.encoding of a text, which detection needs before the recipe is resolved."""
+    if overrides.get("data.kind") == "maths":  # it has another setting of this name
+        return None
     try:
         return check_encoding(None if (name := overrides.get("data.encoding")) is None else str(name))
     except ValueError as error:
         raise BadSetting(f"data.encoding: {error}") from None
 
 
-def _kind(what: str, path: Path, overrides: SettingsDict, encoding: str | None) -> tuple[str, Detection]:
+def _kind(what: str, path: Path, overrides: SettingsDict) -> tuple[str, Detection]:
     """The kind of the data: the one that is set, the one a set column implies, or the detected one; with its reason."""
     if what.startswith(SCHEME):
         operation = {"data.operation": parse_problem_name(what)}
         return "maths", Detection("maths", "examples are generated", operation, (), user_specified=True)
+    encoding = _encoding(overrides)
     if "data.kind" in overrides:
         kind = str(overrides["data.kind"])
         recipe.resolve((recipe.OVERRIDE, {"data.kind": kind}))  # raises for an unknown kind

@@ -252,12 +252,12 @@ UNREADABLE: dict[str, tuple[str, bytes, str]] = {
     "an empty file": ("a.txt", b"", "an empty file"),
     "only white space": ("a.txt", b" \n\t\n\r\n", "only white space"),
     "a byte order mark alone": ("a.txt", b"\xef\xbb\xbf", "only white space"),
-    "JSON that is deep": ("a.json", b"[" * 100_000, "a.json:1: .*nested too deeply"),
+    "JSON that is deep": ("a.json", b"[" * 100_000, "a.json:1: .*neither an object nor a text"),
     "a JSON line that is deep": ("a.jsonl", b'{"a": 1}\n' + b"[" * 100_000, "a.jsonl:2: JSON nested too deeply"),
     "JSON cut short": ("a.json", SQUAD[:60].encode(), r"a.json: invalid JSON \(.*line 1 column"),
     "SQuAD cut short": ("a.json", SQUAD[:-3].encode(), "a.json: invalid JSON"),
     "a JSON list without text": ("a.json", b'[{"a": 1}, {"a": 2}]', "objects with a; text under one key"),
-    "a JSON list of numbers": ("a.json", b"[1, 2]", "a.json:1: not a JSON object"),
+    "a JSON list of numbers": ("a.json", b"[1, 2]", "a.json:1: .*neither an object nor a text"),
     "a JSON list cut short": ("a.json", b'[{"a": "b"},\n {"a": "c', "a.json:2: invalid JSON"),
     "text after a JSON list": ("a.json", b'[{"a": "b"}]\n]', "a.json:2: invalid JSON .text after the list"),
     "another JSON object": ("a.json", b'{"data": 3}', "a JSON object that is not SQuAD"),
@@ -465,7 +465,7 @@ LARGE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a list of lists": (
         lambda path: path.with_suffix(".json").write_bytes(b"[" + b"[]," * 300_000 + b"1]"),
-        "a.json:1: not a JSON object",
+        "a.json:1: invalid JSON (a value that is neither an object nor a text)",
     ),
 }
 

@@ -22,30 +22,36 @@ def lines(text: str, size: int = 1 << 20) -> list[str]:
 
 
 @settings(max_examples=60)
-@given(st.lists(VALUES, max_size=5), st.sampled_from([None, 0, 3]), st.integers(1, 9))
+@given(
+    st.lists(st.text() | st.dictionaries(st.text(), VALUES), max_size=5),
+    st.sampled_from([None, 0, 3]),
+    st.integers(1, 9),
+)
 def test_the_values_are_those_of_json_loads_however_the_text_arrives(values, indent, size):
     text = json.dumps(values, indent=indent, ensure_ascii=False)
     assert [json.loads(line) for line in lines(text, size) if line] == values
 
 
 def test_a_value_is_on_its_line_of_the_file_or_the_next_free_one():
-    assert lines('[\n{"a":\n 1},\n\n{"b": 2}, 3\n, 4]') == ["", '{"a":  1}', "", "", '{"b": 2}', "3", "4"]
+    assert lines('[\n{"a":\n 1},\n\n{"b": 2}, {}\n, "c"]') == ["", '{"a":  1}', "", "", '{"b": 2}', "{}", '"c"']
 
 
 def test_numbers_stay_as_they_are_written():
-    assert lines("[1.50, 1e400, 12345678901234567890123]", 1) == ["1.50", "1e400", "12345678901234567890123"]
+    numbers = '{"a": [1.50, 1e400, 12345678901234567890123]}'
+    assert lines(f"[{numbers}]", 1) == [numbers]
 
 
 @pytest.mark.parametrize(
     ("text", "place"),
     [
         ("", "a.json:1: .*the end of the file"),
-        ("[1,\n]", "a.json:2: "),
-        ("[1\n2]", "a.json:2: .*, or ] is expected, not 2"),
-        ("[1]\n\n]", "a.json:3: .*text after the list"),
-        ('[1,\n"a\nb"]', "a.json:2: .*control character"),
-        ("[1,\n{", "a.json:2: "),
-        ("[" * 100_000, "a.json:1: .*nested too deeply"),
+        ("[{},\n]", "a.json:2: "),
+        ('[{}\n"a"]', 'a.json:2: .*, or ] is expected, not "'),
+        ("[{}]\n\n]", "a.json:3: .*text after the list"),
+        ('[{},\n"a\nb"]', "a.json:2: .*control character"),
+        ("[{},\n{", "a.json:2: "),
+        ("[{},\n12]", "a.json:2: .*neither an object nor a text"),
+        ("[" + '{"a":' * 100_000, "a.json:1: .*nested too deeply"),
     ],
 )
 def test_an_invalid_list_is_refused_with_its_line(text, place):

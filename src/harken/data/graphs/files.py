@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import dropwhile
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -19,18 +18,16 @@ import numpy.typing as npt
 
 from harken.data.cache import cache_folder
 from harken.data.detect import preview
-from harken.data.detect.dialect import SEPARATOR_LINE
-from harken.data.tables.read import NumberedRows, parse_quoted
-from harken.data.tables.text_file import ROWS_SUFFIX, text_file
 from harken.data.tables.untrusted import Array, read_arrays
 from harken.data.tables.vectors import to_floats
 from harken.errors import BadInput
 from harken.suggestions import did_you_mean, similar_path
 
+from .columns import Columns, read_columns
+
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[Any]
 Features: TypeAlias = "Floats | SparseFeatures"
-Columns = dict[str, list[str]]  # column name -> cells
 ColumnNames = Mapping[
     str, Any
 ]  # settings that name columns: node, label, graph, ..., features; `directed` and `encoding`
@@ -79,13 +76,13 @@ def read_graph(path: Path, columns: ColumnNames) -> GraphTables:
         if not (edges := path / "edges.csv").exists():
             raise BadInput(f"{edges}: no such file; a graph is a folder with edges.csv and nodes.csv")
         files = (path / f"{name}.csv" for name in ("nodes", "graphs"))
-        nodes, graphs = (_read_columns(file, encoding) if file.exists() else None for file in files)
-        return from_tables(str(path), nodes, _read_columns(edges, encoding), graphs, columns)
+        nodes, graphs = (read_columns(file, encoding) if file.exists() else None for file in files)
+        return from_tables(str(path), nodes, read_columns(edges, encoding), graphs, columns)
     if path.suffix.lower() == ".npz":
         return from_arrays(path)
     if path.suffix.lower() in NETWORKX_READERS:
         return from_networkx(_read_networkx(path), columns, str(path))
-    return from_tables(str(path), None, _read_columns(path, encoding), None, columns)
+    return from_tables(str(path), None, read_columns(path, encoding), None, columns)
 
 
 def check_weights(weight: Floats, n_edges: int, location: str) -> Floats:
@@ -96,41 +93,6 @@ def check_weights(weight: Floats, n_edges: int, location: str) -> Floats:
     if not ((weight >= 0) & (weight < MAX_FLOAT32)).all():
         raise BadInput(f"{location}: a weight is negative or not finite; fix it, or rename this column or array")
     return weight.astype(np.float32)
-
-
-def _read_columns(file: Path, encoding: str | None = None) -> Columns:
-    """The columns of a file with a header."""
-    rows = list(_rows(file, encoding))
-    names = [cell.strip() for cell in rows[0][1]] if rows else []
-    for line, row in rows[1:]:
-        if len(row) not in (0, len(names)) and any(row):
-            raise BadInput(f"{file}:{line}: {len(row)} cells, but the header has {len(names)}; fix this line")
-    full = [row for _, row in rows[1:] if any(row)]
-    if len(set(names)) < len(names) or not full:
-        raise BadInput(f"{file}: a header with distinct column names and at least one row are needed; check the file")
-    return {name: [row[n].strip() for row in full] for n, name in enumerate(names)}
-
-
-def _rows(file: Path, encoding: str | None) -> NumberedRows:
-    """The rows of a table with their first line, from the header on."""
-
-    def stop(line: int, reason: str) -> None:
-        raise BadInput(f"{file}:{line}: {reason}; a cell that starts with a quote needs a second one; fix this line")
-
-    try:
-        preview.refuse_binary(preview.read_head(file, encoding=encoding))
-        content = text_file(file, encoding)
-        text = content.path.read_text("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise preview.not_utf8_error(file, error.start) from None
-    numbered = ((number, line) for number, line in enumerate(text.split("\n"), 1))
-    lines = list(dropwhile(lambda item: not item[1].strip() or item[1].startswith("#"), numbered))
-    if content.suffix == ROWS_SUFFIX:
-        rows = [(number, json.loads(line)) for number, line in lines if line.strip("[]")]
-        return ((number, preview.padded(row, len(rows[0][1]))) for number, row in rows)
-    if lines and (separator := SEPARATOR_LINE.fullmatch(lines[0][1].strip(" "))):
-        return parse_quoted(iter(lines[1:]), separator[1], stop)
-    return parse_quoted(iter(lines), max(",\t;|", key=lines[0][1].count if lines else "".count), stop)
 
 
 def _find_column(table: Columns, role: str, columns: ColumnNames, location: str) -> str | None:

@@ -13,9 +13,8 @@ import numpy as np
 from pydantic import Field, PositiveFloat, field_validator
 
 from harken.data.detect.preview import is_folder
-from harken.data.source import DataSource, Processor
+from harken.data.source import DataSource, Encoding, Processor
 from harken.data.split import LabelList, SavedProcessor, SplitData, draw_stratified, files_sha256, split_hash
-from harken.data.tables.text_file import Encoding
 from harken.data.targets import infer_target_type, label_sort_key, parse_number, unknown_label_error
 from harken.errors import BadInput, BadSetting
 from harken.events import Listener, silent

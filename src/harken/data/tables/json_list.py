@@ -11,16 +11,18 @@ from .read import input_error
 
 MAX_VALUE = 1 << 26  # characters of a value of the list
 SPACE = re.compile(r"[ \t\r\n\ufeff]*")
+VALUES = tuple("[-0123456789tfn")  # the first characters of lists, numbers, true, false and null
 DECODER = json.JSONDecoder()
 
 
 def json_list_lines(path: Path, texts: Iterator[str]) -> Iterator[str]:
-    """Each value of the list on one line: the line where it starts in the file, or the next free one."""
+    """Each object or text of the list on one line: the line where it starts in the file, or the next free one."""
     scanner, written = _Scanner(path, texts), 0
     scanner.take("[")
     mark = scanner.take("]") if scanner.next_mark() == "]" else ","
     while mark == ",":
-        scanner.next_mark()
+        if scanner.next_mark() in VALUES:
+            raise scanner.error("a value that is neither an object nor a text")
         blank = max(0, scanner.line - 1 - written)
         yield "\n" * blank + re.sub(r"[\r\n]", " ", scanner.value()) + "\n"  # JSON has no line breaks inside a text
         written += blank + 1

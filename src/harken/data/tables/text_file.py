@@ -13,9 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
-
-from pydantic import AfterValidator, Field
+from typing import Any, NamedTuple
 
 from harken.data.cache import cache_folder
 from harken.files import atomic_folder, sha256_of
@@ -53,13 +51,6 @@ def check_encoding(name: str | None) -> str | None:
     except (LookupError, TypeError, ValueError):
         raise ValueError(f"{name!r} is no text encoding; cp1252, latin1, shift_jis or gb18030 are examples") from None
     return name
-
-
-Encoding = Annotated[
-    str | None,
-    AfterValidator(check_encoding),
-    Field(description="encoding of text files that are not UTF-8, such as cp1252; UTF-16 with a BOM needs none"),
-]
 
 
 class TextFile(NamedTuple):

@@ -31,7 +31,7 @@ def cell_text(value: object) -> str:
 
 
 def write_excel(path: Path, write: Write, max_bytes: int) -> str:
-    """Write the first sheet with data; return a notice that names the others."""
+    """Write the first sheet with data; return a notice that names the other sheets."""
     try:
         import openpyxl
     except ImportError:
@@ -60,8 +60,8 @@ def write_excel(path: Path, write: Write, max_bytes: int) -> str:
         raise input_error(path, f"no readable Excel workbook ({reason})", "an .xlsx file is needed", fix) from None
     if not sheets:
         raise input_error(path, "an Excel workbook without data", "a sheet with data is needed", "check the file")
-    others = ", ".join(repr(sheet.title) for sheet in sheets[1:])
-    return f"reads the sheet {sheets[0].title!r}; not read: {others}" if others else ""
+    unread = ", ".join(repr(sheet.title) for sheet in sheets[1:])
+    return f"reads the sheet {sheets[0].title!r}; not read: {unread}" if unread else ""
 
 
 def any_cell(row: Iterable[object]) -> bool:
