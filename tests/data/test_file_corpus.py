@@ -300,6 +300,9 @@ CASES: dict[str, Case] = {
     ),
     "Excel with an empty first sheet": Case({"a.xlsx": xlsx([], HEAD + [[*row] for row in ROWS])}, both(ROWS)),
     "Excel with a title": Case({"a.xlsx": xlsx([["Bericht 2024"], [], *HEAD, *([*row] for row in ROWS)])}, both(ROWS)),
+    "Excel with a remark beside the table": Case(
+        {"a.xlsx": xlsx([*HEAD, [*ROWS[0], None, "geprüft"], *([*row] for row in ROWS[1:])])}, both(ROWS)
+    ),
     "Excel with blank rows": Case(
         {"a.xlsx": xlsx([*HEAD, *([*row] for row in ROWS[:5]), [], *([*row] for row in ROWS[5:])])},
         {"labelled": ROWS},
@@ -386,6 +389,13 @@ CASES: dict[str, Case] = {
     "edges in UTF-16": Case({"a.csv": table(EDGES, header="source,target").encode("utf-16")}, {"graph": EDGES}),
     "edges in Excel": Case(
         {"a.xlsx": xlsx([["source", "target"], *([int(a), int(b)] for a, b in EDGES)])}, {"graph": EDGES}
+    ),
+    "edges in JSON lines": csv(
+        "".join(json.dumps({"target": int(b), "source": int(a)}) + "\n" for a, b in EDGES), {"graph": EDGES}, "a.jsonl"
+    ),
+    "edges in Parquet": Case(
+        {"a.parquet": parquet_bytes(source=[int(a) for a, _ in EDGES], target=[int(b) for _, b in EDGES])},
+        {"graph": EDGES},
     ),
     "edges in gzip": Case({"a.csv.gz": packed(table(EDGES, header="source,target"))}, {"graph": EDGES}),
     "edges with an unclosed quote": csv(

@@ -67,14 +67,15 @@ def _sheet(text: TextPreview) -> TablePreview:
     except ValueError:
         accepted, fix = "a row of at most 1 MiB is accepted", "shorten its texts"
         raise input_error(text.path, "a row of more than 1 MiB", accepted, fix) from None
-    width, blank = max(map(len, rows)), _count_leading(text.lines, lambda line: line == "[]")
+    if (blank := _count_leading(text.lines, lambda line: line == "[]")) == len(rows):
+        raise input_error(text.path, f"{blank:,} blank rows before the data", "a header is needed", "delete them")
     titles = next((n for n, row in enumerate(rows) if sum(map(bool, row)) > 1), blank)
     for skip in (titles, blank):
-        table = [padded(row, width) for row in rows[skip:] if row]
-        header, table = _split_header(table)
-        if header or skip == blank:
-            break
-    return TablePreview(header, table, "\t", agreement=1.0, is_regular=len(rows) > 1, skip=skip)
+        header, table = _split_header([padded(row, len(rows[skip])) for row in rows[skip:] if row])
+        if header:
+            return TablePreview(header, table, "\t", skip=skip)
+    width = max(map(len, rows))
+    return TablePreview([], [padded(row, width) for row in rows[blank:] if row], "\t", skip=blank)
 
 
 def reading_table(text: TextPreview) -> TablePreview | None:

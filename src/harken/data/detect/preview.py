@@ -284,8 +284,8 @@ class TablePreview:
 
 
 def padded(row: list[str], width: int) -> list[str]:
-    """The cells of a row of a sheet with the empty ones at its end; nothing of a blank row."""
-    return row and row + [""] * (width - len(row))
+    """The cells of a row of a sheet below the first ones, with the empty ones at its end; nothing of a blank row."""
+    return row and (row + [""] * (width - len(row)))[:width]
 
 
 def preview_json_lines(text: TextPreview) -> TablePreview:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from harken.data.detect import preview
 from harken.data.detect.dialect import SEPARATOR_LINE
-from harken.data.tables.read import NumberedRows, parse_quoted
-from harken.data.tables.text_file import ROWS_SUFFIX, text_file
+from harken.data.tables.read import NumberedRows, parse_json, parse_quoted
+from harken.data.tables.text_file import JSON_SUFFIXES, ROWS_SUFFIX, text_file
 from harken.errors import BadInput
 
 Columns = dict[str, list[str]]  # column name -> cells
@@ -43,6 +43,22 @@ def _rows(file: Path, encoding: str | None) -> NumberedRows:
     if content.suffix == ROWS_SUFFIX:
         rows = [(number, json.loads(line)) for number, line in lines if line.strip("[]")]
         return ((number, preview.padded(row, len(rows[0][1]))) for number, row in rows)
+    if content.suffix in JSON_SUFFIXES:
+        return _object_rows(file, lines)
     if lines and (separator := SEPARATOR_LINE.fullmatch(lines[0][1].strip(" "))):
         return parse_quoted(iter(lines[1:]), separator[1], stop)
     return parse_quoted(iter(lines), max(",\t;|", key=lines[0][1].count if lines else "".count), stop)
+
+
+def _object_rows(file: Path, lines: list[tuple[int, str]]) -> NumberedRows:
+    """The keys of JSON lines as a header, and their values as texts."""
+    objects = list[tuple[int, dict[str, object]]]()
+    for number, line in lines:
+        if line.strip():
+            value = parse_json(f"{file}:{number}", line)
+            if not isinstance(value, dict):
+                raise BadInput(f"{file}:{number}: not a JSON object; fix this line")
+            objects.append((number, value))
+    names = list(dict.fromkeys(name for _, value in objects for name in value))
+    cells = ((number, [value.get(name) for name in names]) for number, value in objects)
+    return iter([(0, names), *((n, ["" if cell is None else str(cell) for cell in row]) for n, row in cells)])

@@ -90,8 +90,7 @@ def text_file(path: Path, encoding: str | None = None, *, plain: bool = False) -
         codec = _codec(head, encoding, path.absolute(), packed, stat.st_mtime_ns, stat.st_size)
         text = head.decode(codec or "utf-8", "replace") if codec or suffix == ".json" else ""
         is_list = suffix == ".json" and not plain and text.lstrip("\ufeff \t\r\n").startswith("[")
-        is_text = b"\0" not in head and suffix in ("", *TEXT_SUFFIXES)
-        old_mac = is_text and not codec and b"\r" in head and b"\n" not in head
+        old_mac = not codec and b"\r" in head and not (b"\n" in head or b"\0" in head)
         if not (packed or codec or is_list or old_mac):
             return TextFile(path, suffix)
         suffix = ".jsonl" if is_list else suffix
