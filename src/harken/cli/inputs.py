@@ -115,7 +115,7 @@ def _read_texts(path: Path, columns: Sequence[int | str], keep_tabs: bool, encod
     """The texts: a column of a table (a single column may have any name), a key of JSONL objects, or plain lines."""
     file = text_file(path, encoding)
     ending = file.suffix
-    if ending in TABLE_SUFFIXES and (ending == ".csv" or not keep_tabs):
+    if ending in TABLE_SUFFIXES and (ending in (".csv", ROWS_SUFFIX) or not keep_tabs):
         yield from _read_column(path, columns, encoding)
         return
     with file.path.open(encoding="utf-8-sig", newline="\n") as lines:
@@ -126,15 +126,10 @@ def _read_texts(path: Path, columns: Sequence[int | str], keep_tabs: bool, encod
                 elif line.strip():
                     yield _json_text(path, n, line, columns)
         except UnicodeDecodeError:
-            _check_utf8(path)  # with the position, which a block-wise decoder does not report
-
-
-def _check_utf8(path: Path) -> None:
-    """Raise for the first byte that is not UTF-8."""
-    try:
-        preview.read_utf8(path)
-    except BadInput as error:
-        raise BadInput(str(error).replace("data.encoding=", "--encoding ")) from None
+            try:
+                preview.read_utf8(path)  # raises BadInput with the position, which a block-wise decoder does not report
+            except BadInput as error:
+                raise BadInput(str(error).replace("data.encoding=", "--encoding ")) from None
 
 
 def _read_column(path: Path, columns: Sequence[int | str], encoding: str | None) -> Iterator[str]:
@@ -150,10 +145,10 @@ def _read_column(path: Path, columns: Sequence[int | str], encoding: str | None)
     empty: list[str] = []
 
     def stop(path: Path, line: int, reason: str) -> None:
-        if NOT_UTF8 in reason:
-            _check_utf8(path)
         if reason != EMPTY_LINE:
             accepted = f"every row needs {width} columns, and {_delimiter_name(head)} inside a cell needs double quotes"
+            if NOT_UTF8 in reason:
+                accepted = "UTF-8 is accepted, or the encoding that --encoding names, as in --encoding cp1252"
             raise BadInput(f"{path}:{line}: {reason}; {accepted}; fix the row")
         empty.extend([""] * (head.delimiter == "\t"))
 

@@ -61,6 +61,11 @@ def test_the_number_of_a_row_is_that_of_the_sheet(tmp_path):
     assert skipped == [(3, "an empty line")]
 
 
+def test_empty_rows_at_the_end_are_not_read(tmp_path):
+    path = save(tmp_path / "a.xlsx", ["text", "label"], ["one", "a"], *([["", " "]] * 20), [None, None])
+    assert rows_of(path) == [["text", "label"], ["one", "a"]]
+
+
 def test_a_wrong_dimension_in_the_file_loses_no_row(tmp_path, monkeypatch):
     monkeypatch.setattr("openpyxl.worksheet._writer.WorksheetWriter.write_dimensions", lambda self: None)
     path = save(tmp_path / "a.xlsx", ["text", "label"], ["one", "a"], ["two", "b"])

@@ -36,6 +36,7 @@ def write_excel(path: Path, write: Write, max_bytes: int) -> str:
         import openpyxl
     except ImportError:
         raise _missing(path, "openpyxl") from None
+    n_blank = 0
     try:
         with zipfile.ZipFile(path) as archive:
             if sum(member.file_size for member in archive.infolist()) > max_bytes:
@@ -50,7 +51,10 @@ def write_excel(path: Path, write: Write, max_bytes: int) -> str:
                 cells = list(map(cell_text, row))
                 while cells and not cells[-1].strip():
                     cells.pop()
-                write(json.dumps(cells, ensure_ascii=False) + "\n")
+                n_blank += not cells
+                if cells:  # blank rows at the end are not written
+                    write("[]\n" * n_blank + json.dumps(cells, ensure_ascii=False) + "\n")
+                    n_blank = 0
             workbook.close()
     except (BadInput, OSError, MemoryError):
         raise
