@@ -4,6 +4,7 @@ import csv
 import io
 import json
 
+import openpyxl
 import pytest
 from click import Context
 
@@ -75,6 +76,15 @@ def test_without_a_header_the_training_column_number_is_used(tmp_path):
 
 def test_lines_with_tabs_are_complete_texts_with_keep_tabs(tmp_path):
     assert inputs_read(tmp_path, "a.tsv", "one\ttwo\nthree\tfour\n", keep_tabs=True) == ["one\ttwo", "three\tfour"]
+
+
+def test_a_sheet_of_excel_is_a_table_with_keep_tabs_too(tmp_path):
+    workbook = openpyxl.Workbook()
+    for row in (["id", "text"], [1, "a\tb"], [2, "c"]):
+        workbook.active.append(row)
+    workbook.save(tmp_path / "a.xlsx")
+    inputs = Inputs((), in_=str(tmp_path / "a.xlsx"), out_=str(tmp_path / "b.jsonl"))
+    assert list(inputs.batches(8, ["text"], keep_tabs=True)) == [["a\tb", "c"]]
 
 
 def test_objects_and_strings_of_jsonl_are_read(tmp_path):

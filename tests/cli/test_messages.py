@@ -274,7 +274,7 @@ def test_a_text_that_is_not_utf_8_is_reported_with_its_position_and_a_conversion
     (tmp_path / "latin.txt").write_bytes("un café\n".encode("latin-1") * 20)
     assert error_of("train", "latin.txt") == (
         "latin.txt:1: byte 0xe9 at column 7 is not UTF-8 (probably Latin-1); harken reads UTF-8; "
-        "convert it: iconv -f latin1 -t utf-8 latin.txt > latin.utf8.txt"
+        "set data.encoding=cp1252, or convert it: iconv -f latin1 -t utf-8 latin.txt > latin.utf8.txt"
     )
 
 

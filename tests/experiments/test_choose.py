@@ -11,7 +11,7 @@ from harken import recipe, registry
 from harken.data import catalogue
 from harken.data.synthetic import recall
 from harken.data.synthetic.tales import tales
-from harken.errors import BadInput
+from harken.errors import BadInput, BadSetting
 from harken.experiments import choose as choose_module
 from harken.experiments.choose import choose, find_data, run_name
 
@@ -332,3 +332,18 @@ def test_a_regression_target_is_detected_and_another_label_overrules_it(tmp_path
     assert (data.kind, data.text, data.label, data.target_type) == ("table", "text", "price", "number")
     assert choose(file, {"data.target_type": "label"}).recipe.data.target_type == "label"
     assert choose(file, {"data.label": "text"}).recipe.data.target_type == "auto"
+
+
+def test_the_kind_of_a_file_in_another_encoding_is_detected(tmp_path):
+    rows = "".join(f"schön {n};{'gut' if n % 2 else 'böse'}\n" for n in range(20))
+    (tmp_path / "a.csv").write_bytes(f"text;label\n{rows}".encode("cp1252"))
+    with pytest.raises(BadInput, match=r"data\.encoding=cp1252"):
+        choose("a.csv")
+    data = choose("a.csv", {"data.encoding": "cp1252"}).recipe.data
+    assert (data.kind, data.label, data.encoding) == ("table", "label", "cp1252")
+    with pytest.raises(BadSetting, match=r"data\.encoding: 'cp125' is no text encoding; cp1252"):
+        choose("a.csv", {"data.encoding": "cp125"})
+
+
+def test_the_encoding_of_matrices_is_not_that_of_a_text():
+    assert choose("maths:transposition", {"data.encoding": "P10"}).recipe.data.encoding == "P10"

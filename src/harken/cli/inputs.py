@@ -11,9 +11,9 @@ import click
 
 from harken.console import decode_argument, stdin_batches, stdin_is_piped
 from harken.data.detect import preview
-from harken.data.detect.preview import TABLE_SUFFIXES
 from harken.data.tables.columns import TableHead, iter_columns, table_head
-from harken.data.tables.read import EMPTY_LINE, parse_json
+from harken.data.tables.read import EMPTY_LINE, NOT_UTF8, parse_json
+from harken.data.tables.text_file import JSON_SUFFIXES, ROWS_SUFFIX, TABLE_SUFFIXES, check_encoding, text_file
 from harken.errors import BadInput
 from harken.events import Listener, silent
 from harken.suggestions import similar_path
@@ -21,15 +21,16 @@ from harken.suggestions import similar_path
 from . import Command, print_json, reject_options
 
 TEXT_COLUMNS = ("text", "prompt")
-FILE_OPTIONS = ("in_", "out_", "column")
+FILE_OPTIONS = ("in_", "out_", "column", "encoding")
 
 
 def file_options(command: Command) -> Command:
     """The options of a command that can process a file."""
     out = click.option("--out", "out_", metavar="FILE", help="Output file, one JSON object per line (with --in).")
     column = click.option("--column", metavar="NAME", help="Text column of a table, by name or number (with --in).")
-    source = click.option("--in", "in_", metavar="FILE", help="Input file: CSV, TSV, JSONL, or one text per line.")
-    return source(column(out(command)))
+    encoding = click.option("--encoding", metavar="NAME", help="Encoding of --in if it is not UTF-8, such as cp1252.")
+    source = click.option("--in", "in_", metavar="FILE", help="Input file: a table, JSON, or one text per line.")
+    return source(column(encoding(out(command))))
 
 
 class Inputs:
@@ -44,10 +45,11 @@ class Inputs:
         in_: str | None = None,
         out_: str | None = None,
         column: str | None = None,
+        encoding: str | None = None,
     ) -> None:
         """Validate the options of `file_options` before anything slow starts."""
         self.arguments, self.stdin = arguments, tuple(arguments) in ((), ("-",))
-        self.in_, self.out, self.column = in_, out_, column
+        self.in_, self.out, self.column, self.encoding = in_, out_, column, encoding
         self.texts: Iterable[str] = ()  # of the file
         self.total = 0
         if self.in_ is None:
@@ -65,6 +67,10 @@ class Inputs:
             raise BadInput(f"--out {self.out}: the file exists; choose another name")
         if not Path(self.out).parent.is_dir():
             raise BadInput(f"--out {self.out}: no such folder; create it, or choose another name")
+        try:
+            check_encoding(encoding)
+        except ValueError as error:
+            raise BadInput(f"--encoding: {error}") from None
 
     def batches(
         self, size: int, columns: Sequence[int | str] = TEXT_COLUMNS, *, keep_tabs: bool = False
@@ -76,7 +82,9 @@ class Inputs:
         """
         if self.in_ is not None:
             columns = columns if self.column is None else (self.column,)
-            read = partial(_read_texts, Path(self.in_), columns, keep_tabs)
+            read = partial(_read_texts, Path(self.in_), columns, keep_tabs, self.encoding)
+            if notice := text_file(Path(self.in_), self.encoding).notice:
+                click.echo(f"harken: {notice}", err=True)
             self.total = sum(1 for _ in read())  # a file with a bad line is refused before the first prediction
             self.texts, texts = tee(read())
             return iter(lambda: list(islice(texts, size)), [])
@@ -103,26 +111,33 @@ def training_column(place: object) -> list[int | str]:
     return [place] if isinstance(place, int | str) and not Path(str(place)).is_absolute() else []
 
 
-def _read_texts(path: Path, columns: Sequence[int | str], keep_tabs: bool) -> Iterator[str]:
+def _read_texts(path: Path, columns: Sequence[int | str], keep_tabs: bool, encoding: str | None) -> Iterator[str]:
     """The texts: a column of a table (a single column may have any name), a key of JSONL objects, or plain lines."""
-    ending = path.suffix.lower()
-    if ending in TABLE_SUFFIXES and (ending == ".csv" or not keep_tabs):
-        yield from _read_column(path, columns)
+    file = text_file(path, encoding)
+    ending = file.suffix
+    if ending in TABLE_SUFFIXES and (ending in (".csv", ROWS_SUFFIX) or not keep_tabs):
+        yield from _read_column(path, columns, encoding)
         return
-    with path.open(encoding="utf-8-sig", newline="") as file:
+    with file.path.open(encoding="utf-8-sig", newline="\n") as lines:
         try:
-            for n, line in enumerate(file, 1):
-                yield _json_text(path, n, line, columns) if ending == ".jsonl" else line.rstrip("\r\n")
+            for n, line in enumerate(lines, 1):
+                if ending not in JSON_SUFFIXES:
+                    yield line.rstrip("\r\n")
+                elif line.strip():
+                    yield _json_text(path, n, line, columns)
         except UnicodeDecodeError:
-            preview.read_utf8(path)  # raises BadInput with the position, which a block-wise decoder does not report
+            try:
+                preview.read_utf8(path)  # raises BadInput with the position, which a block-wise decoder does not report
+            except BadInput as error:
+                raise BadInput(str(error).replace("data.encoding=", "--encoding ")) from None
 
 
-def _read_column(path: Path, columns: Sequence[int | str]) -> Iterator[str]:
+def _read_column(path: Path, columns: Sequence[int | str], encoding: str | None) -> Iterator[str]:
     """One column of a table, read as in training; a row that training would skip is an error.
 
     An empty line of a tab-separated table is an empty text.
     """
-    head = table_head(path, columns)
+    head = table_head(path, columns, encoding)
     index, has_header = _choose_column(path, head, columns)
     width = len(head.cells)
     column = head.cells[index] if head.has_header and head.cells[index] else index + 1
@@ -132,10 +147,12 @@ def _read_column(path: Path, columns: Sequence[int | str]) -> Iterator[str]:
     def stop(path: Path, line: int, reason: str) -> None:
         if reason != EMPTY_LINE:
             accepted = f"every row needs {width} columns, and {_delimiter_name(head)} inside a cell needs double quotes"
+            if NOT_UTF8 in reason:
+                accepted = "UTF-8 is accepted, or the encoding that --encoding names, as in --encoding cp1252"
             raise BadInput(f"{path}:{line}: {reason}; {accepted}; fix the row")
         empty.extend([""] * (head.delimiter == "\t"))
 
-    rows = iter_columns(path, wanted, stop)
+    rows = iter_columns(path, wanted, stop, encoding)
     if has_header and not head.has_header:  # not detected as a header
         next(rows, None)
     for _, cells in rows:
@@ -157,7 +174,7 @@ def _choose_column(path: Path, head: TableHead, columns: Sequence[int | str]) ->
     first, is_chosen = head.cells, len(columns) == 1  # by --column
     named = [first.index(str(name)) for name in columns if name in first]
     is_numbered = any(isinstance(place, int) and place > 1 for place in columns)
-    header = head.has_header or (path.suffix.lower() == ".csv" and head.can_be_header and not is_numbered)
+    header = head.has_header or (head.suffix in (".csv", ROWS_SUFFIX) and head.can_be_header and not is_numbered)
     numbers = [int(place) - 1 for place in columns if str(place).isdecimal() and (is_chosen or not header)]
     index = next(iter([*named, *numbers, *([] if is_chosen or first[1:] else [0])]), -1)
     if not 0 <= index < len(first):

@@ -2,13 +2,21 @@
 
 from collections.abc import Mapping, Sized
 from pathlib import Path
-from typing import ClassVar, Generic, Protocol, Self, TypeVar, runtime_checkable
+from typing import Annotated, ClassVar, Generic, Protocol, Self, TypeVar, runtime_checkable
 
+from pydantic import AfterValidator, Field
+
+from harken.data.tables.text_file import check_encoding
 from harken.events import Listener, silent
 from harken.settings import CaptionInputs, ImageShape, LabelOutputs, Settings
 
 Vocab = int | tuple[int, int] | LabelOutputs | ImageShape | CaptionInputs  # the model dimensions that the data require
 ProcessorT = TypeVar("ProcessorT", bound="Processor")
+Encoding = Annotated[
+    str | None,
+    AfterValidator(check_encoding),
+    Field(description="encoding of text files that are not UTF-8, such as cp1252; UTF-16 with a BOM needs none"),
+]
 
 
 @runtime_checkable

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar
 
 from pydantic import ConfigDict, Field, create_model
 
-from harken.data.source import DataSource, Processor, ProcessorT, Vocab
+from harken.data.source import DataSource, Encoding, Processor, ProcessorT, Vocab
 from harken.errors import BadInput, BadRun, BadSetting
 from harken.events import Listener, silent
 from harken.files import sha256_of
@@ -22,6 +22,7 @@ from harken.suggestions import similar_path
 
 from .detect import preview
 from .tables.read import SkippedRows
+from .tables.text_file import text_file
 
 SPLIT_FILE_NAMES = {"train": ("train",), "valid": ("valid", "validation", "val", "dev"), "test": ("test",)}
 LABELS_FILE = "labels.json"
@@ -62,7 +63,8 @@ def files_sha256(paths: Iterable[Path], expected: str | None, name: str) -> str:
     """SHA-256 over the contents of the files, each once, however they are split; raises if it is not the expected."""
     digest = hashlib.sha256()
     for path in sorted(set(paths)):
-        digest.update(bytes.fromhex(sha256_of(path)))
+        for file in sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]:
+            digest.update(bytes.fromhex(sha256_of(file)))
     if expected not in (None, digest.hexdigest()):
         fix = f"restore them, or train a new run: harken train {name}"
         raise BadInput(f"{name}: SHA-256 mismatch: the files differ from those of this recipe; {fix}")
@@ -78,6 +80,13 @@ def check_skipped(skipped: SkippedRows, path: Path, n_rows: int, settings: str, 
         raise BadInput(f"{path}: {problem} ({skipped.first[0]}); check {settings}, or fix the file")
     if skipped.count:
         listen("notice", text=str(skipped))
+
+
+def notify_unread(paths: Iterable[Path], encoding: str | None, listen: Listener) -> None:
+    """Report the parts of these files that are not read, such as other sheets of a workbook."""
+    for path in paths:
+        if path.is_file() and (notice := text_file(path, encoding).notice):
+            listen("notice", text=notice)
 
 
 # --- draw by hash -----------------------------------------------------------------------------------------------------
@@ -192,6 +201,7 @@ class FileSource(DataSource[ProcessorT], Generic[ProcessorT, SplitT]):
         0.05, validate_default=True, description=f"test file or fraction, at most {MAX_HELD_OUT:,} examples"
     )
     examples: int | None = Field(None, ge=1, description="number of training examples to use; none: all")
+    encoding: Encoding = None
     sha256: str | None = Field(None, description="SHA-256 of the files; training refuses other files")
 
     @property
@@ -268,6 +278,7 @@ class SplitSource(FileSource[ProcessorT, SplitT], Generic[ExampleT, ProcessorT, 
     ) -> SplitData[ProcessorT, SplitT]:
         files = self._files()
         examples = {split: [e for p in paths for e in self.read(p, listen)] for split, paths in files.items()}
+        notify_unread((path for paths in files.values() for path in paths), self.encoding, listen)
         digest = files_sha256(self._files_read(files, examples), self.sha256, self.train_path)
         examples = self.drop_missing(examples, listen)
         n_examples, examples["train"] = len(examples["train"]), self._only_in_train(examples)
@@ -291,9 +302,10 @@ class SplitSource(FileSource[ProcessorT, SplitT], Generic[ExampleT, ProcessorT, 
     def load_split(
         self, path: str, split: str, *, tokenizer: ProcessorT, stateful: bool = False, listen: Listener = silent
     ) -> SplitData[ProcessorT, SplitT]:
-        source, files = self.as_trained(tokenizer), list_files(Path(path))
+        source, files = self.as_trained(tokenizer), self._paths(Path(path))
         read = source.drop_missing({split: [e for p in files for e in source.read(p, listen)]}, listen)
         examples = source.encode_examples(read[split], tokenizer)
+        notify_unread(files, source.encoding, listen)
         if not len(examples):
             raise BadInput(f"{path}: no examples to evaluate; give a file with examples")
         return source._with_split(split, examples, files, tokenizer, listen)
@@ -305,13 +317,17 @@ class SplitSource(FileSource[ProcessorT, SplitT], Generic[ExampleT, ProcessorT, 
 
     def _files(self) -> dict[str, list[Path]]:
         """The files of each split; train always has some."""
-        paths = list_files(Path(self.train_path))
+        paths = self._paths(Path(self.train_path))
         by_name = group_by_split(paths, lambda path: path) if len(paths) > 1 and not self.train else {}
         files = by_name or {"train": paths}
         for split in ("valid", "test"):
             if isinstance(path := getattr(self, split), str):
-                files[split] = list_files(Path(path))
+                files[split] = self._paths(Path(path))
         return {split: some for split, some in files.items() if some}
+
+    def _paths(self, path: Path) -> list[Path]:
+        """What `read` reads of a file or folder."""
+        return list_files(path)
 
     def _files_read(self, files: dict[str, list[Path]], examples: dict[str, list[ExampleT]]) -> list[Path]:
         """All files that were read."""

@@ -14,8 +14,9 @@ from harken.data.cache import cache_folder
 from harken.data.detect.detection import AS_TEXT, Detection
 from harken.data.detect.kinds import detect_kind
 from harken.data.maths.source import SCHEME, parse_problem_name
+from harken.data.tables.text_file import check_encoding, text_file
 from harken.data.text.source import TextSource
-from harken.errors import BadInput
+from harken.errors import BadInput, BadSetting
 from harken.events import Listener, silent
 from harken.files import replace_atomic
 from harken.recipe import Recipe, SettingsDict
@@ -100,21 +101,32 @@ def _inherited(settings: SettingsDict) -> list[tuple[str, SettingsDict]]:
     return [] if run == "none" else [(f"from {run}", inherited_settings(run, kind, settings))]
 
 
+def _encoding(overrides: SettingsDict) -> str | None:
+    """The setting data.encoding of a text, which detection needs before the recipe is resolved."""
+    if overrides.get("data.kind") == "maths":  # it has another setting of this name
+        return None
+    try:
+        return check_encoding(None if (name := overrides.get("data.encoding")) is None else str(name))
+    except ValueError as error:
+        raise BadSetting(f"data.encoding: {error}") from None
+
+
 def _kind(what: str, path: Path, overrides: SettingsDict) -> tuple[str, Detection]:
     """The kind of the data: the one that is set, the one a set column implies, or the detected one; with its reason."""
     if what.startswith(SCHEME):
         operation = {"data.operation": parse_problem_name(what)}
         return "maths", Detection("maths", "examples are generated", operation, (), user_specified=True)
+    encoding = _encoding(overrides)
     if "data.kind" in overrides:
         kind = str(overrides["data.kind"])
         recipe.resolve((recipe.OVERRIDE, {"data.kind": kind}))  # raises for an unknown kind
         try:
-            detection = detect_kind(path)
+            detection = detect_kind(path, encoding)
         except BadInput:  # a plug-in may read it
             return kind, Detection(kind, "set by data.kind", {}, (), user_specified=True)
         same = kind == KIND.get(detection.kind, detection.kind)
         return kind, detection if same else _overridden(kind, "data.kind", detection)
-    detection = detect_kind(path)
+    detection = detect_kind(path, encoding)
     for name, kind in COLUMN_KINDS.items():
         if name not in overrides or detection.kind not in AMBIGUOUS:
             continue
@@ -189,7 +201,7 @@ def _template(kind: str, path: Path, overrides: SettingsDict) -> SettingsDict:
         return {k: v for k, v in settings.items() if same or not k.startswith("model.") or k == "model.context"}
     if kind != "text":
         return {}
-    tokenizer = str(overrides.get("data.tokenizer", _default_tokenizer(path)))
+    tokenizer = str(overrides.get("data.tokenizer", _default_tokenizer(path, _encoding(overrides))))
     model = str(overrides.get("model.kind", "gpt"))
     name = tokenizer if model == "gpt" else model
     return {"data.tokenizer": tokenizer, **(recipe.shipped(name) if name in recipe.shipped_names() else {})}
@@ -280,9 +292,9 @@ def _copy_stdin() -> Path:
     return path
 
 
-def _default_tokenizer(path: Path) -> str:
+def _default_tokenizer(path: Path, encoding: str | None) -> str:
     """Words for a text with <unk> marks (as in Lab 01), characters for a short text, else byte pairs."""
-    files = TextSource().files(path)
+    files = [text_file(file, encoding, plain=True).path for file in TextSource().files(path)]
     for file in files[:3]:
         with file.open("rb") as stream:
             if b" <unk> " in stream.read(1 << 16):
@@ -305,7 +317,7 @@ def target_settings(what: str | Path | None, target: str, settings: SettingsDict
     """The settings that name the column to predict, and the detected column to predict it from."""
     kind, detected = settings.get("data.kind"), SettingsDict()
     if what is not None and Path(what).is_file():
-        detection = detect_kind(Path(what))
+        detection = detect_kind(Path(what), _encoding(settings))
         kind, detected = kind or detection.kind, detection.settings
     names = ("data.target", "data.source") if kind == "pairs" else ("data.label", "data.text")
     inputs = {names[1]: detected[names[1]]} if detected.get(names[1], target) != target else {}

@@ -259,7 +259,7 @@ def test_invalid_utf8_is_reported_with_its_line(size, start, tmp_path, monkeypat
         list(read_blocks(Span(path, start)))
     assert str(caught.value) == (
         f"{path}:3: byte 0xe9 at column 4 is not UTF-8 (probably Latin-1); harken reads UTF-8; "
-        f"convert it: iconv -f latin1 -t utf-8 {path} > {path.with_name('notes.utf8.txt')}"
+        f"set data.encoding=cp1252, or convert it: iconv -f latin1 -t utf-8 {path} > {path.with_name('notes.utf8.txt')}"
     )
 
 
@@ -268,9 +268,10 @@ def test_a_partial_character_at_the_end_is_invalid_utf8(tmp_path):
         list(read_blocks(Span(write_file(tmp_path, b"one\n\xe2\x82"))))
 
 
-def test_a_utf16_file_is_detected(tmp_path):
-    with pytest.raises(BadInput, match=r"notes\.txt:1: byte 0xff .* \(probably UTF-16\); .* iconv -f utf-16 "):
-        list(read_blocks(Span(write_file(tmp_path, "text".encode("utf-16")))))
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-8-sig"])
+def test_a_text_with_a_byte_order_mark_is_read_in_its_encoding(encoding, tmp_path):
+    path = write_file(tmp_path, "eins\r\nzwei ü\n".encode(encoding))
+    assert list(read_blocks(Span(path))) == ["eins\nzwei ü\n"]
 
 
 def test_an_unreadable_text_leaves_no_cache_files(small_blocks, tmp_path):

@@ -154,7 +154,7 @@ class CaptionSource(SplitSource[CaptionedImage, CaptionProcessor, CaptionSplit])
         columns: list[tuple[str, ColumnRef]] = [("data.image", self.image), ("data.caption", self.caption)]
         columns += [] if self.group is None else [("data.group", self.group)]
         skipped, rows = SkippedRows("no image with a caption"), dict[str, tuple[tuple[str, ...], str]]()
-        for line, (image, caption, *group) in iter_columns(path, columns, skipped):
+        for line, (image, caption, *group) in iter_columns(path, columns, skipped, self.encoding):
             name, text = image.strip(), normalize_text(caption)
             if not name or not text:
                 skipped(path, line, "the image or the caption is empty")

@@ -1,12 +1,15 @@
 """The dialect of a table: its delimiter, quotes, header and the lines before it. Training and --in use the same one."""
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from harken.data.tables.numbers import is_missing
 from harken.data.tables.read import NumberedRows, input_error, parse_quoted
+from harken.data.tables.text_file import ROWS_SUFFIX, TABLE_SUFFIXES
 from harken.errors import BadInput
 
 from .preview import (
@@ -16,12 +19,12 @@ from .preview import (
     MAX_CELLS,
     NUMBER,
     SOURCE_NAME,
-    TABLE_SUFFIXES,
     TARGET_NAME,
     TEXT_NAME,
     TablePreview,
     TextPreview,
     normalize_name,
+    padded,
 )
 
 DELIMITERS = "\t;|,"  # in the order in which they are tried
@@ -32,6 +35,8 @@ SAMPLE_CHARACTERS = 100_000  # searched for quoted cells
 
 def preview_table(text: TextPreview) -> TablePreview | None:
     """The best table for the text, regular or not, without blank lines, `sep=;` and # comments before it."""
+    if text.suffix == ROWS_SUFFIX:
+        return _sheet(text)
     if text.suffix not in TABLE_SUFFIXES:
         return _best_table(text, 0)
     delimiters = DELIMITERS
@@ -56,9 +61,29 @@ def _count_leading(lines: list[str], is_counted: Callable[[str], bool]) -> int:
     return next((n for n, line in enumerate(lines) if not is_counted(line)), len(lines))
 
 
+def _sheet(text: TextPreview) -> TablePreview:
+    """The table of an Excel sheet, without the blank rows and the title rows (of one cell) before its header."""
+    try:
+        rows: list[list[str]] = list(islice(map(json.loads, text.lines), MAX_CELLS // 10))
+    except ValueError:
+        accepted, fix = "a row of at most 1 MiB is accepted", "shorten its texts"
+        raise input_error(text.path, "a row of more than 1 MiB", accepted, fix) from None
+    if (blank := _count_leading(text.lines, lambda line: line == "[]")) == len(rows):
+        raise input_error(text.path, f"{blank:,} blank rows before the data", "a header is needed", "delete them")
+    titles = next((n for n, row in enumerate(rows) if sum(map(bool, row)) > 1), blank)
+    for skip in (titles, blank):
+        header, table = _split_header([padded(row, len(rows[skip])) for row in rows[skip:] if row])
+        if header:
+            return TablePreview(header, table, "\t", skip=skip)
+    width = max(map(len, rows))
+    return TablePreview([], [padded(row, width) for row in rows[blank:] if row], "\t", skip=blank)
+
+
 def reading_table(text: TextPreview) -> TablePreview | None:
     """The table for reading rows: like preview_table, but a file with a table suffix may have a single column."""
     table = preview_table(text)
+    if text.suffix == ROWS_SUFFIX:
+        return table
     skip = table.skip if table else _count_leading(text.lines, lambda line: not line.strip())
     first = text.lines[min(skip, len(text.lines) - 1)]
     if text.suffix not in TABLE_SUFFIXES or (table and (table.is_regular or table.delimiter in first)):
@@ -70,6 +95,8 @@ def reading_table(text: TextPreview) -> TablePreview | None:
 
 def first_row(text: TextPreview, table: TablePreview) -> list[str]:
     """The cells of the first row without blanks around them, also if most rows have another number of cells."""
+    if text.suffix == ROWS_SUFFIX:
+        return [cell.strip() for cell in table.rows[0]]
     rows, _ = _split_rows("\n".join(text.lines[table.skip :]), table.delimiter, quoted=table.quoted, complete=False)
     return [cell.strip() for cell in rows[0]] if rows else []
 
@@ -118,7 +145,7 @@ def _try_quotes(text: TextPreview, delimiter: str) -> TablePreview:
     if quoted.rows and len(quoted.rows[0]) == 1 and 2 * n_cells > sample.count("\n"):  # one column of quoted cells
         return quoted
     return max(
-        (literal, quoted), key=lambda t: (t.is_regular, t.quoted and n_cells > t.bad_quotes, len(t.rows), t.quoted)
+        (literal, quoted), key=lambda t: (t.quoted and n_cells > t.bad_quotes, t.is_regular, len(t.rows), t.quoted)
     )
 
 
@@ -153,11 +180,15 @@ def _try_delimiter(text: TextPreview, delimiter: str, *, quoted: bool) -> TableP
         sample, _ = _split_rows(part, delimiter, quoted=quoted, complete=False)
         regular = [row for row in sample if len(row) == width and any(row)]
         table += regular if len(regular) >= 0.95 * len(sample) else []  # a sample may start inside a quoted cell
-    header: list[str] = []
-    if len(table) > 1 and table[0] == rows[0] and _is_header([cell.strip() for cell in table[0]], table[1:1001]):
-        header = [cell.strip() for cell in table.pop(0)]
+    header, table = _split_header(table) if table[:1] == rows[:1] else ([], table)
     is_regular = agreement >= 0.95 and len(rows) > 1
     return TablePreview(header, table, delimiter, quoted, agreement, is_regular, bad_quotes)
+
+
+def _split_header(table: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """The header (empty if there is none), and the other rows."""
+    first = [cell.strip() for cell in table[0]] if table else []
+    return (first, table[1:]) if len(table) > 1 and _is_header(first, table[1:1001]) else ([], table)
 
 
 def _is_header(first: list[str], rows: list[list[str]]) -> bool:

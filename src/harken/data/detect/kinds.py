@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from harken.data.graphs import files as graph_files
+from harken.data.labelled.folders import text_folders
 from harken.data.tables.read import input_error, parse_json
+from harken.data.tables.text_file import BINARY_TABLES, JSON_SUFFIXES, ROWS_SUFFIX, TABLE_SUFFIXES, json_layout
 from harken.errors import BadInput
 
 from . import dialect, preview
 from .detection import AS_TEXT, Detection, join_names
-from .preview import TABLE_SUFFIXES, FileHead, TablePreview, TextPreview
+from .preview import FileHead, TablePreview, TextPreview
 from .table_kinds import detect_columns, label_candidates
 
 TIMESTAMP = re.compile(r"\W?(\d{4}[-/]\d\d[-/]\d\d|\d\d[-/]\w+[-/]\d{4}|\d+\.\d+\.\d+\.\d+)\D")
@@ -25,23 +27,25 @@ CHUNK = re.compile(r"O|[BIESLU]-\S+")
 PART_OF_SPEECH = re.compile(r"[A-Z][A-Z0-9$+|-]{0,9}|[^\w\s]{1,4}|-[LR][RCS]B-")
 LEAF = re.compile(r"\((?:[A-Z0-9.,:$#`'][A-Z0-9$.,:`'|=+-]*|-[A-Z]+-) [^\s()]+\s*\)")
 SPLIT_NAME = re.compile(r"(?<![a-z])(train|valid|val|dev|test)(?:ing|ation)?(?![a-z])")
-ACCEPTED_JSON = 'accepted: SQuAD ({"data": [{"paragraphs": [{"context": ..., "qas": [...]}]}]}), or one object per line'
+ACCEPTED_JSON = 'accepted: SQuAD ({"data": [{"paragraphs": [{"context": ..., "qas": [...]}]}]}), or a list of objects'
 
 
-def detect_kind(path: str | Path) -> Detection:
+def detect_kind(path: str | Path, encoding: str | None = None) -> Detection:
     """The kind of data in a file or a folder; BadInput if it is not supported."""
     if not str(path):
         raise input_error("''", "an empty path", "a file or folder is needed", "give its name")
-    path = Path(path)
-    if preview.is_folder(path):
-        return _detect_folder(path)
-    start = preview.read_head(path)
+    if preview.is_folder(path := Path(path)):
+        return _detect_text_folders(path, encoding) or _detect_folder(path, encoding)
+    start = preview.read_head(path, encoding=encoding)
     if path.suffix.lower() in (".gml", ".graphml"):
         return Detection("graph", f"a {path.suffix} file", {}, (AS_TEXT,))
-    if detection := _detect_arrays(start):
+    if start.suffix != ROWS_SUFFIX and (detection := _detect_arrays(start)):
         return detection
     text, detectors = preview.preview_text(start), (_detect_trees, _detect_json, _detect_stories, _detect_tags)
-    return next((detection for detect in detectors if (detection := detect(text))), None) or _detect_table(text)
+    detections = (detect(text) for detect in detectors if text.suffix != ROWS_SUFFIX)
+    detection = next(filter(None, detections), None) or _detect_table(text)
+    is_text = path.suffix.lower() not in BINARY_TABLES
+    return replace(detection, alternatives=tuple(a for a in detection.alternatives if is_text or a != AS_TEXT))
 
 
 def _detect_arrays(start: FileHead) -> Detection | None:
@@ -62,7 +66,7 @@ def _detect_arrays(start: FileHead) -> Detection | None:
     if arrays and len(arrays) == len(names):
         arrays_needed = "edges, or x and y, are needed"
         raise input_error(start.path, f"an .npz file with {join_names(arrays)}", arrays_needed, "rename the arrays")
-    office = {"xl": "an Excel workbook", "word": "a Word document"}
+    office = {"xl": "an Excel workbook without the suffix .xlsx", "word": "a Word document"}
     what = next((office[top] for name in names if (top := name.split("/")[0]) in office), "a zip archive")
     raise input_error(start.path, what, preview.ACCEPTED, "save it as plain text, or unpack it")
 
@@ -78,7 +82,7 @@ def _detect_trees(text: TextPreview) -> Detection | None:
 
 def _detect_json(text: TextPreview) -> Detection | None:
     """SQuAD, or one object per line. A file without a JSON suffix that does not parse may be text."""
-    json_suffix, jsonl_suffix = text.suffix in (".json", ".jsonl", ".ndjson"), text.suffix in (".jsonl", ".ndjson")
+    json_suffix, jsonl_suffix = text.suffix in JSON_SUFFIXES, text.suffix in JSON_SUFFIXES[1:]
     opening = text.text.lstrip()[:1]
     if not json_suffix and opening != "{":
         return None
@@ -87,7 +91,7 @@ def _detect_json(text: TextPreview) -> Detection | None:
             return Detection("spans", "SQuAD JSON: paragraphs with a context and questions (qas)", {}, (AS_TEXT,))
         first = text.text.lstrip().partition("\n")[0].rstrip()
         if jsonl_suffix or (len(text.lines) > 1 and first[:1] + first[-1:] == "{}"):
-            return detect_columns(text, preview.preview_json_lines(text), "JSON with one object per line; ")
+            return detect_columns(text, preview.preview_json_lines(text), f"{json_layout(text.path)}; ")
         if json_suffix and text.size_ratio == 1:
             parse_json(text.path, text.text)
     except BadInput:
@@ -96,7 +100,7 @@ def _detect_json(text: TextPreview) -> Detection | None:
     if not json_suffix:
         return None
     value = {"{": "a JSON object", "[": "a JSON list"}.get(opening, "a single JSON value")
-    fix = "write one object per line, as jq -c '.[]' does"
+    fix = "write a list of objects, as pandas does with orient='records'"
     raise input_error(text.path, f"{value} that is not SQuAD", ACCEPTED_JSON, fix)
 
 
@@ -159,6 +163,8 @@ def _detect_table(text: TextPreview) -> Detection:
     if table and table.is_regular and (width := len(table.rows[0])) > preview.MAX_COLUMNS:
         accepted = f"at most {preview.MAX_COLUMNS} are accepted"
         raise input_error(text.path, f"a table of {width} columns", accepted, "keep the text and label columns")
+    if table and text.suffix == ROWS_SUFFIX:
+        return detect_columns(text, table, f"an Excel sheet of {len(table.rows[0])} columns; ")
     if table and table.is_regular and _is_tabular(text, table):
         delimiter = {"\t": "tabs", ";": "semicolons", "|": "bars", ",": "commas"}[table.delimiter]
         note = f"{len(table.rows[0])} columns separated by {delimiter}, {'a' if table.header else 'no'} header; "
@@ -204,12 +210,12 @@ def _is_tabular(text: TextPreview, table: TablePreview) -> bool:
     return len(rows) > 2 and bool(certain or label_candidates(text, columns))
 
 
-def _detect_folder(path: Path) -> Detection:
-    """The kind of a folder: images, two aligned files, or the kind of its first file (train, if it exists)."""
+def _detect_folder(path: Path, encoding: str | None) -> Detection:
+    """The kind of a folder: texts or images by label, two aligned files, or the kind of its first file (of train)."""
     files = preview.data_files(path)
     sample = files[:: max(1, len(files) // 20)]
     if sum(map(preview.is_image, sample)) > len(sample) / 2:
-        return _detect_image_folder(path, files)
+        return _detect_image_folder(path, files, encoding)
     top = [file for file in files if file.parent == path]
     if "edges.csv" in (names := [file.name for file in top]):
         nodes = " and nodes.csv" * ("nodes.csv" in names)
@@ -218,7 +224,7 @@ def _detect_folder(path: Path) -> Detection:
         folders = join_names(sorted({file.relative_to(path).parts[0] for file in files}))
         raise input_error(path, "a folder of folders", "files or images are needed in it", f"give one of {folders}")
     top = top or files
-    if sides := _aligned_files(top):
+    if sides := preview.aligned_files(top):
         reason = f"{sides[0].name} and {sides[1].name} have one name and two languages: line by line a pair"
         return Detection("pairs", reason, {"data.source": str(sides[0]), "data.target": str(sides[1])}, (AS_TEXT,))
     splits = [(graph_files.SPLITS[match[1]], file) for file in top if (match := SPLIT_NAME.search(file.name.lower()))]
@@ -229,32 +235,30 @@ def _detect_folder(path: Path) -> Detection:
     if not splits and len({file.suffix for file in top}) > 1:
         detection = Detection("text", "files of several kinds, all of them UTF-8", {}, ())
     else:
-        detection = detect_kind(first)
+        detection = detect_kind(first, encoding)
         detection = replace(detection, reason=f"based on {first.name}: {detection.reason}")
     for file in [file for _, file in splits] or top if detection.kind == "text" else []:
-        preview.preview_text(preview.read_head(file))
+        preview.preview_text(preview.read_head(file, encoding=encoding))
     if len({name for name, _ in splits}) == len(splits):
         split_files = {f"data.{name}": str(file) for name, file in splits}
         return replace(detection, settings=detection.settings | split_files)
     return detection
 
 
-def _detect_image_folder(path: Path, files: list[Path]) -> Detection:
+def _detect_text_folders(path: Path, encoding: str | None) -> Detection | None:
+    """Texts in folders that are their labels."""
+    tree = text_folders(path)
+    if not (tree and tree.has_labels and all(detect_kind(file, encoding).is_plain_text for file in tree.samples)):
+        return None
+    return Detection("table", tree.describe(path), {}, (("text", "the names of its folders repeat, as labels do"),))
+
+
+def _detect_image_folder(path: Path, files: list[Path], encoding: str | None) -> Detection:
     tables = sorted(file for file in path.iterdir() if file.suffix.lower() in TABLE_SUFFIXES and file.is_file())
     for table in tables[:1]:
         with suppress(BadInput):  # a table next to the images may be of any kind
-            if (detection := detect_kind(table)).kind in ("captions", "picture questions"):
+            if (detection := detect_kind(table, encoding)).kind in ("captions", "picture questions"):
                 return replace(detection, reason=f"a folder of images, with {table.name}: {detection.reason}")
     names = sorted({file.parent.name for file in files if file.parent != path})
     labels = f"its subfolders ({join_names(names)}) are the labels" if names else "no subfolders, so no labels"
     return Detection("images", f"a folder of images; {labels}", {}, ())
-
-
-def _aligned_files(files: list[Path]) -> list[Path]:
-    """Two files with one name and language codes as suffixes, such as train.en and train.de."""
-    stems: dict[str, list[Path]] = {}
-    for file in files:
-        if len(file.suffix) == 3 and preview.LANGUAGE_NAME.fullmatch(file.suffix[1:]):
-            stems.setdefault(file.stem, []).append(file)
-    paired = sorted((stem for stem in stems if len(stems[stem]) > 1), key=lambda stem: "train" not in stem)
-    return sorted(stems[paired[0]], key=lambda file: file.suffix != ".en")[:2] if paired else []

@@ -16,6 +16,7 @@ from typing import Any
 
 from harken.data.tables.numbers import is_missing
 from harken.data.tables.read import input_error, parse_json
+from harken.data.tables.text_file import text_file
 from harken.errors import BadInput
 from harken.suggestions import similar_path
 
@@ -24,7 +25,6 @@ SAMPLE_BYTES = 1 << 16  # read at each of four later offsets
 MAX_COUNTED_OFFSET = 1 << 28  # up to here an invalid byte is reported with its line; counting further takes too long
 MAX_CELLS = 200_000  # cells per table, to bound the memory
 MAX_COLUMNS = 1000
-TABLE_SUFFIXES = (".csv", ".tsv", ".tab", ".psv")
 
 ACCEPTED, GIVE = "harken reads UTF-8 text", "give a text file"
 PICKLE = "a pickle, which is refused because reading a pickle can run code"
@@ -33,6 +33,7 @@ MAGIC = {  # first bytes of refused formats; those of letters and digits alone c
     "image": (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a"),
     "archive": (b"BZh", b"\xfd7zXZ\0", b"(\xb5/\xfd", b"7z\xbc\xaf", b"Rar!\x1a", b"PK\5\6"),
     "gzip": (b"\x1f\x8b",),
+    "ole": (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",),
     "pdf": (b"%PDF-",),
     "sqlite": (b"SQLite format 3\0",),
     "parquet": (b"PAR1",),
@@ -71,20 +72,22 @@ def is_folder(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class FileHead:
-    """The first bytes of a file, and later samples as (offset, bytes)."""
+    """The first bytes of a file, as UTF-8 if it is text, and later samples as (offset, bytes)."""
 
     path: Path
     size: int
     head: bytes
     samples: tuple[tuple[int, bytes], ...]
+    suffix: str = ""  # of its format: .csv for news.csv.gz
 
 
-def read_head(path: Path, length: int = HEAD_BYTES) -> FileHead:
+def read_head(path: Path, length: int = HEAD_BYTES, encoding: str | None = None) -> FileHead:
     """The first bytes of a file and, at the default length, four samples of the rest, the last at its end."""
     samples = []
     try:
-        size = os.stat(path).st_size
-        with path.open("rb") as file:
+        content = text_file(path, encoding)
+        size = os.stat(content.path).st_size
+        with content.path.open("rb") as file:
             head = file.read(length)
             for k in range(1, 5) if size > length == HEAD_BYTES else ():
                 offset = file.seek(max(HEAD_BYTES, HEAD_BYTES + (size - HEAD_BYTES - SAMPLE_BYTES) * k // 4))
@@ -93,7 +96,7 @@ def read_head(path: Path, length: int = HEAD_BYTES) -> FileHead:
         raise input_error(path, str(error.strerror), "a readable file is needed", "check its permissions") from None
     if not head:
         raise input_error(path, "an empty file", "a file with data is needed", "check that it was written completely")
-    return FileHead(path, size, head, tuple(samples))
+    return FileHead(path, size, head, tuple(samples), content.suffix)
 
 
 def is_image(path: Path) -> bool:
@@ -112,6 +115,16 @@ def data_files(path: Path) -> list[Path]:
     if not files:
         raise input_error(path, "a folder without data files", "files or images are needed in it", "check the path")
     return files
+
+
+def aligned_files(files: list[Path]) -> list[Path]:
+    """Two files with one name and language codes as suffixes, such as train.en and train.de."""
+    stems: dict[str, list[Path]] = {}
+    for file in files:
+        if len(file.suffix) == 3 and LANGUAGE_NAME.fullmatch(file.suffix[1:]):
+            stems.setdefault(file.stem, []).append(file)
+    paired = sorted((stem for stem in stems if len(stems[stem]) > 1), key=lambda stem: "train" not in stem)
+    return sorted(stems[paired[0]], key=lambda file: file.suffix != ".en")[:2] if paired else []
 
 
 def idx_header(start: FileHead) -> tuple[tuple[int, ...], str] | None:
@@ -157,7 +170,7 @@ def refuse_binary(start: FileHead) -> None:
             refused = TABLES["refused"][name]
             raise input_error(path, refused["what"], ACCEPTED, refused["fix"].format(name=shlex.quote(str(path))))
     if encoding := _wide_encoding(head):
-        raise input_error(path, f"{encoding.upper()} text", "harken reads UTF-8", _iconv_command(path, encoding))
+        raise input_error(path, f"{encoding.upper()} text", "harken reads UTF-8", _convert_command(path, encoding))
     if has_nul and head[8:10] == b'{"' and int.from_bytes(head[:8], "little") < start.size:
         raise input_error(path, "model weights (safetensors)", ACCEPTED, GIVE)
     if error := _binary_error(path, head):
@@ -183,9 +196,10 @@ def _wide_encoding(head: bytes) -> str:
     return {".000": "utf-32le", "000.": "utf-32be", ".0.0": "utf-16le", "0.0.": "utf-16be"}.get(nuls, "")
 
 
-def _iconv_command(path: Path, encoding: str) -> str:
-    new = path.with_name(f"{path.stem}.utf8{path.suffix}")
-    return f"convert it: iconv -f {encoding} -t utf-8 {shlex.quote(str(path))} > {shlex.quote(str(new))}"
+def _convert_command(path: Path, encoding: str) -> str:
+    new, setting = path.with_name(f"{path.stem}.utf8{path.suffix}"), {"latin1": "cp1252"}.get(encoding, encoding)
+    command = f"iconv -f {encoding} -t utf-8 {shlex.quote(str(path))} > {shlex.quote(str(new))}"
+    return f"set data.encoding={setting}, or convert it: {command}"
 
 
 @dataclass(frozen=True)
@@ -213,15 +227,15 @@ def preview_text(start: FileHead) -> TextPreview:
             part = codecs.getincrementaldecoder("utf-8")().decode(raw[skip:], final)
         except UnicodeDecodeError as error:
             raise not_utf8_error(start.path, offset + skip + error.start) from None
-        parts.append(part.replace("\r\n", "\n").replace("\r", "\n"))
+        parts.append(part.replace("\r\n", "\n"))
     if not any(part.strip("\ufeff \t\n\f\v\u00a0") for part in parts):
         raise input_error(start.path, "only white space", "a file with data is needed", "check how it was written")
-    text = parts[0].removeprefix("\ufeff")
+    text, suffix = parts[0].removeprefix("\ufeff"), start.suffix or start.path.suffix.lower()
     lines = text.split("\n")
     if len(lines) > 1 and (start.size > HEAD_BYTES or not lines[-1]):
         lines.pop()  # truncated, or empty after the last newline
     later = tuple(part.partition("\n")[2].rpartition("\n")[0] for part in parts[1:])
-    return TextPreview(start.path, start.path.suffix.lower(), max(1.0, start.size / HEAD_BYTES), text, lines, later)
+    return TextPreview(start.path, suffix, max(1.0, start.size / HEAD_BYTES), text, lines, later)
 
 
 def not_utf8_error(path: Path, offset: int) -> BadInput:
@@ -230,7 +244,7 @@ def not_utf8_error(path: Path, offset: int) -> BadInput:
     if not (wide := _wide_encoding(head)) and (error := _binary_error(path, head)):
         return error
     newline = b"\n" if b"\n" in head else b"\r"
-    with path.open("rb") as file:
+    with text_file(path, plain=True).path.open("rb") as file:
         while 0 < remaining <= MAX_COUNTED_OFFSET and (block := file.read(min(HEAD_BYTES, remaining))):
             remaining -= len(block)
             line += block.count(newline)
@@ -243,12 +257,12 @@ def not_utf8_error(path: Path, offset: int) -> BadInput:
     encoding = wide or ("cp1252" if byte < 0xA0 else "latin1")
     name = {"cp1252": "Windows-1252", "latin1": "Latin-1"}.get(encoding, encoding.upper())
     problem = f"byte 0x{byte:02x} at {where} is not UTF-8 (probably {name})"
-    return input_error(place, problem, "harken reads UTF-8", _iconv_command(path, encoding))
+    return input_error(place, problem, "harken reads UTF-8", _convert_command(path, encoding))
 
 
-def read_utf8(path: Path) -> str:
+def read_utf8(path: Path, encoding: str | None = None) -> str:
     """The whole text of a file."""
-    return decode_utf8(path.read_bytes(), path)
+    return decode_utf8(text_file(path, encoding, plain=True).path.read_bytes(), path)
 
 
 def decode_utf8(raw: bytes, path: Path) -> str:
@@ -271,6 +285,11 @@ class TablePreview:
     is_regular: bool = True  # at least two rows, nearly all of this width
     bad_quotes: int = 0  # rows with an unclosed quote
     skip: int = 0  # lines before the table: blank, sep=; or a comment
+
+
+def padded(row: list[str], width: int) -> list[str]:
+    """The cells of a row of a sheet below the first ones, with the empty ones at its end; nothing of a blank row."""
+    return row and (row + [""] * (width - len(row)))[:width]
 
 
 def preview_json_lines(text: TextPreview) -> TablePreview:

@@ -12,10 +12,11 @@ from typing import Any
 from harken.data.graphs import files as graph_files
 from harken.data.sets.columns import SetColumns, detect_set_columns
 from harken.data.tables.read import input_error
+from harken.data.tables.text_file import TABLE_SUFFIXES
 
 from . import preview
 from .detection import AS_TEXT, Detection, join_names
-from .preview import TABLE_SUFFIXES, ColumnStats, TablePreview, TextPreview
+from .preview import ColumnStats, TablePreview, TextPreview
 
 IMAGE_PATH = re.compile(r"\.(png|jpe?g|gif|bmp|webp|p[gp]m|tiff?|npz\[\d+\])$", re.I)
 MIN_CAPTION_WORDS = 2.5  # mean words of a caption

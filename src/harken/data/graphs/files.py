@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -20,17 +19,19 @@ import numpy.typing as npt
 from harken.data.cache import cache_folder
 from harken.data.detect import preview
 from harken.data.tables.numbers import format_problem, is_missing, parse_number
-from harken.data.tables.read import parse_rows
 from harken.data.tables.untrusted import Array, read_arrays
 from harken.data.tables.vectors import to_floats
 from harken.errors import BadInput
 from harken.suggestions import did_you_mean, similar_path
 
+from .columns import Columns, read_columns
+
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[Any]
 Features: TypeAlias = "Floats | SparseFeatures"
-Columns = dict[str, list[str]]  # column name -> cells
-ColumnNames = Mapping[str, Any]  # settings that name columns: node, label, graph, ..., features; and `directed`
+ColumnNames = Mapping[
+    str, Any
+]  # settings that name columns: node, label, graph, ..., features; `directed` and `encoding`
 _COLUMNS: dict[str, str] = preview.TABLES["graph_columns"]
 COLUMN_PATTERNS = {**_COLUMNS, "label": f"{_COLUMNS['label']}|{preview.LABEL_NAME.pattern}"}  # if no setting names one
 SPLITS = {"train": "train", "valid": "valid", "val": "valid", "dev": "valid", "test": "test"}
@@ -71,17 +72,18 @@ class GraphTables:
 
 def read_graph(path: Path, columns: ColumnNames) -> GraphTables:
     """Read a folder of tables, a table of edges, arrays, or a file that networkx reads."""
+    encoding = columns.get("encoding")
     if preview.is_folder(path):
         if not (edges := path / "edges.csv").exists():
             raise BadInput(f"{edges}: no such file; a graph is a folder with edges.csv and nodes.csv")
         files = (path / f"{name}.csv" for name in ("nodes", "graphs"))
-        nodes, graphs = (_read_columns(file) if file.exists() else None for file in files)
-        return from_tables(str(path), nodes, _read_columns(edges), graphs, columns)
+        nodes, graphs = (read_columns(file, encoding) if file.exists() else None for file in files)
+        return from_tables(str(path), nodes, read_columns(edges, encoding), graphs, columns)
     if path.suffix.lower() == ".npz":
         return from_arrays(path)
     if path.suffix.lower() in NETWORKX_READERS:
         return from_networkx(_read_networkx(path), columns, str(path))
-    return from_tables(str(path), None, _read_columns(path), None, columns)
+    return from_tables(str(path), None, read_columns(path, encoding), None, columns)
 
 
 def check_weights(weight: Floats, n_edges: int, location: str) -> Floats:
@@ -92,24 +94,6 @@ def check_weights(weight: Floats, n_edges: int, location: str) -> Floats:
     if not ((weight >= 0) & (weight < MAX_FLOAT32)).all():
         raise BadInput(f"{location}: a weight is negative or not finite; fix it, or rename this column or array")
     return weight.astype(np.float32)
-
-
-def _read_columns(file: Path) -> Columns:
-    """The columns of a file with a header."""
-    try:
-        text = file.read_text("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{file}: cannot be read as UTF-8 ({error}); convert it: iconv -f latin1 -t utf-8") from None
-    delimiter = max(",\t;|", key=text.partition("\n")[0].count)
-    rows = [cells for _, cells in parse_rows(StringIO(text, newline=""), delimiter)]
-    names = [cell.strip() for cell in rows[0]] if rows else []
-    for line, row in enumerate(rows[1:], 2):
-        if len(row) not in (0, len(names)):
-            raise BadInput(f"{file}:{line}: {len(row)} cells, but the header has {len(names)}; fix this line")
-    if len(set(names)) < len(names) or not any(map(len, rows[1:])):
-        raise BadInput(f"{file}: a header with distinct column names and at least one row are needed")
-    full = [row for row in rows[1:] if row]
-    return {name: [row[n].strip() for row in full] for n, name in enumerate(names)}
 
 
 def _find_column(table: Columns, role: str, columns: ColumnNames, location: str) -> str | None:

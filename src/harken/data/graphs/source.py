@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field, PositiveFloat, field_validator
 
 from harken.data.detect.preview import is_folder
-from harken.data.source import DataSource, Processor
+from harken.data.source import DataSource, Encoding, Processor
 from harken.data.split import LabelList, SavedProcessor, SplitData, draw_stratified, files_sha256, split_hash
 from harken.data.tables.numbers import DECIMAL_DESCRIPTION, MISSING_DESCRIPTION, Decimal, MissingLabels
 from harken.data.targets import (
@@ -34,7 +34,9 @@ TargetLevel = Literal["node", "edge", "graph"]
 FeatureSource = Literal["file", "identity", "degree"]
 SPARSE_DENSITY = 0.25  # features with a smaller fraction of non-zeros are stored sparse
 N_DEGREES = 32  # one-hot degree features of graphs without features
-COLUMN_SETTINGS = ("node", "label", "graph", "source", "target", "weight", "split", "features", "directed", "decimal")
+COLUMN_SETTINGS = (
+    *("node", "label", "graph", "source", "target", "weight", "split", "features", "directed", "decimal", "encoding"),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,6 +165,7 @@ class GraphSource(DataSource[GraphProcessor]):
     valid: float = Field(0.1, ge=0, lt=1, description="validation fraction, unless the file has a split")
     test: float = Field(0.2, ge=0, lt=1, description="test fraction, unless the file has a split")
     examples: int | None = Field(None, ge=1, description="maximum number of training nodes, edges or graphs")
+    encoding: Encoding = None
     sha256: str | None = Field(None, description="checksum of the files; a mismatch is refused")
 
     @field_validator("features", mode="before")

@@ -224,6 +224,7 @@ class ImageReader:
     names: Sequence[str] = ()
     listen: Listener = silent
     white_level: int = 0  # if it is known already
+    encoding: str | None = None  # of a table
 
     def read(self, path: Path) -> ImageCollection:
         """The images of a folder or a file."""
@@ -263,7 +264,7 @@ class ImageReader:
         """A table of labels and paths relative to its folder."""
         skipped, images, labels = SkippedRows("no path with a label"), list[str](), list[str]()
         columns = [("data.image", self.image), ("data.label", self.label)]
-        for line, (image, label) in iter_columns(path, columns, skipped):
+        for line, (image, label) in iter_columns(path, columns, skipped, self.encoding):
             if image.strip() and label.strip():
                 images.append(str(path.parent / image.strip()))
                 labels.append(label.strip())

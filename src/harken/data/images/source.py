@@ -162,14 +162,16 @@ class ImageSource(FileSource[ImageProcessor, ImageSplit]):
     def load_split(
         self, path: str, split: str, *, tokenizer: ImageProcessor, stateful: bool = False, listen: Listener = silent
     ) -> ImageData:
-        reader = ImageReader(self.image, self.label, self.class_names or (), listen, tokenizer.white_level)
+        reader = ImageReader(
+            self.image, self.label, self.class_names or (), listen, tokenizer.white_level, self.encoding
+        )
         images = reader.read(Path(path))
         part = _encode(resize(images, tokenizer.image_size, listen, self.background), tokenizer)
         return self._with_split(split, part, images.files(), tokenizer, listen)
 
     def _read(self, white: int, listen: Listener) -> dict[str, ImageCollection]:
         """The splits that have files; always includes train."""
-        reader = ImageReader(self.image, self.label, self.class_names or (), listen, white)
+        reader = ImageReader(self.image, self.label, self.class_names or (), listen, white, self.encoding)
         images = _splits_by_name(Path(self.train_path), reader) if self.train is None else {}
         images = images or {"train": reader.read(Path(self.train_path))}
         paths = {split: path for split in ("valid", "test") if isinstance(path := getattr(self, split), str)}

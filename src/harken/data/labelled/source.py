@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from harken.data.detect.kinds import detect_kind
-from harken.data.detect.preview import column_stats
+from harken.data.detect.preview import column_stats, not_utf8_error
 from harken.data.pairs.files import normalize_text
 from harken.data.sets.columns import NUMERIC_FRACTION, preview_rows
 from harken.data.source import Processor
@@ -31,6 +31,7 @@ from harken.data.split import (
 from harken.data.tables.columns import ColumnRequest, iter_columns
 from harken.data.tables.numbers import DECIMAL_DESCRIPTION, MISSING_DESCRIPTION, Decimal, MissingLabels
 from harken.data.tables.read import SkippedRows
+from harken.data.tables.text_file import read_text
 from harken.data.targets import (
     fit_labels,
     fit_numbers,
@@ -48,6 +49,7 @@ from harken.settings import LabelOutputs
 
 from .batch import EncodedTexts
 from .examples import ExampleSource, TokenLabelProcessor
+from .folders import TextFolders, text_files, text_folders
 
 TargetType = Literal["label", "number", "multilabel"]
 Columns = int | str | list[int | str] | None
@@ -160,12 +162,12 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
         """The text columns and the label columns, detected if they are not set."""
         text, label = self.text, self.label
         if text is None or label is None:
-            detection = detect_kind(self._column_file(path))
+            detection = detect_kind(self._column_file(path), self.encoding)
             text = detection.settings.get("data.text") if text is None else text
             label = detection.settings.get("data.label") if label is None else label
             if text is None or label is None:
                 hint = "name the columns: data.text=... data.label=..."
-                table = preview_rows(path)
+                table = preview_rows(path, self.encoding)
                 if table and any(c.number_fraction >= NUMERIC_FRACTION for c in column_stats(table)):
                     hint += f"; to group rows of numbers: harken cluster {shlex.quote(str(path))}"
                     hint += "; or, if several numeric rows form one example, data.group=... data.label=..."
@@ -183,10 +185,44 @@ class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts])
             return files["train"][0] if any(path in paths for paths in files.values()) else path
         return path
 
+    def _text_folders(self, path: str | Path) -> TextFolders | None:
+        """The folders of a tree of texts; None for tables, which may have set columns."""
+        tree, has_columns = text_folders(Path(path)), self.text is not None or self.label is not None
+        is_tree = tree and not (has_columns and not detect_kind(tree.samples[0], self.encoding).is_plain_text)
+        return tree if is_tree else None
+
+    def _files(self) -> dict[str, list[Path]]:
+        if self.train or not (tree := self._text_folders(self.train_path)):
+            return super()._files()
+        held_out = {split: path for split in ("valid", "test") if isinstance(path := getattr(self, split), str)}
+        files = {split: list(folders.values()) for split, folders in tree.splits.items()}
+        return files | {split: self._paths(Path(path)) for split, path in held_out.items()}
+
+    def _paths(self, path: Path) -> list[Path]:
+        tree = self._text_folders(path)
+        return [folder for part in tree.splits.values() for folder in part.values()] if tree else super()._paths(path)
+
+    def _read_texts(self, folder: Path, listen: Listener) -> list[LabelledRow]:
+        """Each file of a folder as a text whose label is the name of the folder."""
+        rows, skipped = list[LabelledRow](), SkippedRows("no text")
+        for file in text_files(folder):
+            try:
+                text = normalize_text(read_text(file, self.encoding))
+            except UnicodeDecodeError as error:
+                raise not_utf8_error(file, error.start) from None
+            if text:
+                rows.append(LabelledRow((text,), (folder.name,), str(file)))
+            else:
+                skipped(file, 1, "the text is empty")
+        check_skipped(skipped, folder, len(rows), "the files", listen)
+        return rows
+
     def read(self, path: Path, listen: Listener) -> list[LabelledRow]:
+        if path.is_dir():
+            return self._read_texts(path, listen)
         texts, labels = self.columns(path)
         skipped, rows = SkippedRows("no text with a label"), list[LabelledRow]()
-        for line, cells in iter_columns(path, [*texts, *labels], skipped):
+        for line, cells in iter_columns(path, [*texts, *labels], skipped, self.encoding):
             row_texts = tuple(map(normalize_text, cells[: len(texts)]))
             row_labels = self._row_labels([cell.strip() for cell in cells[len(texts) :]], [str(c) for _, c in labels])
             if not all(row_texts):

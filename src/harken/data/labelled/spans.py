@@ -47,10 +47,10 @@ class SquadQuestion:
     answers: tuple[str, ...]
 
 
-def read_questions(path: Path, listen: Listener = silent) -> list[SquadQuestion]:
+def read_questions(path: Path, listen: Listener = silent, encoding: str | None = None) -> list[SquadQuestion]:
     """The questions of a file, in order, including those with a missing answer (answer_span None)."""
     try:
-        document = json.loads("".join(read_blocks(Span(path))))
+        document = json.loads("".join(read_blocks(Span(path, encoding=encoding))))
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{path}: is not JSON ({str(error)[:80]}); {FIX}") from None
     questions, mismatches = list[SquadQuestion](), dict[str, list[str]]({MOVED: [], MISSING: []})
@@ -142,7 +142,7 @@ class SpanSource(ExampleSource[SquadQuestion, TokenLabelProcessor, SquadWindows]
     overlap: int = Field(128, ge=0, description="number of tokens shared by consecutive windows of a paragraph")
 
     def read(self, path: Path, listen: Listener) -> list[SquadQuestion]:
-        return read_questions(path, listen)
+        return read_questions(path, listen, self.encoding)
 
     def split_key(self, example: SquadQuestion) -> str:
         return example.context

@@ -45,10 +45,10 @@ class Entity(NamedTuple):
     stop: int
 
 
-def read_sentences(path: Path, word_column: int, tag_column: int) -> Iterator[Sentence]:
+def read_sentences(path: Path, word_column: int, tag_column: int, encoding: str | None = None) -> Iterator[Sentence]:
     """The sentences of a file; columns are counted from 1. Entity tags are converted to BIO2."""
     words, tags, layout, location = list[str](), list[str](), (False, 0), ""
-    text = "".join(read_blocks(Span(path)))
+    text = "".join(read_blocks(Span(path, encoding=encoding)))
     for n, line in enumerate([*text.split("\n"), ""], 1):  # the last sentence ends, too
         tabs = "\t" in line or layout[0]
         cells = line.split("\t") if tabs else line.split()
@@ -134,13 +134,13 @@ class TagSource(ExampleSource[Sentence, TokenLabelProcessor, TaggedSentences]):
     def read(self, path: Path, listen: Listener) -> list[Sentence]:
         word_column, tag_column = self.text, self.label
         if word_column is None or tag_column is None:
-            detection = detect_kind(path)
+            detection = detect_kind(path, self.encoding)
             if detection.kind != "tags":
                 hint = "name the columns: data.text=1 data.label=4"
                 raise BadInput(f"{path}: no columns of words and tags ({detection.reason}); {hint}")
             word_column = word_column or detection.settings["data.text"]
             tag_column = tag_column or detection.settings["data.label"]
-        return list(read_sentences(path, word_column, tag_column))
+        return list(read_sentences(path, word_column, tag_column, self.encoding))
 
     def split_key(self, example: Sentence) -> str:
         return " ".join(example.words)

@@ -12,7 +12,8 @@ from harken.data.detect.detection import Detection
 from harken.data.detect.kinds import detect_kind
 from harken.data.split import check_skipped, group_by_split
 from harken.data.tables.columns import ColumnRef, iter_columns
-from harken.data.tables.read import OnSkip, SkippedRows, iter_lines
+from harken.data.tables.read import OnSkip, SkippedRows
+from harken.data.tables.text_file import iter_lines, text_file
 from harken.errors import BadInput
 from harken.events import silent
 from harken.suggestions import similar_path
@@ -43,6 +44,7 @@ class PairFile:
     source: ColumnRef = None
     target: ColumnRef = None
     target_path: Path | None = None
+    encoding: str | None = None
 
     def pairs(self, skipped: SkippedRows | None = None) -> Iterator[tuple[str, str]]:
         """The normalized pairs. Skipped lines are reported; a file with more of them than pairs is refused."""
@@ -75,25 +77,28 @@ class PairFile:
 
     def _detect(self) -> Detection | None:
         with suppress(BadInput):
-            return detect_kind(self.path)
+            return detect_kind(self.path, self.encoding)
         return None
 
     def _rows(self, on_skip: OnSkip) -> Iterator[PairRow]:
         if self.target_path:
-            return _read_aligned(self.path, self.target_path, on_skip)
+            return _read_aligned(self.path, self.target_path, on_skip, self.encoding)
         detection = self._detect()
         if self.path.suffix.lower() == ".mrg" or (detection and detection.kind == "trees"):
-            return _read_trees(self.path, on_skip)
+            return _read_trees(self.path, on_skip, self.encoding)
         columns = {"data.source": self.source, "data.target": self.target}
         detected = detection.settings.items() if detection and detection.kind == "pairs" else ()
         unused = {name: column for name, column in detected if column not in columns.values()}
         request = [(name, column or unused.get(name)) for name, column in columns.items()]
-        return ((line, source, target) for line, (source, target) in iter_columns(self.path, request, on_skip))
+        return (
+            (line, source, target)
+            for line, (source, target) in iter_columns(self.path, request, on_skip, self.encoding)
+        )
 
 
-def _read_aligned(source_path: Path, target_path: Path, on_skip: OnSkip) -> Iterator[PairRow]:
+def _read_aligned(source_path: Path, target_path: Path, on_skip: OnSkip, encoding: str | None) -> Iterator[PairRow]:
     end, counts = (0, None), [0, 0]
-    files = (iter_lines(source_path, on_skip), iter_lines(target_path, on_skip))
+    files = (iter_lines(path, on_skip, encoding) for path in (source_path, target_path))
     for source, target in zip_longest(*files, fillvalue=end):
         counts = [max(n, line[0]) for n, line in zip(counts, (source, target), strict=True)]
         if source[1] is not None and target[1] is not None and counts[0] == counts[1]:
@@ -103,8 +108,8 @@ def _read_aligned(source_path: Path, target_path: Path, on_skip: OnSkip) -> Iter
         raise BadInput(f"{problem}; aligned files need one pair per line; fix the shorter one")
 
 
-def _read_trees(path: Path, on_skip: OnSkip) -> Iterator[PairRow]:
-    for line, tree in parse_trees(path.read_text("utf-8", "replace")):
+def _read_trees(path: Path, on_skip: OnSkip, encoding: str | None) -> Iterator[PairRow]:
+    for line, tree in parse_trees(text_file(path, encoding, plain=True).path.read_text("utf-8", "replace")):
         if tree is None:
             on_skip(path, line, "brackets that are no tree")
         else:
@@ -131,16 +136,16 @@ def read_groups(files: Iterable[PairFile], column: ColumnRef, held_out: Collecti
 # --- files of each split ----------------------------------------------------------------------------------------------
 
 
-def find_pair_file(name: str, source: ColumnRef, target: ColumnRef) -> PairFile:
+def find_pair_file(name: str, source: ColumnRef, target: ColumnRef, encoding: str | None = None) -> PairFile:
     """A file of pairs, or two aligned files, named by their common stem (val for val.de, val.en) or by one of them."""
     path, suffixes = Path(name), _suffixes(source, target)
     stem = path.with_suffix("") if path.suffix in suffixes else path
     source_path, target_path = (stem.with_name(stem.name + suffix) for suffix in suffixes)
     if source and source_path != target_path and source_path.is_file() and target_path.is_file():
-        return PairFile(source_path, target_path=target_path)
+        return PairFile(source_path, target_path=target_path, encoding=encoding)
     if not path.is_file():
         raise BadInput(f"{path}: no such file; check the name{similar_path(path)}")
-    return PairFile(path, source, target)
+    return PairFile(path, source, target, encoding=encoding)
 
 
 def _suffixes(*sides: ColumnRef) -> list[str]:
@@ -148,11 +153,13 @@ def _suffixes(*sides: ColumnRef) -> list[str]:
     return [f".{str(side).rpartition('.')[2]}" for side in sides]
 
 
-def files_by_split(folder: Path, source: ColumnRef, target: ColumnRef) -> dict[str, list[PairFile]]:
+def files_by_split(
+    folder: Path, source: ColumnRef, target: ColumnRef, encoding: str | None = None
+) -> dict[str, list[PairFile]]:
     """The files of a folder by split: aligned files of the two languages if there are any, else files of pairs."""
     if source is None:
         with suppress(BadInput):
-            settings = detect_kind(folder).settings
+            settings = detect_kind(folder, encoding).settings
             source, target = settings.get("data.source"), settings.get("data.target")
     paths = sorted(path for path in preview.data_files(folder) if path.parent == folder)
     source_suffix, target_suffix = _suffixes(source, target)
@@ -162,6 +169,6 @@ def files_by_split(folder: Path, source: ColumnRef, target: ColumnRef) -> dict[s
     if source_paths and source_suffix == target_suffix:
         problem = f"{source_suffix[1:]} is both source and target"
         raise BadInput(f"{folder}: {problem}; set data.source and data.target to two languages")
-    files = [PairFile(path, target_path=path.with_suffix(target_suffix)) for path in source_paths]
-    files = files or [PairFile(path, source, target) for path in paths]
+    files = [PairFile(path, target_path=path.with_suffix(target_suffix), encoding=encoding) for path in source_paths]
+    files = files or [PairFile(path, source, target, encoding=encoding) for path in paths]
     return group_by_split(files, lambda file: file.path) or {"train": files}

@@ -15,7 +15,16 @@ import numpy as np
 from pydantic import Field, ValidationInfo, field_validator
 
 from harken.data.source import Processor
-from harken.data.split import MAX_HELD_OUT, FileSource, SplitData, files_sha256, list_files, split_hash, split_rank
+from harken.data.split import (
+    MAX_HELD_OUT,
+    FileSource,
+    SplitData,
+    files_sha256,
+    list_files,
+    notify_unread,
+    split_hash,
+    split_rank,
+)
 from harken.data.tables.read import SkippedRows
 from harken.data.tokenizers.pairs import Array, BPEDropout, PairTokenizers, RaggedTokens, encode_lines
 from harken.errors import BadInput, BadSetting
@@ -199,6 +208,7 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
         notes = {"skipped": skipped.facts(), "too_long": n_too_long, "in_held_out": n_excluded}
         groups = read_groups(all_files, self.group, set(chain.from_iterable(held_out.values())))
         splits = {split: self._encode_held_out(texts, tokenizer, groups) for split, texts in held_out.items()}
+        notify_unread((path for file in all_files for path in file.paths()), self.encoding, listen)
         warnings = (file.column_warning() for file in all_files)
         for text in filter(None, [*warnings, *self._notices(skipped, n_excluded, n_too_long, splits)]):
             listen("notice", text=text)
@@ -212,6 +222,7 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
         with suppress(BadInput):  # the other pairs may lack the group column
             groups = read_groups(files, self.group, texts)
         pairs = self._encode_held_out(texts, tokenizer, groups)
+        notify_unread((path for file in files for path in file.paths()), self.encoding, listen)
         for text in filter(None, [*(file.column_warning() for file in files), str(skipped) * bool(skipped.count)]):
             listen("notice", text=text)
         return self._with_split(split, pairs, [p for f in files for p in f.paths()], tokenizer, listen, listen=listen)
@@ -238,20 +249,24 @@ class PairSource(FileSource[PairTokenizers, Pairs]):
                 hint = "set data.path to a file or folder, or data.source and data.target to two aligned files"
                 raise BadSetting(f"data.path is not set; {hint}")
             source, target = (list_files(Path(side))[0] for side in (self.source, self.target))
-            files = {"train": [PairFile(source, target_path=target)]}
+            files = {"train": [PairFile(source, target_path=target, encoding=self.encoding)]}
         elif self.train is None and Path(self.train_path).is_dir():
-            files = files_by_split(Path(self.train_path), self.source, self.target)
+            files = files_by_split(Path(self.train_path), self.source, self.target, self.encoding)
         else:
             files = {"train": self._files_at(self.train_path, "train")}
         for split in ("valid", "test"):
             if isinstance(path := getattr(self, split), str):
                 files[split] = self._files_at(path, split)
+        if not files["train"]:
+            raise BadInput(
+                f"{self.train_path}: no files of pairs directly in this folder; name the folder that has them"
+            )
         return {split: split_files for split, split_files in files.items() if split_files}
 
     def _files_at(self, path: str, split: str) -> list[PairFile]:
         if not Path(path).is_dir():
-            return [find_pair_file(path, self.source, self.target)]
-        files = files_by_split(Path(path), self.source, self.target)
+            return [find_pair_file(path, self.source, self.target, self.encoding)]
+        files = files_by_split(Path(path), self.source, self.target, self.encoding)
         return files.get(split) or files["train"]
 
     def _encode_train(

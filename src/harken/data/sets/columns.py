@@ -7,6 +7,7 @@ from pathlib import Path
 from harken.data.detect import dialect, preview
 from harken.data.detect.preview import ColumnStats, TablePreview
 from harken.data.tables.columns import ColumnRef
+from harken.data.tables.text_file import JSON_SUFFIXES
 
 GROUP_NAME = re.compile(
     r"(.*[\W_])?(set|group|cloud|window|series|sequence|sample|segment|object|bag|case|patient|subject|session|trial|"
@@ -75,8 +76,8 @@ def _is_constant_per_set(table: TablePreview, group: ColumnStats, column: Column
     return len(conflicts) <= (max(MAX_CONFLICTS * len(first), len(first) >= MIN_SETS) if is_label else 0)
 
 
-def preview_rows(path: Path) -> TablePreview | None:
+def preview_rows(path: Path, encoding: str | None = None) -> TablePreview | None:
     """The first rows of a table or of JSON lines."""
-    text = preview.preview_text(preview.read_head(path))
-    is_json = text.suffix in (".json", ".jsonl", ".ndjson")
+    text = preview.preview_text(preview.read_head(path, encoding=encoding))
+    is_json = text.suffix in JSON_SUFFIXES
     return preview.preview_json_lines(text) if is_json else dialect.preview_table(text)

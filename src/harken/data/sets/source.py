@@ -178,12 +178,12 @@ class SetSource(SplitSource[SetExample, SetProcessor, Sets]):
         columns: list[Column] = [c.strip() if isinstance(c, str) else c for c in names or ()]
         if columns and self.group is not None and self.label is not None:
             return self.group, self.label, columns
-        table = preview_rows(path)
+        table = preview_rows(path, self.encoding)
         detected = detect_set_columns(table, self.group, self.label) if table else None
         if detected is None or detected.label is None:
             settings = {"data.group": self.group, "data.label": self.label}
             if named := [(name, ref) for name, ref in settings.items() if ref is not None]:
-                next(iter_columns(path, named, SkippedRows()), None)  # raises if a column is missing
+                next(iter_columns(path, named, SkippedRows(), self.encoding), None)  # raises if a column is missing
             reason = "no column groups the rows so that another column is constant in each group"
             if self.group is not None:
                 missing = "is constant in each set, or none " * (self.label is None) + "is numeric"
@@ -198,7 +198,7 @@ class SetSource(SplitSource[SetExample, SetProcessor, Sets]):
     def read(self, path: Path, listen: Listener) -> list[SetExample]:
         first = self._files()["train"][0] if self.group is None or self.label is None or not self.columns else path
         columns = self.resolve_columns(first, listen if path == first else silent)
-        examples = read_sets(path, *columns, listen, decimal=self.decimal)
+        examples = read_sets(path, *columns, listen, decimal=self.decimal, encoding=self.encoding)
         if self.target_type == "label":
             return examples
         targets = normalize_numbers([(e.target, e.location) for e in examples], self.decimal, str(path))
@@ -263,6 +263,7 @@ def read_sets(
     listen: Listener,
     *,
     decimal: Decimal = ".",
+    encoding: str | None = None,
 ) -> list[SetExample]:
     """The sets of a table, in order of first appearance. Without a label column the targets are empty."""
     refs = [("data.group", group), *(("data.columns", c) for c in columns)]
@@ -270,7 +271,7 @@ def read_sets(
     skipped, rows = SkippedRows("no row of a set"), dict[str, list[list[float]]]()
     first_rows = dict[str, tuple[str, int]]()  # name -> target, line
     cells_by_column: list[list[str]] = [[] for _ in columns]
-    for line, (cell, *cells) in iter_columns(path, refs, skipped):
+    for line, (cell, *cells) in iter_columns(path, refs, skipped, encoding):
         name, target = cell.strip(), cells.pop().strip() if label is not None else ""
         for column, number in zip(cells_by_column, cells, strict=True):
             column.append(number)

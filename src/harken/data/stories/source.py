@@ -15,7 +15,8 @@ from pydantic import Field
 from harken.data.batch import IGNORE, Array
 from harken.data.labelled.batch import EncodedTexts
 from harken.data.labelled.examples import ExampleData, ExampleSource, TokenLabelProcessor
-from harken.data.tables.read import SkippedRows, iter_lines
+from harken.data.tables.read import SkippedRows
+from harken.data.tables.text_file import iter_lines
 from harken.data.tokenizers.pairs import RaggedTokens
 from harken.errors import BadInput
 from harken.events import Listener
@@ -100,7 +101,7 @@ class StorySource(ExampleSource[BabiQuestion, StoryProcessor, Stories]):
 
     def read(self, path: Path, listen: Listener) -> list[BabiQuestion]:
         skipped = SkippedRows("not a line of a story")
-        questions = parse_questions(path, iter_lines(path, skipped), skipped)
+        questions = parse_questions(path, iter_lines(path, skipped, self.encoding), skipped)
         for question in questions:
             if not question.answer:
                 skipped(path, int(question.location.rpartition(":")[2]), "the question has no answer")

@@ -1,6 +1,7 @@
 """Columns of a table or of JSON lines, row by row. An invalid row is skipped and reported with its line."""
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -9,24 +10,26 @@ from harken.data.detect import dialect, preview
 from harken.errors import BadInput
 from harken.suggestions import did_you_mean
 
-from .read import EMPTY_LINE, MAX_QUOTED_LINES, NumberedRows, OnSkip, iter_lines, parse_json, parse_quoted
+from .read import EMPTY_LINE, MAX_QUOTED_LINES, NumberedRows, OnSkip, parse_json, parse_quoted
+from .text_file import JSON_SUFFIXES, ROWS_SUFFIX, iter_lines
 
 T = TypeVar("T")
 ColumnRef = int | str | None  # a column by number, counted from 1, or by name
+Lines = Iterator[tuple[int, str | None]]
 ColumnRequest = Sequence[tuple[str, ColumnRef]]  # (setting, column) for each wanted column
 
 
-def iter_columns(path: Path, columns: ColumnRequest, on_skip: OnSkip) -> NumberedRows:
+def iter_columns(path: Path, columns: ColumnRequest, on_skip: OnSkip, encoding: str | None = None) -> NumberedRows:
     """The cells of these columns, row by row, with their line number."""
-    text = _preview_head(path)
-    if path.suffix.lower() in (".json", ".jsonl", ".ndjson") or text.text.lstrip(" \n").startswith("{"):
-        return _json_rows(path, columns, on_skip)
-    return _table_rows(path, columns, text, on_skip)
+    text, lines = _preview_head(path, encoding), iter_lines(path, on_skip, encoding)
+    if text.suffix in JSON_SUFFIXES or text.text.lstrip(" \n").startswith("{"):
+        return _json_rows(path, columns, lines, on_skip)
+    return _table_rows(path, columns, text, lines, on_skip)
 
 
-def _preview_head(path: Path) -> preview.TextPreview:
+def _preview_head(path: Path, encoding: str | None) -> preview.TextPreview:
     """The start of a file; an invalid byte affects only its line."""
-    start = preview.read_head(path)
+    start = preview.read_head(path, encoding=encoding)
     preview.refuse_binary(start)
     head = start.head.decode("utf-8", "replace").encode()
     return preview.preview_text(replace(start, head=head, samples=()))
@@ -39,17 +42,18 @@ class TableHead(NamedTuple):
     has_header: bool  # detected, or one of the cells is a wanted name
     can_be_header: bool
     delimiter: str
+    suffix: str  # of the format: .csv for news.csv.gz
 
 
-def table_head(path: Path, names: Sequence[ColumnRef]) -> TableHead:
+def table_head(path: Path, names: Sequence[ColumnRef], encoding: str | None = None) -> TableHead:
     """The first row of a table in the dialect that iter_columns reads; `names` are columns that it may hold."""
-    text = _preview_head(path)
+    text = _preview_head(path, encoding)
     table = dialect.reading_table(text)
     if table is None:
         raise BadInput(f"{path}: contains no columns; a table is needed; check the file")
     first, has_header = _first_row(text, table, names)
     rows = [row for row in table.rows if len(row) == len(first)]
-    return TableHead(first, has_header, dialect.can_be_header(first, rows[1:]), table.delimiter)
+    return TableHead(first, has_header, dialect.can_be_header(first, rows[1:]), table.delimiter, text.suffix)
 
 
 def _first_row(
@@ -61,12 +65,12 @@ def _first_row(
     return (first, True) if first else ([cell.strip() for cell in table.rows[0]], False)
 
 
-def _json_rows(path: Path, columns: ColumnRequest, on_skip: OnSkip) -> NumberedRows:
+def _json_rows(path: Path, columns: ColumnRequest, lines: Lines, on_skip: OnSkip) -> NumberedRows:
     """JSON lines. Nested objects, as in {"translation": {"en": ..., "de": ...}}, are flattened."""
     keys = [ref for _, ref in columns]
     _check_distinct(path, columns, keys)
-    for number, line in iter_lines(path, on_skip):
-        if line is None:
+    for number, line in lines:
+        if line is None or not line.strip():
             continue
         try:
             value = parse_json(path, line)
@@ -105,7 +109,9 @@ def _as_text(value: Any) -> str | None:
     return str(value).lower() if isinstance(value, bool) else value if isinstance(value, str) else None
 
 
-def _table_rows(path: Path, columns: ColumnRequest, text: preview.TextPreview, on_skip: OnSkip) -> NumberedRows:
+def _table_rows(
+    path: Path, columns: ColumnRequest, text: preview.TextPreview, lines: Lines, on_skip: OnSkip
+) -> NumberedRows:
     """Rows of cells with or without a header; other columns, such as an attribution, are ignored."""
     table = dialect.reading_table(text)
     if not table or not table.rows:
@@ -118,7 +124,7 @@ def _table_rows(path: Path, columns: ColumnRequest, text: preview.TextPreview, o
     unset = [n for n, index in enumerate(refs) if index is None]  # the first column for the first request, if unused
     indices = _fill_unset(refs, [*unset, *range(len(columns))])
     _check_distinct(path, columns, indices)
-    for number, row in _split_cells(path, table, on_skip):
+    for number, row in _split_cells(path, text, table, lines, on_skip):
         if has_header:
             has_header = False
         elif len(row) <= max(indices):
@@ -134,10 +140,14 @@ def _no_columns(path: Path, columns: ColumnRequest) -> BadInput:
     return BadInput(f"{path}: contains no columns; {accepted}; check {' and '.join(name for name, _ in columns)}")
 
 
-def _split_cells(path: Path, table: preview.TablePreview, on_skip: OnSkip) -> NumberedRows:
+def _split_cells(
+    path: Path, text: preview.TextPreview, table: preview.TablePreview, numbered: Lines, on_skip: OnSkip
+) -> NumberedRows:
     """The rows with their first line, without the lines before the table."""
-    numbered = iter_lines(path, on_skip)
     lines = ((number, line) for number, line in numbered if line is not None and number > table.skip)
+    if text.suffix == ROWS_SUFFIX:
+        width = len(table.rows[0])
+        return ((number, preview.padded(json.loads(line), width)) for number, line in lines)
     if table.quoted:
         # in a tab-separated table a lone quote is likelier than a line break, unless the preview has a line break
         one_line = table.delimiter == "\t" and not any("\n" in cell for row in table.rows for cell in row)

@@ -15,7 +15,7 @@ from harken.errors import BadInput
 MAX_SHOWN = 5  # skipped rows listed in a message
 MAX_CELL = 1 << 30  # characters of a cell; the csv module's own limit is 131,072
 MAX_QUOTED_LINES = 50  # lines of a quoted cell; a quote that closes later is not an opening quote
-OPEN_QUOTE, EMPTY_LINE = "a quote is not closed", "an empty line"  # reasons for a skipped row
+OPEN_QUOTE, EMPTY_LINE, NOT_UTF8 = "a quote is not closed", "an empty line", "is not UTF-8"  # reasons for a skipped row
 Quoting = Literal["excel", "strict", "literal", "none"]
 NumberedRows = Iterator[tuple[int, list[str]]]  # rows of cells, each with a line number
 OnSkip = Callable[[Path, int, str], None]  # called for each skipped row with path, line and reason
@@ -54,17 +54,6 @@ def input_error(place: str | Path, problem: str, accepted: str, fix: str) -> Bad
     """The error for a file in one line; control characters and undecodable bytes are escaped."""
     line = f"{place}: {problem}; {accepted}; {fix}"
     return BadInput("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line))
-
-
-def iter_lines(path: Path, on_skip: OnSkip) -> Iterator[tuple[int, str | None]]:
-    """Each line with its number; None for a line that is not UTF-8, which is reported as skipped."""
-    with path.open("rb") as file:
-        for number, raw in enumerate(file, 1):
-            try:
-                yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-            except UnicodeDecodeError as error:
-                on_skip(path, number, f"byte 0x{raw[error.start]:02x} is not UTF-8")
-                yield number, None
 
 
 def parse_rows(lines: Iterable[str], delimiter: str = ",", quoting: Quoting = "excel") -> NumberedRows:

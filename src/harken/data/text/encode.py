@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harken.data.detect.preview import not_utf8_error
+from harken.data.tables.text_file import text_file
 from harken.errors import BadInput
 from harken.events import Listener, silent
 from harken.files import replace_atomic
@@ -47,11 +48,17 @@ _LAST_LINE_END = re.compile(r"(?s).*\S\n(?=\S)")
 
 @dataclass(frozen=True)
 class Span:
-    """Bytes of a file from start to stop (None: end of file). Both lie between characters, preferably between lines."""
+    """Bytes of a file as UTF-8 from start to stop (None: its end), between characters, preferably between lines."""
 
     path: Path
     start: int = 0
     stop: int | None = None
+    encoding: str | None = None
+
+    @property
+    def file(self) -> Path:
+        """The file with the bytes: the path, or its conversion to UTF-8."""
+        return text_file(self.path, self.encoding, plain=True).path
 
 
 @dataclass(frozen=True)
@@ -96,11 +103,11 @@ def read_blocks(*spans: Span) -> Iterator[str]:
 
 def _open_spans(spans: Iterable[Span]) -> Iterator[tuple[Span, IO[bytes]]]:
     """Each span with its open file; consecutive spans of one file share one handle."""
-    for path, group in groupby(spans, lambda span: span.path):
+    for (path, encoding), group in groupby(spans, lambda span: (span.path, span.encoding)):
         try:
             if not path.is_file():
                 raise BadInput(f"{path}: no such file; give the path of a text file")
-            with path.open("rb") as file:
+            with Span(path, encoding=encoding).file.open("rb") as file:
                 yield from ((span, file) for span in group)
         except OSError as error:
             raise BadInput(f"{path}: cannot be read ({error.strerror}); check the file and its permissions") from None

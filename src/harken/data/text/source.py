@@ -15,7 +15,7 @@ from pydantic import Field, field_validator
 
 from harken.data.cache import cache_folder
 from harken.data.detect.kinds import detect_kind
-from harken.data.source import DataSource
+from harken.data.source import DataSource, Encoding
 from harken.data.split import SPLIT_FILE_NAMES, SplitData, files_sha256, group_by_split, list_files, no_baselines
 from harken.data.tokenizers import pretrained
 from harken.data.tokenizers.tokenizer import Tokenizer, train_or_load_tokenizer
@@ -59,6 +59,7 @@ class TextSource(DataSource[Tokenizer]):
     documents: Literal["auto", "file", "blank", "line"] = Field(
         "auto", description="document boundary: file, blank line or line; auto: file if packed, detected for sentences"
     )
+    encoding: Encoding = None
     sha256: str | None = Field(None, description="SHA-256 of the text; training refuses another text")
 
     @field_validator("mix", mode="before")
@@ -124,7 +125,7 @@ class TextSource(DataSource[Tokenizer]):
         self, path: str, split: str, *, tokenizer: Tokenizer, stateful: bool = False, listen: Listener = silent
     ) -> "TextData":
         self._check_is_text(path)
-        spans = [Span(file) for file in self.files(Path(path))]
+        spans = [Span(file, encoding=self.encoding) for file in self.files(Path(path))]
         documents = self._layout(spans, tokenizer) or False
         encoded = [encode_files(spans, tokenizer, cache_folder("text"), documents=documents, listen=listen)]
         if len(encoded[0].tokens) < 2:
@@ -167,10 +168,12 @@ class TextSource(DataSource[Tokenizer]):
 
     def _check_is_text(self, path: str) -> None:
         """Raise for data that training does not detect as text, unless the run trained on such data as text."""
-        if self.kind != "text" or (detection := detect_kind(path)).is_plain_text:  # plug-in kinds are not detected
+        if (
+            self.kind != "text" or (detection := detect_kind(path, self.encoding)).is_plain_text
+        ):  # plug-in kinds are not detected
             return
         with suppress(BadInput):
-            trained_on = detect_kind(next(iter(self._texts()), ""))
+            trained_on = detect_kind(next(iter(self._texts()), ""), self.encoding)
             if trained_on.kind == detection.kind and not trained_on.is_plain_text:
                 return
         problem = f"detected as {detection.kind} ({detection.reason})"
@@ -187,13 +190,13 @@ class TextSource(DataSource[Tokenizer]):
             raise BadInput(f"{texts[splits['train'].index([])]}: no training text; give a longer text")
         for split in ("valid", "test"):
             if isinstance(path := getattr(self, split), str):
-                splits[split] = [[Span(f) for f in self.files(Path(path))]]
+                splits[split] = [[Span(f, encoding=self.encoding) for f in self.files(Path(path))]]
         return splits | {"train": [self._first_lines(spans) for spans in splits["train"]]}
 
     def _split_files(self, files: list[Path], *, by_name: bool) -> dict[str, list[Span]]:
         """The splits of one text: by file name, otherwise a fraction of the end."""
         named = (group_by_split(files, lambda path: path) if by_name else {}) or {"train": files}
-        spans = {split: [Span(f) for f in named.get(split, ())] for split in SPLIT_FILE_NAMES}
+        spans = {split: [Span(f, encoding=self.encoding) for f in named.get(split, ())] for split in SPLIT_FILE_NAMES}
         tail = self._split_tail(spans["train"], valid=not spans["valid"], test=not spans["test"])
         return tail | {split: spans[split] for split in ("valid", "test") if spans[split]}
 
@@ -216,11 +219,11 @@ class TextSource(DataSource[Tokenizer]):
         """The first `examples` lines."""
         remaining, shortened = self.examples, []
         for span in spans if remaining else ():
-            with span.path.open("rb") as file:
+            with span.file.open("rb") as file:
                 file.seek(span.start)
-                while remaining and file.tell() < (span.stop or span.path.stat().st_size) and file.readline():
+                while remaining and file.tell() < (span.stop or span.file.stat().st_size) and file.readline():
                     remaining -= 1
-                shortened.append(Span(span.path, span.start, min(file.tell(), span.stop or file.tell())))
+                shortened.append(replace(span, stop=min(file.tell(), span.stop or file.tell())))
             if not remaining:
                 break
         return shortened if self.examples else spans
@@ -254,7 +257,7 @@ def _relative_names(paths: Iterable[str]) -> tuple[str, ...]:
 
 
 def _span_size(span: Span) -> int:
-    return (span.path.stat().st_size if span.stop is None else span.stop) - span.start
+    return (span.file.stat().st_size if span.stop is None else span.stop) - span.start
 
 
 def _slice_spans(spans: Sequence[Span], a: int, b: int, by_line: bool) -> list[Span]:
@@ -266,7 +269,7 @@ def _slice_spans(spans: Sequence[Span], a: int, b: int, by_line: bool) -> list[S
         if low < high:
             start, stop = (_align_offset(span, bound, size, by_line) for bound in (low, high))
             if start < stop:
-                parts.append(Span(span.path, span.start + start, span.start + stop))
+                parts.append(replace(span, start=span.start + start, stop=span.start + stop))
         offset += size
     return parts
 
@@ -274,7 +277,7 @@ def _slice_spans(spans: Sequence[Span], a: int, b: int, by_line: bool) -> list[S
 def _align_offset(span: Span, offset: int, size: int, by_line: bool) -> int:
     if offset in (0, size):
         return offset
-    with span.path.open("rb") as file:
+    with span.file.open("rb") as file:
         file.seek(span.start + offset - 1)
         if by_line:
             line = file.readline(MAX_LINE_BYTES)
@@ -297,11 +300,11 @@ def _document_spans(spans: Iterable[Span], boundary: str) -> list[Span]:
     for span in spans:
         start = offset = span.start
         stop = start + _span_size(span)
-        with span.path.open("rb") as file:
+        with span.file.open("rb") as file:
             file.seek(start)
             while offset < stop and (line := file.readline()):
                 offset = min(offset + len(line), stop)
                 if offset == stop or boundary == "line" or not line.strip():
-                    documents.append(Span(span.path, start, offset))
+                    documents.append(replace(span, start=start, stop=offset))
                     start = offset
     return documents
