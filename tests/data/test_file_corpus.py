@@ -176,6 +176,8 @@ CASES: dict[str, Case] = {
     "sep=;": csv("sep=;\n" + table(sep=";")),
     "sep=; in UTF-16": encoded("a.csv", "sep=;\r\n" + table(sep=";", end="\r\n"), "utf-16"),
     '"sep=\t"': csv('"sep=\t"\n' + table(sep="\t")),
+    "sep=; alone": csv("sep=;\n", dict.fromkeys(("labelled", "in"), "a.csv: ")),
+    "sep=; and comments alone": csv("sep=;\n# a, b\n#;\n", dict.fromkeys(("labelled", "in"), "a.csv: ")),
     "comments": csv("# made by hand\n# text, label, and more\n" + table()),
     "blank lines before the header": csv("\n\n" + table()),
     "a header with blanks": csv(table(header=" text , label ")),

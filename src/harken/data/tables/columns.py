@@ -49,7 +49,7 @@ def table_head(path: Path, names: Sequence[ColumnRef], encoding: str | None = No
     """The first row of a table in the dialect that iter_columns reads; `names` are columns that it may hold."""
     text = _preview_head(path, encoding)
     table = dialect.reading_table(text)
-    if table is None:
+    if table is None or not (table.rows or table.header):
         raise BadInput(f"{path}: contains no columns; a table is needed; check the file")
     first, has_header = _first_row(text, table, names)
     rows = [row for row in table.rows if len(row) == len(first)]
