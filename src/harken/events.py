@@ -1,6 +1,7 @@
 """Progress events. Library functions call a listener with facts; only the console turns them into text."""
 
 import math
+import warnings
 from collections.abc import Callable
 
 # listen("encode", done=3, total=10, unit="bytes"): the name of the event, then its values
@@ -9,6 +10,12 @@ Listener = Callable[..., None]
 
 def silent(event: str, /, **values: object) -> None:
     """A listener that ignores all events."""
+
+
+def warn(event: str, /, **values: object) -> None:
+    """A listener that turns notices into Python warnings."""
+    if event == "notice":
+        warnings.warn(str(values["text"]), stacklevel=4)
 
 
 class NoticeRecorder:

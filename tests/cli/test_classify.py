@@ -20,6 +20,14 @@ def table(tmp_path):
     return tmp_path / "reviews.csv"
 
 
+def rows_of(path):
+    """The rows of an output file, read by the standard library."""
+    with path.open(newline="", encoding="utf-8") as file:
+        if path.suffix == ".jsonl":
+            return [json.loads(line) for line in file]
+        return list(csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ","))
+
+
 @pytest.fixture
 def run(harken, table):
     done = harken("train", table, *TINY, "--out", "run", "--json")
@@ -63,14 +71,27 @@ def test_each_line_of_stdin_has_one_answer_including_empty_lines(harken, run):
     done = harken("classify", run, stdin=f"{text(1)}\n\n{text(2)}\n".encode())
     lines = done.out.splitlines()
     assert (done.code, len(lines)) == (0, 3)
-    assert all(line.split()[1] in ("bad", "fair", "good") for line in lines)
+    assert all(line.split()[1] in ("bad", "fair", "good") for line in lines[::2])
+    assert lines[1] == "null  (the text is empty)"
     assert harken("classify", run, text(1)).out == lines[0] + "\n"
 
 
-def test_an_empty_text_is_answered_with_a_notice(harken, run):
+def test_an_empty_text_has_no_labels_and_the_reason_in_every_format(harken, run, tmp_path):
     done = harken("classify", run, "", text(1))
-    assert (done.code, len(done.out.splitlines())) == (0, 2)
-    assert done.err == "empty texts: 1; their labels say nothing about a text\n"
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[0].rstrip() == "null  (the text is empty)"
+    answers = json.loads(harken("classify", run, "", text(1), "--json").out)
+    assert answers["labels"][0] is None
+    assert answers["labels"][1][0]["label"] in ("bad", "fair", "good")
+    assert answers["reasons"] == ["the text is empty", None]
+    (tmp_path / "in.csv").write_text(f'text,id\n" ",1\n{text(1)},2\n')
+    for name in ("out.csv", "out.tsv", "out.jsonl"):
+        harken("classify", run, "--in", "in.csv", "--out", name)
+        empty, full = rows_of(tmp_path / name)
+        assert not empty["label"]
+        assert empty["reason"] == "the text is empty"
+        assert full["label"] == answers["labels"][1][0]["label"]
+        assert not full.get("reason")
 
 
 def test_a_training_on_labels_counts_texts_and_prints_a_verdict(harken, table):
@@ -87,15 +108,16 @@ def test_a_training_on_labels_counts_texts_and_prints_a_verdict(harken, table):
 def test_the_training_column_is_selected_in_a_tsv(harken, run, tmp_path):
     (tmp_path / "ask.tsv").write_text(f"id\ttext\n1\t{text(1)}\n2\t{text(2)}\n")
     assert json.loads(harken("classify", run, "--in", "ask.tsv", "--out", "out.jsonl", "--json").out)["answers"] == 2
-    assert json.loads((tmp_path / "out.jsonl").read_text().splitlines()[0])["input"] == text(1)
+    assert json.loads((tmp_path / "out.jsonl").read_text().splitlines()[0])["text"] == text(1)
 
 
 def test_a_file_is_classified_with_one_answer_per_line(harken, run, table, tmp_path):
     done = harken("classify", run, "--in", table, "--out", "out.jsonl", "--json")
-    assert json.loads(done.out) == {"answers": 90, "out": "out.jsonl"}
+    assert json.loads(done.out) == {"answers": 90, "out": "out.jsonl", "columns": {"label": "predicted_label"}}
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert [line["input"] for line in lines] == [text(n) for n in range(90)]
-    assert all(line["label"] == line["labels"][0]["label"] for line in lines)
+    assert [line["text"] for line in lines] == [text(n) for n in range(90)]
+    assert [line["line"] for line in lines] == list(range(2, 92))
+    assert all(line["predicted_label"] == line["labels"][0]["label"] for line in lines)
 
 
 def test_other_data_is_evaluated_next_to_the_baselines(harken, run, table):

@@ -307,6 +307,11 @@ class SplitSource(FileSource[ProcessorT, SplitT], Generic[ExampleT, ProcessorT, 
                 files[split] = list_files(Path(path))
         return {split: some for split, some in files.items() if some}
 
+    @property
+    def first_file(self) -> Path:
+        """The first training file."""
+        return self._files()["train"][0]
+
     def _files_read(self, files: dict[str, list[Path]], examples: dict[str, list[ExampleT]]) -> list[Path]:
         """All files that were read."""
         return [path for paths in files.values() for path in paths]

@@ -12,9 +12,9 @@ from torch import Tensor
 from harken import machine, registry, run_folder
 from harken import recipe as recipes
 from harken.core import watching
-from harken.data.tables.frame import Frame
+from harken.data.tables.frame import Frame, column_names
 from harken.errors import BadInput
-from harken.events import Listener, silent
+from harken.events import Listener, silent, warn
 from harken.models import EncoderDecoder
 from harken.tasks import Evaluation
 
@@ -34,10 +34,11 @@ from .answers.caption import Caption, caption_candidates
 from .answers.embed import Corpus, NearbyWord, Vectors, embed_token_ids, encode_text, nearest_words
 from .answers.fill import WordProbability, fill_masks
 from .answers.generate import TokenProbability, encode_prompt, generate_texts, next_tokens, stream_prompts
-from .answers.rows import Prediction, best_label, input_texts
+from .answers.rows import Prediction, best_label, count_labels, input_texts, notice_unseen
 from .answers.score import TextScore, score_texts
 from .answers.tag import TaggedSpan, tag_texts
 from .answers.translate import Candidate, TranslationOptions, trace_translation, translations
+from .answers.unknown import UNKNOWN, check_probability, mark_unknown
 from .chat import DEFAULT_SYSTEM_MESSAGE, Chat
 from .loaded_model import LoadedModel, build_model
 from .prepare import prepare_inference
@@ -209,16 +210,19 @@ class Run(LoadedModel):
         *,
         prompt: str | None = None,
         labels: Sequence[str] = (),
+        min_probability: float = 0.0,
         listen: Listener = silent,
     ) -> Labels | list[Labels]:
         """The labels of an input, or of each of a list, most probable first (for a regression target: its value).
 
         A pair is two texts, or one string with a tab between. An image is a path or a uint8 array, a set an array of
         rows or a table of sets. A language model needs prompt="Review: {text} Sentiment:", labels=["good", "bad"].
+        If no label of an input has `min_probability`, its first label is "unknown", with the probability of the best.
 
         >>> run.classify("a good film")[0]["label"]
         '...'
         """
+        check_probability(min_probability)
         single = isinstance(text, str | Path)
         inputs: list[Any] = [text] if isinstance(text, str | Path) else to_list(text)
         if n_empty := sum(isinstance(item, str) and not item.strip() for item in inputs):
@@ -229,50 +233,63 @@ class Run(LoadedModel):
             rows = predict(self, inputs)
         else:
             rows = classify_by_prompt(self, inputs, prompt, labels, listen)
+        rows = [mark_unknown(row, min_probability) for row in rows]
         return rows[0] if single and len(rows) == 1 else rows
 
-    def predict(self, frame: Frame, *, listen: Listener = silent) -> list[Prediction]:
+    def predict(self, frame: Frame, *, min_probability: float = 0.0, listen: Listener = warn) -> list[Prediction]:
         """The prediction for each row of a DataFrame (pandas, polars): a label or a number; of runs on pairs a text.
 
         The text is in the column that the run was trained on. A row without a text gets None. If a text can have
-        several labels, it is the list of those with a probability of at least 0.5.
+        several labels, it is the list of those with a probability of at least 0.5. Below `min_probability` the answer
+        is "unknown". Columns and labels that did not occur in training are named in a warning.
 
         >>> run.predict(frame)
         ['...', '...']
         """
         rows = input_texts(self, frame)
+        notice_unseen(self, column_names(frame), count_labels(self, frame), listen)
         texts = [row for row in rows if row]
         if self.verb == "translate":
             answers = iter(cast(list[Prediction], self.translate([row[0] for row in texts], listen=listen)))
         else:
-            labels = cast(list[Labels], self.classify(texts, listen=listen))
+            labels = cast(list[Labels], self.classify(texts, min_probability=min_probability, listen=listen))
             answers = iter([best_label(self, scores) for scores in labels])
         return [next(answers) if row else None for row in rows]
 
     @overload
-    def tag(self, text: str) -> list[TaggedSpan]: ...  # type: ignore[overload-overlap]
+    def tag(self, text: str, *, min_probability: float = ...) -> list[TaggedSpan]: ...  # type: ignore[overload-overlap]
     @overload
-    def tag(self, text: Iterable[str]) -> list[list[TaggedSpan]]: ...
-    def tag(self, text: str | Iterable[str]) -> list[TaggedSpan] | list[list[TaggedSpan]]:
+    def tag(self, text: Iterable[str], *, min_probability: float = ...) -> list[list[TaggedSpan]]: ...
+    def tag(
+        self, text: str | Iterable[str], *, min_probability: float = 0.0
+    ) -> list[TaggedSpan] | list[list[TaggedSpan]]:
         """The tagged spans of a text, or of each of a list: label, text, start and end (characters), probability.
+
+        The label of a span with a lower probability than `min_probability` is "unknown".
 
         >>> [span["text"] for span in run.tag("Ada lives in Rome")]
         [...]
         """
+        check_probability(min_probability)
         spans = tag_texts(self, [text] if isinstance(text, str) else to_list(text))
+        for span in (span for row in spans for span in row if span["probability"] < min_probability):
+            span["label"] = UNKNOWN
         return spans[0] if isinstance(text, str) else spans
 
-    def ask(self, question: str, context: str) -> Answer:
+    def ask(self, question: str, context: str, *, min_probability: float = 0.0) -> Answer:
         """The answer to a question, extracted from a text (with its offsets) or about a story (with its hops).
+
+        With a score, its probability, below `min_probability` the answer is "unknown".
 
         >>> run.ask("Where is Mary?", "Mary went to the kitchen.")["answer"]
         '...'
         """
         self.require("ask")
         check_text(question=question, context=context)
+        check_probability(min_probability)
         if self.recipe.task.kind == "answer":
-            return answer_story(self, question, context)
-        return answer_question(self, question, context)
+            return answer_story(self, question, context, min_probability)
+        return answer_question(self, question, context, min_probability)
 
     def story(self, lines: Sequence[str] = ()) -> Story:
         """A story that grows line by line and answers questions.

@@ -44,6 +44,10 @@ class TokenLabelProcessor(SavedProcessor):
         """The special tokens before a text, if any."""
         return list(self.tokenizer.prefix_ids) or [token for token in [self.tokenizer.cls_id] if token is not None]
 
+    def unknown_words(self, text: str) -> list[str]:
+        """The words of a text, with some tokenizers its characters, that are not in the vocabulary."""
+        return self.tokenizer.unknown_pieces(text)
+
     @classmethod
     def load(cls, folder: Path, **tokenizers: Processor) -> Self:
         return super().load(folder, tokenizer=pretrained.load_tokenizer(folder / "tokenizer.json"))

@@ -16,7 +16,7 @@ from pydantic import Field
 from harken.data.detect.kinds import detect_kind
 from harken.data.detect.preview import column_stats
 from harken.data.pairs.files import normalize_text
-from harken.data.sets.columns import NUMERIC_FRACTION, preview_rows
+from harken.data.sets.columns import NUMERIC_FRACTION, header_names, preview_rows
 from harken.data.source import Processor
 from harken.data.split import (
     MAX_HELD_OUT,
@@ -31,13 +31,13 @@ from harken.data.tables.columns import ColumnRequest, iter_columns
 from harken.data.tables.read import SkippedRows
 from harken.data.targets import fit_labels, fit_numbers, infer_target_type, standardize_numbers, unknown_label_error
 from harken.data.tokenizers import pretrained
-from harken.data.tokenizers.pairs import Array, RaggedTokens, detach_punctuation, encode_lines
+from harken.data.tokenizers.pairs import Array, PairTokenizers, RaggedTokens, detach_punctuation, encode_lines
 from harken.errors import BadInput
 from harken.events import Listener, silent
 from harken.settings import LabelOutputs
 
 from .batch import EncodedTexts
-from .examples import ExampleSource, TokenLabelProcessor
+from .examples import ExampleData, ExampleSource, TokenLabelProcessor
 
 TargetType = Literal["label", "number", "multilabel"]
 Columns = int | str | list[int | str] | None
@@ -64,6 +64,9 @@ class TextLabelProcessor(TokenLabelProcessor):
     @property
     def vocab(self) -> LabelOutputs:
         return LabelOutputs(self.tokenizer.vocab, len(self.labels))
+
+    def unknown_words(self, text: str) -> list[str]:
+        return PairTokenizers(self.tokenizer, self.tokenizer).unknown_pieces(text)
 
     def encode_texts(self, rows: Sequence[tuple[str, ...]], max_length: int) -> tuple[RaggedTokens, Array, int]:
         """Tokens (of a pair the longer text is truncated first), start of each second text, and truncated rows."""
@@ -119,10 +122,18 @@ class LabelledTexts:
         return {"texts": len(self.rows), "truncated": self.n_truncated}
 
 
+class LabelledTextData(ExampleData):
+    """Loaded texts by split."""
+
+    def _facts(self) -> dict[str, object]:
+        return {**super()._facts(), "columns": header_names(self.settings.first_file)}
+
+
 class TableSource(ExampleSource[LabelledRow, TextLabelProcessor, LabelledTexts]):
     """Settings of labelled texts."""
 
     task: ClassVar[str] = "classify"
+    dataset_class: ClassVar[type[LabelledTextData]] = LabelledTextData
     processor_class: ClassVar[type[TextLabelProcessor]] = TextLabelProcessor
     input_setting: ClassVar[str] = "text"
 

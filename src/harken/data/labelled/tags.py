@@ -28,6 +28,9 @@ SKIPPED_ID = re.compile(r"\d+[-.]\d+")  # CoNLL-U: multiword tokens (1-2) and em
 
 # --- CoNLL columns ----------------------------------------------------------------------------------------------------
 
+# a word of a plain text as in CoNLL: U.N, 1996-08-22 and Jean-Paul are one word, 's and punctuation are separate
+WORD = re.compile(r"\w+(?:[-.,:/&]\w+)*|['’]\w+|[^\w\s]")
+
 
 class Sentence(NamedTuple):
     """Words, their tags, and the location of the first word (path:line)."""

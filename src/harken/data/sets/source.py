@@ -34,7 +34,7 @@ from harken.errors import BadInput
 from harken.events import Listener, silent
 from harken.settings import LabelOutputs
 
-from .columns import detect_set_columns, preview_rows
+from .columns import detect_set_columns, header_names, preview_rows
 
 Floats = np.ndarray[Any, np.dtype[Any]]
 Column = int | str  # number, counted from 1, or name
@@ -138,7 +138,8 @@ class SetData(SplitData[SetProcessor, Sets]):
         target = f"{n_labels} labels" if processor.target_type == "label" else f"numeric target {processor.labels[0]}"
         sizes = self.train.lengths
         rows = f"{sizes.min():,} to {sizes.max():,} rows" if sizes.min() < sizes.max() else f"{sizes.max():,} rows"
-        return {"summary": f"{rows} of {n_columns} column{'s' * (n_columns > 1)}, {target}", "labels": n_labels}
+        summary = f"{rows} of {n_columns} column{'s' * (n_columns > 1)}, {target}"
+        return {"summary": summary, "labels": n_labels, "columns": header_names(self.settings.first_file)}
 
 
 class SetSource(SplitSource[SetExample, SetProcessor, Sets]):

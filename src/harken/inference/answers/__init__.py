@@ -57,7 +57,7 @@ class StoryAnswer(TypedDict):
     score: float
     lines: list[str]
     hops: list[list[float]]
-    unknown: list[str]
+    unknown_words: list[str]
 
 
 class SamplingOptions(TypedDict, total=False):

@@ -18,12 +18,16 @@ from harken.tasks.classify import predict
 from harken.tasks.span import predict_answers
 
 from . import SpanAnswer, StoryAnswer, check_text
+from .unknown import UNKNOWN, check_probability
 
 Answer = SpanAnswer | StoryAnswer
 
 
-def answer_question(run: LoadedModel, question: str, context: str) -> SpanAnswer:
-    """The best span, its probability and its offsets; it may be empty if the training data had such questions."""
+def answer_question(run: LoadedModel, question: str, context: str, min_probability: float = 0.0) -> SpanAnswer:
+    """The best span, its probability and its offsets; it may be empty if the training data had such questions.
+
+    Below the minimum probability the answer is `unknown`, without offsets.
+    """
     for name, text in (("question", question), ("context", context)):
         if not text.strip():
             raise BadInput(f"{name}={text!r}: is empty; give a {name}")
@@ -33,6 +37,8 @@ def answer_question(run: LoadedModel, question: str, context: str) -> SpanAnswer
     allow_no_answer, max_length = bool(unanswerable.get("train")), run.recipe.task.max_answer_length
     model = cast(ModelWithHead, run.model)
     (best,), _ = predict_answers(model, windows, max_length, allow_no_answer=allow_no_answer)
+    if best.score < min_probability:
+        return {"answer": UNKNOWN, "score": best.score, "start": 0, "end": 0}
     return {"answer": best.text, "score": best.score, "start": best.start, "end": best.end}
 
 
@@ -78,8 +84,9 @@ class Story:
         return y[0]
 
     @torch.no_grad()
-    def ask(self, question: str) -> StoryAnswer:
+    def ask(self, question: str, *, min_probability: float = 0.0) -> StoryAnswer:
         """The answer, its probability, and the attention of each hop to each line."""
+        check_probability(min_probability)
         with watching(self.model) as views:
             p = self.scores(question).softmax(-1)
         stored = self.lines[-self.run.recipe.model.memory :] if self.by_line else []  # older lines were dropped
@@ -88,11 +95,11 @@ class Story:
         best, texts = int(p.argmax()), (*self.lines, question)
         return {
             "question": question,
-            "answer": self.processor.labels[best],
+            "answer": self.processor.labels[best] if p[best] >= min_probability else UNKNOWN,
             "score": float(p[best]),
             "lines": self.lines.copy(),
             "hops": [[0.0] * n_dropped + row for row in weights],
-            "unknown": sorted({word for text in texts for word in self.processor.unknown_words(text)}),
+            "unknown_words": sorted({word for text in texts for word in self.processor.unknown_words(text)}),
         }
 
     def _ids(self, text: str, name: str) -> Tensor:  # 1 W
@@ -102,9 +109,9 @@ class Story:
         return torch.from_numpy(ids + 1)[None].to(self.run.device)
 
 
-def answer_story(run: LoadedModel, question: str, context: str) -> StoryAnswer:
+def answer_story(run: LoadedModel, question: str, context: str, min_probability: float = 0.0) -> StoryAnswer:
     """The answer to a question about the story in this text; questions in the text are skipped."""
     stories = parse_statements(context.splitlines())
     if len(stories) > 1:
         raise BadInput(f"context: has {len(stories)} stories; give one story, or omit the question to answer all")
-    return Story(run, stories[0] if stories else ()).ask(question)
+    return Story(run, stories[0] if stories else ()).ask(question, min_probability=min_probability)

@@ -1,20 +1,16 @@
 """Tagged spans of plain texts, with a run trained on tags."""
 
-import re
 from collections.abc import Sequence
 from math import prod
 from typing import TypedDict, cast
 
 from harken.data.labelled.examples import TokenLabelProcessor
-from harken.data.labelled.tags import ENTITY_TAG, OUTSIDE, Sentence, encode_sentences, extract_entities
+from harken.data.labelled.tags import ENTITY_TAG, OUTSIDE, WORD, Sentence, encode_sentences, extract_entities
 from harken.inference.loaded_model import LoadedModel
 from harken.models.heads import ModelWithHead
 from harken.tasks.tag import predict_tags
 
 from . import check_texts
-
-# tokenization as in CoNLL columns: U.N, 1996-08-22 and Jean-Paul are one word, 's and punctuation are separate
-WORD = re.compile(r"\w+(?:[-.,:/&]\w+)*|['’]\w+|[^\w\s]")
 
 
 class TaggedSpan(TypedDict):

@@ -81,8 +81,6 @@ def _prefix_ids(tokenizers: PairTokenizers, prefix: str) -> list[int]:
 
 def encode_source(model: EncoderDecoder, tokenizers: PairTokenizers, text: str, listen: Listener) -> list[int]:
     """The ids of a source, truncated to the model's context."""
-    if missing := tokenizers.unknown_pieces(text):
-        listen("notice", text=f"unknown to this run and read as <unk>: {', '.join(map(repr, missing[:5]))}")
     ids: list[int] = tokenizers.encode_source(text).tolist()
     limit = model.context or len(ids)
     if len(ids) > limit:
