@@ -91,7 +91,10 @@ def test_a_json_line_without_text_is_reported_with_its_number(tmp_path, line):
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (("ask.txt", "taken.jsonl"), "--out taken.jsonl: the file exists; overwrite it with --force, or choose another name"),
+        (
+            ("ask.txt", "taken.jsonl"),
+            "--out taken.jsonl: the file exists; overwrite it with --force, or choose another name",
+        ),
         (("ask.txt", None), "--in ask.txt: --out is missing; add --out answers.csv"),
         (("ack.txt", "a.jsonl"), "--in ack.txt: no such file; check the name. Did you mean ask.txt?"),
     ],

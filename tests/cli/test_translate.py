@@ -49,7 +49,12 @@ def test_each_line_of_stdin_has_one_output_line_including_empty_and_unterminated
     stdout_of, pair_folder, targets, dash
 ):
     stdin_bytes = f"\ufeff{TEXTS[0]}\r\n\n{TEXTS[1]}".encode()
-    assert stdout_of("translate", pair_folder, *dash, stdin=stdin_bytes).split("\n") == [targets[0], NULL, targets[1], ""]
+    assert stdout_of("translate", pair_folder, *dash, stdin=stdin_bytes).split("\n") == [
+        targets[0],
+        NULL,
+        targets[1],
+        "",
+    ]
 
 
 def test_more_lines_than_one_batch_keep_their_order(stdout_of, pair_folder, targets):
@@ -87,7 +92,9 @@ def test_alternatives_are_lines_for_an_argument_and_columns_for_stdin(stdout_of,
     assert len(lines) == 3
     assert all(float(line.split()[0]) < 0 for line in lines)
     stdin_bytes = f"{TEXTS[0]}\n\n".encode()
-    assert stdout_of("translate", pair_folder, "--alternatives", 3, stdin=stdin_bytes) == "\t".join(lines) + f"\n{NULL}\n"
+    assert (
+        stdout_of("translate", pair_folder, "--alternatives", 3, stdin=stdin_bytes) == "\t".join(lines) + f"\n{NULL}\n"
+    )
 
 
 def test_search_options_are_passed_on(json_of, pair_folder):
@@ -123,7 +130,9 @@ def test_a_file_is_translated_into_another(stdout_of, json_of, pair_folder, tmp_
     assert json_of("translate", pair_folder, "--in", "ask.csv", "--out", "b.jsonl") == expected
 
 
-def test_an_output_line_has_the_columns_of_its_row_and_the_source_column_is_detected(stdout_of, pair_folder, tmp_path, targets):
+def test_an_output_line_has_the_columns_of_its_row_and_the_source_column_is_detected(
+    stdout_of, pair_folder, tmp_path, targets
+):
     (tmp_path / "ask.csv").write_text("id,source,target\n" + "".join(f'7,"{text}",x\n' for text in TEXTS))
     (tmp_path / "ask.jsonl").write_text("".join(json.dumps({"target": "x", "source": text}) + "\n" for text in TEXTS))
     for name in ("ask.csv", "ask.jsonl"):

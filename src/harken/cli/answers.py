@@ -1,7 +1,7 @@
 """The answers of a command: an empty text has none, and words that are not in the vocabulary are named."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 EMPTY = "the text is empty"
 MAX_SHOWN = 5  # unknown words in a note
 Answer = dict[str, Any]
+T = TypeVar("T")
 PROBABILITY_HELP = "Answer `unknown` if the probability is below P."
 min_probability_option = click.option(
     "--min-probability",
@@ -26,13 +27,13 @@ min_probability_option = click.option(
 
 def answer_texts(
     run: "Run",
-    batches: Iterable[Sequence[Any]],
-    predict: Callable[[list[Any], int], Iterable[Mapping[str, Any]]],
+    batches: Iterable[Sequence[T]],
+    predict: Callable[[list[T], int], Iterable[Answer]],
     null: Mapping[str, object],
     listen: Listener,
     *,
     is_pair: bool = False,
-) -> Iterator[tuple[Any, Answer]]:
+) -> Iterator[tuple[T, Answer]]:
     """Each text with its answer; `null` with a reason for an empty text, or a pair with an empty text.
 
     `predict` answers texts, given the position of the first among all. At the end one notice names the unknown words.
@@ -92,7 +93,7 @@ def null_line(answer: Answer) -> str:
     return f"null  ({answer['reason']})"
 
 
-def parallel_lists(answers: Sequence[Answer], *keys: str) -> dict[str, list[Any]]:
+def parallel_lists(answers: Sequence[Answer], *keys: str) -> dict[str, list[object]]:
     """For JSON: each key with the list of its values, and the notes on the answers if there are any."""
     notes = {"reasons": "reason", "unknown_words": "unknown_words"}
     present = {name: key for name, key in notes.items() if any(key in answer for answer in answers)}

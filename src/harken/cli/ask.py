@@ -33,7 +33,7 @@ QUESTION_COLUMNS, CONTEXT_COLUMNS = ("question", "text"), ("context", "story")
 @precision_option
 @json_option
 def ask(
-    run: str, context_file: str | None, questions: tuple[str, ...], precision: str, json_: bool, **options: Any
+    run: str, context_file: str | None, questions: tuple[str, ...], precision: str, json_: bool, **settings: object
 ) -> None:
     """Answer each QUESTION about the text of CONTEXT_FILE (- for stdin); print the position of the answer in the text.
 
@@ -41,10 +41,10 @@ def ask(
     questions in the file. The file of --in has a question in each row, and without CONTEXT_FILE a column `context` or
     `story`.
     """
-    files = {name: options.pop(name) for name in FILE_OPTIONS}
+    options: dict[str, Any] = settings
     min_probability = options["min_probability"]
-    if files["in_"] is not None:
-        inputs = Inputs(questions, **files)
+    if options["in_"] is not None:
+        inputs = Inputs.from_options(questions, options)
         context = None if context_file is None else _text(context_file)
         return _answer_file(load_run(run, "ask", precision), inputs, context, min_probability, json_=json_)
     reject_options("without --in", *FILE_OPTIONS)

@@ -9,7 +9,7 @@ from harken.console import ConsoleListener
 
 from . import json_option, load_run, precision_option, print_json, search_options
 from .answers import Answer, answer_texts, is_empty, null_line
-from .inputs import FILE_OPTIONS, IMAGE_COLUMNS, Inputs, file_options, input_choices, locate_image
+from .inputs import IMAGE_COLUMNS, Inputs, file_options, input_choices, locate_image
 
 if TYPE_CHECKING:
     from harken.inference.run import Run
@@ -25,17 +25,17 @@ NULL = {"text": None, "score": None}
 @file_options
 @precision_option
 @json_option
-def caption(run: str, images: tuple[str, ...], precision: str, json_: bool, **options: Any) -> None:
+def caption(run: str, images: tuple[str, ...], precision: str, json_: bool, **options: object) -> None:
     """Generate a caption for each IMAGE: a file, one image of an array (x.npz[17]), or a folder of images.
 
     With - or piped input, each line of stdin is an image file. A file of --in has one image per line, or a column of
     images; their paths are relative to the file or to the current folder.
     """
-    inputs = Inputs(images, "an image, or - to read file names", **{name: options.pop(name) for name in FILE_OPTIONS})
+    inputs = Inputs.from_options(images, options, "an image, or - to read file names")
     from harken.decode.beam import SearchSettings
     from harken.inference.answers.caption import caption_candidates
 
-    search = {name: value for name, value in options.items() if value is not None}
+    search: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     SearchSettings.from_options(search)  # validates the options before the model is loaded
     model = load_run(run, "caption", precision)
 

@@ -12,17 +12,7 @@ from harken.events import Listener
 
 from . import json_option, precision_option, print_json, reject_options
 from .answers import Answer, answer_texts, min_probability_option, null_line, one_line, parallel_lists
-from .inputs import (
-    FILE_OPTIONS,
-    IMAGE_COLUMNS,
-    TEXT_COLUMNS,
-    InputRow,
-    Inputs,
-    file_options,
-    input_choices,
-    locate_image,
-)
-from .outputs import DELIMITERS
+from .inputs import IMAGE_COLUMNS, TEXT_COLUMNS, InputRow, Inputs, file_options, input_choices, locate_image
 
 if TYPE_CHECKING:
     from harken.inference.run import Run
@@ -44,7 +34,7 @@ ALL_HELP = (
 @file_options
 @precision_option
 @json_option
-def classify(run: str, texts: tuple[str, ...], precision: str, json_: bool, **options: Any) -> None:
+def classify(run: str, texts: tuple[str, ...], precision: str, json_: bool, **settings: object) -> None:
     """Predict labels with probabilities, or a number, for each TEXT. A tab separates the two texts of a pair.
 
     For a RUN on images, TEXT is an image file or a folder of images; for a RUN on sets, a table of sets; for a RUN on
@@ -54,35 +44,26 @@ def classify(run: str, texts: tuple[str, ...], precision: str, json_: bool, **op
 
     With --prompt, RUN is a language model.
     """
+    options: dict[str, Any] = settings
     prompt, labels = options.pop("prompt"), options.pop("labels")
     if (prompt is None) != (labels is None):
         raise click.UsageError("--prompt and --labels are used together; give both")
-    inputs = Inputs(texts, **{name: options.pop(name) for name in FILE_OPTIONS})
-    from harken.inference.answers.rows import best_label
+    inputs = Inputs.from_options(texts, options)
     from harken.inference.run import load
 
     model = load(run, precision=precision)
-    is_table = inputs.out.suffix.lower() in DELIMITERS
     with ConsoleListener(to_stderr=True) as listener:
         arguments: dict[str, Any] = {"min_probability": options["min_probability"], "listen": listener}
         if prompt is not None and labels is not None:
-            arguments |= {"prompt": decode_prompt(prompt), "labels": labels.split(",")}
+            arguments |= {"prompt": decode_prompt(prompt), "labels": [label.strip() for label in labels.split(",")]}
         model.classify([], **arguments)  # invalid options are refused before the first text
-
-        def predict(batch: list[Any], _: int) -> list[Answer]:
-            rows: list[Any] = model.classify(batch, **arguments)
-            answers = [{**row[0], "label": best_label(model, row), "labels": row} for row in rows]
-            if is_table and options["all_"]:
-                answers = [answer | _probabilities(answer["labels"]) for answer in answers]
-            return answers
-
         names, batches = _named_batches(model, inputs, listener)
-        null = {"label": None, "labels": None}
-        answers = answer_texts(model, batches, predict, null, listener, is_pair=_reads_pairs(model))
+        answers = _answers(model, names, batches, arguments, listener)
         if inputs.in_:
-            known = labels.split(",") if labels else model.tokenizer.labels
-            keys = ("label", "value", "probability", *(f"probability_{label.strip()}" for label in known))
-            inputs.write((answer for _, answer in answers), keys, json_=json_, listen=listener)
+            known = arguments.get("labels") or model.tokenizer.labels
+            columns = {label: f"probability_{label}" for label in known if options["all_"]}
+            rows = (_with_columns(answer, columns) if inputs.writes_table else answer for _, answer in answers)
+            inputs.write(rows, ("label", "value", "probability", *columns.values()), json_=json_, listen=listener)
         elif json_:
             named = {model.input_reader.name: names} if model.input_reader and names else {}
             print_json({**parallel_lists([answer for _, answer in answers], "labels"), **named})
@@ -91,6 +72,21 @@ def classify(run: str, texts: tuple[str, ...], precision: str, json_: bool, **op
             for n, (_, answer) in enumerate(answers):
                 text = _format_labels(answer, None if options["all_"] else LABELS_SHOWN)
                 click.echo(f"{text}  {shown[n]}" if shown else text)
+
+
+def _answers(
+    model: "Run", names: list[str], batches: Iterable[Sequence[Any]], arguments: dict[str, Any], listen: Listener
+) -> Iterable[tuple[object, Answer]]:
+    """Each input, or its name, with its labels."""
+    from harken.inference.answers.rows import best_label
+
+    def predict(batch: list[Any], _: int) -> list[Answer]:
+        rows: list[Any] = model.classify(batch, **arguments)
+        return [{**row[0], "label": best_label(model, row), "labels": row} for row in rows]
+
+    if names and model.input_reader and model.input_reader.one_batch:  # an input may select many nodes
+        return zip(names, (answer for batch in batches for answer in predict(list(batch), 0)), strict=True)
+    return answer_texts(model, batches, predict, {"label": None, "labels": None}, listen, is_pair=_reads_pairs(model))
 
 
 def _named_batches(model: "Run", inputs: Inputs, listen: Listener) -> tuple[list[str], Iterable[Sequence[Any]]]:
@@ -127,9 +123,9 @@ def _reads_pairs(model: "Run") -> bool:
     return isinstance(model.tokenizer, TextLabelProcessor) and model.tokenizer.pair
 
 
-def _probabilities(labels: Sequence[dict[str, Any]]) -> Answer:
-    """A column for the probability of each label."""
-    return {f"probability_{each['label']}": each["probability"] for each in labels if "probability" in each}
+def _with_columns(answer: Answer, columns: dict[str, str]) -> Answer:
+    """The answer with a column for the probability of each label."""
+    return answer | {columns[s["label"]]: s["probability"] for s in answer["labels"] or () if s["label"] in columns}
 
 
 def _format_labels(answer: Answer, count: int | None) -> str:

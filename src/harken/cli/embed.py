@@ -30,19 +30,19 @@ layer_option = click.option("--layer", type=click.IntRange(0), metavar="N", help
 @click.option("-k", type=click.IntRange(1), default=10, help="Number of words, with --nearest.")
 @partial(file_options, out_help=f"{OUT_HELP} Or .npy: the vectors alone, one row per text (also without --in).")
 @json_option
-def embed(run: str, texts: tuple[str, ...], json_: bool, **options: Any) -> None:
+def embed(run: str, texts: tuple[str, ...], json_: bool, **settings: object) -> None:
     """Compute the embedding of each TEXT and print one per line.
 
     With - or piped input, each line of stdin is a text.
     """
-    files = {name: options.pop(name) for name in FILE_OPTIONS}
+    options: dict[str, Any] = settings
     if options["nearest"] is not None:
         reject_options("with --nearest", "texts", "pool", "layer", "raw", *FILE_OPTIONS)
         neighbors = load_run(run, "embed").nearest(decode_argument(options["nearest"]), options["k"])
         lines = [f"{neighbor['similarity']:8.4f}  {neighbor['word']!r}" for neighbor in neighbors]
         return print_json({"nearest": neighbors}) if json_ else click.echo("\n".join(lines))
     reject_options("without --nearest", "k")
-    inputs = Inputs(texts, **files, other_endings=[".npy"])
+    inputs = Inputs.from_options(texts, options, other_endings=[".npy"])
     model = load_run(run, "embed")
     arguments = {"pool": options["pool"], "layer": options["layer"], "normalize": not options["raw"]}
     with ConsoleListener(to_stderr=True) as listener:

@@ -10,7 +10,7 @@ from harken.events import silent
 
 from . import json_option, load_run, precision_option, print_json, reject_options, search_options, seed_option
 from .answers import Answer, UnknownWords, answer_texts, null_line, parallel_lists
-from .inputs import FILE_OPTIONS, Inputs, file_options
+from .inputs import Inputs, file_options
 
 if TYPE_CHECKING:
     from harken.inference.run import Run
@@ -37,10 +37,9 @@ def generate(run: str, prompt: str | None, json_: bool, next_: int | None, preci
     Without a prompt the text starts from nothing; an empty line, or an empty cell of --in, has no continuation.
     """
     options: dict[str, Any] = settings
-    files = {name: options.pop(name) for name in FILE_OPTIONS}
+    inputs = Inputs.from_options(([] if stdin_is_piped() else [""]) if prompt is None else [prompt], options)
     if next_ is not None:
         reject_options("with --next", *options)
-    inputs = Inputs(([] if stdin_is_piped() else [""]) if prompt is None else [prompt], **files)
     model = load_run(run, "generate", precision)
     with ConsoleListener(to_stderr=True) as listener:
         options["listen"] = listener  # names unknown words

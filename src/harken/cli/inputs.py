@@ -20,7 +20,7 @@ from harken.events import Listener, silent
 from harken.suggestions import similar_path
 
 from . import Command, print_json, reject_options
-from .outputs import ENDINGS, LINE, check_output, column_name, unused_name, write_answers
+from .outputs import DELIMITERS, ENDINGS, LINE, check_output, column_name, unused_name, write_answers
 
 TEXT_COLUMNS = ("text", "prompt")
 IMAGE_COLUMNS = ("image", "file", "path")
@@ -90,6 +90,19 @@ class Inputs:
             raise BadInput(f"--in {self.in_}: --out is missing; add --out answers.csv")
         check_output(self.out, (*ENDINGS, *other_endings), force=force, source=Path(self.in_))
 
+    @classmethod
+    def from_options(
+        cls,
+        arguments: Sequence[str],
+        options: dict[str, object],
+        wanted: str = "a text, or - to read texts",
+        *,
+        other_endings: Sequence[str] = (),
+    ) -> "Inputs":
+        """The inputs of a command with `file_options`, which are removed from its options."""
+        files: dict[str, Any] = {name: options.pop(name) for name in FILE_OPTIONS}
+        return cls(arguments, wanted, **files, other_endings=other_endings)
+
     def batches(
         self,
         size: int,
@@ -144,6 +157,11 @@ class Inputs:
     def lines(self) -> Iterator[str]:
         """The texts one by one, as they arrive."""
         return chain.from_iterable(self.batches(1))
+
+    @property
+    def writes_table(self) -> bool:
+        """Whether --out is a table, which has a part of each answer."""
+        return self.out.suffix.lower() in DELIMITERS
 
     def write(
         self, answers: Iterable[Mapping[str, object]], keys: Sequence[str], *, json_: bool, listen: Listener = silent

@@ -24,9 +24,8 @@ def check_output(path: Path, endings: Sequence[str], *, force: bool, source: Pat
     """Refuse an output file that cannot be written, or that would overwrite another one."""
     if path.suffix.lower() not in endings:
         accepted = f"{', '.join(endings[:-1])} and {endings[-1]}" if endings[1:] else endings[0]
-        raise BadInput(
-            f"--out {path}: the ending {path.suffix or 'is missing'!r}; accepted: {accepted}; change the name"
-        )
+        ending = f"the ending {path.suffix!r}" if path.suffix else "no ending"
+        raise BadInput(f"--out {path}: {ending}; accepted: {accepted}; change the name")
     if not path.parent.is_dir():
         raise BadInput(f"--out {path}: no such folder; create it, or choose another name")
     if path.is_dir():

@@ -1,6 +1,6 @@
 """harken score RUN TEXT"""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -23,12 +23,12 @@ NULL = {"words": None, "perplexity": None, "tokens": 0}
 @click.argument("texts", nargs=-1, metavar="TEXT...")
 @file_options
 @json_option
-def score(run: str, texts: tuple[str, ...], json_: bool, **files: Any) -> None:
+def score(run: str, texts: tuple[str, ...], json_: bool, **options: object) -> None:
     """Compute the log-probability of each word of TEXT, and the perplexity of TEXT.
 
     With - or piped input, each line of stdin is a text.
     """
-    inputs = Inputs(texts, **files)
+    inputs = Inputs.from_options(texts, options)
     model = load_run(run, "generate")
     is_single = len(texts) == 1 and not inputs.stdin
 

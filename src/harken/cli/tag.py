@@ -1,7 +1,5 @@
 """harken tag RUN [TEXT...]"""
 
-from typing import Any
-
 import click
 
 from harken.console import ConsoleListener
@@ -20,9 +18,11 @@ BATCH_SIZE = 256  # texts per batch
 @file_options
 @precision_option
 @json_option
-def tag(run: str, texts: tuple[str, ...], min_probability: float, precision: str, json_: bool, **files: Any) -> None:
+def tag(
+    run: str, texts: tuple[str, ...], min_probability: float, precision: str, json_: bool, **options: object
+) -> None:
     """Tag the spans of each TEXT, such as names. With - or piped input, each line of stdin is a text."""
-    inputs = Inputs(texts, **files)
+    inputs = Inputs.from_options(texts, options)
     model = load_run(run, "tag", precision)
 
     def predict(batch: list[str], _: int) -> list[Answer]:

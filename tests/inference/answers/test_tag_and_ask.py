@@ -1,5 +1,6 @@
 """Tagging and answer spans: training, resuming, evaluation of other files, Run.tag, Run.ask and the two verbs."""
 
+import csv
 import json
 import random
 import sys
@@ -167,15 +168,96 @@ def test_the_verb_tag_works_through_a_file(home, run_command, tmp_path):
     (tmp_path / "in.txt").write_text("Ada lives in Rome 1\n\nBob lives in Paris 2\n")
     run_command("tag", home / "tags", "--in", tmp_path / "in.txt", "--out", tmp_path / "out.jsonl")
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert [len(row["spans"]) for row in rows] == [2, 0, 2]
+    assert [len(row["spans"] or []) for row in rows] == [2, 0, 2]
+    assert [(row["input"], row["line"], row.get("reason")) for row in rows[:2]] == [
+        ("Ada lives in Rome 1", 1, None),
+        ("", 2, "the text is empty"),
+    ]
+    run_command("tag", home / "tags", "--in", tmp_path / "in.txt", "--out", tmp_path / "out.csv")
+    with (tmp_path / "out.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert [json.loads(row["spans"] or "null") for row in table] == [row["spans"] for row in rows]
+
+
+def test_tag_prints_each_of_several_texts_before_its_spans(home, run_command):
+    _, out, _ = run_command("tag", home / "tags", "Ada lives in Rome 1", "Bob lives in Paris 2", " ")
+    assert [line.split("\t")[:2] for line in out.splitlines()] == [
+        ["Ada lives in Rome 1"],
+        ["  PER", "Ada"],
+        ["  LOC", "Rome"],
+        ["Bob lives in Paris 2"],
+        ["  PER", "Bob"],
+        ["  LOC", "Paris"],
+        [""],
+        ["  null  (the text is empty)"],
+    ]
+
+
+def test_answers_below_the_minimum_probability_are_unknown(home, run_command, tmp_path):
+    tags, spans = harken.load(home / "tags"), harken.load(home / "spans")
+    (first, second) = tags.tag("Ada lives in Rome 1")
+    limit = max(first["probability"], second["probability"])
+    kept = [span["probability"] >= limit for span in (first, second)]
+    found = tags.tag("Ada lives in Rome 1", min_probability=limit)
+    assert [span["label"] != "unknown" for span in found] == kept
+    assert [span["text"] for span in found] == ["Ada", "Rome"]
+    question, context = "Where does Cy live?", "Cy lives in Old Town. This is story 5."
+    best = spans.ask(question, context)
+    assert spans.ask(question, context, min_probability=best["score"]) == best
+    unknown = spans.ask(question, context, min_probability=1.0)
+    assert unknown == {"answer": "unknown", "score": best["score"], "start": 0, "end": 0}
+    (tmp_path / "c.txt").write_text(context)
+    _, out, _ = run_command("ask", home / "spans", tmp_path / "c.txt", question, "--min-probability", 1)
+    assert out.startswith("unknown   (")
+    with pytest.raises(BadInput, match="min_probability=2: must be between 0 and 1"):
+        tags.tag("Ada", min_probability=2)
+
+
+def test_the_verb_ask_works_through_a_table_of_questions(home, run_command, tmp_path):
+    context = "Cy lives in Old Town. This is story 5."
+    rows = [
+        ["question", "context", "answer"],
+        ["Where does Cy live?", context, "?"],
+        ["", context, "?"],
+        ["Who?", "", ""],
+    ]
+    with (tmp_path / "in.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    spans = home / "spans"
+    code, out, _ = run_command("ask", spans, "--in", tmp_path / "in.csv", "--out", tmp_path / "out.csv")
+    assert (code, out) == (0, f"3 answers in {tmp_path / 'out.csv'} (predicted_answer: the file has answer)\n")
+    with (tmp_path / "out.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    best = harken.load(spans).ask("Where does Cy live?", context)
+    assert table[0] == dict(zip(rows[0], rows[1], strict=True)) | {
+        "predicted_answer": best["answer"],
+        "score": str(best["score"]),
+        "start": str(best["start"]),
+        "end": str(best["end"]),
+        "reason": "",
+        "line": "2",
+    }
+    reasons = ["the question is empty", "the context is empty"]
+    assert [(row["predicted_answer"], row["reason"]) for row in table[1:]] == [("", reason) for reason in reasons]
+    (tmp_path / "c.txt").write_text(context)
+    (tmp_path / "q.txt").write_text("Where does Cy live?\n")
+    run_command("ask", spans, tmp_path / "c.txt", "--in", tmp_path / "q.txt", "--out", tmp_path / "out.jsonl")
+    line = {"input": "Where does Cy live?", **best, "line": 1}
+    assert json.loads((tmp_path / "out.jsonl").read_text()) == line
+    code, _, err = run_command("ask", spans, "--in", tmp_path / "q.txt", "--out", tmp_path / "b.csv")
+    assert (code, "no column context or story; its columns are input; add one, or give a CONTEXT_FILE" in err) == (
+        2,
+        True,
+    )
+    assert not (tmp_path / "b.csv").exists()
 
 
 def test_the_verb_ask_reads_the_context_from_a_file(home, run_command, tmp_path):
     (tmp_path / "c.txt").write_text("Cy lives in Old Town. This is story 5.")
     code, out, _ = run_command("ask", home / "spans", tmp_path / "c.txt", "Where does Cy live?", "Why is the sky blue?")
     assert code == 0
-    assert out.splitlines()[0].startswith("Old Town   (")
-    assert out.splitlines()[1].startswith("(no answer)")
+    assert out.splitlines()[0].startswith("Where does Cy live?   Old Town   (")
+    assert out.splitlines()[1].startswith("Why is the sky blue?   (no answer)")
     _, out, _ = run_command("ask", home / "spans", tmp_path / "c.txt", "Where does Cy live?", "--json")
     assert json.loads(out).keys() == {"answer", "score", "start", "end"}
     code, _, err = run_command("ask", home / "spans", tmp_path / "d.txt", "Where?")

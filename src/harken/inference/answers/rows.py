@@ -48,7 +48,8 @@ def count_labels(run: LoadedModel, frame: Frame) -> Counter[str]:
 
 def notice_unseen(run: LoadedModel, columns: Sequence[str], labels: Counter[str], listen: Listener) -> None:
     """Name the columns and the labels of a table that did not occur in training."""
-    for text in unseen_columns(run.facts, columns), unseen_labels(run.tokenizer.labels if labels else (), labels):
+    known = run.facts.get("data", {}).get("columns", [])
+    for text in unseen_columns(columns, known), unseen_labels(labels, run.tokenizer.labels if labels else []):
         if text:
             listen("notice", text=text)
 

@@ -1,8 +1,7 @@
 """What a run does not know: words, columns and labels that did not occur in training; answers of low probability."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from harken.data.labelled.examples import TokenLabelProcessor
 from harken.data.tokenizers.pairs import PairTokenizers
@@ -38,16 +37,15 @@ def mark_unknown(labels: list[LabelScore], min_probability: float) -> list[Label
     return labels if best["probability"] >= min_probability else [best, *labels]
 
 
-def unseen_columns(facts: Mapping[str, Any], names: Sequence[str]) -> str:
-    """A notice of the columns of a table that the training data did not have."""
-    known = facts.get("data", {}).get("columns", ())
-    unseen = [name for name in names if name not in known] if known else []
+def unseen_columns(columns: Sequence[str], known: Sequence[str]) -> str:
+    """A notice of the columns of a table that the training data did not have, if its columns are known."""
+    unseen = [name for name in columns if name not in known] if known else []
     return f"columns that did not occur in training and have no influence: {_join(unseen)}" if unseen else ""
 
 
-def unseen_labels(labels: Sequence[str], values: Counter[str]) -> str:
+def unseen_labels(labels: Counter[str], known: Sequence[str]) -> str:
     """A notice of the labels of a table that did not occur in training, with their counts."""
-    unseen = [f"{value!r} ({count:,})" for value, count in values.most_common() if value not in labels]
+    unseen = [f"{label!r} ({count:,})" for label, count in labels.most_common() if label not in known]
     return f"labels that did not occur in training and are never predicted: {_join(unseen)}" if unseen else ""
 
 
