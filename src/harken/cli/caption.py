@@ -58,7 +58,9 @@ def caption(run: str, images: tuple[str, ...], precision: str, json_: bool, **op
             print_json({"captions": [{"file": name, **answer} for name, answer in answers]})
         else:
             for name, answer in answers:
-                click.echo("\n".join(f"{text}  {name}" if len(names) > 1 else text for text in _captions(answer)))
+                click.echo(
+                    "\n".join(f"{text}  {name}".rstrip() if len(names) > 1 else text for text in _captions(answer))
+                )
 
 
 def _image_names(model: "Run", inputs: Inputs, listener: ConsoleListener) -> list[str]:

@@ -11,7 +11,7 @@ from harken.console import ConsoleListener, decode_prompt
 from harken.events import Listener
 
 from . import json_option, precision_option, print_json, reject_options
-from .answers import Answer, answer_texts, min_probability_option, null_line, one_line, parallel_lists
+from .answers import Answer, answer_texts, is_empty, min_probability_option, null_line, one_line, parallel_lists
 from .inputs import IMAGE_COLUMNS, TEXT_COLUMNS, InputRow, Inputs, file_options, input_choices, locate_image
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def classify(run: str, texts: tuple[str, ...], precision: str, json_: bool, **se
             shown = names if len(names) > 1 else list(map(one_line, texts)) if len(texts) > 1 else []
             for n, (_, answer) in enumerate(answers):
                 text = _format_labels(answer, None if options["all_"] else LABELS_SHOWN)
-                click.echo(f"{text}  {shown[n]}" if shown else text)
+                click.echo(f"{text}  {shown[n]}".rstrip() if shown else text)
 
 
 def _answers(
@@ -106,11 +106,15 @@ def _named_batches(model: "Run", inputs: Inputs, listen: Listener) -> tuple[list
         convert = locate_image if is_image else None
         options: dict[str, Any] = {"keep_tabs": _reads_pairs(model), "convert": convert}
         batches = inputs.batches(BATCH_SIZE, columns, count_values=label_column(model), **options)
-        notice_unseen(model, inputs.names, inputs.values, listen)
+        notice_unseen(model, inputs.header, inputs.values, listen)
         return [], batches
     else:
         selected = [name for batch in inputs.batches(BATCH_SIZE) for name in batch]
-    names, items = reader.select(model, selected, listen)
+    groups = [selected] if reader.one_batch else [[name] for name in selected]
+    parts = [(group, group) if any(map(is_empty, group)) else reader.select(model, group, listen) for group in groups]
+    names, items = (
+        ([item for part in side for item in part] for side in zip(*parts, strict=True)) if parts else ([], [])
+    )
     if inputs.in_:
         inputs.set_rows([InputRow(None, {"set": name}, name) for name in names])
     size = max(1, len(items)) if reader.one_batch else BATCH_SIZE

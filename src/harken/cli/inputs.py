@@ -26,6 +26,7 @@ TEXT_COLUMNS = ("text", "prompt")
 IMAGE_COLUMNS = ("image", "file", "path")
 FILE_OPTIONS = ("in_", "out_", "column", "force")
 IMAGE_INDEX = re.compile(r"\[\d+\]$")  # of one image of an array
+UNNAMED = re.compile(r"column_\d+")  # a column without a name in the header
 INPUT = "input"  # the column of a file without columns: plain lines, or JSON strings
 ColumnChoice = int | str | tuple[int | str, ...]  # a column by number or name; two columns of a pair
 
@@ -157,6 +158,11 @@ class Inputs:
     def lines(self) -> Iterator[str]:
         """The texts one by one, as they arrive."""
         return chain.from_iterable(self.batches(1))
+
+    @property
+    def header(self) -> list[str]:
+        """The columns that have a name in the file."""
+        return [name for name in self.names if name != INPUT and not UNNAMED.fullmatch(name)]
 
     @property
     def writes_table(self) -> bool:
