@@ -124,6 +124,8 @@ def test_a_target_of_texts_makes_pairs(tmp_path):
     assert run.verb == "translate"
     sources = StandInFrame(de=["", ""], en=["the 3 red cats sleep", ""])
     assert run.predict(sources) == [run.translate("the 3 red cats sleep"), None]
+    with pytest.raises(BadInput, match="min_probability: only labels have a probability; leave it out"):
+        run.predict(sources, min_probability=0.5)
 
 
 def test_a_language_model_predicts_no_rows(char):

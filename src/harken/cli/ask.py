@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from harken.inference.run import Run
 
 MIN_WEIGHT = 0.1  # of a story line that is printed
+ANSWER_KEYS = ("answer", "score", "start", "end", "reason", "unknown_words")  # the last two: notes
 QUESTION_COLUMNS, CONTEXT_COLUMNS = ("question", "text"), ("context", "story")
 
 
@@ -95,15 +96,10 @@ def _answer_file(model: "Run", inputs: Inputs, context: str | None, min_probabil
         except BadInput as error:
             raise BadInput(f"{inputs.in_}:{row.line}: {error}") from None
         unknown.add(best.get("unknown_words", ()))
-        return {
-            key: best[key]
-            for key in ("answer", "score", "start", "end", "reason", "unknown_words")
-            if best.get(key, "") != [] and key in best
-        }
+        return {key: best[key] for key in ANSWER_KEYS if best.get(key, []) != []}
 
     with ConsoleListener(to_stderr=True) as listener:
-        keys = ("answer", "score", "start", "end")
-        inputs.write(map(answer_row, rows), keys, json_=json_, listen=listener)
+        inputs.write(map(answer_row, rows), ANSWER_KEYS[:4], json_=json_, listen=listener)
         unknown.report(listener)
 
 

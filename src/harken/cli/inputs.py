@@ -111,7 +111,7 @@ class Inputs:
         *,
         keep_tabs: bool = False,
         count_values: str | None = None,
-        convert: "Callable[[Path, InputRow], InputRow] | None" = None,
+        convert: Callable[[Path, InputRow], InputRow] | None = None,
     ) -> Iterable[list[str]]:
         """The texts in batches of at most `size`. All arguments are one batch, and stdin is not delayed.
 
@@ -124,7 +124,7 @@ class Inputs:
             path = Path(self.in_)
 
             def read() -> Iterator[InputRow]:
-                rows = _read_rows(path, columns, keep_tabs)
+                rows = _read_rows(path, columns, keep_tabs and self.column is None)
                 return rows if convert is None else map(partial(convert, path), rows)
 
             self._scan(read(), count_values)
@@ -149,11 +149,7 @@ class Inputs:
 
     def set_rows(self, rows: Sequence[InputRow]) -> None:
         """Set the rows of a file that was read by other means."""
-        self.rows, self.total, self.names = (
-            rows,
-            len(rows),
-            [*dict.fromkeys(name for row in rows for name in row.columns)],
-        )
+        self.rows, self.total, self.names = rows, len(rows), [*rows[0].columns] if rows else []
 
     def lines(self) -> Iterator[str]:
         """The texts one by one, as they arrive."""
@@ -239,12 +235,8 @@ def _table_rows(path: Path, columns: Sequence[ColumnChoice]) -> Iterator[InputRo
     head = table_head(path, list(chain.from_iterable(map(_refs, columns))))
     indices, has_header = _choose_columns(path, head, columns)
     width, names = len(head.cells), _column_names(head.cells if has_header else [""] * len(head.cells))
-    wanted: list[tuple[str, int | str]] = [("--column", n) for n in range(1, width + 1)]
-    if head.has_header:  # by name, so that the row is skipped even if it was not detected as a header
-        wanted = [
-            (s, cell if n in indices and cell else ref)
-            for n, ((s, ref), cell) in enumerate(zip(wanted, head.cells, strict=True))
-        ]
+    by_name = head.has_header  # so that the first row is skipped even if it was not detected as a header
+    refs = [cell if by_name and cell and n in indices else n + 1 for n, cell in enumerate(head.cells)]
     empty: list[int] = []
 
     def stop(path: Path, line: int, reason: str) -> None:
@@ -257,7 +249,7 @@ def _table_rows(path: Path, columns: Sequence[ColumnChoice]) -> Iterator[InputRo
         yield from (InputRow(line, dict.fromkeys(names, ""), "") for line in empty)
         empty.clear()
 
-    rows = iter_columns(path, wanted, stop)
+    rows = iter_columns(path, [("--column", ref) for ref in refs], stop)
     if has_header and not head.has_header:  # not detected as a header
         next(rows, None)
     for line, cells in rows:

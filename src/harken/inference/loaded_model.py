@@ -118,8 +118,8 @@ class LoadedModel:
 
         With a tokenizer of characters they are characters. Byte pairs and bytes have none.
 
-        >>> run.unknown_words("Tom had a hat")
-        []
+        >>> run.unknown_words("Tom had a zebra")
+        [...]
         """
         texts = tuple(" ".join(WORD.findall(text)) for text in texts) if self.verb == "tag" else texts
         return list(dict.fromkeys(piece for text in texts for piece in unknown_pieces(self.tokenizer, text)))

@@ -246,6 +246,8 @@ class Run(LoadedModel):
         >>> run.predict(frame)
         ['...', '...']
         """
+        if min_probability and self.verb != "classify":
+            raise BadInput("min_probability: only labels have a probability; leave it out")
         rows = input_texts(self, frame)
         notice_unseen(self, column_names(frame), count_labels(self, frame), listen)
         texts = [row for row in rows if row]

@@ -9,6 +9,8 @@ import pytest
 
 import harken
 from harken.cli import main
+from harken.data.labelled.examples import TokenLabelProcessor
+from harken.data.tokenizers.tokenizer import train_tokenizer
 from harken.errors import BadInput
 
 SMALL = {
@@ -211,6 +213,13 @@ def test_answers_below_the_minimum_probability_are_unknown(home, run_command, tm
     assert out.startswith("unknown   (")
     with pytest.raises(BadInput, match="min_probability=2: must be between 0 and 1"):
         tags.tag("Ada", min_probability=2)
+
+
+def test_unknown_words_of_a_tagged_text_are_its_words_without_punctuation(home):
+    run = harken.load(home / "tags")
+    run.tokenizer = TokenLabelProcessor(train_tokenizer("word", lambda: ["Ada lives in Rome ."], 20), ["O", "B-PER"])
+    assert run.unknown_words("Ada lives in Rome.") == []
+    assert run.unknown_words("Ada's zebra lives, Ada") == ["'s", "zebra", ","]
 
 
 def test_the_verb_ask_works_through_a_table_of_questions(home, run_command, tmp_path):
