@@ -27,7 +27,7 @@ def rows_of(path: str | Path) -> list[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory) -> Path:
-    """Two runs on words: single texts with three labels, and pairs of texts with two."""
+    """Three runs on words: single texts with three labels, the same texts with a number, and pairs with two labels."""
     folder = tmp_path_factory.mktemp("runs")
     words = KNOWN.split()
     with (folder / "single.csv").open("w", newline="") as file:
@@ -40,6 +40,8 @@ def home(tmp_path_factory) -> Path:
         patch.setenv("HARKEN_CACHE", str(folder / "cache"))
         settings = TINY | {"data.text": "review", "data.label": "label"}
         package.train(folder / "single.csv", out=folder / "single", settings=settings)
+        settings |= {"data.label": "id", "data.target_type": "number"}
+        package.train(folder / "single.csv", out=folder / "number", settings=settings)
         settings = TINY | {"data.text": ["premise", "hypothesis"], "data.label": "label"}
         package.train(folder / "pairs.csv", out=folder / "pairs", settings=settings)
     return folder
@@ -74,6 +76,17 @@ def test_all_adds_the_probability_of_each_label_in_the_order_of_the_run(harken, 
     assert float(second["probability"]) == max(float(second[name]) for name in names)
     assert len(harken("classify", single, "red", "--all").out.split()) == 6
     assert not harken("classify", single, "--in", "in.txt", "--out", "out.csv", "--force").code
+
+
+def test_a_number_has_a_value_and_no_probability(harken, home, tmp_path):
+    (tmp_path / "in.csv").write_text("review\nred\nblue\n")
+    done = harken("classify", home / "number", "--in", "in.csv", "--out", "out.csv", "--all")
+    assert done.code == 0, done.err
+    (value, _) = package.load(home / "number").classify(["red", "blue"])
+    row = rows_of("out.csv")[0]
+    assert row == {"review": "red", "label": "id", "value": str(value[0]["value"]), "line": "2"}
+    done = harken("classify", home / "number", "red", "--min-probability", 0.5)
+    assert (done.code, "this run predicts a number, which has no probability" in done.err) == (2, True)
 
 
 def test_a_low_probability_is_answered_with_unknown(harken, single, tmp_path):

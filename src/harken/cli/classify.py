@@ -82,7 +82,8 @@ def _answers(
 
     def predict(batch: list[Any], _: int) -> list[Answer]:
         rows: list[Any] = model.classify(batch, **arguments)
-        return [{**row[0], "label": best_label(model, row), "labels": row} for row in rows]
+        best = [row[0] if "value" in row[0] else {**row[0], "label": best_label(model, row)} for row in rows]
+        return [{**answer, "labels": row} for answer, row in zip(best, rows, strict=True)]
 
     if names and model.input_reader and model.input_reader.one_batch:  # an input may select many nodes
         return zip(names, (answer for batch in batches for answer in predict(list(batch), 0)), strict=True)
@@ -129,7 +130,8 @@ def _reads_pairs(model: "Run") -> bool:
 
 def _with_columns(answer: Answer, columns: dict[str, str]) -> Answer:
     """The answer with a column for the probability of each label."""
-    return answer | {columns[s["label"]]: s["probability"] for s in answer["labels"] or () if s["label"] in columns}
+    scores = [score for score in answer["labels"] or () if score["label"] in columns and "probability" in score]
+    return answer | {columns[score["label"]]: score["probability"] for score in scores}
 
 
 def _format_labels(answer: Answer, count: int | None) -> str:

@@ -59,8 +59,7 @@ def best_label(run: LoadedModel, labels: Sequence[LabelScore]) -> Prediction:
     if "value" in labels[0]:
         return labels[0]["value"]
     processor = run.tokenizer
-    if isinstance(processor, TextLabelProcessor) and processor.target_type == "multilabel":
-        if len(labels) > len(processor.labels):  # the first one is `unknown`
-            return [labels[0]["label"]]
+    is_multilabel = isinstance(processor, TextLabelProcessor) and processor.target_type == "multilabel"
+    if is_multilabel and len(labels) == len(processor.labels):  # else the first one is `unknown`
         return [score["label"] for score in labels if score["probability"] >= MIN_PROBABILITY]
     return labels[0]["label"]
