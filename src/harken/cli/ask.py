@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harken.console import columns, decode_argument
+from harken.console import ConsoleListener, columns, decode_argument
 from harken.data.detect.preview import read_utf8
 from harken.errors import BadInput
+from harken.events import Listener
 from harken.suggestions import similar_path
 
 from . import json_option, load_run, precision_option, print_json
@@ -32,12 +33,13 @@ def ask(run: str, context_file: str, questions: tuple[str, ...], precision: str,
     """
     context = _text(context_file)
     model = load_run(run, "ask", precision)
-    if is_story := model.recipe.task.kind == "answer":
-        answers: list[Mapping[str, Any]] = list(_story_answers(model, context_file, context, questions))
-    elif questions:
-        answers = [model.ask(decode_argument(question), context) for question in questions]
-    else:
+    if not (is_story := model.recipe.task.kind == "answer") and not questions:
         raise click.UsageError('give a question about the text, as in: harken ask RUN my.txt "Who had a rope?"')
+    with ConsoleListener(to_stderr=True) as listener:
+        if is_story:
+            answers: list[Mapping[str, Any]] = list(_story_answers(model, context_file, context, questions, listener))
+        else:
+            answers = [model.ask(decode_argument(question), context, listen=listener) for question in questions]
     if json_:
         return print_json(answers[0] if len(answers) == 1 else {"answers": answers})
     for n, best in enumerate(answers):
@@ -48,12 +50,14 @@ def ask(run: str, context_file: str, questions: tuple[str, ...], precision: str,
         click.echo(f"{best['answer'] or '(no answer)'}   ({best['score']:.3f}, {place})")
 
 
-def _story_answers(model: "Run", file: str, context: str, questions: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+def _story_answers(
+    model: "Run", file: str, context: str, questions: Sequence[str], listen: Listener
+) -> Iterator[Mapping[str, Any]]:
     """Answers to the given questions about a story, or to the questions in its file."""
     if not context.strip():
         raise BadInput(f"{file}: the file has no story line; add one, such as: Joe went home.")
     if questions:
-        yield from (model.ask(decode_argument(question), context) for question in questions)
+        yield from (model.ask(decode_argument(question), context, listen=listen) for question in questions)
         return
     from harken.data.stories.babi import parse_questions
 
@@ -62,7 +66,7 @@ def _story_answers(model: "Run", file: str, context: str, questions: Sequence[st
         raise BadInput(f'{file}: the file has no question; give one, as in: harken ask RUN {file} "Where is Joe?"')
     for question in story_questions:
         known = {"correct_answer": question.answer} if question.answer else {}
-        yield {**model.story(question.lines).ask(question.question), **known}
+        yield {**model.story(question.lines, listen=listen).ask(question.question), **known}
 
 
 def _hops(best: Mapping[str, Any]) -> Iterator[str]:

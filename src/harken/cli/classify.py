@@ -8,7 +8,7 @@ import click
 from harken.console import ConsoleListener, decode_prompt
 from harken.events import Listener
 
-from . import json_option, precision_option, print_json, reject_options
+from . import json_option, overflow_option, precision_option, print_json, reject_options
 from .inputs import TEXT_COLUMNS, Inputs, file_options, training_column
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ LABELS_SHOWN = 3  # labels printed per text
 @click.option("--prompt", "prompt", metavar="TEXT", help='Prompt for a language model: "Review: {text} Sentiment:".')
 @click.option("--labels", metavar="A,B", help="With --prompt: the candidate labels.")
 @file_options
+@overflow_option
 @precision_option
 @json_option
 def classify(run: str, texts: tuple[str, ...], precision: str, json_: bool, **options: str | None) -> None:
@@ -36,7 +37,7 @@ def classify(run: str, texts: tuple[str, ...], precision: str, json_: bool, **op
 
     With --prompt, RUN is a language model.
     """
-    prompt, labels = options.pop("prompt"), options.pop("labels")
+    prompt, labels, overflow = (options.pop(name) for name in ("prompt", "labels", "overflow"))
     if (prompt is None) != (labels is None):
         raise click.UsageError("--prompt and --labels are used together; give both")
     inputs = Inputs(texts, **options)
@@ -44,7 +45,7 @@ def classify(run: str, texts: tuple[str, ...], precision: str, json_: bool, **op
 
     model = load(run, precision=precision)
     with ConsoleListener(to_stderr=True) as listener:
-        arguments: dict[str, Any] = {"listen": listener}
+        arguments: dict[str, Any] = {"listen": listener, "overflow": overflow}
         if prompt is not None and labels is not None:
             arguments |= {"prompt": decode_prompt(prompt), "labels": labels.split(",")}
         model.classify([], **arguments)  # invalid options are refused before the first text

@@ -8,7 +8,7 @@ import click
 from harken.console import ConsoleListener, decode_argument
 from harken.errors import BadInput
 
-from . import json_option, load_run, print_json, reject_options
+from . import json_option, load_run, overflow_option, print_json, reject_options
 from .inputs import Inputs
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ layer_option = click.option("--layer", type=click.IntRange(0), metavar="N", help
 @click.argument("texts", nargs=-1, metavar="[TEXT...]")
 @pool_option
 @layer_option
+@overflow_option
 @click.option("--raw", is_flag=True, help="Do not normalize the vectors to length 1.")
 @click.option("--out", metavar="FILE", help="Write the vectors to a NumPy file (name.npy), one row per text.")
 @click.option("--nearest", metavar="WORD", help="Print the words with the embeddings nearest to WORD.")
@@ -38,7 +39,7 @@ def embed(run: str, texts: tuple[str, ...], json_: bool, out: str | None, **sett
     """
     options: dict[str, Any] = settings
     if options["nearest"] is not None:
-        reject_options("with --nearest", "texts", "pool", "layer", "raw", "out")
+        reject_options("with --nearest", "texts", "pool", "layer", "overflow", "raw", "out")
         neighbors = load_run(run, "embed").nearest(decode_argument(options["nearest"]), options["k"])
         lines = [f"{neighbor['similarity']:8.4f}  {neighbor['word']!r}" for neighbor in neighbors]
         return print_json({"nearest": neighbors}) if json_ else click.echo("\n".join(lines))
@@ -49,7 +50,7 @@ def embed(run: str, texts: tuple[str, ...], json_: bool, out: str | None, **sett
     if out and Path(out).exists():
         raise BadInput(f"--out {out}: the file exists; choose another name")
     model = load_run(run, "embed")
-    arguments = {"pool": options["pool"], "layer": options["layer"], "normalize": not options["raw"]}
+    arguments = {name: options[name] for name in ("pool", "layer", "overflow")} | {"normalize": not options["raw"]}
     with ConsoleListener(to_stderr=True) as listener:
         batches = (model.embed(batch, listen=listener, **arguments) for batch in inputs.batches(BATCH_SIZE))
         rows = (row for batch in batches for row in batch)

@@ -341,3 +341,8 @@ def word_windows(lengths: Array, max_tokens: int, overlap: int = 0) -> Iterator[
         if j == len(lengths):
             return
         i = min(j, max(i + 1, int(np.searchsorted(starts, ends[j - 1] - overlap))))
+
+
+def window_starts(length: int, width: int) -> list[int]:
+    """The starts of windows of `width` tokens that overlap by half and cover a text; the last ends with the text."""
+    return [*range(0, length - width, max(1, width // 2)), max(0, length - width)]

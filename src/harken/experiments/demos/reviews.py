@@ -96,7 +96,7 @@ def _samples(run: Run) -> list[dict[str, Any]]:
     """Predictions for some held-out reviews, spread over the file."""
     split: Any = run.recipe.load_data(run.tokenizer).splits["test"]
     rows = split.rows[:: -(-len(split.rows) // N_SHOWN)]
-    predictions = cast(list[Labels], run.classify([row.texts for row in rows]))
+    predictions = cast(list[Labels], run.classify([row.texts for row in rows], listen=silent))
     return [
         {"prompt": row.texts[0], "text": f"{best['label']} {best['probability']:.0%}", "references": list(row.labels)}
         for row, (best, *_) in zip(rows, predictions, strict=True)

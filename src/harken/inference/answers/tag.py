@@ -28,14 +28,17 @@ class TaggedSpan(TypedDict):
 
 
 def tag_texts(run: LoadedModel, texts: Sequence[str]) -> list[list[TaggedSpan]]:
-    """The spans of each text: entities for IOB tags, otherwise one span per word."""
+    """The spans of each text: entities for IOB tags, otherwise one span per word.
+
+    A long text is read in overlapping windows; a word has the tag of the window in which it is most central.
+    """
     run.require("tag")
     check_texts(texts)
     processor: TokenLabelProcessor = run.tokenizer
     offsets = [[match.span() for match in WORD.finditer(text)] for text in texts]
     words = [[text[a:b] for a, b in positions] for text, positions in zip(texts, offsets, strict=True)]
     sentences = [Sentence(row, [processor.labels[0]] * len(row)) for row in words]
-    encoded = encode_sentences(sentences, processor, run.recipe.data.max_length)
+    encoded = encode_sentences(sentences, processor, run.recipe.data.max_length, overlapping=True)
     tags, probabilities, _ = predict_tags(cast(ModelWithHead, run.model), encoded, processor.labels)
     spans: list[list[TaggedSpan]] = [[] for _ in texts]
     for tagged, text, positions, row, p in zip(spans, texts, offsets, tags, probabilities, strict=True):
