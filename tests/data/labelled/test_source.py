@@ -1,6 +1,7 @@
 """Labelled tables: reading, targets, splits, and messages about bad rows."""
 
 import json
+import unicodedata
 
 import numpy as np
 import pytest
@@ -332,3 +333,16 @@ def test_an_empty_text_does_not_change_the_texts_beside_it(tmp_path, tokenizer):
     alone = [processor.encode_texts([(text,)], 20)[0][0].tolist() for text in ("red blue", "", "tall")]
     assert [tokens[n].tolist() for n in range(3)] == alone
     assert len(alone[1]) == 1
+
+
+@pytest.mark.parametrize("tokenizer", ["word", "bpe", "char", "wordpiece"])
+def test_umlauts_and_capitals_are_kept_and_decomposed_letters_equal_composed_ones(tmp_path, tokenizer):
+    words = ["schön", "schon", "Schön"]
+    lines = [f"{unicodedata.normalize('NFD' if n % 2 else 'NFC', words[n % 3])} {n},{n % 3}" for n in range(90)]
+    processor = load(write_table(tmp_path, ["text,label", *lines]), tokenizer=tokenizer).processor
+    rows = [(word,) for word in (*words, unicodedata.normalize("NFD", "schön"))]
+    tokens = processor.encode_texts(rows, 20).tokens
+    ids = [tuple(tokens[n].tolist()) for n in range(4)]
+    assert len({*ids}) == 3
+    assert ids[0] == ids[3]
+    assert not any(processor.tokenizer.unk_id in row for row in ids if processor.tokenizer.unk_id is not None)

@@ -4,16 +4,18 @@ import json
 import math
 import random
 import sys
+import unicodedata
 
 import pytest
 import torch
 
 import harken
 from harken.cli import main
+from harken.data.labelled.spans import word_spans
 from harken.data.labelled.tags import to_bio2
 from harken.errors import BadInput
 from harken.events import OverflowWarning
-from harken.inference.answers.tag import tag_spans
+from harken.inference.answers.tag import WORD, tag_spans
 from harken.tasks.tag import transition_scores, viterbi
 
 SMALL = {
@@ -146,6 +148,14 @@ def test_a_question_that_is_too_long_is_truncated_with_a_notice(home):
     assert notice.endswith(") and was truncated; ask shorter questions")
     with pytest.warns(OverflowWarning):
         run.ask(question, "Cy lives in Rome.")
+
+
+def test_a_word_in_decomposed_form_is_one_word():
+    text = unicodedata.normalize("NFD", "Schöne Grüße, Café-Bar über O’Neill")
+    words = [unicodedata.normalize("NFC", word) for word in WORD.findall(text)]
+    assert words == ["Schöne", "Grüße", ",", "Café-Bar", "über", "O", "’Neill"]
+    spans = [unicodedata.normalize("NFC", text[a:b]) for a, b in word_spans(text)]
+    assert spans == ["Schöne", "Grüße", ",", "Café", "-", "Bar", "über", "O", "’", "Neill"]
 
 
 def test_ask_returns_the_answer_and_its_offsets(home):

@@ -27,7 +27,7 @@ from .examples import ExampleSource, TokenLabelProcessor, concat_texts, select_w
 START, END = 1, 2  # flags of a word's target: first and last word of the answer; 0: neither
 MAX_QUESTION_TOKENS = 64
 MAX_IDS_SHOWN = 3  # question ids listed in a notice
-WORD = re.compile(r"\w+|[^\w\s]")  # punctuation marks are words
+WORD = re.compile(r"\w[\w\u0300-\u036f]*|[^\w\s]")  # with combining marks; punctuation marks are words
 FIX = "the SQuAD layout is required; fix the file"
 MOVED, MISSING = "answers not at answer_start, located elsewhere in the context", "answers not in their context"
 T = TypeVar("T", str, list[Any])

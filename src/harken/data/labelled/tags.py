@@ -131,7 +131,6 @@ class TagSource(ExampleSource[Sentence, TokenLabelProcessor, TaggedSentences]):
     kind: Literal["tags"] = "tags"
     text: int | None = Field(None, ge=1, description="column of the words, counted from 1; default: detected")
     label: int | None = Field(None, ge=1, description="column of the tags, counted from 1; default: detected")
-    lowercase: bool = Field(False, description="whether wordpiece lowercases the text; capitals often mark names")
     max_length: int = Field(256, ge=8, description="maximum number of tokens of a text; longer sentences are split")
 
     def read(self, path: Path, listen: Listener) -> list[Sentence]:

@@ -14,7 +14,9 @@ from harken.tasks.tag import predict_tags
 from . import check_texts
 
 # tokenization as in CoNLL columns: U.N, 1996-08-22 and Jean-Paul are one word, 's and punctuation are separate
-WORD = re.compile(r"\w+(?:[-.,:/&]\w+)*|['’]\w+|[^\w\s]")
+# a combining mark belongs to the letter before it
+LETTERS = r"[\w\u0300-\u036f]+"
+WORD = re.compile(rf"{LETTERS}(?:[-.,:/&]{LETTERS})*|['’]{LETTERS}|[^\w\s]")
 
 
 class TaggedSpan(TypedDict):
