@@ -11,7 +11,6 @@ from torch import Tensor
 
 from harken import machine, registry, run_folder
 from harken import recipe as recipes
-from harken.core import watching
 from harken.data.tables.frame import Frame
 from harken.errors import BadInput
 from harken.events import Listener, report_overflow, silent, warn_of_overflow
@@ -33,9 +32,9 @@ from .answers import (
 )
 from .answers.ask import Answer, Story, answer_question, answer_story
 from .answers.caption import Caption, caption_candidates
-from .answers.embed import Corpus, NearbyWord, Vectors, embed_token_ids, encode_texts, nearest_words
+from .answers.embed import Corpus, NearbyWord, Vectors, embed_token_ids, encode_texts, nearest_words, trace_text
 from .answers.fill import WordProbability, fill_masks
-from .answers.generate import TokenProbability, encode_prompt, generate_texts, next_tokens, stream_prompts
+from .answers.generate import TokenProbability, generate_texts, next_tokens, stream_prompts
 from .answers.rows import Prediction, best_label, input_texts
 from .answers.score import TextScore, score_texts
 from .answers.tag import TaggedSpan, tag_texts
@@ -375,14 +374,7 @@ class Run(LoadedModel):
             return trace_translation(self.model, self.tokenizer, text, target)
         if not self.model.reads_text:
             raise BadInput(f"{self.path}: this run {self.ability}; its attention is not traced")
-        context = self.model.context
-        if self.verb == "generate":
-            ids = encode_prompt(self, text)[-(context or 10**9) :]
-        else:
-            (ids,), _ = encode_texts(self.tokenizer, [text], context, warn_of_overflow)
-        with watching(self.model) as views:
-            self.model(torch.tensor([ids], device=self.device))
-        return Trace(self.tokenizer.token_texts(ids), {"self": list(views.values())})
+        return trace_text(self, text)
 
 
 def load(path: str | Path, *, device: str = "auto", precision: str = "float32") -> Run:

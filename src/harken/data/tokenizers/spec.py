@@ -67,7 +67,7 @@ def _without_vocab(spec: dict[str, Any]) -> dict[str, Any]:
         frame["model"] = {**SPECS["bpe"]["model"], **options, "unk_token": None, "vocab": {}, "merges": []}
     if spec["model"].get("type") == "WordPiece":  # framing and truncation of texts are not used
         frame |= dict.fromkeys(("truncation", "padding", "post_processor"))
-        normalizer, decoder = bert_normalizer(spec.get("normalizer")), SPECS["wordpiece"]["decoder"]
+        normalizer, decoder = _bert_normalizer(spec.get("normalizer")), SPECS["wordpiece"]["decoder"]
         unset = dict.fromkeys(BERT_NORMALIZER.keys() - {"type"})
         if isinstance(normalizer, dict) and {**normalizer, **unset} == BERT_NORMALIZER | unset:
             values = [normalizer[name] for name in unset]
@@ -85,12 +85,17 @@ def _without_vocab(spec: dict[str, Any]) -> dict[str, Any]:
     return frame
 
 
-def bert_normalizer(normalizer: Any) -> Any:
+def _bert_normalizer(normalizer: Any) -> Any:
     """The normalizer without a preceding NFC."""
     is_sequence = isinstance(normalizer, dict) and normalizer.get("type") == "Sequence"
     parts = normalizer.get("normalizers") if is_sequence else None
     is_composed = isinstance(parts, list) and len(parts) == 2 and parts[0] == CASED_NORMALIZER["normalizers"][0]
     return parts[1] if is_composed and parts is not None else normalizer
+
+
+def lowercases(normalizer: object) -> bool:
+    """Whether the checked normalizer of a wordpiece tokenizer lowercases the text."""
+    return bool(_bert_normalizer(normalizer)["lowercase"])
 
 
 def _added_tokens(tokens: Any) -> list[dict[str, Any]]:

@@ -87,7 +87,7 @@ class Tokenizer:
         self.end_id = self._ids.get({"word": EOS, "bpe": spec.END_OF_TEXT, "wordpiece": SEP}.get(self.kind, ""))
         unk = {"char": UNK, "word": UNK, "wordpiece": spec.WORDPIECE_UNK}.get(self.kind)
         self.unk_id = self._ids[unk] if unk else None
-        self.lowercase = wordpiece and bool(spec.bert_normalizer(checked.content["normalizer"])["lowercase"])
+        self.lowercase = wordpiece and spec.lowercases(checked.content["normalizer"])
         ids = (self._ids[token] if wordpiece else None for token in (spec.PAD, CLS, SEP, MASK))
         self.pad_id, self.cls_id, self.sep_id, self.mask_id = ids
         self.special_ids = checked.special_ids if self.unk_id is None or wordpiece else [self.unk_id]

@@ -14,17 +14,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from harken.core import watching
 from harken.data.cache import cache_folder
 from harken.data.detect.preview import decode_utf8
 from harken.data.tokenizers.tokenizer import Tokenizer, window_starts
 from harken.errors import BadInput
-from harken.events import Listener, Overflow, report_overflow
+from harken.events import Listener, Overflow, report_overflow, warn_of_overflow
 from harken.files import atomic_file
+from harken.inference.loaded_model import LoadedModel
 from harken.models import LanguageModel
 from harken.suggestions import similar_path
 
-from . import check_texts
+from . import Trace, check_texts
 from .classify import USE_WINDOWS, average_windows
+from .generate import encode_prompt, prompt_overflow
 
 Vectors = npt.NDArray[np.float32]  # N d
 POOLS = ("mean", "cls", "last")
@@ -108,6 +111,20 @@ def embed_token_ids(
         return vectors
     means = average_windows(torch.from_numpy(vectors), np.array(text_index))
     return np.asarray(F.normalize(means, dim=-1) if normalize else means)
+
+
+def trace_text(run: LoadedModel, text: str) -> Trace:
+    """The attention between the tokens of a text; of a prompt that is too long, between its last tokens."""
+    context, listen = run.model.context, warn_of_overflow
+    if run.verb == "generate":
+        ids = encode_prompt(run, text)
+        report_overflow(listen, prompt_overflow(run, [ids]))
+        ids = ids[-(context or 10**9) :]
+    else:
+        (ids,), _ = encode_texts(run.tokenizer, [text], context, listen)
+    with watching(run.model) as views:
+        run.model(torch.tensor([ids], device=run.device))
+    return Trace(run.tokenizer.token_texts(ids), {"self": list(views.values())})
 
 
 def _hidden_states(body: LanguageModel, layer: int) -> Callable[..., Tensor]:
