@@ -2,6 +2,7 @@
 
 import csv
 import json
+from pathlib import Path
 
 import pytest
 
@@ -55,6 +56,30 @@ def test_check_shows_the_two_text_columns(harken, tmp_path):
     done = harken("check", "two.csv", *TINY)
     assert (done.code, done.err) == (0, "")
     assert 'data.text = ["sentence1", "sentence2"]' in " ".join(done.out.split())
+
+
+def test_truncated_texts_give_one_notice_for_all_batches_and_in_json(harken, run, monkeypatch):
+    monkeypatch.setattr("harken.cli.classify.BATCH_SIZE", 2)
+    long, lines = "red " * 200, f"{text(1)}\n{text(2)}\n{'red ' * 200}\n{text(4)}\n{'red ' * 150}\n".encode()
+    done = harken("classify", run, "-", stdin=lines)
+    truncated = "2 of 5 texts are longer than 128 tokens (longest: 202) and were truncated"
+    windows = 'use --overflow windows (Python: overflow="windows")'
+    assert done.err == f"{truncated}; {windows}, or train with data.max_length=202\n"
+    done = harken("classify", run, long, "--json")
+    [notice] = json.loads(done.out)["notices"]
+    assert done.err == f"{notice}\n"
+    done = harken("classify", run, long, "--overflow", "windows", "--json")
+    assert (list(json.loads(done.out)), done.err) == (["labels"], "")
+    for verb, *arguments in (["embed", run, long], ["search", run, "reviews.csv", long]):
+        done = harken(verb, *arguments, "--json")
+        assert "is longer than 128 tokens (longest: 202) and was truncated" in json.loads(done.out)["notices"][0]
+        done = harken(verb, *arguments, "--json", "--overflow", "windows")
+        assert "notices" not in json.loads(done.out)
+        assert done.err == ""
+    Path("long.txt").write_bytes(lines)
+    assert "longer than 128 tokens" in harken("cluster", run, "long.txt", "--k", "2", "--out", "a").err
+    done = harken("cluster", run, "long.txt", "--k", "2", "--out", "b", "--overflow", "windows")
+    assert (done.code, done.err) == (0, "")
 
 
 def test_each_text_has_its_labels_sorted_by_probability(harken, run):

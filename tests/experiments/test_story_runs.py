@@ -16,6 +16,7 @@ from harken.cli import main
 from harken.data.stories.batch import StoryTable
 from harken.data.synthetic.stories import stories
 from harken.errors import BadInput
+from harken.events import OverflowWarning
 from harken.experiments.choose import choose
 from harken.experiments.demos import lectures
 from harken.files import sha256_of
@@ -184,6 +185,38 @@ def test_lines_beyond_the_memory_have_weight_0(memnet):
     reply = memnet.story(["Mary ran to the office."] * n_lines).ask("Where is Mary?")
     assert reply["answer"] == "office"
     assert all(len(hop) == n_lines and hop[:3] == [0, 0, 0] for hop in reply["hops"])
+
+
+def test_a_story_beyond_the_memory_gives_a_notice(memnet):
+    notices, n_lines = [], memnet.recipe.model.memory + 3
+    text = "\n".join(["Joe went to the kitchen."] + ["Mary ran to the office."] * (n_lines - 1))
+    memnet.ask("Where is Joe?", text, listen=lambda event, **facts: notices.append(facts["text"]))
+    counts = f"1 of 1 stories is longer than {n_lines - 3} lines (longest: {n_lines}) and was truncated at the start"
+    assert notices == [f"{counts}; train with model.memory={n_lines}"]
+    with pytest.warns(OverflowWarning, match="longer than"):
+        memnet.story(text.splitlines()).ask("Where is Joe?")
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit", "unit"), [("memnet", {"model.memory": 4}, "lines"), ("gpt", {"data.max_length": 20}, "tokens")]
+)
+def test_training_reports_the_stories_that_a_model_cannot_read_completely(folder, tmp_path, kind, limit, unit):
+    run = harken.train(folder, out=tmp_path / "run", settings=model_settings(kind) | limit | {"train.steps": 1})
+    data = run.recipe.load_data(run.tokenizer)
+    sizes = [
+        len(q.lines) if unit == "lines" else sum(len(line.split()) + 1 for line in (*q.lines, q.question)) + 1
+        for part in data.parts.values()
+        for q in part.questions
+    ]
+    ((name, value),) = limit.items()
+    n_long = sum(size > value for size in sizes)
+    assert 0 < n_long < len(sizes)
+    lengths = f"longer than {value} {unit} (longest: {max(sizes)}) and were truncated at the start"
+    expected = f"{n_long} of {len(sizes)} stories are {lengths}; train with {name}={max(sizes)}"
+    assert expected in run.facts["notices"]
+    notices = list[str]()
+    run.evaluate("test", listen=lambda event, **facts: notices.append(facts["text"]))
+    assert expected in notices
 
 
 def test_only_the_vectors_within_the_memory_are_kept(memnet):

@@ -55,12 +55,14 @@ def ask(
         )
     context = _text(context_file)
     model = load_run(run, "ask", precision)
-    if is_story := model.recipe.task.kind == "answer":
-        answers = list(_story_answers(model, context_file, context, questions, min_probability))
-    elif questions:
-        answers = [_answer(model, decode_argument(question), context, min_probability) for question in questions]
-    else:
+    if not (is_story := model.recipe.task.kind == "answer") and not questions:
         raise click.UsageError('give a question about the text, as in: harken ask RUN my.txt "Who had a rope?"')
+    with ConsoleListener(to_stderr=True) as listener:
+        arguments = {"min_probability": min_probability, "listen": listener}
+        if is_story:
+            answers = list(_story_answers(model, context_file, context, questions, arguments))
+        else:
+            answers = [_answer(model, decode_argument(question), context, arguments) for question in questions]
     if json_:
         return print_json(answers[0] if len(answers) == 1 else {"answers": answers})
     for n, (best, question) in enumerate(zip(answers, questions or [""] * len(answers), strict=True)):
@@ -70,11 +72,11 @@ def ask(
             click.echo(f"{question}   " * (len(answers) > 1) + _span_line(best))
 
 
-def _answer(model: "Run", question: str, context: str, min_probability: float) -> Answer:
+def _answer(model: "Run", question: str, context: str, options: dict[str, Any]) -> Answer:
     """The answer about a text or a story, or none if there is no question."""
     if is_empty(question):
         return {"question": question, "answer": None, "score": None, "reason": "the question is empty"}
-    return dict(model.ask(question, context, min_probability=min_probability))
+    return dict(model.ask(question, context, **options))
 
 
 def _answer_file(model: "Run", inputs: Inputs, context: str | None, min_probability: float, *, json_: bool) -> None:
@@ -85,32 +87,33 @@ def _answer_file(model: "Run", inputs: Inputs, context: str | None, min_probabil
         raise BadInput(f"{inputs.in_}: no column context or story; {known}; add one, or give a CONTEXT_FILE")
     inputs.rows, rows = tee(inputs.rows)
     unknown = UnknownWords(model)
-
-    def answer_row(row: InputRow) -> Answer:
-        texts = (str(row.columns.get(name) or "") for name in CONTEXT_COLUMNS)
-        text = context if context is not None else next((text for text in texts if text), "")
-        if is_empty(text) and not is_empty(row.text):
-            return {"answer": None, "score": None, "reason": "the context is empty"}
-        try:
-            best = _answer(model, row.text, text, min_probability)
-        except BadInput as error:
-            raise BadInput(f"{inputs.in_}:{row.line}: {error}") from None
-        unknown.add(best.get("unknown_words", ()))
-        return {key: best[key] for key in ANSWER_KEYS if best.get(key, []) != []}
-
     with ConsoleListener(to_stderr=True) as listener:
+        options = {"min_probability": min_probability, "listen": listener}
+
+        def answer_row(row: InputRow) -> Answer:
+            texts = (str(row.columns.get(name) or "") for name in CONTEXT_COLUMNS)
+            text = context if context is not None else next((text for text in texts if text), "")
+            if is_empty(text) and not is_empty(row.text):
+                return {"answer": None, "score": None, "reason": "the context is empty"}
+            try:
+                best = _answer(model, row.text, text, options)
+            except BadInput as error:
+                raise BadInput(f"{inputs.in_}:{row.line}: {error}") from None
+            unknown.add(best.get("unknown_words", ()))
+            return {key: best[key] for key in ANSWER_KEYS if best.get(key, []) != []}
+
         inputs.write(map(answer_row, rows), ANSWER_KEYS[:4], json_=json_, listen=listener)
         unknown.report(listener)
 
 
 def _story_answers(
-    model: "Run", file: str, context: str, questions: Sequence[str], min_probability: float
+    model: "Run", file: str, context: str, questions: Sequence[str], options: dict[str, Any]
 ) -> Iterator[Answer]:
     """Answers to the given questions about a story, or to the questions in its file."""
     if not context.strip():
         raise BadInput(f"{file}: the file has no story line; add one, such as: Joe went home.")
     if questions:
-        yield from (_answer(model, decode_argument(question), context, min_probability) for question in questions)
+        yield from (_answer(model, decode_argument(question), context, options) for question in questions)
         return
     from harken.data.stories.babi import parse_questions
 
@@ -119,8 +122,8 @@ def _story_answers(
         raise BadInput(f'{file}: the file has no question; give one, as in: harken ask RUN {file} "Where is Joe?"')
     for question in story_questions:
         known = {"correct_answer": question.answer} if question.answer else {}
-        story = model.story(question.lines)
-        yield {**story.ask(question.question, min_probability=min_probability), **known}
+        story = model.story(question.lines, listen=options["listen"])
+        yield {**story.ask(question.question, min_probability=options["min_probability"]), **known}
 
 
 def _hops(best: Answer) -> Iterator[str]:

@@ -10,7 +10,7 @@ import click
 from harken.console import ConsoleListener, decode_prompt
 from harken.events import Listener
 
-from . import json_option, precision_option, print_json, reject_options
+from . import json_option, overflow_option, precision_option, print_json, reject_options
 from .answers import Answer, answer_texts, is_empty, min_probability_option, null_line, one_line, parallel_lists
 from .inputs import IMAGE_COLUMNS, TEXT_COLUMNS, InputRow, Inputs, file_options, input_choices, locate_image
 
@@ -32,6 +32,7 @@ ALL_HELP = (
 @click.option("--all", "all_", is_flag=True, help=ALL_HELP)
 @min_probability_option
 @file_options
+@overflow_option
 @precision_option
 @json_option
 def classify(run: str, texts: tuple[str, ...], precision: str, json_: bool, **settings: object) -> None:
@@ -53,7 +54,8 @@ def classify(run: str, texts: tuple[str, ...], precision: str, json_: bool, **se
 
     model = load(run, precision=precision)
     with ConsoleListener(to_stderr=True) as listener:
-        arguments: dict[str, Any] = {"min_probability": options["min_probability"], "listen": listener}
+        arguments: dict[str, Any] = {name: options[name] for name in ("min_probability", "overflow")}
+        arguments["listen"] = listener
         if prompt is not None and labels is not None:
             arguments |= {"prompt": decode_prompt(prompt), "labels": [label.strip() for label in labels.split(",")]}
         model.classify([], **arguments)  # invalid options are refused before the first text

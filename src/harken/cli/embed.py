@@ -9,7 +9,7 @@ import click
 from harken.console import ConsoleListener, decode_argument
 from harken.files import atomic_file
 
-from . import json_option, load_run, print_json, reject_options
+from . import json_option, load_run, overflow_option, print_json, reject_options
 from .answers import Answer, answer_texts, null_line, parallel_lists
 from .inputs import FILE_OPTIONS, OUT_HELP, Inputs, file_options
 
@@ -25,6 +25,7 @@ layer_option = click.option("--layer", type=click.IntRange(0), metavar="N", help
 @click.argument("texts", nargs=-1, metavar="[TEXT...]")
 @pool_option
 @layer_option
+@overflow_option
 @click.option("--raw", is_flag=True, help="Do not normalize the vectors to length 1.")
 @click.option("--nearest", metavar="WORD", help="Print the words with the embeddings nearest to WORD.")
 @click.option("-k", type=click.IntRange(1), default=10, help="Number of words, with --nearest.")
@@ -37,14 +38,14 @@ def embed(run: str, texts: tuple[str, ...], json_: bool, **settings: object) -> 
     """
     options: dict[str, Any] = settings
     if options["nearest"] is not None:
-        reject_options("with --nearest", "texts", "pool", "layer", "raw", *FILE_OPTIONS)
+        reject_options("with --nearest", "texts", "pool", "layer", "overflow", "raw", *FILE_OPTIONS)
         neighbors = load_run(run, "embed").nearest(decode_argument(options["nearest"]), options["k"])
         lines = [f"{neighbor['similarity']:8.4f}  {neighbor['word']!r}" for neighbor in neighbors]
         return print_json({"nearest": neighbors}) if json_ else click.echo("\n".join(lines))
     reject_options("without --nearest", "k")
     inputs = Inputs.from_options(texts, options, other_endings=[".npy"])
     model = load_run(run, "embed")
-    arguments = {"pool": options["pool"], "layer": options["layer"], "normalize": not options["raw"]}
+    arguments = {name: options[name] for name in ("pool", "layer", "overflow")} | {"normalize": not options["raw"]}
     with ConsoleListener(to_stderr=True) as listener:
 
         def predict(batch: list[str], _: int) -> list[Answer]:

@@ -1,13 +1,18 @@
 """harken search RUN CORPUS QUERY..."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from harken.console import ConsoleListener
 
-from . import json_option, load_run, print_json
+from . import json_option, load_run, overflow_option, print_json
 from .answers import Answer, answer_texts, null_line, parallel_lists
 from .embed import pool_option
 from .inputs import Inputs
+
+if TYPE_CHECKING:
+    from harken.inference.answers import OverflowMode
 
 
 @click.command()
@@ -16,8 +21,11 @@ from .inputs import Inputs
 @click.argument("queries", nargs=-1, metavar="[QUERY...]")
 @click.option("-k", type=click.IntRange(1), default=5, help="Number of lines to print.")
 @pool_option
+@overflow_option
 @json_option
-def search(run: str, corpus: str, queries: tuple[str, ...], k: int, pool: str, json_: bool) -> None:
+def search(
+    run: str, corpus: str, queries: tuple[str, ...], k: int, pool: str, json_: bool, overflow: "OverflowMode"
+) -> None:
     """Find the lines of the text file CORPUS nearest to QUERY; print the score, line number and text of each.
 
     With - or piped input, each line of stdin is a query. The search is exact. Embeddings are computed once and cached
@@ -27,7 +35,7 @@ def search(run: str, corpus: str, queries: tuple[str, ...], k: int, pool: str, j
     model = load_run(run, "embed")
     answers = list[Answer]()
     with ConsoleListener(to_stderr=True) as listener:
-        file = model.corpus(corpus, pool=pool, listen=listener)
+        file = model.corpus(corpus, pool=pool, overflow=overflow, listen=listener)
 
         def predict(batch: list[str], _: int) -> list[Answer]:
             return [{"hits": file.search(query, k)} for query in batch]

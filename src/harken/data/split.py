@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field, create_model
 
 from harken.data.source import DataSource, Processor, ProcessorT, Vocab
 from harken.errors import BadInput, BadRun, BadSetting
-from harken.events import Listener, silent
+from harken.events import Listener, Overflow, report_overflow, silent
 from harken.files import sha256_of
 from harken.suggestions import similar_path
 
@@ -253,6 +253,10 @@ class SplitSource(FileSource[ProcessorT, SplitT], Generic[ExampleT, ProcessorT, 
         """The examples as numbers."""
         raise NotImplementedError
 
+    def overflow(self, part: SplitT) -> Overflow | None:
+        """The examples of a split that are truncated."""
+        return None
+
     def _build_processor(self, examples: list[ExampleT], known: Any, listen: Listener) -> ProcessorT:
         """The processor of the training examples; reuses the known one as far as it covers them."""
         raise NotImplementedError
@@ -281,6 +285,7 @@ class SplitSource(FileSource[ProcessorT, SplitT], Generic[ExampleT, ProcessorT, 
         for split in ("valid", "test"):
             if getattr(self, split) and split not in splits:
                 listen("notice", text=f"data.{split}: too few examples to hold out a split")
+        report_overflow(listen, *filter(None, map(self.overflow, [encoded, *splits.values()])))
         return self.dataset_class(self, processor, encoded, splits, digest)
 
     def load_split(
@@ -290,6 +295,7 @@ class SplitSource(FileSource[ProcessorT, SplitT], Generic[ExampleT, ProcessorT, 
         examples = source.encode_examples([e for p in files for e in source.read(p, listen)], tokenizer)
         if not len(examples):
             raise BadInput(f"{path}: no examples to evaluate; give a file with examples")
+        report_overflow(listen, *filter(None, [source.overflow(examples)]))
         return source._with_split(split, examples, files, tokenizer, listen)
 
     def _only_in_train(self, examples: dict[str, list[ExampleT]]) -> list[ExampleT]:

@@ -2,16 +2,24 @@
 
 import csv
 import json
+import math
 import random
 import sys
+import unicodedata
 
 import pytest
+import torch
 
 import harken
 from harken.cli import main
 from harken.data.labelled.examples import TokenLabelProcessor
+from harken.data.labelled.spans import word_spans
+from harken.data.labelled.tags import to_bio2
 from harken.data.tokenizers.tokenizer import train_tokenizer
 from harken.errors import BadInput
+from harken.events import OverflowWarning
+from harken.inference.answers.tag import WORD, tag_spans
+from harken.tasks.tag import transition_scores, viterbi
 
 SMALL = {
     "model.d": 64,
@@ -96,6 +104,61 @@ def test_a_batch_of_texts_is_tagged_like_single_texts(home):
     for batched, single in zip(together, alone, strict=True):
         assert [span["text"] for span in batched] == [span["text"] for span in single]
         assert [s["probability"] for s in batched] == pytest.approx([s["probability"] for s in single], abs=1e-5)
+
+
+def test_each_word_of_a_long_text_has_the_tag_of_the_window_in_which_it_is_most_central(home):
+    run = harken.load(home / "tags")
+    processor, room = run.tokenizer, 14
+    run.recipe = run.recipe.change(data__max_length=room + 2)
+    words = " ".join(f"{NAMES[n % 4]} lives in {TOWNS[n % 3]} {n}" for n in range(12)).split()
+    pieces, best = [processor.tokenizer.encode(word).tolist() for word in words], {}
+    for i in range(len(words)):  # all windows of words that fit, the longest from each start
+        j = max(j for j in range(i + 1, len(words) + 1) if sum(map(len, pieces[i:j])) <= room)
+        ids = [id for word in pieces[i:j] for id in word]
+        with torch.no_grad():
+            h = run.model(torch.tensor([[*processor.start_ids, *ids, processor.end_id]]))[0]
+            log_p = run.model.predict(h).log_softmax(-1)
+        place = len(processor.start_ids)
+        for word in range(i, j):
+            best[i, j, word], place = log_p[place], place + len(pieces[word])
+    starts = {0}
+    while (last := max(starts)) >= 0:  # the next window shares at most room // 2 tokens
+        end = max(j for i, j, _ in best if i == last)
+        if end == len(words):
+            break
+        starts.add(min(i for i in range(last + 1, end + 1) if sum(map(len, pieces[i:end])) <= room // 2))
+    rows = []
+    for word in range(len(words)):
+        fits = [key for key in best if key[0] in starts and key[2] == word]
+        edge = len(words)
+        central = [min(word - i if i else edge, j - 1 - word if j < edge else edge) for i, j, _ in fits]
+        rows.append(best[fits[central.index(max(central))]])
+    path = viterbi(torch.stack(rows).numpy(), transition_scores(processor.labels))
+    p = [float(row[i].exp()) for row, i in zip(rows, path, strict=True)]
+    spans = run.tag(" ".join(words))
+    assert len(starts) > 5
+    expected = tag_spans(to_bio2([processor.labels[i] for i in path]))
+    assert [(span["label"], span["text"]) for span in spans] == [(t, " ".join(words[i:j])) for t, i, j in expected]
+    assert [s["probability"] for s in spans] == pytest.approx([math.prod(p[i:j]) for _, i, j in expected], abs=1e-4)
+
+
+def test_a_question_that_is_too_long_is_truncated_with_a_notice(home):
+    run, notices = harken.load(home / "spans"), []
+    question = "Where does " + "Cy " * 90 + "live?"
+    run.ask(question, "Cy lives in Rome. " * 90, listen=lambda event, **facts: notices.append(facts["text"]))
+    [notice] = notices
+    assert notice.startswith("1 of 1 questions is longer than 64 tokens (longest: ")
+    assert notice.endswith(") and was truncated; ask shorter questions")
+    with pytest.warns(OverflowWarning):
+        run.ask(question, "Cy lives in Rome.")
+
+
+def test_a_word_in_decomposed_form_is_one_word():
+    text = unicodedata.normalize("NFD", "Schöne Grüße, Café-Bar über O’Neill")
+    words = [unicodedata.normalize("NFC", word) for word in WORD.findall(text)]
+    assert words == ["Schöne", "Grüße", ",", "Café-Bar", "über", "O", "’Neill"]
+    spans = [unicodedata.normalize("NFC", text[a:b]) for a, b in word_spans(text)]
+    assert spans == ["Schöne", "Grüße", ",", "Café", "-", "Bar", "über", "O", "’", "Neill"]
 
 
 def test_ask_returns_the_answer_and_its_offsets(home):

@@ -90,7 +90,8 @@ def test_a_long_source_is_truncated_with_a_notice(paired, monkeypatch):
     monkeypatch.setattr(paired.model, "context", 5)
     messages, long = [], "he ate the big old fish."
     truncated = paired.translate(long, listen=lambda event, **facts: messages.append(facts["text"]))
-    assert messages == [f"{long[:30]!r}...: 8 tokens; this run reads 5; the rest is truncated"]
+    counts = "1 of 1 sources is longer than 5 tokens (longest: 8) and was truncated"
+    assert messages == [f"{counts}; split them, or train with model.context=8"]
     assert truncated == paired.translate("he ate the big")
     assert len(paired.trace(long).source) == 5
 

@@ -82,7 +82,7 @@ def _to_array(image: Image.Image, background: str) -> Array:
     image = ImageOps.exif_transpose(image)
     if image.has_transparency_data:
         canvas = Image.new("RGBA", image.size, background)
-        grayscale = grayscale and len({*canvas.getpixel((0, 0))[:3]}) == 1
+        grayscale = grayscale and len({*ImageColor.getrgb(background)[:3]}) == 1
         image = Image.alpha_composite(canvas, image.convert("RGBA"))
     pixels = np.asarray(image.convert("L" if grayscale else "RGB"))
     return pixels.reshape(*pixels.shape[:2], -1)

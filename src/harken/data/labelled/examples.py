@@ -83,7 +83,7 @@ class ExampleSource(SplitSource[ExampleT, TokenProcessorT, SplitT], Generic[Exam
     vocab_size: int | None = Field(
         None, ge=3, le=300_000, description="maximum vocabulary size; default: 20,000 words or 8,000 subwords"
     )
-    lowercase: bool = Field(True, description="whether wordpiece lowercases the text and strips accents")
+    lowercase: bool = Field(False, description="whether wordpiece lowercases the text and strips accents")
 
     def texts(self, examples: Iterable[ExampleT]) -> Iterator[str]:
         """The texts that the tokenizer is trained on."""

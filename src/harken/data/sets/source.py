@@ -31,7 +31,7 @@ from harken.data.targets import (
     unknown_label_error,
 )
 from harken.errors import BadInput
-from harken.events import Listener, silent
+from harken.events import Listener, Overflow, silent
 from harken.settings import LabelOutputs
 
 from .columns import detect_set_columns, header_names, preview_rows
@@ -107,6 +107,7 @@ class Sets:
     starts: Floats  # N + 1
     targets: Floats  # N label ids, or N 1 numbers
     names: list[str]
+    overflow: Overflow | None = None  # the sets of which a sample is used
 
     def __len__(self) -> int:
         return len(self.names)
@@ -122,6 +123,12 @@ class Sets:
 
     def facts(self) -> dict[str, int]:
         return {"sets": len(self), "rows": len(self.rows)}
+
+
+def set_overflow(sizes: Sequence[int], max_rows: int) -> Overflow:
+    """The sets with more than max_rows rows."""
+    remedy = "increase data.max_rows to keep more"
+    return Overflow.of(sizes, max_rows, inputs="sets", unit="rows", consequence="sampled", remedy=remedy)
 
 
 def collate_sets(rows: Sequence[Floats], targets: Floats, names: list[str]) -> Sets:
@@ -202,7 +209,11 @@ class SetSource(SplitSource[SetExample, SetProcessor, Sets]):
     def encode_examples(self, examples: list[SetExample], processor: SetProcessor) -> Sets:
         rows = [processor.standardize(example.sample_rows(self.max_rows)) for example in examples]
         names = [f"{example.location.rpartition(':')[0]}[{example.name}]" for example in examples]
-        return collate_sets(rows, processor.targets(examples), names)
+        overflow = set_overflow([len(example.rows) for example in examples], self.max_rows)
+        return replace(collate_sets(rows, processor.targets(examples), names), overflow=overflow)
+
+    def overflow(self, part: Sets) -> Overflow | None:
+        return part.overflow
 
     def _build_processor(self, examples: list[SetExample], known: Any, listen: Listener) -> SetProcessor:
         group, label, columns = self.resolve_columns(self._files()["train"][0])

@@ -8,6 +8,7 @@ from .html import Html, tag
 from .verdict import Facts, nested
 
 CELL, CHARACTER, MAX_NAME, TITLE = 40, 7, 20, 24  # pixels, pixels, characters, pixels
+TITLE_WIDTH = 110  # pixels of "predicted label"
 SMALL_CELL, MANY_LABELS = 28, 10
 MAX_OPACITY = 0.6  # numbers stay readable on the darkest cell
 
@@ -31,7 +32,8 @@ def confusion_figure(report: Facts) -> Html | None:
         marks.append(tag("text", _short(name), x=x, y=top - 6, transform=f"rotate(-90 {x} {top - 6})", dy=".33em"))
         marks.append(tag("text", _short(name), x=left - 6, y=y, dy=".33em", class_="end"))
         marks += _matrix_row(names, n, counts[n], (left, top + cell * n, cell))
-    box = {"viewBox": f"0 0 {left + side} {top + side}", "width": left + side, "height": top + side}
+    width = left + max(side, side / 2 + TITLE_WIDTH / 2)
+    box = {"viewBox": f"0 0 {width:g} {top + side}", "width": f"{width:g}", "height": top + side}
     title = "Confusion matrix"
     description = f"{len(names)} labels; each row is a true label, each column a predicted label"
     svg = tag("svg", tag("title", title), tag("desc", description), marks, class_="matrix", role="img", **box)

@@ -1,7 +1,8 @@
 """Predictions for the rows of a DataFrame, with a run trained on a table of texts."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypedDict, Unpack
 
 from harken.data.labelled.source import TextLabelProcessor
 from harken.data.tables.frame import Frame, column_cells, column_names
@@ -9,11 +10,21 @@ from harken.errors import BadInput
 from harken.events import Listener
 from harken.inference.loaded_model import LoadedModel
 
-from . import LabelScore
+from . import LabelScore, OverflowMode
 from .unknown import unseen_columns, unseen_labels
 
 MIN_PROBABILITY = 0.5  # of a label that is predicted, if a text can have several
 Prediction = str | float | list[str] | None  # a label or a text, a number, several labels; None: the text is empty
+
+
+class RowOptions(TypedDict, total=False):
+    """Options of `classify` that `predict` passes on."""
+
+    min_probability: float
+    overflow: OverflowMode
+
+
+Answerer = Callable[[list[tuple[str, ...]]], list[Prediction]]
 
 
 def input_texts(run: LoadedModel, frame: object) -> list[tuple[str, ...]]:
@@ -52,6 +63,18 @@ def notice_unseen(run: LoadedModel, columns: Sequence[str], labels: Counter[str]
     for text in unseen_columns(columns, known), unseen_labels(labels, run.tokenizer.labels if labels else []):
         if text:
             listen("notice", text=text)
+
+
+def predict_rows(
+    run: LoadedModel, frame: Frame, answer: Answerer, listen: Listener, **options: Unpack[RowOptions]
+) -> list[Prediction]:
+    """The prediction for each row of a DataFrame; None for a row without a text."""
+    if options.get("min_probability") and run.verb != "classify":
+        raise BadInput("min_probability: only labels have a probability; leave it out")
+    rows = input_texts(run, frame)
+    notice_unseen(run, column_names(frame), count_labels(run, frame), listen)
+    predictions = iter(answer([row for row in rows if row]))
+    return [next(predictions) if row else None for row in rows]
 
 
 def best_label(run: LoadedModel, labels: Sequence[LabelScore]) -> Prediction:

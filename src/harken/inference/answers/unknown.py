@@ -27,14 +27,16 @@ def check_probability(min_probability: float) -> None:
         raise BadInput(f"min_probability={min_probability!r}: must be between 0 and 1")
 
 
-def mark_unknown(labels: list[LabelScore], min_probability: float) -> list[LabelScore]:
-    """The labels of an input; if none has the probability, the first is `unknown`, with the probability of the best."""
+def mark_unknown(rows: list[list[LabelScore]], min_probability: float) -> list[list[LabelScore]]:
+    """The labels of each input; if none has the probability, the first is `unknown`, with that of the best."""
+    check_probability(min_probability)
     if not min_probability:
-        return labels
-    if "value" in labels[0]:
+        return rows
+    if any("value" in row[0] for row in rows):
         raise BadInput("min_probability: this run predicts a number, which has no probability; leave it out")
-    best: LabelScore = {"label": UNKNOWN, "probability": labels[0]["probability"]}
-    return labels if best["probability"] >= min_probability else [best, *labels]
+    best: list[LabelScore] = [{"label": UNKNOWN, "probability": row[0]["probability"]} for row in rows]
+    is_low = [row[0]["probability"] < min_probability for row in rows]
+    return [[first] * low + row for first, low, row in zip(best, is_low, rows, strict=True)]
 
 
 def unseen_columns(columns: Sequence[str], known: Sequence[str]) -> str:
